@@ -30,6 +30,7 @@ EXTRAS: Final = {
     "fleet": "procrastinate psycopg[binary,pool]",
     "horizon": "httpx",
     "keyring": "keyring",
+    "mcp": "mcp",
     "notify": "apprise",
     "optimize": "highspy",
     "postgresql": "psycopg[binary]",

@@ -24,7 +24,7 @@ class InputFile(NamedTuple):
     checked_by: str
     """MODULE:CLASS, a `Section`; that of a scenario is another msgspec.Struct."""
     template: str = ""
-    """The template in which an example of each key stands; empty = there is none."""
+    """The template in which an example of each key stands; empty = no template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,12 @@ EXTRAS: Final[Mapping[str, Extra]] = {
         documents=("metrics_view", "page.fleet_report", "top_table"),
     ),
     "bundle": Extra(commands={"bundle": "cli"}, documents=("archive",)),
+    "declare": Extra(
+        commands={"diff": "cli", "apply": "cli", "assert": "cli", "drift": "cli", "export": "cli"},
+        documents=("view",),
+        files={"site": InputFile("What hosts and VMs should be (`gpuops apply`)", "entries:SiteFile", "site.yaml")},
+    ),
+    "mcp": Extra(commands={"mcp": "cli"}),
 }
 """All extras, in the order in which they may import each other: an extra imports only those before it."""
 

@@ -11,8 +11,6 @@ import re
 import signal
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -29,7 +27,7 @@ from gpuops.execute.migrations import HEAD
 from gpuops.execute.state.http_listener import serve_health
 from tests.execute.conftest import postgresql
 from tests.execute.journal.postgres import PASSWORD, Server
-from tests.ports import free_port
+from tests.ports import free_port, http_status
 from tests.runner.test_due import PARIS, policy_of
 from tests.test_container import environment, steps
 from tests.waiting import wait_until
@@ -188,12 +186,14 @@ def test_each_probe_asks_what_is_answered_there() -> None:
     port = free_port()
     with serve_health(("127.0.0.1", port)) as health:
         health.note_look()
-        assert {asked(port, each["path"]) for each in probes} == {200}
+        assert {http_status(port, each["path"]) for each in probes} == {200}
     health.note_look(is_available=False)
     alive, ready = container["livenessProbe"]["httpGet"]["path"], container["readinessProbe"]["httpGet"]["path"]
     with serve_health(("127.0.0.1", port)) as health:
         health.note_look(is_available=False)
-        assert (asked(port, alive), asked(port, ready)) == (200, 503), "a database that is away starts nothing anew"
+        assert (http_status(port, alive), http_status(port, ready)) == (200, 503), (
+            "a database that is away restarts nothing"
+        )
 
 
 def test_nothing_is_mounted_below_what_is_only_read() -> None:
@@ -203,17 +203,6 @@ def test_nothing_is_mounted_below_what_is_only_read() -> None:
         read_only = [target for target, *mode in mounts if mode == ["ro"]]
         assert len(read_only) == 2
         assert [target for target, *_ in mounts for above in read_only if target.startswith(f"{above}/")] == []
-
-
-def asked(port: int, path: str) -> int:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as reply:
-            return int(reply.status)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
-    except OSError:
-        return 0
 
 
 @pytest.mark.long
@@ -256,7 +245,7 @@ def test_the_job_and_the_deployment_run_with_what_is_mounted(postgresql: Server,
         [*gpuops, *words], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
     ) as runner:
         try:
-            wait_until(lambda: asked(port, container["readinessProbe"]["httpGet"]["path"]) == 200, process=runner)
+            wait_until(lambda: http_status(port, container["readinessProbe"]["httpGet"]["path"]) == 200, process=runner)
             runner.send_signal(signal.SIGTERM)
             _, errors = runner.communicate(timeout=60)
         finally:

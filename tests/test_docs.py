@@ -152,3 +152,18 @@ def test_every_command_line_in_the_docs_is_one_gpuops_has(name: str) -> None:
         unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in commands[known]]
         assert unknown == [], line
     assert lines or name == "CONTRIBUTING.md"
+
+
+@pytest.mark.usefixtures("lab")
+def test_the_program_in_the_manual_prints_what_stands_below_it(
+    capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    page = ROOT / "gpuops" / "manual" / "python.md"
+    text = page.read_text(encoding="utf-8")
+    [(program, shown)] = re.findall(r"```python\n(.*?)```\n\nIt prints:\n\n```text\n(.*?)```", text, re.DOTALL)
+    exec(compile(program, page.name, "exec"), {"__name__": "__main__"})
+    printed = capsys.readouterr().out
+    if request.config.getoption("--refresh-golden"):
+        page.write_text(text.replace(f"```text\n{shown}", f"```text\n{printed}"), encoding="utf-8")
+        shown = printed
+    assert printed == shown, "pytest tests/test_docs.py --refresh-golden renews the page"

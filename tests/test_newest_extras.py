@@ -20,6 +20,7 @@ __all__ = ["wheel"]
 ROOT: Final = Path(__file__).resolve().parents[1]
 MODULES: Final = (
     "keyring", "psycopg", "procrastinate", "asyncssh", "apprise", "httpx", "starlette", "uvicorn", "highspy", "sklearn",
+    "mcp",
 )  # fmt: skip
 COMMANDS: Final = (
     "inventory",

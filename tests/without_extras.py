@@ -44,6 +44,7 @@ OF_EXTRAS: Final[Mapping[str, Sequence[str]]] = {
         "cli/first_steps/test_template.py::test_units_.*(serve|runner|observe|metrics)",
         "cli/monitoring/test_diagnose_scenarios.py",
         "cli/sites/",
+        "cli/test_bad_input.py::.*\\[(metrics|size|top|what-if)\\b",
         "cli/test_read_only.py::.*job plan",
         "cli/workloads/",
         "config/test_hostile_files.py::.*jobs",

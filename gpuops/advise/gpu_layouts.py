@@ -20,8 +20,7 @@ from gpuops.model.devices.catalog import Board
 from gpuops.model.devices.gpu import VgpuMode
 from gpuops.model.devices.gpu_layout import GpuLayout, LayoutForm, LayoutPart
 from gpuops.model.devices.mig import InstancePlacement, InstanceProfile, MigGeometry, arrangements, free_starts
-from gpuops.model.devices.profile_name import near
-from gpuops.model.devices.vgpu import VgpuProfile
+from gpuops.model.devices.vgpu import VgpuProfile, near
 
 _PART_OF_AN_INSTANCE: Final = re.compile(r"\d+c\.")
 

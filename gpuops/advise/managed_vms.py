@@ -87,6 +87,7 @@ def kept_by_marks(policy: Policy, pool: Pool, vm: Vm) -> str | None:
 
     A mark that cannot be read counts as a refusal.
     """
+    # either function returns its reason to leave the VM alone: another product manages it, or it lends its GPUs
     manager_reason = left_to_manager(vm) or lends(vm)
     if manager_reason is not None:
         return manager_reason

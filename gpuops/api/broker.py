@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -11,11 +11,9 @@ from gpuops.errors import UsageError
 
 if TYPE_CHECKING:
     from gpuops.broker.horizon import Horizon
-    from gpuops.config.vcenter.broker import BrokerDestination
     from gpuops.execute.site import Site
     from gpuops.model.desktops.broker import BrokerIdentity
     from gpuops.model.desktops.broker_state import BrokerState
-    from gpuops.model.vcenter.target import BrokerTarget
 
 
 def broker_show(site: Site) -> BrokerState:
@@ -68,21 +66,3 @@ def _client(site: Site) -> Horizon:
             hint="put [targets.NAME.broker] into the configuration file (gpuops help broker)",
         )
     return Horizon(site.broker())
-
-
-def broker_login_source(
-    where: BrokerDestination | None, environ: Mapping[str, str], ask: Callable[[str], str] | None
-) -> Callable[[], BrokerTarget] | None:
-    """Return a function that returns the login to the broker; None if no broker is configured.
-
-    It is called only when the broker is needed, because it may ask for a password.
-    """
-    if where is None:
-        return None
-
-    def find_login() -> BrokerTarget:
-        from gpuops.config.vcenter.broker import broker_login
-
-        return broker_login(where, environ, ask)
-
-    return find_login

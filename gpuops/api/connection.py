@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, cast
 
-from gpuops.api.broker import broker_login_source, kept_open
+from gpuops.api.broker import kept_open
 from gpuops.api.login import choose_reader
 from gpuops.clock import wall_clock
 from gpuops.errors import GpuopsError
@@ -28,6 +28,7 @@ from gpuops.model.desktops.evidence import Source
 from gpuops.plan.core.versions import why_only_read
 
 if TYPE_CHECKING:
+    from gpuops.config.vcenter.broker import BrokerDestination
     from gpuops.config.vcenter.destination import Destination, Simulated
     from gpuops.config.vcenter.targets import GuestEntry
     from gpuops.execute.site.ports import SessionSource, VgpuUseSource
@@ -73,7 +74,7 @@ def connect(
             state_dir = state_dir or Path(closing.enter_context(TemporaryDirectory(prefix="gpuops-state-")))
         else:
             journal_url = _check_journal_url(where.journal_url or "")
-            target, broker = login(where, environ, ask), broker_login_source(where.broker, environ, ask)
+            target, broker = login(where, environ, ask), _broker_login_source(where.broker, environ, ask)
         label, guest_entry = (None, None) if isinstance(where, Simulated) else (where.label, where.guest)
         guest_login_errors: list[GpuopsError] = []
         tolerated = None if returns is False else guest_login_errors
@@ -337,3 +338,21 @@ def passwords_of(site: Site) -> tuple[Secret, ...]:
     from gpuops.execute.site.guest_work import KnowsSecrets
 
     return site.vcenter.secrets if isinstance(site.vcenter, KnowsSecrets) else ()
+
+
+def _broker_login_source(
+    where: BrokerDestination | None, environ: Mapping[str, str], ask: Callable[[str], str] | None
+) -> Callable[[], BrokerTarget] | None:
+    """Return a function that returns the login to the broker; None if no broker is configured.
+
+    It is called only when the broker is needed, because it may ask for a password.
+    """
+    if where is None:
+        return None
+
+    def find_login() -> BrokerTarget:
+        from gpuops.config.vcenter.broker import broker_login
+
+        return broker_login(where, environ, ask)
+
+    return find_login

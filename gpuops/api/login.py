@@ -1,20 +1,70 @@
-"""Test a login: the user and the vCenter, the privileges that it lacks, and whether VI/JSON may be used there."""
+"""Test a login: the user and the vCenter, the privileges that it lacks, and whether VI/JSON may be used there.
+
+`readers.json` in the state directory remembers for which vCenters VI/JSON and SOAP gave equal snapshots. An entry holds
+for one vCenter (address and instance uuid) in one version and build; after an upgrade the readers must be compared
+again. A file that is missing, damaged or writable by others is ignored. It is no record of the book: every command
+reads it when it connects, most of them without opening a journal.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.api.broker import broker_identity
-from gpuops.errors import Refused, TargetError
+from gpuops.errors import Refused, StateDamaged, TargetError
+from gpuops.execute.state.state_dir import prepare_state_dir, refuse_writable
+from gpuops.files.file import NOT_PARSED, parse_json, read_bytes
+from gpuops.files.private_file import write_private
 from gpuops.model.vcenter.bulk_reader import BulkReader
 from gpuops.model.vcenter.login import LoginTest, ObjectKind
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from gpuops.execute.site import Site
     from gpuops.model.desktops.broker import BrokerIdentity
     from gpuops.vsphere.connection import Connection
+
+_NAME: Final = "readers.json"
+_SCHEMA: Final = 1
+
+
+def known_equal(state_dir: Path, address: str, vcenter: Mapping[str, str]) -> bool:
+    """Return whether the readers gave equal snapshots of this vCenter. `vcenter`: its `identity`."""
+    return bool(vcenter.get("uuid")) and _read_compared(state_dir / _NAME).get(address) == dict(vcenter)
+
+
+def remember(state_dir: Path, address: str, vcenter: Mapping[str, str], *, equal: bool) -> None:
+    """Save that both readers gave equal snapshots for this vCenter or, if they did not, remove its entry.
+
+    Raises StateDamaged, and UsageError for a directory that cannot be used.
+    """
+    path = state_dir / _NAME
+    stored_vcenters = _read_compared(path)
+    new_vcenters = {name: stored_vcenter for name, stored_vcenter in stored_vcenters.items() if name != address}
+    if equal:
+        new_vcenters[address] = dict(vcenter)
+    if new_vcenters == stored_vcenters:
+        return
+    prepare_state_dir(state_dir)
+    write_private(path, json.dumps({"schema_version": _SCHEMA, "equal": new_vcenters}, indent=2) + "\n")
+
+
+def identity(about: Mapping[str, str | None], api_version: str) -> dict[str, str]:
+    """Return the identity of a vCenter and its version, from AboutInfo."""
+    about_keys = {"uuid": "instanceUuid", "version": "version", "build": "build"}
+    return {"api_version": api_version, **{name: about.get(key) or "" for name, key in about_keys.items()}}
+
+
+def _read_compared(path: Path) -> dict[str, Any]:
+    try:
+        document = parse_json(read_bytes(path, error=StateDamaged, check=refuse_writable))
+        if document["schema_version"] != _SCHEMA or not isinstance(document["equal"], dict):
+            return {}
+        return dict(document["equal"])
+    except (*NOT_PARSED, AttributeError, StateDamaged):
+        return {}
 
 
 def login_test(site: Site) -> LoginTest:
@@ -24,7 +74,6 @@ def login_test(site: Site) -> LoginTest:
     snapshots are equal: if so, `--reader auto` uses VI/JSON. Checks the privileges on a limited number of VMs. Also
     logs in to the connection broker if one is configured. Raises NotConnected, StateDamaged.
     """
-    from gpuops.execute.state.compared_readers import identity, remember
     from gpuops.plan.doctor.login_privileges import objects_to_ask, of_verbs, privileges_to_ask
     from gpuops.vsphere.connection import Connection
     from gpuops.vsphere.reading.comparison import compare
@@ -76,7 +125,6 @@ def choose_reader(vcenter: Connection, reader: BulkReader, state_dir: Path) -> N
 
     AUTO selects VI/JSON if `login test` found both readers to be equal on this version of vCenter.
     """
-    from gpuops.execute.state.compared_readers import identity, known_equal
 
     if reader is BulkReader.SOAP or (reader is BulkReader.AUTO and not vcenter.offers_vi_json):
         return

@@ -146,7 +146,7 @@ def change(
 def change_resume(
     site: Site, *, apply: bool = True, consent: ChangeConsent = agreed, hear: Told | None = None
 ) -> ChangeReport | Report:
-    """Continue the unfinished change, of hosts or of moves; an empty plan if there is none.
+    """Continue the unfinished change, of hosts or of moves; an empty plan if all changes are finished.
 
     A host on which the change had started is finished at any time; other hosts wait until the window is open.
     """

@@ -191,9 +191,11 @@ def capacity(request: CapacityRequest, inventory: Inventory, site: Site, policy:
     return ask(inventory, catalog_of(inventory), request.scope, desktops, profile=request.profile)
 
 
-def defrag(request: Defrag, inventory: Inventory) -> Defragmentation:
+def defrag(request: Defrag, inventory: Inventory, site: Site) -> Defragmentation:
     """Return the moves that free the most whole GPUs or slots, as few as possible, and why other VMs stay. Moves none.
 
     Raises UsageError for an unknown host or cluster, ProfileUnknown, and Refused for a profile that no host offers.
     """
-    return request.find_moves(inventory, catalog_of(inventory))
+    from gpuops.execute.change.moves import plan_moves
+
+    return plan_moves(request, inventory, site)

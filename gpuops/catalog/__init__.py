@@ -16,7 +16,7 @@ from typing import Final
 
 from gpuops.model.devices.catalog import Board, Catalog, DeviceModel
 from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID
-from gpuops.model.devices.profile_name import parse
+from gpuops.model.devices.vgpu import parse
 
 __all__ = ["load"]
 

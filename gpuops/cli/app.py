@@ -15,6 +15,7 @@ from collections import UserDict
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
+from keyword import iskeyword
 from typing import Annotated, Any, Final
 
 import typer
@@ -49,6 +50,7 @@ SECTIONS: Final = {
         "report": "Report the fleet and its nights, as one HTML page too.",
         "serve": "Serve that page at one address, kept current.",
         "readiness": "Say whether hosts can be emptied, or lost.",
+        "mcp": "Let an AI assistant read and plan, by tools.",
     },
     "GPUs of VMs": {
         "attach": "Give a VM vGPUs, whole GPUs or a device group.",
@@ -56,6 +58,13 @@ SECTIONS: Final = {
         "cluster": "Make, show and remove clusters of VMs for training.",
         "pool": "Lend shares of GPUs over the network, with an end.",
         "defrag": "Plan and make the vMotions that free the most GPUs.",
+    },
+    "what should be": {
+        "diff": "Say what differs from a file of what should be.",
+        "apply": "Change what differs from the file; safe to repeat.",
+        "assert": "Check in CI that nothing differs from the file.",
+        "drift": "Say what drifts from the file, and set it back.",
+        "export": "Write such a file of what there is now.",
     },
     "night and day": {
         "rotate": "Desktops by day, ML VMs on their GPUs by night.",
@@ -105,9 +114,10 @@ EVERYDAY: Final = _select_installed("inventory capacity attach detach place rota
 BY_SUBJECT: Final = {
     "VMs": _select_installed("defrag guest diagnose cluster job pool"),
     "hosts": _select_installed("host change readiness"),
+    "as code": _select_installed("diff apply assert drift export"),
     "sizing": _select_installed("profiles size measure what-if"),
     "nights": _select_installed("queue broker observe notify"),
-    "services": _select_installed("report serve metrics runner"),
+    "services": _select_installed("report serve metrics runner mcp"),
     "set up": _select_installed("setup demo config login roles template explain help"),
 }
 """The commands that `gpuops --help` only names. `gpuops help --all` has those for developers too."""
@@ -157,7 +167,8 @@ def _module_of(command: str) -> str:
 @cache
 def _load_command(name: str) -> Any:
     """Return the command of that name: a function, or a group of commands. It is created once in a process."""
-    command = getattr(import_module(_module_of(name)), name.replace("-", "_"))
+    function = f"{name}_" if iskeyword(name) else name.replace("-", "_")
+    command = getattr(import_module(_module_of(name)), function)
     if isinstance(command, typer.Typer):
         return typer.main.get_group(command)
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)

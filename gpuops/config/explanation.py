@@ -221,7 +221,7 @@ def _block(lines: Sequence[_Line], start: int) -> Iterator[_Line]:
 
 
 def _comment(lines: Sequence[_Line], start: int) -> str:
-    """Return the comment behind a key, else the lines of comment above it; empty if there are none."""
+    """Return the comment behind a key, else the lines of comment above it, else an empty text."""
     if behind := re.search(r"\s# (.+)", lines[start].bare):
         return behind[1]
     above: list[str] = []

@@ -10,19 +10,18 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import TypeAdapter, ValidationError
-
 from gpuops import __version__
 from gpuops.errors import UsageError
 from gpuops.files.file import NOT_PARSED, parse_json, read_bytes
 from gpuops.files.private_file import write_private
+from gpuops.model.stored import to_stored
+from gpuops.model.stored_json import NotDecoded, decode_stored, json_values
 from gpuops.model.vcenter.inventory import Inventory
 
 SCHEMA_VERSION: Final = 1
 LARGEST: Final = 512 * 1024 * 1024
 """The snapshot of 100,000 VMs has a third of it."""
 _KIND: Final = "snapshot"
-_ADAPTER: Final[TypeAdapter[Inventory]] = TypeAdapter(Inventory)
 
 
 def save(inventory: Inventory, path: Path) -> None:
@@ -31,9 +30,9 @@ def save(inventory: Inventory, path: Path) -> None:
         "schema_version": SCHEMA_VERSION,
         "kind": _KIND,
         "gpuops": __version__,
-        "inventory": _ADAPTER.dump_python(inventory, mode="json"),
+        "inventory": to_stored(inventory),
     }
-    write_private(path, json.dumps(document, separators=(",", ":"), ensure_ascii=False) + "\n")
+    write_private(path, json.dumps(document, default=json_values, separators=(",", ":"), ensure_ascii=False) + "\n")
 
 
 def load(path: Path) -> Inventory:
@@ -55,11 +54,9 @@ def _inventory(path: Path, document: Any) -> Inventory:
             hint=f"it was written by gpuops {document.get('gpuops')}; save a new one",
         )
     try:
-        return _ADAPTER.validate_python(document.get("inventory"), strict=False)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"{path} is not a complete inventory: {where}: {first['msg']}") from error
+        return decode_stored(Inventory, document.get("inventory"))
+    except NotDecoded as error:
+        raise UsageError(f"{path} is not a complete inventory: {error}") from error
 
 
 def _no_snapshot(path: Path) -> UsageError:

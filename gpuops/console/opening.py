@@ -149,8 +149,7 @@ def sites_of(word: str) -> tuple[ConfiguredSite, ...]:
 
 def refuse_vcenter_of_runners(common: CommonOptions) -> None:
     """Raise Refused if runners play nights on the selected vCenter, under any of its names."""
-    from gpuops.config.vcenter.address import Address
-    from gpuops.config.vcenter.destination import Destination
+    from gpuops.config.vcenter.destination import Address, Destination
     from gpuops.config.vcenter.sources import resolve
 
     configuration = _configuration()

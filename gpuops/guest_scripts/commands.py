@@ -48,7 +48,7 @@ def powershell_command(name: str, texts: Sequence[str]) -> str:
 
 
 def home_directory(printed: str) -> str:
-    """Return the path in the line `home PATH`. Raises ProtocolError if there is none."""
+    """Return the path in the line `home PATH`. Raises ProtocolError if that line is missing."""
     match = re.search(r"^home (/[^\n]*)$", printed, re.MULTILINE)
     if match is None:
         raise ProtocolError("the guest reported no home directory", hint="log in to guests as a user who has one")

@@ -2,6 +2,8 @@
 # Starts, watches and stops the container of a job in its guest.
 #
 #   job probe                                      print the home directory, the runtimes and the missing tools
+#   job prepare ATTEMPT                            make the directory for the secrets of an attempt and print "ready",
+#                                                  unless the attempt has begun
 #   job start ATTEMPT RUNTIME RUN_SCRIPT WORD...   start the container with these words, unless the attempt has begun;
 #                                                  exit code 1 = it has not begun
 #   job look ATTEMPT                               print the state
@@ -22,6 +24,7 @@
 #   lock        locked (flock) by `run` while it runs. The lock ends with the process, and with the guest
 #   began       seconds since 1970, written before the container starts. An attempt that has begun does not start again
 #   log.0 ...   output of the container in parts of 512 KiB: eight from the beginning, then one of the end
+#   secrets     files that the container finds in /run/secrets; removed when it has ended
 #   revoked     exists if the attempt must not start: it never began, or it has ended and all other files are removed
 #   asked       exists from when gpuops asked the container to end
 #   ended       EXIT_CODE BEGAN ENDED, written last and in one piece
@@ -119,6 +122,12 @@ probe() {
   done
 }
 
+prepare() {
+  enter_jobs
+  mkdir -p ".gpuops-jobs/$attempt" && cd ".gpuops-jobs/$attempt" || exit 1
+  if [ ! -e began ] && [ ! -e revoked ]; then mkdir -p secrets && echo ready; fi
+}
+
 start() {
   runtime=$1
   run_script=$2
@@ -157,6 +166,7 @@ revoke() {
   enter_attempt_or_print_absent
   # another call may hold the lock to start it, and it has not begun
   wait_until 100 begins_or_is_revoked || exit 2
+  if [ -e revoked ]; then rm -rf secrets; fi
   print_state
 }
 
@@ -202,6 +212,7 @@ clear_attempt() {
 if [ "$action" = probe ]; then shift; else shift 2; fi
 case "$action" in
   probe) probe ;;
+  prepare) prepare ;;
   start) start "$@" ;;
   look) enter_attempt_or_print_absent && print_state ;;
   checkpoint) checkpoint "$@" ;;

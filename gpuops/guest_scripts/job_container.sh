@@ -52,6 +52,7 @@ reader=$!
 env "GPUOPS_JOB=$(pwd -P)" setsid "$@" > pipe 2>&1 < /dev/null 9>&- &
 wait $!
 code=$?
+rm -rf secrets
 # a process that the container has left may still have the pipe open
 tries=0
 while kill -0 "$reader" 2> /dev/null && [ "$tries" -lt 100 ]; do

@@ -120,7 +120,7 @@ def contact_text(judged: JudgedContact) -> Shown:
 
 
 def _session(judged: JudgedContact) -> Iterator[Text]:
-    """Yield the commands that settle the open rules; nothing if there are none."""
+    """Yield the commands that settle the open rules; nothing if no rule is open."""
     steps = list(judged.needed_steps)
     if not steps:
         return

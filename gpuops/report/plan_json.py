@@ -98,7 +98,7 @@ def _step_keys(step: Step, before: Inventory) -> dict[str, Any]:
     return {"kind": step.kind, "title": title(step, before), "vm": vm}
 
 
-def _step(step: Step, before: Inventory) -> StepRecord:
+def step_document(step: Step, before: Inventory) -> StepRecord:
     host = host_name(getattr(step, "host", None), before)
     return StepRecord.from_attributes(**_step_keys(step, before), host=host, changes=list(changes(step, before)))
 
@@ -124,7 +124,8 @@ class VmRunDocument(SiteDocument, frozen=True):
     def made_of(cls, report: Report) -> Self:
         plan, before = report.plan, report.before
         waves = [
-            WaveRecord(wave.title, [_step(step, world) for step in wave.steps]) for wave, world in stages(plan, before)
+            WaveRecord(wave.title, [step_document(step, world) for step in wave.steps])
+            for wave, world in stages(plan, before)
         ]
         return cls.from_attributes(
             report,

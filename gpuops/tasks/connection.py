@@ -200,7 +200,7 @@ def request_of(kind: type[Request], options: Mapping[str, Any]) -> Request:
 
 
 def vm_of(options: dict[str, Any]) -> str | None:
-    """Remove the options that name a VM from `options`, and return the name that gpuops uses; None if there is none."""
+    """Remove the options that name a VM from `options`, and return the name that gpuops uses, or None."""
     name, moid, uuid = (options.pop(key, None) for key in ("vm", "moid", "uuid"))
     if moid:
         return f"moid:{moid}"

@@ -6,14 +6,16 @@ of another module with this session.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from gpuops.errors import Refused
 from gpuops.model.vcenter.vm import Guest, PowerState
 from gpuops.vsphere import authorization
-from gpuops.vsphere.active_session import ActiveSession
+from gpuops.vsphere.guests.guest_login import GuestOperations
 from gpuops.vsphere.reading import collect, config_targets, counters, networks, tags
-from gpuops.vsphere.waiting.states import ADDRESS, POWER, RUNNING, TOOLS
+from gpuops.vsphere.session import Session
+from gpuops.vsphere.waiting.states import ADDRESS, POWER, RUNNING, TOOLS, ChangeWatch, StateWatch
+from gpuops.vsphere.waiting.tasks import TaskWatch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
     from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
     from gpuops.model.vcenter.inventory import Inventory
-    from gpuops.model.vcenter.target import Secret
+    from gpuops.model.vcenter.target import Secret, Target
     from gpuops.model.vcenter.task import TaskEnd, TaskRef
     from gpuops.plan.core.steps import RunInGuest, Step
     from gpuops.vsphere.writing.hosts import HostConnection
@@ -30,8 +32,40 @@ SIMULATED: Final = "simulated by gpuops"
 """The simulated vCenter has this text in AboutInfo.fullName."""
 
 
-class Connection(ActiveSession):
-    """A session that reads inventories and sends steps; leaving its `with` block logs out."""
+class GuestShell(Protocol):
+    """Runs programs in guests over SSH, each for the time that its step gives. `hostshell.guest_ssh` implements it."""
+
+    def no_way_in(self, hook: RunInGuest) -> str | None:
+        """Return why that program cannot be run, as far as can be known without trying; None = it can."""
+        ...
+
+    def start(self, hook: RunInGuest) -> TaskRef:
+        """Start the program and return a task `guest-ssh:VM:NUMBER`. An unreachable guest is an error of its end."""
+        ...
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for this time, or until a program ends."""
+        ...
+
+    def end(self, task: TaskRef) -> TaskEnd | None:
+        """Return how the program ended; None = it runs. Programs of an earlier gpuops process are unknown."""
+        ...
+
+
+class Connection(Session):
+    """A session that reads inventories, sends steps, waits, and works in guests; leaving its `with` block logs out."""
+
+    def __init__(self, target: Target, guest_shell: GuestShell | None = None) -> None:
+        """`guest_shell` runs the programs that are to be run in guests over SSH; None = they cannot be run.
+
+        Raises NotConnected and its subclasses.
+        """
+        super().__init__(target)
+        self.guest_shell = guest_shell
+        self.tasks = TaskWatch(self)
+        self.states = StateWatch(self)
+        self.change_watch = ChangeWatch(self)
+        self.guests = GuestOperations(self)
 
     @property
     def uuid(self) -> str:
@@ -173,6 +207,11 @@ class Connection(ActiveSession):
         from gpuops.vsphere.guests import guest_file
 
         return guest_file.guest_file_if_there(self, vm, name, path)
+
+    def put_guest_file(self, vm: str, name: str, path: str, content: Secret) -> None:
+        from gpuops.vsphere.guests import guest_file
+
+        guest_file.put_guest_file(self, vm, name, path, content)
 
     def guest_addresses(self, vm: str) -> Mapping[str, tuple[str, ...]]:
         from gpuops.vsphere.guests import guest_facts

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuops.model.devices.catalog import Generation, MultiVgpu
-from gpuops.model.devices.profile_name import parse
-from gpuops.model.devices.vgpu import ProfileKind, Series, Verified
+from gpuops.model.devices.vgpu import ProfileKind, Series, Verified, parse
 from tests.catalog.vendor_rules import BOARDS, CATALOG, FEWER_THAN_FIT, GEOMETRIES, PROFILES, TIME_SLICED, by_key
 
 

@@ -127,6 +127,14 @@ def lab(tmp_path: Path, clean: Path) -> Iterator[Lab]:
         yield lab
 
 
+@pytest.fixture
+def after_a_night(lab: Lab) -> Lab:
+    """The scenario `lab` after a night and its morning: of one server, for its clock begins anew with another."""
+    for half in ("night", "day"):
+        assert lab.run("rotate", half, "--policy", LAB_POLICY, "--yes").exit_code == 0
+    return lab
+
+
 @pytest.fixture(scope="session")
 def saved_night(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`home` and `lab.json`: the home in which a night of the scenario `lab` began, and its vCenter after that.

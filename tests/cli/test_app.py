@@ -295,34 +295,6 @@ def test_every_option_is_explained() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("arguments", "said", "move"),
-    [
-        (["--bogus"], "No such option", "gpuops --help"),
-        (["bogus"], "No such command", "gpuops --help"),
-        (["inventory", "--bogus"], "No such option", "gpuops inventory --help"),
-        (["inventory", "--output", "xml"], "xml", "gpuops inventory --help"),
-        (["rotate", "night"], "--policy", "gpuops rotate night --help"),
-        (["inventory"], "no vCenter is configured", "--vcenter sim:lab"),
-        (["inventory", "--inventory", "/nonexistent.json"], "cannot be read", "check the path"),
-        (["inventory", "--vcenter", "prod"], "no target 'prod'", "https://prod"),
-        (["inventory", "--vcenter", "https://me:Cn4ry@vc"], "command line", "--password-file"),
-        (["inventory", "--vcenter", "http://vc.example.com", "--username", "me"], "not encrypted", "https://"),
-    ],
-)
-def test_what_is_wrong_is_said_in_one_line_with_the_next_move(arguments: list[str], said: str, move: str) -> None:
-    done = typed(*arguments)
-    lines = done.stderr.splitlines()
-    assert said in lines[0]
-    assert lines[0].startswith("error: ")
-    assert len(lines) == (2 if move else 1)
-    assert move in lines[-1]
-    assert done.stdout == ""
-    assert done.exit_code == (5 if "encrypted" in said else 2)
-    assert "Cn4ry" not in done.stderr
-
-
-@pytest.mark.long
 def test_in_json_an_error_is_a_document_too() -> None:
     done = run("inventory", "--output", "json", "--bogus")
     assert '"kind": "error"' in done.stdout

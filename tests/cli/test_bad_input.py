@@ -5,12 +5,18 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
+from importlib.resources import files
 from pathlib import Path
+from typing import Final
 
 import pytest
+import yaml
 from typer.testing import CliRunner, Result
 
 from gpuops.cli.app import app
@@ -20,8 +26,41 @@ from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire import certificates
 from tests.cli.conftest import Lab
+from tests.sample import mostly_long
 
 Gpuops = Callable[..., Result]
+TEMPLATES: Final = Path(__file__).parents[2] / "templates"
+SCENARIOS: Final = Path(str(files("gpuops.sim") / "scenarios"))
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A row of `cases/bad-input.yaml`: a command that is wrong, and what is said of it."""
+
+    typed: str
+    error: str = ""
+    next: str = ""
+    exit: int = 2
+    quick: bool = False
+
+    def __str__(self) -> str:
+        return self.typed
+
+    @property
+    def words(self) -> list[str]:
+        """The words of the command, with the paths of files that are shipped."""
+        return [word.format(templates=TEMPLATES, scenarios=SCENARIOS) for word in shlex.split(self.typed)]
+
+    def require_one_line(self, result: Result) -> None:
+        """Fail unless this is said, and nothing else is: no password, and no advice to start a service."""
+        said, contained = self.error.removeprefix("... "), self.error.startswith("... ")
+        one_line(result, self.exit, said if contained else f"error: {said}", self.next)
+        assert contained or result.stderr.startswith(f"error: {said}")
+        assert not re.search(r"Value error|Cn4ry|next: .*metrics --listen", result.stderr)
+
+
+CASES: Final = yaml.safe_load((Path(__file__).parent / "cases" / "bad-input.yaml").read_text(encoding="utf-8"))
+AT_THE_LAB: Final = [Mistake(**row) for row in CASES["lab"]]
 
 
 def one_line(result: Result, exit_code: int, said: str, move: str = "") -> None:
@@ -29,70 +68,20 @@ def one_line(result: Result, exit_code: int, said: str, move: str = "") -> None:
     assert (result.exit_code, result.stdout) == (exit_code, ""), result.stderr
     assert lines[0].startswith("error: ")
     assert said in lines[0]
+    assert all(line.startswith("next: ") for line in lines[1:])
     assert len(lines) <= 2
     assert move in lines[-1]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("arguments", "said", "move"),
-    [
-        (["attach", "--vm", "ml-70", "--profile", "a100-3-20c"], "did you mean ml-0", "inventory --vms"),
-        (["attach", "--vm", "twin", "--profile", "a100-3-20c"], "/lab-dc/vm/misc/a/twin", "path"),
-        (["attach", "--vm", "ml-07", "--profile", "a100-3-21c"], "grid_a100-3-20c", "gpuops inventory"),
-        (["detach", "--vm", "ml-70"], "did you mean ml-0", "inventory --vms"),
-        (["detach", "--vm", "ml-01", "--profile", "a100-3-20x"], "near: grid_a100-3-20c", "gpuops inventory"),
-        (
-            ["attach", "--vm", "ml-07", "--profile", "a40-8q", "--profile=a40-4q"],
-            "--profile is given 2 times, but takes one value",
-            "--add",
-        ),
-        (["inventory", "--host", "esx-99"], "no host 'esx-99'", "gpuops inventory"),
-        (["inventory", "--profile", "a41-8q"], "a41-8q", "gpuops inventory"),
-        (
-            ["inventory", "--cluster", "lab-gpus"],
-            "no cluster 'lab-gpus' in this vCenter; did you mean ",
-            "gpuops capacity",
-        ),
-        (["inventory", "--holder", "ml-70"], "did you mean ml-0", "inventory --vms"),
-        (["inventory", "--limit", "0"], "'--limit'", "gpuops inventory --help"),
-        (["inventory", "--vms", "--free"], "--vms and --free exclude each other", "one of them"),
-        (["inventory", "--vms", "--hosts"], "--vms and --hosts exclude each other", "one of them"),
-    ],
-)
-def test_names_that_mean_nothing_or_too_much(lab: Lab, arguments: list[str], said: str, move: str) -> None:
-    one_line(lab.run(*arguments), 2, said, move)
+@pytest.mark.parametrize("mistake", mostly_long(AT_THE_LAB, [row for row in AT_THE_LAB if row.quick]), ids=str)
+def test_a_mistake_is_one_line_and_changes_nothing(lab: Lab, mistake: Mistake) -> None:
+    mistake.require_one_line(lab.run(*mistake.words))
     assert lab.effects == []
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("arguments", "said", "move"),
-    [
-        # count and kinds that mean nothing
-        ("ml-07 --profile a100-3-20c --count 0", "--count 0 is not valid here", "1 or more"),
-        ("ml-07 --profile a100-3-20c --count two", "Invalid value for '--count'", "attach --help"),
-        ("ml-07 --device 0000:3b:00.0 --count 2", "--count 2 is not valid here", "1 or more"),
-        ("ml-07", "exactly one of --profile, --device, --dynamic and --device-group", "--add"),
-        ("ml-07 --profile a100-3-20c --power maybe", "'maybe' is not one of 'refuse', 'cycle', 'off', 'on'", "--help"),
-        ("ml-07 --profile a100-3-20c --move hot", "'hot' is not one of 'cold'", "attach --help"),
-        # names
-        ("ml-07 --profile h100-40c", "no host offers a vGPU profile 'h100-40c'; near: ", "gpuops inventory"),
-        (
-            "ml-07 --profile a100-3-20c --host esx-99",
-            "no host 'esx-99' in this vCenter; did you mean esx-0",
-            "inventory",
-        ),
-        ("/lab-dc/vm/none/ml-07 --profile a100-3-20c", "did you mean /lab-dc/vm/ml/ml-07?", "inventory --vms"),
-        ("moid:vm-1 --profile a100-3-20c", "no VM 'moid:vm-1'", "inventory --vms"),
-        ("ml-07 --device zz", "'zz' is not a PCI address", "0000:3b:00.0"),
-    ],
-)
-def test_what_an_attach_cannot_mean(lab: Lab, arguments: str, said: str, move: str) -> None:
-    result = lab.run("attach", "--vm", *arguments.split())
-    one_line(result, 2, said, move)
-    assert "Value error" not in result.stderr
-    assert lab.effects == []
+@pytest.mark.parametrize("mistake", [Mistake(**row) for row in CASES["alone"]], ids=str)
+def test_a_mistake_without_a_served_vcenter_is_one_line(gpuops: Gpuops, mistake: Mistake) -> None:
+    mistake.require_one_line(gpuops(*mistake.words))
 
 
 @pytest.mark.parametrize(
@@ -417,9 +406,3 @@ def test_a_demo_of_no_scenario_is_refused_before_it_begins() -> None:
         "no scenario 'nosuch'",
         "accelerators, fleet, lab, scattered, stacks, supervisor, training, vdi",
     )
-
-
-@pytest.mark.long
-def test_an_option_of_a_nested_command_given_twice_is_refused() -> None:
-    twice = ["rotate", "status", "--vcenter", "sim:lab", "--vcenter", "sim:vdi"]
-    one_line(CliRunner().invoke(app, twice), 2, "--vcenter is given 2 times", "once")

@@ -100,6 +100,7 @@ SWEPT: Final = (
     "observe status",
     "metrics --textfile metrics.prom",
     "serve --listen 0.0.0.0:0",  # refused; as a service it is swept in test_serve.py
+    "mcp --output json",  # refused; its tools are commands of this list
     "runner init",
     "runner init --sql",
     "runner status",

@@ -208,7 +208,15 @@ def stopped(descriptor, member, owner=None):
         enum.property.__get__ = get
         os.kill(os.getpid(), number)
     return get(descriptor, member, owner)
-enum.property.__get__ = stopped
+from pydantic import TypeAdapter
+from gpuops.config import snapshot
+from gpuops.model.vcenter.vm import PowerState
+load = snapshot.load
+def load_after_schema(path):  # typer has pydantic build schemas of options
+    enum.property.__get__ = stopped
+    TypeAdapter(PowerState)
+    return load(path)
+snapshot.load = load_after_schema
 from gpuops.cli.app import main
 main()
 """

@@ -17,7 +17,7 @@ from gpuops.config.changes_file import (
     parse_changes,
 )
 from gpuops.config.decoding import keys_of
-from gpuops.errors import PolicyError, UsageError
+from gpuops.errors import UsageError
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.fleet_change import (
     AddHosts,
@@ -71,28 +71,6 @@ def test_a_layout_file_lies_next_to_the_file_of_changes(tmp_path: Path) -> None:
     changes.write_text(changes.read_text(encoding="utf-8").replace(":thirds", ":third"), encoding="utf-8")
     with pytest.raises(UsageError, match=r"layouts\.yaml has no layout 'third'; did you mean thirds\?"):
         load_changes(changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ("[]", "c: changes: "),
-        ("[{lose_host: a, add_vms: {count: 1, of: b}}]", "c: changes.0: an entry says one of `add_hosts`, `lose_host`"),
-        ("[{loose_host: a}]", "c: changes.0.loose_host: "),
-        ("[{add_hosts: {count: 0, model: a40, gpus: 1}}]", "c: changes.0.add_hosts.count: "),
-        ("[{add_hosts: {model: a40}}]", "c: changes.0.add_hosts: `model` and `gpus` belong together"),
-        ("[{add_hosts: {count: 2}}]", "c: changes.0.add_hosts: set `model` and `gpus`, or `like`"),
-        ("[{gpu_mode: {mode: mixed}}]", "c: changes.0.gpu_mode.mode: "),
-        ("[{mig_layout: {layout: balanced}}]", "c: changes.0.mig_layout.layout: should be FILE:NAME"),
-        ("[{mig_layout: {host: a}}]", "c: changes.0.mig_layout.layout: is missing"),
-        ("[{lose_gpu: {host: a, gpu: b}}]", "c: changes.0.lose_gpu.gpu: 'b' is not a PCI address"),
-    ],
-)
-def test_what_is_wrong_in_a_file_is_one_line(changes: str, said: str) -> None:
-    with pytest.raises(PolicyError) as refused:
-        parse_changes(f"version: 1\nchanges: {changes}\n", "c")
-    assert refused.value.message.startswith(said)
-    assert "\n" not in refused.value.line
 
 
 def test_options_say_the_same() -> None:

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from gpuops.errors import PolicyError, UsageError
-from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime, Mount
+from gpuops.extras.jobs.job import ArrayTask, ContainerJob, ContainerRuntime, Mount
 from gpuops.extras.jobs.jobs_file import load_jobs, mount_path, parse_jobs
 
 TEMPLATE: Final = Path(__file__).parents[2] / "templates" / "jobs.yaml"
@@ -43,6 +43,28 @@ def test_what_is_not_said() -> None:
             mounts=(Mount("/data/in", "/data/in"),),
         ),
     )
+
+
+def test_an_array_has_a_job_for_each_index_and_the_other_keys() -> None:
+    keys = "\n    ".join(
+        [
+            "array: 3",
+            "env: {LR: '0.1'}",
+            "secrets: {TOKEN: /etc/x}",
+            "shm: 2g",
+            "workdir: /work",
+            "after: prep",
+            "gpus: 2",
+        ]
+    )
+    jobs = parse_jobs(GOOD.replace("vcpu: 4", f"vcpu: 4\n    {keys}"), "x")
+    assert [(job.name, job.task) for job in jobs] == [(f"fit-{at}", ArrayTask("fit", at, 3)) for at in range(3)]
+    assert {(*job.env.items(), *job.secrets.items()) for job in jobs} == {(("LR", "0.1"), ("TOKEN", "/etc/x"))}
+    assert {(job.shm_mib, job.shm_size_mib, job.workdir, job.after, job.gpus) for job in jobs} == {
+        (2048, 2048, "/work", ("prep",), 2)
+    }
+    [job] = parse_jobs(GOOD, "x")
+    assert job.shm_size_mib == 8192, "half of the memory"
 
 
 @pytest.mark.parametrize(
@@ -103,6 +125,22 @@ def test_images(image: str) -> None:
         ("{source: /data/in}", "{source: /a, target: /etc/x}", "jobs.0.mounts.0.target: lies below /etc"),
         ("{source: /data/in}", "{source: /a}, {source: /b, target: /a}", "jobs.0: mounts /a twice"),
         ("vcpu: 4", "vcpu: 4\n    count: 65", "jobs.0.count: should be 64 or less"),
+        ("vcpu: 4", "vcpu: 4\n    count: 2\n    array: 2", "jobs.0: has `count` and `array`"),
+        ("vcpu: 4", "vcpu: 4\n    array: 0", "jobs.0.array: should be 1 or more"),
+        ("vcpu: 4", "vcpu: 4\n    gpus: 0", "jobs.0.gpus: should be 1 or more"),
+        ("vcpu: 4", "vcpu: 4\n    env: [A]", "jobs.0.env: should have keys of its own"),
+        ("vcpu: 4", "vcpu: 4\n    env: {A: 1}", "jobs.0.env.A: should be text"),
+        ("vcpu: 4", "vcpu: 4\n    env: {a-b: x}", "jobs.0.env.a-b.[key]: does not have the form"),
+        ("vcpu: 4", 'vcpu: 4\n    env: {A: "a\\e[2J"}', "jobs.0.env.A: has a control character in it"),
+        ("vcpu: 4", "vcpu: 4\n    secrets: {A: token}", "jobs.0.secrets.A: should be an absolute path"),
+        ("vcpu: 4", "vcpu: 4\n    secrets: {A: /x/../y}", "jobs.0.secrets.A: should be an absolute path"),
+        ("vcpu: 4", "vcpu: 4\n    secrets: {../A: /x}", "jobs.0.secrets.../A.[key]: does not have the form"),
+        ("vcpu: 4", "vcpu: 4\n    shm: 2", "jobs.0.shm: should be text"),
+        ("vcpu: 4", "vcpu: 4\n    shm: 17g", "jobs.0: `shm` is 17408 MiB and `memory` only 16384 MiB"),
+        ("vcpu: 4", "vcpu: 4\n    shm: 2g\n    runtime: apptainer", "jobs.0: `shm` has no option of apptainer"),
+        ("vcpu: 4", "vcpu: 4\n    workdir: work", "jobs.0.workdir: should be an absolute path"),
+        ("vcpu: 4", "vcpu: 4\n    after: 3", "jobs.0.after: should be a list"),
+        ("vcpu: 4", "vcpu: 4\n    task: {}", "jobs.0.task: unknown key"),
     ],
 )
 def test_a_wrong_value_is_one_line(old: str, new: str, said: str) -> None:

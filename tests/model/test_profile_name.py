@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuops.errors import ProfileAmbiguous, ProfileUnknown
-from gpuops.model.devices.profile_name import ProfileName, parse, resolve
-from gpuops.model.devices.vgpu import Series
+from gpuops.model.devices.vgpu import ProfileName, Series, parse, resolve
 
 OFFERED = (
     "grid_a100-3-20c",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuops.config.vcenter.address import Address
+from gpuops.config.vcenter.destination import Address
 from gpuops.model.vcenter.target import Secret, Target
 from tests.peers.processes import Endpoint
 from tests.sample import every_nth

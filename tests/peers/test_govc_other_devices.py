@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from gpuops.sim.server import SimServer, start
+from tests.peers.conftest import _endpoint
 from tests.peers.processes import Endpoint, Govc, Refusal
 
 pytestmark = pytest.mark.peer
@@ -22,8 +22,7 @@ def accelerators() -> Iterator[SimServer]:
 
 @pytest.fixture
 def ask(accelerators: SimServer, govc: Callable[[Endpoint], Govc]) -> Govc:
-    assert accelerators.ca_file is not None
-    return govc(Endpoint(accelerators.url, accelerators.username, accelerators.password, Path(accelerators.ca_file)))
+    return govc(_endpoint(accelerators))
 
 
 def test_device_pci_ls_offers_those_in_passthrough(ask: Govc) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from gpuops.sim.server import SimServer, start
+from tests.peers.conftest import _endpoint
 from tests.peers.processes import Endpoint, Govc, Refusal
 
 pytestmark = pytest.mark.peer
@@ -22,8 +22,7 @@ def training() -> Iterator[SimServer]:
 
 @pytest.fixture
 def ask(training: SimServer, govc: Callable[[Endpoint], Govc]) -> Govc:
-    assert training.ca_file is not None
-    return govc(Endpoint(training.url, training.username, training.password, Path(training.ca_file)))
+    return govc(_endpoint(training))
 
 
 def node(ask: Govc, name: str) -> None:

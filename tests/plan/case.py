@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, get_type_hints
 
 import yaml
-from pydantic import TypeAdapter
 
 from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.stored import to_stored
+from gpuops.model.stored_json import decode_stored
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.passthru_devices import signature
@@ -134,7 +135,7 @@ def planned(asked: Mapping[str, Words], inventory: Inventory) -> Plan:
     [(verb, options)] = asked.items()
     kind = VERBS[verb]
     hints = get_type_hints(kind)
-    request = kind(**{name: TypeAdapter(hints[name]).validate_python(value) for name, value in options.items()})
+    request = kind(**{name: decode_stored(hints[name], value) for name, value in options.items()})
     return request.plan(inventory, catalog(), inventory.taken_at)
 
 
@@ -156,7 +157,7 @@ def _parsed(value: Any, name: str, hint: Any, text: Any) -> Any:
         return tuple(device(one, 13000 + number) for number, one in enumerate(text))
     if is_dataclass(getattr(value, name)) and isinstance(text, Mapping):
         return altered(getattr(value, name), text)
-    return TypeAdapter(hint).validate_python(_with_addresses(text))
+    return decode_stored(hint, _with_addresses(text))
 
 
 def _with_addresses(text: Any) -> Any:
@@ -164,7 +165,7 @@ def _with_addresses(text: Any) -> Any:
     if isinstance(text, list):
         return [_with_addresses(each) for each in text]
     if isinstance(text, Mapping):
-        return {key: PciAddress.parse(each) if key == "address" else each for key, each in text.items()}
+        return {key: to_stored(PciAddress.parse(each)) if key == "address" else each for key, each in text.items()}
     return text
 
 

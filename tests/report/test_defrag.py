@@ -10,7 +10,7 @@ from gpuops.model.devices.gpu import AssignmentPolicy
 from gpuops.plan.moving.defrag import Defrag
 from gpuops.report.document import as_values
 from gpuops.report.layout import plain
-from gpuops.report.vms.defrag import DefragDocument, defrag_text
+from gpuops.report.vms.defrag import DefragDocument, FragmentedRecord, defrag_text
 from tests.plan.moving.worlds import world
 from tests.plan.snapshots import catalog
 
@@ -44,3 +44,21 @@ def test_a_move_that_needs_no_pin_has_none() -> None:
 def test_proven_is_said_of_what_was_proven(proven: bool, unpinned: bool, said: str) -> None:
     found = Defrag(powered_off=True).find_moves(EMPTIEST_FIRST, catalog())
     assert said in plain(defrag_text(replace(found, proven=proven, proven_unpinned=unpinned)))
+
+
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [
+        (1, "cannot use: 28.8 GiB now, 9.6 GiB after 1 move; no other moves leave less for certain; "),
+        (1, "whole GPUs free: 0 now, 1 then"),
+    ],
+)
+def test_a_budget_says_how_much_memory_becomes_usable(budget: int, said: str) -> None:
+    found = Defrag(budget=budget).find_moves(world([[8, 8]], [[8], [24, 24]]), catalog())
+    assert said in plain(defrag_text(found))
+    assert DefragDocument.made_of(found).fragmented == FragmentedRecord(29491, 9830)
+
+
+def test_a_budget_that_finds_no_moves_says_so() -> None:
+    found = Defrag(budget=3).find_moves(world([[8]], [[24, 24]]), catalog())
+    assert "26.7 GiB now; no moves were found that make more of it usable" in plain(defrag_text(found))

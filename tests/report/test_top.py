@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuops.advise.gpu_counters import measured_use, numbers_by_gpu
 from gpuops.api import catalog_of
-from gpuops.extras.observe.current_use import gpus_of_samples
+from gpuops.extras.observe.current_use import newest
 from gpuops.extras.web.top import Top, filter_and_sort, heading_lines
 from gpuops.extras.web.top_table import bar, picture, top_document, top_text
 from gpuops.extras.web.top_view import TopView, view_after_key, visible_rows
@@ -20,7 +21,6 @@ from gpuops.extras.web.top_words import SortKey, TopLevel
 from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.devices.gpu_health import GpuHealth
 from gpuops.model.measurements.gpu_use import CurrentUse, MeasuredUse
-from gpuops.model.measurements.measurement import Samples
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm
@@ -206,12 +206,11 @@ def test_a_bar_is_as_long_as_the_use(percent: float | None, shown: str) -> None:
 
 
 def test_the_newest_sample_that_is_there_counts() -> None:
-    ends = np.array([10, 30, 50], dtype=np.int64)
     told = {
         "gpu.utilization.average@0000:3b:00.0": np.array([500, 1250, -1], dtype=np.int64),
         "gpu.mem.used.average@0000:3b:00.0": np.array([-1, -1, -1], dtype=np.int64),
         "gpu.utilization.average": np.array([1, 1, 1], dtype=np.int64),
     }
     host = replace(HOSTS["host-1"], gpus=HOSTS["host-1"].gpus[:1])
-    [(address, use)] = gpus_of_samples(host, Samples("host-1", ends, told))
-    assert (str(address), use) == ("0000:3b:00.0", MeasuredUse(12.5, None, None, None))
+    [(address, numbers)] = numbers_by_gpu(told, host).items()
+    assert (str(address), measured_use(newest(numbers))) == ("0000:3b:00.0", MeasuredUse(12.5, None, None, None))

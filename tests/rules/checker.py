@@ -164,6 +164,8 @@ def _names_of_python(node: ast.AST) -> bool:
     calls = ("asdict", "astuple", "TypeAdapter", "model_dump", "model_dump_json")
     if last(called(node)) in calls or called(node).startswith(("msgspec.json.encode", "msgspec.to_builtins")):
         return True
+    if isinstance(node, ast.Call) and last(called(node)) == "json_values":
+        return last(called(node.args[0])) != "to_stored"
     if not isinstance(node, ast.Attribute) or node.attr not in ("__name__", "__qualname__"):
         return False
     return ast.unparse(node.value) not in ("type(error)", "type(cause)")  # the class of an error, in a message
@@ -254,6 +256,7 @@ RULES: Final = (
             "gpuops/execute/site/vcenter_wait.py",  # by the hours of a policy, with rests that outlast a wait
             "gpuops/extras/observe/observing.py",  # from here on services: they go on for ever
             "gpuops/execute/rotation/watch.py",
+            "gpuops/extras/declare/drift.py",
             "gpuops/extras/web/http/following.py",
             "gpuops/sim/",  # a vCenter of its own
         ),
@@ -266,9 +269,9 @@ RULES: Final = (
     ),
     Rule(
         "named-lock",
-        "state/lock_names.py has the names of all locks, which never change",
+        "state/lock.py has the names of all locks, which never change",
         _named_lock,
-        ("gpuops/execute/state/lock_names.py", "gpuops/sim/"),
+        ("gpuops/execute/state/lock.py", "gpuops/sim/"),
     ),
     Rule("endless-wait", "it has no deadline, and no end when cancelled", _call_of("WaitForTask", "wait_for_task")),
     Rule("shell", "a name in a command would be one", _shell),
@@ -337,10 +340,9 @@ RULES: Final = (
         (
             "gpuops/model/stored.py",
             "gpuops/config/",  # keys of files that people write are public
-            "gpuops/execute/journal/step_json.py",  # from here on classes with stored names
-            "gpuops/execute/journal/book.py",
+            "gpuops/model/stored_json.py",
+            "gpuops/execute/journal/book.py",  # from here on classes with stored names
             "gpuops/extras/diagnosis/diagnoses.py",
-            "gpuops/execute/site/kept_measurement.py",
             "gpuops/execute/journal/orders.py",  # from here on nothing that is stored
             "gpuops/api/__init__.py",
             "gpuops/extras/fleet/runner/shared_targets.py",
@@ -384,6 +386,7 @@ RULES: Final = (
             "gpuops/vsphere/transport/vi_json.py",
             "gpuops/vsphere/transport/automation_login.py",
             "gpuops/vsphere/guests/guest_login.py",
+            "gpuops/vsphere/guests/guest_file.py",
         ),
     ),
 )

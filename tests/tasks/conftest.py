@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,19 +11,13 @@ import pytest
 from gpuops.sim.server import SimServer, start
 from gpuops.sim.wire import ready_file
 from gpuops.tasks.connection import ConnectionArguments
+from tests.cli.conftest import new_home
 
 
 @pytest.fixture(autouse=True)
 def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home of its own, and none of the variables that say something of a connection."""
-    families = ("GPUOPS_", "VMWARE_", "GOVC_", "XDG_", "CREDENTIALS_", "REQUESTS_")
-    for name in [name for name in os.environ if name.startswith(families)]:
-        monkeypatch.delenv(name)
-    home = tmp_path / "home"
-    home.mkdir()
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("GPUOPS_SIM_CLOCK", "stepped")
-    return home
+    return new_home(tmp_path / "home", monkeypatch)
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,16 @@ def test_one_is_cancelled_once_and_shown(lab: Lab, files: tuple[str, str]) -> No
     assert gpu_job_info(lab.said, name="none").result["jobs"] == []
 
 
+def test_an_array_is_cancelled_whole(lab: Lab, files: tuple[str, str]) -> None:
+    Path(files[0]).write_text(JOBS.replace("count: 2", "array: 2"), encoding="utf-8")
+    submit(lab, files)
+    for apply in (False, True):
+        done = gpu_job(lab.said, state="cancelled", file=None, name="fit", policy=None, apply=apply)
+        assert (done.result["changed"], len(done.result["diff"])) == (True, 2)
+    found = gpu_job_info(lab.said, name="fit").result["jobs"]
+    assert [(each["name"], each["state"]) for each in found] == [("fit-0", "cancelled"), ("fit-1", "cancelled")]
+
+
 def test_what_means_nothing_is_said(lab: Lab, files: tuple[str, str]) -> None:
     for state, file in (("submitted", None), ("cancelled", files[0])):
         with pytest.raises(UsageError, match="needs a file of jobs"):

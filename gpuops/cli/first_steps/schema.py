@@ -56,7 +56,7 @@ def schema(
     """Print the JSON Schema of a document of --output json, or of a file that gpuops reads.
 
     The name of a document is its `kind`; a file is called case, cluster, config, jobs, mig-layout, policy,
-    pool, remote-gpu, requests, role-file, scenario, what-if-changes or workloads.
+    pool, remote-gpu, requests, role-file, scenario, site, what-if-changes or workloads.
 
     \b
     Examples:
@@ -144,7 +144,7 @@ def explain(
     """Explain a key of a file that people write: what it means, its type, its default, and an example.
 
     A file is called case, cluster, config, jobs, mig-layout, policy, pool, remote-gpu, requests, role-file,
-    scenario, what-if-changes or workloads. Connects to nothing.
+    scenario, site, what-if-changes or workloads. Connects to nothing.
 
     \b
     Examples:

@@ -27,7 +27,7 @@ from gpuops.model.vcenter.vm import PowerState
 
 if TYPE_CHECKING:
     from gpuops.api import Site
-    from gpuops.config.vcenter.address import Address
+    from gpuops.config.vcenter.destination import Address
     from gpuops.vsphere.transport.network import ServerCertificate
 
 Result = TypeVar("Result")
@@ -180,7 +180,7 @@ def _ask_password(question: str) -> str:
 
 def _ask_address(path: Path, host: str | None) -> _Answers:
     """Ask for the address, and whether its certificate is to be trusted. Raises Refused for a no."""
-    from gpuops.config.vcenter.address import Address
+    from gpuops.config.vcenter.destination import Address
     from gpuops.model.vcenter.target import Secret, Target
     from gpuops.vsphere.transport.network import presented_certificate
 

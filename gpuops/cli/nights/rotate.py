@@ -316,16 +316,15 @@ def restore(
     ] = None,
     from_markers: Annotated[
         bool,
-        typer.Option(
-            "--from-markers", help="Go by vCenter's markers alone, by no journal; needs the night's --policy."
-        ),
+        typer.Option("--from-markers", help="Use only vCenter's markers, not the journal; needs the night's --policy."),
     ] = False,
     policy: Annotated[Path | None, PolicyFile] = None,
 ) -> None:
     """Bring back single VMs, or everything without a journal, where `rotate day` cannot. Safe at any time.
 
-    With --vm an ML VM that is not named runs on: a desktop that finds no room is named with who holds the GPUs.
-    On another machine than the night's, --from-markers needs no journal, but the policy of that night.
+    With --vm, ML VMs that are not named keep running, unless the policy of the night has `user_wins: true`. If a
+    desktop finds no free GPU, it is reported with the VMs that hold the GPUs. On a machine without the journal of the
+    night, use --from-markers with the policy of that night.
 
     \b
     Example:

@@ -186,7 +186,7 @@ def unlock(
 ) -> None:
     """Give back the lease of a run on another machine that is dead for certain; of this id and no other.
 
-    Nobody has to: a lease that is not renewed runs out after three minutes. Without --id it says who holds it.
+    It is not necessary: a lease that is not renewed runs out after three minutes. Without --id it says who holds it.
     One that was renewed within the last 90 seconds is given back with --force alone: its run is alive, or died just
     now. A run that lives all the same may end what it has in flight, and starts nothing once it looks at the lease.
     Of a lock VM that was reverted to a snapshot the id is the highest lease number that was seen, as a night that is

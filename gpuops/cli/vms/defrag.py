@@ -31,16 +31,20 @@ def defrag(
 ) -> None:
     """Move as few VMs as possible to free the most whole GPUs, or slots of a profile.
 
+    With --budget N it plans the N moves after which the least free memory is fragmented (gpuops help inventory).
+
     Each move is feasible once those before it are done. No VM is suspended; those that cannot move are named, with why.
 
     \b
     Examples:
       gpuops defrag --dry-run --vcenter sim:scattered
       gpuops defrag --profile a40-24q --max-moves 2 --dry-run --vcenter sim:scattered
+      gpuops defrag --budget 4 --dry-run --vcenter sim:scattered
       gpuops defrag --yes --vcenter sim:scattered
     """
-    if request.profile is not None and whole_gpus:
-        raise UsageError("--profile and --whole-gpus exclude each other", hint="run the command once with each")
+    if whole_gpus and (request.profile is not None or request.budget is not None):
+        other = "--profile" if request.profile is not None else "--budget"
+        raise UsageError(f"{other} and --whole-gpus exclude each other", hint="run the command once with each")
 
     from gpuops import api
     from gpuops.console.opening import open_site, read_inventory
@@ -57,5 +61,5 @@ def defrag(
         )
         return
     with open_site(common, saved=saved) as site:
-        defragmentation = api.defrag(request, read_inventory(site, common, saved=saved))
+        defragmentation = api.defrag(request, read_inventory(site, common, saved=saved), site)
     output.show(defrag_text(defragmentation), DefragDocument.made_of(defragmentation))

@@ -20,7 +20,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from gpuops.config.decoding import Section
-from gpuops.config.vcenter.address import Address, sha256_of
+from gpuops.config.vcenter.destination import Address, sha256_of
 from gpuops.config.vcenter.login import other_password, read_password
 from gpuops.errors import TargetError
 from gpuops.model.file_keys import Reads

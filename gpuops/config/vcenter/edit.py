@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpuops.config.decoding import keys_of
-from gpuops.config.vcenter.address import Address
-from gpuops.config.vcenter.destination import SIMULATED
+from gpuops.config.vcenter.destination import SIMULATED, Address
 from gpuops.config.vcenter.layers import Flags
 from gpuops.config.vcenter.sources import resolve
 from gpuops.config.vcenter.targets import HELP_PAGES, TABLES, Configuration, NamedTarget, parsed_configuration

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from gpuops.config.vcenter.address import Address
+from gpuops.config.vcenter.destination import Address
 from gpuops.errors import TargetError, UsageError
 from gpuops.model.vcenter.bulk_reader import BulkReader
 from gpuops.model.vcenter.target import Secret
@@ -190,5 +190,5 @@ def _address(variable: str, environ: Mapping[str, str], port: int | None = None)
 
 
 def _files(text: str) -> tuple[Path, ...] | None:
-    """Return the files of a list that is separated as in PATH; None = there are none."""
+    """Return the files of a list that is separated as in PATH, or None."""
     return tuple(Path(part) for part in text.split(os.pathsep) if part) or None

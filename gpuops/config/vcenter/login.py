@@ -102,7 +102,7 @@ def vcenter_password(destination: Destination, environ: Mapping[str, str]) -> Pa
 def other_password(
     server: str, keys: BrokerDestination | GuestEntry | None, target: str | None, environ: Mapping[str, str]
 ) -> PasswordSource | None:
-    """Return the source of the password for the `broker` or the `guest` (`server`) of a target; None if there is none.
+    """Return the source of the password for the `broker` or the `guest` (`server`) of a target, or None.
 
     The first of: GPUOPS_BROKER_PASSWORD_FILE, GPUOPS_BROKER_PASSWORD (for guests GPUOPS_GUEST_...), the file that the
     configuration names, a systemd credential.
@@ -180,7 +180,7 @@ def _refuse_shared(name: str, path: Path, file_status: os.stat_result) -> None:
 
     A file of another user may be readable by our group: services get their files that way.
 
-    Only regular files are checked: nobody else reads our pipe. Callers do not check systemd's credentials: their
+    Only regular files are checked: no other process reads our pipe. Callers do not check systemd's credentials: their
     directory is private, and its access list would look like a group's right to read.
     """
     forbidden_bits = 0o077 if file_status.st_uid == os.geteuid() else 0o007

@@ -59,7 +59,7 @@ def chosen_sites(word: str, configuration: NamedTargets, file: Path) -> tuple[Co
 
 
 def _policy_of(target: NamedTarget) -> Path | None:
-    """Return the policy of a target, else the only one that runners play on it; None if there are none or several."""
+    """Return the policy of a target, else the only one that runners play on it; None if there is not exactly one."""
     return target.rotations[0] if target.policy is None and len(target.rotations) == 1 else target.policy
 
 

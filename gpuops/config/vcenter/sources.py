@@ -14,8 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from gpuops.config.vcenter.address import Address, sha256_of
-from gpuops.config.vcenter.destination import SERVED, SIMULATED, Destination, Simulated
+from gpuops.config.vcenter.destination import SERVED, SIMULATED, Address, Destination, Simulated, sha256_of
 from gpuops.config.vcenter.journal_url import holds_password
 from gpuops.config.vcenter.layers import (
     DEFAULT,

@@ -30,8 +30,9 @@ from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.plan import Outcome, Plan, Report, Verdict, Wave
 from gpuops.plan.core.privileges import HOT_MOVE, needed_privileges, refused_without
 from gpuops.plan.core.steps import PowerOnVm, RelocateVm, Step
+from gpuops.plan.hosts.change.emptying import stun_hosts
 from gpuops.plan.hosts.change.rolling_plan import ChangeStatus, PartProgress
-from gpuops.plan.moving.defrag import Defrag, PlannedMove
+from gpuops.plan.moving.defrag import Defrag, Defragmentation, PlannedMove
 from gpuops.plan.moving.movability import MoveMethod, admitted_moves
 
 PLAN_AGAIN: Final = "gpuops defrag --dry-run plans anew on what is there now"
@@ -95,9 +96,19 @@ def move_status(run: Run, moves: tuple[JournalMove, ...], inventory: Inventory, 
     return ChangeStatus(MovesOrder.verb, run.started, holder, tuple(parts), noun="move")
 
 
+def plan_moves(request: Defrag, before: Inventory, site: Site) -> Defragmentation:
+    """Return the moves. With a budget, first read how long vCenter expects each vMotion to stop its VM.
+
+    Raises HostNotFound, UsageError, ProfileUnknown, Refused, NotConnected.
+    """
+    if request.budget is not None:
+        before = site.vcenter.with_config_targets(before, stun_hosts(request.scope.hosts(before), before))
+    return request.find_moves(before, catalog_of(before))
+
+
 def _look(request: Defrag, site: Site) -> tuple[Report, tuple[JournalMove, ...]]:
     before = site.vcenter.inventory()
-    defrag_plan = request.find_moves(before, catalog_of(before))
+    defrag_plan = plan_moves(request, before, site)
     moves = tuple(_journal_move(move) for move in defrag_plan.moves)
     waves = tuple(Wave(f"move {number}", move.steps) for number, move in enumerate(moves, 1))
     plan = Plan(waves, because=() if moves else ("no move frees anything",), disruptive=bool(moves))

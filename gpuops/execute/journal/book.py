@@ -13,6 +13,10 @@ another command must not come in between.
 
 Versions count the changes of a record from 1. Version 0 was taken over from the tables of an earlier gpuops, and is in
 the chain from its first change on.
+
+Not in the book is what belongs to one machine or must work without the journal: files of the state directory, each of
+whose modules gives the reason, and all of which `write_private` replaces in one step; and streams of measurements and
+of output, which have tables of their own.
 """
 
 from __future__ import annotations
@@ -50,9 +54,10 @@ from gpuops.execute.journal.store import Overtaken
 from gpuops.execute.journal.stores import FILE_NAME, file_database, make_file, open_database
 from gpuops.execute.journal.upgrading import bring_up
 from gpuops.execute.migrations import HEAD, Contents
-from gpuops.execute.state.lock_names import DatabaseLock, hold_to_the_end
+from gpuops.execute.state.lock import DatabaseLock, hold_to_the_end
 from gpuops.files.file import NOT_PARSED
-from gpuops.model.stored import to_stored, with_field_names
+from gpuops.model.stored import to_stored
+from gpuops.model.stored_json import decode_stored
 
 Body = TypeVar("Body")
 
@@ -256,6 +261,6 @@ def _source(connection: Connection, database: Database) -> FromClause | None:
 
 def _decode(kind: BookKind[Body], key: str, body: str) -> Body:
     try:
-        return msgspec.convert(with_field_names(kind.type, msgspec.json.decode(body)), type=kind.type)
+        return decode_stored(kind.type, msgspec.json.decode(body))
     except (*NOT_PARSED, msgspec.MsgspecError) as error:
         raise StateDamaged(f"{kind.called.format(key=key)} cannot be read: {error}", hint=kind.hint) from error

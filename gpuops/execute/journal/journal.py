@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from gpuops.errors import Locked, StateDamaged
-from gpuops.execute.journal.journal_reads import JournalReads
+from gpuops.execute.journal.journal_reads import BegunSince, JournalReads, RunsSeen
 from gpuops.execute.journal.journal_state import JournalState
 from gpuops.execute.journal.journal_state_json import dump_state
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.journal.remembered import IntentState, Run, Saved
-from gpuops.execute.journal.runs_seen import BegunSince, RunsSeen
 from gpuops.execute.journal.step_json import Recorded, dump_step
 from gpuops.execute.journal.store import FallbackStore, Overtaken, Store
 from gpuops.execute.journal.stores import open_store
@@ -46,7 +45,7 @@ class Journal(JournalReads):
     def open(
         cls, state_dir: Path, vcenter: str, clock: Callable[[], datetime], *, url: str = "", returning: bool = False
     ) -> Self:
-        """Open the journal in this directory, or in the PostgreSQL database at `url`; create it if there is none.
+        """Open the journal in this directory, or in the PostgreSQL database at `url`; create it if it does not exist.
 
         `returning`: for a run that only brings VMs back. It continues if the journal cannot be used (`lost`).
         """

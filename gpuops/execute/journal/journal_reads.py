@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final, Self
 
-from gpuops.errors import StateDamaged
+from gpuops.errors import Locked, StateDamaged
 from gpuops.execute.journal.database import MARKERS_HINT
 from gpuops.execute.journal.journal_state import JournalState
 from gpuops.execute.journal.journal_state_json import load_state
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.journal.remembered import DurationKey, Intended, IntentState, Run
-from gpuops.execute.journal.runs_seen import RunsSeen
 from gpuops.execute.journal.step_json import Recorded, load_step
 from gpuops.execute.journal.store import FallbackStore, MemoryStore, Store
 from gpuops.execute.journal.stores import look_into_store
@@ -23,6 +22,34 @@ from gpuops.model.nights.journal import GivenUp
 from gpuops.model.nights.ml_queue import GuestCommand
 from gpuops.plan.core.steps import HostStep, Step, VcenterSetting
 from gpuops.plan.rotation.nights.stop_conditions import StepCounts
+
+
+class BegunSince(Locked):
+    """Another run has begun since this one read the vCenter; nothing was sent."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "another gpuops has begun on this vCenter since this one looked: nothing was sent",
+            hint="gpuops rotate status shows what is under way",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunsSeen:
+    """How many runs of these kinds had begun, as far as this process has read the journal.
+
+    A run must not begin on a plan that is older than the last of them. The lock of a machine keeps its own runs apart.
+    If machines share a journal, a process that was paused between its look and its first record (SIGSTOP, a machine
+    that slept) would act on an outdated plan.
+    """
+
+    kinds: tuple[str, ...]
+    begun: int = 0
+
+    def of(self, state: JournalState) -> RunsSeen:
+        """Return the current count for the same kinds."""
+        return replace(self, begun=sum(state.begun[kind] for kind in self.kinds))
+
 
 OPEN_STATES: Final = (IntentState.INTENT, IntentState.SUBMITTED, IntentState.UNKNOWN)
 

@@ -54,7 +54,7 @@ def open_store(state_dir: Path, url: str, vcenter: str) -> Store:
 
 
 def look_into_store(state_dir: Path, url: str, vcenter: str) -> Store | None:
-    """Open the store for reading; change nothing. Return None if there is none. Raises UsageError, StateDamaged."""
+    """Open the store for reading; change nothing. Return None if it does not exist. Raises UsageError, StateDamaged."""
     database = open_database(url) if url else file_database(state_dir)
     readable = to_read(database, has_journal) if database is not None else None
     return SqlStore(readable, vcenter) if readable is not None else None

@@ -16,7 +16,7 @@ from gpuops.errors import StateDamaged
 from gpuops.execute import migrations
 from gpuops.execute.journal.database import RETURN_HINT, Database
 from gpuops.execute.migrations import HEAD, Contents
-from gpuops.execute.state.lock_names import DatabaseLock, hold_to_the_end
+from gpuops.execute.state.lock import DatabaseLock, hold_to_the_end
 
 if TYPE_CHECKING:
     from alembic.config import Config

@@ -189,7 +189,8 @@ class HeldLease:
         return rules.lease_holder_text(shown_lease) if shown_lease.nonce else "somebody gave it back"
 
     def _renew(self, *, look_only: bool) -> None:
-        """Write the lease with a later expiry, after a look if the latest one is old. `look_only`: write nothing."""
+        """Write the lease with a later expiry. If the latest look at the lock VM is older than a heartbeat, look again
+        first, and write nothing if the lease cannot be read or is lost. `look_only`: write nothing in any case."""
         recent = self.vouched and self._passed_s() - self._latest_look[1] < rules.HEARTBEAT_S
         if not recent and not self._look():
             return
@@ -197,13 +198,15 @@ class HeldLease:
             return
         now, asked_s = self._latest_look
         renewed_lease = rules.renew_lease(self._lease, now)
-        self.vouched = False  # the write reads the lease again, and that reading is not judged here
+        # The write ends the permission of the latest look; only if it reads our renewed lease back is there a new one.
+        self.vouched = False
         try:
             self.vouched = self._vm.write(renewed_lease)
         except Refused as unusable:
             self._vm.why = unusable.message
         if self.vouched:
-            # counted from the request of the look: our deadline is never later than the one by vCenter's clock
+            # The new expiry counts from vCenter's time in that look, our deadline from when we requested the look. That
+            # is earlier, so the deadline is never later than the expiry that other machines see.
             self._lease, self._deadline_s = renewed_lease, asked_s + rules.TTL_S
             self._latest_look = self._vm.seen.taken_at, self._passed_s()
 

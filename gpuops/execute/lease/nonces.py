@@ -1,4 +1,7 @@
-"""Stores in the state directory the nonces by which a machine recognises the leases that its own runs left behind."""
+"""Stores in the state directory the nonces by which a machine recognises the leases that its own runs left behind.
+
+They are files and no records of the book: a return needs them even if the journal cannot be opened.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from gpuops.errors import StateDamaged
+from gpuops.errors import StateDamaged, UsageError
 from gpuops.execute.state.state_dir import prepare_state_dir, private_file
+from gpuops.files.private_file import write_private
 
 _LONGEST: Final = 80
 """How many characters of a lock VM's name the file name holds: the length of a file name is limited."""
@@ -44,13 +48,10 @@ class Nonces:
 
     def keep(self, nonces: Collection[str]) -> None:
         """Store these nonces in place of the earlier ones. A full disk is ignored, so that the return can continue."""
-        with suppress(OSError, *self._tolerated):
+        with suppress(UsageError, *self._tolerated):
             prepare_state_dir(self._state_dir)
             private_file(self._path)
-            new = self._path.with_suffix(".lease-new")
-            private_file(new)
-            new.write_text("\n".join(sorted(nonces)), encoding="ascii")
-            new.replace(self._path)
+            write_private(self._path, "\n".join(sorted(nonces)))
 
 
 def _plain(name: str) -> str:

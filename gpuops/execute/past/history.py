@@ -140,7 +140,7 @@ def history(
 
 
 def past_night(state_dir: Path, night: str, url: str = "") -> PastEvents:
-    """Return the nights of this name, one for each vCenter that has one. Raises UsageError if there is none."""
+    """Return the nights of this name, one for each vCenter that has one. Raises UsageError if no vCenter has one."""
     events = history(state_dir, url, kind=EventKind.NIGHT)
     if not events.nights:
         raise UsageError(

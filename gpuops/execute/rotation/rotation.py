@@ -9,7 +9,7 @@ from typing import Final
 
 from gpuops.errors import GpuopsError, NotConnected, PolicyError, StateDamaged, UsageError
 from gpuops.execute.journal import Journal
-from gpuops.execute.journal.runs_seen import BegunSince
+from gpuops.execute.journal.journal_reads import BegunSince
 from gpuops.execute.lease.lease_set import for_night, for_return
 from gpuops.execute.rotation.night_extension import add_to_queue, before_return
 from gpuops.execute.rotation.rotation_lock import locked_journal, require_no_rotation, without_journal
@@ -232,24 +232,15 @@ def _run_once_locked(
         policy = add_to_queue(policy.at_night(site.clock()), site)
     # only a run that takes VMs needs a journal: without one, a return follows vCenter's markers
     returning = not kind.takes
+    new_run = partial(
+        RotationRun, kind, site=site, only=only, markers_alone=markers_alone, unread=unread, spare=spare, clears=clears
+    )
     if not apply:
         with site.journal_to_read(site.vcenter.uuid, returning=returning) as journal:
             if not returning:
                 no_change_open(journal)
             obeyed, nights = _policies_to_obey(policy, journal, returning=returning)
-            this_run = RotationRun(
-                kind,
-                obeyed,
-                site,
-                site.clock(),
-                only,
-                markers_alone,
-                other_policies=nights,
-                unread=unread,
-                spare=spare,
-                clears=clears,
-            )
-            report = this_run.look_only(journal)
+            report = new_run(policy=obeyed, now=site.clock(), other_policies=nights).look_only(journal)
             if kind is RunKind.NIGHT:
                 refuse_beside_watch(obeyed, report.before, site)
             return without_journal(report, journal)
@@ -271,21 +262,10 @@ def _run_once_locked(
                 else for_night(site, journal, obeyed)
             )
             with leasing as leases:
-                this_run = RotationRun(
-                    kind,
-                    obeyed,
-                    site,
-                    site.clock(),
-                    only,
-                    markers_alone,
-                    leases,
-                    nights,
-                    unread,
-                    unattended,
-                    spare,
-                    runs_seen,
-                    clears,
-                )
+                this_run = new_run(
+                    policy=obeyed, now=site.clock(), leases=leases, other_policies=nights, unattended=unattended,
+                    runs_seen=runs_seen,
+                )  # fmt: skip
                 settled = this_run.settle(left_open, journal)
                 report = this_run.look(journal)
                 if kind is RunKind.NIGHT:

@@ -19,8 +19,7 @@ from gpuops.execute.journal import Journal
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site
 from gpuops.execute.state.audit_log import append
-from gpuops.execute.state.lock import LockedBy, rotating
-from gpuops.execute.state.lock_names import vcenter_lock
+from gpuops.execute.state.lock import LockedBy, rotating, vcenter_lock
 from gpuops.model.nights.night_record import LockHolder
 from gpuops.plan.core.plan import Report
 from gpuops.plan.rotation.returns.return_time import ends_at, holder_advice, holder_text

@@ -9,7 +9,7 @@ from typing import Final
 
 from gpuops.errors import NotConnected, PartlyDone, PolicyError, Refused, StateDamaged
 from gpuops.execute.journal import Journal, Run
-from gpuops.execute.journal.runs_seen import RunsSeen
+from gpuops.execute.journal.journal_reads import RunsSeen
 from gpuops.execute.lease.lease_set import NO_LEASE, LeaseSet, VmLeases
 from gpuops.execute.past.every_vcenter import nights_elsewhere
 from gpuops.execute.past.history import FollowedNights

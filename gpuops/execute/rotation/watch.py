@@ -238,9 +238,9 @@ def watch_for_ever(
 ) -> NoReturn:
     """Look at the VMs again and again, and act: when vCenter reports a change, else after a wait.
 
-    The wait doubles while nothing happens. `report_look` gets each report, then `note_look_end` is called. An error
-    adds a pause of `AWAY_S` to the wait; before the first look that succeeds, only NotConnected and Locked are tried
-    again. A refused login, a damaged journal or the exception of a signal ends the watch. Raises Locked if another
+    The wait doubles while nothing happens. `report_look` gets each report, then `note_look_end` is called. After an
+    error it looks again in `AWAY_S`; before the first look that succeeds, only NotConnected and Locked are tried again.
+    A refused login, a damaged journal or the exception of a signal ends the watch. Raises Locked if another
     watch of this machine runs or a night holds VMs that this policy selects, UsageError for a policy of nights.
     """
     rule = _rule_of(policy)
@@ -254,13 +254,10 @@ def watch_for_ever(
         longest_s = shortest = min(max(SHORTEST_S, float(rule.calm_s)), LONGEST_S)
         begun = False
         while True:
-            began_s, acted = (
-                site.passed_s(),
-                True,
-            )  # an error counts as an action: the wait after the next look is short
+            began_s = site.passed_s()
             try:
                 report = watch.look()
-                acted, begun = bool(report.outcomes), True
+                begun = True
                 report_look(report)
                 if note_look_end is not None:
                     note_look_end()
@@ -271,12 +268,14 @@ def watch_for_ever(
                     raise
                 site.say(f"{error.line}; tried again in {AWAY_S:.0f} s")
                 site.pause(AWAY_S)
-            changed = _wait(site, longest_s)
-            longest_s = shortest if changed or acted else min(2 * longest_s, LONGEST_S)
+                longest_s = shortest
+            else:
+                changed = wait_for_news(site, longest_s)
+                longest_s = shortest if changed or report.outcomes else min(2 * longest_s, LONGEST_S)
             site.pause(max(0.0, SHORTEST_S - (site.passed_s() - began_s)))
 
 
-def _wait(site: Site, timeout_s: float) -> bool:
+def wait_for_news(site: Site, timeout_s: float) -> bool:
     """Wait for a change. Return whether to look now: vCenter reported one, or could not be reached meanwhile."""
     until_s = site.passed_s() + timeout_s
     while (left_s := until_s - site.passed_s()) > 0:

@@ -1,15 +1,14 @@
 """The file of a watch in the state directory, `<vCenter>-watch.json`, for other runs and its own next start.
 
 Another run reads the policy in it, to see whether both select the same VMs. The watch itself reads which ML VMs ended
-by themselves: their work is done, and they are not started again.
+by themselves: their work is done, and they are not started again. Like the lock of a watch the file belongs to this
+machine, and the book of a vCenter may be shared by several.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from gpuops.config.policy import parse_policy
 from gpuops.errors import Locked, PolicyError, StateDamaged
 from gpuops.execute.site import Site
 from gpuops.execute.state.lock import LockedBy, locked, rotating
-from gpuops.execute.state.state_dir import prepare_state_dir
+from gpuops.execute.state.state_dir import prepare_state_dir, refuse_writable
 from gpuops.files.file import NOT_PARSED, parse_json, read_bytes
 from gpuops.files.private_file import write_private
 from gpuops.model.nights.night_record import LockHolder
@@ -49,7 +48,9 @@ class WatchState:
 def load(site: Site) -> WatchState | None:
     """Return the saved state of the last watch of this vCenter; None if there is no file that can be trusted."""
     try:
-        document = parse_json(read_bytes(_path(site.state_dir, site.vcenter.uuid), error=StateDamaged, check=_private))
+        document = parse_json(
+            read_bytes(_path(site.state_dir, site.vcenter.uuid), error=StateDamaged, check=refuse_writable)
+        )
         if document["schema_version"] != _SCHEMA:
             return None
         finished = {str(uuid): str(moment) for uuid, moment in document["finished"].items()}
@@ -108,9 +109,3 @@ def _lock_of(site: Site) -> str:
 
 def _path(state_dir: Path, vcenter: str) -> Path:
     return state_dir / f"{re.sub(r'[^A-Za-z0-9-]', '_', vcenter)}-watch.json"
-
-
-def _private(file_stat: os.stat_result) -> None:
-    """Raise StateDamaged for a file that others may have written."""
-    if file_stat.st_uid != os.geteuid() or stat.S_IMODE(file_stat.st_mode) & 0o022:
-        raise StateDamaged("others can write the state of the watch")

@@ -51,21 +51,13 @@ def apply_agreed(
     Returns the plan unexecuted in a dry run (`apply` not set), if it is refused, and if it changes nothing. `execute`
     is called under the lock, with the plan that was made there and with what the lock yields.
     """
-
-    def execute_under_lock(agreement: Agreement[Proposed]) -> Proposed | Done:
+    while apply and proposal.deeds:
+        consent(proposal)
         with lock() as held:
             current = look_again(held)
-            if not current.deeds:
-                return _not_executed(current, apply=True)
-            agreement.require(current)
-            return execute(current, held)
-
-    if not apply or not proposal.deeds:
-        return _not_executed(proposal, apply=apply)
-    return ask_until_agreed(proposal, consent, execute_under_lock)
-
-
-def _not_executed(proposal: Proposed, *, apply: bool) -> Proposed:
+            if have_same_deeds(proposal, current):
+                return execute(current, held)
+        proposal = current  # ask about the plan that was made under the lock
     return replace(proposal, applied=apply and proposal.deeds is not None)
 
 

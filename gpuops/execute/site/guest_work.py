@@ -1,4 +1,4 @@
-"""Commands in guests: the port that clusters, jobs and pools need of a vCenter, and the runner of their scripts.
+"""Commands in guests: the port that clusters, jobs, measurements and pools need, and the runner of their scripts.
 
 Checkpoint hooks of nights are steps of the executor (`RunInGuest`). Scripts are not: one of them may be sent again at
 any time, and the guest decides what is still to be done. What must outlive a killed call is on disk before they start:
@@ -8,7 +8,7 @@ any time, and the guest decides what is still to be done. What must outlive a ki
 - programs over clusters: the lease on the VM of rank 0, and a mark in each guest, by which the next run or the removal
   ends the processes (`gpuops/extras/clusters/run.py`)
 - measurements: the saved measurement (`kept_measurement.py`); they run in VMs of their own, whose creation and removal
-  are steps
+  are steps. The next call powers these VMs off, which ends a command that still runs
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ class GuestWork(Protocol):
         """Whether it is the simulator of gpuops: measurements in its guests do not show a network."""
         ...
 
+    def require_made(self, vm: str, name: str, notes: str) -> None:
+        """Raise Refused for a VM with another name or without these notes."""
+        ...
+
     def start_command(
         self, vm: str, name: str, command: str, op_id: str, prefix: str = "", refusals: int = 1
     ) -> RunningCommand:
@@ -53,6 +57,10 @@ class GuestWork(Protocol):
 
     def guest_file_if_there(self, vm: str, name: str, path: str) -> bytes | None:
         """Return the content of a file of the guest; None = it does not exist."""
+        ...
+
+    def put_guest_file(self, vm: str, name: str, path: str, content: Secret) -> None:
+        """Write a file of the guest, whose directory exists; replace it if it exists. Raises Refused."""
         ...
 
     def guest_addresses(self, vm: str) -> Mapping[str, tuple[str, ...]]:

@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     from gpuops.config.vcenter.notices import NotifySettings
 
 
-def _unheard(line: str) -> None:
-    """Ignore a line: the caller does not want it."""
-
-
 @dataclass(frozen=True, slots=True)
 class NoticeWay:
     """The settings to send the notices of a target's runs."""
@@ -26,5 +22,5 @@ class NoticeWay:
     state_dir: Path
     environ: Mapping[str, str] = field(repr=False)
     clock: Callable[[], datetime] = time_here.wall_clock
-    say: Callable[[str], None] = _unheard
+    say: Callable[[str], None] = lambda line: None
     """Called with one line about notices that no receiver accepted."""

@@ -54,18 +54,6 @@ def once_agreed(consent: Consent, action: Callable[[Report], None]) -> Consent:
     return ask_and_act
 
 
-def _ignore_outcome(outcome: Outcome) -> None:
-    """Ignore the outcome: the caller does not show progress."""
-
-
-def _ignore_steps(steps: Sequence[Step]) -> None:
-    """Ignore the steps in flight: the caller does not show progress."""
-
-
-def _ignore_line(line: str) -> None:
-    """Ignore a line: the caller does not want it."""
-
-
 @dataclass(slots=True)
 class Site:
     """One vCenter to work on, and where this machine keeps its journal. Close it, or use `with`."""
@@ -73,15 +61,15 @@ class Site:
     vcenter: Vcenter
     state_dir: Path
     clock: Callable[[], datetime]
-    progress: Callable[[Outcome], None] = _ignore_outcome
+    progress: Callable[[Outcome], None] = lambda outcome: None
     """Called with the outcome of each step as it ends."""
-    in_flight: Callable[[Sequence[Step]], None] = _ignore_steps
+    in_flight: Callable[[Sequence[Step]], None] = lambda steps: None
     """Called with the steps that were sent and have not ended, each time before the executor waits."""
     passed_s: Callable[[], float] = time_here.passed_s
     """Seconds since a fixed moment, whatever is done to the clock."""
     pause: Callable[[float], None] = time_here.pause
     """Waits this many seconds."""
-    say: Callable[[str], None] = _ignore_line
+    say: Callable[[str], None] = lambda line: None
     """Called with one line when a run waits for something, and when it continues."""
     same_time: bool = False
     """Whether vCenter's clock and ours should agree: a simulated vCenter may have its own time."""

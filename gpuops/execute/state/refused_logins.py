@@ -3,6 +3,9 @@
 A domain of vCenter Single Sign-On locks an account after five refused logins within three minutes (VMware vSphere 8.0
 docs, lockout policy), and one command may log in to dozens of vCenters of one domain. An account here is a user name
 together with the file that holds its password; the record counts until that file changes.
+
+The record is a file: before a login the uuid of the vCenter, and so its journal, is unknown. It is written in place,
+because processes lock this file itself; one that is half written counts as none.
 """
 
 from __future__ import annotations

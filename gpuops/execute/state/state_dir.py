@@ -100,6 +100,12 @@ def private_file(path: Path, *, make: bool = True) -> None:
         raise StateDamaged(f"others can read or write the state file {path}", hint=f"chmod 600 {path}")
 
 
+def refuse_writable(file_stat: os.stat_result) -> None:
+    """Raise StateDamaged for a file that other users may have written."""
+    if file_stat.st_uid != os.geteuid() or file_stat.st_mode & 0o022:
+        raise StateDamaged("other users can write this state file")
+
+
 def _refuse_link(file_type: str, path: Path, *, hint: str) -> StateDamaged:
     """Return the error for a link. A user who can place a link could choose the file and the journal that are used."""
     return StateDamaged(f"the state {file_type} {path} is a symbolic link, and links are not followed here", hint=hint)

@@ -45,10 +45,6 @@ RESUME_RESTS_S: Final = (60.0,)
 """A resume that failed is tried once more: the memory or GPU that it needs may have been freed since."""
 
 
-def _ignore_in_flight(steps: Sequence[Step]) -> None:
-    """Used when the caller does not need to know which steps are in flight."""
-
-
 def execute(
     plan: Plan,
     executor: VmExecutor,
@@ -56,7 +52,7 @@ def execute(
     progress: Callable[[Outcome], None],
     *,
     returning: bool = False,
-    in_flight: Callable[[Sequence[Step]], None] = _ignore_in_flight,
+    in_flight: Callable[[Sequence[Step]], None] = lambda steps: None,
 ) -> tuple[Outcome, ...]:
     """Execute the plan and return the outcome of each step.
 

@@ -1,4 +1,7 @@
-"""Keep the key of bundles' pseudonyms, and the names behind them, in the state directory."""
+"""Keep the key of bundles' pseudonyms, and the names behind them, in the state directory.
+
+They are no records of the book of a vCenter: names are looked up without connecting to one.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuops.errors import StateDamaged, UsageError
-from gpuops.execute.state.lock import waited_for
-from gpuops.execute.state.lock_names import BUNDLE_NAMES
+from gpuops.execute.state.lock import BUNDLE_NAMES, waited_for
 from gpuops.execute.state.state_dir import prepare_state_dir, private_file
 from gpuops.files.file import NOT_PARSED, parse_json, read_bytes
 from gpuops.files.private_file import write_new, write_private

@@ -6,7 +6,8 @@ The benchmark measures an all-reduce over the first nodes, by TCP and by RDMA: o
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -82,7 +83,7 @@ def _cell(
         printed.extend(piece[: _MOST_PRINTED - len(printed)])
 
     # one launch for the commands of all sizes, so that the guests are prepared once
-    launch = replace(launch, command_lines=(" && ".join(lines),), unused=cluster.members[nodes:])
+    launch = replace(launch, command_lines=(_in_turn(lines),), unused=cluster.members[nodes:])
     end = running.run(launch, site, lease, hear)
     text = printed.decode("utf-8", "replace")
     if end.exit_code:
@@ -93,6 +94,15 @@ def _cell(
         return replace(cell, times=all_reduce.parse_times(program, text, wish.sizes), left=end.left)
     except UsageError as error:
         return replace(cell, why_not=error.message, left=end.left)
+
+
+def _in_turn(lines: Sequence[str]) -> str:
+    """Return one command line that runs these one after another, up to the first that fails.
+
+    >>> _in_turn(["mpirun a -m 1", "mpirun a -m 2"])
+    "sh -c 'mpirun a -m 1 && mpirun a -m 2'"
+    """
+    return lines[0] if len(lines) == 1 else shlex.join(("sh", "-c", " && ".join(lines)))
 
 
 def standing(name: str, site: Site) -> TrainingCluster:

@@ -16,6 +16,7 @@ from typing import Final
 
 from gpuops.errors import GpuopsError, Locked, NotConnected, OutcomeUnknown, Refused, StepFailed
 from gpuops.execute.journal import Journal, Run
+from gpuops.execute.journal.orders import load_cluster_order
 from gpuops.execute.site import Site, catalog_of
 from gpuops.execute.site.agreement import Agreement, ask_until_agreed
 from gpuops.execute.steps.plan_executor import execute
@@ -33,7 +34,6 @@ from gpuops.extras.clusters.run import (
     keep_runs_away,
     known_id,
     require_unused,
-    vms_before_run,
     wait_for_tasks,
 )
 from gpuops.model.devices.rdma import Networks
@@ -224,13 +224,14 @@ class _ClusterCreation:
 
     def _remove_created_vms(self) -> tuple[str, ...]:
         """Remove the VMs made since the run began, and return those that could not be removed."""
+        earlier_vms = load_cluster_order(self.run.order).earlier_vms
         self.site.say(f"cluster {self.wish.name} failed: the VMs that were made are removed")
         wait_for_tasks(self.site, self.wish.name, self.site.vcenter.inventory())
         with changing(self.site, waits=True) as journal:
             inventory = self.site.vcenter.inventory()
             made_vms = marked_vms(inventory, self.wish.name, self.plan.id)
             with keep_runs_away(self.site, self.wish.name, made_vms, inventory):
-                return remove_vms(made_vms, inventory, journal, self.run, self.site, but=vms_before_run(self.run))[0]
+                return remove_vms(made_vms, inventory, journal, self.run, self.site, but=earlier_vms)[0]
 
     def _create_all(self) -> dict[str, str]:
         """Make and start all VMs and return the address of each guest, by VM name. Raises the first error.

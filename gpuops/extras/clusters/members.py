@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,16 +29,13 @@ def marker_of(vm: Vm) -> ClusterMarker | None:
 
 def marked_vms(inventory: Inventory, cluster: str | None = None, id: str | None = None) -> tuple[MarkedVm, ...]:
     """Return the VMs of all clusters, or only those with this name and this id, sorted by cluster and rank."""
-    members = [member for member in _all_marked_vms(inventory) if cluster in (None, member.marker.cluster)]
-    members = [member for member in members if id in (None, member.marker.id)]
+    members = [
+        MarkedVm(vm, marker)
+        for vm in inventory.vms.values()
+        if vm.template is False and (marker := marker_of(vm)) is not None
+        if cluster in (None, marker.cluster) and id in (None, marker.id)
+    ]
     return tuple(sorted(members, key=lambda member: (member.marker.cluster, member.marker.rank, member.vm.ref)))
-
-
-def _all_marked_vms(inventory: Inventory) -> Iterator[MarkedVm]:
-    for vm in inventory.vms.values():
-        marker = marker_of(vm) if vm.extra_config else None
-        if marker is not None and vm.template is False:
-            yield MarkedVm(vm, marker)
 
 
 REMOVE_PRIVILEGES: Final = (

@@ -158,11 +158,8 @@ def free_functions(host: Host, network: ClusterNetwork, rdma: HostRdma, inventor
     if not nics:
         return None
     function_count = sum(nic.functions or 0 for nic in nics)
-    return function_count - sum(_functions_of(vm, network) for vm in inventory.vms.values() if vm.host == host.ref)
-
-
-def _functions_of(vm: Vm, network: ClusterNetwork) -> int:
-    return sum(1 for nic in vm.nics or () if nic.kind == "sriov" and nic.network == network.group.key)
+    nics_of_vms = (nic for vm in inventory.vms.values() if vm.host == host.ref for nic in vm.nics or ())
+    return function_count - sum(nic.kind == "sriov" and nic.network == network.group.key for nic in nics_of_vms)
 
 
 def _whole_adapters(wish: ClusterWish, host: Host) -> Prerequisite:

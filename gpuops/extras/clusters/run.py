@@ -47,6 +47,9 @@ LONGEST_NAME: Final = 50
 """The longest name of a cluster, in characters."""
 IN_USE: Final = "wait until that call ends, then run the same command again"
 """The hint if a run uses the cluster."""
+_MAY_BE_TAKEN: Final = (
+    "another run may have taken over the cluster: wait until no run uses it, then run the same command again"
+)
 
 
 def begin(journal: Journal, name: str, id: str, stands: Sequence[str]) -> Run:
@@ -61,11 +64,6 @@ def end(site: Site, run: Run) -> None:
     """End the run in the journal. This needs no lock: rotations ignore runs of this kind."""
     with site.unlocked_journal() as journal:
         journal.end(run)
-
-
-def vms_before_run(run: Run) -> frozenset[str]:
-    """Return the VMs of the cluster that existed before the run. They are not removed after a failure."""
-    return frozenset(load_cluster_order(run.order).earlier_vms)
 
 
 @contextmanager
@@ -183,17 +181,10 @@ def keep_runs_away(site: Site, name: str, members: Sequence[MarkedVm], inventory
         yield
 
 
-def require_ours(lease: HeldLease, cluster: str) -> None:
-    """Raise Locked if another machine has taken the lease, or if that cannot be excluded."""
-    objection = lease.objection()
-    if objection is not None:
-        raise lease_lost_error(cluster, objection)
-
-
 def lease_lost_error(cluster: str, objection: str) -> Locked:
     """Return the error of a run that has lost its lease."""
     reason = objection.replace("the lock VM", "its VM of rank 0")
-    return Locked(f"cluster {cluster}: {reason}", hint="another run may use it; gpuops cluster show shows its VMs")
+    return Locked(f"cluster {cluster}: {reason}", hint=_MAY_BE_TAKEN)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from gpuops.execute.site.guest_work import guest_work
 from gpuops.extras.clusters.cluster_run import RunEnd
 from gpuops.extras.clusters.guests import ENDED_S, PART, SHOWN, LaunchGuests, NotEntered, ReadyGuests
 from gpuops.extras.clusters.launch import Launch
-from gpuops.extras.clusters.run import lease_lost_error, require_ours
+from gpuops.extras.clusters.run import lease_lost_error
 from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ def run(launch: Launch, site: Site, lease: HeldLease, hear: Hear) -> RunEnd:
     guests = LaunchGuests(launch, guest_work(site.vcenter))
     try:
         ready = guests.prepare()
-        require_ours(lease, launch.cluster)
+        if (objection := lease.objection()) is not None:
+            raise lease_lost_error(launch.cluster, objection)
         end = _Running(guests, site, lease, hear).run_to_end(ready)
     except NotConnected:
         site.say(f"vCenter cannot be reached: the program on {launch.cluster} may still run; the next run ends it")

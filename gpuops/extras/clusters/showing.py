@@ -36,7 +36,7 @@ def _show_group(group: list[MarkedVm], inventory: Inventory, site: Site) -> Show
 
 
 def _member(member: MarkedVm, inventory: Inventory, site: Site) -> ShownTrainingVmRecord:
-    """Return the row of one VM; its address is None unless VMware Tools report one now."""
+    """Return the row of one VM; its address is known only if VMware Tools report one now."""
     host = inventory.host_of(member.vm)
     running = member.vm.power is PowerState.ON
     address = site.vcenter.wait_for_guest(member.vm.ref, 0.0, address=True).address if running else None

@@ -30,7 +30,7 @@ def cluster_plan_text(plan: ClusterPlan) -> Shown:
         lines.append(f"each: {size}, GPUs: {plan.wish.gpus} x {gpus}, RDMA: {plan.wish.rdma}")
     table = TextTable("rank", "VM", "host", "steps", "where", right=(0,))
     for member in plan.members:
-        table.add_row(str(member.rank), member.name, member.host.name, _deeds_text(member), member.says)
+        table.add_row(str(member.rank), member.name, member.host.name, ", ".join(_deeds(member)) or "none", member.says)
     lines.append(table)
     lines += [Text(f"warning: {line}", "yellow") for line in plan.warnings]
     return lines
@@ -52,10 +52,6 @@ def _row(row: Prerequisite) -> Iterator[Text]:
     line = f"{row.subject}: {row.check}: {row.says}"
     yield Text(f"{row.state:<{_WIDTH}}", _STYLES[row.state]).append(line)
     yield Text(f"{'':<{_WIDTH}}next: {row.next_move}", "dim")
-
-
-def _deeds_text(member: PlannedMember) -> str:
-    return ", ".join(_deeds(member)) or "none"
 
 
 def _deeds(member: PlannedMember) -> Iterator[str]:

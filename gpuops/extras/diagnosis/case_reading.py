@@ -58,7 +58,9 @@ def read_cases(
             cases = _CaseReading(store_reads, inventory, catalog, begin_s, steps).cases(vms)
     left_out = {vm.name: "0 h of history" for vm in vms if vm.ref not in cases}
     if not cases:
-        raise UsageError(f"0 h of history for {some_names(sorted(left_out))}", hint=_NEXT)
+        raise UsageError(
+            f"less than half an hour of {some_names(sorted(left_out))} was measured in this period", hint=_NEXT
+        )
     return cases, left_out
 
 

@@ -2,6 +2,9 @@
 
 `diagnosis/model.json` is the model. `diagnosis/cases/ID.json` is a case with its diagnosis, the VM (id), the time and,
 after an admin confirmed or corrected it, the component at fault.
+
+They are no records of the book of a vCenter: `diagnose confirm`, `correct` and `train` use those of all vCenters, and
+connect to none.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def tell_diagnosis(way: NoticeWay, diagnosis: Diagnosed, least: float) -> None:
 
 
 def notice_of_diagnosis(diagnosed: Diagnosed, vcenter: str, least: float, at: datetime) -> Notice | None:
-    """Return the notice of components whose probability is at least `least` (0 to 1); None = there are none.
+    """Return the notice of components whose probability is at least `least` (0 to 1), or None.
 
     The same components of the same VMs are reported once a day, however often cron runs.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -50,6 +50,27 @@ def job_submit(
         str | None, typer.Option(metavar="COMMAND", help="Saves its state, run in the container; words as in a shell.")
     ] = None,
     resumes: Annotated[int | None, typer.Option(metavar="N", help="How often it may go on; default: 0.")] = None,
+    gpus: Annotated[int | None, typer.Option(metavar="N", help="vGPUs of that profile in its VM; default: 1.")] = None,
+    env: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Environment variable. May be repeated.")
+    ] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FILE", help="File of job run's machine; content in /run/secrets/NAME. May be repeated."
+        ),
+    ] = None,
+    shm: Annotated[str | None, typer.Option(metavar="SIZE", help="Of /dev/shm; default: half of --memory.")] = None,
+    workdir: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Where the command starts; default: that of the image.")
+    ] = None,
+    array: Annotated[
+        int | None, typer.Option(metavar="N", help="N jobs that differ in SLURM_ARRAY_TASK_ID: 0 to N - 1.")
+    ] = None,
+    after: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Job or array that must have finished before. May be repeated."),
+    ] = None,
 ) -> None:
     """Submit jobs for the nights of a policy: those of a file, or one by options. They wait for a night; see job list.
 
@@ -69,7 +90,8 @@ def job_submit(
     options = {
         "image": image, "profile": profile, "run_time": duration, "name": name, "owner": owner, "vcpu": vcpu,
         "memory": memory, "mounts": mount, "runtime": runtime, "network": network or None, "priority": priority,
-        "checkpoint": checkpoint, "resumes": resumes, "command": command,
+        "checkpoint": checkpoint, "resumes": resumes, "command": command, "gpus": gpus, "env": env, "secrets": secret,
+        "shm": shm, "workdir": workdir, "array": array, "after": after,
     }  # fmt: skip
     jobs = _jobs_meant(file, options)
     rules = load_policy(policy) if policy is not None else None
@@ -81,13 +103,20 @@ def job_submit(
 
 
 def _jobs_meant(file: Path | None, options: Mapping[str, object]) -> tuple[ContainerJob, ...]:
-    """Return the jobs in the file, or the one job that the options describe.
+    """Return the jobs in the file, or those that the options describe.
 
     Raises UsageError if both or neither are given or an option is invalid, PolicyError for an invalid file.
     """
     import shlex
 
-    from gpuops.extras.jobs.jobs_file import job_of_options, load_jobs, mount_of_option, name_of_image, option_of_key
+    from gpuops.extras.jobs.jobs_file import (
+        jobs_of_options,
+        load_jobs,
+        mount_of_option,
+        name_of_image,
+        option_of_key,
+        pairs_of_option,
+    )
 
     if file is not None:
         # not only truth: `--priority 0` is given; typer passes an empty list for words or mounts that were not typed
@@ -100,20 +129,20 @@ def _jobs_meant(file: Path | None, options: Mapping[str, object]) -> tuple[Conta
     if missing is not None:
         hint = "gpuops job submit --help has an example, or use --file"
         raise UsageError(f"a job needs {option_of_key(missing)}", hint=hint)
-    image, mounts, checkpoint = str(options["image"]), options["mounts"], options["checkpoint"]
-    runtime = options["runtime"]
-    settings: dict[str, object] = {"vcpu": 4, "memory": "16GiB", "name": name_of_image(image)}
-    settings |= {key: setting for key, setting in options.items() if setting is not None}
-    if isinstance(mounts, list):
-        settings["mounts"] = [mount_of_option(mount) for mount in mounts]
-    if isinstance(checkpoint, str):
+    settings: dict[str, Any] = {"vcpu": 4, "memory": "16GiB", "name": name_of_image(str(options["image"]))}
+    settings |= {key: setting for key, setting in options.items() if setting not in (None, [])}
+    if "mounts" in settings:
+        settings["mounts"] = [mount_of_option(mount) for mount in settings["mounts"]]
+    for key in {"env", "secrets"} & settings.keys():
+        settings[key] = pairs_of_option(settings[key], option_of_key(key))
+    if "checkpoint" in settings:
         try:
-            settings["checkpoint"] = shlex.split(checkpoint)
+            settings["checkpoint"] = shlex.split(settings["checkpoint"])
         except ValueError as error:
             raise UsageError(f"--checkpoint: {error}", hint="quote the command as for a shell") from error
-    if isinstance(runtime, ContainerRuntime):
-        settings["runtime"] = runtime.value
-    return (job_of_options(settings),)
+    if "runtime" in settings:
+        settings["runtime"] = settings["runtime"].value
+    return jobs_of_options(settings)
 
 
 @spread
@@ -218,11 +247,12 @@ def _print(lines: Iterable[str]) -> None:
 
 @spread
 def job_cancel(common: CommonOptions, job: JobName) -> None:
-    """Cancel a job. One that runs saves its state by its checkpoint command first, and is then stopped.
+    """Cancel a job, or an array. A running job saves its state by its checkpoint command first, and is then stopped.
 
     \b
-    Example:
+    Examples:
       gpuops job cancel train
+      gpuops job cancel sweep-3
     """
     from gpuops.console.opening import open_site
     from gpuops.extras.jobs.job_queue import job_cancel as cancel
@@ -231,10 +261,10 @@ def job_cancel(common: CommonOptions, job: JobName) -> None:
     with open_site(common) as site:
         cancelled, deeds = cancel(job, site)
         vcenter = site.vcenter.uuid
-    output.show(
-        cancel_text(cancelled, deeds), JobCancelDocument.from_attributes(vcenter=vcenter, job=cancelled, deeds=deeds)
-    )
-    output.leave(report_exit_code(partly=not cancelled.ended or any(deed.failed for deed in deeds)))
+    document = JobCancelDocument.from_attributes(vcenter=vcenter, job=cancelled[0], jobs=cancelled, deeds=deeds)
+    output.show(cancel_text(cancelled, deeds), document)
+    is_partly = not all(job.ended for job in cancelled) or any(deed.failed for deed in deeds)
+    output.leave(report_exit_code(partly=is_partly))
 
 
 @spread

@@ -25,31 +25,43 @@ Sources of each option, compared word by word in `tests/plan/jobs/test_container
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import assert_never
 
-from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime
+from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime, Mount
 
 PREFIX = "gpuops-"
 """Prefix of the name of each container."""
 RESUMED = "GPUOPS_JOB_RESUMED"
 """The variable that is set if a job continues from its checkpoint."""
+SECRETS = "/run/secrets"
+"""Directory of secrets in a container, as podman-run(1), `--secret`, and Docker have it."""
 
 
-def run_words(job: ContainerJob, name: str = "", *, resumed: bool = False) -> tuple[str, ...]:
+def run_words(
+    job: ContainerJob, name: str = "", *, resumed: bool = False, secrets: str = "~/.gpuops-jobs/ATTEMPT/secrets"
+) -> tuple[str, ...]:
     """Return the words of the command that runs the job in a container until it ends.
 
-    `name`: the name of the container; "" = `gpuops-JOB`. `resumed`: set the variable `GPUOPS_JOB_RESUMED`.
+    `name`: the name of the container; "" = `gpuops-JOB`. `resumed`: set the variable `GPUOPS_JOB_RESUMED`. `secrets`:
+    the directory of the guest in which the files of its secrets are.
     """
-    container_name, resume_option = name or f"{PREFIX}{job.name}", ("--env", f"{RESUMED}=1") if resumed else ()
+    container_name = name or f"{PREFIX}{job.name}"
+    variables = _variables(job) | ({RESUMED: "1"} if resumed else {})
+    mounts = (*job.mounts, *(Mount(f"{secrets}/{secret}", f"{SECRETS}/{secret}") for secret in job.secrets))
     match job.runtime:
         case ContainerRuntime.PODMAN:
-            return (*_podman(job, container_name), *resume_option, job.image, *job.command)
+            words = _podman(job, container_name, mounts)
         case ContainerRuntime.DOCKER:
-            return (*_docker(job, container_name), *resume_option, job.image, *job.command)
+            words = _docker(job, container_name, mounts)
         case ContainerRuntime.APPTAINER:
-            return (*_apptainer(job), *resume_option, f"docker://{job.image}", *job.command)
+            return (*_apptainer(job, mounts, variables), f"docker://{job.image}", *job.command)
         case _:
             assert_never(job.runtime)
+    words += ["--shm-size", f"{job.shm_size_mib}m"]
+    words += ["--workdir", job.workdir] if job.workdir is not None else []
+    words += [word for variable, text in variables.items() for word in ("--env", f"{variable}={text}")]
+    return (*words, job.image, *job.command)
 
 
 def checkpoint_words(job: ContainerJob, name: str = "") -> tuple[str, ...]:
@@ -57,30 +69,43 @@ def checkpoint_words(job: ContainerJob, name: str = "") -> tuple[str, ...]:
     return (job.runtime.value, "exec", name or f"{PREFIX}{job.name}", *job.checkpoint) if job.checkpoint else ()
 
 
-def _podman(job: ContainerJob, name: str) -> list[str]:
+def _variables(job: ContainerJob) -> dict[str, str]:
+    """Return the environment of the job. A task of an array has its index, also under the names of Slurm."""
+    if job.task is None:
+        return dict(job.env)
+    index, size = str(job.task.index), str(job.task.size)
+    own = {"GPUOPS_ARRAY_INDEX": index, "GPUOPS_ARRAY_SIZE": size}
+    return {**job.env, **own, "SLURM_ARRAY_TASK_ID": index, "SLURM_ARRAY_TASK_COUNT": size}
+
+
+def _podman(job: ContainerJob, name: str, mounts: Sequence[Mount]) -> list[str]:
     words = ["podman", "run", "--rm", "--name", name, "--device", "nvidia.com/gpu=all"]
     words += ["--security-opt=label=disable", "--security-opt=no-new-privileges", "--cap-drop=all", "--read-only"]
     words += [] if job.network else ["--network=none"]
-    for mount in job.mounts:
-        end = "" if mount.writable else ",readonly"
-        words += ["--mount", f"type=bind,source={mount.source},destination={mount.target}{end}"]
-    return words
+    return words + _mount_words(mounts, "destination")
 
 
-def _docker(job: ContainerJob, name: str) -> list[str]:
+def _docker(job: ContainerJob, name: str, mounts: Sequence[Mount]) -> list[str]:
     words = ["docker", "run", "--rm", "--name", name, "--gpus", "all"]
     words += ["--security-opt", "no-new-privileges", "--cap-drop", "ALL", "--read-only"]
     words += ["--tmpfs", "/tmp:exec"]  # noqa: S108 - of the container
     words += [] if job.network else ["--network", "none"]
-    for mount in job.mounts:
+    return words + _mount_words(mounts, "target")
+
+
+def _mount_words(mounts: Sequence[Mount], target: str) -> list[str]:
+    words = list[str]()
+    for mount in mounts:
         end = "" if mount.writable else ",readonly"
-        words += ["--mount", f"type=bind,source={mount.source},target={mount.target}{end}"]
+        words += ["--mount", f"type=bind,source={mount.source},{target}={mount.target}{end}"]
     return words
 
 
-def _apptainer(job: ContainerJob) -> list[str]:
-    words = ["apptainer", "run", "--no-eval", "--nv", "--containall", "--no-privs"]
+def _apptainer(job: ContainerJob, mounts: Sequence[Mount], variables: Mapping[str, str]) -> list[str]:
+    # not `--env`: it takes a comma in a value for the begin of the next variable
+    words = ["env", *(f"APPTAINERENV_{name}={text}" for name, text in variables.items())] if variables else []
+    words += ["apptainer", "run", "--no-eval", "--nv", "--containall", "--no-privs"]
     words += [] if job.network else ["--net", "--network", "none"]
-    for mount in job.mounts:
+    for mount in mounts:
         words += ["--bind", f"{mount.source}:{mount.target}:{'rw' if mount.writable else 'ro'}"]
-    return words
+    return words + (["--pwd", job.workdir] if job.workdir is not None else [])

@@ -3,18 +3,20 @@
 An attempt at a job has a directory of its own in the home directory of the guest's user, `~/.gpuops-jobs/ATTEMPT`,
 which only that user can read, with its output and its end. The container goes on when gpuops ends. Every method may be
 called again after gpuops was killed in it: an attempt runs at most once, and a second call finishes what the first one
-began. No password of gpuops reaches a guest."""
+began. No password of gpuops reaches a guest. Secrets of a job are files in that directory until its container ends."""
 
 from __future__ import annotations
 
 import math
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Final, NamedTuple
 
+from gpuops.config.vcenter.login import read_password_file
 from gpuops.errors import OutcomeUnknown, ProtocolError, Refused, UsageError
 from gpuops.execute.site.guest_work import GuestWork, ScriptRunner
 from gpuops.extras.jobs.container_command import checkpoint_words, run_words
@@ -22,6 +24,7 @@ from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime
 from gpuops.guest_scripts.commands import home_directory, script_text, shell_command
 from gpuops.model.guests.container_state import CheckpointEnd, ContainerPhase, ContainerState
 from gpuops.model.guests.guest_command import CHECKPOINT_REFUSALS, CommandEnd
+from gpuops.model.vcenter.target import Secret
 from gpuops.model.vcenter.vm import Vm
 
 DIRECTORY: Final = ".gpuops-jobs"
@@ -54,6 +57,19 @@ def job_command(action: str, attempt: str, *arguments: str | int) -> str:
 def start(attempt: str, runtime: ContainerRuntime, words: Sequence[str]) -> str:
     """Return a command that starts a container with these words, unless the attempt has begun."""
     return job_command("start", attempt, runtime.value, script_text("job_container.sh"), *words)
+
+
+def secrets_directory(home: str, attempt: str) -> str:
+    """Return the directory of the guest with the secrets of an attempt, which `prepare` of `job.sh` makes."""
+    return f"{home}/{DIRECTORY}/{_valid_attempt(attempt)}/secrets"
+
+
+def read_secrets(job: ContainerJob) -> dict[str, Secret]:
+    """Return the secrets of the job by name, from files of this machine. Raises TargetError for an unusable file."""
+    return {
+        name: read_password_file(Path(path), private=True, holds="secret", several_lines=True)
+        for name, path in job.secrets.items()
+    }
 
 
 def probe() -> str:
@@ -159,13 +175,26 @@ class GuestContainers:
         Refused if the guest has no runtime for the job, or if its command is too long or has control characters.
         """
         ready = replace(job, runtime=self._runtime_of(vm, job))
-        words = run_words(ready, container(attempt), resumed=resume)
+        secrets = secrets_directory(self._guest(vm).home, attempt)
+        words = run_words(ready, container(attempt), resumed=resume, secrets=secrets)
         script = start(attempt, ready.runtime, _sendable(vm, words))
         if why := too_long(script):
             raise Refused(f"{vm.name}: {why}", hint="put the command into a script in the image")
+        self._put_secrets(vm, attempt, secrets, read_secrets(job))
         end = self._run(vm, script)
         if end.exit_code != 0:
             raise Refused(f"{vm.name}: its job was not started: {self._runner.failure(end)}", hint=_LOOK)
+
+    def _put_secrets(self, vm: Vm, attempt: str, directory: str, secrets: Mapping[str, Secret]) -> None:
+        """Put the secrets into the directory of the attempt, unless it has begun: then it has or had them."""
+        if not secrets:
+            return
+        end = self._run(vm, job_command("prepare", attempt))
+        if end.exit_code != 0:
+            raise Refused(f"{vm.name}: its job gets no secrets: {self._runner.failure(end)}", hint=_LOOK)
+        for name, secret in secrets.items() if end.printed == "ready\n" else ():
+            self._time_for(vm)
+            self._port.put_guest_file(vm.ref, vm.name, f"{directory}/{name}", secret)
 
     def look(self, vm: Vm, attempt: str) -> ContainerState:
         return self._state(vm, self._run(vm, job_command("look", attempt)))

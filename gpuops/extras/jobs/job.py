@@ -12,7 +12,8 @@ event. So the run after a crash knows what may have happened, and checks it.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Final
@@ -20,9 +21,10 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from gpuops.model.devices.shared_gpu import ShareText, read_share
-from gpuops.model.file_keys import Reads, Text
+from gpuops.model.file_keys import NOT_IN_FILE, Before, Key, Reads, Text, reads_by
 from gpuops.model.stored import stored_as
-from gpuops.model.workloads.workload import Memory, Vcpus
+from gpuops.model.workloads.job_rules import FilePath
+from gpuops.model.workloads.workload import Memory, Vcpus, memory_mib
 
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?")
 _HOST: Final = r"(?:[a-z0-9-]+(?:\.[a-z0-9-]+)+(?::[0-9]{1,5})?|localhost(?::[0-9]{1,5})?|[a-z0-9-]+:[0-9]{1,5})"
@@ -65,7 +67,22 @@ def _run_time(text: str) -> timedelta:
     return run_time
 
 
+def _listed(names: object) -> object:
+    return [names] if isinstance(names, str) else names
+
+
 Word = Annotated[str, Reads(_word, Annotated[str, Meta(min_length=1, max_length=4096)])]
+_Variables = Annotated[
+    dict[
+        Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")],
+        Annotated[str, Reads(_word, Annotated[str, Meta(max_length=4096)])],
+    ],
+    Meta(max_length=256),
+]
+_Secrets = Annotated[
+    dict[Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$")], FilePath], Meta(max_length=32)
+]
+_SIZE: Final = reads_by(memory_mib)
 OneLine = Annotated[str, Reads(_word, Text)]
 Busy = Annotated[float, Reads(lambda share: float(read_share(share)), ShareText)]
 
@@ -88,6 +105,18 @@ class Mount:
     writable: bool = False
 
 
+@stored_as("ArrayTask", array="array", index="index", size="size")
+@dataclass(frozen=True, slots=True)
+class ArrayTask:
+    """The place of a job in an array: jobs that differ only in their index."""
+
+    array: str
+    """Name of the array; that of the job is `ARRAY-INDEX`."""
+    index: int
+    """From 0 on."""
+    size: int
+
+
 @stored_as(
     "ContainerJob",
     name="name",
@@ -106,10 +135,17 @@ class Mount:
     like="like",
     checkpoint="checkpoint",
     resumes="resumes",
+    gpus="gpus",
+    env="env",
+    secrets="secrets",
+    shm_mib="shm_mib",
+    workdir="workdir",
+    after="after",
+    task="task",
 )
 @dataclass(frozen=True, slots=True)
 class ContainerJob:
-    """One job. Its VM has one vGPU of `profile`, and runs nothing else."""
+    """One job. Its VM has `gpus` vGPUs of `profile`, and runs nothing else."""
 
     name: Annotated[str, Reads(_name)]
     image: Annotated[str, Reads(_image, Annotated[str, Meta(max_length=500)])]
@@ -136,6 +172,30 @@ class ContainerJob:
     """What saves its state, run in the container; () = it cannot be interrupted."""
     resumes: Annotated[int, Meta(ge=0, le=100)] = 0
     """How often it may go on from its checkpoint."""
+    gpus: Annotated[int, Meta(ge=1, le=16)] = 1
+    """Number of vGPUs."""
+    env: Annotated[Mapping[str, str], Reads(dict, _Variables)] = field(default_factory=dict, hash=False)
+    """Environment variables."""
+    secrets: Annotated[Mapping[str, str], Reads(dict, _Secrets)] = field(default_factory=dict, hash=False)
+    """Name -> file of the machine of `gpuops job run`; the container finds its content in `/run/secrets/NAME`."""
+    shm_mib: Annotated[int | None, Key("shm"), _SIZE] = None
+    """Size of `/dev/shm`; None = half of the memory."""
+    workdir: FilePath | None = None
+    """Directory in the container in which the command starts; None = that of the image."""
+    after: Annotated[tuple[Text, ...], Meta(max_length=100), Before(_listed, tuple[Text, ...] | Text)] = ()
+    """Names of jobs or arrays that must have finished before it starts."""
+    task: Annotated[ArrayTask | None, NOT_IN_FILE] = None
+
+    @property
+    def shm_size_mib(self) -> int:
+        # half of the memory is what Linux gives a tmpfs, so the /dev/shm of a program without a container (tmpfs(5));
+        # the default of podman and docker is 64 MiB, too little for PyTorch's data loaders
+        return self.shm_mib or max(1, self.memory_mib // 2)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Return the names that mean this job: its own, and that of its array."""
+        return frozenset({self.name, *((self.task.array,) if self.task is not None else ())})
 
 
 class JobState(StrEnum):
@@ -221,7 +281,15 @@ class Attempt:
     saved: bool = False
 
 
-@stored_as("SubmittedJob", number="number", job="job", submitted_at="at", by="by", records="records")
+@stored_as(
+    "SubmittedJob",
+    number="number",
+    job="job",
+    submitted_at="at",
+    by="by",
+    records="records",
+    after="after",
+)
 @dataclass(frozen=True, slots=True)
 class SubmittedJob:
     """One job and all that happened to it."""
@@ -233,6 +301,8 @@ class SubmittedJob:
     by: str
     """A `Submitter`, as text."""
     records: tuple[JobRecord, ...] = ()
+    after: tuple[int, ...] = ()
+    """Numbers of the jobs that `job.after` meant when it was submitted."""
 
     @property
     def state(self) -> JobState:

@@ -1,11 +1,13 @@
 """Plans how many jobs fit on GPUs at once, on which GPUs, and how long each takes with the others. Pure.
 
-Places come from `gpuops place`: one VM with one vGPU for each job. For each GPU, the jobs with a place there and the
+Places come from `gpuops place`: one VM for each job. For each GPU, the jobs with a place there and the
 VMs that run there anyway share its time. How much longer a job takes comes from `gpuops size`
 (`advise/sizing/sharing`), by the share of the time that each keeps a GPU busy alone: from its history, otherwise as
 stated, otherwise all of the time.
 
     four jobs of 3 h, busy for 19 % of it alone, on quarters of a GPU under best effort: 1.17 times as long, 3 h 31 min
+
+A job with several vGPUs is as slow as on the GPU on which it is slowest.
 
 All jobs are assumed to run all of that time: that jobs get faster when others have ended does not count.
 """
@@ -83,6 +85,7 @@ class PlannedJob:
     job: ContainerJob
     host: Host
     gpu: PciAddress
+    """Of several: the one on which it takes longest."""
     busy: BusyShare
     sharers: int
     """Number of VMs on its GPU, including its own."""
@@ -171,7 +174,8 @@ def planned_jobs(question: JobsQuestion, inventory: Inventory, catalog: Catalog)
     placements = Place(tuple(map(_workload, jobs.values())), suspended=suspended).placements(inventory, catalog)
     by_gpu: dict[tuple[str, PciAddress], list[Placed]] = {}
     for placed in placements.placed:
-        by_gpu.setdefault((placed.placement.host.ref, placed.placement.seats[0]), []).append(placed)
+        for address in dict.fromkeys(placed.placement.seats.values()):
+            by_gpu.setdefault((placed.placement.host.ref, address), []).append(placed)
     planned: dict[str, PlannedJob] = {}
     gpus: list[JobsOnGpu] = []
     beside: dict[BusySource, int] = {}
@@ -182,7 +186,10 @@ def planned_jobs(question: JobsQuestion, inventory: Inventory, catalog: Catalog)
             beside[share.source] = beside.get(share.source, 0) + 1
         on_gpu, profile = [jobs[placed.workload.name] for placed in placed_here], placed_here[0].vm.profiles[0]
         planned_here, gpu_row = _plan_on_gpu(on_gpu, other_shares, host, address, profile, question, catalog)
-        planned |= {planned_job.job.name: planned_job for planned_job in planned_here}
+        for planned_job in planned_here:
+            elsewhere = planned.get(planned_job.job.name)
+            if elsewhere is None or planned_job.takes > elsewhere.takes:
+                planned[planned_job.job.name] = planned_job
         gpus.append(gpu_row)
     in_order = tuple(planned[job.name] for job in question.jobs if job.name in planned)
     return JobsAnswer(question, placements, in_order, tuple(gpus), forbidden, beside)
@@ -197,7 +204,7 @@ def busy_of(job: ContainerJob, question: JobsQuestion) -> BusyShare:
 
 
 def _workload(job: ContainerJob) -> Workload:
-    return Workload(job.name, job.vcpus, job.memory_mib, profile=job.profile, priority=job.priority)
+    return Workload(job.name, job.vcpus, job.memory_mib, profile=job.profile, count=job.gpus, priority=job.priority)
 
 
 def _other_busy_shares(

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from gpuops.errors import Refused, UsageError
 from gpuops.execute.site import Site, catalog_of
+from gpuops.extras.jobs.dependencies import jobs_named
 from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, JobState, SubmittedJob
 from gpuops.extras.jobs.job_run import JobPass
 from gpuops.extras.jobs.job_turns import JobDeed, JobListing, JobSubmission, may_cancel, objections, with_owners
 from gpuops.extras.jobs.night_jobs import job_store
-from gpuops.extras.jobs.nightly import guests_of, rules_of
+from gpuops.extras.jobs.nightly import guests_of, rules_of, started_tonight
 from gpuops.extras.jobs.store import JobStore, another_unended
 from gpuops.model.vcenter.vm import Vm
 from gpuops.model.workloads.job_rules import JobRules, Submitter
@@ -107,7 +108,7 @@ def job_queue(site: Site, policy: Policy | None = None) -> JobListing:
     """
     from gpuops.execute.rotation.next_night import queue_look
     from gpuops.execute.runs.nights import last_policy
-    from gpuops.extras.jobs.job_turns import job_turns, serving_order
+    from gpuops.extras.jobs.job_turns import job_turns, not_of_a_night, serving_order
     from gpuops.model.vcenter.vm import PowerState
     from gpuops.plan.rotation.nights.night_plan import NO_NIGHT
 
@@ -131,13 +132,16 @@ def job_queue(site: Site, policy: Policy | None = None) -> JobListing:
     by_vm = {place.waits.vm.ref: place for place in look.places if place.waits.vm is not None}
     starts_at, reasons = dict[int, "datetime"](), dict[int, str]()
     waits = _waits_for_vms(jobs, policy, site, inventory, now)
+    of_tonight = {vm.ref for vm in started_tonight(policy, inventory, site, now)}
     for number, turn in turns.items():
         place = by_vm.get(turn.vm.ref) if turn.vm is not None else None
         if place is None or turn.vm is None:
             reasons[number] = waits.get(number, turn.reason)
         elif turn.vm.power is PowerState.ON:
-            if turn.job.waits:
-                reasons[number] = f"{turn.vm.name} runs: the next `job run` starts it there, if a night started that VM"
+            if turn.job.waits and turn.vm.ref in of_tonight:
+                reasons[number] = f"the next `job run` starts it in {turn.vm.name}"
+            elif turn.job.waits:
+                reasons[number] = not_of_a_night(turn.vm)
         elif place.starts_at is not None:
             starts_at[number] = place.starts_at
         else:
@@ -167,15 +171,21 @@ def _waits_for_vms(
         return dict.fromkeys(plan.waits, error.message)
 
 
+def jobs_called(name: str, site: Site) -> tuple[SubmittedJob, ...]:
+    """Return the newest job with that name, all tasks of the array, or the job with that number. Raises UsageError."""
+    jobs = job_store(site).read()
+    named = jobs_named(name, jobs) or tuple(listed for listed in jobs if str(listed.number) == name)
+    if not named:
+        raise UsageError(f"no job is called {name!r}", hint="gpuops job list shows all jobs")
+    return named
+
+
 def job_called(name: str, site: Site) -> SubmittedJob:
     """Return the newest job with that name, or the one with that number. Raises UsageError."""
-    jobs = job_store(site).read()
-    matches = [listed for listed in jobs if listed.job.name == name] or [
-        listed for listed in jobs if str(listed.number) == name
-    ]
-    if not matches:
-        raise UsageError(f"no job is called {name!r}", hint="gpuops job list shows all jobs")
-    return matches[-1]
+    named = jobs_called(name, site)
+    if len(named) > 1:
+        raise UsageError(f"{name} is an array of {len(named)} jobs", hint=f"name one of them: {named[0].job.name}")
+    return named[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,51 +211,55 @@ def job_output(name: str, site: Site) -> JobOutput:
     """Return the output of a job; while it runs, read it from its guest first, if that answers."""
     job, store = job_called(name, site), job_store(site)
     if job.state is JobState.RUNNING and job.attempt is not None and job.attempt.started:
-        _follow_job(job, site)
+        _follow_jobs([job], site)
         job = job_called(str(job.number), site)
     written, cut_off = store.output(job)
     return JobOutput(job, written, cut_off, store.output_end(job))
 
 
-def job_to_cancel(name: str, site: Site) -> SubmittedJob:
-    """Return the job if this user may cancel it or it is cancelled already. Changes nothing.
+def jobs_to_cancel(name: str, site: Site) -> tuple[SubmittedJob, ...]:
+    """Return the job, or the tasks of the array, if this user may cancel it or it is cancelled already.
 
-    Raises UsageError, and Refused as `job_cancel` does.
+    Tasks that have ended are left out unless all have. Changes nothing. Raises UsageError, and Refused as `job_cancel`.
     """
-    job = job_called(name, site)
-    if job.state is JobState.CANCELLED:
-        return job
-    if job.ended:
-        raise Refused(f"job {job.job.name} has ended: it is {job.state}", hint="gpuops job show shows its history")
-    against = may_cancel(job, _last_rules(site), submitter(job_store(site)))
+    jobs = jobs_called(name, site)
+    unended = tuple(job for job in jobs if not job.ended)
+    if not unended and any(job.state is JobState.CANCELLED for job in jobs):
+        return jobs
+    if not unended:
+        reason = f"it is {jobs[0].state}" if len(jobs) == 1 else "so have all its tasks"
+        raise Refused(f"job {name} has ended: {reason}", hint="gpuops job show shows its history")
+    # tasks of an array have one owner and one submitter
+    against = may_cancel(unended[0], _last_rules(site), submitter(job_store(site)))
     if against is not None:
         raise Refused(f"{against.subject}: {against.rule}", hint=against.hint)
-    return job
+    return unended
 
 
-def job_cancel(name: str, site: Site) -> tuple[SubmittedJob, tuple[JobDeed, ...]]:
-    """Cancel a job. A waiting job is cancelled at once; a running one saves its state and is then stopped.
+def job_cancel(name: str, site: Site) -> tuple[tuple[SubmittedJob, ...], tuple[JobDeed, ...]]:
+    """Cancel a job, or all tasks of an array. Waiting jobs are cancelled at once; running ones save their state first.
 
-    Returns the job after that, and what was done. If its VM does not answer, the next `gpuops job run` that reaches it
+    Returns the jobs after that, and what was done. If a VM does not answer, the next `gpuops job run` that reaches it
     cancels the job. Raises UsageError, Refused for a job that has ended and for users that the policy of the last night
     does not permit, JobChanged, NotConnected.
     """
-    job, store, now = job_to_cancel(name, site), job_store(site), site.clock()
-    if job.state is JobState.CANCELLED:
-        return job, ()
-    if job.waits:
-        return store.add(job, JobRecord(JobEvent.CANCELLED, now)), ()
-    if not job.cancel_wanted:
-        job = store.add(job, JobRecord(JobEvent.CANCEL, now))
-    deeds = _follow_job(job, site)
-    return job_called(str(job.number), site), deeds
+    jobs, store, now = jobs_to_cancel(name, site), job_store(site), site.clock()
+    running = list[SubmittedJob]()
+    for job in jobs:
+        if job.waits:
+            store.add(job, JobRecord(JobEvent.CANCELLED, now))
+        elif not job.ended:
+            running.append(job if job.cancel_wanted else store.add(job, JobRecord(JobEvent.CANCEL, now)))
+    deeds = _follow_jobs(running, site) if running else ()
+    numbers = {job.number for job in jobs}
+    return tuple(job for job in store.read() if job.number in numbers), deeds
 
 
-def _follow_job(job: SubmittedJob, site: Site) -> tuple[JobDeed, ...]:
-    """Run a pass over this job only, with the limits of the last night's policy."""
+def _follow_jobs(jobs: Sequence[SubmittedJob], site: Site) -> tuple[JobDeed, ...]:
+    """Run a pass over these jobs only, with the limits of the last night's policy."""
     checkpoint = _last_rules(site).checkpoint
     one_pass = JobPass(job_store(site), guests_of(site), site.vcenter.inventory(), site.clock, checkpoint)
-    return tuple(one_pass.run([job]))
+    return tuple(one_pass.run(jobs))
 
 
 def _last_rules(site: Site) -> JobRules:

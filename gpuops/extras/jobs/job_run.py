@@ -22,7 +22,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from gpuops.errors import GpuopsError, NotConnected
-from gpuops.extras.jobs.guest_container import LOG_LIMIT
+from gpuops.extras.jobs.guest_container import LOG_LIMIT, read_secrets
 from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, JobState, SubmittedJob
 from gpuops.extras.jobs.job_turns import JobDeed, JobTurn, vm_of
 from gpuops.extras.jobs.store import JobChanged, JobStore
@@ -103,7 +103,8 @@ class JobPass:
             self.deeds.append(JobDeed(job, error.line, failed=True))
 
     def _begin(self, job: SubmittedJob, vm: Vm) -> None:
-        """Begin a new attempt in this VM."""
+        """Begin a new attempt in this VM. Raises TargetError, before anything is recorded, for an unusable secret."""
+        read_secrets(job.job)
         job = self._add(job, JobEvent.BEGUN, vm=vm.instance_uuid or vm.ref, vm_name=vm.name)
         self._start(job, vm)
 

@@ -4,8 +4,10 @@ A policy says who may submit jobs, with which mounts and profiles, and how many 
 
 Between owners the fair share decides (`advise/fair_share`): GPU-hours of their jobs count less the longer ago they
 were, half after one half-life, a week unless the policy's `fair_share` says another; its weights are those of the team
-of that name. Among the jobs of one owner the higher priority comes first, then the job that has waited longer: a
-priority gives no advantage over other owners.
+of that name. Owners with equal use are served in the order of submission. Among the jobs of one owner the higher
+priority comes first, then the job that has waited longer: a priority gives no advantage over other owners.
+
+A job that must wait for others (`dependencies`) gets no VM before they have finished.
 
 A VM runs one job at a time. An interrupted job continues in its VM, which has its files, as long as that VM exists. A
 job whose outcome is still unknown also stays in its VM and comes before all others: gpuops looks at it first.
@@ -27,15 +29,16 @@ from typing import Final
 
 from gpuops.advise.fair_share import Wish, fair_order, use_of_period
 from gpuops.errors import report_exit_code
+from gpuops.extras.jobs.dependencies import dependency_objections, unmet_dependencies
 from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobState, SubmittedJob
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.devices.profile_name import without_brand
+from gpuops.model.devices.vgpu import without_brand
 from gpuops.model.nights.fair_share import NO_OWNER, WEEK, FairShare
 from gpuops.model.nights.history import HeldPeriod, JobTime, PastNight, PastVm
 from gpuops.model.nights.ml_queue import QueuedVm
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.owner import NotedOwner
-from gpuops.model.vcenter.vm import Vm
+from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.window import Night
 from gpuops.model.workloads.job_rules import JobRules, Submitter
 from gpuops.plan.core.rejection import Rejection
@@ -65,6 +68,10 @@ def may_run(job: ContainerJob, rules: JobRules, who: Submitter) -> Rejection | N
     mount_problem = forbidden_mount(job, rules.mounts)
     if mount_problem:
         return Rejection(job.name, mount_problem, hint="choose a directory in `ml.jobs.mounts` of the policy")
+    allowed_secrets = rules.secrets if quota.secrets is None else quota.secrets
+    secret_problem = _first_outside("secrets", job.secrets.values(), allowed_secrets)
+    if secret_problem:
+        return Rejection(job.name, secret_problem, hint="choose a file below `ml.jobs.secrets` of the policy")
     profile = without_brand(job.profile.lower())
     if not any(fnmatchcase(name, pattern) for name in (job.profile, profile) for pattern in quota.profiles):
         allowed = ", ".join(quota.profiles)
@@ -88,11 +95,15 @@ def may_cancel(job: SubmittedJob, rules: JobRules, who: Submitter) -> Rejection 
 
 def forbidden_mount(job: ContainerJob, allowed: Sequence[str]) -> str:
     """Return the first mount outside of these directories, or an empty text."""
-    inside = tuple(f"{directory}/" for directory in allowed)
-    outside = next((mount.source for mount in job.mounts if not f"{mount.source}/".startswith(inside)), None)
+    return _first_outside("mounts", (mount.source for mount in job.mounts), allowed)
+
+
+def _first_outside(what: str, paths: Iterable[str], allowed: Sequence[str]) -> str:
+    inside = tuple(f"{directory.rstrip('/')}/" for directory in allowed)
+    outside = next((path for path in paths if not f"{path}/".startswith(inside)), None)
     if outside is None:
         return ""
-    return f"mounts {outside}: " + (f"mounts may lie in {', '.join(allowed)}" if allowed else "no mounts are allowed")
+    return f"{what} {outside}: " + (f"{what} may lie in {', '.join(allowed)}" if allowed else f"no {what} are allowed")
 
 
 def objections(
@@ -102,7 +113,10 @@ def objections(
 
     `submitted`: the jobs that exist. One with the name of a new job is not counted a second time.
     """
-    reasons = [refusal for job in jobs if (refusal := may_run(job, rules, who)) is not None]
+    # the first task of an array stands for all: they differ only in their index
+    distinct_jobs = [job for job in jobs if job.task is None or job.task.index == 0]
+    reasons = [refusal for job in distinct_jobs if (refusal := may_run(job, rules, who)) is not None]
+    reasons += dependency_objections(jobs, submitted)
     new_names = {job.name for job in jobs}
     open_by_owner = Counter(
         listed.job.owner for listed in submitted if not listed.ended and listed.job.name not in new_names
@@ -139,10 +153,17 @@ def serving_order(
 ) -> tuple[SubmittedJob, ...]:
     """Return the waiting jobs in the order in which they are served: owners by fair share of GPU hours.
 
-    `share`: the weights of teams and the half-life of use; None = equal weights, one week.
+    `share`: the weights of teams and the half-life of use; None = equal weights, one week. Of one owner, jobs that must
+    wait for others come last.
     """
-    # `fair_order` keeps this order among the jobs of one owner, and among owners with equal use
-    waiting = sorted((job for job in submitted if job.waits), key=lambda job: (-job.job.priority, job.number))
+    blocked = unmet_dependencies(submitted)
+    queued = [job for job in submitted if job.waits]
+    by_team = dict[str, list[SubmittedJob]]()
+    for job in sorted(queued, key=lambda job: (job.number not in blocked, job.job.priority, -job.number)):
+        by_team.setdefault(_team(job.job), []).append(job)
+    # `fair_order` serves owners with equal use in this order: an owner's jobs by priority, each in the place of a job
+    # of the same owner, so that a priority moves no job of another owner
+    waiting = [by_team[_team(job.job)].pop() for job in queued]
     half_life = share.half_life if share is not None else WEEK
     used_hours = dict[str, float]()
     for job in submitted:
@@ -171,7 +192,8 @@ def job_turns(
     run a job; None = all that the policy names. `may_begin`: whether a waiting job may begin now; if not, its VM goes
     to the next job.
     """
-    vms = [vm for vm in job_vms(rules, inventory) if usable is None or vm.ref in usable]
+    all_vms = job_vms(rules, inventory)
+    vms = [vm for vm in all_vms if usable is None or vm.ref in usable]
     turns, taken_refs = list[JobTurn](), set[str]()
     running: Counter[str | None] = Counter()
     for job in submitted:  # a job that may be running keeps its VM
@@ -181,7 +203,11 @@ def job_turns(
             if own_vm is not None:
                 taken_refs.add(own_vm.ref)
             turns.append(JobTurn(job, own_vm, "" if own_vm is not None else "its VM is not in vCenter any more"))
+    blocked = unmet_dependencies(submitted)
     for job in serving_order(submitted, catalog, now, share):
+        if job.number in blocked:
+            turns.append(JobTurn(job, None, blocked[job.number]))
+            continue
         if not may_begin(job):
             turns.append(JobTurn(job, None, "too little of the night is left for it"))
             continue
@@ -197,7 +223,7 @@ def job_turns(
         free = (vm for vm in vms if vm.ref not in taken_refs and (own_vm is None or vm.ref == own_vm.ref))
         chosen = next((vm for vm in free if fits(job.job, vm)), None)
         if chosen is None:
-            turns.append(JobTurn(job, None, _no_vm(job.job, own_vm, vms), lacks_vm=own_vm is None))
+            turns.append(JobTurn(job, None, _no_vm(job.job, own_vm, all_vms, vms), lacks_vm=own_vm is None))
             continue
         taken_refs.add(chosen.ref)
         running[job.job.owner] += 1
@@ -239,12 +265,12 @@ def queue_entries(
 
 
 def job_vms(rules: JobRules, inventory: Inventory) -> list[Vm]:
-    """Return the VMs for jobs, by name: those with one vGPU that the policy names or that match its patterns."""
+    """Return the VMs for jobs, by name: those that the policy names, with vGPUs of one profile."""
     job_entry = QueuedVm(vms=rules.names)
     vms = [
         vm
         for vm in inventory.vms.values()
-        if not vm.template and len(vm.profiles) == 1 and (job_entry.names_vm(vm) or job_entry.fits(vm.name))
+        if not vm.template and len(set(vm.profiles)) == 1 and (job_entry.names_vm(vm) or job_entry.fits(vm.name))
     ]
     return sorted(vms, key=lambda vm: (vm.name, vm.ref))
 
@@ -258,10 +284,10 @@ def vm_of(job: SubmittedJob, inventory: Inventory) -> Vm | None:
 
 
 def fits(job: ContainerJob, vm: Vm) -> bool:
-    """Return whether the VM has the requested vGPU, vCPUs and memory."""
+    """Return whether the VM has the requested vGPUs, vCPUs and memory."""
     profile = without_brand("_".join(job.profile.split()))
     return (
-        len(vm.profiles) == 1
+        len(vm.profiles) == job.gpus
         and without_brand(vm.profiles[0]) == profile
         and (vm.vcpus or 0) >= job.vcpus
         and (vm.memory_mib or 0) >= job.memory_mib
@@ -269,10 +295,10 @@ def fits(job: ContainerJob, vm: Vm) -> bool:
 
 
 def gpus_of_job(job: ContainerJob, catalog: Catalog) -> float:
-    """Return its fraction of a GPU; 1 if the catalogue does not know its profile."""
+    """Return its fraction of a GPU, or how many it has; a vGPU counts 1 if the catalogue does not know its profile."""
     profile = without_brand("_".join(job.profile.split()))
     facts = catalog.profile(job.profile) or catalog.profile(f"nvidia_{profile}")
-    return 1.0 if facts is None or not facts.max_per_gpu else 1 / facts.max_per_gpu
+    return job.gpus * (1.0 if facts is None or not facts.max_per_gpu else 1 / facts.max_per_gpu)
 
 
 def held_periods(job: SubmittedJob) -> Iterator[tuple[str, HeldPeriod]]:
@@ -304,12 +330,24 @@ def _team(job: ContainerJob) -> str:
     return job.owner or NO_OWNER
 
 
-def _no_vm(job: ContainerJob, own_vm: Vm | None, vms: Sequence[Vm]) -> str:
+def not_of_a_night(vm: Vm) -> str:
+    """Return why a job waits for a VM that runs although no night has started it."""
+    return f"{vm.name} runs already, and no night started it: shut it down, so that a night can start it for the job"
+
+
+def _no_vm(job: ContainerJob, own_vm: Vm | None, vms: Sequence[Vm], usable: Sequence[Vm]) -> str:
+    """Return why none of the usable VMs for jobs is free for this job. `vms`: all VMs for jobs."""
+    suitable = [vm for vm in vms if fits(job, vm) and own_vm in (None, vm)]
+    unusable = [vm for vm in suitable if vm not in usable]
+    running = next((vm for vm in unusable if vm.power is PowerState.ON), None)
+    if suitable and len(unusable) == len(suitable):
+        return not_of_a_night(running) if running is not None else f"waits until a night starts {suitable[0].name}"
     if own_vm is not None:
         return f"it must continue in {own_vm.name}, which runs another job or is not a VM for jobs any more"
-    if any(fits(job, vm) for vm in vms):
+    if suitable:
         return "every VM that it fits has another job"
-    return f"no VM for jobs has one vGPU {job.profile}, {job.vcpus} vCPUs and {job.memory_mib} MiB"
+    vgpus = "one vGPU" if job.gpus == 1 else f"{job.gpus} vGPUs"
+    return f"no VM for jobs has {vgpus} {job.profile}, {job.vcpus} vCPUs and {job.memory_mib} MiB"
 
 
 def with_job_times(nights: Iterable[PastNight], submitted: Sequence[SubmittedJob]) -> tuple[PastNight, ...]:
@@ -404,6 +442,8 @@ class JobsRun:
     stopped: bool
     """Whether the pass stopped jobs."""
     vms: tuple[JobVmDeed, ...] = ()
+    waiting: tuple[JobTurn, ...] = ()
+    """Jobs that get no VM now, each with the reason."""
 
     @property
     def exit_code(self) -> int:

@@ -190,7 +190,7 @@ class _Tending:
             with self.site.journal_to_read(self.site.vcenter.uuid) as journal:
                 if not self.may_go_on(journal):  # a night may have begun since the last VM
                     return
-            request = GiveProfile(f"moid:{vm.ref}", job.job.profile, desktops_of(self.policy, world))
+            request = GiveProfile(f"moid:{vm.ref}", job.job, desktops_of(self.policy, world))
             try:
                 report = run(request, self.site, apply=True)
             except (NotConnected, Locked):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from gpuops.config.decoding import Section, WrongContent, decode, read_as
 from gpuops.errors import PolicyError, UsageError
-from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime, Mount
+from gpuops.extras.jobs.job import ArrayTask, ContainerJob, ContainerRuntime, Mount
 from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.file_keys import Reads
 from gpuops.model.workloads.job_rules import GuestPath, read_guest_path
@@ -51,10 +51,11 @@ def _mount(section: MountSection) -> Mount:
 
 @dataclass(frozen=True, slots=True)
 class JobEntry(ContainerJob):
-    """One job, or `count` of them."""
+    """One job, `count` of them, or an array."""
 
     mounts: Annotated[tuple[Annotated[Mount, Reads(_mount, MountSection)], ...], Meta(max_length=64)] = ()
     count: Annotated[int, Meta(ge=1, le=64)] = 1
+    array: Annotated[int, Meta(ge=1, le=MOST_JOBS)] | None = None
 
     def __post_init__(self) -> None:
         if self.resumes and not self.checkpoint:
@@ -62,12 +63,23 @@ class JobEntry(ContainerJob):
         if self.checkpoint and self.runtime is ContainerRuntime.APPTAINER:
             raise ValueError("`checkpoint` is run in the container, which apptainer cannot enter: use podman or docker")
         targets = Counter(mount.target for mount in self.mounts)
+        if self.count > 1 and self.array is not None:
+            raise ValueError("has `count` and `array`: leave one of them out")
+        if self.shm_mib is not None and self.shm_mib > self.memory_mib:
+            raise ValueError(f"`shm` is {self.shm_mib} MiB and `memory` only {self.memory_mib} MiB")
+        if self.shm_mib is not None and self.runtime is ContainerRuntime.APPTAINER:
+            raise ValueError("`shm` has no option of apptainer: use podman or docker")
         if twice := [target for target, times in targets.items() if times > 1]:
             raise ValueError(f"mounts {twice[0]} twice")
 
     def jobs(self) -> Iterator[ContainerJob]:
-        """Yield `train`, or `train-1`, `train-2`, ... of several."""
+        """Yield `train`; `train-1`, `train-2`, ... for `count`; `train-0`, `train-1`, ... for `array`."""
         settings = {field.name: getattr(self, field.name) for field in fields(ContainerJob)}
+        if self.array is not None:
+            for index in range(self.array):
+                task = ArrayTask(self.name, index, self.array)
+                yield ContainerJob(**settings | {"name": f"{self.name}-{index}", "task": task})
+            return
         for number in range(1, self.count + 1):
             yield ContainerJob(**settings | {"name": self.name if self.count == 1 else f"{self.name}-{number}"})
 
@@ -79,22 +91,22 @@ class JobsFile(Section):
     jobs: Annotated[tuple[JobEntry, ...], Meta(min_length=1, max_length=MOST_JOBS)]
 
 
-def job_of_options(options: Mapping[str, Any]) -> ContainerJob:
-    """Return the job of these keys of a file; keys with None are left out. Raises UsageError, one line."""
+def jobs_of_options(options: Mapping[str, Any]) -> tuple[ContainerJob, ...]:
+    """Return the jobs of these keys of a file; keys with None are left out. Raises UsageError, one line."""
     keys = {key: option for key, option in options.items() if option is not None}
     try:
-        (job,) = decode(JobEntry, keys).jobs()
+        return tuple(decode(JobEntry, keys).jobs())
     except WrongContent as error:
         place, reason, _ = error.mistakes[0]
-        key = str(place[0]) if place else "job"
+        subject = option_of_key(str(place[0])) if place else "the job"
         hint = "gpuops schema jobs says what each may be"
-        raise UsageError(f"{option_of_key(key)}: {reason}", hint=hint) from error
-    return job
+        raise UsageError(f"{subject}: {reason}", hint=hint) from error
 
 
 def option_of_key(key: str) -> str:
     """Return the option of `gpuops job submit` for a key of a job, for example `--duration` for `run_time`."""
-    return {"mounts": "--mount", "command": "-- COMMAND", "run_time": "--duration"}.get(key, f"--{key}")
+    names = {"mounts": "--mount", "command": "-- COMMAND", "run_time": "--duration", "secrets": "--secret"}
+    return names.get(key, f"--{key}")
 
 
 def name_of_image(image: str) -> str:
@@ -113,6 +125,14 @@ def mount_of_option(text: str) -> dict[str, Any]:
     return {"source": source, "target": target, "writable": writable}
 
 
+def pairs_of_option(pairs: Sequence[str], option: str) -> dict[str, str]:
+    """Return the keys and values of `NAME=VALUE` texts. Raises UsageError that names the option."""
+    for pair in pairs:
+        if "=" not in pair:
+            raise UsageError(f"{option} {pair!r} has no =", hint=f"write {option} NAME=VALUE")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
 def load_jobs(path: Path) -> tuple[ContainerJob, ...]:
     """The jobs in this file, in its order. Raises PolicyError, one line: file, place, reason."""
     return parse_jobs(read_text(path), str(path))
@@ -121,7 +141,7 @@ def load_jobs(path: Path) -> tuple[ContainerJob, ...]:
 def parse_jobs(text: str, name: str) -> tuple[ContainerJob, ...]:
     """The jobs of a YAML text; `name` is what an error calls it. Raises PolicyError."""
     jobs_file = read_as(JobsFile, parse_yaml(text, name), name, _HINT)
-    if (total := sum(entry_of_file.count for entry_of_file in jobs_file.jobs)) > MOST_JOBS:
+    if (total := sum(entry_of_file.array or entry_of_file.count for entry_of_file in jobs_file.jobs)) > MOST_JOBS:
         raise PolicyError(f"{name}: has {total} jobs in all; {MOST_JOBS} is the maximum", hint=_HINT)
     jobs = tuple(job for entry_of_file in jobs_file.jobs for job in entry_of_file.jobs())
     twice = [name_of_job for name_of_job, times in Counter(job.name for job in jobs).items() if times > 1]

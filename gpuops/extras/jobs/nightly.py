@@ -128,12 +128,18 @@ def run_jobs(policy: Policy, site: Site, *, stop: bool = False) -> JobsRun:
     if stop or _closes(policy, len(running), now):
         time_left = _to_stop_all(rules.checkpoint, len(running)) + CALLED_EVERY
         to_stop = _ToStop(tuple(running), inventory, rules.checkpoint, None)
-        return JobsRun(_stop_all(to_stop, site, time_left, _NEXT_TIME), stopped=True)
+        deeds = _stop_all(to_stop, site, time_left, _NEXT_TIME)
+        turns = _turns(policy, rules, store.read() if running else submitted, inventory, site, now)
+        return JobsRun(deeds, stopped=True, waiting=_waiting(turns))
     one_pass = JobPass(store, guests_of(site), inventory, site.clock, rules.checkpoint)
     one_pass.run(submitted)
     # read again: `one_pass.run` may have ended jobs, whose VMs are free now
     turns = _turns(policy, rules, store.read() if running else submitted, inventory, site, now)
-    return JobsRun(tuple(one_pass.begin(turns)), stopped=False)
+    return JobsRun(tuple(one_pass.begin(turns)), stopped=False, waiting=_waiting(turns))
+
+
+def _waiting(turns: Iterable[JobTurn]) -> tuple[JobTurn, ...]:
+    return tuple(turn for turn in turns if turn.vm is None and turn.job.waits)
 
 
 def stop_before_return(site: Site) -> tuple[JobDeed, ...]:
@@ -250,7 +256,7 @@ def _turns(
 ) -> tuple[JobTurn, ...]:
     """Return the turns of the jobs: only in VMs that this night has started, and only if enough of it is left."""
     night = policy.night_at(now)
-    usable = {vm.ref for vm in _started_tonight(policy, inventory, site, now)}
+    usable = {vm.ref for vm in started_tonight(policy, inventory, site, now)}
     share = policy.fair_share
 
     def may_begin(job: SubmittedJob) -> bool:
@@ -261,7 +267,7 @@ def _turns(
     )
 
 
-def _started_tonight(policy: Policy, inventory: Inventory, site: Site, now: datetime) -> Iterator[Vm]:
+def started_tonight(policy: Policy, inventory: Inventory, site: Site, now: datetime) -> Iterator[Vm]:
     """Yield the running ML VMs that this night has started. Jobs do not run in VMs that an admin started."""
     with site.journal_to_read(inventory.vcenter) as journal:
         originals = NightVms(journal).all() if journal is not None else ()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -25,7 +25,8 @@ from gpuops.execute.journal.database import Database
 from gpuops.execute.journal.stores import file_database, make_file, open_database
 from gpuops.execute.journal.upgrading import bring_up
 from gpuops.execute.migrations import Contents
-from gpuops.execute.state.lock_names import DatabaseLock, hold_to_the_end
+from gpuops.execute.state.lock import DatabaseLock, hold_to_the_end
+from gpuops.extras.jobs.dependencies import required_numbers
 from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, SubmittedJob
 
 MOST_OUTPUT_BYTES: Final = 1 << 20
@@ -97,16 +98,19 @@ class JobStore:
             submitted = _in_order(records)
             open_jobs = {job.job.name: job for job in submitted if not job.ended}
             number = submitted[-1].number if submitted else 0
-            for job in jobs:
-                open_job = open_jobs.get(job.name)
-                if open_job is not None and open_job.job == job:
+            for spec in jobs:
+                open_job = open_jobs.get(spec.name)
+                if open_job is not None and open_job.job == spec:
                     existing.append(open_job)
                     continue
                 if open_job is not None:
                     raise another_unended(open_job)
                 number += 1
-                added.append(SubmittedJob(number, job, now, by))
-                records.put(JOB, str(number), added[-1])
+                added.append(SubmittedJob(number, spec, now, by))
+            together = (*existing, *added)
+            added = [replace(job, after=required_numbers(job.job, together, submitted)) for job in added]
+            for job in added:
+                records.put(JOB, str(job.number), job)
         return Submission(tuple(added), tuple(existing))
 
     def add(self, latest: SubmittedJob, record: JobRecord) -> SubmittedJob:

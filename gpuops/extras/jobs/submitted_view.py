@@ -6,15 +6,16 @@ The output of jobs, and names that were chosen by users, are printed with contro
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Self
 
 from gpuops.extras.clusters.run_view import ProgramLines
-from gpuops.extras.jobs.job import JobEvent, JobRecord, JobState, SubmittedJob
-from gpuops.extras.jobs.job_turns import JobDeed, JobListing, JobsRun, JobSubmission, JobVmDeed
+from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, JobState, SubmittedJob
+from gpuops.extras.jobs.job_turns import JobDeed, JobListing, JobsRun, JobSubmission, JobTurn, JobVmDeed
 from gpuops.model.time_text import format_minute, format_minutes
 from gpuops.model.vcenter.target import Secret
+from gpuops.plan.core.rejection import some_names
 from gpuops.report.document import DocumentRecord, Moment, VcenterDocument, printed
 from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
 from gpuops.report.plan_json import RejectionRecord
@@ -41,30 +42,61 @@ def submission_text(submission: JobSubmission) -> Shown:
 
 
 def queue_text(listing: JobListing) -> Shown:
-    """Return a table of the jobs: those that have not ended in the order in which they are served, then the others."""
+    """Return a table of the jobs: those that have not ended in the order in which they are served, then the others.
+
+    Tasks of an array that are alike, and have no VM, share a row.
+    """
     if not listing.jobs:
         return (Text("no job was submitted here", "dim"),)
     table = table_of(
-        _in_serving_order(listing),
-        Column("place", lambda job: str(listing.places.get(job.number, "-")), right=True),
-        Column("number", lambda job: str(job.number), right=True),
-        Column("job", lambda job: job.job.name),
-        Column("owner", lambda job: job.job.owner or "-"),
-        Column("state", lambda job: Text(job.state.value, _STYLES[job.state])),
-        Column("profile", lambda job: job.job.profile),
-        Column("run time", lambda job: format_minutes(job.job.run_time)),
-        Column("ran", lambda job: format_minutes(job.ran) if job.ran else "-"),
-        Column("VM", lambda job: _vm_of(job, listing)),
-        Column("starts", lambda job: _moment_text(listing.starts_at.get(job.number))),
+        _rows(listing),
+        Column("place", lambda row: str(listing.places.get(row[0].number, "-")), right=True),
+        Column("number", lambda row: _ranges([job.number for job in row]), right=True),
+        Column("job", _row_name),
+        Column("owner", lambda row: row[0].job.owner or "-"),
+        Column("state", lambda row: Text(row[0].state.value, _STYLES[row[0].state])),
+        Column("profile", lambda row: _profile_text(row[0].job)),
+        Column("run time", lambda row: format_minutes(row[0].job.run_time)),
+        Column("ran", lambda row: format_minutes(ran) if (ran := sum((job.ran for job in row), timedelta())) else "-"),
+        Column("VM", lambda row: _vm_of(row[0], listing) if len(row) == 1 else "-"),
+        Column("starts", lambda row: _moment_text(listing.starts_at.get(row[0].number))),
     )
-    reasons = [
-        Text(f"{job.job.name}: ", "bold").append(reason)
-        for job in listing.jobs
-        if not job.ended and (reason := listing.reasons.get(job.number, ""))
-    ]
+    open_jobs = (job for job in listing.jobs if not job.ended)
+    reasons = _reason_lines((job, listing.reasons[job.number]) for job in open_jobs if listing.reasons.get(job.number))
     waits = sum(job.waits for job in listing.jobs)
     runs = sum(job.state is JobState.RUNNING for job in listing.jobs)
     return (table, *reasons, Text(f"{count(len(listing.jobs), 'job')}: {waits} wait, {runs} run", "bold"))
+
+
+def _rows(listing: JobListing) -> list[list[SubmittedJob]]:
+    """Return the jobs of each row of the list."""
+    rows = dict[object, list[SubmittedJob]]()
+    for job in _in_serving_order(listing):
+        task = job.job.task
+        is_alike = task is not None and (job.ended or (job.waits and _vm_of(job, listing) == "-"))
+        key = (job.submitted_at, task.array, job.state) if task is not None and is_alike else job.number
+        rows.setdefault(key, []).append(job)
+    return list(rows.values())
+
+
+def _row_name(row: Sequence[SubmittedJob]) -> str:
+    tasks = [job.job.task for job in row if job.job.task is not None]
+    return row[0].job.name if len(row) == 1 else f"{tasks[0].array}-[{_ranges([task.index for task in tasks])}]"
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Return numbers as ranges, for example `1-3,7`."""
+    ranges = list[list[int]]()
+    for number in sorted(numbers):
+        if ranges and ranges[-1][-1] == number - 1:
+            ranges[-1] = [ranges[-1][0], number]
+        else:
+            ranges.append([number])
+    return ",".join("-".join(map(str, ends)) for ends in ranges)
+
+
+def _profile_text(job: ContainerJob) -> str:
+    return job.profile if job.gpus == 1 else f"{job.gpus} x {job.profile}"
 
 
 def job_text(job: SubmittedJob) -> Shown:
@@ -78,7 +110,12 @@ def job_text(job: SubmittedJob) -> Shown:
         ("image", spec.image),
         ("command", shlex.join(spec.command)),
         ("checkpoint", shlex.join(spec.checkpoint) or "-"),
-        ("size", f"{spec.profile}, {spec.vcpus} vCPUs, {spec.memory_mib} MiB"),
+        ("size", f"{_profile_text(spec)}, {spec.vcpus} vCPUs, {spec.memory_mib} MiB"),
+        ("environment", shlex.join(f"{name}={text}" for name, text in spec.env.items()) or "-"),
+        ("secrets", shlex.join(f"{name}={path}" for name, path in spec.secrets.items()) or "-"),
+        ("shm", f"{spec.shm_size_mib} MiB"),
+        ("workdir", spec.workdir or "that of the image"),
+        ("after", ", ".join(spec.after) or "-"),
         ("run time", f"{format_minutes(spec.run_time)} alone; ran {format_minutes(job.ran)}"),
         ("interrupted", f"{job.interruptions} times, may go on {spec.resumes} times"),
     ]
@@ -88,6 +125,8 @@ def job_text(job: SubmittedJob) -> Shown:
     for record in job.records:
         event = record.event.value + (f" {record.exit_code}" if record.exit_code is not None else "")
         table.add_row(_moment_text(record.at), event, record.vm_name or "-", record.reason or "-")
+    if spec.task is not None:
+        rows.insert(1, ("array", f"{spec.task.array}, index {spec.task.index} of {spec.task.size}"))
     lines = [Text(f"{key:<12}", "bold").append(text) for key, text in rows]
     return (*lines, Text(), table) if job.records else tuple(lines)
 
@@ -98,19 +137,29 @@ def _vm_of(job: SubmittedJob, listing: JobListing) -> str:
     return (turn.vm.name if turn is not None and turn.vm is not None else _last_vm(job)) or "-"
 
 
-def cancel_text(job: SubmittedJob, deeds: tuple[JobDeed, ...]) -> Shown:
-    lines = list(_deeds(deeds))
-    if job.state is JobState.CANCELLED:
-        return (*lines, Text(f"{job.job.name}: cancelled", "bold"))
-    if job.ended:
-        return (*lines, Text(f"{job.job.name}: had ended by itself: {job.state}", "bold"))
-    return (*lines, Text(f"{job.job.name}: is cancelled when its VM answers", "bold"))
+def cancel_text(jobs: Sequence[SubmittedJob], deeds: tuple[JobDeed, ...]) -> Shown:
+    """Return what was done, and one line for the jobs of each state."""
+    by_end = dict[str, list[str]]()
+    for job in jobs:
+        end = "cancelled" if job.state is JobState.CANCELLED else f"had ended by itself: {job.state}"
+        by_end.setdefault(end if job.ended else "is cancelled when its VM answers", []).append(job.job.name)
+    return (*_deeds(deeds), *(Text(f"{some_names(names)}: {end}", "bold") for end, names in by_end.items()))
 
 
 def run_text(run: JobsRun) -> Shown:
     closing = "all jobs are stopped" if run.stopped else f"{count(len(run.deeds), 'job')} looked at"
     vms = [Text(f"{deed.vm}: ", "bold red" if deed.failed else "bold").append(deed.what) for deed in run.vms]
-    return (*_deeds(run.deeds), *vms, Text(closing if run.deeds else "no job runs, and none gets a VM now", "bold"))
+    waiting = _reason_lines((turn.job, turn.reason) for turn in run.waiting)
+    closing = closing if run.deeds else "no job runs, and none gets a VM now"
+    return (*_deeds(run.deeds), *vms, *waiting, Text(closing, "bold"))
+
+
+def _reason_lines(reasons: Iterable[tuple[SubmittedJob, str]]) -> list[Text]:
+    """Return a line for each reason, with the names of the first jobs that it applies to."""
+    names_by_reason = dict[str, list[str]]()
+    for job, reason in reasons:
+        names_by_reason.setdefault(reason, []).append(job.job.name)
+    return [Text(f"{some_names(names)}: ", "bold").append(reason) for reason, names in names_by_reason.items()]
 
 
 def _in_serving_order(listing: JobListing) -> list[SubmittedJob]:
@@ -169,12 +218,21 @@ class SubmittedJobRecord(DocumentRecord, frozen=True):
     priority: int
     resumes: Annotated[int, "how often it may go on"]
     interruptions: Annotated[int, "how often it was stopped"]
+    gpus: Annotated[int, "vGPUs of its profile in its VM"]
+    env: Annotated[dict[str, str], "environment variables"]
+    secrets: Annotated[dict[str, str], "by name, the file of job run's machine; never its content"]
+    shm_mib: Annotated[int, "size of /dev/shm"]
+    workdir: Annotated[str | None, "null = that of the image"]
+    after: Annotated[list[str], "jobs and arrays that must have finished before"]
+    array: Annotated[str | None, "the array of which it is a task; null = none"]
+    array_index: Annotated[int | None, "from 0 on"]
+    array_size: int | None
     cancel_wanted: Annotated[bool, "somebody wants it cancelled while it runs"]
     records: list[JobRecordRecord]
 
     @classmethod
     def made_of(cls, job: SubmittedJob) -> Self:
-        return cls.from_attributes(job, job.job, **_durations(job))
+        return cls.from_attributes(job.job, job, **_other_fields(job))
 
 
 class QueuedJobRecord(SubmittedJobRecord, frozen=True):
@@ -209,6 +267,17 @@ class JobVmDeedRecord(DocumentRecord, frozen=True):
     @classmethod
     def made_of(cls, deed: JobVmDeed) -> Self:
         return cls.from_attributes(deed, name=deed.vm)
+
+
+class JobThatWaitsRecord(DocumentRecord, frozen=True):
+    """A job that gets no VM, and why."""
+
+    name: str
+    reason: str
+
+    @classmethod
+    def made_of(cls, turn: JobTurn) -> Self:
+        return cls(turn.job.job.name, turn.reason)
 
 
 @printed("job-submit", by="gpuops job submit")
@@ -266,7 +335,8 @@ class JobLogsDocument(VcenterDocument, frozen=True):
 class JobCancelDocument(VcenterDocument, frozen=True):
     """A job that is cancelled."""
 
-    job: SubmittedJobRecord
+    job: Annotated[SubmittedJobRecord, "of an array, the first of `jobs`"]
+    jobs: Annotated[list[SubmittedJobRecord], "the job, or the tasks of the array that had not ended"]
     deeds: list[JobDeedRecord]
 
 
@@ -278,18 +348,24 @@ class JobRunDocument(VcenterDocument, frozen=True):
     stopped: Annotated[bool, "whether it was a pass that stops all jobs"]
     deeds: list[JobDeedRecord]
     vms: Annotated[list[JobVmDeedRecord], "of VMs that are made of a template for jobs"]
+    waiting: Annotated[list[JobThatWaitsRecord], "jobs that get no VM now"]
 
 
-def _durations(job: SubmittedJob) -> dict[str, Any]:
-    return {"vcpu": job.job.vcpus, "run_time_s": job.job.run_time, "ran_s": job.ran}
+def _other_fields(job: SubmittedJob) -> dict[str, Any]:
+    """Return the fields of `SubmittedJobRecord` that are no attributes of the job."""
+    task = job.job.task
+    fields = {"vcpu": job.job.vcpus, "run_time_s": job.job.run_time, "ran_s": job.ran, "shm_mib": job.job.shm_size_mib}
+    if task is None:
+        return fields | {"array": None, "array_index": None, "array_size": None}
+    return fields | {"array": task.array, "array_index": task.index, "array_size": task.size}
 
 
 def _queued_record(job: SubmittedJob, listing: JobListing) -> QueuedJobRecord:
     turn = listing.turns.get(job.number)
     return QueuedJobRecord.from_attributes(
-        job,
         job.job,
-        **_durations(job),
+        job,
+        **_other_fields(job),
         place=listing.places.get(job.number),
         next_vm=turn.vm.name if turn is not None and turn.vm is not None else None,
         starts_at=listing.starts_at.get(job.number),

@@ -7,12 +7,11 @@ from pathlib import Path
 from gpuops.api import Site
 from gpuops.errors import UsageError
 from gpuops.extras.jobs.job_queue import (
-    job_called,
     job_cancel,
     job_queue,
     job_submission_foreseen,
     job_submit,
-    job_to_cancel,
+    jobs_to_cancel,
 )
 from gpuops.extras.jobs.jobs_file import load_jobs
 from gpuops.extras.jobs.submitted_view import JobListDocument, JobSubmitDocument, SubmittedJobRecord
@@ -25,7 +24,7 @@ from gpuops.tasks.result import PARTLY, REFUSED, TaskResult, difference, reading
 def gpu_job(
     connection: ConnectionArguments, state: str, file: str | None, name: str | None, policy: str | None, *, apply: bool
 ) -> TaskResult:
-    """Submit the jobs of a file, or cancel the job of a name.
+    """Submit the jobs of a file, or cancel the job or array of a name.
 
     Raises UsageError for a file, or options that mean nothing, and whatever `gpuops job` raises.
     """
@@ -52,21 +51,26 @@ def gpu_job(
 def gpu_job_info(site: Site, name: str | None = None, policy: Policy | None = None) -> Document:
     """Return the jobs of a vCenter in the order in which they are served, or those of this name, which may be none."""
     jobs = JobListDocument.of_listing(job_queue(site, policy), site.vcenter.uuid).jobs
-    return {"jobs": [job for job in jobs if name in (None, job.name, str(job.number))]}
+    return {"jobs": [job for job in jobs if name in (None, job.name, job.array, str(job.number))]}
 
 
 def _cancel_job(name: str, *, site: Site, apply: bool, warnings: list[str]) -> TaskResult:
-    """Cancel the job with this name; one that runs saves its state first.
+    """Cancel the job with this name, or the tasks of the array; running jobs save their state first.
 
-    Exit code 4 if its VM does not answer or its checkpoint failed. Without `apply` nothing is changed.
+    Exit code 4 if a VM does not answer or a checkpoint failed. Without `apply` nothing is changed.
     """
-    before = job_called(name, site)
-    after, deeds = job_cancel(name, site) if apply else (job_to_cancel(name, site), ())
-    changed = not before.ended and (not apply or after.state is not before.state or after.records != before.records)
-    wrong = [deed.what for deed in deeds if deed.failed]
-    if apply and not after.ended and not wrong:
-        wrong = ["its VM does not answer: the next gpuops job run that reaches it cancels it"]
-    end = f"{after.state}\n" if apply else "cancelled\n"
-    diff = [difference(after.job.name, f"{before.state}\n", end)] if changed else []
-    fields = {"changed": changed, "diff": diff, "jobs": [SubmittedJobRecord.made_of(after)]}
-    return task_result(fields, 4 if wrong else 0, [f"{after.job.name}: {reason}" for reason in wrong], warnings, PARTLY)
+    jobs_before = jobs_to_cancel(name, site)
+    jobs, deeds = job_cancel(name, site) if apply else (jobs_before, ())
+    wrong = {deed.job.job.name: deed.what for deed in deeds if deed.failed}
+    diff = []
+    for before, after in zip(jobs_before, jobs, strict=True):
+        if not before.ended and (not apply or after.records != before.records):
+            end = f"{after.state}\n" if apply else "cancelled\n"
+            diff.append(difference(after.job.name, f"{before.state}\n", end))
+        if apply and not after.ended:
+            wrong.setdefault(
+                after.job.name, "its VM does not answer: the next gpuops job run that reaches it cancels it"
+            )
+    fields = {"changed": bool(diff), "diff": diff, "jobs": [SubmittedJobRecord.made_of(job) for job in jobs]}
+    reasons = [f"{job}: {reason}" for job, reason in wrong.items()]
+    return task_result(fields, 4 if wrong else 0, reasons, warnings, PARTLY)

@@ -23,6 +23,7 @@ from typing import ClassVar, Final, TypeAlias
 
 from gpuops.advise.managed_vms import managed_elsewhere
 from gpuops.errors import UsageError
+from gpuops.extras.jobs.dependencies import required_numbers
 from gpuops.extras.jobs.job import ContainerJob, SubmittedJob
 from gpuops.extras.jobs.job_turns import JobTurn, job_turns, vm_of, with_owners
 from gpuops.model.devices.catalog import Catalog
@@ -44,8 +45,8 @@ MARKER_KEY: Final = "gpuops.jobs"
 """The key of the marker in extraConfig."""
 _MARKER: Final = re.compile(r"v1 (\S+) ([0-9a-f]{16})")
 _MOST_NUMBERS: Final = 99
-_Shape: TypeAlias = tuple[str, int, int]
-"""Profile, vCPUs and memory in MiB: jobs of one shape fit in the same places."""
+_Shape: TypeAlias = tuple[str, int, int, int]
+"""Profile, vGPUs, vCPUs and memory in MiB: jobs of one shape fit in the same places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +223,7 @@ def fitted_plan(
         tried = [(f"{rules.template.prefix}00", job, vm) for vm, job in plan.bare]
         for name, job, existing_vm in (*tried, *((name, job, None) for name, job in plan.new)):
             if existing_vm is not None:
-                request = GiveProfile(f"moid:{existing_vm.ref}", job.job.profile, desktops_of(policy, world))
+                request = GiveProfile(f"moid:{existing_vm.ref}", job.job, desktops_of(policy, world))
                 after = request.project(world, catalog, now)
                 if isinstance(after, Inventory):
                     world = after
@@ -253,7 +254,7 @@ def plan_clone(
         return cloning.rejections or (Rejection(name, "another VM has this name", hint="rename that VM"),)
     marker = marker_for(name, job)
     new = replace(cloning.new, notes=marker.notes, settings={MARKER_KEY: marker.text})
-    request = GiveProfile(f"moid:{new.vm}", spec.profile, desktops_of(policy, inventory), MoveMode.COLD)
+    request = GiveProfile(f"moid:{new.vm}", spec, desktops_of(policy, inventory), MoveMode.COLD)
     foreseen = request.project(project(new, inventory), catalog, now)
     if not isinstance(foreseen, Inventory):
         return foreseen
@@ -268,7 +269,7 @@ def desktops_of(policy: Policy, inventory: Inventory) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class GiveProfile:
-    """Give a powered-off VM one vGPU where it fits while these desktops are suspended.
+    """Give a powered-off VM the vGPUs of a job where they fit while these desktops are suspended.
 
     VMs that were created for jobs count as running, so that those of one night are not all planned for the same GPU.
     """
@@ -276,7 +277,7 @@ class GiveProfile:
     run_kind: ClassVar[str] = "giveprofile"
 
     vm: str
-    profile: str
+    job: ContainerJob
     desktops: frozenset[str]
     move: MoveMode | None = None
 
@@ -301,7 +302,7 @@ class GiveProfile:
 
     @property
     def _attach(self) -> Attach:
-        return Attach(self.vm, profile=self.profile, move=self.move)
+        return Attach(self.vm, profile=self.job.profile, count=self.job.gpus, move=self.move)
 
 
 def _in_a_night(desktops: frozenset[str], inventory: Inventory, catalog: Catalog, but: str) -> Inventory:
@@ -344,7 +345,7 @@ def _id(job: SubmittedJob) -> str:
 
 
 def _shape(job: SubmittedJob) -> _Shape:
-    return job.job.profile, job.job.vcpus, job.job.memory_mib
+    return job.job.profile, job.job.gpus, job.job.vcpus, job.job.memory_mib
 
 
 def _has_size(vm: Vm, job: SubmittedJob) -> bool:
@@ -400,6 +401,7 @@ def job_vm_room(
     last = max((job.number for job in submitted), default=0)
     new = [job for job in with_owners(jobs, rules, who) if job.name not in number_by_name]
     requested = [SubmittedJob(last + at, job, now, str(who)) for at, job in enumerate(new, 1)]
+    requested = [replace(job, after=required_numbers(job.job, requested, submitted)) for job in requested]
     numbers = {job.number for job in requested}
     numbers |= {number_by_name[job.name] for job in jobs if job.name in number_by_name}
     all_jobs, share = (*submitted, *requested), policy.fair_share

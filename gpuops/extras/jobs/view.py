@@ -8,6 +8,7 @@ from typing import Annotated, Self
 
 from gpuops.extras.jobs.container_command import checkpoint_words, run_words
 from gpuops.extras.jobs.job_plan import BusySource, JobsAnswer, JobsOnGpu, PlannedJob
+from gpuops.extras.jobs.submitted_view import JobThatWaitsRecord
 from gpuops.extras.jobs.template_vms import JobVmRoom
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.time_text import format_minute, format_minutes
@@ -46,7 +47,7 @@ def _job_table(answer: JobsAnswer) -> TextTable:
         Column("job", lambda plan: plan.job.name, whole=True),
         Column("owner", lambda plan: plan.job.owner or "-"),
         Column("host", lambda plan: plan.host.name),
-        Column("GPU", lambda plan: str(plan.gpu)),
+        Column("GPU", lambda plan: f"{plan.gpu} and {plan.job.gpus - 1} more" if plan.job.gpus > 1 else str(plan.gpu)),
         Column("on GPU", lambda plan: str(plan.sharers), right=True),
         Column("busy", lambda plan: f"{plan.busy.share:.0%}" if plan.shares_time else "-", right=True),
         Column("by", lambda plan: plan.busy.source.value if plan.shares_time else "MIG"),
@@ -150,13 +151,6 @@ class JobNightRecord(DocumentRecord, frozen=True):
     closes: Moment
 
 
-class JobThatWaitsRecord(DocumentRecord, frozen=True):
-    """A job that gets no VM, and why."""
-
-    name: str
-    reason: str
-
-
 class JobVmRoomRecord(DocumentRecord, frozen=True):
     """Which jobs get a VM, by name, in the order in which they are served."""
 
@@ -177,7 +171,8 @@ class PlannedJobRecord(DocumentRecord, frozen=True):
     owner: str | None
     image: str
     host: NamedRecord
-    gpu: Annotated[str, "PCI address"]
+    gpu: Annotated[str, "PCI address; of several, that of the one on which it takes longest"]
+    gpus: Annotated[int, "vGPUs of its VM"]
     sharers: Annotated[int, "VMs on its GPU, itself counted"]
     busy: Annotated[float, "the share of the time that it keeps a GPU busy alone"]
     busy_by: BusySource

@@ -72,7 +72,7 @@ def served_shares(printed: str) -> dict[tuple[str, int], int]:
 
 
 def first_address(texts: Sequence[str]) -> str | None:
-    """Return the first of these by which others reach a guest, IPv4 before IPv6; None = there is none."""
+    """Return the first of these by which others reach a guest, IPv4 before IPv6, or None."""
     reachable = [str(parsed) for text in texts if (parsed := unicast_address(text)) is not None]
     return min(reachable, key=lambda text: ip_address(text).version, default=None)
 

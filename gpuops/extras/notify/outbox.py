@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuops.errors import StateDamaged
-from gpuops.execute.state.lock_names import notices_of_run_lock, receiver_lock
+from gpuops.execute.state.lock import notices_of_run_lock, receiver_lock
 from gpuops.execute.state.state_dir import prepare_state_dir, private_file
 from gpuops.extras.notify.view import ToldRun
 from gpuops.model.notice import NoticeText

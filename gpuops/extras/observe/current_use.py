@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from gpuops.advise.gpu_counters import gpus_of_instances
+from gpuops.advise.gpu_counters import measured_use, numbers_by_gpu
 from gpuops.extras.observe.rolling_up import without_unknown_use
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.measurements.gpu_use import CurrentUse, MeasuredUse
-from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_POWER, GPU_TEMPERATURE, GPU_USE, Samples
+from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_POWER, GPU_TEMPERATURE, GPU_USE
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from gpuops.execute.site import Site
-    from gpuops.model.vcenter.host import Host
     from gpuops.model.vcenter.inventory import Inventory
 
 NEWEST: Final = timedelta(minutes=2)
@@ -37,50 +39,21 @@ def current_use(site: Site, inventory: Inventory, hosts: Collection[str], vms: C
     for answers in site.vcenter.samples("HostSystem", host_refs, names, _SAMPLE_S, span, _at_once):
         for samples in answers:
             host = inventory.hosts[samples.entity]
-            gpus |= {(host.ref, address): use for address, use in gpus_of_samples(host, samples)}
+            by_gpu = numbers_by_gpu(samples.values, host)
+            gpus |= {(host.ref, address): measured_use(newest(series)) for address, series in by_gpu.items()}
     vm_use: dict[str, MeasuredUse] = {}
     vm_refs = sorted(ref for ref in vms if inventory.vms[ref].vgpus and inventory.vms[ref].may_run)
     for answers in site.vcenter.samples("VirtualMachine", vm_refs, (GPU_USE, GPU_MEMORY), _SAMPLE_S, span, _at_once):
         for samples in answers:
-            samples_with_known_use = without_unknown_use(inventory.vms[samples.entity], samples)
-            vm_use[samples.entity] = _use(
-                {name: newest(samples_with_known_use, name) for name in (GPU_USE, GPU_MEMORY)}
-            )
+            with_known_use = without_unknown_use(inventory.vms[samples.entity], samples)
+            vm_use[samples.entity] = measured_use(newest(with_known_use.values))
     return CurrentUse(inventory.taken_at, gpus, vm_use)
 
 
-def gpus_of_samples(host: Host, samples: Samples) -> Iterator[tuple[PciAddress, MeasuredUse]]:
-    """Yield the use of each GPU of a host in the newest sample, for GPUs that have samples."""
-    numbers_by_instance: dict[str, dict[str, int | None]] = {}
-    for series in samples.values:
-        name, _, instance = series.partition("@")
-        if instance:
-            numbers_by_instance.setdefault(instance, {})[name] = newest(samples, series)
-    addresses = gpus_of_instances(numbers_by_instance, host)
-    yield from (
-        (addresses[instance], _use(numbers))
-        for instance, numbers in numbers_by_instance.items()
-        if instance in addresses
-    )
-
-
-def newest(samples: Samples, series: str) -> int | None:
-    """Return the newest value; None = there is no value."""
-    numbers = samples.values.get(series)
-    if numbers is None:
-        return None
-    known_numbers = numbers[numbers >= 0]
-    return int(known_numbers[-1]) if len(known_numbers) else None
-
-
-def _use(numbers: Mapping[str, int | None]) -> MeasuredUse:
-    percent, memory_kb = numbers.get(GPU_USE), numbers.get(GPU_MEMORY)
-    return MeasuredUse(
-        None if percent is None else percent / 100,
-        None if memory_kb is None else memory_kb >> 10,
-        numbers.get(GPU_TEMPERATURE),
-        numbers.get(GPU_POWER),
-    )
+def newest(series: Mapping[str, NDArray[np.int64]]) -> dict[str, int]:
+    """Return the newest value of each series that has one."""
+    known = {name: numbers[numbers >= 0] for name, numbers in series.items()}  # -1 = no value
+    return {name: int(numbers[-1]) for name, numbers in known.items() if len(numbers)}
 
 
 def _at_once() -> None:

@@ -37,24 +37,26 @@ _UNKNOWN_MOST: Final = 10
 def in_use(state_dir: Path, url: str, inventory: Inventory, policy: Policy) -> Mapping[str, UseHistory]:
     """Return for each pool how many of today's desktops were in use in each slot of the last weeks.
 
-    Covers the time for which steps of five minutes are kept. Empty if this vCenter was never measured. Raises
-    UsageError, StateDamaged.
+    The slots begin with the first observation of which steps of five minutes are stored, at most `WEEKS` weeks and a
+    day ago. Empty if there is none. Raises UsageError, StateDamaged.
     """
     store = MeasurementReads.open_if_exists(state_dir, url, inventory.vcenter)
     if store is None:
         return {}
     with store:
-        observed = store.observed_spans()
-        if not observed:
+        observed, fine_begin = store.observed_spans(), store.fine_begin()
+        if not observed or fine_begin is None:
             return {}
         now_s = int(inventory.taken_at.timestamp())
-        oldest = max(observed[0].begin, inventory.taken_at - timedelta(weeks=WEEKS, days=1))
+        oldest = max(observed[0].begin, fine_begin, inventory.taken_at - timedelta(weeks=WEEKS, days=1))
         # complete slots: the begin is rounded down, the end up
         begin_s, until_s = int(oldest.timestamp()) // _SLOT_S * _SLOT_S, -(-now_s // _SLOT_S) * _SLOT_S
         slots = max(0, (until_s - begin_s) // _SLOT_S)
         is_observed = _observed_slots(observed, begin_s, slots)
+        # of each desktop: its pool, and the limits of the counters by which that pool judges it
         rules = {vm.ref: (pool.name, limits_of(pool.idle)) for vm in inventory.vms.values()
                  if not vm.template and (pool := policy.pool_of(vm)) is not None}  # fmt: skip
+        # three rows, as in `slot_use`: desktops in use, desktops that ran, desktops whose use is unknown
         counts_by_pool = {pool.name: np.zeros((3, slots), np.int64) for pool in policy.pools}
         counters = {name for _, limits in rules.values() for name in limits}
         for ref, series in store.arrays(rules, counters, begin_s, slots * (_SLOT_S // FINE_S)):

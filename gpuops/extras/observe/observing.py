@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from gpuops.advise.fragmentation import FragmentationMeasure, sum_of_models
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected
+from gpuops.execute.site import catalog_of
 from gpuops.execute.site.host_shell import HostShell, ask_in_parallel
 from gpuops.extras.observe.packing import Block
 from gpuops.extras.observe.rolling_up import FINE_S, SAMPLE_S, steps_of_averages, steps_of_samples, without_unknown_use
 from gpuops.extras.observe.running_out import running_vgpus
 from gpuops.extras.observe.store import Measurements
 from gpuops.model.measurements.measurement import (
+    FRAGMENTATION_COUNTERS,
     GPU_MEMORY,
     GPU_USE,
     HOST_COUNTERS,
@@ -36,6 +39,7 @@ from gpuops.model.measurements.measurement_settings import Retention
 
 if TYPE_CHECKING:
     from gpuops.execute.site import Site
+    from gpuops.model.devices.catalog import Catalog
     from gpuops.model.vcenter.host import Host
     from gpuops.model.vcenter.host_settings import SmiGpu, SmiReadings, SmiVgpu
     from gpuops.model.vcenter.inventory import Inventory
@@ -92,6 +96,18 @@ def _gpu(gpu: SmiGpu) -> Iterator[tuple[str, int | None]]:
         gpu.power_limit_w,
     )
     return zip((*SMI_GPU_COUNTERS, SMI_POWER_LIMIT), numbers, strict=True)
+
+
+def fragmentation_readings(inventory: Inventory, catalog: Catalog) -> dict[str, Block]:
+    """Return how fragmented the free memory of each host with GPUs is now, as one step for each host (id)."""
+    blocks: dict[str, Block] = {}
+    measure = FragmentationMeasure(inventory, catalog)
+    for host in inventory.hosts.values():
+        if host.gpus:
+            now = sum_of_models(measure.of_hosts([host]))
+            numbers = (now.free_mib, round(now.fragmented_mib), now.gpus, now.unusable_gpus)
+            blocks |= _step(host.ref, dict(zip(FRAGMENTATION_COUNTERS, numbers, strict=True)))
+    return blocks
 
 
 def _vgpus(vgpus: list[SmiVgpu]) -> tuple[int | None, int | None, int | None]:
@@ -218,6 +234,7 @@ def _look(site: Site, store: Measurements, retention: Retention) -> Cycle:
     if site.shell is not None:
         blocks, answered_hosts = host_readings(site.shell, inventory, site.say)
         store.write(int(now.timestamp()) // FINE_S * FINE_S, blocks)  # in the step that has begun
+    store.write(until - FINE_S, fragmentation_readings(inventory, catalog_of(inventory)))  # the last complete step
     store.note_vgpus(now, running_vgpus(inventory))
     store.note_observed(begin, until)  # not what was filled: that stays a gap
     store.roll_up(until)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuops.model.measurements.measurement import (
+    FRAGMENTATION_COUNTERS,
     HOST_COUNTERS,
     MEMORY_BALLOONED,
     MEMORY_SWAPPED,
@@ -37,7 +38,9 @@ _FILTERS: Final = ({"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 0, "lp": 0, "pb"
 """No contexts (lc, lp, pb are 0): neither the place of a byte nor the byte before it helps to predict it."""
 _LATER: Final = (MEMORY_BALLOONED, MEMORY_SWAPPED, SMI_POWER_LIMIT)
 _FIRST: Final = tuple(name for name in VM_COUNTERS if name not in _LATER)
-_NUMBERED: Final = tuple(dict.fromkeys((*_FIRST, *HOST_COUNTERS, *SMI_VM_COUNTERS, *SMI_GPU_COUNTERS, *_LATER)))
+_NUMBERED: Final = tuple(
+    dict.fromkeys((*_FIRST, *HOST_COUNTERS, *SMI_VM_COUNTERS, *SMI_GPU_COUNTERS, *_LATER, *FRAGMENTATION_COUNTERS))
+)
 """Counters are stored by their place in this tuple, so new ones must be added at the end."""
 _NUMBERS: Final = {name: number for number, name in enumerate(_NUMBERED)}
 _MOST_BYTES: Final = 16 * 1024 * 1024

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuops.extras.observe.packing import MISSING, WHOLE, Block, Values
-from gpuops.model.devices.profile_name import parse
+from gpuops.model.devices.vgpu import parse
 from gpuops.model.measurements.measurement import GPU_MEMORY, OF_GPUS, Samples
 from gpuops.model.vcenter.vm import Vm
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from gpuops.execute.state.lock_names import DatabaseLock, hold_to_the_end
+from gpuops.execute.state.lock import DatabaseLock, hold_to_the_end
 from gpuops.extras.observe import rolling_up
 from gpuops.extras.observe.packing import Block, pack
 from gpuops.extras.observe.store_reads import FIRST_DAY, MeasurementReads, Step, Tier, spans_of

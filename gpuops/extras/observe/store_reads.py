@@ -95,6 +95,18 @@ class MeasurementReads:
         with self._database.reading() as connection:
             return spans_of(connection, self._vcenter)
 
+    def fine_begin(self) -> datetime | None:
+        """Return the begin of the oldest stored steps of five minutes; None = there are none.
+
+        Older steps are removed (`Measurements.forget`) long before the spans in which they were observed.
+        """
+        oldest = select(func.min(blocks_table.c.begin)).where(
+            blocks_table.c.step_s == Step.FINE.seconds, blocks_table.c.vcenter == self._vcenter
+        )
+        with self._database.reading() as connection:
+            begin_s = connection.execute(oldest).scalar()
+        return None if begin_s is None else datetime.fromtimestamp(begin_s, UTC)
+
     def window(
         self, entity: str, counters: Collection[str], begin: datetime, until: datetime, step: Step = Step.FINE
     ) -> Mapping[str, CounterSeries]:

@@ -1,4 +1,8 @@
-"""The tables of measurements, in their own SQLite file next to the journal or in the journal's PostgreSQL."""
+"""The tables of measurements, in their own SQLite file next to the journal or in the journal's PostgreSQL.
+
+They are no records of the book: a series gets new values every few minutes and loses old ones, and the audited chain
+would grow by an entry with each of them.
+"""
 
 from __future__ import annotations
 

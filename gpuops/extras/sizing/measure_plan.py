@@ -295,10 +295,11 @@ def _refusals(
     out_of_reach = unreachable(host)
     if out_of_reach is not None:
         yield out_of_reach
+    vms = "1 VM" if max(wish.counts) == 1 else f"{max(wish.counts)} VMs"
     if max(wish.counts) > slots:
         yield Rejection(host.name, f"a GPU holds at most {slots} vGPUs of {profile}, --counts has {max(wish.counts)}")
     elif gpu is None and before is not None:
-        rule = f"GPU {before.gpu}, where the measurement began, is not free for {max(wish.counts)} VMs of {profile}"
+        rule = f"GPU {before.gpu}, where the measurement began, is not free for {vms} of {profile}"
         yield Rejection(
             host.name,
             rule,
@@ -307,7 +308,7 @@ def _refusals(
     elif gpu is None:
         yield Rejection(
             host.name,
-            f"has no unused GPU with room for {max(wish.counts)} VMs of {profile}",
+            f"has no unused GPU with room for {vms} of {profile}",
             hint="choose another host (--host), or free a GPU: gpuops defrag --dry-run",
         )
     elif in_force is None:

@@ -1,9 +1,9 @@
 """Measures how VMs share a GPU (`gpuops measure`): clones them, runs a command in them, removes them.
 
 VMs are measured for one count after another. Each result is stored at once, and the number of VMs before they are
-cloned. Run the same command again to continue after an interruption or after a change of the scheduler: it uses
-existing VMs, clones missing ones, and finally removes all. Only VMs with the name and the notes of this measurement are
-removed.
+cloned. Run the same command again to continue after an interruption or after a change of the scheduler: it powers off
+existing VMs, in which the command may still run, uses them, clones missing ones, and finally removes all. Only VMs with
+the name and the notes of this measurement are powered off or removed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from gpuops.model.measurements.sharing_measurement import (
 
 if TYPE_CHECKING:
     from gpuops.execute.site import Site
-    from gpuops.execute.site.kept_measurement import MeasuringPort
+    from gpuops.execute.site.guest_work import GuestWork
     from gpuops.execute.state.lock import LockHold
     from gpuops.model.devices.gpu import PhysicalGpu
     from gpuops.model.devices.scheduler import SchedulerPolicy
@@ -65,7 +65,9 @@ class MeasuringCall:
     plan: MeasurePlan
     measurement: SharingMeasurement
     site: Site
-    port: MeasuringPort
+    port: GuestWork
+    has_ended_commands: bool = False
+    """Whether the VMs that an interrupted call left were powered off."""
 
     def counts(self) -> None:
         """Measure the counts that are due: whole GPUs first, then the fewest VMs first, up to the first failure."""
@@ -115,6 +117,9 @@ class MeasuringCall:
 
         gpu = self.plan.gpu
         assert gpu is not None, "a plan without a GPU is refused"
+        if not self.has_ended_commands:
+            self._end_commands()
+            self.has_ended_commands = True
         if sharers > self.measurement.made:  # on disk before the first clone is requested
             self.measurement = replace(self.measurement, made=sharers)
             keep_measurement(self.site.state_dir, self.site.vcenter.uuid, self.measurement)
@@ -131,6 +136,23 @@ class MeasuringCall:
         count = self._run_commands(scheduler, refs, before)
         after = self._require_alone(refs, gpu)  # another VM may have started there meanwhile
         return replace(count, gpu_use=self._gpu_use(gpu, before, after))
+
+    def _end_commands(self) -> None:
+        """Power off the VMs that an interrupted call left: its command may still run in them. Raises StepFailed."""
+        from gpuops.execute.steps.vm_runs import execute_steps, settled_run, step_failure
+        from gpuops.model.vcenter.vm import PowerState
+        from gpuops.plan.core.steps import PowerOffForRemoval
+
+        inventory = self.site.vcenter.inventory()
+        running_vms = [vm for vm in own_vms(self.measurement, inventory) if vm.power is not PowerState.OFF]
+        if not running_vms:
+            return
+        steps = [PowerOffForRemoval(vm.ref, vm.name, self.measurement.marker) for vm in running_vms]
+        with self.site.unlocked_journal() as journal, settled_run(MEASURE, inventory, journal, self.site) as run:
+            outcomes = execute_steps(steps, inventory, journal, run, self.site)
+        failures = [failure for outcome in outcomes.values() if (failure := step_failure(outcome))]
+        if failures:
+            raise StepFailed(failures[0])
 
     def _gpu_use(self, gpu: PhysicalGpu, before: Inventory, after: Inventory) -> float | None:
         """Return the mean use of the GPU between two snapshots, 0 to 1, from the host's samples of 20 s.
@@ -315,9 +337,10 @@ def measure(
     Raises UsageError for unknown options or names, Refused while another measurement of this vCenter is unfinished,
     Locked while one runs, NotConnected if vCenter does not answer: the next call then continues.
     """
-    from gpuops.execute.site.kept_measurement import keep_measurement, load_measurement, measuring_port
+    from gpuops.execute.site.guest_work import guest_work
+    from gpuops.execute.site.kept_measurement import keep_measurement, load_measurement
 
-    port = measuring_port(site.vcenter)
+    port = guest_work(site.vcenter)
     stored = load_measurement(site.state_dir, site.vcenter.uuid)
     if stored is not None and stored.wish != wish:
         raise Refused(
@@ -376,10 +399,11 @@ def remove_measurement(
     site: Site, *, apply: bool, consent: Callable[[MeasurementLeft], None] = agreed
 ) -> MeasurementLeft:
     """Return the unfinished measurement; with `apply` remove its VMs, and forget it if no VM remains."""
-    from gpuops.execute.site.kept_measurement import forget_measurement, load_measurement, measuring_port
+    from gpuops.execute.site.guest_work import guest_work
+    from gpuops.execute.site.kept_measurement import forget_measurement, load_measurement
     from gpuops.extras.sizing.measured_schedulers import why_not_as_before
 
-    measuring_port(site.vcenter)  # refuses a saved inventory
+    guest_work(site.vcenter)  # refuses a saved inventory
     stored = load_measurement(site.state_dir, site.vcenter.uuid)
     if stored is None:
         return MeasurementLeft(None)

@@ -17,9 +17,8 @@ from gpuops.extras.sizing.pairs import PairModel, error_on_unknown, fit_pairs
 from gpuops.extras.sizing.question import BusyHistory, BusyShares, SharingLimits
 from gpuops.extras.sizing.sharing import MOST_SHARERS
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.devices.profile_name import near, resolve
 from gpuops.model.devices.shared_gpu import SharingWorkloads
-from gpuops.model.devices.vgpu import VgpuProfile
+from gpuops.model.devices.vgpu import VgpuProfile, near, resolve
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.nights.selector import Mark
 from gpuops.model.vcenter.inventory import Inventory
@@ -185,8 +184,8 @@ def sizing_pool(
 ) -> SizingPool:
     """Return the selected VMs that have one time-sliced vGPU.
 
-    Raises UsageError if no option selects VMs, if there are none, or if they have several GPU models; ProfileUnknown,
-    and Refused for a profile that no host offers; VmNotFound, VmAmbiguous.
+    Raises UsageError if no option selects VMs, if none of them has one, or if they have several GPU models;
+    ProfileUnknown, and Refused for a profile that no host offers; VmNotFound, VmAmbiguous.
     """
     profile = None if request.profile is None else offered_profile(request.profile, inventory, catalog)
     if profile is None and request.vm is None and request.tag is None and policy is None:

@@ -206,5 +206,5 @@ def size_by_history(
     history = known_history(site.measurements_store, inventory, pool_to_size.vms, pool_to_size.together, since)
     if history is None:
         names = some_names(sorted({vm.name for vm in pool_to_size.vms}))
-        raise UsageError(f"0 h of history for {names}", hint=_NEXT)
+        raise UsageError(f"no measurements of {names} are stored for this period", hint=_NEXT)
     return size_history(request, pool_to_size, history, inventory)

@@ -19,22 +19,19 @@ from prometheus_client.registry import Collector
 
 from gpuops import __version__
 from gpuops.advise.capacity import Slots
+from gpuops.advise.gpu_counters import TEMPERATURE_COUNTERS, USE_COUNTERS, numbers_by_gpu
 from gpuops.advise.occupancy import gpu_states
 from gpuops.extras.diagnosis.answer import StoredDiagnosis
-from gpuops.extras.observe.stored_gpu_use import numbers_by_gpu
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.measurements.measurement import (
     GPU_MEMORY,
     GPU_POWER,
-    GPU_TEMPERATURE,
     GPU_USE,
     SMI_CLOCK,
     SMI_ECC,
     SMI_POWER_LIMIT,
     SMI_SLOWED_BY_HEAT,
     SMI_SLOWED_BY_POWER,
-    SMI_TEMPERATURE,
-    SMI_USE,
     NewestUse,
 )
 from gpuops.model.nights.history import PastEvents, PastNight, PastOutcome
@@ -179,9 +176,9 @@ FAMILIES: Final = (
 )  # fmt: skip
 
 _OF_GPUS: Final = (
-    (GPU_BUSY, (GPU_USE, SMI_USE), 1 / _WHOLE),
+    (GPU_BUSY, USE_COUNTERS, 1 / _WHOLE),
     (GPU_USED, (GPU_MEMORY,), _KB),
-    (GPU_HOT, (GPU_TEMPERATURE, SMI_TEMPERATURE), 1.0),
+    (GPU_HOT, TEMPERATURE_COUNTERS, 1.0),
     (GPU_WATTS, (GPU_POWER,), 1.0),
     (GPU_WATTS_LIMIT, (SMI_POWER_LIMIT,), 1.0),
     (GPU_CLOCK, (SMI_CLOCK,), 1e6),

@@ -1,9 +1,19 @@
-"""vGPU profiles: the size of one, and how many of them a GPU holds."""
+"""vGPU profiles: the size of one, how many of them a GPU holds, and which offered name a person means.
+
+Hosts offer the driver's name in lower case with `_` for blanks: `GRID A100-3-20C` is `grid_a100-3-20c`. The brand is a
+property of the GPU (`grid_` up to Turing and on A100/A800, `nvidia_` on all later boards), so people leave it out.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+
+from gpuops.errors import ProfileAmbiguous, ProfileUnknown
 
 
 class Series(StrEnum):
@@ -91,3 +101,101 @@ class VgpuProfile:
     def attachable(self) -> bool:
         """Return whether its name in vCenter is known; a profile without one is listed, and never attached."""
         return bool(self.name)
+
+
+_NAME: Final = re.compile(
+    r"(?P<brand>grid|nvidia)_(?P<board>.+?)-(?:(?P<slices>\d)-)?"
+    r"(?P<gb>\d+)(?P<series>[abcq])4?(?P<media>me)?"
+)
+_BRAND: Final = re.compile(r"^(?:grid|nvidia)_")
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileName:
+    """The parts of an ESXi profile name such as `grid_a100-1-5cme`."""
+
+    brand: str
+    board: str
+    """`a100`, `rtx6000-ada`, `rtx_pro_6000_blackwell_dc`."""
+    slices: int | None
+    """Compute slices of the GPU instance; None = a time-sliced profile."""
+    size_gb: int
+    """0 stands for half a GB (M10, M60, M6)."""
+    series: Series
+    media: bool
+    """`...ME`: its GPU instance owns the media engines."""
+
+    @property
+    def esxi_prefix(self) -> str:
+        return f"{self.brand}_{self.board}-"
+
+    @property
+    def framebuffer_mib(self) -> int:
+        return self.size_gb * 1024 or 512
+
+
+@lru_cache(maxsize=4096)
+def parse(name: str) -> ProfileName | None:
+    """Return the parts of an ESXi profile name; None for a name of another form (vGaming types, other vendors).
+
+    Cached: every read of a fleet parses each name that a host offers, and these are the same few hundred names.
+    """
+    match = _NAME.fullmatch(name.lower())
+    if match is None:
+        return None
+    return ProfileName(
+        brand=match["brand"],
+        board=match["board"],
+        slices=int(match["slices"]) if match["slices"] else None,
+        size_gb=int(match["gb"]),
+        series=Series(match["series"].upper()),
+        media=match["media"] is not None,
+    )
+
+
+def resolve(text: str, offered: Iterable[str]) -> str:
+    """Return the offered ESXi name that `text` means: as offered, in any case, with blanks for `_`, or without brand.
+
+    `a100-3-20c`, `A100-3-20C`, `GRID A100-3-20C` and `grid_a100-3-20c` all mean `grid_a100-3-20c`. Raises
+    ProfileUnknown with the nearest names that are offered, and ProfileAmbiguous when hosts offer it under both brands.
+    """
+    names = sorted(set(offered))
+    if text in names:
+        return text
+    lowered = "_".join(text.lower().split())
+    matches = [name for name in names if name.lower() == lowered]
+    matches = matches or [name for name in names if without_brand(name) == without_brand(lowered)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise ProfileAmbiguous(
+            f"vGPU profile {text!r} is offered under {len(matches)} names: {', '.join(matches)}",
+            hint="name one of them in full",
+        )
+    raise _unknown_profile(text, lowered, names)
+
+
+def without_brand(name: str) -> str:
+    """Return the name in lower case without `grid_` or `nvidia_`."""
+    return _BRAND.sub("", name.lower())
+
+
+def near(text: str, offered: Iterable[str]) -> list[str]:
+    """Return up to three offered names that are like the text, the most similar first. `8q` is like all that end so."""
+    from difflib import get_close_matches
+
+    short: dict[str, list[str]] = {}
+    for name in offered:
+        short.setdefault(without_brand(name), []).append(name)
+    base_name = without_brand(text)
+    ends = sorted(key for key in short if key.endswith(f"-{base_name}"))[:3]
+    return [name for key in ends or get_close_matches(base_name, short, n=3) for name in short[key]]
+
+
+def _unknown_profile(text: str, lowered: str, names: list[str]) -> ProfileUnknown:
+    alike = near(lowered, names)
+    suggestion = f"; near: {', '.join(alike)}" if alike else ""
+    return ProfileUnknown(
+        f"no host offers a vGPU profile {text!r}{suggestion}",
+        hint="gpuops inventory --hosts shows the profiles each host offers",
+    )

@@ -16,9 +16,9 @@ class MeasuredUse:
     utilization_percent: float | None = None
     memory_used_mib: int | None = None
     temperature_c: int | None = None
-    """Of a GPU alone."""
+    """Known of GPUs only."""
     power_w: int | None = None
-    """Of a GPU alone, as the following ones. Those below are told by the nvidia-smi of its host."""
+    """Known of GPUs only, as the following ones. From here on they come from the nvidia-smi of the host."""
     power_limit_w: int | None = None
     clock_mhz: int | None = None
     """Of its streaming multiprocessors."""

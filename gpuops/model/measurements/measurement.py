@@ -89,6 +89,13 @@ SMI_GPU_COUNTERS: Final = (
 SMI_POWER_LIMIT: Final = "smi.gpu.powerLimit.latest"
 """The limit of power of each GPU in watts, which diagnoses have as a fact and not as a series."""
 
+FREE_MEMORY: Final = "gpuops.gpu.freeMemory"
+FRAGMENTED_MEMORY: Final = "gpuops.gpu.fragmentedMemory"
+FREE_GPUS: Final = "gpuops.gpu.free"
+UNUSABLE_GPUS: Final = "gpuops.gpu.unusable"
+FRAGMENTATION_COUNTERS: Final = (FREE_MEMORY, FRAGMENTED_MEMORY, FREE_GPUS, UNUSABLE_GPUS)
+"""What gpuops computes of a host at each observation: memory in MiB, and numbers of GPUs."""
+
 
 @stored_as("CounterWindow")
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,14 @@ def read_guest_path(text: str) -> str:
     return text
 
 
+def read_file_path(text: str) -> str:
+    if not text.startswith("/") or not text.isprintable() or {".", ".."} & set(text.split("/")):
+        raise ValueError("should be an absolute path without . and ..")
+    return text
+
+
 GuestPath = Annotated[str, Reads(read_guest_path, Text)]
+FilePath = Annotated[str, Reads(read_file_path, Annotated[str, Meta(min_length=1, max_length=1000)])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,8 @@ class JobQuota:
     """Shell patterns of the vGPU profiles that its jobs may ask for."""
     submitters: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=1000)] | None = None
     """Users of the operating system, and `role:NAME` of the database, who may submit for it; None = anybody."""
+    secrets: Annotated[tuple[FilePath, ...], Meta(max_length=100)] | None = None
+    """Directories of files that its jobs may get as secrets; None = those of `JobRules.secrets`."""
 
     def lets(self, who: Submitter) -> bool:
         return not self.submitters or not who.names.isdisjoint(self.submitters)
@@ -128,6 +137,8 @@ class JobRules:
     relocate: bool = False
     # Directories of guests: mounts lie in one of them.
     mounts: Annotated[tuple[GuestPath, ...], Meta(max_length=100)] = ()
+    # Directories of the machine of `gpuops job run`: files that jobs get as secrets lie in one of them.
+    secrets: Annotated[tuple[FilePath, ...], Meta(max_length=100)] = ()
     # The longest time that the checkpoint of one job takes.
     checkpoint: Annotated[timedelta, Key("checkpoint_s"), _Seconds] = timedelta(minutes=5)
     # A job that would have less time in a night is not started in it.

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 from gpuops.advise.capacity import Slots
+from gpuops.advise.fragmentation import Fragmentation, measure_fragmentation
 from gpuops.advise.occupancy import GpuState, gpu_states
 from gpuops.advise.room import Rooms
 from gpuops.model.devices.catalog import Catalog
@@ -164,6 +165,8 @@ class Capacity:
     """How many of these hosts' desktops are suspended for it."""
     suspended: tuple[str, ...] = ()
     """Names of the VMs that are already suspended on these hosts. The GPUs that they will need count as free."""
+    fragmentation: tuple[Fragmentation, ...] = ()
+    """Of these hosts now, by GPU model."""
 
 
 def capacity(
@@ -192,8 +195,9 @@ def capacity(
     now = _tree(hosts, before, inventory, catalog)
     vms = (vm for host in hosts for vm in inventory.vms_on(host))
     asleep = tuple(sorted(vm.name for vm in vms if vm.power is PowerState.SUSPENDED and vm.devices))
+    fragmentation = measure_fragmentation(hosts, inventory, catalog)
     if desktops is None:
-        return Capacity(inventory, profile, now, suspended=asleep)
+        return Capacity(inventory, profile, now, suspended=asleep, fragmentation=fragmentation)
     by_host = _by_host(desktops)
     after, night = dict(before), inventory
     for host in hosts:
@@ -202,7 +206,9 @@ def capacity(
             after[host.ref] = room.of(world.hosts[host.ref], world)
             night = night.with_vms(world.vms_on(host)).with_hosts([world.hosts[host.ref]])
     suspended_count = sum(len(by_host.get(host.ref, ())) for host in hosts)
-    return Capacity(inventory, profile, now, _tree(hosts, after, night, catalog), suspended_count, asleep)
+    return Capacity(
+        inventory, profile, now, _tree(hosts, after, night, catalog), suspended_count, asleep, fragmentation
+    )
 
 
 def night_of(inventory: Inventory, desktops: Iterable[Vm], catalog: Catalog) -> Inventory:

@@ -21,7 +21,7 @@ from gpuops.advise.room import Rooms
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress, PhysicalGpu
 from gpuops.model.devices.other_device import OtherDevice
-from gpuops.model.devices.profile_name import parse
+from gpuops.model.devices.vgpu import parse
 from gpuops.model.vcenter.host import Host, NumaNode
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, Vm

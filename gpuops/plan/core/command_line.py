@@ -56,7 +56,7 @@ ClusterName = Annotated[str | None, Option("The hosts of this cluster.", "NAME",
 
 
 def word(kind: type[Word], text: str, option: str) -> Word:
-    """Return the member of this enumeration with the value `text`. Raises UsageError if there is none."""
+    """Return the member of this enumeration with the value `text`. Raises UsageError if no member has it."""
     try:
         return kind(text)
     except ValueError:

@@ -34,7 +34,7 @@ class Rejection:
     short_of: Shortage | None = None
     """The resource that a smaller VM would need less of; None = the size of the VM is not the reason."""
     by_the_hour: bool = False
-    """Whether the time of day is the only reason. Cron causes such a refusal every day, so nobody is notified."""
+    """Whether the time of day is the only reason. Cron causes such a refusal every day, so no notice is sent."""
 
     def __str__(self) -> str:
         return f"{self.subject}: {self.reason}"

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuops.model.devices.gpu import PciAddress
-from gpuops.model.devices.profile_name import without_brand
+from gpuops.model.devices.vgpu import without_brand
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.vm import (
     DirectPathDevice,

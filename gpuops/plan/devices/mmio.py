@@ -19,8 +19,7 @@ from typing import Final, assert_never
 from gpuops.model.devices.catalog import Board, Catalog
 from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID
 from gpuops.model.devices.other_device import DeviceKind
-from gpuops.model.devices.profile_name import parse
-from gpuops.model.devices.vgpu import Series
+from gpuops.model.devices.vgpu import Series, parse
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice
 from gpuops.plan.core.passthru_devices import signature, types_of

@@ -11,7 +11,7 @@ from dataclasses import replace
 from gpuops.errors import ProfileUnknown, Refused, UsageError
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress
-from gpuops.model.devices.profile_name import resolve
+from gpuops.model.devices.vgpu import resolve
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import DeviceGroup
 from gpuops.model.vcenter.inventory import Inventory

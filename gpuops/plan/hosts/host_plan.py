@@ -83,7 +83,7 @@ def left_to_do(
 
 @dataclass(frozen=True, slots=True)
 class HostPart:
-    """One host's part of a plan: the step, or why there is none."""
+    """One host's part of a plan: the step, or the reasons against it."""
 
     name: str
     rejections: tuple[Rejection, ...] = ()
@@ -93,7 +93,7 @@ class HostPart:
     warnings: tuple[str, ...] = ()
     because: tuple[str, ...] = ()
     due: HostStep | None = None
-    """An earlier step that still waits for a reboot; None if there is none, or `step` replaces it."""
+    """An earlier step that still waits for a reboot; None if no step waits, or if `step` replaces it."""
 
 
 def hosts_meant(

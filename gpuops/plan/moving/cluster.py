@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from gpuops.advise.capacity import Slots
+from gpuops.advise.fragmentation import FragmentationMeasure
 from gpuops.advise.occupancy import GpuState, Tenant
 from gpuops.advise.room import Rooms
 from gpuops.model.devices.catalog import Board, Catalog
@@ -25,9 +26,15 @@ from gpuops.plan.placement.vm_demand import PinPolicy
 
 @dataclass(frozen=True, slots=True)
 class FreeingGoal:
-    """What is to be freed: slots of `profile`, or with None GPUs that nothing runs on."""
+    """What is to be freed: slots of `profile`, or with None GPUs that nothing runs on. With `measure` the goal is that
+    less of the free memory is fragmented."""
 
     profile: str | None = None
+    measure: FragmentationMeasure | None = None
+
+    @property
+    def whole_gpus(self) -> bool:
+        return self.profile is None and self.measure is None
 
 
 POSSIBLE, LISTED, CERTAIN = 0, 1, 2
@@ -186,6 +193,7 @@ class ClusterModel:
     catalog: Catalog
     _rooms: Rooms = field(init=False)
     _slots: dict[tuple[object, ...], Slots] = field(default_factory=dict)
+    _fragments: dict[tuple[object, ...], int] = field(default_factory=dict)
     _numbers: dict[tuple[object, ...], int] = field(default_factory=dict)
     _kinds: tuple[tuple[int, ...], ...] = field(init=False)
     _host_sorts: tuple[int, ...] = field(init=False)
@@ -223,26 +231,55 @@ class ClusterModel:
         )
 
     def worth(self, host: int, gpu: int, content: GpuContent) -> int:
-        """Return how much of the goal the GPU surely has room for."""
+        """Return how much of the goal the GPU surely has room for; of fragmented memory the MiB, as a loss."""
+        if not self.cluster_hosts[host].counted[gpu]:
+            return 0
+        if self.goal.measure is not None:
+            return -self._fragmented_mib(host, gpu, content, self.goal.measure)
+        return self.count_free(host, gpu, content)
+
+    def count_free(self, host: int, gpu: int, content: GpuContent) -> int:
+        """Return how many slots of the goal's profile the GPU surely has, or 1 for a GPU that nothing runs on."""
         if not self.cluster_hosts[host].counted[gpu]:
             return 0
         if self.goal.profile is None:
             return int(not content)
         return self.slots(host, gpu, content, self.goal.profile).at_least
 
+    def count_all_free(self, cluster_state: ClusterState) -> int:
+        """Return the sum of `count_free` over all GPUs."""
+        return sum(
+            self.count_free(now.number, gpu, content)
+            for now in cluster_state
+            for gpu, content in enumerate(now.contents)
+        )
+
+    def _fragmented_mib(self, host: int, gpu: int, content: GpuContent, measure: FragmentationMeasure) -> int:
+        key = self._content_key(host, gpu, content)
+        if key not in self._fragments:
+            state = self._gpu_state(host, gpu, content)
+            self._fragments[key] = round(measure.free_mib(state) * measure.unusable_share(state))
+        return self._fragments[key]
+
     def slots(self, host: int, gpu: int, content: GpuContent, profile: str) -> Slots:
         """Return the slots for more vGPUs of a profile on a GPU with this content, some of which may be elsewhere."""
-        is_certain = all(vgpu.certainty == CERTAIN for vgpu in content)
-        holding = tuple(sorted(vgpu.profile for vgpu in content)) if is_certain else content
-        key = (self._kinds[host][gpu], is_certain, holding, profile)
+        key = (*self._content_key(host, gpu, content), profile)
         if key not in self._slots:
-            cluster_host = self.cluster_hosts[host]
-            tenants = tuple(Tenant(str(number), str(number), name, sure == CERTAIN) for number, name, sure in content)
-            listed = tuple(str(number) for number, _, sure in content if sure == LISTED)
-            state = GpuState(replace(cluster_host.gpus[gpu], vms=listed), tenants, cluster_host.unclear[gpu])
-            slots = self._rooms.on(state, (profile,)).get(profile)
+            slots = self._rooms.on(self._gpu_state(host, gpu, content), (profile,)).get(profile)
             self._slots[key] = Slots(0, 0, "is of another model") if slots is None else slots
         return self._slots[key]
+
+    def _content_key(self, host: int, gpu: int, content: GpuContent) -> tuple[object, ...]:
+        """Return a key that is equal for GPUs that are alike and have the same room."""
+        is_certain = all(vgpu.certainty == CERTAIN for vgpu in content)
+        holding = tuple(sorted(vgpu.profile for vgpu in content)) if is_certain else content
+        return (self._kinds[host][gpu], is_certain, holding)
+
+    def _gpu_state(self, host: int, gpu: int, content: GpuContent) -> GpuState:
+        cluster_host = self.cluster_hosts[host]
+        tenants = tuple(Tenant(str(number), str(number), name, sure == CERTAIN) for number, name, sure in content)
+        listed = tuple(str(number) for number, _, sure in content if sure == LISTED)
+        return GpuState(replace(cluster_host.gpus[gpu], vms=listed), tenants, cluster_host.unclear[gpu])
 
     def board(self, host: int, gpu: int) -> Board | None:
         """Return the model of a GPU; None = not in the catalogue."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Annotated, Final
 
+from gpuops.advise.fragmentation import FragmentationMeasure
 from gpuops.advise.occupancy import GpuState, gpu_states
 from gpuops.errors import UsageError
 from gpuops.model.devices.catalog import Catalog
@@ -144,6 +145,8 @@ class Defragmentation:
     unclear: tuple[UnclearGpu, ...]
     steps_of_gain: tuple[tuple[int, int], ...]
     """(number of moves, amount free) for each move that raises the free amount to a new maximum."""
+    fragmented_mib: tuple[int, int] | None = None
+    """With --budget the fragmented memory before and after the moves; None = the request has no budget."""
 
 
 def describe_plan(
@@ -158,7 +161,7 @@ def describe_plan(
 ) -> Defragmentation:
     """Return the plan with names instead of numbers. Each sequence is cut where the exact rules of placement refuse a
     move."""
-    before = sum(plans.start.worth for plans in all_plans)
+    before = sum(plans.model.count_all_free(plans.start.cluster_state) for plans in all_plans)
     chosen = [
         _confirm_sequence(plans, sequence, inventory, catalog)
         for plans, sequence in zip(all_plans, sequences, strict=True)
@@ -168,7 +171,7 @@ def describe_plan(
     free = before
     for plans, sequence in zip(all_plans, chosen, strict=True):
         moves += [replace(move, free=free + move.free) for move in _moves(plans, sequence, powered_off)]
-        free += plans.gain(sequence)
+        free += _freed(plans, sequence.cluster_state)
     steps_of_gain: list[tuple[int, int]] = []
     most_free = before
     for number, move in enumerate(moves, 1):
@@ -187,7 +190,7 @@ def describe_plan(
         ),
         before=before,
         after=free,
-        bound=before + sum(plans.most_to_gain for plans in all_plans),
+        bound=before + sum(map(_most_freed, all_plans)),
         proven=confirmed and _proven(all_plans, sequences, limit, lambda plans: plans.settled),
         proven_unpinned=confirmed and _proven(all_plans, sequences, limit, lambda plans: plans.settled_unpinned),
         assumes=tuple(dict.fromkeys(assumption for plans in all_plans for assumption in _assumptions(plans))),
@@ -201,7 +204,32 @@ def describe_plan(
             if why and gpu.serves_vgpus
         ),
         steps_of_gain=tuple(steps_of_gain),
+        fragmented_mib=_fragmented(all_plans, chosen),
     )
+
+
+def _freed(plans: ClusterPlans, cluster_state: ClusterState) -> int:
+    """Return how many more slots or whole GPUs are free in this state than at the start."""
+    return plans.model.count_all_free(cluster_state) - plans.model.count_all_free(plans.start.cluster_state)
+
+
+def _most_freed(plans: ClusterPlans) -> int:
+    """Return an upper bound on how many more slots or whole GPUs can be freed."""
+    if plans.model.goal.measure is None:
+        return plans.most_to_gain
+    return sum(
+        plans.model.count_free(now.number, gpu, ()) - plans.model.count_free(now.number, gpu, content)
+        for now in plans.start.cluster_state
+        for gpu, content in enumerate(now.contents)
+        if all(plans.model.search_vms[vgpu.vm].movable for vgpu in content)
+    )
+
+
+def _fragmented(all_plans: Sequence[ClusterPlans], chosen: Sequence[MoveSequence]) -> tuple[int, int] | None:
+    """Return the fragmented memory before and after the moves, in MiB; None = the goal is another one."""
+    if not all_plans or all_plans[0].model.goal.measure is None:
+        return None
+    return -sum(plans.start.worth for plans in all_plans), -sum(sequence.worth for sequence in chosen)
 
 
 def _assumptions(plans: ClusterPlans) -> Iterator[str]:
@@ -273,7 +301,7 @@ def _moves(plans: ClusterPlans, sequence: MoveSequence, powered_off: frozenset[s
             gpus=tuple(target.gpus[gpu].address for gpu in arrival.gpus),
             basis=arrival.basis,
             pins=_pins(plans, vm_move),
-            free=plans.gain(MoveSequence(after)),
+            free=_freed(plans, after),
         )
 
 
@@ -298,12 +326,14 @@ def _changes(plans: ClusterPlans, after: ClusterState) -> Iterator[HostChange]:
             if before.contents[at] != content or at in now.indistinct
         ]
         if gpus:
-            yield HostChange(cluster_host.host, before.worth, now.worth, tuple(gpus))
+            yield HostChange(
+                cluster_host.host, model.count_all_free((before,)), model.count_all_free((now,)), tuple(gpus)
+            )
 
 
 def _gpu_holding(plans: ClusterPlans, host: int, gpu: int, content: GpuContent) -> GpuHolding:
     certain = sum(vgpu.certainty == CERTAIN for vgpu in content)
-    return GpuHolding(certain, len(content), plans.model.worth(host, gpu, content))
+    return GpuHolding(certain, len(content), plans.model.count_free(host, gpu, content))
 
 
 UNLIMITED: Final = 1_000_000
@@ -320,6 +350,11 @@ class Defrag:
     max_moves: Annotated[
         int | None, Option("No more moves than these; default: all that free something.", "N", least=0)
     ] = None
+    budget: Annotated[
+        int | None,
+        Option("Plan the N moves that make the most fragmented memory usable again.", "N", least=1),
+    ] = None
+    """None = free GPUs or slots."""
     powered_off: Annotated[
         bool, Option("Also move VMs that cannot move while they run: each is powered off for it.")
     ] = False
@@ -337,6 +372,11 @@ class Defrag:
         object.__setattr__(self, "pin", word(PinPolicy, self.pin, "pin"))
         if self.max_moves is not None and self.max_moves < 0:
             raise UsageError(f"{self.max_moves} moves: must be 0 or more", hint="remove --max-moves for no limit")
+        if self.budget is not None and (self.profile is not None or self.max_moves is not None):
+            other = "--profile" if self.profile is not None else "--max-moves"
+            raise UsageError(f"--budget and {other} exclude each other", hint="run the command once with each")
+        if self.budget is not None and self.budget < 1:
+            raise UsageError(f"a budget of {self.budget} moves: must be 1 or more", hint="set --budget 1 or more")
 
     @property
     def scope(self) -> Scope:
@@ -358,7 +398,9 @@ class Defrag:
         profile = None if self.profile is None else offered_profile(self.profile, inventory, catalog)
         world, _ = with_claims(inventory, catalog)
         ways = frozenset({MoveMethod.VMOTION, MoveMethod.POWERED_OFF} if self.powered_off else {MoveMethod.VMOTION})
-        limit = UNLIMITED if self.max_moves is None else self.max_moves
+        most_moves = self.max_moves if self.budget is None else self.budget
+        limit = UNLIMITED if most_moves is None else most_moves
+        goal = FreeingGoal(profile, None if self.budget is None else FragmentationMeasure(inventory, catalog))
         all_plans: list[ClusterPlans] = []
         stays: list[StayingVm] = []
         powered_off: set[str] = set()
@@ -375,7 +417,7 @@ class Defrag:
             model = ClusterModel(
                 [_cluster_host(host, states[host.ref], profile) for host in hosts],
                 search_vms,
-                FreeingGoal(profile),
+                goal,
                 catalog,
             )
             all_plans.append(explore_cluster(model, _first_state(model, states, world), limit))

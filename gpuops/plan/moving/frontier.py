@@ -29,6 +29,8 @@ from gpuops.plan.moving.search import GreedySearch, search_all_orders
 def most_to_gain(model: ClusterModel, cluster_state: ClusterState) -> int:
     """Return an upper bound on how much more can be freed. It may be more than any moves reach."""
     free_now = sum(now.worth for now in cluster_state)
+    if model.goal.measure is not None:
+        return -free_now  # at best nothing is fragmented
     free_when_emptied = sum(
         model.worth(now.number, gpu, tuple(vgpu for vgpu in content if not model.search_vms[vgpu.vm].movable))
         for now in cluster_state

@@ -23,6 +23,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm, passthru_number, pins_of
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import ReconfigureVm, RelocateVm, VmChange
+from gpuops.plan.moving.vmotion_stun import too_long
 from gpuops.plan.placement.host_filters import (
     Headroom,
     cpu_to_reserve,
@@ -226,7 +227,11 @@ class TargetHosts:
         rules = self._rules(vm)
         # The VM's host is part of the key only with a CPU reservation: the host has that CPU reserved already.
         reserved = (vm.cpu_reservation_mhz, vm.host) if vm.cpu_reservation_mhz else None
-        alike = (vm.profiles, vm.vcpus, vm.memory_mib, reserved, vm.datastores, vm.vapp, vm.unreadable, rules, running)
+        # With a stun estimate too: it is the larger one of both hosts.
+        source = self.inventory.host_of(vm) if running else None
+        estimated = vm.host if source is not None and source.config_target is not None else None
+        limits = (reserved, estimated, running)
+        alike = (vm.profiles, vm.vcpus, vm.memory_mib, limits, vm.datastores, vm.vapp, vm.unreadable, rules)
         if alike not in self._answers:
             headroom = Headroom(vm, self.inventory)
             may_take, rejections = [], []
@@ -256,6 +261,9 @@ class TargetHosts:
             offered = host.offers(profile)
             if offered is None or offered.migrate is not True:
                 yield Rejection(host.name, f"does not report that {profile} can be migrated")
+        source = self.inventory.host_of(vm)
+        if running and source is not None and (stun := too_long(vm, source, host, self.cluster)) is not None:
+            yield stun
 
     def _rules(self, vm: Vm) -> tuple[DrsRule, ...]:
         rules = self.cluster.rules if self.cluster is not None else None

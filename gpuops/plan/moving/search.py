@@ -259,10 +259,10 @@ def _departure_sets(model: ClusterModel, content: GpuContent) -> Iterator[tuple[
     """Yield sets of VMs to move off a GPU: single ones, pairs, and all movable ones. If the goal is whole GPUs, yield
     only the set of all VMs, and only if all are movable."""
     vms = [vm for vm in dict.fromkeys(vgpu.vm for vgpu in content) if model.search_vms[vm].movable]
-    if model.goal.profile is not None:
+    if not model.goal.whole_gpus:
         yield from ((vm,) for vm in vms)
         yield from combinations(vms, 2) if len(vms) <= _PAIRS else ()
-    if vms and (model.goal.profile is not None or len(vms) == len({vgpu.vm for vgpu in content})):
+    if vms and (not model.goal.whole_gpus or len(vms) == len({vgpu.vm for vgpu in content})):
         yield tuple(vms)
 
 
@@ -316,7 +316,8 @@ def search_all_orders(
         layer = [
             sequence
             for sequence in new_sequences
-            if _may_win(model, sequence, best, start.worth + most, limit, gain_steps)
+            # An arrival can make memory less fragmented too, so that departures alone give no bound.
+            if model.goal.measure is not None or _may_win(model, sequence, best, start.worth + most, limit, gain_steps)
         ]
     return ExactResult(best, proven)
 
@@ -375,7 +376,7 @@ def _gain_steps(model: ClusterModel, host: int, gpu: int, content: GpuContent) -
     gains = [0]
     for moves in range(1, len(movable) + 1):
         best_worth = start
-        for departing in _sets_of_departing_vms(movable, moves, whole=model.goal.profile is None):
+        for departing in _sets_of_departing_vms(movable, moves, whole=model.goal.whole_gpus):
             remaining = tuple(vgpu for vgpu in content if vgpu.vm not in departing)
             best_worth = max(best_worth, model.worth(host, gpu, remaining))
         gains.append(best_worth - start)

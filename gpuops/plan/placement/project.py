@@ -249,7 +249,10 @@ def _with_expected_vgpus(
     vm: Vm, seats: Mapping[int, PciAddress], host: Host, inventory: Inventory, catalog: Catalog
 ) -> tuple[PhysicalGpu, ...]:
     """Return the GPUs of the host. If the host reports the vGPUs on them, this VM's are added where they are expected
-    to start."""
+    to start.
+
+    `seats`: the GPU of each device, by the device's ordinal (the N of its VMX name `pciPassthruN`).
+    """
     if all(gpu.vgpus is None for gpu in host.gpus):
         return host.gpus
     # Each vGPU is added after the earlier ones of the VM, since these decide where it starts.

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.devices.profile_name import near, parse
+from gpuops.model.devices.vgpu import near, parse
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState

@@ -288,6 +288,8 @@ def _judge(original: Original, inventory: Inventory, under_its_id: Vm | None, do
         case Role.SHUT_DOWN:
             return _shut_down(original, vm)
         case Role.ML:
+            # Once it was stopped, or a person started it, "taken" no longer proves that the night runs it: then only
+            # one that still runs since the start by its night counts.
             is_ours = original.taken and (not original.stopped or runs_since_its_night(original, vm))
             return _ml(original, vm, is_taken=is_ours or _taken_by_other_machine(original, vm))
         case _:

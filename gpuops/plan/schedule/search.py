@@ -155,16 +155,18 @@ class NightSearch:
         return candidate if candidate.worth >= state.worth else state
 
     def _refill_stretches(self, state: NightState, effort: EffortBudget) -> NightState:
-        """The state with a few stretches filled anew from their own jobs and those that wait."""
+        """The state with a few stretches filled anew from their own jobs and those that wait; the state itself if that
+        would lose worth."""
         chosen_stretches = self._some_places(state)
         if not chosen_stretches:
             return state
         before = [state.hosts[name].stretches[index] for name, index in chosen_stretches]
         jobs_on_stretches = {stretch_job.job for stretch in before for stretch_job in stretch.stretch_jobs}
         pool = self.table.pool(self._waiting(state.hosts) | jobs_on_stretches, multi_gpu=False)
-        share = self._random.choice(_PASSED_OVER_SHARES)
-        if share:
-            pool = [number for number in pool if self._random.uniform() >= share]
+        # The exact filling of the same jobs is always the same: leave out a random part of them.
+        passed_over_share = self._random.choice(_PASSED_OVER_SHARES)
+        if passed_over_share:
+            pool = [number for number in pool if self._random.uniform() >= passed_over_share]
         effort.spend(len(pool) * len(before))
         after = fill_stretches(before, self.table, pool, self._random)
         gain = self._worth(after) - self._worth(before)

@@ -110,5 +110,6 @@ def _not_usable(existing_vm: Vm) -> tuple[Rejection, ...]:
     if managed is not None:
         return (Rejection(name, managed),)
     if existing_vm.template is None:
-        return (Rejection(name, "this login cannot read whether it is a template"),)
+        hint = "give this login read access to the VM"
+        return (Rejection(name, "this login cannot read whether it is a template", hint=hint),)
     return (Rejection(name, "is a template, not a VM"),) if existing_vm.template else ()

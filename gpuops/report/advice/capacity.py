@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Self
 
 from gpuops.advise.capacity import Slots
+from gpuops.advise.fragmentation import Fragmentation
 from gpuops.plan.capacity.capacity_request import Capacity
 from gpuops.plan.capacity.fleet_room import Beside, Fit, FleetPart, Largest, Level
 from gpuops.plan.core.rejection import some_names
@@ -59,12 +60,23 @@ def capacity_text(capacity: Capacity, scope: Scope, policy: str | None) -> Shown
     else:
         for place in _places_in_scope(all_places, scope):
             lines += [Text(), Text(_title(place.now), "bold"), _profiles_table(place), *_largest_lines(place)]
+    if capacity.profile is None:
+        fragmented = (part for part in capacity.fragmentation if part.fragmented_mib or part.unusable_gpus)
+        lines += map(_fragmentation_line, fragmented)
     for part in _with_parts(all_places):
         lines += [Text(f"note: {part.now.name} {note}", "yellow") for note in part.now.notes]
     if capacity.suspended:  # `gpuops place` keeps the GPUs of these VMs
         vms, names = count(len(capacity.suspended), "suspended VM"), some_names(capacity.suspended, _FEW)
         lines.append(Text(f"counted as free: the GPUs of {vms}: {names}", "dim"))
     return lines
+
+
+def _fragmentation_line(part: Fragmentation) -> Text:
+    """Return `fragmented: NVIDIA A40: 23 % of 88 GiB free, for the average VM; 1 of 2 GPUs takes no waiting VM`."""
+    text = f"{part.model}: {part.percent:.0f} % of {size(part.free_mib)} free, for the average VM"
+    if part.unusable_gpus is not None:
+        text += f"; {part.unusable_gpus} of {count(part.gpus, 'GPU')} with free memory can take no waiting VM"
+    return Text("fragmented: ", "dim").append(text)
 
 
 class FitRecord(DocumentRecord, frozen=True):
@@ -190,6 +202,23 @@ class ClusterRoomRecord(RoomRecord, frozen=True):
     hosts: list[HostRoomRecord]
 
 
+class FragmentationRecord(DocumentRecord, frozen=True):
+    """The free memory of GPUs of one model that VMs cannot use."""
+
+    model: str
+    gpus: Annotated[int, "GPUs with free memory that serve vGPUs"]
+    free_mib: int
+    fragmented_mib: Annotated[int, "free memory that a VM cannot use, averaged over the VMs (F of FGD)"]
+    unusable_gpus: Annotated[
+        int | None,
+        "of these GPUs, those without a slot for any VM that is not running; null = no VM of the model waits",
+    ]
+
+    @classmethod
+    def made_of(cls, part: Fragmentation) -> Self:
+        return cls.from_attributes(part, fragmented_mib=round(part.fragmented_mib))
+
+
 @printed("capacity", by="gpuops capacity")
 class CapacityDocument(VersionedSiteDocument, frozen=True):
     """How many more vGPUs and whole GPUs fit."""
@@ -203,6 +232,7 @@ class CapacityDocument(VersionedSiteDocument, frozen=True):
     whole_gpus: list[WholeGpusRecord]
     other_devices: list[OtherDevicesRecord]
     largest: LargestBothRecord
+    fragmentation: Annotated[list[FragmentationRecord], "now, by GPU model"]
     clusters: list[ClusterRoomRecord]
 
 

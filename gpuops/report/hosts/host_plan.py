@@ -80,13 +80,6 @@ class HostRunDocument(SiteDocument, frozen=True):
     @classmethod
     def made_of(cls, report: Report[HostStep]) -> Self:
         plan, before = report.plan, report.before
-        steps = [
-            HostStepRecord.from_attributes(**_step_fields(step, before), changes=changes(step)) for step in plan.steps
-        ]
-        outcomes = [
-            HostOutcomeRecord.from_attributes(outcome, **_step_fields(outcome.step, before))
-            for outcome in report.outcomes
-        ]
         return cls.from_attributes(
             report,
             plan,
@@ -94,9 +87,17 @@ class HostRunDocument(SiteDocument, frozen=True):
             read_at=before.taken_at,
             request=plain(report.request),
             applied=report.applied and report.changed,
-            steps=steps,
-            outcomes=outcomes,
+            steps=[host_step_record(step, before) for step in plan.steps],
+            outcomes=[host_outcome_record(outcome, before) for outcome in report.outcomes],
         )
+
+
+def host_step_record(step: HostStep, before: Inventory) -> HostStepRecord:
+    return HostStepRecord.from_attributes(**_step_fields(step, before), changes=changes(step))
+
+
+def host_outcome_record(outcome: Outcome[HostStep], before: Inventory) -> HostOutcomeRecord:
+    return HostOutcomeRecord.from_attributes(outcome, **_step_fields(outcome.step, before))
 
 
 def host_report_document(report: Report[HostStep], kind: str) -> PrintedDocument:

@@ -20,7 +20,7 @@ from gpuops.advise.capacity import Slots
 from gpuops.advise.managed_vms import manager_of
 from gpuops.model.devices.gpu import GraphicsType, PhysicalGpu, VgpuMode
 from gpuops.model.devices.other_device import OtherDevice
-from gpuops.model.devices.profile_name import parse
+from gpuops.model.devices.vgpu import parse
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import (

@@ -21,7 +21,7 @@ from gpuops.plan.moving.movability import MoveMethod
 from gpuops.plan.moving.moves import ArrivalBasis
 from gpuops.report.document import DocumentRecord, NamedRecord, RangeRecord, Ref, VersionedSiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import PINNED, count, vcenter_heading
+from gpuops.report.text import PINNED, count, size, vcenter_heading
 
 _FEW: Final = 4
 
@@ -44,6 +44,13 @@ class FreeInAllRecord(DocumentRecord, frozen=True):
     before: int
     after: int
     at_most: Annotated[int, "whatever is moved"]
+
+
+class FragmentedRecord(DocumentRecord, frozen=True):
+    """Free memory that the average VM cannot use, as `gpuops capacity` measures it."""
+
+    before_mib: int
+    after_mib: int
 
 
 class MoveRecord(DocumentRecord, frozen=True):
@@ -153,6 +160,7 @@ class DefragDocument(VersionedSiteDocument, frozen=True):
 
     profile: Annotated[str | None, "null = whole GPUs are counted"]
     free: FreeInAllRecord
+    fragmented: Annotated[FragmentedRecord | None, "null = without --budget"]
     proven: Annotated[bool, "no other moves are sure to free more, where hosts choose GPUs as in `assumes`"]
     proven_unpinned: Annotated[bool, "the same of moves in which hosts choose all GPUs"]
     assumes: list[str]
@@ -170,6 +178,7 @@ class DefragDocument(VersionedSiteDocument, frozen=True):
             defrag.inventory,
             read_at=defrag.inventory.taken_at,
             free=FreeInAllRecord(defrag.before, defrag.after, defrag.bound),
+            fragmented=None if defrag.fragmented_mib is None else FragmentedRecord(*defrag.fragmented_mib),
             no_better_plan_up_to_moves=None if defrag.proven else defrag.settled,
             frees_more_at=[GainRecord(moves, free) for moves, free in defrag.steps_of_gain],
             vms_that_stay=defrag.stays,
@@ -183,9 +192,22 @@ def _free_figures(defrag: Defragmentation) -> str:
     now = f"{noun} free: {defrag.before} now"
     if not defrag.gpus:
         return "no GPU to answer for"
+    if defrag.fragmented_mib is not None:
+        return _fragmented_figures(defrag, *defrag.fragmented_mib)
     if not defrag.moves:
         return f"{now}; {_why_no_moves(defrag)}"
     return f"{now}, {defrag.after} after {count(len(defrag.moves), 'move')}; {_how_certain(defrag)}"
+
+
+def _fragmented_figures(defrag: Defragmentation, before_mib: int, after_mib: int) -> str:
+    """Return `free memory that the average VM cannot use: 98 GiB now, 20 GiB after 5 moves; whole GPUs free: 0 now, 2
+    then`."""
+    now = f"free memory that the average VM cannot use: {size(before_mib)} now"
+    if not defrag.moves:
+        return f"{now}; no moves were found that make more of it usable"
+    then = f"{size(after_mib)} after {count(len(defrag.moves), 'move')}"
+    certain = "; no other moves leave less for certain" if defrag.proven else ""
+    return f"{now}, {then}{certain}; whole GPUs free: {defrag.before} now, {defrag.after} then"
 
 
 def _why_no_moves(defrag: Defragmentation) -> str:

@@ -39,7 +39,7 @@ class ClockMode(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Alarm:
-    """One scheduled action; `cancel()` forgets it. `action` is None once it ran or was cancelled."""
+    """One scheduled action; `cancel()` forgets it. `action` becomes None when it has run or was cancelled."""
 
     due: datetime
     action: Callable[[], object] | None

@@ -160,7 +160,7 @@ class Pod:
                 yield pool, vm
 
     def records(self) -> Iterator[MachineRecord]:
-        """Yield the server's records of machines of every vCenter of the pod; `vm` is None where this one has none."""
+        """Yield the server's records of machines of every vCenter of the pod; without a `vm` if this one has none."""
         for pool, vm in self.machines():
             form, identity = self.forms.get(vm.moid, pool.records), self.machine_id(vm)
             yield record_of(form, identity, pool, vm, self.vcenter_id(1))

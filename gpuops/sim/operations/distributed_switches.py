@@ -287,8 +287,8 @@ def _portgroup_facts(portgroup: PortgroupEntity) -> dict[str, Any]:
 def change_members(switch: DistributedSwitchEntity, changes: list[Any]) -> None:
     """Let hosts join the switch or change their uplinks. On a fault no host is changed.
 
-    Raises AlreadyExists for a host that is a member, NotFound for an edit of a host that is none, NotSupported for a
-    removal, DvsOperationBulkFault for uplinks that are missing or in use.
+    Raises AlreadyExists to add a host that is a member already, NotFound to edit one that is no member, NotSupported
+    for a removal, DvsOperationBulkFault for uplinks that are missing or in use.
     """
     members, changed = dict(switch.members()), list[tuple["HostEntity", ProxySwitch]]()
     for change in changes:

@@ -146,7 +146,7 @@ def change_attributes(vm: VmEntity, path: str, attributes: Any) -> None:
 def listed(vm: VmEntity, path: str, first: int, most: int | None, pattern: str | None) -> Any:
     """Return the ListFileInfo of a file, or of a directory's entries from index `first`, at most `most` of them.
 
-    `pattern` is a regular expression that names must contain. Raises InvalidArgument where it is none.
+    `pattern` is a regular expression that names must contain. Raises InvalidArgument if it is not valid.
     """
     with _guest_faults(path):
         place = follow_in_guest(root_of(vm), path)

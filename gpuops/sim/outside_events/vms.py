@@ -138,7 +138,7 @@ def move_to_another_host(vm: VmEntity, rule: Rule) -> None:
 
 
 def restart_by_ha(vm: VmEntity, rule: Rule) -> None:
-    """vSphere HA restarts the VM, without a task, on a host that admits it; if there is none, the VM stays off."""
+    """vSphere HA restarts the VM, without a task, on a host that admits it; if no host does, the VM stays off."""
     if vm.state.power is not Power.ON:
         return
     call = Call(method="FailOver", version=vm.world.api_version)

@@ -86,10 +86,12 @@ def _wrong_models(scenario: ScenarioFile) -> Iterator[str]:
 
 
 def _wrong_ids(scenario: ScenarioFile) -> Iterator[str]:
-    """Yield the ids that do not have the form of their type, belong to several objects, or belong to none."""
+    """Yield a reason for each id that does not have the form of its type or that several objects have, and for each
+    datastore that a host or VM is on and the scenario does not have."""
     hosts = [host for cluster in scenario.clusters for host in cluster.hosts]
     moids = list(moids_read(scenario))
     for kind, moid in moids:
+        # a bundle replaces an id that does not have vCenter's form by a pseudonym: `id-` and hexadecimal digits
         if not re.fullmatch(rf"{_PREFIXES[kind]}[0-9]{{1,10}}|id-[0-9a-f]{{1,12}}", moid):
             yield f"{moid!r:.40} is not the id of one {kind}"
     for moid, number in Counter(moid for _, moid in moids).items():

@@ -13,7 +13,6 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +20,7 @@ from pyVmomi import VmomiSupport, vmodl
 
 from gpuops.errors import StateDamaged, UsageError
 from gpuops.files.file import NOT_PARSED, parse_json, read_bytes
+from gpuops.model.stored_json import decode_stored, json_values
 from gpuops.sim.core.inventory_tree import ancestors
 from gpuops.sim.inventory.entities import ComputeEntity, FolderEntity, HostEntity
 from gpuops.sim.inventory.managed_entity import enter, leave
@@ -41,8 +41,6 @@ from gpuops.sim.state.host_state import HostState
 from gpuops.sim.state.vm_state import VmState
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter
-
     from gpuops.sim.inventory.managed_entity import ManagedEntity
     from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
     from gpuops.sim.objects.host_system import HostSystem
@@ -104,10 +102,10 @@ def restore(world: World, scenario: str, seed: int, saved: dict[str, Any]) -> No
         _restore_host(world.get(moid), values)
     restore_network(world, saved["networks"])
     for moid, values in saved["clusters"].items():
-        world.get(moid).drs = adapter(DrsState).validate_python(values)
+        world.get(moid).drs = decode_stored(DrsState, values)
     for moid, free_mib in saved["datastores"].items():
         world.get(moid).free_mib = free_mib
-    world.direct_path = adapter(DirectPathState).validate_python(saved["direct_path"])
+    world.direct_path = decode_stored(DirectPathState, saved["direct_path"])
     world.tags.load(saved["tags"])
     world.ledger.load(saved["ledger"])
     world.tasks.load(saved.get("tasks", ()), world.sessions)  # states of older releases have no tasks
@@ -120,7 +118,7 @@ def _restore_inventory(world: World, saved: dict[str, Any]) -> None:
     for moid in saved["removed"]["vms"]:
         leave(world.get(moid))
     for moid, values in saved["vms"].items():
-        _restore_vm(world, moid, adapter(VmState).validate_python(values))
+        _restore_vm(world, moid, decode_stored(VmState, values))
     for moid, place in saved["places"].items():
         restore_place(world.get(moid), place)
     for moid in saved["removed"]["others"]:
@@ -134,7 +132,7 @@ def _changed_values(now: Any, before: Any) -> dict[str, Any]:
 
 def _vms(world: World) -> Iterator[tuple[str, Any]]:
     for vm in world.by_type("VirtualMachine"):
-        yield vm.moid, dump(vm.state)
+        yield vm.moid, json_values(vm.state)
 
 
 def _hosts(world: World) -> Iterator[tuple[str, Any]]:
@@ -164,7 +162,7 @@ def _set_fields(state: Any, names: tuple[str, ...], values: dict[str, Any]) -> N
 
 def _clusters(world: World) -> Iterator[tuple[str, Any]]:
     for cluster in world.by_type("ClusterComputeResource"):
-        yield cluster.moid, dump(cluster.drs)
+        yield cluster.moid, json_values(cluster.drs)
 
 
 def _space(world: World) -> Iterator[tuple[str, Any]]:
@@ -244,19 +242,6 @@ TYPE: Final = "_typeName"
 REFERENCE: Final = "_reference"
 
 
-@cache
-def adapter(kind: Any) -> TypeAdapter[Any]:
-    """Reads and writes a state of the simulated vCenter. pydantic is imported only for it."""
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(kind)
-
-
-def dump(state: Any) -> Any:
-    kind: Any = type(state)
-    return adapter(kind).dump_python(state, mode="json")
-
-
 def to_json(value: Any) -> Any:
     """Return a vmomi value as JSON values; a data object is its type name with the fields that are set."""
     match value:
@@ -312,7 +297,7 @@ def restore_network(world: World, saved: dict[str, Any]) -> None:
         _restore_switch(world, switch)
     for moid, values in saved["hosts"].items():
         state = world.get(moid).state
-        state.network = adapter(HostNetwork).validate_python(values["network"])
+        state.network = decode_stored(HostNetwork, values["network"])
         state.networks = tuple(values["networks"])
 
 
@@ -365,7 +350,7 @@ def _enter(entity: DistributedSwitchEntity | PortgroupEntity, saved: dict[str, A
 
 def _host_networks(world: World) -> dict[str, dict[str, Any]]:
     return {
-        host.moid: {"network": dump(host.state.network), "networks": list(host.state.networks)}
+        host.moid: {"network": json_values(host.state.network), "networks": list(host.state.networks)}
         for host in world.by_type("HostSystem")
     }
 
@@ -400,7 +385,7 @@ def _entity_to_json(entity: Any) -> dict[str, Any]:
         case FolderEntity():
             return {**described, "kind": entity.kind}
         case HostEntity():
-            return {**described, "state": {**dump(entity.state), "vms": {}}}
+            return {**described, "state": {**json_values(entity.state), "vms": {}}}
         case ComputeEntity():
             return {**described, "pool": entity.pool.moid}
         case _ if entity.wsdl_name == "Datacenter":
@@ -420,7 +405,7 @@ def restore_made(world: World, saved: dict[str, Any]) -> None:
         case "Datacenter":
             world.get(parent).add(new_datacenter(world, name, parent, [moid, *saved["folders"]]))
         case "HostSystem":
-            enter_host(world, moid, adapter(HostState).validate_python(saved["state"]))
+            enter_host(world, moid, decode_stored(HostState, saved["state"]))
         case "ResourcePool":
             new_pool(world, moid, name, world.get(parent))
         case kind:

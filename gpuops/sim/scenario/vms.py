@@ -196,7 +196,10 @@ def _devices(
             continue
         offer = next((offer for offer in offered_groups(host.state) if offer.name == device.group), None)
         if offer is None:
-            raise PolicyError(f"host {host.name} offers no device group {device.group!r}")
+            raise PolicyError(
+                f"host {host.name} offers no device group {device.group!r}",
+                hint="name a group of its GPUs with NVLink, such as Nvidia:2@grid_a100d-80c%NVLink",
+            )
         groups.append((len(groups) + 1, device.group))
         backings += [(VgpuBacking(name), (len(groups), number)) for number, name in enumerate(offer.profiles)]
     return (tuple(_number_devices(backings)), tuple(groups))

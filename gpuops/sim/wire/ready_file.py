@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReadyFile:
-    """What a client needs; `ca_file` is None over plain HTTP."""
+    """What a client needs; over plain HTTP `ca_file` stays None."""
 
     url: str
     username: str

@@ -52,7 +52,7 @@ class SoapRequest:
         return encoder
 
     def arguments(self, info: Any) -> dict[str, Any]:
-        """Return the parameters as pyVmomi values by name; an omitted one is None, an omitted list is empty.
+        """Return the parameters as pyVmomi values by name; None for an omitted one, an empty list for an omitted list.
 
         Raises vmodl.fault.InvalidRequest for unknown or unreadable parameters, InvalidArgument for a missing one.
         """

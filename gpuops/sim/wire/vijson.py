@@ -89,7 +89,7 @@ class JsonRequest:
         return json_encoder
 
     def arguments(self, info: Any) -> dict[str, Any]:
-        """The parameters as pyVmomi values by name; omitted ones are None, omitted lists empty.
+        """The parameters as pyVmomi values by name; None for an omitted one, an empty list for an omitted list.
 
         Raises vmodl.fault.InvalidRequest for what cannot be read, InvalidArgument for a missing required one.
         """

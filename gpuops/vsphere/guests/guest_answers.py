@@ -26,7 +26,7 @@ from gpuops.vsphere.guests.guest_programs import NO_LOGIN, POLL_S
 if TYPE_CHECKING:
     from gpuops.model.vcenter.task import TaskRef
     from gpuops.model.vcenter.vm import Vm
-    from gpuops.vsphere.active_session import ActiveSession
+    from gpuops.vsphere.connection import Connection
 
 AT_ONCE: Final = 32
 LIMIT_S: Final = 120.0
@@ -49,7 +49,7 @@ class _RunningCheck:
 class ToolsAnswers:
     """Checks guests through VMware Tools. A login that one guest refuses is tried in no other."""
 
-    def __init__(self, session: ActiveSession, say: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(self, session: Connection, say: Callable[[str], None] = lambda line: None) -> None:
         """`say` gets a line for each file that stays in a guest. Raises Refused if there is no login for guests."""
         if session.target.guest is None:
             raise Refused(NO_LOGIN, hint=NO_LOGIN_HINT)

@@ -22,7 +22,7 @@ from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
 from gpuops.vsphere.guests.guest_file import read_guest_file
 
 if TYPE_CHECKING:
-    from gpuops.vsphere.active_session import ActiveSession
+    from gpuops.vsphere.connection import Connection
 
 POLLS_S: Final[tuple[float, ...]] = (0.1, 0.2, 0.4, 0.8, 1.0)
 """Pauses between reads; the last one repeats. The first ones are short, because most scripts end at once."""
@@ -33,7 +33,7 @@ _END: Final = re.compile(r"(\d{1,3}) (\d{1,20}) (\d{1,20})\s*")
 
 
 def start_command(
-    session: ActiveSession, vm: str, name: str, command: str, op_id: str, prefix: str = _PREFIX, refusals: int = 1
+    session: Connection, vm: str, name: str, command: str, op_id: str, prefix: str = _PREFIX, refusals: int = 1
 ) -> RunningCommand:
     """Start a command in a new temporary directory of the guest, whose name begins with `prefix`.
 
@@ -55,7 +55,7 @@ def start_command(
 
 
 def wait_for_commands(
-    session: ActiveSession, commands: Sequence[RunningCommand], timeout_s: float
+    session: Connection, commands: Sequence[RunningCommand], timeout_s: float
 ) -> Iterator[CommandEnd]:
     """Yield how each command ended. One that still runs after `timeout_s` seconds is terminated, with an error.
 
@@ -75,7 +75,7 @@ def wait_for_commands(
         yield CommandEnd(command.name, error=f"it still ran after {timeout_s:.0f} s, and was terminated")
 
 
-def command_end(session: ActiveSession, command: RunningCommand) -> CommandEnd | None:
+def command_end(session: Connection, command: RunningCommand) -> CommandEnd | None:
     """Return how the command ended and remove its directory; None = it still runs. Raises NotConnected."""
     name = command.name
     try:
@@ -100,7 +100,7 @@ def command_end(session: ActiveSession, command: RunningCommand) -> CommandEnd |
     return CommandEnd(name, took_s, code, printed.decode("utf-8", "replace"), failure)
 
 
-def end_command(session: ActiveSession, command: RunningCommand) -> None:
+def end_command(session: Connection, command: RunningCommand) -> None:
     """Terminate the process of the command. Processes that it started continue."""
     call, op_id = session.guests.processes.TerminateProcessInGuest, f"{_PREFIX}end-{command.pid}"
     # its VM is removed next, or all of its processes are ended by another command
@@ -108,7 +108,7 @@ def end_command(session: ActiveSession, command: RunningCommand) -> None:
         session.guests.change(call, command.vm, command.name, command.pid, op_id=op_id)
 
 
-def _remove(session: ActiveSession, command: RunningCommand) -> None:
+def _remove(session: Connection, command: RunningCommand) -> None:
     call, op_id = session.guests.files.DeleteDirectoryInGuest, f"{_PREFIX}clear-{command.pid}"
     # its VM is removed next, and its disk with it
     with suppress(GpuopsError):

@@ -1,4 +1,5 @@
-"""Reads a file of a guest through VMware Tools: InitiateFileTransferFromGuest returns a URL for one request.
+"""Reads and writes a file of a guest through VMware Tools: InitiateFileTransferFromGuest and
+InitiateFileTransferToGuest return a URL for one request, GET or PUT.
 
 The URL leads to the ESXi host, whose certificate must be the one that vCenter has for the host (vSphere API reference,
 GuestFileManager). `*` in place of a host name means this vCenter (from memory, govmomi does so).
@@ -7,6 +8,7 @@ GuestFileManager). `*` in place of a host name means this vCenter (from memory, 
 from __future__ import annotations
 
 import hashlib
+import secrets
 import ssl
 from contextlib import closing
 from dataclasses import replace
@@ -17,10 +19,10 @@ from gpuops import clock
 from gpuops.errors import GpuopsError, Refused
 from gpuops.model.vcenter.target import Secret, Target
 from gpuops.vsphere.transport import network
-from gpuops.vsphere.transport.exchange import exchange
+from gpuops.vsphere.transport.exchange import HttpReply, exchange
 
 if TYPE_CHECKING:
-    from gpuops.vsphere.active_session import ActiveSession
+    from gpuops.vsphere.connection import Connection
 
 MOST_BYTES: Final = 1 << 20
 """A longer file is not read at all."""
@@ -31,7 +33,7 @@ class HostUnreached(Refused):
     """The VM's host, from which the file must be fetched, does not answer; it will not for its other VMs either."""
 
 
-def read_guest_file(session: ActiveSession, vm: str, name: str, path: str) -> bytes:
+def read_guest_file(session: Connection, vm: str, name: str, path: str) -> bytes:
     """Return the content of a file in the guest. `vm` is the managed object id, `name` the name in errors.
 
     Raises Refused for a file that is too long or cannot be fetched; the error of vCenter's fault; NotConnected if
@@ -43,24 +45,43 @@ def read_guest_file(session: ActiveSession, vm: str, name: str, path: str) -> by
         url, size = str(transfer.url), int(transfer.size)
     if size > MOST_BYTES:
         raise Refused(f"the file is larger than {MOST_BYTES >> 20} MiB, so it was not read")
+    return _transfer(session, target, url, "GET").body
+
+
+def put_guest_file(session: Connection, vm: str, name: str, path: str, content: Secret) -> None:
+    """Write a file of the guest, which its user may read and write, and others may read. Its directory must exist.
+
+    Raises as `read_guest_file`. The content is sent to the ESXi host and is in no log of vCenter.
+    """
+    from pyVmomi import vim
+
+    attributes = vim.vm.guest.FileManager.PosixFileAttributes(permissions=0o644)
+    body, op_id = content.reveal().encode(), f"gpuops-put-{secrets.token_hex(8)}"
+    upload = session.guests.files.InitiateFileTransferToGuest
+    url = session.guests.change(upload, vm, name, path, attributes, len(body), True, op_id=op_id)
+    _transfer(session, session.vm(vm), str(url), "PUT", body)
+
+
+def _transfer(session: Connection, vm: Any, url: str, verb: str, body: bytes | None = None) -> HttpReply:
+    """Return the reply to the one request for which the URL is. Raises Refused for a failed one."""
     try:
-        transfer_target, path_of_url = _locate(session, url, target)
+        transfer_target, path_of_url = _locate(session, url, vm)
         host_connection = network.open_connection(transfer_target, network.tls_context(transfer_target))
     except ValueError as error:
         raise Refused(f"vCenter returned no usable URL for it ({error})") from error
     try:
         with closing(host_connection):
             until = clock.passed_s() + TRANSFER_S
-            reply = exchange(host_connection, "GET", path_of_url, until=until, largest=MOST_BYTES)
+            reply = exchange(host_connection, verb, path_of_url, until=until, body=body, largest=MOST_BYTES)
     except (*network.LOST_ERRORS, network.UnreadableReply) as error:
         connection_lost = network.connection_error(transfer_target, error)
         raise HostUnreached(connection_lost.message, hint="let this machine reach the ESXi hosts' port 443") from error
     if reply.status != 200:
         raise Refused(f"{transfer_target.address} answers {reply.status} to the request for the file")
-    return reply.body
+    return reply
 
 
-def guest_file_if_there(session: ActiveSession, vm: str, name: str, path: str) -> bytes | None:
+def guest_file_if_there(session: Connection, vm: str, name: str, path: str) -> bytes | None:
     """Return the content of a file in the guest; None if it does not exist (vSphere API reference, FileNotFound)."""
     from pyVmomi import vim
 
@@ -72,7 +93,7 @@ def guest_file_if_there(session: ActiveSession, vm: str, name: str, path: str) -
         raise
 
 
-def _locate(session: ActiveSession, url: str, vm: Any) -> tuple[Target, str]:
+def _locate(session: Connection, url: str, vm: Any) -> tuple[Target, str]:
     """Return the server of the URL, with the certificate it must present, and the path with the query.
 
     Raises ValueError for a URL that cannot be used.
@@ -94,7 +115,7 @@ def _locate(session: ActiveSession, url: str, vm: Any) -> tuple[Target, str]:
     return replace(host_target, verify=False, pin=pin), path
 
 
-def _pin(session: ActiveSession, vm: Any) -> str:
+def _pin(session: Connection, vm: Any) -> str:
     """Return the SHA-256 of the certificate that vCenter has for the VM's host. Raises Refused."""
     host = session.read(lambda: vm.runtime.host)
     read = session.read_properties([host], ["config.certificate"])

@@ -16,12 +16,11 @@ from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, Refused, St
 from gpuops.model.guests.guest_command import CHECKPOINT_REFUSALS
 from gpuops.model.vcenter.task import TaskEnd, TaskRef
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.vsphere.guests.guest_login import NO_LOGIN_HINT
 from gpuops.vsphere.waiting.states import POWER
 
 if TYPE_CHECKING:
     from gpuops.plan.core.steps import RunInGuest
-    from gpuops.vsphere.active_session import ActiveSession
+    from gpuops.vsphere.connection import Connection
 
 POLL_S: Final = 5.0
 _REF: Final = re.compile(r"guest-(process|ssh):([^:]+):([0-9]+)")
@@ -29,14 +28,14 @@ NO_LOGIN: Final = "there is no login for guests (GPUOPS_GUEST_USERNAME)"
 NO_SHELL: Final = "this command has no SSH connection to guests"
 
 
-def no_way_in(session: ActiveSession, hook: RunInGuest) -> str | None:
+def no_way_in(session: Connection, hook: RunInGuest) -> str | None:
     """Return why that program cannot be run, as far as can be known without trying; None = it can."""
     if hook.ssh is None:
         return None if session.target.guest is not None else NO_LOGIN
     return NO_SHELL if session.guest_shell is None else session.guest_shell.no_way_in(hook)
 
 
-def start_program(session: ActiveSession, step: RunInGuest, name: str, op_id: str) -> TaskRef:
+def start_program(session: Connection, step: RunInGuest, name: str, op_id: str) -> TaskRef:
     """Start the program and return a reference to it for `wait`; vCenter has no task for it.
 
     `name` is the VM's name in errors. Raises Refused without a login for guests, OutcomeUnknown if the reply was lost,
@@ -44,7 +43,7 @@ def start_program(session: ActiveSession, step: RunInGuest, name: str, op_id: st
     """
     if step.ssh is not None:
         if session.guest_shell is None:
-            raise Refused(f"{name}: {NO_SHELL}", hint=NO_LOGIN_HINT)
+            raise Refused(f"{name}: {NO_SHELL}")
         return session.guest_shell.start(step)
     from pyVmomi import vim
 
@@ -56,7 +55,7 @@ def start_program(session: ActiveSession, step: RunInGuest, name: str, op_id: st
     return TaskRef(f"guest-process:{step.vm}:{int(pid)}")
 
 
-def wait(session: ActiveSession, running: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
+def wait(session: Connection, running: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
     """Yield the end of each of these programs and tasks within the time.
 
     The time is the duration of the waits in vCenter or the time that passed here, whichever is longer.
@@ -81,14 +80,12 @@ def wait(session: ActiveSession, running: Sequence[TaskRef], timeout_s: float) -
         left_s -= max(slice_s if silent else 0.0, clock.passed_s() - asked_at)
 
 
-def withdraw(session: ActiveSession, running: Sequence[TaskRef]) -> None:
+def withdraw(session: Connection, running: Sequence[TaskRef]) -> None:
     """Cancel the tasks that were queued at their last wait. Programs in guests are never queued."""
     session.tasks.withdraw([task for task in running if _REF.fullmatch(task.ref) is None])
 
 
-def _let_pass(
-    session: ActiveSession, tasks: Sequence[TaskRef], vms: Iterable[str], slice_s: float
-) -> Iterator[TaskEnd]:
+def _let_pass(session: Connection, tasks: Sequence[TaskRef], vms: Iterable[str], slice_s: float) -> Iterator[TaskEnd]:
     """Wait for this time, or until a task ends or a VM powers off; without either, until a program over SSH ends."""
     if tasks:
         yield from session.tasks.wait(tuple(tasks), slice_s)
@@ -98,7 +95,7 @@ def _let_pass(
         session.states.wait(POWER, dict.fromkeys(vms, PowerState.OFF.value), slice_s)
 
 
-def _end(session: ActiveSession, task: TaskRef, kind: str, vm: str, number: str) -> TaskEnd | None:
+def _end(session: Connection, task: TaskRef, kind: str, vm: str, number: str) -> TaskEnd | None:
     """Return how the program ended; None = it still runs."""
     if kind == "ssh":
         shell = session.guest_shell

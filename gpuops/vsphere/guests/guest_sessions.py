@@ -22,7 +22,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 
 if TYPE_CHECKING:
-    from gpuops.vsphere.active_session import ActiveSession
+    from gpuops.vsphere.connection import Connection
 
 WINDOWS_SHELL: Final = "explorer.exe"
 LINUX_MANAGER: Final = "systemd"
@@ -48,7 +48,7 @@ class GuestSessions:
     After a refused login no guest is asked any more: further refusals could lock the account.
     """
 
-    def __init__(self, session: ActiveSession, say: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(self, session: Connection, say: Callable[[str], None] = lambda line: None) -> None:
         """`say` gets a line for each different reason why guests do not answer."""
         self._session = session
         self._say = say

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gpuops.model.devices.device_mode import Impacts
     from gpuops.model.vcenter.host_settings import GraphicsSettings
     from gpuops.model.vcenter.inventory import Inventory
-    from gpuops.vsphere.active_session import ActiveSession
+    from gpuops.vsphere.connection import Connection
 
 DESCRIPTIONS: Final[Mapping[type, str]] = {
     EnterMaintenance: "HostSystem.enterMaintenanceMode",
@@ -51,7 +51,7 @@ SoapSetting = ConfigureModule | ConfigureGraphics | ConfigurePassthrough | Confi
 class HostConnection:
     """Implements `Hosts` over one session."""
 
-    def __init__(self, session: ActiveSession) -> None:
+    def __init__(self, session: Connection) -> None:
         self._session = session
 
     def with_settings(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:

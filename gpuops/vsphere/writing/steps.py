@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.model.vcenter.vm import Vm
-    from gpuops.vsphere.active_session import ActiveSession
+    from gpuops.vsphere.connection import Connection
     from gpuops.vsphere.session import Session
 
 FIRST_NEW_KEY: Final = -101
@@ -190,7 +190,7 @@ def override_spec(step: SetVmDrs, *, exists: bool) -> Any:
     return vim.cluster.ConfigSpecEx(drsVmConfigSpec=[change])
 
 
-def submit(session: ActiveSession, step: VcenterStep, inventory: Inventory, op_id: str) -> TaskRef | None:
+def submit(session: Connection, step: VcenterStep, inventory: Inventory, op_id: str) -> TaskRef | None:
     """Send the step and return its task; None if the call has no task: it has ended (ShutDownGuest is only requested).
 
     `op_id` is in the header of the request and in vCenter's logs. Raises OutcomeUnknown if the reply was lost, Refused

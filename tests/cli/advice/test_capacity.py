@@ -76,21 +76,6 @@ def test_a_saved_snapshot_answers_alike(gpuops: Gpuops, saved_lab: Path, golden:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--host", "esx-99"), "no host 'esx-99'"),
-        (("--cluster", "lab-clutser"), "no cluster 'lab-clutser' in this vCenter; did you mean lab-cluster?"),
-        (("--policy", "nowhere.yaml"), "nowhere.yaml cannot be read"),
-    ],
-)
-def test_a_wrong_name_is_one_line(lab: Lab, words: tuple[str, ...], message: str) -> None:
-    result = lab.run("capacity", *words)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith(f"error: {message}")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
     "words",
     [
         ("capacity",),

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from typer.testing import Result
 
 from tests.cli.conftest import Lab
@@ -74,23 +73,3 @@ def test_a_changed_fleet_that_is_saved_keeps_its_layout(lab: Lab, gpuops: Gpuops
     assert lab.run(*what_if).exit_code == 0
     result = gpuops("place", "--profile", "a100d-4-40c", *ONE_VM, "--inventory", saved)
     assert (result.exit_code, "its layout has no 4g.40gb" in result.stdout) == (3, True)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("what-if", "--mig-layout", "balanced"), "--mig-layout 'balanced' is not FILE:NAME"),
-        (("what-if", "--mig-layout", f"{TEMPLATE}:balance"), "has no layout 'balance'; did you mean balanced?"),
-        (
-            ("what-if", "--mig-layout", BALANCED, "--vgpu-mode", "mig"),
-            "--mig-layout exclude each other",
-        ),
-        (("what-if", "--model", "a40"), "--model needs --vgpu-mode or --mig-layout"),
-        (("what-if", "--mig-layout", BALANCED, "--model", "a40"), "the layout has no part for this NVIDIA A40"),
-        (("place", "--profile", "a40-8q", *ONE_VM, "--mig-layout", "/nowhere.yaml:a"), "/nowhere.yaml"),
-    ],
-)
-def test_mistakes_are_one_line(lab: Lab, words: tuple[str, ...], said: str) -> None:
-    result = lab.run(*words)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert said in result.stderr

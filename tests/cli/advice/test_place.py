@@ -92,38 +92,6 @@ def test_a_saved_inventory_gives_the_same_answer(lab: Lab, gpuops: Callable[...,
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("arguments", "said", "move"),
-    [
-        ([], "place needs --vcpu and --memory, or --file", "gpuops place --help"),
-        (["--vcpu", "4", "--memory", "4GiB"], "either profile (vGPUs) or gpus", "--help"),
-        (["--vcpu", "4", "--memory", "4GiB", "--profile", "a", "--gpus", "1"], "either profile", "--help"),
-        (["--profile", "a", "--profile", "b", "--count", "2"], "--count and several --profile exclude", "repeat"),
-        (
-            ["--profile", "a", "--vcpu", "4", "--memory", "4GiB", "--until", "5:00"],
-            "until: '5:00' is not a point in time",
-            "--help",
-        ),
-        (["--vcpu", "4", "--memory", "4", "--gpus", "1"], "memory: '4' is not a size of memory", "--help"),
-        (["--vcpu", "0", "--memory", "4GiB", "--gpus", "1"], "--vcpu", "--help"),
-        (["--file", str(TEMPLATE), "--numa", "none"], "--file and --numa exclude each other", "into the file"),
-        ([*ONE[1:], "--keep-free", "a100-3-20c"], "--keep-free 'a100-3-20c' is not PROFILE=N", "a100-3-20c=4"),
-        ([*ONE[1:], "--keep-free", "a100-3-20c=1.5"], "'1.5' is not a whole number", "a100-3-20c=4"),
-        ([*ONE[1:], "--keep-free", "a100-3-20c=-1"], "'-1' is not a whole number", "a100-3-20c=4"),
-        ([*ONE[1:], "--keep-free", "nonsense-4q=1"], "no host offers a vGPU profile 'nonsense-4q'", "inventory"),
-        (
-            [*ONE[1:], "--keep-free", "a100-3-20c=1", "--keep-free", "grid_a100-3-20c=2"],
-            "--keep-free names grid_a100-3-20c twice",
-            "name each profile once",
-        ),
-        (["--file", "none.yaml"], "none.yaml cannot be read", "check the path"),
-    ],
-)
-def test_bad_input_is_one_line(lab: Lab, arguments: list[str], said: str, move: str) -> None:
-    one_line(lab.run("place", *arguments), 2, said, move)
-
-
-@pytest.mark.long
 def test_what_is_to_stay_free_is_told(lab: Lab) -> None:
     kept = json.loads(lab.run(*ONE, "--keep-free", "a100-3-20c=3", "-o", "json").stdout)
     places = [{"where": "lab-cluster", "free_before": 4, "free_after": 3}]

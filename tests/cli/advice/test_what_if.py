@@ -99,31 +99,3 @@ def test_the_changed_fleet_is_saved_for_other_commands(lab: Lab, gpuops: Gpuops,
     again = gpuops("what-if", "--inventory", str(then), "--lose-host", "new-1-1", "--arrivals", "1", "-o", "json")
     sides = json.loads(again.stdout)
     assert (sides["now"]["gpus"], sides["then"]["gpus"]) == (17, 9)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ((), "nothing is changed"),
-        (("--add-hosts", "2xL40Z:8"), "no GPU model 'L40Z' in the catalogue; did you mean l40"),
-        (("--add-hosts", "2xP40:8:mixedSize"), "Tesla P40 has no mixed-size mode"),
-        (("--vgpu-mode", "mig", "--model", "a40"), "esx-01.lab 0000:d8:00.0: NVIDIA A40 has no MIG mode"),
-        (("--lose-host", "esx-99"), "no host 'esx-99' in this vCenter"),
-        (("--lose-gpu", "esx-01/0000:00:00.0"), "esx-01.lab has no GPU 0000:00:00.0"),
-        (
-            ("--vgpu-mode", "mig", "--host", "esx-01*", "--model", "a100"),
-            "nothing would change: 2 GPUs in mig mode",
-        ),
-        (("--host", "esx-01*"), "--host needs --vgpu-mode"),
-        (("--lose-host", "esx-01", "--at", "22:00"), "--at needs --policy"),
-        (("--lose-host", "esx-01", "--requests", REQUESTS, "--arrivals", "3"), "--requests and --arrivals exclude"),
-        (("--add-vms", "5xoffice"), "'office' is neither a pool nor a profile"),
-        (("--changes", "nowhere.yaml"), "nowhere.yaml cannot be read"),
-    ],
-)
-def test_a_mistake_is_one_line(lab: Lab, words: tuple[str, ...], said: str) -> None:
-    result = lab.run("what-if", *words)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith(f"error: {said}")
-    assert lab.effects == []

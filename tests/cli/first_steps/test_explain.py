@@ -75,26 +75,6 @@ def test_a_key_may_be_written_as_people_write_it(key: str, path: str, gpuops: Gp
     assert gpuops("explain", key).stdout.splitlines()[0] == path
 
 
-@pytest.mark.parametrize(
-    ("key", "message"),
-    [
-        ("policy.pols", "policy has no key 'pols'; did you mean policy.pools?"),
-        ("policy.pools.idle.for", "did you mean policy.pools.idle.for_s"),
-        ("config.targets.prod.hots", "did you mean config.targets.prod.host"),
-        ("polcy", "there is no file 'polcy'; did you mean policy"),
-        ("policy.name.x", "policy.name has no keys below it"),
-        ("policy..", "policy has no key ''"),
-        ("", "there is no file ''"),
-        ("../policy", "there is no file ''"),
-        ("s", "there is no file 's'"),
-    ],
-)
-def test_an_unknown_key_is_answered_with_the_closest(key: str, message: str, gpuops: Gpuops) -> None:
-    shown = gpuops("explain", key)
-    assert (shown.exit_code, shown.stdout) == (2, "")
-    assert message in shown.stderr
-
-
 def test_the_text_below_a_field_is_its_description_in_the_schema() -> None:
     target: Any = input_schema("config")["$defs"]["NamedTarget"]["properties"]
     assert target["thumbprint"]["description"].startswith("SHA-256 of its certificate")

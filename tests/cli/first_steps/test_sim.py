@@ -53,25 +53,6 @@ def test_a_ready_file_takes_the_place_of_nothing_but_a_file(tmp_path: Path) -> N
     assert pipe.is_fifo()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["serve", "--scenario", "nowhere"], "nowhere"),
-        (["serve", "--port", "70000"], "--port"),
-        (["serve", "--clock", "sundial"], "sundial"),
-        (["serve", "--ready-file", "/nonexistent/ready.json"], "cannot be written"),
-        (["ledger"], "--ready-file"),
-        (["ledger", "--ready-file", "/nonexistent.json"], "no simulated vCenter has written"),
-    ],
-)
-def test_what_is_wrong_is_said(arguments: list[str], said: str) -> None:
-    result = CliRunner().invoke(app, ["sim", *arguments])
-    assert result.exit_code == 2
-    assert result.stderr.startswith("error: ")
-    assert said in result.stderr.splitlines()[0]
-    assert result.stdout == ""
-
-
 def client_blocks(server: SimServer) -> dict[str, str]:
     """What `sim serve` prints for each client."""
     lines = client_lines(server.url, server.username, server.password, server.ca_file)

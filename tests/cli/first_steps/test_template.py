@@ -61,21 +61,6 @@ def test_a_changed_file_is_kept_and_then_none_is_written(gpuops: Gpuops, elsewhe
     assert policy.read_bytes() == FILES["policy.yaml"].read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("words", "said", "next_move"),
-    [
-        (("show", "polcy.yaml"), "there is no template 'polcy.yaml'", "gpuops template show policy.yaml"),
-        (("write", "../pyproject.toml"), "there is no template '../pyproject.toml'", "gpuops template list"),
-        (("write", "policy.yaml", "--into", "/proc/here"), "/proc/here/policy.yaml cannot be written", "--into DIR"),
-    ],
-)
-def test_wrong_input_is_named(gpuops: Gpuops, words: tuple[str, ...], said: str, next_move: str) -> None:
-    refused = gpuops("template", *words)
-    assert refused.exit_code == 2
-    assert said in refused.stderr
-    assert next_move in refused.stderr
-
-
 def test_a_missing_file_of_the_examples_says_how_to_have_it(gpuops: Gpuops, saved_lab: Path) -> None:
     example = ("place", "--file", "templates/requests.yaml", "--inventory", str(saved_lab))
     assert "next: gpuops template write requests.yaml" in gpuops(*example).stderr

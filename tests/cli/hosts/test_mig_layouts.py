@@ -170,9 +170,3 @@ def test_a_file_that_cannot_be_read_is_one_line(gpuops: Gpuops, tmp_path: Path, 
     assert (result.exit_code, result.stdout) == (2, "")
     assert said in result.stderr
     assert len(result.stderr.splitlines()) <= 2
-
-
-def test_an_unknown_model_names_near_ones(gpuops: Gpuops) -> None:
-    result = gpuops("host", "mig", "check", "--file", str(TEMPLATE), "--model", "a101")
-    assert result.exit_code == 2
-    assert "did you mean" in result.stderr

@@ -93,22 +93,6 @@ def test_modes_of_vsphere_9_1(tmp_path: Path, clean: Path, golden: Golden) -> No
         golden("mode-91.json", json.dumps(document["hosts"][0]["devices"], indent=2) + "\n")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("host mode set --host *", "host mode set needs something to set"),
-        ("host mode set --type direct --host *", "direct"),
-        ("host passthrough on --gpu 3b --host *", "'3b' is not a PCI address"),
-        ("host passthrough on --host *", "--gpu"),
-    ],
-)
-def test_bad_input_is_one_line(lab: Lab, words: str, message: str) -> None:
-    result = lab.run(*words.split())
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert message in result.stderr.splitlines()[0]
-
-
 @pytest.mark.parametrize(
     ("noun", "verb", "request_type", "without"),
     [

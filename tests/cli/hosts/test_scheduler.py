@@ -66,21 +66,6 @@ def test_json(lab: Lab, golden: Golden) -> None:
     golden("scheduler.json", json.dumps(told, indent=2) + "\n")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (("--scheduler", "fair", "--host", "*"), 2, "fair"),
-        (("--scheduler", "equal-share"), 2, "needs --host or --cluster"),
-    ],
-)
-def test_bad_input_is_one_line(lab: Lab, words: tuple[str, ...], code: int, message: str) -> None:
-    result = lab.run("host", "scheduler", "set", *words)
-    assert (result.exit_code, result.stdout) == (code, "")
-    assert message in result.stderr.splitlines()[0]
-    assert lab.effects == []
-
-
 def test_fields_of_the_request_are_options_of_the_command() -> None:
     group: Any = typer.main.get_command(app)
     shared = {field.name for group in (CommonOptions, RebootOptions) for field in fields(group)} | {"dry_run"}

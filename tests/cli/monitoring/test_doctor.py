@@ -55,13 +55,6 @@ def test_strict_is_an_exit_code(lab: Lab, words: tuple[str, ...], code: int) -> 
 
 
 @pytest.mark.long
-def test_a_wrong_name_is_one_line(lab: Lab) -> None:
-    result = lab.run("doctor", "--cluster", "nowhere")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("error: no cluster 'nowhere'")
-
-
-@pytest.mark.long
 def test_an_old_parser_is_a_note(lab: Lab, mocker: MockerFixture) -> None:
     mocker.patch.object(pyexpat, "version_info", (2, 5, 0))
     result = lab.run("doctor")
@@ -80,9 +73,3 @@ def test_a_login_is_compared_with_its_roles(lab: Lab) -> None:
     assert (result.exit_code, lab.effects) == (3, [])
     assert "gpuops night desktops: this login has this role on no VM" in result.stdout
     assert "also has" not in result.stdout
-
-
-def test_a_role_file_that_is_none_is_one_line(lab: Lab) -> None:
-    result = lab.run("doctor", "--roles", "/nowhere.yaml")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("error: /nowhere.yaml cannot be read")

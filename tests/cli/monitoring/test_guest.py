@@ -88,27 +88,6 @@ def test_a_pool_of_a_policy(gpuops: Gpuops, tmp_path: Path) -> None:
     assert result.stderr.startswith("error: there is no pool 'none'")
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ((), "exactly one of --vm and --pool is needed"),
-        (("--vm", "a", "--pool", "b"), "exactly one of --vm and --pool is needed"),
-        (("--pool", "b"), "--pool needs the policy that defines the pool"),
-        (("--vm", "a", "--policy", LAB_POLICY), "--policy is only for --pool"),
-        (("--vm", "gpu-none"), "no VM 'gpu-none'"),
-        (("--vm", "zz-*"), "no VM 'zz-*'"),
-        (("--vm", "gpu-off", "--framework", "torch=2"), "--framework: 'torch=2' is not a package with a version"),
-        (("--vm", "gpu-off", "--framework", "$(reboot)"), "--framework: '$(reboot)' is not a package with a version"),
-        (("--vm", "gpu-off", "--ssh-user", "root"), "--ssh-user, --ssh-host and --ssh-port need --via ssh"),
-        (("--vm", "gpu-off", "--via", "ssh", "--ssh-host", "h"), "--ssh-host: 'h' is a single address"),
-    ],
-)
-def test_wrong_words_are_one_line(gpuops: Gpuops, words: tuple[str, ...], said: str) -> None:
-    result = gpuops("guest", "check", *words, *STACKS)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith(f"error: {said}")
-
-
 @pytest.mark.long
 def test_without_a_login_for_guests_it_is_refused(gpuops: Gpuops) -> None:
     result = gpuops("guest", "check", "--vm", "vdi-01", "--vcenter", "sim:lab")

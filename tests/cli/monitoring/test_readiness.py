@@ -58,18 +58,3 @@ def test_a_saved_inventory_answers_alike(gpuops: Gpuops, golden: Golden, tmp_pat
     saved = gpuops("readiness", "--inventory", path)
     assert (saved.exit_code, saved.stderr) == (0, "")
     golden("readiness-all.txt", saved.stdout)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--host", "esx-9"), "no host 'esx-9' in this vCenter"),
-        (("--cluster", "scatered-cluster"), "did you mean scattered-cluster?"),
-    ],
-)
-def test_what_is_not_there_is_named_with_the_next_move(gpuops: Gpuops, words: tuple[str, ...], message: str) -> None:
-    result = gpuops("readiness", *words, *SCATTERED)
-    assert (result.exit_code, result.stdout) == (2, "")
-    first, second = result.stderr.splitlines()
-    assert message in first and second.startswith("next: ")

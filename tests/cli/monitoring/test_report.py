@@ -20,13 +20,6 @@ from tests.cli.conftest import LAB_POLICY, Lab
 Gpuops = Callable[..., Result]
 
 
-@pytest.fixture
-def after_a_night(lab: Lab) -> Lab:
-    for half in ("night", "day"):
-        assert lab.run("rotate", half, "--policy", LAB_POLICY, "--yes").exit_code == 0
-    return lab
-
-
 def document(result: Result) -> dict[str, Any]:
     assert result.exit_code == 0, result.output
     found: dict[str, Any] = json.loads(result.stdout)

@@ -164,23 +164,6 @@ def test_what_a_night_has_taken_and_the_verdict_on_desktops_are_shown(lab: Lab) 
     assert taken and all(line.startswith("vdi-") for line in taken)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        (["--show", "racks"], "'racks'"),
-        (["--every", "1"], "greater than or equal to 5"),
-        (["--host", "esx-99"], "esx-99"),
-        (["--cluster", "nowhere"], "nowhere"),
-        (["--output", "csv"], "csv"),
-    ],
-)
-def test_wrong_input_is_one_line(lab: Lab, wrong: list[str], said: str) -> None:
-    done = lab.run("top", *wrong)
-    assert done.exit_code == 2, done.output
-    assert said in done.stderr and "Traceback" not in done.stderr and done.stdout == ""
-
-
 def test_keys_of_a_terminal() -> None:
     assert list(keys_of(b"\x1b[A\x1bOB\x1b")) == ["up", "down", "escape"]
     assert list(keys_of(b"\x1b[5~\x1b[200~x\r\x7f")) == ["page-up", "x", "enter", "back"]

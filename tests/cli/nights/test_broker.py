@@ -115,14 +115,6 @@ def test_a_mistake_is_one_clear_line(
     assert CANARY not in result.stdout + result.stderr
 
 
-@pytest.mark.long
-def test_without_a_broker_the_next_move_is_named(gpuops: Gpuops) -> None:
-    result = gpuops("broker", "show", "--vcenter", "sim:lab")
-    assert result.exit_code == 2
-    assert "no connection broker is configured" in result.stderr
-    assert "[targets.NAME.broker]" in result.stderr
-
-
 def test_config_set_does_not_write_tables(vdi: SimServer, clean: Path, gpuops: Gpuops) -> None:
     configured(vdi, clean)
     result = gpuops("config", "set", "prod.broker.url", "https://other")

@@ -16,7 +16,7 @@ from gpuops.execute.journal import Journal
 from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.state.state_dir import default_state_dir
 from gpuops.model.nights.night_record import Original, Role
-from tests.cli.conftest import LAB_POLICY, Lab
+from tests.cli.conftest import Lab
 
 Gpuops = Callable[..., Result]
 AT = datetime(2026, 11, 20, 20, tzinfo=UTC)
@@ -24,14 +24,6 @@ AT = datetime(2026, 11, 20, 20, tzinfo=UTC)
 
 def rows(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
-
-
-@pytest.fixture
-def after_a_night(lab: Lab) -> Lab:
-    """The scenario `lab` after a night and its morning: of one server, for its clock begins anew with another."""
-    for half in ("night", "day"):
-        assert lab.run("rotate", half, "--policy", LAB_POLICY, "--yes").exit_code == 0
-    return lab
 
 
 @pytest.mark.long

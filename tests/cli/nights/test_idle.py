@@ -102,21 +102,3 @@ def test_guests_are_asked_by_the_login_for_guests(
     desktop.state.guest_users = (GuestUser("DESKTOPS\\alice", lab.server.world.clock.now(), desktop.state.boot_time),)
     golden("idle-sessions.txt", lab.run("idle", *words).stdout)
     assert "alice" not in lab.run("idle", *words, "--output", "json").stdout
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--pool", "office"), "error: there is no pool 'office'\nnext: add --policy FILE: a policy defines the pools"),
-        (
-            ("--policy", LAB_POLICY, "--pool", "offise"),
-            "error: there is no pool 'offise'\nnext: pools of this policy: office",
-        ),
-        (("--policy", LAB_POLICY, "--vm", "nobody"), "error: no VM 'nobody'"),
-    ],
-)
-def test_a_pool_or_vm_that_is_not_there_is_one_line(lab: Lab, words: tuple[str, ...], said: str) -> None:
-    result = lab.run("idle", *words)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith(said), result.stderr

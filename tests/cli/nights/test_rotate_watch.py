@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
@@ -23,7 +21,7 @@ from gpuops.sim.server import start
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.wire import ready_file
 from tests.cli.conftest import Lab
-from tests.ports import free_port
+from tests.ports import free_port, http_status
 from tests.waiting import wait_until
 
 POLICY: Final = str(files("gpuops.sim") / "scenarios" / "lab-spare-policy.yaml")
@@ -47,28 +45,6 @@ def test_too_little_is_shown_as_missing(lab: Lab, tmp_path: Path) -> None:
     assert shown.exit_code == 0
     assert "lab-cluster      nvidia_a40-8q       7    10        3" in shown.stdout
     assert "would start: ml-01" in shown.stdout, "it takes none of those"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (
-            ("--policy", "{nights}", "--dry-run"),
-            2,
-            "has `mode: suspend-desktops`: rotate watch cannot use it",
-        ),
-        (("--policy", "{spare}", "--health", "nowhere"), 2, "--health 'nowhere' is not [HOST:]PORT"),
-        (("--policy", "{spare}", "--health", "192.0.2.1:9464"), 2, "--health 192.0.2.1:9464 cannot be used"),
-        (("--policy", "missing.yaml"), 2, "missing.yaml"),
-        (("--dry-run",), 2, "Missing option '--policy'"),
-    ],
-)
-def test_wrong_input_is_one_line(lab: Lab, words: tuple[str, ...], code: int, said: str) -> None:
-    nights = str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml")
-    shown = lab.run("rotate", "watch", *(word.format(nights=nights, spare=POLICY) for word in words))
-    assert (shown.exit_code, lab.effects) == (code, [])
-    assert said in shown.stderr and "Traceback" not in shown.stderr
 
 
 @pytest.mark.parametrize("meant", ["prod", "https://VC.example.com/sdk", "user@vc.example.com"])
@@ -95,15 +71,6 @@ def test_a_profile_that_is_none_ends_it_at_once(lab: Lab, tmp_path: Path) -> Non
 
 
 @pytest.mark.long
-def test_other_commands_refuse_its_policy(lab: Lab) -> None:
-    for verb in ("night", "plan"):
-        shown = lab.run("rotate", verb, "--policy", POLICY)
-        assert shown.exit_code == 2
-        assert "has `mode: spare-capacity`: rotate night cannot use it" in shown.stderr
-        assert "next: gpuops rotate watch --policy FILE --dry-run" in shown.stderr
-
-
-@pytest.mark.long
 def test_the_service_starts_what_fits_says_that_it_lives_and_ends_when_it_is_told(
     tmp_path: Path, clean: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -120,7 +87,7 @@ def test_the_service_starts_what_fits_says_that_it_lives_and_ends_when_it_is_tol
         ) as run:
             try:
                 wait_until(lambda: _running(server) >= {"ml-01", "ml-02"}, LONGEST_S, process=run)
-                wait_until(lambda: _health(port) == 200, LONGEST_S, process=run)
+                wait_until(lambda: http_status(port) == 200, LONGEST_S, process=run)
                 second = subprocess.run(
                     [sys.executable, "-m", "gpuops", *words[:4], *words[6:]],
                     capture_output=True, encoding="utf-8", timeout=LONGEST_S, check=False, env=os.environ,
@@ -148,33 +115,22 @@ def _running(server: object) -> set[str]:
         return {vm.name for vm in world.by_type("VirtualMachine") if vm.state.power is Power.ON}
 
 
-def _health(port: int, path: str = "/healthz") -> int:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as reply:
-            return int(reply.status)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
-    except OSError:
-        return 0
-
-
 def test_it_is_healthy_while_it_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     port, now = free_port(), [0.0]
     monkeypatch.setattr("gpuops.execute.state.http_listener.clock.passed_s", lambda: now[0])
     with serve_health(("127.0.0.1", port)) as health:
-        assert _health(port) == 503, "it has not looked yet"
+        assert http_status(port) == 503, "it has not looked yet"
         health.note_look()
-        assert (_health(port), _health(port, "/readyz"), _health(port, "/")) == (200, 200, 404)
+        assert (http_status(port), http_status(port, "/readyz"), http_status(port, "/")) == (200, 200, 404)
         now[0] += STALE_S
-        assert (_health(port), _health(port, "/readyz")) == (503, 503)
+        assert (http_status(port), http_status(port, "/readyz")) == (503, 503)
         health.note_look(is_available=False)
-        assert (_health(port), _health(port, "/readyz")) == (200, 503), "to start it anew would not help"
+        assert (http_status(port), http_status(port, "/readyz")) == (200, 503), "to start it anew would not help"
         health.note_look()
-        assert (_health(port), _health(port, "/readyz")) == (200, 200)
+        assert (http_status(port), http_status(port, "/readyz")) == (200, 200)
         with pytest.raises(UsageError, match="cannot be used"), serve_health(("127.0.0.1", port)):
             raise AssertionError("the port is taken")
-    assert _health(port) == 0
+    assert http_status(port) == 0
 
 
 def test_it_tells_when_it_looked() -> None:

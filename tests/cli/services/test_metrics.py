@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
@@ -269,25 +268,6 @@ def test_a_damaged_journal_is_told_and_costs_nothing_else(lab_by_night: Lab, tmp
     assert (only(found, "gpuops_up"), only(found, "gpuops_source_up", source="journal")) == (1, 0)
     assert "gpuops_suspended_desktops" not in found and "gpuops_last_rotation_outcome" not in found
     assert found["gpuops_vgpu_slots_free"]
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ((), "neither --textfile nor --listen is set"),
-        (("--textfile", "x.prom", "--listen", "9188"), "--textfile and --listen exclude each other"),
-        (("--listen", "nowhere"), "--listen 'nowhere' is not [HOST:]PORT"),
-        (("--listen", "192.0.2.1:9188", "--vcenter", "sim:lab"), "--listen 192.0.2.1:9188 cannot be used"),
-        (("--listen", "9188", "--every", "0"), "Invalid value for '--every'"),
-        (("--textfile", "/nowhere/x.prom", "--vcenter", "sim:lab"), "/nowhere/x.prom cannot be written"),
-        (("--textfile", "/dev/null", "--vcenter", "sim:lab"), "/dev/null cannot be written: it is not a file"),
-    ],
-)
-def test_wrong_input_is_one_line(clean: Path, words: tuple[str, ...], said: str) -> None:
-    result = CliRunner().invoke(app, ["metrics", *words])
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert said in result.stderr and "Traceback" not in result.stderr
-    assert not re.search(r"next: .*metrics --listen", result.stderr), "nobody is advised to type what runs for ever"
 
 
 @needs_promtool

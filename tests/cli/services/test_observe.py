@@ -75,6 +75,16 @@ def test_a_day_is_measured_with_its_gaps(lab: Lab) -> None:
     assert text.count("not observed") == 2
 
 
+def test_a_look_keeps_how_fragmented_free_gpu_memory_is(lab: Lab) -> None:
+    document(lab, "observe", "--once")
+    report = json.loads(lab.run("report", "--output", "json").stdout)
+    [series] = report["measured"]["history"]["fragmentation"].values()
+    models = json.loads(lab.run("capacity", "--output", "json").stdout)["fragmentation"]
+    free, fragmented = (sum(model[key] for model in models) for key in ("free_mib", "fragmented_mib"))
+    assert series["percent"][-1] == pytest.approx(100 * fragmented / free, abs=1)
+    assert series["unusable_gpus_percent"][-1] == 0
+
+
 @pytest.mark.long
 def test_gpu_use_of_mig_backed_vgpus_is_unknown_and_not_zero(lab: Lab) -> None:
     found = document(lab, "observe", "--once")

@@ -44,6 +44,13 @@ def test_the_template(lab: Lab, golden: Callable[[str, str], None]) -> None:
     golden("job-plan-lab.txt", result.stdout)
 
 
+def test_a_job_with_two_gpus_is_on_both_and_as_slow_as_on_the_slower_one(lab: Lab, tmp_path: Path) -> None:
+    two = JOB.format(name="two", profile="a40-48c") + "    gpus: 2\n"
+    [job] = (found := planned(lab, written(tmp_path / "jobs.yaml", two), "--policy", LAB_POLICY))["jobs"]
+    assert (job["gpus"], [gpu["jobs"] for gpu in found["gpus"]]) == (2, [1, 1])
+    assert (job["gpu"], job["takes_s"]) == (found["gpus"][0]["gpu"], 36_000)
+
+
 @pytest.mark.long
 def test_four_containers_on_quarters_of_a_gpu_take_17_percent_longer(lab: Lab) -> None:
     """VMware, blogs.vmware.com/apps 2018/08 and gpuops/extras/sizing/README.md: 17 % longer, up to 3 times the work."""

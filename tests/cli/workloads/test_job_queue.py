@@ -94,7 +94,7 @@ def test_a_job_that_a_vm_fits_is_told_when_it_is_expected_to_start(lab: Lab, pol
     assert lab.effects == []
     assert lab.run("rotate", "night", "--policy", policy, "--yes").exit_code == 0
     [job] = listed(lab)
-    assert job["why_not"].startswith("ml-06 runs: the next `job run` starts it there")
+    assert job["why_not"] == "the next `job run` starts it in ml-06"
 
 
 @pytest.mark.long
@@ -233,3 +233,50 @@ def test_what_a_job_wrote_is_followed_whole_and_no_password_of_gpuops_is_shown(
     document = json.loads(lab.run("job", "logs", "train", "--output", "json").stdout)
     assert document["lines"] == ["login [a password of gpuops, withheld]", "end"]
     assert lab.run("job", "logs", "train", "--follow", "--output", "json").exit_code == 2
+
+
+def test_an_array_is_listed_in_one_row_and_cancelled_whole_or_by_task(lab: Lab, policy: str) -> None:
+    text = Path(policy).read_text(encoding="utf-8").replace("{waiting: 2}", "{}")
+    Path(policy).write_text(text, encoding="utf-8")
+    submitted(lab, policy, "--owner", "vision", "--name", "prep")
+    words = (
+        "--owner",
+        "vision",
+        "--name",
+        "sweep",
+        "--array",
+        "4",
+        "--after",
+        "prep",
+        "--env",
+        "LR=a=b",
+        "--shm",
+        "2g",
+    )
+    found = submitted(lab, policy, *words)["submitted"]
+    keys = ("name", "array", "array_index", "array_size", "after", "env", "shm_mib", "gpus", "workdir", "secrets")
+    assert [[each[key] for key in keys] for each in found] == [
+        [f"sweep-{at}", "sweep", at, 4, ["prep"], {"LR": "a=b"}, 2048, 1, None, {}] for at in range(4)
+    ]
+    shown = lab.run("job", "list", "--policy", policy).stdout
+    assert "2-5  sweep-[0-3]" in shown and "sweep-0, sweep-1, sweep-2 and 1 more: starts after prep finished" in shown
+    assert "sweep, index 2 of 4" in lab.run("job", "show", "sweep-2").stdout
+    assert "sweep is an array of 4 jobs" in lab.run("job", "show", "sweep").stderr
+    assert lab.run("job", "cancel", "sweep-1").stdout == "sweep-1: cancelled\n"
+    assert "2,4-5  sweep-[0,2-3]" in lab.run("job", "list", "--policy", policy).stdout
+    passed = json.loads(lab.run("job", "run", "--policy", policy, "--output", "json").stdout)
+    assert [each["name"] for each in passed["waiting"]] == ["prep", "sweep-0", "sweep-2", "sweep-3"]
+    cancelled = json.loads(lab.run("job", "cancel", "sweep", "--output", "json").stdout)
+    assert [each["name"] for each in cancelled["jobs"]] == ["sweep-0", "sweep-2", "sweep-3"]
+    assert {each["state"] for each in listed(lab)} == {"queued", "cancelled"}
+    refused = typed(lab, *OPTIONS, "--owner", "vision", "--policy", policy, "--name", "last", "--after", "sweep")
+    assert refused.exit_code == 3 and "job sweep-0 is cancelled, so this job would never start" in refused.stdout
+
+
+def test_why_a_job_does_not_start_in_a_vm_that_somebody_has_started(lab: Lab, policy: str) -> None:
+    text = Path(policy).read_text(encoding="utf-8").replace('vms: ["job-*"]', "vms: [vdi-03]")
+    Path(policy).write_text(text, encoding="utf-8")
+    submitted(lab, policy, "--owner", "vision", "--memory", "8GiB")
+    why = "vdi-03 runs already, and no night started it"
+    assert f"train: {why}" in lab.run("job", "run", "--policy", policy).stdout
+    assert listed(lab, "--policy", policy)[0]["why_not"].startswith(why)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from subprocess import run
@@ -30,46 +28,29 @@ from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import SetAttribute
 from gpuops.report.layout import Shown, plain
-from gpuops.sim.server import SimServer, start
+from gpuops.sim.server import start
 from gpuops.sim.wire import ready_file
 from gpuops.vsphere.connection import Connection
+from tests.cli.workloads.test_cluster import Typed
 from tests.wire.conftest import target_of
 from tests.wire.cutting_off import cut_off
 
 TEMPLATE = Path(__file__).parents[3] / "templates" / "pool.yaml"
 
 
-@dataclass(frozen=True)
-class TypedPool:
-    """The command line pointed at the scenario `lab`, whose ml-03 and ml-04 have an L40S each and run."""
+class TypedPool(Typed):
+    """The command line pointed at the scenario `lab`, whose ml-03 and ml-04 have an L40S each and run.
 
-    server: SimServer
-    ready: Path
-    file: Path
-    """templates/pool.yaml."""
+    `file` is templates/pool.yaml.
+    """
 
     def run(self, *arguments: str) -> Result:
-        return CliRunner().invoke(app, ["pool", *arguments, "--vcenter", f"sim@{self.ready}"])
+        return super().run("pool", *arguments)
 
     def said(self, *arguments: str, code: int = 0) -> str:
         found = self.run(*arguments)
         assert found.exit_code == code, found.output
         return found.stdout if code in (0, 3) else found.stderr
-
-    def told(self, *arguments: str, code: int = 0) -> dict[str, Any]:
-        """The document that it prints."""
-        found = self.run(*arguments, "--output", "json")
-        assert found.exit_code == code, found.output
-        document: dict[str, Any] = json.loads(found.stdout)
-        return document
-
-    def changed(self, old: str, new: str) -> str:
-        """The path of the file with other words in it."""
-        text = self.file.read_text(encoding="utf-8")
-        assert old in text
-        other = self.file.with_name("other.yaml")
-        other.write_text(text.replace(old, new), encoding="utf-8")
-        return str(other)
 
     def without_servers(self) -> str:
         """The path of the file of a pool that is to be deleted."""

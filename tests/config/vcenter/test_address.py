@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuops.config.vcenter.address import Address
+from gpuops.config.vcenter.destination import Address
 from gpuops.errors import TargetError
 from gpuops.model.vcenter.target import Secret
 

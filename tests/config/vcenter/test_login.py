@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.config.vcenter.address import Address
-from gpuops.config.vcenter.destination import Destination
+from gpuops.config.vcenter.destination import Address, Destination
 from gpuops.config.vcenter.login import login
 from gpuops.errors import TargetError
 from gpuops.model.vcenter.target import Secret, Target

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from gpuops.config.decoding import decode
-from gpuops.config.vcenter.address import Address
-from gpuops.config.vcenter.destination import Destination
+from gpuops.config.vcenter.destination import Address, Destination
 from gpuops.config.vcenter.layers import Flags
 from gpuops.config.vcenter.login import find_password, read_password_file
 from gpuops.config.vcenter.sources import resolve

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuops.config.vcenter.address import sha256_of
-from gpuops.config.vcenter.destination import Destination
+from gpuops.config.vcenter.destination import Destination, sha256_of
 from gpuops.config.vcenter.layers import Flags
 from gpuops.config.vcenter.sources import resolve
 from gpuops.config.vcenter.targets import Configuration, NamedTarget

@@ -18,7 +18,16 @@ from gpuops.execute.journal import Journal
 from gpuops.execute.journal.database import book_table
 from gpuops.execute.journal.stores import make_file
 from gpuops.extras.jobs import store as job_store
-from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime, JobEvent, JobRecord, JobState, Mount, SubmittedJob
+from gpuops.extras.jobs.job import (
+    ArrayTask,
+    ContainerJob,
+    ContainerRuntime,
+    JobEvent,
+    JobRecord,
+    JobState,
+    Mount,
+    SubmittedJob,
+)
 from gpuops.extras.jobs.store import JobChanged, JobStore
 from gpuops.model.stored import to_stored
 
@@ -82,6 +91,27 @@ def test_submitted_again_it_is_there_once(store: JobStore) -> None:
     assert store.read() == (first,), "all or none"
     store.add(first, JobRecord(JobEvent.CANCELLED, NOW))
     assert [each.number for each in submitted(store, FIT)] == [2]
+
+
+def test_names_that_a_job_waits_for_become_numbers(store: JobStore) -> None:
+    sweep = tuple(replace(FIT, name=f"sweep-{at}", task=ArrayTask("sweep", at, 2)) for at in range(2))
+    report = replace(FIT, name="report", after=("sweep", "fit"), env={"A": "b"}, secrets={"T": "/etc/t"})
+    submitted(store, FIT)
+    added = submitted(store, report, *sweep)
+    assert [each.after for each in added] == [(3, 4, 1), (), ()]
+    assert store.read()[1:] == added
+
+
+def test_a_job_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    store = JobStore("vc", tmp_path)
+    [job] = submitted(store, FIT)
+    body = json.loads(msgspec.json.encode(to_stored(job)))
+    del body["after"]
+    for key in ("gpus", "env", "secrets", "shm_mib", "workdir", "after", "task"):
+        del body["job"][key]
+    with closing(make_file(tmp_path)) as database, database.writing() as connection:
+        connection.execute(update(book_table).values(body=json.dumps(body)))
+    assert store.read() == (job,)
 
 
 def test_of_two_that_change_it_one_loses(store: JobStore) -> None:

@@ -19,6 +19,7 @@ from gpuops.extras.observe.packing import MISSING, WHOLE, Block
 from gpuops.extras.observe.replay import STEP, desktop_night
 from gpuops.extras.observe.store import Measurements
 from gpuops.model.measurements.measurement import CPU_MHZ, GPU_USE, CounterSeries, Measured, Span
+from gpuops.model.measurements.measurement_settings import Retention
 from gpuops.model.nights.rotation import IdleRule, Policy, Pool
 from gpuops.model.nights.selector import Selector
 from gpuops.model.vcenter.inventory import Inventory
@@ -114,6 +115,18 @@ def test_where_too_much_is_unknown_the_slot_is(tmp_path: Path, unsure: int, know
         store.note_observed(int(NOON.timestamp()), int((NOON + SLOT).timestamp()))
     found = in_use(tmp_path, "", seen(*map(desktop, range(22)), at=NOON + SLOT), POLICY)
     assert found["office"].at(NOON) == (0 if known else None)
+
+
+def test_steps_that_were_removed_are_not_counted_as_no_use(tmp_path: Path) -> None:
+    """Observed spans are stored longer than the steps: without these nobody knows how many desktops were in use."""
+    refs, begin = ["vm-1", "vm-2"], NOON - timedelta(days=28)
+    measure(tmp_path, VC, refs, begin, NOON, lambda _: 2)
+    weeks_ago = [NOON - timedelta(days=days, hours=-1) for days in (7, 13, 20, 27)]
+    inventory = seen(desktop(1), desktop(2), at=NOON)
+    assert [in_use(tmp_path, "", inventory, POLICY)["office"].at(slot) for slot in weeks_ago] == [2, 2, 2, 2]
+    with Measurements.open(tmp_path, "", VC) as store:
+        store.forget(NOON, Retention())
+    assert [in_use(tmp_path, "", inventory, POLICY)["office"].at(slot) for slot in weeks_ago] == [2, 2, None, None]
 
 
 def test_where_nothing_was_measured_there_is_no_history_and_no_store_is_made(tmp_path: Path) -> None:

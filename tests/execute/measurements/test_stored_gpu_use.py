@@ -17,6 +17,9 @@ from gpuops.extras.observe.store import Measurements
 from gpuops.extras.observe.stored_gpu_use import HOURS_PER_STEP, STEPS, StoredUse, stored_use
 from gpuops.extras.web.page.measured import MeasuredFleetRecord, measured_record
 from gpuops.model.measurements.measurement import (
+    FRAGMENTED_MEMORY,
+    FREE_GPUS,
+    FREE_MEMORY,
     GPU_MEMORY,
     GPU_POWER,
     GPU_TEMPERATURE,
@@ -25,6 +28,7 @@ from gpuops.model.measurements.measurement import (
     SMI_SLOWED_BY_HEAT,
     SMI_TEMPERATURE,
     SMI_USE,
+    UNUSABLE_GPUS,
 )
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
@@ -96,6 +100,22 @@ def test_now_is_the_newest_step_and_the_reading_of_nvidia_smi_after_it(tmp_path:
     assert [second.utilization_percent, second.memory_used_mib] == near((7.0, None))
     assert list(record.vms) == [VM.ref]
     assert [record.vms[VM.ref].utilization_percent, record.vms[VM.ref].memory_used_mib] == near((12.0, 2 << 10))
+
+
+def test_a_cluster_shows_how_fragmented_the_free_memory_of_its_hosts_was(tmp_path: Path) -> None:
+    cluster, others = (
+        HOST.cluster,
+        [host for host in LAB.hosts.values() if host.cluster == HOST.cluster and host != HOST],
+    )
+    series = {FREE_MEMORY: [80_000], FRAGMENTED_MEMORY: [40_000], FREE_GPUS: [2], UNUSABLE_GPUS: [1]}
+    write(tmp_path, HOST.ref, UNTIL - STEP_S, series)
+    # another host of the cluster where no VM waits, so that its GPUs are no part of the second share
+    write(tmp_path, others[0].ref, UNTIL - STEP_S, {FREE_MEMORY: [80_000], FRAGMENTED_MEMORY: [0], FREE_GPUS: [2]})
+    observed(tmp_path, UNTIL)
+    _, record = read(tmp_path)
+    of_cluster = record.history.fragmentation[LAB.clusters[cluster or ""].name]
+    assert of_cluster.percent == near([None] * (STEPS - 1) + [25])
+    assert of_cluster.unusable_gpus_percent == near([None] * (STEPS - 1) + [50])
 
 
 def test_instances_without_addresses_are_the_gpus_in_their_order_beside_readings_by_address(tmp_path: Path) -> None:

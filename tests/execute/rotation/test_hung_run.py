@@ -19,8 +19,7 @@ from gpuops.execute.rotation import rotation_lock
 from gpuops.execute.rotation.rotation import resume, rotate
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
-from gpuops.execute.state.lock import locked, rotating
-from gpuops.execute.state.lock_names import vcenter_lock
+from gpuops.execute.state.lock import locked, rotating, vcenter_lock
 from gpuops.model.nights.night_record import LockHolder
 from gpuops.plan.rotation.returns.return_time import (
     FINISHES_WITHIN,

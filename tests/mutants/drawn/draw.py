@@ -23,7 +23,7 @@ AREAS: Final[Mapping[str, tuple[str, ...]]] = {
     "lease": (f"{ROTATION}/lease.py", f"{EXECUTE}/lease/lease.py"),
     "adoption": (
         f"{EXECUTE}/steps/step_executor.py", f"{EXECUTE}/steps/vm_executor.py", f"{EXECUTE}/steps/vm_looks.py",
-        f"{EXECUTE}/steps/step_gates.py", f"{EXECUTE}/steps/settle.py", "gpuops/vsphere/writing/lost_replies.py",
+        f"{EXECUTE}/steps/settle.py", "gpuops/vsphere/writing/lost_replies.py",
     ),
     "journal": tuple(
         f"{EXECUTE}/journal/{name}.py"

@@ -7,6 +7,7 @@ JD no container runs beside another in its VM, nor beside another of its job.
 JE in the morning no VM of a job runs, and every desktop does.
 JG of VMs that are made of a template there are never more than may be, no other VM is removed, and in the end none is
    left that no job needs, unless they are to stay.
+JH none begins before all that it must come after have come to their end with exit code 0.
 JF one is called finished only when it came to its end; what is cancelled is not begun again.
 """
 
@@ -24,7 +25,7 @@ from tests.nights.jobs.story import AT_MOST, JobStory
 def violations(story: JobStory) -> list[str]:
     return [
         *_none_lost(story), *_ends(story), *_goes_on(story), *_alone(story), *_mornings(story), *_states(story),
-        *_made(story), *(error for error in story.errors if error.startswith("bug")),
+        *_made(story), *_after(story), *(error for error in story.errors if error.startswith("bug")),
     ]  # fmt: skip
 
 
@@ -114,3 +115,11 @@ def _states(story: JobStory) -> Iterator[str]:
             yield f"JF: {job.job.name} was begun after it was cancelled"
         if over and job.job.name not in story.cancelled:
             yield f"JF: {job.job.name} was cancelled by nobody"
+
+
+def _after(story: JobStory) -> Iterator[str]:
+    for job in story.jobs:
+        for made, name in ((made, name) for made in containers(story, job) for name in job.job.after):
+            earlier = [each for each in story.guests.made if each.job == name and story.guests.came_to_its_end(each)]
+            if not any(each.exit_code == 0 and each.ends <= made.began for each in earlier):
+                yield f"JH: {made.attempt} was begun before {name} had finished"

@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -24,7 +24,7 @@ from gpuops.errors import GpuopsError
 from gpuops.execute.journal.database import Database, sqlite_engine
 from gpuops.execute.rotation.rotation import rotate_day, rotate_night
 from gpuops.extras.jobs import job_queue, nightly, store
-from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, SubmittedJob
+from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, JobState, SubmittedJob
 from gpuops.extras.jobs.job_turns import JobVmDeed
 from gpuops.extras.jobs.store import JobStore
 from gpuops.sim.scenario.build import build_declared
@@ -120,6 +120,8 @@ class JobNights:
         self._left: int | None = None
         """Points until the process of now is killed; None = it is not, or at the point that is aimed at."""
         self._aimed: str | None = None
+        self._specs: dict[str, ContainerJob] = {}
+        """By name, what is typed again after a kill."""
         self._state = state
         self._store = NightStore(self._point, lambda: len(self.world.ledger), lambda: False)
         self._showing = Showing(self.world)
@@ -144,6 +146,7 @@ class JobNights:
             for number in range(NIGHTS, NIGHTS + CALM):
                 if all(job.ended for job in self._jobs()):
                     break
+                self._process(self._cancel_never_starting, killed=False)
                 self._night(FIRST + number * DAY, troubled=False)
             for _ in range(3):  # by day, when all is over
                 self.world.clock.advance_to(self.world.clock.now().replace(hour=10) + DAY)
@@ -250,8 +253,24 @@ class JobNights:
             checkpoint=("save",) if resumes else (), resumes=resumes, priority=rng.choice([0, 0, 5]),
         )  # fmt: skip
         self.story.guests.work.setdefault(name, Work(needs, rng.choice([0, 0, 0, 3])))
-        job_queue.job_submit([spec], place, self.policy)
+        earlier = sorted(self.story.wanted)
+        after = (earlier[-1],) if earlier and Random(f"{self.story.seed}:{name}:after").random() < 0.2 else ()
+        spec = self._specs.setdefault(name, replace(spec, after=after))
+        if job_queue.job_submit([spec], place, self.policy).rejections:  # what it waits for has failed
+            self.story.guests.met["a dependency refused"] += 1
+            spec = self._specs[name] = replace(spec, after=())
+            job_queue.job_submit([spec], place, self.policy)
         self.story.wanted[name] = spec
+
+    def _cancel_never_starting(self, place: NightPlace) -> None:
+        """As people do who see in the list that a job waits for one that has failed."""
+        jobs = {job.job.name: job for job in self._jobs()}
+        for job in jobs.values():
+            required = [jobs[name].state for name in job.job.after]
+            if job.waits and {JobState.FAILED, JobState.CANCELLED} & {*required}:
+                self.story.guests.met["a job never started"] += 1
+                self.story.cancelled.add(job.job.name)
+                job_queue.job_cancel(job.job.name, place)
 
     def _cancel(self, place: NightPlace) -> None:
         jobs = [job for job in self._jobs() if not job.ended]

@@ -14,7 +14,7 @@ from tests.nights.jobs.story import POINTS, VM_POINTS, play
 from tests.nights.measuring.tally import Summed
 
 MET: Final = ("a return saved a job", "a return had no time", "checkpoint fails", "checkpoint too slow", "look absent",
-       "VM made", "VM has", "VM removed")  # fmt: skip
+       "VM made", "VM has", "VM removed", "a dependency refused", "a job never started")  # fmt: skip
 """What must have happened in many stories, beside kills."""
 
 

@@ -362,9 +362,9 @@ class NightProcesses(NightWorld):
         return True
 
     def _count_in_flight(self) -> None:
-        """Count our tasks, but not those that the engine has given up: hung ones, those of a VM that waits or
-        has waited for an answer, if only for a task of somebody else, and those of a removed VM. None of them must keep
-        desktops from returning."""
+        """Count our tasks, but not those that the engine has given up: hung ones, those of a VM that waits or waited
+        for an answer, if only for a task of somebody else, and those of a removed VM. None of them must keep desktops
+        from returning."""
         given_up = self.world.clock.now() - timedelta(seconds=HUNG_S)
         unfinished: list[Any] = self.world.tasks.unfinished()
         if not unfinished:

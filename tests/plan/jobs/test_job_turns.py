@@ -6,11 +6,12 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, Mount, SubmittedJob
-from gpuops.extras.jobs.job_turns import job_turns, objections, queue_entries, serving_order, with_owners
+from gpuops.extras.jobs.job_turns import gpus_of_job, job_turns, objections, queue_entries, serving_order, with_owners
 from gpuops.model.nights.fair_share import FairShare, Team
 from gpuops.model.nights.ml_queue import QueuedVm
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.owner import OwnerKey
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.window import Night
 from gpuops.model.workloads.job_rules import JobQuota, JobRules, Submitter
 from tests.plan.snapshots import catalog, gpu, host, inventory, vm
@@ -58,6 +59,18 @@ def test_who_had_less_of_late_is_next_and_priority_counts_among_ones_own() -> No
     assert names(serving_order(jobs, catalog(), NOW)) == ["j4", "j5", "j3", "j2"]
 
 
+def test_a_priority_gives_no_advantage_over_an_owner_with_equal_use() -> None:
+    jobs = (job(1, "audio"), job(2, "vision"), job(3, "vision", priority=9), job(4, "audio"))
+    assert names(serving_order(jobs, catalog(), NOW)) == ["j1", "j3", "j2", "j4"]
+
+
+def test_a_job_that_waits_for_others_costs_its_owner_no_turn() -> None:
+    jobs = (replace(job(1, "vision", priority=9), after=(3,)), job(2, "vision"), job(3, "audio"))
+    assert names(serving_order(jobs, catalog(), NOW)) == ["j2", "j3", "j1"]
+    turns = {turn.job.number: turn for turn in job_turns(jobs, RULES, world("job-1"), catalog(), NOW)}
+    assert (turns[1].vm, turns[1].reason, turns[1].lacks_vm) == (None, "starts after j3 finished", False)
+
+
 def test_a_weight_of_the_policy_counts() -> None:
     share = FairShare(OwnerKey.parse("by", "tag:team"), teams=(Team("vision", weight=3.0),))
     jobs = (job(1, "audio"), job(2, "vision"), job(3, "vision"), job(4, "vision"), job(5, "audio"))
@@ -74,6 +87,26 @@ def test_each_job_gets_a_vm_of_its_own_that_it_fits() -> None:
     reasons = {turn.job.job.name: turn.reason for turn in job_turns(jobs, RULES, seen, catalog(), NOW)}
     assert "no VM for jobs has one vGPU a40-8q" in reasons["j1"] and "99 vCPUs" in reasons["j3"]
     assert reasons["j5"] == "every VM that it fits has another job"
+
+
+def test_a_job_with_two_gpus_gets_a_vm_with_two() -> None:
+    esx = host("esx-01", gpu("0000:3b:00.0", "a40"), gpu("0000:af:00.0", "a40"))
+    vgpu = "vgpu nvidia_a40-48q"
+    seen = inventory([esx], [vm(1, "job-1", "esx-01", vgpu), vm(2, "job-2", "esx-01", vgpu, vgpu)])
+    jobs = (job(1, profile="a40-48q", gpus=2), job(2, profile="a40-48q"), job(3, profile="a40-48q", gpus=3))
+    turns = {turn.job.number: turn for turn in job_turns(jobs, RULES, seen, catalog(), NOW)}
+    assert [turn.vm.name if turn.vm else None for _, turn in sorted(turns.items())] == ["job-2", "job-1", None]
+    assert turns[3].reason.startswith("no VM for jobs has 3 vGPUs a40-48q")
+    assert gpus_of_job(jobs[0].job, catalog()) == 2.0
+
+
+def test_why_a_job_waits_for_a_vm_that_no_night_has_started() -> None:
+    seen = world("job-1")
+    [off] = job_turns((job(1),), RULES, seen, catalog(), NOW, usable=())
+    assert off.reason == "waits until a night starts job-1"
+    running = replace(seen, vms={ref: replace(each, power=PowerState.ON) for ref, each in seen.vms.items()})
+    [on] = job_turns((job(1),), RULES, running, catalog(), NOW, usable=())
+    assert on.reason.startswith("job-1 runs already, and no night started it: shut it down")
 
 
 def test_what_was_interrupted_goes_on_in_its_vm_and_what_may_run_keeps_its_own() -> None:
@@ -120,6 +153,18 @@ def test_quotas_bound_what_waits_and_what_runs() -> None:
     turns = job_turns(two, rules, world("job-1", "job-2"), catalog(), NOW)
     assert [turn.vm is not None for turn in turns] == [True, False]
     assert turns[1].reason == "its owner may run at most 1 at once"
+
+
+def test_secrets_lie_where_the_policy_allows_it() -> None:
+    fit = replace(job(1, "vision").job, secrets={"TOKEN": "/etc/vision/token"})
+    for rules, refused in (
+        (JobRules(("job-*",)), "secrets /etc/vision/token: no secrets are allowed"),
+        (JobRules(("job-*",), secrets=("/etc/vision",)), ""),
+        (JobRules(("job-*",), secrets=("/etc/vis",)), "secrets /etc/vision/token: secrets may lie in /etc/vis"),
+        (JobRules(("job-*",), secrets=("/etc",), quotas={"vision": JobQuota(secrets=())}), "no secrets are allowed"),
+    ):
+        assert refused in "".join(each.rule for each in objections([fit], rules, (), WHO))
+        assert (objections([fit], rules, (), WHO) == ()) is (refused == "")
 
 
 def test_who_may_submit_for_which_owner() -> None:

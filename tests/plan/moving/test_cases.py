@@ -59,10 +59,11 @@ def check(case: DefragCase) -> None:
         "ways": [str(move.way) for move in found.moves],
         "free": {"before": found.before, "after": found.after, "at_most": found.bound},
         "proven": found.proven,
+        "fragmented_gib": [round(mib / 1024, 1) for mib in found.fragmented_mib or ()],
         "stays": {stay.vm.name: list(stay.reasons) for stay in found.stays},
         "unclear": {f"{each.host.name} {each.address}": each.because for each in found.unclear},
     }
-    compare(told, case.expect, {"moves", "stays", "unclear"})
+    compare(told, case.expect, {"moves", "stays", "unclear", "fragmented_gib"})
     if "profile" not in case.request and not found.unclear:
         assert free(after([move.step for move in found.moves], inventory)) == found.after
 

@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+from gpuops.advise.fragmentation import measure_fragmentation, sum_of_models
 from gpuops.model.devices.gpu import AssignmentPolicy, PciAddress, VgpuMode
+from gpuops.model.vcenter.host import ConfigTarget, StunEstimate
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
+from gpuops.plan.core.steps import RelocateVm
 from gpuops.plan.moving.defrag import Defrag, Defragmentation, PlannedMove
 from gpuops.plan.moving.frontier import TABLES
-from gpuops.plan.moving.movability import MoveMethod
+from gpuops.plan.moving.movability import MoveMethod, admitted_moves
 from tests.plan.moving.worlds import address, after, by_chance, free, world
 from tests.plan.snapshots import catalog
 
@@ -66,6 +69,45 @@ def test_the_gpus_are_told_before_and_after() -> None:
 def test_among_equals_it_is_not_told_which_gpu_is_free_then() -> None:
     (host, _) = planned(world([[], [], [8]], [[24], [24], [8], [8]]), profile="nvidia_a40-48q").hosts
     assert host.host.name == "esx-01"
+
+
+def fragmented_mib(now: Inventory) -> int:
+    return round(sum_of_models(measure_fragmentation(now.hosts.values(), now, catalog())).fragmented_mib)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_budget_leaves_no_more_memory_fragmented_than_any_other_moves(seed: int) -> None:
+    """Beside every pair of moves, each measured on the snapshot after it."""
+    now = world(*by_chance(Random(seed), hosts=3, gpus=1), host_gib={1: 512, 2: 512, 3: 512})
+    found = planned(now, budget=2)
+    assert found.proven and found.fragmented_mib is not None and len(found.moves) <= 2
+    assert found.fragmented_mib[0] == pytest.approx(fragmented_mib(now), abs=3)
+    assert found.fragmented_mib[1] == pytest.approx(fragmented_mib(after(steps_of(found), now)), abs=3)
+    others = [after([first, second], now) for first in moves_of(now) for second in moves_of(after([first], now))]
+    for other in [*(after([first], now) for first in moves_of(now)), *others]:
+        assert fragmented_mib(other) >= found.fragmented_mib[1] - 3
+
+
+@pytest.mark.parametrize(("stun_s", "moves"), [(100, 1), (101, 0)])
+def test_no_vm_moves_whose_stun_is_longer_than_the_cluster_tolerates(stun_s: int, moves: int) -> None:
+    now = world([[8, 8]], [[8], [24, 24]])
+    target = ConfigTarget(stuns=(StunEstimate("nvidia_a40-8q", 10_000, stun_s),))
+    now = now.with_hosts([replace(host, config_target=target) for host in now.hosts.values()])
+    found = planned(now, budget=1)
+    assert len(found.moves) == moves
+    reasons = [reason for stay in found.stays for reason in stay.reasons if "stun" in reason]
+    assert bool(reasons) == (moves == 0)
+    assert all("estimates a stun of 101 s" in reason for reason in reasons)
+
+
+def steps_of(found: Defragmentation) -> list[RelocateVm]:
+    return [move.step for move in found.moves]
+
+
+def moves_of(now: Inventory) -> list[RelocateVm]:
+    """Every move to another host that is admitted."""
+    steps = [RelocateVm(vm, host) for vm in now.vms for host in now.hosts if now.vms[vm].host != host]
+    return [step for step in steps if admitted_moves([step], now, catalog())]
 
 
 @pytest.mark.long

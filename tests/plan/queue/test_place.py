@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 
 from gpuops.errors import UsageError
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress, VgpuMode
+from gpuops.model.stored import to_stored
+from gpuops.model.stored_json import decode_stored
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
@@ -37,8 +38,8 @@ SMALL = {"vcpus": 4, "memory_mib": 16 * 1024}
 
 
 def workload(name: str, **fields: Any) -> Workload:
-    device = tuple(map(PciAddress.parse, fields.pop("device", ())))
-    return TypeAdapter(Workload).validate_python({**SMALL, "name": name, "device": device, **fields})
+    device = [to_stored(PciAddress.parse(address)) for address in fields.pop("device", ())]
+    return decode_stored(Workload, {**SMALL, "name": name, "device": device, **fields})
 
 
 def told(answer: Placed | Refusal, expected: Any) -> Any:

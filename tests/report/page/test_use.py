@@ -56,6 +56,10 @@ def measured(document: dict[str, Any]) -> dict[str, Any]:
             "begin": document["read_at"],
             "step_s": 10_800,
             "clusters": {host["cluster"] or "": series(40) for host in document["hosts"]},
+            "fragmentation": {
+                host["cluster"] or "": {"percent": [*[20] * (STEPS - 1), 30], "unusable_gpus_percent": None}
+                for host in document["hosts"]
+            },
             "hosts": {host["ref"]: series(60) for host in document["hosts"]},
             "gpus": {key: series(90) for key in keys},
         },
@@ -122,7 +126,8 @@ def test_each_gpu_shows_its_numbers_and_its_week(used: Page, reported: Reported)
     assert cells[0] == f"{len(gpus)} of {reported.document['use']['gpus']}"
     assert cells[3].strip() == f"{sum(use['power_w'] for use in gpus)} W"
     assert cells[5].strip() == "2", "one with memory errors, one that is slowed"
-    assert row.locator("svg").count() == 5
+    assert [cell.strip() for cell in cells[6:]] == ["30 %", "-"], "the last step of the week, and what nobody measured"
+    assert row.locator("svg").count() == 6
 
 
 @pytest.mark.long

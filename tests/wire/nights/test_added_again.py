@@ -3,26 +3,12 @@ back as any other, by the journal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
-from gpuops.config.policy import load_policy
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.outside_events.fault_file import OUTSIDE_EVENTS
-from gpuops.sim.server import SimServer
 from tests.wire.nights.test_copied_vcenter import marked
 from tests.wire.nights.test_later_starts import stopped
-from tests.wire.nights.test_rotation import DESKTOPS, LAB_POLICY, ML, Wire
+from tests.wire.nights.test_rotation import DESKTOPS, ML, Wire
 from tests.wire.nights.test_suspended_state import back
-
-
-@pytest.fixture
-def wire(lab: SimServer, tmp_path: Path) -> Iterator[Wire]:
-    wire = Wire(lab, tmp_path / "state", load_policy(LAB_POLICY), ("rotate", "--policy", str(LAB_POLICY)))
-    yield wire
-    assert wire.aside.wrong == []
 
 
 def test_what_the_night_took_comes_back_and_the_night_is_closed(wire: Wire) -> None:

@@ -4,26 +4,15 @@ night took; `rotate adopt` takes it over, and the next return brings it back."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from gpuops.api import rotate_adopt
-from gpuops.config.policy import load_policy
 from gpuops.errors import Refused
 from gpuops.plan.rotation.returns.foreign_nights import Adoption
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.outside_events.fault_file import OUTSIDE_EVENTS
-from gpuops.sim.server import SimServer
-from tests.wire.nights.test_rotation import DESKTOPS, LAB_POLICY, ML, Wire
-
-
-@pytest.fixture
-def wire(lab: SimServer, tmp_path: Path) -> Iterator[Wire]:
-    wire = Wire(lab, tmp_path / "state", load_policy(LAB_POLICY), ("rotate", "--policy", str(LAB_POLICY)))
-    yield wire
-    assert wire.aside.wrong == []
+from tests.wire.nights.test_rotation import DESKTOPS, ML, Wire
 
 
 def rebuild(wire: Wire) -> str:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpuops.config.policy import load_policy
 from gpuops.plan.core.plan import Report, Verdict
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.outside_events import hosts as vcenter_events
 from gpuops.sim.outside_events import vms as vm_events
-from gpuops.sim.server import SimServer
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.world import World
-from tests.wire.nights.test_rotation import LAB_POLICY, Wire
+from tests.wire.nights.test_rotation import Wire
 
 NOT_GPUS = (
     "NoPermission",
@@ -33,13 +30,6 @@ NOT_GPUS = (
 )
 """Faults of a resume that no free GPU helps against."""
 _NOTHING = Rule(Effect.HAPPEN)
-
-
-@pytest.fixture
-def lab_wire(lab: SimServer, tmp_path: Path) -> Iterator[Wire]:
-    wire = Wire(lab, tmp_path / "state", load_policy(LAB_POLICY), ("rotate", "--policy", str(LAB_POLICY)))
-    yield wire
-    assert wire.aside.wrong == []
 
 
 def failures(report: Report) -> list[str]:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -138,13 +138,6 @@ class Wire:
         with Connection(target_of(self.server)) as connection:
             vms = connection.inventory().vms.values()
         assert {vm.name for vm in vms if vm.attributes.get("gpuops.rotation")} == set()
-
-
-@pytest.fixture
-def lab_wire(lab: SimServer, tmp_path: Path) -> Iterator[Wire]:
-    wire = Wire(lab, tmp_path / "state", load_policy(LAB_POLICY), ("rotate", "--policy", str(LAB_POLICY)))
-    yield wire
-    assert wire.aside.wrong == []
 
 
 def test_a_night_and_a_morning_in_the_lab(lab_wire: Wire) -> None:

@@ -187,7 +187,7 @@ def test_another_wish_of_the_same_name_is_refused(training: Training) -> None:
     training.create(PVRDMA)
     other = training.create(replace(PVRDMA, nodes=3))
     assert other.exit_code == 3
-    assert "made from other contents of its file" in other.plan.rejections[0].line
+    assert "made from another version of the file" in other.plan.rejections[0].line
     assert training.names() == ["old-trainer", "train-00", "train-01", "trainer"]
 
 

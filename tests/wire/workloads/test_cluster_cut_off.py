@@ -216,7 +216,7 @@ def test_calls_that_are_cut_off_leave_nothing_that_the_next_call_does_not_end(
     play(seed, server, countdown, tmp_path)
 
 
-STEPS: Final = 50
+STEPS: Final = 60
 """More than the call has events: those beyond its end find it whole."""
 
 

@@ -14,7 +14,7 @@ from gpuops.api import Site
 from gpuops.clock import wall_clock
 from gpuops.errors import Locked, Refused, StepFailed
 from gpuops.execute.site.guest_work import guest_work
-from gpuops.extras.clusters import guests, running
+from gpuops.extras.clusters import all_reduce, guests, running
 from gpuops.extras.clusters.cluster_run import AllReduceProgram, BenchWish, Launcher, RunWish, Transport
 from gpuops.extras.clusters.cluster_runs import ClusterRun, cluster_bench, cluster_run, standing
 from gpuops.extras.clusters.launch import plan_launch
@@ -79,6 +79,29 @@ def test_an_all_reduce_is_measured_over_one_two_and_four_nodes_and_rdma_is_never
     assert [(each.times, each.why_not) for each in rdma] == [((), "simulated: not measured")] * 3
     assert found.simulated and found.complete
     assert cluster.guests.left() == []
+
+
+_OSU = """#!/bin/sh
+echo "# OSU MPI Allreduce Latency Test"
+echo "${2%%:*}             12.34"
+"""
+
+
+@pytest.mark.long
+@needs_mpi
+def test_a_program_that_measures_one_size_a_run_is_run_once_a_size(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "osu_allreduce"
+    program.write_text(_OSU)
+    program.chmod(0o755)
+    commands = all_reduce.measuring_commands(AllReduceProgram.OSU, sizes := (4096, 1 << 20))
+    in_place = tuple((str(program), *words) for _, *words in commands)
+    monkeypatch.setattr(all_reduce, "measuring_commands", lambda *_: in_place)
+    wish = BenchWish((1,), sizes, (Transport.TCP,), AllReduceProgram.OSU, ssh_port=cluster.guests.ssh_port)
+    found = cluster_bench(NAME, wish, cluster.site)
+    [cell] = found.cells
+    assert [(time.size_bytes, time.seconds) for time in cell.times] == [(4096, 12.34e-6), (1 << 20, 12.34e-6)], cell
 
 
 @pytest.mark.long

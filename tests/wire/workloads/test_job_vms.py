@@ -62,11 +62,11 @@ class Lab:
         assert policy.jobs == JobRules(template=template, relocate=True)
         return policy
 
-    def submit(self, *names: str, profile: str = "a40-48c") -> None:
+    def submit(self, *names: str, profile: str = "a40-48c", gpus: int = 1) -> None:
         jobs = [
             ContainerJob(
                 name, "quay.io/lab/a:1", ("run",), profile, 2, 4096, timedelta(hours=1),
-                checkpoint=("save",), resumes=1,
+                checkpoint=("save",), resumes=1, gpus=gpus,
             )
             for name in names
         ]  # fmt: skip
@@ -116,6 +116,15 @@ def lab(tmp_path: Path, countdown: Countdown) -> Iterator[Lab]:
     with start("lab", clock="virtual") as server, CountedConnection(target_of(server)) as connection:
         yield Lab(server, connection, tmp_path / "state")
         assert server.world.bugs == []
+
+
+def test_a_job_with_two_gpus_gets_a_vm_with_two_vgpus(lab: Lab) -> None:
+    lab.submit("fit", gpus=2)
+    assert lab.tend() == [("job-01", False)] * 2
+    assert lab.fit() == [("job-01", ("nvidia_a40-48c", "nvidia_a40-48c"))]
+    assert lab.tend() == [] and job_queue(lab.site, lab.policy).turns[1].lacks_vm is False
+    lab.submit("score", gpus=3)
+    assert "no VM for jobs has 3 vGPUs" in job_queue(lab.site, lab.policy).turns[2].reason
 
 
 @pytest.mark.long

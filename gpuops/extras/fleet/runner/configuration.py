@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuops.config.policy import load_policy
-from gpuops.config.vcenter.address import Address
-from gpuops.config.vcenter.destination import SIMULATED
+from gpuops.config.vcenter.destination import SIMULATED, Address
 from gpuops.config.vcenter.journal_url import parsed
 from gpuops.config.vcenter.sites import refuse_one_login
 from gpuops.config.vcenter.targets import Configuration, parsed_configuration
@@ -218,7 +217,7 @@ class ObeyedConfiguration:
     def _with_kept(self, current: Rotations, now: datetime) -> Rotations:
         """Return the rotations and, for returns only, targets that were taken over meanwhile.
 
-        Returns `current` itself if there are none.
+        Returns `current` itself if nothing changed.
         """
         if current.keys() >= {*self.leaving.names(self.only)} - self.leaving.not_read.keys():
             return current

@@ -27,8 +27,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuops.config.policy import parse_policy
-from gpuops.config.vcenter.address import Address
-from gpuops.config.vcenter.destination import SERVED, SIMULATED
+from gpuops.config.vcenter.destination import SERVED, SIMULATED, Address
 from gpuops.config.vcenter.targets import Configuration, NamedTarget, parsed_configuration
 from gpuops.errors import PolicyError, Refused, StateDamaged
 from gpuops.execute.journal.book import Book, BookKind, BookView

@@ -230,7 +230,7 @@ def _in_mode(change: ChangeGpuMode, inventory: Inventory, catalog: Catalog) -> C
 def gpus_meant(
     change: ChangeGpuMode | ApplyLayout, inventory: Inventory, catalog: Catalog
 ) -> list[tuple[Host, PhysicalGpu]]:
-    """Return the selected GPUs with their hosts. Raises UsageError if there are none, HostNotFound."""
+    """Return the selected GPUs with their hosts. Raises UsageError if none is selected, HostNotFound."""
     hosts = gpu_hosts(inventory)
     if change.host is not None:
         Scope(host=change.host).check(inventory)

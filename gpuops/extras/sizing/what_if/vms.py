@@ -16,7 +16,7 @@ from gpuops.errors import UsageError
 from gpuops.extras.sizing.what_if.hardware import Changed
 from gpuops.extras.sizing.what_if.seeded import drawn
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.devices.profile_name import resolve
+from gpuops.model.devices.vgpu import resolve
 from gpuops.model.fleet_change import AddVms, ChangeProfile
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory

@@ -14,8 +14,7 @@ from typing import Annotated, Any
 from gpuops.advise.occupancy import GpuState, gpu_states
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import GraphicsType, VgpuMode
-from gpuops.model.devices.profile_name import parse
-from gpuops.model.devices.vgpu import Series
+from gpuops.model.devices.vgpu import Series, parse
 from gpuops.model.nights.ml_queue import entry_of
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.vm import PowerState, Vm

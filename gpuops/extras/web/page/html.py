@@ -21,7 +21,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-from gpuops.model.devices.profile_name import parse
+from gpuops.model.devices.vgpu import parse
 from gpuops.model.time_text import format_minute, format_minutes, format_zoned_minute
 from gpuops.report.document import Document
 from gpuops.report.layout import visible

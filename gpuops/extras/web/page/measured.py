@@ -7,7 +7,14 @@ from typing import Annotated, Final
 
 import numpy as np
 
-from gpuops.extras.observe.stored_gpu_use import HOURS_PER_STEP, GpuHistory, GpuKey, Numbers, StoredUse
+from gpuops.extras.observe.stored_gpu_use import (
+    HOURS_PER_STEP,
+    FragmentationHistory,
+    GpuHistory,
+    GpuKey,
+    Numbers,
+    StoredUse,
+)
 from gpuops.model.measurements.gpu_use import MeasuredUse
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.scope import cluster_name
@@ -50,12 +57,20 @@ class UseSeriesRecord(DocumentRecord, frozen=True):
     slowed: Annotated[Series, "how many GPUs were clocked down at a reading, because of heat or for want of power"]
 
 
+class FragmentationSeriesRecord(DocumentRecord, frozen=True):
+    """The history of a cluster's free GPU memory that VMs could not use."""
+
+    percent: Annotated[Series, "of the free memory, what the average VM could not use (F of FGD)"]
+    unusable_gpus_percent: Annotated[Series, "of the GPUs with free memory, those that could take no waiting VM"]
+
+
 class UseHistoryRecord(DocumentRecord, frozen=True):
     """A week of GPU use, by name of the cluster (empty = standalone hosts), by host, and by host and GPU."""
 
     begin: Moment
     step_s: int
     clusters: dict[str, UseSeriesRecord]
+    fragmentation: Annotated[dict[str, FragmentationSeriesRecord], "by name of the cluster, as `clusters`"]
     hosts: Annotated[dict[str, UseSeriesRecord], "by managed object id"]
     gpus: Annotated[
         dict[str, UseSeriesRecord] | None, "by the host's managed object id, a space and the address; null = too many"
@@ -80,7 +95,9 @@ def measured_record(stored: StoredUse, inventory: Inventory) -> MeasuredFleetRec
     gpus = [(host.ref, gpu.address) for host in inventory.hosts.values() for gpu in host.gpus]
     return MeasuredFleetRecord(
         until=Moment(stored.newest.until.isoformat()),
-        gpus=None if now is None else {_key(gpu): _gpu(now.gpus[gpu]) for gpu in gpus if gpu in now.gpus},
+        gpus=None
+        if now is None
+        else {_key(gpu): MeasuredGpuRecord.from_attributes(now.gpus[gpu]) for gpu in gpus if gpu in now.gpus},
         vms=None
         if now is None
         else {
@@ -90,10 +107,6 @@ def measured_record(stored: StoredUse, inventory: Inventory) -> MeasuredFleetRec
         },
         history=_history(stored, inventory),
     )
-
-
-def _gpu(use: MeasuredUse) -> MeasuredGpuRecord:
-    return MeasuredGpuRecord.from_attributes(use)
 
 
 def _key(gpu: GpuKey) -> str:
@@ -118,9 +131,37 @@ def _history(stored: StoredUse, inventory: Inventory) -> UseHistoryRecord:
         begin=Moment(stored.begin.isoformat()),
         step_s=HOURS_PER_STEP * 3600,
         clusters={name: series_of(gpus) for name, gpus in sorted(gpus_by_cluster.items())},
+        fragmentation=_fragmentation(stored, inventory),
         hosts={ref: series_of(gpus) for ref, gpus in sorted(gpus_by_host.items())},
         gpus={_key(gpu): series_of([gpu]) for gpu in measured_gpus} if len(measured_gpus) <= MOST_GPUS else None,
     )
+
+
+def _fragmentation(stored: StoredUse, inventory: Inventory) -> dict[str, FragmentationSeriesRecord]:
+    """Return the shares of each cluster, by the sums over its hosts."""
+    by_cluster: dict[str, list[FragmentationHistory]] = {}
+    for ref, history in stored.fragmentation.items():
+        if ref in inventory.hosts:
+            by_cluster.setdefault(cluster_name(inventory.hosts[ref], inventory) or "", []).append(history)
+    return {
+        name: FragmentationSeriesRecord(
+            percent=_shares([host.fragmented_mib for host in hosts], [host.free_mib for host in hosts]),
+            unusable_gpus_percent=_shares(
+                [host.unusable_gpus for host in hosts if host.unusable_gpus is not None],
+                [host.free_gpus for host in hosts if host.unusable_gpus is not None],
+            ),
+        )
+        for name, hosts in sorted(by_cluster.items())
+    }
+
+
+def _shares(parts: list[Numbers], wholes: list[Numbers]) -> list[int | None] | None:
+    """Return in percent, for each step, the sum of the parts in the sum of the wholes; 0 of nothing is 0."""
+    part_sums, whole_sums = _combined(parts, "sum"), _combined(wholes, "sum")
+    if part_sums is None or whole_sums is None:
+        return None
+    pairs = zip(part_sums, whole_sums, strict=True)
+    return [None if part is None or whole is None else round(100 * part / max(1, whole)) for part, whole in pairs]
 
 
 def _series(gpus: list[tuple[GpuHistory, int | None]]) -> UseSeriesRecord:
@@ -138,7 +179,7 @@ def _series(gpus: list[tuple[GpuHistory, int | None]]) -> UseSeriesRecord:
 def _combined(series: Iterable[Numbers | None], how: str) -> list[int | None] | None:
     """Return a rounded number for each step: the mean, sum or highest (`how`) of the GPUs measured in that step.
 
-    A step in which no GPU was measured is None; the result is None if there is no series at all.
+    None stands for a step in which no GPU was measured, or for the whole series if there is none.
     """
     measured = [numbers for numbers in series if numbers is not None]
     if not measured:

@@ -91,6 +91,7 @@ const historyOf = (kind, key) => measured?.history?.[kind]?.[key] ?? null;
     const numbers = (field) => now.map((use) => use[field]).filter((number) => number !== null);
     const text = (number, unit) => number === null ? "-" : `${Math.round(number)} ${unit}`;
     const memory = numbers("memory_used_mib"), power = numbers("power_w"), heat = numbers("temperature_c");
+    const split = historyOf("fragmentation", name), last = (series) => text(series?.findLast((number) => number !== null) ?? null, "%");
     const slowed = now.filter((use) => slowdowns(use).length > 0).length;
     return row(name || "standalone hosts", [
       cell("n", `${now.length} of ${gpus.length}`),
@@ -99,11 +100,13 @@ const historyOf = (kind, key) => measured?.history?.[kind]?.[key] ?? null;
       cell("", power.length === 0 ? "-" : `${power.reduce((sum, number) => sum + number, 0)} W`, chart(week?.power_w, 0, "power in watts")),
       cell("", heat.length === 0 ? "-" : `${Math.max(...heat)} °C`, chart(week?.temperature_c, 100, "temperature of the hottest GPU in °C")),
       cell("", now.length === 0 ? "-" : `${slowed}`, chart(week?.slowed, 0, "GPUs that were slowed")),
+      cell("", last(split?.percent), chart(split?.percent, 100, "free memory that the average VM cannot use, in percent")),
+      cell("", last(split?.unusable_gpus_percent), chart(split?.unusable_gpus_percent, 100, "GPUs with free memory that can take no waiting VM, in percent")),
     ]);
   };
   if (place !== null) {
     const rows = [...clusters].sort(([one], [other]) => (one < other ? -1 : 1)).map(clusterRow);
-    place.replaceChildren(table("Use of GPUs by cluster", [["Cluster"], ["GPUs measured", "n"], ["Use"], ["Frame buffer"], ["Power"], ["Hottest"], ["Slowed or with errors"]], rows));
+    place.replaceChildren(table("Use of GPUs by cluster", [["Cluster"], ["GPUs measured", "n"], ["Use"], ["Frame buffer"], ["Power"], ["Hottest"], ["Slowed or with errors"], ["Free memory fragmented"], ["GPUs no waiting VM can use"]], rows));
     const busiest = Object.entries(measured?.vms ?? {}).filter(([ref, use]) => use.utilization_percent > 0 && vms.has(ref))
       .sort(([, one], [, other]) => other.utilization_percent - one.utilization_percent).slice(0, 10);
     if (busiest.length > 0) {

@@ -15,6 +15,7 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import Rolling
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.abandonment import Missed
+from gpuops.plan.core.command_line import command
 from gpuops.plan.core.plan import Outcome, Plan, Rejection, Verdict
 from gpuops.plan.core.privileges import HOT_MOVE, needed_on_host
 from gpuops.plan.core.steps import HostStep
@@ -114,7 +115,15 @@ def planned_together(
     steps: Sequence[HostStep], rolling: Rolling, inventory: Inventory, catalog: Catalog
 ) -> tuple[PlannedHost, ...] | tuple[Rejection, ...]:
     """Return how these hosts are emptied together, or a refusal for each VM that cannot leave or forbids the change."""
-    removed = tuple(Rejection(step.host, "is gone from vCenter") for step in steps if step.host not in inventory.hosts)
+    removed = tuple(
+        Rejection(
+            step.host,
+            "is gone from vCenter",
+            hint=f"if it never comes back: {command('change abandon', host=step.host)}",
+        )
+        for step in steps
+        if step.host not in inventory.hosts
+    )
     if removed:
         return removed
     hosts = [inventory.hosts[step.host] for step in steps]

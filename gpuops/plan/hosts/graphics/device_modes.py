@@ -20,7 +20,15 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import HostSettings, PassthroughState, SharedType
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Plan, Rejection
-from gpuops.plan.core.steps import ConfigureGraphics, ConfigureModes, ConfigurePassthrough, HostStep, ModeChange
+from gpuops.plan.core.steps import (
+    ConfigureGraphics,
+    ConfigureMig,
+    ConfigureModes,
+    ConfigureModule,
+    ConfigurePassthrough,
+    HostStep,
+    ModeChange,
+)
 from gpuops.plan.placement.keep_free import reserved_left, reserved_unknown
 
 SIZES: Final[Mapping[str, DeviceMode]] = {size.value: mode for mode, size in SERVED_AS.items()}
@@ -96,7 +104,7 @@ def with_reserved(plan: Plan[HostStep], inventory: Inventory, catalog: Catalog) 
     if inventory.reservations is None or not plan.steps:
         return plan
     hosts = [inventory.hosts[step.host] for step in plan.steps]
-    later = [_then(inventory.hosts[step.host], step) for step in plan.steps]
+    later = [host_after(inventory.hosts[step.host], step) for step in plan.steps]
     after = inventory.with_hosts(later)
     doubts = (reserved_unknown(host, inventory) for host in hosts)
     short = (
@@ -107,8 +115,10 @@ def with_reserved(plan: Plan[HostStep], inventory: Inventory, catalog: Catalog) 
     return replace(plan, warnings=(*plan.warnings, *dict.fromkeys((*short, *(doubt for doubt in doubts if doubt)))))
 
 
-def _then(host: Host, step: HostStep) -> Host:
+def host_after(host: Host, step: HostStep) -> Host:
     """Return the host as it will be when the step has taken effect."""
+    if host.settings is not None:
+        host = replace(host, settings=_settings_after(host.settings, step))
     if isinstance(step, ConfigureGraphics):
         configured = {device.address: device for device in step.after.devices}
         new_gpus = list(host.gpus)
@@ -118,6 +128,10 @@ def _then(host: Host, step: HostStep) -> Host:
                 size = VgpuMode(device.vgpu_mode) if device.vgpu_mode in list(VgpuMode) else gpu.vgpu_mode
                 new_gpus[number] = replace(gpu, graphics_type=GraphicsType(device.graphics_type), vgpu_mode=size)
         return replace(host, gpus=tuple(new_gpus))
+    if isinstance(step, ConfigureMig):
+        size = VgpuMode.MULTI_INSTANCE if step.on else VgpuMode.SAME_SIZE
+        changed = {gpu.address: replace(gpu, vgpu_mode=size) for gpu in host.gpus if gpu.address in step.devices}
+        return replace(host, gpus=tuple(changed.get(gpu.address, gpu) for gpu in host.gpus))
     if not isinstance(step, ConfigureModes | ConfigurePassthrough):
         return host
     modes = _modes(host, step)
@@ -133,6 +147,37 @@ def _then(host: Host, step: HostStep) -> Host:
         gpus=tuple(_with_label(_in_mode(gpu, modes.get(gpu.address)), labels) for gpu in host.gpus),
         others=tuple(_with_label(other, labels) for other in others),
     )
+
+
+def _settings_after(settings: HostSettings, step: HostStep) -> HostSettings:
+    """Return the settings that the host will have. Modes of DirectPath devices themselves stay as they are."""
+    match step:
+        case ConfigureGraphics(after=graphics):
+            return replace(settings, graphics=graphics)
+        case ConfigureModule(after=options):
+            return replace(settings, module_options=options, loaded_options=options)
+        case ConfigureMig(devices=addresses, on=mig_on):
+            states = (
+                replace(state, current=mig_on, pending=mig_on) if state.address in addresses else state
+                for state in settings.mig or ()
+            )
+            return replace(settings, mig=tuple(states))
+        case ConfigurePassthrough(devices=changes):
+            on = {change.address: change.enabled for change in changes}
+            labels = {change.address: change.label for change in changes if change.label is not None}
+        case ConfigureModes(devices=modes, labels=changes):
+            on = {mode.address: mode.after.whole for mode in modes}
+            labels = {change.address: change.label for change in changes if change.label is not None}
+    devices = (
+        replace(
+            state,
+            enabled=on.get(state.address, state.enabled),
+            active=on.get(state.address, state.active),
+            label=labels.get(state.address, state.label) or None,
+        )
+        for state in settings.passthrough or ()
+    )
+    return replace(settings, passthrough=tuple(devices))
 
 
 def _modes(host: Host, step: ConfigureModes | ConfigurePassthrough) -> dict[PciAddress, DeviceMode]:

@@ -70,7 +70,7 @@ class SetScheduler:
 
     def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
         """Return the change of each host's module options. Raises UsageError."""
-        scheduler, stated = self._requested_scheduler(), self._stated_branch()
+        scheduler, stated = self.requested_scheduler(), self._stated_branch()
         gpus = tuple(PciAddress.parse(text) for text in self.gpu)
         scope = Scope(cluster=self.cluster, host=self.host)
         hosts = self._hosts(inventory)
@@ -93,7 +93,7 @@ class SetScheduler:
     def _hosts(self, inventory: Inventory) -> tuple[Host, ...]:
         return hosts_meant("host scheduler set", self.host, self.cluster, inventory)
 
-    def _requested_scheduler(self) -> VgpuScheduler:
+    def requested_scheduler(self) -> VgpuScheduler:
         """Return the scheduler that the options describe. Raises UsageError for options that exclude each other."""
         adaptive = self.frequency is not None or self.averaging is not None
         if self.time_slice is not None and adaptive:

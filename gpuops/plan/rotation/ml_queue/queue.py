@@ -312,7 +312,7 @@ class _QueueState:
     hosts: dict[str, HostStages] = field(default_factory=dict)
 
     def start(self, vm: Vm, queued: QueuedVm, proposal: Proposal | None) -> tuple[Start | None, str]:
-        """Return the start as proposed, or the one with the lowest cost; None with all reasons if there is none.
+        """Return the start as proposed, or the one with the lowest cost; None with all reasons if no start is possible.
 
         If two have the same cost, the VM's present host comes first.
         """

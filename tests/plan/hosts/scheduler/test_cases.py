@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, get_type_hints
 
 import pytest
-from pydantic import TypeAdapter
 
 from gpuops.errors import GpuopsError
+from gpuops.model.stored_json import decode_stored
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import ConfigureModule, HostStep
@@ -36,7 +36,7 @@ CASES = read_cases("scheduler", SchedulerCase)
 
 def planned(case: SchedulerCase, inventory: Inventory) -> Plan[HostStep]:
     hints = get_type_hints(SetScheduler)
-    options = {name: TypeAdapter(hints[name]).validate_python(value) for name, value in case.request.items()}
+    options = {name: decode_stored(hints[name], value) for name, value in case.request.items()}
     return SetScheduler(**options).plan(inventory, catalog())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +11,11 @@ from pyVmomi import vim
 from gpuops.errors import Refused, VcenterUnreachable
 from gpuops.extras.sizing.measuring import SharingMeasured, measure, remove_measurement
 from gpuops.model.devices.scheduler import SchedulerPolicy
-from gpuops.model.measurements.sharing_measurement import SharingMeasurement
+from gpuops.model.measurements.sharing_measurement import MeasuredCount, SharingMeasurement
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.sim.state.vm_state import Power
 from gpuops.vsphere.connection import Connection
+from tests.waiting import wait_until
 from tests.wire.guests.measuring.lab import BEST, EQUAL, Lab, keep, wish
 
 pytestmark = pytest.mark.long
@@ -41,6 +43,64 @@ def test_a_measurement_that_was_cut_off_goes_on_with_its_vms(lab: Lab, monkeypat
     assert [each.sharers for each in found.measurement.done] == [1, 2]
     assert found.measurement.id in before.name and found.exit_code == 0 and lab.vms() == []
     assert not (lab.site.state_dir / f"{lab.site.vcenter.uuid}.measure.json").exists()
+
+
+KILLED_AT = {
+    "before any command": ("start_command", 1),
+    "between two commands": ("start_command", 2),
+    "while both run": ("wait_for_commands", 1),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("point", KILLED_AT)
+def test_a_command_of_a_killed_call_ends_before_the_next_call_starts_its_own(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, point: str
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    name, nth = KILLED_AT[point]
+    do, calls = getattr(Connection, name), list[object]()
+
+    def killed(*arguments: Any, **options: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == nth:
+            raise Killed
+        return do(*arguments, **options)
+
+    known = SharingMeasurement("0123abcd", wish(f"echo $$ >> {tmp_path}/started; sleep $(cat {tmp_path}/time)", 1, 2))
+    keep(lab, known.with_count(MeasuredCount(BEST, 1, (1.0,))))
+    (tmp_path / "started").write_text("")
+    (tmp_path / "time").write_text("600")
+    monkeypatch.setattr(Connection, name, killed)
+    with pytest.raises(Killed):
+        lab.measure(known.wish)
+    monkeypatch.undo()
+    commands = nth - 1 if name == "start_command" else 2
+    wait_until(lambda: len(pids(tmp_path / "started")) == commands)
+    first = pids(tmp_path / "started")
+    assert all(map(runs, first))
+
+    def start_alone(*arguments: Any, **options: Any) -> Any:
+        assert not any(map(runs, first)), "a command of the killed call still runs"
+        return start(*arguments, **options)
+
+    (tmp_path / "time").write_text("0")
+    start = Connection.start_command
+    monkeypatch.setattr(Connection, "start_command", start_alone)
+    found = lab.measure(known.wish)
+    assert [each.error for each in found.measurement.done] == ["", ""] and found.exit_code == 0
+    assert (len(pids(tmp_path / "started")), lab.vms()) == (len(first) + 2, [])
+
+
+def pids(path: Path) -> list[int]:
+    return [int(line) for line in path.read_text().split()]
+
+
+def runs(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
 
 
 @pytest.mark.long

@@ -35,7 +35,7 @@ options:
     type: path
   name:
     description:
-      - With O(state=cancelled), the name of the job, or its number.
+      - With O(state=cancelled), the name of the job or of the array, or the number of the job.
     type: str
   policy:
     description:

@@ -40,7 +40,7 @@ options:
     type: path
   vms:
     description:
-      - With O(state=restored), only these VMs; an ML VM that is not named runs on.
+      - With O(state=restored), only these VMs; an ML VM that is not named keeps running.
     type: list
     elements: str
     default: []

@@ -1,0 +1,272 @@
+"""Compares a vCenter with a site file, and changes what differs: hosts first, with their reboots, then VMs.
+
+Each phase is a run of the core with a journal of its own: settings of hosts, a rolling change for reboots, VMs. After a
+kill the same command continues: it resumes its rolling change, and then sees what still differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from gpuops.api import change, change_resume, change_status, configure, run
+from gpuops.errors import PartlyDone, report_exit_code
+from gpuops.execute.change.host_rounds import Told
+from gpuops.execute.change.rolling_change import unheard
+from gpuops.execute.site import Site, agreed, catalog_of
+from gpuops.execute.site.agreement import no_step_more
+from gpuops.execute.steps.vm_runs import end_killed_calls
+from gpuops.extras.declare.entries import SiteFile
+from gpuops.extras.declare.site_plan import SiteHosts, SiteVms, one_for_each_host
+from gpuops.extras.declare.wishes import Comparison, HostWish, SiteDifference, compare, selected_hosts, selected_vms
+from gpuops.model.vcenter.host_settings import Rolling
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.plan.core.plan import Outcome, Plan, Rejection, Report, Verdict
+from gpuops.plan.core.steps import HostStep
+from gpuops.plan.hosts.change.rolling_plan import Roll, plan_roll
+from gpuops.plan.hosts.graphics.device_modes import host_after
+
+VERB: Final = "apply"
+"""The name of its rolling changes in journals. It is stored, and never changes."""
+MOST_PASSES: Final = 3
+"""How often hosts are set: a GPU that is given back by DirectPath I/O gets its graphics type only after a reboot."""
+REBOOT: Final = (
+    "{} must be rebooted before everything is in force: add --reboot rolling, or empty and reboot each of them"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SiteReport:
+    """What differs from a site file, how it is changed, and what became of it. `applied` False = dry run."""
+
+    before: Inventory
+    comparison: Comparison
+    hosts: Plan[HostStep]
+    roll: Roll
+    vms: Plan
+    applied: bool = False
+    host_outcomes: tuple[Outcome[HostStep], ...] = ()
+    vm_outcomes: tuple[Outcome, ...] = ()
+    unmet: tuple[Rejection, ...] = ()
+    """What became infeasible after other changes had been made."""
+    remaining: tuple[SiteDifference, ...] = ()
+    """What still differs afterwards; in a dry run and after a refusal everything that differs."""
+    warnings: tuple[str, ...] = ()
+    afterwards: tuple[str, ...] = ()
+
+    @property
+    def differences(self) -> tuple[SiteDifference, ...]:
+        return self.comparison.differences
+
+    @property
+    def rejections(self) -> tuple[Rejection, ...]:
+        reasons = (
+            *self.comparison.rejections,
+            *self.hosts.rejections,
+            *self.roll.rejections,
+            *self.vms.rejections,
+        )
+        return tuple(dict.fromkeys(reasons))
+
+    @property
+    def feasible(self) -> bool:
+        return not self.rejections
+
+    @property
+    def has_work(self) -> bool:
+        """Whether something is to be changed, or a host is to be rebooted."""
+        return bool(self.hosts.steps or self.roll.rounds or self.vms.steps)
+
+    @property
+    def disruptive(self) -> bool:
+        """Whether something is stopped, moved or rebooted."""
+        return self.vms.disruptive or bool(self.roll.rounds)
+
+    @property
+    def changed(self) -> bool:
+        """Whether something was changed (applied), or would be (dry run)."""
+        if not self.applied:
+            return self.feasible and self.has_work
+        return any(outcome.verdict is Verdict.DONE for outcome in (*self.host_outcomes, *self.vm_outcomes))
+
+    @property
+    def failed(self) -> bool:
+        """Whether something that was planned was not done."""
+        return bool(self.unmet) or _bad((*self.host_outcomes, *self.vm_outcomes))
+
+    @property
+    def exit_code(self) -> int:
+        """0 done or nothing to do, 3 refused, 4 partly done."""
+        return report_exit_code(refused=not self.feasible, partly=self.failed)
+
+
+SiteConsent = Callable[[SiteReport], None]
+"""Called before the first change. If it raises, nothing is changed."""
+
+
+def plan_site(file: SiteFile, site: Site, rolling: Rolling | None = None) -> SiteReport:
+    """Return what differs and how it would be changed, by vCenter's present state. Changes nothing.
+
+    `rolling`: how hosts are rebooted; None = they are not. Raises NotConnected and its subclasses.
+    """
+    inventory = read_for(file, site)
+    catalog, now = catalog_of(inventory), site.clock()
+    comparison = compare(file, inventory, catalog, now)
+    host_plan = SiteHosts(comparison.hosts).plan(inventory, catalog)
+    roll = Roll()
+    if rolling is not None and host_plan.feasible:
+        waiting = [step for step in host_plan.steps if step.host in host_plan.reboots]
+        due = one_for_each_host((*waiting, *host_plan.due))
+        roll = plan_roll(Plan(due=due), rolling, inventory, catalog, now)
+    world = inventory
+    for step in host_plan.steps:
+        world = world.with_hosts([host_after(world.hosts[step.host], step)])
+    vm_plan = site.check_privileges(SiteVms(comparison.vms).plan(world, catalog, now), inventory)
+    warnings = dict.fromkeys((*host_plan.warnings, *roll.warnings, *vm_plan.warnings))
+    report = SiteReport(inventory, comparison, host_plan, roll, vm_plan, warnings=tuple(warnings))
+    afterwards = _reboots_left(comparison.differences, host_plan.reboots, inventory) if rolling is None else ()
+    return replace(report, remaining=comparison.differences, afterwards=afterwards)
+
+
+def _reboots_left(
+    differences: Iterable[SiteDifference], reboots: Collection[str], inventory: Inventory
+) -> tuple[str, ...]:
+    """Return the advice to reboot these hosts and those on which a setting waits for a reboot."""
+    refs = {difference.ref for difference in differences if difference.pending} | set(reboots)
+    names = sorted(inventory.hosts[ref].name for ref in refs if ref in inventory.hosts)
+    return (REBOOT.format(", ".join(names)),) if names else ()
+
+
+def read_for(file: SiteFile, site: Site) -> Inventory:
+    """Return the snapshot that the file is compared with: settings of its hosts, devices of its VMs, tags if needed."""
+    inventory = site.vcenter.inventory()
+    if file.needs_tags:
+        inventory = site.vcenter.with_tags(inventory)
+    hosts = selected_hosts(file, inventory)
+    if hosts:
+        inventory = site.hosts.with_settings(inventory, hosts)
+    unread = [ref for ref in selected_vms(file, inventory) if inventory.vms[ref].devices is None]
+    if unread:
+        inventory = site.vcenter.observe(inventory, unread)
+    targets = SiteVms(compare(file, inventory, catalog_of(inventory), site.clock()).vms).config_targets(inventory)
+    if targets:
+        inventory = site.vcenter.with_config_targets(inventory, targets)
+    return site.with_vgpus(inventory)
+
+
+def apply_site(
+    file: SiteFile,
+    site: Site,
+    rolling: Rolling | None = None,
+    *,
+    apply: bool,
+    consent: SiteConsent = agreed,
+    told: Told = unheard,
+) -> SiteReport:
+    """Change what differs from the file, and return the plan, the outcomes and what still differs.
+
+    If something of the file is infeasible, nothing is changed. A rolling change of an earlier call that was cut off is
+    finished first. Raises NotConnected, Locked, StateDamaged, and Refused while a rotation or another change is open.
+    """
+    if apply:
+        _finish_earlier_calls(site, told)
+    report = plan_site(file, site, rolling)
+    if not apply or not report.feasible or not report.has_work:
+        return replace(report, applied=apply and report.feasible)
+    consent(report)
+    run_so_far = _HostPhase(site, rolling, told)
+    run_so_far.set_hosts(report)
+    vm_outcomes, unmet = tuple[Outcome, ...](), run_so_far.unmet
+    if run_so_far.is_done:
+        vm_outcomes, unmet_vms = _set_vms(report, site, consent)
+        unmet += unmet_vms
+    after = compare_now(file, site)
+    return replace(
+        report,
+        applied=True,
+        host_outcomes=tuple(run_so_far.outcomes),
+        vm_outcomes=vm_outcomes,
+        unmet=tuple(unmet),
+        remaining=after.differences,
+        afterwards=_reboots_left(after.differences, (), report.before),
+    )
+
+
+def compare_now(file: SiteFile, site: Site) -> Comparison:
+    """Read the vCenter and return what differs from the file now."""
+    inventory = read_for(file, site)
+    return compare(file, inventory, catalog_of(inventory), site.clock())
+
+
+def _finish_earlier_calls(site: Site, told: Told) -> None:
+    """Wait for the steps of calls that were cut off, and finish their rolling change.
+
+    Raises PartlyDone if the rolling change cannot be finished.
+    """
+    for request in (SiteHosts, SiteVms):
+        end_killed_calls(request.run_kind, site)
+    if change_status(site).verb != VERB:
+        return
+    resumed = change_resume(site, hear=told)
+    if resumed.exit_code:
+        raise PartlyDone(
+            "the rolling change that an earlier apply began is not finished", hint="gpuops change status shows it"
+        )
+
+
+@dataclass(slots=True)
+class _HostPhase:
+    """Sets hosts, and reboots those that need it."""
+
+    site: Site
+    rolling: Rolling | None
+    told: Told
+    outcomes: list[Outcome[HostStep]] = field(default_factory=list)
+    unmet: list[Rejection] = field(default_factory=list)
+
+    @property
+    def is_done(self) -> bool:
+        return not self.unmet and not _bad(self.outcomes)
+
+    def set_hosts(self, report: SiteReport) -> None:
+        """Set what differs until nothing does, in several passes where one setting must be in force before another."""
+        wishes = report.comparison.hosts
+        for _ in range(MOST_PASSES):
+            if not wishes or not self.is_done:
+                return
+            set_report = configure(SiteHosts(wishes), self.site, apply=True)
+            self._note(set_report.plan.rejections, set_report.outcomes)
+            has_rebooted = self.rolling is not None and self.is_done and self._reboot(wishes, self.rolling)
+            if not set_report.outcomes and not has_rebooted:
+                return
+
+    def _reboot(self, wishes: tuple[HostWish, ...], rolling: Rolling) -> bool:
+        """Reboot the hosts on which settings wait for that. Return whether there was one."""
+        rolled = change(SiteHosts(wishes, reboots_only=True), VERB, rolling, self.site, apply=True, hear=self.told)
+        self._note(rolled.plan.rejections, rolled.outcomes)
+        return bool(rolled.outcomes)
+
+    def _note(self, rejections: tuple[Rejection, ...], outcomes: tuple[Outcome[HostStep], ...]) -> None:
+        self.unmet += rejections
+        self.outcomes += outcomes
+
+
+def _set_vms(report: SiteReport, site: Site, consent: SiteConsent) -> tuple[tuple[Outcome, ...], tuple[Rejection, ...]]:
+    """Change the VMs that differ by now. Return the outcomes, and what has become infeasible since the plan.
+
+    Asks again if the plan has a step that the admin has not agreed to.
+    """
+    if not report.comparison.vms:
+        return (), ()
+
+    def ask_again(vm_report: Report) -> None:
+        if not no_step_more(report.vms.steps, vm_report.plan.steps):
+            consent(replace(report, before=vm_report.before, hosts=Plan(), roll=Roll(), vms=vm_report.plan))
+
+    vm_report = run(SiteVms(report.comparison.vms), site, apply=True, consent=ask_again)
+    return vm_report.outcomes, vm_report.plan.rejections
+
+
+def _bad(outcomes: Iterable[Outcome[Any]]) -> bool:
+    return any(outcome.verdict not in (Verdict.DONE, Verdict.ALREADY) for outcome in outcomes)

@@ -1,0 +1,218 @@
+"""`gpuops diff`, `apply` and `assert`: compare a vCenter with a file of what should be, and change what differs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuops.console import output
+from gpuops.console.options import CommonOptions, DryRun, HostShellOptions, RebootOptions
+from gpuops.console.spread import spread
+from gpuops.extras.declare.site_file import load_site
+
+if TYPE_CHECKING:
+    from gpuops.extras.declare.applying import SiteReport
+    from gpuops.model.vcenter.host_settings import Rolling
+
+SitePath = Annotated[
+    Path,
+    typer.Option(
+        "--file", "-f", metavar="FILE", help="What should be: templates/site.yaml is one; or a directory of them."
+    ),
+]
+
+
+@spread
+def diff(common: CommonOptions, host_shell: HostShellOptions, file: SitePath) -> None:
+    """Show what differs from a file of what hosts and VMs should be, and whether it can be changed. Changes nothing.
+
+    Exit code 3 if something of the file cannot be done.
+
+    \b
+    Examples:
+      gpuops diff --file templates/site.yaml --vcenter sim:lab
+      gpuops diff --file site/ --output json --vcenter prod
+    """
+    from gpuops.extras.declare.view import DiffDocument, site_report_text
+
+    report = _compare(common, host_shell, file)
+    output.show(site_report_text(report), DiffDocument.made_of(report))
+    output.leave(report.exit_code)
+
+
+@spread
+def apply(
+    common: CommonOptions,
+    rebooting: RebootOptions,
+    host_shell: HostShellOptions,
+    file: SitePath,
+    dry_run: DryRun = False,
+) -> None:
+    """Change what differs from a file of what hosts and VMs should be: hosts first, then VMs.
+
+    If something of it cannot be done, nothing is changed. After an interruption run the same command again; a second
+    run changes nothing and says so. What the file does not name is left as it is.
+
+    \b
+    Examples:
+      gpuops apply --file templates/site.yaml --dry-run --vcenter sim:lab
+      gpuops apply --file site.yaml --reboot rolling --window 'Sat 22:00-04:00 Europe/Berlin' --yes --vcenter prod
+    """
+    from gpuops.console.drawn_progress import ChangeProgress
+    from gpuops.console.opening import open_site, remember
+    from gpuops.console.running import confirm
+    from gpuops.extras.declare.applying import apply_site
+    from gpuops.extras.declare.view import ApplyDocument, site_report_text
+
+    site_file, rolling = load_site(file), _rolling(rebooting)
+
+    def consent(planned: SiteReport) -> None:
+        if planned.disruptive and not rebooting.yes:
+            confirm([*site_report_text(replace(planned, afterwards=()))])
+
+    with (
+        open_site(common, guarded=True, run="" if dry_run else "apply") as site,
+        ChangeProgress() as progress,
+    ):
+        host_shell.give_to(site)
+        report = apply_site(site_file, site, rolling, apply=not dry_run, consent=consent, told=progress)
+    remember(common, report.before)
+    output.show(site_report_text(report), ApplyDocument.made_of(report))
+    output.leave(report.exit_code)
+
+
+def _rolling(rebooting: RebootOptions) -> Rolling | None:
+    """Return how hosts are rebooted. --yes may stand alone here: VMs may be stopped without a reboot of a host."""
+    if rebooting.reboot is None:
+        return replace(rebooting, yes=False).rolling()
+    return rebooting.rolling()
+
+
+@spread
+def assert_(
+    common: CommonOptions,
+    host_shell: HostShellOptions,
+    file: SitePath,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", metavar="FILE", help="Also write the result as JUnit XML.")
+    ] = None,
+) -> None:
+    """Check that nothing differs from a file of what hosts and VMs should be, for CI. Changes nothing.
+
+    Exit code 0 if everything is as the file says, 3 if not. A setting that waits for a reboot is not yet so.
+
+    \b
+    Examples:
+      gpuops assert --file templates/site.yaml --vcenter sim:lab
+      gpuops assert --file site.yaml --junit result.xml --vcenter prod
+    """
+    from gpuops.extras.declare.view import AssertDocument, assertion_text, junit_xml
+    from gpuops.files.private_file import write_readable
+
+    report = _compare(common, host_shell, file)
+    document = AssertDocument.made_of(report)
+    if junit is not None:
+        write_readable(junit, junit_xml(report))
+    output.show(assertion_text(report), document)
+    output.leave(document.exit_code)
+
+
+@spread
+def drift(
+    common: CommonOptions,
+    host_shell: HostShellOptions,
+    file: SitePath,
+    heal: Annotated[
+        list[str] | None,
+        typer.Option("--heal", metavar="KEY", help="Set this key back: mig, scheduler, drs. May be repeated."),
+    ] = None,
+    window: Annotated[
+        str | None,
+        typer.Option("--window", metavar="WINDOW", help="Set back only while it is open: 'Sat 22:00-04:00 UTC'."),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Look once and end: exit code 3 if something differs.")] = False,
+) -> None:
+    """Say within a minute what drifts from a file of what hosts and VMs should be, until it is stopped.
+
+    --heal sets back keys that stop, move and reboot nothing. MIG mode is in force after a reset or reboot all the same.
+
+    \b
+    Examples:
+      gpuops drift --file templates/site.yaml --once --vcenter sim:lab
+      gpuops drift --file site.yaml --heal mig --heal scheduler --window 'Sat 22:00-04:00 UTC' --vcenter prod
+    """
+    from gpuops.config.date_text import parse_window
+    from gpuops.console.opening import open_site
+    from gpuops.extras.declare.drift import DriftLook, DriftWatch, check_heals, follow
+    from gpuops.extras.declare.view import DriftDocument, drift_text
+
+    def show(look: DriftLook) -> None:
+        output.show(drift_text(look), DriftDocument.made_of(look))
+
+    site_file, heals = load_site(file), check_heals(heal or ())
+    opens = parse_window(window) if window is not None else None
+    with open_site(common, guarded=bool(heals), run="drift" if heals else "") as site:
+        host_shell.give_to(site)
+        watch = DriftWatch(site_file, site, heals, opens)
+        if not once:
+            follow(watch, show)
+        look = watch.look()
+    show(look)
+    output.leave(look.exit_code)
+
+
+@spread
+def export(
+    common: CommonOptions,
+    host_shell: HostShellOptions,
+    save: Annotated[
+        Path | None, typer.Option("--save", metavar="FILE", help="Write it to this file instead, which must not exist.")
+    ] = None,
+) -> None:
+    """Write a file of what hosts with GPUs and VMs are now, as short as possible. Changes nothing in vCenter.
+
+    Applying it changes nothing. What a file cannot say stands in it as a comment.
+
+    \b
+    Examples:
+      gpuops export --vcenter sim:lab
+      gpuops export --save site.yaml --vcenter prod
+    """
+    from gpuops.console.opening import open_site, remember
+    from gpuops.errors import Refused
+    from gpuops.execute.site import catalog_of
+    from gpuops.extras.declare.applying import read_for
+    from gpuops.extras.declare.entries import HostEntry, SiteFile
+    from gpuops.extras.declare.export import export_site, yaml_text
+    from gpuops.extras.declare.view import ExportDocument
+    from gpuops.files.private_file import write_new
+    from gpuops.model.time_text import format_zoned_minute
+
+    with open_site(common) as site:
+        host_shell.give_to(site)
+        inventory = read_for(SiteFile(1, hosts=(HostEntry(host=("*",), mig=True),)), site)
+    remember(common, inventory)
+    exported = export_site(inventory, catalog_of(inventory))
+    text = yaml_text(exported, f"What there was at {format_zoned_minute(inventory.taken_at)}: gpuops export")
+    document = ExportDocument.of(inventory, text, exported.left_out)
+    if save is None:
+        output.show(text.rstrip("\n").split("\n"), document)
+        return
+    if not write_new(save, text):
+        raise Refused(f"{save} exists: nothing was written", hint="choose another name")
+    output.show(f"{save}: {len(text.splitlines())} lines", document)
+
+
+def _compare(common: CommonOptions, host_shell: HostShellOptions, file: Path) -> SiteReport:
+    from gpuops.console.opening import open_site, remember
+    from gpuops.extras.declare.applying import plan_site
+
+    site_file = load_site(file)
+    with open_site(common) as site:
+        host_shell.give_to(site)
+        report = plan_site(site_file, site)
+    remember(common, report.before)
+    return report

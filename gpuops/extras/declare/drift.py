@@ -1,0 +1,134 @@
+"""Follows a vCenter, says what drifts from a site file and what is back, and sets back what it may (`gpuops drift`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Final
+
+from gpuops.errors import Locked, LoginRefused, NotConnected, UsageError, report_exit_code
+from gpuops.execute.rotation.watch import wait_for_news
+from gpuops.execute.site import Site
+from gpuops.extras.declare.applying import SiteReport, apply_site, compare_now
+from gpuops.extras.declare.entries import GPU_KEYS, HOST_KEYS, SiteFile
+from gpuops.extras.declare.wishes import SiteDifference
+from gpuops.model.vcenter.host_settings import Rolling
+from gpuops.model.window import Window
+from gpuops.plan.hosts.change.rolling_plan import shut
+
+HEALABLE: Final = ("assignment", "default_graphics", "vgpu_mode", "mig", "scheduler", "label", "drs", "marks")
+"""Keys that may be set back without a person: setting them stops, moves and reboots nothing."""
+LONGEST_S: Final = 45.0
+"""The time between two looks if vCenter reports no change: it reports none of some settings of hosts."""
+SHORTEST_S: Final = 10.0
+"""Shortest time between two looks; all changes in that time are handled by one look."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriftLook:
+    """What one look found: what differs since then, what is as the file says again, and what was set back."""
+
+    at: datetime
+    vcenter: str
+    drifted: tuple[SiteDifference, ...]
+    back: tuple[SiteDifference, ...]
+    remaining: tuple[SiteDifference, ...]
+    """All that differs after the look."""
+    healed: SiteReport | None = None
+    """What was set back; None = nothing was tried."""
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self.drifted or self.back or (self.healed is not None and self.healed.changed))
+
+    @property
+    def exit_code(self) -> int:
+        """0 = nothing differs, 3 = something does, 4 = something could not be set back."""
+        if self.healed is not None and self.healed.failed:
+            return self.healed.exit_code
+        return report_exit_code(refused=self.remaining)
+
+
+@dataclass(slots=True)
+class DriftWatch:
+    """A file that a vCenter is compared with, look by look."""
+
+    file: SiteFile
+    site: Site
+    heals: tuple[str, ...] = ()
+    window: Window | None = None
+    """Only while it is open is something set back; None = at any time."""
+    known: tuple[SiteDifference, ...] = field(default=(), init=False)
+
+    def look(self) -> DriftLook:
+        """Compare once, and set back what may be. Raises NotConnected, Locked, StateDamaged."""
+        drifted = compare_now(self.file, self.site)
+        new = tuple(difference for difference in drifted.differences if difference not in self.known)
+        back = tuple(difference for difference in self.known if difference not in drifted.differences)
+        remaining, healed = drifted.differences, None
+        if self._may_heal(remaining):
+            healed = apply_site(healing_part(self.file, self.heals), self.site, apply=True)
+            remaining = compare_now(self.file, self.site).differences
+        self.known = remaining
+        now = self.site.clock()
+        return DriftLook(now, self.site.vcenter.uuid, new, back, remaining, healed)
+
+    def _may_heal(self, differences: Collection[SiteDifference]) -> bool:
+        is_open = next(shut(Rolling(window=self.window), self.site.clock()), None) is None
+        return is_open and any(
+            difference.key.partition(" ")[0].replace("mark", "marks") in self.heals and not difference.pending
+            for difference in differences
+        )
+
+
+def check_heals(keys: Collection[str]) -> tuple[str, ...]:
+    """Return the keys that are to be set back. Raises UsageError for one that must not be set back unattended."""
+    unsafe = sorted(set(keys) - set(HEALABLE))
+    if unsafe:
+        hint = f"--heal takes {', '.join(HEALABLE)}; gpuops apply sets the others"
+        raise UsageError(f"--heal {unsafe[0]}: this key is not set back unattended", hint=hint)
+    return tuple(keys)
+
+
+def healing_part(file: SiteFile, keys: Collection[str]) -> SiteFile:
+    """Return the file with these keys alone, and without entries that have none of them."""
+    scheduler = () if "scheduler" in keys else ("time_slice", "frequency", "averaging")
+    others: dict[str, Any] = dict.fromkeys((*({*HOST_KEYS, *GPU_KEYS} - set(keys)), *scheduler))
+    hosts = [
+        replace(entry, **others)
+        for entry in file.hosts
+        if any(getattr(entry, key) is not None for key in (*HOST_KEYS, *GPU_KEYS) if key in keys)
+    ]
+    vms = [
+        replace(
+            entry,
+            devices=None,
+            drs=entry.drs if "drs" in keys else None,
+            marks=entry.marks if "marks" in keys else (),
+        )
+        for entry in file.vms
+        if ("drs" in keys and entry.drs is not None) or ("marks" in keys and entry.marks)
+    ]
+    return replace(file, hosts=tuple(hosts), vms=tuple(vms))
+
+
+def follow(watch: DriftWatch, show: Callable[[DriftLook], None]) -> None:
+    """Look until a signal ends it, whenever vCenter reports a change and after `LONGEST_S`. Show looks with news.
+
+    A vCenter that does not answer, and a lock that is held, are waited for. Raises LoginRefused.
+    """
+    site, is_first = watch.site, True
+    while True:
+        began_s = site.passed_s()
+        try:
+            look = watch.look()
+            if look.has_news or is_first:
+                show(look)
+            is_first = False
+        except LoginRefused:
+            raise
+        except (NotConnected, Locked) as error:
+            site.say(f"{error.line}; tried again in {LONGEST_S:.0f} s")
+        wait_for_news(site, LONGEST_S)
+        site.pause(max(0.0, SHORTEST_S - (site.passed_s() - began_s)))

@@ -1,0 +1,227 @@
+"""Plans everything that differs from a site file: the requests of the core's commands, on one snapshot.
+
+`SiteHosts` and `SiteVms` are requests like `SetMode` and `Attach`: the core's executors make their plan again under the
+lock, from what vCenter shows by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, ClassVar
+
+from gpuops.errors import UsageError
+from gpuops.extras.declare.wishes import (
+    HostWish,
+    SiteDifference,
+    VmWish,
+    attach_request,
+    device_request,
+    host_differences,
+    vm_differences,
+)
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.plan.core.plan import Plan, Rejection, Wave, refuse
+from gpuops.plan.core.steps import HostStep, SetAttribute, SetVmDrs, Step
+from gpuops.plan.hosts.graphics.device_modes import host_after
+from gpuops.plan.hosts.graphics.mig import SetMig
+from gpuops.plan.hosts.graphics.mode import SetMode
+from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
+from gpuops.plan.hosts.host_plan import HostRequest
+from gpuops.plan.hosts.scheduler.change import SetScheduler
+from gpuops.plan.vm.several import Change, SeveralVms
+
+Gpus = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SiteHosts:
+    """The host settings of a site file that differ from a snapshot."""
+
+    run_kind: ClassVar[str] = "sitehosts"
+
+    wishes: tuple[HostWish, ...]
+    reboots_only: bool = False
+    """Plan only one step for each host that waits for a reboot: a rolling change takes one step a host, and its reboot
+    brings all settings of the host into force."""
+
+    def hosts(self, inventory: Inventory) -> Collection[str]:
+        """Return refs of the hosts that exist."""
+        return tuple(wish.ref for wish in self.wishes if wish.ref in inventory.hosts)
+
+    def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
+        """Return the plan of all hosts, refused with every reason if one of them is."""
+        plans = [self._of_host(wish, inventory, catalog) for wish in self.wishes if wish.ref in inventory.hosts]
+        rejections = tuple(reason for plan in plans for reason in plan.rejections)
+        steps = tuple(step for plan in plans for step in (plan.steps or plan.withheld))
+        if rejections:
+            return refuse(*rejections, withheld=steps)
+        due = tuple(step for plan in plans for step in plan.due)
+        if self.reboots_only:
+            waiting = {step.host for plan in plans for step in plan.steps if step.host in plan.reboots}
+            due = one_for_each_host((*(step for step in steps if step.host in waiting), *due))
+            return Plan(due=due, warnings=tuple(line for plan in plans for line in plan.warnings))
+        return Plan(
+            waves=(Wave("hosts", steps),) if steps else (),
+            warnings=tuple(dict.fromkeys(line for plan in plans for line in plan.warnings)),
+            because=tuple(dict.fromkeys(line for plan in plans for line in plan.because)),
+            due=due,
+            reboots=frozenset().union(*(plan.reboots for plan in plans)),
+        )
+
+    def _of_host(self, wish: HostWish, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
+        """Return the steps of one host in their order, each planned on the host as the steps before it leave it."""
+        host = inventory.hosts[wish.ref]
+        parts: list[Plan[HostStep]] = []
+        for request in host_requests(wish, tuple(host_differences(wish, host, catalog))):
+            try:
+                plan = request.plan(inventory, catalog)
+            except UsageError as error:  # for example MIG mode without a host shell
+                plan = refuse(Rejection(wish.name, error.message, hint=error.hint))
+            parts.append(plan)
+            for step in plan.steps:
+                host = host_after(inventory.hosts[wish.ref], step)
+                inventory = inventory.with_hosts([host])
+        return Plan(
+            waves=tuple(wave for plan in parts for wave in plan.waves),
+            rejections=tuple(reason for plan in parts for reason in plan.rejections),
+            withheld=tuple(step for plan in parts for step in (plan.withheld or plan.steps)),
+            warnings=tuple(line for plan in parts for line in plan.warnings),
+            because=tuple(line for plan in parts if plan.steps for line in plan.because),
+            due=tuple(step for plan in parts for step in plan.due),
+            reboots=frozenset().union(*(plan.reboots for plan in parts)),
+        )
+
+
+def one_for_each_host(steps: Iterable[HostStep]) -> tuple[HostStep, ...]:
+    """Return the last step of each host."""
+    return tuple({step.host: step for step in steps}.values())
+
+
+def host_requests(wish: HostWish, differences: Sequence[SiteDifference]) -> Iterator[HostRequest]:
+    """Yield the requests that bring a host to what the file says, in the order in which they must be done.
+
+    GPUs are given back by DirectPath I/O first, because only then they have a graphics type, and are given to VMs last.
+    """
+    differing = {(difference.key, difference.gpu) for difference in differences}
+    yield from _passthrough(wish, differing, on=False)
+    yield from _modes(wish, differing)
+    for on in (False, True):
+        gpus = _gpus_with(wish, differing, "mig", on)
+        if gpus:
+            yield SetMig(on, gpus, wish.ref)
+    for scheduler, gpus in _grouped(wish, differing, ("scheduler",)):
+        request = scheduler["scheduler"]
+        assert isinstance(request, SetScheduler)
+        yield replace(request, gpu=gpus, host=wish.ref)
+    yield from _passthrough(wish, differing, on=True)
+
+
+def _modes(wish: HostWish, differing: Collection[tuple[str, PciAddress | None]]) -> Iterator[SetMode]:
+    of_host: dict[str, Any] = {
+        option: wish.keys[key]
+        for key, option in (("default_graphics", "default_type"), ("assignment", "assignment"))
+        if (key, None) in differing
+    }
+    for settings, gpus in _grouped(wish, differing, ("graphics", "vgpu_mode")):
+        of_gpus: dict[str, Any] = {"type" if key == "graphics" else key: setting for key, setting in settings.items()}
+        yield SetMode(**of_host, **of_gpus, gpu=gpus, host=wish.ref)
+        of_host = {}
+    if of_host:
+        yield SetMode(**of_host, host=wish.ref)
+
+
+def _passthrough(
+    wish: HostWish, differing: Collection[tuple[str, PciAddress | None]], *, on: bool
+) -> Iterator[SetPassthrough]:
+    """Yield what switches GPUs on or off, with their labels; a label alone is set on a GPU that is switched on."""
+    for settings, gpus in _grouped(wish, differing, ("passthrough", "label")):
+        if settings.get("passthrough", True) is on:
+            label = settings.get("label")
+            yield SetPassthrough(on, gpus, None if label is None else str(label), wish.ref)
+
+
+def _grouped(
+    wish: HostWish, differing: Collection[tuple[str, PciAddress | None]], keys: tuple[str, ...]
+) -> list[tuple[Mapping[str, object], Gpus]]:
+    """Return the GPUs on which one of the keys differs, together where the differing keys get the same values."""
+    groups: list[tuple[dict[str, object], list[str]]] = []
+    for address, gpu_wishes in wish.gpus.items():
+        settings = {key: gpu_wishes[key].setting for key in keys if (key, address) in differing}
+        group = next((gpus for group_settings, gpus in groups if group_settings == settings), None)
+        if group is not None:
+            group.append(str(address))
+        elif settings:
+            groups.append((settings, [str(address)]))
+    return [(settings, tuple(gpus)) for settings, gpus in groups]
+
+
+def _gpus_with(wish: HostWish, differing: Collection[tuple[str, PciAddress | None]], key: str, setting: object) -> Gpus:
+    return tuple(
+        str(address)
+        for address, wishes in wish.gpus.items()
+        if (key, address) in differing and wishes[key].setting == setting
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SiteVms:
+    """The VM settings of a site file that differ from a snapshot."""
+
+    run_kind: ClassVar[str] = "sitevms"
+
+    wishes: tuple[VmWish, ...]
+
+    def vm_details(self, inventory: Inventory) -> Collection[str]:
+        """Return refs of the wished VMs on hosts without GPUs: the bulk read leaves their devices out."""
+        return tuple(wish.ref for wish in self.wishes if wish.ref in inventory.vms and _is_unread(wish, inventory))
+
+    def config_targets(self, inventory: Inventory) -> Collection[str]:
+        """Return refs of the hosts whose DirectPath devices the plan needs."""
+        refs: dict[str, None] = {}
+        for wish in self.wishes:
+            if wish.ref in inventory.vms and wish.devices is not None and wish.devices.device:
+                vm = inventory.vms[wish.ref]
+                refs |= dict.fromkeys(attach_request(wish.devices, vm, None).config_targets(inventory))
+        return tuple(refs)
+
+    def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
+        """Return the plan of all VMs, refused with every reason if one of them is."""
+        requests: list[Change] = []
+        quick_steps: list[Step] = []
+        rejections: list[Rejection] = []
+        for wish in self.wishes:
+            vm = inventory.vms.get(wish.ref)
+            if vm is None:
+                continue
+            try:
+                differences = tuple(vm_differences(wish, vm, inventory, catalog, now))
+                request = device_request(wish.devices, vm, inventory, catalog) if wish.devices is not None else None
+            except UsageError as error:
+                rejections.append(Rejection(vm.name, error.message, hint=error.hint))
+                continue
+            keys = {difference.key for difference in differences}
+            if request is not None:
+                requests.append(request)
+            elif "numa" in keys and wish.devices is not None:
+                requests.append(attach_request(wish.devices, vm, None))
+            if "drs" in keys and wish.drs is not None:
+                quick_steps.append(SetVmDrs(vm.ref, wish.drs))
+            quick_steps += [
+                SetAttribute(vm.ref, name, mark.value or "")
+                for name, mark in wish.marks.items()
+                if f"mark {name}" in keys
+            ]
+        plan = SeveralVms(tuple(requests)).plan(inventory, catalog, now)
+        if rejections or plan.rejections:
+            withheld = (*(plan.withheld or plan.steps), *quick_steps)
+            return refuse(*rejections, *plan.rejections, withheld=withheld)
+        quick = (Wave("marks and DRS overrides", tuple(quick_steps)),) if quick_steps else ()
+        return replace(plan, waves=(*quick, *plan.waves))
+
+
+def _is_unread(wish: VmWish, inventory: Inventory) -> bool:
+    return wish.devices is not None and inventory.vms[wish.ref].devices is None

@@ -1,0 +1,236 @@
+"""Random clusters and site files, by seed, and a reader of the simulator's state that shares no code with gpuops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from random import Random
+from typing import Any
+
+import yaml
+
+from gpuops.extras.declare.entries import SiteFile
+from gpuops.extras.declare.site_file import parse_site
+from gpuops.sim.objects.virtual_machine import VirtualMachine
+from gpuops.sim.scenario.build import build_declared
+from gpuops.sim.scenario.scenario_file import ScenarioFile
+from gpuops.sim.state.vm_state import VgpuBacking
+from gpuops.sim.world import World
+from tests.wire.hosts.clusters import ADDRESSES, START
+
+DESKTOP = "nvidia_a40-8q"
+MARKS: list[dict[str, Any]] = [{"value": "red"}, {"value": "blue"}, {"absent": True}]
+WORDS = {"best-effort": "0x00", "equal-share": "0x01"}
+
+
+def random_world(random: Random) -> World:
+    """One to three hosts with one or two A40 each, and VMs that are off, some of them with a vGPU."""
+    hosts = [
+        {
+            "name": f"esx-{number:02}",
+            "model": "server",
+            "driver": "550.90.05",
+            "policy": random.choice(["performance", "consolidation"]),
+            "gpus": [_random_gpu(random, at) for at in ADDRESSES[: random.randint(1, 2)]],
+        }
+        for number in range(1, random.randint(1, 3) + 1)
+    ]
+    vms = [
+        {
+            "name": f"vm-{number:02}",
+            "on": random.choice(hosts)["name"],
+            "folder": "vms",
+            "guest": "bare",
+            "cpus": 4,
+            "memory_gib": 16,
+            "disk_gib": 40,
+            "devices": [{"vgpu": DESKTOP}] if random.random() < 0.4 else [],
+            "attributes": {"team": "red"} if random.random() < 0.4 else {},
+        }
+        for number in range(1, random.randint(1, 4) + 1)
+    ]
+    return build_declared(
+        ScenarioFile.of(
+            {
+                "description": "a random cluster",
+                "start": START,
+                "datacenter": "dc",
+                "models": {
+                    "server": {
+                        "vendor": "Dell Inc.",
+                        "model": "R750xa",
+                        "cpu": "Xeon",
+                        "cores_per_socket": 32,
+                        "cpu_mhz": 2000,
+                        "memory_gib": 512,
+                    }
+                },
+                "guests": {"bare": {"id": "ubuntu64Guest", "name": "Ubuntu", "tools": False}},
+                "datastores": [{"name": "ds-1", "capacity_gib": 65536, "free_gib": 65536}],
+                "networks": ["VM Network"],
+                "clusters": [{"name": "c", "drs": "manual", "hosts": hosts}],
+                "vms": vms,
+            }
+        )
+    )
+
+
+def _random_gpu(random: Random, at: str) -> dict[str, Any]:
+    is_whole = random.random() < 0.25
+    return {
+        "board": "a40",
+        "at": at,
+        "node": 0,
+        "mode": "sameSize" if is_whole else random.choice(["sameSize", "mixedSize"]),
+        "passthrough": is_whole,
+        "label": random.choice(["ml", None]) if is_whole else None,
+    }
+
+
+def random_file(random: Random, world: World) -> str:
+    """Return a file with general entries and exceptions for this world; it may be infeasible."""
+    hosts = sorted(world.by_type("HostSystem"), key=lambda host: str(host.state.name))
+    vms = sorted(world.by_type("VirtualMachine"), key=lambda vm: str(vm.state.name))
+    host_entries: list[dict[str, Any]] = []
+    for host in ["*", *(host.state.name for host in hosts if random.random() < 0.5)]:
+        entry: dict[str, Any] = {"host": host}
+        if random.random() < 0.4:
+            entry["gpu"] = ADDRESSES[0]
+        choices: dict[str, list[Any]] = {
+            "assignment": ["performance", "consolidation"],
+            "vgpu_mode": ["sameSize", "mixedSize"],
+            "scheduler": list(WORDS),
+            "passthrough": [True, False],
+        }
+        keys = [key for key in choices if random.random() < 0.4] or ["assignment"]
+        entry |= {key: random.choice(choices[key]) for key in keys}
+        if "passthrough" in keys and random.random() < 0.5:
+            entry["label"] = random.choice(["ml", "render"])
+        host_entries.append(entry)
+    vm_entries: list[dict[str, Any]] = []
+    for name in ["vm-*", *(vm.state.name for vm in vms if random.random() < 0.5)]:
+        entry = {"vm": name}
+        if name != "vm-*" and random.random() < 0.6:
+            entry["devices"] = random.choice([{"profile": "a40-8q", "count": 1}, {"absent": True}])
+        if random.random() < 0.5:
+            entry["drs"] = random.choice(["manual", "fullyAutomated", "off", "cluster"])
+        mark: dict[str, Any] = {"attribute": "team"} | random.choice(MARKS)
+        if random.random() < 0.5 or len(entry) == 1:
+            entry["marks"] = [mark]
+        vm_entries.append(entry)
+    return yaml.safe_dump({"version": 1, "hosts": host_entries, "vms": vm_entries}, sort_keys=False)
+
+
+def other_values(file: SiteFile, text: str) -> Iterator[tuple[str, str]]:
+    """Yield the file with one key changed, for each key that decides something, and the key's place."""
+    other = {
+        "performance": "consolidation",
+        "consolidation": "performance",
+        "sameSize": "mixedSize",
+        "mixedSize": "sameSize",
+        "best-effort": "equal-share",
+        "equal-share": "best-effort",
+        "manual": "off",
+        "fullyAutomated": "manual",
+        "off": "manual",
+        "cluster": "manual",
+        True: False,
+        False: True,
+        "ml": "other",
+        "render": "other",
+    }
+    content = yaml.safe_load(text)
+    # general entries are overruled by exceptions: only the last entry of each list decides for certain
+    for part, keys in (("hosts", ("assignment", "passthrough")), ("vms", ("drs",))):
+        entry = content[part][-1]
+        for key in keys:
+            if key in entry:
+                before = entry[key]
+                entry[key] = other[before]
+                yield f"{part}.{key}", yaml.safe_dump(content, sort_keys=False)
+                entry[key] = before
+    entry = content["vms"][-1]
+    if "marks" in entry:
+        before = entry["marks"]
+        entry["marks"] = [{"attribute": "team", "value": "green"}]
+        yield "vms.marks", yaml.safe_dump(content, sort_keys=False)
+        entry["marks"] = before
+
+
+def misfits(text: str, world: World) -> list[str]:
+    """Return what of the simulator's state is not as the file says, key by key."""
+    content = yaml.safe_load(text)
+    wrong: list[str] = []
+    for host in world.by_type("HostSystem"):
+        state = host.state
+        of_host: dict[str, Any] = {}
+        of_gpus: dict[str, dict[str, Any]] = {gpu.pci_id: {} for gpu in state.gpus}
+        for entry in content["hosts"]:
+            if fnmatchcase(state.name, entry["host"]):
+                of_host |= {"policy": entry["assignment"]} if "assignment" in entry else {}
+                for address, keys in of_gpus.items():
+                    if entry.get("gpu", address) == address:
+                        keys |= {key: entry[key] for key in entry if key not in ("host", "gpu", "assignment")}
+        wrong += [f"{state.name}: {state.policy}" for policy in of_host.values() if state.policy != policy]
+        for gpu in state.gpus:
+            keys = of_gpus[gpu.pci_id]
+            if "passthrough" in keys and not gpu.passthrough_active == gpu.passthrough_enabled == keys["passthrough"]:
+                wrong.append(f"{state.name} {gpu.pci_id}: passthrough {gpu.passthrough_active}")
+            if "label" in keys and (gpu.label or "") != keys["label"]:
+                wrong.append(f"{state.name} {gpu.pci_id}: label {gpu.label}")
+            if gpu.passthrough_active:
+                continue
+            if "vgpu_mode" in keys and gpu.mode != keys["vgpu_mode"]:
+                wrong.append(f"{state.name} {gpu.pci_id}: mode {gpu.mode}")
+            if (
+                "scheduler" in keys
+                and word_in_force(state.loaded_module_options, gpu.pci_id) != WORDS[keys["scheduler"]]
+            ):
+                wrong.append(f"{state.name} {gpu.pci_id}: {state.loaded_module_options}")
+    for vm in world.by_type("VirtualMachine"):
+        wrong += _vm_misfits(vm, content["vms"], world)
+    return wrong
+
+
+def _vm_misfits(vm: VirtualMachine, entries: list[dict[str, Any]], world: World) -> Iterator[str]:
+    keys: dict[str, Any] = {}
+    for entry in entries:
+        if fnmatchcase(vm.state.name, entry["vm"]):
+            keys |= {key: entry[key] for key in entry if key != "vm"}
+    profiles = [device.backing.type_name for device in vm.state.devices if isinstance(device.backing, VgpuBacking)]
+    if "devices" in keys and profiles != ([] if keys["devices"].get("absent") else [DESKTOP]):
+        yield f"{vm.state.name}: {profiles}"
+    numbers = {field.name: key for key, field in world.custom_fields.fields.items()}
+    for mark in keys.get("marks", ()):
+        value = vm.state.attributes.get(numbers.get(mark["attribute"], -1), "")
+        if value != mark.get("value", ""):
+            yield f"{vm.state.name}: mark {value!r}"
+    if "drs" in keys:
+        [cluster] = world.by_type("ClusterComputeResource")
+        override = cluster.drs.overrides.get(vm.moid)
+        present = "cluster" if override is None else "off" if not override.enabled else str(override.behavior)
+        if present != keys["drs"]:
+            yield f"{vm.state.name}: drs {present}"
+
+
+def word_in_force(options: str, pci_id: str) -> str:
+    """Return the scheduler's word for this GPU: of its own entry, or of the one for all GPUs."""
+    found = "0x00"
+    for option in options.split():
+        name, _, value = option.partition("=")
+        if name == "NVreg_RegistryDwords":
+            found = dict(item.split("=") for item in value.split(";"))["RmPVMRL"]
+    for option in options.split():
+        name, _, value = option.partition("=")
+        if name == "NVreg_RegistryDwordsPerDevice":
+            at = ""
+            for item in value.split(";"):
+                key, _, setting = item.partition("=")
+                at = setting if key == "pci" else at
+                found = setting if key == "RmPVMRL" and at == pci_id else found
+    return found
+
+
+def site_of(text: str) -> SiteFile:
+    """Return the file of this text."""
+    return parse_site(text, "site.yaml")
