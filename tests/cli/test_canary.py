@@ -26,6 +26,7 @@ from tests.canary import CANARY, require_hidden, require_no_file
 ROLES: Final = shlex.quote(str(Path(__file__).resolve().parents[2] / "templates" / "roles" / "night.yaml"))
 CLUSTER: Final = shlex.quote(str(Path(__file__).resolve().parents[2] / "templates" / "cluster.yaml"))
 POOL: Final = shlex.quote(str(Path(__file__).resolve().parents[2] / "templates" / "pool.yaml"))
+SITE: Final = shlex.quote(str(Path(__file__).resolve().parents[2] / "templates" / "site.yaml"))
 POLICY: Final = shlex.quote(str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml"))
 JOBS: Final = shlex.quote(str(Path(__file__).resolve().parents[2] / "templates" / "jobs.yaml"))
 SPARE_POLICY: Final = shlex.quote(str(files("gpuops.sim") / "scenarios" / "lab-spare-policy.yaml"))
@@ -56,6 +57,11 @@ SWEPT: Final = (
     "attach --vm ml-70 --profile a100-3-20c",
     "attach --vm ml-07 --profile l40s-48q --output json",
     "detach --vm ml-07 --all",
+    f"diff --file {SITE}",
+    f"apply --file {SITE}",
+    f"assert --file {SITE} --output json",
+    f"drift --file {SITE} --once",
+    "export",
     "place --profile a100-3-20c --vcpu 4 --memory 16GiB",
     f"job plan --file {JOBS} --allow-mount /data --commands",
     f"job submit --file {JOBS} --policy {POLICY}",  # refused: this policy has no `jobs`

@@ -175,17 +175,18 @@ def apply_site(
     if not apply or not report.feasible or not report.has_work:
         return replace(report, applied=apply and report.feasible)
     consent(report)
-    run_so_far = _HostPhase(site, rolling, told)
-    run_so_far.set_hosts(report)
-    vm_outcomes, unmet = tuple[Outcome, ...](), run_so_far.unmet
-    if run_so_far.is_done:
+    host_phase = _HostPhase(site, rolling, told)
+    if report.hosts.steps or report.roll.rounds:
+        host_phase.set_hosts(report.comparison.hosts)
+    vm_outcomes, unmet = tuple[Outcome, ...](), host_phase.unmet
+    if host_phase.is_done and report.vms.steps:
         vm_outcomes, unmet_vms = _set_vms(report, site, consent)
         unmet += unmet_vms
     after = compare_now(file, site)
     return replace(
         report,
         applied=True,
-        host_outcomes=tuple(run_so_far.outcomes),
+        host_outcomes=tuple(host_phase.outcomes),
         vm_outcomes=vm_outcomes,
         unmet=tuple(unmet),
         remaining=after.differences,
@@ -229,11 +230,10 @@ class _HostPhase:
     def is_done(self) -> bool:
         return not self.unmet and not _bad(self.outcomes)
 
-    def set_hosts(self, report: SiteReport) -> None:
+    def set_hosts(self, wishes: tuple[HostWish, ...]) -> None:
         """Set what differs until nothing does, in several passes where one setting must be in force before another."""
-        wishes = report.comparison.hosts
         for _ in range(MOST_PASSES):
-            if not wishes or not self.is_done:
+            if not self.is_done:
                 return
             set_report = configure(SiteHosts(wishes), self.site, apply=True)
             self._note(set_report.plan.rejections, set_report.outcomes)
@@ -257,8 +257,6 @@ def _set_vms(report: SiteReport, site: Site, consent: SiteConsent) -> tuple[tupl
 
     Asks again if the plan has a step that the admin has not agreed to.
     """
-    if not report.comparison.vms:
-        return (), ()
 
     def ask_again(vm_report: Report) -> None:
         if not no_step_more(report.vms.steps, vm_report.plan.steps):

@@ -94,9 +94,9 @@ def check_heals(keys: Collection[str]) -> tuple[str, ...]:
 def healing_part(file: SiteFile, keys: Collection[str]) -> SiteFile:
     """Return the file with these keys alone, and without entries that have none of them."""
     scheduler = () if "scheduler" in keys else ("time_slice", "frequency", "averaging")
-    others: dict[str, Any] = dict.fromkeys((*({*HOST_KEYS, *GPU_KEYS} - set(keys)), *scheduler))
+    left_out_keys: dict[str, Any] = dict.fromkeys((*({*HOST_KEYS, *GPU_KEYS} - set(keys)), *scheduler))
     hosts = [
-        replace(entry, **others)
+        replace(entry, **left_out_keys)
         for entry in file.hosts
         if any(getattr(entry, key) is not None for key in (*HOST_KEYS, *GPU_KEYS) if key in keys)
     ]

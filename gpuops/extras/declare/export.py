@@ -81,16 +81,16 @@ def patterns_for(names: Collection[str], every: Iterable[str]) -> tuple[str, ...
     >>> patterns_for(["vdi-01", "vdi-02", "ml-1"], ["vdi-01", "vdi-02", "ml-1", "ml-2"])
     ('vdi-*', 'ml-1')
     """
-    wanted = set(names)
+    selected_names = set(names)
     fitting = Counter(pattern for name in set(every) for pattern in _patterns_of(name))
-    selected = Counter(pattern for name in wanted for pattern in _patterns_of(name))
+    selected = Counter(pattern for name in selected_names for pattern in _patterns_of(name))
     useful = [pattern for pattern, number in selected.items() if number > 1 and number == fitting[pattern]]
     members: dict[str, set[str]] = {pattern: set() for pattern in useful}
-    for name in wanted:
+    for name in selected_names:
         for pattern in _patterns_of(name):
             if pattern in members:
                 members[pattern].add(name)
-    uncovered, chosen = set(wanted), []
+    uncovered, chosen = set(selected_names), []
     # the pattern that selects the most names first; of equal ones the longest, which fits the fewest later names
     for pattern in sorted(useful, key=lambda pattern: (-selected[pattern], -len(pattern), pattern)):
         if len(members[pattern] & uncovered) > 1:
@@ -146,9 +146,9 @@ def _gpu_entries(hosts: Sequence[Host], inventory: Inventory, catalog: Catalog) 
         for gpu in host.gpus:
             model, settings = gpus[host.name, gpu.address]
             common = {"label": "", **general[model]}
-            other = {key: setting for key, setting in settings.items() if common.get(key) != setting}
-            if other:
-                by_settings.setdefault((model, tuple(other.items())), []).append(gpu.address)
+            deviating_settings = {key: setting for key, setting in settings.items() if common.get(key) != setting}
+            if deviating_settings:
+                by_settings.setdefault((model, tuple(deviating_settings.items())), []).append(gpu.address)
         for (model, deviation), addresses in by_settings.items():
             exceptions.setdefault((model, tuple(addresses), deviation), []).append(host.name)
     for (_, gpus_of_hosts, deviation), names in exceptions.items():
@@ -284,6 +284,6 @@ def _vm_patterns(vms: Sequence[Vm], inventory: Inventory) -> tuple[str, ...]:
     times = Counter(vm.name for vm in every)
     selected = Counter(vm.name for vm in vms)
     plain = {vm.name for vm in vms if "/" not in vm.name and selected[vm.name] == times[vm.name]}
-    others = [vm for vm in vms if vm.name not in plain]
-    ids = (f"uuid:{vm.instance_uuid}" if vm.instance_uuid else f"moid:{vm.ref}" for vm in others)
+    ambiguous_vms = [vm for vm in vms if vm.name not in plain]
+    ids = (f"uuid:{vm.instance_uuid}" if vm.instance_uuid else f"moid:{vm.ref}" for vm in ambiguous_vms)
     return (*patterns_for(plain, [vm.name for vm in every]), *ids)

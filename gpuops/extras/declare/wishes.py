@@ -83,10 +83,6 @@ class Comparison:
     rejections: tuple[Rejection, ...] = ()
     """Why the file does not fit this vCenter, for example because an entry selects nothing."""
 
-    def of(self, ref: str) -> frozenset[tuple[str, PciAddress | None]]:
-        """Return the keys that differ on this host or VM, each with its GPU or None."""
-        return frozenset((each.key, each.gpu) for each in self.differences if each.ref == ref)
-
 
 def selected_hosts(file: SiteFile, inventory: Inventory) -> Collection[str]:
     """Return the refs of the hosts that the file says something about."""
@@ -321,10 +317,10 @@ def device_request(devices: DeviceWish, vm: Vm, inventory: Inventory, catalog: C
     gpus = [device for device in vm.devices if is_gpu(device)]
     if devices.absent:
         return Detach(f"moid:{vm.ref}", all=True, power=devices.power) if gpus else None
-    present = list(_present(devices, vm, inventory, catalog))
-    others = [device for device in gpus if device not in present]
-    count = len(devices.device) or devices.count or max(1, len(present))
-    if len(present) > count:
+    present_devices = list(_present(devices, vm, inventory, catalog))
+    other_gpus = [device for device in gpus if device not in present_devices]
+    count = len(devices.device) or devices.count or max(1, len(present_devices))
+    if len(present_devices) > count:
         return Detach(
             f"moid:{vm.ref}",
             profile=devices.profile,
@@ -334,10 +330,10 @@ def device_request(devices: DeviceWish, vm: Vm, inventory: Inventory, catalog: C
             count=count,
             power=devices.power,
         )
-    is_replaced = devices.others == "replace" and bool(others)
-    if len(present) < count:
-        return attach_request(devices, vm, option_of(others[0]) if is_replaced else None)
-    return _without(others[0], vm, devices) if is_replaced else None
+    is_replaced = devices.others == "replace" and bool(other_gpus)
+    if len(present_devices) < count:
+        return attach_request(devices, vm, option_of(other_gpus[0]) if is_replaced else None)
+    return _without(other_gpus[0], vm, devices) if is_replaced else None
 
 
 def _present(devices: DeviceWish, vm: Vm, inventory: Inventory, catalog: Catalog) -> Iterator[GpuDevice]:
