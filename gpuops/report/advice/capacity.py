@@ -72,10 +72,10 @@ def capacity_text(capacity: Capacity, scope: Scope, policy: str | None) -> Shown
 
 
 def _fragmentation_line(part: Fragmentation) -> Text:
-    """Return `fragmented: NVIDIA A40: 23 % of 88 GiB free, for the average VM; 1 of 2 GPUs takes no waiting VM`."""
-    text = f"{part.model}: {part.percent:.0f} % of {size(part.free_mib)} free, for the average VM"
-    if part.unusable_gpus is not None:
-        text += f"; {part.unusable_gpus} of {count(part.gpus, 'GPU')} with free memory can take no waiting VM"
+    """Return `fragmented: NVIDIA A40: the average VM cannot use 23 % of 88 GiB free`, and GPUs that no waiting VM fits."""
+    text = f"{part.model}: the average VM cannot use {part.percent:.0f} % of {size(part.free_mib)} free"
+    if part.unusable_gpus:
+        text += f"; no waiting VM fits on {part.unusable_gpus} of {count(part.gpus, 'GPU')} with free memory"
     return Text("fragmented: ", "dim").append(text)
 
 
