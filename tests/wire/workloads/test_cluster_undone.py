@@ -83,7 +83,7 @@ def test_what_fails_never_removes_a_vm_that_stood_before(training: Training, met
     assert (failed.exit_code, failed.undone, failed.left) == (4, True, ())
     [left] = marked_vms(port.inventory(), "train")
     assert (left.vm.ref, left.vm.power) == (stood.vm.ref, PowerState.ON)
-    with pytest.raises(UsageError, match="rank 1 is missing"):
+    with pytest.raises(UsageError, match="rank 1 of its 2 VMs is missing"):
         standing("train", training.site)
     [shown] = read_clusters("train", training.site)
     assert "rank 1 is missing" in shown.problems
@@ -169,7 +169,7 @@ def test_a_return_begins_while_clones_or_guests_are_waited_for_and_is_waited_for
     assert create_cluster(PVRDMA, site, apply=True, keep=False, consent=consent).failed == ""
     returned.close()
     assert asked == [2], "whoever is asked keeps no rotation away, and is asked once"
-    said = [line for line in happened if "waited for" in line]
+    said = [line for line in happened if line.startswith("waiting: ")]
     assert [line for line in happened if line in ("clones", "waited", "guests")] == ["clones", "waited", "guests"]
     assert len(said) == 1, happened
     with site.journal_to_read(site.vcenter.uuid) as journal:
