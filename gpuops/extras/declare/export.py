@@ -40,6 +40,8 @@ from gpuops.plan.hosts.scheduler.state import scheduler_of
 _MARKS: Final = "gpuops."
 """Only attributes with this prefix are exported: others, such as the time of the last backup, belong to other tools."""
 _WIDTH: Final = 116
+_LONGEST: Final = 200
+"""Characters of a text that a site file takes."""
 
 Settings = Mapping[str, Any]
 
@@ -63,16 +65,24 @@ def export_site(inventory: Inventory, catalog: Catalog) -> Export:
 
 def yaml_text(export: Export, heading: str) -> str:
     """Return the file as YAML, an entry a line; `heading` and what is left out stand in it as comments."""
-    lines = [f"# {line}" for line in (heading, *export.left_out)] + ["version: 1"]
+    # a name may hold a character that ends a line, and with it the comment
+    comments = ("".join(filter(str.isprintable, line)) for line in (heading, *export.left_out))
+    lines = [f"# {line}" for line in comments] + ["version: 1"]
     for key, entries in (("hosts", export.file.hosts), ("vms", export.file.vms)):
         if entries:
             lines.append(f"{key}:")
         for entry in entries:
-            flow = yaml.safe_dump(
-                plain_entry(entry), default_flow_style=True, sort_keys=False, allow_unicode=True, width=_WIDTH
-            )
+            flow = _flow(entry, allow_unicode=True)
+            if not flow.replace("\n", "").isprintable():  # for example U+0085, which YAML takes for the end of a line
+                flow = _flow(entry, allow_unicode=False)
             lines.append("  - " + textwrap.indent(flow.rstrip("\n"), "    ").lstrip())
     return "\n".join(lines) + "\n"
+
+
+def _flow(entry: HostEntry | VmEntry, *, allow_unicode: bool) -> str:
+    return yaml.safe_dump(
+        plain_entry(entry), default_flow_style=True, sort_keys=False, allow_unicode=allow_unicode, width=_WIDTH
+    )
 
 
 def patterns_for(names: Collection[str], every: Iterable[str]) -> tuple[str, ...]:
@@ -268,7 +278,7 @@ def _mark_entries(inventory: Inventory) -> Iterator[VmEntry]:
     by_mark: dict[MarkWish, list[Vm]] = {}
     for vm in _exported_vms(inventory):
         for name, value in vm.attributes.items():
-            if name.startswith(_MARKS) and value and parse_marker(value) is None:
+            if name.startswith(_MARKS) and 0 < len(value) <= _LONGEST and parse_marker(value) is None:
                 by_mark.setdefault(MarkWish(name, value), []).append(vm)
     for mark, vms in by_mark.items():
         yield VmEntry(vm=_vm_patterns(vms, inventory), marks=(mark,))
@@ -283,7 +293,11 @@ def _vm_patterns(vms: Sequence[Vm], inventory: Inventory) -> tuple[str, ...]:
     every = _exported_vms(inventory)
     times = Counter(vm.name for vm in every)
     selected = Counter(vm.name for vm in vms)
-    plain = {vm.name for vm in vms if "/" not in vm.name and selected[vm.name] == times[vm.name]}
+    plain = {
+        vm.name
+        for vm in vms
+        if "/" not in vm.name and len(glob.escape(vm.name)) < _LONGEST and selected[vm.name] == times[vm.name]
+    }
     ambiguous_vms = [vm for vm in vms if vm.name not in plain]
     ids = (f"uuid:{vm.instance_uuid}" if vm.instance_uuid else f"moid:{vm.ref}" for vm in ambiguous_vms)
     return (*patterns_for(plain, [vm.name for vm in every]), *ids)
