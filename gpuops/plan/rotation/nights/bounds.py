@@ -47,6 +47,7 @@ def refuse_closed_window(policy: Policy, now: datetime, durations: Durations) ->
     # A night takes at least one desktop for one ML VM. If not even these can be returned in time, no desktop needs to
     # be checked.
     least_grace_s = min((queued.checkpoint.grace_s for queued in policy.ml), default=0)
+    # One desktop and one ML VM, both on an unknown host and without a datastore.
     least_load = Load({None: 1}, {}, {None: frozenset()}, {None: 1}, least_grace_s)
     needed = ReturnTime(policy, durations, night.back_by).reserve(None, least_load)
     latest = night.back_by - needed

@@ -135,7 +135,7 @@ class SpareRoom:
                 after = project(RelocateVm(start.vm.ref, start.host.ref), after)
             after = project(PowerOnVm(start.vm.ref, start.host.ref), after, self.catalog)
         for state in kept_states(self.rule, self.inventory, self.catalog):
-            if state.key[1] != place_of(host):
+            if state.key[1] != place_of(host):  # the key is a profile and a place
                 continue
             remaining = FreeSlots(after, self.catalog, claims=False).in_cluster_of(host, state.key[0])
             if remaining >= state.free and not new_start.desktops:
