@@ -268,14 +268,14 @@ def _first_call_of(calls: InstalledCalls, begins: datetime, ends: datetime) -> d
     while moment < ends and calls.minutes:
         local = moment.astimezone(calls.zone)
         minute = minute_of_week(local)
-        at = bisect_left(calls.minutes, minute)
-        wait = (calls.minutes[at % len(calls.minutes)] - minute) % _WEEK_MINUTES
+        position = bisect_left(calls.minutes, minute)
+        wait = (calls.minutes[position % len(calls.minutes)] - minute) % _WEEK_MINUTES
         if wait == 0:
             return moment
         # If the UTC offset changes before that call, the wait is wrong: go there minute by minute.
-        then = moment + wait * _MINUTE
-        same = local.utcoffset() == then.astimezone(calls.zone).utcoffset()
-        moment = then if same else moment + _MINUTE
+        call_moment = moment + wait * _MINUTE
+        has_same_offset = local.utcoffset() == call_moment.astimezone(calls.zone).utcoffset()
+        moment = call_moment if has_same_offset else moment + _MINUTE
     return None
 
 

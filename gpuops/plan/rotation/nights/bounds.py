@@ -202,9 +202,9 @@ class Bounds:
         seconds += self.durations.p99_s("PowerOnVm", host, UNMEASURED_START_S)
         if start.moves:
             seconds += self.durations.p99_s("RelocateVm", host, UNMEASURED_MOVE_S)
-        ends = [self.return_at(host, load), start.queued.due(self.night)]
+        possible_ends = [self.return_at(host, load), start.queued.due(self.night)]
         begins = self.now + timedelta(seconds=seconds)
-        return RunPeriod(begins, min((end for end in ends if end is not None), default=None))
+        return RunPeriod(begins, min((end for end in possible_ends if end is not None), default=None))
 
     def _too_many(self, start: Start, load: Load) -> str:
         """Return the limit of desktops that the start would exceed, or an empty text."""

@@ -161,8 +161,8 @@ class ReturnTime:
             -(-on_store // limits.per_datastore),
             -(-sum(load.desktops.values()) // limits.in_flight),
         )
-        canary = self.policy.morning is MorningOrder.CANARY_FIRST and on_host > 1
-        return rounds + canary
+        needs_canary_round = self.policy.morning is MorningOrder.CANARY_FIRST and on_host > 1
+        return rounds + needs_canary_round
 
 
 def longest_checkpoint_s(policy: Policy, originals: Iterable[Original]) -> int:
