@@ -67,6 +67,7 @@ def _sections(text: str) -> Iterator[tuple[str, str]]:
     {'': '', 'clock': '1763000000', 'end': ''}
     """
     name, lines = "", list[str]()
+    # Windows may write a byte order mark first.
     for line in text.removeprefix("\ufeff").splitlines():
         mark = _MARK.fullmatch(line.strip())
         if mark is None:

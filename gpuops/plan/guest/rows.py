@@ -96,9 +96,9 @@ def _driver(vm: Vm, host: Host | None, answer: GuestAnswer, tables: DriverTables
     """Check the guest's driver; for vGPUs by NVIDIA's documents on the vGPU manager of the host."""
     branch = host_branch(host) if vm.vgpus else None
     pairs = tables.guests_of(branch) if branch is not None else None
-    fits = _fits(pairs) or "the one that came with the vGPU manager of its host"
+    fitting_drivers = _fits(pairs) or "the one that came with the vGPU manager of its host"
     if answer.smi is None:
-        return _no_driver(answer, f"install in it {fits}")
+        return _no_driver(answer, f"install in it {fitting_drivers}")
     driver = answer.smi.driver
     if not vm.vgpus:
         return GuestRow(
@@ -115,11 +115,15 @@ def _driver(vm: Vm, host: Host | None, answer: GuestAnswer, tables: DriverTables
     if pairs is not None and guest in pairs.guests:
         return GuestRow("driver", GuestState.PASS, text)
     if pairs is not None and pairs.no_others:
-        return GuestRow("driver", GuestState.FAIL, f"{text}: they cannot be used together", f"install in it {fits}")
+        return GuestRow(
+            "driver", GuestState.FAIL, f"{text}: they cannot be used together", f"install in it {fitting_drivers}"
+        )
     listed = (
         f"its documents list {_branches(pairs)}" if pairs is not None else f"no document on R{branch} is known here"
     )
-    move = f"install in it {fits}" if pairs is not None else f"compare it with NVIDIA's release notes; {PAGE}"
+    move = (
+        f"install in it {fitting_drivers}" if pairs is not None else f"compare it with NVIDIA's release notes; {PAGE}"
+    )
     return GuestRow("driver", GuestState.UNKNOWN, f"{text}: {listed}", move)
 
 
@@ -191,17 +195,18 @@ def _cuda(smi: SmiReport, answer: GuestAnswer, needs: GuestNeeds, tables: Driver
 
 def _runs(check: str, cuda: str, smi: SmiReport, system: GuestSystem, tables: DriverTables) -> GuestRow:
     """Check whether the guest's driver is new enough for this CUDA version."""
-    version, driver, most = version_of(cuda), version_of(smi.driver), version_of(smi.cuda or "")
-    need = tables.cuda_minimum(version) if version is not None else None
-    if version is None or driver is None or need is None:
+    version, driver, newest = version_of(cuda), version_of(smi.driver), version_of(smi.cuda or "")
+    minimum = tables.cuda_minimum(version) if version is not None else None
+    if version is None or driver is None or minimum is None:
         text = f"{cuda}: the driver that it needs is unknown to gpuops"
         return GuestRow(check, GuestState.UNKNOWN, text, "compare it with the CUDA Toolkit's release notes")
-    least = need.of(system)
+    least = minimum.of(system)
     if driver < least:
         text = f"{cuda} needs driver {'.'.join(map(str, least))} or later, and {smi.driver} is there"
         return GuestRow(check, GuestState.FAIL, text, "install a newer driver, of a branch that its host takes too")
-    newer = most is not None and version[:2] > most[: len(version[:2])]
-    return GuestRow(check, GuestState.PASS, f"{cuda}{', by minor version compatibility' if newer else ''}")
+    # CUDA 12.9 runs on a driver for 12.4; a version without a minor number is compared by its major number.
+    is_newer = newest is not None and version[:2] > newest[: len(version[:2])]
+    return GuestRow(check, GuestState.PASS, f"{cuda}{', by minor version compatibility' if is_newer else ''}")
 
 
 def _mode(check: str, modes: Sequence[tuple[GuestMode | None, GuestMode | None]]) -> GuestRow:
@@ -259,6 +264,7 @@ def _clock(answer: GuestAnswer, reply: GuestReply) -> GuestRow:
     """
     if answer.clock_s is None or reply.before is None or reply.after is None:
         return GuestRow("clock", GuestState.UNKNOWN, "its time is unknown", "run date -u in the guest")
+    # The guest prints complete seconds: it may be up to 1 s later there.
     behind, ahead = reply.before.timestamp() - answer.clock_s - 1, answer.clock_s - reply.after.timestamp()
     off_s = max(behind, ahead, 0.0)
     if off_s <= CLOCK_LIMIT_S:

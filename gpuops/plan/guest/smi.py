@@ -25,6 +25,7 @@ _GPU: Final = ("nvidia_smi_log", "gpu")
 def read_smi(text: str) -> SmiReport:
     """Return the report. Raises ValueError, with a message for users, for text that is not of nvidia-smi."""
     reader = _read(text)
+    # The second names are those of other driver branches.
     driver = reader.head.get("driver_version") or reader.head.get("kmd_version") or ""
     if version_of(driver) is None:
         raise ValueError("no version of a driver in it")

@@ -72,6 +72,7 @@ def left_to_do(
     """
     reporting_hosts = {step.host for step in plan.steps if tells_impact(step)}
     by_reboot, by_maintenance = [], []
+    # If a host reports no impact, it needs a reboot, as planned.
     for ref in (step.host for step in plan.steps if step.host in plan.reboots):
         if ref not in reporting_hosts or ref not in impacts or ConfigureImpact.REBOOT in impacts[ref]:
             by_reboot.append(inventory.hosts[ref].name)
@@ -123,18 +124,18 @@ def combine_parts(parts: Sequence[HostPart], noun: str, notes: Iterable[str] = (
     if not steps:
         return Plan(because=because, due=due)
     to_reboot: list[str] = []
-    told_later: list[str] = []
+    impact_unknown: list[str] = []
     reboots: set[str] = set()
     for part in parts:
         if part.step is None:
             continue
         if tells_impact(part.step):  # whether a reboot is needed is only known when the step is sent
-            told_later.append(part.name)
+            impact_unknown.append(part.name)
         elif part.reboots:
             to_reboot.append(part.name)
         if part.reboots:
             reboots.add(part.step.host)
-    texts = ((REBOOT, to_reboot), (UNTOLD, told_later))
+    texts = ((REBOOT, to_reboot), (UNTOLD, impact_unknown))
     return Plan(
         waves=(Wave("hosts", steps),),
         warnings=tuple(text for part in parts for text in part.warnings),

@@ -63,8 +63,9 @@ class InstalledCalls:
 
 def calls_of_unit(half: Half, place: str, timer: str, service: str, machine_zone: tzinfo) -> Iterator[InstalledCalls]:
     """Yield the calls of a systemd timer; `timer` and `service` are their texts with drop-ins."""
-    # A unit may have several commands: the last one counts here.
+    # A unit may have several commands: the last one is taken for the call.
     command = next(iter(reversed(_read_values(service, "ExecStart"))), "")
+    # systemd writes a percent sign as `%%` and a dollar sign as `$$`.
     words = [word.replace("%%", "%").replace("$$", "$") for word in _split_words(command)]
     is_by_timer, policy_file = "--by-timer" in words, _policy_file(words)
     calendars = _read_values(timer, "OnCalendar")
@@ -95,6 +96,7 @@ def calls_of_crontab(place: str, text: str, machine_zone: tzinfo, *, has_cron_tz
         match = _CRON_LINE.fullmatch(line)
         if match is None or line.lstrip().startswith("#"):
             continue
+        # In a command of cron, `\%` is a percent sign. A call has the words `rotate night` or `rotate day`.
         words = _split_words(match["words"].replace("\\%", "%"))
         pairs = set(pairwise(words))
         half = next((half for half in Half if ("rotate", str(half)) in pairs), None)
@@ -266,14 +268,14 @@ def _first_call_of(calls: InstalledCalls, begins: datetime, ends: datetime) -> d
     while moment < ends and calls.minutes:
         local = moment.astimezone(calls.zone)
         minute = minute_of_week(local)
-        at = bisect_left(calls.minutes, minute)
-        wait = (calls.minutes[at % len(calls.minutes)] - minute) % _WEEK_MINUTES
+        position = bisect_left(calls.minutes, minute)
+        wait = (calls.minutes[position % len(calls.minutes)] - minute) % _WEEK_MINUTES
         if wait == 0:
             return moment
-        # if the UTC offset changes before that call, the wait is wrong: go there minute by minute
-        then = moment + wait * _MINUTE
-        same = local.utcoffset() == then.astimezone(calls.zone).utcoffset()
-        moment = then if same else moment + _MINUTE
+        # If the UTC offset changes before that call, the wait is wrong: go there minute by minute.
+        call_moment = moment + wait * _MINUTE
+        has_same_offset = local.utcoffset() == call_moment.astimezone(calls.zone).utcoffset()
+        moment = call_moment if has_same_offset else moment + _MINUTE
     return None
 
 

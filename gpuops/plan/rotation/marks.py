@@ -74,7 +74,7 @@ class RotateMark:
                     refusals.append(Rejection(vm.name, reason, hint="clear it in the vSphere Client if it is wrong"))
                 else:
                     unchanged.append(Choice(vm.name, chosen=False, reason=reason))
-            elif bool(present) is not self.clear:
+            elif bool(present) is not self.clear:  # the attribute is already as requested
                 reason = f"{mark} is not set" if self.clear else f"{mark} is set already"
                 unchanged.append(Choice(vm.name, chosen=False, reason=reason))
             else:

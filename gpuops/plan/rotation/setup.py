@@ -144,7 +144,7 @@ def _exists(name: str, inventory: Inventory) -> bool:
 
 
 def _lock_vm(name: str, inventory: Inventory) -> CreateVm | None:
-    """Return the lock VM to create; None = it exists.
+    """Return the lock VM to create; None = it exists. Raises Refused if no usable host sees a datastore.
 
     It goes to the datastore that most usable hosts see, so that another host can run it if its own fails.
     """

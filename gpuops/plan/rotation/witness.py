@@ -77,10 +77,12 @@ class Witness:
         if moment_shown is not None and abs(moment_shown - moment_taken) <= LATE:
             # a desktop that a night shut down may have been started just before
             return Evidence.SILENT if self.original.role is Role.SHUT_DOWN else Evidence.AGREES
+        # Another moment proves nothing if the task history or the marker of the night shows that the night took it.
         if self.has_task or has_marker_of(self.original, self.vm):
             return Evidence.SILENT
         if moment_shown is not None and moment_shown < moment_taken:
             return Evidence.CONTRADICTS if self._is_running or self.original.role is Role.DESKTOP else Evidence.SILENT
+        # No moment, the power state from before the night and no task: here the night did not suspend or start it.
         as_before = self._is_running is (self.original.role is not Role.ML)
         unknown_moment = moment_shown is None and as_before and self.original.role is not Role.SHUT_DOWN
         return Evidence.CONTRADICTS if unknown_moment and self.has_task is False else Evidence.SILENT

@@ -65,8 +65,8 @@ def fill_stretch(stretch: Stretch, jobs: Sequence[Job], pool: Sequence[int]) -> 
     """
     filled: list[StretchJob] = []
     start = stretch.start
-    for _, of_class in groupby(pool, key=lambda number: jobs[number].priority):
-        stretch_jobs = _fill_priority(start, stretch.end, stretch.last, jobs, list(of_class))
+    for _, of_priority in groupby(pool, key=lambda number: jobs[number].priority):
+        stretch_jobs = _fill_priority(start, stretch.end, stretch.last, jobs, list(of_priority))
         filled += stretch_jobs
         start += sum(stretch_job.minutes for stretch_job in stretch_jobs)
         if start == stretch.end:
@@ -92,8 +92,8 @@ def _fill_priority(start: int, end: int, last: bool, jobs: Sequence[Job], pool: 
     whole, sums = reachable_sums(start, length, jobs, other_jobs)
     # The most minutes, up to `before`, that the other jobs reach.
     before = (sums[-1] & ((2 << before) - 1)).bit_length() - 1
-    lasts = min(length - before, jobs[number].minutes, jobs[number].last_end(end) - start - before)
-    return [*_jobs_of_sum(start, before, jobs, whole, sums), StretchJob(number, lasts)]
+    minutes = min(length - before, jobs[number].minutes, jobs[number].last_end(end) - start - before)
+    return [*_jobs_of_sum(start, before, jobs, whole, sums), StretchJob(number, minutes)]
 
 
 def reachable_sums(start: int, length: int, jobs: Sequence[Job], pool: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -147,7 +147,8 @@ def _cut_off(
         job = jobs[number]
         room = job.last_end(end) - start
         if job.least_minutes is None or room < job.at_least:
-            continue
+            continue  # it must run completely, or its cut-off run would be too short
+        # The most minutes before it, so that at least `at_least` remain for it.
         before = (sums[-1] & ((2 << (room - job.at_least)) - 1)).bit_length() - 1
         filled = before + min(room - before, job.minutes)
         if filled > most:
@@ -347,7 +348,7 @@ class _FreeTime:
         for earliest in (drawn, first):
             later = fillable_starts >> earliest
             if later:
-                return earliest + (later & -later).bit_length() - 1
+                return earliest + (later & -later).bit_length() - 1  # the lowest bit
         return first
 
     def _common(self, gpus: Sequence[int]) -> list[tuple[int, int]]:

@@ -307,7 +307,7 @@ def _book_resumes(problem: NightProblem, gpu: NightGpu, book: OperationBook, res
 
 def _book_suspends(gpu: NightGpu, book: OperationBook, suspends: dict[str, int]) -> int | None:
     """Book the suspends of the GPU's desktops as early as possible, and add their starts to `suspends`. Returns when
-    the last of them ends; None = there is no room for one."""
+    the last of them ends; None = there is no room for one. Those before it then stay booked."""
     free_from = 0
     for desktop in sorted(gpu.desktops, key=lambda desktop: (desktop.idle_from or 0, desktop.name)):
         start = suspends.get(desktop.name)

@@ -39,10 +39,12 @@ class OpenEndedSearch:
 
     def __init__(self, problem: NightProblem, table: JobTable, window_alone: dict[int, GpuWindow], seed: int) -> None:
         self._problem, self._table, self._random = problem, table, SeededRandom(seed)
-        desktops = {number: sum(desktop.cost for desktop in problem.gpus[number].desktops) for number in window_alone}
+        desktop_cost = {
+            number: sum(desktop.cost for desktop in problem.gpus[number].desktops) for number in window_alone
+        }
         worth = problem.desktop_worth_minutes
         self._cost = {
-            number: (worth * desktops[number] - window_alone[number].minutes, desktops[number])
+            number: (worth * desktop_cost[number] - window_alone[number].minutes, desktop_cost[number])
             for number in window_alone
         }
         # Cheapest first: the most minutes for the least worth of desktops, then the fewest desktops.
@@ -125,7 +127,7 @@ class OpenEndedSearch:
         return sum(minutes for minutes, _ in costs), sum(desktops for _, desktops in costs)
 
     def _state(self, places: GpusOfJob) -> NightState:
-        """The places with their times. Jobs that suspends and resumes leave too little time for are left out."""
+        """The places with their times. Jobs for which suspends and resumes leave too little time are left out."""
         jobs = self._table.jobs
         while True:
             gpus_used = {gpu for gpus in places.values() for gpu in gpus}
@@ -315,7 +317,7 @@ def _as_schedule(problem: NightProblem, state: NightState) -> Schedule:
 
 
 def _with_late_resumes(problem: NightProblem, state: NightState) -> GpuWindows:
-    """The windows with every resume as late as the limits allow; those of the state where that would stop a run."""
+    """The windows with every resume as late as the limits allow, or those of the state if a run would not fit then."""
     ends: dict[int, int] = {}
     for run in state.runs():
         for number in run.gpus:

@@ -138,7 +138,7 @@ class NightSearch:
         return [running[weight] for weight in sorted(set(self.table.weights), reverse=True)]
 
     def _step(self, state: NightState, effort: EffortBudget) -> NightState:
-        """The state after one random step; the state itself where the step would lose worth."""
+        """The state after one random step, or the given state if the step would lose worth."""
         draw = self._random.uniform()
         if draw < _UPTO_REFILL:
             return self._refill_stretches(state, effort)
@@ -146,6 +146,7 @@ class NightSearch:
             # A host may be drawn twice; then the step packs one.
             names = [self._random.choice(list(state.hosts)) for _ in range(1 if draw < _UPTO_ONE_HOST else 2)]
             staying = {name: self._staying(state.hosts[name]) for name in names}
+            # The keys of `staying` are the hosts to pack, its values the runs that remain.
             candidate = self._repack_hosts(state, state.windows, staying, effort, staying)
         else:
             order = list(state.windows.order)
@@ -155,8 +156,8 @@ class NightSearch:
         return candidate if candidate.worth >= state.worth else state
 
     def _refill_stretches(self, state: NightState, effort: EffortBudget) -> NightState:
-        """The state with a few stretches filled anew from their own jobs and those that wait; the state itself if that
-        would lose worth."""
+        """The state with a few stretches filled anew from their own jobs and those that wait, or the given state if
+        that would lose worth."""
         chosen_stretches = self._some_places(state)
         if not chosen_stretches:
             return state

@@ -125,7 +125,7 @@ def empty_hosts(hosts: Sequence[Host], vms: Displacement, inventory: Inventory, 
         if places.places is not None:
             retried = _World(before, catalog, vms, chosen_targets={vm.ref: target for vm, target in places.places})
             return Emptied({host.ref: tuple(retried.leave(host)) for host in down}, tuple(retried.stays))
-        proven = proven and places.whole
+        proven = proven and places.whole  # False: the search gave up, a way may exist
     return replace(outcome, proven=proven)
 
 
@@ -234,13 +234,13 @@ class _World:
         Free GPUs are not checked yet. The host with the largest free share of its memory comes first.
         """
         cluster = self.inventory.clusters.get(host.cluster or "")
-        near = [
+        cluster_hosts = [
             other for other in self.inventory.hosts.values() if other.cluster == host.cluster and other.ref != host.ref
         ]
-        refs, refusals = TargetHosts(near, cluster, self.inventory).of(vm, running=True)
+        refs, refusals = TargetHosts(cluster_hosts, cluster, self.inventory).of(vm, running=True)
         fitting_hosts: list[Host] = []
         reasons = list(map(str, refusals))
-        for other in near:
+        for other in cluster_hosts:
             stun_problem = too_long(vm, host, other, cluster) if other.ref in refs else None
             if stun_problem is not None:
                 reasons.append(str(stun_problem))
@@ -287,6 +287,7 @@ GUEST_GRACE_S = 300
 
 def leaving(departures: Iterable[Away]) -> Plan:
     """Return the plan of the departures. Guests shut down at once; a target host receives one VM after another."""
+    # The wave with index n holds the arrival number n of each target host.
     waves: list[list[Step]] = [[]]
     arrivals: dict[str, int] = {}
     for departure in departures:

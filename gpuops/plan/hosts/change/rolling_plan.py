@@ -69,7 +69,7 @@ def plan_roll(plan: Plan[HostStep], rolling: Rolling, inventory: Inventory, cata
     if plan.feasible and not steps:
         return Roll(because=plan.because)
     rejections = [*plan.rejections, *shut(rolling, now)]
-    for step in steps or plan.withheld:
+    for step in steps or plan.withheld:  # a refused plan has withheld steps instead
         rejections += _host_blockers(inventory.hosts[step.host], inventory)
     if rejections:
         return Roll(rejections=tuple(dict.fromkeys(rejections)))
@@ -114,7 +114,10 @@ def in_order(steps: Sequence[HostStep], inventory: Inventory) -> list[HostStep]:
 def planned_together(
     steps: Sequence[HostStep], rolling: Rolling, inventory: Inventory, catalog: Catalog
 ) -> tuple[PlannedHost, ...] | tuple[Rejection, ...]:
-    """Return how these hosts are emptied together, or a refusal for each VM that cannot leave or forbids the change."""
+    """Return how these hosts are emptied together, or the refusals.
+
+    It is refused for each host that is gone, or for each VM that forbids the change or cannot leave.
+    """
     removed = tuple(
         Rejection(
             step.host,
@@ -175,7 +178,7 @@ def _host_blockers(host: Host, inventory: Inventory) -> Iterator[Rejection]:
 def _rounds(
     steps: Sequence[HostStep], rolling: Rolling, inventory: Inventory, catalog: Catalog
 ) -> tuple[tuple[tuple[PlannedHost, ...], ...], tuple[Rejection, ...]]:
-    """Return the rounds, each with as many hosts as may be down at once and can be emptied together.
+    """Return the rounds, each with as many hosts as may be down at once and can be emptied together; and the refusals.
 
     Every round is planned on the same snapshot, because the VMs of earlier rounds have returned to their hosts by then.
     """

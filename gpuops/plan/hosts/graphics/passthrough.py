@@ -114,6 +114,7 @@ class SetPassthrough:
             return HostPart(host.name, tuple(rejections))
         # 3. How: vSphere 9.1 sets modes of devices; before, and for labels alone, there is the call of 8.x.
         switched = [states[address] for address, change in changes.items() if states[address].enabled != change.enabled]
+        # On: the mode for DirectPath I/O; off: the mode that gives the device back to the host.
         back_or_whole = {
             state.address: whole_mode(state) if self.on else mode_back(state, settings) for state in switched
         }
@@ -231,19 +232,19 @@ def _carries(host: Host, device: OtherDevice) -> Iterator[Rejection]:
 
 
 def _in_use(
-    host: Host, gpu: PhysicalGpu | OtherDevice, state: PassthroughState, inventory: Inventory
+    host: Host, device: PhysicalGpu | OtherDevice, state: PassthroughState, inventory: Inventory
 ) -> Iterator[Rejection]:
     """Refuse a device that a VM uses (vSphere API, HostConfigFault of UpdatePassthruConfig)."""
-    subject = f"{host.name} {gpu.address}"
-    if isinstance(gpu, OtherDevice):
-        holder = holders(host, inventory).get(gpu.address)
+    subject = f"{host.name} {device.address}"
+    if isinstance(device, OtherDevice):
+        holder = holders(host, inventory).get(device.address)
         refs = set() if holder is None else {holder}
     else:
-        refs = {binding.vm for binding in host.bindings if binding.address == gpu.address} | set(gpu.vms or ())
+        refs = {binding.vm for binding in host.bindings if binding.address == device.address} | set(device.vms or ())
     names = sorted(inventory.vms[ref].name if ref in inventory.vms else ref for ref in refs)
     if names:
         yield Rejection(subject, f"is in use by {', '.join(names)}", hint="stop or move them first")
-    elif isinstance(gpu, PhysicalGpu) and gpu.vms is None and not state.active:  # if active, no vGPU runs on it
+    elif isinstance(device, PhysicalGpu) and device.vms is None and not state.active:  # if active, no vGPU runs on it
         yield Rejection(subject, "which VMs run on it cannot be read")
 
 

@@ -94,13 +94,14 @@ def find_restarts(
     vms = sorted(vms, key=size)
     restart = _Restart(hosts, world.clusters.get(cluster or ""), catalog)
     loss = restart.one_after_another(vms, world)
-    if loss.spared or not hosts:
+    if loss.spared or not hosts:  # every VM has a place, or none can have one
         return loss
     targets = {
         vm.ref: [host.ref for host in hosts if sees_files(Wanted(vm, (), (host.ref,)), host, world) is None]
         for vm in vms
     }
     places = find_places([vms], targets, world, restart.after, restart.apart)
+    # If the search gave up (`whole` is False), it is not proven that some VMs cannot start.
     return replace(loss, proven=places.whole) if places.places is None else HostLoss(places.places)
 
 

@@ -77,7 +77,7 @@ def read(options: str, gpu: PciAddress, round_robin: RoundRobin | None) -> Readi
     words = {_number(place.text) for place in places}
     if len(words) > 1 or None in words:
         return Unread("; ".join(place.text for place in places), f"{KEY} has no single valid value")
-    return decode(words.pop() or 0 if words else 0, round_robin)
+    return decode(words.pop() or 0 if words else 0, round_robin)  # 0 = best effort
 
 
 def gpus_with_entry(options: str) -> tuple[PciAddress, ...]:
@@ -185,6 +185,7 @@ def _address(text: str) -> PciAddress | None:
     match = _PCI.fullmatch(text)
     if match is None or not (match["second"] or match["slot"]):
         return None
+    # Two numbers are bus and slot; three are domain, bus and slot.
     first, second, function = (int(match[name] or "0", 16) for name in ("first", "second", "function"))
     if match["slot"] is None:
         return PciAddress(0, first, second, function)

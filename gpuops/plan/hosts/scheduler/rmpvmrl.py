@@ -134,7 +134,7 @@ def decode(word: int, round_robin: RoundRobin | None) -> Reading:
                 return Unread(hexadecimal, "a word for vGPU 15 or newer, on an older driver")
             return VgpuScheduler(policy, TimeSlices(word >> 16 & 0xFF), weighted)
         case RoundRobin.ADAPTIVE if word & _ADAPTIVE_OFF:
-            return VgpuScheduler(policy, TimeSlices(word >> 16 & 0xFF or None), weighted)
+            return VgpuScheduler(policy, TimeSlices(word >> 16 & 0xFF or None), weighted)  # 0 = the driver's default
         case RoundRobin.ADAPTIVE:
             return VgpuScheduler(policy, Frequency(word >> 12 & 0x3FF or None, word >> 24 or None), weighted)
         case _:

@@ -74,6 +74,7 @@ def waiting_vms(policy: Policy, inventory: Inventory, gave_way: Collection[str] 
     queued_by_priority = sorted(
         (queued_vm for queued_vm in policy.ml if not queued_vm.for_jobs), key=lambda queued: -queued.priority
     )
+    # Entry, name, the VM of that name or None, and why none was found.
     named = [(queued, name, *_find(name, inventory)) for queued in queued_by_priority for name in queued.names]
     claimed = {vm.ref for _, _, vm, _ in named if vm is not None}
     name_in_queue: dict[str, str] = {}
@@ -115,7 +116,10 @@ def _fitting(pattern: str, policy: Policy, inventory: Inventory) -> Iterable[Vm]
 
 
 def _reason_not_to_start(queued: QueuedVm, vm: Vm | None, gave_way: Collection[str]) -> str:
-    """Return why the VM does not start tonight, even if there is room; empty = it may start, or there is no VM."""
+    """Return why the VM does not start tonight, even if there is room; empty = it may start, or there is no VM.
+
+    `gave_way`: VMs (refs) that a watch suspended; these may be resumed.
+    """
     if vm is None or vm.power is PowerState.ON:
         return "runs already" if vm else ""
     manager = left_to_manager(vm)
@@ -181,7 +185,7 @@ def is_bound(vm: Vm) -> bool:
 
 
 def drs_before(policy: Policy, night: str, vm: Vm, host: Host, inventory: Inventory) -> VmDrs | None:
-    """Return the DRS setting that the VM had before this night; None = no override is needed.
+    """Return the DRS setting that the VM had before this night; None = it needs no override, or cannot have one.
 
     If an interrupted run has already changed the setting, the earlier one is in the marker.
     """

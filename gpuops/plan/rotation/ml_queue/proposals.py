@@ -91,6 +91,7 @@ def build_schedule_input(
     # exact rules.
     desktops = {vm.ref: _desktop(vm, bounds, priority, len(free_to_take)) for vm in free_to_take}
     can_be_free = [(host, gpu) for host in inventory.hosts.values() for gpu in host.gpus if _is_free(gpu, desktops)]
+    # Name of the GPU in the problem -> its host and the GPU.
     names = {f"{host.ref} {gpu.address}": (host, gpu) for host, gpu in can_be_free if host.connected is True}
     gpus = tuple(
         NightGpu(name, host.ref, tuple(desktops[ref] for ref in dict.fromkeys(gpu.vms or ())))
@@ -100,7 +101,7 @@ def build_schedule_input(
     # GPU.
     demands: dict[_GpuDemand, list[Vm]] = defaultdict(list)
     tried_by: dict[str, tuple[int, int]] = {}
-    """VM ref -> sort key: higher keys are served first."""
+    """VM ref of each VM that is tried -> sort key: higher keys are served first."""
     for waiting in within_counts(queue):
         vm = waiting.vm
         if vm is None or held_back([inventory.vms[ref] for ref in tried_by], vm):
@@ -166,6 +167,7 @@ def _demand_of(
         if is_eligible and all(host.offers(profile) is not None for profile in vm.profiles):
             board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
             in_mig_mode = gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE
+            # An unknown model or vGPU mode excludes nothing: the exact rules check each proposal again.
             same_model = board is None or all(board.key == profile.board for profile in profiles)
             same_mode = gpu.vgpu_mode is None or all(profile.mig_backed is in_mig_mode for profile in profiles)
             if same_model and same_mode:

@@ -59,7 +59,7 @@ class HostStages:
         return cls(host_alone, (), host_alone)
 
     def with_start(self, start: Start, position: Mapping[str, int], room: Room) -> HostStages:
-        """Return the stages with one more start, in the last stage if all VMs of it still find room.
+        """Return the stages with one more start, in the last stage if all VMs of that stage still find room.
 
         `position`: VM ref -> its position in the queue.
         """
@@ -190,6 +190,7 @@ def _group_by_gpu(
     A desktop whose GPU cannot be read forms its own group.
     """
     ungrouped = {desktop.ref: desktop for desktop in desktops}
+    # Whether the GPU is not proposed, whether other VMs stay on it, its desktops.
     groups: list[tuple[bool, bool, tuple[Vm, ...]]] = []
     for gpu in host.gpus:
         on_gpu = [ungrouped.pop(ref) for ref in gpu.vms or () if ref in ungrouped]
@@ -284,7 +285,7 @@ def _attempts(queue: Sequence[WaitingVm], proposals: Mapping[str, Proposal]) -> 
     """Yield the positions in the queue in the order in which they are tried, each with its proposal or None.
 
     All proposals of a priority come before its VMs without one, so that no GPU-hour of a higher priority is lost to a
-    lower one, and no VM takes a GPU that was proposed for another VM of its priority. The same holds for each rank.
+    lower one, and no VM takes a GPU that was proposed for another VM of its priority. Ranks count like priorities.
     """
     for _, of_priority in groupby(range(len(queue)), key=lambda at: (queue[at].queued.priority, queue[at].rank)):
         positions = list(of_priority)

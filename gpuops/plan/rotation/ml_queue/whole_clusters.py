@@ -133,10 +133,15 @@ def half_started(
     for outcome in outcomes:
         if isinstance(outcome.step, PowerOnVm):
             started[outcome.step.vm] = outcome.verdict in (Verdict.DONE, Verdict.ALREADY)
-    good: dict[str, list[Vm]] = {}
-    bad: dict[str, list[Vm]] = {}
+    # Id of the cluster -> its VMs.
+    started_by_cluster: dict[str, list[Vm]] = {}
+    unstarted_by_cluster: dict[str, list[Vm]] = {}
     names: dict[str, str] = {}
     for member, marker in _cluster_members(inventory.vms[ref] for ref in started if ref in inventory.vms):
         names[marker.id] = marker.cluster
-        (good if started[member.ref] else bad).setdefault(marker.id, []).append(member)
-    return tuple(HalfStarted(names[id], tuple(good[id]), tuple(bad[id])) for id in good if id in bad)
+        (started_by_cluster if started[member.ref] else unstarted_by_cluster).setdefault(marker.id, []).append(member)
+    return tuple(
+        HalfStarted(names[id], tuple(started_by_cluster[id]), tuple(unstarted_by_cluster[id]))
+        for id in started_by_cluster
+        if id in unstarted_by_cluster
+    )

@@ -47,6 +47,7 @@ def refuse_closed_window(policy: Policy, now: datetime, durations: Durations) ->
     # A night takes at least one desktop for one ML VM. If not even these can be returned in time, no desktop needs to
     # be checked.
     least_grace_s = min((queued.checkpoint.grace_s for queued in policy.ml), default=0)
+    # One desktop and one ML VM, both on an unknown host and without a datastore.
     least_load = Load({None: 1}, {}, {None: frozenset()}, {None: 1}, least_grace_s)
     needed = ReturnTime(policy, durations, night.back_by).reserve(None, least_load)
     latest = night.back_by - needed
@@ -201,9 +202,9 @@ class Bounds:
         seconds += self.durations.p99_s("PowerOnVm", host, UNMEASURED_START_S)
         if start.moves:
             seconds += self.durations.p99_s("RelocateVm", host, UNMEASURED_MOVE_S)
-        ends = [self.return_at(host, load), start.queued.due(self.night)]
+        possible_ends = [self.return_at(host, load), start.queued.due(self.night)]
         begins = self.now + timedelta(seconds=seconds)
-        return RunPeriod(begins, min((end for end in ends if end is not None), default=None))
+        return RunPeriod(begins, min((end for end in possible_ends if end is not None), default=None))
 
     def _too_many(self, start: Start, load: Load) -> str:
         """Return the limit of desktops that the start would exceed, or an empty text."""

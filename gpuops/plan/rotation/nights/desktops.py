@@ -84,7 +84,7 @@ def floors_broken_by_others(policy: Policy, away_vms: Iterable[TakenVm], invento
         if pool is not None and policy_of_night.name != policy.name and taken_vm.original.role is not Role.ML:
             counts_by_night[pool.name, taken_vm.original.night, policy_of_night.name] += 1
     for pool in policy.pools:
-        count = running[0, pool.name]
+        count = running[0, pool.name]  # policy 0 of `Floors` is this one
         nights = [
             f"night {night} of policy {name} has taken {number}"
             for (pool_name, night, name), number in sorted(counts_by_night.items())
@@ -310,7 +310,7 @@ def ready_desktops(policy: Policy, vms: Iterable[Vm]) -> Counter[str]:
         pool = policy.pool_of(vm)
         if pool is not None and stays_running(vm) and not vm.template and not _is_gated(vm, pool):
             uses = {reading.says for reading in readings(vm, pool.idle) if reading.source in _OF_USERS}
-            counts[pool.name] += uses == {Use.IDLE}
+            counts[pool.name] += uses == {Use.IDLE}  # every source says so, and there is one
     return counts
 
 
@@ -372,15 +372,15 @@ class KeptForUsers:
 def _free_mib(inventory: Inventory, suspended: Iterable[Vm], catalog: Catalog) -> dict[str, int | None]:
     """Map datastore ref -> free space that is not reserved for the desktops of this night; None = it cannot be read.
 
-    The additional tenth of each desktop stays reserved after its file is written, so that a run that begins again has
-    no more room than the one before it.
+    `suspend_size_mib` is more than the state that is written. The difference stays reserved after the suspend, so that
+    a run that begins again has no more room than the one before it.
     """
     free_mib = {ref: store.free_mib for ref, store in inventory.datastores.items() if store.accessible is True}
     for vm in suspended:
         needed_mib, state_mib = suspend_size_mib(vm, catalog), _state_mib(vm, catalog)
         if needed_mib is None or state_mib is None:
             continue
-        # The free space counts what is written. While the suspend is in progress, nothing certainly is.
+        # The free space does not include what is written. During the suspend, it is unknown how much that is: count 0.
         written_mib = state_mib if vm.power is PowerState.SUSPENDED else 0
         for ref in vm.datastores:
             store_mib = free_mib.get(ref)

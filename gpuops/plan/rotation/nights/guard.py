@@ -86,6 +86,7 @@ class Guard:
         def counts(vm: Vm) -> bool:
             pool = self.policy.pool_of(vm)
             is_of_pools = pool is not None and pool.name in pools
+            # Number 0 is this policy: of its floors, only those of `pools` count.
             numbers = [number for (number, _), _, _ in floors.pools_of(vm) if number or is_of_pools]
             return (is_of_pools and vm.ref in taken_tonight) or (vm.power is PowerState.ON and bool(numbers))
 
@@ -176,6 +177,7 @@ class Guard:
         """Return the refusal of a start that would use slots kept free for desktops, or None."""
         if self.policy.spare is None or not isinstance(step, PowerOnVm):
             return None
+        # Starts that were sent use slots, even if the inventory does not show them yet.
         failed_vms = {outcome.step.vm for outcome in ended if outcome.verdict is Verdict.FAILED}
         for start in starting:
             vm = inventory.vms.get(start.vm)

@@ -258,6 +258,7 @@ def _placement_starts(gpu: PhysicalGpu, tenants: Sequence[tuple[str, VgpuProfile
     largest_first = sorted(tenants, key=lambda tenant: -tenant[1].framebuffer_mib)
     if gpu.vgpu_mode is VgpuMode.MIXED_SIZE:
         placement_ids = next(_side_by_side([profile for _, profile in largest_first], ()), ())
+        # If they do not fit next to each other, there are no ids.
         return {ref: start for (ref, _), start in zip(largest_first, placement_ids, strict=False)}
     board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
     if board is None or board.mig is None:

@@ -80,10 +80,10 @@ def kept_states(rule: SpareRule, inventory: Inventory, catalog: Catalog) -> tupl
     for kept_slots in rule.keep_free:
         profile = profile_meant(kept_slots.profile, _NO_VM, None, inventory, catalog)
         for place, hosts in hosts_by_place.items():
-            free, runs = slots.in_cluster_of(hosts[0], profile), running[profile, place]
-            if free or runs or any(host.offers(profile) is not None for host in hosts):
+            free, running_count = slots.in_cluster_of(hosts[0], profile), running[profile, place]
+            if free or running_count or any(host.offers(profile) is not None for host in hosts):
                 where = place_name(hosts[0], inventory)
-                states.append(KeptState((profile, place), where, kept_slots.of(runs, free), free))
+                states.append(KeptState((profile, place), where, kept_slots.of(running_count, free), free))
     return tuple(states)
 
 
@@ -135,7 +135,7 @@ class SpareRoom:
                 after = project(RelocateVm(start.vm.ref, start.host.ref), after)
             after = project(PowerOnVm(start.vm.ref, start.host.ref), after, self.catalog)
         for state in kept_states(self.rule, self.inventory, self.catalog):
-            if state.key[1] != place_of(host):
+            if state.key[1] != place_of(host):  # the key is a profile and a place
                 continue
             remaining = FreeSlots(after, self.catalog, claims=False).in_cluster_of(host, state.key[0])
             if remaining >= state.free and not new_start.desktops:
@@ -296,12 +296,12 @@ def _without_unneeded(
 ) -> tuple[GivesWay, ...]:
     """Return the chosen VMs without those that need not stop, because a later one frees the same slots."""
     needed = list(chosen)
-    best = _count_missing(needed, rule, inventory, catalog)
+    fewest_missing = _count_missing(needed, rule, inventory, catalog)
     # Try to keep the VM that would lose the most work first.
     for candidate in sorted(chosen, key=lambda stopped_vm: -(inf if stopped_vm.lost_s is None else stopped_vm.lost_s)):
         cluster = with_their_clusters((candidate.taken_vm,), [stopped_vm.taken_vm for stopped_vm in chosen])
         fewer = [needed_vm for needed_vm in needed if needed_vm.taken_vm not in cluster]
-        if _count_missing(fewer, rule, inventory, catalog) == best:
+        if _count_missing(fewer, rule, inventory, catalog) == fewest_missing:
             needed = fewer
     return tuple(needed)
 

@@ -270,7 +270,7 @@ def is_returned(original: Original, inventory: Inventory) -> bool:
         return False  # a gate close that was sent late may still arrive and close it again
     if original.role is Role.ML:
         if original.drs is not None and inventory.drs_of(vm) in (VmDrs.MANUAL, None):
-            return False
+            return False  # the night's DRS override is still set, or cannot be read
         was_stopped = original.stopped and not runs_since_its_night(original, vm)
         ours = original.taken and not was_stopped and manager_of(vm) is None
         return vm.power is not PowerState.ON or not ours
@@ -300,6 +300,7 @@ def _with_advice(outcome: Outcome, after: Inventory, originals: Sequence[Origina
         return outcome
     vm = after.vms.get(outcome.step.vm)
     host = after.host_of(vm) if vm else None
+    # After a resume that failed, a VM that is off has lost its suspended state: no retry brings that back.
     discarded = isinstance(outcome.step, ResumeVm) and vm is not None and vm.power is PowerState.OFF
     if vm is None or host is None or discarded:
         return replace(outcome, reason=f"{outcome.reason}; look: gpuops rotate status")
@@ -370,7 +371,7 @@ def stop_ml_vms(ml: Sequence[TakenVm], desktops: Sequence[Vm], now: datetime, du
         vm, name, policy = taken_vm.vm.ref, taken_vm.original.name, taken_vm.policy
         stop_rule, longest_grace_s = policy.ml_stop, longest_s[policy]
         if lending := lends(taken_vm.vm):
-            # desktops come first, so it is stopped even though it lends
+            # it lends its GPUs to clients, but desktops come first, so it is stopped
             drain = command("pool reclaim", server=taken_vm.vm.name)
             warnings.append(
                 f"{name} {lending}, and its clients lose it at once: run `{drain}` before the return to drain it"

@@ -85,9 +85,9 @@ def refused_for_lease(
 
 
 def recently_marked(of_nights: Iterable[TakenVm], inventory: Inventory) -> list[TakenVm]:
-    """Return the VMs that are as they were and have a marker of another machine that must not be cleared yet.
+    """Return the VMs that are as before their night and have a marker of another machine that must stay for now.
 
-    It was first seen less than `LATE` ago by vCenter's clock: a step sent before that may still arrive.
+    Such a marker was first seen less than `LATE` ago by vCenter's clock: a step sent before that may still arrive.
     """
     recent = []
     for taken_vm in of_nights:

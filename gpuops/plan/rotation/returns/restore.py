@@ -68,7 +68,8 @@ class DesktopReturn:
 def ml_stops_for(
     desktop: Vm, running: Sequence[TakenVm], world: Inventory, catalog: Catalog, now: datetime
 ) -> tuple[TakenVm, ...] | None:
-    """Return the ML VMs that must stop before the desktop has room on its host; None = stopping all is not enough.
+    """Return the ML VMs that must stop before the desktop has room on its host; None = stopping all is not enough,
+    or its host is unknown.
 
     If stopping one ML VM is enough, it is the one that loses the least work. Otherwise ML VMs are added in order of
     their loss, and those that turn out to be unnecessary are removed. An ML VM of a cluster stops together with the

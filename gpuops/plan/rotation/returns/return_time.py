@@ -161,8 +161,8 @@ class ReturnTime:
             -(-on_store // limits.per_datastore),
             -(-sum(load.desktops.values()) // limits.in_flight),
         )
-        canary = self.policy.morning is MorningOrder.CANARY_FIRST and on_host > 1
-        return rounds + canary
+        needs_canary_round = self.policy.morning is MorningOrder.CANARY_FIRST and on_host > 1
+        return rounds + needs_canary_round
 
 
 def longest_checkpoint_s(policy: Policy, originals: Iterable[Original]) -> int:
@@ -248,6 +248,7 @@ def ends_at(holder: LockHolder) -> datetime | None:
         return None
     if holder.doing != _NIGHT or holder.until is None:
         return last_sign + HANGS_AFTER
+    # Once its return is due, it may wait for its last steps, but neither silently nor without limit.
     return max(holder.until, min(last_sign + HANGS_AFTER_DUE, holder.until + FINISHES_WITHIN))
 
 
@@ -280,9 +281,9 @@ def open_nights(
 ) -> tuple[Night, ...]:
     """Return the open nights that a `rotate day` called by a timer must not end yet; empty if a return may begin.
 
-    A return is due as soon as it is due for one VM that is away: at `returns_from` of its night, by the policy of that
-    night, or by `policy` if that is unknown; at once if no window of that policy has the night, or if the return of the
-    night has begun. `begun_returns`: names of the nights whose return has begun.
+    A return may begin as soon as it is due for one VM that is away: at `returns_from` of its night, by the policy of
+    that night, or by `policy` if that is unknown. It is due at once if no window of that policy has the night, or if
+    the night is one of `begun_returns`, the names of the nights whose return has begun.
     """
     nights: dict[Night, None] = {}
     for original in originals:
@@ -322,6 +323,7 @@ def not_yet_due(
     due: dict[Night, datetime] = {}
     for night in nights:
         return_time = ReturnTime(policy, durations, night.back_by)
+        # The next call of the timer would be too late for a return that must begin before it.
         begins = (return_time.of(vm.host, load) - _BETWEEN_CALLS for vm in desktops)
         due[night] = min([night.returns_from, *begins])
     first = min(due, key=lambda night: due[night])
