@@ -86,7 +86,8 @@ def roll(
         order, known_runs = _order(current, lease.lock_vm or None), journal.runs_seen(EXCLUSIVE_RUNS)
         run = journal.begin(CHANGE, order=dump_order(order), known_runs=known_runs)
         change_report = _finish_rounds(_host_rounds(run, order, site, journal, lease.held, told))
-        # the inventory before the change: a host may be gone from vCenter since
+        # The inventory before the change, since a host may have been removed from vCenter meanwhile. `because`
+        # has the notes on the plan; a report of what was done has none.
         return replace(change_report, before=current.before, plan=replace(current.plan, because=()))
 
     lock = partial(locked_for_change, site, report.before.vcenter)

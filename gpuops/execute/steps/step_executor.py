@@ -327,8 +327,8 @@ class StepExecutor(ABC, Generic[Kind]):
     def wait_until(self, ready: Callable[[float], object], limit_s: float) -> None:
         """Wait until `ready` returns true, at most `limit_s`, a slice at a time, and renew the lease meanwhile.
 
-        `ready` waits for the seconds that it is given. A slice that ended nothing counts in full: a clock that stood
-        still meanwhile must not prolong the limit.
+        `ready` waits for the seconds that it is given. A slice without success counts at least in full: if the clock
+        stands still meanwhile, the limit must not become longer.
         """
         left_s = limit_s
         while left_s > 0:

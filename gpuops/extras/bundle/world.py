@@ -337,8 +337,12 @@ class _WorldWriter:
         return "/".join([*top, *(self._names.of(NameKind.FOLDER, name) for name in folders)])
 
     def _attributes(self, vm: Vm) -> dict[str, str]:
-        """Return the custom attributes: those of gpuops by name if their value identifies nothing, any other by
-        pseudonym. The marker of a night is left out."""
+        """Return the custom attributes: those of gpuops keep their names. Names of others, and values that may identify
+        something, become pseudonyms.
+
+        `gpuops.return` without a valid time counts as one of the others. The marker of a night (`gpuops.rotation`) is
+        left out.
+        """
         attributes = {}
         for name, text in vm.attributes.items():
             plain = text.lower() if name == "gpuops.opt-out" else text

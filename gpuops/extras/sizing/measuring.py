@@ -103,7 +103,8 @@ class MeasuringCall:
     def _remove_all(self) -> None:
         remaining_vms = self.remove()
         if remaining_vms:
-            raise StepFailed(f"measurement {self.measurement.id}: {remaining_vms[0]}")
+            message = f"measurement {self.measurement.id} could not remove all its VMs: {remaining_vms[0]}"
+            raise StepFailed(message, hint="gpuops measure --remove removes them")
 
     def remove(self) -> tuple[str, ...]:
         return remove_vms(self.measurement, self.site)
@@ -187,7 +188,8 @@ class MeasuringCall:
         other_vms = others_on(shared, refs, inventory)
         if other_vms:
             raise StepFailed(
-                f"{', '.join(other_vms)} shared GPU {gpu.address} with the measured VMs, so the result is invalid"
+                f"{', '.join(other_vms)} shared GPU {gpu.address} with the measured VMs, so the result is invalid: "
+                "keep other VMs off it and measure again"
             )
         return inventory
 

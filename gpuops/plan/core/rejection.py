@@ -52,6 +52,13 @@ class Rejection:
         return f"{self} (next: {self.hint})" if self.hint else str(self)
 
 
+# Hints for refusals of something that cannot be read or reached.
+READ_HOST: Final = "give this login read access to the host (System.Read)"
+READ_HOST_AND_VMS: Final = "give this login read access to the host and its VMs (System.Read)"
+READ_VM: Final = "give this login read access to the VM (System.Read)"
+TEST_LOGIN: Final = "gpuops login test shows the privileges that this login lacks"
+RECONNECT: Final = "reconnect it, or leave it out"
+
 _HOLDERS: Final = re.compile(r"; held by [^:;]*")
 _NUMBER: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]|\d+")
 

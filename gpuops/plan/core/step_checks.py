@@ -159,6 +159,7 @@ def _settings_done(change: VmChange, vm: Vm) -> bool:
     present_config = vm.extra_config
     if present_config is None:
         return not change.extra_config
+    # an empty text removes the key, so a missing key is as requested then
     return all(present_config.get(key, "") == text for key, text in change.extra_config.items())
 
 

@@ -141,8 +141,9 @@ def _options(host_scheduler: HostScheduler) -> Iterator[Finding]:
         yield Finding(Severity.WARNING, host.name, reason, _module_options_fix(host_scheduler))
     for gpu_scheduler in host_scheduler.gpus:
         if isinstance(gpu_scheduler.configured, Unread):
-            subject, reason = f"{host.name} {gpu_scheduler.gpu.address}", f"its scheduler: {gpu_scheduler.configured}"
-            yield Finding(Severity.WARNING, subject, reason, "gpuops host scheduler set overwrites it")
+            subject = f"{host.name} {gpu_scheduler.gpu.address}"
+            reason = f"its scheduler cannot be decoded: {gpu_scheduler.configured}"
+            yield Finding(Severity.WARNING, subject, reason, "set its scheduler again: gpuops host scheduler set")
 
 
 def _custody(host: Host) -> Iterator[Finding]:

@@ -23,6 +23,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Awaited, DirectPathDevice, DynamicDevice, PowerState, Vm
 from gpuops.plan.core.command_line import command, hosts_called
 from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import READ_HOST
 from gpuops.plan.placement.vm_demand import WantsDirectPath, WantsDynamic, WantsVgpu
 
 _HELD: Final = "; held by "
@@ -220,7 +221,7 @@ def refuse_vgpus(gpu: PhysicalGpu, subject: str) -> Rejection | None:
         hint = "the change is configured: restart Xorg on the host, or the host"
         return Rejection(subject, "graphics type in force", required_type, current_type, hint=hint)
     if gpu.graphics_type is None:
-        return Rejection(subject, "its graphics type cannot be read")
+        return Rejection(subject, "its graphics type cannot be read", hint=READ_HOST)
     hint = "set it to Shared Direct on the host"
     return Rejection(subject, "graphics type", required_type, current_type, hint=hint)
 
@@ -264,7 +265,7 @@ def judge_device(demand: WantsDirectPath, vm: Vm, host: Host, inventory: Invento
     if device is not None:
         return _refuse_inactive(device, host, subject) or ""
     if not host.readable:
-        return Rejection(subject, "the devices of its host cannot be read")
+        return Rejection(subject, "the devices of its host cannot be read", hint=READ_HOST)
     if host.config_target is None:
         if host.ref != vm.host:
             return Rejection(subject, "is not a GPU of this host")
@@ -292,7 +293,7 @@ def _refuse_inactive(gpu: PhysicalGpu | OtherDevice, host: Host, subject: str) -
     """Return why the device cannot be given to a VM; None = it is active in passthrough."""
     state = gpu.passthrough
     if state is None:
-        return Rejection(subject, "its passthrough state cannot be read")
+        return Rejection(subject, "its passthrough state cannot be read", hint=READ_HOST)
     if state.active and state.enabled:
         return None
     if state.reboot_pending:

@@ -21,6 +21,7 @@ from gpuops.model.vcenter.host import AdmissionControl, Cluster, Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Awaited, PowerState, Vm
 from gpuops.plan.core.plan import Rejection, Shortage
+from gpuops.plan.core.rejection import READ_HOST, READ_VM
 from gpuops.plan.placement.numa_nodes import unreserved_mhz, unreserved_mib
 from gpuops.plan.placement.vm_demand import Wanted, WantsVgpu
 
@@ -50,7 +51,7 @@ def not_in_maintenance(needs: Wanted, host: Host, inventory: Inventory) -> Rejec
     if host.in_maintenance is False:
         return None
     if host.in_maintenance is None:
-        return Rejection(host.name, "whether it is in maintenance mode cannot be read")
+        return Rejection(host.name, "whether it is in maintenance mode cannot be read", hint=READ_HOST)
     return Rejection(host.name, "is in maintenance mode", hint="take it out of maintenance mode, or name another host")
 
 
@@ -58,10 +59,12 @@ def memory_to_reserve(needs: Wanted, host: Host, inventory: Inventory) -> Reject
     """Refuse if the VM's memory, which is reserved in full at power-on, is not free (VMware vSphere docs, passthrough
     devices). Reservations of other VMs that cannot be read are a doubt in `seating.py` and no reason to refuse."""
     if needs.vm.memory_mib is None:
-        return Rejection(needs.vm.name, "its memory size cannot be read, and all of it must be reserved")
+        rule = "its memory size cannot be read, and all of it must be reserved"
+        return Rejection(needs.vm.name, rule, hint=READ_VM)
     free_mib = unreserved_mib(host, needs.vm, inventory)
     if free_mib is None:
-        return Rejection(host.name, "its memory size cannot be read, and all of the VM's must be reserved")
+        rule = "its memory size cannot be read, and all of the VM's must be reserved"
+        return Rejection(host.name, rule, hint=READ_HOST)
     if needs.vm.memory_mib <= free_mib:
         return None
     rule = f"memory to reserve in full, beside what {_reserving(needs, host, inventory)} reserve"
@@ -76,7 +79,8 @@ def cpu_to_reserve(needs: Wanted, host: Host, inventory: Inventory) -> Rejection
         return None
     free_mhz = unreserved_mhz(host, needs.vm, inventory)
     if free_mhz is None:
-        return Rejection(host.name, f"its CPU cannot be read, and {needs.vm.name} reserves {needed_mhz} MHz of it")
+        rule = f"its CPU cannot be read, and {needs.vm.name} reserves {needed_mhz} MHz of it"
+        return Rejection(host.name, rule, hint=READ_HOST)
     if needed_mhz <= free_mhz:
         return None
     rule = f"CPU to reserve, beside what {_reserving(needs, host, inventory)} reserve"
@@ -103,9 +107,11 @@ def offers(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
     if not profiles:
         return None
     if not host.gpus and not host.profiles:
-        return Rejection(host.name, "has no GPU" if host.readable else "its GPUs and vGPU profiles cannot be read")
+        if host.readable:
+            return Rejection(host.name, "has no GPU")
+        return Rejection(host.name, "its GPUs and vGPU profiles cannot be read", hint=READ_HOST)
     if host.profiles is None:
-        return Rejection(host.name, "the vGPU profiles it offers cannot be read")
+        return Rejection(host.name, "the vGPU profiles it offers cannot be read", hint=READ_HOST)
     missing = [profile for profile in profiles if host.offers(profile) is None]
     return Rejection(host.name, f"does not offer {', '.join(missing)}") if missing else None
 
@@ -117,10 +123,11 @@ def sees_files(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | N
     if host.ref == vm.host:
         return None
     if "datastore" in vm.unreadable:
-        return Rejection(vm.name, "its datastores cannot be read, so it is unknown which hosts see its files")
+        rule = "its datastores cannot be read, so it is unknown which hosts see its files"
+        return Rejection(vm.name, rule, hint=READ_VM)
     if vm.datastores and host.datastores is None:
         rule = f"its datastores cannot be read, so it is unknown whether it sees the files of {vm.name}"
-        return Rejection(host.name, rule)
+        return Rejection(host.name, rule, hint=READ_HOST)
     unseen = [ref for ref in vm.datastores if ref not in (host.datastores or ())]
     if not unseen:
         return None
@@ -138,7 +145,7 @@ def stays_in_its_vapp(needs: Wanted, host: Host, inventory: Inventory) -> Reject
     if host.ref == vm.host:
         return None
     if "parentVApp" in vm.unreadable:
-        return Rejection(vm.name, "whether it is a member of a vApp cannot be read")
+        return Rejection(vm.name, "whether it is a member of a vApp cannot be read", hint=READ_VM)
     current_host = inventory.host_of(vm)
     own_cluster = None if current_host is None else current_host.cluster
     if vm.vapp is None or (own_cluster is not None and own_cluster == host.cluster):

@@ -14,7 +14,7 @@ from gpuops.model.vcenter.host import Host, NumaNode
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Awaited, PowerState, Vm
 from gpuops.plan.core.plan import Rejection, Shortage
-from gpuops.plan.core.rejection import some_names
+from gpuops.plan.core.rejection import READ_VM, some_names
 
 AFFINITY_KEY: Final = "numa.nodeAffinity"
 
@@ -25,13 +25,13 @@ def short_beside(vm: Vm, node: NumaNode, host: Host, inventory: Inventory) -> tu
     cores, memory_mib = free_cores(node, vm, host, inventory), free_memory_mib(node, vm, host, inventory)
     rejections = []
     if vm.vcpus is None:
-        rejections.append(Rejection(vm.name, "its number of vCPUs cannot be read"))
+        rejections.append(Rejection(vm.name, "its number of vCPUs cannot be read", hint=READ_VM))
     elif vm.vcpus > cores:
         reserved = ", without those that VMs bound there reserve" if cores < cores_of(node, host) else ""
         rule = f"cores beside the GPU{reserved}"
         rejections.append(Rejection(subject, rule, vm.vcpus, cores, "cores", short_of=Shortage.VCPUS))
     if vm.memory_mib is None:
-        rejections.append(Rejection(vm.name, "its memory size cannot be read"))
+        rejections.append(Rejection(vm.name, "its memory size cannot be read", hint=READ_VM))
     elif vm.memory_mib > memory_mib:
         bound = {neighbour.awaited for neighbour in inventory.vms_on(host) if _holds_memory_of(node, neighbour, vm)}
         holders_text = " and ".join(awaited.value for awaited in Awaited if awaited in bound)

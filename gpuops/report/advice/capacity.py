@@ -72,7 +72,7 @@ def capacity_text(capacity: Capacity, scope: Scope, policy: str | None) -> Shown
 
 
 def _fragmentation_line(part: Fragmentation) -> Text:
-    """Return `fragmented: NVIDIA A40: the average VM cannot use 23 % of 88 GiB free`, and GPUs that no waiting VM fits."""
+    """Return `fragmented: NVIDIA A40: the average VM cannot use 23 % of 88 GiB free`, and unusable GPUs."""
     text = f"{part.model}: the average VM cannot use {part.percent:.0f} % of {size(part.free_mib)} free"
     if part.unusable_gpus:
         text += f"; no waiting VM fits on {part.unusable_gpus} of {count(part.gpus, 'GPU')} with free memory"

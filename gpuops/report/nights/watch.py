@@ -69,6 +69,7 @@ def _yield_reason(yielding: GivesWay) -> str:
 def watch_lines(report: WatchReport) -> Iterator[Text]:
     """Yield what one look of a watch changed, for a log; nothing if there was nothing to do."""
     look = report.look
+    # after steps the states of all profiles, otherwise only of those that lack slots
     if report.outcomes or look.gives.still_missing:
         yield Text("; ".join(str(state) for state in look.states if state.missing or report.outcomes))
     for yielding in look.gives.vms:
@@ -77,6 +78,7 @@ def watch_lines(report: WatchReport) -> Iterator[Text]:
         yield Text("  no other ML VM of this policy can make room", "yellow")
     for outcome in report.outcomes:
         yield Text("  ").append(outcome_line(outcome, report.before))
+    # Refusals are shown only by a look that changed something: the following looks would repeat them in the log.
     if look.plan.rejections and report.outcomes:
         for rejection in look.plan.rejections:
             yield Text(f"  nothing starts: {rejection}", "yellow")

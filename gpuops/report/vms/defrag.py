@@ -179,6 +179,7 @@ class DefragDocument(VersionedSiteDocument, frozen=True):
             read_at=defrag.inventory.taken_at,
             free=FreeInAllRecord(defrag.before, defrag.after, defrag.bound),
             fragmented=None if defrag.fragmented_mib is None else FragmentedRecord(*defrag.fragmented_mib),
+            # a proven plan is the best within the limit of moves, so there is no lower bound to report
             no_better_plan_up_to_moves=None if defrag.proven else defrag.settled,
             frees_more_at=[GainRecord(moves, free) for moves, free in defrag.steps_of_gain],
             vms_that_stay=defrag.stays,

@@ -75,7 +75,9 @@ class ScenarioSite:
         """The hosts of a group, or the one of that name. Raises PolicyError."""
         hosts = self.hosts.get(group)
         if not hosts:
-            raise PolicyError(f"the scenario has no hosts {group!r}", hint=f"it has {', '.join(self.hosts)}")
+            raise PolicyError(
+                f"the scenario has no host or group of hosts called {group!r}", hint=f"it has {', '.join(self.hosts)}"
+            )
         return hosts
 
     def model(self, name: str) -> ModelDeclared:

@@ -83,7 +83,7 @@ _MOST_ATTRIBUTES: Final = 100_000
 
 
 def typed_limit(request: bytes) -> int:
-    """Return the limit of marks for the reply to this request in pyVmomi's parser."""
+    """Return how many "<" and "=" pyVmomi's parser accepts in the reply: more for a larger request."""
     return min(MOST_MARKS, MOST_TYPED + TYPED_PER_MARK * request.count(b"<"))
 
 

@@ -67,6 +67,7 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
         reply = self._exchange(request)
         if reply.status not in (http.HTTPStatus.OK, http.HTTPStatus.INTERNAL_SERVER_ERROR):
             raise http.client.HTTPException(f"{reply.status} {reply.reason}")
+        # the parser reads more for a larger request: one about thousands of objects has a large reply
         answer = deserialize_reply(reply.body, method.result, self, most=typed_limit(request))
         if isinstance(answer, Exception):  # some proxies send a fault with status 200
             try:

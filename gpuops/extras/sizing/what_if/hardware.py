@@ -59,7 +59,8 @@ def new_hosts(change: AddHosts, number: int, inventory: Inventory, catalog: Cata
 def _model_host(board: Board | None, inventory: Inventory, catalog: Catalog) -> Host:
     hosts = gpu_hosts(inventory)
     if not hosts:
-        raise UsageError("no host here has a GPU, so there is none to copy", hint="name a host to copy: --like HOST")
+        hint = "name a host to copy and the new GPUs: --like HOST --add-hosts 2xL40S:8"
+        raise UsageError("no host has a GPU, so gpuops cannot choose a host to copy", hint=hint)
 
     def gpus(host: Host) -> tuple[int, int]:
         of_model = sum(board_of(gpu, catalog) == board for gpu in host.gpus) if board is not None else 0

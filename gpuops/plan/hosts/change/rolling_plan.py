@@ -18,6 +18,7 @@ from gpuops.plan.core.abandonment import Missed
 from gpuops.plan.core.command_line import command
 from gpuops.plan.core.plan import Outcome, Plan, Rejection, Verdict
 from gpuops.plan.core.privileges import HOT_MOVE, needed_on_host
+from gpuops.plan.core.rejection import READ_HOST, READ_VM, RECONNECT
 from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.emptying import Away, Leaving, empty_hosts, may_not_fit_back, runs_there
 from gpuops.plan.hosts.host_plan import kept_as_they_are, tells_impact
@@ -161,18 +162,19 @@ def _of_vm(leaving: Leaving) -> frozenset[str]:
 def _host_blockers(host: Host, inventory: Inventory) -> Iterator[Rejection]:
     """Yield the reasons against rebooting a host, whatever is set on it."""
     if host.connected is not True:
-        yield Rejection(host.name, "is not connected")
+        yield Rejection(host.name, "is not connected", hint=RECONNECT)
         return
     if host.in_maintenance is not False:
         rule = "whether it is in maintenance mode cannot be read"
         rule = "is in maintenance mode already" if host.in_maintenance else rule
         yield Rejection(host.name, rule, hint="take it out of maintenance mode, or leave it out")
     if host.booted is None:
-        yield Rejection(host.name, "when it last booted cannot be read, so a reboot could not be confirmed")
+        rule = "when it last booted cannot be read, so a reboot could not be confirmed"
+        yield Rejection(host.name, rule, hint=READ_HOST)
     yield from kept_as_they_are(host, inventory)
     for vm in inventory.vms_on(host):
         if vm.power is None and not vm.template:
-            yield Rejection(host.name, f"whether {vm.name} runs cannot be read")
+            yield Rejection(host.name, f"whether {vm.name} runs cannot be read", hint=READ_VM)
 
 
 def _rounds(

@@ -18,6 +18,7 @@ from gpuops.model.vcenter.host_settings import UNASKED, HostSettings, SmiState
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.command_line import ClusterName, GpusOfHosts, HostPattern
 from gpuops.plan.core.plan import Plan, Rejection, refuse
+from gpuops.plan.core.rejection import READ_HOST_AND_VMS, RECONNECT
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import ConfigureMig, GpuDifference, HostStep
 from gpuops.plan.hosts.host_plan import HostPart, combine_parts, hosts_meant, kept_as_they_are
@@ -62,7 +63,7 @@ class SetMig:
         """Return the part of the plan for one host: for these GPUs, or without `addresses` for all with MIG."""
         smi_states = (host.settings or HostSettings()).mig
         if host.connected is not True:
-            return HostPart(host.name, (Rejection(host.name, "is not connected"),))
+            return HostPart(host.name, (Rejection(host.name, "is not connected", hint=RECONNECT),))
         if smi_states is None:
             return HostPart(host.name, (Rejection(host.name, f"MIG modes cannot be read: {_why(host)}"),))
         states = {state.address: state for state in smi_states}
@@ -116,7 +117,7 @@ def _against(state: SmiState, host: Host, inventory: Inventory, catalog: Catalog
     elif state.current is None:
         yield Rejection(subject, _NO_MIG)
     elif gpu is None or gpu.vms is None:
-        yield Rejection(subject, "which VMs run on it cannot be read")
+        yield Rejection(subject, "which VMs run on it cannot be read", hint=READ_HOST_AND_VMS)
     elif gpu.vms:
         names = ", ".join(sorted(inventory.vms[ref].name if ref in inventory.vms else ref for ref in gpu.vms))
         yield Rejection(subject, f"MIG mode changes only while no VM is on the GPU; there now: {names}")

@@ -18,6 +18,7 @@ from gpuops.model.vcenter.host_settings import GraphicsDevice, GraphicsSettings,
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.command_line import ClusterName, GpusOfHosts, HostPattern, Option
 from gpuops.plan.core.plan import Plan, Rejection, refuse
+from gpuops.plan.core.rejection import READ_HOST_AND_VMS, RECONNECT, TEST_LOGIN
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import ConfigureGraphics, ConfigureModes, GpuDifference, HostStep, ModeChange
 from gpuops.plan.core.versions import version_numbers
@@ -193,10 +194,10 @@ def _words(device: GraphicsDevice) -> str:
 def host_blockers(host: Host, settings: HostSettings) -> Iterator[Rejection]:
     """Yield why the host's graphics cannot be configured at all."""
     if host.connected is not True:
-        yield Rejection(host.name, "is not connected")
+        yield Rejection(host.name, "is not connected", hint=RECONNECT)
     elif settings.graphics is None:
         why = "; ".join(settings.unread) or "the host does not report it"
-        yield Rejection(host.name, f"its graphics configuration cannot be read: {why}")
+        yield Rejection(host.name, f"its graphics configuration cannot be read: {why}", hint=TEST_LOGIN)
 
 
 def type_blockers(host: Host, inventory: Inventory) -> Iterator[Rejection]:
@@ -204,7 +205,7 @@ def type_blockers(host: Host, inventory: Inventory) -> Iterator[Rejection]:
     rule = "a graphics type changes only while no VM is on the host's GPUs (NVIDIA AI Enterprise docs)"
     listed = [gpu for gpu in host.gpus if gpu.graphics_type is not None]
     if any(gpu.vms is None for gpu in listed):
-        yield Rejection(host.name, f"which VMs run on its GPUs cannot be read, and {rule}")
+        yield Rejection(host.name, f"which VMs run on its GPUs cannot be read, and {rule}", hint=READ_HOST_AND_VMS)
     running = sorted({name for gpu in listed for name in _holders(gpu, inventory)})
     if running:
         yield Rejection(host.name, f"{rule}; there now: {', '.join(running)}")
@@ -218,7 +219,7 @@ def mode_blockers(device: GraphicsDevice, host: Host, inventory: Inventory, cata
         yield Rejection(subject, "vGPU modes need vSphere 8.0 Update 3", MIXED_SIZE_SINCE, inventory.api_version)
         return
     if gpu is None or gpu.vgpu_mode is None or gpu.vms is None:
-        yield Rejection(subject, "its vGPU mode, or which VMs run on it, cannot be read")
+        yield Rejection(subject, "its vGPU mode, or which VMs run on it, cannot be read", hint=READ_HOST_AND_VMS)
         return
     if gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE:
         hint = "MIG mode is switched on the host itself: nvidia-smi -i GPU -mig 0"

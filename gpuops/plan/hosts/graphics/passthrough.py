@@ -21,6 +21,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice
 from gpuops.plan.core.command_line import ClusterName, HostPattern, Names, Option, called, command
 from gpuops.plan.core.plan import Plan, Rejection, refuse
+from gpuops.plan.core.rejection import READ_HOST, READ_HOST_AND_VMS, READ_VM, RECONNECT, TEST_LOGIN
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import (
     ConfigureModes,
@@ -90,10 +91,11 @@ class SetPassthrough:
         """Return the part of the plan for these devices of one host."""
         settings = host.settings or HostSettings()
         if host.connected is not True:
-            return HostPart(host.name, (Rejection(host.name, "is not connected"),))
+            return HostPart(host.name, (Rejection(host.name, "is not connected", hint=RECONNECT),))
         if settings.passthrough is None:
             why = "; ".join(settings.unread) or "the host does not report them"
-            return HostPart(host.name, (Rejection(host.name, f"its passthrough devices cannot be read: {why}"),))
+            rule = f"its passthrough devices cannot be read: {why}"
+            return HostPart(host.name, (Rejection(host.name, rule, hint=TEST_LOGIN),))
         states = {state.address: state for state in settings.passthrough}
         missing = tuple(self._missing(host, addresses, states))
         if missing:
@@ -112,13 +114,12 @@ class SetPassthrough:
             rejections.insert(0, Rejection(host.name, no_labels))
         if rejections:
             return HostPart(host.name, tuple(rejections))
-        # 3. How: vSphere 9.1 sets modes of devices; before, and for labels alone, there is the call of 8.x.
+        # 3. How: vSphere 9.1 sets modes of devices; before, and for labels alone, the call of 8.x is used,
+        # and `modes` is None.
         switched = [states[address] for address, change in changes.items() if states[address].enabled != change.enabled]
         # On: the mode for DirectPath I/O; off: the mode that gives the device back to the host.
-        back_or_whole = {
-            state.address: whole_mode(state) if self.on else mode_back(state, settings) for state in switched
-        }
-        modes = mode_changes(settings, back_or_whole)
+        new_modes = {state.address: whole_mode(state) if self.on else mode_back(state, settings) for state in switched}
+        modes = mode_changes(settings, new_modes)
         if unfit := tuple(not_offered(host, settings, modes or ())):
             return HostPart(host.name, unfit)
         takes_effect_later = any(states[address].active != change.enabled for address, change in changes.items())
@@ -225,7 +226,7 @@ def _carries(host: Host, device: OtherDevice) -> Iterator[Rejection]:
     """Yield the uses of a device by its host, which would lose its uplink or disks (vSphere docs, DirectPath I/O)."""
     subject = f"{host.name} {device.address}"
     if device.carries is None and not device.kind.made_for_vms:
-        yield Rejection(subject, f"what the host has this {device.kind} for cannot be read")
+        yield Rejection(subject, f"what the host has this {device.kind} for cannot be read", hint=READ_HOST)
     for use in device.carries or ():
         hint = "take that from it first, or choose another device"
         yield Rejection(subject, f"is in the host's own use: {use}", hint=hint)
@@ -245,7 +246,7 @@ def _in_use(
     if names:
         yield Rejection(subject, f"is in use by {', '.join(names)}", hint="stop or move them first")
     elif isinstance(device, PhysicalGpu) and device.vms is None and not state.active:  # if active, no vGPU runs on it
-        yield Rejection(subject, "which VMs run on it cannot be read")
+        yield Rejection(subject, "which VMs run on it cannot be read", hint=READ_HOST_AND_VMS)
 
 
 def _not_whole(
@@ -268,7 +269,8 @@ def _assigned_to_vms(host: Host, addresses: list[PciAddress], inventory: Invento
     """Refuse if a VM has one of these devices by its address: the VM could no longer start."""
     for vm in sorted(inventory.vms_on(host), key=lambda vm: vm.name):
         if vm.devices is None:
-            yield Rejection(host.name, f"the devices of {vm.name} cannot be read: one of these may be among them")
+            rule = f"the devices of {vm.name} cannot be read: one of these may be among them"
+            yield Rejection(host.name, rule, hint=READ_VM)
         for device in vm.devices or ():
             if isinstance(device, DirectPathDevice) and device.address in addresses:
                 detach_command = command("detach", vm=called(vm), device=str(device.address))

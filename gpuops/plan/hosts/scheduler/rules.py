@@ -17,7 +17,7 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import Custody, HostSettings
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Rejection
-from gpuops.plan.core.rejection import some_names
+from gpuops.plan.core.rejection import READ_HOST, RECONNECT, TEST_LOGIN, some_names
 from gpuops.plan.core.versions import version_numbers
 from gpuops.plan.hosts.host_plan import kept_as_they_are
 from gpuops.plan.hosts.scheduler import module_options
@@ -79,14 +79,14 @@ def host_blockers(host_scheduler: HostScheduler, inventory: Inventory) -> Iterat
     """Yield why the scheduler of this host cannot be set at all."""
     host, settings = host_scheduler.host, host_scheduler.settings
     if host.connected is not True:
-        yield Rejection(host.name, "is not connected")
+        yield Rejection(host.name, "is not connected", hint=RECONNECT)
         return
     if settings.has_module is False:
         hint = "install NVIDIA's vGPU manager (VIB) on it"
         yield Rejection(host.name, "has no kernel module nvidia", hint=hint)
     elif settings.module_options is None:
         why = "; ".join(settings.unread) or "the host does not report them"
-        yield Rejection(host.name, f"its module options cannot be read: {why}")
+        yield Rejection(host.name, f"its module options cannot be read: {why}", hint=TEST_LOGIN)
     elif (reason := module_options.unfit(settings.module_options)) is not None:
         hint = "correct them first: esxcli system module parameters set -m nvidia -p '...'"
         yield Rejection(host.name, reason, hint=hint)
@@ -138,7 +138,7 @@ def _against_fixed_share(gpu: PhysicalGpu, subject: str, inventory: Inventory) -
     if gpu.vgpu_mode is VgpuMode.MIXED_SIZE:
         yield Rejection(subject, rule)
     elif gpu.vgpu_mode is None and version_numbers(inventory.api_version) >= version_numbers(MIXED_SIZE_SINCE):
-        yield Rejection(subject, f"whether it is in mixed-size mode cannot be read, and {rule}")
+        yield Rejection(subject, f"whether it is in mixed-size mode cannot be read, and {rule}", hint=READ_HOST)
 
 
 def doubts(gpu: PhysicalGpu, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[str]:

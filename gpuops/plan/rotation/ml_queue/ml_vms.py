@@ -85,6 +85,7 @@ def waiting_vms(policy: Policy, inventory: Inventory, gave_way: Collection[str] 
             reason = f"{name} is {name_in_queue[vm.ref]}, which is in the queue already"
             waiting.append(WaitingVm(queued, name, None, reason))
             continue
+        # a plain name, or a VM whose own name looks like a pattern, such as `train[1]`
         if not is_pattern(name) or vm is not None:
             waiting.append(WaitingVm(queued, name, vm, reason or _reason_not_to_start(queued, vm, gave_way)))
             continue

@@ -132,7 +132,8 @@ def test_what_vms_took_beside_somebody_else_says_nothing(lab: Lab, monkeypatch: 
 
     monkeypatch.setattr(Connection, "wait_for_commands", comes)
     [count] = lab.measure(wish("true")).measurement.done
-    assert count.error == f"vm-02 shared GPU {GPU} with the measured VMs, so the result is invalid"
+    invalid = f"vm-02 shared GPU {GPU} with the measured VMs, so the result is invalid"
+    assert count.error == f"{invalid}: keep other VMs off it and measure again"
     assert (count.times_s, lab.vms(), other.state.power) == ((), [], Power.ON)
 
 
