@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from gpuops.files.private_file import write_private
 from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
 from gpuops.model.measurements.sharing_measurement import SharingMeasurement
 from gpuops.model.stored import to_stored
-from gpuops.model.stored_json import decode_stored, json_values
+from gpuops.model.stored_json import decode_stored, json_text
 
 LARGEST: Final = 16 * 1024 * 1024
 
@@ -60,10 +59,7 @@ def load_measurement(state_dir: Path, vcenter: str) -> SharingMeasurement | None
 def keep_measurement(state_dir: Path, vcenter: str, measurement: SharingMeasurement) -> None:
     """Save it; it is on disk when this returns. Raises StateDamaged, UsageError for a read-only directory."""
     prepare_state_dir(state_dir)
-    write_private(
-        _path(state_dir, vcenter),
-        json.dumps(json_values(to_stored(measurement)), separators=(",", ":"), ensure_ascii=False),
-    )
+    write_private(_path(state_dir, vcenter), json_text(to_stored(measurement)))
 
 
 def forget_measurement(state_dir: Path, vcenter: str) -> None:
