@@ -6,7 +6,6 @@ programs read is `gpuops inventory --output json`, whose keys do not follow the 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +14,7 @@ from gpuops.errors import UsageError
 from gpuops.files.file import NOT_PARSED, parse_json, read_bytes
 from gpuops.files.private_file import write_private
 from gpuops.model.stored import to_stored
-from gpuops.model.stored_json import NotDecoded, decode_stored, json_values
+from gpuops.model.stored_json import NotDecoded, decode_stored, json_text
 from gpuops.model.vcenter.inventory import Inventory
 
 SCHEMA_VERSION: Final = 1
@@ -32,7 +31,7 @@ def save(inventory: Inventory, path: Path) -> None:
         "gpuops": __version__,
         "inventory": to_stored(inventory),
     }
-    write_private(path, json.dumps(document, default=json_values, separators=(",", ":"), ensure_ascii=False) + "\n")
+    write_private(path, json_text(document) + "\n")
 
 
 def load(path: Path) -> Inventory:

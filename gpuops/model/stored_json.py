@@ -31,6 +31,11 @@ def json_values(fact: Any) -> Any:
     return msgspec.to_builtins(fact, str_keys=True, enc_hook=_without_subclass)
 
 
+def json_text(fact: Any) -> str:
+    """Return the same as text, for a file."""
+    return msgspec.json.encode(fact, enc_hook=_without_subclass).decode()
+
+
 def _without_subclass(part: Any) -> Any:
     """Return a number or text of pyVmomi, whose types msgspec does not know, as the type that it derives from."""
     for base in (int, str):

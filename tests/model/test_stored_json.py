@@ -11,7 +11,7 @@ import pytest
 from msgspec import Meta
 
 from gpuops.model.stored import stored_as, to_stored
-from gpuops.model.stored_json import NotDecoded, decode_stored, json_values
+from gpuops.model.stored_json import NotDecoded, decode_stored, json_text, json_values
 
 
 @stored_as("Slice", length="ms")
@@ -62,7 +62,9 @@ def test_what_earlier_versions_accepted_and_later_ones_add_is_read() -> None:
 
 
 def test_a_number_of_pyvmomi_is_written_as_one() -> None:
-    assert json_values(to_stored(Gpu(None, Long(3)))) == {"schedule": None, "port": 3}
+    stored = to_stored(Gpu(None, Long(3)))
+    assert json_values(stored) == {"schedule": None, "port": 3}
+    assert json_text(stored) == '{"schedule":null,"port":3}'
 
 
 @pytest.mark.parametrize(

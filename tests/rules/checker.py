@@ -164,7 +164,7 @@ def _names_of_python(node: ast.AST) -> bool:
     calls = ("asdict", "astuple", "TypeAdapter", "model_dump", "model_dump_json")
     if last(called(node)) in calls or called(node).startswith(("msgspec.json.encode", "msgspec.to_builtins")):
         return True
-    if isinstance(node, ast.Call) and last(called(node)) == "json_values":
+    if isinstance(node, ast.Call) and last(called(node)) in ("json_values", "json_text"):
         return last(called(node.args[0])) != "to_stored"
     if not isinstance(node, ast.Attribute) or node.attr not in ("__name__", "__qualname__"):
         return False

@@ -50,6 +50,7 @@ BAD: Final[dict[str, tuple[str, ...]]] = {
         "dataclasses.astuple(lease)",
         "TypeAdapter(Lease)",
         "json_values(lease)",
+        "json_text(lease)",
         "msgspec.json.encode(lease)",
         "journal.begin(type(request).__name__.lower())",
         "SetVmDrs.__name__ in body",

@@ -6,7 +6,6 @@ not continue a measurement that still runs here.
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Final
@@ -17,7 +16,7 @@ from gpuops.files.file import NOT_PARSED, parse_json, read_bytes
 from gpuops.files.private_file import write_private
 from gpuops.model.measurements.sharing_measurement import SharingMeasurement
 from gpuops.model.stored import to_stored
-from gpuops.model.stored_json import decode_stored, json_values
+from gpuops.model.stored_json import decode_stored, json_text
 
 LARGEST: Final = 16 * 1024 * 1024
 
@@ -37,10 +36,7 @@ def load_measurement(state_dir: Path, vcenter: str) -> SharingMeasurement | None
 def keep_measurement(state_dir: Path, vcenter: str, measurement: SharingMeasurement) -> None:
     """Save it; it is on disk when this returns. Raises StateDamaged, UsageError for a read-only directory."""
     prepare_state_dir(state_dir)
-    write_private(
-        _path(state_dir, vcenter),
-        json.dumps(json_values(to_stored(measurement)), separators=(",", ":"), ensure_ascii=False),
-    )
+    write_private(_path(state_dir, vcenter), json_text(to_stored(measurement)))
 
 
 def forget_measurement(state_dir: Path, vcenter: str) -> None:
