@@ -337,8 +337,9 @@ def not_of_a_night(vm: Vm) -> str:
 
 def _no_vm(job: ContainerJob, own_vm: Vm | None, vms: Sequence[Vm], usable: Sequence[Vm]) -> str:
     """Return why none of the usable VMs for jobs is free for this job. `vms`: all VMs for jobs."""
-    suitable = [vm for vm in vms if fits(job, vm) and own_vm in (None, vm)]
-    unusable = [vm for vm in suitable if vm not in usable]
+    usable_refs = {vm.ref for vm in usable}
+    suitable = [vm for vm in vms if fits(job, vm) and (own_vm is None or vm.ref == own_vm.ref)]
+    unusable = [vm for vm in suitable if vm.ref not in usable_refs]
     running = next((vm for vm in unusable if vm.power is PowerState.ON), None)
     if suitable and len(unusable) == len(suitable):
         return not_of_a_night(running) if running is not None else f"waits until a night starts {suitable[0].name}"
