@@ -65,7 +65,8 @@ class SetMig:
         if host.connected is not True:
             return HostPart(host.name, (Rejection(host.name, "is not connected", hint=RECONNECT),))
         if smi_states is None:
-            return HostPart(host.name, (Rejection(host.name, f"MIG modes cannot be read: {_why(host)}"),))
+            hint = "gpuops help mig lists what the host shell needs"
+            return HostPart(host.name, (Rejection(host.name, f"MIG modes cannot be read: {_why(host)}", hint=hint),))
         states = {state.address: state for state in smi_states}
         # 1. The named GPUs, or all with MIG. A GPU whose mode cannot be read is included, to be refused: it may be in
         # the other mode.
