@@ -72,13 +72,13 @@ def calls_of_unit(half: Half, place: str, timer: str, service: str, machine_zone
     if not calendars:
         # A timer that only repeats, for example with OnUnitActiveSec=, has no times of the week to compare.
         repeating = ", ".join(f"{key}={setting}" for key in _REPEATING for setting in _read_values(timer, key))
-        yield InstalledCalls(half, place, (), machine_zone, is_by_timer, policy_file, repeating)
+        yield InstalledCalls(half, place, (), machine_zone, is_by_timer, policy_file, unreadable=repeating)
     for calendar in calendars:
         times = read_calendar(calendar)
         minutes, zone = times if times is not None else ((), None)
         yield InstalledCalls(
             half, place, minutes, ZoneInfo(zone) if zone else machine_zone, is_by_timer, policy_file,
-            "" if times is not None else calendar,
+            unreadable="" if times is not None else calendar,
         )  # fmt: skip
 
 

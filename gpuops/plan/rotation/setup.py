@@ -86,12 +86,12 @@ def setup_of(policy: Policy, inventory: Inventory, defined: Collection[str]) -> 
         policy.name,
         policy.marker,
         attributes,
-        tuple(name for name in attributes if name not in defined),
-        policy.lock_vm,
-        _lock_vm(policy.lock_vm, inventory) if policy.lock_vm else None,
-        tuple(unmarked),
-        next((vm.snapshots for vm in inventory.vms.values() if vm.name == policy.lock_vm), 0),
-        policy.drs_override is not DrsOverride.NONE,
+        undefined=tuple(name for name in attributes if name not in defined),
+        lock_vm=policy.lock_vm,
+        lock_vm_missing=_lock_vm(policy.lock_vm, inventory) if policy.lock_vm else None,
+        unmarked=tuple(unmarked),
+        lock_vm_snapshots=next((vm.snapshots for vm in inventory.vms.values() if vm.name == policy.lock_vm), 0),
+        keeps_drs_off=policy.drs_override is not DrsOverride.NONE,
     )
 
 

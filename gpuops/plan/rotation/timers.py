@@ -108,6 +108,7 @@ def call_lines(policy: Policy, now: datetime, machine_zone: tzinfo | None = None
             f"policy {policy.name} has no windows: no timer can tell when its night begins",
             hint="give it `windows` (gpuops help policy)",
         )
+    # Half -> the zone that its lines name, or None -> minutes of the week.
     minutes: dict[Half, defaultdict[str | None, set[int]]] = {half: defaultdict(set) for half in Half}
     for half, begins, ends, window_zone in _spans_of_halves(policy, now):
         zone = machine_zone or window_zone

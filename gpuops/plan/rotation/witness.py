@@ -156,7 +156,7 @@ class VcenterVerdict:
 
 
 def judge_vcenter(witnesses: Sequence[Witness]) -> VcenterVerdict:
-    """Return which originals stay open and untouched, and whether this is another vCenter (see the invariant)."""
+    """Return which originals stay open and untouched, and whether this is another vCenter (the invariant above)."""
     contradicting = [witness for witness in witnesses if witness.evidence is Evidence.CONTRADICTS]
     is_another = bool(contradicting) and not any(witness.evidence is Evidence.AGREES for witness in witnesses)
     reasons = {key_of(witness.original): witness.reason for witness in contradicting}

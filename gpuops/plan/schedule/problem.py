@@ -161,6 +161,7 @@ class OperationBook:
 
     def _of(self, host: str, desktop: Desktop) -> list[_BookedResource]:
         """The limited resources in which an operation on the desktop counts."""
+        # (kind, name) of each resource, and how many operations it allows at once; None = any number.
         names = [(("host", host), self._limits.per_host), (("", ""), self._limits.in_total)]
         names += [(("datastore", name), self._limits.per_datastore) for name in desktop.datastores]
         booked = []

@@ -267,6 +267,7 @@ def _find_cheaper_state(
             continue
         if not effort.has_work_left:
             break
+        # The worth may fall by a fixed number of minutes for each desktop that is no longer suspended.
         least_worth = state.worth - max(0, len(cost_now) - len(cost_then)) * problem.desktop_worth_minutes
         # 1. An upper limit: all of the windows filled with the best jobs.
         gpu_windows = search.windows_of(order, effort)

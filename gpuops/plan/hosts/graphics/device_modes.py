@@ -91,6 +91,7 @@ def sizes_due(host: Host, settings: HostSettings, addresses: Iterable[PciAddress
     for address in addresses:
         if address in states and address in gpus:
             mode, current_size = str(states[address].mode), gpus[address].vgpu_mode
+            # Other modes give the device to VMs or the host; other sizes, such as MIG, are no device modes.
             if mode in sizes and current_size in sizes.values() and current_size is not sizes[mode]:
                 due.append(ModeChange(address, mode, DeviceMode(mode)))
     return tuple(due)
@@ -125,6 +126,7 @@ def host_after(host: Host, step: HostStep) -> Host:
         for number, gpu in enumerate(new_gpus):
             device = configured.get(gpu.address)
             if device is not None:
+                # A mode that this gpuops does not know is taken as no change.
                 size = VgpuMode(device.vgpu_mode) if device.vgpu_mode in list(VgpuMode) else gpu.vgpu_mode
                 new_gpus[number] = replace(gpu, graphics_type=GraphicsType(device.graphics_type), vgpu_mode=size)
         return replace(host, gpus=tuple(new_gpus))

@@ -74,7 +74,7 @@ class SetMode:
         """Return the part of the plan for one host: for these GPUs, or without `gpus` for all."""
         settings = host.settings or HostSettings()
         unfit = tuple(host_blockers(host, settings))
-        if unfit or settings.graphics is None:
+        if unfit or settings.graphics is None:  # `unfit` then says that it cannot be read
             return HostPart(host.name, unfit)
         before = settings.graphics
         after = self._after(before, gpus)

@@ -150,6 +150,7 @@ class _Restart:
         for rule in self._rules():
             if vm.ref not in rule.vms:
                 continue
+            # A rule of which it is unknown whether it is mandatory counts as mandatory.
             if rule.kind is RuleKind.HOSTS and rule.mandatory is not False and not rule.allows(host.ref):
                 yield f"{host.name}: DRS rule {rule.name!r} forbids {vm.name} on it"
             elif rule.kind is RuleKind.APART and running_there & set(rule.vms):

@@ -133,7 +133,7 @@ def _of_host(
     left_out: tuple[PhysicalGpu, ...],
 ) -> HostPart:
     """Return the part of one host. `stated`: the driver branch that the admin gave; `left_out`: GPUs without a
-    scheduler, which are skipped because the request names none."""
+    scheduler, which are skipped because the request names no GPU."""
     host = host_scheduler.host
     # If none is named: those that serve vGPUs. GPUs in MIG mode are included, to be refused by name.
     gpus_to_set = tuple(gpu for gpu in host.gpus if unscheduled(gpu) in (None, "MIG"))

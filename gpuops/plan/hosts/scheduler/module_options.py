@@ -168,7 +168,7 @@ def _by_device(
         return
     groups: list[tuple[PciAddress | None, list[re.Match[str]]]] = []
     for list_item in list_items:
-        key, _, text = "".join(list_item[0].split()).partition("=")
+        key, _, text = "".join(list_item[0].split()).partition("=")  # without white space
         if key == "pci" and text and "=" not in text:
             groups.append((_address(text), [list_item]))
         elif groups:

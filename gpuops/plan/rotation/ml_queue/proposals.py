@@ -206,11 +206,11 @@ def _jobs(demand: _GpuDemand, vms: Sequence[Vm], minutes: int) -> Iterator[tuple
             Job(
                 sharing[0].ref,
                 demand.gpus,
-                length,
-                demand.least_minutes,
-                demand.priority,
-                demand.deadline,
-                demand.allowed,
+                minutes=length,
+                least_minutes=demand.least_minutes,
+                priority=demand.priority,
+                deadline=demand.deadline,
+                allowed=demand.allowed,
             ),
             sharing,
         )

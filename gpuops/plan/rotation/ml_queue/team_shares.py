@@ -51,7 +51,7 @@ def gpus_of_vm(vm: Vm, catalog: Catalog) -> float:
 
 def free_gpus(steps: Iterable[Step], inventory: Inventory, catalog: Catalog) -> Mapping[str, float | None]:
     """Map each host (ref) of these steps of a night to its free GPUs before the night; None = it is unknown."""
-    hosts: dict[str, None] = {}
+    hosts: dict[str, None] = {}  # each once, in the order of the steps
     for step in steps:
         if isinstance(step, SuspendVm | ShutDownGuest | PowerOnVm):
             host = (step.host if isinstance(step, PowerOnVm) else None) or inventory.vms[step.vm].host
@@ -60,8 +60,8 @@ def free_gpus(steps: Iterable[Step], inventory: Inventory, catalog: Catalog) -> 
     free_by_host = {}
     for ref in hosts:
         states = gpu_states(inventory.hosts[ref], inventory, catalog)
-        free = [free_of(state, catalog) for state in states if serves_vgpus(state)]
-        free_by_host[ref] = None if None in free else sum(share for share in free if share is not None)
+        parts = [free_of(state, catalog) for state in states if serves_vgpus(state)]
+        free_by_host[ref] = None if None in parts else sum(part for part in parts if part is not None)
     return free_by_host
 
 
@@ -141,7 +141,8 @@ class TeamShares:
         """Return the teams of this night. `past`: the nights whose use counts, and whose VMs may still run."""
         past, night = tuple(past), bounds.night
         hours = None if night is None else max(0.0, (night.back_by - bounds.now).total_seconds() / 3600)
-        # 1. The VMs of the queue, and those that nights have started and that still run, each once.
+        # 1. The VMs of the queue, and those that nights have started and that still run, each once. Without an end of
+        #    its last use, a VM may still run.
         in_queue = {waits.vm.ref: waits.vm for waits in queue if waits.vm is not None}
         started_vms: dict[str, Vm] = {}
         for past_run in (past_run for past_night in past for past_run in past_night.ml):
@@ -183,7 +184,7 @@ class TeamShares:
         Each VM gets its team, its rank and a note for the case that there is no room. VMs that do not start anyway come
         first within their priority.
         """
-        counted = {waits.vm.ref for waits in within_counts(queue) if waits.vm is not None}
+        within_count = {waits.vm.ref for waits in within_counts(queue) if waits.vm is not None}
         hours_of_night = NO_WINDOW.total_seconds() / 3600 if self.hours is None else self.hours
         used_hours = {standing.team.name: standing.use.decayed + standing.coming_hours for standing in self.standings}
         ordered: list[WaitingVm] = []
@@ -201,7 +202,7 @@ class TeamShares:
                     continue
                 waiting.append(waits)
                 # A VM beyond the count of its entry does not start, so it uses nothing of its team's share.
-                uses_hours = self.gpus[vm.ref] * hours_of_night if vm.ref in counted else 0.0
+                uses_hours = self.gpus[vm.ref] * hours_of_night if vm.ref in within_count else 0.0
                 wishes.append(Wish(waits.team, uses_hours))
             order = fair_order(wishes, used_hours, lambda name: self.rule.team(name).weight)
             has_several_teams = len({waits.team for waits in waiting}) > 1

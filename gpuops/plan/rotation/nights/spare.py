@@ -76,6 +76,7 @@ def kept_states(rule: SpareRule, inventory: Inventory, catalog: Catalog) -> tupl
     for host in gpu_hosts(inventory):
         hosts_by_place[place_of(host)].append(host)
     states: list[KeptState] = []
+    # `claims=False`: slots of suspended VMs count as free.
     slots = FreeSlots(inventory, catalog, claims=False)
     for kept_slots in rule.keep_free:
         profile = profile_meant(kept_slots.profile, _NO_VM, None, inventory, catalog)

@@ -133,6 +133,7 @@ def _plan_desktop_return(
         requested.append((of_pool, kept_for_users.missing(pool)))
     back = return_cheapest_desktops(requested, running, inventory, catalog, now)
     queue = request.queue(inventory)
+    # Pools that need desktops come first, then ML VMs that start now or wait: these may need the GPUs of the others.
     if back.desktops or plan.steps or any(waits.vm is not None and not waits.reason for waits in queue):
         return back
     return return_desktops(away_vms, (), inventory, catalog, now)

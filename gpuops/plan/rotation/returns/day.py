@@ -235,7 +235,7 @@ def reverted_desktops(of_nights: Iterable[TakenVm], steps: Iterable[Step]) -> tu
 
 def ended_early(of_nights: Iterable[TakenVm], now: datetime) -> tuple[str, ...]:
     """Return a warning for each night that this return ends long before its window closes: it may be a mistake."""
-    warnings: dict[str, None] = {}
+    warnings: dict[str, None] = {}  # each once, in order
     for taken_vm in of_nights:
         night = taken_vm.policy.night_at(now)
         if taken_vm.whereabouts is not Whereabouts.AWAY or night is None or night.id != taken_vm.original.night:
@@ -272,6 +272,7 @@ def is_returned(original: Original, inventory: Inventory) -> bool:
         if original.drs is not None and inventory.drs_of(vm) in (VmDrs.MANUAL, None):
             return False  # the night's DRS override is still set, or cannot be read
         was_stopped = original.stopped and not runs_since_its_night(original, vm)
+        # `ours`: the night started it, and no person or manager has taken it over since.
         ours = original.taken and not was_stopped and manager_of(vm) is None
         return vm.power is not PowerState.ON or not ours
     # A guest may shut down long after the step counted as failed: while the VM is marked, the night may have done it.

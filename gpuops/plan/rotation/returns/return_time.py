@@ -285,7 +285,7 @@ def open_nights(
     that night, or by `policy` if that is unknown. It is due at once if no window of that policy has the night, or if
     the night is one of `begun_returns`, the names of the nights whose return has begun.
     """
-    nights: dict[Night, None] = {}
+    nights: dict[Night, None] = {}  # each once, in order
     for original in originals:
         if not original.taken or original.returned or original.given_up:
             continue
