@@ -204,6 +204,7 @@ def lines_of(minutes: Collection[int], zone: str | None) -> Iterator[CallLine]:
     hours_of: defaultdict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = defaultdict(list)
     for (hour, minutes_in_hour), days in sorted(days_of.items()):
         hours_of[tuple(days), minutes_in_hour].append(hour)
+    # Sorted by days, then by hours.
     for (weekdays, minutes_in_hour), hours in sorted(hours_of.items(), key=lambda line: (line[0][0], line[1])):
         yield CallLine(weekdays, tuple(hours), minutes_in_hour, zone)
 

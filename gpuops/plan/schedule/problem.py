@@ -292,7 +292,7 @@ def _book_resumes(problem: NightProblem, gpu: NightGpu, book: OperationBook, res
     back_from = problem.ends
     booked: list[tuple[Desktop, int]] = []
     for desktop in gpu.desktops:
-        start = resumes.get(desktop.name)
+        start = resumes.get(desktop.name)  # a desktop on several GPUs may be booked already
         if start is None:
             start = book.last(gpu.host, desktop, problem.ends, problem.resume_minutes(desktop))
             if start is None:
@@ -311,7 +311,7 @@ def _book_suspends(gpu: NightGpu, book: OperationBook, suspends: dict[str, int])
     the last of them ends; None = there is no room for one. Those before it then stay booked."""
     free_from = 0
     for desktop in sorted(gpu.desktops, key=lambda desktop: (desktop.idle_from or 0, desktop.name)):
-        start = suspends.get(desktop.name)
+        start = suspends.get(desktop.name)  # a desktop on several GPUs may be booked already
         if start is None:
             start = book.first(gpu.host, desktop, desktop.idle_from or 0, desktop.suspend_minutes)
             if start is None:

@@ -43,6 +43,7 @@ class OpenEndedSearch:
             number: sum(desktop.cost for desktop in problem.gpus[number].desktops) for number in window_alone
         }
         worth = problem.desktop_worth_minutes
+        # GPU -> the worth of its desktops less its minutes, and the cost of its desktops.
         self._cost = {
             number: (worth * desktop_cost[number] - window_alone[number].minutes, desktop_cost[number])
             for number in window_alone
@@ -85,7 +86,8 @@ class OpenEndedSearch:
         return self._state(best)
 
     def _with_one_changed(self, places: GpusOfJob, effort: EffortBudget) -> GpusOfJob:
-        """The places with one job of several GPUs moved, and perhaps another left out; the same if that is worse."""
+        """The places with a job of several GPUs moved, and perhaps another left out, or the given places if these are
+        better."""
         job = self._random.choice(self._multi_gpu)
         multi_gpu = {number: gpus for number, gpus in places.items() if number in self._multi_gpu and number != job}
         if self._random.uniform() < 0.5 and multi_gpu:
@@ -288,18 +290,18 @@ def schedule(
 def _as_schedule(problem: NightProblem, state: NightState) -> Schedule:
     """The state with names instead of numbers, and every resume as late as possible."""
     final_windows = _with_late_resumes(problem, state)
-    of_desktop = {
+    host_and_desktop = {
         desktop.name: (problem.gpus[number].host, desktop)
         for number in final_windows.of
         for desktop in problem.gpus[number].desktops
     }
     suspends = [
         DesktopOperation(name, host, final_windows.suspends[name], desktop.suspend_minutes)
-        for name, (host, desktop) in of_desktop.items()
+        for name, (host, desktop) in host_and_desktop.items()
     ]
     resumes = [
         DesktopOperation(name, host, final_windows.resumes[name], problem.resume_minutes(desktop))
-        for name, (host, desktop) in of_desktop.items()
+        for name, (host, desktop) in host_and_desktop.items()
     ]
     runs = [
         ScheduledJob(

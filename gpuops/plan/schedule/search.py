@@ -151,7 +151,7 @@ class NightSearch:
         else:
             order = list(state.windows.order)
             first, second = self._random.integer_below(len(order)), self._random.integer_below(len(order))
-            order[first], order[second] = order[second], order[first]
+            order[first], order[second] = order[second], order[first]  # these GPUs return in the other order
             candidate = self.in_windows(state, self.windows_of(order, effort), effort)
         return candidate if candidate.worth >= state.worth else state
 

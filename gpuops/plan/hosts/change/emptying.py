@@ -325,6 +325,7 @@ def returning(
             coming[vm.ref] = vm, RelocateVm(vm.ref, host.ref)
         elif vm.power is not PowerState.ON:
             remarks.append(f"{vm.name} is {vm.power or 'in an unreadable power state'} by now: left where it is")
+    # VMs without vGPUs start last and together: they need no slot of a GPU.
     plain = [step for vm, step in coming.values() if not vm.profiles]
     first, later_vms = _in_order([vm for vm, _ in coming.values() if vm.profiles], host, inventory, catalog)
     waves = [Wave("bring the VMs back", (coming[vm.ref][1],)) for vm in first]

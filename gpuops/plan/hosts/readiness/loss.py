@@ -96,6 +96,7 @@ def find_restarts(
     loss = restart.one_after_another(vms, world)
     if loss.spared or not hosts:  # every VM has a place, or none can have one
         return loss
+    # `sees_files` returns why the host does not see them, or None.
     targets = {
         vm.ref: [host.ref for host in hosts if sees_files(Wanted(vm, (), (host.ref,)), host, world) is None]
         for vm in vms

@@ -153,6 +153,7 @@ def _of_host(
     existing = {gpu.address for gpu in host.gpus}
     missing = tuple(Rejection(host.name, f"has no GPU {address}") for address in gpus if address not in existing)
     against = {gpu.address: tuple(gpu_blockers(gpu, host, scheduler, inventory, catalog)) for gpu in gpus_to_set}
+    # `named`: whether the admin named the GPUs.
     rejections = (
         *host_blockers(host_scheduler, inventory),
         *branch_blockers(host_scheduler, stated, scheduler),

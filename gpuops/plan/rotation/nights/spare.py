@@ -79,6 +79,7 @@ def kept_states(rule: SpareRule, inventory: Inventory, catalog: Catalog) -> tupl
     # `claims=False`: slots of suspended VMs count as free.
     slots = FreeSlots(inventory, catalog, claims=False)
     for kept_slots in rule.keep_free:
+        # Without a VM and a host: a name that any host offers or that the catalogue has.
         profile = profile_meant(kept_slots.profile, _NO_VM, None, inventory, catalog)
         for place, hosts in hosts_by_place.items():
             free, running_count = slots.in_cluster_of(hosts[0], profile), running[profile, place]

@@ -143,6 +143,7 @@ class RotateDay:
             Wave("clear the markers", tuple(_clear_markers(finished))),
             Wave("note on markers of other machines when they were seen", note_when_seen(recent, inventory)),
         )
+        # In a copy of the vCenter only desktops resume: that loses nothing.
         is_another = is_another_vcenter(self.originals, inventory)
         return Plan(
             waves=_resumes_alone(waves) if is_another else tuple(wave for wave in waves if wave.steps),
