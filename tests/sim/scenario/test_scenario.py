@@ -129,7 +129,7 @@ def test_own_file_is_a_scenario(tmp_path: Path) -> None:
     [
         ({"COUNT": "3"}, "a-3 cannot run on esx: .* 0000:3b:00.0: 2 of 2 vGPUs run"),
         ({"BOARD": "z9"}, "no GPU 'z9' in the catalogue"),
-        ({'"on": esx': '"on": elsewhere'}, "no hosts 'elsewhere'"),
+        ({'"on": esx': '"on": elsewhere'}, "no host or group of hosts called 'elsewhere'"),
         ({"memory_gib: 4": "memory_gib: much"}, r"vms\.0\.memory_gib: expected int, got str$"),
         ({"cpu_mhz: 2000": "cpu_mhz: fast"}, r"models\.m\.cpu_mhz: expected int, got str$"),
         ({"name: Ubuntu": "nme: Ubuntu"}, r"guests\.g: contains unknown field nme$"),
