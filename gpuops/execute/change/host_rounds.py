@@ -130,6 +130,7 @@ class HostRounds:
         for outcome in self._vms(leaving(moves_away), inventory):
             if outcome.verdict not in _GOOD:
                 vm = inventory.vm(outcome.step.vm)
+                # a host keeps its first reason; every VM that leaves has a host, so "" only satisfies the type
                 self.wrong.setdefault(vm.host or "", f"{vm.name} did not leave it: {outcome.reason}")
         return None
 
@@ -219,7 +220,7 @@ class HostRounds:
         if reason is not None and (rebooted or step.host in self.half_set):
             return Outcome(step, Verdict.FAILED, f"{reason}; it stays in maintenance mode")
         self._tasks([LeaveMaintenance(step.host)], "leaves maintenance mode")
-        failure = self.wrong.get(step.host)
+        failure = self.wrong.get(step.host)  # set by `_tasks` if the host did not leave maintenance mode
         if failure is not None and reason is None:
             return Outcome(step, Verdict.FAILED, failure)
         missing, notes = self._bring_back(step.host)

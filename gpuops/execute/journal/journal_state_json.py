@@ -26,6 +26,7 @@ def dump_state(state: JournalState) -> dict[str, Any]:
     texts = {
         text: number for number, text in enumerate(dict.fromkeys(saved.policy for saved in state.originals.values()))
     }
+    # in each row, `*key` is the night and the VM
     return {
         "fold": FOLD,
         "texts": list(texts),
