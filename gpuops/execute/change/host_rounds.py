@@ -67,6 +67,7 @@ class HostRounds:
         hosts = self.executor.inventory.hosts
         self.wrong |= {step.host: GONE for step in steps if step.host not in hosts}
         pending_steps = [step for step in steps if step.host in hosts and not self._is_reboot_over(step, history)]
+        # a reboot that an interrupted run requested is waited for below, and not requested again
         new_steps = [step for step in pending_steps if step.host not in history.reboots]
         self.wrong |= {step.host: UNCONNECTED for step in new_steps if hosts[step.host].connected is not True}
         new_steps = [step for step in new_steps if step.host not in self.wrong]

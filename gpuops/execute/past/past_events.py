@@ -99,7 +99,7 @@ class PastEventsReader:
                 change.run.past(),
                 tuple(change.subjects),
                 in_order(change.incidents.values()),
-                any(change.subjects.values()),
+                any(change.subjects.values()),  # whether the last step on one of them failed
             )
             for change in self._changes.values()
         )

@@ -315,6 +315,7 @@ class RotationRun:
         # shown to other processes: a return may end this run after that time
         if plan.not_after and journal.hold is not None:
             journal.hold.takes_until(min(plan.not_after.values()))
+        # the guard continues the counts of earlier runs of this night
         before = journal.setbacks().get(run.night or "", NO_STEP_COUNTS)
         taken_desktops, catalog = self._taken_earlier(run, journal, report.before), catalog_of(report.before)
         known_originals = report.request.originals if isinstance(report.request, RotateNight) else ()
@@ -455,7 +456,7 @@ class RotationRun:
             for vm in vms_of(original, after)
         }
         after = with_gates(after, gated, self.site.gates)
-        looked_at = self._looked_at(report, originals)
+        looked_at = self._looked_at(report, originals)  # with what contradicted the journal before the run
         if is_another_vcenter(looked_at, report.before):
             return after  # no record is closed by another vCenter (`plan.rotation.witness`)
         # contradictions to the journal were found before this run changed anything

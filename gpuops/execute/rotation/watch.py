@@ -139,6 +139,7 @@ class Watch:
         looked = replace(looked, gives=replace(looked.gives, vms=gives_way))
         self.history = self.history.after(self.site.passed_s(), looked.states, self.rule.calm_s)
         self._note_finished(looked.ended, before)
+        # the ML VMs that are stopped or suspended so that desktops get their GPUs
         gives = [giving.taken_vm for giving in looked.gives.vms]
         returned = (*gives, *looked.back.stops, *looked.back.desktops, *looked.ended)
         outcomes: tuple[Outcome, ...] = ()
