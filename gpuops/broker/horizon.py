@@ -85,7 +85,7 @@ class HorizonWire:
         scheme = "https" if target.tls else "http"
         self._client = httpx.Client(
             base_url=f"{scheme}://{target.address}/rest",
-            verify=network.tls_context(target) or False,
+            verify=network.tls_context(target) or False,  # False: over http there is no certificate
             timeout=SILENCE_S,
             headers={"Accept": "application/json", "Accept-Encoding": "identity"},
             trust_env=False,
@@ -162,6 +162,7 @@ class HorizonWire:
             return BrokerUnreachable(
                 f"the broker {self._target.address} did not answer within {SILENCE_S:.0f} s", hint=_HINT
             )
+        # httpx also raises it, with the text "Server disconnected", if the connection was closed without a reply
         if isinstance(error, self._httpx.RemoteProtocolError) and "disconnected" not in str(error):
             return self._not_horizon(type(error).__name__)
         reason = _cause(error, OSError)

@@ -131,7 +131,7 @@ def machine(record: Mapping[str, Any]) -> DesktopMachine:
     managed = _object(recorded or {})
     state = _optional(record, "state", str)
     in_maintenance = _optional(managed, "in_maintenance_mode", bool)
-    if state == "MAINTENANCE":
+    if state == "MAINTENANCE":  # certain, even if the record lacks the flag
         in_maintenance = True
     return DesktopMachine(
         id=text(record, "id"),
@@ -143,6 +143,7 @@ def machine(record: Mapping[str, Any]) -> DesktopMachine:
         in_maintenance=in_maintenance,
         session=_optional(record, "session_id", str) or None,
         vcenter=_optional(managed, "virtual_center_id", str) or None,
+        # without such data, only a type that says so makes it unmanaged
         managed=recorded is not None or not (_optional(record, "type", str) or "").startswith("UNMANAGED"),
     )
 

@@ -37,7 +37,7 @@ def applied_roles(wishes: Sequence[RoleWish], site: Site, *, apply: bool) -> tup
         outcomes, failure = make_settings(ROLES, steps, site.vcenter.inventory(), site)
         if step_failure(outcomes[-1]):
             error = _error(outcomes[-1], failure)
-            if len(outcomes) == 1:
+            if len(outcomes) == 1:  # the first role failed: nothing was written before it
                 raise error
             written = ", ".join(step.name for step in steps[: len(outcomes) - 1])
             raise PartlyDone(

@@ -187,6 +187,7 @@ def _session_count(answer: Mapping[str, Any], asked_at: datetime) -> SessionCoun
     if not (busy is None or isinstance(busy, bool)) or (sessions is None and busy is None):
         return None
     used = bool(busy) or bool(sessions)
+    # all sessions are disconnected only if there are some and the VM is not in use
     disconnected_s = ages["disconnected_s"] if sessions and not busy else None
     return SessionCount(
         sessions, used, asked_at, ages["age_s"] or 0, ages["oldest_s"], ages["youngest_s"], disconnected_s

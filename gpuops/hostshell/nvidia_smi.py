@@ -254,7 +254,7 @@ def _vgpu(gpu: PciAddress, facts: Mapping[str, str], instances: Instances) -> Sm
 def read_instances(index: str, table: str) -> Instances:
     """Return the GPU instances in `table`, the output of `nvidia-smi mig -lgi`.
 
-    The table has the index of each GPU, and `index`, the output of the command `INDEX`, the address for each index.
+    The table names GPUs by their index. `index` is the output of the command `INDEX`: the address of each index.
     """
     addresses = {}
     for row in filter(str.strip, index.splitlines()):

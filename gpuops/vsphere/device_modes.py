@@ -66,6 +66,7 @@ def with_devices(session: Session, inventory: Inventory, hosts: Collection[str])
     requested_hosts = [inventory.hosts[ref] for ref in hosts if ref in inventory.hosts]
     if not requested_hosts or version_numbers(session.api_version) < SINCE:
         return inventory
+    # by host (ref): its devices, or the reason why they were not read
     devices_by_host: dict[str, tuple[HostDevice, ...] | str] = {
         host.ref: _TOO_MANY for host in requested_hosts[MOST_HOSTS:]
     }

@@ -398,6 +398,7 @@ class Session:
             )
         with network.decoding(self.target.address, "RetrieveServiceContent"):
             references = {
+                # the name of the element, without its XML namespace
                 element.tag.rpartition("}")[2]: (element.get("type", ""), element.text or "")
                 for element in children(content)
             }

@@ -66,6 +66,7 @@ class History:
         return frozenset(self.begun - self.ended - self.given_up)
 
     def _note(self, intended: Intended) -> None:
+        """Note what this step shows about its host or VM."""
         step, failed = load_step(intended.step), intended.state is IntentState.FAILED
         match step:
             case EndTurn(host=host):

@@ -67,6 +67,7 @@ class HostRounds:
         hosts = self.executor.inventory.hosts
         self.wrong |= {step.host: GONE for step in steps if step.host not in hosts}
         pending_steps = [step for step in steps if step.host in hosts and not self._is_reboot_over(step, history)]
+        # a reboot that an interrupted run requested is waited for below, and not requested again
         new_steps = [step for step in pending_steps if step.host not in history.reboots]
         self.wrong |= {step.host: UNCONNECTED for step in new_steps if hosts[step.host].connected is not True}
         new_steps = [step for step in new_steps if step.host not in self.wrong]
@@ -130,6 +131,7 @@ class HostRounds:
         for outcome in self._vms(leaving(moves_away), inventory):
             if outcome.verdict not in _GOOD:
                 vm = inventory.vm(outcome.step.vm)
+                # a host keeps its first reason; every VM that leaves has a host, so "" only satisfies the type
                 self.wrong.setdefault(vm.host or "", f"{vm.name} did not leave it: {outcome.reason}")
         return None
 
@@ -219,7 +221,7 @@ class HostRounds:
         if reason is not None and (rebooted or step.host in self.half_set):
             return Outcome(step, Verdict.FAILED, f"{reason}; it stays in maintenance mode")
         self._tasks([LeaveMaintenance(step.host)], "leaves maintenance mode")
-        failure = self.wrong.get(step.host)
+        failure = self.wrong.get(step.host)  # set by `_tasks` if the host did not leave maintenance mode
         if failure is not None and reason is None:
             return Outcome(step, Verdict.FAILED, failure)
         missing, notes = self._bring_back(step.host)

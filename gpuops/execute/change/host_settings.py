@@ -37,6 +37,7 @@ def configure(request: HostRequest, site: Site, *, apply: bool) -> Report[HostSt
         report = _look(request, site)
         if not report.plan.feasible or not report.plan.steps:
             return Report(request, report.before, report.plan, applied=True)
+        # `end_killed_calls` recognises runs of this machine by this name
         run = journal.begin(request.run_kind, order=gethostname())
         executor = SettingExecutor(site.vcenter, site.hosts, journal, run, report.before, passed_s=site.passed_s)
         outcomes = tuple(executor.set(step) for step in report.plan.steps)
@@ -63,7 +64,7 @@ def _look(request: HostRequest, site: Site) -> Report[HostStep]:
 
 def _refuse_without_privileges(plan: Plan[HostStep], hosts: Hosts, inventory: Inventory) -> Plan[HostStep]:
     """Return the plan, or a refused plan if this login lacks a privilege that a step needs."""
-    steps = plan.steps or plan.withheld
+    steps = plan.steps or plan.withheld  # also of a refused plan: the admin then sees all reasons at once
     needed: dict[str, frozenset[str]] = {}
     for step in steps:
         needed[step.host] = needed.get(step.host, frozenset()) | needed_on_host(step)

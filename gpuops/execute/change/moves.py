@@ -192,6 +192,7 @@ class _MoveRun:
             return ""
         if vm.host != move.source or vm.power is not PowerState.ON:
             return f"{move.name} has left its host, or is not running; {PLAN_AGAIN}"
+        # by position in the sequence of moves, which is this move alone
         pins = {0: move.pins} if move.pins else {}
         if not admitted_moves([RelocateVm(move.vm, move.target)], inventory, catalog_of(inventory), pins):
             return f"{move.name}: {NO_ROOM}; {PLAN_AGAIN}"

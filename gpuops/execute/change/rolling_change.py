@@ -143,8 +143,8 @@ def _look(request: HostRequest, verb: str, rolling: Rolling, site: Site, journal
     before = site.vcenter.inventory()
     host_refs = request.hosts(before)
     before = settings_for(request, site, before, host_refs)
-    leave = stun_hosts([before.hosts[ref] for ref in host_refs if ref in before.hosts], before)
-    before = site.vcenter.with_config_targets(before, leave)
+    hosts_to_estimate = stun_hosts([before.hosts[ref] for ref in host_refs if ref in before.hosts], before)
+    before = site.vcenter.with_config_targets(before, hosts_to_estimate)
     catalog = catalog_of(before)
     plan = plan_roll(request.plan(before, catalog), rolling, before, catalog, site.clock())
     rejections = [
@@ -209,6 +209,7 @@ def _resume_or_abort(
                 return ChangeReport("change", Rolling(), before, NO_CHANGE, applied=True)
             agreement.require(run)
             order, policy = load_change_order(run.order), last_policy(journal)
+            # an order of moves does not store its lock VM
             lock = order.lock_vm if isinstance(order, ChangeOrder) else policy.lock_vm if policy is not None else None
             with lease_during_run(site, lock, journal, (policy,) if policy else (), returning=giving_up) as lease:
                 if isinstance(order, MovesOrder):

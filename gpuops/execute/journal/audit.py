@@ -80,20 +80,20 @@ def _chain(connection: Connection, vcenter: str) -> AuditedChain:
     """Check the records of one vCenter, up to the first that is wrong."""
     links = Chain(vcenter)
     content = _Book(vcenter.removeprefix(BOOK_OF)) if vcenter.startswith(BOOK_OF) else _Journal(JournalState(vcenter))
-    good, moments = 0, list[datetime]()
-    head, bad = f"0:{GENESIS}", ""
+    last_good_seq, moments = 0, list[datetime]()
+    head, damage = f"0:{GENESIS}", ""
     try:
         end = head_of(connection, vcenter)
         for row in rows_of(connection, vcenter, 0):
             moments[1:] = [content.take_in(links, row)]  # the first and the latest
-            good = links.seq
+            last_good_seq = links.seq
             head = f"{links.seq}:{links.checksum}"
         links.ends_at(end.seq, end.checksum)
         content.compare(connection, links.seq)
     except Broken as broken:
-        bad = str(broken)
+        damage = str(broken)
     first, last = (moments[0], moments[-1]) if moments else (None, None)
-    return AuditedChain(vcenter, good, first, last, head, bad)
+    return AuditedChain(vcenter, last_good_seq, first, last, head, damage)
 
 
 class _Journal:

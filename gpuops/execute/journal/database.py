@@ -53,17 +53,17 @@ def uninterrupted() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[Callable[[], object]] = []
+    postponed_calls: list[Callable[[], object]] = []
     try:
         with ExitStack() as stack:
             for number in ENDING:
                 handler = signal.getsignal(number)
                 if callable(handler):
                     stack.callback(signal.signal, number, handler)
-                    signal.signal(number, _later(handler, came))
+                    signal.signal(number, _later(handler, postponed_calls))
             yield
     finally:
-        for handle in came:
+        for handle in postponed_calls:
             handle()
 
 
@@ -259,6 +259,7 @@ def _into_wal(cursor: sqlite3.Cursor) -> None:
         try:
             cursor.execute("PRAGMA journal_mode=WAL")
         except sqlite3.OperationalError as error:
+            # the low byte is the primary code: extended codes such as SQLITE_BUSY_RECOVERY add higher bits
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or not left_s:
                 raise
         else:

@@ -262,7 +262,7 @@ def _state_before(step: Recorded, before: Inventory) -> Mapping[str, Any]:
     """Return the state of the step's host, VM or login before the step; {} if the snapshot lacks it."""
     if isinstance(step, VcenterSetting):
         return {"login": before.user}
-    if not isinstance(step, Step):
+    if not isinstance(step, Step):  # a step of a host
         host = before.hosts.get(step.host)
         return {} if host is None else {"host": host.ref, "name": host.name, "uuid": host.uuid}
     if isinstance(step, CreationStep):

@@ -93,8 +93,9 @@ class JournalReads:
     def look_into(
         cls, state_dir: Path, vcenter: str, clock: Callable[[], datetime], *, url: str = "", returning: bool = False
     ) -> Self | None:
-        """Open what this directory or the PostgreSQL database at `url` holds; change nothing. Return None if there is
-        no journal.
+        """Open the journal in this directory, or in the PostgreSQL database at `url`, without any change to it.
+
+        Return None if there is no journal.
 
         `returning`: for a run that only brings VMs back. It continues if the journal cannot be used (`lost`).
         """

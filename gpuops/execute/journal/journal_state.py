@@ -329,7 +329,7 @@ class JournalState:
         if saved is not None and "suspended" in record.body:
             saved.suspended_at = datetime.fromisoformat(record.body["suspended"])
         if saved is not None and kind == "ShutDownGuest" and intended.state is IntentState.DONE:
-            saved.suspended_at = intended.seen
+            saved.suspended_at = intended.seen  # the look before: vCenter shows no moment of a shutdown
         if saved is not None and "started" in record.body:
             saved.started_at = datetime.fromisoformat(record.body["started"])
         if state_before is not IntentState.UNKNOWN and record.body.get("counts", True):

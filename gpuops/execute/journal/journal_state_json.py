@@ -26,6 +26,7 @@ def dump_state(state: JournalState) -> dict[str, Any]:
     texts = {
         text: number for number, text in enumerate(dict.fromkeys(saved.policy for saved in state.originals.values()))
     }
+    # in each row, `*key` is the night and the VM
     return {
         "fold": FOLD,
         "texts": list(texts),
@@ -68,9 +69,9 @@ def load_state(vcenter: str, record: Record) -> JournalState | None:
         "originals"
     ]:
         stopped, count, text = stop_and_take
-        before = VmDrs(drs) if drs is not None else None
+        drs_before = VmDrs(drs) if drs is not None else None
         state.originals[night, vm] = Saved(
-            night, vm, Role(role), uuid, name, host, tuple(profiles), _load_moment(returned), before,
+            night, vm, Role(role), uuid, name, host, tuple(profiles), _load_moment(returned), drs_before,
             body["texts"][text], _load_moment(suspended), _load_moment(started), stopped,
         )  # fmt: skip
         if count:

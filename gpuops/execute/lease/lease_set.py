@@ -128,15 +128,18 @@ def for_night(site: Site, journal: Journal, policy: Policy) -> Iterator[LeaseSet
 
 
 @contextmanager
-def for_return(site: Site, journal: Journal, spoken: Policy, nights: Sequence[Policy]) -> Iterator[LeaseSet]:
-    """Hold the leases of a return of these nights; `spoken` is the policy for VMs that the journal does not know.
+def for_return(site: Site, journal: Journal, default_policy: Policy, nights: Sequence[Policy]) -> Iterator[LeaseSet]:
+    """Hold the leases of a return of these nights.
+
+    `default_policy` is the policy for VMs that the journal does not know.
 
     Raises Locked, naming a holder, if other machines hold every lease that the return needs.
     """
     with ExitStack() as stack:
         leases = LeaseSet(site, journal, stack)
-        names = dict.fromkeys(lock_vm_of(policy, spoken) for policy in nights or (spoken,))
-        leases.take({name: policies_under(name, (spoken, *nights), spoken) for name in names if name is not None})
+        names = dict.fromkeys(lock_vm_of(policy, default_policy) for policy in nights or (default_policy,))
+        policies = (default_policy, *nights)
+        leases.take({name: policies_under(name, policies, default_policy) for name in names if name is not None})
         # VMs of the other nights, and of nights without a lock VM, can still be returned
         if leases.elsewhere and not leases.by_lock_vm and None not in names:
             raise Locked(next(iter(leases.elsewhere.values())), hint=WAIT)

@@ -74,6 +74,7 @@ class LockVm:
         there."""
         step = ReconfigureVm(self._ref, VmChange(extra_config={KEY: rules.lease_text(lease)}))
         try:
+            # a lease without a nonce is one that a run gives back
             task = self._vcenter.submit(step, self._seen, f"{LEASE_OPERATION}{lease.nonce or 'back'}-{lease.epoch}")
             ended = list(self._vcenter.wait([task], rules.CALL_TIMEOUT_S)) if task is not None else []
             self.failed = next((end.error for end in ended if end.error is not None), None)

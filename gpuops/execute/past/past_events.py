@@ -99,7 +99,7 @@ class PastEventsReader:
                 change.run.past(),
                 tuple(change.subjects),
                 in_order(change.incidents.values()),
-                any(change.subjects.values()),
+                any(change.subjects.values()),  # whether the last step on one of them failed
             )
             for change in self._changes.values()
         )
@@ -155,6 +155,7 @@ class PastEventsReader:
         A return may change a VM that only its marker names: that VM gets a night of its own.
         """
         uuid = before.get("uuid")
+        # by its uuid, because a VM that was registered again has a new ref; by its ref if its night saved no uuid
         vm = self._latest.get(uuid or ref) or self._latest.get(ref)
         # a return that changes a VM whose night is closed follows a marker
         is_known = vm is not None and (not run.returns or not vm.closed)

@@ -100,7 +100,7 @@ def _make_abandonment(
 ) -> Abandonment:
     """Return what is written to the journal and printed. `policy_option`: appended to the suggested command."""
     night = f"night {original.night}"
-    runs = original.role is not Role.ML
+    runs = original.role is not Role.ML  # when it is back: a desktop runs again, an ML VM does not
     given_up = GivenUp(Thing.VM, original.vm, original.uuid, original.name, night, now, runs)
     vms = vms_of(original, inventory)
     restore_command = command("rotate restore", vm=called(vms[0])) + policy_option if len(vms) == 1 else ""

@@ -114,6 +114,7 @@ class RotationRun:
                 return report
 
     def _takes_more(self, report: Report) -> bool:
+        """Take the leases that the steps of a return need. Return whether any of them is new to this run."""
         if self.leases is None or not isinstance(report.request, RotateDay | RestoreVms):
             return False
         under = report.request.lock_vms(report.before)
@@ -172,7 +173,10 @@ class RotationRun:
     def _make_report(
         self, before: Inventory, originals: tuple[Original, ...], journal: Journal | None, ahead: timedelta | None
     ) -> Report:
-        """Plan the run on this inventory, and add the refusals and warnings that the planner cannot know."""
+        """Plan the run on this inventory, and add the refusals and warnings that the planner cannot know.
+
+        `ahead`: how far vCenter's clock is ahead of ours; None if they need not agree.
+        """
         night = self.kind.takes
         request = self._request(originals, journal, ahead)
         plan = request.plan(before, catalog_of(before), self.now)
@@ -223,7 +227,7 @@ class RotationRun:
     def _request(
         self, originals: tuple[Original, ...], journal: Journal | None, ahead: timedelta | None
     ) -> RotateNight | RotateDay | RestoreVms:
-        """Return the planner's request, with what the journal knows. `ahead`: how far vCenter's clock is ahead."""
+        """Return the planner's request, with what the journal knows. `ahead` as for `_make_report`."""
         measured = Durations.of(journal.durations() if journal else {})
         elsewhere = dict(self.leases.elsewhere) if self.leases is not None else {}
         match self.kind:
@@ -311,6 +315,7 @@ class RotationRun:
         # shown to other processes: a return may end this run after that time
         if plan.not_after and journal.hold is not None:
             journal.hold.takes_until(min(plan.not_after.values()))
+        # the guard continues the counts of earlier runs of this night
         before = journal.setbacks().get(run.night or "", NO_STEP_COUNTS)
         taken_desktops, catalog = self._taken_earlier(run, journal, report.before), catalog_of(report.before)
         known_originals = report.request.originals if isinstance(report.request, RotateNight) else ()
@@ -451,7 +456,7 @@ class RotationRun:
             for vm in vms_of(original, after)
         }
         after = with_gates(after, gated, self.site.gates)
-        looked_at = self._looked_at(report, originals)
+        looked_at = self._looked_at(report, originals)  # with what contradicted the journal before the run
         if is_another_vcenter(looked_at, report.before):
             return after  # no record is closed by another vCenter (`plan.rotation.witness`)
         # contradictions to the journal were found before this run changed anything

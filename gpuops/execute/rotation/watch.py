@@ -56,8 +56,8 @@ class PoolForecasts:
 
     def count_expected(self) -> dict[str, int]:
         """Return how many desktops of each pool must run now, by pool name; pools without measurements are missing."""
-        pools = {pool.name: pool.ready_ahead for pool in self.policy.pools if pool.ready_ahead is not None}
-        if not pools:
+        ready_ahead_of = {pool.name: pool.ready_ahead for pool in self.policy.pools if pool.ready_ahead is not None}
+        if not ready_ahead_of:
             return {}
         if self.read_at is None or self.site.passed_s() - self.read_s >= EVERY_S:
             self._read()
@@ -65,10 +65,11 @@ class PoolForecasts:
         # vCenter's time now: its time at the last read, and what has passed since by this machine's monotonic clock
         now = self.read_at + timedelta(seconds=self.site.passed_s() - self.read_s)
         counts = {
-            name: self.forecasts[name].up(now, now + ahead.ahead)
-            for name, ahead in pools.items()
-            if ahead is not None and name in self.forecasts
+            name: self.forecasts[name].up(now, now + ready_ahead.ahead)
+            for name, ready_ahead in ready_ahead_of.items()
+            if ready_ahead is not None and name in self.forecasts
         }
+        # a forecast without measurements for these hours has no count
         return {name: count for name, count in counts.items() if count is not None}
 
     def _read(self) -> None:
@@ -138,6 +139,7 @@ class Watch:
         looked = replace(looked, gives=replace(looked.gives, vms=gives_way))
         self.history = self.history.after(self.site.passed_s(), looked.states, self.rule.calm_s)
         self._note_finished(looked.ended, before)
+        # the ML VMs that are stopped or suspended so that desktops get their GPUs
         gives = [giving.taken_vm for giving in looked.gives.vms]
         returned = (*gives, *looked.back.stops, *looked.back.desktops, *looked.ended)
         outcomes: tuple[Outcome, ...] = ()
@@ -251,7 +253,7 @@ def watch_for_ever(
         keep(site, watch.state)
         _refuse_beside_nights(policy, site)
         tell_systemd(BEGUN)
-        longest_s = shortest = min(max(SHORTEST_S, float(rule.calm_s)), LONGEST_S)
+        wait_s = shortest_wait_s = min(max(SHORTEST_S, float(rule.calm_s)), LONGEST_S)
         begun = False
         while True:
             began_s = site.passed_s()
@@ -268,10 +270,10 @@ def watch_for_ever(
                     raise
                 site.say(f"{error.line}; tried again in {AWAY_S:.0f} s")
                 site.pause(AWAY_S)
-                longest_s = shortest
+                wait_s = shortest_wait_s
             else:
-                changed = wait_for_news(site, longest_s)
-                longest_s = shortest if changed or report.outcomes else min(2 * longest_s, LONGEST_S)
+                changed = wait_for_news(site, wait_s)
+                wait_s = shortest_wait_s if changed or report.outcomes else min(2 * wait_s, LONGEST_S)
             site.pause(max(0.0, SHORTEST_S - (site.passed_s() - began_s)))
 
 

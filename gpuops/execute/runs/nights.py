@@ -117,7 +117,7 @@ def _adopted_body(original: Original) -> dict[str, Any]:
 
 
 def note_later_starts(originals: Iterable[Original], inventory: Inventory, vcenter: Vcenter) -> tuple[Original, ...]:
-    """Return the originals, as `stopped` those ML VMs that another user started after they had stopped.
+    """Return the originals, with `stopped` set for ML VMs that another user started after they had stopped.
 
     Such a VM no longer belongs to its night.
     vCenter's history is read only for VMs that show a later start than that of their night.

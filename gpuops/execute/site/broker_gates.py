@@ -103,6 +103,7 @@ class BrokerGates:
                 if listed_machine is not None:
                     machine_of[vm.ref] = listed_machine
                 elif (
+                    # the list lacks a known machine that was not read by its id above
                     vm.ref in ids and vm.ref not in by_id and (machine_by_id := broker.machine(ids[vm.ref])) is not None
                 ):
                     machine_of[vm.ref] = machine_by_id
@@ -164,8 +165,8 @@ def _gate(machine: DesktopMachine, pools: Mapping[str, DesktopPool]) -> Gate:
     pool = pools.get(machine.pool or "")
     refusal = pool.refusal if pool is not None else "its pool is unknown"
     return Gate(
-        machine.in_maintenance,
-        machine.id,
-        f"its pool cannot be gated: {refusal}" if refusal else "",
-        (pool.spare_machines or 0) if pool is not None else 0,
+        closed=machine.in_maintenance,
+        machine=machine.id,
+        refusal=f"its pool cannot be gated: {refusal}" if refusal else "",
+        spare_machines=(pool.spare_machines or 0) if pool is not None else 0,
     )

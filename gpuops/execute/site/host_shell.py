@@ -120,8 +120,8 @@ def with_vgpus(inventory: Inventory, shell: HostShell, say: Callable[[str], None
     """
     hosts = [host for host in inventory.hosts.values() if _may_be_asked(host) or any(map(lies_somewhere, host.gpus))]
     answers = ask_in_parallel(lambda host: _ask_host(host, shell), hosts)
-    places = [answer.vgpus for answer in answers if isinstance(answer.vgpus, GpuopsError)]
-    unknown = dict.fromkeys(error.line for error in places)
+    vgpu_errors = [answer.vgpus for answer in answers if isinstance(answer.vgpus, GpuopsError)]
+    unknown = dict.fromkeys(error.line for error in vgpu_errors)
     for line in unknown:
         say(f"where the vGPUs lie on their GPUs is not known: {line}")
     _say_unknown([answer.states for answer in answers], say, unknown)
@@ -206,14 +206,14 @@ def _is_shared(gpu: PhysicalGpu) -> bool:
 def _with_states(host: Host, states: States) -> Host:
     """Return the host with the health of its GPUs; unknown if nvidia-smi did not answer.
 
-    A GPU that serves vGPUs counts as lost if nvidia-smi lists other GPUs and not this one. The driver must have such a
-    GPU, and some versions of nvidia-smi may omit a lost GPU.
+    A GPU that serves vGPUs counts as lost if nvidia-smi lists other GPUs and not this one: the host's driver must have
+    it, and some versions of nvidia-smi may omit a lost GPU.
     """
     health = {} if isinstance(states, GpuopsError) else {state.address: state.health for state in states}
     gpus = []
     for gpu in host.gpus:
-        absent = NOT_NAMED if health and _is_shared(gpu) else None
-        gpus.append(replace(gpu, health=health.get(gpu.address, absent)))
+        health_if_missing = NOT_NAMED if health and _is_shared(gpu) else None
+        gpus.append(replace(gpu, health=health.get(gpu.address, health_if_missing)))
     return replace(host, gpus=tuple(gpus))
 
 

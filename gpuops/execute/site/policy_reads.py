@@ -82,6 +82,7 @@ def _with_sessions(inventory: Inventory, refs: Collection[str], sources: Mapping
     vms_to_ask = [inventory.vms[ref] for ref in sorted(refs)]
     if not vms_to_ask:
         return inventory
+    # guests are read later, and only those that seem idle by these sources (`_with_guest_sessions`)
     at_once = {source: reader for source, reader in sources.items() if source is not Source.SESSIONS}
     counts = {source: reader.sessions(vms_to_ask, inventory) for source, reader in at_once.items()}
     return inventory.completed(

@@ -74,6 +74,7 @@ def private_file(path: Path, *, make: bool = True) -> None:
     """
     making = os.O_CREAT if make else 0
     try:
+        # O_NONBLOCK: a pipe in place of the file must not make this wait
         descriptor = os.open(path, os.O_RDWR | making | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if not make and isinstance(error, FileNotFoundError):
@@ -91,6 +92,7 @@ def private_file(path: Path, *, make: bool = True) -> None:
         os.close(descriptor)
     if not make and not file_stat.st_nlink:
         return  # removed since it was opened
+    # a second link could be in a directory that other users can write
     if not stat.S_ISREG(file_stat.st_mode) or file_stat.st_uid != os.geteuid() or file_stat.st_nlink != 1:
         raise StateDamaged(
             f"the state file {path} is not a plain file of this user",

@@ -204,6 +204,7 @@ class StepExecutor(ABC, Generic[Kind]):
             late = self.find_task(step, since) if first is not None else None
             if late is None:
                 self._look_after_refusal(op_id, step, refused)
+                # vCenter refused this request: if it was our only one, an effect that is there is another user's
                 return self.judge(op_id, step, since, refused, by_others=self.is_the_only_request(op_id, step))
             task = late
         if task is not None:

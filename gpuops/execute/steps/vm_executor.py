@@ -309,7 +309,10 @@ class VmExecutor(VmLooks):
         return refused and self.is_the_only_request(op_id, step)
 
     def has_taken_effect(self, step: Step, *, lagging: bool) -> bool:
-        """Return whether the VM is as the step leaves it; wait for a power state that lags behind."""
+        """Return whether the VM is as the step leaves it.
+
+        `lagging`: vCenter reported success, so a power state that does not show it yet is waited for.
+        """
         if isinstance(step, RunInGuest):
             return lagging and step.vm in self.inventory.vms  # only the end of the program shows it
         if self.is_done(step):

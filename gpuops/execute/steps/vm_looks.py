@@ -197,7 +197,9 @@ class VmLooks(StepExecutor[Step]):
         self._ahead: timedelta | None = None
         """How far vCenter's clock was ahead of ours at the last look before steps; None if they cannot be compared."""
         self._company_at: dict[str, datetime] = {}
+        """By pool, vCenter's time when the VMs that the guard counts in it were last read."""
         self._steered: set[str] = set()
+        """Refs of VMs whose DRS override a step changes."""
         self._ended: list[Outcome] = []
 
     def look(self, vms: Collection[str]) -> None:

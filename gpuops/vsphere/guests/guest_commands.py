@@ -48,6 +48,7 @@ def start_command(
         raise ProtocolError(f"{name}: vCenter returned no path of a new directory in its guest")
     arguments = shlex.join(["-c", script_text("run_command.sh"), "run_command", command, str(PRINTED)])
     spec = vim.vm.guest.ProcessManager.ProgramSpec(programPath=SHELL, arguments=arguments, workingDirectory=directory)
+    # without `refusals`: the guest has just accepted the login
     pid = session.guests.change(session.guests.processes.StartProgramInGuest, vm, name, spec, op_id=op_id)
     if not isinstance(pid, int):
         raise OutcomeUnknown(f"{name}: vCenter returned no process id; whether the command was started is not known")

@@ -63,7 +63,7 @@ def put_guest_file(session: Connection, vm: str, name: str, path: str, content: 
 
 
 def _transfer(session: Connection, vm: Any, url: str, verb: str, body: bytes | None = None) -> HttpReply:
-    """Return the reply to the one request for which the URL is. Raises Refused for a failed one."""
+    """Send the one request that vCenter made this URL for, and return the reply. Raises Refused if it fails."""
     try:
         transfer_target, path_of_url = _locate(session, url, vm)
         host_connection = network.open_connection(transfer_target, network.tls_context(transfer_target))

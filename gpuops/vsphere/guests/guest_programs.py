@@ -60,6 +60,7 @@ def wait(session: Connection, running: Sequence[TaskRef], timeout_s: float) -> I
 
     The time is the duration of the waits in vCenter or the time that passed here, whichever is longer.
     """
+    # by task: "process" or "ssh", the VM, and the process id (over SSH, the number of the start)
     programs = {task: program.groups() for task in running if (program := _REF.fullmatch(task.ref)) is not None}
     tasks = [task for task in running if task not in programs]
     left_s = max(timeout_s, 0.0)

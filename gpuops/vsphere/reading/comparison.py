@@ -39,7 +39,7 @@ def compare(session: Session) -> tuple[Inventory, tuple[Difference, ...], str]:
         finally:
             session.read_over_soap()
         after = inventory(session)
-        # values that differ between two reads over SOAP change by themselves
+        # values that differ between two reads over SOAP change by themselves, as the time of the snapshot always does
         moving = {path for path, _, _ in differences(before, after)} | {_OF_THE_MOMENT}
         value_differences = [
             Difference(path, repr(soap)[:_LONGEST_SHOWN], repr(json)[:_LONGEST_SHOWN])

@@ -173,7 +173,7 @@ def samples(
         f"<intervalId>{interval_s}</intervalId><format>csv</format>"
     )
     refs_per_call = ENTITIES_PER_CALL
-    if interval_s != SAMPLE_S:
+    if interval_s != SAMPLE_S:  # longer intervals are read from vCenter's database
         refs_per_call = max(1, min(refs_per_call, COUNTERS_PER_CALL // len(names_by_key)))
     with reading(session) as reader:
         query = _SamplesQuery(session, reader, kind, names_by_key, arguments, pace)

@@ -196,7 +196,7 @@ def connection_error(target: Target, error: BaseException) -> GpuopsError:
             return _unreachable_error(target, error)
         case UnreadableReply():
             return ProtocolError(f"{target.address} sends {error}", hint="check the address; nothing of it was used")
-        case http.client.HTTPException() if str(error)[:3] in AWAY:
+        case http.client.HTTPException() if str(error)[:3] in AWAY:  # the text begins with the HTTP status
             return VcenterUnreachable(
                 f"{target.address} is overloaded or starting: {error}", hint="it may be short of sessions; try again"
             )

@@ -90,9 +90,9 @@ class Updates:
         if self._collector is not None:
             self._broken_collectors.append(self._collector)
         self._collector = self._filter = None
-        self._give_back()
+        self._destroy_broken_collectors()
 
-    def _give_back(self) -> None:
+    def _destroy_broken_collectors(self) -> None:
         if not self._broken_collectors:  # do not import pyVmomi for a session that never waited
             return
         from pyVmomi import vmodl
@@ -112,7 +112,7 @@ class Updates:
             self._filtered = False
         if not self._filtered:
             self._replace_filter(self._spec)
-            self._give_back()
+            self._destroy_broken_collectors()
         options = vmodl.query.PropertyCollector.WaitOptions(
             maxWaitSeconds=math.ceil(wait_s), maxObjectUpdates=self._at_most
         )

@@ -55,6 +55,7 @@ def define_attribute(session: Session, name: str, op_id: str) -> None:
 
     add = _manager(session).AddCustomFieldDef
     try:
+        # None, None: no privileges of its own to define or write it
         field = session.change(add, name, vim.VirtualMachine, None, None, subject=f"attribute {name}", op_id=op_id)
     except GpuopsError as error:
         if not isinstance(error.__cause__, vim.fault.DuplicateName):

@@ -65,8 +65,8 @@ def find_task(
 
     It is a task of the step's VM, of the template that the step clones, of the folder in which the step creates a VM,
     or of the cluster that the step changes. A task does not contain the operation id of its request, so it is
-    recognised by type, object and time. A template may have several: `known` are the tasks of other steps. Tasks of
-    this login, or of `login`, take precedence. A task of another user, which is marked as foreign, leads to the same
+    recognised by type, object and time. A template may have several such tasks: `known` are those of other steps. Tasks
+    of this login, or of `login`, take precedence. A task of another user, which is marked as foreign, leads to the same
     state, and the task of this step could not run at the same time. For a running task the time does not count:
     vCenter's clock may have been set back.
     A task object may be lost, for example in a restart of vCenter. The task history then still has the task without an

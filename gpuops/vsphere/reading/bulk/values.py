@@ -55,7 +55,7 @@ def count(node: Any, name: str) -> int:
 
 
 def text(node: Any, name: str | None = None) -> str | None:
-    """Return the text of the node, or of its property `name`; of a reference its id. None for '' and other values."""
+    """Return the text of the node, or of its property `name`; for a reference, its id. None for '' and other values."""
     node_or_child = node if name is None else child(node, name)
     if node_or_child is None:
         return None

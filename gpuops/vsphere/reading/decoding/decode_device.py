@@ -58,7 +58,7 @@ def kind_of(pci_class: int, vendor: int, name: str, class_name: str) -> DeviceKi
     words = f"{name} {class_name}".lower()
     if "virtual function" in words or name.endswith(("[VF]", " VF")):
         return None
-    base = pci_class >> 8
+    base = pci_class >> 8  # a PCI class is a base class (high byte) and a subclass
     if "fpga" in words or (base == _ACCELERATOR and vendor in _FPGA_VENDORS):
         return DeviceKind.FPGA
     if vendor in _BOARD_GRAPHICS:
@@ -112,6 +112,7 @@ def _uplinks(network: Any) -> Iterator[tuple[PciAddress, str]]:
         (switch_node, text(switch_node, "dvsName"), text(switch_node, "dvsUuid"))
         for switch_node in children(network, "proxySwitch")
     ]
+    # by key of a physical adapter: the name of its switch, and the VMkernel adapters on that switch
     switches = {
         key: (name or "a switch", kernel[identity] if identity else [])
         for switch_node, name, identity in switch_nodes

@@ -304,7 +304,7 @@ def _profiles(properties: Mapping[str, Any]) -> tuple[OfferedProfile, ...] | Non
     """
     offered = properties.get("config.sharedPassthruGpuTypes")
     capabilities = properties.get("config.sharedGpuCapabilities")
-    flags = {
+    capable_profiles = {
         name: _cached_profile(
             name,
             truth(capability.get("suspendSupported")),
@@ -317,9 +317,12 @@ def _profiles(properties: Mapping[str, Any]) -> tuple[OfferedProfile, ...] | Non
     }
     if offered is None:
         # vCenter leaves out an empty list too: a host that lists capabilities supports vGPU and has no free slot now
-        return tuple(flags.values()) if flags else None
+        return tuple(capable_profiles.values()) if capable_profiles else None
     names = dict.fromkeys(name for profile in items(offered) if (name := text(profile)))
-    return (*(flags.pop(name) if name in flags else OfferedProfile(name) for name in names), *flags.values())
+    return (
+        *(capable_profiles.pop(name) if name in capable_profiles else OfferedProfile(name) for name in names),
+        *capable_profiles.values(),
+    )
 
 
 @lru_cache(maxsize=4096)
