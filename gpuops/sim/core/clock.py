@@ -127,7 +127,7 @@ class Clock:
             while self._alarms and self._alarms[0][0] <= moment:
                 alarm = heapq.heappop(self._alarms)[2]
                 action, alarm.action = alarm.action, None
-                if action is None:
+                if action is None:  # the alarm was cancelled
                     continue
                 self._running_at = alarm.due
                 if self.mode is not ClockMode.REAL:

@@ -175,7 +175,7 @@ class XmlEncoder:
     def _write(self, write: Write, tag: str, vmomi_value: Any, static: Any) -> None:
         if vmomi_value is None:
             return
-        if vmomi_value.__class__ in self._simple_types:
+        if vmomi_value.__class__ in self._simple_types:  # a class that reached the last branch before
             self._simple(write, tag, vmomi_value, static)
         elif isinstance(vmomi_value, list):
             self._list(write, tag, vmomi_value, static)
@@ -242,6 +242,7 @@ class XmlEncoder:
         """Return the function that writes one field; the choice by the declared type is made once, not per value."""
         name, static = info.name, info.type
         opening, closing = f"<{name}>", f"</{name}>"
+        # a link is written as the key of the object that it names
         if info.flags & VmomiSupport.F_LINK and not issubclass(static, list):
             return lambda write, vmomi_value: self._write(write, name, getattr(vmomi_value, "key", vmomi_value), str)
         if static is object or not issubclass(static, (str, int, float)):

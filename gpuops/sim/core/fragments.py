@@ -73,7 +73,7 @@ def value_at(managed_object: ManagedObject, path: PropertyPath) -> tuple[Any, An
             vmomi_value = _element(vmomi_value, step[1:-1].strip('"'))
             static = type(vmomi_value)
         else:
-            info = _declared_info(type(vmomi_value), step, "")
+            info = _declared_info(type(vmomi_value), step, "")  # `resolve` has checked the API version
             if info is None:
                 raise _invalid(path.text)
             vmomi_value, static = getattr(vmomi_value, step), info.type
@@ -81,17 +81,18 @@ def value_at(managed_object: ManagedObject, path: PropertyPath) -> tuple[Any, An
 
 
 def _segments(text: str) -> list[tuple[str, str]]:
-    steps: list[tuple[str, str]] = []
+    """Return (property name, index in brackets or "") for each part of a property path."""
+    segments: list[tuple[str, str]] = []
     position = 0
     while position < len(text):
         match = _SEGMENT.match(text, position)
         if match is None:
             raise _invalid(text)
-        steps.append((match[1], match[2]))
+        segments.append((match[1], match[2]))
         position = match.end()
-    if not steps or text.endswith("."):
+    if not segments or text.endswith("."):
         raise _invalid(text)
-    return steps
+    return segments
 
 
 def _later_steps(index: str, segments: Sequence[tuple[str, str]]) -> tuple[str, ...]:
@@ -266,7 +267,7 @@ def value_of(managed_object: ManagedObject, path: PropertyPath) -> tuple[Any, An
 
 
 def typed(vmomi_value: Any, static: Any) -> Any:
-    """Return the value as its declared vmomi type if that says more: `long` for int, `VirtualDevice[]` for list."""
+    """Return the value as its declared vmomi type if that is more exact: `long` for int, `VirtualDevice[]` for list."""
     if type(vmomi_value) is static or static is object or static is None or vmomi_value is None:
         return vmomi_value
     if isinstance(vmomi_value, list):

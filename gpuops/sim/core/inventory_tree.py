@@ -102,6 +102,7 @@ def members(container: ManagedObject, types: tuple[str, ...], *, recursive: bool
     """
     members_by_moid: dict[str, ManagedObject] = {}
     within_pool = _is_below_datacenter(container)
+    # children are pushed in reverse, so that they leave the stack in inventory order
     waiting: list[ManagedObject] = list(_children(container, first=True, within_pool=within_pool))[::-1]
     visited: set[str] = set()
     while waiting:

@@ -101,8 +101,9 @@ class Registry:
         managed_object = self._objects.get(moid)
         if managed_object is None:
             managed_object = self._make_on_request(moid)
+        # a reference that is not only a moid must also have the object's type
         if managed_object is None or (moid is not reference and not isinstance(managed_object.ref, type(reference))):
-            from pyVmomi import VmomiSupport, vmodl  # here: this is asked hundreds of thousands of times
+            from pyVmomi import VmomiSupport, vmodl  # only on a fault: `get` is called hundreds of thousands of times
 
             named = reference if not isinstance(reference, str) else VmomiSupport.ManagedObject(moid)
             raise vmodl.fault.ManagedObjectNotFound(

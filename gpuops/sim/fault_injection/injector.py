@@ -256,6 +256,7 @@ def _fits(name: str, pattern: str) -> bool:
 
 
 def _trouble(trouble: TaskTrouble, rule: Rule, entity: ManagedObject) -> None:
+    """Set in `trouble` what the rule does to a task of `entity`."""
     match rule.effect:
         case Effect.TASK:
             trouble.fault, trouble.fails_at = make_fault(rule.fault, entity), rule.share
@@ -271,7 +272,7 @@ def _trouble(trouble: TaskTrouble, rule: Rule, entity: ManagedObject) -> None:
             trouble.early_s = rule.delay_s
         case Effect.QUESTION:
             trouble.asks = True
-        case _:
+        case _:  # Effect.LINGER
             trouble.lingers_s = rule.delay_s
 
 

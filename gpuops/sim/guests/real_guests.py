@@ -216,8 +216,8 @@ def locate_in_guest(root: Path, path: str) -> Path:
     guest_path = Path(path)
     inside = guest_path.is_relative_to(root) or guest_path.is_relative_to(home)
     # a guest path may also be given as the path on this machine, as a program started in the guest sees it
-    whole = Path(os.path.normpath(guest_path if inside else home / path.lstrip("/")))
-    resolved = whole.parent.resolve() / whole.name
+    host_path = Path(os.path.normpath(guest_path if inside else home / path.lstrip("/")))
+    resolved = host_path.parent.resolve() / host_path.name
     if not resolved.is_relative_to(home):
         raise PermissionError(f"{path} leads out of the guest")
     return resolved

@@ -71,6 +71,7 @@ class HorizonEndpoint:
         if incoming.verb == "POST" and path in ("/rest/login", "/rest/refresh", "/rest/logout"):
             return self._authenticate(path.rpartition("/")[2], parse_json(incoming.body))
         token = incoming.headers.get("authorization", "").removeprefix("Bearer ")
+        # an unknown token is treated as one that expires now
         if self._access.get(token, self.world.clock.now()) <= self.world.clock.now():
             return _json(401, {"error_message": "the access token is not valid"})
         if incoming.verb == "GET" and path in self._lists:
@@ -79,13 +80,13 @@ class HorizonEndpoint:
             return _json(200, {"cluster_name": "sim-pod", "local_connection_server_version": VERSION})
         if incoming.verb == "GET" and path == "/rest/config/v2/virtual-centers":
             return self._vcenters()
-        prefix, _, action = path.rpartition("/")
+        prefix, _, last_segment = path.rpartition("/")
         if incoming.verb == "GET" and prefix == "/rest/inventory/v1/machines":
-            machine = next((candidate for candidate in self._machines() if candidate["id"] == action), None)
+            machine = next((candidate for candidate in self._machines() if candidate["id"] == last_segment), None)
             return _json(404, {"error_message": "no such machine"}) if machine is None else _json(200, machine)
         actions = {"enter-maintenance": True, "exit-maintenance": False}
-        if incoming.verb == "POST" and prefix == "/rest/inventory/v1/machines/action" and action in actions:
-            return self._maintain(parse_json(incoming.body), enter=actions[action])
+        if incoming.verb == "POST" and prefix == "/rest/inventory/v1/machines/action" and last_segment in actions:
+            return self._maintain(parse_json(incoming.body), enter=actions[last_segment])
         return _json(404, {"error_message": "no such path"})
 
     def _vcenters(self) -> Outgoing:
@@ -111,7 +112,7 @@ class HorizonEndpoint:
         if operation == "refresh":
             return _json(200, {"access_token": self._new_access()})
         self._refresh.discard(request_json["refresh_token"])
-        self._access.clear()
+        self._access.clear()  # of all clients: it is not stored which login an access token comes from
         return Outgoing(200)
 
     def _new_access(self) -> str:
@@ -146,7 +147,7 @@ class HorizonEndpoint:
 
     def _pools(self) -> Iterator[dict[str, Any]]:
         for pool in self.world.desktop_pools:
-            clone = pool.source == "INSTANT_CLONE"
+            is_instant_clone = pool.source == "INSTANT_CLONE"
             yield {
                 "id": self.pod.pool_id(pool),
                 "name": pool.name,
@@ -157,7 +158,7 @@ class HorizonEndpoint:
                 **({"pattern_naming_settings": _naming(pool)} if pool.type == "AUTOMATED" else {}),
                 "session_settings": {
                     "power_policy": pool.power_policy,
-                    "delete_or_refresh_machine_after_logoff": "DELETE" if clone else "NEVER",
+                    "delete_or_refresh_machine_after_logoff": "DELETE" if is_instant_clone else "NEVER",
                 },
             }
 

@@ -98,7 +98,8 @@ POWER_CHECK_S: Final = 60.0
 """How often the power policy is looked to (our own figure)."""
 STAYS_S: Final = (300.0, 7200.0)
 USER_PREFIX: Final = "S-1-5-21-1111111111-2222222222-3333333333-"
-_NOTHING: Final = Rule(Effect.HAPPEN)
+_EMPTY_RULE: Final = Rule(Effect.HAPPEN)
+"""For outside events that the pod causes itself, without a fault rule."""
 
 
 @dataclass(slots=True)
@@ -160,7 +161,7 @@ class Pod:
                 yield pool, vm
 
     def records(self) -> Iterator[MachineRecord]:
-        """Yield the server's records of machines of every vCenter of the pod; without a `vm` if this one has none."""
+        """Yield the server's records of machines in all vCenters of the pod; `vm` is None if it is not in this one."""
         for pool, vm in self.machines():
             form, identity = self.forms.get(vm.moid, pool.records), self.machine_id(vm)
             yield record_of(form, identity, pool, vm, self.vcenter_id(1))
@@ -173,7 +174,7 @@ class Pod:
                 yield replace(record, vm=None)
 
     def vcenters(self) -> Iterator[tuple[str, str, str | None]]:
-        """(id, name, uuid) of each vCenter of the pod."""
+        """Yield (id, name, instance uuid or None) of each vCenter of the pod, as the server lists them."""
         instance_uuid = self.world.get("ServiceInstance").instance_uuid
         other_uuid = self._id("uuid", "other")
         uuids = {
@@ -229,13 +230,13 @@ class Pod:
             self.refused_logins.append(vm.name)
             return None
         if vm.state.power is not Power.ON:
-            vm_events.power_on(vm, _NOTHING)  # the task takes time, and vCenter may refuse it
+            vm_events.power_on(vm, _EMPTY_RULE)  # the task takes time, and vCenter may refuse it
             self.refused_logins.append(vm.name)
             return None
         number = self._chance.randrange(1000, 10_000)
         session = PodSession(self._uuid(), vm, f"{USER_PREFIX}{number}", self.world.clock.now())
         self.sessions[session.id] = session
-        vm_events.use_desktop(vm, _NOTHING)
+        vm_events.use_desktop(vm, _EMPTY_RULE)
         self.world.clock.schedule(self._chance.uniform(*STAYS_S), lambda: self.log_off(pool, session), background=True)
         return session
 
@@ -250,7 +251,7 @@ class Pod:
         session.vm.state.cpu_usage_mhz, session.vm.state.guest_users = 60, ()
         session.vm.touch("summary")
         if pool.source == "INSTANT_CLONE":
-            vm_events.recreate(session.vm, _NOTHING)
+            vm_events.recreate(session.vm, _EMPTY_RULE)
 
     def _await_user(self, pool: DesktopPoolState) -> None:
         def come() -> None:
@@ -264,17 +265,17 @@ class Pod:
     # --- the power policy -----------------------------------------------------------------------------------------
 
     def _await_power_check(self, pool: DesktopPoolState) -> None:
-        """Schedule the next check. It starts all machines of an ALWAYS_ON pool, or else as many as are to be spare."""
+        """Schedule the next check. It starts all machines of an ALWAYS_ON pool, else enough to have the spare ones."""
 
         def check() -> None:
-            of_pool = [
+            vms_of_pool = [
                 vm for machine_pool, vm in self.machines() if machine_pool is pool and not self.in_maintenance(vm)
             ]
-            spares = sum(vm.state.power is Power.ON and self.session_of(vm) is None for vm in of_pool)
-            for vm in of_pool:
-                at_rest = vm.state.power is not Power.ON and self.world.tasks.running(vm) is None
-                if at_rest and (pool.power_policy == ALWAYS_ON or spares < pool.spare_machines):
-                    vm_events.power_on(vm, _NOTHING)
+            spares = sum(vm.state.power is Power.ON and self.session_of(vm) is None for vm in vms_of_pool)
+            for vm in vms_of_pool:
+                can_start = vm.state.power is not Power.ON and self.world.tasks.running(vm) is None
+                if can_start and (pool.power_policy == ALWAYS_ON or spares < pool.spare_machines):
+                    vm_events.power_on(vm, _EMPTY_RULE)
                     spares += 1
             self._await_power_check(pool)
 

@@ -195,7 +195,7 @@ def leave(vm: VmEntity) -> None:
     if state.pool is not None:
         world.get(state.pool).remove(vm)
     vm.datastore().remove(vm)
-    vm.datastore().use(-state.suspend_file_mib)
+    vm.datastore().use(-state.suspend_file_mib)  # frees the space of the suspend file
     vm.host().compute_resource().forget(vm.moid)
     for snapshot in state.snapshots:
         world.unregister(world.get(snapshot.moid))

@@ -41,7 +41,7 @@ SCHEDULERS: Final = (
 
 
 def _alarm_description(_: Any) -> Any:
-    states = {
+    enums = {
         "stateOperator": "StateAlarmOperator",
         "metricOperator": "MetricAlarmOperator",
         "hostSystemConnectionState": "HostSystemConnectionState",
@@ -54,7 +54,7 @@ def _alarm_description(_: Any) -> Any:
         expr=_types(EXPRESSIONS),
         action=_types(ACTIONS),
         datastoreConnectionState=[described("true"), described("false")],
-        **{field: _values(enum) for field, enum in states.items()},
+        **{field: _values(enum) for field, enum in enums.items()},
     )
 
 

@@ -60,12 +60,12 @@ class ResourcePool(PoolEntity):
         reserving = running
         if "suspended-vm-memory" in self.world.deviations:  # assumption: suspended-vm-memory
             reserving = running + [vm.state for vm in self.all_members() if vm.state.power == "suspended"]
-        memory = sum(vm.reserved_mib for vm in reserving) * MIB
-        used = sum(vm.reserved_mib or vm.guest_memory_mib for vm in running) * MIB
-        mhz = sum(vm.cpu_reservation_mhz for vm in running)
+        reserved_bytes = sum(vm.reserved_mib for vm in reserving) * MIB
+        used_bytes = sum(vm.reserved_mib or vm.guest_memory_mib for vm in running) * MIB
+        reserved_mhz = sum(vm.cpu_reservation_mhz for vm in running)
         return vim.ResourcePool.RuntimeInfo(
-            memory=_usage(totals["totalMemory"], memory, used),
-            cpu=_usage(totals["totalCpu"], mhz, sum(vm.cpu_usage_mhz for vm in running)),
+            memory=_usage(totals["totalMemory"], reserved_bytes, used_bytes),
+            cpu=_usage(totals["totalCpu"], reserved_mhz, sum(vm.cpu_usage_mhz for vm in running)),
             overallStatus="green",
         )
 

@@ -48,7 +48,7 @@ class VmfsDatastore(DatastoreEntity):
             name=self.name,
             url=self.url,
             freeSpace=self.free_mib * MIB,
-            maxFileSize=64 << 40,
+            maxFileSize=64 << 40,  # 64 TiB
             maxMemoryFileSize=64 << 40,
             maxPhysicalRDMFileSize=64 << 40,
             maxVirtualRDMFileSize=64 << 40,

@@ -128,7 +128,7 @@ class ManagedMethodExecuter(HostManager):
         command = next((candidate for candidate in COMMANDS if candidate.method == method_name), None)
         if command is None:
             return _not_simulated(method_name)
-        if not command.row:
+        if not command.row:  # only the command that sets module options returns no rows
             self._modules.UpdateModuleOptionString(
                 call, arguments.get("module", ""), arguments.get("parameterstring", "")
             )
@@ -156,7 +156,7 @@ class ManagedMethodExecuter(HostManager):
                 return vib_rows(images.fetchSoftwarePackages(call))
             case "system.module":
                 return module_rows(self._modules.QueryModules(call))
-            case _:
+            case _:  # system.module.parameters: the known parameters, and those that are set
                 configured = self._modules.QueryConfiguredModuleOptionString(call, arguments.get("module", ""))
                 parameters = dict.fromkeys(KNOWN, "") | dict(
                     option.partition("=")[::2] for option in configured.split()
@@ -228,7 +228,10 @@ def graphics_devices(host: HostEntity) -> list[Row]:
 
 
 def graphics_stats(host: HostState, measured: Values) -> list[Row]:
-    """`graphics device stats list`: the driver's measurements of each GPU, from the performance counters."""
+    """`graphics device stats list`: the driver's measurements of each GPU, from the performance counters.
+
+    Counters of type percent are in 1/100 %.
+    """
     return [
         {
             "Address": gpu.pci_id,
@@ -252,15 +255,19 @@ def graphics_host(host: HostState) -> Row:
 
 def pci_rows(host: HostState) -> list[Row]:
     """`hardware pci list`."""
-    gpus = {gpu.pci_id: gpu for gpu in host.devices}
-    nodes = {bridge_of(gpu.pci_id): gpu.numa_node for gpu in host.devices}
+    passthrough_devices = {host_device.pci_id: host_device for host_device in host.devices}
+    nodes = {bridge_of(host_device.pci_id): host_device.numa_node for host_device in host.devices}
     rows: list[Row] = []
     nics = 0
     for device in pci_devices(host):
-        gpu = gpus.get(device.id)
-        node = gpu.numa_node if gpu is not None else nodes.get(device.id, 0)
-        row = {**_identity(device), **_owner(host, device, gpu), "NUMANode": "-1" if node is None else str(node)}
-        if gpu is None and device.classId != BRIDGE:
+        host_device = passthrough_devices.get(device.id)
+        node = host_device.numa_node if host_device is not None else nodes.get(device.id, 0)
+        row = {
+            **_identity(device),
+            **_owner(host, device, host_device),
+            "NUMANode": "-1" if node is None else str(node),
+        }
+        if host_device is None and device.classId != BRIDGE:
             row["VMkernelName"], nics = f"vmnic{nics}", nics + 1
         rows.append(row)
     return rows
@@ -284,9 +291,9 @@ def _identity(device: Any) -> dict[str, str]:
     }
 
 
-def _owner(host: HostState, device: Any, gpu: HostGpu | OtherHostDevice | None) -> dict[str, str]:
+def _owner(host: HostState, device: Any, host_device: HostGpu | OtherHostDevice | None) -> dict[str, str]:
     """Return the device's current owner, the owner after the next reboot, and its kernel module."""
-    if gpu is None:
+    if host_device is None:
         module = "None" if device.classId == BRIDGE else "nmlx5_core"
         return {
             "ConfiguredOwner": _VMKERNEL,
@@ -294,11 +301,11 @@ def _owner(host: HostState, device: Any, gpu: HostGpu | OtherHostDevice | None) 
             "ModuleName": module,
             "PassthruCapable": str(device.classId != BRIDGE).lower(),
         }
-    driver = "nvidia" if host.driver_version and isinstance(gpu, HostGpu) else "None"
+    driver = "nvidia" if host.driver_version and isinstance(host_device, HostGpu) else "None"
     return {
-        "ConfiguredOwner": _PASSTHROUGH if gpu.passthrough_enabled else _VMKERNEL,
-        "CurrentOwner": _PASSTHROUGH if gpu.passthrough_active else _VMKERNEL,
-        "ModuleName": "pciPassthru" if gpu.passthrough_active else driver,
+        "ConfiguredOwner": _PASSTHROUGH if host_device.passthrough_enabled else _VMKERNEL,
+        "CurrentOwner": _PASSTHROUGH if host_device.passthrough_active else _VMKERNEL,
+        "ModuleName": "pciPassthru" if host_device.passthrough_active else driver,
         "PassthruCapable": "true",
     }
 
@@ -343,6 +350,7 @@ def _register() -> None:
     _data("SoapArgument", ("name", "string", 0), ("val", "string", 0))
     _data("SoapFault", ("faultMsg", "string", 0), ("faultDetail", "string", optional))
     _data("SoapResult", ("response", "string", optional), ("fault", f"{_EXECUTER}.SoapFault", optional))
+    # a parameter is (name, type, version, flags, privilege)
     strings = tuple((name, "string", _VERSION, 0, None) for name in ("moid", "version", "method"))
     arguments = ("argument", f"{_EXECUTER}.SoapArgument[]", _VERSION, optional, None)
     result = f"{_EXECUTER}.SoapResult"

@@ -84,7 +84,7 @@ def _set_drs(drs: DrsState, config: Any) -> None:
             raise faults.wrong_argument("spec.drsConfig.vmotionRate")
         drs.vmotion_rate = config.vmotionRate
     for option in config.option:
-        if option.value in ("", None):
+        if option.value in ("", None):  # an option without a value is removed
             drs.options.pop(option.key, None)
         else:
             drs.options[option.key] = str(option.value)
@@ -114,7 +114,7 @@ def _ha_admission(policy: Any) -> HaAdmission:
             )
         case None:
             return HaAdmission()
-        case _:
+        case _:  # FailoverLevelAdmissionControlPolicy
             return HaAdmission(failover_level=policy.failoverLevel)
 
 
@@ -178,6 +178,7 @@ def _key(spec: Any, of_info: Callable[[Any], Any]) -> Any:
 
 
 def _require_existence(spec: Any, exists: bool, name: str) -> None:
+    """Raises InvalidArgument for `name` if the spec adds what exists, or edits or removes what does not."""
     if exists is (spec.operation == "add"):
         raise faults.wrong_argument(name)
 

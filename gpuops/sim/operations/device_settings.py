@@ -180,16 +180,18 @@ def enter_maintenance(host: HostEntity) -> None:
 
 def update_passthrough(host: HostEntity, call: Call, configs: list[Any]) -> None:
     """Apply HostPciPassthruConfigs. Raises HostConfigFault; on a fault nothing has changed."""
-    divided = [(_port(host, config), config) for config in configs if isinstance(config, vim.host.SriovConfig)]
-    changes = [(_device(host, change.id), change) for change in configs if not isinstance(change, vim.host.SriovConfig)]
-    for gpu, config in changes:
+    port_changes = [(_port(host, config), config) for config in configs if isinstance(config, vim.host.SriovConfig)]
+    device_changes = [
+        (_device(host, config.id), config) for config in configs if not isinstance(config, vim.host.SriovConfig)
+    ]
+    for gpu, config in device_changes:
         _refuse_passthrough(host, gpu, config)
     before = facts(host)
-    for port, config in divided:
+    for port, config in port_changes:
         port.next_functions = config.numVirtualFunction if config.sriovEnabled else 0
         if host.state.rebinds_without_reboot:
             port.functions = port.next_functions
-    for gpu, config in changes:
+    for gpu, config in device_changes:
         if config.passthruEnabled != gpu.passthrough_enabled:
             gpu.passthrough_enabled, gpu.waits_for_maintenance = config.passthruEnabled, False
             if host.state.rebinds_without_reboot:

@@ -52,7 +52,7 @@ def create_switch(folder: FolderEntity, call: Call, spec: Any, make: MakeSwitch,
         if folder.kind != "network":
             raise faults.not_supported("Distributed switches are made in folders of networks.")
         folder.checked_name(config_spec.name or "")
-        _product(world, spec.productInfo)
+        _product(world, spec.productInfo)  # raises InvalidArgument for an unknown version
         _check_switch(config_spec)
 
     def finish() -> DistributedSwitchEntity:
@@ -103,7 +103,7 @@ def change_hosts(switch: DistributedSwitchEntity, call: Call, spec: Any) -> Any:
             raise faults.stale_change_version()
 
     def finish() -> None:
-        begin()
+        begin()  # checked again: the switch may have changed while the task ran
         before = _facts(switch)
         change_members(switch, spec.host)
         switch.version += 1
@@ -179,14 +179,14 @@ def add_portgroups(switch: DistributedSwitchEntity, call: Call, specs: list[Any]
 
     def begin() -> None:
         names = [folder.checked_name(spec.name or "") for spec in specs]  # type: ignore[attr-defined]
-        twin = next((name for name in names if names.count(name) > 1), None)
-        if twin is not None:
-            raise faults.duplicate_name(twin, switch.ref)
+        repeated_name = next((name for name in names if names.count(name) > 1), None)
+        if repeated_name is not None:
+            raise faults.duplicate_name(repeated_name, switch.ref)
         for spec in specs:
             _check_portgroup(spec)
 
     def finish() -> None:
-        begin()
+        begin()  # checked again: a name may have been taken while the task ran
         portgroups = [enter_portgroup(switch, spec, make) for spec in specs]
         switch.version += 1
         switch.changed()
@@ -318,8 +318,12 @@ def _refuse_member(switch: DistributedSwitchEntity, host: HostEntity) -> None:
 
 
 def _nics(switch: DistributedSwitchEntity, host: HostEntity, backing: Any) -> tuple[str, ...]:
-    """The physical adapters of a backing. Raises DvsOperationBulkFault for one that does not exist or is in use."""
-    named = tuple(nic_spec.pnicDevice for nic_spec in (backing.pnicSpec if backing is not None else ()))
+    """Return the names of the physical adapters in a member's backing, which become the switch's uplinks on the host.
+
+    Raises DvsOperationBulkFault for an adapter that does not exist or is an uplink of another switch, and for more
+    adapters than the switch has uplinks.
+    """
+    requested_nics = tuple(nic_spec.pnicDevice for nic_spec in (backing.pnicSpec if backing is not None else ()))
     network = host.state.network
     other_switches = [(switch_state.name, switch_state.nics) for switch_state in network.switches]
     other_switches += [
@@ -328,15 +332,15 @@ def _nics(switch: DistributedSwitchEntity, host: HostEntity, backing: Any) -> tu
         if other_proxy.switch != switch.moid
     ]
     nics_of_host = nic_names(host.state)
-    for nic in named:
+    for nic in requested_nics:
         if nic not in nics_of_host:
             raise _bulk_fault(host, faults.host_config(f"Host {host.name} has no physical adapter {nic}."))
         owner = next((name for name, nics in other_switches if nic in nics), None)
         if owner is not None:
             raise _bulk_fault(host, faults.resource_in_use(nic, f"{nic} is an uplink of {owner}."))
-    if len(named) > len(switch.uplinks):
+    if len(requested_nics) > len(switch.uplinks):
         raise _bulk_fault(host, faults.host_config(f"{switch.name} has {len(switch.uplinks)} uplinks for each host."))
-    return named
+    return requested_nics
 
 
 def _bulk_fault(host: HostEntity, cause: Exception) -> Exception:

@@ -44,7 +44,7 @@ MOST: Final = 50
 
 def fault_of(error: Exception, path: str) -> Exception:
     """Return the vim fault with which VMware Tools report an error of the guest's operating system about `path`."""
-    number = getattr(error, "errno", None)
+    error_number = getattr(error, "errno", None)
     fault: Exception
     if isinstance(error, PermissionError):
         fault = vim.fault.GuestPermissionDenied(msg="The user does not have access to it in the guest.")
@@ -54,7 +54,7 @@ def fault_of(error: Exception, path: str) -> Exception:
         fault = vim.fault.FileAlreadyExists(msg=f"File {path} already exists", file=path)
     elif isinstance(error, NotADirectoryError):
         fault = vim.fault.NotADirectory(msg=f"File {path} is no directory", file=path)
-    elif number == errno.ENOTEMPTY:
+    elif error_number == errno.ENOTEMPTY:
         fault = vim.fault.DirectoryNotEmpty(msg=f"Directory {path} is not empty", file=path)
     else:
         fault = vim.fault.CannotAccessFile(msg=f"Unable to access file {path}", file=path)
@@ -136,8 +136,8 @@ def change_attributes(vm: VmEntity, path: str, attributes: Any) -> None:
         status = place.stat()
         times = [attributes.accessTime, attributes.modificationTime]
         if any(times):
-            read, written = times
-            os.utime(place, (_stamp(read, status.st_atime), _stamp(written, status.st_mtime)))
+            access_time, modification_time = times
+            os.utime(place, (_stamp(access_time, status.st_atime), _stamp(modification_time, status.st_mtime)))
         permissions = getattr(attributes, "permissions", None)
         if permissions is not None:
             place.chmod(permissions & 0o7777)
@@ -280,7 +280,7 @@ def file_change(vm: VmEntity, spec: Any) -> tuple[str, bytes | None] | None:
     words = (spec.arguments or "").rstrip("\"'").split()
     if program is None or not words:
         return None
-    if program.prints is None or "> " not in spec.arguments:
+    if program.prints is None or "> " not in spec.arguments:  # without a redirect no output reaches a file
         return (words[-1], None) if program.removes else None
     epoch = int(vm.world.clock.now().timestamp() + vm.state.template.clock_ahead_s)
     return words[-1], program.prints.replace("@EPOCH@", str(epoch)).encode()
@@ -359,6 +359,7 @@ def started_really(vm: VmEntity, owner: str, spec: Any) -> RealProcess:
         directory = follow_in_guest(root, spec.workingDirectory) if spec.workingDirectory else root / "root"
         if not directory.is_dir():
             raise FileNotFoundError(spec.workingDirectory)
+        # "NAME=text" becomes ("NAME", "text")
         variables = dict(assignment.partition("=")[::2] for assignment in spec.envVariables)
         environment = {**guests.environment(vm.moid), **_guest_variables(vm), **variables}
         arguments = spec.arguments or ""

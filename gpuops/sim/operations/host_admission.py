@@ -116,9 +116,9 @@ def _require_bar_space(vm: VmState, host: HostState) -> None:
         return
     if vm.firmware != "efi":
         raise faults.will_not_power_on("The firmware of the virtual machine cannot map the device's memory (not EFI).")
-    named = vm.option("pciPassthru.64bitMMIOSizeGB") or str(DEFAULT_MMIO_GIB)
+    size_option = vm.option("pciPassthru.64bitMMIOSizeGB") or str(DEFAULT_MMIO_GIB)
     enabled = (vm.option("pciPassthru.use64bitMMIO") or "").lower() == "true"
-    space_gib = int(named) if enabled and named.isdigit() else DEFAULT_MMIO_GIB
+    space_gib = int(size_option) if enabled and size_option.isdigit() else DEFAULT_MMIO_GIB
     if needed_gib > space_gib:
         raise faults.will_not_power_on(
             f"PCIPassthru: total number of pages needed for {needed_gib} GB exceeds limit {space_gib} GB."
@@ -130,7 +130,11 @@ def _static_ids(vm: VmState) -> Iterable[str]:
 
 
 def _vgpu_seats(vm: VmEntity, host: HostEntity) -> tuple[RunningVgpu, ...]:
-    """The GPU slots of the VM's vGPUs on the host. Raises InsufficientGraphicsResourcesFault where they do not fit."""
+    """Return the GPU slots of the VM's vGPUs on the host.
+
+    Raises InsufficientGraphicsResourcesFault if they do not fit; with the deviation `no-gpu-fault`, a GenericVmConfig
+    fault.
+    """
     wishes = [
         WantedVgpu(device.backing.type_name, _pin(vm.state, device))
         for device in sorted(vm.state.devices, key=lambda device: device.key)
@@ -141,7 +145,7 @@ def _vgpu_seats(vm: VmEntity, host: HostEntity) -> tuple[RunningVgpu, ...]:
     if "vgpu-pin" in host.world.deviations:  # assumption: vgpu-pin
         wishes = [replace(wish, pin=None) for wish in wishes]
     gpus = host.state.for_admission(tuple(seat for seat in host.seats() if seat.vm != vm.moid))
-    pools = [gpus]
+    pools = [gpus]  # all vGPUs must fit in one of these sets of GPUs
     if vm.state.groups:  # the vGPUs of a device group must be on GPUs that NVLink connects
         linked = [{gpu.pci_id for gpu in joined} for joined in host.state.nvlink_sets().values()]
         pools = [[gpu for gpu in gpus if gpu.pci_id in ids] for ids in linked]
@@ -168,7 +172,10 @@ def _pin(vm: VmState, device: PciDevice) -> str | None:
 
 
 def _direct_path(vm: VmEntity, host: HostEntity) -> tuple[tuple[int, str], ...]:
-    """(device key, PCI id) of each DirectPath device and virtual function. Raises the fault of the first refusal."""
+    """Return (device key, PCI id) for each DirectPath device and each SR-IOV card of the VM.
+
+    Raises the fault of the first device that the host refuses.
+    """
     held_pci_ids = host.held_pci_ids(besides=vm)
     assignments: list[tuple[int, str]] = []
     # static devices first: a dynamic device could otherwise take the only GPU that a static one names

@@ -35,7 +35,7 @@ def refuse_over_failover(vm: VmEntity, host: HostEntity) -> None:
     cluster = host.compute_resource()
     ha_admission = _active_ha_admission(cluster)
     if ha_admission is None or ha_admission.failover_hosts is not None:
-        return
+        return  # with failover hosts, `refuse_failover_host` is the complete check
     up = [
         candidate
         for candidate in cluster.hosts()
@@ -87,7 +87,7 @@ def place(vm: VmEntity, requested_host: HostEntity | None) -> tuple[HostEntity, 
         raise faults.wrong_argument("host")
     candidates = [requested_host or current_host]
     cluster = current_host.compute_resource()
-    if requested_host is None and cluster.places(vm.moid):
+    if requested_host is None and cluster.places(vm.moid):  # DRS may choose another host
         candidates += sorted((host for host in cluster.hosts() if host is not current_host), key=load_of)
     refusals: list[tuple[Any, Any]] = []
     for host in candidates:

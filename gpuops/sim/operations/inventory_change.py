@@ -80,7 +80,7 @@ def refuse_limits(spec: Any) -> None:
             raise faults.wrong_argument("spec.reservation")
         if (
             allocation.reservation
-            or allocation.limit not in (None, -1)
+            or allocation.limit not in (None, -1)  # -1 = unlimited
             or (allocation.shares and allocation.shares.level == "custom")
         ):
             raise faults.not_supported("The simulated vCenter keeps no reservations, limits or shares of pools.")
@@ -153,7 +153,7 @@ def add_again(host: HostEntity, call: Call, folder_of: Callable[[VmEntity], Fold
     added.state.vms, added.state.connection = {}, "connected"
     added.lingering, added.boot, added.undriven = host.lingering, host.boot, host.undriven
     world.register(added)
-    type(browser)(added)
+    type(browser)(added)  # the new host's datastore browser registers itself
     compute.host_moids.append(added.moid)
     for store in added.datastores():
         store.host_moids.append(added.moid)
@@ -183,29 +183,29 @@ def _enter_again(vm: VmEntity, call: Call, host: HostEntity, folder: FolderEntit
     _renumber_snapshots(world, state)
     moid = new_moid(world, "vm")
     state.seats = tuple(replace(seat, vm=moid) for seat in state.seats)
-    entered = type(vm)(world, moid, state)
-    entered.ignores_shutdown = vm.ignores_shutdown
-    entered.connection = None if store.accessible else "inaccessible"
-    enter(entered)
+    new_vm = type(vm)(world, moid, state)
+    new_vm.ignores_shutdown = vm.ignores_shutdown
+    new_vm.connection = None if store.accessible else "inaccessible"
+    enter(new_vm)
     for snapshot_state, snapshot in zip(state.snapshots, snapshots, strict=True):
-        world.register(type(snapshot)(world, snapshot_state.moid, entered, snapshot.taken))
-    world.ledger.record(call, entered, before={"moid": vm.moid}, after={"moid": moid})
-    entered.post(call, "VmRegisteredEvent")
-    return entered
+        world.register(type(snapshot)(world, snapshot_state.moid, new_vm, snapshot.taken))
+    world.ledger.record(call, new_vm, before={"moid": vm.moid}, after={"moid": moid})
+    new_vm.post(call, "VmRegisteredEvent")
+    return new_vm
 
 
 def _renumber_snapshots(world: World, state: VmState) -> None:
     """Give the snapshots of a VM new ids."""
-    new = {snapshot_state.moid: new_moid(world, "snapshot") for snapshot_state in state.snapshots}
+    new_moids = {snapshot_state.moid: new_moid(world, "snapshot") for snapshot_state in state.snapshots}
     state.snapshots = tuple(
         replace(
             snapshot_state,
-            moid=new[snapshot_state.moid],
-            parent=new[snapshot_state.parent] if snapshot_state.parent else None,
+            moid=new_moids[snapshot_state.moid],
+            parent=new_moids[snapshot_state.parent] if snapshot_state.parent else None,
         )
         for snapshot_state in state.snapshots
     )
-    state.current_snapshot = new[state.current_snapshot] if state.current_snapshot else None
+    state.current_snapshot = new_moids[state.current_snapshot] if state.current_snapshot else None
 
 
 def disconnect(host: HostEntity, call: Call) -> Any:
@@ -248,6 +248,7 @@ def move_into(folder: FolderEntity, call: Call, members: list[Any]) -> Any:
     def check_moved() -> list[Any]:
         entities = [world.get(member) for member in members]
         for entity in entities:
+            # types without an entry: a datacenter ("root"), and hosts and pools, which no folder holds directly
             kind = entity.kind if isinstance(entity, FolderEntity) else KIND_OF_CHILD.get(entity.wsdl_name, "root")
             if kind != folder.kind or (entity.wsdl_name in ("HostSystem", "ResourcePool")):
                 raise faults.not_supported(f"The folder {folder.name} does not hold {entity.name}.")
@@ -271,9 +272,9 @@ def move_into(folder: FolderEntity, call: Call, members: list[Any]) -> Any:
 def move_hosts_into(cluster: ComputeEntity, call: Call, members: list[Any]) -> Any:
     """MoveInto_Task: move hosts with their VMs into the cluster.
 
-    Raises InvalidArgument for a host of another datacenter, and InvalidState for a host that is in another cluster and
-    not in maintenance mode (vSphere API, ClusterComputeResource.MoveInto_Task). A host that is already in this cluster
-    is DuplicateName, as in vcsim.
+    Raises InvalidArgument for a host of another datacenter, InvalidState for a host that is in another cluster and not
+    in maintenance mode (vSphere API, ClusterComputeResource.MoveInto_Task), and DuplicateName for a host that is
+    already in this cluster (as in vcsim).
     """
     world = cluster.world
 
@@ -281,12 +282,12 @@ def move_hosts_into(cluster: ComputeEntity, call: Call, members: list[Any]) -> A
         hosts: list[HostEntity] = [world.get(member) for member in members]
         for host in hosts:
             world.authority.require(call, host, "Host.Inventory.MoveHost")
-            old = host.compute_resource()
-            if old is cluster:
+            old_compute = host.compute_resource()
+            if old_compute is cluster:
                 raise faults.duplicate_name(host.name, host.ref)
-            if datacenter_of(old) is not datacenter_of(cluster):
+            if datacenter_of(old_compute) is not datacenter_of(cluster):
                 raise faults.wrong_argument("host", f"The host {host.name} is in another datacenter.")
-            if old.wsdl_name == "ClusterComputeResource" and not host.state.in_maintenance:
+            if old_compute.wsdl_name == "ClusterComputeResource" and not host.state.in_maintenance:
                 raise faults.wrong_state(f"The host {host.name} is in a cluster and not in maintenance mode.")
         return hosts
 
@@ -300,23 +301,23 @@ def move_hosts_into(cluster: ComputeEntity, call: Call, members: list[Any]) -> A
 
 
 def rehome(host: HostEntity, cluster: ComputeEntity) -> None:
-    """Move a host into a cluster, and its VMs into the root pool there; a compute resource without a host goes."""
-    old = host.compute_resource()
-    old.host_moids.remove(host.moid)
+    """Move a host with its VMs into a cluster and its root pool; remove a standalone host's old compute resource."""
+    old_compute = host.compute_resource()
+    old_compute.host_moids.remove(host.moid)
     cluster.host_moids.append(host.moid)
     host.parent = host.state.parent = cluster.moid
     for vm in host.vms():
-        if vm.state.pool is not None and host.world.get(vm.state.pool).owner() is old:
+        if vm.state.pool is not None and host.world.get(vm.state.pool).owner() is old_compute:
             vm.leave_pool()
             vm.state.pool = cluster.pool.moid
             cluster.pool.add(vm)
         vm.touch("environmentBrowser")
     host.touch("parent")
-    for compute in (old, cluster):
+    for compute in (old_compute, cluster):
         compute.touch("host", "summary", "datastore", "network")
         compute.load_changed()
-    if old.wsdl_name == "ComputeResource":  # it existed only for this standalone host
-        forget(old)
+    if old_compute.wsdl_name == "ComputeResource":  # it existed only for this standalone host
+        forget(old_compute)
 
 
 def reparent(entity: ManagedEntity, folder: FolderEntity) -> None:

@@ -65,6 +65,7 @@ def enter(host: HostEntity, call: Call, timeout_s: int, spec: Any = None) -> Any
         call,
         "EnterMaintenanceMode_Task",
         host,
+        # while VMs run that DRS does not move, the task waits until its timeout
         (float(timeout_s) or WAITED_S) if _has_blocking_vms(host) else ENTER_MAINTENANCE_S,
         begin=begin,
         finish=finish,
@@ -137,13 +138,13 @@ def _resume_elsewhere(vm: VmEntity, failed: HostEntity, call: Call) -> None:
 
 def boot(host: HostEntity, call: Call) -> None:
     """Bring a host back after a reboot; the settings that waited for the reboot are active."""
-    state, how = host.state, host.boot
+    state, scripted_boot = host.state, host.boot
     host.boot = Boot()  # a scripted boot (late driver, lost MIG mode) is for one boot only
     profiles = [profile.module_options for profile in host.world.by_type("HostProfile") if profile.holds(host)]
-    for options in (*profiles, how.options):
+    for options in (*profiles, scripted_boot.options):
         if options is not None:
             state.module_options = options
-    pending = {
+    pending = {  # the settings that this boot activates, for the ledger
         "passthrough": [
             device.pci_id for device in state.devices if device.passthrough_active != device.passthrough_enabled
         ],
@@ -157,13 +158,13 @@ def boot(host: HostEntity, call: Call) -> None:
     for port in state.ports:
         port.functions = port.next_functions
     # assumption: mig-mode-after-boot
-    forgets_mig = how.forgets_mig or "mig-mode-after-boot" in host.world.deviations
+    forgets_mig = scripted_boot.forgets_mig or "mig-mode-after-boot" in host.world.deviations
     for gpu in state.gpus:
         _boot_gpu(gpu, forgets_mig=forgets_mig)
-    if how.driver_late_s != 0:
+    if scripted_boot.driver_late_s != 0:
         host.drive(on=False)
-        if how.driver_late_s is not None:
-            host.world.clock.schedule(how.driver_late_s, lambda: host.drive(on=True))
+        if scripted_boot.driver_late_s is not None:  # None = the driver never starts
+            host.world.clock.schedule(scripted_boot.driver_late_s, lambda: host.drive(on=True))
     state.loaded_module_options = state.module_options
     state.connection, state.boot_time = "connected", host.world.clock.now()
     host.world.ledger.record(

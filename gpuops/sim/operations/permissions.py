@@ -72,16 +72,16 @@ def to_move(vm: VmEntity, call: Call, pool: str | None, store: Any, folder: Any)
 
 def to_clone(vm: VmEntity, call: Call, folder: Any, pool: str | None, spec: Any) -> None:
     """Raises NoPermission without the privileges to clone a VM or template into a folder, pool and datastore."""
-    into, source = bool(spec.template), vm.state.is_template
-    kinds = {
+    to_template, from_template = bool(spec.template), vm.state.is_template
+    privileges = {  # by (from a template, to a template)
         (True, False): "DeployTemplate",
         (True, True): "CloneTemplate",
         (False, True): "CreateTemplateFromVM",
         (False, False): "Clone",
     }
-    _require(call, vm, f"VirtualMachine.Provisioning.{kinds[source, into]}")
+    _require(call, vm, f"VirtualMachine.Provisioning.{privileges[from_template, to_template]}")
     _require(call, folder, "VirtualMachine.Inventory.CreateFromExisting")
-    if pool is not None and not into:
+    if pool is not None and not to_template:
         _require(call, vm.world.get(pool), "Resource.AssignVMToPool")
     store = vm.world.get(spec.location.datastore) if spec.location.datastore else vm.datastore()
     _require(call, store, "Datastore.AllocateSpace")

@@ -1,4 +1,4 @@
-"""Removing what the inventory holds, but VMs: folders, datacenters, clusters, hosts, pools, distributed switches.
+"""Removes inventory objects other than VMs: folders, datacenters, clusters, hosts, pools, distributed switches.
 
 What is removed must be empty: hosts of a cluster, VMs of a host and children of a datacenter keep it in use (vcsim
 answers the same; the API declares no more than VimFault).
@@ -65,7 +65,7 @@ def _refuse_removal(entity: Any) -> None:
                 raise faults.invalid_type("The root resource pool goes with its cluster or host.", entity)
         case DistributedSwitchEntity() | PortgroupEntity():
             distributed_switches.may_go(entity)
-        case _:
+        case _:  # a datacenter
             if any(folder.children for folder in entity.folders.values()):
                 raise faults.in_use(entity)
 
@@ -120,7 +120,7 @@ def forget(entity: Any) -> None:
             world.unregister(entity)
         case FolderEntity():
             world.unregister(entity)
-        case _:
+        case _:  # a datacenter
             for folder in entity.folders.values():
                 world.unregister(folder)
             world.unregister(entity)

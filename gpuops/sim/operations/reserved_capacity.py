@@ -1,5 +1,5 @@
-"""What is left of a vGPU type, a device group or a kind of whole device in a cluster or on a host, and whether a start
-leaves what is reserved of it.
+"""The free capacity for a vGPU type, a device group or whole devices in a cluster or on a host, and whether it still
+covers the reservations after a VM has started.
 
 A VM for which nothing is reserved starts only where the unused units of every reservation still have room afterwards
 (vSphere API, CapacityInfo.unusedReservation). Not documented, and chosen here: a start that takes nothing from a
@@ -54,7 +54,7 @@ class HostLoad:
         )
 
 
-_NOTHING: Final = HostLoad()
+_NO_LOAD: Final = HostLoad()
 
 
 def taken_on(host: HostEntity) -> HostLoad:
@@ -78,7 +78,7 @@ def capacity(
     return TypeCapacity(
         consumed=sum(len(_users(config, host, loads[host.moid])) for host in hosts),
         remaining=sum(_room(config, host, loads[host.moid]) for host in hosts),
-        max=sum(_room(config, host, _NOTHING) for host in hosts),
+        max=sum(_room(config, host, _NO_LOAD) for host in hosts),
         unused_reservation=unused,
     )
 
@@ -106,7 +106,7 @@ def refuse_over_reservations(
     hosts = [usable_host for usable_host in place.hosts() if usable_host.state.usable]
     before = {usable_host.moid: taken_on(usable_host) for usable_host in hosts}
     after = {moid: host_load.without(vm.moid) for moid, host_load in before.items()}
-    load_without_vm = after.get(host.moid, _NOTHING)
+    load_without_vm = after.get(host.moid, _NO_LOAD)
     after[host.moid] = HostLoad(
         (*load_without_vm.seats, *seats),
         (*load_without_vm.held, *((vm.moid, pci_id) for pci_id in held_pci_ids)),

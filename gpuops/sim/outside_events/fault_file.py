@@ -102,7 +102,8 @@ def _rules(entry: Any) -> tuple[Rule, ...]:
             f"{entry!r} is neither an id nor a rule",
             hint="write an id such as T2, or a rule such as {fault: V1, skip: 3}",
         )
-    # `fault` is an id of the catalogue, or the API's fault of a rule that says its effect itself
+    # `fault` is an id of the catalogue, or, in a rule with its own `effect`, a fault of the API
+    # without `effect`, `rules_of` raises UsageError for an id that the catalogue does not have
     if "effect" in entry or str(entry.get("fault")) not in catalogue():
         return (Rule.from_json(entry),) if "effect" in entry else rules_of(str(entry.get("fault")))
     return rules_of(entry["fault"], {key: value for key, value in entry.items() if key != "fault"})

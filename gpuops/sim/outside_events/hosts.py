@@ -40,8 +40,8 @@ def fail_gpu(host: HostEntity, rule: Rule) -> None:
         return
     lost_gpu, call = host.state.gpus[0], _outside_call(host, "XidError")
     for vm in host.running_vms():
-        on_it = any(seat.pci_id == lost_gpu.pci_id for seat in vm.state.seats)
-        if on_it or any(pci_id == lost_gpu.pci_id for _, pci_id in vm.state.held):
+        has_vgpu_on_it = any(seat.pci_id == lost_gpu.pci_id for seat in vm.state.seats)
+        if has_vgpu_on_it or any(pci_id == lost_gpu.pci_id for _, pci_id in vm.state.held):
             power.stop(vm, call, clean=False)
     host.state.gpus = host.state.gpus[1:]
     host.world.ledger.record(call, host, before={"gpu": lost_gpu.pci_id}, after={"gpu": None})
@@ -51,7 +51,7 @@ def fail_gpu(host: HostEntity, rule: Rule) -> None:
 
 
 def lose_gpu(host: HostEntity, rule: Rule) -> None:
-    """The host's first GPU fails: the VMs that use it stop. vCenter still lists it; nvidia-smi reports it as lost."""
+    """The host's first GPU fails: the VMs with a vGPU on it stop. vCenter still lists it; nvidia-smi says "lost"."""
     if not host.state.gpus:
         return
     if "lost-gpu-listed" in host.world.deviations:  # assumption: lost-gpu-listed
@@ -149,20 +149,20 @@ def _unfiled_folder(vm: VmEntity, call: Call) -> FolderEntity:
 
 def replace_driver(host: HostEntity, rule: Rule) -> None:
     """The host reboots with a driver that lacks the vGPU types of its VMs; after `for_s` the old driver is back."""
-    lost = {vgpu.type_name for vm in host.vms() for vgpu in vm.state.vgpus}
+    removed_types = {vgpu.type_name for vm in host.vms() for vgpu in vm.state.vgpus}
     before = [(gpu, gpu.board) for gpu in host.state.gpus]
     crash(host, replace(rule, for_s=0.0))
     for gpu, board in before:
-        gpu.board = replace(board, types=tuple(type_ for type_ in board.types if type_.name not in lost))
+        gpu.board = replace(board, types=tuple(type_ for type_ in board.types if type_.name not in removed_types))
     host.graphics_changed()
 
-    def given_back() -> None:
+    def restore_driver() -> None:
         for gpu, board in before:
             gpu.board = board
         host.graphics_changed()
 
     if rule.for_s:
-        host.world.clock.schedule(rule.for_s, given_back, background=True)
+        host.world.clock.schedule(rule.for_s, restore_driver, background=True)
 
 
 def enter_maintenance(host: HostEntity, rule: Rule) -> None:
@@ -246,12 +246,12 @@ def revoke_permissions(world: World, rule: Rule) -> None:
     for user in users:
         world.authority.permit(user, READ_ONLY)
 
-    def given_back() -> None:
+    def restore_permissions() -> None:
         for user in users:
-            world.authority.withdraw(user, "group-d1")
+            world.authority.withdraw(user, "group-d1")  # the root folder
 
     if rule.for_s:
-        world.clock.schedule(rule.for_s, given_back, background=True)
+        world.clock.schedule(rule.for_s, restore_permissions, background=True)
 
 
 def change_passwords(world: World, rule: Rule) -> None:

@@ -274,6 +274,7 @@ def _storage_controller(vm: VmState, controller: StorageController) -> Any:
         kind,
         key=controller.key,
         controllerKey=PCI_CONTROLLER,
+        # the PCI controller's unit of the first controller of each type
         unitNumber={"SCSI": 3, "SATA": 24, "NVME": 30}[name] + controller.bus,
         busNumber=controller.bus,
         device=_attached_keys(vm, controller.key),

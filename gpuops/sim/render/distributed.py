@@ -52,24 +52,24 @@ def merged(current: Any, changes: Any) -> Any:
     return merged_value
 
 
-def in_force(below: Any, own_setting: Any) -> Any:
-    """Return the policy with each inherited field taken from `below` and marked as inherited.
+def in_force(inherited_policy: Any, own_setting: Any) -> Any:
+    """Return the policy with each inherited field taken from `inherited_policy` and marked as inherited.
 
-    `below` is the policy to inherit from, for example the one of a port's port group (vSphere API, InheritablePolicy).
+    `inherited_policy` is for example the one of a port's port group (vSphere API, InheritablePolicy).
     """
     if own_setting is None or own_setting.inherited:
-        if below is None:
+        if inherited_policy is None:
             return own_setting
-        own_setting = type(below)(inherited=True)
-    if not isinstance(below, type(own_setting)):
+        own_setting = type(inherited_policy)(inherited=True)
+    if not isinstance(inherited_policy, type(own_setting)):
         return own_setting
     effective = type(own_setting)()
     for field in own_setting._GetPropertyList():
-        upper, lower = getattr(below, field.name), getattr(own_setting, field.name)
-        if isinstance(upper, vim.InheritablePolicy):
-            setattr(effective, field.name, in_force(upper, lower))
+        inherited_field, own_field = getattr(inherited_policy, field.name), getattr(own_setting, field.name)
+        if isinstance(inherited_field, vim.InheritablePolicy):
+            setattr(effective, field.name, in_force(inherited_field, own_field))
         else:
-            setattr(effective, field.name, upper if lower is None or lower == [] else lower)
+            setattr(effective, field.name, inherited_field if own_field is None or own_field == [] else own_field)
     return effective
 
 

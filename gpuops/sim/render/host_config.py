@@ -61,7 +61,7 @@ def config(host: HostEntity) -> Any:
 
 def product(api_version: str) -> Any:
     numbers = api_version.split(".")
-    release = ".".join((*numbers, "0")[:3])
+    release = ".".join((*numbers, "0")[:3])  # three numbers, for example 8.0.3
     return default(
         "AboutInfo",
         name="VMware ESXi",
@@ -194,20 +194,20 @@ def system(host: HostState) -> Any:
 
 def numa(host: HostState) -> Any:
     """`hardware.numaInfo`: the nodes with their logical CPUs, memory and PCI devices."""
-    nodes, first = [], 0
+    nodes, first_thread = [], 0
     for node in host.model.every_node():
         size = node.memory_mib * MIB
         nodes.append(
             vim.host.NumaNode(
                 typeId=node.id,
-                cpuID=list(range(first, first + node.threads)),
+                cpuID=list(range(first_thread, first_thread + node.threads)),
                 memorySize=size,
                 memoryRangeBegin=0,
                 memoryRangeLength=size,
                 pciId=_devices_of_node(host, node.id),
             )
         )
-        first += node.threads
+        first_thread += node.threads
     return vim.host.NumaInfo(type="NUMA", numNodes=len(nodes), numaNode=nodes)
 
 

@@ -103,19 +103,20 @@ def build_declared(
         raise PolicyError(
             f"there is no vSphere API version {version!r}", hint="use 8.0.2.0, 8.0.3.0, 9.0.0.0 or 9.1.0.0"
         )
-    real = next((name for name, guest in declared.guests.items() if guest.processes == "real"), None)
-    if real is not None and not declared.guests[real].linux:
+    real_guest = next((name for name, guest in declared.guests.items() if guest.processes == "real"), None)
+    if real_guest is not None and not declared.guests[real_guest].linux:
         raise PolicyError(
-            f"guest {real!r}: a Windows guest runs no real processes", hint="set `linux: true`, or remove `processes`"
+            f"guest {real_guest!r}: a Windows guest runs no real processes",
+            hint="set `linux: true`, or remove `processes`",
         )
-    if real is not None and clock is ClockMode.STEPPED:
+    if real_guest is not None and clock is ClockMode.STEPPED:
         raise PolicyError(
-            f"guest {real!r} runs real processes, which take real time", hint="use a virtual or real clock"
+            f"guest {real_guest!r} runs real processes, which take real time", hint="use a virtual or real clock"
         )
     world = new_world(seed=seed, clock=clock, start=declared.start, api_version=version)
     world.options.update(declared.options)
     world.tasks.queues = declared.busy == "queue"
-    world.number_from(_above(declared))
+    world.number_from(_above(declared))  # new ids must differ from those of the scenario
     site = new_site(world, declared, dict(declared.parameters if parameters is None else parameters))
     add_switches(site)
     add_clusters(site)
@@ -173,12 +174,12 @@ def add_direct_path(site: ScenarioSite) -> None:
         name = reservation.vgpu or reservation.profile
         if reservation.on not in clusters:
             raise PolicyError(f"reservation of {name}: the scenario has no cluster {reservation.on!r}")
-        like = (
+        matching_configs = (
             profile.config
             for profile in profiles
             if name == (profile.config.vgpu if reservation.vgpu else profile.name)
         )
-        config = next(like, None)
+        config = next(matching_configs, None)
         if config is None:
             raise PolicyError(
                 f"reservation of {name}: no DirectPath profile is declared for it",

@@ -94,8 +94,8 @@ def _wrong_ids(scenario: ScenarioFile) -> Iterator[str]:
         # a bundle replaces an id that does not have vCenter's form by a pseudonym: `id-` and hexadecimal digits
         if not re.fullmatch(rf"{_PREFIXES[kind]}[0-9]{{1,10}}|id-[0-9a-f]{{1,12}}", moid):
             yield f"{moid!r:.40} is not the id of one {kind}"
-    for moid, number in Counter(moid for _, moid in moids).items():
-        if number > 1:
+    for moid, count in Counter(moid for _, moid in moids).items():
+        if count > 1:
             yield f"{moid!r:.40} is not the id of one thing"
     stores = {store for host in hosts if host.as_read is not None for store in host.as_read.datastores or ()}
     stores |= {vm.as_read.datastore for vm in scenario.vms if vm.as_read is not None and vm.as_read.datastore}

@@ -486,7 +486,7 @@ def numbers(counts: list[Count], parameters: Mapping[str, int]) -> list[int]:
 
 def wrong_repetitions(scenario: ScenarioFile) -> Iterator[str]:
     """Yield a message with its place in the file for each wrong name pattern and each count by an unknown parameter."""
-    entries: list[tuple[str, str, Count]] = []
+    entries: list[tuple[str, str, Count]] = []  # (place in the file, name pattern, count)
     for number, cluster in enumerate(scenario.clusters):
         entries.append((f"clusters.{number}", cluster.name, 1))
         entries += _entries(f"clusters.{number}.hosts", [(hosts.name, hosts.count) for hosts in cluster.hosts])

@@ -221,14 +221,14 @@ _RULES: Final = {
 
 def add_clusters(site: ScenarioSite) -> None:
     """Add all clusters with their hosts. A declaration with `size` becomes as many clusters of that size as needed."""
-    counts = iter(
+    counts = iter(  # one for each declaration of hosts, in the order of the loops below
         numbers([hosts.count for cluster in site.declared.clusters for hosts in cluster.hosts], site.parameters)
     )
     for declared in site.declared.clusters:
         names = [(hosts, name) for hosts in declared.hosts for name in _names(hosts, next(counts))]
-        waiting = iter(names)
+        remaining_hosts = iter(names)
         number = 0
-        while batch := list(islice(waiting, declared.size or len(names))):
+        while batch := list(islice(remaining_hosts, declared.size or len(names))):
             number += 1
             _add_cluster(site, declared, expand_name(declared.name, number), batch)
 
@@ -258,6 +258,7 @@ def _add_cluster(
         world.register(HostProfile(world, moid, attached.name, (cluster.moid,), attached.module_options))
     for hosts_declared, host_name in hosts:
         host = _add_host(site, cluster, hosts_declared, host_name)
+        # VMs name their hosts by group or by host name
         for key in dict.fromkeys((hosts_declared.group or hosts_declared.name, host_name)):
             site.hosts.setdefault(key, []).append(host)
 
@@ -272,6 +273,7 @@ def _set_rules(drs: DrsState, read: ClusterAsRead) -> None:
     for vm, behavior in read.overrides.items():
         drs.overrides[vm] = Override(enabled=False) if behavior == OFF else Override(behavior=Behavior(behavior))
     for key, rule in enumerate(read.rules, 1):
+        # (whether it is a group of hosts, its members); None = no such group
         groups = {"vms": (False, rule.vms), "on": (True, rule.on), "off": (True, rule.off or None)}
         if rule.kind == "hosts":
             drs.groups.update(

@@ -52,6 +52,7 @@ def measure(entity: Any, moment: datetime) -> Values:
 
 
 def _vm(vm: VmEntity, moment: datetime) -> Values:
+    """Return a VM's counters in the units of the API: percentages in 1/100 %, memory in KiB, times in ms."""
     state = vm.state
     if not _is_measured(vm, moment):
         return {}
@@ -134,7 +135,7 @@ def _uses_of(host: HostEntity, pci_id: str, moment: datetime) -> dict[str, float
     """Return each VM's use of a GPU by managed object id, in percent of the GPU; the sum is the GPU's utilization."""
     gpu = next((gpu for gpu in host.state.gpus if gpu.pci_id == pci_id), None)
     uses: dict[str, float] = {}
-    pressed: dict[str, float] = {}
+    uses_under_pressure: dict[str, float] = {}
     for vm in host.running_vms():
         part_mib = sum(seat.type.framebuffer_mib for seat in vm.state.seats if seat.pci_id == pci_id)
         if gpu is None or not part_mib or not _is_measured(vm, moment):
@@ -145,14 +146,17 @@ def _uses_of(host: HostEntity, pci_id: str, moment: datetime) -> dict[str, float
         if signs.gpu_part is not None:
             uses[vm.moid] = 100 * part * signs.gpu_part
         if signs.others_press:
-            pressed[vm.moid] = uses[vm.moid]
-    other_keys = sorted(uses.keys() - pressed.keys())
-    if pressed and other_keys:  # a VM slowed down by a neighbour: one of the other VMs uses all the rest of the GPU
-        uses[other_keys[0]] += 100 - sum(uses.values())
+            uses_under_pressure[vm.moid] = uses[vm.moid]
+    other_vms = sorted(uses.keys() - uses_under_pressure.keys())
+    if (
+        uses_under_pressure and other_vms
+    ):  # a VM slowed down by a neighbour: one of the other VMs uses all the rest of the GPU
+        uses[other_vms[0]] += 100 - sum(uses.values())
     return uses
 
 
 def _host(host: HostEntity, moment: datetime) -> Values:
+    """Return the counters of a host and its GPUs; percentages are in 1/100 %, memory in KiB."""
     if host.state.connection != "connected":
         return {}
     running = [vm.state for vm in host.running_vms()]

@@ -88,9 +88,9 @@ def restore(world: World, scenario: str, seed: int, saved: dict[str, Any]) -> No
 
     Raises ValueError, KeyError or TypeError if `saved` is not such a state.
     """
-    named = (saved["format"], saved["scenario"], saved["seed"])
-    if named != (FORMAT, scenario, seed):
-        raise ValueError(f"it is of format {named[0]}, scenario {named[1]!r}, seed {named[2]}")
+    origin = (saved["format"], saved["scenario"], saved["seed"])
+    if origin != (FORMAT, scenario, seed):
+        raise ValueError(f"it is of format {origin[0]}, scenario {origin[1]!r}, seed {origin[2]}")
     world.clock.advance_to(datetime.fromisoformat(saved["now"]))
     while world.next_number() < saved["number"]:  # no id of the saved run is given a second time
         continue

@@ -109,7 +109,7 @@ def _add_vm(site: ScenarioSite, declared: VmsDeclared, index: int, host: HostSys
         attributes={world.custom_fields.define(name): value for name, value in declared.attributes.items()},
         cpu_usage_mhz=declared.cpu_usage_mhz,
         past=PastUse(declared.office, site.declared.start) if declared.office is not None else None,
-        guest_memory_mib=memory_mib // 4,
+        guest_memory_mib=memory_mib // 4,  # every guest uses a quarter of its memory
         console_connections=declared.console_connections,
     )
     if read is not None:
@@ -188,7 +188,8 @@ def _folder(site: ScenarioSite, path: str) -> FolderEntity:
 def _devices(
     declared: VmsDeclared, host: HostSystem, network: tuple[str, str]
 ) -> tuple[tuple[PciDevice, ...], tuple[tuple[int, str], ...]]:
-    backings: list[tuple[Backing, tuple[int, int] | None]] = []
+    """Return the VM's passthrough devices, and its device groups as (key, name)."""
+    backings: list[tuple[Backing, tuple[int, int] | None]] = []  # with (key of the group, place in it)
     groups: list[tuple[int, str]] = []
     for device in declared.devices:
         if device.group is None:
@@ -250,7 +251,10 @@ def _power_of(declared: VmsDeclared, index: int) -> str:
 
 
 def _set_power(site: ScenarioSite, vm: VmEntity, word: str) -> None:
-    """Set the declared power state. Raises PolicyError if the host refuses a VM declared "on"; "fit" is then off."""
+    """Set the declared power state.
+
+    If the host refuses to run the VM, one declared "fit" stays off, and one declared "on" raises PolicyError.
+    """
     state, start = vm.state, site.declared.start
     if word == "suspended":
         state.power, state.boot_time, state.suspend_time = Power.SUSPENDED, start - BOOTED, start - SUSPENDED
@@ -287,6 +291,7 @@ def set_as_read(state: VmState, read: VmAsRead) -> None:
         keys = zip(devices, read.device_keys, strict=True)
         devices = tuple(replace(device, key=key, unit=FIRST_UNIT + key - FIRST_PCI_KEY) for device, key in keys)
     state.groups = ((1, read.group),) if read.group is not None else state.groups
+    # devices without a NUMA node that was read get None
     state.devices = tuple(
         replace(
             device,

@@ -135,7 +135,7 @@ class Selection:
             name = VmomiSupport.GetWsdlName(property_spec.type)
             for path in (
                 () if property_spec.all else property_spec.pathSet
-            ):  # ignored beside `all` (vSphere API, PropertySpec)
+            ):  # `pathSet` is ignored if `all` is set (vSphere API, PropertySpec)
                 resolve(name, path, version)
 
     def paths_of(self, wsdl_name: str) -> tuple[str, ...] | None:

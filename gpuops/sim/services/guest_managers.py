@@ -94,10 +94,14 @@ class GuestProcessManager(ManagedObject):
     @method
     def ListProcessesInGuest(self, call: Call, vm: Any, auth: Any, pids: list[int]) -> list[Any]:
         guest_vm = enter_guest(self.world, call, vm, auth, guest_operations.QUERY)
-        mine = [
+        requested_processes = [
             process for process in self.processes if process.vm == guest_vm.moid and (not pids or process.pid in pids)
         ]
-        started = [info for process in mine if (info := guest_operations.process_info(process, guest_vm)) is not None]
+        started = [
+            info
+            for process in requested_processes
+            if (info := guest_operations.process_info(process, guest_vm)) is not None
+        ]
         now, real = self.world.clock.now(), self.world.guests.processes(guest_vm.moid)
         real_processes = (
             guest_operations.shown_really(process, now) for process in real if not pids or process.pid in pids

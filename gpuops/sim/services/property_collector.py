@@ -124,7 +124,7 @@ class PropertyCollector(ManagedObject):
         selection = Selection(spec, call.version)
         missing = [] if spec.reportMissingObjectsInResults else selection.find(self.find).missing
         if missing:
-            self.world.get(missing[0])
+            self.world.get(missing[0])  # raises ManagedObjectNotFound
         created = PropertyFilter(
             self.world, self.session.unique_moid(), self, selection, partial_updates=partialUpdates
         )
@@ -174,6 +174,7 @@ class PropertyCollector(ManagedObject):
             return self._update_set(limit, call.encoding)
 
         update_set = self.world.wait(ready, timeout_s)
+        # a client that polls a task moves virtual time, and may thereby cause a change
         if update_set is None and timeout_s is not None and self.world.tasks.look(self._watched_tasks()):
             update_set = ready()
         if update_set is None:

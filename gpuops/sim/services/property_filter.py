@@ -181,6 +181,7 @@ class PropertyFilter(ManagedObject):
     def _changes(
         self, managed_object: ManagedObject, paths: Collection[str], sent: dict[str, bytes], encoding: Encoding
     ) -> tuple[list[Parts], list[Parts]]:
+        """Return (changed properties, properties that cannot be read), and note the new values in `sent`."""
         self._types[managed_object.moid] = managed_object.wsdl_name
         fragments = self.world.fragments.of(managed_object.moid) if not managed_object.volatile else {}
         hidden = self.world.authority.hidden(self.collector.session.user, managed_object, paths)

@@ -98,12 +98,12 @@ class ServiceInstance(ManagedObject):
         return content
 
     def _about(self) -> Any:
-        major = ".".join(self.world.api_version.split(".")[:3])
+        product_version = ".".join(self.world.api_version.split(".")[:3])
         return default(
             "AboutInfo",
             name="VMware vCenter Server",
-            fullName=f"VMware vCenter Server {major} build-0 (simulated by gpuops)",
-            version=major,
+            fullName=f"VMware vCenter Server {product_version} build-0 (simulated by gpuops)",
+            version=product_version,
             localeVersion="INTL",
             localeBuild="000",
             osType="linux-x64",
@@ -112,7 +112,7 @@ class ServiceInstance(ManagedObject):
             apiVersion=self.world.api_version,
             instanceUuid=self.instance_uuid,
             licenseProductName="VMware VirtualCenter Server",
-            licenseProductVersion=f"{major.split('.')[0]}.0",
+            licenseProductVersion=f"{product_version.split('.')[0]}.0",
         )
 
 

@@ -123,20 +123,20 @@ def _office_hours(rng: Random, logs_off: float = 0.7, disconnects: float = 0.2) 
         midnight = day * DAY_S
         leaving = _ending(rng, logs_off, disconnects)
         if day in _WEEKEND:
-            if rng.random() < 0.05:
+            if rng.random() < 0.05:  # works at the weekend
                 yield from _work(rng, midnight + _clock(rng, 13, 3), rng.uniform(1, 3) * HOUR_S, leaving)
             continue
-        if rng.random() < 0.08:
+        if rng.random() < 0.08:  # a day off
             continue
         comes, lunch, leaves = _clock(rng, 8.25, 0.75), _clock(rng, 12.25, 0.5), _clock(rng, 17.25, 1)
-        if rng.random() < 0.08:
+        if rng.random() < 0.08:  # overtime
             leaves = int(rng.uniform(20, 22.5) * HOUR_S)
         yield from _work(rng, midnight + comes, lunch - comes)
-        after = lunch + int(rng.uniform(30, 60) * MINUTE_S)
-        yield from _work(rng, midnight + after, leaves - after, leaving)
-        if rng.random() < 0.1:
-            home = midnight + int(rng.uniform(19, 22) * HOUR_S)
-            yield from _work(rng, home, _draw_skewed(rng, 40 * MINUTE_S, 0.6), _ending(rng, 0.4, 0.6))
+        lunch_ends = lunch + int(rng.uniform(30, 60) * MINUTE_S)
+        yield from _work(rng, midnight + lunch_ends, leaves - lunch_ends, leaving)
+        if rng.random() < 0.1:  # works at home in the evening
+            evening = midnight + int(rng.uniform(19, 22) * HOUR_S)
+            yield from _work(rng, evening, _draw_skewed(rng, 40 * MINUTE_S, 0.6), _ending(rng, 0.4, 0.6))
 
 
 def _night_owls(rng: Random) -> Iterator[Visit]:
@@ -187,7 +187,7 @@ def _work(
 ) -> Iterator[Visit]:
     """Yield the visits from `begin` for `length` seconds, with breaks in which the client stays connected.
 
-    The last visit ends with `leaving`.
+    `every_s` is the median time between breaks, `break_s` the median break. The last visit ends with `leaving`.
     """
     at, end = begin, begin + int(length)
     while at < end:
@@ -225,15 +225,15 @@ def _sessions(visits: Sequence[Visit], timeout_s: int | None) -> Iterator[UserSe
     connected: list[tuple[int, int]] = []
     for visit, following in pairwise((*visits, None)):
         assert visit is not None
-        comes = following.begin if following is not None else ENDS_S
+        next_begin = following.begin if following is not None else ENDS_S
         begin = visit.begin if begin is None else begin
-        stays = comes if visit.ending is VisitEnding.STAYS_CONNECTED else visit.until
-        connected.append((visit.begin, stays))
-        until = visit.until if visit.ending is VisitEnding.LOGS_OFF else comes
+        connected_until = next_begin if visit.ending is VisitEnding.STAYS_CONNECTED else visit.until
+        connected.append((visit.begin, connected_until))
+        ended_at = visit.until if visit.ending is VisitEnding.LOGS_OFF else next_begin
         if visit.ending is VisitEnding.DISCONNECTS and timeout_s is not None:
-            until = min(comes, visit.until + timeout_s)
-        if until < comes or visit.ending is VisitEnding.LOGS_OFF or following is None:
-            yield UserSession(begin, until, tuple(connected))
+            ended_at = min(next_begin, visit.until + timeout_s)
+        if ended_at < next_begin or visit.ending is VisitEnding.LOGS_OFF or following is None:
+            yield UserSession(begin, ended_at, tuple(connected))
             begin, connected = None, []
 
 

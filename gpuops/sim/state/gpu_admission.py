@@ -123,16 +123,16 @@ def admit(
     refusal = _cannot_be_together(requested_vgpus, gpus) or _forbidden(requested_vgpus, deviation)
     if refusal is not None:
         return refusal
-    state = {gpu.pci_id: gpu for gpu in sorted(gpus, key=lambda gpu: gpu.pci_id)}
+    loads = {gpu.pci_id: gpu for gpu in sorted(gpus, key=lambda gpu: gpu.pci_id)}
     seats: dict[int, RunningVgpu] = {}
     # pinned vGPUs first: another one could take the room on the only GPU that they may use
     for index in sorted(range(len(requested_vgpus)), key=lambda index: requested_vgpus[index].pin is None):
-        seat = _seat_one(vm, requested_vgpus[index], state.values(), policy, deviation)
+        seat = _seat_one(vm, requested_vgpus[index], loads.values(), policy, deviation)
         if isinstance(seat, NotAdmitted):
             return seat
         seats[index] = seat
-        gpu = state[seat.pci_id]
-        state[seat.pci_id] = replace(gpu, seats=(*gpu.seats, seat))
+        gpu = loads[seat.pci_id]
+        loads[seat.pci_id] = replace(gpu, seats=(*gpu.seats, seat))
     return tuple(seats[index] for index in range(len(requested_vgpus)))
 
 

@@ -131,15 +131,17 @@ class Authority:
         A user without any permission is an administrator. A host's managers count as the host, other objects outside
         the tree as the root folder.
         """
-        mine = {permission.moid: permission for permission in self.permissions if permission.user == user}
-        if not mine:
+        permissions_of_user = {
+            permission.moid: permission for permission in self.permissions if permission.user == user
+        }
+        if not permissions_of_user:
             return self.roles[ADMIN]
         governing = entity.governed_by
         for place in (governing, *ancestors(governing)):
-            nearest = mine.get(place.moid)
+            nearest = permissions_of_user.get(place.moid)
             if nearest is not None and (nearest.propagate or place is governing):
                 return self.roles[nearest.role_id]
-        at_root = mine.get("group-d1")
+        at_root = permissions_of_user.get("group-d1")  # the root folder
         return self.roles[at_root.role_id if at_root is not None else NO_ACCESS]
 
     def may(self, user: str, entity: ManagedObject, privilege: str) -> bool:

@@ -29,7 +29,7 @@ class Admin:
             ("GET", "bugs"): lambda incoming: {"bugs": self.world.bugs},
             ("GET", "clock"): lambda incoming: self._clock(),
             ("POST", "clock"): self._advance,
-            ("GET", "state"): lambda incoming: self._state_hooks()[0](),
+            ("GET", "state"): lambda incoming: self._state_hooks()[0](),  # (save, restore)
             ("PUT", "state"): self._restore,
             ("POST", "inject"): self._inject,
             ("DELETE", "inject"): self._clear_injected,

@@ -188,7 +188,7 @@ class Dispatcher:
         self._require_login(call, anonymous=receiver.wsdl_name in ANONYMOUS, receiver=receiver)
         if call.session is not None:
             self.world.authority.require(call, receiver, "System.View")
-        if path.startswith("info"):  # a task may be declared to progress each time a client looks at it
+        if path.startswith("info"):  # a client that polls a task moves virtual time
             self.world.tasks.look([receiver])
         fragment = self.world.fragments.read(receiver, path, call.encoding)
         if call.session is not None and self.world.authority.hidden(call.user, receiver, (path,)):

@@ -88,8 +88,8 @@ class Handler(BaseHTTPRequestHandler):
         self.command, self.path, self.request_version = words
         self.fields = fields
         connection = fields.get("connection", "").lower()
-        lasts = self.request_version == "HTTP/1.1" or connection == "keep-alive"
-        self.close_connection = connection == "close" or not lasts
+        stays_open = self.request_version == "HTTP/1.1" or connection == "keep-alive"
+        self.close_connection = connection == "close" or not stays_open
         if fields.get("expect", "").lower() == "100-continue" and self.request_version == "HTTP/1.1":
             self.handle_expect_100()
             self.wfile.flush()

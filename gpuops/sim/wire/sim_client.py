@@ -142,8 +142,8 @@ def start(path: Path, options: list[str]) -> ReadyFile:
         assert process.stdout is not None
         # it prints its first line when it listens, after the ready file is written; without a line it has ended
         with process.stdout:
-            heard, _, _ = select.select([process.stdout], [], [], BEGIN_S)
-            begun = bool(heard and process.stdout.readline())
+            readable, _, _ = select.select([process.stdout], [], [], BEGIN_S)
+            begun = bool(readable and process.stdout.readline())
         if begun:
             return ready.read(path)
         process.kill()

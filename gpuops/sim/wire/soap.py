@@ -217,7 +217,7 @@ def _filter_spec(text: bytes, version: str) -> Any:
 
 
 _kept_filter_spec: Final = lru_cache(maxsize=256)(_filter_spec)
-"""A client that polls asks for the same again and again, and nothing changes what it asks for."""
+"""Keeps decoded filter specs, because a client that polls sends the same spec again and again; none is changed."""
 _LARGEST_KEPT: Final = 16 * 1024
 
 

@@ -58,7 +58,7 @@ def create_vm(folder: FolderEntity, call: Call, config: Any, pool: Any, host: An
         except Exception:
             leave(vm)
             raise
-        vm.state.change, vm.state.changed_at = 1, None
+        vm.state.change, vm.state.changed_at = 1, None  # applying the rest of the spec does not count as a change
         world.ledger.record(call, vm, before={}, after=facts(vm.state))
         vm.post(call, "VmCreatedEvent")
         return vm
@@ -107,7 +107,7 @@ def _empty_state(
         pool=pool.moid,
         folder=folder.moid,
         datastore=store.moid,
-        cpus=1,
+        cpus=1,  # this size stays if the spec names none
         memory_mib=32,
         created_at=folder.world.clock.now(),
         firmware="bios",

@@ -63,17 +63,17 @@ def apply_device_changes(vm: VmEntity, state: VmState, changes: Sequence[Any], g
     """
     numbered = list(enumerate(changes))
     apply_hardware_changes(vm, state, [change for change in numbered if changes_hardware(change[1].device)])
-    passed = [change for change in numbered if not changes_hardware(change[1].device)]
-    offered = [change.device.key for _, change in passed if change.operation == "add"]
-    for index, change in passed:
-        _apply_one_change(vm, state, index, change, offered)
-    named = _new_groups(groups)
-    if named or state.groups:
-        _join_groups(vm, state, named)
+    passthrough_changes = [change for change in numbered if not changes_hardware(change[1].device)]
+    added_keys = [change.device.key for _, change in passthrough_changes if change.operation == "add"]
+    for index, change in passthrough_changes:
+        _apply_one_change(vm, state, index, change, added_keys)
+    new_groups = _new_groups(groups)
+    if new_groups or state.groups:
+        _join_groups(vm, state, new_groups)
     _refuse_too_many(state)
 
 
-def _apply_one_change(vm: VmEntity, state: VmState, index: int, change: Any, offered: list[int]) -> None:
+def _apply_one_change(vm: VmEntity, state: VmState, index: int, change: Any, added_keys: list[int]) -> None:
     device = change.device
     is_card = isinstance(device, vim.vm.device.VirtualSriovEthernetCard)
     if not is_card and not isinstance(device, P):
@@ -82,7 +82,7 @@ def _apply_one_change(vm: VmEntity, state: VmState, index: int, change: Any, off
         case "add" if is_card:
             state.devices = (*state.devices, new_card(vm, state, index, device))
         case "add":
-            if offered.count(device.key) > 1:
+            if added_keys.count(device.key) > 1:
                 text = "Cannot add multiple devices using the same device key."
                 raise faults.device_fault(vim.fault.InvalidDeviceSpec, index, text)
             _add(vm, state, index, device)
@@ -98,14 +98,17 @@ def _apply_one_change(vm: VmEntity, state: VmState, index: int, change: Any, off
 
 
 def _add(vm: VmEntity, state: VmState, index: int, device: Any) -> None:
-    """Add a passthrough device on the next free PCI slot. Raises InvalidDeviceSpec for a PCI address twice."""
+    """Add a passthrough device on the next free PCI slot.
+
+    Raises InvalidDeviceSpec for a static device whose PCI address the VM already has.
+    """
     backing = _backing(vm, state, index, device.backing)
-    twins = [
+    existing_pci_ids = [
         static_device.backing.pci_id
         for static_device in state.devices
         if isinstance(static_device.backing, StaticBacking)
     ]
-    if isinstance(backing, StaticBacking) and backing.pci_id in twins:
+    if isinstance(backing, StaticBacking) and backing.pci_id in existing_pci_ids:
         text = f"Device {backing.pci_id} is already configured in this virtual machine."
         raise faults.device_fault(vim.fault.InvalidDeviceSpec, index, text)
     deviates = "vgpu-device-keys" in vm.world.deviations and isinstance(backing, VgpuBacking)
@@ -142,6 +145,7 @@ def _backing(vm: VmEntity, state: VmState, index: int, backing: Any) -> Backing:
             return _vgpu(vm, index, backing)
         case P.DynamicBackingInfo():
             require_version(state, index, FIRST_DYNAMIC_VERSION, "Dynamic DirectPath I/O")
+            # the API sends the ids as signed 16-bit numbers
             allowed = tuple((device.vendorId & 0xFFFF, device.deviceId & 0xFFFF) for device in backing.allowedDevice)
             return _require_device(index, DynamicBacking(allowed, backing.customLabel or None), bool(allowed))
         case P.DvxBackingInfo():
@@ -177,16 +181,16 @@ def _new_groups(groups: Any) -> dict[int, str]:
     return {group.groupInstanceKey: group.deviceGroupName for group in groups.deviceGroup}
 
 
-def _join_groups(vm: VmEntity, state: VmState, named: dict[int, str]) -> None:
+def _join_groups(vm: VmEntity, state: VmState, declared_groups: dict[int, str]) -> None:
     """Give new groups their keys, and drop the groups that have no member left.
 
-    Raises InvalidArgument unless each other group has every member that the host's group of that name has, and unless
-    each member's group is declared. `named` maps the keys of the spec to names.
+    Raises InvalidArgument for a group that lacks a member of the host's group of that name, and for a member whose
+    group is not declared. `declared_groups` maps the group keys of the spec to names.
     """
     members = Counter(device.group[0] for device in state.devices if device.group is not None)
     groups = dict(state.groups)
     keys: dict[int, int] = {}
-    for key_of_spec, name in named.items():
+    for key_of_spec, name in declared_groups.items():
         if key_of_spec not in groups:
             keys[key_of_spec] = max(groups, default=0) + 1
             groups[keys[key_of_spec]] = name

@@ -101,7 +101,7 @@ def apply_hardware_changes(vm: VmEntity, state: VmState, changes: list[tuple[int
 
 
 def _add(change: _Change, index: int, spec: Any) -> None:
-    """Add a device; note the real key of a controller that the spec's other devices name by the spec's key."""
+    """Add a device. For a controller, note its real key: the spec's other devices name it by the spec's key."""
     device = spec.device
     match device:
         case D.VirtualIDEController():
@@ -165,8 +165,8 @@ def _disk(change: _Change, index: int, spec: Any) -> Disk:
     device, backing = spec.device, spec.device.backing
     if not isinstance(backing, D.VirtualDisk.FlatVer2BackingInfo):
         raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, "A disk needs a backing of type FlatVer2.")
-    named = (backing.fileName or "").strip()
-    file = "" if named.endswith("]") else named  # with only `[datastore]` vCenter chooses the file's name
+    file_name = (backing.fileName or "").strip()
+    file = "" if file_name.endswith("]") else file_name  # with only `[datastore]` vCenter chooses the file's name
     if backing.parent is not None:
         raise _existing_file_fault(change.vm, backing.parent.fileName)
     if str(spec.fileOperation) != "create":
@@ -305,7 +305,7 @@ def _edit_part(change: _Change, index: int, existing: Part, device: Any) -> Part
             return replace(
                 existing, iso=iso, starts_connected=starts_connected(device, default=existing.starts_connected)
             )
-        case _:
+        case _:  # a controller has no setting to edit
             return existing
 
 

@@ -71,8 +71,8 @@ def target_of(vm: VmEntity, host: Any, pool: Any) -> tuple[HostEntity, str | Non
     if wanted_host is None:
         raise faults.no_compatible_host([])
     own_pool = vm.world.get(vm.state.pool) if vm.state.pool else None
-    effective = wanted_pool or own_pool
-    if effective is not None and effective.owner() is not wanted_host.compute_resource():
+    effective_pool = wanted_pool or own_pool
+    if effective_pool is not None and effective_pool.owner() is not wanted_host.compute_resource():
         raise faults.wrong_argument("spec.pool")
     return wanted_host, wanted_pool.moid if wanted_pool else None
 
@@ -86,7 +86,7 @@ def _move(
     store: DatastoreEntity | None,
     folder: Any,
 ) -> Any:
-    """Return the task of a move. It is hot if the VM runs and changes its host when the task begins."""
+    """Return the task of a move. The move is a vMotion if the VM runs when the task begins and changes its host."""
     permissions.to_move(vm, call, pool, store, folder)
     hot = False
 
@@ -180,6 +180,7 @@ def may_migrate(vm: VmEntity, target: HostEntity) -> None:
     if stun_s > tolerated_s:
         raise migration_refusal(f"The estimated stun time of {stun_s} s exceeds the limit of {tolerated_s} s.")
     for device in state.devices:
+        # "0" and a missing option both mean off
         for name in NO_VMOTION if isinstance(device.backing, VgpuBacking) else ():
             if (state.option(f"{device.vmx_name}.cfg.{name}") or "0") != "0":
                 raise migration_refusal(f"A vGPU with {name} cannot be migrated.")
@@ -240,7 +241,7 @@ def clone(vm: VmEntity, call: Call, folder: Any, name: str, spec: Any) -> Any:
 
 
 def copy_state(vm: VmEntity, name: str, folder: str, host: HostEntity, pool: str | None, *, template: bool) -> Any:
-    """Return the state for a copy of a VM: powered off, with new ids, disks and network addresses."""
+    """Return the VmState for a copy of a VM: powered off, with new ids, disks and network addresses."""
     state = copy.copy(vm.state)
     now = vm.world.clock.now()
     state.name, state.folder, state.host, state.pool = name, folder, host.moid, None if template else pool
@@ -253,11 +254,12 @@ def copy_state(vm: VmEntity, name: str, folder: str, host: HostEntity, pool: str
     state.created_at, state.changed_at, state.change, state.attributes = now, None, 1, {}
     if "clone-attributes" in vm.world.deviations:  # assumption: clone-attributes
         state.attributes = dict(vm.state.attributes)
-    left_out = ["numa.autosize."]
+    removed_prefixes = ["numa.autosize."]
     if "clone-options" in vm.world.deviations:  # assumption: clone-options
-        left_out.append("pcipassthru")
-    written = {key: "" for key, _ in state.extra_config if key.lower().startswith(tuple(left_out))}
-    state.extra_config = merged_options(state.extra_config, written)
+        removed_prefixes.append("pcipassthru")
+    # an empty text removes an option
+    removed_options = {key: "" for key, _ in state.extra_config if key.lower().startswith(tuple(removed_prefixes))}
+    state.extra_config = merged_options(state.extra_config, removed_options)
     return state
 
 
@@ -291,7 +293,7 @@ def remove_vm(vm: VmEntity, call: Call) -> None:
 def mark_as_template(vm: VmEntity, call: Call) -> None:
     """MarkAsTemplate: a VM that is off becomes a template, in no resource pool.
 
-    For a template it raises NotSupported; vcsim reads the API so ("if marking a virtual machine as a template is not
+    Raises NotSupported for a template, as vcsim does (vSphere API: "if marking a virtual machine as a template is not
     supported").
     """
     if vm.state.is_template:

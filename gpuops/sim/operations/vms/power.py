@@ -33,13 +33,13 @@ def boot(vm: VmEntity) -> None:
     if state.boot.enter_setup:  # once (vSphere API, VirtualMachineBootOptions)
         state.boot = replace(state.boot, enter_setup=False)
 
-    def up() -> None:
+    def finish_boot() -> None:
         if vm.is_registered and vm.state.boot_time == began:  # else it was stopped or booted again meanwhile
             vm.state.guest_boots = False
             vm.power_changed()
 
     if takes_s:
-        vm.world.clock.schedule(takes_s, up)
+        vm.world.clock.schedule(takes_s, finish_boot)
 
 
 POWER_ON_S: Final = 4.0
@@ -82,7 +82,7 @@ def power_on(vm: VmEntity, call: Call, host: Any) -> Any:
 
 
 def power_off(vm: VmEntity, call: Call) -> Any:
-    """PowerOffVM_Task: hard off; of a suspended VM it discards the suspended state."""
+    """PowerOffVM_Task: power the VM off without its guest; a suspended VM loses its suspended memory."""
 
     def begin() -> None:
         vm.refuse_while_asked()
@@ -186,16 +186,16 @@ def stop(vm: VmEntity, call: Call, *, clean: bool) -> None:
 
 
 def may_suspend(vm: VmEntity) -> None:
-    """Raises when the VM cannot be suspended now.
+    """Raises InvalidPowerState or NotSupported if the VM cannot be suspended now (the type of fault: from memory).
 
-    DirectPath devices exclude suspend (VMware vSphere 8.0 docs), so do unified memory, debugger and profiler of a vGPU
-    (NVIDIA AI Enterprise docs), and profiles whose suspendSupported is false. The fault kind is from memory.
+    A VM cannot be suspended with a DirectPath device (VMware vSphere 8.0 docs), with unified memory, the debugger or
+    the profiler of a vGPU (NVIDIA AI Enterprise docs), or with a vGPU profile whose suspendSupported is false.
     """
     _require_on(vm)
     if vm.state.has_fixed_devices:
         raise faults.not_supported("The virtual machine has a passthrough device that cannot be suspended.")
-    on_host = vm.host().state.no_suspend
-    refused = [vgpu.type_name for vgpu in vm.state.vgpus if vgpu.type_name in on_host]
+    types_without_suspend = vm.host().state.no_suspend
+    refused = [vgpu.type_name for vgpu in vm.state.vgpus if vgpu.type_name in types_without_suspend]
     if refused:
         raise faults.not_supported(f"Suspend is not supported for vGPU profile {refused[0]} on host {vm.host().name}.")
     plugin = next((key for key, on in vm.state.extra_config if on == "1" and _NO_CHECKPOINT.fullmatch(key.lower())), "")
@@ -255,6 +255,7 @@ def _finish_suspend(vm: VmEntity, call: Call, size_mib: int) -> None:
     except vmodl.fault.NotSupported as refusal:
         if "suspend-refusal" not in vm.world.deviations:
             raise
+        # the deviation: the host refuses at the end, with another fault than vCenter's check at the beginning
         raise faults.will_not_power_on(refusal.msg) from refusal
     _require_space(vm, size_mib)
     with recorded(vm, call):

@@ -60,6 +60,7 @@ def changed_state(vm: VmEntity, spec: Any) -> VmState:
         raise faults.stale_change_version()
     fields = [field.name for field in spec._GetPropertyList() if _is_set(getattr(spec, field.name))]
     state = copy.copy(vm.state)
+    # device changes are applied below; unlike other fields they always count as a change
     changes = [name for name in fields if name in ("deviceChange", "deviceGroups")]
     for name in fields:
         setter = SETTERS.get(name)
@@ -69,10 +70,10 @@ def changed_state(vm: VmEntity, spec: Any) -> VmState:
         setter(vm, state, getattr(spec, name))
         if state != before:  # in every power state a client may send the values that the VM already has
             changes.append(name)
-    _power_state_allows(vm.state, changes, spec)
+    _refuse_for_power_state(vm.state, changes, spec)
     if spec.deviceChange or spec.deviceGroups:
         apply_device_changes(vm, state, spec.deviceChange, spec.deviceGroups)
-    _consistent(state)
+    _make_consistent(state)
     state.change, state.changed_at = state.change + 1, vm.world.clock.now()
     return state
 
@@ -92,12 +93,13 @@ WHILE_ON: Final = ANY_STATE | {
 }
 
 
-def _power_state_allows(state: VmState, fields: list[str], spec: Any) -> None:
+def _refuse_for_power_state(state: VmState, fields: list[str], spec: Any) -> None:
     """Raises InvalidPowerState if the spec changes a field that cannot be changed while the VM is on or suspended."""
     if state.power is Power.OFF:
         return
     allowed = WHILE_ON if state.power is Power.ON else ANY_STATE
     if state.power is Power.ON:
+        # passthrough devices exclude memory hot add
         hot = {"numCPUs": state.cpu_hot_add, "memoryMB": state.memory_hot_add and not state.devices}
         allowed = allowed | {name for name, enabled in hot.items() if enabled}
         grows = (spec.numCPUs or state.cpus) >= state.cpus and (spec.memoryMB or state.memory_mib) >= state.memory_mib
@@ -114,7 +116,7 @@ def _power_state_allows(state: VmState, fields: list[str], spec: Any) -> None:
         raise faults.wrong_power_state(state.power, Power.OFF)
 
 
-def _consistent(state: VmState) -> None:
+def _make_consistent(state: VmState) -> None:
     """Drop removed devices from the boot order and reserve locked memory. Raises InvalidArgument for wrong sizes."""
     if state.boot.order:
         existing_order = tuple(
@@ -165,6 +167,7 @@ def _allocation(name: str, attribute: str) -> Setter:
     """Return the setter that stores the reservation of the spec's allocation `name` in `attribute` of the state."""
 
     def setter(vm: VmEntity, state: VmState, allocation: Any) -> None:
+        # a limit of -1 = unlimited
         if allocation.limit not in (None, -1) or (allocation.shares and allocation.shares.level == "custom"):
             raise faults.not_supported(f"The simulated vCenter keeps no limits or custom shares in {name}.")
         if (allocation.reservation or 0) < 0:
@@ -206,11 +209,11 @@ def _set_boot_options(vm: VmEntity, state: VmState, options: Any) -> None:
     if boot_fields.get("network_protocol", "ipv4") not in ("ipv4", "ipv6"):
         raise faults.wrong_argument("bootOptions.networkBootProtocol")
     if options.bootOrder:
-        named = [
+        kinds_and_keys = [
             (_BOOTABLE.fullmatch(type(boot_device).__name__), getattr(boot_device, "deviceKey", None))
             for boot_device in options.bootOrder
         ]
-        order = tuple((kind[1], key) for kind, key in named if kind is not None)
+        order = tuple((kind[1], key) for kind, key in kinds_and_keys if kind is not None)
         if any(key is not None and state.hardware.find(key) is None for _, key in order):
             raise faults.wrong_argument("bootOptions.bootOrder")  # which fault: from memory
         boot_fields["order"] = order
@@ -295,7 +298,7 @@ def upgrade(vm: VmEntity, call: Call, version: str | None) -> Any:
     VirtualMachine.UpgradeVM_Task)."""
 
     def begin() -> None:
-        _target(vm, version)
+        _target(vm, version)  # raises the faults of a refused upgrade
 
     def finish() -> None:
         number = _target(vm, version)

@@ -114,18 +114,18 @@ def _remove(vm: VmEntity, call: Call, removed_moids: set[str]) -> None:
     state = vm.state
     parents = {snapshot.moid: snapshot.parent for snapshot in state.snapshots}
 
-    def survivor(moid: str | None) -> str | None:
+    def nearest_remaining(moid: str | None) -> str | None:
         while moid in removed_moids:
             moid = parents[moid]
         return moid
 
     with recorded(vm, call):
         state.snapshots = tuple(
-            _with_parent(snapshot, survivor(snapshot.parent))
+            _with_parent(snapshot, nearest_remaining(snapshot.parent))
             for snapshot in state.snapshots
             if snapshot.moid not in removed_moids
         )
-        state.current_snapshot = survivor(state.current_snapshot)
+        state.current_snapshot = nearest_remaining(state.current_snapshot)
         vm.touch("snapshot", "rootSnapshot", "layoutEx", "summary")
     for moid in removed_moids:
         vm.world.unregister(vm.world.get(moid))
@@ -210,7 +210,7 @@ def revert_to(vm: VmEntity, call: Call, method: str, moid: str | None, *, suppre
 
 
 def revert(vm: VmEntity, call: Call, power_before: Power) -> None:
-    """Apply at once what another client's revert leaves: `power_before` is the VM's power state in the snapshot.
+    """Set the VM at once to the power state `power_before` of a snapshot, as after another client's revert to it.
 
     If that is on, the VM resumes from the snapshot's memory, and stays suspended if no GPU is free for it (from
     memory). A VM with a running task is not reverted.

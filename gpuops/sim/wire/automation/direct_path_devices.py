@@ -237,7 +237,7 @@ class DirectPathDevices:
             self._refuse_other(host, device)
             configuring = _Configuring(configure(host, call, device, mode), None, self._world.clock.now())
         except (vim.fault.NotFound, vmodl.fault.InvalidArgument, vim.fault.NoPermission) as fault:
-            raise _error(fault) from None
+            raise _error(fault) from None  # these faults refuse the call; any other one ends its task in error
         except vmodl.MethodFault as fault:
             configuring = _Configuring(None, _error(fault), self._world.clock.now())
         task = f"{self._world.next_number()}:com.vmware.vcenter.host.hardware"

@@ -143,15 +143,17 @@ class PowerService:
 
     def _change(self, vm: ManagedObject, session: ClientSession, operation: str) -> None:
         """Start a power task and wait until it has ended: this API has no tasks for power. Raises VapiFault."""
-        verb, refused = _OPERATIONS[operation]
+        verb, refused_states = _OPERATIONS[operation]
         method = f"{verb}VM_Task"
         call = Call(method=method, version=self._world.api_version, session=session)
         try:
             self._world.authority.require(call, vm, f"VirtualMachine.Interact.{verb}")
             self._world.tasks.refuse_if_busy(vm)
             state = vm_values.power_state(vm)
-            if state in refused:
-                raise VapiFault(refused[state], f"The virtual machine {vm.display_name} is {state}.", args=(vm.moid,))
+            if state in refused_states:
+                raise VapiFault(
+                    refused_states[state], f"The virtual machine {vm.display_name} is {state}.", args=(vm.moid,)
+                )
             task = getattr(vm, method)(call)
         except vmodl.MethodFault as fault:
             raise _error(fault) from None
