@@ -114,8 +114,9 @@ def train(
     start = standing.settings if standing is not None else START
     kinds = [case.case.facts.gpu_mib for case in training_cases]
     tried = tuple((candidate, _on_other_hardware(candidate, made_examples, kinds)) for candidate in _candidates(start))
-    of_cases = each_fault * 2 * len(FAULTS)
+    of_cases = each_fault * 2 * len(FAULTS)  # as many cases without a fault as with one
     settings = _winner(tried, of_cases)
+    # confirmed cases that the standing model has not learned from: only these compare it fairly with the new one
     unseen = [case for case in confirmed if standing is None or case.name not in standing.corrections]
     exam = as_stored(made_cases(EXAM_SEED, EXAM_EACH))
     grown = fit_forest(made_examples, settings, seed)

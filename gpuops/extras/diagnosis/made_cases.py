@@ -76,7 +76,7 @@ class _MadeCase:
         self.memory_mib = int(rng.choice((16, 32, 64))) * 1024
         self.slots = int(rng.choice((2, 3, 4, 6, 8)))
         self.sharers = int(rng.integers(2 if fault is Component.NOISY_NEIGHBOUR else 1, self.slots + 1))
-        # the fault is there from the first step, or begins in the first half
+        # the steps with the fault: from the first step on, or from one in the first half
         self.on = np.arange(STEPS) >= int(rng.integers(0, STEPS // 2)) * int(rng.random() < 0.5)
         self.scheduler = self._scheduler()
 
@@ -180,7 +180,7 @@ class _MadeCase:
         waiting = 1.0 - (1 - slow_link) * (1 - remote) * (1 - paging) * (1 - np.minimum(0.8, 0.8 * ready))
         waiting = 1.0 - (1 - waiting) * (1 - swapping) * (1 - np.clip((latency - 15) / 400, 0, 0.5))
         waiting = 1.0 - (1 - waiting) * (1 - np.clip(lost * 4, 0, 0.6))
-        asked = demand * (1 - waiting) * (1 - retired)
+        asked = demand * (1 - waiting) * (1 - retired)  # the share of the GPU that the VM requests
         clock, heat, power_short, temperature_limit = self._throttling()
         asked = np.minimum(1.0, asked / clock)  # the same work keeps a slower GPU busy for longer
         cap = self._cap()
@@ -191,6 +191,7 @@ class _MadeCase:
         if fault is Component.DRIVER:
             asked = np.where(self.on, 0.0, asked)
             memory = np.where(self.on, 0.002, memory)
+        # on a full GPU a VM gets an equal part, or a part by how much each of them requests if that is more
         fair = np.maximum(1.0 / self.sharers, asked / np.maximum(asked + others, 1e-9))
         mine = np.minimum(asked, np.maximum(1.0 - others, fair)) if cap == 1.0 else np.minimum(asked, cap)
         theirs = np.minimum(others, 1.0 - mine)
@@ -331,7 +332,10 @@ class _MadeCase:
         return old + np.cumsum(self.hits * self.rng.integers(1, 4, STEPS)).astype(float)
 
     def _throttling(self) -> tuple[Floats, Floats, Floats, bool]:
-        """Return for each step the share of the full clock, and 1 where heat, or power, slows it; and if heat does."""
+        """Return three arrays by step, and whether the GPU is slowed by heat.
+
+        The arrays: the share of the full clock; 1 where heat slows the GPU; 1 where the power limit does.
+        """
         clock, heat, power = np.ones(STEPS), np.zeros(STEPS), np.zeros(STEPS)
         if self.fault is not Component.THROTTLING:
             power = (self.rng.random(STEPS) < 0.03).astype(float) * (self.rng.random() < 0.3)
@@ -382,6 +386,7 @@ class _MadeCase:
         guest_driver = host_driver if rng.random() < 0.6 else host_driver - 15
         if fault is Component.DRIVER:
             guest_driver = host_driver + int(rng.choice((15, 30)))  # newer than the host's
+        # whether the host shows its scheduler, its power limits, and its drivers
         knows = rng.random(3) < (0.5, 0.5, 0.6)
         return CaseFacts(
             self.vcpus,
@@ -405,6 +410,7 @@ class _MadeCase:
     def _with_gaps(self, series: dict[str, Floats]) -> dict[str, Floats]:
         """Return the series as stored: integers, nvidia-smi in every fourth step, some steps and series missing."""
         rng = self.rng
+        # not every site reads nvidia-smi through the host's shell
         by_shell = bool(rng.random() < 0.75)
         looks = (np.arange(STEPS) + int(rng.integers(4))) % 4 == 0
         is_stored = rng.random(STEPS) >= 0.03

@@ -108,7 +108,7 @@ def size_alike_vms(busy: float, sharers: int | None, limits: SharingLimits, over
     `overlap`: the VMs begin one after another, and each runs next to the following one for this share of its work.
     """
 
-    counts = set(_counts(limits, sharers, sharers))
+    counts = set(_counts(limits, sharers, sharers))  # the recommended count is added below
     best: SharersAdvice | None = None
     if limits.at_most is not None:
         for policy in limits.policies:
@@ -134,7 +134,7 @@ def _share_of_alike_vms(
     same = high - low < _ROUNDED
     return GpuShare(
         float(vm_slowdowns.mean()),
-        None if same else low,
+        None if same else low,  # no range is shown for equal slowdowns
         None if same else high,
         high,
         float((1.0 / vm_slowdowns).sum()),
@@ -218,7 +218,7 @@ def _most(
     """
     best: SharersAdvice | None = None
     for policy in policies:
-        low, high, share = 0, min(limits.most, MOST_SHARERS), None
+        low, high, share = 0, min(limits.most, MOST_SHARERS), None  # `low`: the highest count known to be allowed
         while low < high:  # a binary search, because more sharers are never faster
             count = (low + high + 1) // 2
             group_share = _group_slowdowns(shares, members, policy, count, limits)[0]
@@ -260,6 +260,7 @@ def _group_slowdowns(
     Each slowdown is a mean in which a step counts by how much the VM used the GPU in it. A VM that is in no group has
     the slowdown 1. `every`: put each of the members into some group.
     """
+    # the GPU time that each VM would use alone, and the time that this takes next to the others
     work_by_vm, time_by_vm = np.zeros(len(shares.names)), np.zeros(len(shares.names))
     works, working = shares.at_work, shares.working
     by_day, throughputs = [], []
@@ -281,6 +282,7 @@ def _group_slowdowns(
         of_days = [np.add.reduceat(measure, first_of_day, axis=0) for measure in (time, work)]
         by_day.append(_ratio(*of_days)[of_days[1] > 0])
     slowdown_by_vm = _ratio(time_by_vm, work_by_vm)
+    # idle VMs and idle days have no slowdown: they would only lower the means
     slowdowns_at_work = slowdown_by_vm[work_by_vm > 0]
     daily_slowdowns = np.concatenate(by_day)
     slowdown = float(slowdowns_at_work.mean()) if len(slowdowns_at_work) else 1.0

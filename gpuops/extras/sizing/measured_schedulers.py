@@ -99,7 +99,10 @@ def measure_schedulers(
 def _look(
     wish: MeasureWish, site: Site, setting: SettingSchedulers
 ) -> tuple[SchedulersMeasured, _Changing] | tuple[SchedulersMeasured, None]:
-    """Return the plan, and the changes of the host; None if the plan is refused and no scheduler must be restored."""
+    """Return the plan, and the object that changes the scheduler of its host, with nothing changed yet.
+
+    None instead of the object: the plan is refused, and there is no scheduler or no host to restore.
+    """
     from gpuops.execute.site.kept_measurement import load_measurement
     from gpuops.extras.sizing.measuring import measure
 
@@ -114,6 +117,7 @@ def _look(
         run.removed_first = tuple(vm.name for vm in site.vcenter.inventory().vms.values() if stored.owns(vm.name))
     if first.plan.rejections:
         return _with_undone(first, (), undone), run
+    # one planned change of the host for each scheduler
     foreseen = [run.set(VgpuScheduler(policy), apply=False) for policy in first.plan.later]
     if undone:  # an interrupted call has left another scheduler
         foreseen.append(run.set_back(apply=False))
@@ -147,7 +151,7 @@ def _measure_each(run: _Changing, first: SharingMeasured, wish: MeasureWish, sit
         run.set(VgpuScheduler(scheduler), apply=True)
         if not run.wrong:
             measured = measure(wish, site, apply=True, before=run.before)
-    if not run.stopped and run.why_not_as_before():
+    if not run.stopped and run.why_not_as_before():  # an open change of the host must be finished first
         run.set_back(apply=True)
     return measured
 
@@ -164,6 +168,7 @@ def why_not_as_before(before: SchedulerBefore, site: Site) -> str:
     if gpu is None or gpu.configured == gpu.effective == before.scheduler:
         return ""
     host = inventory.hosts[before.host].name
+    # often equal: then it is named once
     now = " and ".join(dict.fromkeys(str(state or "not known") for state in (gpu.configured, gpu.effective)))
     return (
         f"the scheduler of GPU {before.gpu} of {host} was {before.scheduler}, and is {now}: "
@@ -227,6 +232,7 @@ class _Changing:
         from gpuops.api import change
 
         rolling, hear = self.setting.rolling, self.setting.hear
+        # planned first: only the plan shows which VMs the change would shut down
         report = change(request, "scheduler set", rolling, self.site, apply=False)
         if not apply:
             return self._without_removed_first(report)

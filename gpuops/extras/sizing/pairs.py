@@ -108,7 +108,8 @@ def corrections(pairs: PairModel, kinds: Sequence[str], works: NDArray[np.bool_]
     """Return the factor by which each VM of a group (column) is slower in each step (row) than busy shares predict.
 
     For each other VM at work, the factor is the slowdown of the pair by `pairs`, divided by the slowdown that `sharing`
-    predicts for two such VMs while both work. The result is the geometric mean over these VMs.
+    predicts for two such VMs while both work. The result is the geometric mean over these VMs. `works`: whether each VM
+    (column) works in each step (row); `working`: the mean busy share of each VM while it works.
     """
     logs = np.log(pairs.slowdowns(kinds)) - np.log(pairwise_slowdowns(working))
     np.fill_diagonal(logs, np.nan)  # a VM is no neighbour of its own
@@ -121,8 +122,12 @@ def corrections(pairs: PairModel, kinds: Sequence[str], works: NDArray[np.bool_]
 def _fit(
     workloads: NDArray[np.int64], neighbours: NDArray[np.int64], speed: Floats, count: int
 ) -> tuple[Floats, Floats]:
-    """Return what each workload keeps and leaves; the arguments have one number for each direction of a pair."""
-    usual = float(np.sqrt(speed.mean()))
+    """Return the share of its speed that each of `count` workloads keeps, and the share that it leaves to others.
+
+    The arrays have an element for each direction of a pair: the number of the workload, that of its neighbour, and the
+    speed of the workload.
+    """
+    usual = float(np.sqrt(speed.mean()))  # a speed is keeps * leaves, so the root is the mean of each of the two
     keeps, leaves, weight = np.full(count, usual), np.full(count, usual), np.ones(len(speed))
     for _ in range(_ROUNDS):
         # first what workloads keep, given what their neighbours leave; then what they leave, given what others keep

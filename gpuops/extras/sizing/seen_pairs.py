@@ -60,7 +60,7 @@ def seen_pairs(
         shares = np.stack([used[name] for name in names])
         works = np.nan_to_num(shares) > IDLE
         at_work = works.sum(axis=0)
-        two = works & (at_work == 2)
+        two = works & (at_work == 2)  # the VM works, and exactly one other VM
         often = two.astype(np.float32) @ two.T >= FEWEST_STEPS  # cheap test: with many VMs only few pairs pass
         for first, second in zip(*np.nonzero(np.triu(often, 1)), strict=True):
             both_at_work = two[first] & two[second]
@@ -68,6 +68,7 @@ def seen_pairs(
             if not all(when.any() for when in alone):
                 continue
             busy = np.array([shares[at][when].mean() for at, when in zip((first, second), alone, strict=True)])
+            # the logarithm of the speed next to each other, which is 1 / slowdown
             usual = -log(pairwise_slowdowns(busy)[0, 1])
             speeds = [
                 _speed(shares[at], when, both_at_work, hours, usual)
@@ -85,12 +86,13 @@ def _speed(used: Shares, alone: Steps, beside: Steps, hours: NDArray[np.int64], 
     """
     first = hours[0] // _HOURS * _HOURS
     days = int(hours[-1] - first) // _HOURS + 1
-    cells = days * _HOURS
+    cells = days * _HOURS  # one for each hour
     steps, sums = (
         np.array([np.bincount(hours[when] - first, weights[when], cells) for when in (alone, beside)])
         for weights in (np.ones(len(hours)), used)
     )
     steps, sums = steps.reshape(2, days, _HOURS), sums.reshape(2, days, _HOURS)  # alone and beside, day, hour
+    # for each hour of the day the steps that both cases have; the other hours cannot be compared
     weight = steps.sum(axis=1).min(axis=0)
     was_at_work = ((steps > 0) & (weight > 0)).any(axis=2)
     if weight.sum() < FEWEST_STEPS or was_at_work.sum(axis=1).min() < FEWEST_DAYS:

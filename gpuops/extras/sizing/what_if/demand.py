@@ -97,8 +97,9 @@ def recorded_demand(peaks: Peaks, inventory: Inventory) -> FleetDemand:
             replace(typical_one, name=f"{profile} {number}", profile=profile)
             for profile, count in beyond_running.items()
             if (typical_one := typical[profile]) is not None
-            for number in range(1, count + 1)
+            for number in range(1, count + 1)  # none if fewer ran on that day than now
         ]
+        # in a random order that is the same in each call
         draws.append(tuple(sorted(arrivals, key=lambda arrival: drawn(day.toordinal(), arrival.name, 2**32))))
     if not any(draws):
         return FleetDemand(
@@ -139,6 +140,7 @@ def _workload(vm: Vm, inventory: Inventory, catalog: Catalog) -> Workload | None
     None = it has no GPU, or devices that a request cannot ask for by kind.
     """
     devices = vm.devices or ()
+    # vCenter places device groups complete; a request cannot name them
     if not devices or not vm.vcpus or not vm.memory_mib or any(getattr(device, "group", None) for device in devices):
         return None
     bare = Workload(vm.name, vm.vcpus, vm.memory_mib)
@@ -219,7 +221,7 @@ def catalog_names(workload: Workload, inventory: Inventory, catalog: Catalog) ->
 
 def _outcome(queue: Queue, workloads: Sequence[Workload], catalog: Catalog) -> PlacedDemand:
     placed = {answer.workload.name: answer for answer in queue.answers if isinstance(answer, Placed)}
-    kinds: dict[str, tuple[int, int]] = {}
+    kinds: dict[str, tuple[int, int]] = {}  # how many were placed, and how many were requested
     for workload in workloads:
         kind = kind_of(workload)
         placed_count, of = kinds.get(kind, (0, 0))
