@@ -140,7 +140,7 @@ def _workload(vm: Vm, inventory: Inventory, catalog: Catalog) -> Workload | None
     None = it has no GPU, or devices that a request cannot ask for by kind.
     """
     devices = vm.devices or ()
-    # vCenter places device groups complete; a request cannot name them
+    # a request cannot name the vendor device group that a device belongs to
     if not devices or not vm.vcpus or not vm.memory_mib or any(getattr(device, "group", None) for device in devices):
         return None
     bare = Workload(vm.name, vm.vcpus, vm.memory_mib)

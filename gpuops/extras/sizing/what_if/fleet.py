@@ -215,7 +215,7 @@ def changed_fleet(
 
 def _restart_displaced(refs: Sequence[str], inventory: Inventory, catalog: Catalog) -> ChangedFleet:
     """Return the snapshot after a restart of these VMs, each in its cluster and preferably on its own host."""
-    # VMs by cluster; those of a host outside clusters by the host, where alone they can restart
+    # VMs by cluster; VMs of a host without a cluster by that host: they can restart only there
     clusters: dict[str | None, list[Vm]] = {}
     for ref in refs:
         vm = inventory.vms[ref]
