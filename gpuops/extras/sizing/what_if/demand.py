@@ -174,21 +174,21 @@ def place_demand(
     if demand.source is DemandSource.FILE:  # all together, as `gpuops place --file` does
         queue = queue.with_best(workloads)
         workloads = [answer.workload for answer in queue.answers]
-    hopeless: set[Workload] = set()
-    answered = {answer.workload.name: isinstance(answer, Placed) for answer in queue.answers}
+    refused_shapes: set[Workload] = set()
+    is_placed_by_name = {answer.workload.name: isinstance(answer, Placed) for answer in queue.answers}
     for workload in workloads:
         # a request of a file that was refused above is tried on other models only
-        first_choice = () if workload.name in answered else (workload,)
+        first_choice = () if workload.name in is_placed_by_name else (workload,)
         alternatives = _on_other_models(workload, inventory, catalog) if demand.any_model else ()
-        for attempt in () if answered.get(workload.name) else (*first_choice, *alternatives):
+        for attempt in () if is_placed_by_name.get(workload.name) else (*first_choice, *alternatives):
             # no VM leaves, so a request that equals a refused one would be refused too
             shape = replace(attempt, name="")
-            if shape in hopeless:
+            if shape in refused_shapes:
                 continue
             queue = queue.after([attempt])
             if isinstance(queue.answers[-1], Placed):
                 break
-            hopeless.add(shape)
+            refused_shapes.add(shape)
     return _outcome(queue, workloads, catalog)
 
 
