@@ -180,10 +180,10 @@ def scores(cases: Sequence[DiagnosisCase], model: Forest | None) -> Floats:
     rows[:, none] *= WEIGHT_OF_NONE
     for row, case in zip(rows, cases, strict=True):
         excluded = [COMPONENTS.index(component) for component in untellable(case) | ruled_out(case)]
-        share = row[excluded].sum()
+        excluded_share = row[excluded].sum()
         row[excluded] = 0.0
         if row.argmax() == none:
-            row[none] = min(1.0, row[none] + share)
+            row[none] = min(1.0, row[none] + excluded_share)
         for component in certain(case):
             row[COMPONENTS.index(component)] = CERTAIN
         if row.argmax() != none:
@@ -196,14 +196,14 @@ def diagnose_cases(cases: Sequence[DiagnosisCase], model: Forest | None) -> tupl
     diagnoses = []
     for original, row in zip(cases, scores(cases, model), strict=True):
         case, contradictions = without_contradictions(original)
-        named = certain(case)
+        reasons = certain(case)  # the components that a rule names, each with its reason
         order = [COMPONENTS[at] for at in np.argsort(-row, kind="stable") if row[at] >= LEAST]
         suspects = (
             Suspect(
                 component,
                 round(float(row[COMPONENTS.index(component)]), 3),
-                (*((named[component],) if component in named else ()), *_evidence(case, component)),
-                component in named,
+                (*((reasons[component],) if component in reasons else ()), *_evidence(case, component)),
+                component in reasons,
             )
             for component in order
         )

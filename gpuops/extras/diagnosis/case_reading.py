@@ -50,6 +50,7 @@ def read_cases(
     """
     begin = inventory.taken_at - LOOKED_AT if since is None else since
     begin_s = int(begin.timestamp()) // FINE_S * FINE_S
+    # up to the end of the step that has begun: -(-a // b) rounds up
     steps = max(0, -(-int(inventory.taken_at.timestamp()) // FINE_S) - begin_s // FINE_S)
     cases: dict[str, DiagnosisCase] = {}
     store_reads = MeasurementReads.open_if_exists(*store, inventory.vcenter)
@@ -79,7 +80,7 @@ class _CaseReading:
         neighbour_refs = {tenant.ref for host in hosts for tenant in self._inventory.vms_on(host)}
         of_vm = dict(self._store.arrays(neighbour_refs | {vm.ref for vm in vms}, OF_VM, self._begin_s, self._steps))
         of_host = {host.ref: self._of_host(host) for host in hosts}
-        best = self._best(hosts, of_host)
+        best = self._best(hosts, of_host)  # link width and clock by GPU model
         case_by_vm = {}
         for vm in vms:
             vm_averages = _averages(of_vm.get(vm.ref, {}))
@@ -113,6 +114,7 @@ class _CaseReading:
             neighbour_use = [_averages(of_vm.get(ref, {})).get(GPU_USE) for ref in sorted(neighbours)]
             known_use = [averages for averages in neighbour_use if averages is not None]
             if len(known_use) == len(neighbour_use):  # otherwise the sum would be too low
+                # without neighbours the zeros are the sum
                 series[f"neighbours:{GPU_USE}"] = np.sum([*known_use, np.zeros(self._steps)], axis=0)
         return DiagnosisCase(FINE_S, series, _facts(vm, host, state, self._catalog, best, limit_w))
 
@@ -122,8 +124,10 @@ class _CaseReading:
             datetime.fromtimestamp(self._begin_s + step * FINE_S, self._inventory.taken_at.tzinfo)
             for step in (0, self._steps)
         )
+        # read first for the names: the store has one series for each GPU, `counter@instance`
         newest = self._store.newest((host.ref,), (*OF_HOST, *OF_GPU, SMI_POWER_LIMIT), begin, until).get(host.ref, {})
         arrays = dict(self._store.arrays((host.ref,), list(newest), self._begin_s, self._steps)).get(host.ref, {})
+        # vCenter names GPUs by an instance of its own, which is replaced by the address
         instances = {name.partition("@")[2] for name in newest if "@" in name and not name.startswith(_SMI)}
         addresses = gpus_of_instances(instances, host)
         averages_by_series = {}
@@ -210,7 +214,7 @@ def _facts(
 def _scheduling(
     host: Host | None, state: GpuState | None, catalog: Catalog
 ) -> tuple[SchedulerPolicy | None, int | None]:
-    """Return the policy in force on the GPU and the branch of the vGPU manager; None if the host does not show it."""
+    """Return the policy in force on the GPU, and the branch of the vGPU manager; None for each that is not known."""
     if host is None or host.settings is None:
         return None, None
     scheduling = scheduler_of(host, catalog)

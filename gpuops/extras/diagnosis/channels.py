@@ -70,9 +70,10 @@ def channels(case: DiagnosisCase) -> Mapping[str, Floats]:
         return case.series.get(name, np.full(steps, np.nan))
 
     def of(name: str, whole: float | None) -> Floats:
+        """Return the counter as a share of the capacity `whole`."""
         return counter(name) / whole if whole else np.full(steps, np.nan)
 
-    kb = 1024
+    kb = 1024  # a MiB, because vCenter's memory counters are in KB
     use = _first_known(of("vm:gpu.utilization.average", _WHOLE), of("vm:smi.vgpu.utilization.latest", _WHOLE))
     total = _first_known(of("gpu:gpu.utilization.average", _WHOLE), of("gpu:smi.gpu.utilization.latest", _WHOLE))
     neighbour_use = of("neighbours:gpu.utilization.average", _WHOLE)
@@ -112,7 +113,7 @@ def channels(case: DiagnosisCase) -> Mapping[str, Floats]:
         _first_known(counter("gpu:gpu.temperature.average"), counter("gpu:smi.gpu.temperature.latest")),
         of("gpu:gpu.power.used.latest", facts.power_limit_w),
         clock,
-        np.where(total > 0.1, clock, np.nan),
+        np.where(total > 0.1, clock, np.nan),  # an idle GPU lowers its clock
         *states(case).values(),
     )
     return dict(zip(CHANNELS, series, strict=True))

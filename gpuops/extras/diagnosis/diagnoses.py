@@ -119,7 +119,7 @@ class Diagnoses:
         text = {
             # replaces an older answer about this case: `diagnose confirm` means the one that was shown last
             "said": [suspect.component for suspect in suspects],
-            "found": old_record.get("found"),
+            "found": old_record.get("found"),  # the components that people found at fault
             "named": old_record.get("named"),
             "of": msgspec.to_builtins(stored_diagnosis),
             "case": plain(LabelledCase(name, case, frozenset())),
@@ -178,7 +178,7 @@ class Diagnoses:
                 f"diagnosis {name} has no suspect to confirm",
                 hint=f"name the component: gpuops diagnose correct {name} COMPONENT",
             )
-        # if it is settled again, what was named at the first time stays
+        # the first suspect that the finding was about; it stays if the diagnosis is settled again
         named = record["named"] or next(iter(record["said"]), None)
         self._write(path, {**record, "found": list(components), "named": named})
         return components

@@ -86,6 +86,7 @@ def notice_of_diagnosis(diagnosed: Diagnosed, vcenter: str, least: float, at: da
     ]
     if not suspects:
         return None
+    # names the notice: an equal one is not sent again
     about = ("diagnose", f"{at.date()}", *sorted({f"{vm.vm} {suspect.component}" for vm, suspect in suspects}))
     names = tuple(
         f"{vm.vm} ({vm.id}): {suspect.probability:.0%} {WORDS[suspect.component]}" for vm, suspect in suspects

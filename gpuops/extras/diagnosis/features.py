@@ -128,6 +128,7 @@ def _statistics(channel_rows: Floats) -> Floats:
     # measured steps first, in order of time
     samples = np.take_along_axis(channel_rows[has_samples], np.argsort(missing, axis=1, kind="stable"), axis=1)
     ranks = np.sort(samples, axis=1)  # missing steps come last in both
+    # for each channel: the index of its highest known sample, and how many samples a third of the time has
     last, third, row_numbers = count - 1, np.maximum(1, count // 3), np.arange(len(count))
     at, filled = np.arange(samples.shape[1]), np.nan_to_num(samples)
     mean, top = filled.sum(axis=1) / count, ranks[row_numbers, last]
@@ -135,7 +136,7 @@ def _statistics(channel_rows: Floats) -> Floats:
     begins, ends = at < third[:, None], (at >= (count - third)[:, None]) & (at < count[:, None])
     near = (ranks >= 0.95 * top[:, None]).sum(axis=1) / count
     statistics[has_samples] = np.column_stack(
-        (
+        (  # in the order of STATISTICS
             mean,
             ranks[:, 0],
             ranks[row_numbers, np.round(0.1 * last).astype(int)],
@@ -151,6 +152,7 @@ def _statistics(channel_rows: Floats) -> Floats:
 
 
 def _facts(case: DiagnosisCase) -> list[float]:
+    """Return the facts of the case as numbers, in the order of FACTS."""
     facts = case.facts
     policies = (SchedulerPolicy.EQUAL_SHARE, SchedulerPolicy.FIXED_SHARE, SchedulerPolicy.BEST_EFFORT)
     newer = UNKNOWN

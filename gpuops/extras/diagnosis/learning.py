@@ -112,27 +112,30 @@ def train(
     training_cases = with_hidden(as_stored(made_cases(seed, each_fault)))
     made_examples = examples(training_cases)
     start = standing.settings if standing is not None else START
-    kinds = [case.case.facts.gpu_mib for case in training_cases]
-    tried = tuple((candidate, _on_other_hardware(candidate, made_examples, kinds)) for candidate in _candidates(start))
-    of_cases = each_fault * 2 * len(FAULTS)
+    gpu_memories = [case.case.facts.gpu_mib for case in training_cases]
+    tried = tuple(
+        (candidate, _on_other_hardware(candidate, made_examples, gpu_memories)) for candidate in _candidates(start)
+    )
+    of_cases = each_fault * 2 * len(FAULTS)  # as many cases without a fault as with one
     settings = _winner(tried, of_cases)
+    # confirmed cases that the standing model has not learned from: only these compare it fairly with the new one
     unseen = [case for case in confirmed if standing is None or case.name not in standing.corrections]
     exam = as_stored(made_cases(EXAM_SEED, EXAM_EACH))
     grown = fit_forest(made_examples, settings, seed)
-    judged = with_confirmed(grown, made_examples, confirmed)
-    after = _right(judged, exam)
+    new_model = with_confirmed(grown, made_examples, confirmed)
+    new_right = _right(new_model, exam)
     if unseen and standing is not None:
         # confirmed cases are judged by models that did not learn from them
-        after = _with_confirmed(
-            after, len(exam), _right_of_unseen(grown, made_examples, confirmed, unseen), len(unseen)
+        new_right = _with_confirmed(
+            new_right, len(exam), _right_of_unseen(grown, made_examples, confirmed, unseen), len(unseen)
         )
-    before = None if standing is None else _right(standing, [*exam, *unseen])
+    standing_right = None if standing is None else _right(standing, [*exam, *unseen])
     new = replace(
-        judged, cases=of_cases + len(confirmed), corrections=tuple(case.name for case in confirmed), right=after
+        new_model, cases=of_cases + len(confirmed), corrections=tuple(case.name for case in confirmed), right=new_right
     )
-    if standing is not None and before is not None and after < before:
-        return TrainingOutcome(standing, replaced=False, tried=tried, before=before, after=after)
-    return TrainingOutcome(new, replaced=True, tried=tried, before=before, after=after)
+    if standing is not None and standing_right is not None and new_right < standing_right:
+        return TrainingOutcome(standing, replaced=False, tried=tried, before=standing_right, after=new_right)
+    return TrainingOutcome(new, replaced=True, tried=tried, before=standing_right, after=new_right)
 
 
 def fit_forest(made_examples: Examples, settings: ForestSettings, seed: int) -> Forest:

@@ -76,7 +76,7 @@ class _MadeCase:
         self.memory_mib = int(rng.choice((16, 32, 64))) * 1024
         self.slots = int(rng.choice((2, 3, 4, 6, 8)))
         self.sharers = int(rng.integers(2 if fault is Component.NOISY_NEIGHBOUR else 1, self.slots + 1))
-        # the fault is there from the first step, or begins in the first half
+        # the steps with the fault: from the first step on, or from one in the first half
         self.on = np.arange(STEPS) >= int(rng.integers(0, STEPS // 2)) * int(rng.random() < 0.5)
         self.scheduler = self._scheduler()
 
@@ -144,14 +144,15 @@ class _MadeCase:
         if self.sharers == 1:
             return np.zeros(STEPS)
         most = 1.0 if self.scheduler is SchedulerPolicy.BEST_EFFORT else (self.sharers - 1) / self.sharers
-        others = most * self.rng.uniform(0.0, 0.9) * self.rng.uniform(0.6, 1.1, STEPS)
+        neighbours_demand = most * self.rng.uniform(0.0, 0.9) * self.rng.uniform(0.6, 1.1, STEPS)
         if self.fault is Component.NOISY_NEIGHBOUR:
             # together they need at least 8 % more than the GPU has
             full = 1.0 - demand + (0.08 + 0.7 * self.strength) * self.rng.uniform(0.9, 1.1, STEPS)
-            return np.where(self.on, np.maximum(others, full), others)
+            return np.where(self.on, np.maximum(neighbours_demand, full), neighbours_demand)
         if self.scheduler is SchedulerPolicy.BEST_EFFORT:
-            return np.minimum(others, 0.97 - np.minimum(demand, 0.97))  # the GPU is enough for all, sometimes only just
-        return others
+            # the GPU is enough for all, sometimes only just
+            return np.minimum(neighbours_demand, 0.97 - np.minimum(demand, 0.97))
+        return neighbours_demand
 
     # --- what it gets ---------------------------------------------------------------------------------------------
 
@@ -164,14 +165,14 @@ class _MadeCase:
         """Return all series of the VM, its neighbours, its GPU and its host, with the effects of the fault."""
         rng, fault = self.rng, self.fault
         demand = self._demand()
-        others = self._neighbours(demand)
+        neighbours_demand = self._neighbours(demand)
         ready = rng.gamma(1.2, 0.008, STEPS) + (rng.random(STEPS) < 0.04) * rng.uniform(0.0, 0.12, STEPS)
         if fault is Component.CPU_READY:
             ready = ready + self._worse(0.05, 0.35)  # 5 % a vCPU is where VMware's advice begins (KB 2002181)
         swapping, balloon, swapped = self._reclaimed()
         latency = self._latency(swapping)
-        lost = self._lost(ready)
-        retired = self._errors()
+        dropped_share = self._lost(ready)
+        lost_to_errors = self._errors()
         slow_link = self._worse(0.06, 0.45) if fault is Component.PCIE_LINK else np.zeros(STEPS)
         remote = self._worse(0.06, 0.3) if fault is Component.REMOTE_NUMA else np.zeros(STEPS)
         memory, paging = self._frame_buffer(demand)
@@ -179,23 +180,30 @@ class _MadeCase:
         # while the VM waits for something else, it does not use the GPU
         waiting = 1.0 - (1 - slow_link) * (1 - remote) * (1 - paging) * (1 - np.minimum(0.8, 0.8 * ready))
         waiting = 1.0 - (1 - waiting) * (1 - swapping) * (1 - np.clip((latency - 15) / 400, 0, 0.5))
-        waiting = 1.0 - (1 - waiting) * (1 - np.clip(lost * 4, 0, 0.6))
-        asked = demand * (1 - waiting) * (1 - retired)
+        waiting = 1.0 - (1 - waiting) * (1 - np.clip(dropped_share * 4, 0, 0.6))
+        requested_use = demand * (1 - waiting) * (1 - lost_to_errors)  # the share of the GPU that the VM requests
         clock, heat, power_short, temperature_limit = self._throttling()
-        asked = np.minimum(1.0, asked / clock)  # the same work keeps a slower GPU busy for longer
+        requested_use = np.minimum(1.0, requested_use / clock)  # the same work keeps a slower GPU busy for longer
         cap = self._cap()
         if fault is Component.LICENCE:
             # full speed for 20 minutes, then reduced (NVIDIA licensing guide)
             unlicensed = float(0.25 - 0.2 * self.strength)
-            asked = np.where(self.on, np.minimum(asked, unlicensed * rng.uniform(0.9, 1.05, STEPS)), asked)
+            requested_use = np.where(
+                self.on, np.minimum(requested_use, unlicensed * rng.uniform(0.9, 1.05, STEPS)), requested_use
+            )
         if fault is Component.DRIVER:
-            asked = np.where(self.on, 0.0, asked)
+            requested_use = np.where(self.on, 0.0, requested_use)
             memory = np.where(self.on, 0.002, memory)
-        fair = np.maximum(1.0 / self.sharers, asked / np.maximum(asked + others, 1e-9))
-        mine = np.minimum(asked, np.maximum(1.0 - others, fair)) if cap == 1.0 else np.minimum(asked, cap)
-        theirs = np.minimum(others, 1.0 - mine)
-        total = mine + theirs
-        cpu = np.clip(self._cpu(demand, mine, remote, ready) + paged_cpu, 0.0, 1.0 - np.minimum(ready, 0.9))
+        # on a full GPU a VM gets an equal part, or a part by how much each of them requests if that is more
+        fair = np.maximum(1.0 / self.sharers, requested_use / np.maximum(requested_use + neighbours_demand, 1e-9))
+        own_use = (
+            np.minimum(requested_use, np.maximum(1.0 - neighbours_demand, fair))
+            if cap == 1.0
+            else np.minimum(requested_use, cap)
+        )
+        neighbours_use = np.minimum(neighbours_demand, 1.0 - own_use)
+        total = own_use + neighbours_use
+        cpu = np.clip(self._cpu(demand, own_use, remote, ready) + paged_cpu, 0.0, 1.0 - np.minimum(ready, 0.9))
         gpu_clock = (
             self.gpu.mhz * np.where(total > 0.05, rng.uniform(0.95, 1.0, STEPS), rng.uniform(0.15, 0.6, STEPS)) * clock
         )
@@ -204,7 +212,7 @@ class _MadeCase:
         watts = np.where(power_short > 0, self.gpu.watts * rng.uniform(0.96, 1.0, STEPS), watts)
         vgpu_mib = self.gpu.mib // self.slots
         kb = 1024.0
-        net = rng.lognormal(5.5, 1.2) * rng.lognormal(0, 0.6, STEPS) * (1 - np.clip(lost * 5, 0, 0.8))
+        net = rng.lognormal(5.5, 1.2) * rng.lognormal(0, 0.6, STEPS) * (1 - np.clip(dropped_share * 5, 0, 0.8))
         packets = net * 20 / 1.2
         disk = rng.lognormal(6, 1.2) * rng.lognormal(0, 0.7, STEPS) + 3000 * swapping
         active = rng.uniform(0.1, 0.7) * rng.uniform(0.8, 1.2, STEPS) + paged_memory
@@ -215,7 +223,7 @@ class _MadeCase:
         width, generation = self._link(total)
         lanes = width / 16.0
         errors = self._error_count()
-        smi_use = 10_000 * np.clip(mine + rng.normal(0, 0.02, STEPS), 0, 1)
+        smi_use = 10_000 * np.clip(own_use + rng.normal(0, 0.02, STEPS), 0, 1)
         return {
             "vm:cpu.usagemhz.average": cpu * self.vcpus * self.hardware.mhz,
             "vm:cpu.ready.summation": ready * self.vcpus * 20_000,
@@ -226,9 +234,9 @@ class _MadeCase:
             "vm:disk.usage.average": disk,
             "vm:disk.maxTotalLatency.latest": latency,
             "vm:net.usage.average": net,
-            "vm:net.droppedRx.summation": packets * lost,
-            "vm:net.droppedTx.summation": packets * lost * rng.uniform(0, 0.2),
-            "vm:gpu.utilization.average": 10_000 * mine,
+            "vm:net.droppedRx.summation": packets * dropped_share,
+            "vm:net.droppedTx.summation": packets * dropped_share * rng.uniform(0, 0.2),
+            "vm:gpu.utilization.average": 10_000 * own_use,
             "vm:gpu.mem.used.average": memory * vgpu_mib * kb,
             "vm:smi.vgpu.utilization.latest": smi_use,
             "vm:smi.vgpu.encoder.latest": np.zeros(STEPS),
@@ -255,7 +263,7 @@ class _MadeCase:
             "gpu:smi.gpu.pcieWidth.latest": 16 * lanes,
             "gpu:smi.gpu.slowedByHeat.latest": heat,
             "gpu:smi.gpu.slowedByPower.latest": power_short,
-            "neighbours:gpu.utilization.average": 10_000 * theirs,
+            "neighbours:gpu.utilization.average": 10_000 * neighbours_use,
         }
 
     def _reclaimed(self) -> tuple[Floats, Floats, Floats]:
@@ -331,7 +339,10 @@ class _MadeCase:
         return old + np.cumsum(self.hits * self.rng.integers(1, 4, STEPS)).astype(float)
 
     def _throttling(self) -> tuple[Floats, Floats, Floats, bool]:
-        """Return for each step the share of the full clock, and 1 where heat, or power, slows it; and if heat does."""
+        """Return three arrays by step, and whether the GPU is slowed by heat.
+
+        The arrays: the share of the full clock; 1 where heat slows the GPU; 1 where the power limit does.
+        """
         clock, heat, power = np.ones(STEPS), np.zeros(STEPS), np.zeros(STEPS)
         if self.fault is not Component.THROTTLING:
             power = (self.rng.random(STEPS) < 0.03).astype(float) * (self.rng.random() < 0.3)
@@ -382,7 +393,8 @@ class _MadeCase:
         guest_driver = host_driver if rng.random() < 0.6 else host_driver - 15
         if fault is Component.DRIVER:
             guest_driver = host_driver + int(rng.choice((15, 30)))  # newer than the host's
-        knows = rng.random(3) < (0.5, 0.5, 0.6)
+        # whether the host shows its scheduler, its power limits, and its drivers
+        is_known = rng.random(3) < (0.5, 0.5, 0.6)
         return CaseFacts(
             self.vcpus,
             self.memory_mib,
@@ -393,26 +405,27 @@ class _MadeCase:
             self.gpu.mib,
             self.slots,
             self.sharers,
-            self.scheduler if knows[0] else None,
+            self.scheduler if is_known[0] else None,
             16,
             self.gpu.mhz,
-            self.gpu.watts if knows[1] else None,
+            self.gpu.watts if is_known[1] else None,
             None if remote is None else float(remote),
-            host_driver if knows[2] else None,
-            guest_driver if knows[2] else None,
+            host_driver if is_known[2] else None,
+            guest_driver if is_known[2] else None,
         )
 
     def _with_gaps(self, series: dict[str, Floats]) -> dict[str, Floats]:
         """Return the series as stored: integers, nvidia-smi in every fourth step, some steps and series missing."""
         rng = self.rng
-        by_shell = bool(rng.random() < 0.75)
-        looks = (np.arange(STEPS) + int(rng.integers(4))) % 4 == 0
+        # not every site reads nvidia-smi through the host's shell
+        reads_smi = bool(rng.random() < 0.75)
+        is_smi_step = (np.arange(STEPS) + int(rng.integers(4))) % 4 == 0
         is_stored = rng.random(STEPS) >= 0.03
         stored = {}
         for name, values in series.items():
             if ":smi." in name:
-                if by_shell:
-                    stored[name] = np.where(looks & is_stored, np.round(values), np.nan)
+                if reads_smi:
+                    stored[name] = np.where(is_smi_step & is_stored, np.round(values), np.nan)
             elif rng.random() >= 0.03:
                 stored[name] = np.where(is_stored, np.round(values), np.nan)
         return stored

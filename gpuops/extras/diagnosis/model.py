@@ -51,7 +51,7 @@ class DecisionTrees:
             for links, at_leaf in ((self.feature, 0), (self.low, node_numbers), (self.high, node_numbers))
         )
         node = np.broadcast_to(self.roots, (len(rows), len(self.roots)))
-        rows_at = np.arange(len(rows))[:, None]
+        rows_at = np.arange(len(rows))[:, None]  # selects from each row the feature that its node tests
         for _ in range(_MOST_DEPTH):
             further = np.where(rows[rows_at, feature[node]] <= self.threshold[node], low[node], high[node])
             if (further == node).all():
@@ -127,6 +127,7 @@ def to_document(forest: Forest) -> dict[str, Any]:
 
 
 def _trees_document(trees: DecisionTrees) -> dict[str, Any]:
+    # only leaves have shares, and most shares are 0: the others are stored as (leaf, component, share)
     node, component = np.nonzero(np.where(trees.feature[:, None] < 0, trees.shares, 0) >= _LEAST_SHARE)
     return {
         "feature": trees.feature.tolist(),

@@ -127,7 +127,7 @@ def _spells_beyond_limits(samples: Floats, use: Floats) -> Floats:
     ratio = (
         (beyond @ used) / np.maximum(steps_beyond, 1) / np.maximum(0.01, (within @ used) / np.maximum(steps_within, 1))
     )
-    spells = np.column_stack((beyond.sum(axis=1), longest, np.zeros(len(samples))))
+    spells = np.column_stack((beyond.sum(axis=1), longest, np.zeros(len(samples))))  # the ratio is set below
     spell_rows: Floats = spells / np.maximum(count, 1)[:, None]
     spell_rows[count == 0] = UNKNOWN
     spell_rows[:, 2] = np.where(np.minimum(steps_beyond, steps_within) < _LEAST_STEPS, 1.0, np.minimum(3.0, ratio))
@@ -180,7 +180,7 @@ def _full_buffer_signs(of: Mapping[str, Floats]) -> list[float]:
     memory, use = of["frame buffer"], of["gpu use"]
     full = memory > _FULL
     if full.sum() < _LEAST_STEPS:
-        return [UNKNOWN] * 2 + [0.0] * 3 + [1.0]
+        return [UNKNOWN] * 2 + [0.0] * 3 + [1.0]  # falls and deviation, three correlations, the ratio
     memory_samples = _without_gaps(memory)
     after = memory_samples[1:][memory_samples[:-1] > _FULL]
     falls = float((after < _FALL).mean()) if len(after) else 0.0
@@ -198,7 +198,7 @@ def _full_buffer_signs(of: Mapping[str, Floats]) -> list[float]:
 
 def _sharing_signs(of: Mapping[str, Floats], use: Floats, total: Floats) -> list[float]:
     """Return the numbers that show how the GPU is shared, in the order of NAMES: first while the GPU is full."""
-    full = total > 0.96
+    full = total > 0.96  # some samples of a full GPU show a little less than 1
     neighbour_use, equal, totals = (
         _without_gaps(channel[full]) for channel in (of["neighbours' use"], of["use of an equal part"], total)
     )

@@ -64,18 +64,20 @@ class Block:
 def pack(block: Block) -> bytes:
     """Return the bytes of a block, without series whose counter is not in `_NUMBERED`."""
     names = [name for name in sorted(block.series) if name.partition("@")[0] in _NUMBERS]
+    # the head: how many steps and series; for each series the number of its counter, and its instance with the length
     head = bytearray()
     head += block.steps.to_bytes(2, "little") + len(names).to_bytes(2, "little")
     for name in names:
         counter, _, instance = name.partition("@")
-        instance_bytes = instance.encode()[:255]
+        instance_bytes = instance.encode()[:255]  # the length is stored in one byte
         head += bytes((_NUMBERS[counter], len(instance_bytes))) + instance_bytes
     if not names:
         return _compress(bytes(head))
-    cube = np.stack([block.series[name] for name in names])
+    cube = np.stack([block.series[name] for name in names])  # series, step, (average, highest, covered)
     # codes are stored plus 1, so that 0 is MISSING; the highest is stored as how far it is above the average
     average, highest = _codes(cube[:, :, 0]) + 1, _codes(cube[:, :, 1]) + 1
     above = np.where(highest > 0, np.maximum(highest - average, 0) + 1, 0)
+    # consecutive averages are alike, and small numbers compress well
     from_last = np.diff(average, axis=1, prepend=0)
     zigzag = (from_last << 1) ^ (from_last >> 63)  # 0, -1, 1, -2 become 0, 1, 2, 3: no negative numbers
     planes = (zigzag & 0xFF, zigzag >> 8, above & 0xFF, above >> 8, cube[:, :, 2])

@@ -252,7 +252,7 @@ def desktop_night(
     # of the sources that the rule requires, only those that are known here
     known_rule = replace(rule, required=(rule.needed & known_sources) | {Source.COUNTERS})
     reasons: Counter[Untold] = Counter()
-    for last in range(_steps_of(rule) - 1, record.steps):
+    for last in range(_steps_of(rule) - 1, record.steps):  # from the first step with a complete period of the rule
         moment = record.end_of(last)
         if not night.takes_at(moment):
             continue

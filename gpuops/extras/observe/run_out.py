@@ -97,8 +97,8 @@ def run_out(profile: str, peaks: Peaks, running: int, fit: int, today: date) -> 
         without_growth.most_of_week,
         growth * _WEEK.days,
         first_full(0),
-        first_full(error) if error is not None else None,
-        first_full(-error) if error is not None else None,
+        first_full(error) if error is not None else None,  # the earliest day
+        first_full(-error) if error is not None else None,  # the latest day
         error,
         fmean(abs(off) for _, off in tested) if tested else None,
         len(tested),

@@ -206,6 +206,7 @@ class MeasurementReads:
                         if name.partition("@")[0] in counters:
                             added = block_rows[skipped : max(skipped, steps - place)]
                             hours = series_arrays.setdefault(name, rolling_up.empty(steps))[place + skipped :]
+                            # only hours with samples: others must not replace known ones
                             hours[: len(added)][added[:, 2] > 0] = added[added[:, 2] > 0]
                 yield entity, series_arrays
 
@@ -226,6 +227,7 @@ class MeasurementReads:
             for row in connection.execute(query):
                 if row.entity not in entities:
                     continue
+                # the steps of this block that begin in the span
                 first, end = (ceil((at.timestamp() - row.begin) / Step.FINE.seconds) for at in (begin, until))
                 for name, rows in self._unpack(row.packed).series.items():
                     if name.partition("@")[0] in counters:

@@ -89,8 +89,8 @@ class StoredUse:
 def stored_use(state_dir: Path, url: str, inventory: Inventory, earlier: StoredUse | None = None) -> StoredUse | None:
     """Return the stored use of the GPUs and VMs of this vCenter; None without a store or an observation.
 
-    `earlier`: an answer for the same vCenter, which is returned if nothing was observed since. Asks no vCenter. Raises
-    UsageError, StateDamaged.
+    `earlier`: an answer for the same vCenter, which is returned if nothing was observed since, also if the store is
+    missing now. Asks no vCenter. Raises UsageError, StateDamaged.
     """
     hosts = {host.ref for host in inventory.hosts.values() if host.gpus}
     entities = hosts | {vm.ref for vm in inventory.vms.values() if vm.profiles}
@@ -99,6 +99,7 @@ def stored_use(state_dir: Path, url: str, inventory: Inventory, earlier: StoredU
     if newest is None or newest is earlier_newest:
         return earlier
     is_old = inventory.taken_at - newest.until > OLD
+    # the end of the hour that has begun: -(-a // b) rounds up
     last_hour = -(-int(newest.until.timestamp()) // HOUR_S)
     begin_s = (last_hour - STEPS * HOURS_PER_STEP) * HOUR_S
     store = MeasurementReads.open_if_exists(state_dir, url, inventory.vcenter)

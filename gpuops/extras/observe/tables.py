@@ -96,6 +96,7 @@ def _open_database(state_dir: Path, url: str) -> Database:
 
 
 def _has_tables(connection: Connection, database: Database) -> bool:
+    """Return whether the tables exist. Raises StateDamaged for tables of a version that this gpuops cannot read."""
     if database.revision(connection) is None and not inspect(connection).has_table(schema_table.name):
         return False
     versions = connection.scalars(select(schema_table.c.version)).all()

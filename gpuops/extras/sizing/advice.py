@@ -108,7 +108,7 @@ def size_alike_vms(busy: float, sharers: int | None, limits: SharingLimits, over
     `overlap`: the VMs begin one after another, and each runs next to the following one for this share of its work.
     """
 
-    counts = set(_counts(limits, sharers, sharers))
+    counts = set(_counts(limits, sharers, sharers))  # the recommended count is added below
     best: SharersAdvice | None = None
     if limits.at_most is not None:
         for policy in limits.policies:
@@ -134,7 +134,7 @@ def _share_of_alike_vms(
     same = high - low < _ROUNDED
     return GpuShare(
         float(vm_slowdowns.mean()),
-        None if same else low,
+        None if same else low,  # no range is shown for equal slowdowns
         None if same else high,
         high,
         float((1.0 / vm_slowdowns).sum()),
@@ -148,8 +148,8 @@ def size_pool(shares: BusyShares, sharers: int | None, limits: SharingLimits) ->
     """
     # what is guaranteed must hold even while all VMs run
     pool_shares = shares.always_running() if limits.guaranteed else shares
-    everybody = range(len(pool_shares.names))
-    advice, members = _advise(pool_shares, limits) if limits.at_most is not None else (None, list(everybody))
+    vm_indices = range(len(pool_shares.names))
+    advice, members = _advise(pool_shares, limits) if limits.at_most is not None else (None, list(vm_indices))
     sharer_counts = _counts(limits, sharers, advice.sharers if advice is not None else None)
     rows = []
     for count in sharer_counts:
@@ -160,15 +160,15 @@ def size_pool(shares: BusyShares, sharers: int | None, limits: SharingLimits) ->
     # the number of VMs on a GPU for which the slowdown of each VM is returned
     vms_at = sharers or (advice.sharers if advice is not None else min(2, limits.most))
     by_policy = {policy: _slowdowns_of_each(pool_shares, members, policy, vms_at, limits) for policy in SchedulerPolicy}
-    sharing, mean = set(members), pool_shares.mean
+    sharing_indices, mean = set(members), pool_shares.mean
     vms = tuple(
         SizedVm(
             pool_shares.names[at],
             float(mean[at]),
-            at in sharing,
+            at in sharing_indices,
             {policy: float(vm_slowdowns[at]) for policy, vm_slowdowns in by_policy.items()},
         )
-        for at in everybody
+        for at in vm_indices
     )
     return Sizing(tuple(rows), vms, vms_at, advice, limits)
 
@@ -185,13 +185,13 @@ def _advise(shares: BusyShares, limits: SharingLimits) -> tuple[SharersAdvice | 
 
     None = even one VM on a GPU exceeds the allowed slowdown. The other VMs should have a GPU each.
     """
-    everybody = list(range(len(shares.names)))
-    advice_for_all = _most(shares, everybody, limits.policies, limits)
+    vm_indices = list(range(len(shares.names)))
+    advice_for_all = _most(shares, vm_indices, limits.policies, limits)
     if advice_for_all is None:
-        return None, everybody
-    best, best_members = advice_for_all, everybody
-    busiest = sorted(everybody, key=lambda at: (-shares.mean[at], shares.names[at]))
-    for excluded_count in _left_out(len(everybody)):
+        return None, vm_indices
+    best, best_members = advice_for_all, vm_indices
+    busiest = sorted(vm_indices, key=lambda at: (-shares.mean[at], shares.names[at]))
+    for excluded_count in _left_out(len(vm_indices)):
         members = sorted(busiest[excluded_count:])  # each of the excluded ones needs a GPU
         candidate = _most(shares, members, limits.policies, limits)
         if candidate is not None and candidate.gpus + excluded_count < best.gpus:
@@ -218,7 +218,7 @@ def _most(
     """
     best: SharersAdvice | None = None
     for policy in policies:
-        low, high, share = 0, min(limits.most, MOST_SHARERS), None
+        low, high, share = 0, min(limits.most, MOST_SHARERS), None  # `low`: the highest count known to be allowed
         while low < high:  # a binary search, because more sharers are never faster
             count = (low + high + 1) // 2
             group_share = _group_slowdowns(shares, members, policy, count, limits)[0]
@@ -260,29 +260,32 @@ def _group_slowdowns(
     Each slowdown is a mean in which a step counts by how much the VM used the GPU in it. A VM that is in no group has
     the slowdown 1. `every`: put each of the members into some group.
     """
+    # the GPU time that each VM would use alone, and the time that this takes next to the others
     work_by_vm, time_by_vm = np.zeros(len(shares.names)), np.zeros(len(shares.names))
-    works, working = shares.at_work, shares.working
-    by_day, throughputs = [], []
+    is_at_work, busy_at_work = shares.at_work, shares.working
+    slowdowns_by_day, throughputs = [], []
     first_of_day = np.flatnonzero(np.diff(shares.days, prepend=-1))  # steps of a day lie together
     for group in _groups(members, count, every=every):
         busy = shares.busy[:, group]
         step_slowdowns = slowdowns(policy, busy, limits.slots or count)
         if shares.pairs is not None:
-            kinds = [shares.kinds[at] for at in group]
+            workload_names = [shares.kinds[at] for at in group]
             # what pairs show may correct the model, but no VM is faster than alone
             step_slowdowns = np.maximum(
-                1.0, step_slowdowns * corrections(shares.pairs, kinds, works[:, group], working[group])
+                1.0,
+                step_slowdowns * corrections(shares.pairs, workload_names, is_at_work[:, group], busy_at_work[group]),
             )
         work = np.nan_to_num(busy)
         time = work * np.nan_to_num(step_slowdowns)
         np.add.at(work_by_vm, group, work.sum(axis=0))
         np.add.at(time_by_vm, group, time.sum(axis=0))
         throughputs.append(float((1.0 / _ratio(time.sum(axis=0), work.sum(axis=0))).sum()))
-        of_days = [np.add.reduceat(measure, first_of_day, axis=0) for measure in (time, work)]
-        by_day.append(_ratio(*of_days)[of_days[1] > 0])
+        daily_sums = [np.add.reduceat(measure, first_of_day, axis=0) for measure in (time, work)]
+        slowdowns_by_day.append(_ratio(*daily_sums)[daily_sums[1] > 0])
     slowdown_by_vm = _ratio(time_by_vm, work_by_vm)
+    # idle VMs and idle days have no slowdown: they would only lower the means
     slowdowns_at_work = slowdown_by_vm[work_by_vm > 0]
-    daily_slowdowns = np.concatenate(by_day)
+    daily_slowdowns = np.concatenate(slowdowns_by_day)
     slowdown = float(slowdowns_at_work.mean()) if len(slowdowns_at_work) else 1.0
     low, high = (
         (float(bound) for bound in np.percentile(daily_slowdowns, (_TENTH, 100 - _TENTH)))

@@ -107,6 +107,7 @@ def _remove(common: CommonOptions, options: MeasureOptions) -> None:
     def parts_of(
         measurement_left: MeasurementLeft,
     ) -> tuple[SharingMeasurement | None, tuple[str, ...], tuple[str, ...], str]:
+        """Return the positional arguments of `removal_text`."""
         return measurement_left.measurement, measurement_left.vms, measurement_left.left, measurement_left.undone
 
     def consent(planned: MeasurementLeft) -> None:
@@ -119,6 +120,7 @@ def _remove(common: CommonOptions, options: MeasureOptions) -> None:
         remains, id=remains.measurement and remains.measurement.id, undone=remains.undone or None
     )
     output.show(removal_text(*parts_of(remains), applied=remains.applied), document)
+    # partly: VMs remain, or they were removed but the scheduler is still another one
     output.leave(report_exit_code(partly=remains.left or (remains.undone and remains.applied)))
 
 
@@ -142,6 +144,7 @@ def _wish(options: MeasureOptions) -> MeasureWish:
             hint="gpuops measure --template golden --profile a40-8q --counts 1,2,4 --guest-command 'python3 train.py'",
         )
     words = [word.strip() for word in counts.split(",")]
+    # more digits than a possible count has: `int` would refuse a very long number with another error
     wrong = next((word for word in words if not word.isdecimal() or len(word) > 3), None)
     if wrong is not None:
         raise UsageError(f"--counts {counts}: {wrong!r} is not a number of VMs", hint="write --counts 1,2,4,8")
@@ -160,7 +163,7 @@ def _wish(options: MeasureOptions) -> MeasureWish:
         template,
         profile,
         command,
-        tuple(sorted({1, *map(int, words)})),
+        tuple(sorted({1, *map(int, words)})),  # one VM alone is what the other counts are compared with
         tuple(dict.fromkeys(map(SchedulerPolicy, named))),
         share_of(options.overlap, "--overlap") if options.overlap is not None else 1.0,
         options.host,

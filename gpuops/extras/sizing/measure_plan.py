@@ -120,6 +120,7 @@ def measure_plan(
             f"{name} is MIG-backed: each vGPU has its own part of the GPU, so they share no time",
             hint=f"gpuops capacity --profile {name} shows how many fit",
         )
+    # without --schedulers only the one in force is measured
     schedulers = wish.schedulers or ((in_force,) if in_force is not None else ())
     counts_now = tuple(
         count
@@ -138,6 +139,7 @@ def measure_plan(
     whole, notes = (
         _plan_whole_gpus(measurement, profile, template, own_vms, host, inventory, catalog) if wish.whole else ((), ())
     )
+    # a complete measurement uses no GPU, so nothing can refuse it
     is_complete = bool(schedulers) and not counts_now and not later_schedulers and not whole
     reasons = (
         ()
@@ -240,13 +242,14 @@ def _plan_whole_gpus(
         return (), ()
     whole_gpus, notes = [], []
     if measurement.measured_whole(MeasuredDevice.DIRECT_PATH) is None:
+        # the GPUs that VMs of this measurement already have; others must be free ("" = nothing is against it)
         own_devices = {at for at, ref in holders(host, inventory).items() if ref in own_vms}
-        alike = [
+        same_model_gpus = [
             gpu for gpu in host.gpus if catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id) is board
         ]
         free = [
             gpu
-            for gpu in alike
+            for gpu in same_model_gpus
             if gpu.passed_through
             and (
                 gpu.address in own_devices
@@ -378,6 +381,7 @@ def measured_curve(counts: Sequence[MeasuredCount], slots: int, overlap: float) 
     if not fitted_rows:
         return MeasuredCurve(rows, None)
     shares = np.linspace(0.0, 1.0, _STEPS + 1)
+    # logarithms: half as long and twice as long are equal errors; `or 1.0` is for mypy, no mean is None here
     measured_logs = np.log([row.mean or 1.0 for row in fitted_rows])
     errors = [
         float(((np.log(_models(fitted_rows, share, slots, overlap)) - measured_logs) ** 2).sum()) for share in shares

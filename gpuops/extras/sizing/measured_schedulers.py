@@ -81,17 +81,17 @@ def measure_schedulers(
     Without `apply`, and if anything is rejected, nothing is created or changed. Raises the errors of `measure` and
     `change`, each of which takes its own lock.
     """
-    planned, run = _look(wish, site, setting)
-    if run is None or planned.deeds is None or not apply:
+    planned, host_changes = _look(wish, site, setting)
+    if host_changes is None or planned.deeds is None or not apply:
         return planned
 
     def measure_all(agreement: Agreement[SchedulersMeasured]) -> SchedulersMeasured:
-        current, run = _look(wish, site, setting)
-        if run is None or current.deeds is None:
+        current, host_changes = _look(wish, site, setting)
+        if host_changes is None or current.deeds is None:
             return current
         agreement.require(current)
-        run.agreed = frozenset(name for change in current.changes for name in _vms_shut_down(change))
-        return _measure_all(run, current, wish, site)
+        host_changes.agreed = frozenset(name for change in current.changes for name in _vms_shut_down(change))
+        return _measure_all(host_changes, current, wish, site)
 
     return ask_until_agreed(planned, consent, measure_all)
 
@@ -99,7 +99,10 @@ def measure_schedulers(
 def _look(
     wish: MeasureWish, site: Site, setting: SettingSchedulers
 ) -> tuple[SchedulersMeasured, _Changing] | tuple[SchedulersMeasured, None]:
-    """Return the plan, and the changes of the host; None if the plan is refused and no scheduler must be restored."""
+    """Return the plan, and the object that changes the scheduler of its host, with nothing changed yet.
+
+    None instead of the object: the plan is refused, and there is no scheduler or no host to restore.
+    """
     from gpuops.execute.site.kept_measurement import load_measurement
     from gpuops.extras.sizing.measuring import measure
 
@@ -108,47 +111,53 @@ def _look(
     before = stored.before if stored is not None else None
     if first.plan.rejections and (before is None or first.plan.host is None):
         return SchedulersMeasured(first), None
-    run = _Changing(before or _read_scheduler_before(first.plan, site), _host_name(first.plan), setting, site)
-    undone = run.why_not_as_before()
+    host_changes = _Changing(before or _read_scheduler_before(first.plan, site), _host_name(first.plan), setting, site)
+    undone = host_changes.why_not_as_before()
     if stored is not None:
-        run.removed_first = tuple(vm.name for vm in site.vcenter.inventory().vms.values() if stored.owns(vm.name))
+        host_changes.removed_first = tuple(
+            vm.name for vm in site.vcenter.inventory().vms.values() if stored.owns(vm.name)
+        )
     if first.plan.rejections:
-        return _with_undone(first, (), undone), run
-    foreseen = [run.set(VgpuScheduler(policy), apply=False) for policy in first.plan.later]
+        return _with_undone(first, (), undone), host_changes
+    # one planned change of the host for each scheduler
+    planned_changes = [host_changes.set(VgpuScheduler(policy), apply=False) for policy in first.plan.later]
     if undone:  # an interrupted call has left another scheduler
-        foreseen.append(run.set_back(apply=False))
-    return _with_undone(first, tuple(foreseen), undone), run
+        planned_changes.append(host_changes.set_back(apply=False))
+    return _with_undone(first, tuple(planned_changes), undone), host_changes
 
 
-def _measure_all(run: _Changing, planned: SchedulersMeasured, wish: MeasureWish, site: Site) -> SchedulersMeasured:
+def _measure_all(
+    host_changes: _Changing, planned: SchedulersMeasured, wish: MeasureWish, site: Site
+) -> SchedulersMeasured:
     from gpuops.execute.site.kept_measurement import forget_measurement
 
     try:
-        measured = _measure_each(run, planned.measured, wish, site)
-        undone = run.why_not_as_before()
+        measured = _measure_each(host_changes, planned.measured, wish, site)
+        undone = host_changes.why_not_as_before()
     except BaseException:  # also Ctrl-C: the original scheduler is not restored then
-        if planned.undone or run.begun:
-            site.say(run.restore_hint())
+        if planned.undone or host_changes.begun:
+            site.say(host_changes.restore_hint())
         raise
     complete = not measured.plan.later and not measured.plan.rejections and not measured.failed
     if complete and not undone:
         forget_measurement(site.state_dir, site.vcenter.uuid)
-    return _with_undone(replace(measured, applied=True), tuple(run.changes), undone)
+    return _with_undone(replace(measured, applied=True), tuple(host_changes.changes), undone)
 
 
-def _measure_each(run: _Changing, first: SharingMeasured, wish: MeasureWish, site: Site) -> SharingMeasured:
+def _measure_each(host_changes: _Changing, first: SharingMeasured, wish: MeasureWish, site: Site) -> SharingMeasured:
     """Measure under each scheduler in turn, and finally restore the original one. Stop at the first failure."""
     from gpuops.extras.sizing.measuring import measure
 
-    measured = measure(wish, site, apply=True, before=run.before)
+    measured = measure(wish, site, apply=True, before=host_changes.before)
     for scheduler in first.plan.later:
-        if measured.plan.rejections or measured.failed or run.wrong:
+        if measured.plan.rejections or measured.failed or host_changes.wrong:
             break
-        run.set(VgpuScheduler(scheduler), apply=True)
-        if not run.wrong:
-            measured = measure(wish, site, apply=True, before=run.before)
-    if not run.stopped and run.why_not_as_before():
-        run.set_back(apply=True)
+        host_changes.set(VgpuScheduler(scheduler), apply=True)
+        if not host_changes.wrong:
+            measured = measure(wish, site, apply=True, before=host_changes.before)
+    # an open change of the host must be finished first
+    if not host_changes.stopped and host_changes.why_not_as_before():
+        host_changes.set_back(apply=True)
     return measured
 
 
@@ -164,6 +173,7 @@ def why_not_as_before(before: SchedulerBefore, site: Site) -> str:
     if gpu is None or gpu.configured == gpu.effective == before.scheduler:
         return ""
     host = inventory.hosts[before.host].name
+    # often equal: then it is named once
     now = " and ".join(dict.fromkeys(str(state or "not known") for state in (gpu.configured, gpu.effective)))
     return (
         f"the scheduler of GPU {before.gpu} of {host} was {before.scheduler}, and is {now}: "
@@ -227,6 +237,7 @@ class _Changing:
         from gpuops.api import change
 
         rolling, hear = self.setting.rolling, self.setting.hear
+        # planned first: only the plan shows which VMs the change would shut down
         report = change(request, "scheduler set", rolling, self.site, apply=False)
         if not apply:
             return self._without_removed_first(report)

@@ -47,6 +47,7 @@ def _place(plan: MeasurePlan) -> str:
 
 
 def _steps(plan: MeasurePlan) -> Iterator[tuple[str, str, str]]:
+    """Yield the rows of the plan: the verb, its object, and a detail."""
     wish = plan.measurement.wish
     for whole in plan.whole:
         yield "run", f"in 1 VM that is made for it, with a whole GPU: {whole}", wish.command

@@ -131,7 +131,7 @@ class MeasuringCall:
             if not self.site.vcenter.wait_for_guest(ref, BOOT_S, address=False).tools_running:
                 name = self.site.vcenter.inventory().vm(ref).name
                 raise StepFailed(f"{name}: VMware Tools did not run within {BOOT_S:.0f} s of its start")
-        if whole is not None and whole.address is not None:  # its GPU is its own
+        if whole is not None and whole.address is not None:  # in DirectPath I/O no other VM can use its GPU
             return self._run_commands(scheduler, refs, self.site.vcenter.inventory())
         before = self._require_alone(refs, gpu)
         count = self._run_commands(scheduler, refs, before)
@@ -170,6 +170,7 @@ class MeasuringCall:
         use_samples: list[int] = []
         for batch in self.site.vcenter.samples("HostSystem", [host.ref], (GPU_USE,), _SAMPLE_S, span, lambda: None):
             for samples in batch:
+                # series are named `counter@instance`, one for each GPU
                 series = {name.partition("@")[2]: readings for name, readings in samples.values.items() if "@" in name}
                 addresses = gpus_of_instances(series, host)
                 for instance, readings in series.items():
@@ -178,7 +179,7 @@ class MeasuringCall:
         return sum(use_samples) / len(use_samples) / 10_000 if use_samples else None  # hundredths of a percent
 
     def _require_alone(self, refs: Sequence[str], gpu: PhysicalGpu) -> Inventory:
-        """Return the inventory. Raises StepFailed unless exactly these VMs are on the GPU."""
+        """Return a new inventory. Raises StepFailed unless it shows exactly these VMs on the GPU."""
         inventory = self.site.vcenter.inventory()
         shared = gpu_of(self.measurement, inventory)
         if shared is None or shared.address != gpu.address:
@@ -473,6 +474,7 @@ def _look(measurement: SharingMeasurement, site: Site) -> MeasurePlan:
     lacking = site.vcenter.lacking({template.ref: PRIVILEGES}).get(template.ref)
     if lacking:
         reasons.append(lacks_privileges(template.name, lacking))
+    # any command: only the login of the guest is checked
     no_login = site.vcenter.no_way_in(RunInGuest(template.ref, "/bin/sh"))
     if no_login is not None:
         hint = "set GPUOPS_GUEST_USERNAME and GPUOPS_GUEST_PASSWORD_FILE"

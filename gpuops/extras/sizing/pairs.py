@@ -74,11 +74,11 @@ def fit_pairs(pairs: Sequence[ObservedPair]) -> PairModel:
     names = tuple(sorted({name for pair in pairs for name in pair.names}))
     if not names:
         return PairModel((), (), ())
-    place = {name: at for at, name in enumerate(names)}
+    number_by_name = {name: at for at, name in enumerate(names)}
     directed = [  # (workload, its neighbour, its speed): two of each pair
-        (place[of], place[beside], speed)
+        (number_by_name[workload], number_by_name[neighbour], speed)
         for pair in pairs
-        for of, beside, speed in zip(pair.names, pair.names[::-1], pair.speeds, strict=True)
+        for workload, neighbour, speed in zip(pair.names, pair.names[::-1], pair.speeds, strict=True)
     ]
     workloads, neighbours = (np.array([observation[at] for observation in directed]) for at in (0, 1))
     keeps, leaves = _fit(workloads, neighbours, np.array([speed for _, _, speed in directed]), len(names))
@@ -97,8 +97,8 @@ def error_on_unknown(pairs: Sequence[ObservedPair]) -> float | None:
     for part in range(parts):
         model = fit_pairs([pair for at, pair in enumerate(pairs) if at % parts != part])
         for pair in pairs[part::parts]:
-            for of, beside, speed in zip(pair.names, pair.names[::-1], pair.speeds, strict=True):
-                expected_speed = model.speed(of, beside)
+            for name, neighbour, speed in zip(pair.names, pair.names[::-1], pair.speeds, strict=True):
+                expected_speed = model.speed(name, neighbour)
                 if expected_speed is not None:
                     errors.append(abs(expected_speed - speed))
     return mean(errors) if errors else None
@@ -108,7 +108,8 @@ def corrections(pairs: PairModel, kinds: Sequence[str], works: NDArray[np.bool_]
     """Return the factor by which each VM of a group (column) is slower in each step (row) than busy shares predict.
 
     For each other VM at work, the factor is the slowdown of the pair by `pairs`, divided by the slowdown that `sharing`
-    predicts for two such VMs while both work. The result is the geometric mean over these VMs.
+    predicts for two such VMs while both work. The result is the geometric mean over these VMs. `works`: whether each VM
+    (column) works in each step (row); `working`: the mean busy share of each VM while it works.
     """
     logs = np.log(pairs.slowdowns(kinds)) - np.log(pairwise_slowdowns(working))
     np.fill_diagonal(logs, np.nan)  # a VM is no neighbour of its own
@@ -121,16 +122,20 @@ def corrections(pairs: PairModel, kinds: Sequence[str], works: NDArray[np.bool_]
 def _fit(
     workloads: NDArray[np.int64], neighbours: NDArray[np.int64], speed: Floats, count: int
 ) -> tuple[Floats, Floats]:
-    """Return what each workload keeps and leaves; the arguments have one number for each direction of a pair."""
-    usual = float(np.sqrt(speed.mean()))
-    keeps, leaves, weight = np.full(count, usual), np.full(count, usual), np.ones(len(speed))
+    """Return the share of its speed that each of `count` workloads keeps, and the share that it leaves to others.
+
+    The arrays have an element for each direction of a pair: the number of the workload, that of its neighbour, and the
+    speed of the workload.
+    """
+    mean_factor = float(np.sqrt(speed.mean()))  # a speed is keeps * leaves, so the root is the mean of each of the two
+    keeps, leaves, weight = np.full(count, mean_factor), np.full(count, mean_factor), np.ones(len(speed))
     for _ in range(_ROUNDS):
         # first what workloads keep, given what their neighbours leave; then what they leave, given what others keep
-        beside = leaves[neighbours]
-        keeps = np.bincount(workloads, weight * speed * beside, count) + _DRAWN * usual
-        keeps /= np.bincount(workloads, weight * beside * beside, count) + _DRAWN
+        left_by_neighbour = leaves[neighbours]
+        keeps = np.bincount(workloads, weight * speed * left_by_neighbour, count) + _DRAWN * mean_factor
+        keeps /= np.bincount(workloads, weight * left_by_neighbour * left_by_neighbour, count) + _DRAWN
         kept_speed = keeps[workloads]
-        leaves = np.bincount(neighbours, weight * speed * kept_speed, count) + _DRAWN * usual
+        leaves = np.bincount(neighbours, weight * speed * kept_speed, count) + _DRAWN * mean_factor
         leaves /= np.bincount(neighbours, weight * kept_speed * kept_speed, count) + _DRAWN
         # a large error counts by its size and not by its square
         weight = 1.0 / np.maximum(np.abs(speed - keeps[workloads] * leaves[neighbours]), _ORDINARY)

@@ -60,42 +60,49 @@ def seen_pairs(
         shares = np.stack([used[name] for name in names])
         works = np.nan_to_num(shares) > IDLE
         at_work = works.sum(axis=0)
-        two = works & (at_work == 2)
-        often = two.astype(np.float32) @ two.T >= FEWEST_STEPS  # cheap test: with many VMs only few pairs pass
-        for first, second in zip(*np.nonzero(np.triu(often, 1)), strict=True):
-            both_at_work = two[first] & two[second]
-            alone = [works[at] & (at_work == 1) for at in (first, second)]
-            if not all(when.any() for when in alone):
+        in_pair = works & (at_work == 2)  # the VM works, and exactly one other VM
+        # cheap test: with many VMs only few pairs pass
+        often_together = in_pair.astype(np.float32) @ in_pair.T >= FEWEST_STEPS
+        for first, second in zip(*np.nonzero(np.triu(often_together, 1)), strict=True):
+            both_at_work = in_pair[first] & in_pair[second]
+            works_alone = [works[at] & (at_work == 1) for at in (first, second)]
+            if not all(is_step.any() for is_step in works_alone):
                 continue
-            busy = np.array([shares[at][when].mean() for at, when in zip((first, second), alone, strict=True)])
-            usual = -log(pairwise_slowdowns(busy)[0, 1])
+            busy = np.array(
+                [shares[at][is_step].mean() for at, is_step in zip((first, second), works_alone, strict=True)]
+            )
+            # the logarithm of the speed next to each other, which is 1 / slowdown
+            expected_log_speed = -log(pairwise_slowdowns(busy)[0, 1])
             speeds = [
-                _speed(shares[at], when, both_at_work, hours, usual)
-                for at, when in zip((first, second), alone, strict=True)
+                _speed(shares[at], is_step, both_at_work, hours, expected_log_speed)
+                for at, is_step in zip((first, second), works_alone, strict=True)
             ]
             if speeds[0] is not None and speeds[1] is not None:
                 yield ObservedPair((names[first], names[second]), (speeds[0], speeds[1]))
 
 
-def _speed(used: Shares, alone: Steps, beside: Steps, hours: NDArray[np.int64], usual: float) -> float | None:
+def _speed(
+    used: Shares, alone: Steps, beside: Steps, hours: NDArray[np.int64], expected_log_speed: float
+) -> float | None:
     """Return the speed of a VM next to the other one, 1 = as fast as alone; None = too few steps or days.
 
-    `alone`, `beside`: whether it is at work alone, or next to the other one, by step. `usual`: the logarithm of the
-    speed that the busy shares predict.
+    `alone`, `beside`: whether it is at work alone, or next to the other one, by step. `expected_log_speed`: the
+    logarithm of the speed that the busy shares predict.
     """
     first = hours[0] // _HOURS * _HOURS
     days = int(hours[-1] - first) // _HOURS + 1
-    cells = days * _HOURS
+    cells = days * _HOURS  # one for each hour
     steps, sums = (
         np.array([np.bincount(hours[when] - first, weights[when], cells) for when in (alone, beside)])
         for weights in (np.ones(len(hours)), used)
     )
     steps, sums = steps.reshape(2, days, _HOURS), sums.reshape(2, days, _HOURS)  # alone and beside, day, hour
+    # for each hour of the day the steps that both cases have; the other hours cannot be compared
     weight = steps.sum(axis=1).min(axis=0)
     was_at_work = ((steps > 0) & (weight > 0)).any(axis=2)
     if weight.sum() < FEWEST_STEPS or was_at_work.sum(axis=1).min() < FEWEST_DAYS:
         return None
-    # how much the speed differs if a day is left out (jackknife) is the noise; a noisy speed is moved towards `usual`
+    # how much the speed differs if a day is left out (jackknife) is the noise; a noisy speed is moved to the expected
     log_speed = log(_ratio(steps.sum(axis=1), sums.sum(axis=1)))
     logs_without_a_day = []
     for day in np.flatnonzero(was_at_work.any(axis=0)):
@@ -104,8 +111,8 @@ def _speed(used: Shares, alone: Steps, beside: Steps, hours: NDArray[np.int64], 
             return None  # all common hours are on one day: the noise is unknown
         logs_without_a_day.append(log(_ratio(other_days, sums.sum(axis=1) - sums[:, day])))
     noise = (1.0 - 1.0 / len(logs_without_a_day)) * float(((np.array(logs_without_a_day) - log_speed) ** 2).sum())
-    drawn = usual + (log_speed - usual) * _SPREAD**2 / (_SPREAD**2 + noise)
-    return min(_FASTEST, float(np.exp(drawn)))
+    log_speed_less_noise = expected_log_speed + (log_speed - expected_log_speed) * _SPREAD**2 / (_SPREAD**2 + noise)
+    return min(_FASTEST, float(np.exp(log_speed_less_noise)))
 
 
 def _ratio(steps: Floats, sums: Floats) -> float:

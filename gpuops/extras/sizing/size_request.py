@@ -118,7 +118,7 @@ def size_workloads(request: SizeRequest, sharing: SharingWorkloads, profile: Vgp
     limits = request.limits(profile)
     expanded = [workload for workload in sharing.workloads for _ in range(workload.count)]
     model = fit_pairs(sharing.pairs)
-    busy = np.array([[workload.busy for workload in expanded]])
+    busy = np.array([[workload.busy for workload in expanded]])  # one step, a column for each VM
     kinds = tuple(workload.name for workload in expanded)
     shares = BusyShares(kinds, busy, np.zeros(1, np.int64), kinds, model if sharing.pairs else None)
     return SizingAnswer(
@@ -207,7 +207,7 @@ def sizing_pool(
     slots = _slots(vms, catalog)
     vgpu_profiles = {catalog.profile(vm.profiles[0]) for vm in vms}
     common_profile = vgpu_profiles.pop() if len(vgpu_profiles) == 1 else None
-    request.limits(common_profile)
+    request.limits(common_profile)  # refuse the profile that the VMs turned out to have
     return SizingPool(vms, common_profile, slots, left_out, sharing_groups(vms, inventory, catalog))
 
 

@@ -65,11 +65,12 @@ def known_history(
 ) -> BusyHistory | None:
     """Return how busy these VMs kept their GPUs since then, or None if no VM has a history.
 
-    Covers only the time for which steps of five minutes are stored. `store`: the state directory and the URL of the
-    store. `together`: the VMs (ids) of each GPU that several share. Raises StateDamaged.
+    Uses steps of five minutes only, so at most the days for which they are stored. `store`: the state directory and the
+    URL of the store. `together`: the VMs (ids) of each GPU that several share. Raises StateDamaged.
     """
     oldest = inventory.taken_at - KEPT if since is None else since
     begin_s = int(oldest.timestamp()) // FINE_S * FINE_S
+    # up to the end of the step that has begun: -(-a // b) rounds up
     steps = max(0, -(-int(inventory.taken_at.timestamp()) // FINE_S) - begin_s // FINE_S)
     entities = {vm.ref for vm in vms} | {ref for group in together for ref in group}
     use_by_ref: dict[str, NDArray[np.float32]] = {}
@@ -129,7 +130,10 @@ def _sampled_steps(used: NDArray[np.float32]) -> NDArray[np.int64]:
 def _replace_shared_use(
     use_by_ref: dict[str, Floats], together: Collection[Collection[str]], pairs: PairModel | None
 ) -> float:
-    """Replace the use of VMs that share a GPU by their use alone. Return the share of steps in which a GPU was full."""
+    """Replace in `use_by_ref` the use of VMs that share a GPU by the use that they would have alone.
+
+    Return the share of steps in which a shared GPU was full, 0 to 1; 0 if no GPU is shared.
+    """
     full_steps = steps = 0
     for group in together:
         refs = [ref for ref in group if ref in use_by_ref]
@@ -139,6 +143,7 @@ def _replace_shared_use(
             steps += len(shared)
             demand = alone(shared)
             if pairs is not None:
+                # corrections do not look at days, so all steps may be of one day
                 shares = BusyShares(tuple(refs), demand, np.zeros(len(demand), np.int64))
                 slowdowns = corrections(pairs, refs, shares.at_work, shares.working)
                 demand = np.minimum(1.0, demand * np.maximum(1.0, slowdowns))
@@ -176,6 +181,7 @@ def size_stated(
         raise UsageError("--overlap needs --busy", hint="add how busy each VM is alone: --busy 0.7")
     if stated is None:
         return None
+    # `share`: of the time that each VM keeps the GPU busy; `part`: of the work that VMs do at one time
     share = share_of(busy, "--busy") if busy is not None else None
     part = share_of(overlap, "--overlap") if overlap is not None else 1.0
     profile = None if request.profile is None else known_profile(request.profile, load(everything=True))

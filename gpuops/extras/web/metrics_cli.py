@@ -128,8 +128,9 @@ def _serve_sites(common: CommonOptions, where: str, every_s: int) -> None:
     address = OPTION.address(where)
     collect_garbage_often()
     processes = [
-        SiteProcess(site.name, metrics_of_site, (alone,), lambda _: None, first=number == 0)
-        for number, (site, alone) in enumerate(services_of(common))
+        # the processes only answer questions: they tell no news
+        SiteProcess(site.name, metrics_of_site, (site_common,), lambda _: None, first=number == 0)
+        for number, (site, site_common) in enumerate(services_of(common))
     ]
     with keep_running(processes, [__name__, "gpuops.extras.web.metrics_source"]):
         pages = SitePages(processes, float(every_s), float(common.site_timeout or TIMEOUT_S))
@@ -184,6 +185,7 @@ class _Reading:
         except LoginRefused:
             raise
         except GpuopsError as error:
+            # not connected yet: only an outage is tried again, and not if the password was on stdin, which is read once
             if self._source is None and (not isinstance(error, NotConnected) or self._common.password_stdin):
                 raise
             wrong.append(error)

@@ -75,6 +75,7 @@ class Family:
         """
         numbers: dict[Values, float | None] = {}
         for labels, number in samples:
+            # None once two numbers of the same labels differ; no later number equals None
             numbers[labels] = number if numbers.setdefault(labels, number) == number else None
         kind = CounterMetricFamily if self.is_counter else GaugeMetricFamily
         metric = kind(self.name, self.says, labels=("vcenter", *self.labels))

@@ -113,7 +113,10 @@ def _serve_sites(
     access: Access,
     words: tuple[str | None, Path | None, str],
 ) -> int:
-    """Serve several vCenters; return the exit code once none of them can be followed."""
+    """Serve several vCenters; return the exit code once none of them can be followed.
+
+    `words`: --since, --policy and --by, as each process of a site parses them.
+    """
     from gpuops.extras.fleet.sites import TIMEOUT_S, services_of
     from gpuops.extras.web.serve_sites import ServedWords, serve_sites
     from gpuops.report.text import count

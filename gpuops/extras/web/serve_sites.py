@@ -108,6 +108,7 @@ def serve_sites(
         processes[site.name] = SiteProcess(
             site.name,
             fleet_of_site,
+            # without --policy each site has the policy of its configuration
             (common, words if words.policy is not None else ServedWords(words.since, site.policy, words.by)),
             partial(hear, site.name),
             first=not processes,

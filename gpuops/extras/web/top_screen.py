@@ -173,6 +173,7 @@ def keys_of(sent: bytes) -> Iterator[str]:
             yield KEYS[key_code]
             sent = sent[len(key_code) :]
         elif sent.startswith(b"\x1b"):  # the sequence of a key without a meaning here
+            # it ends with a byte from @ to ~ (ECMA-48)
             end = next((at for at in range(2, len(sent)) if 0x40 <= sent[at] <= 0x7E), len(sent) - 1)
             sent = sent[end + 1 :]
         else:

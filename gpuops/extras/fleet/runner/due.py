@@ -83,7 +83,7 @@ def refuse_clash(policies: Sequence[Policy], now: datetime) -> None:
     """
     for returning, waiting in permutations(policies, 2):
         for night in _nights(returning, now):
-            until = max(night.back_by, night.closes + _MINUTE)
+            until = max(night.back_by, night.closes + _MINUTE)  # a return takes time, even if it is due at the close
             begun = (near_night for window in waiting.windows for near_night in window.nights_begun(until))
             if any(near_night.opens < until and near_night.closes > night.closes for near_night in begun):
                 raise UsageError(

@@ -168,9 +168,11 @@ class LeavingTargets:
     def _take_up(self, site: str, row: SharedTarget, configured: Configuration, named: Collection[str]) -> None:
         """Store on this machine a target that no runner plays, so that this runner returns its desktops.
 
-        Raises GpuopsError if this machine may not use the settings in the row, or if the row is invalid.
+        `named`: the targets of this configuration file that have policies. Raises GpuopsError if the settings in the
+        row are not trusted on this machine, or if the row is invalid.
         """
         row_configuration = named_in(site, row)
+        # None = simulated: each of them is a vCenter of its own
         if address_of(row_configuration, site) in {address_of(configured, target_name) for target_name in named} - {
             None
         }:

@@ -422,6 +422,7 @@ class ProcrastinateQueue:
             yield
         except (ConnectorException, OperationalError, OSError) as error:
             cause = error.__cause__ or error
+            # an answer of PostgreSQL, unless its class (the first two characters) means an outage
             if isinstance(cause, PostgresError) and cause.sqlstate and cause.sqlstate[:2] not in _GOES_AWAY:
                 hint = _GRANT if isinstance(cause, InsufficientPrivilege) else _HELP
                 raise QueueAway(

@@ -366,7 +366,9 @@ class OverdueAlarm:
         else:
             lines = tuple(f"overdue: {vcenter}; next: {vcenter.next_move}" for vcenter in overdue)
             lines += tuple(f"it is unknown whether this vCenter is returned: {damage.line}" for damage in unknown)
-            receivers = tuple(dict.fromkeys(e for t in self.configured().targets.values() for e in t.notify))
+            receivers = tuple(
+                dict.fromkeys(receiver for target in self.configured().targets.values() for receiver in target.notify)
+            )
             for vcenter in overdue if receivers else ():
                 settings = NotifySettings(vcenter.vcenter, receivers)
                 tell_overdue(NoticeWay(settings, self.state_dir, self.environ, self.clock, self.say), vcenter)

@@ -93,6 +93,7 @@ def exchange(
             records.confirm(TARGET, site)  # also if its text is unchanged: shows that a runner plays it
         sites, unconfirmed = records.keys(TARGET), records.unconfirmed(TARGET, UNPLAYED)
         targets = {site: _read(records, site) for site in sites}
+    # no runner returns these: removed from a runner's file, or not confirmed by any runner for `UNPLAYED`
     nobodys = {site: target for site, target in targets.items() if target.is_left or site in unconfirmed}
     return Exchanged(
         frozenset(sites), nobodys, frozenset(site for site, target in nobodys.items() if not target.is_left)

@@ -54,6 +54,7 @@ def compare_fleets(
 def _catalog(request: WhatIf, inventory: Inventory) -> Catalog:
     """Return the catalogue of the installed and named boards; the complete one if a name is unknown in it."""
     models, profiles = request.named
+    # a model may be named as vCenter shows it ("NVIDIA A40"), or by its key in the catalogue (`a40`)
     keys = [model.lower().removeprefix("nvidia ").replace(" ", "-") for model in models]
     carried = {profile for vm in inventory.vms.values() for profile in vm.profiles}
     catalog = load(

@@ -97,8 +97,9 @@ def recorded_demand(peaks: Peaks, inventory: Inventory) -> FleetDemand:
             replace(typical_one, name=f"{profile} {number}", profile=profile)
             for profile, count in beyond_running.items()
             if (typical_one := typical[profile]) is not None
-            for number in range(1, count + 1)
+            for number in range(1, count + 1)  # none if fewer ran on that day than now
         ]
+        # in a random order that is the same in each call
         draws.append(tuple(sorted(arrivals, key=lambda arrival: drawn(day.toordinal(), arrival.name, 2**32))))
     if not any(draws):
         return FleetDemand(
@@ -139,6 +140,7 @@ def _workload(vm: Vm, inventory: Inventory, catalog: Catalog) -> Workload | None
     None = it has no GPU, or devices that a request cannot ask for by kind.
     """
     devices = vm.devices or ()
+    # a request cannot name the vendor device group that a device belongs to
     if not devices or not vm.vcpus or not vm.memory_mib or any(getattr(device, "group", None) for device in devices):
         return None
     bare = Workload(vm.name, vm.vcpus, vm.memory_mib)
@@ -172,21 +174,21 @@ def place_demand(
     if demand.source is DemandSource.FILE:  # all together, as `gpuops place --file` does
         queue = queue.with_best(workloads)
         workloads = [answer.workload for answer in queue.answers]
-    hopeless: set[Workload] = set()
-    answered = {answer.workload.name: isinstance(answer, Placed) for answer in queue.answers}
+    refused_shapes: set[Workload] = set()
+    is_placed_by_name = {answer.workload.name: isinstance(answer, Placed) for answer in queue.answers}
     for workload in workloads:
         # a request of a file that was refused above is tried on other models only
-        first_choice = () if workload.name in answered else (workload,)
+        first_choice = () if workload.name in is_placed_by_name else (workload,)
         alternatives = _on_other_models(workload, inventory, catalog) if demand.any_model else ()
-        for attempt in () if answered.get(workload.name) else (*first_choice, *alternatives):
+        for attempt in () if is_placed_by_name.get(workload.name) else (*first_choice, *alternatives):
             # no VM leaves, so a request that equals a refused one would be refused too
             shape = replace(attempt, name="")
-            if shape in hopeless:
+            if shape in refused_shapes:
                 continue
             queue = queue.after([attempt])
             if isinstance(queue.answers[-1], Placed):
                 break
-            hopeless.add(shape)
+            refused_shapes.add(shape)
     return _outcome(queue, workloads, catalog)
 
 
@@ -219,7 +221,7 @@ def catalog_names(workload: Workload, inventory: Inventory, catalog: Catalog) ->
 
 def _outcome(queue: Queue, workloads: Sequence[Workload], catalog: Catalog) -> PlacedDemand:
     placed = {answer.workload.name: answer for answer in queue.answers if isinstance(answer, Placed)}
-    kinds: dict[str, tuple[int, int]] = {}
+    kinds: dict[str, tuple[int, int]] = {}  # how many were placed, and how many were requested
     for workload in workloads:
         kind = kind_of(workload)
         placed_count, of = kinds.get(kind, (0, 0))

@@ -114,7 +114,10 @@ def _part_for(layout: GpuLayout, gpu: PhysicalGpu, host: Host) -> LayoutPart | N
 def _divide_gpus_of_host(
     host: Host, gpus: list[PhysicalGpu], inventory: Inventory, catalog: Catalog
 ) -> tuple[Inventory, tuple[str, ...]]:
-    """Return the snapshot with these GPUs of the host, empty, and the refs of the VMs that ran on them."""
+    """Return the snapshot with these GPUs of the host as divided, and the refs of the VMs that must leave them.
+
+    GPUs that are divided like this already stay as they are, with their VMs.
+    """
     divided = {gpu.address: gpu for gpu in gpus}
     changing = [gpu for gpu in host.gpus if gpu.address in divided and _differs(gpu, divided[gpu.address])]
     world, off = with_gpus_emptied(host, changing, inventory)
@@ -212,6 +215,7 @@ def changed_fleet(
 
 def _restart_displaced(refs: Sequence[str], inventory: Inventory, catalog: Catalog) -> ChangedFleet:
     """Return the snapshot after a restart of these VMs, each in its cluster and preferably on its own host."""
+    # VMs by cluster; VMs of a host without a cluster by that host: they can restart only there
     clusters: dict[str | None, list[Vm]] = {}
     for ref in refs:
         vm = inventory.vms[ref]

@@ -52,6 +52,7 @@ def what_if_text(answer: WhatIfAnswer, saved: Path | None = None) -> Shown:
 
 
 def _rows(answer: WhatIfAnswer) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the rows of the table: what is counted, the figure now, the figure then, and the difference."""
     now, then = answer.now, answer.then
     yield _row("hosts with GPUs", _constant_figure(now.hosts), _constant_figure(then.hosts))
     yield _row("GPUs", _constant_figure(now.gpus), _constant_figure(then.gpus))
@@ -124,7 +125,7 @@ def _restart_lines(answer: WhatIfAnswer) -> Iterator[Text]:
         yield Text(f"starts anew: {count(len(fleet.restarts), 'VM')}: {names}")
     for stranded in fleet.stranded[:_FEW]:
         yield Text(f"finds no place any more: {stranded.vm.name}: {stranded.reasons[0]}", "yellow")
-    if len(fleet.stranded) > _FEW:
+    if len(fleet.stranded) > _FEW:  # the first ones are named above
         yield Text(f"and {len(fleet.stranded) - _FEW} more find none (--output json names them)", "yellow")
     if fleet.stranded and not fleet.proven:
         yield Text("not every placement was tried: there may be a place for each of them", "dim")

@@ -128,6 +128,7 @@ class Guarded:
 
     def _refusal(self, scope: Scope) -> Response | None:
         """Return the error answer of a request; None if it is accepted."""
+        # ASGI: the addresses are None if the connection has none (a Unix socket)
         headers, peer = scope["headers"], (scope["client"] or ("",))[0]
         if not self._access.answers_to(headers, (scope["server"] or ("",))[0]):
             return _plain("gpuops serve has another host name: use its address, or start it with --web-name\n", 421)
@@ -154,6 +155,7 @@ class _Pages:
         return Router([*self._routes()], redirect_slashes=False)
 
     def _routes(self) -> Sequence[Route]:
+        # the table of several sites has its own script; the page of one vCenter draws its fleet
         script = self._script if self._script is not None else drawing_script() + _source("live.js")
         style = page_style() + _source("live.css")
         return [

@@ -168,7 +168,7 @@ def address_of(site: str) -> str:
     return f"sites/{quote(site, safe='')}/"
 
 
-def _page(now: Sequence[SiteNow], edition: str, documents: Sequence[str]) -> bytes:
+def _page(sites: Sequence[SiteNow], edition: str, documents: Sequence[str]) -> bytes:
     rows = [
         SiteRow(
             site_now.site.name,
@@ -177,7 +177,7 @@ def _page(now: Sequence[SiteNow], edition: str, documents: Sequence[str]) -> byt
             site_now.current.trouble,
             site_now.figures,
         )
-        for site_now in now
+        for site_now in sites
     ]
     return overview_page(rows, edition, documents).encode()
 

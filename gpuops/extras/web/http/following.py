@@ -75,9 +75,9 @@ class Following:
         self._above, self._begin = above, begin
         self._site: FleetReads | None = None
         self._now = Current()
-        self._shown = b""
-        self._number = 0
-        self._took_s = 0.0
+        self._shown = b""  # the digest of the last edition's report
+        self._number = 0  # of the last edition
+        self._took_s = 0.0  # how long the last read took
 
     def run(self) -> None:
         """Run until a signal, LoginRefused, or, before the first read, any error but NotConnected."""

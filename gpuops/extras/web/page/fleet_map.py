@@ -153,6 +153,7 @@ def fleet_map(fleet: Fleet, policy: Policy | None) -> dict[str, Any]:
 def _use_of(hosts: Sequence[MappedHostRecord], hosts_without_gpus: int, vms: int) -> FleetUseRecord:
     """Return the sums of the map's records. `fragmented`: the part of the free GPU capacity on partly used GPUs."""
     gpus = [gpu for host in hosts for node in host.numa_nodes for gpu in node.gpus]
+    # None = it is unknown whether the GPU takes vGPUs
     may_take = [gpu for gpu in gpus if gpu.takes_vgpus is not False]
     # the used part, 0 to 1, of each GPU that takes vGPUs and whose use is known
     used_parts = [gpu.used for gpu in may_take if gpu.takes_vgpus and gpu.used is not None]

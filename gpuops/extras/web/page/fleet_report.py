@@ -74,7 +74,7 @@ _Settings = tuple[str, str, str | None, str | None, bool | None, str | None, str
 
 
 def _settings(gpu_scheduler: GpuScheduler, host: HostScheduler) -> _Settings:
-    """Return the settings of a GPU. If its scheduler is unknown, the two texts of the scheduler are the reason."""
+    """Return the first fields of the GPU's record. If its scheduler is unknown, both of its texts are the reason."""
     gpu = gpu_scheduler.gpu
     note = gpu_scheduler.note
     return (

@@ -101,6 +101,7 @@ def _candidates(document: Document) -> list[Document]:
 def _room_by_board(profiles: Sequence[Document]) -> dict[str, list[Document]]:
     """Return lines of free slots by GPU model. Profiles with equal figures that differ only in the letter of the series
     share a line: `a40-8a|c|q`."""
+    # by model: the profiles' name without the letter, and their figures; the value has the letters
     boards: dict[str, dict[tuple[str, ...], list[str]]] = {}
     for profile in profiles:
         stem = without_series(profile["name"])

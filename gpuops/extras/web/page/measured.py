@@ -103,7 +103,7 @@ def measured_record(stored: StoredUse, inventory: Inventory) -> MeasuredFleetRec
         else {
             ref: MeasuredVmRecord(use.utilization_percent, use.memory_used_mib)
             for ref, use in sorted(now.vms.items())
-            if ref in inventory.vms and use != MeasuredUse()
+            if ref in inventory.vms and use != MeasuredUse()  # a VM without any number is left out
         },
         history=_history(stored, inventory),
     )
