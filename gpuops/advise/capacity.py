@@ -90,9 +90,9 @@ def free_slots(
     `holders` are the profiles of the vGPUs running on it, one entry each; None = not known. `starts`: where each of
     them lies, as far as known (`VgpuPlacement.start`); () = not known for any. `profile` is an ESXi name.
     """
-    refused = _serves_no_vgpu(gpu)
-    if refused is not None:
-        return refused
+    no_slots = _serves_no_vgpu(gpu)
+    if no_slots is not None:
+        return no_slots
     vgpu_profile = catalog.profile(profile)
     if vgpu_profile is None:
         return _unknown_slots(f"{profile} is not in the catalogue")
@@ -107,8 +107,10 @@ def free_slots(
     holder_profiles = tuple(holder for holder in running if holder is not None)
     if len(holder_profiles) < len(running):
         return _unknown_slots("a vGPU runs on it whose profile is not in the catalogue")
-    lying = starts or (None,) * len(holder_profiles)
-    return slots_in_mode(gpu.vgpu_mode, board, holder_profiles, vgpu_profile, lying, instances=gpu.gpu_instances)
+    starts_or_unknown = starts or (None,) * len(holder_profiles)
+    return slots_in_mode(
+        gpu.vgpu_mode, board, holder_profiles, vgpu_profile, starts_or_unknown, instances=gpu.gpu_instances
+    )
 
 
 def _serves_no_vgpu(gpu: PhysicalGpu) -> Slots | None:
@@ -137,6 +139,7 @@ def slots_in_mode(
     `starts`: where each of the running ones lies, None where that is not known. `instances`: the only GPU instances
     that the GPU has; None = the host creates them as needed.
     """
+    # the checks before `or` return no slots with a reason, or None if a GPU in this mode can run all these vGPUs
     match mode:
         case VgpuMode.SAME_SIZE:
             return _time_sliced_only(running, vgpu_profile) or _same_size(running, vgpu_profile)
@@ -246,6 +249,7 @@ def _multi_instance(
     if instance_profile is None or unknown:
         return _unknown_slots(f"the GPU instance of {unknown} is not known")
     media_taken = any(kind is not None and kind.variant.owns_media for kind in kinds.values())
+    # one instance of a GPU may own its media engines
     limit = int(not media_taken) if instance_profile.variant.owns_media else instance_profile.max_count
     rooms: list[Spread] = []
     fewest_instances = len(running)

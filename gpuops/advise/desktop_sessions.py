@@ -63,6 +63,7 @@ def read_sessions(match: MachineMatch, sessions: Iterable[DesktopSession], as_of
             by_machine[session.machine or ""].append(session)
         elif session.machine not in match.elsewhere:
             without_machine += 1
+            # a session that is not on an RDS host is on a machine made since the list was read: it may be any VM
             unlisted = unlisted or not session.on_rds_host
     in_use = [
         machine.name

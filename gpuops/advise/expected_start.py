@@ -46,6 +46,7 @@ def expected_start(state: GpuState, profile: str, catalog: Catalog) -> int | Non
         return None
     if not free_slots(gpu, state.holders, profile, catalog, state.starts).possible:
         return None
+    # each start is known here; `or 0` is for the type checker only
     running = [
         (facts, tenant.start or 0) for facts, tenant in zip(holder_profiles, state.tenants, strict=True) if facts
     ]

@@ -173,6 +173,7 @@ def _instances_for(vgpus: Iterable[VgpuProfile], *, shared_by_series: bool) -> t
     `shared_by_series`: vGPUs of one size share an instance; otherwise only vGPUs of one profile do. Which of the two is
     true is not documented (`capacity.py`).
     """
+    # key: GPU instance, vGPU size, vGPUs that share one instance, and the vGPU profile if only equal ones share
     counts = Counter(
         (vgpu.mig_profile or "", vgpu.framebuffer_mib, vgpu.max_per_gpu_instance or 1, shared_by_series or vgpu.name)
         for vgpu in vgpus

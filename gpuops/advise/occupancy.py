@@ -150,6 +150,7 @@ def _place_tenants(host: Host, inventory: Inventory, catalog: Catalog) -> tuple[
         profiles = vm.profiles if vm.may_run else ()
         if profiles:
             where = listed.get(vm.ref, ())
+            # (index of the GPU, vGPU) for each GPU that a vGPU is or may be on
             seats = (
                 _placed_seats(vm, profiles, placements)
                 or _pinned_seats(vm, where, gpus)
@@ -212,6 +213,7 @@ def _pinned_seats(vm: Vm, where: Sequence[int], gpus: Sequence[PhysicalGpu]) -> 
     at = {gpus[index].address: index for index in where}
     pins = pins_of(vm)
     bound = [(pins.get(passthru_number(device.key)), device.profile) for device in vm.vgpus]
+    # also unequal if a vGPU has no pin: its address is None
     if {address for address, _ in bound} != set(at):
         return []
     return [

@@ -32,8 +32,8 @@ def broker_show(site: Site) -> BrokerState:
     not_found = tuple(sorted((match.machines[identity].name, why) for identity, why in match.not_found.items()))
     # sessions on a machine of no pool appear in no row: they are only counted
     pool_ids = {pool.id for pool in pools}
-    pool_machines = {pooled.id for pooled in machines if pooled.pool in pool_ids}
-    other_sessions = sum(pooled.machine not in pool_machines for pooled in sessions)
+    pool_machines = {machine.id for machine in machines if machine.pool in pool_ids}
+    other_sessions = sum(session.machine not in pool_machines for session in sessions)
     return BrokerState(identity, states, not_found, match.reasons, len(match.elsewhere), other_sessions)
 
 

@@ -98,6 +98,7 @@ def login_test(site: Site) -> LoginTest:
         differences,
         failure,
         of_verbs(privileges, snapshot) if privileges else (),
+        # the VMs and templates whose privileges vCenter reported
         sum(ref in privileges for kind in (ObjectKind.VM, ObjectKind.TEMPLATE) for ref in objects[kind]),
         _broker(site, vcenter),
     )

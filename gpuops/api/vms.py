@@ -73,15 +73,15 @@ def idle(
     if vm is not None:
         vms = [inventory.find_vm(vm)]
     elif policy is not None:
-        pools_of_vms = ((machine, policy.pool_of(machine)) for machine in inventory.vms.values())
-        vms = [machine for machine, vm_pool in pools_of_vms if vm_pool is not None and pool in (None, vm_pool.name)]
+        pools_of_vms = ((candidate, policy.pool_of(candidate)) for candidate in inventory.vms.values())
+        vms = [candidate for candidate, vm_pool in pools_of_vms if vm_pool is not None and pool in (None, vm_pool.name)]
     else:
         vms = [
-            machine
-            for machine in inventory.vms.values()
-            if any(map(is_gpu, machine.devices or ())) and machine.power is PowerState.ON
+            candidate
+            for candidate in inventory.vms.values()
+            if any(map(is_gpu, candidate.devices or ())) and candidate.power is PowerState.ON
         ]
-    refs = [machine.ref for machine in vms]
+    refs = [candidate.ref for candidate in vms]
     if policy is not None:
         inventory = site.read_for_policy(inventory, policy, refs)
     return inventory, judge_vms([inventory.vms[ref] for ref in refs], policy)

@@ -112,6 +112,7 @@ def decode(kind: type[Class], content: object, *, strict: bool = True, was_accep
     `was_accepted`: an older gpuops accepted the file, so keys required only of new files may be missing.
     """
     decoder = _Decoder(strict)
+    # a context variable: the rules between keys, in `__post_init__` of sections, read it too
     token = _WAS_ACCEPTED.set(was_accepted)
     try:
         decoded: Class = decoder.read(kind, content, ())
@@ -160,6 +161,7 @@ def fields_of(section: Any) -> tuple[FieldInfo, ...]:
         notes = getattr(kinds[field.name], "__metadata__", ())
         key = next((note.name for note in notes if isinstance(note, Key)), field.name)
         defaults = (NODEFAULT if unset is NO_DEFAULT else unset for unset in (field.default, field.default_factory))
+        # Key(None): a file cannot set the field
         if key is not None:
             file_fields.append(FieldInfo(field.name, key, kinds[field.name], *defaults))
     file_fields.sort(key=lambda field: field.name != "version")  # a wrong version explains other mistakes
@@ -252,6 +254,7 @@ class _Decoder:
         if removed and not was_accepted():
             raise Mistaken(f"`{removed[0]}` is no longer supported", removed_keys[removed[0]])
         count = len(self.mistakes)
+        # removed keys in a file that an older gpuops accepted are ignored
         decoded, keys = {}, {*removed}
         for field in fields_of(kind):
             key = field.encode_name

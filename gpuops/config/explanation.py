@@ -63,7 +63,7 @@ class _SchemaKey:
             return keys[word]
         for form in self.forms():
             if isinstance(named := form.get("additionalProperties"), dict):
-                # `targets.host` is understood as `targets.NAME.host`
+                # `targets.host` is understood as `targets.NAME.host`, any other word as a NAME
                 named_key = _SchemaKey((*self.words, "NAME"), named, False, self.names, self.defs)
                 return named_key.keys().get(word) or _SchemaKey(
                     (*self.words, word), named, False, self.names, self.defs
@@ -97,6 +97,7 @@ def _explanation(place: _SchemaKey, template: str, keys: tuple[Explanation, ...]
     # a description of the key is more specific than one of its type
     description = place.schema.get("title") or place.schema.get("description") or comment or description_of_form
     allowed = tuple(value for form in forms for value in form.get("enum", ()))
+    # the default of a section is that of its keys, which are listed
     default = place.schema.get("default") if not keys else None
     return Explanation(
         ".".join(place.words), description, _type_of(place.schema, place.defs), place.required, default,
@@ -187,6 +188,7 @@ def _found_in_template(template: str, names: Sequence[str]) -> tuple[str, str]:
         start = min(matches, key=lambda number: place_lines[number].indent)
         if name != names[-1]:
             place_lines = list(_block(place_lines, start))[1:]
+    # no names: the file itself is explained, without an example
     if start < 0:
         return "", ""
     block = [line.text for line in _block(place_lines, start)]

@@ -50,6 +50,7 @@ def _written_section(section: type) -> type[msgspec.Struct]:
         kind, default = _type_in_file(field.type), {"default": field.default, "default_factory": field.default_factory}
         notes = getattr(field.type, "__metadata__", ())
         if not field.required and (file_default := _default(field.type, field.default)) is not msgspec.NODEFAULT:
+            # the schema shows the default; UNSET only makes the key optional
             kind, default = _with_default(kind, file_default), {"default": UNSET}
         description = next((note for note in notes if isinstance(note, str)), documented.get(field.name))
         if description is not None:

@@ -325,6 +325,7 @@ def _days_to_compare(windows: Sequence[Window]) -> set[date]:
     """
     several_zones = len({str(window.zone) for window in windows}) > 1
     days = {_MONDAY + number * _DAY for number in range(371 if several_zones else 21)}
+    # a night that ends on a named weekday may last until the next week
     around = 8 if any(window.ends_on_days for window in windows) else 1
     for window in windows:
         dates = [*window.also_on, *([window.closes_on] if isinstance(window.closes_on, date) else [])]

@@ -55,6 +55,7 @@ def open_site(
     return connect_checked(
         resolve(flags_of(common), os.environ, _configuration()),
         warn,
+        # for the audit log: the first two words, which usually name the command
         caller=sys.argv[1:3],
         guarded=guarded,
         decided=sys.stdin.isatty(),

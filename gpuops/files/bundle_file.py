@@ -64,6 +64,7 @@ def _member(archive: zipfile.ZipFile, path: Path, name: str) -> bytes:
     members = [member for member in archive.infolist() if member.filename == name]
     if len(members) != 1:
         raise PolicyError(f"{path} is not a bundle: it has {len(members) or 'no'} files {name}", hint=_HINT)
+    # the upper half holds the Unix mode
     if stat.S_ISLNK(members[0].external_attr >> 16):
         raise PolicyError(f"{path} is not a bundle: its {name} is a link", hint=_HINT)
     if members[0].compress_type not in _PACKED:

@@ -144,7 +144,7 @@ def _choice_decoder(classes: Sequence[Any]) -> Decode:
                 return _convert(option, body)
             except msgspec.ValidationError as error:
                 mistakes.append(error)
-        raise mistakes[0]
+        raise mistakes[0]  # that of the class with the most of these fields
 
     return decode
 

@@ -141,7 +141,7 @@ class Window:
 
     @lru_cache(maxsize=1024)  # noqa: B019 - holds values only; it is called before each step of a night
     def _hours_of(self, day: date) -> Night | None:
-        """Return the night of this evening if the window opens on it; None = the zone skipped that day."""
+        """Return the night of this evening as if the window opened on it; None = the zone skipped that day."""
         # If clocks are set back over this time, the window opens the second time that they show it.
         opens = moments(day, self.opens, self.zone)[-1]
         if opens.astimezone(self.zone).date() != day:

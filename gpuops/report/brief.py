@@ -38,6 +38,7 @@ _IN_THE_MORNING: Final = {
 
 def deeds_line(report: Report[Any]) -> str:
     """Return `4 desktops suspended, 3 ML VMs started, 1 step failed`; if a run did none of these, its closing line."""
+    # a deed is a noun and a participle: ("desktop", "suspended")
     deed_counts = Counter(
         _deed_of_step(report, outcome.step) for outcome in report.outcomes if outcome.verdict is Verdict.DONE
     )

@@ -168,6 +168,7 @@ def start_progress(report: Report, now_s: float, now: datetime, earlier: RunProg
     """Return the progress of a run that is about to act. `earlier` is the progress of the same run before an outage of
     vCenter interrupted it."""
     request, steps = report.request, report.plan.steps
+    # a restore is shown as the return that it carries out
     rotation_request = request.day if isinstance(request, RestoreVms) else request
     if earlier is not None:
         tallies = earlier.tallies
@@ -210,6 +211,7 @@ def _end(progress: RunProgress, now_s: float, now: datetime) -> Iterator[str]:
     if eta is not None:
         ends = f"ETA {_clock(eta, local_now)}"
         yield f"late: {ends} is after {back_by}" if eta > due else f"{ends}, {back_by}"
+    # the first tally counts desktops: back_by is about these
     elif progress.tallies[0].remaining:
         yield f"late: {back_by} is past" if local_now > due else back_by
 

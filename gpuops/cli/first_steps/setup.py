@@ -119,6 +119,7 @@ def setup(
       gpuops setup --address vc.example.com --username gpuops@vsphere.local
     """
 
+    # each option is popped when it is used: after a failed try, its question is asked
     preset = {"address": address, "username": username}
     _require_terminal(preset)
     answers = _with_tries(lambda: _ask_address(config_file(os.environ).absolute(), preset.pop("address", None)))
@@ -246,6 +247,7 @@ def _attach_to_try(site: Site) -> tuple[str, str] | None:
 
     inventory = site.vcenter.inventory()
     vms = [vm for vm in inventory.vms.values() if vm.power is PowerState.OFF and not vm.template]
+    # three VMs with each profile: the pair is only an example
     names = sorted(vm.name for vm in vms if not vm.devices)[:3]
     pairs = [(name, profile) for profile in inventory.offered_profiles for name in names][:_PAIRS_TRIED]
     for name, profile in pairs:

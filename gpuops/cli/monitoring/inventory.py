@@ -85,10 +85,10 @@ def inventory(
 
         snapshot.save(fleet_now, save)
     part = fleet(fleet_now, catalog_of(fleet_now), filters)
-    whole = filters == FleetFilters() and limit is None and not hosts
+    shows_all = filters == FleetFilters() and limit is None and not hosts
     if vms:
         text = vms_text(part, limit)
-    elif whole and len(part.gpu_hosts) > MOST_HOSTS:
+    elif shows_all and len(part.gpu_hosts) > MOST_HOSTS:
         text = summary_text(part)
     else:
         text = fleet_text(part, limit)

@@ -58,15 +58,15 @@ def idle(
     from gpuops.console.opening import open_site, read_inventory
     from gpuops.report.nights.idle import idle_document, idle_text
 
-    night = load_policy(policy) if policy is not None else None
+    rotation_policy = load_policy(policy) if policy is not None else None
     if replay is not None:
-        _replay(common, night, replay, pool, vm)
+        _replay(common, rotation_policy, replay, pool, vm)
         return
     with open_site(common) as site:
         host_shell.asked_for_vgpu_use(site)
-        inventory, judged = api.idle(read_inventory(site, common), site, night, pool=pool, vm=vm)
-    named = night.name if night is not None else None
-    output.show(idle_text(judged, inventory, explain=vm is not None), idle_document(judged, inventory, named))
+        inventory, judged = api.idle(read_inventory(site, common), site, rotation_policy, pool=pool, vm=vm)
+    policy_name = rotation_policy.name if rotation_policy is not None else None
+    output.show(idle_text(judged, inventory, explain=vm is not None), idle_document(judged, inventory, policy_name))
 
 
 def _replay(common: CommonOptions, night: Policy | None, since: str, pool: str | None, vm: str | None) -> None:

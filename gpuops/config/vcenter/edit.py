@@ -112,6 +112,7 @@ def change(path: Path, dotted: str, value: str) -> tuple[str, str]:
         _require_key(name, key)
     text = _read(path)
     before = parsed_configuration(text, path)
+    # the first key of a new target is its host
     if name and name not in before.targets and key != "host":
         near = get_close_matches(name, before.targets, n=3)
         suggestion = f"; did you mean {', '.join(near)}?" if near else ""
@@ -120,6 +121,7 @@ def change(path: Path, dotted: str, value: str) -> tuple[str, str]:
             hint=f"gpuops config set {name}.host HOST adds a target with this name",
         )
     changed = _changed(text, name, key, _value(key, value) if dotted != "default" else value)
+    # checks the target of the key or, for `default`, the target that becomes the default
     after = _check(changed, path, name or value or None)
     write_private(path.resolve(), changed, like=path)
     return _shown(before, name, key), _shown(after, name, key)

@@ -76,7 +76,7 @@ def _url(text: str) -> URL | None:
 
 
 def _with_hosts_as_parameters(text: str) -> str:
-    """Return the URL with several hosts and their ports as SQLAlchemy reads them, or the text itself.
+    """Return the URL with several hosts and their ports as SQLAlchemy reads them; any other text unchanged.
 
     >>> _with_hosts_as_parameters("postgresql://u@db1:5432,db2:5433/j")
     'postgresql://u@/j?host=db1,db2&port=5432,5433'
@@ -99,7 +99,7 @@ def _decoded(url: URL) -> URL:
     """
     from sqlalchemy import URL
 
-    if url.host is None or "%" not in url.host or ":" in url.host:  # an IPv6 address may have a zone
+    if url.host is None or "%" not in url.host or ":" in url.host:  # in an IPv6 address, % begins its zone
         return url
     host = unquote(url.host, errors="strict")
     if not host.isprintable():

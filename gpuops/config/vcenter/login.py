@@ -239,6 +239,7 @@ def guest_user(
     If the variable has another user than the entry, the password of the entry is not used.
     """
     spoken = environ.get("GPUOPS_GUEST_USERNAME")
+    # `spoken`: the user that the variable names
     own_entry = entry if entry is not None and spoken in (None, "", entry.username) else None
     username = Sourced(spoken, "GPUOPS_GUEST_USERNAME") if spoken else None
     if username is None and entry is not None:

@@ -72,6 +72,7 @@ def url_of(entry: str, environ: Mapping[str, str]) -> Secret:
 def shown(entry: str, url: Secret | None) -> str:
     """Return what messages call a receiver: scheme, host (unless it may be a token), and the source of the URL."""
     named = entry if _NAMED.fullmatch(entry) else ""
+    # without a source, the entry is a URL that may stand in the file: only mailto: may
     if url is None:
         return named or "mailto"
     scheme, address_part, _ = url.reveal().partition("://")  # a text without :// may be a token

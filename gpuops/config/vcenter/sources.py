@@ -91,6 +91,7 @@ def read_configuration(path: Path) -> NamedTargets:
 
 def resolve(flags: Flags, environ: Mapping[str, str], configuration: NamedTargets) -> Destination | Simulated:
     """Return the vCenter and how to reach it. Raises TargetError if none is configured: no simulator is the default."""
+    # gpuops' own options and variables come before those of Ansible and govc
     ours = (flag_layer(flags), gpuops_layer(environ))
     named_text = merged(ours).vcenter
     if named_text is not None and named_text.value.startswith(SIMULATED):
@@ -177,11 +178,15 @@ def _meant(layers: tuple[Layer, ...], configuration: NamedTargets) -> _Meant:
 
 
 def _named_or_address(named_text: Sourced[str], index: int, configuration: NamedTargets) -> _Meant:
-    """Return the target of this name, or the vCenter at this address. Raises TargetError if the text is neither."""
+    """Return the target of this name, or the vCenter at this address. `index`: of the layer that names it.
+
+    Raises TargetError if the text is neither a target nor an address.
+    """
     text = named_text.value
     named = configuration.targets.get(text)
     if named is not None:
         simulated = named.host.startswith(SIMULATED)
+        # a simulated vCenter has no address: "sim" is a placeholder
         address = Address("sim") if simulated else Address.parse(named.host, port=named.port)
         return _Meant(address, index, f"targets.{text}.host", text, named)
     if not any(mark in text for mark in ".:/@[") and text != "localhost":

@@ -73,6 +73,7 @@ class DesktopPool:
         if self.spare_machines is None:
             return "the broker does not report how many spare machines it keeps powered on"
         if self.after_logoff in (AfterLogoff.REFRESH, AfterLogoff.DELETE):
+            # "refreshed" or "deleted"
             return (
                 f"it has machines {self.after_logoff}{'d' if self.after_logoff.endswith('e') else 'ed'} after a logoff"
             )

@@ -57,6 +57,7 @@ def _state(
 ) -> PoolState:
     machine_ids = {machine.id for machine in machines}
     pool_sessions = [session for session in sessions if session.machine in machine_ids]
+    # after the pool: machines, VMs, machines in maintenance, sessions, connected sessions
     return PoolState(
         pool,
         len(machines),

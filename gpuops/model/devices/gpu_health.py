@@ -92,6 +92,7 @@ class GpuHealth:
         """Return what both answers of one nvidia-smi reported about the same GPU; the worse report counts."""
         remaps = [flag for flag in (self.is_row_remap_pending, report.is_row_remap_pending) if flag is not None]
         actions = [action for action in (self.recovery_action, report.recovery_action) if action is not None]
+        # `recovery_action`: any action is worse than NONE
         return replace(
             self,
             is_lost=self.is_lost or report.is_lost,

@@ -131,6 +131,7 @@ class PastVm:
                 yield self, replace(period, begins=at, ends=begins)
             yield replace(self, owner=job.owner), replace(period, begins=begins, ends=ends)
             at = ends
+        # what no job covers at the end; an empty period is yielded too
         if at < period.ends or at == period.begins:
             yield self, replace(period, begins=at)
 

@@ -199,6 +199,7 @@ def entry_of(queue: Sequence[QueuedVm], vm: Vm, earlier_name: str = "") -> Queue
     `earlier_name` is the VM's name when a night took it. Of several patterns, the one with the highest priority counts.
     """
     ordered = sorted(queue, key=lambda queued: -queued.priority)
+    # the last one is for a VM that was moved since: it has the name in the entry, but another path
     rules: tuple[Callable[[QueuedVm], bool], ...] = (
         lambda queued: queued.names_vm(vm, earlier_name),
         lambda queued: queued.fits(vm.name, earlier_name),

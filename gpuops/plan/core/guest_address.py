@@ -22,6 +22,7 @@ def unicast_address(text: str) -> IPv4Address | IPv6Address | None:
     except ValueError:
         return None
     if isinstance(address, IPv4Address):
+        # loopback addresses, but each is one simulated guest
         if address in _SIMULATED:
             return address
         if address in _THIS_NETWORK:

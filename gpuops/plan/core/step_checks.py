@@ -82,6 +82,7 @@ def is_satisfied(step: Step, inventory: Inventory) -> bool:
         case SetVmDrs(drs=drs):
             return inventory.drs_of(vm) is drs
         case SetAttribute(name=name, value=value):
+            # an empty text clears the attribute, and vCenter does not report a cleared one
             return vm.attributes.get(name, "") == value
         case CloseGate() | OpenGate():
             return vm.gate is not None and vm.gate.closed is isinstance(step, CloseGate)
@@ -252,8 +253,10 @@ def _gives_back(step: Step, vm: Vm) -> bool:
             markers = map(parse_marker, vm.attributes.values())
             return any(marker is not None and marker.role is Role.SHUT_DOWN for marker in markers)
         case SetAttribute(value=value):
+            # an empty text clears the marker
             return value == ""
         case SetVmDrs(drs=drs):
+            # nights set MANUAL; any other setting is the one from before
             return drs is not VmDrs.MANUAL
         case _:
             return False

@@ -166,6 +166,7 @@ def describe_plan(
         _confirm_sequence(plans, sequence, inventory, catalog)
         for plans, sequence in zip(all_plans, sequences, strict=True)
     ]
+    # `_confirm_sequence` returns the very sequence if all of its moves are admitted
     confirmed = all(admitted is sequence for admitted, sequence in zip(chosen, sequences, strict=True))
     moves: list[PlannedMove] = []
     free = before

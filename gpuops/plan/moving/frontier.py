@@ -231,6 +231,7 @@ def combine_clusters(all_plans: Sequence[ClusterPlans], limit: int) -> tuple[Mov
     Dynamic programming over clusters: for each total number of moves the largest gain. With one cluster that frees 2 in
     3 moves and one that frees 1 in 1 move, a limit of 3 takes the first and a limit of 4 both.
     """
+    # total moves -> (gain, the sequence of each cluster so far)
     best: dict[int, tuple[int, tuple[MoveSequence, ...]]] = {0: (0, ())}
     for plans in all_plans:
         after: dict[int, tuple[int, tuple[MoveSequence, ...]]] = {}

@@ -141,6 +141,7 @@ def state_reasons(case: MovabilityCase) -> Reasons:
 
 def owner_reasons(case: MovabilityCase) -> Reasons:
     """Reasons from its manager, its owners, the administrators of the cluster and the caller."""
+    # both return a reason or None: another product manages the VM, or it lends its GPUs
     yield from filter(None, (left_to_manager(case.vm), lends(case.vm)))
     if case.vm.ref in case.reasons_to_stay:
         yield case.reasons_to_stay[case.vm.ref]

@@ -212,6 +212,7 @@ def _order_of_choice(
     """Return the rank of each GPU in the host's order, lower first; None = the order is documented nowhere."""
     policy = model.cluster_hosts[host].policy
     if mode is VgpuMode.SAME_SIZE and policy is not None:
+        # consolidation chooses the GPU with the most VMs, performance the one with the fewest
         sign = -1 if policy is AssignmentPolicy.CONSOLIDATION else 1
         return {gpu: sign * len({vgpu.vm for vgpu in real[gpu]}) for gpu in gpus}
     if mode is VgpuMode.MIXED_SIZE:

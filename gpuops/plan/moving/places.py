@@ -74,7 +74,7 @@ class _Search:
         return any(not self._fit(by_kind[kind], inventory) for kind in sorted(by_kind))
 
     def _fit(self, alike: Sequence[Vm], inventory: Inventory) -> bool:
-        """Return whether all of these find a place; they are alike, so each fills one host after another."""
+        """Return whether all of these find a place. They are alike, so one host after another is filled."""
         waiting = list(alike)
         for ref in self.targets[alike[0].ref]:
             while waiting:
@@ -160,6 +160,7 @@ def _kinds(vms: Sequence[Vm], targets: Mapping[str, Sequence[str]], single: Coll
     numbers: dict[object, int] = {}
     kinds: dict[str, int] = {}
     for vm in vms:
+        # the key of a device is only its number in the VM
         devices = None if vm.devices is None else tuple(replace(device, key=0) for device in vm.devices)
         settings = tuple(sorted((vm.extra_config or {}).items()))
         size = vm.vcpus, vm.memory_mib, vm.memory_reservation_mib, vm.cpu_reservation_mhz, vm.cores_per_socket

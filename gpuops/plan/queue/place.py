@@ -451,7 +451,7 @@ class Place:
         return sorted({host.ref for workload in grouped for host in scope_of(workload).hosts(inventory)})
 
     def check_profiles(self, inventory: Inventory, catalog: Catalog) -> None:
-        """Raises ProfileUnknown or ProfileAmbiguous for a profile of a request, naming all requests with such names."""
+        """Raise ProfileUnknown or ProfileAmbiguous for a profile of a request, naming all requests with such names."""
         errors: list[tuple[Workload, UsageError]] = []
         for workload in self.workloads:
             for vgpus in workload.vgpus:

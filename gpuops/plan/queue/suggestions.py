@@ -193,6 +193,7 @@ def _smaller_profiles(base: _Wish, trial: WorkloadQuestion) -> Iterator[_Wish]:
     requested = parse(offered(base.workload, trial))
     if requested is None:
         return
+    # prefix, series, whether it is time-sliced, and without the media engines, which one instance of a GPU has
     family = (requested.esxi_prefix, requested.series, requested.slices is None, False)
     smaller: list[tuple[int, str]] = []
     for name in trial.inventory.offered_profiles:

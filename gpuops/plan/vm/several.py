@@ -83,6 +83,7 @@ class SeveralVms:
                     raise _Twice(f"{names_by_ref[vm.ref]!r} and {request.vm!r} are one VM")
                 names_by_ref[vm.ref] = request.vm
                 plan = request.plan(world, catalog, now)
+            # a mistake in the call, not a refusal of one VM
             except _Twice:
                 raise
             except UsageError as error:

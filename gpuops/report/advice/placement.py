@@ -380,6 +380,7 @@ def _answer(answer: Placed | Refusal, placements: Placements, catalog: Catalog) 
 def _place(answer: Placed, placements: Placements, catalog: Catalog) -> PlaceRecord:
     placement = answer.placement
     cluster = placements.before.clusters.get(placement.host.cluster) if placement.host.cluster else None
+    # pairs: the ordinal of a device of the VM, and the address of its GPU
     seats = sorted(placement.seats.items())
     return PlaceRecord.from_attributes(
         placement,

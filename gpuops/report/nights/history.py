@@ -63,6 +63,7 @@ def history_text(events: PastEvents, selection: str) -> Shown:
 
 
 def _nights(nights: tuple[PastNight, ...]) -> TextTable:
+    # the first 8 characters of a vCenter's UUID tell vCenters apart
     several_vcenters = len({night.vcenter for night in nights}) > 1
     return table_of(
         nights,
@@ -80,6 +81,7 @@ def _nights(nights: tuple[PastNight, ...]) -> TextTable:
 
 
 def _changes(changes: tuple[PastChange, ...]) -> TextTable:
+    # as in `_nights`, the first 8 characters of a vCenter's UUID are shown
     several_vcenters = len({change.vcenter for change in changes}) > 1
     return table_of(
         changes,

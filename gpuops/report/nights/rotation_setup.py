@@ -38,8 +38,8 @@ def setup_text(setup: Setup) -> Iterator[Text]:
         yield _line("there", f"VM {setup.lock_vm}", "dim")
     else:
         yield Text("note: the policy has no lock_vm: a run on another machine is not seen", "dim")
-    if setup.lock_vm is not None and (wrong := may_be_reverted(setup.lock_vm_snapshots)):
-        yield Text(f"warning: {setup.lock_vm} {wrong}; {NO_SNAPSHOTS}", "yellow")
+    if setup.lock_vm is not None and (revert_risk := may_be_reverted(setup.lock_vm_snapshots)):
+        yield Text(f"warning: {setup.lock_vm} {revert_risk}; {NO_SNAPSHOTS}", "yellow")
     if setup.lock_vm is not None:
         yield Text(f"note: nights need VirtualMachine.Config.AdvancedConfig on {setup.lock_vm}", "dim")
     if setup.keeps_drs_off:

@@ -239,6 +239,7 @@ class VgpuLayouts:
         # 1. All numbers of each profile that fit together, found depth first: (2, 0) is two of the first profile.
         profiles = tuple(name for name in self.profiles if may_run(state.gpu, name, self.catalog) is True)
         found_counts: dict[tuple[int, ...], None] = {}
+        # a list, so that the recursive calls add to one number
         states_tried = [0]
         self._extend(state, profiles, (), found_counts, states_tried)
         if self.certain and state.gpu.vgpus is not None:
