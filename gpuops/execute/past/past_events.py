@@ -29,6 +29,8 @@ _VERBS: Final = {
     "setpassthrough": "passthrough",
     "setmig": "mig set",
     "rotatemark": "rotate mark",
+    "sitehosts": "apply",
+    "sitevms": "apply",
 }
 """The commands of runs whose kind is the name of a request."""
 _NOUNS: Final = {

@@ -19,7 +19,7 @@ from tests.model.test_stored import modules_with, stored_classes
 PACKAGE: Final = Path(gpuops.__file__).parent
 RUN_KINDS: Final = [
     "attach", "detach", "giveprofile", "restorescheduler", "rotatemark", "setmig", "setmode", "setpassthrough",
-    "setscheduler", "severalvms",
+    "setscheduler", "severalvms", "sitehosts", "sitevms",
 ]  # fmt: skip
 """What journals call the runs of each request, whatever that is called in Python."""
 READERS: Final = ("execute/journal", "execute/past", "plan/rotation")
