@@ -272,12 +272,12 @@ def lingering(task: Task, complete: Callable[[], None], lingers_s: float) -> Cal
         if vm.state.power is not Power.ON and seats:
             host.lingering = (*host.lingering, *seats)
             host.load_changed()
-            host.world.clock.schedule(lingers_s, lambda: _given_back(host, seats))
+            host.world.clock.schedule(lingers_s, lambda: _free_gpus(host, seats))
 
     return end
 
 
-def _given_back(host: Any, seats: tuple[Any, ...]) -> None:
+def _free_gpus(host: Any, seats: tuple[Any, ...]) -> None:
     host.lingering = tuple(seat for seat in host.lingering if seat not in seats)
     host.load_changed()
 

@@ -46,14 +46,14 @@ def update_graphics(host: HostEntity, call: Call, config: Any) -> None:
         raise faults.wrong_argument("config.hostDefaultGraphicsType")
     if policy not in list(VgpuPolicy):
         raise faults.wrong_argument("config.sharedPassthruAssignmentPolicy")
-    requested_types = {device.deviceId.lower(): device for device in config.deviceType}
-    unknown = [pci_id for pci_id in requested_types if host.state.gpu(pci_id) is None]
+    requested_devices = {device.deviceId.lower(): device for device in config.deviceType}
+    unknown = [pci_id for pci_id in requested_devices if host.state.gpu(pci_id) is None]
     if unknown:
         raise faults.wrong_argument("config.deviceType", f"Host {host.name} has no GPU {unknown[0]}.")
     changes = [
-        (gpu, *_requested_setting(host, gpu, requested_types.get(gpu.pci_id), default))
+        (gpu, *_requested_setting(host, gpu, requested_devices.get(gpu.pci_id), default))
         for gpu in host.state.gpus
-        if gpu.listed
+        if gpu.listed  # other GPUs have no graphics settings
     ]
     before = facts(host)
     for gpu, graphics_type, mode in changes:

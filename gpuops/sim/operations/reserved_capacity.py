@@ -114,6 +114,7 @@ def refuse_over_reservations(
     )
     for reservation in reservations:
         margin_after, margin_before = (_margin(reservation, hosts, loads) for loads in (after, before))
+        # a negative margin is the number of reserved units for which there is no room
         if margin_after < min(0, margin_before):  # a margin that was negative before must only not get worse
             missing = f"{-margin_after} of {reservation.units} {reservation.config} that are reserved in {place.name}"
             raise faults.no_graphics(f"{missing} would have no room left")

@@ -68,36 +68,36 @@ def lose_gpu(host: HostEntity, rule: Rule) -> None:
 
 
 def crash(host: HostEntity, rule: Rule) -> None:
-    """It stops at once, its VMs with it; it is back after `for_s`, they are not."""
+    """The host and its VMs stop at once; after `for_s` the host is back, and the VMs stay off."""
     if host.state.connection != "connected":
         return
     maintenance.go_down(host, _outside_call(host, "HostCrash"), rule.for_s or AGAIN_AFTER_S)
 
 
 def disconnect(host: HostEntity, rule: Rule) -> None:
-    """vCenter loses sight of it for `for_s`; what runs there runs on."""
+    """vCenter loses the connection to the host for `for_s`; its VMs keep running."""
     _connection(host, "notResponding")
     if rule.for_s:
         host.world.clock.schedule(rule.for_s, lambda: _connection(host, "connected"), background=True)
 
 
 def stay_down_after_reboot(host: HostEntity, rule: Rule) -> None:
-    """From its next reboot it does not come back; or so much later, where the rule says so."""
+    """The host does not come back from its next reboot, or with `for_s` it takes that much longer."""
     host.boot.takes_s = REBOOT_S + rule.for_s if rule.for_s else None
 
 
 def revert_module_options(host: HostEntity, rule: Rule) -> None:
-    """At its next boot a host profile sets its module options back to those that are loaded now."""
+    """At the host's next boot a host profile sets the module options back to those that are loaded now."""
     host.boot.options = host.state.loaded_module_options
 
 
 def forget_mig(host: HostEntity, rule: Rule) -> None:
-    """Its next boot leaves its GPUs out of MIG mode, asked for or in force: not on every system it survives one."""
+    """After the host's next boot no GPU is in MIG mode: on some systems that mode does not survive a reboot."""
     host.boot.forgets_mig = True
 
 
 def boot_without_driver(host: HostEntity, rule: Rule) -> None:
-    """After its next boot its GPU driver is not there, or `for_s` later."""
+    """After the host's next boot its GPU driver does not load, or with `for_s` it loads that much later."""
     host.boot.driver_late_s = rule.for_s or None
 
 
@@ -112,7 +112,7 @@ def change_scheduler(host: HostEntity, rule: Rule) -> None:
 
 
 def turn_mixed_size_off(host: HostEntity, rule: Rule) -> None:
-    """It boots anew, and gives each of its GPUs to vGPUs of one size alone from then on."""
+    """The host crashes and boots; from then on its GPUs in mixed-size mode are in same-size mode."""
     crash(host, rule)
     for gpu in host.state.gpus:
         if gpu.mode is GpuMode.MIXED_SIZE:
@@ -121,7 +121,7 @@ def turn_mixed_size_off(host: HostEntity, rule: Rule) -> None:
 
 
 def turn_mixed_size_on(host: HostEntity, rule: Rule) -> None:
-    """It boots anew, and each of its GPUs that can takes vGPUs of several sizes from then on."""
+    """The host crashes and boots; from then on each same-size GPU that supports it is in mixed-size mode."""
     crash(host, rule)
     for gpu in host.state.gpus:
         if gpu.mode is GpuMode.SAME_SIZE and gpu.board.mixed_size:
@@ -187,13 +187,13 @@ def _outside_call(host: HostEntity, method: str) -> Call:
 RESTART_S: Final = 300.0
 """How long vCenter is away unless the rule says otherwise: five minutes."""
 CHANGED: Final = " changed"
-"""How a password that was changed ends."""
+"""The suffix of a changed password."""
 STALE_S: Final = 90.0
 """How long old values are shown unless the rule has another time."""
 
 
 def fill_datastore(store: DatastoreEntity, rule: Rule) -> None:
-    """Another user fills it completely, for `for_s`."""
+    """Another user fills the datastore completely, for `for_s` seconds or forever."""
     taken_mib = store.free_mib
     store.use(taken_mib)
     if rule.for_s:
@@ -201,16 +201,16 @@ def fill_datastore(store: DatastoreEntity, rule: Rule) -> None:
 
 
 def lose_datastore(store: DatastoreEntity, rule: Rule) -> None:
-    """All paths to it are down, for `for_s`: its VMs are inaccessible."""
+    """All paths to the datastore are down, for `for_s` seconds or forever: its VMs are inaccessible."""
     _reachable(store, reachable=False)
     if rule.for_s:
         store.world.clock.schedule(rule.for_s, lambda: _reachable(store, reachable=True), background=True)
 
 
 def restart_vcenter(world: World, rule: Rule) -> None:
-    """vCenter restarts: no answer for a while, then every session is over and no old task is known.
+    """vCenter restarts: it does not answer for a while, then all sessions have ended and no old task is known.
 
-    The hosts go on meanwhile: what they were doing, they end.
+    The hosts complete their running tasks meanwhile.
     """
     if "sessions-after-restart" not in world.deviations:  # assumption: sessions-after-restart
         for session in world.sessions:

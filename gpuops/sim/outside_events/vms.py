@@ -39,7 +39,7 @@ def delete(vm: VmEntity, rule: Rule) -> None:
 
 
 def recreate(vm: VmEntity, rule: Rule) -> None:
-    """It is gone, and another VM has its name: same folder, same host, off, with an identity of its own."""
+    """The VM is deleted, and a new VM with its name, folder and host is made: off, and with new uuids."""
     delete(vm, rule)
     state = copy.copy(vm.state)
     state.uuid, state.instance_uuid = new_uuid(vm.world), new_uuid(vm.world)
@@ -67,7 +67,7 @@ def clone(vm: VmEntity, rule: Rule) -> None:
 
 
 def make_inaccessible(vm: VmEntity, rule: Rule) -> None:
-    """vCenter cannot reach its files: runtime.connectionState says so (vSphere API reference)."""
+    """vCenter cannot reach the VM's files: runtime.connectionState is `inaccessible` (vSphere API reference)."""
     _connection(vm, "inaccessible")
     if rule.for_s:
         vm.world.clock.schedule(rule.for_s, lambda: _connection(vm, None), background=True)
@@ -94,7 +94,7 @@ def move_to_parent_folder(vm: VmEntity, rule: Rule) -> None:
 
 
 def hand_over(vm: VmEntity, rule: Rule) -> None:
-    """A product takes it over: the VM Service registers it in a namespace."""
+    """Another product manages the VM from now on: the VM Service registers it in a namespace."""
     call = somebody(vm.world, "ReconfigVM_Task")
     with recorded(vm, call):
         vm.state.managed_by = VM_SERVICE
@@ -133,7 +133,7 @@ def suspend(vm: VmEntity, rule: Rule) -> None:
 
 
 def move_to_another_host(vm: VmEntity, rule: Rule) -> None:
-    """DRS moves it while it runs, or HA registers it anew when it does not: it is on another host of its cluster."""
+    """The VM is on another host of its cluster: DRS moved it while it ran, or HA registered it there while off."""
     drift(vm)
 
 
@@ -163,7 +163,7 @@ def ignore_shutdowns(vm: VmEntity, rule: Rule) -> None:
 
 
 def start_task(vm: VmEntity, rule: Rule) -> None:
-    """A task of another client runs on it for `for_s`: any other waits for it, or is refused with TaskInProgress."""
+    """A task of another client runs on the VM for `for_s`: other tasks are queued, or refused with TaskInProgress."""
     call = somebody(vm.world, "ReconfigVM_Task")
     _ignore_refusal(lambda call: vm.world.tasks.start(call, "ReconfigVM_Task", vm, rule.for_s or 60.0), call)
 

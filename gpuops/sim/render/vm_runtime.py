@@ -231,6 +231,7 @@ def layout(vm: VmState) -> Any:
 def layout_ex(vm: VmState) -> Any:
     """layoutEx: the VM's files; the checkpoint of a suspended VM has the types `suspend` and `suspendMemory`."""
     home = vm.home
+    # (type, name, size in bytes)
     listed = [("config", f"{home}.vmx", 4096), ("nvram", f"{home}.nvram", 270840)]
     for disk in vm.hardware.disks:
         file = disk_file(disk, home)

@@ -97,7 +97,7 @@ class ScenarioSite:
 
 
 def new_site(world: World, declared: ScenarioFile, parameters: dict[str, int]) -> ScenarioSite:
-    """The site without clusters and VMs."""
+    """Return the site with its datacenter, datastores and networks, without clusters and VMs."""
     site = ScenarioSite(world, declared, parameters, _tree(world, declared))
     _add_storage(site)
     _add_networks(site)
@@ -105,7 +105,7 @@ def new_site(world: World, declared: ScenarioFile, parameters: dict[str, int]) -
 
 
 def _tree(world: World, declared: ScenarioFile) -> Datacenter:
-    """The root folder and the datacenter with its four folders."""
+    """Register the root folder and the datacenter with its four folders; return the datacenter."""
     root = Folder(world, ROOT, "Datacenters", None, "root")
     world.register(root)
     datacenter = new_datacenter(world, declared.datacenter, root.moid)
@@ -137,11 +137,11 @@ def _add_networks(site: ScenarioSite) -> None:
 Kind = TypeVar("Kind", bound=ManagedEntity)
 
 PORTS: Final = 8
-"""Of a port group at first."""
+"""The number of ports of a new port group."""
 
 
 def add_switches(site: ScenarioSite) -> None:
-    """The distributed switches, without members."""
+    """Add the declared distributed switches, without member hosts."""
     for declared in site.declared.switches:
         _add_switch(site, declared)
 
@@ -297,6 +297,7 @@ def _set_rules(drs: DrsState, read: ClusterAsRead) -> None:
 def _add_host(site: ScenarioSite, cluster: ComputeEntity, declared: HostsDeclared, name: str) -> HostSystem:
     world = site.world
     read = declared.as_read
+    # a host that a client adds later does not get networks that were removed meanwhile
     networks = [network for network in site.networks if world.find(network.moid) is network]
     datastores_read = read.datastores if read is not None else None
     state = HostState(

@@ -423,7 +423,7 @@ def places(world: World) -> Iterator[tuple[str, list[str | None]]]:
 
 
 def restore_place(entity: ManagedEntity, place: list[str]) -> None:
-    """Give an object its saved name and parent; `place` is (name, moid of the parent)."""
+    """Give an object its saved name and parent; `place` is [name, moid of the parent]."""
     name, parent = place
     if entity.name != name:
         entity.rename(name)

@@ -179,6 +179,7 @@ class Selection:
             managed_object, skipped, selects = waiting.pop()
             if not skipped and self.paths_of(managed_object.wsdl_name) is not None:
                 selected_objects.objects[managed_object.moid] = managed_object
+            # an object may be visited once with each select set
             if not selects or (managed_object.moid, id(selects)) in visited:
                 continue
             visited.add((managed_object.moid, id(selects)))

@@ -138,8 +138,8 @@ class PropertyFilter(ManagedObject):
             if self.collector.shows(managed_object)
         }
         removed_moids = [moid for moid in self._objects if moid not in selected_objects.objects]
-        new = [moid for moid in selected_objects.objects if moid not in self._objects]
-        self._pending.update(dict.fromkeys((*removed_moids, *new)))
+        entered_moids = [moid for moid in selected_objects.objects if moid not in self._objects]
+        self._pending.update(dict.fromkeys((*removed_moids, *entered_moids)))  # None: see `_pending`
         if self._starting:
             self._missing, self._starting = selected_objects.missing, False
         self._watch(selected_objects)

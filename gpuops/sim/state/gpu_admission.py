@@ -270,7 +270,7 @@ def _instance_start(gpu: GpuLoad, type_: VgpuType, order: StartOrder) -> int | N
     used_ranges = [(start, start + instance.size) for start, instance in running]
     if order is not StartOrder.DOCUMENTED:
         return _at_an_end(order, instance_type.size, instance_type.starts, used_ranges)
-    if not gpu.board.careful_instances:
+    if not gpu.board.careful_instances:  # the first free start; later boards keep room for large instances
         return next((start for start in instance_type.starts if _free(start, instance_type.size, used_ranges)), None)
     shapes = frozenset(
         (other_type.instance.size, other_type.instance.starts)

@@ -293,8 +293,8 @@ def remove_vm(vm: VmEntity, call: Call) -> None:
 def mark_as_template(vm: VmEntity, call: Call) -> None:
     """MarkAsTemplate: a VM that is off becomes a template, in no resource pool.
 
-    Raises NotSupported for a template, as vcsim does (vSphere API: "if marking a virtual machine as a template is not
-    supported").
+    Raises NotSupported for a template, as vcsim does; the API declares it for "if marking a virtual machine as a
+    template is not supported".
     """
     if vm.state.is_template:
         raise faults.not_supported("The virtual machine is a template.")
