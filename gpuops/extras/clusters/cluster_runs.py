@@ -56,7 +56,7 @@ def _cell(
     *,
     simulated: bool,
 ) -> BenchCell:
-    """Measure all sizes over the first `nodes` VMs by one transport. Return the times, or the reason for their lack.
+    """Measure all sizes over the first `nodes` VMs by one transport. Return the times, or why they are missing.
 
     Raises the errors of `running.run`.
     """
@@ -232,10 +232,12 @@ def _missing_ways_in(cluster: TrainingCluster, site: Site) -> tuple[Rejection, .
     from gpuops.plan.core.steps import RunInGuest
 
     needed = {member.vm: PRIVILEGES for member in cluster.members}
+    # the lease that keeps other machines away is written into the settings of the first VM
     lacking = site.vcenter.lacking({**needed, cluster.members[0].vm: (MARKING, *PRIVILEGES)})
     reasons = [
         lacks_privileges(member.name, missing) for member in cluster.members if (missing := lacking.get(member.vm))
     ]
+    # one login is used for all guests, so one VM is enough
     no_login = site.vcenter.no_way_in(RunInGuest(cluster.members[0].vm, "/bin/sh"))
     if no_login is not None:
         hint = "set GPUOPS_GUEST_USERNAME and GPUOPS_GUEST_PASSWORD_FILE"

@@ -170,7 +170,7 @@ def _look(
     unread_vms = [vm.ref for vm in (template, *cluster_vms) if vm.devices is None]
     if unread_vms:
         inventory = vcenter.observe(inventory, unread_vms)
-    if wish.device is not None:
+    if wish.device is not None:  # config targets show where this network adapter is available to VMs
         inventory = vcenter.with_config_targets(inventory, [host.ref for host in inventory.hosts.values() if host.gpus])
     question = ClusterQuestion(
         wish,
@@ -241,7 +241,7 @@ class _ClusterCreation:
         """
         with changing(self.site, waits=True) as journal:
             settle_steps(self.inventory, journal, self.run, self.site)
-        for tries_left in reversed(range(CLONE_TRIES + 1)):
+        for tries_left in reversed(range(CLONE_TRIES + 1)):  # the last pass clones nothing
             with changing(self.site, waits=True) as journal:
                 plan = self._plan_again()
                 if not plan.new:

@@ -103,18 +103,19 @@ def no_room(
         hint = "gpuops inventory --hosts shows them; the file's key datastore names another datastore"
         yield Rejection(wish.name, f"no host that can be reached has GPUs{where}", hint=hint)
         return
-    holds = sum(len(fitting) for fitting, _ in room.values())
+    vms_with_room = sum(len(fitting) for fitting, _ in room.values())
     hints = [reason.hint for _, reasons in room.values() for reason in reasons[:1] if reason.hint]
-    hint = f"ask for {wish.nodes - missing_vms + holds} nodes or fewer" if holds else next(iter(hints), _LESS)
-    yield Rejection(wish.name, ROOM, missing_vms, holds, hint=hint)
+    most_nodes = wish.nodes - missing_vms + vms_with_room
+    hint = f"ask for {most_nodes} nodes or fewer" if vms_with_room else next(iter(hints), _LESS)
+    yield Rejection(wish.name, ROOM, missing_vms, vms_with_room, hint=hint)
     for host in hosts:
         fitting, reasons = room[host.ref]
         for reason in reasons[:1]:
-            of_gpu = reason.subject.startswith(f"{host.name} ")
-            if fitting and of_gpu:  # the reason would name a GPU that another planned VM of this cluster takes
+            is_about_gpu = reason.subject.startswith(f"{host.name} ")
+            if fitting and is_about_gpu:  # the reason would name a GPU that another planned VM of this cluster takes
                 yield Rejection(host.name, f"{_TAKES}{len(fitting)} of them, and has GPUs for no more")
                 continue
-            reason_text = str(reason).removeprefix(f"{host.name}{' ' if of_gpu else ': '}")
+            reason_text = str(reason).removeprefix(f"{host.name}{' ' if is_about_gpu else ': '}")
             takes = f"{_TAKES}{len(fitting)} of them, not one more" if fitting else f"{_TAKES}none"
             yield Rejection(host.name, f"{takes}: {reason_text}", hint=reason.hint)
     yield from failed
@@ -297,7 +298,7 @@ class _Planning:
                 return self._refuse(tuple(no_room(self.wish, hosts, room, len(missing), self.rows)))
             host_of_each_rank = (host for host in hosts for _ in range(counts.get(host.ref, 0)))
             for rank, host in zip(missing, host_of_each_rank, strict=True):
-                new_vm = self._new(rank, host)
+                new_vm = self._new(rank, host)  # a clone or refusals; `_place` returns refusals as they are
                 outcome = self._place(new_vm, world)
                 if not isinstance(new_vm, CloneVm) or not isinstance(outcome, MemberSteps):
                     return self._refuse(outcome if not isinstance(outcome, MemberSteps) else ())
@@ -366,6 +367,7 @@ class _Planning:
         )  # fmt: skip
         cloning = request.planned(self.inventory, self.question.folder)
         if cloning.new is None:
+            # neither a clone nor a refusal: a VM of that name exists
             name_in_use = Rejection(wish.vm_name(rank), "a VM of that name exists and does not belong to this cluster")
             return cloning.rejections or (replace(name_in_use, hint="rename that VM or the cluster"),)
         marker = ClusterMarker(wish.name, rank, wish.nodes, self.question.id, wish.digest, wish.gpus, wish.rdma)

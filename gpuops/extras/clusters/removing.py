@@ -206,7 +206,7 @@ def remove_vms(
     admin may need. Raises NotConnected.
     """
     failures: dict[str, str] = {}
-    ref_of: dict[tuple[str, int], str] = {}
+    ref_of: dict[tuple[str, int], str] = {}  # by cluster id and rank; filled by `_vms_of_shared_ranks`
     clusters = sorted({(member.marker.cluster, member.marker.id) for member in members})
 
     def find_remaining() -> list[MarkedVm]:

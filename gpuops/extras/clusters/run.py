@@ -165,7 +165,7 @@ def used_alone(site: Site, cluster: TrainingCluster, doing: str) -> Iterator[Hel
 
 @contextmanager
 def keep_runs_away(site: Site, name: str, members: Sequence[MarkedVm], inventory: Inventory) -> Iterator[None]:
-    """Prevent that another machine starts a program on the cluster, by a lease on its VM of rank 0.
+    """Prevent other machines from starting a program on the cluster, by a lease on its VM of rank 0.
 
     If not all VMs of the cluster run, no lease is needed: a program cannot start then. `members`: the cluster's VMs in
     `inventory`, which was read last. Call this only inside `alone_with`. Raises the errors of `used_alone`.
