@@ -45,7 +45,7 @@ def _part(cluster: TrainingCluster, nodes: int) -> TrainingCluster:
     return replace(cluster, members=cluster.members[:nodes])
 
 
-def _cell(
+def _measure(
     wish: BenchWish,
     program: AllReduceProgram,
     cluster: TrainingCluster,
@@ -216,7 +216,9 @@ def cluster_bench(name: str, wish: BenchWish, site: Site) -> BenchResult:
         cells: list[BenchCell] = []
         for transport in wish.transports:
             for nodes in wish.nodes:
-                cells.append(_cell(wish, program, cluster, nodes, transport, site, lease, simulated=work.is_simulated))
+                cells.append(
+                    _measure(wish, program, cluster, nodes, transport, site, lease, simulated=work.is_simulated)
+                )
                 if cells[-1].left:  # what still runs in a guest would disturb a measurement over more nodes
                     break
     return BenchResult(cluster.name, program, tuple(cells), simulated=work.is_simulated)

@@ -52,7 +52,7 @@ def member_steps(
         return (Rejection(vm.name, "its host cannot be read", hint="give this login read access to its host"),)
     if wish.rdma is RdmaKind.DIRECTPATH:
         return _with_whole_adapter(wish, vm, host, inventory, catalog, now)
-    plan, is_near = _gpus(wish, vm, card_node, PowerPolicy.ON, inventory, catalog, now)
+    plan, is_near = _plan_gpus(wish, vm, card_node, PowerPolicy.ON, inventory, catalog, now)
     if not plan.feasible:
         return plan.rejections
     return _build_member_steps(
@@ -60,7 +60,7 @@ def member_steps(
     )
 
 
-def _gpus(
+def _plan_gpus(
     wish: ClusterWish,
     vm: Vm,
     node: int | None,
@@ -149,7 +149,7 @@ def _with_whole_adapter(
     for strict in (True, False):  # first only plans with the GPUs on the adapter's node, then any
         for adapter in adapters:
             # REFUSE: the adapter is added before the VM starts
-            plan, is_near = _gpus(wish, vm, adapter.numa_node, PowerPolicy.REFUSE, inventory, catalog, now)
+            plan, is_near = _plan_gpus(wish, vm, adapter.numa_node, PowerPolicy.REFUSE, inventory, catalog, now)
             if not plan.feasible or (strict and not is_near):
                 reasons = reasons or plan.rejections
                 continue

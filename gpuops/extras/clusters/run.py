@@ -198,6 +198,7 @@ def _hold_lease(
     try:
         lease = take(site, first, Nonces(site.state_dir, site.vcenter.uuid), ref=ref, before=inventory)
     except NotWritten as unwritten:
+        # no error of vCenter: another machine changed the VM between our read and our write
         busy = unwritten.failed is None or unwritten.failed.trouble is Trouble.BUSY
         vcenter_hint = f"{unwritten.failed.hint}; " if unwritten.failed is not None and unwritten.failed.hint else ""
         hint = f"{vcenter_hint}look at the tasks of {first} in vCenter, then run the same command again"

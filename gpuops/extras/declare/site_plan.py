@@ -54,7 +54,7 @@ class SiteHosts:
 
     def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
         """Return the plan of all hosts, or a refusal with every reason if one host cannot be changed."""
-        plans = [self._of_host(wish, inventory, catalog) for wish in self.wishes if wish.ref in inventory.hosts]
+        plans = [self._plan_host(wish, inventory, catalog) for wish in self.wishes if wish.ref in inventory.hosts]
         rejections = tuple(reason for plan in plans for reason in plan.rejections)
         steps = tuple(step for plan in plans for step in (plan.steps or plan.withheld))
         if rejections:
@@ -72,7 +72,7 @@ class SiteHosts:
             reboots=frozenset().union(*(plan.reboots for plan in plans)),
         )
 
-    def _of_host(self, wish: HostWish, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
+    def _plan_host(self, wish: HostWish, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
         """Return the plan of one host. Each request is planned on the host as the earlier steps leave it."""
         host = inventory.hosts[wish.ref]
         parts: list[Plan[HostStep]] = []

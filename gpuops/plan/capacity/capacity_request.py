@@ -79,6 +79,7 @@ def _whole_devices_left(device: Device, rooms: Mapping[Device, Slots], reservati
         if other_device != device and _matches_reservation(other_device, reservation)
     ]
     elsewhere = sum(room.at_least for room in other_rooms)
+    # at most those are free that remain if as many reserved devices as possible are of other kinds
     most = None if slots.at_most is None else max(0, slots.at_most - max(0, reservation.unused_reservation - elsewhere))
     return Slots(max(0, slots.at_least - reservation.unused_reservation), most, note)
 

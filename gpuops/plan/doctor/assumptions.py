@@ -220,7 +220,9 @@ def _places_of(contact: Contact, event_kind: str, power: PowerState) -> Observat
 
 
 def _clones(contact: Contact, of: Callable[[Vm], Mapping[str, str]], *, copied: bool) -> Observations:
-    """Yield for each clone whether it has what the rule says of its source's values: all (`copied`) or none.
+    """Yield for each clone whether it has all values of its source (`copied`), or none of them, as the rule says.
+
+    `of`: returns the values of a VM that the rule is about, by key.
 
     Clones are left out if they or their source were changed afterwards, for example by a script that copies attributes,
     or if such changes could not be read.
