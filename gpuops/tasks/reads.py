@@ -74,6 +74,7 @@ def _guest(vm: Vm, inventory: Inventory, sign: str, timeout_s: float, site: Site
         "vms": [vm_state(inventory.vm(vm.ref), inventory)],
         "guest": {"tools_running": state.tools_running, "address": state.address},
     }
+    # the sign that the task waits for has appeared
     if state.address is not None if sign == "address" else state.tools_running:
         return unchanged_result(fields, warnings)
     lacks = "has no address" if state.tools_running else "does not run VMware Tools"

@@ -125,6 +125,7 @@ def vm_clone(connection: ConnectionArguments, *, apply: bool, **options: Any) ->
         "vm": vm_state(vm, inventory) if vm is not None else None,
         "clone": {name: option for name, option in options.items() if option is not None},
     }
+    # exit code 3: refused, as the command ends
     return task_result(fields, 3 if reasons else 0, reasons, warnings, REFUSED)
 
 

@@ -151,6 +151,7 @@ def strays(document: Any, at: str = "", api_words: Collection[str] = ()) -> Iter
     """
     match document:
         case str():
+            # the last part of the path is the key: some texts are harmless only under certain keys
             if document not in api_words and not _tells_nothing(document, at.rpartition(".")[2]):
                 yield at
         case Mapping():

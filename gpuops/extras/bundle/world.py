@@ -168,6 +168,7 @@ class _WorldWriter:
         capacities, clusters = self._inventory.reservations, self._inventory.clusters
         if capacities is None:
             return {}
+        # each reservation with the DirectPath profile that it is for, as the scenario declares it
         parts: list[tuple[ProfileCapacity | DeviceCapacity, dict[str, Any]]] = [
             (profile_capacity, {"vgpu": name})
             for profile_capacity in capacities.capacities
@@ -177,7 +178,7 @@ class _WorldWriter:
             ids = [f"{vendor_id & 0xFFFF:04x}:{device_id & 0xFFFF:04x}" for vendor_id, device_id in device.allowed]
             label = self._names.of(NameKind.LABEL, device.label) if device.label else None
             parts.append((device, {"devices": ids, "label": label}))
-        names: dict[str, str] = {}
+        names: dict[str, str] = {}  # by profile as JSON: equal profiles have one name
         reservations = []
         for capacity, profile in parts:
             name = names.setdefault(json.dumps(profile), f"profile-{len(names) + 1}")
@@ -366,6 +367,7 @@ def plain_settings(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         of_device, spelled, address = _OF_DEVICES.fullmatch(key.lower()), spellings.get(key.lower()), None
         if of_device is not None:
             spelled = f"pciPassthru{int(of_device['number'])}.cfg.{of_device['name']}"
+        # only the setting of a GPU's address may hold one; it is written as gpuops writes addresses
         if spelled is not None and spelled.endswith("gpu-pci-id"):
             address = PciAddress.parse_or_none(setting)
             spelled = None if address is None else spelled

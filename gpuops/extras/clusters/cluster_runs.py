@@ -45,7 +45,7 @@ def _part(cluster: TrainingCluster, nodes: int) -> TrainingCluster:
     return replace(cluster, members=cluster.members[:nodes])
 
 
-def _cell(
+def _measure(
     wish: BenchWish,
     program: AllReduceProgram,
     cluster: TrainingCluster,
@@ -56,7 +56,7 @@ def _cell(
     *,
     simulated: bool,
 ) -> BenchCell:
-    """Measure all sizes over the first `nodes` VMs by one transport. Return the times, or the reason for their lack.
+    """Measure all sizes over the first `nodes` VMs by one transport. Return the times, or why they are missing.
 
     Raises the errors of `running.run`.
     """
@@ -216,7 +216,9 @@ def cluster_bench(name: str, wish: BenchWish, site: Site) -> BenchResult:
         cells: list[BenchCell] = []
         for transport in wish.transports:
             for nodes in wish.nodes:
-                cells.append(_cell(wish, program, cluster, nodes, transport, site, lease, simulated=work.is_simulated))
+                cells.append(
+                    _measure(wish, program, cluster, nodes, transport, site, lease, simulated=work.is_simulated)
+                )
                 if cells[-1].left:  # what still runs in a guest would disturb a measurement over more nodes
                     break
     return BenchResult(cluster.name, program, tuple(cells), simulated=work.is_simulated)
@@ -232,10 +234,12 @@ def _missing_ways_in(cluster: TrainingCluster, site: Site) -> tuple[Rejection, .
     from gpuops.plan.core.steps import RunInGuest
 
     needed = {member.vm: PRIVILEGES for member in cluster.members}
+    # the lease that keeps other machines away is written into the settings of the first VM
     lacking = site.vcenter.lacking({**needed, cluster.members[0].vm: (MARKING, *PRIVILEGES)})
     reasons = [
         lacks_privileges(member.name, missing) for member in cluster.members if (missing := lacking.get(member.vm))
     ]
+    # one login is used for all guests, so one VM is enough
     no_login = site.vcenter.no_way_in(RunInGuest(cluster.members[0].vm, "/bin/sh"))
     if no_login is not None:
         hint = "set GPUOPS_GUEST_USERNAME and GPUOPS_GUEST_PASSWORD_FILE"

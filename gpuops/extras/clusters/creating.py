@@ -135,14 +135,14 @@ def create_cluster(wish: ClusterWish, site: Site, *, apply: bool, keep: bool, co
             wait_for_tasks(site, wish.name, inventory)
         inventory = site.vcenter.inventory()
         id_now, _ = known_id(wish.name, inventory, site)
-    plan, _ = _look(wish, id_now, site, port, inventory)
+    plan, _ = _read_and_plan(wish, id_now, site, port, inventory)
     # after an interruption go on even if nothing is missing: the open run in the journal must be ended
     if not plan.feasible or not apply or not (plan.changes or cut_off):
         return ClusterMade(plan, applied=apply and plan.feasible)
 
     def begin_creation(agreement: Agreement[ClusterPlan]) -> _ClusterCreation | ClusterMade:
         with changing(site) as journal:
-            current_plan, inventory = _look(wish, id_now, site, port)
+            current_plan, inventory = _read_and_plan(wish, id_now, site, port)
             if not current_plan.feasible:
                 return ClusterMade(current_plan, applied=False)
             agreement.require(current_plan)  # if it differs from the plan that was agreed to, ask again
@@ -156,7 +156,7 @@ def create_cluster(wish: ClusterWish, site: Site, *, apply: bool, keep: bool, co
         return begun if isinstance(begun, ClusterMade) else begun.create_vms(keep=keep)
 
 
-def _look(
+def _read_and_plan(
     wish: ClusterWish, cluster_id: str, site: Site, port: ClusterPort, inventory: Inventory | None = None
 ) -> tuple[ClusterPlan, Inventory]:
     """Return the plan, with refusals for missing privileges, and the inventory that it was made on.
@@ -170,7 +170,7 @@ def _look(
     unread_vms = [vm.ref for vm in (template, *cluster_vms) if vm.devices is None]
     if unread_vms:
         inventory = vcenter.observe(inventory, unread_vms)
-    if wish.device is not None:
+    if wish.device is not None:  # config targets show where this network adapter is available to VMs
         inventory = vcenter.with_config_targets(inventory, [host.ref for host in inventory.hosts.values() if host.gpus])
     question = ClusterQuestion(
         wish,
@@ -241,7 +241,7 @@ class _ClusterCreation:
         """
         with changing(self.site, waits=True) as journal:
             settle_steps(self.inventory, journal, self.run, self.site)
-        for tries_left in reversed(range(CLONE_TRIES + 1)):
+        for tries_left in reversed(range(CLONE_TRIES + 1)):  # the last pass clones nothing
             with changing(self.site, waits=True) as journal:
                 plan = self._plan_again()
                 if not plan.new:
@@ -269,7 +269,7 @@ class _ClusterCreation:
 
     def _plan_again(self) -> ClusterPlan:
         """Read the inventory again and return the plan. Raises Refused if the plan is not feasible."""
-        plan, self.inventory = _look(self.wish, self.plan.id, self.site, self.port)
+        plan, self.inventory = _read_and_plan(self.wish, self.plan.id, self.site, self.port)
         if not plan.feasible:
             raise Refused("; ".join(plan.reasons))
         return plan

@@ -168,6 +168,7 @@ class LaunchGuests:
             except NotConnected:
                 raise
             except GpuopsError as error:
+                # after an unknown outcome the script may run, so the guest must be cleaned up
                 if entering and member is members[0] and not isinstance(error, OutcomeUnknown):
                     raise NotEntered(error.message, hint=error.hint) from error
                 yield CommandEnd(member.name, error=error.line)

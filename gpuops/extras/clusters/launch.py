@@ -129,6 +129,7 @@ def plan_launch(wish: RunWish, cluster: TrainingCluster, run: str) -> LaunchPlan
     used_members = tuple((member, count) for member, count in zip(cluster.members, slots, strict=True) if count)
     members, counts = tuple(member for member, _ in used_members), tuple(count for _, count in used_members)
     environment = {**_UNBUFFERED, **(_ENVIRONMENT[wish.transport] if wish.transport is not None else {})}
+    # the name is part of a path in the guests
     name = re.sub(r"[^A-Za-z0-9.-]", "_", cluster.name)
     ranks, port = sum(counts), wish.ssh_port
     unused = tuple(member for member in cluster.members if member not in members)

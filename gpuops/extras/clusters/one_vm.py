@@ -52,15 +52,15 @@ def member_steps(
         return (Rejection(vm.name, "its host cannot be read", hint="give this login read access to its host"),)
     if wish.rdma is RdmaKind.DIRECTPATH:
         return _with_whole_adapter(wish, vm, host, inventory, catalog, now)
-    plan, beside = _gpus(wish, vm, card_node, PowerPolicy.ON, inventory, catalog, now)
+    plan, is_near = _plan_gpus(wish, vm, card_node, PowerPolicy.ON, inventory, catalog, now)
     if not plan.feasible:
         return plan.rejections
     return _build_member_steps(
-        vm, plan.steps, _describe_placement(wish, card_node, beside=beside), plan.warnings, inventory, catalog
+        vm, plan.steps, _describe_placement(wish, card_node, is_near=is_near), plan.warnings, inventory, catalog
     )
 
 
-def _gpus(
+def _plan_gpus(
     wish: ClusterWish,
     vm: Vm,
     node: int | None,
@@ -73,12 +73,13 @@ def _gpus(
 
     Prefers this node; if its GPUs have no room, plans on all GPUs of the host.
     """
+    # without a vGPU profile the VM gets complete GPUs of these PCI types
     types = () if wish.profile is not None else gpu_types(wish, inventory)
     runs = vm.power is PowerState.ON
     if runs:  # a running VM is never stopped for a better place
         power = PowerPolicy.REFUSE
     request = Attach(f"moid:{vm.ref}", profile=wish.profile, count=wish.gpus, device_type=types, power=power, add=True)
-    if runs:
+    if runs:  # it is near the card if its settings bind it to this node
         return request.plan(inventory, catalog, now), (vm.extra_config or {}).get(AFFINITY_KEY) == str(node)
     if node is not None and wish.profile is not None:
         node_only = only_node(vm, node, inventory)
@@ -89,17 +90,17 @@ def _gpus(
     return request.plan(inventory, catalog, now), False
 
 
-def _bind_to_gpus(vm: Vm, plan: Plan, beside: Inventory, catalog: Catalog) -> Plan | None:
+def _bind_to_gpus(vm: Vm, plan: Plan, node_only: Inventory, catalog: Catalog) -> Plan | None:
     """Return the plan with its vGPUs bound to GPUs of one NUMA node, or None if these have no room.
 
     `plan` was made on `beside`, in which the host has only the GPUs of that node. Such a plan does not bind its vGPUs,
     because there is no other node; on the real host they could be placed on any GPU.
     """
     changes = [step for step in plan.steps if isinstance(step, ReconfigureVm)]
-    with_gpus = _after(tuple(changes), beside, catalog).vm(vm.ref)
+    with_gpus = _after(tuple(changes), node_only, catalog).vm(vm.ref)
     demands = demands_of(with_gpus.devices or (), pins_of(with_gpus))
     request = Wanted(with_gpus, demands, (with_gpus.host or "",), NumaPolicy.REQUIRED, PinPolicy.AUTO, explain=False)
-    placement = place(request, beside, catalog)
+    placement = place(request, node_only, catalog)
     if not isinstance(placement, Placement):
         return None
     pins = {pin_key(ordinal): str(address) for ordinal, address in placement.seats.items()}
@@ -147,8 +148,9 @@ def _with_whole_adapter(
     reasons: tuple[Rejection, ...] = ()
     for strict in (True, False):  # first only plans with the GPUs on the adapter's node, then any
         for adapter in adapters:
-            plan, beside = _gpus(wish, vm, adapter.numa_node, PowerPolicy.REFUSE, inventory, catalog, now)
-            if not plan.feasible or (strict and not beside):
+            # REFUSE: the adapter is added before the VM starts
+            plan, is_near = _plan_gpus(wish, vm, adapter.numa_node, PowerPolicy.REFUSE, inventory, catalog, now)
+            if not plan.feasible or (strict and not is_near):
                 reasons = reasons or plan.rejections
                 continue
             with_gpus = _after(plan.steps, inventory, catalog)
@@ -156,7 +158,7 @@ def _with_whole_adapter(
             if not card.feasible:
                 reasons = reasons or card.rejections
                 continue
-            says = f"{adapter.address}, {_describe_placement(wish, adapter.numa_node, beside=beside)}"
+            says = f"{adapter.address}, {_describe_placement(wish, adapter.numa_node, is_near=is_near)}"
             return _build_member_steps(
                 vm, (*plan.steps, *card.steps), says, (*plan.warnings, *card.warnings), inventory, catalog
             )
@@ -182,12 +184,12 @@ def _used_addresses(host: Host, vm: Vm, inventory: Inventory) -> frozenset[PciAd
     return frozenset(held_addresses | planned_addresses)
 
 
-def _describe_placement(wish: ClusterWish, node: int | None, *, beside: bool) -> str:
+def _describe_placement(wish: ClusterWish, node: int | None, *, is_near: bool) -> str:
     if wish.rdma is RdmaKind.NONE:
         return "no RDMA network card"
     if node is None:
         return "NUMA node of the network card not known"
-    if beside:
+    if is_near:
         return f"GPU and network card on NUMA node {node}"
     card = f"network card on NUMA node {node}"
     return f"{card}, GPUs where the host chooses" if wish.profile is None else f"{card}, no room for the VM beside it"

@@ -103,18 +103,19 @@ def no_room(
         hint = "gpuops inventory --hosts shows them; the file's key datastore names another datastore"
         yield Rejection(wish.name, f"no host that can be reached has GPUs{where}", hint=hint)
         return
-    holds = sum(len(fitting) for fitting, _ in room.values())
+    vms_with_room = sum(len(fitting) for fitting, _ in room.values())
     hints = [reason.hint for _, reasons in room.values() for reason in reasons[:1] if reason.hint]
-    hint = f"ask for {wish.nodes - missing_vms + holds} nodes or fewer" if holds else next(iter(hints), _LESS)
-    yield Rejection(wish.name, ROOM, missing_vms, holds, hint=hint)
+    most_nodes = wish.nodes - missing_vms + vms_with_room
+    hint = f"ask for {most_nodes} nodes or fewer" if vms_with_room else next(iter(hints), _LESS)
+    yield Rejection(wish.name, ROOM, missing_vms, vms_with_room, hint=hint)
     for host in hosts:
         fitting, reasons = room[host.ref]
         for reason in reasons[:1]:
-            of_gpu = reason.subject.startswith(f"{host.name} ")
-            if fitting and of_gpu:  # the reason would name a GPU that another planned VM of this cluster takes
+            is_about_gpu = reason.subject.startswith(f"{host.name} ")
+            if fitting and is_about_gpu:  # the reason would name a GPU that another planned VM of this cluster takes
                 yield Rejection(host.name, f"{_TAKES}{len(fitting)} of them, and has GPUs for no more")
                 continue
-            reason_text = str(reason).removeprefix(f"{host.name}{' ' if of_gpu else ': '}")
+            reason_text = str(reason).removeprefix(f"{host.name}{' ' if is_about_gpu else ': '}")
             takes = f"{_TAKES}{len(fitting)} of them, not one more" if fitting else f"{_TAKES}none"
             yield Rejection(host.name, f"{takes}: {reason_text}", hint=reason.hint)
     yield from failed
@@ -129,16 +130,16 @@ def refused_once(rejections: Sequence[Rejection]) -> tuple[Rejection, ...]:
     """
     if not rejections or rejections[0].rule != ROOM:
         return said_once(rejections)
-    room, *host_refusals = rejections
-    firsts: dict[str, Rejection] = {}
+    room_refusal, *host_refusals = rejections
+    first_refusals: dict[str, Rejection] = {}  # by host
     for refusal in host_refusals:
-        firsts.setdefault(refusal.subject, refusal)
-    reasons = said_once(firsts.values())
+        first_refusals.setdefault(refusal.subject, refusal)
+    reasons = said_once(first_refusals.values())
     if host_refusals and not any(refusal.rule.startswith(_TAKES) for refusal in host_refusals):
-        moves = dict.fromkeys(refusal.hint for refusal in reasons)
-        of_one_move = ([refusal for refusal in reasons if refusal.hint == move] for move in moves)
-        return tuple(_with_others(first, more_refusals) for first, *more_refusals in of_one_move)
-    return (_with_others(room, reasons),)
+        hints = dict.fromkeys(refusal.hint for refusal in reasons)
+        groups = ([refusal for refusal in reasons if refusal.hint == hint] for hint in hints)
+        return tuple(_with_others(first, more_refusals) for first, *more_refusals in groups)
+    return (_with_others(room_refusal, reasons),)
 
 
 def _with_others(first_refusal: Rejection, more_refusals: Sequence[Rejection]) -> Rejection:
@@ -275,7 +276,7 @@ class _Planning:
         # Existing VMs keep their hosts, and their GPUs are planned first: those that are bound to GPUs, then those that
         # have GPUs on any, then clones that have none yet.
         for member in sorted(existing, key=_planned_first):
-            outcome = self._steps(member.vm, world)
+            outcome = self._plan_member(member.vm, world)
             host = self.inventory.host_of(member.vm)
             if not isinstance(outcome, MemberSteps) or host is None:
                 return self._refuse(outcome if not isinstance(outcome, MemberSteps) else ())
@@ -284,8 +285,8 @@ class _Planning:
             warnings += (*outcome.warnings, *changes_by_admin(self.wish, member.vm, host))
         missing = sorted(set(range(self.wish.nodes)) - {member.marker.rank for member in existing})
         if missing:
-            hosts = self._hosts(template)
-            room = {host.ref: self._room(host, missing, world) for host in hosts}
+            hosts = self._usable_hosts(template)
+            room = {host.ref: self._room_on(host, missing, world) for host in hosts}
             # the room of each host was counted without new VMs on other hosts; `_place` below plans them all together
             counts = distribute_vms(
                 self.wish.placement,
@@ -297,7 +298,7 @@ class _Planning:
                 return self._refuse(tuple(no_room(self.wish, hosts, room, len(missing), self.rows)))
             host_of_each_rank = (host for host in hosts for _ in range(counts.get(host.ref, 0)))
             for rank, host in zip(missing, host_of_each_rank, strict=True):
-                new_vm = self._new(rank, host)
+                new_vm = self._plan_clone(rank, host)  # a clone or refusals; `_place` returns refusals as they are
                 outcome = self._place(new_vm, world)
                 if not isinstance(new_vm, CloneVm) or not isinstance(outcome, MemberSteps):
                     return self._refuse(outcome if not isinstance(outcome, MemberSteps) else ())
@@ -308,7 +309,7 @@ class _Planning:
         all_warnings = _warn_once(warnings, [name for member in members for name in (member.name, member.host.name)])
         return ClusterPlan(self.wish, self.question.id, tuple(self.rows), tuple(members), warnings=all_warnings)
 
-    def _hosts(self, template: Vm) -> tuple[Host, ...]:
+    def _usable_hosts(self, template: Vm) -> tuple[Host, ...]:
         """Return the hosts that may take a VM, sorted by name. Also append their checks to `rows`."""
         usable_hosts = []
         for host in sorted(self.inventory.hosts.values(), key=lambda host: host.name):
@@ -322,7 +323,7 @@ class _Planning:
                 usable_hosts.append(host)
         return tuple(usable_hosts)
 
-    def _room(self, host: Host, ranks: Sequence[int], world: Inventory) -> HostRoom:
+    def _room_on(self, host: Host, ranks: Sequence[int], world: Inventory) -> HostRoom:
         """Return the VMs that fit on the host, at most those of `ranks`, and the reasons why no further one fits."""
         fitting: list[MemberSteps] = []
         limit = len(ranks)
@@ -331,7 +332,7 @@ class _Planning:
             free = free_functions(host, self.network, rdma, self.inventory) if rdma is not None else None
             limit = min(limit, free or 0)
         for rank in ranks[:limit]:
-            outcome = self._place(self._new(rank, host), world)
+            outcome = self._place(self._plan_clone(rank, host), world)
             if not isinstance(outcome, MemberSteps):
                 return tuple(fitting), outcome
             fitting.append(outcome)
@@ -343,9 +344,9 @@ class _Planning:
         if not isinstance(new_vm, CloneVm):
             return new_vm
         world = project(new_vm, world)
-        return self._steps(world.vm(new_vm.vm), world)
+        return self._plan_member(world.vm(new_vm.vm), world)
 
-    def _steps(self, vm: Vm, world: Inventory) -> MemberSteps | tuple[Rejection, ...]:
+    def _plan_member(self, vm: Vm, world: Inventory) -> MemberSteps | tuple[Rejection, ...]:
         host = world.host_of(vm)
         node = uplink_node(host, self.network, self.question.networks) if self.network and host is not None else None
         kind = _CARDS.get(self.wish.rdma)
@@ -357,7 +358,7 @@ class _Planning:
             return (Rejection(vm.name, "is suspended", hint="resume it: its guest may hold unsaved work"),)
         return member_steps(self.wish, vm, node, world, self.catalog, self.now)
 
-    def _new(self, rank: int, host: Host) -> CloneVm | tuple[Rejection, ...]:
+    def _plan_clone(self, rank: int, host: Host) -> CloneVm | tuple[Rejection, ...]:
         """Return the clone for this rank on the host, with the marker of the cluster, or all refusals."""
         wish = self.wish
         request = Clone(
@@ -366,6 +367,7 @@ class _Planning:
         )  # fmt: skip
         cloning = request.planned(self.inventory, self.question.folder)
         if cloning.new is None:
+            # neither a clone nor a refusal: a VM of that name exists
             name_in_use = Rejection(wish.vm_name(rank), "a VM of that name exists and does not belong to this cluster")
             return cloning.rejections or (replace(name_in_use, hint="rename that VM or the cluster"),)
         marker = ClusterMarker(wish.name, rank, wish.nodes, self.question.id, wish.digest, wish.gpus, wish.rdma)

@@ -75,7 +75,7 @@ def template_rows(wish: ClusterWish, template: Vm, made_for: str) -> Iterator[Pr
     says = guest_text if made_for else "what it was made for cannot be read"
     yield Prerequisite(name, "guest", linux_64, says, "" if linux_64 else "name a template of a 64-bit Linux")
     if wish.rdma is RdmaKind.PVRDMA:
-        yield _hardware(template)
+        yield _hardware_row(template)
     if template.devices:
         says, move = "has passthrough devices of its own", "name a template without any"
         yield Prerequisite(name, "devices", False, says, move)
@@ -87,7 +87,7 @@ def is_linux_64(made_for: str) -> bool:
     return bits_64 and ("linux" in made_for.lower() or made_for.startswith(_LINUX))
 
 
-def _hardware(template: Vm) -> Prerequisite:
+def _hardware_row(template: Vm) -> Prerequisite:
     """Return the check of the virtual hardware version, for paravirtual RDMA."""
     version = template.hardware_version
     if version is None:
@@ -114,7 +114,7 @@ def host_rows(
     if wish.rdma is RdmaKind.NONE:
         return
     if wish.rdma is RdmaKind.DIRECTPATH:
-        yield _whole_adapters(wish, host)
+        yield _adapter_row(wish, host)
         return
     rdma = networks.hosts.get(host.ref)
     if rdma is None or network is None:
@@ -128,12 +128,12 @@ def host_rows(
         yield Prerequisite(host.name, "uplink", False, says, move)
         return
     if wish.rdma is RdmaKind.SRIOV:
-        yield _functions(host, network, rdma, uplinks, inventory)
+        yield _sriov_row(host, network, rdma, uplinks, inventory)
         return
     yield from pvrdma_rows(host, rdma, uplinks, network.switch)
 
 
-def _functions(
+def _sriov_row(
     host: Host, network: ClusterNetwork, rdma: HostRdma, uplinks: tuple[str, ...], inventory: Inventory
 ) -> Prerequisite:
     """Return the check for a free SR-IOV virtual function on the uplinks of the host."""
@@ -162,7 +162,7 @@ def free_functions(host: Host, network: ClusterNetwork, rdma: HostRdma, inventor
     return function_count - sum(nic.kind == "sriov" and nic.network == network.group.key for nic in nics_of_vms)
 
 
-def _whole_adapters(wish: ClusterWish, host: Host) -> Prerequisite:
+def _adapter_row(wish: ClusterWish, host: Host) -> Prerequisite:
     adapters = adapters_of(wish, host)
     if not adapters:
         move = "gpuops host passthrough on gives its adapters to VMs; it may take a reboot"

@@ -91,7 +91,7 @@ def _last_setters(journal: Journal | None) -> dict[str, str | None]:
                 if step.drs is VmDrs.CLUSTER:
                     taken_back.setdefault(record.run, set()).add(step.vm)
         elif record.kind is Kind.ENDED:
-            last |= dict.fromkeys(taken_back.pop(record.run, ()))
+            last |= dict.fromkeys(taken_back.pop(record.run, ()))  # None: this run removed the overrides
     return last
 
 
@@ -132,14 +132,14 @@ def delete_cluster(
     """
     cluster_port(site)  # refuses a saved inventory
     with site.journal_to_read(site.vcenter.uuid) as journal:
-        planned, inventory = _look(name, site, journal)
+        planned, inventory = _read_and_plan(name, site, journal)
     if planned.rejections or not apply:
         return planned
 
     def begin_removal(agreement: Agreement[ClusterRemoved]) -> Run | ClusterRemoved:
         nonlocal inventory
         with changing(site) as journal:
-            current, inventory = _look(name, site, journal)
+            current, inventory = _read_and_plan(name, site, journal)
             if current.rejections:
                 return current
             agreement.require(current)
@@ -174,7 +174,7 @@ def delete_cluster(
     )
 
 
-def _look(name: str, site: Site, journal: Journal | None) -> tuple[ClusterRemoved, Inventory]:
+def _read_and_plan(name: str, site: Site, journal: Journal | None) -> tuple[ClusterRemoved, Inventory]:
     """Return what is to be removed, and the inventory that was read."""
     inventory = site.vcenter.inventory()
     members = marked_vms(inventory, name)
@@ -206,7 +206,7 @@ def remove_vms(
     admin may need. Raises NotConnected.
     """
     failures: dict[str, str] = {}
-    ref_of: dict[tuple[str, int], str] = {}
+    ref_of: dict[tuple[str, int], str] = {}  # by cluster id and rank; filled by `_vms_of_shared_ranks`
     clusters = sorted({(member.marker.cluster, member.marker.id) for member in members})
 
     def find_remaining() -> list[MarkedVm]:

@@ -165,7 +165,7 @@ def used_alone(site: Site, cluster: TrainingCluster, doing: str) -> Iterator[Hel
 
 @contextmanager
 def keep_runs_away(site: Site, name: str, members: Sequence[MarkedVm], inventory: Inventory) -> Iterator[None]:
-    """Prevent that another machine starts a program on the cluster, by a lease on its VM of rank 0.
+    """Prevent other machines from starting a program on the cluster, by a lease on its VM of rank 0.
 
     If not all VMs of the cluster run, no lease is needed: a program cannot start then. `members`: the cluster's VMs in
     `inventory`, which was read last. Call this only inside `alone_with`. Raises the errors of `used_alone`.
@@ -198,6 +198,7 @@ def _hold_lease(
     try:
         lease = take(site, first, Nonces(site.state_dir, site.vcenter.uuid), ref=ref, before=inventory)
     except NotWritten as unwritten:
+        # no error of vCenter: another machine changed the VM between our read and our write
         busy = unwritten.failed is None or unwritten.failed.trouble is Trouble.BUSY
         vcenter_hint = f"{unwritten.failed.hint}; " if unwritten.failed is not None and unwritten.failed.hint else ""
         hint = f"{vcenter_hint}look at the tasks of {first} in vCenter, then run the same command again"

@@ -129,7 +129,7 @@ def bench_text(bench: BenchResult) -> Shown:
     table = TextTable("nodes", "ranks", "bytes", *heads, right=range(3 + len(heads)))
     for cells, index, size in _rows(bench):
         table.add_row(
-            str(cells[0].nodes), str(cells[0].ranks), str(size), *_figures(bench, cells, index, has_both=has_both)
+            str(cells[0].nodes), str(cells[0].ranks), str(size), *_columns(bench, cells, index, has_both=has_both)
         )
     lines: list[Shown] = [Text(f"{bench.cluster}: all-reduce by {_MEMORY[bench.program]}", "bold"), table]
     for cell in bench.cells:
@@ -200,7 +200,7 @@ def _rows(bench: BenchResult) -> Iterator[tuple[tuple[BenchCell, ...], int, int]
         yield from ((cells, index, size) for index, size in enumerate(sizes))
 
 
-def _figures(bench: BenchResult, cells: tuple[BenchCell, ...], index: int, *, has_both: bool) -> Iterator[str]:
+def _columns(bench: BenchResult, cells: tuple[BenchCell, ...], index: int, *, has_both: bool) -> Iterator[str]:
     """Yield the columns of one row; `cells` has one cell for each transport, `index` is that of the buffer size."""
     for cell in cells:
         if not cell.times:

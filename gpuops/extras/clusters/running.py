@@ -95,7 +95,7 @@ class _Running:
                 others_until_s = elapsed_s + ENDED_S
             is_over = others_until_s is not None and (not self._running or elapsed_s >= others_until_s)
             if was_read and (failed is not None or is_over):
-                return self._end_of(failed or 0, elapsed_s)
+                return self._end_of(failed or 0, elapsed_s)  # without a failure: the end of the first node
         return RunEnd(TIMED_OUT, elapsed_s, self._bytes, self._is_cut())
 
     def _look(self) -> bool:

@@ -30,7 +30,9 @@ def cluster_plan_text(plan: ClusterPlan) -> Shown:
         lines.append(f"each: {size}, GPUs: {plan.wish.gpus} x {gpus}, RDMA: {plan.wish.rdma}")
     table = TextTable("rank", "VM", "host", "steps", "where", right=(0,))
     for member in plan.members:
-        table.add_row(str(member.rank), member.name, member.host.name, ", ".join(_deeds(member)) or "none", member.says)
+        table.add_row(
+            str(member.rank), member.name, member.host.name, ", ".join(_steps_of(member)) or "none", member.says
+        )
     lines.append(table)
     lines += [Text(f"warning: {line}", "yellow") for line in plan.warnings]
     return lines
@@ -54,7 +56,7 @@ def _row(row: Prerequisite) -> Iterator[Text]:
     yield Text(f"{'':<{_WIDTH}}next: {row.next_move}", "dim")
 
 
-def _deeds(member: PlannedMember) -> Iterator[str]:
+def _steps_of(member: PlannedMember) -> Iterator[str]:
     """Yield the name of each planned step of the VM, for people."""
     if member.new is not None:
         yield "clone"
@@ -143,7 +145,10 @@ class ClusterCreateDocument(PrintedDocument, frozen=True):
     def made_of(cls, outcome: ClusterMade) -> Self:
         members = [
             ClusterMemberRecord.from_attributes(
-                member, host=member.host.name, does=list(_deeds(member)), address=outcome.addresses.get(member.name)
+                member,
+                host=member.host.name,
+                does=list(_steps_of(member)),
+                address=outcome.addresses.get(member.name),
             )
             for member in outcome.plan.members
         ]

@@ -117,14 +117,16 @@ def plan_site(file: SiteFile, site: Site, rolling: Rolling | None = None) -> Sit
     roll = Roll()
     if rolling is not None and host_plan.feasible:
         waiting = [step for step in host_plan.steps if step.host in host_plan.reboots]
+        # one step for each host: its reboot brings all settings of the host into force
         due = one_for_each_host((*waiting, *host_plan.due))
         roll = plan_roll(Plan(due=due), rolling, inventory, catalog, now)
-    world = inventory
+    world = inventory  # VMs are planned on the hosts as they will be
     for step in host_plan.steps:
         world = world.with_hosts([host_after(world.hosts[step.host], step)])
     vm_plan = site.check_privileges(SiteVms(comparison.vms).plan(world, catalog, now), inventory)
     warnings = dict.fromkeys((*host_plan.warnings, *roll.warnings, *vm_plan.warnings))
     report = SiteReport(inventory, comparison, host_plan, roll, vm_plan, warnings=tuple(warnings))
+    # with `rolling` the hosts are rebooted, so no reboot is left to do
     afterwards = _reboots_left(comparison.differences, host_plan.reboots, inventory) if rolling is None else ()
     return replace(report, remaining=comparison.differences, afterwards=afterwards)
 
@@ -149,6 +151,7 @@ def read_for(file: SiteFile, site: Site) -> Inventory:
     unread = [ref for ref in selected_vms(file, inventory) if inventory.vms[ref].devices is None]
     if unread:
         inventory = site.vcenter.observe(inventory, unread)
+    # a first comparison shows on which hosts the plans of VMs need the devices that are available to VMs
     targets = SiteVms(compare(file, inventory, catalog_of(inventory), site.clock()).vms).config_targets(inventory)
     if targets:
         inventory = site.vcenter.with_config_targets(inventory, targets)
@@ -260,6 +263,7 @@ def _set_vms(report: SiteReport, site: Site, consent: SiteConsent) -> tuple[tupl
 
     def ask_again(vm_report: Report) -> None:
         if not no_step_more(report.vms.steps, vm_report.plan.steps):
+            # the hosts are done by now, so only the VMs are shown
             consent(replace(report, before=vm_report.before, hosts=Plan(), roll=Roll(), vms=vm_report.plan))
 
     vm_report = run(SiteVms(report.comparison.vms), site, apply=True, consent=ask_again)

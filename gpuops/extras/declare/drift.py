@@ -62,7 +62,7 @@ class DriftWatch:
     known: tuple[SiteDifference, ...] = field(default=(), init=False)
 
     def look(self) -> DriftLook:
-        """Compare once, and set back what may be. Raises NotConnected, Locked, StateDamaged."""
+        """Compare once, and set back the keys of `heals` in their window. Raises NotConnected, Locked, StateDamaged."""
         drifted = compare_now(self.file, self.site)
         new = tuple(difference for difference in drifted.differences if difference not in self.known)
         back = tuple(difference for difference in self.known if difference not in drifted.differences)
@@ -92,7 +92,7 @@ def check_heals(keys: Collection[str]) -> tuple[str, ...]:
 
 
 def healing_part(file: SiteFile, keys: Collection[str]) -> SiteFile:
-    """Return the file with these keys alone, and without entries that have none of them."""
+    """Return the file with only these keys, without entries that have none of them."""
     scheduler = () if "scheduler" in keys else ("time_slice", "frequency", "averaging")
     left_out_keys: dict[str, Any] = dict.fromkeys((*({*HOST_KEYS, *GPU_KEYS} - set(keys)), *scheduler))
     hosts = [
@@ -103,7 +103,7 @@ def healing_part(file: SiteFile, keys: Collection[str]) -> SiteFile:
     vms = [
         replace(
             entry,
-            devices=None,
+            devices=None,  # never set back: that may stop a VM
             drs=entry.drs if "drs" in keys else None,
             marks=entry.marks if "marks" in keys else (),
         )
@@ -116,7 +116,7 @@ def healing_part(file: SiteFile, keys: Collection[str]) -> SiteFile:
 def follow(watch: DriftWatch, show: Callable[[DriftLook], None]) -> None:
     """Look until a signal ends it, whenever vCenter reports a change and after `LONGEST_S`. Show looks with news.
 
-    A vCenter that does not answer, and a lock that is held, are waited for. Raises LoginRefused.
+    Tries again if vCenter does not answer or the lock is held. Raises LoginRefused.
     """
     site, is_first = watch.site, True
     while True:

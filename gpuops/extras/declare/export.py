@@ -94,6 +94,7 @@ def patterns_for(names: Collection[str], every: Iterable[str]) -> tuple[str, ...
     selected_names = set(names)
     fitting = Counter(pattern for name in set(every) for pattern in _patterns_of(name))
     selected = Counter(pattern for name in selected_names for pattern in _patterns_of(name))
+    # patterns that select several of the names, and no other name
     useful = [pattern for pattern, number in selected.items() if number > 1 and number == fitting[pattern]]
     members: dict[str, set[str]] = {pattern: set() for pattern in useful}
     for name in selected_names:
@@ -135,6 +136,7 @@ def _host_keys(hosts: Sequence[Host], inventory: Inventory) -> Iterator[HostEntr
     for (default_type, assignment), names in _most_common(by_settings):
         yield HostEntry(
             host=general or _host_patterns(names, inventory),
+            # a site file cannot set another type
             default_graphics=SharedType(default_type) if default_type in list(SharedType) else None,
             assignment=AssignmentPolicy(assignment),
         )
@@ -150,11 +152,13 @@ def _gpu_entries(hosts: Sequence[Host], inventory: Inventory, catalog: Catalog) 
     for model, settings in general.items():
         if settings:
             yield _host_entry(settings, host=_general_hosts(hosts, inventory), model=glob.escape(model))
+    # by model, GPUs and deviating settings: the names of the hosts
     exceptions: dict[tuple[str, tuple[PciAddress, ...], tuple[tuple[str, Any], ...]], list[str]] = {}
     for host in hosts:
         by_settings: dict[tuple[str, tuple[tuple[str, Any], ...]], list[PciAddress]] = {}
         for gpu in host.gpus:
             model, settings = gpus[host.name, gpu.address]
+            # a GPU without a label needs no exception, unless the general entry has a label
             common = {"label": "", **general[model]}
             deviating_settings = {key: setting for key, setting in settings.items() if common.get(key) != setting}
             if deviating_settings:
@@ -170,14 +174,14 @@ def _settings_of(gpu: PhysicalGpu, host: Host, catalog: Catalog) -> dict[str, An
     states = {key: gpu_state(key, gpu, host, catalog)[0] for key in GPU_KEYS}
     settings: dict[str, Any] = {"passthrough": states["passthrough"] == "on"} if states["passthrough"] else {}
     settings |= {"label": states["label"]} if states["label"] is not None else {}
-    if gpu.passed_through:
+    if gpu.passed_through:  # it has no graphics type, vGPU mode, MIG mode and scheduler
         return settings
     if states["graphics"] in list(SharedType):
         settings["graphics"] = SharedType(states["graphics"])
     board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
     if states["mig"] is not None and (board is None or board.mig is not None):
         settings["mig"] = states["mig"] == "on"
-    if settings.get("mig"):
+    if settings.get("mig"):  # in MIG mode a GPU has no vGPU mode and scheduler
         return settings
     if states["vgpu_mode"] in list(SizeMode):
         settings["vgpu_mode"] = SizeMode(states["vgpu_mode"])
@@ -291,12 +295,15 @@ def _exported_vms(inventory: Inventory) -> list[Vm]:
 def _vm_patterns(vms: Sequence[Vm], inventory: Inventory) -> tuple[str, ...]:
     """Return patterns for these VMs; a VM whose name others have too, or that has a slash in its name, by uuid."""
     every = _exported_vms(inventory)
-    times = Counter(vm.name for vm in every)
-    selected = Counter(vm.name for vm in vms)
+    name_counts = Counter(vm.name for vm in every)
+    selected_counts = Counter(vm.name for vm in vms)
+    # names that a pattern can select: no slash, not too long, and no VM outside of `vms` has the name
     plain = {
         vm.name
         for vm in vms
-        if "/" not in vm.name and len(glob.escape(vm.name)) < _LONGEST and selected[vm.name] == times[vm.name]
+        if "/" not in vm.name
+        and len(glob.escape(vm.name)) < _LONGEST
+        and selected_counts[vm.name] == name_counts[vm.name]
     }
     ambiguous_vms = [vm for vm in vms if vm.name not in plain]
     ids = (f"uuid:{vm.instance_uuid}" if vm.instance_uuid else f"moid:{vm.ref}" for vm in ambiguous_vms)

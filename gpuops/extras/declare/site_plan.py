@@ -53,8 +53,8 @@ class SiteHosts:
         return tuple(wish.ref for wish in self.wishes if wish.ref in inventory.hosts)
 
     def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
-        """Return the plan of all hosts, refused with every reason if one of them is."""
-        plans = [self._of_host(wish, inventory, catalog) for wish in self.wishes if wish.ref in inventory.hosts]
+        """Return the plan of all hosts, or a refusal with every reason if one host cannot be changed."""
+        plans = [self._plan_host(wish, inventory, catalog) for wish in self.wishes if wish.ref in inventory.hosts]
         rejections = tuple(reason for plan in plans for reason in plan.rejections)
         steps = tuple(step for plan in plans for step in (plan.steps or plan.withheld))
         if rejections:
@@ -72,8 +72,8 @@ class SiteHosts:
             reboots=frozenset().union(*(plan.reboots for plan in plans)),
         )
 
-    def _of_host(self, wish: HostWish, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
-        """Return the steps of one host in their order, each planned on the host as the steps before it leave it."""
+    def _plan_host(self, wish: HostWish, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
+        """Return the plan of one host. Each request is planned on the host as the earlier steps leave it."""
         host = inventory.hosts[wish.ref]
         parts: list[Plan[HostStep]] = []
         for request in host_requests(wish, tuple(host_differences(wish, host, catalog))):
@@ -129,7 +129,7 @@ def _modes(wish: HostWish, differing: Collection[tuple[str, PciAddress | None]])
     for settings, gpus in _grouped(wish, differing, ("graphics", "vgpu_mode")):
         of_gpus: dict[str, Any] = {"type" if key == "graphics" else key: setting for key, setting in settings.items()}
         yield SetMode(**of_host, **of_gpus, gpu=gpus, host=wish.ref)
-        of_host = {}
+        of_host = {}  # the first request sets the settings of the host too
     if of_host:
         yield SetMode(**of_host, host=wish.ref)
 
@@ -189,7 +189,7 @@ class SiteVms:
         return tuple(refs)
 
     def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
-        """Return the plan of all VMs, refused with every reason if one of them is."""
+        """Return the plan of all VMs, or a refusal with every reason if one VM cannot be changed."""
         requests: list[Change] = []
         quick_steps: list[Step] = []
         rejections: list[Rejection] = []
@@ -206,6 +206,7 @@ class SiteVms:
             keys = {difference.key for difference in differences}
             if request is not None:
                 requests.append(request)
+            # the devices are there, but not on the required node: the same request binds the VM to it
             elif "numa" in keys and wish.devices is not None:
                 requests.append(attach_request(wish.devices, vm, None))
             if "drs" in keys and wish.drs is not None:

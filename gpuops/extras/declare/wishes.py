@@ -158,7 +158,7 @@ def _gpu_keys(entry: HostEntry) -> dict[str, GpuWish]:
 def host_differences(wish: HostWish, host: Host, catalog: Catalog) -> Iterator[SiteDifference]:
     """Yield each setting of the host and its GPUs that is not as wished."""
     graphics = (host.settings or HostSettings()).graphics
-    present = {
+    present = {  # None = cannot be read
         "default_graphics": graphics and graphics.default_type,
         "assignment": graphics and graphics.assignment_policy,
     }
@@ -192,7 +192,10 @@ def _on_off(on: bool) -> str:
 
 
 def gpu_state(key: str, gpu: PhysicalGpu, host: Host, catalog: Catalog) -> tuple[str | None, str | None]:
-    """Return what is configured for this key of the GPU, and what is in force. None = cannot be read, or the same."""
+    """Return what is configured for this key of the GPU (None = cannot be read), and what is in force.
+
+    The second is None if it cannot be read, or is what is configured.
+    """
     settings = host.settings or HostSettings()
     graphics = {device.address: device for device in settings.graphics.devices} if settings.graphics else {}
     whole = {state.address: state for state in settings.passthrough or ()}
@@ -209,7 +212,7 @@ def gpu_state(key: str, gpu: PhysicalGpu, host: Host, catalog: Catalog) -> tuple
                 return _on_off(smi.pending), _on_off(smi.current)
             return gpu.vgpu_mode and _on_off(gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE), None
         case "scheduler":
-            schedulers = {each.gpu.address: each for each in scheduler_of(host, catalog).gpus}
+            schedulers = {of_gpu.gpu.address: of_gpu for of_gpu in scheduler_of(host, catalog).gpus}
             scheduler = schedulers[gpu.address]
             readings = scheduler.configured, scheduler.effective
             configured, in_force = (None if reading is None else str(reading) for reading in readings)
@@ -231,11 +234,12 @@ def _applies(key: str, wish: GpuWish, gpu: PhysicalGpu, wishes: Mapping[str, Gpu
     states = [("passthrough", gpu.passed_through)]
     if key in ("vgpu_mode", "scheduler"):
         states.append(("mig", gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE))
-    for other_key, is_so in states:
+    for other_key, is_on in states:
         if other_key in wishes:
-            if wishes[other_key].setting is True or is_so:
+            # also if the file switches it off: until then the key means nothing
+            if wishes[other_key].setting is True or is_on:
                 return False
-        elif is_so:
+        elif is_on:
             return wish.is_named
     if key == "mig" and not wish.is_named:
         board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
@@ -287,7 +291,7 @@ def vm_differences(
             yield SiteDifference("vm", vm.ref, vm.name, "devices", before, in_words(wish.devices))
         elif wish.devices.numa is NumaPolicy.REQUIRED and not wish.devices.absent:
             plan = attach_request(wish.devices, vm, None).plan(inventory, catalog, now)
-            if plan.steps or not plan.feasible:
+            if plan.steps or not plan.feasible:  # no steps: the VM is bound to the node
                 yield SiteDifference("vm", vm.ref, vm.name, "numa", "not bound to the node of its GPU", "required")
     if wish.drs is not None and (present := inventory.drs_of(vm)) is not wish.drs:
         yield SiteDifference("vm", vm.ref, vm.name, "drs", present or UNKNOWN, wish.drs)
@@ -319,6 +323,7 @@ def device_request(devices: DeviceWish, vm: Vm, inventory: Inventory, catalog: C
         return Detach(f"moid:{vm.ref}", all=True, power=devices.power) if gpus else None
     present_devices = list(_present(devices, vm, inventory, catalog))
     other_gpus = [device for device in gpus if device not in present_devices]
+    # without a number in the file: as many as the VM has, at least one
     count = len(devices.device) or devices.count or max(1, len(present_devices))
     if len(present_devices) > count:
         return Detach(

@@ -53,9 +53,9 @@ def servers_of(
             rule = "has a GPU that is not a whole one, or whose memory is unknown: only whole GPUs are lent"
             hint = "gpuops help attach: DirectPath I/O gives whole GPUs"
             rejections.append(Rejection(vm.name, rule, hint=hint))
-        elif gpus and (most_mib := min(gpu.memory_mib for gpu in gpus)) <= 0:
-            rule = "`keep` leaves nothing of a GPU's memory"
-            rejections.append(Rejection(vm.name, rule, keep_mib, keep_mib + most_mib, "MiB"))
+        elif gpus and (least_left_mib := min(gpu.memory_mib for gpu in gpus)) <= 0:
+            rule = "`keep` leaves nothing of a GPU's memory"  # the numbers: `keep`, and the smallest GPU's memory
+            rejections.append(Rejection(vm.name, rule, keep_mib, keep_mib + least_left_mib, "MiB"))
     return tuple(servers), tuple(rejections)
 
 

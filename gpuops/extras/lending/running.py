@@ -128,6 +128,7 @@ def _command(name: str | None, site: Site, new: LendingPool | None = None, *, ap
     with PoolBooks.open(site.state_dir, site.journal_url, site.vcenter.uuid, write=apply) as books:
         pool = new or members.pool_meant(name, books.read()).pool
         began, inventory = site.clock(), site.vcenter.inventory()
+        # the clock of a simulated vCenter may be set to any time
         ahead = ahead_by(inventory.taken_at, began, site.clock()) if site.same_time else None
         if trouble := clock_trouble(ahead, "it is unknown when a lease ends"):
             raise Refused(f"clocks: {trouble}", hint="synchronise this machine and vCenter by NTP")

@@ -149,12 +149,12 @@ def deliver_ordered(order: dict[str, Any], answer: Callable[[dict[str, str]], No
     trouble for the notice ('' = accepted).
     """
     for ordered_notice in order["notices"]:
-        notice, has = (
+        notice, accepted_digests = (
             NoticeText(ordered_notice["key"], ordered_notice["subject"], ordered_notice["body"]),
             frozenset(ordered_notice["has"]),
         )
 
-        trouble = deliver(order["url"], notice, _mail_parts(notice.key, has, answer))
+        trouble = deliver(order["url"], notice, _mail_parts(notice.key, accepted_digests, answer))
         answer({"key": notice.key, "trouble": trouble})
         if trouble:  # the rest stays in the outbox for the next run
             return

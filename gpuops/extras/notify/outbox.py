@@ -202,7 +202,7 @@ class Outbox:
         with self._opened() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
-                for table in _TABLES:
+                for table in _TABLES:  # each is created only if it is missing
                     connection.execute(table)
                 yield connection
             except BaseException:

@@ -70,7 +70,7 @@ class RunWatch:
         """Remove the run from the outbox, add its notice and send the waiting notices. None = the run has no notice."""
         text, at = notice_text(notice) if notice is not None else None, self._way.clock()
         try:
-            if self._trouble is not None:  # the outbox could not be used at the begin: send without it
+            if self._trouble is not None:  # the outbox could not be used at the beginning: send without it
                 raise self._trouble
             if self._begun is not None:
                 self._outbox.end(self._begun, self.run.vcenter, text, at, self._way.settings.entries)

@@ -41,7 +41,7 @@ _NONE: Final = Slots(0, 0)
 
 def less_reserved(part: FleetPart, hosts: Sequence[Host], inventory: Inventory, catalog: Catalog) -> FleetPart:
     """Return the room of these hosts without what vCenter reserves for other VMs."""
-    first = hosts[0]
+    first = hosts[0]  # vCenter reserves for a cluster, or for a host outside of clusters: any host names the place
     unknown = reserved_unknown(first, inventory)
     if unknown is not None:
         doubted = {name: replace(fit, slots=fit.slots.as_doubtful(unknown)) for name, fit in part.fits.items()}
@@ -79,6 +79,7 @@ def _whole_devices_left(device: Device, rooms: Mapping[Device, Slots], reservati
         if other_device != device and _matches_reservation(other_device, reservation)
     ]
     elsewhere = sum(room.at_least for room in other_rooms)
+    # at most those are free that remain if as many reserved devices as possible are of other kinds
     most = None if slots.at_most is None else max(0, slots.at_most - max(0, reservation.unused_reservation - elsewhere))
     return Slots(max(0, slots.at_least - reservation.unused_reservation), most, note)
 
@@ -106,19 +107,24 @@ def _slots_of_other_profile(
 ) -> Slots:
     """Return the slots of another profile after GPUs are set aside for the reservation."""
     rooms_by_gpu = [rooms.on(state, (profile, reserved_profile)) for state in states]
+    # for each GPU its slots of this profile, and of the reserved one
     pairs = [(on.get(profile, _NONE), on.get(reserved_profile, _NONE)) for on in rooms_by_gpu]
     shared = [(free, reservable) for free, reservable in pairs if free.possible and reservable.possible]
+    # reserved slots that do not fit on GPUs without a slot of this profile
     missing = reserved - sum(reservable.at_least for free, reservable in pairs if not free.possible)
     if missing <= 0 or not shared:
         return slots
+    # as many slots of both profiles on each GPU: a reserved slot costs one of this profile
     if all(free.exact and free == reservable for free, reservable in shared):
         lost_slots = min(missing, sum(free.at_least for free, _ in shared))
         most = None if slots.at_most is None else max(0, slots.at_most - lost_slots)
         return Slots(max(0, slots.at_least - lost_slots), most, note)
     # The GPUs that cost least for each reserved slot come first; those that may have no such slot come last.
-    cost = sorted(shared, key=lambda pair: (pair[1].at_least == 0, pair[0].at_least / (pair[1].at_least or 1)))
+    cheapest_first = sorted(
+        shared, key=lambda pair: (pair[1].at_least == 0, pair[0].at_least / (pair[1].at_least or 1))
+    )
     lost_slots = 0
-    for free, reservable in cost:
+    for free, reservable in cheapest_first:
         if missing <= 0:
             break
         lost_slots += free.at_least
@@ -241,7 +247,7 @@ def _tree(hosts: Iterable[Host], rooms: Mapping[str, FleetPart], inventory: Inve
     for ref, members in by_cluster.items():
         places = [rooms[host.ref] for host in members]
         cluster_hosts = [inventory.hosts[host.ref] for host in members]
-        if ref is None:
+        if ref is None:  # each host is a place of its own
             places = [less_reserved(*pair, inventory, catalog) for pair in zip(places, zip(cluster_hosts), strict=True)]
         name = STANDALONE if ref is None else inventory.clusters[ref].name
         cluster = fleet_part(Level.CLUSTER, name, places)

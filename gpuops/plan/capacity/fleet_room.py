@@ -269,7 +269,7 @@ def rooms(
     gpus: Iterable[PhysicalGpu | OtherDevice], holding: DeviceHolders, bars: Iterable[Bar]
 ) -> Mapping[Device, Slots]:
     """Return the number of free devices by kind. The host's bars reduce them."""
-    general = [bar for bar in bars if not bar.vgpus_alone]
+    general = [bar for bar in bars if not bar.vgpus_alone]  # the others concern only vGPUs
     rooms_by_kind: dict[Device, list[Slots]] = {}
     for gpu in gpus:
         room = holding.room(gpu)

@@ -27,7 +27,7 @@ MODES: Final[Mapping[GpuServing, VgpuMode]] = {
 def board_meant(text: str, catalog: Catalog) -> Board:
     """Return the GPU model of that key, short name or name (`l40s`, `NVIDIA L40S`).
 
-    Raises UsageError with near ones.
+    Raises UsageError, with similar keys, unless exactly one model matches.
     """
     folded_text = text.strip().lower()
     for field in ("key", "short_name", "name"):

@@ -72,7 +72,7 @@ def _last_starts(contact: Contact, catalog: Catalog) -> Iterator[tuple[str, bool
 def _replay_start(vm: Vm, host: Host, after: Inventory, catalog: Catalog) -> Iterator[tuple[str, bool, Facts]]:
     """Plan the last start of a VM as if it had not happened yet, and compare that with where the VM is now.
 
-    Yields nothing if the plan would have been uncertain about the GPU.
+    Yields (rule, whether it is confirmed, facts); nothing if the plan would have been uncertain about the GPU.
     """
     stopped_vm = replace(vm, power=PowerState.OFF)
     before = around(host, release(stopped_vm, after), stopped_vm)
@@ -81,6 +81,7 @@ def _replay_start(vm: Vm, host: Host, after: Inventory, catalog: Catalog) -> Ite
     if is_unknown or not vm.vgpus or Room(catalog, certain=False).refusals(stopped_vm, host_before, before):
         return
     doubts = seat(stopped_vm, demands_of(vm.devices or (), pins), host_before, before, catalog).doubts
+    # a doubt about memory does not count: the VM has started here
     if {*doubts} - {memory_doubt(stopped_vm, host_before, before)} or _may_go_elsewhere(vm, host_before, catalog):
         return
     expected = _places(vm, project(PowerOnVm(vm.ref, host.ref), before, catalog).hosts[host.ref])
@@ -201,8 +202,10 @@ def _reserved_mib(vms: Iterable[Vm], power: PowerState) -> int | None:
 
 
 def _places_of(contact: Contact, event_kind: str, power: PowerState) -> Observations:
-    """Yield for each VM with vGPUs whether it is still on the host of its last such event. VMs that a user moved since
-    are left out."""
+    """Yield for each VM with vGPUs whether it is still on the host of its last event of this kind.
+
+    VMs that a user moved since are left out, and VMs that DRS may still move away soon after the event.
+    """
     last = {event.ref: event for event in contact.events if event.kind == event_kind}
     for ref, event in last.items():
         vm = contact.inventory.vms.get(ref)
@@ -217,7 +220,9 @@ def _places_of(contact: Contact, event_kind: str, power: PowerState) -> Observat
 
 
 def _clones(contact: Contact, of: Callable[[Vm], Mapping[str, str]], *, copied: bool) -> Observations:
-    """Yield for each clone whether it has what the rule says of its source's values: all (`copied`) or none.
+    """Yield for each clone whether it has all values of its source (`copied`), or none of them, as the rule says.
+
+    `of`: returns the values of a VM that the rule is about, by key.
 
     Clones are left out if they or their source were changed afterwards, for example by a script that copies attributes,
     or if such changes could not be read.
@@ -229,7 +234,7 @@ def _clones(contact: Contact, of: Callable[[Vm], Mapping[str, str]], *, copied: 
         if clone is None or not expected or {clone.ref, source.ref} & changed:
             continue
         copies = sum(of(clone).get(key) == text for key, text in expected.items())
-        if copies in (0, len(expected)):
+        if copies in (0, len(expected)):  # a part of the values proves neither
             facts: Facts = {"vm": clone.ref, "source": source.ref, "copies": copies, "all": len(expected)}
             yield (copies > 0) is copied, facts
 

@@ -283,12 +283,12 @@ def of_verbs(granted: Mapping[str, frozenset[str]], inventory: Inventory) -> tup
 def _need(
     kind: ObjectKind, needed: frozenset[str], refs: Collection[str], granted: Granted, inventory: Inventory
 ) -> VerbNeed:
-    """Return where the login has all needed privileges, and where it lacks which."""
+    """Return the places where the login has all needed privileges, and those where some are missing."""
     usable = {ref: needed & granted[ref] for ref in refs if ref in granted}
     names_by_lack: dict[frozenset[str], list[str]] = defaultdict(list)
     for name, privileges in _places_with_privileges(kind, usable, inventory):
         names_by_lack[needed - privileges].append(name)
-    allowed = tuple(names_by_lack.pop(frozenset(), ()))
+    allowed = tuple(names_by_lack.pop(frozenset(), ()))  # the places that lack nothing
     order = sorted(names_by_lack.items(), key=lambda pair: (-len(pair[1]), sorted(pair[0])))
     lacking = tuple(LackingPrivileges(privileges, tuple(places)) for privileges, places in order)
     return VerbNeed(kind, needed, allowed, lacking, untold=len(refs) - len(usable))
