@@ -145,7 +145,7 @@ def test_a_gpu_that_is_taken_after_a_reboot_ends_it_and_the_first_scheduler_is_s
     assert (found.exit_code, len(done), found.undone, lab.host.state.loaded_module_options) == (4, 2, "", "")
     assert lab.kept is not None and [each.scheduler for each in lab.kept.done] == [BEST], "what was measured is kept"
     shown = plain(measured_text(found.measured.plan, found.measured.measurement, ()))
-    assert f"GPU {GPU}, where the measurement began, is not free for 1 VMs of nvidia_a40-8q" in shown
+    assert f"GPU {GPU}, where the measurement began, is not free for 1 VM of nvidia_a40-8q" in shown
     assert "the same command continues" in shown
 
 

@@ -94,7 +94,7 @@ def test_a_gpu_with_another_vm_on_it_is_not_taken(lab: Lab) -> None:
     with lab.server.world.lock:
         lab.host.state.gpus = tuple(gpu for gpu in lab.host.state.gpus if gpu.pci_id != GPU)
     found = lab.measure(wish("true"))
-    assert any("no unused GPU with room for 1 VMs of nvidia_a40-8q" in each.line for each in found.plan.rejections)
+    assert any("no unused GPU with room for 1 VM of nvidia_a40-8q" in each.line for each in found.plan.rejections)
 
 
 @pytest.mark.long
