@@ -67,6 +67,7 @@ def plan_lines(report: Report, *, explain: bool = False, printed_steps: Collecti
     if settled:
         yield Text("found of the run that was cut off", "bold")
         yield from (Text("  ").append(outcome_line(outcome, report.before)) for outcome in settled)
+    # each wave with the snapshot that the waves before it leave
     for number, (wave, world) in enumerate(stages(plan, report.before), 1):
         visible_steps = [
             step for step in wave.steps if step_key(step) not in printed_steps or isinstance(step, ReconfigureVm)
