@@ -413,6 +413,7 @@ class _ModelBuilder:
                 options[number] = options_of_kind
         gpu_groups = tuple(GpuGroup(len(gpus), layouts) for layouts, gpus in ordered_groups)
         addresses = tuple(tuple(gpus) for _, gpus in ordered_groups)
+        # 1 host of this shape: `model` counts the equal ones
         return HostShape(1, tuple(capacity), gpu_groups, options), HostGpus(host.ref, tuple(node_ids), addresses)
 
     def _row_block(self, memory_mib: int) -> list[int]:
