@@ -114,6 +114,7 @@ def free_slots(
 
 
 def _serves_no_vgpu(gpu: PhysicalGpu) -> Slots | None:
+    """Return no or unknown slots, with the reason, for a GPU that cannot run vGPUs now; None = it can."""
     if gpu.passthrough is not None and gpu.passthrough.active:
         return _none("it is in passthrough")
     if gpu.vgpu_obstacle:
@@ -170,12 +171,14 @@ def _in_unknown_mode(
 
 
 def _time_sliced_only(running: Sequence[VgpuProfile], vgpu_profile: VgpuProfile) -> Slots | None:
+    """Return no slots, with the reason, if one of these vGPUs is MIG-backed; None = all are time-sliced."""
     if any(holder.mig_backed for holder in running):
         return _contradictory("a MIG-backed vGPU runs on it, but it is not in MIG mode")
     return _none(f"{vgpu_profile.name} needs a GPU in MIG mode") if vgpu_profile.mig_backed else None
 
 
 def _mig_backed_only(running: Sequence[VgpuProfile], vgpu_profile: VgpuProfile) -> Slots | None:
+    """Return no slots, with the reason, if one of these vGPUs is time-sliced; None = all are MIG-backed."""
     if not all(holder.mig_backed for holder in running):
         return _contradictory("a time-sliced vGPU runs on it, but it is in MIG mode")
     return None if vgpu_profile.mig_backed else _none(f"{vgpu_profile.name} is time-sliced, the GPU is in MIG mode")

@@ -120,6 +120,7 @@ def forecast(history: UseHistory, begin: datetime, until: datetime, zone: tzinfo
     Example: Mondays at 08:15 had 40, 46 and 44 desktops in use; 44 are expected (43.3, rounded up).
     """
     first = history.begin + (begin - history.begin) // SLOT * SLOT
+    # rounded up: the last slot may end after `until`
     count = max(0, -((first - until) // SLOT))
     slots = tuple(_expect_slot(history, first + at * SLOT, zone) for at in range(count))
     tested = [(actual, at) for at, actual in history.slots]

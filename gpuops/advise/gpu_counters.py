@@ -32,12 +32,13 @@ TEMPERATURE_COUNTERS: Final = (GPU_TEMPERATURE, SMI_TEMPERATURE)
 
 
 def gpus_of_instances(instances: Collection[str], host: Host) -> Mapping[str, PciAddress]:
-    """Return the address of the GPU of each instance; one that cannot be mapped is left out, as is the host as a whole.
+    """Return the address of the GPU of each instance; one that cannot be mapped is left out.
 
     Dumps of vCenters show `0000:3b:00.0`, `000:003:00.0` and `gpu-1` (vsphere-api.md, 8.1). Where none is an address,
     they are the host's GPUs in the order of their numbers, if there are as many as the host's driver has. A GPU in
     passthrough has no counters, because the host has no driver for it (assumption: gpu-counter-instances).
     """
+    # the empty instance holds the numbers of the whole host
     named = {instance: PciAddress.parse_or_none(instance) for instance in instances if instance}
     if any(address is not None for address in named.values()):
         of_host = {gpu.address for gpu in host.gpus}
@@ -57,6 +58,7 @@ def numbers_by_gpu(series: Mapping[str, Number], host: Host) -> Mapping[PciAddre
 
     vCenter and nvidia-smi may name the same GPU differently, so their instances are mapped to GPUs separately.
     """
+    # from nvidia-smi or not -> instance -> counter -> number
     by_source: dict[bool, dict[str, dict[str, Number]]] = {False: {}, True: {}}
     for name, number in series.items():
         counter, _, instance = name.partition("@")

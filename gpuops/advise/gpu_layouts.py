@@ -151,6 +151,7 @@ def _judge_vgpus(part: LayoutPart, board: Board) -> JudgedPart:
     if mode is VgpuMode.MULTI_INSTANCE and not _fit_unshared(vgpus, board):
         because = "whether vGPUs of several series share a GPU instance is not documented"
         return JudgedPart(part, LayoutVerdict.UNKNOWN, because)
+    # the further profiles that a GPU in this mode can run
     of_mode = [profile for profile in board.profiles if profile.mig_backed is (mode is VgpuMode.MULTI_INSTANCE)]
     rooms = {profile.name: slots_in_mode(mode, board, vgpus, profile, (None,) * len(vgpus)) for profile in of_mode}
     free = {name: room for name, room in rooms.items() if room.possible}

@@ -100,14 +100,14 @@ def match_machines(
     certain = {machine.id for machine in machine_of.values()}
     return MachineMatch(
         machine_of,
-        {ref: tuple(claimants) for ref, claimants in claims.items() if ref not in machine_of},
-        {
+        possible={ref: tuple(claimants) for ref, claimants in claims.items() if ref not in machine_of},
+        not_found={
             machine.id: doubts.get(machine.id, "another machine of the broker fits its VM too")
             for machine in nearby
             if machine.id not in certain
         },
-        {machine.id: machine for machine in nearby},
-        frozenset(machine.id for machine in machines) - {machine.id for machine in nearby},
+        machines={machine.id: machine for machine in nearby},
+        elsewhere=frozenset(machine.id for machine in machines) - {machine.id for machine in nearby},
     )
 
 

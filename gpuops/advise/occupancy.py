@@ -205,20 +205,22 @@ def _placed_seats(
 def _pinned_seats(vm: Vm, where: Sequence[int], gpus: Sequence[PhysicalGpu]) -> list[tuple[int, Tenant]]:
     """Return the GPU (index) to which the VM's own pins bind each of its vGPUs; [] unless exactly these GPUs list it.
 
+    `where`: the indexes of the GPUs that list the VM.
+
     A pin that was changed since the VM started names a GPU that does not list it, unless it was changed for another of
     the same VM's GPUs. A VM on one GPU needs no pin.
     """
     if len(where) < 2:
         return []
-    at = {gpus[index].address: index for index in where}
+    index_of = {gpus[index].address: index for index in where}
     pins = pins_of(vm)
-    bound = [(pins.get(passthru_number(device.key)), device.profile) for device in vm.vgpus]
+    pinned_vgpus = [(pins.get(passthru_number(device.key)), device.profile) for device in vm.vgpus]
     # also unequal if a vGPU has no pin: its address is None
-    if {address for address, _ in bound} != set(at):
+    if {address for address, _ in pinned_vgpus} != set(index_of):
         return []
     return [
-        (at[address], Tenant(vm.ref, vm.name, profile, awaited=vm.awaited))
-        for address, profile in bound
+        (index_of[address], Tenant(vm.ref, vm.name, profile, awaited=vm.awaited))
+        for address, profile in pinned_vgpus
         if address is not None
     ]
 
@@ -228,7 +230,8 @@ def _seats(
 ) -> Iterable[tuple[int, Tenant]]:
     """Yield where each vGPU of a running VM may be: on the GPUs that list the VM, or on all GPUs of its model.
 
-    Yields the index of the GPU and the vGPU; a vGPU that may be on several GPUs is yielded for each of them.
+    Yields the index of the GPU and the vGPU; a vGPU that may be on several GPUs is yielded for each of them. `where`:
+    the indexes of the GPUs that list the VM.
     """
     listed = bool(where)
     for index in where or range(len(gpus)):

@@ -101,6 +101,7 @@ def largest_remainder(amounts: Sequence[float], whole: int = _ALL) -> list[int |
         return [None for _ in amounts]
     quotas = [whole * amount / total_amount for amount in amounts]
     parts = [int(quota) for quota in quotas]
+    # largest fraction first: the difference is minus the fraction, and equal ones keep their order
     by_remainder = sorted(range(len(amounts)), key=lambda index: parts[index] - quotas[index])
     for index in by_remainder[: whole - sum(parts)]:
         parts[index] += 1

@@ -52,7 +52,10 @@ def spread(target: Shape, occupied: tuple[Shape, ...]) -> Spread | None:
 
     @cache
     def hits(at: int, remaining: tuple[int, ...], last_hit: int) -> Spread | None:
-        """Return the fewest and most starts of `target` that the shapes from `places[at:]` cover beyond `last_hit`."""
+        """Return the fewest and most starts of `target` that the shapes from `places[at:]` cover beyond `last_hit`.
+
+        `remaining`: how many of each shape have no place yet. `last_hit`: the start that was covered last; -1 = none.
+        """
         if not any(remaining):
             return Spread(0, 0)
         if at == len(places):

@@ -17,6 +17,7 @@ _DRIVERS: Final = Path(__file__).parent / "drivers.yaml"
 def load_drivers(path: Path = _DRIVERS) -> DriverTables:
     """Return the driver tables. Raises UsageError if the file cannot be understood."""
     fields = read(path)
+    # the tables: pairs of host and guest drivers, version numbers on Windows, CUDA versions
     tables = DriverTables(
         tuple(
             VgpuPairs(row.number("host"), row.numbers("guests"), row.flag("no_others"), row.text("source"))

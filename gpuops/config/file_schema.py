@@ -94,6 +94,7 @@ def _docstrings_of_fields(section: type) -> dict[str, str]:
     for owner in reversed(section.__mro__):
         if is_section(owner):
             tree = ast.parse(dedent(getsource(owner))).body[0]
+            # the text of a field is the string expression right below it
             for statement, following in pairwise(getattr(tree, "body", ())):
                 match statement, following:
                     case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str() as text)):

@@ -120,6 +120,7 @@ def request_of(options: Mapping[str, object]) -> Workload:
     """Return the one request that these options of the command line describe. Raises UsageError."""
     keys = {option.replace("-", "_"): value for option, value in options.items()}
     match keys.get("profile"):
+        # one profile is the key `profile`, several are `profiles`
         case [only]:
             keys["profile"] = only
         case [_, *_] as several:

@@ -52,6 +52,7 @@ def decode_stored(kind: type[Class], body: Any) -> Class:
     try:
         decoded: Class = _convert(_decodable(kind), body)  # type: ignore[arg-type]  # to mypy classes are not hashable
     except msgspec.ValidationError as error:
+        # each level that msgspec leaves appends its place: the innermost comes first
         reason, *inner_to_outer = str(error).replace("`", "").split(_PLACE)
         place = re.sub(r"\[(\d+)\]", r".\1", "".join(reversed(inner_to_outer))).removeprefix(".")
         raise NotDecoded(f"{place}: {reason}" if place else reason) from error
@@ -110,6 +111,7 @@ def _is_decodable(kind: Any) -> bool:
     arguments = get_args(kind)
     if get_origin(kind) is Annotated or _is_mapping(get_origin(kind)):
         return False
+    # between two classes msgspec cannot choose: `_choice_decoder` does
     return sum(map(is_dataclass, arguments)) <= 1 and all(map(_is_decodable, arguments))
 
 

@@ -121,6 +121,7 @@ def contact_text(judged: JudgedContact) -> Shown:
 
 def _session(judged: JudgedContact) -> Iterator[Text]:
     """Yield the commands that settle the open rules; nothing if no rule is open."""
+    # (step, the ids of the open rules that it settles)
     steps = list(judged.needed_steps)
     if not steps:
         return

@@ -63,10 +63,12 @@ def plan_lines(report: Report, *, explain: bool = False, printed_steps: Collecti
         yield Text("; ".join(f"{wave.title}: {len(wave.steps)}" for wave in plan.waves), "bold")
     ended = {step_key(outcome.step): outcome for outcome in report.outcomes}
     planned = {step_key(step) for step in plan.steps}
+    # outcomes of an earlier, interrupted run: the plan has no steps for them
     settled = [outcome for outcome in report.outcomes if step_key(outcome.step) not in planned]
     if settled:
         yield Text("found of the run that was cut off", "bold")
         yield from (Text("  ").append(outcome_line(outcome, report.before)) for outcome in settled)
+    # each wave with the snapshot that the waves before it leave
     for number, (wave, world) in enumerate(stages(plan, report.before), 1):
         visible_steps = [
             step for step in wave.steps if step_key(step) not in printed_steps or isinstance(step, ReconfigureVm)

@@ -51,13 +51,13 @@ def capacity(
     if forecast:
         _forecast(common, request, host_shell, policy, saved)
         return
-    night = load_policy(policy) if policy is not None else None
+    rotation_policy = load_policy(policy) if policy is not None else None
     with open_site(common, saved=saved) as site:
         host_shell.give_to(site, saved)
         inventory = site.with_vgpus(read_inventory(site, common, saved=saved))
-        free_room = api.capacity(request, inventory, site, night)
-    named = night.name if night is not None else None
-    output.show(capacity_text(free_room, request.scope, named), capacity_document(free_room, named))
+        free_room = api.capacity(request, inventory, site, rotation_policy)
+    policy_name = rotation_policy.name if rotation_policy is not None else None
+    output.show(capacity_text(free_room, request.scope, policy_name), capacity_document(free_room, policy_name))
 
 
 def _forecast(

@@ -109,6 +109,7 @@ def input_schema(name: str) -> Schema:
     if is_section(checking):
         plain_schema = _without_titles(schema_of_section(checking))
     else:
+        # the schema of the class itself, and of each class that its fields have
         parts = msgspec.json.schema(checking)["$defs"]
         plain_schema = _without_titles({**parts.pop(attribute), "$defs": parts})
     heading = {"$schema": DIALECT, "$id": f"urn:gpuops:schema:{name}:{SCHEMA_VERSION}", "title": title}
@@ -155,6 +156,7 @@ def explain(
     from gpuops.config.explanation import explain as explain_key
     from gpuops.report.first_steps.explain import ExplainDocument, explain_text
 
+    # `policy.yaml.pools[].idle` and `policy.pools.0.idle` mean the same key
     file, *words = [word for word in key.replace("[]", "").split(".") if word not in ("toml", "yaml", "yml")]
     name = _file_named(file)
     file_name = INPUTS[name].template

@@ -56,6 +56,7 @@ def shown_targets(
     named = label(flags.vcenter, environ, configuration.default)
     names = [] if flags.vcenter is not None else list(configuration.targets)
     targets = [ShownTarget(name, tuple(_settings(name, flags, environ, configuration, lines))) for name in names]
+    # the selected vCenter is not a target of the file, or the only one to show
     if named is not None and named not in names:
         targets.insert(0, ShownTarget(named, tuple(_settings(None, flags, environ, configuration, lines))))
     return tuple(targets)

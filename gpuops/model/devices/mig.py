@@ -116,6 +116,7 @@ def fullest_sets(kinds: Sequence[InstanceProfile], geometry: MigGeometry) -> lis
 
     Each smaller set fits too. Example: on A30, of 4g, 2g and 1g: (1, 0, 0), (0, 2, 0), (0, 1, 2) and (0, 0, 4).
     """
+    # each element: the number of instances of each kind; the search starts with the empty GPU
     fullest, to_extend = [], [(0,) * len(kinds)]
     known_counts = set(to_extend)
     while to_extend:

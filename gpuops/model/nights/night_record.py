@@ -142,6 +142,7 @@ def parse_marker(text: str) -> Marker | None:
     words = text.split()
     try:
         night = words[0].upper()
+        # only a check: a night is named by its date, or by date and time
         datetime.fromisoformat(night)
         role, *key_words = words[1:]
         pairs = (word.split("=", 1) for word in key_words)

@@ -58,7 +58,7 @@ def needed_on_hosts_of_vms(
     They are needed where the VMs will be moved or started, otherwise where they are now.
     """
     target_hosts = {step.vm: step.host for step in steps if isinstance(step, PowerOnVm | RelocateVm) and step.host}
-    ids_by_kind: dict[ObjectKind, dict[str, frozenset[str]]] = {ObjectKind.CLUSTER: {}, ObjectKind.HOST: {}}
+    privileges_by_kind: dict[ObjectKind, dict[str, frozenset[str]]] = {ObjectKind.CLUSTER: {}, ObjectKind.HOST: {}}
     for step in steps:
         vm = inventory.vms.get(step.vm)
         host = inventory.hosts.get(target_hosts.get(step.vm) or (vm.host if vm else None) or "")
@@ -70,8 +70,8 @@ def needed_on_hosts_of_vms(
             continue
         if host is not None:
             kind, ref = pool_owner(host)
-            ids_by_kind[kind][ref] = ids_by_kind[kind].get(ref, frozenset()) | privileges
-    return {kind: by_object for kind, by_object in ids_by_kind.items() if by_object}
+            privileges_by_kind[kind][ref] = privileges_by_kind[kind].get(ref, frozenset()) | privileges
+    return {kind: by_object for kind, by_object in privileges_by_kind.items() if by_object}
 
 
 def pool_owner(host: Host) -> tuple[ObjectKind, str]:

@@ -73,6 +73,7 @@ def said_once(rejections: Iterable[Rejection]) -> tuple[Rejection, ...]:
     """
     groups: dict[str, list[Rejection]] = {}
     for rejection in dict.fromkeys(rejections):
+        # reasons that differ only in names and numbers are similar
         without_names = _HOLDERS.sub("", rejection.reason.replace(rejection.subject, ""))
         groups.setdefault(_NUMBER.sub("N", without_names), []).append(rejection)
     return tuple(_summarize(alike) for alike in sorted(groups.values(), key=len, reverse=True))

@@ -93,6 +93,7 @@ def vgpus(vm: Vm, profile: str, count: int | None, old: Sequence[GpuDevice]) -> 
 def with_devices(vm: Vm, requested: Iterable[NewDevice], old: Sequence[GpuDevice], group: str | None = None) -> Goal:
     """Return the goal of the VM's devices without the `old` ones and with these, unless the VM already has them."""
     remaining = tuple(device for device in vm.devices or () if device not in old)
+    # devices that may count as requested ones; members of a device group, present or requested, do not
     free = [device for device in remaining if group_of(device) is None and group is None]
     add, matching_keys = [], []
     for device in requested:

@@ -92,6 +92,7 @@ def restore_settings(vm: Vm, *, memory_too: bool) -> VmChange:
     if baseline is None:
         return VmChange()
     extra_config = vm.extra_config or {}
+    # an empty text removes a key, so below a missing key equals an empty text
     keys = {**baseline.extra_config, KEY: ""}
     reservation_mib = baseline.memory_reservation_mib
     if reservation_mib is not None and vm.memory_mib is not None:
@@ -117,6 +118,7 @@ def _current_settings(vm: Vm, change: VmChange) -> Baseline:
         memory_reservation_mib=vm.memory_reservation_mib if locking else None,
         cpu_hot_add=None if change.cpu_hot_add is None else vm.cpu_hot_add,
         cores_per_numa_node=None if change.cores_per_numa_node is None else vm.cores_per_numa_node,
+        # an empty text is stored for a key that the VM does not have: it is removed again later
         extra_config={key: extra_config.get(key, "") for key in change.extra_config},
     )
 

@@ -85,8 +85,11 @@ def make_search_vms(
     ways: frozenset[MoveMethod],
     pin: PinPolicy = PinPolicy.NEVER,
 ) -> tuple[SearchVm, ...]:
-    """Return the VMs of the search, numbered in their order. `seats`: on how many GPUs each is or may be. `ways`: the
-    methods by which VMs may move in this plan. `pin`: whether VMs that move powered off may be bound to a GPU."""
+    """Return the VMs of the search, numbered in their order. `seats`: VM ref -> on how many GPUs it is or may be.
+
+    `ways`: the methods by which VMs may move in this plan. `pin`: whether VMs that move powered off may be bound to a
+    GPU.
+    """
     numbers = {host.ref: number for number, host in enumerate(targets.hosts)}
     kinds: dict[tuple[object, ...], int] = {}
     vms = []

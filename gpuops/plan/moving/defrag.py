@@ -411,8 +411,8 @@ class Defrag:
             movabilities = judge_all(inventory, hosts, catalog, (OPT_OUT,), reasons_to_stay)
             targets = TargetHosts(hosts, inventory.clusters.get(hosts[0].cluster or ""), inventory)
             states = {host.ref: gpu_states(world.hosts[host.ref], world, catalog) for host in hosts}
-            seats = gpus_per_vm(state for of_host in states.values() for state in of_host)
-            search_vms = make_search_vms(movabilities, seats, targets, ways, self.pin)
+            gpu_counts = gpus_per_vm(state for of_host in states.values() for state in of_host)
+            search_vms = make_search_vms(movabilities, gpu_counts, targets, ways, self.pin)
             stays += _staying_vms(movabilities, search_vms, targets, ways)
             # 3. The best plans for each number of moves.
             model = ClusterModel(

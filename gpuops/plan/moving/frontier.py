@@ -213,6 +213,7 @@ def _greedy_frontier(model: ClusterModel, start: MoveSequence, limit: int, *, bi
 
 def _shorten(model: ClusterModel, sequence: MoveSequence, start: MoveSequence) -> Sequence[MoveSequence]:
     """Return the sequence without moves that it does not need: a VM that moves twice may go at once."""
+    # how often each VM moves
     vm_moves, times = sequence.vm_moves, Counter(vm_move.search_vm for vm_move in sequence.vm_moves)
     for vm_move in [vm_move for vm_move in vm_moves if times[vm_move.search_vm] > 1][:_REPLAYS]:
         without = tuple(kept_move for kept_move in vm_moves if kept_move is not vm_move)

@@ -163,18 +163,18 @@ def _vgpu_arrival(model: ClusterModel, host: int, contents: list[GpuContent], pr
     """Return the GPUs that one vGPU may go to; None = there is no certain room. Suspended VMs keep their slots, but the
     host does not count them when it chooses."""
     # 1. What runs, and the slots with and without those of suspended VMs.
-    real = [tuple(vgpu for vgpu in content if model.search_vms[vgpu.vm].running) for content in contents]
+    running_vgpus = [tuple(vgpu for vgpu in content if model.search_vms[vgpu.vm].running) for content in contents]
     slots = [model.slots(host, gpu, content, profile) for gpu, content in enumerate(contents)]
     if not any(room.at_least for room in slots):
         return None
     open_to_host = {
         gpu: room.at_least > 0
-        for gpu, content in enumerate(real)
+        for gpu, content in enumerate(running_vgpus)
         if (room := model.slots(host, gpu, content, profile)).possible
     }
     # 2. The GPUs that the host may choose. None of them may be one where only the slot of a suspended VM is left.
-    chosen, by_policy = _possible_choices(model, host, real, open_to_host)
-    if any(slots[gpu].at_least == 0 and real[gpu] != contents[gpu] for gpu in chosen):
+    chosen, by_policy = _possible_choices(model, host, running_vgpus, open_to_host)
+    if any(slots[gpu].at_least == 0 and running_vgpus[gpu] != contents[gpu] for gpu in chosen):
         return None  # a suspended VM might not find its slot again
     # 3. One is left, several that are alike, or several that differ.
     if len(chosen) == 1:
@@ -187,41 +187,43 @@ def _vgpu_arrival(model: ClusterModel, host: int, contents: list[GpuContent], pr
 
 
 def _possible_choices(
-    model: ClusterModel, host: int, real: list[GpuContent], open_to_host: dict[int, bool]
+    model: ClusterModel, host: int, running_vgpus: list[GpuContent], open_to_host: dict[int, bool]
 ) -> tuple[tuple[int, ...], bool]:
     """Return the GPUs that the host may choose, and whether that follows from a documented rule. `open_to_host`: the
     GPUs with room, True = for certain, False = perhaps. Each sharing mode has an order of its own."""
     cluster_host = model.cluster_hosts[host]
-    is_certain = all(vgpu.certainty == CERTAIN for gpu in open_to_host for vgpu in real[gpu])
+    is_certain = all(vgpu.certainty == CERTAIN for gpu in open_to_host for vgpu in running_vgpus[gpu])
     is_certain = is_certain and not any(cluster_host.unclear[gpu] for gpu in open_to_host)
     by_mode: dict[VgpuMode | None, list[int]] = {}
     for gpu in open_to_host:
         by_mode.setdefault(cluster_host.gpus[gpu].vgpu_mode, []).append(gpu)
     gpus_possible: list[int] = []
-    ruled = is_certain
+    follows_rule = is_certain
     for mode, gpus in by_mode.items():
-        order = _order_of_choice(model, host, mode, real, gpus) if is_certain else None
-        ruled = ruled and order is not None
+        order = _order_of_choice(model, host, mode, running_vgpus, gpus) if is_certain else None
+        follows_rule = follows_rule and order is not None
         gpus_possible += gpus if order is None else _first_ranks(order, open_to_host)
-    return tuple(sorted(gpus_possible)), ruled
+    return tuple(sorted(gpus_possible)), follows_rule
 
 
 def _order_of_choice(
-    model: ClusterModel, host: int, mode: VgpuMode | None, real: list[GpuContent], gpus: Iterable[int]
+    model: ClusterModel, host: int, mode: VgpuMode | None, running_vgpus: list[GpuContent], gpus: Iterable[int]
 ) -> dict[int, int] | None:
     """Return the rank of each GPU in the host's order, lower first; None = the order is documented nowhere."""
     policy = model.cluster_hosts[host].policy
     if mode is VgpuMode.SAME_SIZE and policy is not None:
         # consolidation chooses the GPU with the most VMs, performance the one with the fewest
         sign = -1 if policy is AssignmentPolicy.CONSOLIDATION else 1
-        return {gpu: sign * len({vgpu.vm for vgpu in real[gpu]}) for gpu in gpus}
+        return {gpu: sign * len({vgpu.vm for vgpu in running_vgpus[gpu]}) for gpu in gpus}
     if mode is VgpuMode.MIXED_SIZE:
         used_mib = dict.fromkeys(gpus, 0)
         for gpu in used_mib:
-            profiles = [profile for vgpu in real[gpu] if (profile := model.catalog.profile(vgpu.profile)) is not None]
+            profiles = [
+                profile for vgpu in running_vgpus[gpu] if (profile := model.catalog.profile(vgpu.profile)) is not None
+            ]
             used_mib[gpu] = sum(profile.framebuffer_mib for profile in profiles)
         return used_mib
-    if mode is VgpuMode.MULTI_INSTANCE and len({model.kind_of_gpu(host, gpu, real[gpu]) for gpu in gpus}) == 1:
+    if mode is VgpuMode.MULTI_INSTANCE and len({model.kind_of_gpu(host, gpu, running_vgpus[gpu]) for gpu in gpus}) == 1:
         return dict.fromkeys(gpus, 0)  # which of several equal GPUs it is does not matter
     return None
 
@@ -314,6 +316,7 @@ def one_move_further(
                 for target in distinct_hosts(sequence.cluster_state, without=source):
                     if target.number not in search_vm.allowed:
                         continue
+                    # no VM is bound to an indistinct GPU here, although it could be
                     unbindable = binding and search_vm.bindable and bool(target.indistinct)
                     for gpus, arrival in arrivals(model, target, search_vm, binding=binding):
                         cluster_state = with_host(with_host(sequence.cluster_state, source_after), arrival.now)

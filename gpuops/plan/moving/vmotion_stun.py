@@ -51,6 +51,7 @@ def evacuation_obstacles(cluster: Cluster | None) -> Iterator[str]:
         yield f"DRS of cluster {cluster.name} is {cluster.drs_behavior or 'in an unknown mode'}"
     if cluster.drs_options is None:
         yield f"the advanced options of DRS of cluster {cluster.name} cannot be read"
+    # with -1 maintenance mode moves VMs with vGPUs, without it entering waits (KB 88271)
     elif (setting := drs_option(cluster, EVACUATION)) != "-1":
         yield f"{EVACUATION} of cluster {cluster.name} is {_format_option(setting)}, not -1"
 

@@ -148,6 +148,7 @@ class WorkloadQuestion:
 
     def _needs_and_hosts(self, vm: Vm, devices: Devices) -> tuple[EligibleHosts, Wanted]:
         """Return the hosts that the workload may go to, and what its VM needs there."""
+        # (host ref, name) of the workloads placed already that are in the same group
         apart = self.neighbours.apart.get(self.workload.anti_affinity or "", ())
         beside = self.neighbours.spread.get(self.workload.spread or "", ())
         eligible = eligible_hosts(self.workload, vm, apart, self.inventory, self.catalog)

@@ -76,6 +76,7 @@ def steer(
     groups: dict[tuple[str, str], list[Placed]] = {}
     for placed_vm in placed:
         groups.setdefault((placed_vm.placement.host.ref, contested_model(placed_vm.vm, catalog)), []).append(placed_vm)
+    # how many ways of starting are tried for each group
     max_ways = max(_FEW_WAYS, _WAYS // max(1, len(groups)))
     steered_by_name: dict[str, Placed] = {}
     for (ref, model), group in groups.items():

@@ -230,6 +230,7 @@ def _given_by_address(workload: Workload, inventory: Inventory) -> tuple[Devices
     for host in scope_hosts:
         devices = [device for address in workload.device if (device := host.device(address)) is not None]
         if len(devices) == len(workload.device):
+            # one choice of devices: those of this host
             numbered = enumerate(devices, FIRST_DEVICE_KEY)
             return (
                 tuple(

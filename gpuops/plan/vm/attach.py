@@ -142,6 +142,7 @@ class Attach:
         hosts = hosts_for(vm, self.host, self.move, inventory, whole=bool(self.device) or self._is_dynamic)
         blockers = (*move_blockers(vm, hosts, self.move, inventory), *state_blockers(vm))
         if vm.devices is None:
+            # the first host is its own or the named one: that it is unreachable may be why no devices were read
             return refuse(*blockers, *(out for host in hosts[:1] if (out := unreachable(host)) is not None))
         old = devices_named(self.replace, vm) if self.replace else ()
         goal = self._goal(vm, old, hosts, inventory, catalog)

@@ -167,12 +167,12 @@ def _change(vm: Vm, goal: Goal) -> VmChange:
     if any(map(_needs_settings, goal.kept)):
         return removal  # a remaining device needs the MMIO space and the other settings
     # Another passthrough device needs the full reservation as much as the GPU did.
-    before = restore_settings(vm, memory_too=not goal.kept)
+    restoration = restore_settings(vm, memory_too=not goal.kept)
     return replace(
-        before,
+        restoration,
         remove=removal.remove,
         devices_after=removal.devices_after,
-        extra_config={**removal.extra_config, **before.extra_config},
+        extra_config={**removal.extra_config, **restoration.extra_config},
     )
 
 

@@ -54,6 +54,7 @@ def differences(refs: Iterable[str], before: Inventory, after: Inventory) -> lis
         changed = [key for key in {**state_before, **state_after} if state_before.get(key) != state_after.get(key)]
         if changed:
             name = str((state_before or state_after)["name"])
+            # the keys of Ansible's `diff` result
             diffs.append(
                 {
                     "before_header": name,

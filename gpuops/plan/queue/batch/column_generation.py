@@ -419,6 +419,7 @@ def _solve_large_hosts(problem: BatchProblem, *, integer: bool) -> SolverAnswer 
     """Return the solution if all hosts of a shape were one large host; None = nothing can be placed anywhere."""
     import numpy as np
 
+    # Rows: the VMs of each kind, then for each shape its capacity and the GPUs of each group.
     columns: list[list[tuple[int, float]]] = []
     gains: list[float] = []
     limits: list[float] = list(map(float, problem.demand))

@@ -172,22 +172,24 @@ def order_of_starting(
     largest come first. VMs on GPUs where that fails come last, and smallest first."""
     states = {state.gpu.address: state for state in gpu_states(host, inventory, catalog)}
     profiles_by_gpu: dict[PciAddress, list[str]] = {}
-    for kind, seats in zip(kinds, gpus, strict=True):
+    for kind, planned_gpus in zip(kinds, gpus, strict=True):
         if isinstance(kind.device, str):
-            for seat in seats:
-                profiles_by_gpu.setdefault(seat, []).append(kind.device)
+            for gpu_address in planned_gpus:
+                profiles_by_gpu.setdefault(gpu_address, []).append(kind.device)
     smallest_first: set[PciAddress] = set()
     for address, profiles in profiles_by_gpu.items():
         state = states[address]
         reported = state.gpu.vgpus is not None  # else the start offsets are unknown, and no order is better
-        if reported and not _start(state, profiles, catalog) and _start(state, profiles[::-1], catalog):
+        if reported and not _fit_in_order(state, profiles, catalog) and _fit_in_order(state, profiles[::-1], catalog):
             smallest_first.add(address)
-    last = [number for number, seats in enumerate(gpus) if seats and smallest_first.issuperset(seats)]
+    last = [
+        number for number, planned_gpus in enumerate(gpus) if planned_gpus and smallest_first.issuperset(planned_gpus)
+    ]
     return [*(number for number in range(len(gpus)) if number not in set(last)), *last[::-1]]
 
 
-def _start(state: GpuState, profiles: Sequence[str], catalog: Catalog) -> bool:
-    """Whether vGPUs of these profiles start one after another."""
+def _fit_in_order(state: GpuState, profiles: Sequence[str], catalog: Catalog) -> bool:
+    """Return whether vGPUs of these profiles all fit if they start in this order."""
     for profile in profiles:
         if not room_for(state, profile, catalog).at_least:
             return False
@@ -411,6 +413,7 @@ class _ModelBuilder:
                 options[number] = options_of_kind
         gpu_groups = tuple(GpuGroup(len(gpus), layouts) for layouts, gpus in ordered_groups)
         addresses = tuple(tuple(gpus) for _, gpus in ordered_groups)
+        # 1 host of this shape: `model` counts the equal ones
         return HostShape(1, tuple(capacity), gpu_groups, options), HostGpus(host.ref, tuple(node_ids), addresses)
 
     def _row_block(self, memory_mib: int) -> list[int]:

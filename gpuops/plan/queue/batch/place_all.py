@@ -79,6 +79,7 @@ def propose_vms(model: BatchModel, pattern: HostPattern, host: HostGpus) -> tupl
             slots = model.slots(layout, host)
             free_gpus.append(_GpuSlots(next(gpus_of_group[group]), model.node(layout, host), slots))
     # 2. Each VM takes its slots, in the order of starting.
+    # an element of `pattern.vms`: (kind, option, number of VMs)
     order = sorted(pattern.vms, key=lambda counted: (model.devices.index(model.kinds[counted[0]].device), counted))
     proposals = []
     for kind, option, count in order:
@@ -333,6 +334,7 @@ def _place_kinds(kinds: Sequence[RequestKind], queue: Queue) -> tuple[tuple[Plac
     """Return the VMs that the solver proposes and their hosts admit, and the snapshot with them."""
     inventory, catalog = queue.inventory, queue.catalog
     model = build_model(kinds, inventory, catalog)
+    # kinds are told apart by the name of their first request
     waiting = {kind.first.name: iter(kind.workloads) for kind in kinds}
     hosts = [iter(shape_hosts) for shape_hosts in model.hosts]
     # Earlier hosts matter only where HA counts the memory of a cluster.
