@@ -131,4 +131,5 @@ def follow(watch: DriftWatch, show: Callable[[DriftLook], None]) -> None:
         except (NotConnected, Locked) as error:
             site.say(f"{error.line}; tried again in {LONGEST_S:.0f} s")
         wait_for_news(site, LONGEST_S)
+        # news may come in bursts: never look more often than once in `SHORTEST_S`
         site.pause(max(0.0, SHORTEST_S - (site.passed_s() - began_s)))

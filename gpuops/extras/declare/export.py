@@ -126,8 +126,8 @@ def _is_readable(host: Host) -> bool:
 
 
 def _host_keys(hosts: Sequence[Host], inventory: Inventory) -> Iterator[HostEntry]:
-    """Yield the entries about hosts as a whole, the most common settings first."""
-    by_settings: dict[tuple[str, str], list[str]] = {}
+    """Yield entries for the graphics defaults of hosts: one for all hosts, then one for each group that differs."""
+    by_settings: dict[tuple[str, str], list[str]] = {}  # by default type and assignment policy: names of hosts
     for host in hosts:
         graphics = (host.settings or HostSettings()).graphics
         assert graphics is not None, "_is_readable"

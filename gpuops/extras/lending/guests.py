@@ -271,8 +271,11 @@ def mark_servers(book: LeaseBook, inventory: Inventory, site: Site) -> Iterator[
     ]
     if not steps:
         return
-    killed = site.clock() - LONGEST_MARKING  # an open run that began earlier was killed: it is closed first
-    with site.unlocked_journal() as journal, settled_run(MARKS, inventory, journal, site, begun_before=killed) as run:
+    killed_before = site.clock() - LONGEST_MARKING  # an open run that began earlier was killed: it is closed first
+    with (
+        site.unlocked_journal() as journal,
+        settled_run(MARKS, inventory, journal, site, begun_before=killed_before) as run,
+    ):
         outcomes = execute_steps(steps, inventory, journal, run, site)
     for step in steps:
         if failure := step_failure(outcomes[step.vm]):

@@ -54,6 +54,7 @@ def notice_of_report(report: Report[Any] | ChangeReport, run: ToldRun, at: datet
     code = report.exit_code
     if code in _ALARMING or (code and not _is_by_the_hour(report)):
         names = tuple(dict.fromkeys(_troubles(report)))
+        # the key of the notice is made from these
         about = (run.command, str(code), f"{at:{_DAY}}", *sorted({subject for subject, _ in names}))
         lines = tuple(f"{subject}: {reason}" if reason else subject for subject, reason in names)
         headline = f"{run.command}: {_closing(report)} (exit code {code})"
@@ -75,7 +76,7 @@ def notice_of_error(error: Exception, run: ToldRun, at: datetime) -> Notice | No
     code = error.exit_code if isinstance(error, GpuopsError) else GpuopsError.exit_code
     message = error.message if isinstance(error, GpuopsError) else f"internal error: {type(error).__name__}"
     next_move = error.hint if isinstance(error, GpuopsError) else ""
-    about = (run.command, str(code), f"{at:{_DAY}}")
+    about = (run.command, str(code), f"{at:{_DAY}}")  # in the key: the same failure is reported once a day
     headline = f"{run.command} ended with exit code {code}"
     return Notice(NoticeKind.ALARM, run.vcenter, about, at, headline, (message,), next_move or _status(run))
 

@@ -195,10 +195,10 @@ def capacity(
     profile = None if profile is None else offered_profile(profile, inventory, catalog)
     # Without a profile, hosts that have only other passthrough devices count too.
     hosts_in_scope = scope.device_hosts(inventory) if profile is None else scope.hosts(inventory)
-    hosts = [host for host in hosts_in_scope if _answers_for(host, profile)]
+    hosts = [host for host in hosts_in_scope if _may_offer(host, profile)]
     room = HostRoom(catalog, inventory.offered_profiles, profile)
     before = {host.ref: room.of(host, inventory) for host in hosts}
-    now = _tree(hosts, before, inventory, catalog)
+    now = _room_tree(hosts, before, inventory, catalog)
     vms = (vm for host in hosts for vm in inventory.vms_on(host))
     asleep = tuple(sorted(vm.name for vm in vms if vm.power is PowerState.SUSPENDED and vm.devices))
     fragmentation = measure_fragmentation(hosts, inventory, catalog)
@@ -213,7 +213,7 @@ def capacity(
             night = night.with_vms(world.vms_on(host)).with_hosts([world.hosts[host.ref]])
     suspended_count = sum(len(by_host.get(host.ref, ())) for host in hosts)
     return Capacity(
-        inventory, profile, now, _tree(hosts, after, night, catalog), suspended_count, asleep, fragmentation
+        inventory, profile, now, _room_tree(hosts, after, night, catalog), suspended_count, asleep, fragmentation
     )
 
 
@@ -234,11 +234,13 @@ def _by_host(vms: Iterable[Vm]) -> dict[str | None, list[Vm]]:
     return vms_by_host
 
 
-def _answers_for(host: Host, profile: str | None) -> bool:
+def _may_offer(host: Host, profile: str | None) -> bool:
     return profile is None or host.profiles is None or host.offers(profile) is not None
 
 
-def _tree(hosts: Iterable[Host], rooms: Mapping[str, FleetPart], inventory: Inventory, catalog: Catalog) -> FleetPart:
+def _room_tree(
+    hosts: Iterable[Host], rooms: Mapping[str, FleetPart], inventory: Inventory, catalog: Catalog
+) -> FleetPart:
     """Return the room of these hosts as a tree. Reservations are subtracted by cluster, or by host if it is in none."""
     by_cluster: dict[str | None, list[Host]] = {}
     for host in hosts:
