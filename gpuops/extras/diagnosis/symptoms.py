@@ -203,8 +203,8 @@ def _sharing_signs(of: Mapping[str, Floats], use: Floats, total: Floats) -> list
         _without_gaps(channel[full]) for channel in (of["neighbours' use"], of["use of an equal part"], total)
     )
     used = _without_gaps(use)
-    low, high = used[used <= 0.27], used[used > 0.27]
-    idle = _without_gaps(of["CPU"][use < 0.004])
+    low, high = used[used <= 0.27], used[used > 0.27]  # up to a quarter: what a VM without a licence can use
+    idle = _without_gaps(of["CPU"][use < 0.004])  # its CPU use while it does not use the GPU
     return [
         float(neighbour_use.mean()) if len(neighbour_use) else UNKNOWN,
         float(equal.mean()) if len(equal) else UNKNOWN,
