@@ -182,14 +182,14 @@ def _full_buffer_signs(of: Mapping[str, Floats]) -> list[float]:
     if full.sum() < _LEAST_STEPS:
         return [UNKNOWN] * 2 + [0.0] * 3 + [1.0]  # falls and deviation, three correlations, the ratio
     memory_samples = _without_gaps(memory)
-    after = memory_samples[1:][memory_samples[:-1] > _FULL]
-    falls = float((after < _FALL).mean()) if len(after) else 0.0
+    after_full_step = memory_samples[1:][memory_samples[:-1] > _FULL]
+    falls = float((after_full_step < _FALL).mean()) if len(after_full_step) else 0.0
     cpu, active = (np.where(full, of[channel], np.nan) for channel in ("CPU", "active"))
-    otherwise = _without_gaps(of["CPU to GPU"][memory <= _FULL])
+    when_not_full = _without_gaps(of["CPU to GPU"][memory <= _FULL])
     when_full = _without_gaps(of["CPU to GPU"][full])
     ratio = (
-        float(np.median(when_full) / max(0.01, np.median(otherwise)))
-        if min(len(when_full), len(otherwise)) > 2
+        float(np.median(when_full) / max(0.01, np.median(when_not_full)))
+        if min(len(when_full), len(when_not_full)) > 2
         else 1.0
     )
     pairs = [correlation(cpu, use), correlation(active, use), correlation(active, cpu)]
