@@ -129,12 +129,12 @@ def _statistics(channel_rows: Floats) -> Floats:
     samples = np.take_along_axis(channel_rows[has_samples], np.argsort(missing, axis=1, kind="stable"), axis=1)
     ranks = np.sort(samples, axis=1)  # missing steps come last in both
     # for each channel: the index of its highest known sample, and how many samples a third of the time has
-    last, third, row_numbers = count - 1, np.maximum(1, count // 3), np.arange(len(count))
+    last, third_length, row_numbers = count - 1, np.maximum(1, count // 3), np.arange(len(count))
     at, filled = np.arange(samples.shape[1]), np.nan_to_num(samples)
     mean, top = filled.sum(axis=1) / count, ranks[row_numbers, last]
     deviations = np.where(at < count[:, None], filled - mean[:, None], 0.0)
-    begins, ends = at < third[:, None], (at >= (count - third)[:, None]) & (at < count[:, None])
-    near = (ranks >= 0.95 * top[:, None]).sum(axis=1) / count
+    begins, ends = at < third_length[:, None], (at >= (count - third_length)[:, None]) & (at < count[:, None])
+    share_near_top = (ranks >= 0.95 * top[:, None]).sum(axis=1) / count
     statistics[has_samples] = np.column_stack(
         (  # in the order of STATISTICS
             mean,
@@ -144,8 +144,8 @@ def _statistics(channel_rows: Floats) -> Floats:
             ranks[row_numbers, np.round(0.9 * last).astype(int)],
             top,
             np.sqrt((deviations**2).sum(axis=1) / count),
-            ((filled * ends).sum(axis=1) - (filled * begins).sum(axis=1)) / third,
-            np.where(top > 0, near, 0.0),
+            ((filled * ends).sum(axis=1) - (filled * begins).sum(axis=1)) / third_length,
+            np.where(top > 0, share_near_top, 0.0),
         )
     )
     return statistics
@@ -155,12 +155,12 @@ def _facts(case: DiagnosisCase) -> list[float]:
     """Return the facts of the case as numbers, in the order of FACTS."""
     facts = case.facts
     policies = (SchedulerPolicy.EQUAL_SHARE, SchedulerPolicy.FIXED_SHARE, SchedulerPolicy.BEST_EFFORT)
-    newer = UNKNOWN
+    has_newer_guest_driver = UNKNOWN
     if facts.host_driver is not None and facts.guest_driver is not None:
-        newer = float(facts.guest_driver > facts.host_driver)
+        has_newer_guest_driver = float(facts.guest_driver > facts.host_driver)
     return [
         *(UNKNOWN if facts.scheduler is None else float(facts.scheduler is policy) for policy in policies),
         UNKNOWN if facts.remote_memory is None else facts.remote_memory,
-        newer,
+        has_newer_guest_driver,
         UNKNOWN if facts.sharers is None else float(facts.sharers == 1),
     ]

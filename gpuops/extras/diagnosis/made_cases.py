@@ -178,6 +178,7 @@ class _MadeCase:
         memory, paging = self._frame_buffer(demand)
         paged_cpu, paged_memory = 0.6 * paging, 0.5 * paging  # the guest moves what does not fit into its own memory
         # while the VM waits for something else, it does not use the GPU
+        # each cause takes its share of the time that the others leave
         waiting = 1.0 - (1 - slow_link) * (1 - remote) * (1 - paging) * (1 - np.minimum(0.8, 0.8 * ready))
         waiting = 1.0 - (1 - waiting) * (1 - swapping) * (1 - np.clip((latency - 15) / 400, 0, 0.5))
         waiting = 1.0 - (1 - waiting) * (1 - np.clip(dropped_share * 4, 0, 0.6))
@@ -319,7 +320,7 @@ class _MadeCase:
         if rng.random() < 0.6:
             return full, np.clip(self._worse(0.08, 0.5) * rng.uniform(0.2, 1.8, STEPS), 0, 0.9)
         ends = self.on & (rng.random(STEPS) < 0.1 + 0.3 * self.strength)
-        ends[int(rng.choice(np.flatnonzero(self.on)))] = True  # at least once
+        ends[int(rng.choice(np.flatnonzero(self.on)))] = True  # the application ends at least once
         return np.where(ends, full * rng.uniform(0.1, 0.6, STEPS), full), np.where(
             ends, rng.uniform(0.5, 0.95, STEPS), 0
         )

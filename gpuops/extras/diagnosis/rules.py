@@ -61,6 +61,7 @@ def ruled_out(case: DiagnosisCase) -> frozenset[Component]:
         # negated, so that its least allowed number is 0, as that of the others is 1
         (Component.ECC, -_without_gaps(of["new ECC errors"]), 0.0),
     )
+    # one or two looks are too few to exclude a component
     excluded |= {component for component, samples, least in looks if len(samples) > 2 and samples.min() >= least}
     if facts.host_driver and facts.guest_driver and facts.guest_driver <= facts.host_driver:
         excluded.add(Component.DRIVER)

@@ -182,14 +182,14 @@ def _full_buffer_signs(of: Mapping[str, Floats]) -> list[float]:
     if full.sum() < _LEAST_STEPS:
         return [UNKNOWN] * 2 + [0.0] * 3 + [1.0]  # falls and deviation, three correlations, the ratio
     memory_samples = _without_gaps(memory)
-    after = memory_samples[1:][memory_samples[:-1] > _FULL]
-    falls = float((after < _FALL).mean()) if len(after) else 0.0
+    after_full_step = memory_samples[1:][memory_samples[:-1] > _FULL]
+    falls = float((after_full_step < _FALL).mean()) if len(after_full_step) else 0.0
     cpu, active = (np.where(full, of[channel], np.nan) for channel in ("CPU", "active"))
-    otherwise = _without_gaps(of["CPU to GPU"][memory <= _FULL])
+    when_not_full = _without_gaps(of["CPU to GPU"][memory <= _FULL])
     when_full = _without_gaps(of["CPU to GPU"][full])
     ratio = (
-        float(np.median(when_full) / max(0.01, np.median(otherwise)))
-        if min(len(when_full), len(otherwise)) > 2
+        float(np.median(when_full) / max(0.01, np.median(when_not_full)))
+        if min(len(when_full), len(when_not_full)) > 2
         else 1.0
     )
     pairs = [correlation(cpu, use), correlation(active, use), correlation(active, cpu)]
@@ -203,8 +203,8 @@ def _sharing_signs(of: Mapping[str, Floats], use: Floats, total: Floats) -> list
         _without_gaps(channel[full]) for channel in (of["neighbours' use"], of["use of an equal part"], total)
     )
     used = _without_gaps(use)
-    low, high = used[used <= 0.27], used[used > 0.27]
-    idle = _without_gaps(of["CPU"][use < 0.004])
+    low, high = used[used <= 0.27], used[used > 0.27]  # up to a quarter: what a VM without a licence can use
+    idle = _without_gaps(of["CPU"][use < 0.004])  # its CPU use while it does not use the GPU
     return [
         float(neighbour_use.mean()) if len(neighbour_use) else UNKNOWN,
         float(equal.mean()) if len(equal) else UNKNOWN,

@@ -273,7 +273,7 @@ def _after_suspend(record: _Record, suspended: int, night: Night) -> DesktopNigh
     `SOON_STEPS`. Before that step, idle time is harvested, and time with unknown use is `unseen`.
     """
     harvested = unseen = _NOTHING
-    unwatched = False
+    unwatched = False  # whether the use of some step within `SOON_STEPS` is unknown
     at = suspended + 1
     end = min(record.steps, max(at + SOON_STEPS, record.step_at(night.back_by)))
     while at < end:
@@ -285,7 +285,7 @@ def _after_suspend(record: _Record, suspended: int, night: Night) -> DesktopNigh
         # in this step it was in use, or its use is unknown
         soon = at - suspended <= SOON_STEPS
         if record.use(at, record.one_step) is Use.BUSY:
-            within = (at - suspended) * STEP if soon else None
+            within = (at - suspended) * STEP if soon else None  # a later use is no false idle
             return DesktopNight(Use.IDLE, None, harvested, unseen, within, unwatched and not soon, used_later=not soon)
         unseen += _before(night.back_by, record, at, at + 1)
         unwatched = unwatched or soon

@@ -52,11 +52,11 @@ def run_outs(
     """
     peaks = recorded_peaks(store, inventory)
     running = running_vgpus(inventory)
-    names = {profile} if profile is not None else running.keys() | peaks.keys()
+    profiles = {profile} if profile is not None else running.keys() | peaks.keys()
     today = inventory.taken_at.date()
     predictions = [
         run_out(name, peaks.get(name, {}), running.get(name, 0), fit[name].at_least if name in fit else 0, today)
-        for name in names
+        for name in profiles
     ]
     return tuple(
         sorted(

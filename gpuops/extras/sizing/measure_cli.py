@@ -115,13 +115,13 @@ def _remove(common: CommonOptions, options: MeasureOptions) -> None:
             confirm(removal_text(*parts_of(planned), applied=False), "the VMs above are removed")
 
     with open_site(common) as site:
-        remains = remove_measurement(site, apply=not options.dry_run, consent=consent)
+        outcome = remove_measurement(site, apply=not options.dry_run, consent=consent)
     document = SizeMeasureRemoveDocument.from_attributes(
-        remains, id=remains.measurement and remains.measurement.id, undone=remains.undone or None
+        outcome, id=outcome.measurement and outcome.measurement.id, undone=outcome.undone or None
     )
-    output.show(removal_text(*parts_of(remains), applied=remains.applied), document)
+    output.show(removal_text(*parts_of(outcome), applied=outcome.applied), document)
     # partly: VMs remain, or they were removed but the scheduler is still another one
-    output.leave(report_exit_code(partly=remains.left or (remains.undone and remains.applied)))
+    output.leave(report_exit_code(partly=outcome.left or (outcome.undone and outcome.applied)))
 
 
 def _wish(options: MeasureOptions) -> MeasureWish:
@@ -155,9 +155,10 @@ def _wish(options: MeasureOptions) -> MeasureWish:
     if options.set_schedulers and not named:
         raise UsageError("--set-schedulers needs --schedulers", hint="add --schedulers best-effort,equal-share")
     if (options.window or options.running_vms) and not options.set_schedulers:
-        stray = "--window" if options.window else "--running-vms"
+        option = "--window" if options.window else "--running-vms"
         raise UsageError(
-            f"{stray} needs --set-schedulers", hint=f"without --set-schedulers no host is rebooted: leave {stray} out"
+            f"{option} needs --set-schedulers",
+            hint=f"without --set-schedulers no host is rebooted: leave {option} out",
         )
     return MeasureWish(
         template,

@@ -106,7 +106,7 @@ def _look(
     from gpuops.execute.site.kept_measurement import load_measurement
     from gpuops.extras.sizing.measuring import measure
 
-    first = measure(wish, site, apply=False)
+    first = measure(wish, site, apply=False)  # only planned: nothing is measured yet
     stored = load_measurement(site.state_dir, site.vcenter.uuid)
     before = stored.before if stored is not None else None
     if first.plan.rejections and (before is None or first.plan.host is None):
@@ -138,6 +138,7 @@ def _measure_all(
         if planned.undone or host_changes.begun:
             site.say(host_changes.restore_hint())
         raise
+    # otherwise the stored measurement is kept, so that the same command continues it
     complete = not measured.plan.later and not measured.plan.rejections and not measured.failed
     if complete and not undone:
         forget_measurement(site.state_dir, site.vcenter.uuid)

@@ -127,9 +127,11 @@ def _notes(curve: MeasuredCurve) -> Iterator[str]:
             f"fits best: each VM keeps the GPU busy {curve.busy:.0%} of the time alone; the model is off by "
             f"{curve.worst_error or 0.0:.0%} at most (gpuops size --busy {curve.busy:.2f})"
         )
-    late = [row for row in curve.rows if row.count.times_s and row.count.apart_s > 0.05 * min(row.count.times_s)]
-    if late:
-        worst = max(row.count.apart_s for row in late)
+    staggered_rows = [
+        row for row in curve.rows if row.count.times_s and row.count.apart_s > 0.05 * min(row.count.times_s)
+    ]
+    if staggered_rows:
+        worst = max(row.count.apart_s for row in staggered_rows)
         yield f"VMs began up to {worst:.1f} s apart, a twentieth of their time or more: run a longer command"
 
 

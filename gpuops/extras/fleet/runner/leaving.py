@@ -165,17 +165,19 @@ class LeavingTargets:
                 else:
                     self.not_taken.pop(site, None)
 
-    def _take_up(self, site: str, row: SharedTarget, configured: Configuration, named: Collection[str]) -> None:
+    def _take_up(
+        self, site: str, row: SharedTarget, configured: Configuration, configured_sites: Collection[str]
+    ) -> None:
         """Store on this machine a target that no runner plays, so that this runner returns its desktops.
 
-        `named`: the targets of this configuration file that have policies. Raises GpuopsError if the settings in the
-        row are not trusted on this machine, or if the row is invalid.
+        `configured_sites`: the targets of this configuration file that have policies. Raises GpuopsError if the
+        settings in the row are not trusted on this machine, or if the row is invalid.
         """
         row_configuration = named_in(site, row)
         # None = simulated: each of them is a vCenter of its own
-        if address_of(row_configuration, site) in {address_of(configured, target_name) for target_name in named} - {
-            None
-        }:
+        if address_of(row_configuration, site) in {
+            address_of(configured, target_name) for target_name in configured_sites
+        } - {None}:
             self.shared.add(site)  # the same vCenter under another name: the next call removes the row
             return
         refuse_one_login({*configured.targets, site}, os.environ)

@@ -286,7 +286,7 @@ class Service:
         """
         now = clock.wall_clock()
         for site, policies in self.rotations.items():
-            # any policy: one return is for all policies in the journal
+            # any of its policies will do, because a return brings back the desktops of all of them
             name, site_policy = next(iter(policies.items()))
             due_turn = due(site_policy.policy, now)
             if (site, Half.NIGHT) not in self.children.running or (site, Half.DAY) in self.children.running:

@@ -79,24 +79,24 @@ class PlacedDemand:
 def recorded_demand(peaks: Peaks, inventory: Inventory) -> FleetDemand:
     """Return a draw for each of the last days: a request for each vGPU of its peaks beyond those that run now."""
     running: dict[str, int] = {}
-    sizes: dict[str, list[Vm]] = {}
+    vms_by_profile: dict[str, list[Vm]] = {}
     for vm in inventory.vms.values():
         for profile in () if vm.template else vm.profiles:
-            sizes.setdefault(profile, []).append(vm)
+            vms_by_profile.setdefault(profile, []).append(vm)
             running[profile] = running.get(profile, 0) + (vm.power is PowerState.ON)
-    typical = {profile: _typical(vms) for profile, vms in sizes.items()}
-    days = sorted({day for of_days in peaks.values() for day in of_days})[-MOST_DAYS:]
+    typical_requests = {profile: _typical(vms) for profile, vms in vms_by_profile.items()}
+    days = sorted({day for peak_by_day in peaks.values() for day in peak_by_day})[-MOST_DAYS:]
     draws = []
     for day in days:
         beyond_running = {
-            profile: of_days.get(day, 0) - running.get(profile, 0)
-            for profile, of_days in sorted(peaks.items())
-            if typical.get(profile) is not None
+            profile: peak_by_day.get(day, 0) - running.get(profile, 0)
+            for profile, peak_by_day in sorted(peaks.items())
+            if typical_requests.get(profile) is not None
         }
         arrivals = [
-            replace(typical_one, name=f"{profile} {number}", profile=profile)
+            replace(typical_request, name=f"{profile} {number}", profile=profile)
             for profile, count in beyond_running.items()
-            if (typical_one := typical[profile]) is not None
+            if (typical_request := typical_requests[profile]) is not None
             for number in range(1, count + 1)  # none if fewer ran on that day than now
         ]
         # in a random order that is the same in each call
