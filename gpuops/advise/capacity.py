@@ -140,7 +140,7 @@ def slots_in_mode(
     `starts`: where each of the running ones lies, None where that is not known. `instances`: the only GPU instances
     that the GPU has; None = the host creates them as needed.
     """
-    # the checks before `or` return no slots with a reason, or None if a GPU in this mode can run all these vGPUs
+    # the checks before `or` return no or contradictory slots, or None if a GPU in this mode can run all these vGPUs
     match mode:
         case VgpuMode.SAME_SIZE:
             return _time_sliced_only(running, vgpu_profile) or _same_size(running, vgpu_profile)
@@ -171,14 +171,14 @@ def _in_unknown_mode(
 
 
 def _time_sliced_only(running: Sequence[VgpuProfile], vgpu_profile: VgpuProfile) -> Slots | None:
-    """Return no slots, with the reason, if one of these vGPUs is MIG-backed; None = all are time-sliced."""
+    """Return no or contradictory slots, and why, if one of these vGPUs is MIG-backed; None = all are time-sliced."""
     if any(holder.mig_backed for holder in running):
         return _contradictory("a MIG-backed vGPU runs on it, but it is not in MIG mode")
     return _none(f"{vgpu_profile.name} needs a GPU in MIG mode") if vgpu_profile.mig_backed else None
 
 
 def _mig_backed_only(running: Sequence[VgpuProfile], vgpu_profile: VgpuProfile) -> Slots | None:
-    """Return no slots, with the reason, if one of these vGPUs is time-sliced; None = all are MIG-backed."""
+    """Return no or contradictory slots, and why, if one of these vGPUs is time-sliced; None = all are MIG-backed."""
     if not all(holder.mig_backed for holder in running):
         return _contradictory("a time-sliced vGPU runs on it, but it is in MIG mode")
     return None if vgpu_profile.mig_backed else _none(f"{vgpu_profile.name} is time-sliced, the GPU is in MIG mode")
