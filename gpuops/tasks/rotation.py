@@ -44,9 +44,10 @@ def rotation(
     by_timer: bool = False,
     apply: bool,
 ) -> TaskResult:
-    """What the run changed, or in check mode would; of `status` what `rotation_info` tells, which changes nothing.
+    """Return what the run changed, or would change in check mode. `status` changes nothing and returns the document of
+    `rotation_info`.
 
-    Raises UsageError for options that mean nothing with `state`.
+    Raises UsageError for options that have no meaning with this `state`.
     """
     run_state = State(state)
     if run_state is not State.RESTORED and (vms or from_markers):
@@ -87,9 +88,10 @@ def rotation(
 def rotation_info(
     connection: ConnectionArguments, *, policy: str | None = None, at: str | None = None, plan: bool = False
 ) -> TaskResult:
-    """Return what the nights took and where each VM is now; with `plan` also the night that would begin `at` a moment.
+    """Return the VMs that the nights have taken, and where each is now; with `plan` also the night that would begin
+    `at` that moment.
 
-    A damaged journal fails the task (exit code 7), with what vCenter's markers say all the same.
+    A damaged journal fails the task (exit code 7); the result then holds what the markers in vCenter say.
     """
     rules, file = policy_of(policy), Path(policy) if policy else None
     begins = parse_moment_or_clock("at", at) if at is not None else None

@@ -14,9 +14,10 @@ from gpuops.tasks.result import TaskResult
 def sim_vcenter(
     ready_file: str, state: str, state_file: str | None, clock: str | None, *, apply: bool, **options: Any
 ) -> TaskResult:
-    """Start one, or stops it. One that runs already is left as it is, whatever its scenario. Raises UsageError.
+    """Start or stop a simulated vCenter. One that runs already is not changed, even if its scenario is another one.
 
-    `options` are those of `gpuops sim serve`. Without `clock` the environment says what moves its time, as there.
+    `options` are those of `gpuops sim serve`; without `clock` its default or the environment decides.
+    Raises UsageError.
     """
     path, started = Path(ready_file).expanduser().absolute(), state == "started"
     running = sim_client.running_server(path)

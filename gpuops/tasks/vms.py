@@ -35,11 +35,12 @@ def vm_gpu(
     shell: HostShellArguments = NO_SHELL,
     **options: Any,
 ) -> TaskResult:
-    """`options` are the fields of `Attach` and `Detach`, as the commands have them; None or False = not given.
+    """Attach GPUs to a VM or detach them.
 
-    `after_clone` are the options of `vm_clone`: a VM that it has not made yet, because nothing is applied, is planned
-    for as it will be. Raises UsageError for one that means nothing here, and whatever `gpuops attach`, `gpuops detach`
-    and the clone raise.
+    `options` are the fields of `Attach` and `Detach`; None or False = not given. `after_clone` are the options of a
+    `vm_clone` before this task: in check mode its VM does not exist yet, so the plan is made for the VM as it will be.
+    Raises UsageError for an option that has no meaning here, and the errors of `gpuops attach`, `gpuops detach` and
+    `gpuops clone`.
     """
     request = _request(options, state)
     # in check mode `vm_clone` has not made the VM, so the request is planned on the VM that it would make
@@ -62,10 +63,11 @@ def vm_gpus(
     apply: bool,
     shell: HostShellArguments = NO_SHELL,
 ) -> TaskResult:
-    """Return each of `vms` is the state and the options of one VM; all of them by one login, one read and one plan.
+    """Attach and detach GPUs of several VMs with one login, one read and one plan.
 
-    `partial`: those that can be done are done, and the others are named (exit code 4). Raises UsageError for options
-    that mean nothing, before anything is read, and for a VM that is named twice.
+    Each of `vms` holds the state and the options of one VM. `partial`: change the VMs that can be changed, and name the
+    others (exit code 4). Raises UsageError for options that have no meaning, before anything is read, and for a VM that
+    is named twice.
     """
     request = SeveralVms(tuple(_request(vm, vm["state"]) for vm in vms), partial)
     site, warnings = open_site(connection, shell=shell)
@@ -109,7 +111,10 @@ def _request(options: Mapping[str, Any], state: str) -> Change:
 
 
 def vm_clone(connection: ConnectionArguments, *, apply: bool, **options: Any) -> TaskResult:
-    """`options` are the fields of `Clone`, with `memory` as people write it; None = not given. Raises GpuopsError."""
+    """Make a VM from a template. `options` are the fields of `Clone`, with `memory` as text (`64 GB`).
+
+    None = not given. Raises GpuopsError.
+    """
     request = clone_of(options)
     site, warnings = open_site(connection)
     with site:
