@@ -91,6 +91,7 @@ EXTRAS: Final[Mapping[str, Extra]] = {
     "declare": Extra(
         commands={"diff": "cli", "apply": "cli", "assert": "cli", "drift": "cli", "export": "cli"},
         documents=("view",),
+        tasks={"gpu_site": "tasks"},
         files={"site": InputFile("What hosts and VMs should be (`gpuops apply`)", "entries:SiteFile", "site.yaml")},
     ),
     "mcp": Extra(commands={"mcp": "cli"}),

@@ -76,6 +76,16 @@ def test_report_and_detach(play: Play, tmp_path: Path) -> None:
     assert set(changed(play("detach")).values()) == {False}
 
 
+def test_a_site(play: Play, tmp_path: Path) -> None:
+    file = tmp_path / "site.yaml"
+    file.write_text("version: 1\nvms: [{vm: ml-07, devices: {profile: a100-3-20c}}]\n", encoding="utf-8")
+    foreseen = play("site", "--check", "--diff", "-e", f"site_file={file}")
+    done = play("site", "--diff", "-e", f"site_file={file}")
+    assert diffs(done) == diffs(foreseen) != []
+    again = play("site", "--diff", "-e", f"site_file={file}")
+    assert (diffs(again), changed(again)) == ([], {"localhost": False})
+
+
 def test_a_new_vm(play: Play) -> None:
     foreseen = play("new_ml_vm", "--check", "--diff")
     done = play("new_ml_vm", "--diff")

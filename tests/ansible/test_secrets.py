@@ -32,6 +32,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gpu_job": {"name": "train", "state": "cancelled"},
     "gpu_job_info": {},
     "gpu_readiness_info": {},
+    "gpu_site": {"content": {"version": 1, "vms": [{"vm": "ml-07", "devices": {"profile": "a100-3-20c"}}]}},
     "gpu_sizing_info": {"vm": "vdi-*"},
     "guest_gpu_info": {"vm": "ml-07"},
     "host_gpu_info": {},

@@ -34,6 +34,17 @@ def load_site(path: Path) -> SiteFile:
     )
 
 
+def decode_site(content: object, name: str) -> SiteFile:
+    """Return what this content of a site file says; errors call it `name`. Raises PolicyError as `load_site`.
+
+    Paths of rotation policies are relative to the working directory.
+    """
+    file = read_as(SiteFile, content, name, _HINT)
+    for policy in file.policies:
+        load_policy(Path(policy))
+    return file
+
+
 def parse_site(text: str, name: str) -> SiteFile:
     """Return what a YAML text says; errors call it `name`. Raises PolicyError."""
     return read_as(SiteFile, parse_yaml(text, name), name, _HINT)

@@ -129,6 +129,7 @@ ARGUMENTS = {
         "explain": {"type": "bool", "default": False},
     },
     "gpu_readiness_info": {**CONNECTION, "cluster": {"type": "str"}, "host": {"type": "str"}},
+    "gpu_site": {**CONNECTION, **HOST_SHELL, **ROLLING, "file": {"type": "path"}, "content": {"type": "dict"}},
     "gpu_sizing_info": {
         **CONNECTION,
         "profile": {"type": "str"},

@@ -1,0 +1,105 @@
+"""A site file as a task: check mode shows what differs, then it is changed, and a second time nothing is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuops.errors import PolicyError, Refused, UsageError
+from gpuops.extras.declare.tasks import gpu_site
+from gpuops.files.yaml_file import parse_yaml
+from gpuops.sim.server import SimServer
+from gpuops.sim.wire import ready_file
+from gpuops.tasks.connection import ConnectionArguments
+from gpuops.tasks.result import TaskResult
+from tests.tasks.conftest import Lab
+from tests.tasks.test_hosts import days
+from tests.wire.hosts.clusters import cluster, desktops
+
+pytestmark = pytest.mark.long
+
+SITE = """version: 1
+hosts:
+  - {host: esx-02.lab, assignment: performance}
+  - {host: esx-01.lab, gpu: "0000:d8:00.0", scheduler: equal-share, time_slice: 2ms}
+vms:
+  - {vm: ml-07, devices: {profile: a100-3-20c}, marks: [{attribute: team, value: blue}]}
+"""
+
+
+def set_site(lab: Lab, text: str, *, apply: bool, **options: Any) -> TaskResult:
+    content = parse_yaml(text, "content")
+    assert isinstance(content, dict)
+    return gpu_site(lab.said, None, content, apply=apply, **options)
+
+
+def test_check_mode_predicts_and_the_second_run_does_nothing(lab: Lab) -> None:
+    foreseen = set_site(lab, SITE, apply=False)
+    assert lab.effects == []
+    done = set_site(lab, SITE, apply=True)
+    assert (foreseen.exit_code, done.exit_code) == (0, 0), done.message
+    same = ("changed", "diff", "afterwards", "reasons")
+    assert {key: done.result[key] for key in same} == {key: foreseen.result[key] for key in same}
+    assert done.result["changed"] and len(done.result["diff"]) == 3
+    assert "esx-01.lab must be rebooted" in done.result["afterwards"][0]
+    assert (foreseen.result["plan"]["applied"], done.result["plan"]["applied"]) == (False, True)
+    effects = lab.effects
+    assert effects
+    for apply in (False, True):
+        again = set_site(lab, SITE, apply=apply)
+        assert (again.result["changed"], again.result["diff"], lab.effects) == (False, [], effects)
+        assert again.result["afterwards"] == done.result["afterwards"], "the host is not rebooted yet"
+
+
+def test_hosts_are_rebooted_if_the_task_says_so(tmp_path: Path) -> None:
+    with SimServer(cluster(2, [desktops(1, 2, first=1), desktops(2, 3, first=3)])) as server:
+        path = tmp_path / "ready.json"
+        ready_file.write(path, ready_file.of(server))
+        lab = Lab(server, ConnectionArguments(hostname=f"sim@{path}"))
+        text = "version: 1\nhosts: [{host: '*', scheduler: equal-share}]\n"
+        without = set_site(lab, text, apply=True)
+        assert (without.exit_code, without.result["changed"], len(without.result["afterwards"])) == (0, True, 1)
+        foreseen = set_site(lab, text, apply=False, reboot="rolling")
+        done = set_site(lab, text, apply=True, reboot="rolling")
+        assert (foreseen.exit_code, done.exit_code) == (0, 0), done.message
+        same = ("changed", "diff", "reasons")
+        assert {key: done.result[key] for key in same} == {key: foreseen.result[key] for key in same}
+        assert done.result["changed"] and done.result["diff"] and done.result["afterwards"] == []
+        again = set_site(lab, text, apply=True, reboot="rolling")
+        assert (again.exit_code, again.result["changed"], again.result["diff"]) == (0, False, [])
+
+
+def test_a_file_says_the_same_as_its_content(lab: Lab, tmp_path: Path) -> None:
+    file = tmp_path / "site.yaml"
+    file.write_text(SITE, encoding="utf-8")
+    from_file = gpu_site(lab.said, str(file), None, apply=False)
+    assert from_file.result["diff"] == set_site(lab, SITE, apply=False).result["diff"] != []
+
+
+def test_an_infeasible_file_is_refused_alike_in_check_mode(lab: Lab) -> None:
+    text = SITE.replace("vm: ml-07,", "vm: legacy,")
+    for apply in (False, True):
+        refused = set_site(lab, text, apply=apply)
+        assert (refused.exit_code, refused.result["changed"], refused.result["diff"]) == (3, False, [])
+        assert refused.message == f"refused, nothing changed: {'; '.join(refused.result['reasons'])}"
+        assert "legacy" in refused.message
+    assert lab.effects == []
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "error", "message"),
+    [
+        (SITE.replace("assignment", "asignment"), {}, PolicyError, "content: hosts.*asignment"),
+        (f"{SITE}policies: [none.yaml]\n", {}, PolicyError, "none.yaml"),
+        (SITE, {"max_hosts": 2}, UsageError, "max_hosts needs reboot=rolling"),
+        (SITE, {"window": days(3)}, Refused, "is closed: it opens at"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    lab: Lab, text: str, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        set_site(lab, text, apply=True, **options)
+    assert lab.effects == []
