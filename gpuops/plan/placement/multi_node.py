@@ -145,6 +145,7 @@ def spread_over_nodes(
     what the nodes lack. () = one node is enough, or the host is refused for other reasons than its nodes."""
     # The host itself chooses the GPUs of a vendor device group, so they require no number of nodes.
     count = nodes_needed(needs.vm, () if needs.grouped else needs.demands, host, catalog)
+    # Each of the nodes must get at least one of the VM's devices.
     if count < 2 or len(needs.demands) < count or refusals(needs, host, inventory):
         return ()
     vm_share = share_of_vm(needs.vm, count)

@@ -266,8 +266,8 @@ def kept_hosts(kept_room: KeptRoom, fleet: FleetIndex) -> KeptHosts:
 
 def _taken_by_one(profile: str, kept_room: KeptRoom, fleet: FleetIndex) -> dict[str, tuple[int, int]]:
     """Return how many vGPUs of the profile a new VM with one vGPU takes away on each host: (at least, at most). Empty
-    for VMs that are on a host already or have other devices than one vGPU. Hosts whose last free memory the VM would
-    reserve are left out."""
+    for VMs that are on a host already or have other devices than one vGPU, and if claims of suspended VMs count. Hosts
+    whose last free memory the VM would reserve are left out."""
     needs = kept_room.needs
     if len(needs.demands) != 1 or needs.vm.host is not None or needs.keep_free.claims:
         return {}
