@@ -47,6 +47,7 @@ _NONE: Final = -1
 """Stands for unknown memory: nothing of it can be promised."""
 _NO_VM: Final = Vm(ref="", name="")
 _MOST_USE: Final = 2**24
+"""More than the use of any GPU (MiB or number of VMs): an order key sorts by the GPU's mode first."""
 
 
 class FleetIndex:
