@@ -37,11 +37,12 @@ def explain_gpus(needs: Wanted, host: Host, inventory: Inventory, catalog: Catal
     """Yield a line for each GPU of the host and each kind of device that the VM needs: the room, or the refusal with
     its numbers."""
     kinds = _one_demand_per_kind(needs)
-    whole = [demand for demand in kinds if not isinstance(demand, WantsVgpu)]
+    whole_device_demands = [demand for demand in kinds if not isinstance(demand, WantsVgpu)]
     for state in gpu_states(host, inventory, catalog):
         subject = f"{host.name} {state.gpu.address}"
         for demand in kinds:
             if isinstance(demand, WantsVgpu):
+                # The VM is placed anew, so what it holds itself counts as free.
                 verdict = judge_slot(state.without(needs.vm.ref), demand, needs.vm, host, catalog)
                 slots, count = room_for(state, demand.profile, catalog), "an unknown number of"
                 if slots.at_most is not None:
@@ -51,7 +52,7 @@ def explain_gpus(needs: Wanted, host: Host, inventory: Inventory, catalog: Catal
                 verdict = _judge_whole_gpu(demand, needs, state.gpu, host, inventory)
                 yield _as_choice(subject, verdict, "free as a whole")
     for device in host.others:
-        for demand in whole if device.passed_through else ():
+        for demand in whole_device_demands if device.passed_through else ():
             verdict = _judge_whole_gpu(demand, needs, device, host, inventory)
             yield _as_choice(f"{host.name} {device.address}", verdict, "free as a whole")
 
@@ -91,7 +92,7 @@ def _as_choice(subject: str, answer: Rejection | str, room: str) -> Choice:
 def remote_memory(vm: Vm, numa: NumaPolicy, placement: Placement, inventory: Inventory) -> Iterator[str]:
     """Yield what is missing on the NUMA nodes of the VM's GPUs, as warnings, if locality is only preferred."""
     if numa is not NumaPolicy.PREFERRED or placement.bound_to:
-        return
+        return  # the memory of a VM that is bound to nodes is on these nodes
     gpus = [gpu for address in placement.seats.values() if (gpu := placement.host.device(address)) is not None]
     nodes = {gpu.numa_node for gpu in gpus} - {None}
     if not nodes:
@@ -113,6 +114,7 @@ def may_be_remote(vm: Vm, numa: NumaPolicy, placement: Placement, inventory: Inv
     """
     if numa is not NumaPolicy.REQUIRED or vm.memory_mib is None:
         return
+    # Each node that the VM is bound to holds an equal part of its memory, rounded up.
     host, needed_mib = placement.host, -(-vm.memory_mib // len(placement.bound_to))
     for node in (node for node in host.numa_nodes if node.id in placement.bound_to):
         least = surely_free_memory_mib(node, vm, host, inventory)
@@ -154,10 +156,11 @@ def find_displaced_vms(vm: Vm, host: Host, inventory: Inventory, catalog: Catalo
     waiting = [stopped_vm for stopped_vm in stopped if stopped_vm.devices and not stopped_vm.template]
     # Suspended ones first: they come back, and those that are off may never start again.
     waiting.sort(key=lambda waiting_vm: (waiting_vm.power is not PowerState.SUSPENDED, waiting_vm.name))
-    now = _startable(waiting, local, catalog)
+    startable_now = _startable(waiting, local, catalog)
     running = replace(vm, host=host.ref, power=PowerState.ON)
-    then = _startable(waiting, take(running, local, catalog), catalog)
-    return tuple(waiting_vm for waiting_vm in waiting if waiting_vm.ref in now and waiting_vm.ref not in then)
+    startable_then = _startable(waiting, take(running, local, catalog), catalog)
+    displaced = startable_now - startable_then
+    return tuple(waiting_vm for waiting_vm in waiting if waiting_vm.ref in displaced)
 
 
 def warn_of_displaced(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> tuple[str, ...]:

@@ -108,6 +108,7 @@ def slots_in_turn(state: GpuState, profile: str, vm: str, catalog: Catalog) -> t
 def _verdict(state: GpuState, profile: str, vm: str, catalog: Catalog) -> _NoSlot | str:
     """Return why the GPU has no slot for the profile, or a doubt about its slot; empty = it surely has one."""
     of_model = may_run(state.gpu, profile, catalog) is not False
+    # Only whether it refuses matters here; `_as_rejection` asks again with the name of the GPU.
     if refuse_vgpus(state.gpu, "") is not None:
         return _NoSlot("is in the wrong mode", of_model=of_model)
     slots = room_for(state, profile, catalog)
@@ -130,6 +131,7 @@ def _no_slot(state: GpuState, profile: str, vm: str, catalog: Catalog) -> _NoSlo
     running_state = replace(state, tenants=tuple(tenant for tenant in running if tenant.certain))
     now = room_for(running_state, profile, catalog)
     if not now.possible:
+        # `_NoSlot.of` writes the names of the VMs after the rule.
         rule = now.because + _HELD if running_state.tenants else now.because
         return _NoSlot(rule, _numbers(running_state.tenants, state), counted=True)
     unsure = [tenant for tenant in running if not tenant.certain]
@@ -235,6 +237,7 @@ def host_order(states: Iterable[GpuState], host: Host, catalog: Catalog) -> list
     (assumption: gpu-choice)
     """
 
+    # The first number separates GPUs in different modes, the second orders those in the same mode.
     def key(state: GpuState) -> tuple[int, int]:
         match state.gpu.vgpu_mode:
             case VgpuMode.MULTI_INSTANCE:
@@ -339,6 +342,7 @@ def find_free_device(
         holder_names.add(ref if holder is None else f"{holder.name}{earlier}")
     held_by = f", held by {', '.join(sorted(holder_names))}" if holder_names else ""
     rule = f"{description} that is free{where} ({len(active)} there{held_by})"
+    # `active` includes the devices that this VM already got, so they count as needed as well.
     needed = missing + sum(address in taken_addresses for address in active)
     return Rejection(host.name, rule, needed, len(active) - len(held_refs))
 

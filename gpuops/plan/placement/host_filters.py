@@ -103,6 +103,7 @@ def logical_cpus(needs: Wanted, host: Host, inventory: Inventory) -> Rejection |
 
 
 def offers(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
+    """Refuse a host that does not offer every vGPU profile that the VM needs, or whose offer cannot be read."""
     profiles = dict.fromkeys(demand.profile for demand in needs.demands if isinstance(demand, WantsVgpu))
     if not profiles:
         return None
@@ -272,7 +273,7 @@ _RESOURCES: Final = (
 
 def _short(resource: _Resource, vm: Vm, cluster: Cluster, inventory: Inventory) -> Rejection | None:
     """Return why the cluster is short of the resource, counting the reservations of running VMs, of this VM, and what
-    HA keeps free.
+    HA keeps free. None = it has enough, or the size of a host is unknown.
 
     With slots (a failover level without percentages) vCenter is stricter: it refuses at least what is refused here.
     """

@@ -334,6 +334,7 @@ class FreeSlots:
         """Count the free slots of the profile on this host."""
         if not host.gpus or (host.profiles is not None and host.offers(profile) is None):
             return 0
+        # The last count of each host, by its ref. It holds until the host, its VMs, its GPUs or its cluster change.
         answers = self.inventory.worked_out.setdefault((FreeSlots, profile, self.claims), {})
         assert isinstance(answers, dict), "only this method uses this key"
         vms, states = self.inventory.vms_on(host), gpu_states(host, self.inventory, self.catalog)

@@ -51,7 +51,7 @@ def place_near(needs: Wanted, inventory: Inventory, catalog: Catalog) -> Placeme
     """Return the best place. If locality counts and the VM is larger than a node, its GPUs are spread over its nodes.
     For a VM that fits into one node it does the same as `place`."""
     # 1. The ordinary placement. If it is local, or locality does not count, that is all.
-    if not needs.reasons:
+    if not needs.reasons:  # no refusals are listed, so hosts without room need no check
         needs = without_full_hosts(needs, inventory, catalog)
     best = place(needs, inventory, catalog)
     local = isinstance(best, Placement) and best.numa_node is not None
@@ -91,7 +91,8 @@ def _may_spread(needs: Wanted, inventory: Inventory, *, refused: bool) -> bool:
         return False
     if vgpus and needs.pin is PinPolicy.NEVER:
         return False
-    # If all GPUs of a host have no room for equal vGPUs, neither have the GPUs of some of its nodes.
+    # If all GPUs of a host have no room for equal vGPUs, neither have the GPUs of some of its nodes. That says nothing
+    # about a place that was refused because too little would stay free: other GPUs may leave enough.
     unpinned_profiles = [vgpu.profile for vgpu in vgpus if vgpu.pin is None]
     equal_vgpus = len(unpinned_profiles) == len(needs.demands) and len(set(unpinned_profiles)) == 1
     keeps_nothing = not needs.keep_free.profiles and inventory.reservations is None
@@ -117,6 +118,7 @@ def nodes_needed(vm: Vm, demands: Sequence[Demand], host: Host, catalog: Catalog
     for device in host.devices:
         possible = (_devices_possible(device, demand, catalog) for demand in demands)
         most_devices[device.numa_node] += max(possible, default=0)
+    # If no device fits on any node, their number is no limit here: the seating gives the reasons.
     devices_per_node = max(most_devices[node.id] for node in nodes) or len(demands)
     gpus = -(-len(demands) // devices_per_node) if demands else 1
     needed = max(-(-vm.vcpus // cores), -(-vm.memory_mib // memory_mib), gpus)
@@ -141,7 +143,9 @@ def spread_over_nodes(
 ) -> Placement | tuple[Rejection, ...]:
     """Return the place with the fewest doubts among those on this host with GPUs on each node that the VM needs, or
     what the nodes lack. () = one node is enough, or the host is refused for other reasons than its nodes."""
+    # The host itself chooses the GPUs of a vendor device group, so they require no number of nodes.
     count = nodes_needed(needs.vm, () if needs.grouped else needs.demands, host, catalog)
+    # Each of the nodes must get at least one of the VM's devices.
     if count < 2 or len(needs.demands) < count or refusals(needs, host, inventory):
         return ()
     vm_share = share_of_vm(needs.vm, count)

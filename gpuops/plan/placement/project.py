@@ -133,6 +133,7 @@ def _clone(step: CloneVm, source: Vm) -> Vm:
         power=PowerState.OFF,
         template=False,
         vcpus=step.vcpus,
+        # Sockets must be full: a number of vCPUs that is no multiple of the template's cores gets one core per socket.
         cores_per_socket=cores if cores and step.vcpus % cores == 0 else 1,
         cores_per_numa_node=cores_per_node,
         memory_mib=step.memory_mib,
@@ -174,7 +175,8 @@ def _apply_change(vm: Vm, change: VmChange) -> Vm:
     reservation = change.memory_reservation_mib
     if reservation is None:
         reservation = vm.memory_mib if change.memory_locked else vm.memory_reservation_mib
-    settings: dict[str, str] | None = dict(change.extra_config) or None  # all that is known if the VM's are unknown
+    # If the VM's settings are unknown, only the changed ones are known afterwards.
+    settings: dict[str, str] | None = dict(change.extra_config) or None
     if vm.extra_config is not None:
         # A setting without text is removed.
         settings = {key: text for key, text in {**vm.extra_config, **change.extra_config}.items() if text}
@@ -203,7 +205,7 @@ def _devices(vm: Vm, change: VmChange) -> tuple[GpuDevice, ...] | None:
         if device.key not in change.remove:
             devices.append(device)
     group = None
-    if change.device_group:
+    if change.device_group:  # the new devices form one group, with the next number
         group = 1 + max((getattr(device, "group", None) or 0 for device in devices), default=0)
     new_keys = next_device_keys(device.key for device in devices)
     devices += [_as_device(device, key, group) for device, key in zip(change.add, new_keys, strict=False)]

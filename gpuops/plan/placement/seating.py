@@ -61,7 +61,7 @@ def seat(
     }
     attempt = _SeatingAttempt(vm, demands, host, inventory, catalog, node, states)
     # 2. Device by device; each vGPU that got a GPU takes its slot before the next one is asked.
-    for _, alike in groupby(in_order_of_seating(demands), _wish):
+    for _, alike in groupby(in_order_of_seating(demands), _wish):  # vGPUs with equal profile and pin together
         attempt.seat_equal(tuple(alike))
     # 3. If not all are seated: first how many of several equal devices got a seat, then the reasons of single GPUs.
     rejections = [*attempt.too_few(), *attempt.rejections]
@@ -126,7 +126,7 @@ class _SeatingAttempt:
         gpus = [address for address, (_, count) in slots.items() for _ in range(count)]
         for number, (demand, address) in enumerate(zip(demands, gpus, strict=False)):
             self.seats[demand.ordinal] = address
-            if number >= surely:
+            if number >= surely:  # `surely` of the seats exist for certain; the others count as unsure
                 self.unsure.add(demand.ordinal)
         for address, (_, count) in slots.items():
             for _ in range(count):

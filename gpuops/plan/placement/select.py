@@ -187,7 +187,8 @@ def _on_one_gpu(
 
 
 def _on_one_node(profile: str, host: Host, node: NumaNode, question: PlacementQuestion) -> Candidate | None:
-    """Return the place on the GPUs of this node that leaves the most to others; None if the exact rules doubt it."""
+    """Return the place on the GPUs of this node that leaves the most to others; None if there is no room, or if
+    the exact rules doubt it."""
     needs = question.needs
     if short_beside(needs.vm, node, host, question.inventory):
         return None
@@ -410,7 +411,8 @@ def place_in_fleet(needs: Wanted, inventory: Inventory, catalog: Catalog) -> Pla
 
 def _place_leaving_enough(question: PlacementQuestion) -> Placement | None:
     """Return the best place that leaves enough free; None = use the exact pass. The index searches the hosts that leave
-    enough on any GPU. Its choice is then compared, by the exact rules, with the hosts where it depends on the GPU."""
+    enough on any GPU. Its choice is then compared, by the exact rules, with the hosts that may leave enough,
+    depending on the GPU."""
     from gpuops.plan.placement.fleet.choice import choose_in_fleet
     from gpuops.plan.placement.fleet.index import kept_hosts
 

@@ -109,6 +109,7 @@ def too_late(
             vm = vms[started[kind]]
             followed = _start_ways(kind, vm, states, host, catalog, key=loads, whichever=whichever, work=work)
             if followed is None:
+                # The search is given up. No VM is known to be late, and the last one stands for all.
                 return Late(coming[-1], unproven=True)
             ways, certain = followed
             if not certain:
@@ -153,7 +154,7 @@ def _start_ways(
     """Return every way in which the VM's vGPUs may be placed, by `key`, and whether all of them find room; None if
     there are more ways than may be followed. Ways with an equal `key` count as one."""
     certain = True
-    ways: dict[object, States] = {(): states}
+    ways: dict[object, States] = {(): states}  # one way so far: none of the VM's vGPUs is placed
     for demand in kind:
         tenant = Tenant(vm.ref, vm.name, demand.profile)
         longer_ways: dict[object, States] = {}

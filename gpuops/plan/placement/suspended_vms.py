@@ -122,7 +122,7 @@ def claims(
 
 
 def _claim(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> Claim:
-    """Return what the suspended VM claims: its memory, its CPU and its GPUs on this host."""
+    """Return the GPUs that the suspended VM claims on this host, or why it cannot resume there (`lost`)."""
     free_mib = unreserved_mib(host, vm, inventory)
     needed_mib = vm.memory_reservation_mib or 0
     if free_mib is not None and needed_mib > free_mib:

@@ -50,6 +50,7 @@ class GpuStates:
     def number(self, state: GpuState, is_held: bool) -> int:
         """Return the number of this state; `is_held` = a VM has the GPU as a whole."""
         gpu = state.gpu
+        # Sorted as texts: a start may be None, which has no order among numbers.
         tenant_starts = tuple(sorted(((tenant.profile, tenant.start) for tenant in state.tenants), key=str))
         vgpus_reported = state.gpu.vgpus is not None
         key = (
@@ -238,7 +239,8 @@ class BoardGpus:
         """Return the free memory in MiB that is left if VMs come in the proportions of the mix until none fits."""
         if state not in self._waste:
             if len(self._waste) >= _MOST_STATES:
-                return 0.0
+                return 0.0  # too many mixtures to work out: from here on the waste of new states is ignored
+            # (share of the kind in the mix, waste after one more device of it) for each state that this can lead to.
             ends = [
                 (self._demand[self._profiles[kind]], self._expected_waste(state_after))
                 for kind in self.kinds

@@ -128,6 +128,7 @@ def _take_gpus(
     facts = fleet.catalog.profile(demand.profile)
     size = (facts.framebuffer_mib if facts is not None else 0) * ORDER_UNIT
     one_more = more[row, gpu]
+    # Mixed-size mode orders GPUs by used memory, same-size mode by VMs: there only the VM's first vGPU on a GPU counts.
     order[row, gpu] += np.where(one_more == BY_SIZE, size, np.where(taken_by_vm[row, gpu], 0, one_more))
     taken_by_vm[row, gpu] = True
 
@@ -170,6 +171,7 @@ def hosts_with_room(needs: Wanted, fleet: FleetIndex) -> tuple[str, ...]:
     kinds: Counter[str | WantsDynamic] = Counter()
     for demand in filter(_is_free_choice, needs.demands):
         assert not isinstance(demand, WantsDirectPath), "it names its GPU"
+        # Without their ordinals, equal demands for whole GPUs count as one kind.
         kinds[demand.profile if isinstance(demand, WantsVgpu) else replace(demand, ordinal=0)] += 1
     for kind, count in kinds.items():
         table = fleet.states.slots_in_turn(kind) if isinstance(kind, str) else fleet.states.whole_free(kind)
@@ -207,16 +209,18 @@ def _rows_beside(needs: Wanted, fleet: FleetIndex) -> Flags:
 
 def _best_bound(needs: Wanted, admitted: Flags, fleet: FleetIndex, losses: Losses) -> FleetChoice | None:
     """Return the best place on GPUs that the plan chooses; they are pinned unless the host would choose as well."""
-    profile, count = needs.bindable or "", len(needs.demands)
+    assert needs.bindable is not None, "only called for vGPUs of one profile"
+    profile, count = needs.bindable, len(needs.demands)
     for among, local in _preference_tiers(needs, admitted, fleet):
         priced_request = losses.ask(profile, count, beside=local)
         if priced_request is None:
             continue
-        pool, request = priced_request[0].pool, priced_request[1]
+        priced_pool, request = priced_request
+        pool = priced_pool.pool
         seat = pool.choose(request, among)
         if seat is None:
             continue
-        (part,) = seat.parts
+        (part,) = seat.parts  # `choose` returns seats on one node only
         row, gpus, bound = part.row, part.gpus, True
         if count > 1:
             gpus = pool.in_turn(request, row)
@@ -227,6 +231,7 @@ def _best_bound(needs: Wanted, admitted: Flags, fleet: FleetIndex, losses: Losse
             if needs.numa is NumaPolicy.REQUIRED:
                 host_rows = np.array([row])
             host_row, host_gpu = first_choice(profile, host_rows, fleet)
+            # If the host's own choice is not in this tier, only a pin brings the VM to a place of the tier.
             if among[host_row]:
                 if pool.steps(request, host_row, host_gpu) <= seat.steps:
                     row, gpus = host_row, (host_gpu,)
@@ -237,9 +242,10 @@ def _best_bound(needs: Wanted, admitted: Flags, fleet: FleetIndex, losses: Losse
 
 
 def _preference_tiers(needs: Wanted, admitted: Flags, fleet: FleetIndex) -> Iterator[tuple[Flags, bool]]:
-    """Yield sets of rows, the preferred ones first regardless of their loss, and whether the VM would be local there.
-    The order is that of `SCORERS`: spread, then locality, then the cluster."""
+    """Yield sets of rows from the most to the least preferred, and whether the VM would be local there. A place in an
+    earlier set is better whatever its loss. The order is that of `SCORERS`: spread, then locality, then the cluster."""
     beside = _rows_beside(needs, fleet)
+    # The VM's own cluster first (None if it is in no cluster), then all clusters.
     clusters = [_same_cluster(needs, fleet), np.ones(len(admitted), dtype=np.bool_)]
     by_spread = [admitted]
     if needs.spread_from:

@@ -55,7 +55,7 @@ class Table:
 
 
 class Rows:
-    """Several numbers for each state, in the last axis of the answer."""
+    """Several numbers for each state, computed at its first use. They are in the last axis of the answer."""
 
     def __init__(self, answer: Callable[[int], Sequence[int]], width: int) -> None:
         self._answer = answer
@@ -66,6 +66,7 @@ class Rows:
         try:
             rows = self._answers[states]
         except IndexError:  # a new state; cheaper than a check at each call
+            # This at least doubles the number of rows, so that it is rarely needed.
             new_rows = np.full((int(states.max()), self._answers.shape[1]), _UNKNOWN, dtype=np.int64)
             self._answers = np.concatenate([self._answers, new_rows])
             rows = self._answers[states]
@@ -215,6 +216,7 @@ def make_shapes(frequencies: Sequence[ShapeFrequency], sizes: Mapping[int, int])
     share = np.array([sum(frequency.often for frequency in group) / total for group in groups.values()])
 
     def means(numbers: Sequence[Sequence[int]]) -> Ints:
+        """Return the mean of each group's numbers, weighted by frequency."""
         weights = [[frequency.often for frequency in group] for group in groups.values()]
         return np.array(
             [round(np.average(of_group, weights=often)) for of_group, often in zip(numbers, weights, strict=True)],
@@ -225,15 +227,15 @@ def make_shapes(frequencies: Sequence[ShapeFrequency], sizes: Mapping[int, int])
     count = np.array([count for _, count in groups])
     size = np.array([sizes[kind] * count for kind, count in groups])
     return Shapes(
-        kinds,
-        np.array([kinds.index(kind) for kind, _ in groups]),
-        count,
-        means([[frequency.cpu for frequency in group] for group in groups.values()]),
-        means([[frequency.memory for frequency in group] for group in groups.values()]),
-        size,
-        share,
-        np.array([share[(kind == kind[at]) & (count >= count[at])].sum() for at in range(len(kind))]),
-        float(share @ size),
+        kinds=kinds,
+        column=np.array([kinds.index(kind) for kind, _ in groups]),
+        count=count,
+        cpu=means([[frequency.cpu for frequency in group] for group in groups.values()]),
+        memory=means([[frequency.memory for frequency in group] for group in groups.values()]),
+        size=size,
+        share=share,
+        at_least=np.array([share[(kind == kind[at]) & (count >= count[at])].sum() for at in range(len(kind))]),
+        mean=float(share @ size),
     )
 
 
@@ -267,6 +269,7 @@ def chance_of_at_least(many: int, mean: float) -> float:
     if many <= 0:
         return 1.0
     if mean > _NORMAL_FROM:
+        # - 0.5: a count of `many` is the range from many - 0.5 to many + 0.5 of the continuous distribution.
         return 0.5 * erfc((many - 0.5 - mean) / sqrt(2 * mean))
     term = total = exp(-mean)
     for count in range(1, many):

@@ -47,6 +47,7 @@ _NONE: Final = -1
 """Stands for unknown memory: nothing of it can be promised."""
 _NO_VM: Final = Vm(ref="", name="")
 _MOST_USE: Final = 2**24
+"""More than the use of any GPU (MiB or number of VMs): an order key sorts by the GPU's mode first."""
 
 
 class FleetIndex:
@@ -131,7 +132,7 @@ class FleetIndex:
         self._offers: list[frozenset[str]] = []
         self._offer_sets: dict[tuple[OfferedProfile, ...] | None, int] = {}
         self._clusters: dict[str | None, int] = {}
-        self._among = ((), np.zeros(hosts, dtype=np.bool_))
+        self._among = ((), np.zeros(hosts, dtype=np.bool_))  # refs of the last call of `refs`, and its answer
         self.read_again: list[int] = []
         """Every row that was read, in the order of reading; a row that was read twice occurs twice."""
         self.worked_out: dict[object, object] = {}
@@ -255,6 +256,7 @@ def kept_hosts(kept_room: KeptRoom, fleet: FleetIndex) -> KeptHosts:
             taken_by_host.get(ref, (0, free_here)) if free_here else (0, 0)
             for taken_by_host, free_here in zip(taken_by_profile, free, strict=True)
         ]
+        # Only the exact rules know what vCenter reserves there for other VMs, so such a host is never sure.
         reserved = is_reserved_in(host, kept_room.inventory)
         if not reserved and all(most <= spare_here for (_, most), spare_here in zip(taken, spare, strict=True)):
             sure.append(ref)
@@ -265,7 +267,8 @@ def kept_hosts(kept_room: KeptRoom, fleet: FleetIndex) -> KeptHosts:
 
 def _taken_by_one(profile: str, kept_room: KeptRoom, fleet: FleetIndex) -> dict[str, tuple[int, int]]:
     """Return how many vGPUs of the profile a new VM with one vGPU takes away on each host: (at least, at most). Empty
-    for VMs of another kind; hosts whose last free memory the VM would reserve are left out."""
+    for VMs that are on a host already or have other devices than one vGPU, and if claims of suspended VMs count. Hosts
+    whose last free memory the VM would reserve are left out."""
     needs = kept_room.needs
     if len(needs.demands) != 1 or needs.vm.host is not None or needs.keep_free.claims:
         return {}

@@ -65,6 +65,7 @@ class _ScoredRequest:
     """The loss of one request in each way on each node, when it was last scored; infinite = does not fit."""
 
     at: int
+    """How many changes of the pool these scores include."""
     loss: Floats
     state: Ints
     """State of the GPU afterwards; a way is a GPU and one of the states that it may have."""
@@ -163,6 +164,7 @@ class NodePool:
         scored = self._scored.get(ask)
         if scored is None:
             changed = np.arange(len(self.cpu))  # the first call: all of them
+            # One row for each node, one column for each way.
             size = (len(self.cpu), self.state.shape[1] * self.geometry.ways)
             destroyed = np.zeros((*size, self.places.shape[1]))
             scored = self._scored[ask] = _ScoredRequest(0, np.full(size, NO_ROOM), np.zeros(size, np.int64), destroyed)
@@ -182,6 +184,7 @@ class NodePool:
         # 2. Every way to add the devices, and the value that the node loses by each.
         option, way, state, gains = self._options(ask, rows)
         at = rows[option]
+        # Each GPU has `geometry.ways` ways in a row: with 2 of them, ways 4 and 5 are on GPU 2.
         scored.loss[at, way] = self.cost(ask, at, way // self.geometry.ways, gains)
         scored.state[at, way] = state
         # 3. The places that it destroys; their scarcity depends on the whole pool, so `total` adds it.
@@ -303,6 +306,7 @@ class BoardPools:
         if board.key not in self._most_gpus:
             # The most GPUs of this board in one host, in any mode.
             states, state = self._fleet.states, self._fleet.state
+            # State 0 stands for no GPU: rows of nodes with fewer GPUs than others end with it.
             of_board = [number for number in np.unique(state).tolist() if number and states.of_board(number, board.key)]
             gpus_by_row = np.isin(state, of_board).sum(axis=1)
             gpus_by_host = np.bincount(self._fleet.host_of, weights=gpus_by_row)
@@ -350,6 +354,7 @@ class BoardPools:
         if board.key not in self._largest:
             states = self._fleet.states
             empties = np.unique(states.when_empty().of(np.unique(self._fleet.state))).tolist()
+            # State 0 stands for no GPU.
             board_states = [state for state in empties if state and states.of_board(state, board.key)]
             offers = {}
             for name in self._fleet.offered_names():
@@ -386,7 +391,7 @@ class Losses:
             case WantsVgpu(profile=profile):
                 board = catalog.board_of(profile)
                 return (board.key, profile) if board else None
-            case WantsDynamic(allowed=[(vendor, number), *_]):
+            case WantsDynamic(allowed=[(vendor, number), *_]):  # of several allowed models the first counts
                 board = catalog.board_by_pci(vendor, number)
                 return (board.key, WHOLE) if board else None
             case _:
@@ -457,6 +462,7 @@ class Losses:
         worth_mib, kept_mib = np.zeros(places), np.zeros(places)
         for priced_pool in self.pools:
             pool = priced_pool.pool
+            # No CPU is taken: vSphere shares cores.
             loss, destroyed = pool.losses(rows, states, 0 * memory, memory)
             of_place = np.bincount(place, weights=loss, minlength=places).astype(np.float64)
             destroyed_places = np.zeros((places, destroyed.shape[1]), dtype=np.int64)

@@ -108,6 +108,7 @@ def board_mix(board: str, counts: ShapeCounts, largest_profiles: Iterable[str], 
     weights: dict[VmShape, float] = dict(counts.get(board, {}))
     largest = tuple(largest_profiles)
     takes_whole_gpus = all(shape.profile in (WHOLE, *largest) for shape in weights)
+    # VMs with complete GPUs are added to every site's demand, for the reasons given at `PRIOR` and `WHOLE_HOST_PRIOR`.
     for profile in largest:
         shape = VmShape(profile, 1, 0)
         weights[shape] = weights.get(shape, 0.0) + PRIOR
