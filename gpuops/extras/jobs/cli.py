@@ -119,7 +119,7 @@ def _jobs_meant(file: Path | None, options: Mapping[str, object]) -> tuple[Conta
     )
 
     if file is not None:
-        # not only truth: `--priority 0` is given; typer passes an empty list for words or mounts that were not typed
+        # an option that was not typed is None, or [] if it takes a list; `--priority 0` is typed, although 0 is false
         given_options = [option_of_key(key) for key, setting in options.items() if setting not in (None, [])]
         if given_options:
             hint = "the file has all settings of its jobs"

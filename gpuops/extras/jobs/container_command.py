@@ -44,7 +44,7 @@ def run_words(
     """Return the words of the command that runs the job in a container until it ends.
 
     `name`: the name of the container; "" = `gpuops-JOB`. `resumed`: set the variable `GPUOPS_JOB_RESUMED`. `secrets`:
-    the directory of the guest in which the files of its secrets are.
+    the guest's directory with the secret files; the default is a placeholder, for a job without an attempt.
     """
     container_name = name or f"{PREFIX}{job.name}"
     variables = _variables(job) | ({RESUMED: "1"} if resumed else {})
@@ -54,7 +54,7 @@ def run_words(
             words = _podman(job, container_name, mounts)
         case ContainerRuntime.DOCKER:
             words = _docker(job, container_name, mounts)
-        case ContainerRuntime.APPTAINER:
+        case ContainerRuntime.APPTAINER:  # has other options for the variables and the workdir, and none for shm
             return (*_apptainer(job, mounts, variables), f"docker://{job.image}", *job.command)
         case _:
             assert_never(job.runtime)

@@ -43,14 +43,15 @@ def required_numbers(
 def dependency_objections(jobs: Sequence[ContainerJob], submitted: Sequence[SubmittedJob]) -> Iterator[Rejection]:
     """Yield why these jobs could never start: unknown names, jobs that failed, and jobs that wait for each other.
 
-    A job that was submitted before and has not ended keeps the jobs that it meant then.
+    If a job of the same name was submitted and has not ended, that job keeps its dependencies: those on jobs submitted
+    before are not judged again.
     """
     unended = {job.job.name for job in submitted if not job.ended}
-    names_of_new = dict[str, list[str]]()
+    names_of_new = dict[str, list[str]]()  # name of a new job or array -> the names of its jobs
     for job in jobs:
         for name in job.names:
             names_of_new.setdefault(name, []).append(job.name)
-    graph = dict[str, set[str]]()
+    graph = dict[str, set[str]]()  # new job -> the new jobs that it waits for
     for job in jobs:
         for name in job.after:
             if name in names_of_new:
@@ -82,7 +83,7 @@ def unmet_dependencies(submitted: Sequence[SubmittedJob]) -> dict[int, str]:
     by_number = {job.number: job for job in submitted}
     dependent = [job for job in submitted if job.after and job.waits]
     lost = {job.number for job in submitted if job.state in _NEVER_FINISHES}
-    # a job after one that never starts never starts either, and so on
+    # `lost`: numbers of jobs that never finish. A job after one of these never starts, so it is lost too, and so on
     while stuck := [job.number for job in dependent if job.number not in lost and not lost.isdisjoint(job.after)]:
         lost.update(stuck)
     reasons = dict[int, str]()

@@ -226,7 +226,7 @@ class GuestContainers:
             piece = part[at : at + remaining_bytes]
             pieces.append(piece)
             offset, remaining_bytes = offset + len(piece), remaining_bytes - len(piece)
-            if len(part) < PART or number == HEAD_PARTS:
+            if len(part) < PART or number == HEAD_PARTS:  # the job has written no more yet
                 break
         return b"".join(pieces)
 

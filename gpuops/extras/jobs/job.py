@@ -307,7 +307,7 @@ class SubmittedJob:
     @property
     def state(self) -> JobState:
         """Return the state after the last record; see the diagram at the top of this file."""
-        state = before = JobState.QUEUED
+        state = before = JobState.QUEUED  # `before`: the state before the last attempt
         interruptions = 0
         for record in self.records:
             match record.event:
@@ -322,7 +322,7 @@ class SubmittedJob:
                     state = JobState.FINISHED if record.exit_code == 0 else JobState.FAILED
                 case JobEvent.CANCELLED:
                     state = JobState.CANCELLED
-                case JobEvent.STARTED | JobEvent.CANCEL | JobEvent.STOPPING:
+                case JobEvent.STARTED | JobEvent.CANCEL | JobEvent.STOPPING:  # steps within an attempt
                     pass
         return state
 

@@ -172,27 +172,28 @@ def planned_jobs(question: JobsQuestion, inventory: Inventory, catalog: Catalog)
     # a VM that is suspended now will need its GPU when it resumes; but those suspended for a night resume after it
     suspended = SuspendedPolicy.CLAIM if question.desktops is None else SuspendedPolicy.IGNORE
     placements = Place(tuple(map(_workload, jobs.values())), suspended=suspended).placements(inventory, catalog)
-    by_gpu: dict[tuple[str, PciAddress], list[Placed]] = {}
+    by_gpu: dict[tuple[str, PciAddress], list[Placed]] = {}  # by the host's id and the GPU's address
     for placed in placements.placed:
-        for address in dict.fromkeys(placed.placement.seats.values()):
+        for address in dict.fromkeys(placed.placement.seats.values()):  # several vGPUs of a job may be on one GPU
             by_gpu.setdefault((placed.placement.host.ref, address), []).append(placed)
     planned: dict[str, PlannedJob] = {}
     gpus: list[JobsOnGpu] = []
-    beside: dict[BusySource, int] = {}
+    other_vm_counts: dict[BusySource, int] = {}
     for ref, address in sorted(by_gpu, key=lambda gpu: (inventory.hosts[gpu[0]].name, gpu)):
         host, placed_here = inventory.hosts[ref], by_gpu[ref, address]
         other_shares = tuple(_other_busy_shares(host, address, question, inventory, catalog))
         for share in other_shares:
-            beside[share.source] = beside.get(share.source, 0) + 1
+            other_vm_counts[share.source] = other_vm_counts.get(share.source, 0) + 1
         on_gpu, profile = [jobs[placed.workload.name] for placed in placed_here], placed_here[0].vm.profiles[0]
         planned_here, gpu_row = _plan_on_gpu(on_gpu, other_shares, host, address, profile, question, catalog)
         for planned_job in planned_here:
+            # a job on several GPUs ends on the slowest of them
             elsewhere = planned.get(planned_job.job.name)
             if elsewhere is None or planned_job.takes > elsewhere.takes:
                 planned[planned_job.job.name] = planned_job
         gpus.append(gpu_row)
     in_order = tuple(planned[job.name] for job in question.jobs if job.name in planned)
-    return JobsAnswer(question, placements, in_order, tuple(gpus), forbidden, beside)
+    return JobsAnswer(question, placements, in_order, tuple(gpus), forbidden, other_vm_counts)
 
 
 def busy_of(job: ContainerJob, question: JobsQuestion) -> BusyShare:
@@ -233,11 +234,12 @@ def _plan_on_gpu(
     """
     facts = catalog.profile(profile)
     shares_time = facts is None or not facts.mig_backed  # MIG-backed vGPUs have their own part of the GPU
-    most = facts.max_per_gpu if facts is not None else None
+    max_vgpus = facts.max_per_gpu if facts is not None else None
+    # shares of time, first of the jobs, then of the other VMs; `factors` has the same order for each scheduler
     job_shares = [busy_of(job, question) for job in jobs]
     busy = np.array([share.share for share in (*job_shares, *other_shares)])
     factors = {
-        policy: slowdowns(policy, busy, most or len(busy)) if shares_time else np.ones(len(busy))
+        policy: slowdowns(policy, busy, max_vgpus or len(busy)) if shares_time else np.ones(len(busy))
         for policy in SchedulerPolicy
     }
     in_force = _in_force(host, address, catalog)
@@ -247,12 +249,14 @@ def _plan_on_gpu(
         slowdown = {scheduler: float(factors_of_policy[at]) for scheduler, factors_of_policy in factors.items()}
         nights = _nights(job.run_time * slowdown[policy], question.night)
         planned.append(PlannedJob(job, host, address, share, len(busy), slowdown, policy, nights, shares_time))
-    last = {
+    last_end_by_policy = {
         scheduler: max(planned_job.job.run_time * planned_job.slowdown[scheduler] for planned_job in planned)
         for scheduler in SchedulerPolicy
     }
     is_known = in_force is not None
-    gpu_row = JobsOnGpu(host, address, profile, len(jobs), len(busy), most, policy, is_known, last, shares_time)
+    gpu_row = JobsOnGpu(
+        host, address, profile, len(jobs), len(busy), max_vgpus, policy, is_known, last_end_by_policy, shares_time
+    )
     return planned, gpu_row
 
 

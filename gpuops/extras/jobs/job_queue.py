@@ -126,25 +126,26 @@ def job_queue(site: Site, policy: Policy | None = None) -> JobListing:
     order = serving_order(jobs, catalog, now, policy.fair_share)
     look = queue_look(policy, site)
     # if this night is over, show when the VMs start in the next one
-    following = policy.next_night(look.at + timedelta(minutes=1))
-    if look.night_plan.is_over and following is not None:
-        look = queue_look(policy, site, following.opens)
+    next_night = policy.next_night(look.at + timedelta(minutes=1))
+    if look.night_plan.is_over and next_night is not None:
+        look = queue_look(policy, site, next_night.opens)
     by_vm = {place.waits.vm.ref: place for place in look.places if place.waits.vm is not None}
     starts_at, reasons = dict[int, "datetime"](), dict[int, str]()
-    waits = _waits_for_vms(jobs, policy, site, inventory, now)
-    of_tonight = {vm.ref for vm in started_tonight(policy, inventory, site, now)}
+    vm_waits = _waits_for_vms(jobs, policy, site, inventory, now)
+    refs_started_tonight = {vm.ref for vm in started_tonight(policy, inventory, site, now)}
     for number, turn in turns.items():
         place = by_vm.get(turn.vm.ref) if turn.vm is not None else None
         if place is None or turn.vm is None:
-            reasons[number] = waits.get(number, turn.reason)
+            reasons[number] = vm_waits.get(number, turn.reason)
         elif turn.vm.power is PowerState.ON:
-            if turn.job.waits and turn.vm.ref in of_tonight:
+            if turn.job.waits and turn.vm.ref in refs_started_tonight:
                 reasons[number] = f"the next `job run` starts it in {turn.vm.name}"
             elif turn.job.waits:
                 reasons[number] = not_of_a_night(turn.vm)
         elif place.starts_at is not None:
             starts_at[number] = place.starts_at
         else:
+            # NO_NIGHT says only that there is no night; the first refusal says why
             refusals = look.night_plan.refusals if place.reason == NO_NIGHT else ()
             reasons[number] = ": ".join((place.reason, *(listed.line for listed in refusals[:1])))
     places = {listed.number: at for at, listed in enumerate(order, 1)}
@@ -166,7 +167,7 @@ def _waits_for_vms(
     try:
         inventory = with_devices(site, rules.template, jobs, inventory)
         return fitted_plan(jobs, policy, inventory, catalog_of(inventory), now).plan.waits
-    except UsageError as error:  # about its name: `job run` reports it too, and still runs everything else
+    except UsageError as error:  # an error in the template: `job run` reports it too, and still runs everything else
         plan = job_vm_plan(jobs, rules, inventory, catalog_of(inventory), now, policy.fair_share)
         return dict.fromkeys(plan.waits, error.message)
 
@@ -230,18 +231,18 @@ def jobs_to_cancel(name: str, site: Site) -> tuple[SubmittedJob, ...]:
         reason = f"it is {jobs[0].state}" if len(jobs) == 1 else "so have all its tasks"
         raise Refused(f"job {name} has ended: {reason}", hint="gpuops job show shows its history")
     # tasks of an array have one owner and one submitter
-    against = may_cancel(unended[0], _last_rules(site), submitter(job_store(site)))
-    if against is not None:
-        raise Refused(f"{against.subject}: {against.rule}", hint=against.hint)
+    rejection = may_cancel(unended[0], _last_rules(site), submitter(job_store(site)))
+    if rejection is not None:
+        raise Refused(f"{rejection.subject}: {rejection.rule}", hint=rejection.hint)
     return unended
 
 
 def job_cancel(name: str, site: Site) -> tuple[tuple[SubmittedJob, ...], tuple[JobDeed, ...]]:
     """Cancel a job, or all tasks of an array. Waiting jobs are cancelled at once; running ones save their state first.
 
-    Returns the jobs after that, and what was done. If a VM does not answer, the next `gpuops job run` that reaches it
-    cancels the job. Raises UsageError, Refused for a job that has ended and for users that the policy of the last night
-    does not permit, JobChanged, NotConnected.
+    Returns the jobs with their new states, and what was done in VMs. If a VM does not answer, the next `gpuops job run`
+    that reaches it cancels the job. Raises UsageError, Refused for a job that has ended and for users that the policy
+    of the last night does not permit, JobChanged, NotConnected.
     """
     jobs, store, now = jobs_to_cancel(name, site), job_store(site), site.clock()
     running = list[SubmittedJob]()
@@ -249,6 +250,7 @@ def job_cancel(name: str, site: Site) -> tuple[tuple[SubmittedJob, ...], tuple[J
         if job.waits:
             store.add(job, JobRecord(JobEvent.CANCELLED, now))
         elif not job.ended:
+            # a second cancel of a running job adds no record, but follows it again
             running.append(job if job.cancel_wanted else store.add(job, JobRecord(JobEvent.CANCEL, now)))
     deeds = _follow_jobs(running, site) if running else ()
     numbers = {job.number for job in jobs}

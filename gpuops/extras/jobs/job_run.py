@@ -222,13 +222,17 @@ class JobPass:
         self.guests.clear(vm, job.attempt_name)
 
     def _record_interruption(self, job: SubmittedJob, why: str, run_time: timedelta | None) -> None:
-        """Record that the attempt ended early; a cancelled job is then cancelled. `why`: "" = gpuops stopped it."""
+        """Record that the attempt ended early, or CANCELLED if the user has asked to cancel the job.
+
+        `why`: "" = gpuops stopped it.
+        """
         attempt = job.attempt
         assert attempt is not None
         if job.cancel_wanted:
             self._add(job, JobEvent.CANCELLED, reason=why, ran=run_time)
             self._note(job, "cancelled")
             return
+        # the reason of the STOPPING record says why no state was saved
         saved = "its checkpoint was made" if attempt.saved else job.reason if attempt.stopping else ""
         reason = why or "; ".join(filter(None, (_MORNING, saved)))
         job = self._add(job, JobEvent.INTERRUPTED, reason=reason, ran=run_time)

@@ -72,6 +72,7 @@ def may_run(job: ContainerJob, rules: JobRules, who: Submitter) -> Rejection | N
     secret_problem = _first_outside("secrets", job.secrets.values(), allowed_secrets)
     if secret_problem:
         return Rejection(job.name, secret_problem, hint="choose a file below `ml.jobs.secrets` of the policy")
+    # patterns may name the profile as the job does, or without `nvidia_`
     profile = without_brand(job.profile.lower())
     if not any(fnmatchcase(name, pattern) for name in (job.profile, profile) for pattern in quota.profiles):
         allowed = ", ".join(quota.profiles)
@@ -158,7 +159,7 @@ def serving_order(
     """
     blocked = unmet_dependencies(submitted)
     queued = [job for job in submitted if job.waits]
-    by_team = dict[str, list[SubmittedJob]]()
+    by_team = dict[str, list[SubmittedJob]]()  # a team's first job is the last of its list, for `pop`
     for job in sorted(queued, key=lambda job: (job.number not in blocked, job.job.priority, -job.number)):
         by_team.setdefault(_team(job.job), []).append(job)
     # `fair_order` serves owners with equal use in this order: an owner's jobs by priority, each in the place of a job
@@ -213,7 +214,7 @@ def job_turns(
             continue
         refusal = may_run(job.job, rules, Submitter.parse(job.by))
         quota = rules.quota(job.job.owner)
-        if refusal is not None or quota is None:
+        if refusal is not None or quota is None:  # without a quota `may_run` has refused it; the test is for mypy
             turns.append(JobTurn(job, None, refusal.rule if refusal is not None else ""))
             continue
         if quota.running is not None and running[job.job.owner] >= quota.running:
@@ -371,14 +372,15 @@ def _with_job_times(vm: PastVm, by_vm: Mapping[str, Sequence[tuple[str | None, H
         (owner, period)
         for name in (vm.uuid, vm.ref)
         for owner, period in by_vm.get(name or "", ())
-        if any(_begins_before(period, held) and _begins_before(held, period) for held in vm.held)
+        if any(_begins_before(period, held) and _begins_before(held, period) for held in vm.held)  # they overlap
     ]
-    # the owner recorded for the VM is that of its first job, unless that job has no owner: then it is the VM's own
-    noted_of_job = any(owner == vm.owner.owner for owner, _ in runs)
+    # The night records the owner of the VM's first job, or the VM's own owner if that job has none. Time of jobs
+    # without owner counts for the VM's own owner, but not for the owner of a job.
+    is_owner_of_job = any(owner == vm.owner.owner for owner, _ in runs)
     times = (
         JobTime(NotedOwner(vm.owner.by, owner) if owner is not None else None, period.begins, period.ends)
         for owner, period in runs
-        if period.begins is not None and (owner is not None or noted_of_job)
+        if period.begins is not None and (owner is not None or is_owner_of_job)
     )
     return replace(vm, jobs=tuple(sorted(times, key=lambda job_time: job_time.begins)))
 

@@ -147,9 +147,10 @@ class _Tending:
                 self._note(step.name, "removed: no job needs it")
 
     def _make_missing(self) -> set[str]:
-        """Clone the VMs that jobs lack, and return their names. Does nothing while the template is being cloned.
+        """Clone the VMs that jobs lack, and return their names, also of failed clones.
 
-        A clone in progress may be one that an interrupted pass requested: its VM would be made twice.
+        Does nothing while the template is being cloned: a clone in progress may be one that an interrupted pass
+        requested, and its VM would be made twice.
         """
         with self._changing() as journal:
             if journal is None:
@@ -163,16 +164,16 @@ class _Tending:
                     f"{self.template.name} is already being cloned: the next gpuops job run continues",
                 )
                 return set()
-            # its own order keeps it apart from the runs of `_remove_unneeded`, which must not end it: the clones go on
-            # after the lock is released
+            # with this `order`, `_remove_unneeded` does not take it for a run that was cut off and does not end it: the
+            # clones continue after the lock is released
             order = f"clones {socket.gethostname()}"
             end_cut_off_runs(JOB_VMS, order, inventory, journal, self.site)
             run = journal.begin(JOB_VMS, order=order)
-            ended, inventory = request_vms(fitted.clones, inventory, journal, run, self.site)
+            ended_at_once, inventory = request_vms(fitted.clones, inventory, journal, run, self.site)
         with self.site.unlocked_journal() as journal:
             outcomes, _ = settle_steps(inventory, journal, run, self.site, timeout_s=CREATION_S)
             journal.end(run)
-        outcomes = ended | outcomes
+        outcomes = ended_at_once | outcomes
         for clone in fitted.clones:
             failure = step_failure(outcomes[clone.vm]) if clone.vm in outcomes else ""
             if failure:
@@ -183,14 +184,14 @@ class _Tending:
 
     def _equip(self, only: Collection[str] | None = None) -> None:
         """Give each VM without a vGPU the one that its job needs; `only`: these VMs (names), None = all."""
-        fitted, world = self.look()
+        fitted, inventory = self.look()
         for vm, job in fitted.plan.bare:
             if only is not None and vm.name not in only:
                 continue
             with self.site.journal_to_read(self.site.vcenter.uuid) as journal:
                 if not self.may_go_on(journal):  # a night may have begun since the last VM
                     return
-            request = GiveProfile(f"moid:{vm.ref}", job.job, desktops_of(self.policy, world))
+            request = GiveProfile(f"moid:{vm.ref}", job.job, desktops_of(self.policy, inventory))
             try:
                 report = run(request, self.site, apply=True)
             except (NotConnected, Locked):
@@ -198,14 +199,14 @@ class _Tending:
             except GpuopsError as error:
                 self.note_failure(vm.name, error)
                 continue
-            against = [rejection.line for rejection in report.plan.rejections]
-            against += [
+            problems = [rejection.line for rejection in report.plan.rejections]
+            problems += [
                 outcome.reason or str(outcome.verdict)
                 for outcome in report.outcomes
                 if outcome.verdict not in (Verdict.DONE, Verdict.ALREADY)
             ]
-            if against:
-                self.deeds.append(JobVmDeed(vm.name, f"{job.job.profile}: {'; '.join(against)}", failed=True))
+            if problems:
+                self.deeds.append(JobVmDeed(vm.name, f"{job.job.profile}: {'; '.join(problems)}", failed=True))
             else:
                 self._note(vm.name, f"has {job.job.profile} for job {job.job.name}")
 

@@ -71,6 +71,7 @@ def side_by_side(functions: Sequence[Callable[[], object]], limit_s: float) -> b
 
 
 def _do_those_that_wait(waiting: SimpleQueue[Callable[[], object]], ended: SimpleQueue[BaseException | None]) -> None:
+    """Call the waiting functions until none is left; put into `ended` for each its error, or None."""
     while True:
         try:
             function = waiting.get_nowait()
@@ -149,10 +150,10 @@ def stop_before_return(site: Site) -> tuple[JobDeed, ...]:
     even if a guest hangs, and then sends no more requests to guests. A guest that does not answer does not delay the
     other jobs. Raises OutcomeUnknown if the jobs cannot be read within `LOOK`, and the errors of reading them.
     """
-    read = list[_ToStop | None]()
-    if not side_by_side([lambda: read.append(_to_stop(site))], LOOK.total_seconds()):
+    read_results = list[_ToStop | None]()
+    if not side_by_side([lambda: read_results.append(_to_stop(site))], LOOK.total_seconds()):
         raise OutcomeUnknown(f"the running jobs could not be read within {LOOK.total_seconds():.0f} s")
-    (to_stop,) = read
+    (to_stop,) = read_results
     if to_stop is None:
         return ()
     assert to_stop.until is not None, "a return has a limit"
@@ -188,6 +189,7 @@ def _stop_all(to_stop: _ToStop, site: Site, time_left: timedelta, unanswered: st
         for job in to_stop.jobs
     }
     side_by_side([partial(passes[job.number].run, [job]) for job in to_stop.jobs], time_left.total_seconds())
+    # copies, because the thread of a guest that hangs may still add to its list
     return tuple(
         deed for job in to_stop.jobs for deed in passes[job.number].deeds[:] or [JobDeed(job, unanswered, failed=True)]
     )

@@ -107,7 +107,7 @@ class JobStore:
                     raise another_unended(open_job)
                 number += 1
                 added.append(SubmittedJob(number, spec, now, by))
-            together = (*existing, *added)
+            together = (*existing, *added)  # an `after` may name jobs of the same submission
             added = [replace(job, after=required_numbers(job.job, together, submitted)) for job in added]
             for job in added:
                 records.put(JOB, str(job.number), job)
@@ -133,18 +133,18 @@ class JobStore:
         if attempt is None or not piece:
             return
         with self._writing() as connection:
-            mine = (_output.c.vcenter == self.vcenter, _output.c.number == job.number)
-            of_piece = (*mine, _output.c.attempt == attempt.number, _output.c.begins == begins)
+            of_job = (_output.c.vcenter == self.vcenter, _output.c.number == job.number)
+            of_piece = (*of_job, _output.c.attempt == attempt.number, _output.c.begins == begins)
             connection.execute(deleting(_output).where(*of_piece))
             row = {"number": job.number, "attempt": attempt.number, "begins": begins, "piece": piece}
             connection.execute(insert(_output).values(vcenter=self.vcenter, **row))
             kept_bytes = 0
             order = (_output.c.attempt.desc(), _output.c.begins.desc())
-            for stored in connection.execute(select(_output).where(*mine).order_by(*order)).all():
+            for stored in connection.execute(select(_output).where(*of_job).order_by(*order)).all():
                 kept_bytes += len(stored.piece)
                 # the newest piece stays even if it alone is larger than the limit
                 if kept_bytes > MOST_OUTPUT_BYTES and kept_bytes > len(stored.piece):
-                    old = (*mine, _output.c.attempt == stored.attempt, _output.c.begins == stored.begins)
+                    old = (*of_job, _output.c.attempt == stored.attempt, _output.c.begins == stored.begins)
                     connection.execute(deleting(_output).where(*old))
 
     def output(self, job: SubmittedJob) -> tuple[bytes, int]:

@@ -26,7 +26,7 @@ def gpu_job(
 ) -> TaskResult:
     """Submit the jobs of a file, or cancel the job or array of a name.
 
-    Raises UsageError for a file, or options that mean nothing, and whatever `gpuops job` raises.
+    Raises UsageError for an invalid file or arguments that do not fit `state`, and the errors of `gpuops job`.
     """
     submitted = state == "submitted"
     if submitted is (file is None):  # a file without state=submitted, or state=submitted without a file
@@ -61,16 +61,16 @@ def _cancel_job(name: str, *, site: Site, apply: bool, warnings: list[str]) -> T
     """
     jobs_before = jobs_to_cancel(name, site)
     jobs, deeds = job_cancel(name, site) if apply else (jobs_before, ())
-    wrong = {deed.job.job.name: deed.what for deed in deeds if deed.failed}
+    problem_by_job = {deed.job.job.name: deed.what for deed in deeds if deed.failed}
     diff = []
     for before, after in zip(jobs_before, jobs, strict=True):
         if not before.ended and (not apply or after.records != before.records):
             end = f"{after.state}\n" if apply else "cancelled\n"
             diff.append(difference(after.job.name, f"{before.state}\n", end))
         if apply and not after.ended:
-            wrong.setdefault(
+            problem_by_job.setdefault(
                 after.job.name, "its VM does not answer: the next gpuops job run that reaches it cancels it"
             )
     fields = {"changed": bool(diff), "diff": diff, "jobs": [SubmittedJobRecord.made_of(job) for job in jobs]}
-    reasons = [f"{job}: {reason}" for job, reason in wrong.items()]
-    return task_result(fields, 4 if wrong else 0, reasons, warnings, PARTLY)
+    reasons = [f"{job}: {reason}" for job, reason in problem_by_job.items()]
+    return task_result(fields, 4 if problem_by_job else 0, reasons, warnings, PARTLY)

@@ -220,6 +220,7 @@ def fitted_plan(
         clones = list[CloneVm]()
         # an existing VM gets its vGPU on its host if that has room; if not, and a clone would not fit anywhere either,
         # the shape of its job is unfit and the next plan gives the VM to another job
+        # 00 is never the name of a VM for jobs: it is only for a trial clone
         tried = [(f"{rules.template.prefix}00", job, vm) for vm, job in plan.bare]
         for name, job, existing_vm in (*tried, *((name, job, None) for name, job in plan.new)):
             if existing_vm is not None:
@@ -258,6 +259,7 @@ def plan_clone(
     foreseen = request.project(project(new, inventory), catalog, now)
     if not isinstance(foreseen, Inventory):
         return foreseen
+    # to make room for its vGPU, `GiveProfile` may have moved it to another host
     return FittedClone(replace(new, host=foreseen.vm(new.vm).host or new.host), foreseen)
 
 

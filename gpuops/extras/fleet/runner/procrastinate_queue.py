@@ -261,7 +261,7 @@ class ProcrastinateQueue:
                 if playing.done() or not self._stopping:
                     playing.cancel()
                     raise
-                # by `stop`: wait again, because the turn is ending
+                # by `stop`: the turn is ending, so wait for it again
             except HandedOver:
                 raise
             except Exception as error:

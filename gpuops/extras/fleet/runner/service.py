@@ -226,7 +226,8 @@ class Service:
     def _share(self) -> None:
         """Store what is played for other runners, and let the first living runner report overdue vCenters.
 
-        After a change of the rotations, else every `SHARED_EVERY`; in a thread, because this loop sends signs of life.
+        It does so after a change of the rotations, else every `SHARED_EVERY`, and in a thread, because this loop must
+        keep sending signs of life.
         """
         now = clock.wall_clock()
         if self.sharing is not None:
@@ -316,7 +317,7 @@ class Service:
                 if half is Half.NIGHT or _waits(policies, half, now):
                     self.day_since.pop(turn, None)
                     continue
-                # a shorter outage is a restart of the database
+                # wait `AWAY_S` first: a shorter outage is only a restart of the database
                 begun = max(self.day_since.setdefault(turn, now), self.away_since + timedelta(seconds=AWAY_S))
                 last = self.returned.get(turn)
                 due_again = last is None or last < begun or now >= last + EVERY

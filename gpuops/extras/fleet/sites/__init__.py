@@ -44,9 +44,10 @@ def ask_sites(command: Callable[..., Any], arguments: Mapping[str, Any], common:
     from gpuops.extras.fleet.sites.files import SiteFiles
     from gpuops.extras.fleet.sites.processes import SiteQuestion, answers_of
 
-    if wrong := next((option for name, option in _OF_NONE.items() if arguments.get(name)), None):
+    if excluded_option := next((option for name, option in _OF_NONE.items() if arguments.get(name)), None):
         raise UsageError(
-            f"--site and {wrong} exclude each other", hint=f"with {wrong} no vCenter is read: remove --site"
+            f"--site and {excluded_option} exclude each other",
+            hint=f"with {excluded_option} no vCenter is read: remove --site",
         )
     sites = _sites_meant(arguments, common)
     with SiteFiles(arguments) as files:
@@ -87,10 +88,10 @@ def _sites_meant(arguments: Mapping[str, Any], common: CommonOptions) -> tuple[C
     from gpuops.console.opening import sites_of
 
     options = {**arguments, **{field.name: getattr(common, field.name) for field in fields(common)}}
-    if wrong := next((option for name, option in _OF_ONE.items() if options.get(name)), None):
+    if excluded_option := next((option for name, option in _OF_ONE.items() if options.get(name)), None):
         raise UsageError(
-            f"--site and {wrong} exclude each other",
-            hint=f"{wrong} works with one vCenter: use --vcenter NAME in place of --site",
+            f"--site and {excluded_option} exclude each other",
+            hint=f"{excluded_option} works with one vCenter: use --vcenter NAME in place of --site",
         )
     sites = sites_of(common.site or "")
     refuse_one_login([site.name for site in sites], os.environ, common.password_file)

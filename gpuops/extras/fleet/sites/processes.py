@@ -59,7 +59,7 @@ def answers_of(questions: Sequence[SiteQuestion], *, jobs: int, timeout_s: float
     A process that takes longer than `timeout_s` is stopped; its answer is a failure as for an unreachable vCenter.
     """
     waiting = list(enumerate(questions))[::-1]  # reversed, because `pop` takes the last one
-    running: dict[int, tuple[int, _SiteProcess]] = {}
+    running: dict[int, tuple[int, _SiteProcess]] = {}  # by sentinel: the place of the question, and its process
     answers: dict[int, SiteAnswer] = {}
     with ExitStack() as files:
         try:

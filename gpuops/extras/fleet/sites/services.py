@@ -129,7 +129,9 @@ class SiteProcess:
         self._pipe: Connection | None = None
         self._lock = Lock()
         self._waiting: dict[int, Future[Any]] = {}
+        """The answers that callers of `ask` wait for, by the number of the question."""
         self._number = 0
+        """That of the last question."""
         self._closing = Event()
         self.over = Thread(target=self._keep, name=f"site {site}", daemon=True)
 
@@ -290,7 +292,10 @@ class _SaidLines(io.TextIOBase):
 
 
 def _serve(work: Work, arguments: Sequence[Any], first: bool, pipe: Connection, manners: Manners) -> None:
-    """Run the process of a site; it ignores Ctrl-C, on which the parent stops all processes."""
+    """Run the process of a site. It ignores Ctrl-C: the parent then stops all processes.
+
+    `first`: it also reports vCenters in the journal that are not a site any more. `manners`: how the parent prints.
+    """
     signals.install()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     talk = SiteTalk(pipe)
