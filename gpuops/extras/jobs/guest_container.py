@@ -222,6 +222,7 @@ class GuestContainers:
             number = min(offset // PART, HEAD_PARTS)
             text = self._port.guest_file_if_there(vm.ref, vm.name, log_part(home, attempt, number)) or b""
             at = offset - number * PART
+            # cut, because the next part begins at PART whatever the guest's file holds
             part = text if number == HEAD_PARTS else text[:PART]
             piece = part[at : at + remaining_bytes]
             pieces.append(piece)

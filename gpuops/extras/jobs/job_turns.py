@@ -341,6 +341,7 @@ def _no_vm(job: ContainerJob, own_vm: Vm | None, vms: Sequence[Vm], usable: Sequ
     usable_refs = {vm.ref for vm in usable}
     suitable = [vm for vm in vms if fits(job, vm) and (own_vm is None or vm.ref == own_vm.ref)]
     unusable = [vm for vm in suitable if vm.ref not in usable_refs]
+    # a VM that runs but was not started by a night would never be free: say this rather than "waits"
     running = next((vm for vm in unusable if vm.power is PowerState.ON), None)
     if suitable and len(unusable) == len(suitable):
         return not_of_a_night(running) if running is not None else f"waits until a night starts {suitable[0].name}"

@@ -131,9 +131,12 @@ def read_anew(
     load: Callable[[Path, Policy], Policy],
     say: Callable[[str], None],
 ) -> None:
-    """Read the policy files of a site again. An invalid file is logged once, and its last valid policy stays."""
+    """Read the policy files of a site again. An invalid file is logged once, and its last valid policy stays.
+
+    `load` returns the given policy itself if its file is unchanged.
+    """
     changed: dict[str, Policy] = {}
-    wrong: dict[str, str] = {}
+    error_by_policy: dict[str, str] = {}
     for name, site_policy in policies.items():
         try:
             loaded_policy = load(site_policy.file, site_policy.policy)
@@ -141,18 +144,18 @@ def read_anew(
                 _require_like(name, loaded_policy, site_policy.file)
                 changed[name] = loaded_policy
         except GpuopsError as error:
-            wrong[name] = error.message
+            error_by_policy[name] = error.message
     try:
         if changed:  # checked together, because several files may have been edited together
             refuse_clash([changed.get(name, site_policy.policy) for name, site_policy in policies.items()], now)
     except UsageError as clash:
-        wrong |= dict.fromkeys(changed, clash.message)
+        error_by_policy |= dict.fromkeys(changed, clash.message)
         changed = {}
     for name, site_policy in policies.items():
         if name in changed:
             site_policy.policy = changed[name]
             say(f"{site}: policy {name} has changed: {site_policy.file}")
-        why = wrong.get(name, "")
+        why = error_by_policy.get(name, "")
         if why and why != site_policy.wrong:
             say(f"{site}: {why}: no night of {name} begins, and returns use the last valid policy")
         site_policy.wrong = why

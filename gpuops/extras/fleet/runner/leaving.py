@@ -132,32 +132,32 @@ class LeavingTargets:
         """
         if not self.url:
             return
-        mine = {
+        played_targets = {
             site: shared_target(text, {target.file: target.policy.text for target in policies.values()})
             for site, policies in played.items()
             if site not in leaving(played)
         }
         stored_sites = self.names(only)
-        new = {
+        newly_left = {
             site: target
             for site in stored_sites
             if site not in self.shared and (target := self._shared_target(site)) is not None
         }
         # a shared target without a stored text has been returned here: its row in the database is removed
-        exchanged = exchange(self.url, mine, new, self.shared.difference(stored_sites))
+        exchanged = exchange(self.url, played_targets, newly_left, self.shared.difference(stored_sites))
         for site in self.shared.intersection(stored_sites) - exchanged.nobodys.keys():
             self.say(f"{site}: another runner {'plays it' if site in exchanged.known else 'has returned it'}")
             self.forget_target(site)
         self.shared = set(exchanged.nobodys.keys() & stored_sites)
-        named = {site for site, target in configured.targets.items() if target.rotations}
+        configured_sites = {site for site, target in configured.targets.items() if target.rotations}
         # after an outage of the database a target's runner reports by the next call; a runner without targets of its
         # own would not live until then
-        waits = exchanged.unplayed - self.unplayed if named else frozenset[str]()
+        maybe_played = exchanged.unplayed - self.unplayed if configured_sites else frozenset[str]()
         self.unplayed = exchanged.unplayed
-        for site in sorted(exchanged.nobodys.keys() - named.union(stored_sites, waits)):
+        for site in sorted(exchanged.nobodys.keys() - configured_sites.union(stored_sites, maybe_played)):
             if only in (None, site):
                 try:
-                    self._take_up(site, exchanged.nobodys[site], configured, named)
+                    self._take_up(site, exchanged.nobodys[site], configured, configured_sites)
                 except GpuopsError as error:
                     if self.not_taken.get(site) != error.message:
                         self.say(f"this runner does not return {site}: {error.line}")

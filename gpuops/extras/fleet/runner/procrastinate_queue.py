@@ -139,8 +139,10 @@ class OwnJobs(JobManager):
         await self.connector.execute_query_async(_SIGN_OF_LIFE, id=worker_id)
 
     async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
-        """Take a turn of one of the sites, after removing rows that no runner wrote; None = there is none, or `stop`
-        was called."""
+        """Take a turn of one of the sites, after removing rows that no runner wrote.
+
+        None = no turn waits, `stop` was called, or this worker had been removed and was only added again.
+        """
         if not self.takes_more:
             return None
         if self.sites is not None:

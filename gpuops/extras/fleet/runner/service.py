@@ -130,8 +130,8 @@ class Service:
     async def play(self, turn: PolicyTurn) -> None:
         """Play one turn: the half that is due now, even if the other half was due when the turn was offered.
 
-        Raises HandedOver if this runner ends, so that another one takes the turn. Raises it also, once for each turn,
-        if the journal was unreachable: after a restart of PostgreSQL the next attempt can reach it.
+        Raises HandedOver if this runner ends, so that another one takes the turn; also, once for each turn, if the
+        journal was unreachable: after a restart of PostgreSQL the next attempt can reach it.
         """
         policies = self.rotations.get(turn.site, {})
         site_policy = policies.get(turn.policy)
@@ -149,6 +149,7 @@ class Service:
                 # a return may run next to a night (`_return_beside`): no other runner may begin before both end
                 await self.children.wait_ended(turn.site)
                 next_turn = due(site_policy.policy, clock.wall_clock())
+                # no journal: another attempt, but only one for each due turn
                 if code == StateDamaged.exit_code and self.again.get(turn) != next_turn:
                     self.again[turn] = next_turn
                     raise HandedOver
@@ -327,7 +328,7 @@ class Service:
                     self._begin_return(turn, site_policy.file)
 
     def _runs(self, site: str) -> bool:
-        return any(of == site for of, _ in self.children.running)
+        return any(running_site == site for running_site, _ in self.children.running)
 
     def _begin_return(self, turn: PolicyTurn, file: Path) -> None:
         begun = self.children.begin(Half.DAY, turn.site, file)

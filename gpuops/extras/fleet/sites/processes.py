@@ -55,8 +55,8 @@ class SiteQuestion:
 def answers_of(questions: Sequence[SiteQuestion], *, jobs: int, timeout_s: float) -> list[SiteAnswer]:
     """Ask each question in its own process, at most `jobs` at a time; return the answers in the questions' order.
 
-    No process outlives the call.
-    A process that takes longer than `timeout_s` is stopped; its answer is a failure as for an unreachable vCenter.
+    No process outlives the call. A process that takes longer than `timeout_s` is stopped; its answer is a failure as
+    for an unreachable vCenter.
     """
     waiting = list(enumerate(questions))[::-1]  # reversed, because `pop` takes the last one
     running: dict[int, tuple[int, _SiteProcess]] = {}  # by sentinel: the place of the question, and its process
@@ -172,6 +172,7 @@ def _answer_in_copy(question: SiteQuestion, answer: IO[bytes], messages: IO[byte
 
     output.deliver_to(receive)
     exit_code = run_guarded(lambda: _exit_code(question.ask), say)
+    # what the command showed last counts; without any output (an error), the answer is empty
     last_answer = answers[-1] if answers else _nothing_yet(question.site)
     failure = failures[-1] if failures else None
     try:
