@@ -320,7 +320,7 @@ def restore(
     ] = False,
     policy: Annotated[Path | None, PolicyFile] = None,
 ) -> None:
-    """Bring back single VMs, or everything without a journal, where `rotate day` cannot. Safe at any time.
+    """Bring back single VMs, or all VMs if the journal is lost. Safe at any time.
 
     With --vm, ML VMs that are not named keep running, unless the policy of the night has `user_wins: true`. If a
     desktop finds no free GPU, it is reported with the VMs that hold the GPUs. On a machine without the journal of the
@@ -361,10 +361,10 @@ def init(
     policy: Annotated[Path, PolicyFile],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what is missing; change nothing.")] = False,
 ) -> None:
-    """Make what a policy wants of a vCenter: the custom attributes, and the lock VM; report desktops without an owner.
+    """Create what a policy needs in vCenter: the custom attributes, and the lock VM; report desktops without an owner.
 
-    Once, by a login that may (Global.ManageCustomFields, VirtualMachine.Inventory.Create), which the nights then need
-    not have. A second time there is nothing to do.
+    Run it once, as a user with the privileges Global.ManageCustomFields and VirtualMachine.Inventory.Create; the user
+    of the nights does not need them. If nothing is missing, it changes nothing.
 
     \b
     Example:

@@ -62,7 +62,7 @@ class Block:
 
 
 def pack(block: Block) -> bytes:
-    """Return the bytes of a block, without series whose counter is not in `_NUMBERED`."""
+    """Return the bytes of a block, without series whose counter has no number in `_NUMBERS`."""
     names = [name for name in sorted(block.series) if name.partition("@")[0] in _NUMBERS]
     # the head: how many steps and series; for each series the number of its counter, and its instance with the length
     head = bytearray()

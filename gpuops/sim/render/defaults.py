@@ -78,14 +78,15 @@ PLAIN_ENUM: Final[dict[str, str]] = {
 def filled(kind: Any, **values: Any) -> Any:
     """Return a vmomi value of type `kind` with these fields; other required fields get plain values (0, "", empty).
 
-    A field given as None is left unset if it is optional. The fields' types are only checked for the first value with
-    the same fields: pyVmomi's constructor, which checks each value, would take longer than the rest of a bulk read.
+    A field given as None is left unset if it is optional. The types of the values are checked only when a set of field
+    names is first used for `kind`: pyVmomi's constructor checks them every time, and would take longer than the rest of
+    a bulk read.
     """
     blank = _blank(kind)
     instance = kind.__new__(kind)
     fields = instance.__dict__
     fields.update(blank.plain)
-    for name, make in blank.made:
+    for name, make in blank.factories:
         if values.get(name) is None:
             fields[name] = make()
     shape = (kind, *values)
@@ -111,10 +112,13 @@ _checked: Final[set[tuple[Any, ...]]] = set()
 
 
 class _Blank(NamedTuple):
-    """What a value holds before its fields are given: plain values, and what must be made anew for each."""
+    """The fields of a new value before its own are set: plain values, and factories of lists and nested objects.
+
+    The factories are called for each value, so that two values never share a list or an object.
+    """
 
     plain: dict[str, Any]
-    made: tuple[tuple[str, Callable[[], Any]], ...]
+    factories: tuple[tuple[str, Callable[[], Any]], ...]
 
 
 @cache

@@ -171,8 +171,8 @@ def decode(element: Any, expected: Any, version: str) -> Any:
     """
     text = etree.tostring(element, with_tail=False)
     try:
-        if expected is _FILTER_SPEC:
-            value = (_kept_filter_spec if len(text) <= _LARGEST_KEPT else _filter_spec)(text, version)
+        if expected is _FILTER_SPEC:  # large ones are not cached, to limit the memory of the cache
+            value = (_cached_filter_spec if len(text) <= _LARGEST_CACHED else _filter_spec)(text, version)
         else:
             value = _value(text, expected, version)
     except (AttributeError, KeyError, TypeError, ValueError, expat.ExpatError) as error:
@@ -216,9 +216,9 @@ def _filter_spec(text: bytes, version: str) -> Any:
     return value
 
 
-_kept_filter_spec: Final = lru_cache(maxsize=256)(_filter_spec)
-"""Keeps decoded filter specs, because a client that polls sends the same spec again and again; none is changed."""
-_LARGEST_KEPT: Final = 16 * 1024
+_cached_filter_spec: Final = lru_cache(maxsize=256)(_filter_spec)
+"""A client that polls sends the same spec again and again. The decoded specs can be shared: nothing changes them."""
+_LARGEST_CACHED: Final = 16 * 1024
 
 
 @lru_cache(maxsize=1024)

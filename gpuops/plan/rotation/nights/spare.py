@@ -154,15 +154,14 @@ class SpareRoom:
         return ""
 
     def start_objection(self, step: PowerOnVm) -> str | None:
-        """Return why the VM of the step must not start now; None = it leaves enough free slots, or uses none of
-        them."""
+        """Return why the step must not start its VM now; None = it leaves enough free slots, or uses none of them."""
         vm = self.inventory.vms.get(step.vm)
         host = self.inventory.hosts.get(step.host or (vm.host if vm is not None else None) or "")
         if vm is None or host is None:
             return None
         after = project(step, self.inventory, self.catalog)
         for state in kept_states(self.rule, self.inventory, self.catalog):
-            if state.key[1] == place_of(host):
+            if state.key[1] == place_of(host):  # the key is a profile and a place
                 remaining = FreeSlots(after, self.catalog, claims=False).in_cluster_of(host, state.key[0])
                 # If fewer slots than `kept` are free already, the start must not use any of these.
                 if remaining < min(state.free, state.kept):
