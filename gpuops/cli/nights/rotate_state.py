@@ -206,7 +206,7 @@ def unlock(
     with open_site(common, guarded=True) as site:
         lease = rotate_unlock(rules, site, nonce, force=force)
     text = f"given back: the lease of {lease.owner}"
-    # nobody held a lease: only the number of a lock VM that was reverted was written again
+    # no lease was held: only the number of a lock VM that was reverted was written again
     if not lease.nonce:
         text = f"set right: the lock VM carries lease number {lease.epoch} again, and no run holds it"
     output.show(Text(text), RotateUnlockDocument.from_attributes(lease=lease))

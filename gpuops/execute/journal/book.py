@@ -237,7 +237,7 @@ def has_earlier_records(database: Database) -> bool:
 
 
 def _earlier_records(connection: Connection) -> FromClause | None:
-    """Return a query that reads the tables of an earlier version as records; None if there are none."""
+    """Return a query that reads the tables of an earlier version as records, or None."""
     from gpuops.execute.migrations.versions import v0005_book  # loads alembic
 
     tables = inspect(connection).get_table_names()

@@ -167,7 +167,7 @@ class JournalReads:
         return RunsSeen(tuple(kinds)).of(self.state)
 
     def last_policy(self, preferred: str) -> str | None:
-        """Return the text of the policy of the last run of the preferred kind; if there is none, of any kind."""
+        """Return the text of the policy of the last run of the preferred kind, or else of the last run of any kind."""
         policies = self.state.policies
         return policies.get(preferred) or next(reversed(policies.values()), None)
 

@@ -116,7 +116,7 @@ def statements(database: Database) -> str:
 
 
 def _dropped_requests(connection: Connection) -> str:
-    """Return one line about the requests across sites that the next revision drops; "" if there are none."""
+    """Return one line about the requests across sites that the next revision drops; "" if it drops none."""
     if not inspect(connection).has_table("site_requests"):
         return ""
     assigned = [f"{row.name!r} was assigned to {row.site!r}" for row in connection.execute(_SITE_REQUESTS)]

@@ -194,7 +194,7 @@ def _on_off(on: bool) -> str:
 def gpu_state(key: str, gpu: PhysicalGpu, host: Host, catalog: Catalog) -> tuple[str | None, str | None]:
     """Return what is configured for this key of the GPU (None = cannot be read), and what is in force.
 
-    The second is None if it cannot be read, or is what is configured.
+    None in the second place = it cannot be read, or is what is configured.
     """
     settings = host.settings or HostSettings()
     graphics = {device.address: device for device in settings.graphics.devices} if settings.graphics else {}

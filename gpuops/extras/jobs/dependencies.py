@@ -17,7 +17,7 @@ _NEVER_FINISHES: Final = frozenset({JobState.FAILED, JobState.CANCELLED})
 
 
 def jobs_named(name: str, submitted: Sequence[SubmittedJob]) -> tuple[SubmittedJob, ...]:
-    """Return the newest job with this name, or all tasks of the newest array with it; () = there is none."""
+    """Return the newest job with this name, or all tasks of the newest array with it; () if no job has it."""
     named = [job for job in submitted if name in job.job.names]
     if not named:
         return ()

@@ -44,7 +44,7 @@ def run_jobs(policy: Policy, site: Site, *, stop: bool = False) -> JobsRun:
 
 
 def rules_for_jobs(policy: Policy | None, site: Site) -> JobRules:
-    """Return the `jobs` of this policy, or of that of the last night. Raises UsageError if there are none."""
+    """Return the `jobs` of this policy, or of that of the last night. Raises UsageError if neither has jobs."""
     from gpuops.execute.runs.nights import remembered_policy
 
     if policy is None:

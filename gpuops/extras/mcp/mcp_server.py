@@ -62,7 +62,7 @@ class VerbServer:
             await server.run(read_stream, write_stream, server.create_initialization_options())
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> CallToolResult:
-        """Return the document of the tool's command, or why there is none."""
+        """Return the document of the tool's command, or the reason for a failure."""
         command = self.commands.get(name)
         if command is None:
             return _error(f"there is no tool {name!r}; tools: {', '.join(self.commands)}")

@@ -38,7 +38,7 @@ def in_use(state_dir: Path, url: str, inventory: Inventory, policy: Policy) -> M
     """Return for each pool how many of today's desktops were in use in each slot of the last weeks.
 
     The slots begin with the first observation of which steps of five minutes are stored, at most `WEEKS` weeks and a
-    day ago. Empty if there is none. Raises UsageError, StateDamaged.
+    day ago. Empty without such an observation. Raises UsageError, StateDamaged.
     """
     store = MeasurementReads.open_if_exists(state_dir, url, inventory.vcenter)
     if store is None:

@@ -96,7 +96,7 @@ class MeasurementReads:
             return spans_of(connection, self._vcenter)
 
     def fine_begin(self) -> datetime | None:
-        """Return the begin of the oldest stored steps of five minutes; None = there are none.
+        """Return the begin of the oldest stored steps of five minutes; None if none is stored.
 
         Older steps are removed (`Measurements.forget`) long before the spans in which they were observed.
         """

@@ -63,7 +63,7 @@ class PropertyFilter(ManagedObject):
         self._objects: dict[str, ManagedObject] = {}
         self._walked: dict[str, set[str]] = {}
         self._pending: OrderedDict[str, set[str] | None] = OrderedDict()
-        """moid -> touched paths; None = the client must be told that the object entered or left the selection."""
+        """moid -> touched paths; None = the client has to learn that the object entered or left the selection."""
         self._types: dict[str, str] = {}
         """moid -> type of each object that the client knows, kept after the object is gone."""
         self._ready: list[Parts] = []

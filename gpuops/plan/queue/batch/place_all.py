@@ -334,7 +334,7 @@ def _place_kinds(kinds: Sequence[RequestKind], queue: Queue) -> tuple[tuple[Plac
     """Return the VMs that the solver proposes and their hosts admit, and the snapshot with them."""
     inventory, catalog = queue.inventory, queue.catalog
     model = build_model(kinds, inventory, catalog)
-    # kinds are told apart by the name of their first request
+    # kinds are distinguished by the name of their first request
     waiting = {kind.first.name: iter(kind.workloads) for kind in kinds}
     hosts = [iter(shape_hosts) for shape_hosts in model.hosts]
     # Earlier hosts matter only where HA counts the memory of a cluster.

@@ -14,7 +14,7 @@ options:
     choices: [rolling]
   max_hosts:
     description:
-      - With O(reboot=rolling), so many hosts are down at once at the most. Default V(1).
+      - With O(reboot=rolling), how many hosts may be down at once. Default V(1).
     type: int
   window:
     description:

@@ -86,7 +86,7 @@ because:
   type: list
   elements: str
 afterwards:
-  description: What is left to do by hand, in order, before it is in force, such as a reboot of the host.
+  description: What the admin still has to do, in order, before it is in force, such as a reboot of the host.
   returned: when a plan was made
   type: list
   elements: str

@@ -10,7 +10,7 @@ description:
   - Sets graphics types, vGPU modes and the assignment policy of hosts, in one change per host. What is left out stays.
   - A graphics type is in force after the host's next reboot, see O(reboot); the rest at once.
   - On vCenter 9.1 a vGPU mode is set by vCenter's own call, which says whether that takes maintenance mode or a reboot;
-    before that nobody knows, so check mode cannot tell it.
+    this is not known before, so check mode cannot say it.
 author: gpuops contributors (@gpuops)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
@@ -81,7 +81,7 @@ because:
   type: list
   elements: str
 afterwards:
-  description: What is left to do by hand, in order, before it is in force, such as a reboot of the host.
+  description: What the admin still has to do, in order, before it is in force, such as a reboot of the host.
   returned: when a plan was made
   type: list
   elements: str

@@ -11,7 +11,7 @@ description:
   - Where the host cannot do that at once it is in force after its next reboot, see O(reboot).
   - Switching it off is refused while a VM has the GPU.
   - On vCenter 9.1 the mode of each GPU is set by vCenter's own call, which says whether that takes maintenance mode or
-    a reboot; before that nobody knows, so check mode cannot tell it.
+    a reboot; this is not known before, so check mode cannot say it.
   - A NIC or a storage controller in the host's own use is never given away.
 author: gpuops contributors (@gpuops)
 extends_documentation_fragment:
@@ -93,7 +93,7 @@ because:
   type: list
   elements: str
 afterwards:
-  description: What is left to do by hand, in order, before it is in force, such as a reboot of the host.
+  description: What the admin still has to do, in order, before it is in force, such as a reboot of the host.
   returned: when a plan was made
   type: list
   elements: str

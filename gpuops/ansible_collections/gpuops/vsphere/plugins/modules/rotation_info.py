@@ -73,7 +73,7 @@ night:
   returned: when vCenter was read
   type: dict
 reasons:
-  description: Why it failed. Empty when all could be told.
+  description: Why it failed. Empty when everything could be read.
   returned: always
   type: list
   elements: str

@@ -116,7 +116,7 @@ exit_code:
   returned: on failure
   type: int
 diff:
-  description: What can be told of the VM before it is there.
+  description: What is known of the VM before it is made.
   returned: when vCenter was read
   type: list
   elements: dict

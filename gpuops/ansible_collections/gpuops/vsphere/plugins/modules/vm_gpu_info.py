@@ -124,7 +124,7 @@ vms:
       description: Custom attributes that have a value.
       type: dict
 guest:
-  description: What the system inside the VM tells of itself. V(null) means that it tells nothing.
+  description: What the system in the VM reports. V(null) means that it reports nothing.
   returned: when O(guest) was asked for, also when the time was up
   type: dict
   contains:
