@@ -36,7 +36,7 @@ _NOT_READ: Final = (
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, NotImplementedError, OSError, *NOT_PARSED
 )  # fmt: skip
 """What the standard library raises for archives that are damaged, locked with a password, or packed in other ways."""
-_HINT: Final = "gpuops bundle writes one"
+_HINT: Final = "ask for a file that gpuops bundle wrote"
 
 
 def read_member(path: Path, name: str) -> Any:

@@ -171,9 +171,9 @@ def _is_here(host: str, address: str) -> bool:
 
 def _refuse_weaker(parameters: Mapping[str, str]) -> None:
     """Raise UsageError for a weaker mode than ours: its author expects a server without a valid certificate."""
-    mode, origin = parameters.get("sslmode"), "the URL of the journal says sslmode"
+    mode, origin = parameters.get("sslmode"), "the journal URL sets sslmode"
     if mode is None:
-        mode, origin = os.environ.get("PGSSLMODE"), "the environment says PGSSLMODE"
+        mode, origin = os.environ.get("PGSSLMODE"), "the environment sets PGSSLMODE"
     if mode and mode != VERIFIED:
         raise UsageError(
             f"{origin}={mode}, which is weaker than {VERIFIED}: a server on another machine must prove who it is",

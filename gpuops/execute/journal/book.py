@@ -153,7 +153,7 @@ class BookChange(BookView):
             append_entry(self._writes_to, f"{BOOK_OF}{self._vcenter}", clock.wall_clock(), entry)
         except (Broken, Overtaken) as error:
             raise StateDamaged(
-                f"the entries about the book were changed by another program than gpuops: {error}",
+                f"the entries about the book were changed by a program other than gpuops: {error}",
                 hint="gpuops rotate audit verify shows how far they can be trusted",
             ) from error
 

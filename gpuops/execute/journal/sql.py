@@ -52,7 +52,7 @@ class SqlStore:
                 chain.ends_at(head.seq, head.checksum)
         except Broken as broken:
             raise StateDamaged(
-                f"the journal {self._database.name} was changed by another program than gpuops: {broken}",
+                f"the journal {self._database.name} was changed by a program other than gpuops: {broken}",
                 hint=f"gpuops rotate audit verify shows how far it can be trusted; {RETURN_HINT}",
             ) from broken
         self._last = (chain.seq, chain.checksum)

@@ -42,7 +42,7 @@ class OpenedJournal:
             chain.ends_at(end.seq, end.checksum)
         except Broken as broken:
             raise StateDamaged(
-                f"the journal {self.name} was changed by another program than gpuops: {broken}",
+                f"the journal {self.name} was changed by a program other than gpuops: {broken}",
                 hint=f"gpuops rotate audit verify shows how far it can be trusted; {RETURN_HINT}",
             ) from broken
 

@@ -100,7 +100,7 @@ def no_room(
     failed = [row_refusal(row) for row in rows if row.passed is False]
     if not hosts and not failed:
         where = "" if wish.datastore is not None else " and sees a datastore of the template"
-        hint = "gpuops inventory --hosts shows them; the file's key datastore names another datastore"
+        hint = "gpuops inventory --hosts shows the hosts" + ("; or set another datastore in the file" if where else "")
         yield Rejection(wish.name, f"no host that can be reached has GPUs{where}", hint=hint)
         return
     vms_with_room = sum(len(fitting) for fitting, _ in room.values())

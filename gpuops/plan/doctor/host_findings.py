@@ -283,14 +283,14 @@ def of_reservations(hosts: Sequence[Host], inventory: Inventory, catalog: Catalo
         for capacity in inventory.reservations.in_place(place):
             now, most = (_count_slots(capacity.profile, members, snapshot, catalog) for snapshot in (inventory, empty))
             if not (_is_within(capacity.remaining, now) and _is_within(capacity.maximum, most)):
-                vcenter_count = f"vCenter counts {capacity.remaining} more of {capacity.maximum}"
-                reason = f"{capacity.profile}: {vcenter_count}, gpuops {_range(now)} of {_range(most)}"
+                vcenter_count = f"vCenter reports room for {capacity.remaining} of at most {capacity.maximum}"
+                reason = f"{capacity.profile}: {vcenter_count}, gpuops for {_range(now)} of at most {_range(most)}"
                 fix = "gpuops plans with the smaller count; look for GPUs in another mode, or used by hidden VMs"
                 yield Finding(Severity.WARNING, name, reason, fix)
         for devices in inventory.reservations.devices_in(place):
             room = total([_device_room(devices, host, inventory) for host in members if _is_usable(host)])
             if not _is_within(devices.remaining, room):
-                reason = f"{devices.name}: vCenter counts {devices.remaining} more, gpuops {_range(room)}"
+                reason = f"{devices.name}: vCenter reports room for {devices.remaining} more, gpuops for {_range(room)}"
                 fix = "gpuops plans with vCenter's count; look for devices that are in use, or not available to VMs"
                 yield Finding(Severity.WARNING, name, reason, fix)
 

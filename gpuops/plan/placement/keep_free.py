@@ -220,9 +220,9 @@ def reserved_unknown(host: Host, inventory: Inventory) -> str | None:
 
 def reserved_refusal(remainder: ReservedLeft, host: Host) -> Rejection:
     """Return the rejection of a VM that would take reserved devices on the host."""
-    reserved = f"{remainder.reserved} of {remainder.profile} reserved for others in {remainder.where}"
-    rule = f"{reserved}, not free: left afterwards"
-    hint = "free other slots there, or ask for a smaller reservation (gpuops help place)"
+    reserved = f"{remainder.reserved} of {remainder.profile} are reserved for other VMs in {remainder.where}"
+    rule = f"{reserved}, and too few would be left"
+    hint = "free other slots there, or reduce the reservation (gpuops help place)"
     return Rejection(host.name, rule, remainder.reserved, remainder.after, hint=hint)
 
 

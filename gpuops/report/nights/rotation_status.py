@@ -226,7 +226,7 @@ def audit_text(audit: Audit) -> Shown:
         lines.append(Text(audit.damage, "red"))
     verdict = "as gpuops wrote it" if audit.chains else "nothing was recorded yet"
     if not audit.whole:
-        verdict = "changed by another program than gpuops"
+        verdict = "changed by a program other than gpuops"
     lines.append(Text(f"{verdict}: {audit.journal}", "bold"))
     if not audit.whole:
         lines.append(

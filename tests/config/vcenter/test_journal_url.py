@@ -65,7 +65,7 @@ def test_every_secret_that_libpq_knows_is_seen() -> None:
 @pytest.mark.parametrize("mode", ["disable", "allow", "prefer", "require", "verify-ca"])
 @pytest.mark.parametrize("rest", ["db.example.com/j?", "localhost/j?", "127.0.0.1,db/j?", "/j?service=x&"])
 def test_a_weaker_mode_is_refused(rest: str, mode: str) -> None:
-    with pytest.raises(UsageError, match=f"says sslmode={mode}, which is weaker than verify-full") as refused:
+    with pytest.raises(UsageError, match=f"sets sslmode={mode}, which is weaker than verify-full") as refused:
         parsed(f"postgresql://u:{SECRET}@{rest}sslmode={mode}")
     assert refused.value.exit_code == 2
     assert SECRET not in f"{refused.value.message} {refused.value.hint}"

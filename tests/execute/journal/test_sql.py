@@ -79,7 +79,7 @@ def test_a_row_that_was_tampered_with_is_named(state: Path, edits: list[str], fo
     edit(state, *edits)
     with pytest.raises(StateDamaged) as damaged:
         read(state, None)
-    assert f"was changed by another program than gpuops: {found}" in damaged.value.message
+    assert f"was changed by a program other than gpuops: {found}" in damaged.value.message
     assert "gpuops rotate audit verify" in damaged.value.hint
 
 

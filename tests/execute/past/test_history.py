@@ -299,5 +299,5 @@ def test_a_journal_that_somebody_changed_gives_no_figures(written: Written, tmp_
     written.night(DESKTOP)
     with closing(sqlite3.connect(tmp_path / FILE_NAME)) as database, database:
         database.execute("UPDATE journal SET at = '2026-11-20T22:00:00+00:00' WHERE seq = 3")
-    with pytest.raises(StateDamaged, match="changed by another program than gpuops: record 3"):
+    with pytest.raises(StateDamaged, match="changed by a program other than gpuops: record 3"):
         history(tmp_path)

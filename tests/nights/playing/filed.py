@@ -21,7 +21,7 @@ from tests.nights.playing.place import folder_in_memory
 from tests.nights.world.worlds import EVENING
 
 _VCENTER: Final = "vc-1"
-_CHANGED: Final = "was changed by another program than gpuops"
+_CHANGED: Final = "was changed by a program other than gpuops"
 FEW: Final = 3
 """Records, in which there is nothing to change."""
 

@@ -163,7 +163,7 @@ def test_a_start_that_would_take_of_it_is_refused_before_vcenter_does(server: Si
     # five are left, and four of them reserved
     report = run(Attach("desk-01", profile="a40-8q", count=3, power=PowerPolicy.CYCLE), site, apply=False)
     [refused] = [each for each in report.plan.rejections if "reserved" in each.rule]
-    assert str(refused).startswith(f"esx-01.sup: 4 of {EIGHT} reserved for others in sup-cluster, not free")
+    assert str(refused).startswith(f"esx-01.sup: 4 of {EIGHT} are reserved for other VMs in sup-cluster, and too few")
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_doctor_names_both_counts(server: SimServer, site: Site) -> None:
 
     fewer = replace(inventory.reservations, capacities=(replace(told, remaining=8, maximum=18), other))
     found = examined_of(replace(inventory, reservations=fewer))
-    assert f"sup-cluster: {EIGHT}: vCenter counts 8 more of 18, gpuops 14 of 24" in found
+    assert f"sup-cluster: {EIGHT}: vCenter reports room for 8 of at most 18, gpuops for 14 of at most 24" in found
 
 
 @pytest.mark.long

@@ -114,7 +114,8 @@ def test_a_whole_gpu_that_is_reserved_is_not_free(reserve: Reserve) -> None:
 def test_a_start_that_would_take_of_it_is_refused(reserve: Reserve, request_: Attach) -> None:
     site = reserve((WHOLE, 2))
     report = run(request_, site, apply=True)
-    said = "esx-02.lab: 2 of kind-0 reserved for others in lab-cluster, not free: left afterwards: needs 2, 1 there"
+    reserved = "esx-02.lab: 2 of kind-0 are reserved for other VMs in lab-cluster"
+    said = f"{reserved}, and too few would be left: needs 2, 1 there"
     assert (report.exit_code, [str(each) for each in report.plan.rejections]) == (3, [said])
 
 
@@ -151,7 +152,7 @@ def test_doctor_names_both_counts_of_whole_devices(reserve: Reserve) -> None:
     (told,) = inventory.reservations.devices
     fewer = replace(inventory.reservations, devices=(replace(told, remaining=1),))
     found = found_of("kind-0", replace(inventory, reservations=fewer))
-    assert found == ["lab-cluster: kind-0: vCenter counts 1 more, gpuops 2"]
+    assert found == ["lab-cluster: kind-0: vCenter reports room for 1 more, gpuops for 2"]
 
 
 def found_of(name: str, inventory: Inventory) -> list[str]:

@@ -10,8 +10,8 @@ description:
   - Says of each VM which components are probably at fault (a noisy neighbour, the scheduler, the licence, CPU ready,
     the datastore and others), how probable that is, by which numbers, and what to do next.
   - By what C(gpuops observe) has measured, on this machine and in the same state directory, and the model that
-    C(gpuops diagnose train) made there, or the one that comes with gpuops. It names the components that cannot be judged,
-    and what is needed for that. A VM without measurements is left out; if no VM has any, the task fails.
+    C(gpuops diagnose train) made there, or the one that comes with gpuops. It names the components that cannot be
+    judged, and what is needed for that. A VM without measurements is left out; if no VM has any, the task fails.
   - Nothing changes in vCenter. Each diagnosis is kept in the state directory, in check mode too, so that
     C(gpuops diagnose confirm) or C(gpuops diagnose correct) can name it.
 author: gpuops contributors (@gpuops)
