@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -158,16 +158,14 @@ def _look(request: HostRequest, verb: str, rolling: Rolling, site: Site, journal
 def _missing_privileges(plan: Roll, site: Site, inventory: Inventory) -> Iterable[Rejection]:
     """Yield a refusal for each host and VM on which this login lacks a privilege that the change needs."""
     on_hosts, on_vms = privileges_of_hosts(plan.planned_hosts)
-    missing: dict[str, Collection[str]] = {}
-    if on_hosts:
-        lacking = site.hosts.lacking(on_hosts)
-        missing |= {inventory.hosts[ref].name: privileges for ref, privileges in lacking.items() if privileges}
-    if on_vms:
-        lacking_on_vms: Mapping[str, Collection[str]] = site.vcenter.lacking(on_vms)
-        missing |= {inventory.vm(ref).name: privileges for ref, privileges in lacking_on_vms.items() if privileges}
+    lacking_on_hosts = site.hosts.lacking(on_hosts) if on_hosts else {}
+    lacking_on_vms = site.vcenter.lacking(on_vms) if on_vms else {}
+    missing = [(inventory.hosts[ref].name, privileges) for ref, privileges in lacking_on_hosts.items()]
+    missing += [(inventory.vm(ref).name, privileges) for ref, privileges in lacking_on_vms.items()]
     hint = "ask for a role with this privilege on it, or log in as a user who has it"
-    for name, privileges in missing.items():
-        yield lacks_privileges(name, privileges, hint=hint)
+    for name, privileges in missing:
+        if privileges:
+            yield lacks_privileges(name, privileges, hint=hint)
 
 
 def _order(report: ChangeReport, lock: str | None) -> ChangeOrder:
