@@ -48,7 +48,7 @@ def test_each_sign_of_life_is_told_and_nothing_between_them(systemd: socket.sock
 
 
 def test_a_return_that_waits_for_a_vcenter_goes_on(systemd: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuops.clock.pause", lambda seconds: None)
+    monkeypatch.setattr("gpuops.console.running.pause", lambda seconds: None)
     waiting = vcenter_wait_under(None)
     tries = iter([False, False, True])
 

@@ -84,6 +84,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
             yield Lab(guest, JobStore("vc", tmp_path), GuestContainers(guest_work(connection)), with_vgpu)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_an_array_of_eight_runs_after_its_dependency_each_task_with_its_index(lab: Lab, tmp_path: Path) -> None:
     secret = tmp_path / "token"
