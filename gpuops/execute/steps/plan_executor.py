@@ -218,7 +218,7 @@ class _Run:
         tasks = {sent.in_flight.task: sent for sent in self._queue.sent if sent.in_flight.task is not None}
         guests = [sent for sent in self._queue.sent if sent.in_flight.task is None]
         slice_s, began_s = min(SLICE_S, self._queue.next_due_s), self._executor.passed_s()
-        self._executor.share_no_look()
+        self._executor.share_no_look()  # looks from before this wait are too old for the steps after it
         ends: list[TaskEnd] = []
         if tasks:
             for end in self._executor.vcenter.wait(list(tasks), slice_s):
@@ -227,7 +227,8 @@ class _Run:
                     break  # its end may be what the next step waits for
         off = self._shut_down_guests(guests, 0.0 if tasks else slice_s)
         silent = not ends and len(off) < max(1, len(guests))
-        # a wait that ended nothing counts in full: a clock that stood still meanwhile must not prolong the time limits
+        # If no task ended and not all guests are off, the wait took the complete slice. It counts in full, because the
+        # clock may have stood still meanwhile (a paused machine), and that must not prolong the time limits.
         self._queue.spend(max(slice_s if silent else 0.0, self._executor.passed_s() - began_s))
         finished: list[tuple[SentStep, TaskEnd | None]] = [(tasks[end.task], end) for end in ends]
         finished += [(sent, None) for sent in off]
@@ -246,7 +247,7 @@ class _Run:
             else:
                 outcome = self._executor.settle(sent.in_flight.op_id, Outcome(sent.step, Verdict.DONE))
             yield from self._handle_end(sent.waiting, outcome)
-        yield from self._judge_answered()
+        yield from self._judge_answered()  # answered when they were sent; the look above shows their effect
         self._withdraw()
         yield from self._end_overdue()
 

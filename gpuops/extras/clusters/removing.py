@@ -75,24 +75,28 @@ def take_back(
 def _last_setters(journal: Journal | None) -> dict[str, str | None]:
     """Return by VM (ref) the name of the training cluster that last set its DRS override, by the journal.
 
-    None: a night has set the override since, or gpuops removed it; if one exists now, an admin has set it. VMs whose
-    override gpuops never set are missing. A removal counts only when its run has ended: before that it may have failed.
+    None means that the override, if the VM has one now, is not a cluster's. Either another run of gpuops, such as a
+    night, has set it since, or gpuops removed the cluster's override and an admin has set a new one. VMs whose override
+    gpuops never set are missing.
+
+    If a cluster's run removes an override, it still counts as the cluster's until the run has ended, because the
+    removal may fail.
     """
     clusters: dict[str, str] = {}
-    last: dict[str, str | None] = {}
-    taken_back: dict[str, set[str]] = {}
+    last_setters: dict[str, str | None] = {}
+    removals_by_run: dict[str, set[str]] = {}
     for record in journal.records() if journal is not None else ():
         if record.kind is Kind.BEGUN and record.body["kind"] == CLUSTER:
             clusters[record.run] = load_cluster_order(record.body.get("order", "")).cluster
         elif record.kind is Kind.INTENT and stored_name(SetVmDrs) in record.body["step"]:
             step = load_step(record.body["step"])
             if isinstance(step, SetVmDrs):
-                last[step.vm] = clusters.get(record.run)
+                last_setters[step.vm] = clusters.get(record.run)
                 if step.drs is VmDrs.CLUSTER:
-                    taken_back.setdefault(record.run, set()).add(step.vm)
+                    removals_by_run.setdefault(record.run, set()).add(step.vm)
         elif record.kind is Kind.ENDED:
-            last |= dict.fromkeys(taken_back.pop(record.run, ()))  # None: this run removed the overrides
-    return last
+            last_setters |= dict.fromkeys(removals_by_run.pop(record.run, ()))  # None: this run removed the overrides
+    return last_setters
 
 
 @runtime_checkable

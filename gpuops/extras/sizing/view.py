@@ -70,7 +70,7 @@ def _slowdown(share: GpuShare) -> str:
 
 
 def _vms(answer: SizingAnswer) -> TextTable:
-    """Return the VMs that suffer or need most, each workload once."""
+    """Return the table of the busiest VMs. Its slowdowns are those of `vms_at` VMs on a GPU."""
     slowdowns = [f"{policy.replace('-', ' ')}, {answer.sizing.vms_at} on a GPU" for policy in SchedulerPolicy]
     rows = (
         (

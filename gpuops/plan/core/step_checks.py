@@ -93,7 +93,8 @@ def is_satisfied(step: Step, inventory: Inventory) -> bool:
 def _is_made_or_removed(step: CreationStep | RemoveVm, inventory: Inventory) -> bool:
     """Return whether the new VM exists, or the removed one is gone.
 
-    A new VM has its path, which no second VM of vCenter has, and its settings as far as the snapshot holds them.
+    A VM at the path of the new one is the new one, unless the step sets settings of which that VM has none. One of them
+    is enough, because a snapshot does not hold all settings of a VM.
     """
     if isinstance(step, RemoveVm):
         return step.vm not in inventory.vms

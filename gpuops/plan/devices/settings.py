@@ -198,7 +198,7 @@ def warnings_of(fitting: Fitting) -> tuple[str, ...]:
         warnings.append(f"the MMIO space for {', '.join(unknown)} is not known: it is left as it is")
     if fitting.numa is NumaPolicy.REQUIRED:
         warnings.append(trade_off([vm.name], nodes_of(placement)))
-    if placement.numa_nodes:
+    if placement.numa_nodes:  # the VM is larger than a NUMA node: the warning describes how it is spread over nodes
         warnings.append(wider(vm, placement, fitting.numa))
     if fitting.moved and (vm.extra_config or {}).get(AFFINITY_KEY) and fitting.numa is not NumaPolicy.REQUIRED:
         new_place = f"now {nodes_of(placement)}" if placement.bound_to else "removed"

@@ -86,15 +86,18 @@ class OpenEndedSearch:
         return self._state(best)
 
     def _with_one_changed(self, places: GpusOfJob, effort: EffortBudget) -> GpusOfJob:
-        """The places with a job of several GPUs moved, and perhaps another left out, or the given places if these are
-        better."""
+        """The places with one job of several GPUs moved, and perhaps another one left out.
+
+        The given places if the changed ones are worse.
+        """
         job = self._random.choice(self._multi_gpu)
         multi_gpu = {number: gpus for number, gpus in places.items() if number in self._multi_gpu and number != job}
+        # The job that moves may need the GPUs of another one, so half of the time one is left out to free them.
         if self._random.uniform() < 0.5 and multi_gpu:
             del multi_gpu[self._random.choice(list(multi_gpu))]
-        hosts = self._free_gpus_by_host(job, multi_gpu)
-        if hosts:
-            gpus, width = self._random.choice(hosts), self._table.jobs[job].gpus
+        gpus_by_host = self._free_gpus_by_host(job, multi_gpu)
+        if gpus_by_host:
+            gpus, width = self._random.choice(gpus_by_host), self._table.jobs[job].gpus
             # The cheapest GPUs may be the only ones that a job of higher priority can run on, so others are tried too.
             multi_gpu[job] = tuple((gpus if self._random.uniform() < 0.5 else self._random.shuffle(gpus))[:width])
         candidate = self._with_one_gpu_jobs(multi_gpu, effort)

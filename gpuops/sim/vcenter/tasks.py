@@ -191,7 +191,7 @@ class Tasks:
             task = Task(
                 self._store, values["moid"], call=call, name=values["name"], entity=entity, cancel=self.cancel,
             )  # fmt: skip
-            task.state = TaskState.SUCCESS
+            task.state = TaskState.SUCCESS  # `to_json` saves no other tasks
             moments = (datetime.fromisoformat(values[key]) for key in ("queued_at", "started_at", "ended_at"))
             task.queued_at, task.started_at, task.ended_at = moments
             self._history.append(task)

@@ -36,7 +36,7 @@ def create(vm: VmEntity, call: Call, name: str, description: str, *, memory: boo
     """Return CreateSnapshot_Task, whose result is the snapshot. `make` is the type of its managed object."""
 
     def begin() -> None:
-        vm.refuse_while_asked()
+        vm.refuse_while_asked()  # a VM whose question waits for an answer gets no snapshot
         if not name:
             raise faults.invalid_name(name)
         _check_snapshot_allowed(vm, memory=memory)
