@@ -157,7 +157,7 @@ def _ask(question: str, default: str = "") -> str:
     sys.stderr.write(f"{question}{f' [{default}]' if default else ''}: ")
     sys.stderr.flush()
     if not (line := sys.stdin.readline()):
-        raise Refused("the answers ended before setup did")
+        raise Refused("the input ended before setup was complete", hint="run gpuops setup in a terminal")
     if not (answer := line.strip() or default):
         raise UsageError("nothing was typed")
     return answer
@@ -173,7 +173,7 @@ def _ask_password(question: str) -> str:
     try:
         password = ask_secret(f"{question}: ")
     except EOFError:
-        raise Refused("the answers ended before setup did") from None
+        raise Refused("the input ended before setup was complete", hint="run gpuops setup in a terminal") from None
     if not password:
         raise UsageError("no password was typed")
     return password

@@ -218,7 +218,7 @@ class _Run:
         tasks = {sent.in_flight.task: sent for sent in self._queue.sent if sent.in_flight.task is not None}
         guests = [sent for sent in self._queue.sent if sent.in_flight.task is None]
         slice_s, began_s = min(SLICE_S, self._queue.next_due_s), self._executor.passed_s()
-        self._executor.share_no_look()  # looks from before this wait are too old for the steps after it
+        self._executor.forget_earlier_looks()  # looks from before this wait are too old for the steps after it
         ends: list[TaskEnd] = []
         if tasks:
             for end in self._executor.vcenter.wait(list(tasks), slice_s):
@@ -287,7 +287,7 @@ class _Run:
     def _wait_for_retry(self, seconds: float) -> None:
         """Wait until a step may be retried. Nothing is in flight; the wait ends early when the VM is no longer busy."""
         vms = [waiting.step.vm for waiting in self._queue.waiting if waiting.rest_s]
-        self._executor.share_no_look()
+        self._executor.forget_earlier_looks()
         self._executor.look(vms)
         busy_vms = [vm for ref in vms if (vm := self._executor.inventory.vms.get(ref)) is not None]
         tasks = [TaskRef(task.ref) for vm in busy_vms for task in vm.tasks]

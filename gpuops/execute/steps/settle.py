@@ -53,7 +53,7 @@ def settle_open(executor: VmExecutor, *, timeout_s: float) -> tuple[Outcome, ...
     not_later = {tasks[intent.op_id] for intent in intents if isinstance(intent.step, NOT_LATER)}
     ends = _ends(executor, running, not_later, timeout_s)
     if running:
-        executor.share_no_look()
+        executor.forget_earlier_looks()
         executor.look_before([intent.step for intent in intents if intent not in without])
     for intent in intents:
         task = tasks[intent.op_id]

@@ -111,7 +111,7 @@ class VmExecutor(VmLooks):
         unvouched = lease is not None and not lease.vouched
         needs_look = unvouched or (isinstance(step, TAKING_STEPS) and self._sent_since_look)
         if self._is_old(step) or (self._guard is not None and needs_look):
-            self.share_no_look()
+            self.forget_earlier_looks()
             self.look_before([step])
         self._leaving = leaving
         if isinstance(step, CloseGate) and self.is_done(step):
@@ -172,7 +172,7 @@ class VmExecutor(VmLooks):
                 return reason
         for _ in range(LOOKS):
             if self._is_old(step):
-                self.share_no_look()
+                self.forget_earlier_looks()
                 self.look_before([step])
             reason = self._lease_objection(step)
             if reason is None and self.inventory is not judged:
@@ -216,7 +216,7 @@ class VmExecutor(VmLooks):
     def send(self, step: Step, op_id: str) -> TaskRef | None:
         """Send the request and return its task, or None if it has no task."""
         self._sent_since_look = True
-        self.share_no_look()
+        self.forget_earlier_looks()
         lease = self._leases.of(step.vm)
         if lease is not None:
             lease.sends()
@@ -320,7 +320,7 @@ class VmExecutor(VmLooks):
         power = wanted_power(step) if step.vm in self.inventory.vms else None
         if not lagging or power is None:
             return False
-        self.share_no_look()
+        self.forget_earlier_looks()
         if not self.vcenter.wait_for_power([step.vm], power, STATE_LAG_S):
             return False
         self.look([step.vm])

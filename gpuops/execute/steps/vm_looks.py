@@ -254,7 +254,7 @@ class VmLooks(StepExecutor[Step]):
             self._ahead = ahead_by(self.inventory.taken_at, clock_before, self.journal.clock())
         self._looked_at |= dict.fromkeys(vms, asked_s)
 
-    def share_no_look(self) -> None:
+    def forget_earlier_looks(self) -> None:
         """Do not share earlier looks with the next steps: something was sent, or time has passed that the clocks of a
         paused machine do not show."""
         self._looked_at.clear()

@@ -55,7 +55,8 @@ def servers_of(
             rejections.append(Rejection(vm.name, rule, hint=hint))
         elif gpus and (least_left_mib := min(gpu.memory_mib for gpu in gpus)) <= 0:
             rule = "`keep` leaves nothing of a GPU's memory"  # the numbers: `keep`, and the smallest GPU's memory
-            rejections.append(Rejection(vm.name, rule, keep_mib, keep_mib + least_left_mib, "MiB"))
+            hint = "set `keep` to less than the memory of its smallest GPU"
+            rejections.append(Rejection(vm.name, rule, keep_mib, keep_mib + least_left_mib, "MiB", hint=hint))
     return tuple(servers), tuple(rejections)
 
 

@@ -197,9 +197,9 @@ def warnings_of(fitting: Fitting) -> tuple[str, ...]:
     if unknown:
         warnings.append(f"the MMIO space for {', '.join(unknown)} is not known: it is left as it is")
     if fitting.numa is NumaPolicy.REQUIRED:
-        warnings.append(trade_off([vm.name], nodes_of(placement)))
+        warnings.append(numa_binding_text([vm.name], nodes_of(placement)))
     if placement.numa_nodes:  # the VM is larger than a NUMA node: the warning describes how it is spread over nodes
-        warnings.append(wider(vm, placement, fitting.numa))
+        warnings.append(numa_spread_text(vm, placement, fitting.numa))
     if fitting.moved and (vm.extra_config or {}).get(AFFINITY_KEY) and fitting.numa is not NumaPolicy.REQUIRED:
         new_place = f"now {nodes_of(placement)}" if placement.bound_to else "removed"
         warnings.append(f"{AFFINITY_KEY} was for the old host: it is {new_place}")
@@ -216,7 +216,7 @@ def nodes_of(placement: Placement) -> str:
     return f"NUMA node{'s' if len(nodes) > 1 else ''} {', '.join(map(str, nodes))} of {placement.host.name}"
 
 
-def trade_off(names: Sequence[str], where: str) -> str:
+def numa_binding_text(names: Sequence[str], where: str) -> str:
     """Describe what binding VMs to NUMA nodes costs (VMware vSphere Resource Management, NUMA node affinity)."""
     return (
         f"{AFFINITY_KEY} binds {', '.join(names)} to {where}: ESXi no longer balances it over nodes, memory beyond the "
@@ -224,7 +224,7 @@ def trade_off(names: Sequence[str], where: str) -> str:
     )
 
 
-def wider(vm: Vm, placement: Placement, numa: NumaPolicy) -> str:
+def numa_spread_text(vm: Vm, placement: Placement, numa: NumaPolicy) -> str:
     """Describe how a VM that is larger than a NUMA node is spread over nodes."""
     count, gpus = len(placement.numa_nodes), f"its GPUs are on {nodes_of(placement)}"
     cores, wide = _virtual_cores(vm, placement, numa), f"{vm.name} is wider than a NUMA node"

@@ -49,7 +49,7 @@ from gpuops.plan.core.command_line import Option, word
 from gpuops.plan.core.passthru_devices import with_passthru_numbers
 from gpuops.plan.core.rejection import some_names
 from gpuops.plan.devices.requested import profile_meant, profiles_to_keep
-from gpuops.plan.devices.settings import nodes_of, trade_off
+from gpuops.plan.devices.settings import nodes_of, numa_binding_text
 from gpuops.plan.placement.gpu_filters import matches_type
 from gpuops.plan.placement.keep_free import KeepFreeOption, KeptCount, is_reserved_in, kept_counts, kept_profiles
 from gpuops.plan.placement.project import take
@@ -519,6 +519,6 @@ def _binding_costs(placed: Iterable[Placed]) -> Iterator[str]:
     required = [placed_vm for placed_vm in placed if placed_vm.workload.numa is NumaPolicy.REQUIRED]
     bound_vms = [placed_vm for placed_vm in required if placed_vm.placement.bound_to]
     if len(bound_vms) == 1:
-        yield trade_off([bound_vms[0].workload.name], nodes_of(bound_vms[0].placement))
+        yield numa_binding_text([bound_vms[0].workload.name], nodes_of(bound_vms[0].placement))
     elif bound_vms:
-        yield trade_off([placed_vm.workload.name for placed_vm in bound_vms], "their NUMA nodes")
+        yield numa_binding_text([placed_vm.workload.name for placed_vm in bound_vms], "their NUMA nodes")

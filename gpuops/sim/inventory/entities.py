@@ -382,7 +382,7 @@ class VmEntity(ManagedEntity):
         self.state.files = ""  # they get its name (VMware KB 1029513)
         self.touch("config", "datastore", "layout", "layoutEx", "storage", "summary")
 
-    def refuse_while_asked(self) -> None:
+    def refuse_while_question_pending(self) -> None:
         """Raises QuestionPending while a question waits for its answer."""
         if self.state.question is not None:
             raise faults.question_pending(self.state.question)

@@ -253,7 +253,7 @@ class Process:
 def admit(vm: VmEntity, auth: Any) -> str:
     """Return the name of the guest user who logs in. Raises a vim fault if the VM is off, Tools do not run, or the
     guest refuses the login."""
-    vm.refuse_while_asked()
+    vm.refuse_while_question_pending()
     if vm.state.power is not Power.ON:
         raise faults.wrong_power_state(vm.state.power, Power.ON)
     template = vm.state.template

@@ -128,7 +128,7 @@ def test_what_a_desktop_did_in_the_last_quarter_of_an_hour_is_read_before_it_is_
     said = "used 4000 MHz within the last 15 min, idle is below 500"
     assert begun == Outcome(SuspendVm("vm-1"), Verdict.SKIPPED, said)
     world.counters["vm-1"] = {CPU_MHZ: CounterWindow(40, ago(900), ago(0), world.now)}
-    executor.share_no_look()
+    executor.forget_earlier_looks()
     executor.look_before([SuspendVm("vm-1"), SuspendVm("vm-2")])
     assert isinstance(executor.begin(SuspendVm("vm-1")), StepInFlight)
     unknown = executor.begin(SuspendVm("vm-2"))
@@ -166,7 +166,7 @@ def test_sessions_are_asked_for_anew_before_a_desktop_is_taken(world: World, jou
     kept.append(Outcome(steps[1], Verdict.SKIPPED, "its sessions are not known: a time-out"))
     assert [executor.begin(step) for step in steps] == kept
     used["vm-1"] = False
-    executor.share_no_look()
+    executor.forget_earlier_looks()
     executor.look_before(steps)
     assert isinstance(executor.begin(steps[0]), StepInFlight)
     assert asked == [["vm-1", "vm-2"]] * 2

@@ -98,7 +98,7 @@ def _move(
     def begin() -> None:
         nonlocal hot
         hot = _is_hot(vm, host)
-        vm.refuse_while_asked()
+        vm.refuse_while_question_pending()
         if folder is not None:
             holds_vms(folder)
         refuse_move(vm, host, store)

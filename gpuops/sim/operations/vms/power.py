@@ -85,7 +85,7 @@ def power_off(vm: VmEntity, call: Call) -> Any:
     """PowerOffVM_Task: power the VM off without its guest; a suspended VM loses its suspended memory."""
 
     def begin() -> None:
-        vm.refuse_while_asked()
+        vm.refuse_while_question_pending()
         if vm.state.power is Power.OFF:
             raise faults.wrong_power_state(Power.OFF, Power.ON)
         vm.post(call, "VmStoppingEvent")
@@ -102,7 +102,7 @@ def suspend(vm: VmEntity, call: Call) -> Any:
     def begin() -> None:
         nonlocal size_mib
         size_mib = checkpoint_mib(vm)
-        vm.refuse_while_asked()
+        vm.refuse_while_question_pending()
         _require_on(vm)
         if "suspend-refusal" not in vm.world.deviations:  # assumption: suspend-refusal
             may_suspend(vm)
@@ -123,7 +123,7 @@ def reset(vm: VmEntity, call: Call) -> Any:
     """ResetVM_Task: boot the guest again; the VM keeps its devices and slots."""
 
     def begin() -> None:
-        vm.refuse_while_asked()
+        vm.refuse_while_question_pending()
         _require_on(vm)
 
     def finish() -> None:
@@ -217,7 +217,7 @@ def checkpoint_s(vm: VmEntity, size_mib: int) -> float:
 
 
 def _refuse_start(vm: VmEntity) -> None:
-    vm.refuse_while_asked()
+    vm.refuse_while_question_pending()
     if vm.state.power is Power.ON:
         raise faults.wrong_power_state(Power.ON, Power.OFF)
     if vm.state.is_template:
@@ -305,7 +305,7 @@ def _require_on(vm: VmEntity) -> None:
 
 
 def _require_tools(vm: VmEntity) -> None:
-    vm.refuse_while_asked()
+    vm.refuse_while_question_pending()
     _require_on(vm)
     if not vm.state.tools_run:
         raise faults.tools_unavailable()

@@ -41,7 +41,7 @@ def reconfigure(vm: VmEntity, call: Call, spec: Any) -> Any:
     permissions.to_reconfigure(vm, call, spec)
 
     def finish() -> None:
-        vm.refuse_while_asked()
+        vm.refuse_while_question_pending()
         with recorded(vm, call):
             changed = changed_state(vm, spec)
             renamed = changed.name != vm.state.name

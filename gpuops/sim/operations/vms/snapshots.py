@@ -36,7 +36,7 @@ def create(vm: VmEntity, call: Call, name: str, description: str, *, memory: boo
     """Return CreateSnapshot_Task, whose result is the snapshot. `make` is the type of its managed object."""
 
     def begin() -> None:
-        vm.refuse_while_asked()  # a VM whose question waits for an answer gets no snapshot
+        vm.refuse_while_question_pending()  # a VM whose question waits for an answer gets no snapshot
         if not name:
             raise faults.invalid_name(name)
         _check_snapshot_allowed(vm, memory=memory)
@@ -206,7 +206,7 @@ def revert_to(vm: VmEntity, call: Call, method: str, moid: str | None, *, suppre
         vm.touch("snapshot", "layout", "layoutEx", "storage")
         vm.networks_changed(cards)
 
-    return vm.world.tasks.start(call, method, vm, REVERT_S, begin=vm.refuse_while_asked, finish=finish)
+    return vm.world.tasks.start(call, method, vm, REVERT_S, begin=vm.refuse_while_question_pending, finish=finish)
 
 
 def revert(vm: VmEntity, call: Call, power_before: Power) -> None:
