@@ -41,7 +41,7 @@ def applied_roles(wishes: Sequence[RoleWish], site: Site, *, apply: bool) -> tup
                 raise error
             written = ", ".join(step.name for step in steps[: len(outcomes) - 1])
             raise PartlyDone(
-                f"{error.message}; roles that were written before: {written}",
+                f"{error.message}; roles written before: {written}",
                 hint=error.hint or "run the command again",
             ) from error
     return tuple(replace(state, written=not state.right) for state in states)
