@@ -103,7 +103,9 @@ def login(folder: Path, password: str = "wrong") -> dict[str, str]:
 def test_metrics_of_all_though_one_is_dead_and_one_says_nothing(
     configured: Callable[..., None], dead: str, hanging: str, tmp_path: Path
 ) -> None:
-    configured(nyc={"host": dead, **login(tmp_path)}, hung={"host": hanging, **login(tmp_path)})
+    # another account: first logins of one account come one after another, and this one never ends
+    hung = {"host": hanging, **login(tmp_path), "username": "y"}
+    configured(nyc={"host": dead, **login(tmp_path)}, hung=hung)
     with service("metrics", "--site", "all", "--every", "1", "--site-timeout", "8") as (url, run):
         wait_until(lambda: up(url) == {"fra": 1.0, "muc": 1.0, "nyc": 0.0, "hung": 0.0}, WITHIN_S)
         began_s = passed_s()
