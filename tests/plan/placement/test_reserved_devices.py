@@ -105,7 +105,7 @@ def check(seed: int, found: Counter[str]) -> None:
             refused = applied(world, plan.steps)
             assert refused == "", f"seed {seed}: {name} was promised, and vCenter says {refused}"
             found["started"] += 1
-        elif any("reserved for others" in str(each) for each in plan.rejections):
+        elif any("are reserved for other VMs" in str(each) for each in plan.rejections):
             found["reserved"] += 1
             with pytest.raises(vmodl.MethodFault):
                 place(world.get(vm.ref), world.get(vm.host or ""))

@@ -100,7 +100,7 @@ def test_a_whole_gpu_that_is_reserved_is_not_free(reserve: Reserve) -> None:
     report = run(
         Attach("ml-03", device=("0000:d8:00.0",), replace="0000:5e:00.0", power=PowerPolicy.ON), site, apply=False
     )
-    assert ["1 of kind-0 reserved for others" in str(each) for each in report.plan.rejections] == [True]
+    assert ["1 of kind-0 are reserved for other VMs" in str(each) for each in report.plan.rejections] == [True]
 
 
 @pytest.mark.long
