@@ -218,10 +218,10 @@ class RootGroup(CommandGroup):
         """List all commands from the table, so that none of them is imported."""
         spacing = 2 + max(map(len, SHORT_HELP))
         for title, commands in SECTIONS.items():
-            with formatter.section(f"Commands ({title})"):
-                formatter.write_dl(
-                    [(f"{name:<{spacing - 2}}", text) for name, text in commands.items() if name in SHORT_HELP]
-                )
+            rows = [(f"{name:<{spacing - 2}}", text) for name, text in commands.items() if name in SHORT_HELP]
+            if rows:  # without their extra all commands of a section may be missing
+                with formatter.section(f"Commands ({title})"):
+                    formatter.write_dl(rows)
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *unused: Any, **extra: Any) -> Any:
         extra["standalone_mode"] = False
