@@ -54,6 +54,8 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def _must_not_be_left(frame: FrameType | None) -> bool:
     """Return whether an exception in the interrupted code would leave half-made types: in pydantic, or while pyVmomi is
     imported or loads its types. A request of pyVmomi may be interrupted."""
+    while frame is not None and frame.f_globals is globals():  # `_raise_again`, which interrupted that code itself
+        frame = frame.f_back
     if frame is not None and frame.f_globals.get("__name__") == _TYPES:
         return True
     while frame is not None:
@@ -75,9 +77,9 @@ def _raise_again(number: int) -> None:
 
 
 def _raise_dropped_exit(unraisable: sys.UnraisableHookArgs) -> None:
-    """Raise a SystemExit again, a moment later, if Python dropped it while it freed an object."""
+    """Raise the exception of a signal again, a moment later, if Python dropped it while it freed an object."""
     ending = unraisable.exc_value
-    if not isinstance(ending, SystemExit):
+    if not isinstance(ending, SystemExit | KeyboardInterrupt):
         sys.__unraisablehook__(unraisable)
         return
     if sys.is_finalizing():

@@ -238,26 +238,42 @@ def test_stopped_while_pydantic_builds_a_schema(clean: Path, name: str, exit_cod
     assert (run.returncode, run.stdout, run.stderr) == (exit_code, "", said)
 
 
-SWALLOWING = """
-import os, signal, sys, time
-from gpuops.cli import app
-class Cleared:
+WHILE_AN_OBJECT_IS_FREED = """
+class Freed:
     def __del__(self):
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
         [None for _ in range(1000)]
-def work(prog_name):
-    Cleared()
-    time.sleep(10)
-    sys.exit(7)
-app.app = work
-app.main()
+def work():
+    Freed()
+"""
+WHILE_PYVMOMI_CATCHES_EVERYTHING = """
+def work():
+    until = time.monotonic() + 0.1
+    os.kill(os.getpid(), number)
+    while time.monotonic() < until:
+        try:
+            [None for _ in range(1000)]
+        except:  # as in `ManagedObject.__init__`
+            pass
+work = types.FunctionType(work.__code__, globals() | {"__name__": "pyVmomi.VmomiSupport"})
 """
 
 
-@pytest.mark.long
-def test_told_to_stop_while_an_object_is_cleared_away() -> None:
-    """Python drops an exception that is raised there, and with it the end that was asked for."""
-    done = subprocess.run(
-        [sys.executable, "-c", SWALLOWING], capture_output=True, encoding="utf-8", timeout=60, check=False
+@pytest.mark.quick_cases(1)
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("work", [WHILE_AN_OBJECT_IS_FREED, WHILE_PYVMOMI_CATCHES_EVERYTHING])
+@pytest.mark.parametrize(("name", "exit_code", "message"), [("SIGTERM", 143, ""), ("SIGINT", 130, "interrupted\n")])
+def test_stopped_where_python_drops_exceptions(work: str, name: str, exit_code: int, message: str) -> None:
+    program = f"""
+import os, signal, sys, time, types
+from gpuops.cli import app
+from gpuops.console.failure import run_guarded
+number = signal.{name}
+{work}
+app.app = lambda prog_name: sys.exit(run_guarded(lambda: (work(), time.sleep(10))))
+app.main()
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, encoding="utf-8", timeout=60, check=False
     )
-    assert (done.returncode, done.stderr) == (143, "")
+    assert (run.returncode, run.stderr) == (exit_code, message)
