@@ -90,7 +90,7 @@ def free_slots(
     `holders` are the profiles of the vGPUs running on it, one entry each; None = not known. `starts`: where each of
     them lies, as far as known (`VgpuPlacement.start`); () = not known for any. `profile` is an ESXi name.
     """
-    no_slots = _serves_no_vgpu(gpu)
+    no_slots = _slots_without_vgpus(gpu)
     if no_slots is not None:
         return no_slots
     vgpu_profile = catalog.profile(profile)
@@ -113,7 +113,7 @@ def free_slots(
     )
 
 
-def _serves_no_vgpu(gpu: PhysicalGpu) -> Slots | None:
+def _slots_without_vgpus(gpu: PhysicalGpu) -> Slots | None:
     """Return no or unknown slots, with the reason, for a GPU that cannot run vGPUs now; None = it can."""
     if gpu.passthrough is not None and gpu.passthrough.active:
         return _none("it is in passthrough")
@@ -143,11 +143,11 @@ def slots_in_mode(
     # the checks before `or` return no or contradictory slots, or None if a GPU in this mode can run all these vGPUs
     match mode:
         case VgpuMode.SAME_SIZE:
-            return _time_sliced_only(running, vgpu_profile) or _same_size(running, vgpu_profile)
+            return _slots_beside_mig_backed(running, vgpu_profile) or _same_size(running, vgpu_profile)
         case VgpuMode.MIXED_SIZE:
-            return _time_sliced_only(running, vgpu_profile) or _mixed_size(board, running, vgpu_profile, starts)
+            return _slots_beside_mig_backed(running, vgpu_profile) or _mixed_size(board, running, vgpu_profile, starts)
         case VgpuMode.MULTI_INSTANCE:
-            return _mig_backed_only(running, vgpu_profile) or _multi_instance(
+            return _slots_beside_time_sliced(running, vgpu_profile) or _multi_instance(
                 board, running, vgpu_profile, starts, instances
             )
         case VgpuMode.NONE:
@@ -170,14 +170,14 @@ def _in_unknown_mode(
     return Slots(0, vgpu_profile.max_per_gpu, "whether it is in MIG mode is not known")
 
 
-def _time_sliced_only(running: Sequence[VgpuProfile], vgpu_profile: VgpuProfile) -> Slots | None:
+def _slots_beside_mig_backed(running: Sequence[VgpuProfile], vgpu_profile: VgpuProfile) -> Slots | None:
     """Return no or contradictory slots, and why, if one of these vGPUs is MIG-backed; None = all are time-sliced."""
     if any(holder.mig_backed for holder in running):
         return _contradictory("a MIG-backed vGPU runs on it, but it is not in MIG mode")
     return _none(f"{vgpu_profile.name} needs a GPU in MIG mode") if vgpu_profile.mig_backed else None
 
 
-def _mig_backed_only(running: Sequence[VgpuProfile], vgpu_profile: VgpuProfile) -> Slots | None:
+def _slots_beside_time_sliced(running: Sequence[VgpuProfile], vgpu_profile: VgpuProfile) -> Slots | None:
     """Return no or contradictory slots, and why, if one of these vGPUs is time-sliced; None = all are MIG-backed."""
     if not all(holder.mig_backed for holder in running):
         return _contradictory("a time-sliced vGPU runs on it, but it is in MIG mode")

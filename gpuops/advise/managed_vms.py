@@ -76,7 +76,7 @@ POOL_MARK: Final = "gpuops.pool"
 more. Every command sees it, also in a saved inventory and on other machines, without the book of the pool."""
 
 
-def lends(vm: Vm) -> str | None:
+def lending_reason(vm: Vm) -> str | None:
     """Return that the VM lends its GPUs over the network now, and for which pool; None = it does not."""
     pool = vm.attributes.get(POOL_MARK, "")
     return f"lends its GPUs over the network (pool {pool})" if pool else None
@@ -88,7 +88,7 @@ def kept_by_marks(policy: Policy, pool: Pool, vm: Vm) -> str | None:
     A mark that cannot be read counts as a refusal.
     """
     # either function returns its reason to leave the VM alone: another product manages it, or it lends its GPUs
-    manager_reason = left_to_manager(vm) or lends(vm)
+    manager_reason = left_to_manager(vm) or lending_reason(vm)
     if manager_reason is not None:
         return manager_reason
     opted_out = policy.opt_out.on(vm)

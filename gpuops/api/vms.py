@@ -185,9 +185,9 @@ def capacity(request: CapacityRequest, inventory: Inventory, site: Site, policy:
 
     if policy is None:
         return ask(inventory, catalog_of(inventory), request.scope, profile=request.profile)
-    from gpuops.execute.rotation.rotation import may_take
+    from gpuops.execute.rotation.rotation import survey_desktops
 
-    desktops = may_take(policy, site, inventory).free_to_take
+    desktops = survey_desktops(policy, site, inventory).free_to_take
     return ask(inventory, catalog_of(inventory), request.scope, desktops, profile=request.profile)
 
 

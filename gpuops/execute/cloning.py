@@ -10,7 +10,7 @@ from gpuops.execute.site import Site, catalog_of
 from gpuops.execute.steps.vm_runs import CREATION_S, creation_error, end_cut_off_creations, request_vms, settle_steps
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Outcome, Report, Request
-from gpuops.plan.core.privileges import lacks_privileges, too_old
+from gpuops.plan.core.privileges import privilege_rejection, too_old
 from gpuops.plan.core.steps import CloneVm
 from gpuops.plan.placement.project import project
 from gpuops.plan.vm.clone import PRIVILEGES, Clone, Cloning
@@ -88,5 +88,5 @@ def _check_privileges(planned: Cloning, new: CloneVm, site: Site, before: Invent
     reasons = list(too_old(before))
     if lacking := site.vcenter.lacking({new.source: PRIVILEGES}).get(new.source):
         name = before.vm(new.source).name
-        reasons.append(lacks_privileges(name, lacking, hint="ask for a role with it on the template"))
+        reasons.append(privilege_rejection(name, lacking, hint="ask for a role with it on the template"))
     return Cloning(rejections=(*planned.rejections, *reasons)) if reasons else planned

@@ -15,7 +15,7 @@ from gpuops.execute.steps.host_executor import SettingExecutor
 from gpuops.execute.steps.vm_runs import end_killed_calls
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Plan, Report, refuse
-from gpuops.plan.core.privileges import lacks_privileges, needed_on_host, too_old
+from gpuops.plan.core.privileges import needed_on_host, privilege_rejection, too_old
 from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.plan.hosts.host_plan import HostRequest, left_to_do, tells_impact
@@ -71,7 +71,9 @@ def _refuse_without_privileges(plan: Plan[HostStep], hosts: Hosts, inventory: In
     lacking = hosts.lacking(needed) if needed else {}
     hint = "ask for a role with this privilege on the host, or log in as a user who has it"
     on_hosts = tuple(
-        lacks_privileges(inventory.hosts[ref].name, missing, hint=hint) for ref, missing in lacking.items() if missing
+        privilege_rejection(inventory.hosts[ref].name, missing, hint=hint)
+        for ref, missing in lacking.items()
+        if missing
     )
     rejections = (*too_old(inventory), *on_hosts) if steps else ()
     return refuse(*plan.rejections, *rejections) if rejections else plan

@@ -25,10 +25,10 @@ from gpuops.execute.state.lock import rotating
 from gpuops.model.vcenter.host_settings import Rolling
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Outcome, Plan, Rejection, Report, Verdict
-from gpuops.plan.core.privileges import lacks_privileges, too_old
+from gpuops.plan.core.privileges import privilege_rejection, too_old
 from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.emptying import stun_hosts
-from gpuops.plan.hosts.change.in_force import gpus_of_driver, stays_divided
+from gpuops.plan.hosts.change.in_force import gpus_of_driver, gpus_staying_in_mig_mode
 from gpuops.plan.hosts.change.rolling_plan import (
     ChangeReport,
     ChangeStatus,
@@ -165,7 +165,7 @@ def _missing_privileges(plan: Roll, site: Site, inventory: Inventory) -> Iterabl
     hint = "ask for a role with this privilege on it, or log in as a user who has it"
     for name, privileges in missing:
         if privileges:
-            yield lacks_privileges(name, privileges, hint=hint)
+            yield privilege_rejection(name, privileges, hint=hint)
 
 
 def _order(report: ChangeReport, lock: str | None) -> ChangeOrder:
@@ -175,7 +175,7 @@ def _order(report: ChangeReport, lock: str | None) -> ChangeOrder:
         steps=tuple(planned.step for planned in hosts),
         names={planned.host.ref: planned.host.name for planned in hosts},
         gpus={planned.host.ref: gpus_of_driver(planned.host) for planned in hosts},
-        mig={planned.host.ref: stays_divided(planned.step, planned.host) for planned in hosts},
+        mig={planned.host.ref: gpus_staying_in_mig_mode(planned.step, planned.host) for planned in hosts},
         uuids={planned.host.ref: planned.host.uuid for planned in hosts if planned.host.uuid is not None},
         rolling=report.rolling,
         lock_vm=lock,

@@ -122,7 +122,7 @@ def queue_look(policy: Policy | None, site: Site, at: datetime | time | None = N
             )
         request, inventory, moment = planned_once(policy, site)
         catalog = catalog_of(inventory)
-        night_plan = request.night_plan(request.may_take(inventory, catalog, moment), inventory, catalog, moment)
+        night_plan = request.night_plan(request.survey_desktops(inventory, catalog, moment), inventory, catalog, moment)
         return look_at_queue(night_plan, inventory, catalog, moment)
     night_preview = preview(policy, site, at)
     starts_at = {expected.start.vm.ref: expected.run.begins for expected in night_preview.expected_runs}

@@ -406,10 +406,10 @@ def clear_marker(
     return rotate(RunKind.RESTORE, policy, site, apply=apply, consent=consent, only=vms, asks=asks, clears=True)
 
 
-def may_take(policy: Policy, site: Site, inventory: Inventory) -> Survey:
+def survey_desktops(policy: Policy, site: Site, inventory: Inventory) -> Survey:
     """Return which desktops in this inventory a night under the policy could suspend now, and which not."""
     now = site.clock()
     with site.journal_to_read(inventory.vcenter) as journal:
         request = RotateNight(policy.at_night(now), known_originals(journal, policy, now))
     judged_inventory = site.read_for_policy(inventory, policy)
-    return request.may_take(judged_inventory, catalog_of(judged_inventory), now)
+    return request.survey_desktops(judged_inventory, catalog_of(judged_inventory), now)

@@ -230,14 +230,14 @@ def _missing_ways_in(cluster: TrainingCluster, site: Site) -> tuple[Rejection, .
     Does not try a login in a guest.
     """
     from gpuops.plan.core.plan import Rejection
-    from gpuops.plan.core.privileges import lacks_privileges
+    from gpuops.plan.core.privileges import privilege_rejection
     from gpuops.plan.core.steps import RunInGuest
 
     needed = {member.vm: PRIVILEGES for member in cluster.members}
     # the lease that keeps other machines away is written into the settings of the first VM
     lacking = site.vcenter.lacking({**needed, cluster.members[0].vm: (MARKING, *PRIVILEGES)})
     reasons = [
-        lacks_privileges(member.name, missing) for member in cluster.members if (missing := lacking.get(member.vm))
+        privilege_rejection(member.name, missing) for member in cluster.members if (missing := lacking.get(member.vm))
     ]
     # one login is used for all guests, so one VM is enough
     no_login = site.vcenter.no_way_in(RunInGuest(cluster.members[0].vm, "/bin/sh"))

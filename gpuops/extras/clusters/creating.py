@@ -42,7 +42,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.login import ASSIGN_TO_POOL, ObjectKind
 from gpuops.model.workloads.cluster import ClusterWish
 from gpuops.plan.core.plan import Outcome, Verdict
-from gpuops.plan.core.privileges import EDIT_CLUSTER, lacks_privileges, pool_owner
+from gpuops.plan.core.privileges import EDIT_CLUSTER, pool_owner, privilege_rejection
 from gpuops.plan.core.steps import CloneVm, SetVmDrs
 
 CREATE_PRIVILEGES: Final = (
@@ -103,7 +103,7 @@ def _refuse_without_privileges(plan: ClusterPlan, folder: str | None, inventory:
             need(ObjectKind.PORT_GROUP, member.new.card.port_group, plan.wish.port_group, ASSIGN_NETWORK)
     lacking = site.vcenter.lacking_on_objects({kind: by_object for kind, by_object in needed.items() if by_object})
     refusals = (
-        lacks_privileges(names[ref], missing, hint=f"ask for a role with it on the {kind}")
+        privilege_rejection(names[ref], missing, hint=f"ask for a role with it on the {kind}")
         for kind, by_object in needed.items()
         for ref in by_object
         if (missing := lacking.get(ref))

@@ -41,7 +41,7 @@ from gpuops.model.stored import stored_name
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm, VmDrs
 from gpuops.plan.core.plan import Plan, Rejection, Verdict, Wave
-from gpuops.plan.core.privileges import lacks_privileges
+from gpuops.plan.core.privileges import privilege_rejection
 from gpuops.plan.core.steps import SetVmDrs
 
 
@@ -191,7 +191,7 @@ def _read_and_plan(name: str, site: Site, journal: Journal | None) -> tuple[Clus
 def _missing_privileges(members: tuple[MarkedVm, ...], site: Site) -> tuple[Rejection, ...]:
     lacking = site.vcenter.lacking({member.vm.ref: REMOVE_PRIVILEGES for member in members}) if members else {}
     names = {member.vm.ref: member.vm.name for member in members}
-    return tuple(lacks_privileges(names[ref], missing) for ref, missing in lacking.items() if missing)
+    return tuple(privilege_rejection(names[ref], missing) for ref, missing in lacking.items() if missing)
 
 
 def remove_vms(

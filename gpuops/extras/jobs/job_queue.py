@@ -13,7 +13,14 @@ from gpuops.execute.site import Site, catalog_of
 from gpuops.extras.jobs.dependencies import jobs_named
 from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, JobState, SubmittedJob
 from gpuops.extras.jobs.job_run import JobPass
-from gpuops.extras.jobs.job_turns import JobDeed, JobListing, JobSubmission, may_cancel, objections, with_owners
+from gpuops.extras.jobs.job_turns import (
+    JobDeed,
+    JobListing,
+    JobSubmission,
+    objections,
+    reason_not_to_cancel,
+    with_owners,
+)
 from gpuops.extras.jobs.night_jobs import job_store
 from gpuops.extras.jobs.nightly import guests_of, rules_of, started_tonight
 from gpuops.extras.jobs.store import JobStore, another_unended
@@ -231,7 +238,7 @@ def jobs_to_cancel(name: str, site: Site) -> tuple[SubmittedJob, ...]:
         reason = f"it is {jobs[0].state}" if len(jobs) == 1 else "so have all its tasks"
         raise Refused(f"job {name} has ended: {reason}", hint="gpuops job show shows its history")
     # tasks of an array have one owner and one submitter
-    rejection = may_cancel(unended[0], _last_rules(site), submitter(job_store(site)))
+    rejection = reason_not_to_cancel(unended[0], _last_rules(site), submitter(job_store(site)))
     if rejection is not None:
         raise Refused(f"{rejection.subject}: {rejection.rule}", hint=rejection.hint)
     return unended
@@ -295,13 +302,13 @@ def job_plan(
     histories = _histories(site, inventory, list(alike.values()))
     night, desktops = None, list[Vm]()
     if policy is not None:
-        from gpuops.execute.rotation.rotation import may_take
+        from gpuops.execute.rotation.rotation import survey_desktops
 
         now = site.clock()
         night = policy.night_at(now) or policy.next_night(now)
         if night is None and policy.windows:
             raise Refused("the policy has no night within a year", hint="give it `windows` with `opens` and `closes`")
-        desktops += may_take(policy, site, inventory).free_to_take
+        desktops += survey_desktops(policy, site, inventory).free_to_take
     question = JobsQuestion(
         jobs,
         desktops=None if policy is None else len(desktops),

@@ -50,7 +50,7 @@ def with_owners(jobs: Sequence[ContainerJob], rules: JobRules, who: Submitter) -
     return tuple(job if job.owner else replace(job, owner=owner) for job in jobs)
 
 
-def may_run(job: ContainerJob, rules: JobRules, who: Submitter) -> Rejection | None:
+def reason_not_to_run(job: ContainerJob, rules: JobRules, who: Submitter) -> Rejection | None:
     """Return why this policy does not allow the job (owner, submitter, mounts, profile), or None if it does.
 
     Called again for each night, because the job may have been submitted under another policy.
@@ -82,7 +82,7 @@ def may_run(job: ContainerJob, rules: JobRules, who: Submitter) -> Rejection | N
     return None
 
 
-def may_cancel(job: SubmittedJob, rules: JobRules, who: Submitter) -> Rejection | None:
+def reason_not_to_cancel(job: SubmittedJob, rules: JobRules, who: Submitter) -> Rejection | None:
     """Return why this person may not cancel the job, or None.
 
     The person who submitted it may, and everyone who may submit for its owner.
@@ -110,13 +110,13 @@ def _first_outside(what: str, paths: Iterable[str], allowed: Sequence[str]) -> s
 def objections(
     jobs: Sequence[ContainerJob], rules: JobRules, submitted: Sequence[SubmittedJob], who: Submitter
 ) -> tuple[Rejection, ...]:
-    """Return all reasons not to submit these jobs: those of `may_run`, and too many open jobs of an owner.
+    """Return all reasons not to submit these jobs: those of `reason_not_to_run`, and too many open jobs of an owner.
 
     `submitted`: the jobs that exist. One with the name of a new job is not counted a second time.
     """
     # the first task of an array stands for all: they differ only in their index
     distinct_jobs = [job for job in jobs if job.task is None or job.task.index == 0]
-    reasons = [refusal for job in distinct_jobs if (refusal := may_run(job, rules, who)) is not None]
+    reasons = [refusal for job in distinct_jobs if (refusal := reason_not_to_run(job, rules, who)) is not None]
     reasons += dependency_objections(jobs, submitted)
     new_names = {job.name for job in jobs}
     open_by_owner = Counter(
@@ -212,9 +212,10 @@ def job_turns(
         if not may_begin(job):
             turns.append(JobTurn(job, None, "too little of the night is left for it"))
             continue
-        refusal = may_run(job.job, rules, Submitter.parse(job.by))
+        refusal = reason_not_to_run(job.job, rules, Submitter.parse(job.by))
         quota = rules.quota(job.job.owner)
-        if refusal is not None or quota is None:  # without a quota `may_run` has refused it; the test is for mypy
+        # without a quota `reason_not_to_run` has refused it; the second test is for mypy
+        if refusal is not None or quota is None:
             turns.append(JobTurn(job, None, refusal.rule if refusal is not None else ""))
             continue
         if quota.running is not None and running[job.job.owner] >= quota.running:

@@ -21,7 +21,7 @@ from gpuops.execute.steps.vm_runs import execute_steps, settled_run, step_failur
 from gpuops.extras.lending import lending
 from gpuops.extras.lending.book import PoolBooks, known_book
 from gpuops.extras.lending.lease_book import GpuLease, LeaseBook, LentShare, ServerState
-from gpuops.extras.lending.members import ServerHealth, lends, vm_with
+from gpuops.extras.lending.members import ServerHealth, is_lending, vm_with
 from gpuops.extras.lending.pool_file import RemoteProgram, load_program
 from gpuops.guest_scripts.commands import shell_command
 from gpuops.model.guests.guest_command import CommandEnd
@@ -263,7 +263,7 @@ def mark_servers(book: LeaseBook, inventory: Inventory, site: Site) -> Iterator[
     Yields a line for each VM whose mark could not be changed; the next command tries again. Raises NotConnected,
     StateDamaged.
     """
-    uuids = {server.uuid for server in book.servers if lends(server, book)}
+    uuids = {server.uuid for server in book.servers if is_lending(server, book)}
     steps = [
         SetAttribute(vm.ref, POOL_MARK, book.pool.name if vm.instance_uuid in uuids else "")
         for vm in inventory.vms.values()

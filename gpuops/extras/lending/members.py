@@ -130,7 +130,7 @@ def as_the_fleet_is(book: LeaseBook, inventory: Inventory, now: datetime) -> Lea
     return book
 
 
-def lends(server: PoolServer, book: LeaseBook) -> bool:
+def is_lending(server: PoolServer, book: LeaseBook) -> bool:
     """Whether a client may have a share of it now, or be lent one."""
     return server.state is ServerState.SERVING or any(lease.has_shares_of(server.name) for lease in book.open_leases)
 

@@ -458,7 +458,7 @@ def _look(measurement: SharingMeasurement, site: Site) -> MeasurePlan:
     """Return the plan on a new snapshot, with all reasons to refuse it."""
     from gpuops.execute.site import catalog_of
     from gpuops.plan.core.plan import Rejection
-    from gpuops.plan.core.privileges import lacks_privileges, too_old
+    from gpuops.plan.core.privileges import privilege_rejection, too_old
     from gpuops.plan.core.steps import RunInGuest
 
     inventory = site.vcenter.inventory()
@@ -473,7 +473,7 @@ def _look(measurement: SharingMeasurement, site: Site) -> MeasurePlan:
     reasons = list(too_old(inventory))
     lacking = site.vcenter.lacking({template.ref: PRIVILEGES}).get(template.ref)
     if lacking:
-        reasons.append(lacks_privileges(template.name, lacking))
+        reasons.append(privilege_rejection(template.name, lacking))
     # any command: only the login of the guest is checked
     no_login = site.vcenter.no_way_in(RunInGuest(template.ref, "/bin/sh"))
     if no_login is not None:

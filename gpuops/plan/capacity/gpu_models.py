@@ -49,8 +49,8 @@ def board_of(gpu: PhysicalGpu, catalog: Catalog) -> Board | None:
     return catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
 
 
-def lacks(mode: GpuServing, board: Board) -> str:
-    """Return why GPUs of this model cannot serve so; empty = they can, or it is not known."""
+def mode_obstacle(mode: GpuServing, board: Board) -> str:
+    """Return why GPUs of this model cannot be in this mode; empty = they can, or it is not known."""
     if mode is GpuServing.MIG and board.mig is None:
         return f"{board.name} has no MIG mode (NVIDIA MIG User Guide)"
     if mode is GpuServing.MIXED_SIZE and board.mixed_size_mode is False:

@@ -98,7 +98,7 @@ def way_back(steps: Iterable[Step]) -> tuple[Step, ...]:
     return (*resumed, *started, *(PowerOffVm(step.vm) for step in steps if isinstance(step, PowerOnVm)))
 
 
-def lacks_privileges(name: str, privileges: Collection[str], *, hint: str = "ask for a role with it") -> Rejection:
+def privilege_rejection(name: str, privileges: Collection[str], *, hint: str = "ask for a role with it") -> Rejection:
     """Return the refusal for an object of this name, on which the login lacks these privileges."""
     return Rejection(name, f"this login lacks {', '.join(sorted(privileges))}", hint=hint)
 
@@ -110,7 +110,7 @@ def refused_without(plan: Plan, lacking: Mapping[str, Collection[str]], inventor
     the admin sees all of them at once.
     """
     on_objects = tuple(
-        lacks_privileges(_name(ref, inventory), privileges, hint=_next_move(ref, privileges, plan, inventory))
+        privilege_rejection(_name(ref, inventory), privileges, hint=_next_move(ref, privileges, plan, inventory))
         for ref, privileges in lacking.items()
         if privileges
     )

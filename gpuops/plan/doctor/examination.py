@@ -23,7 +23,7 @@ from gpuops.plan.doctor.vm_findings import of_place, of_vm
 from gpuops.plan.hosts.scheduler.state import scheduler_of
 from gpuops.plan.moving.vmotion_stun import EVACUATION, WHERE, balancing_obstacles, evacuation_obstacles
 from gpuops.plan.rotation.lease import KEY
-from gpuops.plan.rotation.setup import NO_SNAPSHOTS, may_be_reverted
+from gpuops.plan.rotation.setup import NO_SNAPSHOTS, snapshot_problem
 
 WANTED_ON_HOSTS: Final = frozenset({"Host.Config.Settings", "Host.Config.PciPassthru"})
 """Privileges for `host scheduler`, `host mode` and `host passthrough` (vSphere API reference)."""
@@ -146,7 +146,7 @@ def of_lock_vms(names: Collection[str], inventory: Inventory) -> Iterator[Findin
     """Yield a warning for each lock VM that has snapshots. A lock VM is one of `names`, or carries a lease."""
     for vm in sorted(inventory.vms.values(), key=lambda vm: vm.name):
         is_lock_vm = vm.name in names or KEY in (vm.extra_config or {})
-        if is_lock_vm and (problem := may_be_reverted(vm.snapshots)):
+        if is_lock_vm and (problem := snapshot_problem(vm.snapshots)):
             severity = Severity.NOTE if vm.snapshots is None else Severity.WARNING
             yield Finding(severity, vm.name, f"lock VM: {problem}", NO_SNAPSHOTS)
 

@@ -15,7 +15,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from gpuops.advise.managed_vms import left_to_manager, lends
+from gpuops.advise.managed_vms import left_to_manager, lending_reason
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.nights.selector import Mark
 from gpuops.model.vcenter.host import Cluster, DrsRule, Host, RuleKind
@@ -32,7 +32,7 @@ from gpuops.plan.placement.host_filters import (
     offers,
     refusals,
     refuse_unreachable,
-    sees_files,
+    refuse_unseen_files,
     stays_in_its_vapp,
 )
 from gpuops.plan.placement.keep_free import reserved_left
@@ -52,7 +52,7 @@ _FILTERS: Final[tuple[Callable[[Wanted, Host, Inventory], Rejection | None], ...
     not_in_maintenance,
     logical_cpus,
     cpu_to_reserve,
-    sees_files,
+    refuse_unseen_files,
     stays_in_its_vapp,
     offers,
 )
@@ -142,7 +142,7 @@ def state_reasons(case: MovabilityCase) -> Reasons:
 def owner_reasons(case: MovabilityCase) -> Reasons:
     """Reasons from its manager, its owners, the administrators of the cluster and the caller."""
     # both return a reason or None: another product manages the VM, or it lends its GPUs
-    yield from filter(None, (left_to_manager(case.vm), lends(case.vm)))
+    yield from filter(None, (left_to_manager(case.vm), lending_reason(case.vm)))
     if case.vm.ref in case.reasons_to_stay:
         yield case.reasons_to_stay[case.vm.ref]
     for mark in case.marks:

@@ -106,7 +106,7 @@ def remote_memory(vm: Vm, numa: NumaPolicy, placement: Placement, inventory: Inv
             yield from (f"{rejection}: the rest is remote" for rejection in short)
 
 
-def may_be_remote(vm: Vm, numa: NumaPolicy, placement: Placement, inventory: Inventory) -> Iterator[str]:
+def warn_of_remote_memory(vm: Vm, numa: NumaPolicy, placement: Placement, inventory: Inventory) -> Iterator[str]:
     """Yield a warning for each node of the GPUs whose memory is only free if ESXi keeps other VMs on other nodes.
 
     Most VMs are bound to no node, and vCenter does not report where their memory is. There are warnings only if

@@ -117,7 +117,7 @@ def offers(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
     return Rejection(host.name, f"does not offer {', '.join(missing)}") if missing else None
 
 
-def sees_files(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
+def refuse_unseen_files(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
     """Refuse a host that does not see the VM's files: a cold move leaves them where they are (vSphere API,
     RelocateVM_Task)."""
     vm = needs.vm
@@ -161,12 +161,12 @@ HOST_FILTERS: Final[tuple[HostFilter, ...]] = (
     logical_cpus,
     memory_to_reserve,
     cpu_to_reserve,
-    sees_files,
+    refuse_unseen_files,
     stays_in_its_vapp,
     offers,  # the host's own list is the authority on what it runs
 )
 
-MOVE_FILTERS: Final[tuple[HostFilter, ...]] = (sees_files, stays_in_its_vapp)
+MOVE_FILTERS: Final[tuple[HostFilter, ...]] = (refuse_unseen_files, stays_in_its_vapp)
 """The filters whose answer depends on the host that the VM is on now: only a VM that exists can fail them."""
 
 

@@ -159,7 +159,7 @@ def _start_ways(
         tenant = Tenant(vm.ref, vm.name, demand.profile)
         longer_ways: dict[object, States] = {}
         for way in ways.values():
-            addresses, sure = _may_choose(demand, vm, way, host, catalog, whichever)
+            addresses, sure = _choosable_gpus(demand, vm, way, host, catalog, whichever)
             certain = certain and sure
             for address in addresses:
                 if not work.spend():
@@ -181,11 +181,13 @@ def _with_vgpu(states: States, address: PciAddress, tenant: Tenant, catalog: Cat
     return tuple(states_with_vgpu)
 
 
-def _may_choose(
+def _choosable_gpus(
     demand: WantsVgpu, vm: Vm, states: States, host: Host, catalog: Catalog, whichever: bool
 ) -> tuple[list[PciAddress], bool]:
-    """Return the GPUs that the host may choose for the vGPU, and whether one of them surely has room. With `whichever`
-    these are all GPUs that may have room, else those up to the first that surely has."""
+    """Return the GPUs that the host may choose for the vGPU, and whether one of them certainly has room.
+
+    With `whichever` these are all GPUs that may have room. Otherwise the list ends with the first that
+    certainly has."""
     possible_gpus: list[PciAddress] = []
     certain = False
     allowed_states = [state for state in states if demand.pin in (None, state.gpu.address)]

@@ -138,7 +138,7 @@ def _claim(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> Claim:
     return Claim(vm, host, tuple(sorted(set(seating.seats.values()))), doubts=seating.doubts)
 
 
-def may_return(inventory: Inventory, catalog: Catalog, room: Room) -> Callable[[Sequence[Vm]], tuple[Rejection, ...]]:
+def return_check(inventory: Inventory, catalog: Catalog, room: Room) -> Callable[[Sequence[Vm]], tuple[Rejection, ...]]:
     """Return a function that lists why suspended desktops could not resume on their hosts after the ML VMs stop."""
 
     def refusals_of(desktops: Sequence[Vm]) -> tuple[Rejection, ...]:

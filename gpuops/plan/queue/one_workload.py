@@ -21,7 +21,13 @@ from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 from gpuops.plan.devices.goal import Goal
 from gpuops.plan.devices.rules import Case, findings
 from gpuops.plan.devices.settings import KEY, Fitting, change_of, numa_spread_text
-from gpuops.plan.placement.explain import as_device_group, explain_gpus, may_be_remote, remote_memory, warn_of_displaced
+from gpuops.plan.placement.explain import (
+    as_device_group,
+    explain_gpus,
+    remote_memory,
+    warn_of_displaced,
+    warn_of_remote_memory,
+)
 from gpuops.plan.placement.fleet.site_demand import ShapeCounts
 from gpuops.plan.placement.host_filters import refusals
 from gpuops.plan.placement.multi_node import place_near
@@ -180,7 +186,7 @@ class WorkloadQuestion:
             *_unbound(self.workload, vm, placement),
             *([numa_spread_text(vm, placement, self.workload.numa)] if placement.numa_nodes else []),
             *remote_memory(vm, self.workload.numa, placement, self.inventory),
-            *may_be_remote(vm, self.workload.numa, placement, self.inventory),
+            *warn_of_remote_memory(vm, self.workload.numa, placement, self.inventory),
             *warn_of_displaced(running_vm, placement.host, self.inventory, self.catalog),
         )
 

@@ -95,7 +95,7 @@ def setup_of(policy: Policy, inventory: Inventory, defined: Collection[str]) -> 
     )
 
 
-def may_be_reverted(snapshots: int | None) -> str:
+def snapshot_problem(snapshots: int | None) -> str:
     """Return what is wrong with a lock VM that has this number of snapshots; empty = nothing."""
     if snapshots == 0:
         return ""

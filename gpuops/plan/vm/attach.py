@@ -35,7 +35,7 @@ from gpuops.plan.devices.requested import (
 )
 from gpuops.plan.devices.rules import Case, findings
 from gpuops.plan.devices.settings import Fitting, change_of, warnings_of
-from gpuops.plan.placement.explain import may_be_remote, remote_memory, warn_of_displaced
+from gpuops.plan.placement.explain import remote_memory, warn_of_displaced, warn_of_remote_memory
 from gpuops.plan.placement.host_filters import Headroom, unreachable
 from gpuops.plan.placement.keep_free import KeepFreeOption, kept_profiles
 from gpuops.plan.placement.multi_node import nodes_needed, place_near, share_of_vm
@@ -328,7 +328,7 @@ def _waves(ask: ResolvedAttach, fitting: Fitting, warnings: tuple[str, ...]) -> 
             *placement.doubts,
             *warnings_of(fitting),
             *remote_memory(ask.vm, ask.numa, placement, ask.inventory),
-            *may_be_remote(ask.vm, ask.numa, placement, ask.inventory),
+            *warn_of_remote_memory(ask.vm, ask.numa, placement, ask.inventory),
             *_competitors(ask, fitting),
             *power.warnings,
         ),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from gpuops.advise.managed_vms import lends, managed_elsewhere
+from gpuops.advise.managed_vms import lending_reason, managed_elsewhere
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
@@ -135,14 +135,14 @@ def readable(vm: Vm) -> Reason | None:
     return None
 
 
-def lends_nothing(vm: Vm) -> Reason | None:
-    lending = lends(vm) if vm.power is not PowerState.OFF else None
+def refuse_lending_vm(vm: Vm) -> Reason | None:
+    lending = lending_reason(vm) if vm.power is not PowerState.OFF else None
     return None if lending is None else (lending, f"run {command('pool reclaim', server=called(vm))} first")
 
 
 VM_CHECKS: Final[tuple[VmCheck, ...]] = (
     managed_elsewhere,
-    lends_nothing,
+    refuse_lending_vm,
     reachable,
     no_template,
     no_question,

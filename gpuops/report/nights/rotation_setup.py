@@ -15,7 +15,7 @@ from gpuops.plan.core.rejection import some_names
 from gpuops.plan.core.steps import CreateVm
 from gpuops.plan.rotation.nights.bounds import Skip
 from gpuops.plan.rotation.returns.foreign_nights import Adoption
-from gpuops.plan.rotation.setup import NO_SNAPSHOTS, Setup, may_be_reverted
+from gpuops.plan.rotation.setup import NO_SNAPSHOTS, Setup, snapshot_problem
 from gpuops.plan.rotation.timers import CallLine, Timers
 from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text
@@ -38,7 +38,7 @@ def setup_text(setup: Setup) -> Iterator[Text]:
         yield _line("there", f"VM {setup.lock_vm}", "dim")
     else:
         yield Text("note: the policy has no lock_vm: a run on another machine is not seen", "dim")
-    if setup.lock_vm is not None and (revert_risk := may_be_reverted(setup.lock_vm_snapshots)):
+    if setup.lock_vm is not None and (revert_risk := snapshot_problem(setup.lock_vm_snapshots)):
         yield Text(f"warning: {setup.lock_vm} {revert_risk}; {NO_SNAPSHOTS}", "yellow")
     if setup.lock_vm is not None:
         yield Text(f"note: nights need VirtualMachine.Config.AdvancedConfig on {setup.lock_vm}", "dim")

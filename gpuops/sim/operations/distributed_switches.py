@@ -235,7 +235,7 @@ def _add_portgroup(switch: DistributedSwitchEntity, name: str, config: Any, make
 # --- removal ----------------------------------------------------------------------------------------------------
 
 
-def may_go(entity: DistributedSwitchEntity | PortgroupEntity) -> None:
+def require_removable(entity: DistributedSwitchEntity | PortgroupEntity) -> None:
     """Raises ResourceInUse while VMs are connected, NotSupported for an uplink port group."""
     if isinstance(entity, DistributedSwitchEntity):
         if entity.taken_ports():

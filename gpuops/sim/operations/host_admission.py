@@ -57,7 +57,7 @@ def admission(vm: VmEntity, host: HostEntity) -> Admission:
     _require_reserved_memory(vm.state)
     _refuse_nested_virtualization(vm.state)
     _require_bar_space(vm.state, host.state)
-    may_use_rdma(vm, host)
+    require_rdma(vm, host)
     seats = _vgpu_seats(vm, host)
     held_devices = _direct_path(vm, host)
     refuse_over_reservations(vm, host, seats, (pci_id for _, pci_id in held_devices))
@@ -231,7 +231,7 @@ AUTOMATIC: Final = "automatic"
 """What the id of a physical function begins with where vCenter is to choose it."""
 
 
-def may_use_rdma(vm: VmEntity, host: HostEntity) -> None:
+def require_rdma(vm: VmEntity, host: HostEntity) -> None:
     """Raises GenericVmConfigFault where the VM has a PVRDMA card that the host, or its own settings, rule out."""
     cards = [card for card in vm.state.hardware.cards if card.kind == PVRDMA]
     if not cards:

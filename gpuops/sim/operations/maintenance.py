@@ -19,7 +19,7 @@ from gpuops.sim.inventory.entities import ENTER_MAINTENANCE_S
 from gpuops.sim.operations.device_settings import enter_maintenance
 from gpuops.sim.operations.host_admission import admission
 from gpuops.sim.operations.recording import recorded
-from gpuops.sim.operations.vms.movement import may_migrate
+from gpuops.sim.operations.vms.movement import require_migratable
 from gpuops.sim.operations.vms.power import drift, power_on, stop
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.host_state import STAYS_AFTER_BOOT, Boot
@@ -230,7 +230,7 @@ def _evacuation_host(vm: VmEntity, host: HostEntity) -> HostEntity | None:
         if target is host:
             continue
         try:
-            may_migrate(vm, target)
+            require_migratable(vm, target)
             admission(vm, target)
         except vmodl.MethodFault:
             continue

@@ -64,7 +64,7 @@ def _refuse_removal(entity: Any) -> None:
             if isinstance(entity.above(), ComputeEntity):
                 raise faults.invalid_type("The root resource pool goes with its cluster or host.", entity)
         case DistributedSwitchEntity() | PortgroupEntity():
-            distributed_switches.may_go(entity)
+            distributed_switches.require_removable(entity)
         case _:  # a datacenter
             if any(folder.children for folder in entity.folders.values()):
                 raise faults.in_use(entity)
@@ -75,7 +75,7 @@ def _refuse_folder_removal(folder: FolderEntity) -> None:
         raise faults.not_supported("The folders that vCenter makes itself are not removed.")
     for child in folder.children.values():
         if isinstance(child, VmEntity):
-            movement.may_be_destroyed(child)
+            movement.require_destroyable(child)
         else:
             _refuse_removal(child)
 

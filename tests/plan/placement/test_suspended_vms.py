@@ -12,7 +12,7 @@ from gpuops.catalog import load
 from gpuops.model.devices.gpu import AssignmentPolicy, PciAddress
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.placement.seating import Room
-from gpuops.plan.placement.suspended_vms import may_return, return_order
+from gpuops.plan.placement.suspended_vms import return_check, return_order
 from tests.execute.small_vcenter import SLOTS, World, desktop, small_world
 
 CATALOG = load(profiles=SLOTS)
@@ -91,7 +91,7 @@ def test_every_suspended_desktop_finds_its_gpu_again(layout: list[Gpu], policy: 
 @given(layout=hosts, policy=policies)
 def test_the_way_back_of_what_ran_is_never_doubted(layout: list[Gpu], policy: AssignmentPolicy) -> None:
     world, on_gpu = world_of(layout, policy)
-    ask = may_return(world.snapshot(), CATALOG, Room(CATALOG, certain=False))
+    ask = return_check(world.snapshot(), CATALOG, Room(CATALOG, certain=False))
     assert ask(suspended(world, layout, on_gpu)) == ()
 
 
@@ -110,6 +110,6 @@ def test_a_host_that_lost_a_gpu_is_not_a_way_back() -> None:
     gone = suspended(world, layout, on_gpu)
     host = world.hosts["host-1"]
     world.hosts["host-1"] = replace(host, gpus=host.gpus[:1])
-    refusals = may_return(world.snapshot(), CATALOG, Room(CATALOG, certain=False))(gone)
+    refusals = return_check(world.snapshot(), CATALOG, Room(CATALOG, certain=False))(gone)
     assert refusals
     assert str(refusals[0]).endswith("needs 1 slot, 0 there")

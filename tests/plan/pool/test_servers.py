@@ -17,7 +17,7 @@ from gpuops.extras.lending.lease_book import (
     ServerGpu,
     ServerState,
 )
-from gpuops.extras.lending.members import Reclaim, in_another_pool, lends, servers_of
+from gpuops.extras.lending.members import Reclaim, in_another_pool, is_lending, servers_of
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DynamicDevice, PowerState, Vm
 from tests.plan.moving.worlds import world
@@ -57,9 +57,9 @@ def test_a_new_server_has_no_name_of_another_one() -> None:
 
 def test_a_dead_server_lends_as_long_as_a_client_may_still_use_it() -> None:
     book = lending.server_died(lent(), SERVER, BEGIN, "cannot serve: no driver")
-    assert lends(book.servers[0], book)
+    assert is_lending(book.servers[0], book)
     book = lending.hooks_ended(book, "a1", False, BEGIN)
-    assert not lends(book.servers[0], book)
+    assert not is_lending(book.servers[0], book)
 
 
 def test_a_server_of_another_pool_is_refused_when_it_comes() -> None:

@@ -67,7 +67,7 @@ def past(**hours: float) -> tuple[PastNight, ...]:
 
 def night(snapshot: Inventory, of: Policy, nights: tuple[PastNight, ...] = ()) -> NightPlan:
     request = RotateNight(of, past=nights)
-    return request.night_plan(request.may_take(snapshot, CATALOG, EVENING), snapshot, CATALOG, EVENING)
+    return request.night_plan(request.survey_desktops(snapshot, CATALOG, EVENING), snapshot, CATALOG, EVENING)
 
 
 def started(found: NightPlan) -> list[str]:

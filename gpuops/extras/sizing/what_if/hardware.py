@@ -21,7 +21,7 @@ from gpuops.model.fleet_change import AddHosts, ApplyLayout, ChangeGpuMode, GpuS
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, is_gpu
-from gpuops.plan.capacity.gpu_models import MODES, board_meant, board_of, lacks, with_offers
+from gpuops.plan.capacity.gpu_models import MODES, board_meant, board_of, mode_obstacle, with_offers
 from gpuops.plan.core.scope import Scope, gpu_hosts
 from gpuops.plan.core.steps import PowerOffVm
 from gpuops.plan.core.versions import version_numbers
@@ -39,7 +39,7 @@ def new_hosts(change: AddHosts, number: int, inventory: Inventory, catalog: Cata
     """
     board = board_meant(change.model, catalog) if change.model is not None else None
     like = inventory.find_host(change.like) if change.like is not None else _model_host(board, inventory, catalog)
-    if board is not None and (why := lacks(change.mode or GpuServing.SAME_SIZE, board)):
+    if board is not None and (why := mode_obstacle(change.mode or GpuServing.SAME_SIZE, board)):
         raise UsageError(why, hint="gpuops help what-if lists the modes of added GPUs")
     gpus = _like(like, change.mode, catalog) if board is None else _new(board, change, like)
     if not gpus:
@@ -101,7 +101,7 @@ def _like(like: Host, mode: GpuServing | None, catalog: Catalog) -> tuple[Physic
 
 def _empty(gpu: PhysicalGpu, mode: GpuServing | None, catalog: Catalog) -> PhysicalGpu:
     board = board_of(gpu, catalog)
-    if mode is not None and board is not None and (why := lacks(mode, board)):
+    if mode is not None and board is not None and (why := mode_obstacle(mode, board)):
         raise UsageError(why, hint="leave the mode out, or set it for single GPUs in a file (gpuops help what-if)")
     serves = gpu.graphics_type is GraphicsType.SHARED_DIRECT and not gpu.passed_through
     vgpu_mode: VgpuMode | None = MODES[mode] if mode is not None and serves else gpu.vgpu_mode
@@ -267,7 +267,7 @@ def _able(
         board, where = board_of(gpu, catalog), f"{host.name} {gpu.address}"
         if gpu.passed_through or gpu.graphics_type is not GraphicsType.SHARED_DIRECT:
             against.append(f"{where} serves no vGPUs: passthrough, or its graphics type is not shared direct")
-        elif board is not None and (why := lacks(change.mode, board)):
+        elif board is not None and (why := mode_obstacle(change.mode, board)):
             against.append(f"{where}: {why}")
         else:
             able.append((host, gpu))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from gpuops.advise.managed_vms import is_cluster_agent, left_to_manager, lends, managed_elsewhere
+from gpuops.advise.managed_vms import is_cluster_agent, left_to_manager, lending_reason, managed_elsewhere
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import Displacement
@@ -129,7 +129,7 @@ def empty_hosts(hosts: Sequence[Host], vms: Displacement, inventory: Inventory, 
     return replace(outcome, proven=proven)
 
 
-def runs_there(host: Host, inventory: Inventory) -> list[Vm]:
+def running_vms_on(host: Host, inventory: Inventory) -> list[Vm]:
     """Return the VMs that run on the host or may run, those with the most devices and memory first."""
     vms = [vm for vm in inventory.vms_on(host) if vm.power in (PowerState.ON, None) and not vm.template]
     return sorted(vms, key=lambda vm: (-len(vm.devices or ()), -(vm.memory_mib or 0), vm.name, vm.ref))
@@ -138,7 +138,7 @@ def runs_there(host: Host, inventory: Inventory) -> list[Vm]:
 def stun_hosts(hosts: Iterable[Host], inventory: Inventory) -> frozenset[str]:
     """Return refs of the hosts whose stun estimates are needed to empty these hosts: all with GPUs in the clusters of
     those from which a VM with a vGPU must leave."""
-    leaving = (host for host in hosts if any(vm.vgpus for vm in runs_there(host, inventory)))
+    leaving = (host for host in hosts if any(vm.vgpus for vm in running_vms_on(host, inventory)))
     clusters = {host.cluster for host in leaving if host.cluster is not None}
     near = (host for host in inventory.hosts.values() if host.cluster in clusters and host.gpus)
     return frozenset(host.ref for host in near if host.connected is True)
@@ -162,7 +162,7 @@ class _World:
     def in_order(self, host: Host) -> list[Vm]:
         """Return the VMs of the host in the order of leaving: those with a chosen target, then the largest first."""
         turns = {ref: turn for turn, ref in enumerate(self.chosen_targets)}
-        by_size = sorted(runs_there(host, self.inventory), key=self._size, reverse=True)
+        by_size = sorted(running_vms_on(host, self.inventory), key=self._size, reverse=True)
         return sorted(by_size, key=lambda vm: turns.get(vm.ref, len(turns)))
 
     def leave(self, host: Host) -> Iterator[Away]:
@@ -194,7 +194,7 @@ class _World:
             hint = f"move or stop {vm.name} with its manager: gpuops does not change managed VMs"
             rule = f"{vm.name} cannot leave the host while it runs: {managed}"
             return Staying(vm, Rejection(host.name, rule, hint=hint), (managed,))
-        lending = lends(vm)
+        lending = lending_reason(vm)
         if lending is not None:  # a shutdown would cut off its clients
             rule = f"{vm.name} cannot leave the host while it runs: {lending}"
             hint = f"run {command('pool reclaim', server=called(vm))} first: its clients then get the pool's grace time"
@@ -333,7 +333,9 @@ def returning(
     return Plan((*waves, Wave("bring the VMs back", later_steps)) if later_steps else tuple(waves)), tuple(remarks)
 
 
-def may_not_fit_back(host: Host, departures: Iterable[Away], inventory: Inventory, catalog: Catalog) -> tuple[str, ...]:
+def names_not_fitting_back(
+    host: Host, departures: Iterable[Away], inventory: Inventory, catalog: Catalog
+) -> tuple[str, ...]:
     """Return the names of the VMs that may find no free GPU on their return, even if no other VM came meanwhile."""
     vms = [departure.vm for departure in departures if departure.leaving is not Leaving.DRS and departure.vm.profiles]
     first, later_vms = _in_order(vms, host, inventory, catalog)

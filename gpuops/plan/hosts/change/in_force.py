@@ -43,15 +43,15 @@ def gpus_of_driver(host: Host) -> tuple[PciAddress, ...]:
     return tuple(gpu.address for gpu in host.gpus if gpu.graphics_type is not None)
 
 
-def stays_divided(step: HostStep, host: Host) -> tuple[PciAddress, ...]:
+def gpus_staying_in_mig_mode(step: HostStep, host: Host) -> tuple[PciAddress, ...]:
     """Return the GPUs in MIG mode that the step leaves in it.
 
     A boot keeps that mode (assumption: mig-mode-after-boot).
     """
     switched = step.devices if isinstance(step, ConfigureMig) else ()
     changed_addresses = {*switched, *_given_whole(step)}
-    divided = (gpu.address for gpu in host.gpus if gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE)
-    return tuple(address for address in divided if address not in changed_addresses)
+    in_mig_mode = (gpu.address for gpu in host.gpus if gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE)
+    return tuple(address for address in in_mig_mode if address not in changed_addresses)
 
 
 def _given_whole(step: HostStep) -> Collection[PciAddress]:

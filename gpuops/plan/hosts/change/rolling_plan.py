@@ -20,7 +20,7 @@ from gpuops.plan.core.plan import Outcome, Plan, Rejection, Verdict
 from gpuops.plan.core.privileges import HOT_MOVE, needed_on_host
 from gpuops.plan.core.rejection import READ_HOST, READ_VM, RECONNECT
 from gpuops.plan.core.steps import HostStep
-from gpuops.plan.hosts.change.emptying import Away, Leaving, empty_hosts, may_not_fit_back, runs_there
+from gpuops.plan.hosts.change.emptying import Away, Leaving, empty_hosts, names_not_fitting_back, running_vms_on
 from gpuops.plan.hosts.host_plan import kept_as_they_are, tells_impact
 
 MAINTENANCE: Final = "Host.Config.Maintenance"
@@ -79,7 +79,7 @@ def plan_roll(plan: Plan[HostStep], rolling: Rolling, inventory: Inventory, cata
         return Roll(rejections=refused)
     warnings = list(plan.warnings)
     for planned in chain.from_iterable(rounds):
-        names = may_not_fit_back(planned.host, planned.away, inventory, catalog)
+        names = names_not_fitting_back(planned.host, planned.away, inventory, catalog)
         if names:
             warnings.append(f"{planned.host.name}: {', '.join(names)} may find no GPU when they come back")
     notes = (NO_REBOOT_PERHAPS,) if any(map(tells_impact, steps)) else ()
@@ -107,7 +107,7 @@ def in_order(steps: Sequence[HostStep], inventory: Inventory) -> list[HostStep]:
 
     def key(step: HostStep) -> tuple[int, str, str]:
         host = inventory.hosts[step.host]
-        return len(runs_there(host, inventory)), host.name, host.ref
+        return len(running_vms_on(host, inventory)), host.name, host.ref
 
     return sorted(steps, key=key)
 

@@ -18,7 +18,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, OtherPassthrough, PowerState, VgpuDevice, Vm, is_gpu
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm
 from gpuops.plan.moving.places import find_places
-from gpuops.plan.placement.host_filters import sees_files
+from gpuops.plan.placement.host_filters import refuse_unseen_files
 from gpuops.plan.placement.keep_free import reserved_left
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.seating import Room
@@ -96,9 +96,9 @@ def find_restarts(
     loss = restart.one_after_another(vms, world)
     if loss.spared or not hosts:  # every VM has a place, or none can have one
         return loss
-    # `sees_files` returns why the host does not see them, or None.
+    # `refuse_unseen_files` returns why the host does not see them, or None.
     targets = {
-        vm.ref: [host.ref for host in hosts if sees_files(Wanted(vm, (), (host.ref,)), host, world) is None]
+        vm.ref: [host.ref for host in hosts if refuse_unseen_files(Wanted(vm, (), (host.ref,)), host, world) is None]
         for vm in vms
     }
     places = find_places([vms], targets, world, restart.after, restart.apart)

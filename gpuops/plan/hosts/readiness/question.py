@@ -16,7 +16,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.hosts.change.emptying import Away, Leaving, Staying, empty_hosts, runs_there
+from gpuops.plan.hosts.change.emptying import Away, Leaving, Staying, empty_hosts, running_vms_on
 from gpuops.plan.hosts.host_plan import kept_as_they_are
 from gpuops.plan.hosts.readiness.loss import HostLoss, loss_of
 from gpuops.plan.moving.vmotion_stun import Stun, evacuation_obstacles, own_stun_settings, stun_between, tolerated_s
@@ -97,7 +97,7 @@ def host_readiness(host: Host, inventory: Inventory, catalog: Catalog) -> HostRe
         if departure.leaving is Leaving.VMOTION and departure.target is not None
         and (stun := stun_between(departure.vm, (host, departure.target))) is not None
     }  # fmt: skip
-    has_vgpus = any(vm.vgpus for vm in runs_there(host, inventory))
+    has_vgpus = any(vm.vgpus for vm in running_vms_on(host, inventory))
     return HostReadiness(
         host=host,
         away=departures,

@@ -241,7 +241,7 @@ def decide_queue(
     free_to_take: Sequence[Vm],
     inventory: Inventory,
     room: Room,
-    may_return: ReturnCheck,
+    return_check: ReturnCheck,
     *,
     objection: Objection = no_objection,
     priority: Mapping[str, int] | None = None,
@@ -252,12 +252,12 @@ def decide_queue(
 
     `priority` of desktops, by ref: the lowest make room first. `proposals` by VM ref: each is followed if the exact
     rules allow it; a VM without a proposal, or with a refused one, starts where it costs the fewest desktops.
-    `may_return` and `objection` return why a start is not allowed: its desktops could not return, or it exceeds a limit
-    of the night.
+    `return_check` and `objection` return why a start is not allowed: its desktops could not return, or it exceeds
+    a limit of the night.
     """
     queue = tuple(queue)
     position = {waiting.vm.ref: at for at, waiting in enumerate(queue) if waiting.vm is not None}
-    state = _QueueState(inventory, list(free_to_take), room, may_return, objection, priority or {}, position)
+    state = _QueueState(inventory, list(free_to_take), room, return_check, objection, priority or {}, position)
     running = Counter(waiting.queued for waiting in queue if waiting.runs)
     choices: dict[int, Choice] = {}
     for at, proposal in _attempts(queue, proposals or {}):
@@ -304,7 +304,7 @@ class _QueueState:
     free_to_take: list[Vm]
     """Desktops that may be suspended and that no start has taken yet."""
     room: Room
-    may_return: ReturnCheck
+    return_check: ReturnCheck
     objection: Objection
     priority: Mapping[str, int]
     position: Mapping[str, int]
@@ -375,7 +375,7 @@ class _QueueState:
         taken_before = [
             desktop for earlier in self.starts for desktop in earlier.desktops if desktop.host == start.host.ref
         ]
-        stranded = self.may_return([*taken_before, *start.desktops])
+        stranded = self.return_check([*taken_before, *start.desktops])
         return (
             f"its desktops could not come back: {'; '.join(str(refusal) for refusal in stranded)}" if stranded else ""
         )

@@ -24,7 +24,7 @@ from gpuops.plan.core.plan import Choice, Plan, Rejection
 from gpuops.plan.core.steps import OpenGate, PowerOnVm, ShutDownGuest, Step, SuspendVm
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.seating import Room
-from gpuops.plan.placement.suspended_vms import may_return
+from gpuops.plan.placement.suspended_vms import return_check
 from gpuops.plan.rotation.ml_queue.ml_vms import (
     Start,
     WaitingVm,
@@ -111,7 +111,7 @@ class RotateNight(NightsOfPolicy):
     def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
         """Return the plan of the night. It is refused outside the window, and while an earlier night is not
         returned."""
-        desktops = self.may_take(inventory, catalog, now)
+        desktops = self.survey_desktops(inventory, catalog, now)
         return self.night_plan(desktops, inventory, catalog, now).plan()
 
     def night_plan(self, desktops: Survey, inventory: Inventory, catalog: Catalog, now: datetime) -> NightPlan:
@@ -161,7 +161,7 @@ class RotateNight(NightsOfPolicy):
                 free_to_take,
                 inventory,
                 room,
-                self._may_return(bounds, inventory, catalog),
+                self._return_check(bounds, inventory, catalog),
                 objection=self._objection(bounds, inventory, catalog),
                 priority=desktops.priority,
                 proposals=propose(schedule_input),
@@ -269,9 +269,9 @@ class RotateNight(NightsOfPolicy):
             inventory = project(ShutDownGuest(vm.ref), inventory)
         return inventory
 
-    def _may_return(self, bounds: Bounds, inventory: Inventory, catalog: Catalog) -> ReturnCheck:
+    def _return_check(self, bounds: Bounds, inventory: Inventory, catalog: Catalog) -> ReturnCheck:
         """Return the check that desktops can return together with those that this night has already taken."""
-        check_return = may_return(self.at_return(bounds, inventory), catalog, Room(catalog, certain=False))
+        check_return = return_check(self.at_return(bounds, inventory), catalog, Room(catalog, certain=False))
 
         def check_with_taken(desktops: Sequence[Vm]) -> tuple[Rejection, ...]:
             hosts = {vm.host for vm in desktops}
@@ -279,7 +279,7 @@ class RotateNight(NightsOfPolicy):
 
         return check_with_taken
 
-    def may_take(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Survey:
+    def survey_desktops(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Survey:
         """Return the desktops that this night may suspend, whether or not the queue needs their GPUs."""
         night = self.night(inventory, now)
         left_alone = self._left_alone(night, inventory)

@@ -152,7 +152,7 @@ def preview_night(
     no_forecast: str = "",
 ) -> NightPreview:
     """Return the preview of the night that would begin at this moment."""
-    survey = request.may_take(inventory, catalog, at)
+    survey = request.survey_desktops(inventory, catalog, at)
     night_plan = request.night_plan(survey, inventory, catalog, at)
     bounds, starts = night_plan.bounds, night_plan.decision.starts
     load = bounds.load(starts)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from gpuops.advise.managed_vms import lends, manager_of
+from gpuops.advise.managed_vms import lending_reason, manager_of
 from gpuops.errors import NoFreeGpu
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PhysicalGpu
@@ -372,7 +372,7 @@ def stop_ml_vms(ml: Sequence[TakenVm], desktops: Sequence[Vm], now: datetime, du
             continue
         vm, name, policy = taken_vm.vm.ref, taken_vm.original.name, taken_vm.policy
         stop_rule, longest_grace_s = policy.ml_stop, longest_s[policy]
-        if lending := lends(taken_vm.vm):
+        if lending := lending_reason(taken_vm.vm):
             # it lends its GPUs to clients, but desktops come first, so it is stopped
             drain = command("pool reclaim", server=taken_vm.vm.name)
             warnings.append(

@@ -15,7 +15,7 @@ from pyVmomi import VmomiSupport, vim, vmodl
 from gpuops.sim.inventory import faults
 from gpuops.sim.operations.host_admission import admission
 from gpuops.sim.operations.initial_placement import load_of, refuse_against_rules
-from gpuops.sim.operations.vms.movement import may_migrate, refuse_move, target_of
+from gpuops.sim.operations.vms.movement import refuse_move, require_migratable, target_of
 from gpuops.sim.render.defaults import default
 from gpuops.sim.state.vm_state import Power
 
@@ -85,7 +85,7 @@ def query_vmotion(vms: Iterable[VmEntity], call: Call, hosts: Iterable[HostEntit
     pairs = [(vm, host) for vm in vms for host in hosts]
     if not pairs:
         raise faults.wrong_argument("vm")
-    return _report(call, pairs, may_migrate)
+    return _report(call, pairs, require_migratable)
 
 
 def judge_move(vm: VmEntity, host: HostEntity, store: DatastoreEntity | None = None) -> None:

@@ -128,7 +128,7 @@ def refuse_move(vm: VmEntity, host: HostEntity, store: DatastoreEntity | None = 
         raise faults.wrong_state(f"The host {host.name} cannot take virtual machines now.")
     _sees_files(vm, host, store)
     if hot:
-        may_migrate(vm, host)
+        require_migratable(vm, host)
 
 
 def _is_hot(vm: VmEntity, host: HostEntity) -> bool:
@@ -153,7 +153,7 @@ def _sees_files(vm: VmEntity, host: HostEntity, store: DatastoreEntity | None) -
         raise faults.wrong_argument("spec.datastore", f"Host {host.name} does not see datastore {target_store.name}.")
 
 
-def may_migrate(vm: VmEntity, target: HostEntity) -> None:
+def require_migratable(vm: VmEntity, target: HostEntity) -> None:
     """Raises a MigrationFault if a running VM cannot be moved to `target` with vMotion (the type: from memory).
 
     Mandatory rules and hosts that HA keeps empty refuse a move as they refuse a power-on. From memory: the stun limit
@@ -271,13 +271,13 @@ def destroy(vm: VmEntity, call: Call) -> Any:
         "Destroy_Task",
         vm,
         DESTROY_S,
-        begin=lambda: may_be_destroyed(vm),
+        begin=lambda: require_destroyable(vm),
         finish=lambda: remove_vm(vm, call),
         description_id="VirtualMachine.destroy",
     )
 
 
-def may_be_destroyed(vm: VmEntity) -> None:
+def require_destroyable(vm: VmEntity) -> None:
     """Raises InvalidPowerState for a VM that runs."""
     if vm.state.power is Power.ON:
         raise faults.wrong_power_state(Power.ON, Power.OFF)

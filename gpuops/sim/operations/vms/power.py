@@ -105,7 +105,7 @@ def suspend(vm: VmEntity, call: Call) -> Any:
         vm.refuse_while_question_pending()
         _require_on(vm)
         if "suspend-refusal" not in vm.world.deviations:  # assumption: suspend-refusal
-            may_suspend(vm)
+            require_suspendable(vm)
         _require_space(vm, size_mib)
         vm.post(call, "VmSuspendingEvent")
 
@@ -185,7 +185,7 @@ def stop(vm: VmEntity, call: Call, *, clean: bool) -> None:
     vm.post(call, "VmPoweredOffEvent")
 
 
-def may_suspend(vm: VmEntity) -> None:
+def require_suspendable(vm: VmEntity) -> None:
     """Raises InvalidPowerState or NotSupported if the VM cannot be suspended now (the type of fault: from memory).
 
     A VM cannot be suspended with a DirectPath device (VMware vSphere 8.0 docs), with unified memory, the debugger or
@@ -251,7 +251,7 @@ def _require_space(vm: VmEntity, size_mib: int) -> None:
 def _finish_suspend(vm: VmEntity, call: Call, size_mib: int) -> None:
     # Checked again: while the task ran, the guest may have shut down, or other VMs may have filled the datastore.
     try:
-        may_suspend(vm)
+        require_suspendable(vm)
     except vmodl.fault.NotSupported as refusal:
         if "suspend-refusal" not in vm.world.deviations:
             raise
