@@ -127,6 +127,7 @@ def _against(state: SmiState, host: Host, inventory: Inventory, catalog: Catalog
 
 
 def _why(host: Host) -> str:
-    """Return why the host's nvidia-smi did not answer; empty if it was not called."""
+    """Return why there is no reply of the host's nvidia-smi."""
     unread = (host.settings or HostSettings()).unread
-    return "; ".join(text.removeprefix(UNASKED) for text in unread if text.startswith(UNASKED))
+    reasons = [text.removeprefix(UNASKED) for text in unread if text.startswith(UNASKED)]
+    return "; ".join(reasons) or "its settings were not read"
