@@ -111,15 +111,17 @@ class _Run:
                 self._note_end(Outcome(waiting.step, Verdict.SKIPPED, reason))
         if batch:
             self._executor.look_before([waiting.step for waiting in batch])
-        leaving = {sent.step.vm for sent in self.queue.sent if isinstance(sent.step, SuspendVm | ShutDownGuest)}
+        stopping = (sent.step for sent in self.queue.sent if isinstance(sent.step, SuspendVm | ShutDownGuest))
+        self._executor.leaving = {step.vm for step in stopping}
         for waiting in batch:
-            started = self._executor.begin(waiting.step, leaving)
+            started = self._executor.begin(waiting.step)
             if isinstance(started, StepInFlight) and started.answered:
                 self.queue.end(waiting)
                 self._answered.append((waiting, started))
             elif isinstance(started, StepInFlight):
                 self.queue.add_sent(waiting, started)
-                leaving |= {waiting.step.vm} if isinstance(waiting.step, SuspendVm | ShutDownGuest) else set()
+                if isinstance(waiting.step, SuspendVm | ShutDownGuest):
+                    self._executor.leaving.add(waiting.step.vm)
             else:
                 self._handle_end(waiting, started)
         # Steps that vCenter answered at once are judged by the look after the next wait. Look now only if there is no
