@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 from gpuops.execute.site import Consent, Site, agreed
 from gpuops.extensions import load
@@ -44,7 +44,7 @@ def rotate_night(
     from gpuops.execute.rotation import rotation
 
     run = partial(rotation.rotate_night, policy, site, apply=apply, unattended=unattended, by_timer=by_timer, asks=asks)
-    return _run_with_notices("rotate night", site, consent, run, apply)
+    return _with_notices("rotate night", site, run, apply=apply)(consent=consent)
 
 
 def rotate_day(
@@ -65,7 +65,7 @@ def rotate_day(
     from gpuops.execute.rotation import rotation
 
     run = partial(rotation.rotate_day, policy, site, apply=apply, by_timer=by_timer, asks=asks)
-    return _run_with_notices("rotate day", site, consent, run, apply)
+    return _with_notices("rotate day", site, run, apply=apply)(consent=consent)
 
 
 def rotate_resume(
@@ -78,7 +78,7 @@ def rotate_resume(
     from gpuops.execute.rotation.rotation import resume
 
     run = partial(resume, site, apply=apply, unattended=unattended, asks=asks)
-    return _run_with_notices("rotate resume", site, consent, run, apply)
+    return _with_notices("rotate resume", site, run, apply=apply)(consent=consent)
 
 
 def rotate_restore(
@@ -99,7 +99,7 @@ def rotate_restore(
     from gpuops.execute.rotation.rotation import restore
 
     run = partial(restore, policy, site, vms, from_markers=from_markers, apply=apply, asks=asks)
-    return _run_with_notices("rotate restore", site, consent, run, apply)
+    return _with_notices("rotate restore", site, run, apply=apply)(consent=consent)
 
 
 def rotate_clear_marker(
@@ -118,7 +118,7 @@ def rotate_clear_marker(
     from gpuops.execute.rotation.rotation import clear_marker
 
     run = partial(clear_marker, policy, site, vms, apply=apply, asks=asks)
-    return _run_with_notices("rotate clear-marker", site, consent, run, apply)
+    return _with_notices("rotate clear-marker", site, run, apply=apply)(consent=consent)
 
 
 def change(
@@ -140,7 +140,7 @@ def change(
     from gpuops.execute.change.rolling_change import roll, unheard
 
     run = partial(roll, request, verb, rolling, site, apply=apply, told=hear or unheard)
-    return _run_with_notices(verb, site, consent, run, apply)
+    return _with_notices(verb, site, run, apply=apply)(consent=consent)
 
 
 def change_resume(
@@ -153,7 +153,7 @@ def change_resume(
     from gpuops.execute.change.rolling_change import resume, unheard
 
     run = partial(resume, site, apply=apply, told=hear or unheard)
-    return _run_with_notices("change resume", site, consent, run, apply)
+    return _with_notices("change resume", site, run, apply=apply)(consent=consent)
 
 
 def change_abort(
@@ -163,7 +163,7 @@ def change_abort(
     from gpuops.execute.change.rolling_change import abort, unheard
 
     run = partial(abort, site, apply=apply, told=hear or unheard)
-    return _run_with_notices("change abort", site, consent, run, apply)
+    return _with_notices("change abort", site, run, apply=apply)(consent=consent)
 
 
 def defrag_execute(request: Defrag, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:
@@ -174,14 +174,12 @@ def defrag_execute(request: Defrag, site: Site, *, apply: bool, consent: Consent
     from gpuops.execute.change.moves import carry_out
 
     run = partial(carry_out, request, site, apply=apply)
-    return _run_with_notices("defrag", site, consent, run, apply)
+    return _with_notices("defrag", site, run, apply=apply)(consent=consent)
 
 
-def _run_with_notices(
-    command: str, site: Site, consent: Callable[..., None], run: Callable[..., Ran], apply: bool
-) -> Ran:
+def _with_notices(command: str, site: Site, run: Callable[..., Ran], *, apply: bool) -> Callable[..., Ran]:
+    """Return `run`, which is called with `consent`, so that it sends notices if it changes something."""
     if not apply or site.notices is None:
-        return run(consent=consent)
+        return run
     # the watch also hears the answer of `consent`: a run that the admin declines causes no notice
-    run_watched = load("gpuops.extras.notify.watch.run_watched")
-    return cast(Ran, run_watched(site.notices, command, consent, lambda watched: run(consent=watched)))
+    return partial(load("gpuops.extras.notify.watch.run_watched"), site.notices, command, run)

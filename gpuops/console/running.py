@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Final, Self
 
 from gpuops.clock import pause, wall_clock
 from gpuops.console import output
-from gpuops.console.options import CommonOptions, RunOptions
+from gpuops.console.options import CommonOptions, HostShellOptions, RunOptions
 from gpuops.errors import GpuopsError, PolicyError, Refused, UsageError
 from gpuops.model.time_text import format_clock_second
 from gpuops.plan.core.plan import Report
 
 if TYPE_CHECKING:
-    from gpuops.api import Consent, Site
     from gpuops.console.drawn_progress import DrawnProgress
     from gpuops.execute.site.vcenter_wait import VcenterWait
     from gpuops.model.nights.rotation import Policy
@@ -126,16 +125,15 @@ def somebody_is_asked(run_options: RunOptions) -> bool:
 
 _RESUMES: Final = {"rotate": "gpuops rotate resume", "defrag": "gpuops change resume"}
 """The command that continues a guarded run which was cut off, by its first word."""
-ApiFunction = Callable[["Site", bool, "Consent"], "Report"]
-"""The function of the API to run: site, whether to apply, whom to ask."""
 
 
 def carry_out(
-    api_function: ApiFunction,
+    api_function: Callable[..., Report],
     kind: str,
     common: CommonOptions,
     run_options: RunOptions,
     *,
+    host_shell: HostShellOptions | None = None,
     saved: Path | None = None,
     guarded: bool = False,
     vcenter_wait: VcenterWait | None = None,
@@ -143,7 +141,8 @@ def carry_out(
 ) -> None:
     """Run the function, print its report, and end the command with the exit code of the report.
 
-    `kind` names the JSON document. `vcenter_wait`: how a return waits for a vCenter that does not answer.
+    `api_function` is called with the site, `apply` and `consent`. `kind` names the JSON document. `vcenter_wait`: how a
+    return waits for a vCenter that does not answer.
     `may_return`: only the journal shows whether this run is a return.
     """
     from gpuops.console.opening import open_site, remember
@@ -167,7 +166,9 @@ def carry_out(
         site.progress, site.in_flight = progress, progress.in_flight
         if waits is None:  # else the notes would print the wait a second time
             site.say = output.note
-        report = api_function(site, not run_options.dry_run and saved is None, consent)
+        if host_shell is not None:
+            host_shell.give_to(site, saved)
+        report = api_function(site, apply=not run_options.dry_run and saved is None, consent=consent)
     if saved is None:
         remember(common, report.before)
     # on a terminal the lines of --verbose are above the result already; a file with only the result gets all lines

@@ -135,16 +135,25 @@ class Connection(Session):
     # Most commands only read. They do not import the modules that change a vCenter or work in guests.
 
     def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
-        from gpuops.plan.core.steps import CreationStep, GateStep, RemovalStep
-        from gpuops.vsphere.writing import new_vms, steps
+        from gpuops.plan.core.steps import CreationStep, GateStep, RunInGuest, SetAttribute, ShutDownGuest
+        from gpuops.vsphere.guests import guest_programs
+        from gpuops.vsphere.writing import attributes, steps
 
+        subject = step.name if isinstance(step, CreationStep) else inventory.vm(step.vm).name
         if isinstance(step, GateStep):
-            raise Refused(f"{inventory.vm(step.vm).name}: gates are set in the connection broker, not in vCenter")
-        if isinstance(step, CreationStep):
-            return new_vms.submit_creation(self, step, op_id)
-        if isinstance(step, RemovalStep):
-            return steps.submit_removal(self, step, inventory, op_id)
-        return steps.submit(self, step, inventory, op_id)
+            raise Refused(f"{subject}: gates are set in the connection broker, not in vCenter")
+        match step:
+            case SetAttribute():
+                attributes.set_attribute(self, step.vm, step.name, step.value, subject=subject, op_id=op_id)
+                return None
+            case ShutDownGuest():
+                self.change(self.vm(step.vm).ShutdownGuest, subject=subject, op_id=op_id)
+                return None
+            case RunInGuest():
+                return guest_programs.start_program(self, step, subject, op_id)
+            case _:
+                call, *arguments = steps.call_of(self, step, inventory)
+                return self.start_task(call, *arguments, subject=subject, op_id=op_id)
 
     def find_task(self, step: Step, since: datetime, login: str = "", known: Collection[str] = ()) -> TaskRef | None:
         from gpuops.vsphere.writing import lost_replies

@@ -54,7 +54,7 @@ def agreed(report: Any) -> None:
 
 
 def run(told: Told, report: Report[Any]) -> None:
-    assert run_watched(told.way, "rotate day", agreed, lambda consent: report) is report
+    assert run_watched(told.way, "rotate day", lambda consent: report, consent=agreed) is report
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_a_refused_night_is_told_of_once_a_day_unless_only_the_hour_is_wrong(
     report = Report(None, small_world().snapshot(), Plan(rejections=refusals))
     told = Told(state, webhook.url)
     for _ in range(2):
-        assert run_watched(told.way, "rotate night", agreed, lambda consent: report) is report
+        assert run_watched(told.way, "rotate night", lambda consent: report, consent=agreed) is report
     assert len(webhook.calls) == told_of
     assert told.lines == []
 
@@ -121,7 +121,7 @@ def test_a_run_that_ends_in_an_error(error: Exception, sent: bool, state: Path, 
         raise error
 
     with pytest.raises(type(error)) as raised:
-        run_watched(Told(state, webhook.url).way, "rotate day", agreed, fails)
+        run_watched(Told(state, webhook.url).way, "rotate day", fails, consent=agreed)
     assert raised.value is error
     assert len(webhook.calls) == sent
 
@@ -136,7 +136,7 @@ def test_what_somebody_did_not_agree_to_is_told_to_nobody(state: Path, webhook: 
 
     told = Told(state, webhook.url)
     with pytest.raises(Refused):
-        run_watched(told.way, "rotate day", declines, asks)
+        run_watched(told.way, "rotate day", asks, consent=declines)
     assert flush(told.way) == ()
     assert webhook.calls == []
 
@@ -288,7 +288,7 @@ def test_a_run_that_was_interrupted_is_told_of_once_it_may_have_begun(state: Pat
 
     for each in (interrupted, interrupted_later):
         with pytest.raises(KeyboardInterrupt):
-            run_watched(told.way, "rotate night", agreed, each)
+            run_watched(told.way, "rotate night", each, consent=agreed)
     assert [receipt.accepted for receipt in flush(told.way)] == [1]
 
 

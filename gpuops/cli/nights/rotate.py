@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,12 +60,7 @@ def mark(
     if opt_in is opt_out:
         raise UsageError("give exactly one of --opt-in and --opt-out", hint="gpuops help marks explains both")
     request = RotateMark(load_policy(policy), opt_out, tuple(vm or ()), pool, folder, value, undo)
-    carry_out(
-        lambda site, apply, consent: run(request, site, apply=apply, consent=consent),
-        "rotate-mark",
-        common,
-        run_options,
-    )
+    carry_out(partial(run, request), "rotate-mark", common, run_options)
 
 
 @spread
@@ -90,9 +86,7 @@ def clear_marker(
 
     night_policy = load_policy(policy) if policy is not None else None
     carry_out(
-        lambda site, apply, consent: rotate_clear_marker(
-            night_policy, site, tuple(vm), apply=apply, consent=consent, asks=somebody_is_asked(run_options)
-        ),
+        partial(rotate_clear_marker, night_policy, vms=tuple(vm), asks=somebody_is_asked(run_options)),
         "rotate-clear-marker",
         common,
         run_options,
@@ -181,11 +175,9 @@ def night(
     _tell_begun()
     rules = policy_of_run(policy, "rotate night", common, looks_only=run_options.dry_run or saved is not None)
     carry_out(
-        lambda site, apply, consent: rotate_night(
+        partial(
+            rotate_night,
             rules,
-            site,
-            apply=apply,
-            consent=consent,
             unattended=by_timer or not sys.stdin.isatty(),
             by_timer=by_timer,
             asks=somebody_is_asked(run_options),
@@ -265,9 +257,7 @@ def day(
     _tell_begun()
     rules = said_policy(policy)
     carry_out(
-        lambda site, apply, consent: rotate_day(
-            rules, site, apply=apply, consent=consent, by_timer=by_timer, asks=somebody_is_asked(run_options)
-        ),
+        partial(rotate_day, rules, by_timer=by_timer, asks=somebody_is_asked(run_options)),
         "rotate-day",
         common,
         run_options,
@@ -292,13 +282,7 @@ def resume(common: CommonOptions, run_options: RunOptions) -> None:
 
     _tell_begun()
     carry_out(
-        lambda site, apply, consent: rotate_resume(
-            site,
-            apply=apply,
-            consent=consent,
-            unattended=not sys.stdin.isatty(),
-            asks=somebody_is_asked(run_options),
-        ),
+        partial(rotate_resume, unattended=not sys.stdin.isatty(), asks=somebody_is_asked(run_options)),
         "rotate-resume",
         common,
         run_options,
@@ -338,15 +322,7 @@ def restore(
     rules = said_policy(policy)
     vms = tuple(vm or ())
     carry_out(
-        lambda site, apply, consent: rotate_restore(
-            rules,
-            site,
-            vms,
-            from_markers=from_markers,
-            apply=apply,
-            consent=consent,
-            asks=somebody_is_asked(run_options),
-        ),
+        partial(rotate_restore, rules, vms=vms, from_markers=from_markers, asks=somebody_is_asked(run_options)),
         "rotate-restore",
         common,
         run_options,

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
 
 from gpuops.console.options import CommonOptions, HostShellOptions, RunOptions, Saved
 from gpuops.console.spread import spread
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
-
-if TYPE_CHECKING:
-    from gpuops.api import Consent, Site
-    from gpuops.plan.core.plan import Report
 
 
 @spread
@@ -38,17 +34,7 @@ def attach(
     from gpuops.api import run
     from gpuops.console.running import carry_out
 
-    def attach_to(site: Site, apply: bool, consent: Consent) -> Report:
-        host_shell.give_to(site, saved)
-        return run(request, site, apply=apply, consent=consent)
-
-    carry_out(
-        attach_to,
-        "attach",
-        common,
-        run_options,
-        saved=saved,
-    )
+    carry_out(partial(run, request), "attach", common, run_options, host_shell=host_shell, saved=saved)
 
 
 @spread
@@ -65,10 +51,4 @@ def detach(common: CommonOptions, run_options: RunOptions, request: Detach, save
     from gpuops.api import run
     from gpuops.console.running import carry_out
 
-    carry_out(
-        lambda site, apply, consent: run(request, site, apply=apply, consent=consent),
-        "detach",
-        common,
-        run_options,
-        saved=saved,
-    )
+    carry_out(partial(run, request), "detach", common, run_options, saved=saved)

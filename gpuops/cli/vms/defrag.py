@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -52,13 +53,7 @@ def defrag(
     from gpuops.report.vms.defrag import DefragDocument, defrag_text
 
     if not dry_run and saved is None:
-        carry_out(
-            lambda site, apply, consent: api.defrag_execute(request, site, apply=apply, consent=consent),
-            "defrag-execute",
-            common,
-            RunOptions(yes=yes),
-            guarded=True,
-        )
+        carry_out(partial(api.defrag_execute, request), "defrag-execute", common, RunOptions(yes=yes), guarded=True)
         return
     with open_site(common, saved=saved) as site:
         defragmentation = api.defrag(request, read_inventory(site, common, saved=saved), site)

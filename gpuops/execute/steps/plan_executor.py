@@ -7,7 +7,7 @@ stopped. If a step fails, only the steps that depend on it are skipped.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from gpuops.errors import Trouble
@@ -62,11 +62,17 @@ def execute(
     Raises NotConnected when vCenter is lost on the way and StateDamaged when the journal cannot be written. The run
     then stays open, and every request that was sent is in the journal.
     """
-    outcomes: list[Outcome] = []
-    for outcome in _Run(plan, executor, limits, in_flight, returning=returning).outcomes():
-        outcomes.append(outcome)
-        progress(outcome)
-    return tuple(outcomes)
+    run = _Run(plan, executor, limits, progress, returning=returning)
+    while run.queue.has_steps:
+        executor.keep_lease()
+        if run.send():
+            continue  # others waited for the steps that ended at once
+        in_flight([sent.in_flight.step for sent in run.queue.sent])
+        if run.queue.sent:
+            run.wait()
+        elif run.queue.rest_s:
+            run.wait_for_retry(run.queue.rest_s)
+    return tuple(run.outcomes)
 
 
 class _Run:
@@ -77,31 +83,21 @@ class _Run:
         plan: Plan,
         executor: VmExecutor,
         limits: Limits,
-        in_flight: Callable[[Sequence[Step]], None],
+        progress: Callable[[Outcome], None],
         *,
         returning: bool,
     ) -> None:
+        self.outcomes: list[Outcome] = []
+        self.queue = StepQueue(plan, limits, returning=returning)
         self._executor = executor
-        self._in_flight = in_flight
         self._limits = limits
-        self._queue = StepQueue(plan, limits, returning=returning)
+        self._progress = progress
         self._bad: list[Outcome] = []
         self._answered: list[tuple[WaitingStep, StepInFlight]] = []
         """Steps that vCenter answered at once, and that no look has shown as done yet."""
 
-    def outcomes(self) -> Iterator[Outcome]:
-        while self._queue.has_steps:
-            self._executor.keep_lease()
-            if (yield from self._send()):
-                continue  # others waited for the steps that ended at once
-            self._in_flight([sent.in_flight.step for sent in self._queue.sent])
-            if self._queue.sent:
-                yield from self._wait()
-            elif self._queue.rest_s:
-                self._wait_for_retry(self._queue.rest_s)
-
-    def _send(self) -> Generator[Outcome, None, bool]:
-        """Send the steps that may be sent now, and yield those that end at once.
+    def send(self) -> bool:
+        """Send the steps that may be sent now, and handle those that end at once.
 
         Return whether steps that vCenter answered at once were judged: then others may be ready.
         """
@@ -111,37 +107,39 @@ class _Run:
             if reason is None:
                 batch.append(waiting)
             else:
-                self._queue.end(waiting)
-                yield self._note_end(Outcome(waiting.step, Verdict.SKIPPED, reason))
+                self.queue.end(waiting)
+                self._note_end(Outcome(waiting.step, Verdict.SKIPPED, reason))
         if batch:
             self._executor.look_before([waiting.step for waiting in batch])
-        leaving = {sent.step.vm for sent in self._queue.sent if isinstance(sent.step, SuspendVm | ShutDownGuest)}
+        stopping = (sent.step for sent in self.queue.sent if isinstance(sent.step, SuspendVm | ShutDownGuest))
+        self._executor.leaving = {step.vm for step in stopping}
         for waiting in batch:
-            started = self._executor.begin(waiting.step, leaving)
+            started = self._executor.begin(waiting.step)
             if isinstance(started, StepInFlight) and started.answered:
-                self._queue.end(waiting)
+                self.queue.end(waiting)
                 self._answered.append((waiting, started))
             elif isinstance(started, StepInFlight):
-                self._queue.add_sent(waiting, started)
-                leaving |= {waiting.step.vm} if isinstance(waiting.step, SuspendVm | ShutDownGuest) else set()
+                self.queue.add_sent(waiting, started)
+                if isinstance(waiting.step, SuspendVm | ShutDownGuest):
+                    self._executor.leaving.add(waiting.step.vm)
             else:
-                yield from self._handle_end(waiting, started)
+                self._handle_end(waiting, started)
         # Steps that vCenter answered at once are judged by the look after the next wait. Look now only if there is no
         # wait, or if a step is ready that may need their outcome.
-        judges = bool(self._answered) and (not self._queue.sent or bool(self._ready()))
+        judges = bool(self._answered) and (not self.queue.sent or bool(self._ready()))
         if judges:
             self._look_after()
-            yield from self._judge_answered()
+            self._judge_answered()
         return judges
 
-    def _judge_answered(self) -> Iterator[Outcome]:
-        """Yield the outcomes of the steps that vCenter answered at once, by the latest look."""
+    def _judge_answered(self) -> None:
+        """Handle the steps that vCenter answered at once, by the latest look."""
         answered, self._answered = self._answered, []
         for waiting, sent in answered:
-            yield from self._handle_end(waiting, self._executor.judge(sent.op_id, sent.step, sent.since))
+            self._handle_end(waiting, self._executor.judge(sent.op_id, sent.step, sent.since))
 
     def _ready(self) -> list[WaitingStep]:
-        return self._queue.ready(self._executor.inventory, broker_fails=self._executor.step_gates.fails)
+        return self.queue.ready(self._executor.inventory, broker_fails=self._executor.step_gates.fails)
 
     def _look_after(self, finished: Collection[str] = ()) -> None:
         """Read the VMs whose steps have finished or were answered at once.
@@ -155,8 +153,8 @@ class _Run:
         elif ended:
             self._executor.look(ended)
 
-    def _handle_end(self, waiting: WaitingStep, outcome: Outcome) -> Iterator[Outcome]:
-        """Yield the outcome of a step that ended, unless the step is retried or done in another way."""
+    def _handle_end(self, waiting: WaitingStep, outcome: Outcome) -> None:
+        """Note the outcome of a step that ended, unless the step is retried or done in another way."""
         step = waiting.step
         # the step that ended may replace the planned one: a power-off after a shutdown, a resume after a suspend
         if isinstance(step, ShutDownGuest) and isinstance(outcome.step, PowerOffVm):
@@ -164,34 +162,34 @@ class _Run:
         elif isinstance(step, SuspendVm) and isinstance(outcome.step, ResumeVm):
             outcome = _suspend_undone(step, waiting.reason, outcome)
         elif isinstance(step, ShutDownGuest) and step.then_off and outcome.verdict in (Verdict.FAILED, Verdict.UNKNOWN):
-            yield from self._power_off(waiting, outcome.reason)
+            self._power_off(waiting, outcome.reason)
             return
         rests_s = () if self._is_plan_outdated(step) else _retry_delays_s(outcome)
         if outcome.verdict is Verdict.FAILED and waiting.tries < len(rests_s):
-            self._queue.retry_later(waiting, rests_s[waiting.tries])
+            self.queue.retry_later(waiting, rests_s[waiting.tries])
             return
-        self._queue.end(waiting)
-        yield self._note_end(outcome)
+        self.queue.end(waiting)
+        self._note_end(outcome)
 
-    def _power_off(self, waiting: WaitingStep, reason: str) -> Iterator[Outcome]:
+    def _power_off(self, waiting: WaitingStep, reason: str) -> None:
         """Power the VM off, as the plan says, because its guest did not shut down."""
         waiting.reason = reason
         self._executor.look([waiting.step.vm])
-        yield from self._send_instead(waiting, PowerOffVm(waiting.step.vm))
+        self._send_instead(waiting, PowerOffVm(waiting.step.vm))
 
-    def _give_back(self, waiting: WaitingStep, reason: str) -> Iterator[Outcome]:
+    def _give_back(self, waiting: WaitingStep, reason: str) -> None:
         """Resume a desktop at once, because a user connected while it was being suspended, or may have."""
         waiting.reason = reason
         vm = self._executor.inventory.vms.get(waiting.step.vm)
-        yield from self._send_instead(waiting, ResumeVm(waiting.step.vm, vm.host if vm is not None else None))
+        self._send_instead(waiting, ResumeVm(waiting.step.vm, vm.host if vm is not None else None))
 
-    def _send_instead(self, waiting: WaitingStep, step: Step) -> Iterator[Outcome]:
+    def _send_instead(self, waiting: WaitingStep, step: Step) -> None:
         """Send another step in place of the one that ended."""
         started = self._executor.begin(step)
         if isinstance(started, StepInFlight):
-            self._queue.add_sent(waiting, started)
+            self.queue.add_sent(waiting, started)
         else:
-            yield from self._handle_end(waiting, started)
+            self._handle_end(waiting, started)
 
     def _reopen_gate(self, outcome: Outcome) -> None:
         """Queue the opening of a desktop's gate if the desktop is not taken after all.
@@ -202,38 +200,39 @@ class _Run:
         machine = self._executor.step_gates.held_machine(outcome.step.vm)
         takes = isinstance(outcome.step, SuspendVm | ShutDownGuest)
         if takes and outcome.verdict in never_taken and machine is not None:
-            self._queue.add(OpenGate(outcome.step.vm, machine))
+            self.queue.add(OpenGate(outcome.step.vm, machine))
 
-    def _note_end(self, outcome: Outcome) -> Outcome:
+    def _note_end(self, outcome: Outcome) -> None:
         self._reopen_gate(outcome)
         # a guest program that failed is reported, but must not keep a desktop from coming back
         if outcome.verdict not in (Verdict.DONE, Verdict.ALREADY) and not isinstance(outcome.step, RunInGuest):
             self._bad.append(outcome)
-        return outcome
+        self.outcomes.append(outcome)
+        self._progress(outcome)
 
     # waiting
 
-    def _wait(self) -> Iterator[Outcome]:
+    def wait(self) -> None:
         """Wait until a step ends, at most one slice, and handle the steps that ended or exceeded their time limit."""
-        tasks = {sent.in_flight.task: sent for sent in self._queue.sent if sent.in_flight.task is not None}
-        guests = [sent for sent in self._queue.sent if sent.in_flight.task is None]
-        slice_s, began_s = min(SLICE_S, self._queue.next_due_s), self._executor.passed_s()
+        tasks = {sent.in_flight.task: sent for sent in self.queue.sent if sent.in_flight.task is not None}
+        guests = [sent for sent in self.queue.sent if sent.in_flight.task is None]
+        slice_s, began_s = min(SLICE_S, self.queue.next_due_s), self._executor.passed_s()
         self._executor.forget_earlier_looks()  # looks from before this wait are too old for the steps after it
         ends: list[TaskEnd] = []
         if tasks:
             for end in self._executor.vcenter.wait(list(tasks), slice_s):
                 ends.append(end)
-                if self._queue.waiting:
+                if self.queue.waiting:
                     break  # its end may be what the next step waits for
         off = self._shut_down_guests(guests, 0.0 if tasks else slice_s)
         silent = not ends and len(off) < max(1, len(guests))
         # If no task ended and not all guests are off, the wait took the complete slice. It counts in full, because the
         # clock may have stood still meanwhile (a paused machine), and that must not prolong the time limits.
-        self._queue.spend(max(slice_s if silent else 0.0, self._executor.passed_s() - began_s))
+        self.queue.spend(max(slice_s if silent else 0.0, self._executor.passed_s() - began_s))
         finished: list[tuple[SentStep, TaskEnd | None]] = [(tasks[end.task], end) for end in ends]
         finished += [(sent, None) for sent in off]
         for sent, _ in finished:
-            self._queue.remove_sent(sent)
+            self.queue.remove_sent(sent)
         # one look for all of them, before any outcome is decided
         self._look_after([sent.step.vm for sent, _ in finished])
         in_use = self._executor.in_use_again([sent.in_flight.step for sent, _ in finished])
@@ -242,18 +241,18 @@ class _Run:
                 outcome = self._executor.finish(sent.in_flight, ended)
                 if outcome.verdict is Verdict.DONE and sent.step.vm in in_use:
                     # a user came while the desktop was being suspended: it is resumed at once
-                    yield from self._give_back(sent.waiting, in_use[sent.step.vm])
+                    self._give_back(sent.waiting, in_use[sent.step.vm])
                     continue
             else:
                 outcome = self._executor.settle(sent.in_flight.op_id, Outcome(sent.step, Verdict.DONE))
-            yield from self._handle_end(sent.waiting, outcome)
-        yield from self._judge_answered()  # answered when they were sent; the look above shows their effect
+            self._handle_end(sent.waiting, outcome)
+        self._judge_answered()  # answered when they were sent; the look above shows their effect
         self._withdraw()
-        yield from self._end_overdue()
+        self._end_overdue()
 
     def _withdraw(self) -> None:
         """Cancel tasks that are still queued after a slice. Their steps are retried like those of a busy VM."""
-        queued_long = (sent.in_flight for sent in self._queue.sent if sent.waited_s >= SLICE_S)
+        queued_long = (sent.in_flight for sent in self.queue.sent if sent.waited_s >= SLICE_S)
         tasks = [
             in_flight.task
             for in_flight in queued_long
@@ -269,10 +268,10 @@ class _Run:
         off = self._executor.vcenter.wait_for_power([guest.step.vm for guest in guests], PowerState.OFF, wait_s)
         return [guest for guest in guests if guest.step.vm in off]
 
-    def _end_overdue(self) -> Iterator[Outcome]:
-        """Stop waiting for the steps that exceeded their time limit, and yield those that are not retried."""
-        for sent in self._queue.overdue():
-            waiting, step = self._queue.remove_sent(sent), sent.in_flight.step
+    def _end_overdue(self) -> None:
+        """Stop waiting for the steps that exceeded their time limit, and note those that are not retried."""
+        for sent in self.queue.overdue():
+            waiting, step = self.queue.remove_sent(sent), sent.in_flight.step
             late: Outcome
             # a guest's shutdown and program have no task: they failed; a task may still end, so its outcome is unknown
             if isinstance(step, ShutDownGuest):
@@ -282,11 +281,11 @@ class _Run:
             else:
                 task = sent.in_flight.task.ref if sent.in_flight.task else "its task"
                 late = Outcome(step, Verdict.UNKNOWN, f"{task} still runs after {self._limits.step_timeout_s:.0f} s")
-            yield from self._handle_end(waiting, self._executor.settle(sent.in_flight.op_id, late))
+            self._handle_end(waiting, self._executor.settle(sent.in_flight.op_id, late))
 
-    def _wait_for_retry(self, seconds: float) -> None:
+    def wait_for_retry(self, seconds: float) -> None:
         """Wait until a step may be retried. Nothing is in flight; the wait ends early when the VM is no longer busy."""
-        vms = [waiting.step.vm for waiting in self._queue.waiting if waiting.rest_s]
+        vms = [waiting.step.vm for waiting in self.queue.waiting if waiting.rest_s]
         self._executor.forget_earlier_looks()
         self._executor.look(vms)
         busy_vms = [vm for ref in vms if (vm := self._executor.inventory.vms.get(ref)) is not None]
@@ -295,7 +294,7 @@ class _Run:
             deque(self._executor.vcenter.wait(tasks, seconds), maxlen=0)
         else:
             self._executor.vcenter.wait_for_power(vms, PowerState.ON, seconds)
-        self._queue.spend(seconds)  # in full, so that the step is tried at once if the wait ended early
+        self.queue.spend(seconds)  # in full, so that the step is tried at once if the wait ended early
 
     # dependencies
 

@@ -83,6 +83,10 @@ class StepExecutor(ABC, Generic[Kind]):
 
     # what each kind of step says
 
+    def newly_read(self, step: Kind) -> Kind:
+        """Read again what is too old to judge the step by, and return the step as it fits the latest look."""
+        return step
+
     @abstractmethod
     def read_back(self, step: Kind) -> None:
         """Read the step's VM or host again."""
@@ -117,6 +121,10 @@ class StepExecutor(ABC, Generic[Kind]):
 
         `sent` is the snapshot that the first request was based on.
         """
+
+    def already_done(self, step: Kind) -> Outcome[Kind]:
+        """Return the outcome of a step whose effect is there before it is sent."""
+        return Outcome(step, Verdict.ALREADY)
 
     def too_late_reason(self, step: Kind, sent: Inventory) -> str | None:
         """Return why a step that is not done can no longer take effect, or None if it still may."""
@@ -157,12 +165,13 @@ class StepExecutor(ABC, Generic[Kind]):
     # one step
 
     def begin(self, step: Kind) -> Outcome[Kind] | StepInFlight[Kind]:
-        """Send the step, unless it is already done or must not be done now, by the look that was made just before.
+        """Send the step, unless it is already done or must not be done now, by the latest look.
 
-        Raises NotConnected (the intent stays open) and StateDamaged (nothing was sent).
+        Raises NotConnected (the intent stays open, for `resume`) and StateDamaged (nothing was sent).
         """
+        step = self.newly_read(step)
         if self.is_done(step):
-            return Outcome(step, Verdict.ALREADY)
+            return self.already_done(step)
         judged, reason = self.inventory, self.objection(step)
         if reason is not None:
             return Outcome(step, Verdict.SKIPPED, reason)

@@ -92,20 +92,16 @@ class VmExecutor(VmLooks):
         )
         self.former_logins: Mapping[str, str] = {}
         """By op id, the user that an effect was sent as, if it differs from the current user; else ""."""
-        self._leaving: Collection[str] = ()
-        """VMs that are already being suspended, whatever the last look showed."""
+        self.leaving: set[str] = set()
+        """Refs of VMs that are already being suspended, whatever the last look showed."""
         self._starting: dict[str, PowerOnVm] = {}
         """By VM ref, the start that was sent, whatever the last look showed."""
 
-    def begin(self, step: Step, leaving: Collection[str] = ()) -> Outcome | StepInFlight:
-        """Begin the step.
+    def newly_read(self, step: Step) -> Step:
+        """Return the step, with the present host of a VM that is to be resumed.
 
         If the last look is too old, or no look has confirmed the lease since the last change, a step that takes a VM is
         judged by a new look. A step that takes a desktop also gets a new look if anything was sent since.
-
-        `leaving`: VMs that are already being suspended, whatever the last look showed.
-
-        Raises NotConnected (the intent stays open, for `resume`) and StateDamaged (nothing was sent).
         """
         lease = self._leases.of(step.vm)
         unvouched = lease is not None and not lease.vouched
@@ -113,10 +109,12 @@ class VmExecutor(VmLooks):
         if self._is_old(step) or (self._guard is not None and needs_look):
             self.forget_earlier_looks()
             self.look_before([step])
-        self._leaving = leaving
-        if isinstance(step, CloseGate) and self.is_done(step):
+        return as_it_is_now(step, self.inventory)
+
+    def already_done(self, step: Step) -> Outcome:
+        if isinstance(step, CloseGate):
             return Outcome(step, Verdict.SKIPPED, IN_MAINTENANCE)  # or a return would open a gate that is not ours
-        return super().begin(as_it_is_now(step, self.inventory))
+        return super().already_done(step)
 
     def in_use_again(self, steps: Collection[Step]) -> Mapping[str, str]:
         """By VM ref, why a desktop suspended behind a gate must be resumed, by a look at the gates."""
@@ -141,7 +139,7 @@ class VmExecutor(VmLooks):
         if reason is None and guard is not None:
             now = self.journal.clock()
             reason = guard.objection(
-                step, self.inventory, now, self._ended, self._leaving, self._ahead, tuple(self._starting.values())
+                step, self.inventory, now, self._ended, self.leaving, self._ahead, tuple(self._starting.values())
             )
         stops = isinstance(step, PowerOffVm | ShutDownGuest | RunInGuest)
         if reason is None and (stops or (isinstance(step, SuspendVm) and step.gives_way)):

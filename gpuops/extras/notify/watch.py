@@ -110,12 +110,12 @@ class RunWatch:
             self._way.say(f"notices are not sent: {error.line}")
 
 
-def run_watched(way: NoticeWay, command: str, consent: Consent, run: Callable[[Consent], Reported]) -> Reported:
+def run_watched(way: NoticeWay, command: str, run: Callable[..., Reported], *, consent: Consent) -> Reported:
     """Return or raise what `run` returns or raises; its notice is sent afterwards."""
     watch = RunWatch(way, command)
     watch.begin()
     try:
-        report = run(watch.wrap_consent(consent))
+        report = run(consent=watch.wrap_consent(consent))
     except Exception as error:
         watch.end(None if watch.declined else notice_of_error(error, watch.run, way.clock()))
         raise

@@ -1,4 +1,4 @@
-"""Makes VMs: a clone of a template for `gpuops clone`, and the bare VM that holds the lock of rotations."""
+"""Makes and removes VMs: a clone of a template for `gpuops clone`, and the bare VM that holds the lock of rotations."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from gpuops.errors import Refused
 from gpuops.model.vcenter.entity_name import decode_name, encode_name
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.cluster import LatencyLevel, RdmaKind
-from gpuops.plan.core.step_checks import NOT_MADE
-from gpuops.plan.core.steps import CloneVm
+from gpuops.plan.core.step_checks import NOT_MADE, NOT_OFF
+from gpuops.plan.core.steps import PowerOffForRemoval
 from gpuops.vsphere.transport.network import UnreadableReply
 
 if TYPE_CHECKING:
-    from gpuops.model.vcenter.task import TaskRef
-    from gpuops.plan.core.steps import CreateVm, CreationStep, NewCard
+    from gpuops.plan.core.steps import CloneVm, CreateVm, NewCard, RemovalStep
     from gpuops.vsphere.session import Session
 
 MEMORY_MIB: Final = 4
@@ -28,13 +27,8 @@ _DEEPEST: Final = 100
 """The limit of nested folders, the same as for reads of inventories."""
 
 
-def submit_creation(session: Session, step: CreationStep, op_id: str) -> TaskRef:
-    """Return the task that makes the VM. Raises OutcomeUnknown if the reply was lost, or vCenter's error."""
-    return _clone(session, step, op_id) if isinstance(step, CloneVm) else _create(session, step, op_id)
-
-
-def _clone(session: Session, new: CloneVm, op_id: str) -> TaskRef:
-    """Clone the VM, powered off, and return the task.
+def cloning(session: Session, new: CloneVm) -> tuple[Any, ...]:
+    """Return the call that clones the VM, powered off, and its arguments.
 
     A template has no resource pool, so the clone gets the root pool of its host (vSphere API reference,
     VirtualMachineRelocateSpec.pool).
@@ -51,7 +45,7 @@ def _clone(session: Session, new: CloneVm, op_id: str) -> TaskRef:
     if new.datastore is not None:
         location.datastore = session.managed_object("Datastore", new.datastore)
     spec = vim.vm.CloneSpec(location=location, powerOn=False, template=False, config=_config(new))
-    return session.start_task(source.CloneVM_Task, folder, encode_name(new.name), spec, subject=new.name, op_id=op_id)
+    return source.CloneVM_Task, folder, encode_name(new.name), spec
 
 
 def _config(new: CloneVm) -> Any:
@@ -97,8 +91,8 @@ def _card(card: NewCard) -> Any:
     return card_device
 
 
-def _create(session: Session, new: CreateVm, op_id: str) -> TaskRef:
-    """Create the VM, without disk or network card, and return the task."""
+def creating(session: Session, new: CreateVm) -> tuple[Any, ...]:
+    """Return the call that creates the VM, without disk or network card, and its arguments."""
     from pyVmomi import vim
 
     host = session.host(new.host)
@@ -111,7 +105,7 @@ def _create(session: Session, new: CreateVm, op_id: str) -> TaskRef:
         memoryMB=MEMORY_MIB,
         files=vim.vm.FileInfo(vmPathName=f"[{encode_name(new.datastore)}]"),
     )
-    return session.start_task(root_folder(session, new).CreateVM_Task, spec, pool, host, subject=new.name, op_id=op_id)
+    return root_folder(session, new).CreateVM_Task, spec, pool, host
 
 
 def root_folder(session: Session, new: CreateVm) -> Any:
@@ -133,6 +127,20 @@ def root_folder(session: Session, new: CreateVm) -> Any:
     if not isinstance(folder, vim.Folder):
         raise Refused(f"{new.name}: vCenter returns no VM folder for the datacenter of {new.host_name}")
     return folder
+
+
+def removing(session: Session, step: RemovalStep) -> tuple[Any, ...]:
+    """Return the call that powers off or removes a VM that gpuops made. Its name, notes and power state are read now.
+
+    Raises Refused for a VM that gpuops did not make, and for the removal of a VM that is not off: vCenter would remove
+    a suspended VM with the memory of its guest.
+    """
+    power, target = power_of_made(session, step.vm, step.name, step.notes), session.vm(step.vm)
+    if isinstance(step, PowerOffForRemoval):
+        return (target.PowerOffVM_Task,)
+    if power is not PowerState.OFF:
+        raise Refused(f"{step.name} {NOT_OFF}")
+    return (target.Destroy_Task,)
 
 
 def require_made(session: Session, vm: str, name: str, notes: str) -> None:

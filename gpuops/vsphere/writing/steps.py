@@ -1,4 +1,4 @@
-"""Sends one step of a plan on a VM as one call to vCenter, exactly once, and makes the vmomi spec of the change.
+"""The call to vCenter that carries out one step of a plan on a VM, and the vmomi spec of the change.
 
 pyVmomi silently leaves out fields that are newer than the negotiated API version. A change that needs such a field is
 refused, and the error names the option, because vCenter would apply only a part of it.
@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from gpuops.errors import Refused
-from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import PowerState, VmDrs
 from gpuops.plan.core.privileges import changes_pool
-from gpuops.plan.core.step_checks import NOT_OFF
 from gpuops.plan.core.steps import (
+    CloneVm,
+    CreateVm,
     NewDevice,
     NewDirectPath,
     NewDynamic,
@@ -24,34 +24,42 @@ from gpuops.plan.core.steps import (
     PowerOnVm,
     ReconfigureVm,
     RelocateVm,
-    RemovalStep,
+    RemoveVm,
     ResumeVm,
-    RunInGuest,
-    SetAttribute,
     SetVmDrs,
-    ShutDownGuest,
     SuspendVm,
-    VcenterStep,
     VmChange,
 )
 from gpuops.plan.core.versions import unsupported_option
-from gpuops.vsphere.guests import guest_programs
 from gpuops.vsphere.transport.network import UnreadableReply
 from gpuops.vsphere.writing import new_vms
-from gpuops.vsphere.writing.attributes import set_attribute
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.model.vcenter.vm import Vm
-    from gpuops.vsphere.connection import Connection
     from gpuops.vsphere.session import Session
 
 FIRST_NEW_KEY: Final = -101
 """New devices carry unique negative keys in one spec; vCenter answers with its own."""
 
 DEVICE_GROUP_KEY: Final = -1
+
+TaskStep = (
+    ReconfigureVm
+    | RelocateVm
+    | PowerOnVm
+    | ResumeVm
+    | SuspendVm
+    | PowerOffVm
+    | SetVmDrs
+    | CloneVm
+    | CreateVm
+    | PowerOffForRemoval
+    | RemoveVm
+)
+"""A step that vCenter carries out as a task."""
 
 
 def config_spec(change: VmChange, change_version: str, devices: Sequence[Any], api_version: str) -> Any:
@@ -190,62 +198,42 @@ def override_spec(step: SetVmDrs, *, exists: bool) -> Any:
     return vim.cluster.ConfigSpecEx(drsVmConfigSpec=[change])
 
 
-def submit(session: Connection, step: VcenterStep, inventory: Inventory, op_id: str) -> TaskRef | None:
-    """Send the step and return its task; None if the call has no task: it has ended (ShutDownGuest is only requested).
+def call_of(session: Session, step: TaskStep, inventory: Inventory) -> tuple[Any, ...]:
+    """Return the call that starts the step's task, followed by its arguments.
 
-    `op_id` is in the header of the request and in vCenter's logs. Raises OutcomeUnknown if the reply was lost, Refused
-    if the step does not fit the last state of the VM, or the error of vCenter's fault.
+    Raises Refused if the step does not fit the last state of the VM.
     """
-    vm = inventory.vm(step.vm)
-    target = session.vm(step.vm)
+    if isinstance(step, CloneVm):
+        return new_vms.cloning(session, step)
+    if isinstance(step, CreateVm):
+        return new_vms.creating(session, step)
+    vm, target = inventory.vm(step.vm), session.vm(step.vm)
     match step:
         case ReconfigureVm():
-            return session.start_task(target.ReconfigVM_Task, _spec(session, step, vm), subject=vm.name, op_id=op_id)
+            return target.ReconfigVM_Task, _spec(session, step, vm)
         case RelocateVm():
-            spec = _relocation(session, step, inventory)
-            return session.start_task(target.RelocateVM_Task, spec, None, subject=vm.name, op_id=op_id)
+            return target.RelocateVM_Task, _relocation(session, step, inventory), None
         case PowerOnVm() | ResumeVm():
-            return _start(session, step, vm, target, op_id)
+            return _starting(session, step, vm)
         case SuspendVm():
-            return session.start_task(target.SuspendVM_Task, subject=vm.name, op_id=op_id)
+            return (target.SuspendVM_Task,)
         case PowerOffVm():
             # vCenter powers off a suspended VM too, and so discards the memory of its guest
             _require(vm, vm.power is not None, "not known to run: powering it off might discard its state")
             _require(vm, vm.power is not PowerState.SUSPENDED, "suspended: powering it off would discard its state")
-            return session.start_task(target.PowerOffVM_Task, subject=vm.name, op_id=op_id)
-        case ShutDownGuest():
-            session.change(target.ShutdownGuest, subject=vm.name, op_id=op_id)
-            return None
-        case RunInGuest():
-            return guest_programs.start_program(session, step, vm.name, op_id)
+            return (target.PowerOffVM_Task,)
         case SetVmDrs():
-            return session.start_task(*overriding(session, step, inventory), subject=vm.name, op_id=op_id)
-        case SetAttribute():
-            set_attribute(session, step.vm, step.name, step.value, subject=vm.name, op_id=op_id)
-            return None
+            return overriding(session, step, inventory)
+        case PowerOffForRemoval() | RemoveVm():
+            return new_vms.removing(session, step)
         case _:
             assert_never(step)
 
 
-def submit_removal(session: Session, step: RemovalStep, inventory: Inventory, op_id: str) -> TaskRef:
-    """Power off or remove a VM that gpuops made, and return the task. Name, notes and power state are read first.
-
-    Raises Refused for a VM that gpuops did not make, and for the removal of a VM that is not off: vCenter would remove
-    a suspended VM with the memory of its guest. Raises OutcomeUnknown if the reply was lost.
-    """
-    vm, target = inventory.vm(step.vm), session.vm(step.vm)
-    power = new_vms.power_of_made(session, step.vm, step.name, step.notes)
-    if isinstance(step, PowerOffForRemoval):
-        return session.start_task(target.PowerOffVM_Task, subject=vm.name, op_id=op_id)
-    if power is not PowerState.OFF:
-        raise Refused(f"{step.name} {NOT_OFF}")
-    return session.start_task(target.Destroy_Task, subject=vm.name, op_id=op_id)
-
-
-def _start(session: Session, step: PowerOnVm | ResumeVm, vm: Vm, target: Any, op_id: str) -> TaskRef:
+def _starting(session: Session, step: PowerOnVm | ResumeVm, vm: Vm) -> tuple[Any, ...]:
     if isinstance(step, ResumeVm) or step.resumes:
         _require(vm, vm.power is PowerState.SUSPENDED, "not suspended: resuming it would boot it")
-    return session.start_task(target.PowerOnVM_Task, session.host(step.host), subject=vm.name, op_id=op_id)
+    return session.vm(step.vm).PowerOnVM_Task, session.host(step.host)
 
 
 def _spec(session: Session, step: ReconfigureVm, vm: Vm) -> Any:
