@@ -238,9 +238,9 @@ def test_every_connection_verifies_with_a_context_of_its_own(watched: Watched, m
     with _contexts(monkeypatch) as contexts, Session(target_of(watched, None)) as session:
         session.read(session.instance.CurrentTime)
     assert len(contexts) == 2  # the session's own calls, of which the version is the first, and pyVmomi
-    assert len({id(each) for each in contexts}) == len(contexts)
-    assert {each.verify_mode for each in contexts} == {ssl.CERT_REQUIRED}
-    assert all(each.check_hostname for each in contexts)
+    assert len({id(context) for context in contexts}) == len(contexts)
+    assert {context.verify_mode for context in contexts} == {ssl.CERT_REQUIRED}
+    assert all(context.check_hostname for context in contexts)
 
 
 def test_a_redirect_is_not_followed(watched: Watched) -> None:

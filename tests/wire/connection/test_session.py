@@ -146,7 +146,7 @@ def test_the_operation_id_travels_with_the_change(lab: SimServer, lab_target: Ta
     with Session(lab_target) as session:
         session.change(_vm(session, "vdi-01").SuspendVM_Task, subject="vdi-01", op_id="night-7")
         lab.world.clock.advance(600)
-    assert [entry.operation_id for entry in lab.world.ledger if entry.method == "SuspendVM_Task"] == ["night-7"]
+    assert [change.operation_id for change in lab.world.ledger if change.method == "SuspendVM_Task"] == ["night-7"]
 
 
 def test_a_single_host_is_not_taken_for_a_vcenter(

@@ -29,13 +29,13 @@ def test_it_says_what_static_and_dynamic_backings_and_groups_need(session: Sessi
     found = with_config_targets(session, inventory, list(inventory.hosts))
     target = found.find_host("esx-02").config_target
     assert target is not None
-    assert [each.address for each in target.passthrough] == [PciAddress.parse("5e:00.0"), PciAddress.parse("d8:00.0")]
-    assert {(each.vendor_id, each.device_id) for each in target.passthrough} == {(0x10DE, 0x26B9)}
-    assert len({each.system_id for each in target.passthrough}) == 1
+    assert [gpu.address for gpu in target.passthrough] == [PciAddress.parse("5e:00.0"), PciAddress.parse("d8:00.0")]
+    assert {(gpu.vendor_id, gpu.device_id) for gpu in target.passthrough} == {(0x10DE, 0x26B9)}
+    assert len({gpu.system_id for gpu in target.passthrough}) == 1
     assert target.dynamic == (DynamicTarget(0x10DE, 0x26B9, "NVIDIA L40S", "l40s-ml"),)
     [group] = target.device_groups
     assert group.name == "Nvidia:2@grid_a100d-80c%NVLink"
-    assert [(each.kind, each.sequence_id, each.profile) for each in group.members] == [
+    assert [(member.kind, member.sequence_id, member.profile) for member in group.members] == [
         ("nvidiaVgpu", 0, "grid_a100d-80c"),
         ("nvidiaVgpu", 1, "grid_a100d-80c"),
     ]

@@ -118,7 +118,7 @@ def test_attach_and_detach(version: str, tmp_path: Path) -> None:
         if not since(version, "8.0.3.0"):
             doubted = run(Attach("ml-07", profile="a100-3-20c"), site, apply=False).plan.warnings
             assert "esx-01.lab 0000:3b:00.0: whether it is in MIG mode is not known" in doubted
-        methods = {entry.method for entry in server.world.ledger}
+        methods = {change.method for change in server.world.ledger}
     assert methods == {"ReconfigVM_Task", "PowerOnVM_Task", "ShutdownGuest"}
 
 
@@ -147,12 +147,12 @@ def test_a_night_and_a_morning(version: str, tmp_path: Path) -> None:
     policy = load_policy(POLICY)
     with vcenter(version, tmp_path) as (server, site):
         assert rotate_night(policy, site, apply=True).exit_code == 0
-        started = {entry.name for entry in server.world.ledger if entry.after.get("power") == "poweredOn"}
-        taken = {entry.name for entry in server.world.ledger if entry.after.get("power") == "suspended"}
+        started = {change.name for change in server.world.ledger if change.after.get("power") == "poweredOn"}
+        taken = {change.name for change in server.world.ledger if change.after.get("power") == "suspended"}
         assert taken == {"vdi-07", "vdi-08", "vdi-09", "vdi-10"}
         assert started == {"ml-06", "ml-09"} | ({"ml-01"} if since(version, "8.0.3.0") else set())
         assert rotate_day(policy, site, apply=True).exit_code == 0
-        back = {entry.name for entry in server.world.ledger if entry.before.get("power") == "suspended"}
+        back = {change.name for change in server.world.ledger if change.before.get("power") == "suspended"}
         assert back == taken
 
 

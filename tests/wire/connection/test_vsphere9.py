@@ -88,7 +88,7 @@ def test_no_verb_touches_a_vm_of_another_product(server: SimServer, site: Site, 
     report = run(request_, site, apply=True)
     assert (report.exit_code, report.plan.steps) == (3, ())
     manager = KUBE if "kube" in str(request_) else "is managed by NSX: changed through NSX Manager"
-    assert manager in [each.rule for each in report.plan.rejections]
+    assert manager in [rejection.rule for rejection in report.plan.rejections]
     assert list(server.world.ledger) == []
 
 
@@ -100,17 +100,17 @@ def test_a_vm_that_is_handed_over_after_the_plan_is_left_alone(server: SimServer
 
     report = run(Detach("desk-06", all=True, power=PowerPolicy.CYCLE), site, apply=True, consent=consent)
     assert report.exit_code != 0
-    said = {*(each.reason for each in report.outcomes), *(each.rule for each in report.plan.rejections)}
+    said = {*(outcome.reason for outcome in report.outcomes), *(rejection.rule for rejection in report.plan.rejections)}
     assert any(KUBE in each for each in said), said
-    assert [entry.method for entry in server.world.ledger if entry.operation_id.startswith("gpuops-")] == []
+    assert [change.method for change in server.world.ledger if change.operation_id.startswith("gpuops-")] == []
 
 
 def test_a_host_with_such_vms_is_not_emptied(site: Site) -> None:
     inventory = site.vcenter.inventory()
     host = inventory.find_host("esx-01.sup")
     found = empty_hosts([host], Displacement.POWER_OFF, inventory, catalog_of(inventory))
-    assert sorted(str(each).split(":")[1].split()[0] for each in found.rejections) == ["kube-01", "kube-02"]
-    assert all(KUBE in each.rule for each in found.rejections)
+    assert sorted(str(rejection).split(":")[1].split()[0] for rejection in found.rejections) == ["kube-01", "kube-02"]
+    assert all(KUBE in rejection.rule for rejection in found.rejections)
     assert {each.vm.name for each in found.away[host.ref]} == {f"desk-0{n}" for n in range(1, 6)} | {"vCLS-1", "vCLS-2"}
 
 
@@ -150,7 +150,7 @@ def test_the_solver_promises_no_reserved_slot(site: Site) -> None:
 
 def examined_of(inventory: Inventory) -> list[str]:
     found = examine(inventory, catalog_of(inventory), Scope(), {})
-    return [f"{each.subject}: {each.reason}" for each in found.findings]
+    return [f"{finding.subject}: {finding.reason}" for finding in found.findings]
 
 
 @pytest.mark.long
@@ -162,7 +162,7 @@ def test_a_start_that_would_take_of_it_is_refused_before_vcenter_does(server: Si
     assert run(Attach("ml-02", profile="a40-48c", power=PowerPolicy.ON), site, apply=True).exit_code == 0
     # five are left, and four of them reserved
     report = run(Attach("desk-01", profile="a40-8q", count=3, power=PowerPolicy.CYCLE), site, apply=False)
-    [refused] = [each for each in report.plan.rejections if "reserved" in each.rule]
+    [refused] = [rejection for rejection in report.plan.rejections if "reserved" in rejection.rule]
     assert str(refused).startswith(f"esx-01.sup: 4 of {EIGHT} are reserved for other VMs in sup-cluster, and too few")
 
 
@@ -181,7 +181,7 @@ def test_what_vcenter_does_not_tell_is_unknown(server: SimServer, site: Site, ru
     assert inventory.reservations is not None and inventory.reservations.capacities == ()
     unknown = "sup-cluster: what is reserved for others is not known: DirectPathProfileManager"
     report = run(Attach("ml-01", profile="a40-48c", power=PowerPolicy.ON), site, apply=False)
-    assert [each for each in report.plan.warnings if each.startswith(unknown + reason)]
+    assert [warning for warning in report.plan.warnings if warning.startswith(unknown + reason)]
     [part] = capacity(inventory, catalog_of(inventory)).now.parts
     assert (part.fits[EIGHT].slots.at_least, part.fits[EIGHT].slots.at_most) == (0, 14)
     assert [each for each in examined_of(inventory) if "are unknown: DirectPathProfileManager" in each]

@@ -52,7 +52,7 @@ class Stacks:
     def check(self, question: GuestQuestion = ALL, login: GuestLogin | None = LOGIN) -> dict[str, GuestVerdict]:
         with self.site(login) as site:
             found = guest_check(question, site.vcenter.inventory(), site)
-        return {each.vm.name: each for each in found.guests}
+        return {guest.vm.name: guest for guest in found.guests}
 
     def vm(self, name: str) -> Any:
         return next(vm for vm in self.server.world.by_type("VirtualMachine") if vm.name == name)
@@ -60,7 +60,9 @@ class Stacks:
     def change(self, name: str, **fields: Any) -> None:
         """What the program of a guest does."""
         state = self.vm(name).state
-        programs = [replace(each, **fields) if each.path == SH else each for each in state.template.programs]
+        programs = [
+            replace(program, **fields) if program.path == SH else program for program in state.template.programs
+        ]
         state.template = replace(state.template, programs=tuple(programs))
 
     @property
@@ -102,7 +104,7 @@ def test_each_guest_is_as_its_scenario_says_and_nothing_stays_behind(stacks: Sta
         "gpu-windows": {},
     }
     assert (stacks.left_over, stacks.said) == ([], [])
-    assert {entry.method for entry in stacks.server.world.ledger} == {"StartProgramInGuest"}
+    assert {change.method for change in stacks.server.world.ledger} == {"StartProgramInGuest"}
     assert len(stacks.server.world.ledger) == 2 * 7, "one program that tells, and one that removes its answer"
 
 
@@ -220,7 +222,7 @@ def test_a_guest_that_answers_badly_is_unknown(stacks: Stacks, fields: dict[str,
 @pytest.mark.long
 def test_an_answer_that_cannot_be_removed_is_named(stacks: Stacks) -> None:
     state = stacks.vm("gpu-ready").state
-    programs = tuple(each for each in state.template.programs if each.path == SH)
+    programs = tuple(program for program in state.template.programs if program.path == SH)
     state.template = replace(state.template, programs=programs)
     [verdict] = stacks.check(GuestQuestion("gpu-ready")).values()
     assert verdict.ready

@@ -153,8 +153,8 @@ def test_a_session_that_begins_after_the_plan_keeps_its_desktop(guests: Guests) 
     guests.site.progress = watch
     report = rotate_night(REQUIRED, guests.site, apply=True)
     [name] = used
-    taken = {names[each.step.vm] for each in report.outcomes if isinstance(each.step, SuspendVm)}
+    taken = {names[outcome.step.vm] for outcome in report.outcomes if isinstance(outcome.step, SuspendVm)}
     running = {vm.name for vm in guests.server.world.by_type("VirtualMachine") if vm.state.power is Power.ON}
     assert name in taken, "it was planned"
     assert name in running
-    assert "1 session(s), as its guest reports" in {each.reason for each in report.outcomes}
+    assert "1 session(s), as its guest reports" in {outcome.reason for outcome in report.outcomes}

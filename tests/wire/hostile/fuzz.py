@@ -171,7 +171,7 @@ def _json_respelled(example: bytes, rng: random.Random) -> bytes:
     """Bytes changed, or some values of it other ones."""
     if rng.random() < 0.5:
         return mutated(example, rng)
-    ends = [found.span() for found in re.finditer(rb'(?<=":)("[^"]*"|-?\d+|true|false)', example)]
+    ends = [match.span() for match in re.finditer(rb'(?<=":)("[^"]*"|-?\d+|true|false)', example)]
     for start, end in sorted(rng.sample(ends, min(len(ends), 5)), reverse=True):
         example = example[:start] + rng.choice(_JSON_VALUES) + example[end:]
     return example

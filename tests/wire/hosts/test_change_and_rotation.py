@@ -66,10 +66,10 @@ def test_a_host_in_tonights_rotation_is_refused_by_name(lab: SimServer, tmp_path
         rotate_init(LEASED, site)
         assert rotate_night(LEASED, site, apply=True).exit_code == 0
         before = len(effects(lab))
-        told = [str(each) for each in plan_roll(site).plan.rejections]
+        told = [str(rejection) for rejection in plan_roll(site).plan.rejections]
         assert any("is in the rotation of night" in each for each in told), told
     with site_of(lab, tmp_path / "b") as other:
-        told = [str(each) for each in plan_roll(other).plan.rejections]
+        told = [str(rejection) for rejection in plan_roll(other).plan.rejections]
         assert any("is in the rotation of night" in each for each in told), "by vCenter's markers alone"
         assert len(effects(lab)) == before
 

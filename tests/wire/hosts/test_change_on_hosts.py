@@ -97,7 +97,7 @@ def test_vsan_does_with_the_data_of_the_host_what_was_said(start: Start, mode: V
     bench = start(cluster(1, []))
     report = bench.roll(ONE) if mode is VsanMode.ENSURE else bench.roll(ONE, vsan_mode=mode)
     assert report.exit_code == 0, report.outcomes
-    told = [entry.after["vsan_mode"] for entry in bench.world.ledger if "vsan_mode" in entry.after]
+    told = [change.after["vsan_mode"] for change in bench.world.ledger if "vsan_mode" in change.after]
     assert told == [mode.value], "ensureObjectAccessibility unless something else is said"
 
 
@@ -113,7 +113,7 @@ def test_vcls_machines_are_left_to_vcenter_and_templates_stay(start: Start) -> N
     assert report.exit_code == 0, report.outcomes
     bench.world.clock.advance(60)
     assert bench.places() == before
-    ours = [entry for entry in bench.world.ledger if entry.operation_id.startswith("gpuops-")]
+    ours = [change for change in bench.world.ledger if change.operation_id.startswith("gpuops-")]
     assert {entry.name for entry in ours} == {"esx-01"}
 
 
@@ -123,7 +123,7 @@ def test_a_host_with_a_directpath_vm_is_refused_by_name_or_has_it_shut_down(star
     bench = start(cluster(2, [{**desktops(1, 1, first=1), "name": "ml-{:02}", **device}], gpus=2, given=[GIVEN]))
     report = bench.roll(ONE)
     assert (report.exit_code, list(bench.world.ledger)) == (3, [])
-    assert [str(each) for each in report.plan.rejections] == [
+    assert [str(rejection) for rejection in report.plan.rejections] == [
         "esx-01: ml-01 cannot leave the host while it runs: has a passthrough device that is not a vGPU"
     ]
     before = bench.places()
@@ -131,7 +131,7 @@ def test_a_host_with_a_directpath_vm_is_refused_by_name_or_has_it_shut_down(star
     assert report.exit_code == 0, report.outcomes
     assert bench.places() == before
     assert before["ml-01"] == ("esx-01", Power.ON)
-    stopped = [entry.name for entry in bench.world.ledger if entry.after.get("power") == "poweredOff"]
+    stopped = [change.name for change in bench.world.ledger if change.after.get("power") == "poweredOff"]
     assert stopped == ["ml-01"]
 
 

@@ -112,4 +112,4 @@ def test_one_that_is_gone_is_named_when_the_change_is_gone_on_with(start: Start)
     bench.told = Telling("reboots", lambda: taken_out(bench))
     require_a_line(bench.roll(ONE))
     report = bench.resume()
-    assert [each.host.name for each in ChangeDocument.made_of(report).outcomes] == ["esx-01"]
+    assert [outcome.host.name for outcome in ChangeDocument.made_of(report).outcomes] == ["esx-01"]

@@ -59,7 +59,7 @@ class Bench:
 
     @property
     def effects(self) -> list[str]:
-        return [entry.method for entry in self.server.world.ledger]
+        return [change.method for change in self.server.world.ledger]
 
 
 @pytest.fixture
@@ -214,7 +214,7 @@ def test_a_vgpu_mode_changes_at_once_and_all_else_stays(bench: Bench) -> None:
     changed = GraphicsDevice(PciAddress.parse("af:00.0"), "sharedDirect", "sameSize")
     assert after.graphics == replace(
         before.graphics,
-        devices=tuple(changed if each.address == changed.address else each for each in before.graphics.devices),
+        devices=tuple(changed if device.address == changed.address else device for device in before.graphics.devices),
     )
 
 
@@ -260,7 +260,7 @@ def test_a_host_that_rebinds_does_so_at_once(bench: Bench) -> None:
 def test_each_change_names_the_privilege_it_needs(bench: Bench, request_: Any, privilege: str) -> None:
     bench.server.world.authority.permit(bench.server.username, READ_ONLY)
     report = configure(request_, bench.site, apply=True)
-    assert [str(each) for each in report.plan.rejections] == [f"esx-01.lab: this login lacks {privilege}"]
+    assert [str(rejection) for rejection in report.plan.rejections] == [f"esx-01.lab: this login lacks {privilege}"]
     assert bench.effects == []
 
 

@@ -89,13 +89,13 @@ def check(seed: int, start: Start) -> bool:
     found = answer(bench, "esx-01")
     assert found.proven and found.ready is truth, seed
     report = roll(bench, "esx-01")
-    assert report.plan.feasible is truth, (seed, [str(each) for each in report.plan.rejections])
+    assert report.plan.feasible is truth, (seed, [str(rejection) for rejection in report.plan.rejections])
     if not truth:
         assert report.exit_code == 3 and len(bench.world.ledger) == 0, seed
         return False
-    entered = [entry.name for entry in bench.world.ledger if entry.after.get("in_maintenance")]
+    entered = [change.name for change in bench.world.ledger if change.after.get("in_maintenance")]
     assert entered == ["esx-01"], (seed, report.outcomes)
-    assert report.exit_code == 0 or any("may find no GPU" in each for each in report.plan.warnings), seed
+    assert report.exit_code == 0 or any("may find no GPU" in warning for warning in report.plan.warnings), seed
     if report.exit_code == 0:
         assert bench.places() == before
     return True

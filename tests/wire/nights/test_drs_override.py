@@ -56,7 +56,7 @@ AT_NIGHT = {
 
 def order(lab: SimServer) -> list[tuple[str, str]]:
     kinds = ("ReconfigureComputeResource_Task", "PowerOnVM_Task", "PowerOffVM_Task")
-    return [(entry.method, entry.name) for entry in lab.world.ledger if entry.method in kinds]
+    return [(change.method, change.name) for change in lab.world.ledger if change.method in kinds]
 
 
 def test_a_night_keeps_drs_off_and_the_morning_puts_back_what_there_was(overridden: SimServer, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_it_needs_a_privilege_on_the_cluster(lab: SimServer, tmp_path: Path) -> 
     with site_of(lab, tmp_path) as site:
         report = rotate_night(KEPT_OFF, site, apply=True)
     assert report.exit_code == 3
-    assert [(each.subject, each.rule) for each in report.plan.rejections] == [
+    assert [(rejection.subject, rejection.rule) for rejection in report.plan.rejections] == [
         ("lab-cluster", "this login lacks Host.Inventory.EditCluster")
     ]
     assert list(lab.world.ledger) == []

@@ -228,12 +228,12 @@ def test_a_lock_vm_with_snapshots_is_named_by_init_and_doctor(lab: SimServer, tm
         assert rotate_night(LEASED, site, apply=True).exit_code == 0
         assert rotate_day(LEASED, site, apply=True).exit_code == 0
         assert rotate_init(LEASED, site).lock_vm_snapshots == 0
-        assert [each for each in doctor(site, Scope()).findings if each.subject == LOCK] == []
+        assert [finding for finding in doctor(site, Scope()).findings if finding.subject == LOCK] == []
         with lab.world.lock:
             [vm] = [vm for vm in lab.world.by_type("VirtualMachine") if vm.name == LOCK]
             snapshots.take(vm, "backup", "", memory=False, make=VirtualMachineSnapshot)
         assert "warning: gpuops-lock has 1 snapshot: a revert would set back" in shown(rotate_init(LEASED, site))
-        [found] = [each for each in doctor(site, Scope()).findings if each.subject == LOCK]
+        [found] = [finding for finding in doctor(site, Scope()).findings if finding.subject == LOCK]
         assert found.severity is Severity.WARNING
         assert found.reason.startswith("lock VM: has 1 snapshot: a revert would set back its lease number")
         assert found.fix == "delete its snapshots, and exclude it from backups that make them"

@@ -39,7 +39,7 @@ def given_up(site: Site) -> tuple[list[str], list[str]]:
 
 
 def connected(lab: SimServer, name: str, state: str) -> None:
-    [host] = [each for each in lab.world.by_type("HostSystem") if each.display_name == name]
+    [host] = [host for host in lab.world.by_type("HostSystem") if host.display_name == name]
     with lab.world.lock:
         host.state.connection = state
         host.runtime_changed()
@@ -78,7 +78,7 @@ def test_a_desktop_on_a_dead_host_is_given_up_and_named_until_it_is_back(lab: Si
 
 
 def _ref(lab: SimServer) -> str:
-    return next(str(each.moid) for each in lab.world.by_type("HostSystem") if each.display_name == "esx-02.lab")
+    return next(str(host.moid) for host in lab.world.by_type("HostSystem") if host.display_name == "esx-02.lab")
 
 
 def test_what_no_night_holds_is_not_given_up(lab: SimServer, tmp_path: Path) -> None:

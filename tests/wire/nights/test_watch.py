@@ -154,7 +154,7 @@ class Watched:
     def owed(self) -> set[str]:
         """The VMs that the journal holds of this watch."""
         with Connection(target_of(self.server)) as connection:
-            return {each.original.name for each in rotate_status(self.site(connection)).vms}
+            return {vm.original.name for vm in rotate_status(self.site(connection)).vms}
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_ml_vms_start_as_far_as_enough_is_left_for_desktops(watched: Watched) ->
     assert watched.look().look.starts == (), "it is not known yet how many were free"
     assert watched.look(CALM_S - 1).look.starts == ()
     told = watched.look(1)
-    assert len(told.look.starts) == 5 and {each.verdict for each in told.outcomes} == {Verdict.DONE}
+    assert len(told.look.starts) == 5 and {outcome.verdict for outcome in told.outcomes} == {Verdict.DONE}
     assert free_of(watched.look()) == KEPT
     assert watched.running == QUEUE == watched.marked() == watched.owed()
 
@@ -205,7 +205,7 @@ def test_one_that_would_take_what_is_kept_waits(watched: Watched) -> None:
     watched.send(PowerOnVm(watched.ref("ml-11")))
     told = watched.calm()
     assert len(told.look.starts) == 4
-    [waiting] = [each for each in told.look.waiting if each.subject in QUEUE]
+    [waiting] = [waiting_vm for waiting_vm in told.look.waiting if waiting_vm.subject in QUEUE]
     assert waiting.reason == f"vdi-cluster: {KEPT - 1} of grid_a100-3-20c would be left free, {KEPT} are kept"
     assert free_of(watched.look()) == KEPT
 
@@ -227,7 +227,7 @@ def test_ml_vms_give_way_to_desktops_and_come_back_when_it_is_calm(watched: Watc
     told = watched.look()
     [gives] = told.look.gives.vms
     assert gives.name != "ml-06", "it has the highest priority"
-    assert [type(each.step) for each in told.outcomes] == [ShutDownGuest, SetAttribute]
+    assert [type(outcome.step) for outcome in told.outcomes] == [ShutDownGuest, SetAttribute]
     assert free_of(watched.look()) == KEPT
     assert watched.running == watched.marked() == watched.owed() == QUEUE - {gives.name}
     watched.send(PowerOffVm(watched.ref("ml-11")))
@@ -248,7 +248,11 @@ def test_just_before_a_start_it_is_counted_once_more(watched: Watched) -> None:
 
     watched.look()
     told = watched.look(CALM_S, desktops_come)
-    left_out = [each for each in told.outcomes if isinstance(each.step, PowerOnVm) and each.verdict is Verdict.SKIPPED]
+    left_out = [
+        outcome
+        for outcome in told.outcomes
+        if isinstance(outcome.step, PowerOnVm) and outcome.verdict is Verdict.SKIPPED
+    ]
     assert len(left_out) == 2 and all("would be left free" in each.reason for each in left_out)
     assert free_of(watched.look()) == KEPT
 
@@ -261,7 +265,7 @@ def test_one_that_is_off_again_has_done_its_work(watched: Watched) -> None:
     assert watched.marked() == watched.owed() == QUEUE - {"ml-08"}
     told = watched.look(CALM_S)
     assert told.look.starts == () and "its work is done" in next(
-        each.reason for each in told.look.waiting if each.subject == "ml-08"
+        waiting_vm.reason for waiting_vm in told.look.waiting if waiting_vm.subject == "ml-08"
     )
     watched.send(PowerOnVm(watched.ref("ml-08")))
     watched.look()

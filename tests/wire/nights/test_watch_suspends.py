@@ -66,15 +66,15 @@ def test_an_ml_vm_gives_way_with_its_memory_and_goes_on_when_there_is_room(watch
     told = watched.look()
     [gives] = told.look.gives.vms
     assert (gives.name != "ml-06", gives.lost_s) == (True, 0.0), "it has the highest priority; none loses work"
-    assert [each.step for each in told.outcomes][:1] == [SuspendVm(watched.ref(gives.name), gives_way=True)]
-    assert [type(each.step) for each in told.outcomes] == [SuspendVm, SetAttribute]
+    assert [outcome.step for outcome in told.outcomes][:1] == [SuspendVm(watched.ref(gives.name), gives_way=True)]
+    assert [type(outcome.step) for outcome in told.outcomes] == [SuspendVm, SetAttribute]
     assert free_of(watched.look()) == KEPT, "a suspended one holds no slot"
     assert watched.suspended == {gives.name} and watched.running == watched.owed() == QUEUE - {gives.name}
     watched.desktop_goes()
     assert watched.look().look.starts == (), "not at once"
     told = watched.look(CALM_S)
     assert told.look.starts == (watched.ref(gives.name),)
-    [resumed] = [each for each in told.outcomes if isinstance(each.step, PowerOnVm)]
+    [resumed] = [outcome for outcome in told.outcomes if isinstance(outcome.step, PowerOnVm)]
     assert resumed.verdict is Verdict.DONE
     assert resumed.step == PowerOnVm(watched.ref(gives.name), watched.vm(gives.name).host, resumes=True)
     assert (watched.vm(gives.name).power, watched.vm(gives.name).started_at) == (PowerState.ON, boots[gives.name]), (
@@ -134,7 +134,7 @@ def test_one_that_is_powered_off_while_suspended_starts_anew(watched: Suspending
     assert state.state.name == name
     watched.look(CALM_S)
     told = watched.look(CALM_S)
-    assert [each.step.resumes for each in told.outcomes if isinstance(each.step, PowerOnVm)] in ([], [False])
+    assert [outcome.step.resumes for outcome in told.outcomes if isinstance(outcome.step, PowerOnVm)] in ([], [False])
     assert watched.running == QUEUE
 
 

@@ -79,7 +79,7 @@ def test_scattered_ends_as_planned(serve: Serve, policy: AssignmentPolicy, profi
         found = carried_out(connection, profile=profile)
         assert found.after > found.before
         assert planned(connection, profile=profile, max_moves=0).before == found.after == found.bound
-    moves = [entry.method for entry in server.world.ledger]
+    moves = [change.method for change in server.world.ledger]
     assert moves == ["RelocateVM_Task"] * len(found.moves)
 
 

@@ -54,7 +54,7 @@ def test_what_is_refused_here_is_refused_there(
         (seen,) = connection.inventory().clusters.values()
         assert seen.admission == read
         report = run(Attach(vm="ml-07", profile="a100-3-20c", power=PowerPolicy.ON), site, apply=True)
-    reasons = [str(each) for each in report.plan.rejections]
+    reasons = [str(rejection) for rejection in report.plan.rejections]
     if report.plan.feasible:
         assert not said.cpu_percent, "it reserves more CPU than is not kept"
         assert report.exit_code == 0, "and the power-on was let through"

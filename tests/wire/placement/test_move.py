@@ -35,7 +35,7 @@ def attached(target: Target, state_dir: Path, request: Attach = REQUEST) -> Repo
 
 def test_a_host_that_sees_the_files_takes_the_vm(lab: SimServer, lab_target: Target, tmp_path: Path) -> None:
     assert attached(lab_target, tmp_path).exit_code == 0
-    assert [entry.method for entry in lab.world.ledger] == ["RelocateVM_Task", "ReconfigVM_Task"]
+    assert [change.method for change in lab.world.ledger] == ["RelocateVM_Task", "ReconfigVM_Task"]
 
 
 def test_a_device_that_only_another_host_has_is_looked_for_there(
@@ -43,7 +43,7 @@ def test_a_device_that_only_another_host_has_is_looked_for_there(
 ) -> None:
     report = attached(lab_target, tmp_path, Attach(vm="ml-07", device=("0000:5e:00.0",), move=MoveMode.COLD))
     assert report.exit_code == 0
-    assert [entry.method for entry in lab.world.ledger] == ["RelocateVM_Task", "ReconfigVM_Task"]
+    assert [change.method for change in lab.world.ledger] == ["RelocateVM_Task", "ReconfigVM_Task"]
 
 
 def test_a_host_that_does_not_see_the_files_is_refused_naming_the_datastore(

@@ -66,7 +66,7 @@ class Bench:
 
     @property
     def effects(self) -> list[tuple[str, str]]:
-        return [(entry.method, entry.name) for entry in self.server.world.ledger]
+        return [(change.method, change.name) for change in self.server.world.ledger]
 
 
 def _yes(report: Any) -> None:
@@ -87,7 +87,7 @@ def bench(serve: Serve, tmp_path: Path) -> Iterator[Bench]:
 def test_the_moves_are_made_as_planned_one_after_another(bench: Bench) -> None:
     found = bench.planned()
     report = bench.execute()
-    assert (report.exit_code, {each.verdict for each in report.outcomes}) == (0, {Verdict.DONE})
+    assert (report.exit_code, {outcome.verdict for outcome in report.outcomes}) == (0, {Verdict.DONE})
     assert bench.effects == [("RelocateVM_Task", move.vm.name) for move in found.moves]
     assert bench.planned(max_moves=0).before == found.after
     again = bench.execute(max_moves=0)
@@ -140,7 +140,7 @@ def test_a_vm_that_is_off_for_its_move_is_pinned_where_that_frees_more(emptiest_
     assert (unpinned.plan.because, emptiest_first.effects) == (("no move frees anything",), [])
     before = emptiest_first.planned(max_moves=0).before
     report = emptiest_first.execute(powered_off=True)
-    assert (report.exit_code, {each.verdict for each in report.outcomes}) == (0, {Verdict.DONE})
+    assert (report.exit_code, {outcome.verdict for outcome in report.outcomes}) == (0, {Verdict.DONE})
     methods = [method for method, _ in emptiest_first.effects]
     assert methods == ["ShutdownGuest", "RelocateVM_Task", "ReconfigVM_Task", "PowerOnVM_Task"]
     assert emptiest_first.planned(max_moves=0).before == before + 1
@@ -168,7 +168,7 @@ def test_a_move_that_fails_ends_it_and_the_rest_is_not_tried(bench: Bench) -> No
     bench.server.world.injector.add(Rule(Effect.TASK, "RelocateVM_Task", fault="GenericVmConfigFault"))
     report = bench.execute()
     assert report.exit_code == 4
-    assert [each.verdict for each in report.outcomes] == [Verdict.FAILED, *[Verdict.SKIPPED] * (count - 1)]
+    assert [outcome.verdict for outcome in report.outcomes] == [Verdict.FAILED, *[Verdict.SKIPPED] * (count - 1)]
     assert "gpuops defrag --dry-run plans anew" in report.outcomes[-1].reason
     assert bench.status().verb == "", "nothing is half done"
     assert bench.execute().exit_code == 0

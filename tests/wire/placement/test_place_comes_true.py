@@ -117,10 +117,10 @@ def test_the_ledger_shows_a_pinned_vm_on_its_gpu_and_node(lab: SimServer, by_han
         (gpu,) = (gpu for gpu, _, _ in by_hand.seats(name))
         assert gpu == str(placed.placement.seats[0])
         told = [
-            entry.after["extra_config"]
-            for entry in lab.world.ledger
-            if entry.name == name
-            if "extra_config" in entry.after
+            change.after["extra_config"]
+            for change in lab.world.ledger
+            if change.name == name
+            if "extra_config" in change.after
         ]
         assert [told[-1]["numa.nodeAffinity"]] == [
             str(each.numa_node) for each in host.gpus if str(each.address) == gpu

@@ -51,7 +51,7 @@ NOT_FORESEEN: Final = frozenset(
 def differences(expected: Any, found: Any, path: str = "") -> list[str]:
     """Where two snapshots differ, but for what nobody can foresee."""
     if is_dataclass(expected) and type(expected) is type(found):
-        names = [each.name for each in fields(expected) if each.name not in NOT_FORESEEN]
+        names = [field.name for field in fields(expected) if field.name not in NOT_FORESEEN]
         return [d for n in names for d in differences(getattr(expected, n), getattr(found, n), f"{path}.{n}")]
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
         keys = sorted((set(expected) | set(found)) - set(HOST_WRITTEN))
@@ -134,7 +134,7 @@ def test_a_guest_sees_its_gpus_where_they_are(lab: SimServer, tmp_path: Path) ->
     with Connection(target_of(lab)) as vcenter:
         site = Site(vcenter, tmp_path, wall_clock)
         assert run(Attach("ml-07", profile=VGPU, count=4), site, apply=True).exit_code == 0
-        [made] = [entry for entry in lab.world.ledger if entry.name == "ml-07"]
+        [made] = [change for change in lab.world.ledger if change.name == "ml-07"]
         assert (made.before["cores_per_numa_node"], made.after["cores_per_numa_node"]) == (None, 4)
         vm = site.vcenter.inventory().find_vm("ml-07")
         assert (vm.vcpus, vm.cores_per_numa_node) == (8, 4)

@@ -78,7 +78,7 @@ def test_of_profiles_that_mean_the_same_the_answer_that_leaves_least_counts(
     place = inventory.find_host("esx-01.lab").cluster or ""
     assert asked == ["dpp-0", "dpp-1", "dpp-2", "dpp-3"]
     assert inventory.reservations.devices == (DeviceCapacity("kind-0, kind-1", (L40S,), "l40s-ml", place, 0, 2, 1, 2),)
-    assert [each.profile for each in inventory.reservations.capacities] == [VGPU.vgpu]
+    assert [capacity.profile for capacity in inventory.reservations.capacities] == [VGPU.vgpu]
     assert inventory.reservations.unknown == ()
 
 
@@ -100,7 +100,9 @@ def test_a_whole_gpu_that_is_reserved_is_not_free(reserve: Reserve) -> None:
     report = run(
         Attach("ml-03", device=("0000:d8:00.0",), replace="0000:5e:00.0", power=PowerPolicy.ON), site, apply=False
     )
-    assert ["1 of kind-0 are reserved for other VMs" in str(each) for each in report.plan.rejections] == [True]
+    assert ["1 of kind-0 are reserved for other VMs" in str(rejection) for rejection in report.plan.rejections] == [
+        True
+    ]
 
 
 @pytest.mark.long
@@ -116,7 +118,7 @@ def test_a_start_that_would_take_of_it_is_refused(reserve: Reserve, request_: At
     report = run(request_, site, apply=True)
     reserved = "esx-02.lab: 2 of kind-0 are reserved for other VMs in lab-cluster"
     said = f"{reserved}, and too few would be left: needs 2, 1 there"
-    assert (report.exit_code, [str(each) for each in report.plan.rejections]) == (3, [said])
+    assert (report.exit_code, [str(rejection) for rejection in report.plan.rejections]) == (3, [said])
 
 
 @pytest.mark.long
@@ -141,7 +143,7 @@ def test_a_device_group_of_which_nothing_is_reserved_keeps_nobody_away(reserve: 
     site = reserve((PAIR, 0))
     report = run(Attach("ml-05", device_group=PAIR.group, power=PowerPolicy.ON), site, apply=True)
     assert report.exit_code == 0
-    assert not [each for each in report.plan.warnings if "reserved" in each]
+    assert not [warning for warning in report.plan.warnings if "reserved" in warning]
 
 
 @pytest.mark.long
@@ -193,5 +195,5 @@ def test_passthrough_of_a_device_that_is_no_gpu_warns_of_what_is_reserved(tmp_pa
         left = "2 of amd reserved, not free: 1 would surely be left: VMs with this reservation may find no GPU"
         for asked in ({"on": False}, {"on": True, "label": "other"}):
             code, (warnings, _) = switch(amd, apply=False, **asked)
-            assert (code, [each.partition(": ")[2] for each in warnings if "reserved" in each]) == (0, [left])
+            assert (code, [warning.partition(": ")[2] for warning in warnings if "reserved" in warning]) == (0, [left])
     assert world.bugs == []

@@ -58,7 +58,7 @@ class Pages:
         if asked:
             if not self._detail:
                 honest = ask(body.replace(asked[0], self._like, 1))
-                self._detail = next(each[0] for each in _OBJECT.finditer(honest) if each[1] == self._like)
+                self._detail = next(match[0] for match in _OBJECT.finditer(honest) if match[1] == self._like)
                 self._around = _around(honest)
             return self._page(self._around, self._detail, [int(each[3:]) for each in asked], None)
         token = _TOKEN.search(body)
@@ -71,7 +71,7 @@ class Pages:
 
     def _begun(self, honest: bytes) -> bytes:
         """The honest page, and that more follow."""
-        found = next(each for each in _OBJECT.finditer(honest) if b"nvidia" not in each[0] and b"Host" in each[0])
+        found = next(match for match in _OBJECT.finditer(honest) if b"nvidia" not in match[0] and b"Host" in match[0])
         self._thin, self._like = found[0], found[1]
         self._around_thin = _around(honest.replace(b"RetrievePropertiesEx", b"ContinueRetrievePropertiesEx"))
         return honest.replace(b"<returnval>", b"<returnval><token>fleet-0</token>", 1)

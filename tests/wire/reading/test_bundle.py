@@ -221,12 +221,12 @@ def test_reserved_devices_come_back(play: Callable[[World], tuple[Site, Site, Bu
     before, after = was.vcenter.inventory().reservations, now.vcenter.inventory().reservations
     assert before is not None
     assert after is not None
-    assert [each.unused_reservation for each in before.devices] == [1, 2]
+    assert [device.unused_reservation for device in before.devices] == [1, 2]
     label = Pseudonyms(KEY).of(NameKind.LABEL, "mi355x")
-    assert [replace(each, name="", label=each.label and label) for each in before.devices] == [
-        replace(each, name="") for each in after.devices
+    assert [replace(device, name="", label=device.label and label) for device in before.devices] == [
+        replace(device, name="") for device in after.devices
     ]
-    assert after.capacities == tuple(each for each in before.capacities if each.profile == "nvidia_a40-8q")
+    assert after.capacities == tuple(capacity for capacity in before.capacities if capacity.profile == "nvidia_a40-8q")
     assert after.capacities[0].unused_reservation == 3
 
 

@@ -152,7 +152,7 @@ def test_what_nvidia_smi_says_is_of_the_vm_of_that_name(served: SimServer) -> No
         inventory = replace(read, vms=kept, hosts={host.ref: replace(host, gpus=(gpu,))})
     told = with_vgpus(inventory, cast("HostShell", Shell()), said.append, catalog_of(inventory))
     (known,) = next(iter(told.hosts.values())).gpus
-    assert {(inventory.vms[each.vm].name, each.start) for each in known.vgpus or ()} == {("train/bert", 0), ("bert", 8)}
+    assert {(inventory.vms[vgpu.vm].name, vgpu.start) for vgpu in known.vgpus or ()} == {("train/bert", 0), ("bert", 8)}
     assert said == []
 
 

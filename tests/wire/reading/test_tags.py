@@ -55,9 +55,9 @@ def test_every_vm_has_its_tags_or_none(lab: SimServer, session: Session, invento
 
 
 def test_the_login_for_tags_is_given_back(lab: SimServer, session: Session, inventory: Inventory) -> None:
-    before = [each.key for each in lab.world.sessions]
+    before = [session.key for session in lab.world.sessions]
     with_tags(session, inventory)
-    assert [each.key for each in lab.world.sessions] == before
+    assert [session.key for session in lab.world.sessions] == before
 
 
 def test_the_environment_decides_nothing_about_trust(

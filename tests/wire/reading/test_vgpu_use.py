@@ -55,7 +55,7 @@ def lab(tmp_path: Path, smi: Smi | None) -> Iterator[Site]:
 
 def suspended(report: Report) -> set[str]:
     inventory = report.before
-    done = (each.step for each in report.outcomes if each.verdict is Verdict.DONE)
+    done = (outcome.step for outcome in report.outcomes if outcome.verdict is Verdict.DONE)
     return {inventory.vms[step.vm].name for step in done if isinstance(step, SuspendVm)}
 
 
@@ -65,7 +65,7 @@ def test_one_that_becomes_busy_after_the_plan_is_left_alone(tmp_path: Path) -> N
         planned = {report.before.vms[step.vm].name for step in report.plan.steps if isinstance(step, SuspendVm)}
         assert "vdi-07" in planned
         assert suspended(report) == planned - {"vdi-07"}
-        reasons = [each.reason for each in report.outcomes if each.verdict is not Verdict.DONE]
+        reasons = [outcome.reason for outcome in report.outcomes if outcome.verdict is not Verdict.DONE]
         assert any("its vGPU is used 60 %, idle is below 5" in reason for reason in reasons)
 
 
@@ -75,7 +75,7 @@ def test_what_is_not_told_keeps_a_desktop_where_it_is_required_alone(tmp_path: P
         assert suspended(rotate_night(REQUIRED, site, apply=False)) == set()
         seen = site.read_for_policy(site.vcenter.inventory(), REQUIRED)
         verdicts = judge_vms([vm for vm in seen.vms.values() if vm.vgpu_use is not None], REQUIRED)
-        assert {each.verdict.objection for each in verdicts if each.vm.name == "vdi-07"} == {
+        assert {verdict.verdict.objection for verdict in verdicts if verdict.vm.name == "vdi-07"} == {
             "the use of its vGPU is not known: of the test"
         }
         asked = len(unknown.looks)

@@ -89,8 +89,8 @@ def test_a_session_that_ended_is_begun_again(lab: SimServer, lab_target: Target)
         assert session.vi_json is not None
         first = session.vi_json.key
         with lab.world.changed:
-            for each in list(lab.world.sessions):
-                lab.world.sessions.close(each)
+            for simulated_session in list(lab.world.sessions):
+                lab.world.sessions.close(simulated_session)
         assert replace(inventory(session), taken_at=before.taken_at) == before
         assert session.vi_json.key not in ("", first)
 

@@ -83,11 +83,11 @@ def site_of(server: SimServer, state_dir: Path) -> Iterator[Site]:
 
 
 def effects(server: SimServer) -> list[str]:
-    return [entry.method for entry in server.world.ledger]
+    return [change.method for change in server.world.ledger]
 
 
 def suspended(server: SimServer) -> set[str]:
-    return {entry.name for entry in server.world.ledger if entry.after.get("power") == "suspended"}
+    return {change.name for change in server.world.ledger if change.after.get("power") == "suspended"}
 
 
 def test_a_night_and_a_morning_under_the_minimal_role(lab: SimServer, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_night_and_a_morning_under_the_minimal_role(lab: SimServer, tmp_path: 
         assert rotate_night(load_policy(POLICY), site, apply=True).exit_code == 0
         assert rotate_day(load_policy(POLICY), site, apply=True).exit_code == 0
     assert suspended(lab) == DESKTOPS
-    assert {entry.name for entry in lab.world.ledger if entry.before.get("power") == "suspended"} == DESKTOPS
+    assert {change.name for change in lab.world.ledger if change.before.get("power") == "suspended"} == DESKTOPS
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_a_desktop_of_which_something_is_hidden_is_not_taken(lab: SimServer, tmp
         refused = hidden == "desktops out of sight"
         assert rotate_night(load_policy(POLICY), site, apply=True).exit_code == (3 if refused else 0)
     assert suspended(lab) == set()
-    started = {entry.name for entry in lab.world.ledger if entry.after.get("power") == "poweredOn"}
+    started = {change.name for change in lab.world.ledger if change.after.get("power") == "poweredOn"}
     assert "ml-09" not in started, "it needs their GPU"
 
 

@@ -45,7 +45,7 @@ def _may(lab: SimServer, privileges: set[str]) -> None:
 
 
 def _effects(lab: SimServer) -> list[str]:
-    return [entry.method for entry in lab.world.ledger]
+    return [change.method for change in lab.world.ledger]
 
 
 @pytest.mark.parametrize(

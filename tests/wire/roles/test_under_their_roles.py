@@ -224,7 +224,7 @@ def told_by_doctor(server: SimServer, duty: Duty) -> list[str]:
     wishes = load_roles(TEMPLATES / "roles" / f"{duty.file}.yaml")
     with Connection(target_of(server)) as vcenter:
         site = Site(vcenter, Path("/nowhere"), wall_clock)
-        usual = {(each.subject, each.reason) for each in doctor(site, Scope()).findings}
+        usual = {(finding.subject, finding.reason) for finding in doctor(site, Scope()).findings}
         found = doctor(site, Scope(), wishes).findings
         unread = [finding for finding in found if "some of its settings cannot be read" in finding.reason]
         assert not [finding for finding in unread if finding.severity is not Severity.NOTE]
@@ -256,7 +256,7 @@ def test_the_roles_are_enough(name: str, tmp_path: Path) -> None:
         if duty.file:
             assert told_by_doctor(server, duty) == []
         reports = worked(server, duty, tmp_path / "state")
-        assert [getattr(each, "exit_code", None) for each in reports] == [0] * len(duty.acts), reports
+        assert [getattr(report, "exit_code", None) for report in reports] == [0] * len(duty.acts), reports
         assert server.world.ledger, "there was something to do"
         assert server.world.bugs == []
 

@@ -29,6 +29,6 @@ def test_a_device_with_the_label_is_not_asked_for_twice(lab: SimServer, tmp_path
         again = run(Attach("ml-04", dynamic=True, label="l40s-ml"), site, apply=True)
         assert (again.plan.feasible, again.plan.steps) == (True, ())
         other = run(Attach("ml-04", device_type=("10de:26b9",), label="l40s-ml"), site, apply=True)
-    assert [str(each) for each in other.plan.rejections] == [
+    assert [str(rejection) for rejection in other.plan.rejections] == [
         "ml-04: has dynamic 10de:2235,10de:26b9 label l40s-ml already"
     ]

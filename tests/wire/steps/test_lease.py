@@ -88,7 +88,7 @@ def test_the_night_account_may_set_the_lock_vm_and_is_told_when_it_may_not(lab: 
     with site_of(lab, tmp_path) as site:
         report = rotate_night(LEASED, site, apply=False)
         assert report.exit_code == 3
-        assert {(each.subject, each.rule) for each in report.plan.rejections} == {
+        assert {(rejection.subject, rejection.rule) for rejection in report.plan.rejections} == {
             ("bare", "this login lacks VirtualMachine.Config.AdvancedConfig")
         }
         with pytest.raises(NoPermission, match=r"bare: this login lacks .*VirtualMachine\.Config\.AdvancedConfig"):

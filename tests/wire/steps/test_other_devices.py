@@ -67,7 +67,7 @@ def read(server: SimServer, *, json: bool = False) -> Inventory:
 
 def sent(server: SimServer) -> list[str]:
     """What gpuops has changed, in order."""
-    return [entry.method for entry in server.world.ledger if entry.operation_id.startswith("gpuops-")]
+    return [change.method for change in server.world.ledger if change.operation_id.startswith("gpuops-")]
 
 
 def vm_of(site: Site, name: str) -> Vm:
@@ -176,7 +176,7 @@ def test_without_enough_space_the_host_refuses_its_start(server: SimServer, site
     assert run(Attach("rocm-02", device=("86:00.0",)), site, apply=True).exit_code == 0
     with server.world.changed:
         vm = named(server, "VirtualMachine", "rocm-02")
-        vm.state.extra_config = tuple(each for each in vm.state.extra_config if "MMIO" not in each[0])
+        vm.state.extra_config = tuple(option for option in vm.state.extra_config if "MMIO" not in option[0])
     with pytest.raises(Exception, match="pages needed for 288 GB exceeds limit 32 GB") as refused:
         admission(vm, vm.host())
     assert type(refused.value).__name__ == "vim.fault.GenericVmConfigFault"
@@ -223,7 +223,7 @@ def test_it_goes_beside_a_gpu_and_the_settings_stay_until_the_last_device_goes(s
     without_gpu = run(Detach("fpga-02", all=True, power=PowerPolicy.OFF), site, apply=True)
     assert without_gpu.exit_code == 0, why(without_gpu)
     left = vm_of(site, "fpga-02")
-    assert [type(each) for each in left.devices or ()] == [DirectPathDevice], "--all means GPUs"
+    assert [type(device) for device in left.devices or ()] == [DirectPathDevice], "--all means GPUs"
     assert left.memory_locked
     assert "pciPassthru.64bitMMIOSizeGB" in (left.extra_config or {})
     assert run(Detach("fpga-02", device=("af:00.0",)), site, apply=True).exit_code == 0
@@ -280,7 +280,7 @@ def test_passthrough_of_one_is_switched_on_and_off(server: SimServer, site: Site
     assert (state.enabled, state.active, state.label) == (True, False, "fpga")
     seen = site.vcenter.inventory()
     findings = examine(seen, catalog_of(seen), Scope(), {}).findings
-    (boot,) = [each for each in findings if each.subject == "esx-02.acc 0000:af:00.0"]
+    (boot,) = [finding for finding in findings if finding.subject == "esx-02.acc 0000:af:00.0"]
     assert boot.fix == "gpuops host passthrough on --device 0000:af:00.0 --host esx-02.acc --reboot rolling"
     waiting = run(Attach("rocm-02", device=("af:00.0",)), site, apply=True)
     assert "its passthrough is switched on and waits for a reboot of the host" in why(waiting)
@@ -337,7 +337,7 @@ def test_what_may_carry_the_host_is_given_away_only_by_a_login_that_sees_it_does
     plan = SetPassthrough(True, host="esx-01.acc", device=("31:00.1",)).plan(with_settings, load())
     made_for_vms = kind in (DeviceKind.GPU, DeviceKind.FPGA, DeviceKind.ACCELERATOR)
     rule = f"what the host has this {kind} for cannot be read"
-    assert [each.rule for each in plan.rejections] == ([] if made_for_vms else [rule])
+    assert [rejection.rule for rejection in plan.rejections] == ([] if made_for_vms else [rule])
 
 
 @pytest.mark.long

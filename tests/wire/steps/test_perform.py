@@ -67,7 +67,7 @@ class Bench:
         return end.error
 
     def effects(self) -> list[tuple[str, str]]:
-        return [(entry.method, entry.name) for entry in self.server.world.ledger]
+        return [(change.method, change.name) for change in self.server.world.ledger]
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_directpath_takes_what_the_config_target_says(bench: Bench) -> None:
     bench.inventory = bench.connection.with_config_targets(bench.inventory, [host])
     target = bench.inventory.hosts[host].config_target
     assert target is not None
-    chosen = next(each for each in target.passthrough if each.address == PciAddress.parse("d8:00.0"))
+    chosen = next(gpu for gpu in target.passthrough if gpu.address == PciAddress.parse("d8:00.0"))
     new = NewDirectPath(chosen.address, chosen.name, chosen.system_id, chosen.vendor_id, chosen.device_id)
     mmio = {"pciPassthru.use64bitMMIO": "TRUE", "pciPassthru.64bitMMIOSizeGB": "128"}
     change = VmChange(add=(new,), memory_locked=True, extra_config=mmio)

@@ -84,7 +84,7 @@ class _Killing:
 def _name(method: Any) -> str:
     """Of a method of a managed object, which pyVmomi makes a lambda of; "" = it is none."""
     cells = [each.cell_contents for each in method.__closure__ or ()]
-    return next((each.info.wsdlName for each in cells if hasattr(each, "info")), "")
+    return next((cell.info.wsdlName for cell in cells if hasattr(cell, "info")), "")
 
 
 def main() -> None:

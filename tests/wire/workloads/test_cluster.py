@@ -51,7 +51,7 @@ def test_a_cluster_runs_with_gpu_and_card_on_one_node_and_the_same_again_changes
 ) -> None:
     made = training.create(replace(wish, latency=LatencyLevel.HIGH, huge_pages=True))
     assert (made.exit_code, made.failed, made.changed) == (0, "", True)
-    assert all(each.says.endswith(f"on NUMA node {node}") for each in made.plan.members)
+    assert all(member.says.endswith(f"on NUMA node {node}") for member in made.plan.members)
     inventory = training.site.vcenter.inventory()
     found = marked_vms(inventory, "train")
     assert [(each.vm.name, each.marker.rank, each.marker.rdma) for each in found] == [
@@ -73,8 +73,8 @@ def test_a_cluster_runs_with_gpu_and_card_on_one_node_and_the_same_again_changes
         # whatever cards it has, its only vGPU is the device with the key 13000
         assert pins == ({"pciPassthru0.cfg.gpu-pci-id": str(gpu.address)} if wish.profile else {})
     cluster = standing("train", training.site)
-    assert [(each.rdma, each.gpus) for each in cluster.members] == [(wish.rdma.value, 1)] * 2
-    assert {each.name: each.address for each in cluster.members} == made.addresses
+    assert [(member.rdma, member.gpus) for member in cluster.members] == [(wish.rdma.value, 1)] * 2
+    assert {member.name: member.address for member in cluster.members} == made.addresses
     [shown] = read_clusters(None, training.site)
     assert (shown.name, shown.problems) == ("train", [])
     training.site.vcenter = WithoutGpus(training.site.vcenter)
@@ -111,7 +111,9 @@ def test_what_cannot_be_is_refused_with_its_reason_and_nothing_is_made(
     before = len(training.server.world.ledger)
     made = training.create(wish)
     assert made.exit_code == 3
-    assert any(reason in each.line for each in made.plan.rejections), [each.line for each in made.plan.rejections]
+    assert any(reason in rejection.line for rejection in made.plan.rejections), [
+        rejection.line for rejection in made.plan.rejections
+    ]
     assert len(made.plan.reasons) <= 2, "old-trainer is too old besides"
     assert len(training.server.world.ledger) == before
 
@@ -141,7 +143,11 @@ def test_a_switch_without_rdma_is_one_line_and_the_document_keeps_each_host(tmp_
             "(next: use a port group of a switch whose uplink is RoCE-capable)"
         ),
     )
-    uplinks = [each.subject for each in ClusterCreateDocument.made_of(made).rejections if "uplink" in each.reason]
+    uplinks = [
+        rejection.subject
+        for rejection in ClusterCreateDocument.made_of(made).rejections
+        if "uplink" in rejection.reason
+    ]
     assert uplinks == [f"esx-0{n}.trn" for n in range(1, 5)]
 
 
@@ -255,7 +261,9 @@ def test_few_bulk_reads_make_and_remove_a_cluster(training: Training) -> None:
 @pytest.mark.long
 def test_doctor_names_what_hosts_lack_that_are_meant_for_paravirtual_rdma(training: Training) -> None:
     """esx-04 is a member of the switch on which the others have a tagged VMkernel adapter."""
-    found = [each for each in api.doctor(training.site, Scope()).findings if "paravirtual RDMA: " in each.reason]
+    found = [
+        finding for finding in api.doctor(training.site, Scope()).findings if "paravirtual RDMA: " in finding.reason
+    ]
     assert [(each.severity, each.subject, each.reason.removeprefix("paravirtual RDMA: ")) for each in found] == [
         (Severity.WARNING, "esx-04.trn", "VMkernel adapter: none is tagged for paravirtual RDMA"),
         (Severity.WARNING, "esx-04.trn", "firewall: rule set pvrdma is closed"),
@@ -265,7 +273,7 @@ def test_doctor_names_what_hosts_lack_that_are_meant_for_paravirtual_rdma(traini
     others = api.doctor(training.site, Scope(host="esx-01.trn")).findings
     assert not any("paravirtual RDMA: " in each.reason for each in others)
     saved = api.offline(training.site.vcenter.inventory())
-    assert not any("paravirtual RDMA: " in each.reason for each in api.doctor(saved, Scope()).findings)
+    assert not any("paravirtual RDMA: " in finding.reason for finding in api.doctor(saved, Scope()).findings)
 
 
 @pytest.mark.long
@@ -304,7 +312,7 @@ def test_a_privilege_that_the_login_lacks_is_named_before_anything_is_made(
             found = Training(server, Site(connection, tmp_path / "state", wall_clock))
             made = found.create(PVRDMA)
         assert made.exit_code == 3
-        assert [str(each) for each in made.plan.rejections] == [f"{subject}: this login lacks {missing}"]
+        assert [str(rejection) for rejection in made.plan.rejections] == [f"{subject}: this login lacks {missing}"]
         assert len(server.world.ledger) == 0
 
 
@@ -323,7 +331,7 @@ def test_the_pools_of_standalone_hosts_are_asked_too(tmp_path: Path, monkeypatch
         with Connection(target_of(server)) as connection:
             made = Training(server, Site(connection, tmp_path / "state", wall_clock)).create(PVRDMA)
         assert made.exit_code == 3
-        lacks = {str(each) for each in made.plan.rejections}
+        lacks = {str(rejection) for rejection in made.plan.rejections}
         assert lacks == {
             f"{member.host.name}: this login lacks Resource.AssignVMToPool" for member in made.plan.members
         }

@@ -150,7 +150,7 @@ def one_call(server: SimServer, state: Path, wish: ClusterWish, what: str, *, ke
         try:
             if what == "create":
                 made = create_cluster(wish, site, apply=True, keep=keep, consent=lambda plan: None)
-                print(made.failed, *(each.line for each in made.plan.rejections), sep="; ")
+                print(made.failed, *(rejection.line for rejection in made.plan.rejections), sep="; ")
                 return made.exit_code
             return delete_cluster(wish.name, site, apply=True).exit_code
         except CutOffHere:

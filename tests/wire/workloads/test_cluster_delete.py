@@ -52,7 +52,7 @@ def test_overrides_of_drs_are_taken_back_of_vms_that_the_removal_leaves(training
     marker = vim.option.OptionValue(key=MARKER_KEY, value="")
     training.reconfigured(unmarked.vm.ref, extraConfig=[marker])
     before = delete_cluster("train", training.site, apply=False)
-    assert ([each.vm.name for each in before.vms], before.overrides) == (["train-00", "train-03"], ("mine", "train-02"))
+    assert ([vm.vm.name for vm in before.vms], before.overrides) == (["train-00", "train-03"], ("mine", "train-02"))
     removed = delete_cluster("train", training.site, apply=True)
     assert removed.left == ("train-00: train-00 is not the VM that was made: it is left as it is",)
     assert removed.overrides == ("mine", "train-00", "train-02")
@@ -99,7 +99,7 @@ def test_an_override_that_stays_is_told_and_the_same_again_takes_it_back(trainin
             night = journal.begin("night", night="2026-11-02")
             journal.intend(night, SetVmDrs(first.vm.ref, VmDrs.MANUAL), port.inventory())
         assert delete_cluster("train", training.site, apply=True).overrides == ()
-        [overrides] = [dict(each.drs_overrides) for each in port.inventory().clusters.values()]
+        [overrides] = [dict(cluster.drs_overrides) for cluster in port.inventory().clusters.values()]
         assert overrides[first.vm.ref] == VmDrs.MANUAL
     training.reconfigured(first.vm.ref, name="train-00")
 
@@ -135,7 +135,7 @@ def test_a_copy_of_the_same_name_keeps_both_until_it_is_renamed(training: Traini
 
 def copied(training: Training, name: str) -> Any:
     """Somebody makes a copy of the VM, under the same name in another folder; its managed object."""
-    [source] = [each.vm for each in marked_vms(training.site.vcenter.inventory(), "train") if each.vm.name == name]
+    [source] = [vm.vm for vm in marked_vms(training.site.vcenter.inventory(), "train") if vm.vm.name == name]
     vm = training.site.vcenter.vm(source.ref)  # type: ignore[attr-defined]
     spec = vim.vm.CloneSpec(location=vim.vm.RelocateSpec(), powerOn=False, template=False)
     task = vm.CloneVM_Task(folder=vm.parent.parent, name=name, spec=spec)
@@ -168,7 +168,7 @@ def test_a_copy_that_is_made_during_a_removal_is_not_removed(
         training.site.vcenter = Copying()
     removed = delete_cluster("train", training.site, apply=True)
     assert removed.exit_code in (3, 4)
-    assert any("same marker" in each for each in (*removed.left, *(str(each) for each in removed.rejections)))
+    assert any("same marker" in each for each in (*removed.left, *(str(rejection) for rejection in removed.rejections)))
     [copy] = copies
     assert copy._moId in {vm.moid for vm in training.vms()}
     monkeypatch.undo()
@@ -204,7 +204,7 @@ def test_vms_that_a_run_of_another_machine_has_begun_to_use_meanwhile_are_not_re
             training.create(PVRDMA)
         training.site.vcenter = port
     inventory = training.site.vcenter.inventory()
-    assert [each.vm.power for each in marked_vms(inventory, "train")] == [PowerState.ON] * 2
+    assert [vm.vm.power for vm in marked_vms(inventory, "train")] == [PowerState.ON] * 2
     monkeypatch.undo()
 
 

@@ -71,11 +71,11 @@ def test_an_all_reduce_is_measured_over_one_two_and_four_nodes_and_rdma_is_never
 ) -> None:
     wish = BenchWish((1, 2, 4), (4096, 1 << 20), (Transport.TCP, Transport.RDMA), ssh_port=cluster.guests.ssh_port)
     found = cluster_bench(NAME, replace(wish, program=AllReduceProgram.MPI4PY), cluster.site)
-    tcp = [each for each in found.cells if each.transport is Transport.TCP]
+    tcp = [cell for cell in found.cells if cell.transport is Transport.TCP]
     assert [(each.nodes, each.ranks, each.why_not) for each in tcp] == [(1, 1, ""), (2, 2, ""), (4, 4, "")]
     assert all(time.seconds > 0 and time.wrong == 0 for each in tcp for time in each.times)
     assert [[time.size_bytes for time in each.times] for each in tcp] == [[4096, 1 << 20]] * 3
-    rdma = [each for each in found.cells if each.transport is Transport.RDMA]
+    rdma = [cell for cell in found.cells if cell.transport is Transport.RDMA]
     assert [(each.times, each.why_not) for each in rdma] == [((), "simulated: not measured")] * 3
     assert found.simulated and found.complete
     assert cluster.guests.left() == []
@@ -180,12 +180,12 @@ def test_without_an_ssh_server_in_a_guest_it_is_said_and_nothing_is_left(without
 
 def test_what_cannot_run_is_refused_with_every_reason_and_starts_nothing(without_ssh: Cluster) -> None:
     found = without_ssh.run("true", ranks=5, transport=Transport.RDMA)
-    reasons = [str(each) for each in found.plan.rejections]
+    reasons = [str(rejection) for rejection in found.plan.rejections]
     assert (found.exit_code, found.end) == (3, None)
     assert reasons[0] == f"{NAME}-00: it has no RDMA network card"
     assert reasons[-1] == f"{NAME}: more ranks than GPUs: needs 5 GPUs, 4 there"
     assert all(
-        not without_ssh.guests.server.world.guests.processes(each.vm._moId) for each in without_ssh.guests.guests
+        not without_ssh.guests.server.world.guests.processes(guest.vm._moId) for guest in without_ssh.guests.guests
     )
 
 

@@ -269,8 +269,8 @@ def test_a_script_that_goes_on_after_its_run_was_killed_writes_nothing_once_the_
         plan = plan_launch(RunWish(("true",)), standing(NAME, site), "f" * 16)
         assert plan.launch is not None
         late = guests.prepare_command(plan.launch, first=False).replace("mkdir -p", "sleep 4; mkdir -p", 1)
-        for each in plan.launch.members:
-            guest_work(site.vcenter).start_command(each.vm, each.name, late, "late", guests.PREFIX)
+        for member in plan.launch.members:
+            guest_work(site.vcenter).start_command(member.vm, member.name, late, "late", guests.PREFIX)
 
     machines.alive(killed_while_it_prepares)
     assert machines.alive(lambda site: machines.torchrun(site, NODES)) == 0
@@ -281,9 +281,9 @@ def test_a_script_that_goes_on_after_its_run_was_killed_writes_nothing_once_the_
 def deletable(guests: ClusterGuests, site: Site) -> None:
     """The VMs are as `cluster create` makes them: with notes and an override of DRS."""
     inventory = site.vcenter.inventory()
-    for each in marked_vms(inventory, NAME):
-        site.vcenter.vm(each.vm.ref).ReconfigVM_Task(vim.vm.ConfigSpec(annotation=each.marker.notes))  # type: ignore[attr-defined]
-        task = site.vcenter.submit(SetVmDrs(each.vm.ref, VmDrs.MANUAL), inventory, f"drs-{each.vm.ref}")
+    for vm in marked_vms(inventory, NAME):
+        site.vcenter.vm(vm.vm.ref).ReconfigVM_Task(vim.vm.ConfigSpec(annotation=vm.marker.notes))  # type: ignore[attr-defined]
+        task = site.vcenter.submit(SetVmDrs(vm.vm.ref, VmDrs.MANUAL), inventory, f"drs-{vm.vm.ref}")
         assert task is not None and [end.error for end in site.vcenter.wait([task], 60.0)] == [None]
 
 

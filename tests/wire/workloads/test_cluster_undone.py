@@ -88,7 +88,7 @@ def test_what_fails_never_removes_a_vm_that_stood_before(training: Training, met
     [shown] = read_clusters("train", training.site)
     assert "rank 1 is missing" in shown.problems
     assert training.create(PVRDMA).exit_code == 0
-    assert {each.marker.id for each in marked_vms(port.inventory(), "train")} == {lost.marker.id}
+    assert {vm.marker.id for vm in marked_vms(port.inventory(), "train")} == {lost.marker.id}
 
 
 @pytest.mark.long
@@ -103,7 +103,7 @@ def test_a_whole_cluster_whose_guest_tells_nothing_any_more_is_not_removed(train
     assert (failed.exit_code, failed.undone) == (4, False)
     assert "reports no running VMware Tools" in failed.failed
     site.vcenter = port
-    assert [each.vm.power for each in marked_vms(port.inventory(), "train")] == [PowerState.ON] * 2
+    assert [vm.vm.power for vm in marked_vms(port.inventory(), "train")] == [PowerState.ON] * 2
 
 
 @pytest.mark.long
@@ -116,7 +116,7 @@ def test_a_vm_that_is_off_and_bound_to_gpus_keeps_them_from_new_ones_of_lower_ra
         removal_step_done(port, member)
     again = training.create(wish)
     assert (again.exit_code, again.failed) == (0, "")
-    assert last.vm.ref in {each.vm.ref for each in marked_vms(port.inventory(), "train")}
+    assert last.vm.ref in {vm.vm.ref for vm in marked_vms(port.inventory(), "train")}
 
 
 @dataclass

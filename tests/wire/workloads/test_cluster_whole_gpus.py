@@ -68,7 +68,7 @@ def test_a_cluster_of_whole_gpus_is_made_run_over_and_removed(tmp_path: Path, ca
     wish, heard = CARDS[card], list[bytes]()
     with whole_gpus(tmp_path) as (server, site):
         made = create_cluster(wish, site, apply=True, keep=False, consent=lambda plan: None)
-        assert (made.exit_code, made.failed) == (0, ""), [each.line for each in made.plan.rejections]
+        assert (made.exit_code, made.failed) == (0, ""), [rejection.line for rejection in made.plan.rejections]
         inventory = site.vcenter.inventory()
         found = marked_vms(inventory, NAME)
         assert len({each.vm.host for each in found}) == 2, "they are spread"
@@ -104,7 +104,7 @@ def test_a_cluster_of_whole_gpus_is_made_run_over_and_removed(tmp_path: Path, ca
         assert (removed.exit_code, removed.left) == (0, ())
         after = site.vcenter.inventory()
         assert sorted(vm.name for vm in after.vms.values()) == ["old-trainer", "trainer"]
-        assert [each.drs_overrides for each in after.clusters.values()] == [()]
+        assert [cluster.drs_overrides for cluster in after.clusters.values()] == [()]
         assert not any(held(server).values())
 
 

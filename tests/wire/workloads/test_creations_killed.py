@@ -43,7 +43,7 @@ CALLS: Final = {"clone": (one_clone, ["single"]), "cluster": (cluster, ["train-0
 
 def clones_sent(training: Training) -> int:
     with training.server.world.lock:
-        return sum(entry.method == "CloneVM_Task" for entry in training.server.world.ledger)
+        return sum(change.method == "CloneVM_Task" for change in training.server.world.ledger)
 
 
 def check_settled(training: Training) -> None:

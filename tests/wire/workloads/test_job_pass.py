@@ -44,7 +44,7 @@ def passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
                 one = JobPass(store, containers, inventory, _now, timedelta(seconds=30), stops=stops)
                 jobs = store.read()
                 one.run(jobs)
-                return one.begin([] if stops else [JobTurn(each, inventory.find_vm(VM)) for each in jobs])
+                return one.begin([] if stops else [JobTurn(job, inventory.find_vm(VM)) for job in jobs])
 
             yield run
 

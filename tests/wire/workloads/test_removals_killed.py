@@ -48,7 +48,7 @@ def journal_lines(training: Training) -> list[tuple[Kind, Any]]:
 
 def removals_sent(training: Training) -> int:
     with training.server.world.lock:
-        return sum(entry.method == "Destroy_Task" for entry in training.server.world.ledger)
+        return sum(change.method == "Destroy_Task" for change in training.server.world.ledger)
 
 
 def check_settled(training: Training) -> None:

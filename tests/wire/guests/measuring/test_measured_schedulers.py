@@ -58,7 +58,7 @@ def test_schedulers_are_set_in_between_and_the_first_one_again(lab: Lab) -> None
     wanted = wish("sleep 0.2", 1, 2, schedulers=(BEST, EQUAL), sets_schedulers=True)
 
     def consent(planned: SchedulersMeasured) -> None:
-        asked.append(tuple(each.verb for each in planned.changes if each.plan.feasible))
+        asked.append(tuple(change.verb for change in planned.changes if change.plan.feasible))
         assert (planned.measured.plan.now, planned.measured.plan.later) == ((1, 2), (EQUAL,))
 
     looked = measure_schedulers(wanted, lab.site, setting, apply=False, consent=consent)
@@ -86,7 +86,7 @@ def test_a_host_that_cannot_be_emptied_is_said_before_anything_is_made(lab: Lab)
     found = measure_schedulers(wanted, lab.site, setting, apply=True)
     assert (found.exit_code, lab.kept, lab.vms()) == (3, None, [])
     [refused] = found.changes
-    assert any("vm-01" in each.line for each in refused.plan.rejections)
+    assert any("vm-01" in rejection.line for rejection in refused.plan.rejections)
 
 
 @pytest.mark.long
@@ -176,7 +176,7 @@ def test_what_is_set_back_and_not_in_force_takes_a_reboot_that_is_shown_first(la
     with lab.server.world.lock:
         lab.host.state.loaded_module_options = "NVreg_RegistryDwords=RmPVMRL=0x01"
     shown = measure_schedulers(wanted, lab.site, SHUT, apply=False)
-    assert [each.plan.feasible and len(each.plan.rounds) for each in shown.changes] == [1]
+    assert [change.plan.feasible and len(change.plan.rounds) for change in shown.changes] == [1]
     found = measure_schedulers(wanted, lab.site, SHUT, apply=True)
     assert (found.exit_code, len(found.changes), lab.host.state.loaded_module_options, lab.kept) == (0, 1, "", None)
 

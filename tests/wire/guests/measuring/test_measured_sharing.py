@@ -85,7 +85,7 @@ def test_a_dry_run_makes_nothing_and_keeps_nothing(lab: Lab) -> None:
 )
 def test_what_stands_in_the_way_is_said_and_nothing_is_made(lab: Lab, change: dict[str, Any], said: str) -> None:
     found = lab.measure(replace(wish("true"), **change), apply=bool(said))
-    assert [each.line for each in found.plan.rejections if each.line.startswith(said)] or not said
+    assert [rejection.line for rejection in found.plan.rejections if rejection.line.startswith(said)] or not said
     assert (found.exit_code, lab.vms(), lab.kept) == (3 if said else 0, [], None)
 
 
@@ -94,7 +94,9 @@ def test_a_gpu_with_another_vm_on_it_is_not_taken(lab: Lab) -> None:
     with lab.server.world.lock:
         lab.host.state.gpus = tuple(gpu for gpu in lab.host.state.gpus if gpu.pci_id != GPU)
     found = lab.measure(wish("true"))
-    assert any("no unused GPU with room for 1 VM of nvidia_a40-8q" in each.line for each in found.plan.rejections)
+    assert any(
+        "no unused GPU with room for 1 VM of nvidia_a40-8q" in rejection.line for rejection in found.plan.rejections
+    )
 
 
 @pytest.mark.long
@@ -142,7 +144,7 @@ def test_staggered_vms_begin_one_after_another(lab: Lab) -> None:
     found = lab.measure(wish("sleep 1; date +%s%N", 1, 2, overlap=0.25))
     one, two = found.measurement.done
     assert (one.error, two.error, two.apart_s) == ("", "", 0.0)
-    started = [entry.at for entry in lab.server.ledger if "program" in entry.after]
+    started = [change.at for change in lab.server.ledger if "program" in change.after]
     assert 0.7 < (started[2] - started[1]).total_seconds() < 5
 
 

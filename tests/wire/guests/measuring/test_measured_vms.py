@@ -115,7 +115,7 @@ def test_a_vm_that_only_has_such_a_name_is_neither_used_nor_removed(lab: Lab) ->
     left = remove_measurement(lab.site, apply=True)
     assert left.left == found.left
     assert (other.state.power, other.state.seats, lab.kept) == (Power.ON, seats, found.measurement)
-    assert not any("program" in entry.after for entry in lab.server.ledger)
+    assert not any("program" in change.after for change in lab.server.ledger)
 
 
 @pytest.mark.long

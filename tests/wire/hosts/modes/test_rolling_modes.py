@@ -31,7 +31,7 @@ def plan_roll(bench: RollingBench, request: Any) -> Any:
 
 
 def boots(bench: RollingBench) -> int:
-    return len([entry for entry in bench.world.ledger if entry.after.get("connection") == "connected"])
+    return len([change for change in bench.world.ledger if change.after.get("connection") == "connected"])
 
 
 @pytest.mark.parametrize(("rebinds", "reboots"), [(False, 1), (True, 0)])
@@ -76,7 +76,9 @@ def test_a_run_that_was_killed_between_two_devices_is_finished_by_the_next(
     monkeypatch.setattr(device_modes._ConfigureCall, "result", real)
     assert [gpu.mode.value for gpu in bench.host("esx-01").state.gpus] == ["mixedSize", "sameSize"]
     report = bench.on_site(lambda site: configure(request, site, apply=True))
-    assert [each.reason for each in report.outcomes] == ["vCenter: in effect at once"], "of the device that was left"
+    assert [outcome.reason for outcome in report.outcomes] == ["vCenter: in effect at once"], (
+        "of the device that was left"
+    )
     assert [gpu.mode.value for gpu in bench.host("esx-01").state.gpus] == ["mixedSize", "mixedSize"]
     assert not bench.on_site(lambda site: configure(request, site, apply=True)).changed
 
@@ -110,7 +112,7 @@ def test_a_change_of_modes_goes_on_from_where_it_was_killed(
     host = bench.host("esx-01").state
     assert [(gpu.passthrough_active, gpu.label) for gpu in host.gpus] == [(True, "ml")] * 2
     assert (host.in_maintenance, boots(bench)) == (False, 1), "nobody knows any more what vCenter said"
-    sets = [entry for entry in bench.world.ledger if entry.method == "ConfigureDirectPathDevice"]
+    sets = [change for change in bench.world.ledger if change.method == "ConfigureDirectPathDevice"]
     assert len(sets) == 2, "each mode was set once"
 
 

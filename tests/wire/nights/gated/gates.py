@@ -121,4 +121,4 @@ def night_under(site: Site, policy: Policy) -> Report:
 
 
 def steps_of(report: Report, kind: type[Step]) -> list[str]:
-    return [report.before.vm(each.step.vm).name for each in report.outcomes if isinstance(each.step, kind)]
+    return [report.before.vm(outcome.step.vm).name for outcome in report.outcomes if isinstance(outcome.step, kind)]

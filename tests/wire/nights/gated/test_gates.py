@@ -25,18 +25,18 @@ NIGHTS, MORNINGS = (13, 15, 22, 27, 34, 39), (2, 9, 16, 29)
 @pytest.mark.long
 def test_each_desktop_is_gated_before_it_is_suspended_and_given_back_after_it_is_resumed(vdi: Gated) -> None:
     night = vdi.night()
-    assert {each.verdict for each in night.outcomes} == {Verdict.DONE}
+    assert {outcome.verdict for outcome in night.outcomes} == {Verdict.DONE}
     taken = vdi.suspended
     assert len(taken) == AT_MOST and vdi.gated == taken
     day = vdi.day()
-    assert {each.verdict for each in day.outcomes} == {Verdict.DONE}
+    assert {outcome.verdict for outcome in day.outcomes} == {Verdict.DONE}
     vdi.nothing_is_left()
     for name in taken:
-        changes = [entry for entry in vdi.server.ledger if entry.name == name]
+        changes = [change for change in vdi.server.ledger if change.name == name]
         told = [
-            "gate" if "gated" in entry.after else entry.after["power"]
-            for entry in changes
-            if entry.after.keys() & {"gated", "power"} and entry.before.get("power") != entry.after.get("power", "")
+            "gate" if "gated" in change.after else change.after["power"]
+            for change in changes
+            if change.after.keys() & {"gated", "power"} and change.before.get("power") != change.after.get("power", "")
         ]
         assert told == ["gate", "suspended", "poweredOn", "gate"], name
 

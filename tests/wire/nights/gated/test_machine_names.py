@@ -105,7 +105,7 @@ def test_desktops_that_the_broker_does_not_know_are_named(vdi: Gated) -> None:
             for pool in vdi.server.world.desktop_pools
         )
         vdi.pod._pool_names.clear()
-    [warning] = [each for each in night(vdi, POLICY).plan.warnings if "has no machine" in each]
+    [warning] = [warning for warning in night(vdi, POLICY).plan.warnings if "has no machine" in warning]
     assert warning == "pool office: the connection broker has no machine for vdi-009"
 
 

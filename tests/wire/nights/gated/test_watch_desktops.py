@@ -75,7 +75,7 @@ def test_idle_desktops_are_taken_as_long_as_enough_are_ready(vdi: Gated) -> None
     running = {f"ml-0{number}" for number in (1, 2, 3) if vdi.vm(f"ml-0{number}").state.power is Power.ON}
     assert len(running) == 2, "the third would take six more"
     assert look().outcomes == ()
-    waits = next(each for each in look().look.waiting if each.subject not in running)
+    waits = next(waiting_vm for waiting_vm in look().look.waiting if waiting_vm.subject not in running)
     assert waits.reason == f"76 of pool office would be left ready for users, {READY} are required"
 
 
@@ -92,7 +92,7 @@ def test_desktops_come_back_when_users_need_them(vdi: Gated) -> None:
     assert len(told.look.back.desktops) == READY - (UNUSED - 12 - 5)
     assert len(told.look.back.stops) <= 1
     assert len(vdi.suspended) == 12 - len(told.look.back.desktops) and vdi.gated == vdi.suspended
-    assert not any(each.reason for each in told.outcomes)
+    assert not any(outcome.reason for outcome in told.outcomes)
     vdi.run(lambda site: rotate_day(POLICY, site, apply=True))
     vdi.nothing_is_left()
 
@@ -149,7 +149,7 @@ def test_no_desktop_is_taken_that_a_forecast_needs(vdi: Gated) -> None:
     found = look().look
     assert (vdi.suspended, vdi.gated) == (set(), set())
     assert [(each.pool, each.running, each.expected) for each in found.ahead] == [("office", running, running - 3)]
-    reasons = {each.reason for each in found.waiting}
+    reasons = {waiting_vm.reason for waiting_vm in found.waiting}
     assert f"{running - 6} of pool office would be left running, {running - 3} are expected to be needed" in reasons
 
 
@@ -168,10 +168,10 @@ def test_desktops_come_back_before_those_who_will_need_them(vdi: Gated) -> None:
     [office] = told.look.ahead
     assert office.running == running - 18
     assert office.expected is not None and office.expected > running - 18, "of the desktops that are still in the pool"
-    assert {each.original.name for each in told.look.back.desktops} == taken
+    assert {desktop.original.name for desktop in told.look.back.desktops} == taken
     assert told.look.back.stops, "the ML VMs that are in the way stop"
     assert (vdi.suspended, vdi.gated) == (set(), set())
-    assert not any(each.reason for each in told.outcomes)
+    assert not any(outcome.reason for outcome in told.outcomes)
     assert look().outcomes == (), "and none is taken again"
 
 
