@@ -51,8 +51,8 @@ class Stacks:
 
     def check(self, question: GuestQuestion = ALL, login: GuestLogin | None = LOGIN) -> dict[str, GuestVerdict]:
         with self.site(login) as site:
-            found = guest_check(question, site.vcenter.inventory(), site)
-        return {guest.vm.name: guest for guest in found.guests}
+            checked = guest_check(question, site.vcenter.inventory(), site)
+        return {guest.vm.name: guest for guest in checked.guests}
 
     def vm(self, name: str) -> Any:
         return next(vm for vm in self.server.world.by_type("VirtualMachine") if vm.name == name)
@@ -91,8 +91,8 @@ def only_row(verdict: GuestVerdict) -> str:
 
 @pytest.mark.long
 def test_each_guest_is_as_its_scenario_says_and_nothing_stays_behind(stacks: Stacks) -> None:
-    found = stacks.check()
-    assert {name: states(verdict) for name, verdict in found.items()} == {
+    verdicts = stacks.check()
+    assert {name: states(verdict) for name, verdict in verdicts.items()} == {
         "gpu-bare": {"driver": "fail", "torch": "fail"},
         "gpu-hostile": {"driver": "unknown", "torch": "unknown"},
         "gpu-no-tools": {"guest": "unknown"},
@@ -127,11 +127,11 @@ def test_a_login_that_one_guest_refuses_is_tried_in_no_other(stacks: Stacks, mon
         return started(self, call, vm, auth, spec)
 
     monkeypatch.setattr(GuestProcessManager, "StartProgramInGuest", noted)
-    found = stacks.check(login=GuestLogin("checker", Secret("wrong-Secret-9")))
+    verdicts = stacks.check(login=GuestLogin("checker", Secret("wrong-Secret-9")))
     assert tried == ["gpu-bare"]
-    said = {name: only_row(verdict) for name, verdict in found.items()}
-    assert said["gpu-ready"] == "another guest has refused the login of GPUOPS_GUEST_USERNAME"
-    assert "wrong-Secret-9" not in repr(found)
+    messages = {name: only_row(verdict) for name, verdict in verdicts.items()}
+    assert messages["gpu-ready"] == "another guest has refused the login of GPUOPS_GUEST_USERNAME"
+    assert "wrong-Secret-9" not in repr(verdicts)
 
 
 @pytest.mark.long
@@ -152,12 +152,12 @@ def test_so_many_are_asked_at_a_time(stacks: Stacks, monkeypatch: pytest.MonkeyP
 @pytest.mark.long
 def test_a_program_that_does_not_end_is_given_up_and_holds_up_no_other(stacks: Stacks) -> None:
     stacks.change("gpu-bare", takes_s=None)
-    found = stacks.check()
-    assert only_row(found["gpu-bare"]) == "its program had not ended after 120 s"
-    assert found["gpu-ready"].ready
-    [said] = stacks.said
-    assert said.startswith("gpu-bare: /tmp/gpuops-")
-    assert said.endswith("stays in its guest: its program still runs")
+    verdicts = stacks.check()
+    assert only_row(verdicts["gpu-bare"]) == "its program had not ended after 120 s"
+    assert verdicts["gpu-ready"].ready
+    [message] = stacks.said
+    assert message.startswith("gpu-bare: /tmp/gpuops-")
+    assert message.endswith("stays in its guest: its program still runs")
 
 
 @pytest.mark.long
@@ -179,17 +179,17 @@ def test_a_program_that_ends_while_other_answers_are_fetched_is_not_given_up(
 
 @pytest.mark.long
 def test_a_host_that_cannot_be_reached_is_waited_for_once(stacks: Stacks, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    contacted_hosts: list[str] = []
 
     def silent(connection: Any, *request: Any, **limits: Any) -> Any:
-        asked.append(connection.host)
+        contacted_hosts.append(connection.host)
         raise TimeoutError("timed out")
 
     monkeypatch.setattr(guest_file, "exchange", silent)
-    found = stacks.check()
-    hosts = {found[name].vm.host for name in found if "cannot be fetched" in found[name].rows[0].says}
-    assert len(asked) == len(hosts) < 7
-    assert sum("cannot be fetched" in verdict.rows[0].says for verdict in found.values()) == 7
+    verdicts = stacks.check()
+    hosts = {verdicts[name].vm.host for name in verdicts if "cannot be fetched" in verdicts[name].rows[0].says}
+    assert len(contacted_hosts) == len(hosts) < 7
+    assert sum("cannot be fetched" in verdict.rows[0].says for verdict in verdicts.values()) == 7
     assert stacks.left_over == []
 
 

@@ -91,12 +91,12 @@ FAILS = [
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("program", "said"), mostly_long(FAILS, FAILS[1:2]))
+@pytest.mark.parametrize(("program", "reason"), mostly_long(FAILS, FAILS[1:2]))
 def test_a_hook_that_fails_is_named_and_everything_is_back(
-    guests: SimServer, tmp_path: Path, program: str, said: str
+    guests: SimServer, tmp_path: Path, program: str, reason: str
 ) -> None:
     _, day = night_and_day(guests, policy(program), tmp_path)
-    assert hooks(day) == sorted((Verdict.FAILED, said.format(name=name)) for name in ML)
+    assert hooks(day) == sorted((Verdict.FAILED, reason.format(name=name)) for name in ML)
     assert day.exit_code == 4
     assert everything_is_back(guests)
 

@@ -59,10 +59,10 @@ def named(bench: Bench) -> list[list[str]]:
     """What doctor, and what status, names as given up."""
 
     def look(site: Site) -> list[list[str]]:
-        found = doctor(site, Scope())
+        examination = doctor(site, Scope())
         status = change_status(site)
         return [
-            sorted(finding.subject for finding in found.findings if "was given up" in finding.reason),
+            sorted(finding.subject for finding in examination.findings if "was given up" in finding.reason),
             sorted(abandoned.given.name for abandoned in status.given_up),
         ]
 
@@ -71,13 +71,13 @@ def named(bench: Bench) -> list[list[str]]:
 
 def test_a_host_that_never_comes_back_is_given_up_and_named_until_it_is_back(start: Start) -> None:
     bench = died(start)
-    told = bench.abort().outcomes[0].reason
-    assert told.endswith("it stays in maintenance mode; if it never comes back: gpuops change abandon --host esx-01")
-    wanted = abandoned(bench, Thing.HOST, "esx-01", apply=False)
+    reason = bench.abort().outcomes[0].reason
+    assert reason.endswith("it stays in maintenance mode; if it never comes back: gpuops change abandon --host esx-01")
+    dry_run = abandoned(bench, Thing.HOST, "esx-01", apply=False)
     assert bench.is_open(), "a dry run writes nothing"
     with pytest.raises(GpuopsError, match="did not end"):
         bench.on_site(no_open)
-    assert wanted.means == (
+    assert dry_run.means == (
         "esx-01 stays as it is (it is not connected); the new setting may or may not be in force on it",
         "vdi-001, vdi-002: not moved back, they stay where they are",
         "vdi-003: shut down for the change, and not started again",
@@ -104,8 +104,8 @@ def test_a_host_that_never_comes_back_is_given_up_and_named_until_it_is_back(sta
 
 def test_the_change_goes_on_without_the_host_that_was_given_up(start: Start) -> None:
     bench = died(start, three(), EQUAL)
-    found = abandoned(bench, Thing.HOST, "esx-01")
-    assert found.left == ("gpuops change resume goes on with esx-02; gpuops change abort ends it",)
+    abandoned_host = abandoned(bench, Thing.HOST, "esx-01")
+    assert abandoned_host.left == ("gpuops change resume goes on with esx-02; gpuops change abort ends it",)
     assert bench.is_open()
     report = bench.resume()
     assert (report.exit_code, bench.is_open()) == (0, False), report.outcomes
@@ -189,9 +189,9 @@ def test_abort_waits_for_a_host_that_still_boots(start: Start, monkeypatch: pyte
     assert report.exit_code == 0, report.outcomes
     host = bench.host("esx-01").state
     assert (host.connection, host.in_maintenance, bench.places()) == ("connected", False, before)
-    left = [change for change in bench.world.ledger if change.after.get("in_maintenance") is False]
+    maintenance_ends = [change for change in bench.world.ledger if change.after.get("in_maintenance") is False]
     back = [change for change in bench.world.ledger if change.after.get("connection") == "connected"]
-    assert back[0].at < left[0].at, "it leaves maintenance mode once it is back"
+    assert back[0].at < maintenance_ends[0].at, "it leaves maintenance mode once it is back"
 
 
 def test_abort_leaves_a_dead_host_in_maintenance_mode(start: Start) -> None:

@@ -162,9 +162,9 @@ def failing(report: ChangeReport) -> str:
     """What is said of the host at which the change stopped."""
     assert report.exit_code == 4
     assert report.afterwards
-    [failed, *others] = [outcome for outcome in report.outcomes if outcome.verdict is not Verdict.DONE]
+    [failed, *skipped] = [outcome for outcome in report.outcomes if outcome.verdict is not Verdict.DONE]
     assert failed.verdict is Verdict.FAILED
-    assert {each.verdict for each in others} <= {Verdict.SKIPPED}
+    assert {outcome.verdict for outcome in skipped} <= {Verdict.SKIPPED}
     return failed.reason
 
 
@@ -172,14 +172,16 @@ def failing(report: ChangeReport) -> str:
 def test_who_agreed_to_one_roll_is_asked_again_for_another(start: Start) -> None:
     """While the question waits for its answer a VM stops: what is done now is not what was agreed to."""
     bench = start(three())
-    asked: list[frozenset[str]] = []
+    moves_shown: list[frozenset[str]] = []
 
     def roll(site: Site) -> ChangeReport:
         def consent(report: ChangeReport) -> None:
-            asked.append(frozenset(away.vm.name for turn in report.plan.planned_hosts for away in turn.away))
+            moves_shown.append(
+                frozenset(departure.vm.name for turn in report.plan.planned_hosts for departure in turn.away)
+            )
             with site.locked_journal(site.vcenter.uuid, alone=True, returning=True):  # as a return begins meanwhile
                 pass
-            if len(asked) == 1:
+            if len(moves_shown) == 1:
                 vm = next(vm for vm in bench.world.by_type("VirtualMachine") if vm.display_name == "vdi-001")
                 power.stop(vm, somebody(bench.world, "PowerOffVM_Task"), clean=True)
 
@@ -188,8 +190,8 @@ def test_who_agreed_to_one_roll_is_asked_again_for_another(start: Start) -> None
         )
 
     bench.on_site(roll)
-    assert len(asked) == 2
-    assert asked[0] - asked[1] == {"vdi-001"}
+    assert len(moves_shown) == 2
+    assert moves_shown[0] - moves_shown[1] == {"vdi-001"}
 
 
 STAYS_DOWN = Rule(Effect.HAPPEN, "RebootHost_Task", "esx-01", happening="host.stays_down", phase=Phase.AFTER)
@@ -306,8 +308,8 @@ def test_a_dry_run_writes_nothing_and_a_second_run_finds_nothing(start: Start) -
     bench.roll(max_hosts=2)
     assert bench.most_down() == 2
     written = len(list(bench.world.ledger))
-    again = bench.roll()
-    assert (again.changed, again.exit_code, len(list(bench.world.ledger))) == (False, 0, written)
+    second_run = bench.roll()
+    assert (second_run.changed, second_run.exit_code, len(list(bench.world.ledger))) == (False, 0, written)
 
 
 @pytest.mark.long
@@ -317,11 +319,11 @@ def test_a_login_that_may_only_read_is_told_what_it_lacks(start: Start) -> None:
     reads = authority.add_role("reads hosts", ["Host.Config.Settings", "Host.Config.Image"])
     authority.permit(bench.server.username, reads)
     report = bench.roll(ONE, vms=Displacement.SHUT_DOWN)
-    told = [str(rejection) for rejection in report.plan.rejections]
+    refusals = [str(rejection) for rejection in report.plan.rejections]
     assert (report.exit_code, list(bench.world.ledger)) == (3, [])
-    assert "esx-01: this login lacks Host.Config.Maintenance" in told
-    assert "vdi-001: this login lacks Resource.ColdMigrate, Resource.HotMigrate" in told
-    assert "vdi-003: this login lacks VirtualMachine.Interact.PowerOff, VirtualMachine.Interact.PowerOn" in told
+    assert "esx-01: this login lacks Host.Config.Maintenance" in refusals
+    assert "vdi-001: this login lacks Resource.ColdMigrate, Resource.HotMigrate" in refusals
+    assert "vdi-003: this login lacks VirtualMachine.Interact.PowerOff, VirtualMachine.Interact.PowerOn" in refusals
 
 
 def sixteen() -> World:

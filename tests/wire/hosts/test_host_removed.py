@@ -51,7 +51,7 @@ def require_a_line(report: ChangeReport) -> None:
     change_text(report)
     answer = change_result(report, [])
     assert answer.exit_code == 4
-    assert {each["before_header"] for each in answer.result["diff"]} <= {"esx-01", "esx-02"}
+    assert {host_diff["before_header"] for host_diff in answer.result["diff"]} <= {"esx-01", "esx-02"}
 
 
 LINES = list(product((ONE, EQUAL), ("VMs leave", "enters maintenance mode", "reboots")))

@@ -40,8 +40,8 @@ def test_switches_and_their_port_groups_are_read_without_uplink_groups(training:
     assert rdma.uplinks == {named[host]: ("vmnic2",) for host in HOSTS}
     assert sriov.uplinks == {named[host]: ("vmnic3",) for host in HOSTS}
     assert [(group.name, group.switch, group.key) for group in networks.port_groups] == [
-        (name, switch.uuid, each.ref)
-        for (name, switch), each in zip(
+        (name, switch.uuid, port_group.ref)
+        for (name, switch), port_group in zip(
             [("rdma-vmk", rdma), ("rdma-vm", rdma), ("sriov-vm", sriov)], networks.port_groups, strict=True
         )
     ]

@@ -82,9 +82,9 @@ class Wire:
     def day(self) -> int:
         return self(lambda site: rotate_day(load_policy(POLICY), site, apply=True))
 
-    def strike(self, rule: Rule, method: str, **more: Any) -> None:
-        given = {**rule.to_json(), "method": method, **more}
-        self.server.world.injector.add(Rule.from_json(given))
+    def strike(self, rule: Rule, method: str, **options: Any) -> None:
+        rule_fields = {**rule.to_json(), "method": method, **options}
+        self.server.world.injector.add(Rule.from_json(rule_fields))
 
     def left_open(self) -> list[str]:
         """Kinds of the runs and intents that the journal does not call ended."""

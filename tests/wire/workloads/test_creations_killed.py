@@ -34,8 +34,8 @@ def one_clone(training: Training) -> None:
 
 
 def cluster(training: Training) -> None:
-    made = training.create(PVRDMA)
-    assert (made.exit_code, made.failed) == (0, "")
+    report = training.create(PVRDMA)
+    assert (report.exit_code, report.failed) == (0, "")
 
 
 CALLS: Final = {"clone": (one_clone, ["single"]), "cluster": (cluster, ["train-00", "train-01"])}

@@ -77,13 +77,13 @@ def test_what_vcenter_says_of_a_refusal_is_shown(bench: Bench, monkeypatch: pyte
     assert bench.gpu.mode == "sameSize"
 
 
-@pytest.mark.parametrize("told", [["HOST_MOVE_REQUIRED"], []])
+@pytest.mark.parametrize("impacts", [["HOST_MOVE_REQUIRED"], []])
 def test_a_word_that_is_not_known_is_no_word_of_having_no_impact(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, told: list[str]
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, impacts: list[str]
 ) -> None:
     def worded(*arguments: Any) -> list[str]:
         set_mode(*arguments)
-        return told
+        return impacts
 
     monkeypatch.setattr(direct_path_devices, "configure", worded)
     report = bench.set(MIXED)

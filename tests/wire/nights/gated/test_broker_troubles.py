@@ -29,18 +29,18 @@ def test_without_an_answer_of_the_broker_nothing_is_taken(vdi: Gated) -> None:
 @pytest.mark.long
 def test_a_broker_that_is_away_in_the_morning_keeps_no_desktop_away(vdi: Gated) -> None:
     vdi.night()
-    taken = vdi.suspended
+    suspended = vdi.suspended
     vdi.pod.down = True
     first = vdi.day()
-    assert vdi.suspended == set() and vdi.gated == taken
+    assert vdi.suspended == set() and vdi.gated == suspended
     assert {outcome.verdict for outcome in first.outcomes if isinstance(outcome.step, OpenGate)} == {Verdict.FAILED}
     assert {outcome.verdict for outcome in first.outcomes if isinstance(outcome.step, ResumeVm)} == {Verdict.DONE}
-    resumes = [number for number, each in enumerate(first.outcomes) if isinstance(each.step, ResumeVm)]
-    gates = [number for number, each in enumerate(first.outcomes) if isinstance(each.step, OpenGate)]
-    assert len(gates) == len(taken) and max(resumes) < min(gates), "no desktop waits for the broker"
+    resumes = [number for number, outcome in enumerate(first.outcomes) if isinstance(outcome.step, ResumeVm)]
+    gates = [number for number, outcome in enumerate(first.outcomes) if isinstance(outcome.step, OpenGate)]
+    assert len(gates) == len(suspended) and max(resumes) < min(gates), "no desktop waits for the broker"
     vdi.pod.down = False
     second = vdi.day()
-    assert set(steps_of(second, OpenGate)) == taken
+    assert set(steps_of(second, OpenGate)) == suspended
     vdi.nothing_is_left()
 
 

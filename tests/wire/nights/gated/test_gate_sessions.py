@@ -43,10 +43,10 @@ def test_a_session_that_began_during_the_suspend_has_its_desktop_back_at_once(vd
 
     night = vdi.night(in_flight=in_flight)
     [name] = used
-    [told] = [
+    [suspend] = [
         outcome for outcome in night.outcomes if isinstance(outcome.step, SuspendVm) and names[outcome.step.vm] == name
     ]
-    assert (told.verdict, told.reason) == (
+    assert (suspend.verdict, suspend.reason) == (
         Verdict.FAILED,
         "a session began while it was being suspended: resumed at once",
     )

@@ -95,12 +95,15 @@ def test_a_gate_that_somebody_opens_keeps_its_desktop(vdi: Gated) -> None:
                 vdi.pod.change_maintenance(vdi.vm(opened[0]), enter=False)
 
     night = vdi.night(watch=watch)
-    [told] = [
+    [suspend] = [
         outcome
         for outcome in night.outcomes
         if isinstance(outcome.step, SuspendVm) and outcome.verdict is Verdict.SKIPPED
     ]
-    assert (night.before.vm(told.step.vm).name, told.reason) == (opened[0], "its gate at the broker is not closed")
+    assert (night.before.vm(suspend.step.vm).name, suspend.reason) == (
+        opened[0],
+        "its gate at the broker is not closed",
+    )
     assert vdi.gated == vdi.suspended
     vdi.day()
     vdi.nothing_is_left()
