@@ -79,7 +79,7 @@ def drawn(seed: int) -> Story:
     for _ in range(dice.randint(1, 3)):
         trouble = dice.choice(kinds)
         if trouble in (Trouble.KILL, Trouble.END):  # one runner stays
-            kinds = [each for each in kinds if each not in (Trouble.KILL, Trouble.END)]
+            kinds = [kind for kind in kinds if kind not in (Trouble.KILL, Trouble.END)]
         at_s = dice.uniform(0, 6) if dice.random() < 0.7 else dice.uniform(6, 24)
         for_s = {Trouble.STOP: dice.uniform(0.5, 12), Trouble.RESTART: dice.uniform(0, 5)}.get(
             trouble, dice.uniform(2, 20)

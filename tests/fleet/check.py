@@ -67,18 +67,18 @@ def violations(seen: FleetSeen, within_s: float = TAKEN_OVER_S) -> list[str]:
 def powers(site: SiteSeen) -> dict[str, str]:
     """How each desktop is at the end."""
     found = dict.fromkeys(site.desktops, "poweredOn")
-    for entry in site.ledger:
-        if entry["name"] in found and "power" in entry["after"]:
-            found[entry["name"]] = entry["after"]["power"]
+    for change in site.ledger:
+        if change["name"] in found and "power" in change["after"]:
+            found[change["name"]] = change["after"]["power"]
     return found
 
 
 def marked(site: SiteSeen) -> set[str]:
     """Who carries a marker at the end."""
     found: dict[str, str] = {}
-    for entry in site.ledger:
-        if entry["object_type"] == "VirtualMachine" and site.marker in entry["after"]:
-            found[entry["name"]] = entry["after"][site.marker]
+    for change in site.ledger:
+        if change["object_type"] == "VirtualMachine" and site.marker in change["after"]:
+            found[change["name"]] = change["after"][site.marker]
     return {name for name, value in found.items() if value}
 
 
@@ -105,12 +105,12 @@ def _one_actor(site: SiteSeen, said: str) -> Iterator[str]:
                 yield f"I6: {each['body']['op']} was intended after run {later['run']} had begun"
         mine, since = f"{OURS}{earlier['run']}-", datetime.fromisoformat(later["at"])
         late = [
-            f"{entry['method']} on {entry['name']}"
-            for entry in site.ledger
-            if entry["operation_id"].startswith(mine)
-            and datetime.fromisoformat(entry["at"]) > since
-            and accepted.get(entry["operation_id"], later["seq"]) >= later["seq"]
-            and not without_journal(entry)
+            f"{change['method']} on {change['name']}"
+            for change in site.ledger
+            if change["operation_id"].startswith(mine)
+            and datetime.fromisoformat(change["at"]) > since
+            and accepted.get(change["operation_id"], later["seq"]) >= later["seq"]
+            and not without_journal(change)
         ]
         if len(late) > 1:
             yield f"I6: {len(late)} requests took effect after run {later['run']} had begun: {', '.join(late)}"
@@ -180,4 +180,4 @@ def _said(seen: FleetSeen) -> Iterator[str]:
 
 
 def _ours(site: SiteSeen) -> Iterator[dict[str, Any]]:
-    return (entry for entry in site.ledger if entry["operation_id"].startswith(OURS))
+    return (change for change in site.ledger if change["operation_id"].startswith(OURS))

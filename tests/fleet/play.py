@@ -102,7 +102,7 @@ class Play:
 
     def _all_back(self) -> bool:
         sites = self._sites_seen()
-        return all(set(powers(each).values()) == {"poweredOn"} and not marked(each) for each in sites)
+        return all(set(powers(site).values()) == {"poweredOn"} and not marked(site) for site in sites)
 
     # what befalls it
 
@@ -153,12 +153,14 @@ class Play:
     def _runner(self, number: int) -> Runner | None:
         """One that plays something, else any that lives; the others must not all be gone for good."""
         alive = self._alive()
-        busy = [each for each in alive if sites_played(each)]
+        busy = [runner for runner in alive if sites_played(runner)]
         among = busy or alive
         return among[number % len(among)] if among else None
 
     def _alive(self) -> list[Runner]:
-        return [each for each in self.fleet.runners if each.number not in self._gone and each.process.poll() is None]
+        return [
+            runner for runner in self.fleet.runners if runner.number not in self._gone and runner.process.poll() is None
+        ]
 
     def _later(self, seconds: float, act: Any) -> None:
         made = threading.Timer(seconds, act)
@@ -175,7 +177,7 @@ class Play:
         seen = self.played.seen
         seen.sites = self._sites_seen()
         for site, told in zip(self.fleet.sites, seen.sites, strict=True):
-            told.journal = _records(self.fleet.url, [entry["operation_id"] for entry in told.ledger])
+            told.journal = _records(self.fleet.url, [change["operation_id"] for change in told.ledger])
             status = self.fleet.command("rotate", "status", "--vcenter", site.name, at=ANY)
             told.status = status.stdout + status.stderr
             seen.bugs += site.client.bugs()

@@ -87,7 +87,9 @@ def test_one_that_lost_it_before_it_began_is_not_in_the_journal() -> None:
     seen.said = f"site-0: {LOST}"
     assert violations(seen) == []
     seen.sites[0].ledger[3]["method"] = "SuspendVM_Task"
-    assert any("I15: SuspendVM_Task on vdi-1" in each for each in violations(seen)), "a return suspends nobody"
+    assert any("I15: SuspendVM_Task on vdi-1" in violation for violation in violations(seen)), (
+        "a return suspends nobody"
+    )
 
 
 @pytest.mark.parametrize("said", [LOST, f"site-1: {LOST}", "site-0: rotate day of nights-0 ended with 7"])
@@ -101,7 +103,7 @@ def test_a_night_is_not_excused_by_a_return_without_its_journal() -> None:
     seen = whole()
     seen.said = f"site-0: {LOST}"
     unknown_to_the_journal(seen)
-    assert [each.partition(":")[2].strip() for each in violations(seen)] == [
+    assert [violation.partition(":")[2].strip() for violation in violations(seen)] == [
         "I15: SetField on vdi-1 has no intent in the journal: gpuops-aaa-9"
     ]
 
@@ -112,7 +114,7 @@ def test_what_a_return_sent_while_it_had_its_journal_is_not_excused() -> None:
     journal = seen.sites[0].journal
     journal.append(record(11, SECOND, "intent", 9, f"gpuops-{SECOND}-4"))
     del journal[8]
-    assert [each for each in violations(seen) if "I15" in each and f"gpuops-{SECOND}-2" in each]
+    assert [violation for violation in violations(seen) if "I15" in violation and f"gpuops-{SECOND}-2" in violation]
 
 
 def test_what_the_next_run_settles_is_no_sign_that_a_return_had_its_journal() -> None:
@@ -129,11 +131,13 @@ def test_a_return_that_lost_its_journal_may_act_beside_the_next() -> None:
     seen = whole()
     site, third = seen.sites[0], "ccc"
     site.journal = [*site.journal[:8], record(9, third, "begun", 6)]
-    assert any("I6" in each for each in violations(seen))
+    assert any("I6" in violation for violation in violations(seen))
     seen.said = f"site-0: {LOST}"
     assert violations(seen) == []
     site.journal[-1:] = [record(9, SECOND, "intent", 5, f"gpuops-{SECOND}-2"), record(10, third, "begun", 6)]
-    assert [each for each in violations(seen) if "I6: 2 requests took effect" in each], "both were intended there"
+    assert [violation for violation in violations(seen) if "I6: 2 requests took effect" in violation], (
+        "both were intended there"
+    )
 
 
 def lost(seen: FleetSeen) -> None:

@@ -63,11 +63,11 @@ class Seen:
     def effects(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """(the VM by its name of the evening, the effect), in order."""
         was: dict[str, str] = {}
-        for entry in self.ledger:
-            if entry["object_type"] != "VirtualMachine":
+        for change in self.ledger:
+            if change["object_type"] != "VirtualMachine":
                 continue
-            first = was.setdefault(entry["moid"], entry["before"].get("name", entry["name"]))
-            yield first, entry
+            first = was.setdefault(change["moid"], change["before"].get("name", change["name"]))
+            yield first, change
 
     def ours(self) -> Iterator[tuple[str, dict[str, Any]]]:
         return ((name, entry) for name, entry in self.effects() if entry["operation_id"].startswith(OURS))

@@ -67,13 +67,17 @@ class ClusterLoop(Loop):
 
 
 def _has_made(ledger: list[dict[str, Any]]) -> bool:
-    return any(OWNER.search(json.dumps(each["after"])) for each in ledger)
+    return any(OWNER.search(json.dumps(change["after"])) for change in ledger)
 
 
 def broken(ledger: list[dict[str, Any]]) -> list[str]:
     """VMs that came without an owner, or that are still there."""
-    made = {each["moid"]: each for each in ledger if each["object_type"] == "VirtualMachine" and not each["before"]}
-    gone = {each["moid"] for each in ledger if each["object_type"] == "VirtualMachine" and not each["after"]}
+    made = {
+        change["moid"]: change
+        for change in ledger
+        if change["object_type"] == "VirtualMachine" and not change["before"]
+    }
+    gone = {change["moid"] for change in ledger if change["object_type"] == "VirtualMachine" and not change["after"]}
     found = [f"{each['name']} is left" for moid, each in made.items() if moid not in gone]
     found += [f"{each['name']} has no owner" for each in made.values() if not OWNER.search(json.dumps(each["after"]))]
     return found + [f"{moid} was removed, and nobody had made it" for moid in gone - made.keys()]

@@ -30,7 +30,9 @@ MEMBERS = {"Power": ("ON", "OFF")}
 
 
 def drawn_from(source: str) -> set[str]:
-    return {f"{each.operator}: {each.before} -> {each.after}" for each in mutations("x.py", source, MEMBERS)}
+    return {
+        f"{mutation.operator}: {mutation.before} -> {mutation.after}" for mutation in mutations("x.py", source, MEMBERS)
+    }
 
 
 def test_every_operator_finds_its_places_and_leaves_messages_and_types_alone() -> None:
@@ -54,7 +56,7 @@ def test_every_operator_finds_its_places_and_leaves_messages_and_types_alone() -
 
 
 def test_a_mutation_is_found_again_after_an_edit_elsewhere_and_missed_where_it_is_gone() -> None:
-    [mutation] = [each for each in mutations("x.py", SOURCE, MEMBERS) if each.after == "vm <= 'y'"]
+    [mutation] = [mutation for mutation in mutations("x.py", SOURCE, MEMBERS) if mutation.after == "vm <= 'y'"]
     edited = SOURCE.replace("def may", "def other() -> bool:\n    return 1 < 2\n\ndef may").replace("note(vm", "note(1")
     assert "vm <= 'y'" in ast.unparse(mutated(mutation, edited, MEMBERS))
     with pytest.raises(LookupError):

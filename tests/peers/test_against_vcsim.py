@@ -118,4 +118,4 @@ def declares(method: str, fault: str) -> bool:
     if issubclass(raised, vmodl.RuntimeFault):
         return True
     faults = VmomiSupport.GetWsdlMethod("urn:vim25", method).info.faults or ()
-    return any(issubclass(raised, VmomiSupport.GetVmodlType(each)) for each in faults)
+    return any(issubclass(raised, VmomiSupport.GetVmodlType(fault)) for fault in faults)

@@ -81,7 +81,7 @@ def test_vmware_exporter_serves_the_metrics_of_the_table(shared_lab: SimServer, 
     ]
     for row in TABLE["vmware_exporter"]:
         name, labels = _call(row)
-        values = [each.value for each in samples if each.name == name and labels.items() <= each.labels.items()]
+        values = [sample.value for sample in samples if sample.name == name and labels.items() <= sample.labels.items()]
         assert values == row["gives"], row
 
 

@@ -19,7 +19,7 @@ PROFILE = "grid_a100-3-20c"
 
 def methods(lab: SimServer, machine: str) -> list[str]:
     """The effects the ledger has for an object, in order."""
-    return [entry.method for entry in lab.world.ledger if entry.name == machine]
+    return [change.method for change in lab.world.ledger if change.name == machine]
 
 
 def power(ask: Govc, machine: str) -> str:

@@ -47,7 +47,9 @@ class Edited:
 
     def write(self, *targets: str, url: str = URL, more: str = "") -> None:
         """`[targets.NAME]` of each name, whose policy is named after it."""
-        entries = [f"[targets.{each}]\nhost = 'vc-{each}'\nrotations = ['{self.policy(each)}']\n" for each in targets]
+        entries = [
+            f"[targets.{target}]\nhost = 'vc-{target}'\nrotations = ['{self.policy(target)}']\n" for target in targets
+        ]
         entries = list(dict.fromkeys(entries))
         self.file.write_text(f"[fleet]\nurl = '{url}'\n{''.join(entries)}{more}", encoding="utf-8")
 

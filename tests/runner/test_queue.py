@@ -55,7 +55,7 @@ async def silent(queue: ProcrastinateQueue, number: int) -> None:
 
 
 async def states(queue: ProcrastinateQueue) -> list[TurnState]:
-    return [each.state for each in (await queue.status()).turns]
+    return [turn.state for turn in (await queue.status()).turns]
 
 
 @pytest.mark.parametrize("pruned", [False, True])
@@ -186,7 +186,7 @@ def test_a_runner_that_wakes_after_it_was_struck_off_takes_turns_again(postgresq
             assert (await queue.status()).turns[0].runner == number
             await queue._jobs.unregister_worker(number)
             await queue._jobs.update_heartbeat(number)
-            assert [(each.number, each.lives) for each in (await queue.status()).runners] == [(number, True)]
+            assert [(runner.number, runner.lives) for runner in (await queue.status()).runners] == [(number, True)]
 
     asyncio.run(story())
 

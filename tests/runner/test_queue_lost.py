@@ -169,7 +169,7 @@ def test_a_runner_that_is_told_to_end_gives_signs_of_life_until_the_last_turn_ha
             for _ in range(50):
                 await asyncio.sleep(0.1)
                 assert await lives.rescue() == 0
-                assert [each.lives for each in (await lives.status()).runners] == [True]
+                assert [runner.lives for runner in (await lives.status()).runners] == [True]
             assert await states(lives) == [TurnState.RUNNING, TurnState.WAITING]
             process_ends.set()
             await asyncio.wait_for(serving, 20)
@@ -234,11 +234,11 @@ def test_runners_that_played_nothing_have_ranks_and_dead_ones_have_none(postgres
                 "VALUES (-1, now() - make_interval(secs => %(s)s)) RETURNING id",
                 s=TAKEN_FOR_DEAD_S + 5,
             )
-            found = [await each.status() for each in runners]
-            assert [each.rank for each in runners] == [0, 1, 2]
-            assert [each.lives for each in found[0].runners] == [False, True, True, True]
-            for each in runners:
-                each.stop()
+            found = [await runner.status() for runner in runners]
+            assert [runner.rank for runner in runners] == [0, 1, 2]
+            assert [runner.lives for runner in found[0].runners] == [False, True, True, True]
+            for runner in runners:
+                runner.stop()
             await asyncio.wait_for(asyncio.gather(*serving), 20)
 
     asyncio.run(story())
@@ -327,8 +327,8 @@ def test_a_turn_that_fails_is_told_in_one_line(postgresql: Server, caplog: pytes
             await asyncio.wait_for(serving, 20)
 
     asyncio.run(story())
-    errors = [each for each in caplog.records if each.levelno >= logging.WARNING]
-    assert [each.getMessage() for each in errors] == ["prod: the turn of nights failed: OSError('no more processes')"]
+    errors = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [error.getMessage() for error in errors] == ["prod: the turn of nights failed: OSError('no more processes')"]
     assert PASSWORD not in caplog.text
 
 
@@ -355,7 +355,7 @@ def test_a_database_that_is_lost_leaves_no_traceback(postgresql: Server, caplog:
             gc.collect()  # then asyncio says what nobody asked for
 
     asyncio.run(story())
-    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING] == []
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 @pytest.mark.long

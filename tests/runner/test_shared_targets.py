@@ -137,11 +137,11 @@ def test_what_another_runner_plays_is_left_to_it(database: Database, tmp_path: P
 @pytest.mark.long
 def test_where_one_has_returned_it_the_others_let_go(database: Database, tmp_path: Path) -> None:
     machines = [Machine(tmp_path / name, database.url, "prod", "munich") for name in ("one", "other", "third")]
-    for each in machines:
-        each.begin()
-    for each in machines:
-        each.write("munich")
-        assert each.look() == ["prod"]
+    for machine in machines:
+        machine.begin()
+    for machine in machines:
+        machine.write("munich")
+        assert machine.look() == ["prod"]
     first = machines[0]
     first.leaving.forget_target("prod")
     first.known = {"munich": first.known["munich"]}

@@ -48,7 +48,7 @@ def test_turns_that_stand_still_leave_their_runner_alive(postgresql: Server, mon
                 await asyncio.sleep(2 * procrastinate_queue.TAKEN_FOR_DEAD_S)
                 assert await other.rescue() == 0
                 assert await states(other) == [TurnState.RUNNING] * len(SITES)
-                assert [each.lives for each in (await other.status()).runners] == [True]
+                assert [runner.lives for runner in (await other.status()).runners] == [True]
             finally:
                 answers.set()
                 for lane in lanes:

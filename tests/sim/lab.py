@@ -83,7 +83,7 @@ class Lab:
 
     def seats(self, name: str) -> list[tuple[str, str, int | None]]:
         """(GPU, profile, start) of each running vGPU of a VM, as the last ledger entry that tells says."""
-        told = [entry.after["gpus"] for entry in self.world.ledger if entry.name == name and "gpus" in entry.after]
+        told = [change.after["gpus"] for change in self.world.ledger if change.name == name and "gpus" in change.after]
         return [(seat["gpu"], seat["profile"], seat["start"]) for seat in told[-1]]
 
     def passthrough(self, name: str) -> list[Any]:

@@ -107,10 +107,10 @@ def training(served_training: SimServer, tmp_path: Path) -> Iterator[Training]:
     from tests.wire.workloads.training import DECLARED, Training
 
     with Connection(target_of(served_training)) as connection:
-        found = Training(served_training, Site(connection, tmp_path / "state", wall_clock))
-        yield found
+        served = Training(served_training, Site(connection, tmp_path / "state", wall_clock))
+        yield served
         served_training.world.injector.clear()
-        found.delete()
-        assert found.names() == DECLARED
+        served.delete()
+        assert served.names() == DECLARED
         inventory = connection.inventory()
         assert [cluster.drs_overrides for cluster in inventory.clusters.values()] == [()]

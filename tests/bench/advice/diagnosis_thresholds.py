@@ -36,12 +36,12 @@ NUMBERS = (*CHANNELS, *FACTS)
 def means(cases: Sequence[LabelledCase]) -> Floats:
     """The mean of each channel, and each fact; NaN = missing."""
     rows = []
-    for each in cases:
-        of = channels(each.case)
+    for case in cases:
+        of = channels(case.case)
         rows.append(
             [values[~np.isnan(values)].mean() if not np.isnan(values).all() else np.nan for values in of.values()]
         )
-    facts = features([each.case for each in cases])[:, -len(FACTS) :]
+    facts = features([case.case for case in cases])[:, -len(FACTS) :]
     return np.hstack([np.array(rows), np.where(facts == UNKNOWN, np.nan, facts)])
 
 
@@ -50,7 +50,7 @@ def thresholds(cases: Sequence[LabelledCase]) -> dict[Component, Threshold]:
     seen = means(cases)
     found: dict[Component, Threshold] = {}
     for fault in FAULTS:
-        is_it = np.array([fault in each.at_fault for each in cases])
+        is_it = np.array([fault in case.at_fault for case in cases])
         best = (-np.inf, Threshold("", 1, 0.0, 1.0))
         for column, channel in enumerate(NUMBERS):
             values = seen[:, column]

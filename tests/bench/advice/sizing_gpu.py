@@ -139,10 +139,14 @@ def on_gpus() -> Iterator[Result]:
 def _figures(gpu: MeasuredGpu) -> Iterator[Figure]:
     main = gpu.part(MAIN)
     yield Figure("points: 2 to 24 processes, each busy 0.1 to 0.9 of the time alone", len(main), "")
-    yield Figure("slowdown by the model, off in the mean", mean(abs(each.off()) for each in main), "%", MOST_OFF)
-    yield Figure("... at the most", max(abs(each.off()) for each in main), "%", MOST_OFF)
-    yield Figure("... by a model in which switching is free", mean(abs(each.off(0.0)) for each in main), "%")
-    yield Figure("... at the most", max(abs(each.off(0.0)) for each in main), "%", MOST_OFF)
+    yield Figure(
+        "slowdown by the model, off in the mean", mean(abs(arrangement.off()) for arrangement in main), "%", MOST_OFF
+    )
+    yield Figure("... at the most", max(abs(arrangement.off()) for arrangement in main), "%", MOST_OFF)
+    yield Figure(
+        "... by a model in which switching is free", mean(abs(arrangement.off(0.0)) for arrangement in main), "%"
+    )
+    yield Figure("... at the most", max(abs(arrangement.off(0.0)) for arrangement in main), "%", MOST_OFF)
     yield Figure("switching that fits best, as a share of GPU work", best_switching(main), "")
     for part, what in _PARTS.items():
         found = gpu.part(part)
@@ -155,21 +159,23 @@ def _figures(gpu: MeasuredGpu) -> Iterator[Figure]:
 def best_switching(points: list[MeasuredPoint]) -> float:
     """That by which the model is off least in the mean, in steps of 0.005."""
     steps = [at / 200 for at in range(41)]
-    return min(steps, key=lambda switching: mean(abs(each.off(switching)) for each in points))
+    return min(steps, key=lambda switching: mean(abs(point.off(switching)) for point in points))
 
 
 def table(gpu: MeasuredGpu) -> str:
     """For the manual: what was measured, and after a stroke what the model says; the mean of those measured twice."""
     main = gpu.part(MAIN)
-    counts = sorted({each.sharers for each in main})
+    counts = sorted({arrangement.sharers for arrangement in main})
     lines = [
         f"| busy alone | {' | '.join(f'{count} processes' for count in counts)} |",
         "|---" * (len(counts) + 1) + "|",
     ]
-    for planned in sorted({each.planned for each in main}):
+    for planned in sorted({arrangement.planned for arrangement in main}):
         cells = []
         for count in counts:
-            here = [each for each in main if (each.planned, each.sharers) == (planned, count)]
+            here = [
+                arrangement for arrangement in main if (arrangement.planned, arrangement.sharers) == (planned, count)
+            ]
             measured, model = (mean(values) for values in zip(*((e.slowdown, e.model()) for e in here), strict=True))
             cells.append(f"{measured:.2f} / {model:.2f}")
         lines.append(f"| {planned:.0%} | {' | '.join(cells)} |")

@@ -66,10 +66,10 @@ def run() -> Result:
 def _figures() -> Iterator[Figure]:
     for fleet in FLEETS:
         outcomes = [played(fleet, seed) for seed in SEEDS]
-        yield Figure(f"{fleet}: GPU memory placed", mean(each.placed for each in outcomes), "%")
-        below = mean(each.bound - each.placed for each in outcomes)
+        yield Figure(f"{fleet}: GPU memory placed", mean(outcome.placed for outcome in outcomes), "%")
+        below = mean(outcome.bound - outcome.placed for outcome in outcomes)
         yield Figure(f"{fleet}: below the bound", below, "points", MOST_BELOW)
-        refused = sum(len(each.refusals) for each in outcomes)
+        refused = sum(len(outcome.refusals) for outcome in outcomes)
         yield Figure(f"{fleet}: power-ons refused in the order prescribed", refused, "", 0)
 
 

@@ -83,11 +83,11 @@ def _figures(kinds: Sequence[FleetKind]) -> Iterator[Figure]:
 def _judged(kind: FleetKind, told: bool, by_rule: dict[str, list[Filled]]) -> Iterator[Figure]:
     starts = "" if set(kind.modes) == {SAME} else ", starts told" if told else ", starts not told"
     name = f"{kind.name}{starts}"
-    filled = {rule: mean(each.percent for each in runs) for rule, runs in by_rule.items()}
+    filled = {rule: mean(run.percent for run in runs) for rule, runs in by_rule.items()}
     best = max((rule for rule in by_rule if rule != OURS), key=lambda rule: filled[rule])
     requests = [kind.requests(seed) for seed in SEEDS]
-    yield Figure(f"{name}: bound", mean(bound(kind, asked) for asked in requests), "%")
-    yield Figure(f"{name}: repacked for nothing", mean(repacked(kind, asked) for asked in requests), "%")
+    yield Figure(f"{name}: bound", mean(bound(kind, request) for request in requests), "%")
+    yield Figure(f"{name}: repacked for nothing", mean(repacked(kind, request) for request in requests), "%")
     yield from (Figure(f"{name}: {rule}", percent, "%") for rule, percent in filled.items())
     yield from (
         Figure(f"{name}: power-ons refused, {rule}", mean(each.refused for each in by_rule[rule]), "a fleet")

@@ -107,7 +107,9 @@ class FleetKind:
                 for name, weight in zip((*self.profiles, self.whole), self.weights, strict=True)
             }
         others = (1 - self.whole_share) / len(self.profiles)
-        return {self.name_of(self.whole): self.whole_share} | {self.name_of(each): others for each in self.profiles}
+        return {self.name_of(self.whole): self.whole_share} | {
+            self.name_of(profile): others for profile in self.profiles
+        }
 
     @property
     def whole_memory_share(self) -> float:

@@ -253,9 +253,9 @@ def typical_shapes(of: Scenario, kinds: Sequence[int]) -> TypicalShapes:
 def _asked(of: Scenario) -> list[ShapeFrequency]:
     """How often each shape comes."""
     counts: dict[tuple[int, int, int, int], float] = {}
-    for each in of.requests:
-        key = (each.ask.kind, each.ask.count, each.ask.cpu, each.ask.memory)
-        counts[key] = counts.get(key, 0.0) + each.weight
+    for request in of.requests:
+        key = (request.ask.kind, request.ask.count, request.ask.cpu, request.ask.memory)
+        counts[key] = counts.get(key, 0.0) + request.weight
     return [ShapeFrequency(*key, often) for key, often in counts.items()]
 
 

@@ -97,7 +97,9 @@ def _code(tree: ast.Module, file: str) -> tuple[Any, ...]:
 
 def _plain(code: CodeType) -> tuple[Any, ...]:
     """What runs, without where it stands."""
-    constants = tuple(_plain(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts)
+    constants = tuple(
+        _plain(constant) if isinstance(constant, CodeType) else repr(constant) for constant in code.co_consts
+    )
     return code.co_code, constants, code.co_names, code.co_varnames, code.co_freevars, code.co_exceptiontable
 
 
@@ -171,9 +173,9 @@ def _named(child: ast.AST, function: str) -> str | None:
 def _times(tree: ast.AST) -> frozenset[str]:
     """Names that this file says are moments or lengths of time."""
     annotated = (
-        (each.arg, each.annotation) if isinstance(each, ast.arg) else (ast.unparse(each.target), each.annotation)
-        for each in ast.walk(tree)
-        if isinstance(each, ast.arg | ast.AnnAssign)
+        (node.arg, node.annotation) if isinstance(node, ast.arg) else (ast.unparse(node.target), node.annotation)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.arg | ast.AnnAssign)
     )
     return frozenset(
         name
@@ -185,9 +187,9 @@ def _times(tree: ast.AST) -> frozenset[str]:
 def _is_of_time(node: ast.expr, times: frozenset[str]) -> bool:
     """Whether a name in it is that of a moment or of a length of time; names carry their units (`_s`, `_at`)."""
     names = (
-        each.id if isinstance(each, ast.Name) else each.attr
-        for each in ast.walk(node)
-        if isinstance(each, ast.Name | ast.Attribute)
+        node.id if isinstance(node, ast.Name) else node.attr
+        for node in ast.walk(node)
+        if isinstance(node, ast.Name | ast.Attribute)
     )
     return any(name in times or name.lower().endswith(("_s", "_at")) for name in names)
 

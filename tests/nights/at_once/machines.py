@@ -146,17 +146,17 @@ def one_holder(night: Played) -> Iterator[str]:
     vCenter tells old values of its VMs, it tells old ones of the lock VM."""
     passed_on = list(_passed_on(night))
     late: Counter[int] = Counter()
-    for entry in night.world.ledger:
-        run, half, length = night.sent_by.get(entry.operation_id, (None, "", 0))
-        if run is None or half != RunKind.NIGHT or night.is_lock_vm(entry.moid):
+    for change in night.world.ledger:
+        run, half, length = night.sent_by.get(change.operation_id, (None, "", 0))
+        if run is None or half != RunKind.NIGHT or night.is_lock_vm(change.moid):
             continue
-        shown = night.asked.get(entry.operation_id, entry.at) - told_late(night)
+        shown = night.asked.get(change.operation_id, change.at) - told_late(night)
         before = [(at, each) for sequence, at, each in passed_on if sequence <= length]
         holder = next((each for at, each in reversed(before) if at <= shown), run)
         is_ours = run in (holder, *(each for at, each in before if at > shown))
         late[run] += not is_ours
         if not is_ours and late[run] == 2:
-            yield f"I6: {entry.method} on {entry.name} is the second change sent after its run's lease had passed on"
+            yield f"I6: {change.method} on {change.name} is the second change sent after its run's lease had passed on"
 
 
 def under_a_lease(night: Played) -> Iterator[str]:
@@ -183,10 +183,10 @@ def _passed_on(night: Played) -> Iterator[tuple[int, datetime, int | None]]:
 
     Who moves, renames or starts the lock VM leaves the lease as it is.
     """
-    for entry in night.world.ledger:
-        if night.is_lock_vm(entry.moid) and "extra_config" in entry.after:
-            run, _, _ = night.sent_by.get(entry.operation_id, (None, "", 0))
-            before, there = (each.get("extra_config", {}).get(KEY, "") for each in (entry.before, entry.after))
-            lease = lease_in(entry.after)
+    for change in night.world.ledger:
+        if night.is_lock_vm(change.moid) and "extra_config" in change.after:
+            run, _, _ = night.sent_by.get(change.operation_id, (None, "", 0))
+            before, there = (each.get("extra_config", {}).get(KEY, "") for each in (change.before, change.after))
+            lease = lease_in(change.after)
             if (before != there) if run is None else (lease is not None and lease.nonce):
-                yield entry.sequence, entry.at, run
+                yield change.sequence, change.at, run

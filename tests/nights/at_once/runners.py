@@ -263,14 +263,14 @@ def strays(world: World, runners: Sequence[Runner]) -> dict[str, list[Entry]]:
     alone; whether that other one has given it back since makes no difference."""
     found: dict[str, list[Entry]] = {runner.name: [] for runner in runners}
     holder: str | None = None
-    for entry in world.ledger:
-        mine = next((runner.name for runner in runners if entry.operation_id in runner.op_ids), None)
-        if entry.name == LOCK:
-            lease = parse_lease(entry.after["extra_config"].get(KEY, ""))
+    for change in world.ledger:
+        mine = next((runner.name for runner in runners if change.operation_id in runner.op_ids), None)
+        if change.name == LOCK:
+            lease = parse_lease(change.after["extra_config"].get(KEY, ""))
             if mine is None or (lease is not None and lease.nonce):
-                holder = mine or entry.user
+                holder = mine or change.user
         elif mine is not None and holder not in (mine, None):
-            found[mine].append(entry)
+            found[mine].append(change)
     return found
 
 

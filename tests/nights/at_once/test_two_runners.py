@@ -250,7 +250,7 @@ def test_the_last_suspend_of_a_machine_that_is_lost_is_brought_back_by_the_other
         first = Runner("b", world, other, by_markers)
         first.finish()
         zombie.finish()
-        late += [entry.method for entry in world.ledger if entry.operation_id in zombie.op_ids][-1:]
+        late += [change.method for change in world.ledger if change.operation_id in zombie.op_ids][-1:]
         for _ in range(2):
             with world.lock:
                 world.clock.advance(LATE.total_seconds())

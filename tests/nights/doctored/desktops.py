@@ -20,13 +20,17 @@ from tests.nights.world.worlds import CLOSES, EVENING
 def woken_and_taken_again(night: Played) -> Played:
     taken = first(night, SUSPEND, desktop=True)
     woken = replace(taken, method=START, operation_id="", before=taken.after, after=taken.before)
-    entries = [each for entry in night.world.ledger for each in ([entry, woken, taken] if entry is taken else [entry])]
+    entries = [
+        each for change in night.world.ledger for each in ([change, woken, taken] if change is taken else [change])
+    ]
     return with_ledger(night, entries)
 
 
 def back_too_late(night: Played) -> Played:
     late = CLOSES + timedelta(hours=1)
-    return with_ledger(night, [replace(each, at=late) if each.method == START else each for each in night.world.ledger])
+    return with_ledger(
+        night, [replace(change, at=late) if change.method == START else change for change in night.world.ledger]
+    )
 
 
 def a_floor(night: Played) -> Played:
@@ -74,6 +78,6 @@ def one_moved_and_resumed_late(night: Played, *, moved: timedelta) -> Played:
     since = start.at - timedelta(minutes=15)
     move = replace(start, at=since + moved, operation_id="", method="MigrateVM_Task", before={}, after={})
     late = replace(start, after={**start.after, "host": "host-1"})
-    entries = [late if each is start else each for each in night.world.ledger]
+    entries = [late if change is start else change for change in night.world.ledger]
     asked = {**night.asked, start.operation_id: start.at}
     return with_ledger(night, [move, *entries], stood=[(since, start.at)], asked=asked)

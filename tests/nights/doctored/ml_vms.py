@@ -23,15 +23,16 @@ from tests.nights.playing.played import OVERRIDE, Played
 
 def unsaved(night: Played) -> Played:
     """No hook ever ran."""
-    return with_ledger(night, [entry for entry in night.world.ledger if entry.method != RUN])
+    return with_ledger(night, [change for change in night.world.ledger if change.method != RUN])
 
 
 def hurried(night: Played) -> Played:
     """Each hook began a second before its VM was stopped."""
-    stops = {entry.moid: entry.at for entry in night.world.ledger if entry.method == "ShutdownGuest"}
+    stops = {change.moid: change.at for change in night.world.ledger if change.method == "ShutdownGuest"}
     late = timedelta(seconds=1)
     entries = [
-        replace(entry, at=stops[entry.moid] - late) if entry.method == RUN else entry for entry in night.world.ledger
+        replace(change, at=stops[change.moid] - late) if change.method == RUN else change
+        for change in night.world.ledger
     ]
     return with_ledger(night, entries)
 
@@ -60,10 +61,10 @@ def came_in_the_night(night: Played, *, at_first: bool) -> Played:
     override = replace(vm, moid="c", name="c", method=OVERRIDE, before={"overrides": {}},
                        after={"overrides": {vm.moid: "manual"}})  # fmt: skip
     entries: list[Entry] = []
-    for entry in night.world.ledger:
-        renamed = entry.moid == vm.moid and (at_first or entry.sequence > vm.sequence)
-        entries.append(replace(entry, name="renamed") if renamed else entry)
-        entries += [override] if entry is vm else []
+    for change in night.world.ledger:
+        renamed = change.moid == vm.moid and (at_first or change.sequence > vm.sequence)
+        entries.append(replace(change, name="renamed") if renamed else change)
+        entries += [override] if change is vm else []
     policy = replace(night.site.policy, drs_override=DrsOverride.MANUAL)
     played = with_ledger(night, entries, names=names, site=replace(night.site, policy=policy))
     played.world.find = lambda moid: None if moid == vm.moid else night.world.find(moid)  # type: ignore[method-assign]
@@ -101,7 +102,7 @@ def powered_off_in_its_grace(night: Played) -> Played:
 def stopped_elsewhere_without_its_marker(night: Played) -> Played:
     """By another machine, which knows no more of the night than the markers say."""
     started = {entry.operation_id for entry in effects(night, START) if not is_desktop(night, entry.moid)}
-    kept = [each for each in night.world.ledger if each.method != MARK and each.operation_id not in started]
+    kept = [change for change in night.world.ledger if change.method != MARK and change.operation_id not in started]
     return with_ledger(night, kept, sent_by={op_id: (-1, half, at) for op_id, (_, half, at) in night.sent_by.items()})
 
 
@@ -156,7 +157,7 @@ def stays_for_nothing(night: Played) -> Played:
     """Nobody is told why it waits."""
     told = [
         (replace(report, plan=replace(report.plan, choices=tuple(
-            replace(each, reason=each.reason if each.chosen else "") for each in report.plan.choices))), length)
+            replace(choice, reason=choice.reason if choice.chosen else "") for choice in report.plan.choices))), length)
         for report, length in shared().told
     ]  # fmt: skip
     return replace(shared(), told=told)

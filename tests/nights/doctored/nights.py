@@ -27,7 +27,7 @@ Doctor = Callable[[Played], Played]
 @cache
 def quiet() -> Played:
     night = play(SEED, ())
-    done = [entry.method for entry in night.world.ledger]
+    done = [change.method for change in night.world.ledger]
     assert done.count(SUSPEND) > 2, "there is something to doctor"
     assert {MOVE, MARK, START, OFF, "ShutdownGuest"} <= set(done)
     return night
@@ -36,7 +36,7 @@ def quiet() -> Played:
 @cache
 def hooked() -> Played:
     night = play(HOOKED, ())
-    assert [entry.method for entry in night.world.ledger].count(RUN) > 2
+    assert [change.method for change in night.world.ledger].count(RUN) > 2
     return night
 
 
@@ -67,7 +67,7 @@ def with_ledger(night: Played, entries: list[Entry], **fields: Any) -> Played:
 
 def first(night: Played, method: str, *, desktop: bool) -> Entry:
     return next(
-        each for each in night.world.ledger if each.method == method and is_desktop(night, each.moid) == desktop
+        change for change in night.world.ledger if change.method == method and is_desktop(night, change.moid) == desktop
     )
 
 
@@ -76,7 +76,7 @@ def without(method: str, *, desktop: bool) -> Doctor:
 
     def doctored(night: Played) -> Played:
         gone = first(night, method, desktop=desktop)
-        return with_ledger(night, [entry for entry in night.world.ledger if entry is not gone])
+        return with_ledger(night, [change for change in night.world.ledger if change is not gone])
 
     return doctored
 
@@ -87,7 +87,7 @@ def after(effect: str, *, desktop: bool, **changes: Any) -> Doctor:
     def doctored(night: Played) -> Played:
         seen = first(night, effect, desktop=desktop)
         more = replace(seen, **changes)
-        entries = [each for entry in night.world.ledger for each in ([entry, more] if entry is seen else [entry])]
+        entries = [each for change in night.world.ledger for each in ([change, more] if change is seen else [change])]
         return with_ledger(night, entries)
 
     return doctored

@@ -95,7 +95,7 @@ def _reverted(seed: int, desktops: Sequence[str], ml: Sequence[str]) -> list[Eve
     changes = (
         {"target": vm, "at_s": float(rng.randint(first_s, last_s)), "happening": rng.choice(kinds)} for vm in vms
     )
-    return [Event("V11", rules_of("V11", each)) for each in changes]
+    return [Event("V11", rules_of("V11", change)) for change in changes]
 
 
 def suspended_before(seed: int, desktops: Sequence[str]) -> list[Event]:
@@ -108,7 +108,7 @@ def suspended_before(seed: int, desktops: Sequence[str]) -> list[Event]:
         {"target": vm, "at_s": float(rng.randint(900, MORNING_S)), "happening": "vm.reverted_to_suspended"}
         for vm in desktops[:: rng.choice([1, 2])]
     ]
-    return [Event("V11", rules_of("V11", each)) for each in changes]
+    return [Event("V11", rules_of("V11", change)) for change in changes]
 
 
 def _thieves(seed: int, ml: Sequence[str]) -> list[Event]:

@@ -23,7 +23,7 @@ SEEDS = range(0, 2000, 2)
 
 def edits(said: Policy, policy: Policy) -> int:
     """How many things the file says in another way."""
-    return sum(getattr(said, each.name) != getattr(policy, each.name) for each in fields(Policy))
+    return sum(getattr(said, field.name) != getattr(policy, field.name) for field in fields(Policy))
 
 
 def mixed(seed: int) -> bool:
@@ -35,7 +35,7 @@ def test_one_night_in_twenty_has_several_edits_at_once() -> None:
     found = [seed for seed in SEEDS[:400] if mixed(seed)]
     assert len(SEEDS[:400]) / 40 < len(found) < len(SEEDS[:400]) / 8
     policies = [policies_in_the_morning(seed, site_of(seed).policy) for seed in found]
-    assert any(len(each) > 1 for each in policies), "and other ones between two returns"
+    assert any(len(policy) > 1 for policy in policies), "and other ones between two returns"
     assert any(each.marker != "gpuops.rotation" for several in policies for each in several)
 
 

@@ -44,9 +44,9 @@ def test_snapshots_are_reverted_also_of_desktops_that_are_away() -> None:
         assert violations(night) == []
         kinds.update(rule.happening for event in night.events if event.fault == "V11" for rule in event.rules)
         taken = {entry.moid for entry in effects(night, SUSPEND)}
-        for entry in night.world.ledger:
-            if entry.method == "RevertToSnapshot_Task" and entry.moid in taken and "power" in entry.after:
-                powers[entry.before["power"], entry.after["power"]] += 1
+        for change in night.world.ledger:
+            if change.method == "RevertToSnapshot_Task" and change.moid in taken and "power" in change.after:
+                powers[change.before["power"], change.after["power"]] += 1
     assert set(kinds) == set(REVERTED)
     assert powers["suspended", "poweredOff"]
     assert powers["suspended", "poweredOn"]

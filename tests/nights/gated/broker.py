@@ -68,22 +68,22 @@ class NightBroker:
         self._arrive()
         return tuple(
             DesktopPool(
-                self.pod.pool_id(each),
-                each.name,
+                self.pod.pool_id(pool),
+                pool.name,
                 PoolKind.AUTOMATED,
-                DesktopPowerPolicy.ALWAYS_ON if each.power_policy == ALWAYS_ON else DesktopPowerPolicy.NONE,
+                DesktopPowerPolicy.ALWAYS_ON if pool.power_policy == ALWAYS_ON else DesktopPowerPolicy.NONE,
                 AfterLogoff.NOTHING,
                 enabled=True,
-                spare_machines=each.spare_machines,
+                spare_machines=pool.spare_machines,
             )
-            for each in self.pod.world.desktop_pools
+            for pool in self.pod.world.desktop_pools
         )
 
     def vcenters(self) -> tuple[BrokerVcenter, ...]:
         self._arrive()
         if self.pod.vcenter_list is VcenterList.FORBIDDEN:
             return ()
-        return tuple(BrokerVcenter(*each) for each in self.pod.vcenters())
+        return tuple(BrokerVcenter(*vcenter) for vcenter in self.pod.vcenters())
 
     def machines(self) -> tuple[DesktopMachine, ...]:
         self._arrive()
@@ -153,12 +153,12 @@ class NightBroker:
     def _change(self, machines: Collection[str], *, enter: bool) -> Mapping[str, str]:
         word = "close" if enter else "open"
         vms = {self.pod.machine_id(vm): vm for _, vm in self.pod.machines()}
-        names = " ".join(vms[each].name for each in machines if each in vms)
-        unsure = {vms[each].moid for each in machines if each in vms and enter} - self.pod.doubtful
+        names = " ".join(vms[machine].name for machine in machines if machine in vms)
+        unsure = {vms[machine].moid for machine in machines if machine in vms and enter} - self.pod.doubtful
         self.pod.doubtful |= unsure
         self._boundary(f"before {word} {names}")
         try:
-            told = self._changed({each: vms.get(each) for each in machines}, word, enter=enter)
+            told = self._changed({machine: vms.get(machine) for machine in machines}, word, enter=enter)
             self.pod.doubtful -= unsure
             return told
         finally:

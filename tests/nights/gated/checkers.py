@@ -72,8 +72,8 @@ def cuts(gated: GatedPlayed) -> list[Cut]:
     for number, entry in enumerate(ledger):
         if not (is_ours(entry) and entry.method == SUSPEND):
             continue
-        asked = [each for each in gated.suspends if each[0] == entry.moid and each[1] <= entry.at]
-        same = (each for each in ledger[number + 1 :] if each.moid == entry.moid)
+        asked = [suspend for suspend in gated.suspends if suspend[0] == entry.moid and suspend[1] <= entry.at]
+        same = (change for change in ledger[number + 1 :] if change.moid == entry.moid)
         back = next((each.at for each in same if each.after.get("power") == Power.ON), None)
         for stay in gated.pod.stays:
             looked_at = (asked[-1][3] if stay.by_rdp else asked[-1][2]) if asked else None
@@ -117,10 +117,10 @@ def _refused_at_once(gated: GatedPlayed, cut: Cut) -> bool:
 def _destroyed_at_once(gated: GatedPlayed, cut: Cut) -> bool:
     """Whether the VM was gone before it had to be back."""
     return any(
-        entry.moid == cut.suspended.moid
-        and entry.method == "Destroy_Task"
-        and timedelta() <= entry.at - cut.suspended.at <= AT_ONCE
-        for entry in gated.night.world.ledger
+        change.moid == cut.suspended.moid
+        and change.method == "Destroy_Task"
+        and timedelta() <= change.at - cut.suspended.at <= AT_ONCE
+        for change in gated.night.world.ledger
     )
 
 

@@ -34,14 +34,14 @@ def ml_hours(gated: GatedPlayed) -> float:
     """How long the ML VMs of the night ran, all together, until its window closed."""
     since: dict[str, datetime] = {}
     total = timedelta()
-    for entry in gated.night.world.ledger:
-        power = entry.after.get("power")
-        if power is None or not gated.night.names.get(entry.moid, "").startswith("ml-") or entry.at > CLOSES:
+    for change in gated.night.world.ledger:
+        power = change.after.get("power")
+        if power is None or not gated.night.names.get(change.moid, "").startswith("ml-") or change.at > CLOSES:
             continue
         if power == Power.ON:
-            since.setdefault(entry.moid, entry.at)
-        elif entry.moid in since:
-            total += entry.at - since.pop(entry.moid)
+            since.setdefault(change.moid, change.at)
+        elif change.moid in since:
+            total += change.at - since.pop(change.moid)
     return (total + sum((CLOSES - at for at in since.values()), timedelta())).total_seconds() / 3600
 
 

@@ -128,7 +128,7 @@ class NightPod(Pod):
         elif enter:
             self.owners[vm.moid] = BOTH if by == ADMIN and vm.moid in self.doubtful else by
         else:
-            begun = max((each.at for each in self.changes if each.moid == vm.moid), default=None)
+            begun = max((change.at for change in self.changes if change.moid == vm.moid), default=None)
             unknown_to_us = asked is not None and begun is not None and begun > asked  # nobody can take it back
             if before and by == OURS and owner == ADMIN and not unknown_to_us:
                 self.wrongly_opened.append((vm.moid, self.world.clock.now()))
@@ -141,12 +141,12 @@ class NightPod(Pod):
 
     def was_in_maintenance(self, vm: Any, at: datetime) -> bool:
         """Whether it was at that moment."""
-        later = [each for each in self.changes if each.moid == vm.moid and each.at > at]
+        later = [change for change in self.changes if change.moid == vm.moid and change.at > at]
         return self.in_maintenance(vm) if not later else not later[0].enter
 
     def was_ever_in_maintenance(self, vm: Any, since: datetime, until: datetime) -> bool:
         """Whether it was at some moment from the one to the other."""
-        entered = (each.enter and each.moid == vm.moid and since <= each.at <= until for each in self.changes)
+        entered = (change.enter and change.moid == vm.moid and since <= change.at <= until for change in self.changes)
         return self.was_in_maintenance(vm, since) or any(entered)
 
     def shown_sessions(self, at: datetime) -> list[tuple[str, Stay]]:

@@ -74,16 +74,16 @@ def test_the_checkers_see_what_they_are_for() -> None:
     moid, asked, looked_at, _ = gated.suspends[0]
     assert looked_at is not None
     gated.pod.stays.append(Stay(moid, looked_at - timedelta(minutes=1), looked_at - timedelta(minutes=1), by_rdp=False))
-    assert [each[:3] for each in violations(gated)] == ["GA:"]
+    assert [violation[:3] for violation in violations(gated)] == ["GA:"]
     gated.pod.stays[-1] = Stay(moid, asked, asked, by_rdp=False)
-    assert [each[:3] for each in violations(gated)] == ["GB:"]
+    assert [violation[:3] for violation in violations(gated)] == ["GB:"]
     gated.pod.stays.pop()
     gated.gated_at_end = frozenset({moid})
-    assert [each[:3] for each in violations(gated)] == ["GC:"]
+    assert [violation[:3] for violation in violations(gated)] == ["GC:"]
     gated.pod.owners[moid] = ADMIN
     assert violations(gated) == []
     gated.pod.changes.clear()
-    assert {each[:3] for each in violations(gated)} == {"GD:"}
+    assert {violation[:3] for violation in violations(gated)} == {"GD:"}
     gated.spun = "300 rounds"
     assert violations(gated) == ["GE: 300 rounds"]
 

@@ -72,7 +72,7 @@ class Jumps:
 
     def effects(self) -> list[str]:
         """What was done to VMs, the lease aside."""
-        return [f"{entry.method} {entry.name}" for entry in self.server.world.ledger if entry.name != "bare"]
+        return [f"{change.method} {change.name}" for change in self.server.world.ledger if change.name != "bare"]
 
     def holder(self) -> str:
         [bare] = [vm for vm in self.server.world.by_type("VirtualMachine") if vm.name == "bare"]

@@ -166,9 +166,11 @@ class MadeGuests:
         """When it ended; None = it runs."""
         down = next(
             (
-                entry.at
-                for entry in self.world.ledger
-                if entry.moid == made.vm and entry.at >= made.began and entry.after.get("power", Power.ON) != Power.ON
+                change.at
+                for change in self.world.ledger
+                if change.moid == made.vm
+                and change.at >= made.began
+                and change.after.get("power", Power.ON) != Power.ON
             ),
             None,
         )
@@ -183,7 +185,7 @@ class MadeGuests:
         self.point(f"before {what}")
         self.world.clock.advance(2)
         here: Any = self.world.find(vm.ref)
-        started = max((entry.at for entry in self.world.ledger if entry.moid == vm.ref), default=None)
+        started = max((change.at for change in self.world.ledger if change.moid == vm.ref), default=None)
         if here is None or here.state.power is not Power.ON or (started and self.now - started < BOOTS):
             self.met["guest not up"] += 1
             raise StepFailed(f"{vm.name}: VMware Tools do not answer")

@@ -175,7 +175,7 @@ class JobNights:
         if troubled:
             people = [self._submit, self._submit, self._submit, self._cancel]
             moments = (self.rng.randrange(-40, 200) for _ in range(self.rng.randint(2, 6)))
-            calls += [(opens + each * MINUTE, self.rng.choice(people)) for each in moments]
+            calls += [(opens + moment * MINUTE, self.rng.choice(people)) for moment in moments]
         calls.sort(key=lambda call: call[0])
         for at, call in calls:
             if self.world.clock.now() < at:
@@ -194,7 +194,7 @@ class JobNights:
     def _counted(self) -> None:
         names = [vm.name for vm in self._vms()]
         gone = sorted(self.story.others - set(names))
-        self.story.counts.append((self.world.clock.now(), [each for each in names if each.startswith(MADE)], gone))
+        self.story.counts.append((self.world.clock.now(), [name for name in names if name.startswith(MADE)], gone))
 
     def _process(self, call: Callable[[NightPlace], object], *, killed: bool) -> None:
         self._left = self._aimed = None

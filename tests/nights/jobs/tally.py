@@ -75,5 +75,5 @@ def _of(seed: int) -> JobTally:
         1, len(story.mornings), len(story.guests.made),
         Counter(job.state for job in story.jobs),
         Counter(record.event for job in story.jobs for record in job.records),
-        story.kills, story.guests.met, [f"{seed}: {each}" for each in violations(story)],
+        story.kills, story.guests.met, [f"{seed}: {violation}" for violation in violations(story)],
     )  # fmt: skip

@@ -58,18 +58,18 @@ def test_a_checker_sees_what_it_is_for() -> None:
     story = play(3)
     made = next(each for each in story.guests.made if story.guests.came_to_its_end(each))
     story.guests.made.append(type(made)(**{**vars(made), "attempt": "again"}))
-    told = Counter(each.partition(":")[0] for each in violations(story))
+    told = Counter(violation.partition(":")[0] for violation in violations(story))
     assert told["JB"] == 1 and told["JD"] >= 1
     story.guests.made.pop()
     story.mornings.append((story.guests.now, ["ml-01"], ["desktop-001"]))
     story.wanted["lost"] = next(iter(story.wanted.values()))
-    told = Counter(each.partition(":")[0] for each in violations(story))
+    told = Counter(violation.partition(":")[0] for violation in violations(story))
     assert told["JE"] == 2 and told["JA"] == 1
     story.counts.append((story.guests.now, ["ml-made-01"], ["desktop-001"]))
-    told = Counter(each.partition(":")[0] for each in violations(story))
+    told = Counter(violation.partition(":")[0] for violation in violations(story))
     assert told["JG"] == 3, "too many, one gone, one left"
     job = next(job for job in story.jobs if job.job.name == made.job)
     hasty = replace(job, job=replace(job.job, after=(job.job.name,)))  # it would have begun before it had finished
     story.jobs = tuple(hasty if each is job else each for each in story.jobs)
-    assert Counter(each.partition(":")[0] for each in violations(story))["JH"] >= 1
+    assert Counter(violation.partition(":")[0] for violation in violations(story))["JH"] >= 1
     assert all(f"{name} " in str(checkers.__doc__) for name in ("JA", "JB", "JC", "JD", "JE", "JF", "JG", "JH"))

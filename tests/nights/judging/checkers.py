@@ -136,16 +136,16 @@ def only_the_queue_starts(night: Played) -> Iterator[str]:
     started = [entry for entry in effects(night, START, MOVE) if not is_desktop(night, entry.moid)]
     renamed: dict[str, datetime] = {}
     late: list[tuple[str, datetime, datetime]] = []
-    for entry in night.world.ledger:
-        name = entry.after.get("name")
-        if name is not None and entry.moid in night.names:
+    for change in night.world.ledger:
+        name = change.after.get("name")
+        if name is not None and change.moid in night.names:
             if name in queue:
-                renamed.pop(entry.moid, None)
+                renamed.pop(change.moid, None)
             else:
-                renamed[entry.moid] = entry.at
-        elif entry.moid in renamed and entry in started:
-            asked = night.asked.get(entry.operation_id, entry.at)
-            late.append((entry.moid, renamed[entry.moid], asked))
+                renamed[change.moid] = change.at
+        elif change.moid in renamed and change in started:
+            asked = night.asked.get(change.operation_id, change.at)
+            late.append((change.moid, renamed[change.moid], asked))
     for moid, since, at in _unseen_for_long(night, late):
         yield f"I7: {night.names[moid]} was started {at - since} after it had been renamed out of the queue"
 
@@ -224,7 +224,7 @@ def _is_to_be_shut_down(night: Played, start: Entry) -> bool:
     """Whether a night marked it as a desktop whose guest is shut down: nothing of it can be discarded, and whether its
     guest was faster or a host that crashed, nobody can tell."""
     marker = night.site.policy.marker
-    before = (each for each in night.world.ledger if each.moid == start.moid and each.sequence < start.sequence)
+    before = (change for change in night.world.ledger if change.moid == start.moid and change.sequence < start.sequence)
     marks = [parse_marker(str(each.after[marker])) for each in before if marker in each.after]
     return any(marked is not None and marked.role is Role.SHUT_DOWN for marked in marks)
 
@@ -234,7 +234,7 @@ def _just_powered_off(night: Played, start: Entry) -> bool:
     all of them is a few calls old, and what it showed may have been older, where vCenter told old values."""
     asked = night.asked.get(start.operation_id, start.at)
     since = asked - timedelta(seconds=LOOK_S) - told_late(night)
-    off = (each for each in night.world.ledger if each.after.get("power") == Power.OFF)
+    off = (change for change in night.world.ledger if change.after.get("power") == Power.OFF)
     offs = [each.at for each in off if each.moid == start.moid]
     return any(since <= at <= start.at for at in offs)
 
@@ -249,20 +249,20 @@ def _floor_of(pool: Pool, night: Played) -> Iterator[str]:
     running = {moid for moid in night.running if night.site.pool_of(night.names[moid]) is pool}
     left_at: list[datetime] = []
     """When others' doing took one out of those that run."""
-    for entry in night.world.ledger:
-        power = entry.after.get("power")
-        if power is None or night.site.pool_of(night.names.get(entry.moid, entry.name)) is not pool:
+    for change in night.world.ledger:
+        power = change.after.get("power")
+        if power is None or night.site.pool_of(night.names.get(change.moid, change.name)) is not pool:
             continue
-        taken = takes(entry)
-        if power != Power.ON and entry.moid in running and not taken:
-            left_at.append(entry.at)
-        running = running | {entry.moid} if power == Power.ON else running - {entry.moid}
+        taken = takes(change)
+        if power != Power.ON and change.moid in running and not taken:
+            left_at.append(change.at)
+        running = running | {change.moid} if power == Power.ON else running - {change.moid}
         if not taken:
             continue
-        asked = night.asked.get(entry.operation_id, entry.at)
+        asked = night.asked.get(change.operation_id, change.at)
         unseen = sum(1 for at in left_at if at > asked - FRESH)
         if len(running) + unseen < pool.floor:
-            yield f"I13: {entry.name} was taken, {len(running)} run, the floor is {pool.floor}"
+            yield f"I13: {change.name} was taken, {len(running)} run, the floor is {pool.floor}"
 
 
 def who_came_back_stays(night: Played) -> Iterator[str]:
@@ -272,15 +272,15 @@ def who_came_back_stays(night: Played) -> Iterator[str]:
     """
     taken: set[str] = set()
     woken: set[str] = set()
-    for entry in night.world.ledger:
-        ours = entry.operation_id.startswith("gpuops-")
-        if entry.after.get("power") == Power.ON and not ours and entry.moid in taken:
-            woken.add(entry.moid)
-        elif takes(entry):
-            taken.add(entry.moid)
-            if entry.moid not in woken:
+    for change in night.world.ledger:
+        ours = change.operation_id.startswith("gpuops-")
+        if change.after.get("power") == Power.ON and not ours and change.moid in taken:
+            woken.add(change.moid)
+        elif takes(change):
+            taken.add(change.moid)
+            if change.moid not in woken:
                 continue
-            yield f"I17: {entry.name} was suspended again after somebody woke it"
+            yield f"I17: {change.name} was suspended again after somebody woke it"
 
 
 def restless_pool_is_left(night: Played) -> Iterator[str]:
@@ -295,19 +295,19 @@ def restless_pool_is_left(night: Played) -> Iterator[str]:
 def _restless_in(pool: Pool, night: Played) -> Iterator[str]:
     taken: set[str] = set()
     woken: dict[str, datetime] = {}
-    for entry in night.world.ledger:
-        if night.site.pool_of(night.names.get(entry.moid, entry.name)) is not pool:
+    for change in night.world.ledger:
+        if night.site.pool_of(night.names.get(change.moid, change.name)) is not pool:
             continue
-        power, ours = entry.after.get("power"), entry.operation_id.startswith("gpuops-")
-        if takes(entry):
-            asked, back = night.asked.get(entry.operation_id, entry.at), sorted(woken.values())
+        power, ours = change.after.get("power"), change.operation_id.startswith("gpuops-")
+        if takes(change):
+            asked, back = night.asked.get(change.operation_id, change.at), sorted(woken.values())
             if len(back) >= BACK_BY_THEMSELVES and asked > back[BACK_BY_THEMSELVES - 1] + FRESH:
-                yield f"I17: {entry.name} was suspended, and {len(woken)} of its pool had come back by themselves"
-            taken.add(entry.moid)
-        if power == Power.ON and not ours and entry.moid in taken:
-            woken[entry.moid] = entry.at
+                yield f"I17: {change.name} was suspended, and {len(woken)} of its pool had come back by themselves"
+            taken.add(change.moid)
+        if power == Power.ON and not ours and change.moid in taken:
+            woken[change.moid] = change.at
         elif power not in (None, Power.ON):
-            woken.pop(entry.moid, None)
+            woken.pop(change.moid, None)
 
 
 def one_session(night: Played) -> Iterator[str]:

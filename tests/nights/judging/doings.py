@@ -34,7 +34,7 @@ def is_ours(entry: Entry) -> bool:
 
 def effects(night: Played, *methods: str) -> list[Entry]:
     """What gpuops did, in order; what it wrote on the lock VM is none of it."""
-    ours = (entry for entry in night.world.ledger if is_ours(entry) and not night.is_lock_vm(entry.moid))
+    ours = (change for change in night.world.ledger if is_ours(change) and not night.is_lock_vm(change.moid))
     return [entry for entry in ours if not methods or entry.method in methods]
 
 
@@ -62,11 +62,11 @@ def machine_of(night: Played, entry: Entry) -> int:
 def not_back(ledger: Sequence[Entry]) -> set[str]:
     """Desktops (refs) that we took and that have not run since."""
     away: set[str] = set()
-    for entry in ledger:
-        if takes(entry):
-            away.add(entry.moid)
-        elif entry.after.get("power") == Power.ON:
-            away.discard(entry.moid)
+    for change in ledger:
+        if takes(change):
+            away.add(change.moid)
+        elif change.after.get("power") == Power.ON:
+            away.discard(change.moid)
     return away
 
 
@@ -103,9 +103,11 @@ def is_desktop(night: Played, moid: str, name: str = "") -> bool:
 
 def clones(night: Played) -> dict[str, str]:
     """The clones that others made in the night: name by ref."""
-    return {entry.moid: entry.name for entry in night.world.ledger if entry.method == CLONE and not is_ours(entry)}
+    return {change.moid: change.name for change in night.world.ledger if change.method == CLONE and not is_ours(change)}
 
 
 def has_one_journal(night: Played) -> bool:
     """Whether there is one journal, and one policy."""
-    return night.site.several in (Several.NONE, Several.POOLS) and not any(each.fault == "K6" for each in night.events)
+    return night.site.several in (Several.NONE, Several.POOLS) and not any(
+        event.fault == "K6" for event in night.events
+    )

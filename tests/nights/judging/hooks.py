@@ -23,7 +23,9 @@ def work_is_kept(night: Played) -> Iterator[str]:
         vm: Any = night.world.find(stop.moid)
         run = next((entry for entry in effects(night, RUN) if started < entry.sequence < stop.sequence
                     and entry.moid == stop.moid), None)  # fmt: skip
-        program = next((each for each in vm.state.template.programs if each.path == HOOK), None) if vm else None
+        program = (
+            next((program for program in vm.state.template.programs if program.path == HOOK), None) if vm else None
+        )
         if program is None or (run is None and _told_late(night, stop.moid)):
             continue
         if run is None:

@@ -74,7 +74,9 @@ def _just_moved(night: Played, start: Entry, pauses: list[tuple[datetime, dateti
     the last look and that there is one call. Of a machine that was paused meanwhile one request may have been past its
     check: that pause is taken out."""
     asked = night.asked.get(start.operation_id, start.at)
-    moves = [each.at for each in night.world.ledger if each.moid == start.moid and each.method == "MigrateVM_Task"]
+    moves = [
+        change.at for change in night.world.ledger if change.moid == start.moid and change.method == "MigrateVM_Task"
+    ]
     if any(asked - told_late(night) <= at <= start.at for at in moves):
         return True
     for since, until in pauses:
@@ -90,7 +92,7 @@ def in_time(night: Played) -> Iterator[str]:
     pauses = list(night.stood)
     for entry in takings(night):
         asked = night.asked.get(entry.operation_id, entry.at)
-        paused = next((each for each in pauses if _in_time(each[0]) and each[1] <= asked <= each[1] + CALL), None)
+        paused = next((pause for pause in pauses if _in_time(pause[0]) and pause[1] <= asked <= pause[1] + CALL), None)
         if not _in_time(asked) and paused is not None:
             pauses.remove(paused)
         elif not _in_time(asked):
@@ -113,11 +115,15 @@ def ml_stops(night: Played) -> Iterator[str]:
     person gave it up. One with a task that hangs takes no other, and is named."""
     if not night.site.policy.ml_stop.then_off:
         return
-    failed = {each.step.vm for each in night.last.outcomes if each.verdict is Verdict.FAILED} if night.last else set()
+    failed = (
+        {outcome.step.vm for outcome in night.last.outcomes if outcome.verdict is Verdict.FAILED}
+        if night.last
+        else set()
+    )
     started: dict[str, str] = {}
-    for entry in night.world.ledger:
-        if entry.after.get("power") == Power.ON:
-            started[entry.moid] = entry.operation_id
+    for change in night.world.ledger:
+        if change.after.get("power") == Power.ON:
+            started[change.moid] = change.operation_id
     for moid, op in sorted(started.items()):
         vm: Any = night.world.find(moid)
         if moid in night.given_up or not op or is_desktop(night, moid):
@@ -148,7 +154,7 @@ def fits(night: Played) -> Iterator[str]:
 
 def _others_moved_or_started(night: Played) -> bool:
     """Whether somebody else changed what runs where, of whom the events of the night need not tell (situations/)."""
-    others = (entry.after for entry in night.world.ledger if not is_ours(entry))
+    others = (change.after for change in night.world.ledger if not is_ours(change))
     return any("host" in after or after.get("power") == Power.ON for after in others)
 
 
@@ -157,7 +163,7 @@ def fits_back(night: Played) -> Iterator[str]:
     leaves ML VMs running that their guests do not stop, their desktops are not."""
     if night.events or not night.site.policy.ml_stop.then_off:
         return
-    in_time = [entry for entry in night.world.ledger if entry.at <= CLOSES]
+    in_time = [change for change in night.world.ledger if change.at <= CLOSES]
     for moid in sorted(not_back(in_time)):
         yield f"I12: {night.names.get(moid)} did not fit back, and nothing had gone wrong"
 
@@ -186,7 +192,7 @@ def first_night_is_whole(night: Played) -> Iterator[str]:
         return
     begun = (name for name, ended, _ in night.calls if ended in ("done", "refused"))
     for name, (report, _) in zip(begun, night.told, strict=False):
-        undone = [each for each in report.outcomes if each.verdict is not Verdict.DONE]
+        undone = [outcome for outcome in report.outcomes if outcome.verdict is not Verdict.DONE]
         if name.startswith(RunKind.NIGHT) and undone:
             yield f"I4: nothing had gone wrong, and {undone[0].step} was {undone[0].verdict}: {undone[0].reason}"
 

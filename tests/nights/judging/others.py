@@ -32,37 +32,37 @@ def others_are_left(night: Played) -> Iterator[str]:
     """By the machine that did it."""
     anew: dict[str, datetime] = {}
     """When somebody else started it: what was sent shortly before may have stood in vCenter's queue behind that."""
-    for entry in night.world.ledger:
-        if entry.method == START and not is_ours(entry) and entry.before.get("power") == Power.OFF:
-            started.discard(entry.moid)
-            anew[entry.moid] = entry.at
-        if not is_ours(entry) or night.is_lock_vm(entry.moid) or entry.method not in (START, OFF, SHUT_DOWN, MARK):
+    for change in night.world.ledger:
+        if change.method == START and not is_ours(change) and change.before.get("power") == Power.OFF:
+            started.discard(change.moid)
+            anew[change.moid] = change.at
+        if not is_ours(change) or night.is_lock_vm(change.moid) or change.method not in (START, OFF, SHUT_DOWN, MARK):
             continue
-        machine = machine_of(night, entry)
-        if entry.method == MARK and entry.after.get(night.site.policy.marker):
-            marked[entry.moid] = machine
-        elif entry.method == MARK:
-            marked.pop(entry.moid, None)
-        elif entry.method == START:
-            started.add(entry.moid)
+        machine = machine_of(night, change)
+        if change.method == MARK and change.after.get(night.site.policy.marker):
+            marked[change.moid] = machine
+        elif change.method == MARK:
+            marked.pop(change.moid, None)
+        elif change.method == START:
+            started.add(change.moid)
         elif (
-            entry.moid in anew
-            and timedelta() < anew[entry.moid] - night.asked.get(entry.operation_id, entry.at) < QUEUED
+            change.moid in anew
+            and timedelta() < anew[change.moid] - night.asked.get(change.operation_id, change.at) < QUEUED
         ):
             continue
-        elif not takes(entry) and entry.moid not in started and marked.get(entry.moid, machine) == machine:
-            yield f"I18: {entry.name} was stopped, and no night had started it"
+        elif not takes(change) and change.moid not in started and marked.get(change.moid, machine) == machine:
+            yield f"I18: {change.name} was stopped, and no night had started it"
         else:
-            started.discard(entry.moid)
+            started.discard(change.moid)
 
 
 def clones_are_left(night: Played) -> Iterator[str]:
     """I31: a clone that somebody made in the night is not started, stopped, suspended or moved; the last morning names
     it if it carries a marker in the attribute of that morning's policy."""
     cloned = clones(night)
-    for entry in night.world.ledger:
-        if entry.moid in cloned and is_ours(entry) and entry.method != MARK:
-            yield f"I31: {entry.method} on {entry.name}, a clone that somebody made"
+    for change in night.world.ledger:
+        if change.moid in cloned and is_ours(change) and change.method != MARK:
+            yield f"I31: {change.method} on {change.name}, a clone that somebody made"
     if not cloned or night.last is None or not isinstance(night.last.request, RotateDay):
         return
     named = {unmet.subject for unmet in night.last.plan.unmet}

@@ -31,13 +31,15 @@ def put_back(night: Played) -> Iterator[str]:
     """I23: when nothing goes wrong any more, DRS does with an ML VM that is back what it did before: here, as its
     cluster says. A cluster with a task that hangs takes no other, and the last return names the VM. With its host a VM
     that is added again has lost its override."""
-    named = {each.step.vm for each in night.last.outcomes if each.verdict in _NOT_DONE} if night.last else set()
+    named = (
+        {outcome.step.vm for outcome in night.last.outcomes if outcome.verdict in _NOT_DONE} if night.last else set()
+    )
     left: dict[str, set[str]] = {}
-    for entry in night.world.ledger:
-        if entry.method == OVERRIDE:
-            left[entry.moid] = set(entry.after["overrides"])
-        elif "moid" in entry.after:
-            left = {moid: refs - {entry.moid} for moid, refs in left.items()}
+    for change in night.world.ledger:
+        if change.method == OVERRIDE:
+            left[change.moid] = set(change.after["overrides"])
+        elif "moid" in change.after:
+            left = {moid: refs - {change.moid} for moid, refs in left.items()}
     for moid, ref in sorted((moid, ref) for moid, refs in left.items() for ref in refs):
         vm: Any = night.world.find(ref)
         cluster: Any = night.world.find(moid)

@@ -51,7 +51,7 @@ def journal_keeps(night: Played) -> Iterator[str]:
         if record.kind is Kind.ORIGINAL:
             saved.setdefault(record.body["vm"], length)
         elif record.kind is Kind.RETURNED and record.body["vm"] in _awaited(night, length) - let_go(night):
-            last = next(entry for entry in reversed(ledger[:length]) if _takes(entry, record.body["vm"]))
+            last = next(change for change in reversed(ledger[:length]) if _takes(change, record.body["vm"]))
             if {machine_of(night, last), night.kept_on.get(id(record), 0)} != {0, 1}:
                 yield f"I5: the journal closed {night.names[record.body['vm']]}, which was not back"
     for entry in effects(night):
@@ -105,7 +105,7 @@ def failed_for_certain(night: Played) -> Iterator[str]:
         for record, _ in night.kept
         if record.kind is Kind.INTENT
     }
-    deleted = {entry.moid: entry.sequence for entry in night.world.ledger if entry.method == "Destroy_Task"}
+    deleted = {change.moid: change.sequence for change in night.world.ledger if change.method == "Destroy_Task"}
     for entry in effects(night):
         late = entry.sequence > failed.get(entry.operation_id, entry.sequence) and entry.method != SHUT_DOWN
         if late and deleted.get(vms.get(entry.operation_id, ""), entry.sequence) >= entry.sequence:
@@ -116,7 +116,7 @@ def done_was_done(night: Played) -> Iterator[str]:
     """I24: a step that a report calls done is one that the ledger shows."""
     ledger = list(night.world.ledger)
     for report, length in night.told:
-        reached = {(entry.moid, entry.after.get("power")) for entry in ledger[:length]}
+        reached = {(change.moid, change.after.get("power")) for change in ledger[:length]}
         for outcome in report.outcomes:
             power = REACHES.get(type(outcome.step))
             if power is not None and outcome.verdict is Verdict.DONE and (outcome.step.vm, power) not in reached:
@@ -139,7 +139,7 @@ def told_is_back(night: Played) -> Iterator[str]:
     taken_by = {entry.moid: machine_of(night, entry) for entry in effects(night) if takes(entry)}
     for report, length in night.told:
         if report.exit_code == 0 and isinstance(report.request, RotateDay):
-            gone = {entry.moid for entry in ledger[:length] if not entry.after}
+            gone = {change.moid for change in ledger[:length] if not change.after}
             edited = report.request.policy.marker != night.site.policy.marker
             unknown = gone | taken_by.keys() if edited else gone
             others = {moid for moid in unknown if taken_by.get(moid, 0) != (id(report) in elsewhere)}
@@ -168,7 +168,7 @@ def advice_gets_further(night: Played) -> Iterator[str]:
     elsewhere = {id(report) for report in night.told_elsewhere}
     days = [(report, length) for report, length in night.told if isinstance(report.request, RotateDay)]
     for other in (False, True):
-        returns = [each for each in days if (id(each[0]) in elsewhere) is other]
+        returns = [day for day in days if (id(day[0]) in elsewhere) is other]
         for (report, length), (again, after) in pairwise(returns):
             if length == after:
                 for line in sorted(_advised(report) & _advised(again)):
@@ -179,7 +179,7 @@ def _advised(report: Report) -> set[str]:
     """The lines of a report that advise the return as it stands."""
     left = {f"{unmet.subject}: {unmet.rule} (next: {unmet.hint})" for unmet in report.plan.unmet}
     bad = (Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED)
-    left |= {f"{each.step.vm}: {each.reason}" for each in report.outcomes if each.verdict in bad}
+    left |= {f"{outcome.step.vm}: {outcome.reason}" for outcome in report.outcomes if outcome.verdict in bad}
     return {line for line in left if re.search(r"(?<!then )gpuops rotate day\b", line)}
 
 
@@ -188,15 +188,15 @@ def marked(night: Played) -> Iterator[str]:
     marker = night.site.policy.marker
     carries: dict[str, bool] = {}
     away: set[str] = set()
-    for entry in night.world.ledger:
-        moid = entry.moid
-        if entry.method == MARK and marker in entry.after:
-            carries[moid] = bool(entry.after[marker])
-            if is_ours(entry) and not carries[moid] and moid in away:
-                yield f"I10: the marker of {entry.name} was cleared while it was suspended"
-        elif takes(entry):
+    for change in night.world.ledger:
+        moid = change.moid
+        if change.method == MARK and marker in change.after:
+            carries[moid] = bool(change.after[marker])
+            if is_ours(change) and not carries[moid] and moid in away:
+                yield f"I10: the marker of {change.name} was cleared while it was suspended"
+        elif takes(change):
             away.add(moid)
             if not carries.get(moid):
-                yield f"I10: {entry.name} was taken without its marker"
-        elif "power" in entry.after:
+                yield f"I10: {change.name} was taken without its marker"
+        elif "power" in change.after:
             away.discard(moid)

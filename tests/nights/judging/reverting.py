@@ -37,18 +37,18 @@ def replaced(night: Played) -> Iterator[Replaced]:
     noted = dict(_noted(night))
     ours: dict[str, Entry] = {}
     reverted: dict[str, Entry] = {}
-    for entry in night.world.ledger:
-        moid, moment = entry.moid, entry.after.get("suspend_time")
-        if entry.method == SUSPEND and is_ours(entry) and is_desktop(night, moid, entry.name):
-            ours[moid] = entry
+    for change in night.world.ledger:
+        moid, moment = change.moid, change.after.get("suspend_time")
+        if change.method == SUSPEND and is_ours(change) and is_desktop(night, moid, change.name):
+            ours[moid] = change
             reverted.pop(moid, None)
-        elif entry.method == REVERT and moment is not None and noted.get(moid, entry.sequence) < entry.sequence:
-            reverted[moid] = entry
-        elif moment is not None or entry.after.get("power") == "poweredOff":
+        elif change.method == REVERT and moment is not None and noted.get(moid, change.sequence) < change.sequence:
+            reverted[moid] = change
+        elif moment is not None or change.after.get("power") == "poweredOff":
             ours.pop(moid, None)
-        elif entry.method == START and is_ours(entry) and moid in ours and moid in reverted:
+        elif change.method == START and is_ours(change) and moid in ours and moid in reverted:
             then, now = ours.pop(moid).after["suspend_time"], reverted[moid].after["suspend_time"]
-            yield Replaced(moid, datetime.fromisoformat(then), datetime.fromisoformat(now), reverted[moid], entry)
+            yield Replaced(moid, datetime.fromisoformat(then), datetime.fromisoformat(now), reverted[moid], change)
 
 
 def _noted(night: Played) -> Iterator[tuple[str, int]]:

@@ -49,13 +49,13 @@ def _gpus(night: Played, moid: str) -> float:
 def _runs(ledger: Sequence[Entry], teams: dict[str, str], now: datetime) -> Iterator[tuple[str, datetime, datetime]]:
     """(ML VM, from when, until when) each ran, until now."""
     since: dict[str, datetime] = {}
-    for entry in ledger:
-        if entry.moid not in teams or "power" not in entry.after:
+    for change in ledger:
+        if change.moid not in teams or "power" not in change.after:
             continue
-        if entry.after["power"] == Power.ON:
-            since.setdefault(entry.moid, entry.at)
-        elif entry.moid in since:
-            yield entry.moid, since.pop(entry.moid), entry.at
+        if change.after["power"] == Power.ON:
+            since.setdefault(change.moid, change.at)
+        elif change.moid in since:
+            yield change.moid, since.pop(change.moid), change.at
     yield from ((moid, at, now) for moid, at in since.items())
 
 
@@ -105,7 +105,7 @@ def fair_order_kept(night: Played) -> Iterator[str]:
         return
     for report, _ in night.told:
         if isinstance(report.request, RotateNight) and report.plan.feasible and report.plan.choices:
-            seen = [entry for entry in night.world.ledger if entry.at <= report.before.taken_at]
+            seen = [change for change in night.world.ledger if change.at <= report.before.taken_at]
             yield from _order_of(night, report, seen)
 
 
@@ -120,7 +120,7 @@ def _order_of(night: Played, report: Report, ledger: Sequence[Entry]) -> Iterato
         if ends == now:
             used[teams[moid]] += _gpus(night, moid) * left
     entries = {entry["vm"]: entry for entry in json.loads(night.site.policy.text)["ml"]["queue"]}
-    choices = {each.subject: each for each in report.plan.choices if each.subject in names}
+    choices = {choice.subject: choice for choice in report.plan.choices if choice.subject in names}
     waiting = [name for name in entries if name in choices and _waits(choices[name].reason)]
     level: dict[str, float] = {}
     for name in waiting:
@@ -135,7 +135,11 @@ def _order_of(night: Played, report: Report, ledger: Sequence[Entry]) -> Iterato
             yield f"I30: {name} stays without a reason"
         if not choices[name].reason.startswith("does not fit") or not entries[name]["relocate"]:
             continue
-        alike = (each for each in waiting if choices[each].chosen and _like(night, names[each], names[name]))
+        alike = (
+            waiting_vm
+            for waiting_vm in waiting
+            if choices[waiting_vm].chosen and _like(night, names[waiting_vm], names[name])
+        )
         for other in alike:
             if level[other] > level[name] + _EXACT_H:
                 yield f"I30: {other} starts before {name}: {level[other]:.1f} GPU-hours a weight, {level[name]:.1f}"
@@ -145,10 +149,10 @@ def _as_seen(night: Played, ledger: Sequence[Entry]) -> list[Entry]:
     """The ledger with each VM that stopped by itself off from when a return saw that: until then it counts."""
     returns = [report.before.taken_at for report, _ in night.told if not isinstance(report.request, RotateNight)]
     seen = []
-    for entry in ledger:
-        by_itself = not is_ours(entry) and entry.after.get("power", Power.ON) != Power.ON
-        at = min((each for each in returns if each >= entry.at), default=None) if by_itself else entry.at
-        seen += [] if at is None else [replace(entry, at=at)]
+    for change in ledger:
+        by_itself = not is_ours(change) and change.after.get("power", Power.ON) != Power.ON
+        at = min((each for each in returns if each >= change.at), default=None) if by_itself else change.at
+        seen += [] if at is None else [replace(change, at=at)]
     return sorted(seen, key=lambda entry: entry.at)
 
 

@@ -219,7 +219,7 @@ def test_what_is_withdrawn_may_be_suspended_by_the_call_that_was_past_its_check_
 @pytest.mark.long
 def test_an_ml_vm_with_a_task_that_hangs_may_run_on_where_the_last_return_says_so() -> None:
     night = without(OFF, desktop=False)(quiet())
-    stuck = next(each for each in quiet().world.ledger if each.method == OFF)
+    stuck = next(change for change in quiet().world.ledger if change.method == OFF)
     vm = SimpleNamespace(moid=stuck.moid, state=SimpleNamespace(power=Power.ON))
     world: Any = SimpleNamespace(ledger=night.world.ledger, find=lambda moid: vm if moid == stuck.moid else None)
     world.tasks = SimpleNamespace(running=lambda vm: "task-1")

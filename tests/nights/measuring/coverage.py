@@ -38,7 +38,7 @@ ROUND: Final = 100
 """Nights after which it is counted anew what is missing."""
 CHUNK: Final = 5
 
-STATES: Final = (*STAGES, *(each.value for each in Whereabouts))
+STATES: Final = (*STAGES, *(whereabouts.value for whereabouts in Whereabouts))
 
 
 def faults() -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from tests.nights.world.direct import METHODS
 REPLIES: Final = ("T2", "T3", "T4", "T5", "T6", "T7", "T8")
 """What befalls a reply on its way."""
 CALLS: Final = ("T1", *REPLIES, "T9", "T10", "T11", "N1", "N5")
-OF_TASKS: Final = (*(each for each in TASKS if each not in REFUSALS), "G3")
+OF_TASKS: Final = (*(task for task in TASKS if task not in REFUSALS), "G3")
 SUSPENDS: Final = ("V1", "V2", "V3", "G4")
 STARTS: Final = ("V8", "G2", "G3", "C6", "A8")
 WAITS: Final = ("N3", "N4")

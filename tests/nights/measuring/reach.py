@@ -41,7 +41,7 @@ METHODS: Final = {LOGIN: "Login", WAIT: "WaitForUpdatesEx"}
 """What is called in a stage; in the others, whatever comes."""
 SENT: Final = {SUBMITS[kind]: method for kind, method in OF_STEPS.items()}
 """What is called in the submit of each kind of step."""
-WHEREABOUTS: Final = frozenset(each.value for each in Whereabouts)
+WHEREABOUTS: Final = frozenset(whereabouts.value for whereabouts in Whereabouts)
 LOOKS: Final = 400
 """So often whereabouts are looked at for what is aimed at them."""
 
@@ -120,9 +120,9 @@ class Reach:
         self._were = {mine.original.vm: mine.whereabouts for mine in found}
 
     def _where(self, targets: Sequence[Any]) -> set[Whereabouts]:
-        vms = {each.moid for each in targets if isinstance(each, VirtualMachine)}
+        vms = {target.moid for target in targets if isinstance(target, VirtualMachine)}
         if not vms:
-            hosts = {each.moid for each in targets if each.wsdl_name == "HostSystem"}
+            hosts = {target.moid for target in targets if target.wsdl_name == "HostSystem"}
             on_them = [vm.moid for vm in self._world.by_type("VirtualMachine") if vm.state.host in hosts]
             vms = set(on_them) if hosts else set(self._were)
         return {self._were[ref] for ref in vms if ref in self._were}
@@ -157,7 +157,7 @@ class Reach:
         """Whom a rule strikes, of the objects that its pattern fits."""
         if rule.effect is Effect.HAPPEN:
             kind = OUTSIDE_EVENTS[rule.happening].kind
-            return [each for each in targets if kind and is_kind_of(each.wsdl_name, kind)]
+            return [target for target in targets if kind and is_kind_of(target.wsdl_name, kind)]
         return targets
 
     # aims

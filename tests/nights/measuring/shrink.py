@@ -14,7 +14,7 @@ def broken(seed: int, events: Sequence[Event], site: Site | None = None) -> froz
     """The invariants (`I1`) that a night under these events breaks; a crash of the engine counts as one. `site`: None =
     that of the seed."""
     try:
-        return frozenset(each.partition(":")[0] for each in violations(Nightly(seed, events, site).play()))
+        return frozenset(violation.partition(":")[0] for violation in violations(Nightly(seed, events, site).play()))
     except Exception as error:
         return frozenset({type(error).__name__})
 

@@ -29,8 +29,8 @@ class Summed:
     """Figures of some nights; those of more nights are their sums."""
 
     def add(self, other: Self) -> None:
-        for each in fields(self):
-            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+        for summed_field in fields(self):
+            setattr(self, summed_field.name, getattr(self, summed_field.name) + getattr(other, summed_field.name))
 
 
 @dataclass
@@ -130,7 +130,7 @@ def _add(found: Tally, seed: int) -> None:
         found.broken.append(seed)
         found.violations.append(f"{type(crash).__name__}: {crash} {_replay(seed)}")
         return
-    found.effects.append(sum(1 for entry in night.world.ledger if entry.operation_id))
+    found.effects.append(sum(1 for change in night.world.ledger if change.operation_id))
     found.struck.update(night.struck)
     found.reached.update(night.reached)
     found.broken += [seed] if said else []

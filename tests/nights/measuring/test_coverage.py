@@ -61,7 +61,7 @@ def test_every_call_to_vcenter_and_every_record_is_of_a_stage() -> None:
 
 
 def test_the_states_are_those_of_the_code() -> None:
-    assert set(STATES) == {*(each.value for each in Whereabouts), *STAGES}
+    assert set(STATES) == {*(whereabouts.value for whereabouts in Whereabouts), *STAGES}
     assert {state for _, state in impossible()} <= set(STATES)
     assert {fault for fault, _ in impossible()} <= set(faults())
 
@@ -146,7 +146,7 @@ def test_a_crowded_night_has_a_vm_at_each_whereabouts() -> None:
         for point in (20, 60, 100)
     ]  # fmt: skip
     assert {state for night in nights for fault, state in night.reached if fault == "T11"} >= {
-        each.value for each in Whereabouts
+        whereabouts.value for whereabouts in Whereabouts
     }
     assert [violations(night) for night in nights] == [[], [], []]
 

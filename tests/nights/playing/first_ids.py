@@ -15,9 +15,9 @@ _PLAIN: Final = (int, float, bytes, type(None))
 def first_ids(world: World) -> dict[str, str]:
     """The first id of each VM and host that has had several, by its later ones."""
     first: dict[str, str] = {}
-    for entry in world.ledger:
-        if "moid" in entry.after:
-            first[str(entry.after["moid"])] = first.get(str(entry.before["moid"]), str(entry.before["moid"]))
+    for change in world.ledger:
+        if "moid" in change.after:
+            first[str(change.after["moid"])] = first.get(str(change.before["moid"]), str(change.before["moid"]))
     return first
 
 
@@ -58,7 +58,7 @@ class FirstIds:
 def name_by_first_ids(world: World, first: Mapping[str, str]) -> None:
     """In the world itself: its ledger, and each VM and host that is there now, which is found under both ids."""
     ids = FirstIds(first)
-    world.ledger._entries[:] = [ids.of(entry) for entry in world.ledger]
+    world.ledger._entries[:] = [ids.of(change) for change in world.ledger]
     for kind in ("VirtualMachine", "HostSystem"):
         for thing in list(world.by_type(kind)):
             if thing.moid in first:

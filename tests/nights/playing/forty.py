@@ -170,10 +170,10 @@ class FortyNights:
 
     def takings(self) -> Iterator[tuple[datetime, str]]:
         """When each desktop was suspended and each ML VM was started, and its name."""
-        for entry in self.world.ledger:
-            desktop = entry.name.startswith("desktop-")
-            if (entry.method, desktop) in (("SuspendVM_Task", True), ("PowerOnVM_Task", False)):
-                yield entry.at.astimezone(BERLIN), entry.name
+        for change in self.world.ledger:
+            desktop = change.name.startswith("desktop-")
+            if (change.method, desktop) in (("SuspendVM_Task", True), ("PowerOnVM_Task", False)):
+                yield change.at.astimezone(BERLIN), change.name
 
     def _suspended(self) -> int:
         return sum(name.startswith("desktop-") for _, name in self.takings())
@@ -223,9 +223,9 @@ class FortyNights:
             raise Killed
 
     def _deliver_all(self, url: object, notices: Sequence[dict[str, Any]], limit_s: float) -> Iterator[dict[str, str]]:
-        for asked in notices:
-            self._sent.append(NoticeText(asked["key"], asked["subject"], asked["body"]))
-            yield {"key": asked["key"], "trouble": ""}
+        for notice in notices:
+            self._sent.append(NoticeText(notice["key"], notice["subject"], notice["body"]))
+            yield {"key": notice["key"], "trouble": ""}
 
     def _wait_until(self, moment: datetime) -> None:
         moment = moment.astimezone(ZoneInfo("UTC"))

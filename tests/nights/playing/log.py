@@ -12,9 +12,9 @@ def lines(night: Played) -> list[str]:
     """The schedule, each run and its end, and every applied effect, in order of time."""
     told = [f"{json.dumps(event.to_json(), default=str)}" for event in night.events]
     told += [f"{at:%H:%M:%S.%f} {name}: {ended}" for name, ended, at in night.calls]
-    for entry in night.world.ledger:
-        changes = json.dumps([entry.before, entry.after], sort_keys=True)
-        told.append(f"{entry.at:%H:%M:%S.%f} {entry.user} {entry.method} {entry.name} {changes}")
+    for change in night.world.ledger:
+        changes = json.dumps([change.before, change.after], sort_keys=True)
+        told.append(f"{change.at:%H:%M:%S.%f} {change.user} {change.method} {change.name} {changes}")
     return told
 
 

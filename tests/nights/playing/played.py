@@ -111,4 +111,4 @@ class Played:
         if vm is not None and not isinstance(vm, VirtualMachine):
             return False
         called_so = vm is not None and vm.name == LOCK
-        return called_so or any(entry.moid == moid and entry.name == LOCK for entry in self.world.ledger)
+        return called_so or any(change.moid == moid and change.name == LOCK for change in self.world.ledger)

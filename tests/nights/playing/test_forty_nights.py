@@ -47,7 +47,7 @@ class Stretch:
         """The first call of a return after the window has closed at which host and vCenter are there; None = later."""
         closed = at(evening + DAY, CLOSES)
         return next(
-            (each.at for each in calls if each.half == "day" and each.at >= closed and self.reaches(each.at)), None
+            (call.at for call in calls if call.half == "day" and call.at >= closed and self.reaches(call.at)), None
         )
 
 
@@ -93,7 +93,7 @@ def check_returns(stretch: Stretch, night: FortyNights) -> None:
         due = stretch.back_at(evening, night.calls)
         if due is None:  # the stretch ends before
             continue
-        [call] = [each for each in night.calls if each.at == due]
+        [call] = [call for call in night.calls if call.at == due]
         assert (call.ended, call.away) == ("0", 0) and call.over is not None, f"{evening}: {call}"
         if stretch.reaches(at(evening + DAY, CLOSES)):
             assert due <= call.over <= at(evening + DAY, BACK_BY), f"{evening}: {call}"

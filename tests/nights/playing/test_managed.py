@@ -49,7 +49,7 @@ class ManagedSite(Site):
 def night_of(seed: int, *, quiet: bool = False) -> Played:
     """The night of a seed among managed VMs, with others that are handed over in it; `quiet`: with no other trouble."""
     plain = site_of(seed)
-    site = ManagedSite(*(getattr(plain, each.name) for each in fields(Site)))
+    site = ManagedSite(*(getattr(plain, field.name) for field in fields(Site)))
     names = [vm.name for vm in site.world(seed).by_type("VirtualMachine") if vm.name != LOCK]
     rng = random.Random(f"{seed}:handed over")
     handed = [
@@ -73,19 +73,19 @@ def touched(night: Played) -> Iterator[str]:
     }
     ours = {entry.sequence for entry in effects(night)}
     taken = set(night.left_over)
-    for entry in night.world.ledger:
-        if entry.after.get("managed_by"):
-            since[entry.moid] = entry.at
-        if entry.sequence not in ours:
+    for change in night.world.ledger:
+        if change.after.get("managed_by"):
+            since[change.moid] = change.at
+        if change.sequence not in ours:
             continue
-        if takes(entry):
-            taken.add(entry.moid)
+        if takes(change):
+            taken.add(change.moid)
         if (
-            entry.moid in since
-            and night.asked.get(entry.operation_id, entry.at) - since[entry.moid] > CALL
-            and not _gives_back(entry, taken)
+            change.moid in since
+            and night.asked.get(change.operation_id, change.at) - since[change.moid] > CALL
+            and not _gives_back(change, taken)
         ):
-            yield f"seed {night.seed}: {entry.method} on {entry.name} {dict(entry.after)}, which is managed"
+            yield f"seed {night.seed}: {change.method} on {change.name} {dict(change.after)}, which is managed"
 
 
 def _gives_back(entry: Entry, taken: set[str]) -> bool:
@@ -98,7 +98,7 @@ def _gives_back(entry: Entry, taken: set[str]) -> bool:
 def _is_of_others_now(night: Played, violation: str) -> bool:
     """Whether it is that an ML VM runs on in the morning, which other products have: they stop it."""
     name, _, said = violation.removeprefix("I23: ").partition(" ")
-    vm = next((each for each in night.world.by_type("VirtualMachine") if each.name == name), None)
+    vm = next((vm for vm in night.world.by_type("VirtualMachine") if vm.name == name), None)
     return said == "was started by the night and still runs" and vm is not None and vm.state.managed_by is not None
 
 
@@ -108,7 +108,7 @@ def test_no_night_touches_a_vm_of_another_product(nth: int) -> None:
     for seed in every_nth(range(60), nth):
         night = night_of(seed)
         assert list(touched(night)) == []
-        assert [each for each in violations(night) if not _is_of_others_now(night, each)] == []
+        assert [violation for violation in violations(night) if not _is_of_others_now(night, violation)] == []
         done += len(effects(night))
     assert done * nth > 300, "these nights did something"
 
@@ -119,7 +119,7 @@ def test_a_desktop_that_is_handed_over_while_it_is_suspended_comes_back(nth: int
     came_back = 0
     for seed in every_nth(range(40), nth):
         night = night_of(seed, quiet=True)
-        handed = {each.moid: each.at for each in night.world.ledger if each.after.get("managed_by")}
+        handed = {change.moid: change.at for change in night.world.ledger if change.after.get("managed_by")}
         assert list(desktops_back(night)) == [], "one whose GPUs an ML VM of another product holds is named"
         away: dict[str, datetime] = {}
         for entry in effects(night):

@@ -52,7 +52,7 @@ def test_a_night_without_trouble_takes_and_returns() -> None:
     night = next(
         found for seed in range(0, 400, 2) if not (found := play(seed)).events and len(found.world.ledger) > 20
     )
-    methods = [entry.method for entry in night.world.ledger]
+    methods = [change.method for change in night.world.ledger]
     assert methods.count("SuspendVM_Task") > 0
     assert methods.count("SuspendVM_Task") <= methods.count("PowerOnVM_Task")
 

@@ -84,10 +84,10 @@ def test_no_night_takes_a_reserved_slot_or_loses_a_desktop_to_a_reservation(nth:
             continue
         assert violations(night) == []
         for report, _ in night.told:
-            taken = [each.reason for each in report.outcomes if "no room left" in each.reason]
+            taken = [outcome.reason for outcome in report.outcomes if "no room left" in outcome.reason]
             assert taken == [], f"seed {seed}"
-            held_back += any("reserved" in each.reason for each in report.plan.choices)
+            held_back += any("reserved" in choice.reason for choice in report.plan.choices)
         suspended += len(effects(night, SUSPEND))
         assert all("kube" not in entry.name for entry in effects(night)), f"seed {seed}: a VM of others was touched"
-        kube += sum("kube" in entry.name and entry.after.get("power") == "poweredOn" for entry in night.world.ledger)
+        kube += sum("kube" in change.name and change.after.get("power") == "poweredOn" for change in night.world.ledger)
     assert min(suspended, held_back, kube) > (10 if nth == 1 else 3), (suspended, held_back, kube)

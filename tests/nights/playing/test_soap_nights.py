@@ -30,12 +30,14 @@ def broken(seed: int, night: Played) -> list[str]:
 def told(seed: int) -> tuple[list[str], int]:
     """What a night breaks, and how many effects it had."""
     night = play_over_soap(seed)
-    return broken(seed, night), sum(1 for entry in night.world.ledger if entry.operation_id)
+    return broken(seed, night), sum(1 for change in night.world.ledger if change.operation_id)
 
 
 def done(night: Played) -> list[tuple[str, str]]:
     """What was done to whom, in order; without a wire the marker's definition is no call of its own."""
-    return [(entry.method, entry.name) for entry in night.world.ledger if entry.operation_id and entry.method != DEFINE]
+    return [
+        (change.method, change.name) for change in night.world.ledger if change.operation_id and change.method != DEFINE
+    ]
 
 
 @pytest.mark.long

@@ -55,8 +55,8 @@ class LoggedOff(Situated):
     def events(self, site: Site) -> Sequence[Event]:
         numbers = self.rng.sample(range(1, 13), 8)
         return [
-            Event("V7", rules_of("V7", {"target": f"desktop-{each:03}", "at_s": self.rng.uniform(5, 400)}))
-            for each in numbers
+            Event("V7", rules_of("V7", {"target": f"desktop-{number:03}", "at_s": self.rng.uniform(5, 400)}))
+            for number in numbers
         ]
 
 
@@ -171,7 +171,11 @@ class Overtaken(Situated):
             if self.rng.random() < 0.5:
                 self.world.clock.advance(60)
         elif not before and step == "SuspendVm" and self.rng.random() < 0.2:
-            idle = [each for each in self.desktops() if each.state.power is Power.ON and each.name not in self._early]
+            idle = [
+                desktop
+                for desktop in self.desktops()
+                if desktop.state.power is Power.ON and desktop.name not in self._early
+            ]
             for each in idle[:1]:
                 others.suspend(each, SOMETHING)
                 self._early[each.name] = self._run

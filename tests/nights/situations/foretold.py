@@ -94,7 +94,7 @@ class Stated(Situated):
             told = status(self._place(vcenter), self.rng.choice([self.site.policy, None]))
         finally:
             vcenter.close()
-        self.played.foretold += (f"status: {said}" for each in told.vms if (said := self._wrongly(each)))
+        self.played.foretold += (f"status: {said}" for vm in told.vms if (said := self._wrongly(vm)))
         super()._half(half, policy)
 
     def _wrongly(self, told: TakenVm) -> str:
@@ -136,9 +136,9 @@ def differences(seen: Report, done: Report, *, settled: bool = True) -> list[str
     found = []
     for what, of in (
         ("steps", lambda report: {re.sub(r" lease=\d+", "", str(step)) for step in report.plan.steps}),
-        ("what is left out", lambda report: {(each.subject, each.rule) for each in report.plan.unmet}),
-        ("why", lambda report: {(each.subject, each.chosen, each.reason) for each in report.plan.choices}),
-        ("refusals", lambda report: {each.rule for each in report.plan.rejections}),
+        ("what is left out", lambda report: {(refusal.subject, refusal.rule) for refusal in report.plan.unmet}),
+        ("why", lambda report: {(choice.subject, choice.chosen, choice.reason) for choice in report.plan.choices}),
+        ("refusals", lambda report: {rejection.rule for rejection in report.plan.rejections}),
     ):
         looked, was = of(seen), of(done)
         if looked != was and (settled or what != "why"):

@@ -39,27 +39,27 @@ def numbers_grow(night: Played) -> Iterator[str]:
     struck = {event.fault for event in night.events}
     known, steady = struck <= MARKERS_STAY, "K7" not in struck
     away: set[str] = set()
-    for entry in night.world.ledger:
-        if takes(entry):
-            away.add(entry.moid)
-        elif entry.after.get("power") == Power.ON or not entry.after:
-            away.discard(entry.moid)
-        if not is_ours(entry):
+    for change in night.world.ledger:
+        if takes(change):
+            away.add(change.moid)
+        elif change.after.get("power") == Power.ON or not change.after:
+            away.discard(change.moid)
+        if not is_ours(change):
             continue
-        machine = machine_of(night, entry)
-        if entry.name != LOCK or "extra_config" not in entry.after:
+        machine = machine_of(night, change)
+        if change.name != LOCK or "extra_config" not in change.after:
             highest[machine] = max(written.get(machine, 0), highest.get(machine, 0))
             continue
-        before, after = lease_in(entry.before), lease_in(entry.after)
+        before, after = lease_in(change.before), lease_in(change.after)
         if after is None:
             continue
         if before is not None and after.epoch < before.epoch:
             yield f"I6: lease number {after.epoch} was written where {before.epoch} was"
         elif after.epoch < highest.get(machine, 0) and known and (away or not night.lost_journal):
             yield f"I6: lease number {after.epoch} was written, and {highest[machine]} had been before"
-        elif steady and before is not None and before.nonce and _holds(last, before.nonce, machine, entry.at):
+        elif steady and before is not None and before.nonce and _holds(last, before.nonce, machine, change.at):
             yield f"I6: lease number {after.epoch} was written over one that another machine held"
-        held_until = min(after.expires, entry.at + timedelta(seconds=TTL_S))
+        held_until = min(after.expires, change.at + timedelta(seconds=TTL_S))
         written[machine], last = after.epoch, (machine, after.nonce, held_until)
 
 

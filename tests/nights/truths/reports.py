@@ -49,9 +49,9 @@ def gone_is_gone(night: Played) -> Iterator[str]:
     if night.last is None:
         return
     by_name = {name: moid for moid, name in night.names.items()}
-    for each in night.last.plan.unmet:
-        if each.rule == GONE and night.world.find(by_name.get(each.subject, "")) is not None:
-            yield f"I24: {each.subject} is told to be gone from vCenter, and something has its id"
+    for refusal in night.last.plan.unmet:
+        if refusal.rule == GONE and night.world.find(by_name.get(refusal.subject, "")) is not None:
+            yield f"I24: {refusal.subject} is told to be gone from vCenter, and something has its id"
 
 
 def gone_is_let_go(night: Played) -> Iterator[str]:
@@ -61,7 +61,7 @@ def gone_is_let_go(night: Played) -> Iterator[str]:
     for report, _ in night.told if has_one_journal(night) else ():
         at = report.before.taken_at
         if _returns(report):
-            named = {each.subject for each in report.plan.unmet if each.rule == GONE}
+            named = {refusal.subject for refusal in report.plan.unmet if refusal.rule == GONE}
             since = {name: since.get(name, at) for name in (*since, *named)}
             yield from (
                 f"I24: {name} is named as gone, and was before the last night" for name in sorted(named & let_go)
@@ -76,13 +76,13 @@ def clocks_are_told(night: Played) -> Iterator[str]:
         return
     skews = [abs(rule.delay_s) for event in night.events if event.fault == "K7" for rule in event.rules]
     for report, _ in night.told:
-        for each in report.plan.rejections:
-            told = OFF_BY.search(each.rule)
+        for rejection in report.plan.rejections:
+            told = OFF_BY.search(rejection.rule)
             if told is None:
                 continue
             told_s = sum(int(number or 0) * unit for number, unit in zip(told.groups(), (3600, 60, 1), strict=True))
             if len(skews) == 1 and abs(told_s - skews[0]) > 120:
-                yield f"I21: {each.rule}, and it was set by {skews[0]:.0f} s"
+                yield f"I21: {rejection.rule}, and it was set by {skews[0]:.0f} s"
 
 
 def a_reason_is_told(night: Played) -> Iterator[str]:
@@ -96,9 +96,9 @@ def a_reason_is_told(night: Played) -> Iterator[str]:
 def _called(night: Played) -> dict[str, set[str]]:
     """By VM (ref) that something was done to, the names that it has had."""
     called: dict[str, set[str]] = {}
-    for entry in night.world.ledger:
-        called.setdefault(entry.moid, {night.names.get(entry.moid, "")}).add(entry.name)
-        called[entry.moid].add(str(entry.after.get("name", "")))
+    for change in night.world.ledger:
+        called.setdefault(change.moid, {night.names.get(change.moid, "")}).add(change.name)
+        called[change.moid].add(str(change.after.get("name", "")))
     return called
 
 
@@ -111,7 +111,7 @@ def whoever_is_away_is_named(night: Played) -> Iterator[str]:
     for report, length in night.told:
         if not _returns(report) or not report.applied:
             continue
-        told = {each.subject for each in report.plan.unmet} | {outcome.step.vm for outcome in report.outcomes}
+        told = {refusal.subject for refusal in report.plan.unmet} | {outcome.step.vm for outcome in report.outcomes}
         for moid in sorted(not_back(ledger[:length]) - night.given_up):
             if not told & {moid, *called[moid]}:
                 yield f"I1: {night.names.get(moid)} is not back, and a return does not name it"
@@ -126,15 +126,17 @@ def foretold(night: Played) -> Iterator[str]:
 def only_who_is_away_is_named(night: Played) -> Iterator[str]:
     """I24: a desktop that runs all night long, and with which no night ever had to do, is named by no return, but where
     it was to be taken and cannot be read."""
-    ours = {entry.moid for entry in night.world.ledger if is_ours(entry)}
-    off = {entry.moid for entry in night.world.ledger if entry.after.get("power") not in (None, Power.ON)}
+    ours = {change.moid for change in night.world.ledger if is_ours(change)}
+    off = {change.moid for change in night.world.ledger if change.after.get("power") not in (None, Power.ON)}
     ran = {night.names[moid] for moid in night.running - ours - off - night.left_over - night.strays - night.doubtful}
     meant = {night.names.get(record.body["vm"]) for record, _ in night.kept if record.kind is Kind.ORIGINAL}
     for report, _ in night.told:
         if _returns(report):
-            for each in report.plan.unmet:
-                if each.subject in ran and not (each.subject in meant and any(why in each.rule for why in UNREADABLE)):
-                    yield f"I24: {each.subject} ran all night, and is named: {each.rule}"
+            for refusal in report.plan.unmet:
+                if refusal.subject in ran and not (
+                    refusal.subject in meant and any(why in refusal.rule for why in UNREADABLE)
+                ):
+                    yield f"I24: {refusal.subject} ran all night, and is named: {refusal.rule}"
 
 
 def nothing_to_do_is_so(night: Played) -> Iterator[str]:
@@ -181,8 +183,8 @@ def another_state_is_named(night: Played) -> Iterator[str]:
             for record, _ in night.kept
         )
         others = any(
-            entry.moid == each.moid and each.resumed.sequence < entry.sequence and "power" in entry.after
-            for entry in night.world.ledger
+            change.moid == each.moid and each.resumed.sequence < change.sequence and "power" in change.after
+            for change in night.world.ledger
         )
         runs_on = looked <= each.resumed.at or not (closed or others)
         if each.reverted.at < looked and runs_on and not tells(report, called[each.moid], each):
@@ -193,8 +195,8 @@ def only_another_state_is_named(night: Played) -> Iterator[str]:
     """I24: a desktop that was suspended once, and in no other way came to a suspended state, is not told to be in
     another one."""
     called, changes = _called(night), Counter[str]()
-    for entry in night.world.ledger:
-        changes[entry.moid] += entry.after.get("suspend_time") is not None
+    for change in night.world.ledger:
+        changes[change.moid] += change.after.get("suspend_time") is not None
     others = {name for moid, count in changes.items() if count > 1 for name in called[moid]}
     for report, _ in night.told:
         for warning in report.plan.warnings:

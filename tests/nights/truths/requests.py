@@ -37,7 +37,9 @@ def refusals_are_so(night: Played) -> Iterator[str]:
     }
     refusals = [op for op, fault in faults.items() if fault is not None and not EXCUSED.search(fault)]
     for report, _ in night.told:
-        told = [each.reason or "" for each in report.outcomes] + [each.rule for each in report.plan.rejections]
+        told = [outcome.reason or "" for outcome in report.outcomes] + [
+            rejection.rule for rejection in report.plan.rejections
+        ]
         if any(REFUSES in reason for reason in told) and len(refusals) < ROW:
             yield f"I25: {REFUSES}, a night says, and it was refused {len(refusals)} in all"
 
@@ -106,7 +108,7 @@ def moved_meanwhile(night: Played) -> Iterator[str]:
         if len(asks) > 1 and _steps(night).get(op) == "RelocateVm":
             since, until = asks[0][1], asks[-1][1]
             ledger = list(night.world.ledger)[since:until]
-            if any(each.moid == _vm_of(night, op) and each.method == "MigrateVM_Task" for each in ledger):
+            if any(change.moid == _vm_of(night, op) and change.method == "MigrateVM_Task" for change in ledger):
                 yield f"I7: {_vm_of(night, op)} was moved by somebody else, and then once more by a repeated request"
 
 
@@ -116,7 +118,7 @@ def hooks_end_as_told(night: Played) -> Iterator[str]:
         return
     [manager] = night.world.by_type("GuestProcessManager")
     processes: Any = manager
-    ended = {each.vm: each for each in processes.processes if each.path == HOOK}
+    ended = {process.vm: process for process in processes.processes if process.path == HOOK}
     for report, _ in night.told:
         for outcome in report.outcomes:
             if not isinstance(outcome.step, RunInGuest) or outcome.verdict not in (Verdict.UNKNOWN, Verdict.FAILED):

@@ -83,7 +83,7 @@ def with_outcomes(**changes: Any) -> Doctor:
 
     def doctored(night: Played) -> Played:
         for number, (report, _) in enumerate(night.told):
-            outcomes = tuple(replace(each, **changes) for each in report.outcomes)
+            outcomes = tuple(replace(outcome, **changes) for outcome in report.outcomes)
             night = told(night, number, replace(report, outcomes=outcomes))
         return night
 
@@ -138,7 +138,7 @@ def a_lower_number_after_a_revert(night: Played) -> Played:
 
 def a_lease_that_another_machine_holds(night: Played) -> Played:
     """The lease that was written last is of another machine, and is written over seconds later."""
-    [mine, *_] = [entry for entry in night.world.ledger if entry.name == LOCK]
+    [mine, *_] = [change for change in night.world.ledger if change.name == LOCK]
     theirs = replace(mine, operation_id=f"{mine.operation_id}x")
     over = replace(mine, at=mine.at + timedelta(seconds=5), before=theirs.after)
     return with_ledger(
@@ -200,8 +200,8 @@ def stopped_again(night: Played) -> Played:
 def hook_unknown(night: Played) -> Played:
     for number, (report, _) in enumerate(night.told):
         outcomes = tuple(
-            replace(each, verdict=Verdict.UNKNOWN) if isinstance(each.step, RunInGuest) else each
-            for each in report.outcomes
+            replace(outcome, verdict=Verdict.UNKNOWN) if isinstance(outcome.step, RunInGuest) else outcome
+            for outcome in report.outcomes
         )
         night = told(night, number, replace(report, outcomes=outcomes))
     return night
@@ -234,7 +234,7 @@ def nothing_was_taken(night: Played) -> Played:
 
 def idle_name(night: Played) -> str:
     """A desktop that ran all night."""
-    touched = {entry.moid for entry in night.world.ledger}
+    touched = {change.moid for change in night.world.ledger}
     return min(night.names[moid] for moid in night.running - touched)
 
 
@@ -327,4 +327,4 @@ def test_every_truth_is_seen_to_fail() -> None:
 def test_the_doctored_nights_are_whole() -> None:
     assert not calm().events
     assert not hooked().events
-    assert RUN in {entry.method for entry in hooked().world.ledger}
+    assert RUN in {change.method for change in hooked().world.ledger}

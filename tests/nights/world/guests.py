@@ -72,5 +72,7 @@ class Guests:
 
     def _found(self, ref: str) -> tuple[Any, Any]:
         moid, _, pid = ref.removeprefix(PREFIX).rpartition(":")
-        process = next((each for each in self._manager.processes if (each.vm, each.pid) == (moid, int(pid))), None)
+        process = next(
+            (process for process in self._manager.processes if (process.vm, process.pid) == (moid, int(pid))), None
+        )
         return self._world.find(moid), process

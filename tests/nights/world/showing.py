@@ -53,8 +53,8 @@ _FIELDS = {
 """What may be hidden, and the field that it is read into."""
 _HIDDEN: Final[dict[str, Any]] = {"customValue": {}}
 """How what is hidden is read, where that is not None."""
-_POWERS: Final[dict[str, PowerState]] = {each.value: each for each in PowerState}
-_FIRMWARES: Final[dict[str, Firmware]] = {each.value: each for each in Firmware}
+_POWERS: Final[dict[str, PowerState]] = {power.value: power for power in PowerState}
+_FIRMWARES: Final[dict[str, Firmware]] = {firmware.value: firmware for firmware in Firmware}
 
 
 class Showing:
@@ -85,7 +85,7 @@ class Showing:
             hosts={host.moid: self._host(host) for host in world.by_type("HostSystem")},
             vms={vm.moid: self._vm(vm) for vm in world.by_type("VirtualMachine")},
             clusters=self._clusters(),
-            datastores={each.moid: self._datastore(each) for each in world.by_type("Datastore")},
+            datastores={datastore.moid: self._datastore(datastore) for datastore in world.by_type("Datastore")},
             user=user,
             reservations=self._reservations(),
         )
@@ -95,11 +95,11 @@ class Showing:
         world = self._world
         if version_numbers(world.api_version) < (9,):
             return None
-        types = dict.fromkeys(each.config for each in world.direct_path.profiles.values())
+        types = dict.fromkeys(profile.config for profile in world.direct_path.profiles.values())
         found = []
         devices = []
         for cluster in world.by_type("ClusterComputeResource"):
-            own = [each for each in world.direct_path.reservations if each.place == cluster.moid]
+            own = [reservation for reservation in world.direct_path.reservations if reservation.place == cluster.moid]
             for config in types if any(host.state.gpus for host in cluster.hosts()) else ():
                 told = capacity(config, cluster.hosts(), own)
                 figures = (told.consumed, told.max, told.remaining, told.unused_reservation)

@@ -30,9 +30,9 @@ def differences(shown: Inventory, read: Inventory) -> list[str]:
         for ref, there in getattr(read, kind).items():
             here = getattr(shown, kind)[ref]
             found += [
-                f"{ref}.{each.name}: {getattr(here, each.name)} is not {getattr(there, each.name)}"
-                for each in fields(there)
-                if getattr(here, each.name) != getattr(there, each.name)
+                f"{ref}.{field.name}: {getattr(here, field.name)} is not {getattr(there, field.name)}"
+                for field in fields(there)
+                if getattr(here, field.name) != getattr(there, field.name)
             ]
     return found
 
@@ -47,7 +47,8 @@ def _without_nics(inventory: Inventory) -> Inventory:
     for ref, host in inventory.hosts.items():
         gpus = {gpu.address for gpu in host.gpus}
         nodes = (
-            replace(node, devices=tuple(each for each in node.devices if each in gpus)) for node in host.numa_nodes
+            replace(node, devices=tuple(device for device in node.devices if device in gpus))
+            for node in host.numa_nodes
         )
         hosts[ref] = replace(host, numa_nodes=tuple(nodes))
     return replace(inventory, hosts=hosts)

@@ -144,7 +144,7 @@ POOLS: Final[Cases] = {
     "Datastore.Rename_Task": {
         "a free name": (
             lambda s: s.datacenter.datastore[1].Rename_Task("LocalDS_9"),
-            lambda s: sorted(each.name for each in s.datacenter.datastore),
+            lambda s: sorted(datastore.name for datastore in s.datacenter.datastore),
         ),
     },
     "Datastore.RefreshDatastore": {

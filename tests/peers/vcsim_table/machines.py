@@ -155,7 +155,7 @@ LIFE: Final[Cases] = {
         ),
         "to another datastore": (
             lambda s: s.vm().RelocateVM_Task(vim.vm.RelocateSpec(datastore=s.datacenter.datastore[1])),
-            lambda s: [each.name for each in s.kept.datastore],
+            lambda s: [datastore.name for datastore in s.kept.datastore],
         ),
         "nowhere": lambda s: s.vm().RelocateVM_Task(vim.vm.RelocateSpec()),
         "into another folder": (

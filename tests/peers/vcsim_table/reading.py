@@ -33,7 +33,7 @@ def values(result: Any) -> Any:
     return [
         " ".join(
             [
-                *sorted(each.name for each in obj.propSet),
+                *sorted(prop.name for prop in obj.propSet),
                 *(f"-{each.path}:{type(each.fault.fault).__name__.rpartition('.')[2]}" for each in obj.missingSet),
             ]
         )

@@ -78,7 +78,7 @@ def reservation(site: Site) -> Any:
 
 
 def option(site: Site) -> Any:
-    return [each.value for each in site.kept.config.extraConfig if each.key == "guestinfo.row"]
+    return [option.value for option in site.kept.config.extraConfig if option.key == "guestinfo.row"]
 
 
 def options(*values: str) -> list[Any]:
@@ -88,7 +88,7 @@ def options(*values: str) -> list[Any]:
 def sizes(site: Site) -> Any:
     """Of its disks, in GiB."""
     disks = [each for each in site.kept.config.hardware.device if isinstance(each, D.VirtualDisk)]
-    return [each.capacityInKB >> 20 for each in disks]
+    return [disk.capacityInKB >> 20 for disk in disks]
 
 
 def resized(kib: int) -> Any:

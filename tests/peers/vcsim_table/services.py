@@ -43,7 +43,7 @@ def role(site: Site, called: str, *privileges: str) -> Any:
 
 
 def role_names(site: Site) -> Any:
-    return sorted(each.name for each in site.content.authorizationManager.roleList if each.name.startswith("row"))
+    return sorted(role.name for role in site.content.authorizationManager.roleList if role.name.startswith("row"))
 
 
 def permission(site: Site, **fields: Any) -> Any:
@@ -62,7 +62,7 @@ def field_names(site: Site) -> Any:
 
 
 def custom_values(site: Site) -> Any:
-    return [each.value for each in site.running.customValue]
+    return [custom_value.value for custom_value in site.running.customValue]
 
 
 def extension(key: str) -> Any:

@@ -138,7 +138,7 @@ class Site:
         )
         while True:
             [found] = self.collector.RetrievePropertiesEx([spec], query.RetrieveOptions()).objects
-            told = {each.name: each.val for each in found.propSet}
+            told = {prop.name: prop.val for prop in found.propSet}
             if told["info.state"] == "success":
                 return told.get("info.result")
             if told["info.state"] == "error":

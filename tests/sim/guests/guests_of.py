@@ -32,7 +32,7 @@ class Guest:
 
     @property
     def vm(self) -> Any:
-        [found] = [each.moid for each in self.server.world.by_type("VirtualMachine") if each.name == self.name]
+        [found] = [vm.moid for vm in self.server.world.by_type("VirtualMachine") if vm.name == self.name]
         return vim.VirtualMachine(found, self.service._stub)
 
     @property

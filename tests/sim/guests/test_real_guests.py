@@ -83,12 +83,12 @@ def test_a_suspend_stops_what_runs_a_resume_continues_it_and_power_off_ends_it_w
     pid = guest.run("-c 'setsid sleep 600 & sleep 600'")
     _until(lambda: len(guest.marked()) >= 3 or None)
     guest.wait(guest.vm.SuspendVM_Task())
-    assert {_state(each) for each in guest.marked()} == {"T"}
+    assert {_state(vm) for vm in guest.marked()} == {"T"}
     with pytest.raises(vim.fault.InvalidPowerState):
         guest.processes.ListProcessesInGuest(guest.vm, AUTH, [pid])
     guest.wait(guest.vm.PowerOnVM_Task())
     assert guest.ended(pid, wait=False).endTime is None
-    assert "T" not in {_state(each) for each in guest.marked()}
+    assert "T" not in {_state(vm) for vm in guest.marked()}
     guest.wait(guest.vm.ResetVM_Task())
     assert guest.marked() == []
     assert guest.processes.ListProcessesInGuest(guest.vm, AUTH, [pid]) == []
@@ -158,7 +158,7 @@ def test_files_are_made_listed_moved_changed_and_removed(guest: Guest) -> None:
     with pytest.raises(vim.fault.GuestPermissionDenied):
         guest.run("", program="/opt/a/tool")
     listed = files.ListFilesInGuest(vm, AUTH, "/opt/a")
-    assert [(each.path, each.type) for each in listed.files] == [
+    assert [(file.path, file.type) for file in listed.files] == [
         (".", "directory"),
         ("..", "directory"),
         ("b", "directory"),
@@ -166,8 +166,8 @@ def test_files_are_made_listed_moved_changed_and_removed(guest: Guest) -> None:
     ]
     assert (listed.files[3].size, listed.files[3].attributes.permissions, listed.remaining) == (17, 0o600, 0)
     part = files.ListFilesInGuest(vm, AUTH, "/opt/a", index=1, maxResults=1)
-    assert ([each.path for each in part.files], part.remaining) == ([".."], 2)
-    assert [each.path for each in files.ListFilesInGuest(vm, AUTH, "/opt/a", matchPattern="^t").files] == ["tool"]
+    assert ([file.path for file in part.files], part.remaining) == ([".."], 2)
+    assert [file.path for file in files.ListFilesInGuest(vm, AUTH, "/opt/a", matchPattern="^t").files] == ["tool"]
     with pytest.raises(vmodl.fault.InvalidArgument):
         files.ListFilesInGuest(vm, AUTH, "/opt/a", matchPattern="(")
     files.MoveFileInGuest(vm, AUTH, "/opt/a/tool", "/opt/a/moved", overwrite=False)

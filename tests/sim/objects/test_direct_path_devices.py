@@ -33,7 +33,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., SimServer]]
 
 
 def host(server: SimServer, name: str = "esx-02.lab") -> Any:
-    return next(each for each in server.world.by_type("HostSystem") if each.name == name)
+    return next(host for host in server.world.by_type("HostSystem") if host.name == name)
 
 
 def gpu(server: SimServer, at: str, name: str = "esx-02.lab") -> Any:
@@ -46,7 +46,7 @@ def free(server: SimServer) -> str:
     there = host(server)
     taken = {seat.pci_id for seat in there.seats()} | {at for vm in there.running_vms() for _, at in vm.state.held}
     return next(
-        each.pci_id for each in there.state.gpus if each.pci_id not in taken and each.listed and each.mode == "sameSize"
+        gpu.pci_id for gpu in there.state.gpus if gpu.pci_id not in taken and gpu.listed and gpu.mode == "sameSize"
     )
 
 
@@ -72,7 +72,7 @@ def test_the_sdk_lists_what_a_host_has(serve: Callable[..., SimServer], monkeypa
     server = serve()
     service = devices_of(server, monkeypatch)
     items = {each.device: each.info for each in service.list(host(server).moid).items}
-    assert set(items) == {"0000:31:00.0", "0000:31:00.1", *(each.pci_id for each in host(server).state.gpus)}
+    assert set(items) == {"0000:31:00.0", "0000:31:00.1", *(gpu.pci_id for gpu in host(server).state.gpus)}
     told = items[BUSY]
     assert told.name == gpu(server, BUSY).board.name
     assert told.current_mode == "VGPU_SAME_SIZE"
@@ -93,7 +93,7 @@ def test_what_is_reserved_is_told_where_it_is_asked_for(
 ) -> None:
     server = serve("supervisor")
     service = devices_of(server, monkeypatch)
-    moids = [each.moid for each in server.world.by_type("HostSystem")]
+    moids = [host.moid for host in server.world.by_type("HostSystem")]
     infos = [each.info for moid in moids for each in service.list(moid).items if each.info.memory_info]
     assert all(info.vm_classes_info is None for info in infos)
     assert [info.memory_info.total_reserved_memory for info in infos] == [6 * 8192, 0, 0, 0]
@@ -102,7 +102,7 @@ def test_what_is_reserved_is_told_where_it_is_asked_for(
     classes = {each.vm_class: each for each in detailed.vm_classes_info}
     assert classes.keys() == {"vgpu-8q", "vgpu-48c"}
     assert (classes["vgpu-8q"].vm_class_reserved_total, classes["vgpu-8q"].vm_class_reserved_in_use) == (6, 2)
-    assert {each.dpp_id for each in classes.values()} == detailed.direct_path_profiles
+    assert {vm_class.dpp_id for vm_class in classes.values()} == detailed.direct_path_profiles
 
 
 @pytest.mark.long
@@ -149,7 +149,7 @@ def test_soap_tells_the_configured_mode_to_a_client_of_9_1(serve: Callable[..., 
         server = serve(version=version)
         with Connection(target_of(server)) as connection:
             system = connection.host(host(server).moid).configManager.pciPassthruSystem
-            told = {each.id: each.directPathState for each in system.pciPassthruInfo}
+            told = {gpu.id: gpu.directPathState for gpu in system.pciPassthruInfo}
         assert (told[BUSY] is not None) is known
         if known:
             assert told[BUSY].mode == "vGpuSameSize"

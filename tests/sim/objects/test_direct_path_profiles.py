@@ -60,7 +60,7 @@ def test_a_host_answers_by_name_id_and_configuration(server: SimServer, si: Any)
     target = KIND.TargetHost(host=ref(server, si, vim.HostSystem, "esx-02.sup"))
     specs = [KIND.CapacityQueryByName(name="vgpu-8q"), KIND.CapacityQueryById(id="dpp-1"), of_vgpu("nvidia_a40-8q")]
     answers = manager.DirectPathProfileManagerQueryCapacity(target, specs)
-    assert [figures(each) for each in answers] == [(3, 9, 12, 0)] * 3
+    assert [figures(answer) for answer in answers] == [(3, 9, 12, 0)] * 3
     [unnamed] = manager.DirectPathProfileManagerQueryCapacity(target, [of_vgpu("nvidia_a40-24q")])
     assert figures(unnamed) == (0, 2, 4, 0)
 

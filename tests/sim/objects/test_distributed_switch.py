@@ -125,7 +125,7 @@ def test_hosts_join_once_and_leave_with_their_switch(lab: Lab) -> None:
         reconfigure(lab, switch, host=[member(first, "remove")])
     assert switch.summary.numHosts == 2
     lab.run(switch.Destroy_Task())
-    assert (first.config.network.proxySwitch, [each.name for each in first.network]) == ([], ["VM Network"])
+    assert (first.config.network.proxySwitch, [network.name for network in first.network]) == ([], ["VM Network"])
 
 
 def test_an_adapter_of_another_switch_is_refused_for_its_host(lab: Lab) -> None:
@@ -255,7 +255,7 @@ def test_nothing_goes_that_is_in_use(lab: Lab) -> None:
     assert [group.config.uplink for group in switch.portgroup] == [True]
     lab.run(switch.Destroy_Task())
     assert [network.name for network in lab.datacenter().network] == ["VM Network"]
-    assert (host.config.network.proxySwitch, [each.name for each in host.network]) == ([], ["VM Network"])
+    assert (host.config.network.proxySwitch, [network.name for network in host.network]) == ([], ["VM Network"])
 
 
 @pytest.mark.long
@@ -269,7 +269,7 @@ def test_a_vm_connects_only_where_its_host_is_a_member(lab: Lab) -> None:
 def test_config_targets_list_port_groups_apart_from_networks(lab: Lab) -> None:
     switch, portgroup = whole(lab)
     target = lab.cluster().environmentBrowser.QueryConfigTarget()
-    assert [each.name for each in target.network] == ["VM Network"]
+    assert [network.name for network in target.network] == ["VM Network"]
     assert portgroup.key in [each.portgroupKey for each in target.distributedVirtualPortgroup]
     assert [each.switchUuid for each in target.distributedVirtualSwitch] == [switch.uuid]
     manager = lab.si.content.dvSwitchManager

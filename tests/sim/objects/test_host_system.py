@@ -60,7 +60,7 @@ def test_modes_decide_what_is_offered(shared: Lab) -> None:
     ]
     assert "grid_a100-3-20c" in config.sharedPassthruGpuTypes
     assert "grid_a100-20c" not in config.sharedPassthruGpuTypes
-    supported = {each.vgpu for each in config.sharedGpuCapabilities}
+    supported = {profile.vgpu for profile in config.sharedGpuCapabilities}
     assert {"nvidia_a40-8q", "nvidia_a40-48c"} <= supported
     assert "nvidia_a40-48c" not in config.sharedPassthruGpuTypes
 
@@ -90,13 +90,13 @@ def test_config_target_is_of_the_host_asked(shared: Lab) -> None:
     one, two, both = target(shared, "esx-01.lab"), target(shared, "esx-02.lab"), target(shared)
     assert [device.pciDevice.id for device in one.pciPassthrough] == []
     assert [device.pciDevice.id for device in two.pciPassthrough] == ["0000:5e:00.0", "0000:d8:00.0"]
-    assert [(each.deviceId, each.customLabel) for each in two.dynamicPassthrough] == [(0x26B9, "l40s-ml")]
+    assert [(device.deviceId, device.customLabel) for device in two.dynamicPassthrough] == [(0x26B9, "l40s-ml")]
     assert two.pciPassthrough[0].systemId == shared.host("esx-02.lab").hardware.systemInfo.uuid
     assert [group.deviceGroupName for group in two.vendorDeviceGroupInfo] == ["Nvidia:2@grid_a100d-80c%NVLink"]
-    names = {each.vgpu for each in one.sharedGpuPassthroughTypes} | {
-        each.vgpu for each in two.sharedGpuPassthroughTypes
+    names = {profile.vgpu for profile in one.sharedGpuPassthroughTypes} | {
+        profile.vgpu for profile in two.sharedGpuPassthroughTypes
     }
-    assert {each.vgpu for each in both.sharedGpuPassthroughTypes} == names
+    assert {profile.vgpu for profile in both.sharedGpuPassthroughTypes} == names
 
 
 def graphics_config(host: Any, **devices: dict[str, str]) -> Any:
@@ -167,10 +167,10 @@ def test_passthrough_is_configured_now_and_in_force_after_a_reboot(lab: Lab) -> 
     host = lab.host("esx-01.lab")
     change = vim.host.PciPassthruConfig(id="0000:3b:00.0", passthruEnabled=True, hardwareLabel="a100")
     host.configManager.pciPassthruSystem.UpdatePassthruConfig([change])
-    info = next(each for each in host.config.pciPassthruInfo if each.id == "0000:3b:00.0")
+    info = next(gpu for gpu in host.config.pciPassthruInfo if gpu.id == "0000:3b:00.0")
     assert (info.passthruEnabled, info.passthruActive, info.hardwareLabel) == (True, False, "a100")
     reboot(lab, "esx-01.lab")
-    info = next(each for each in host.config.pciPassthruInfo if each.id == "0000:3b:00.0")
+    info = next(gpu for gpu in host.config.pciPassthruInfo if gpu.id == "0000:3b:00.0")
     assert info.passthruActive is True
     assert "0000:3b:00.0" not in {gpu.pciId for gpu in host.config.graphicsInfo}
 

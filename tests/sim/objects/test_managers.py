@@ -94,15 +94,15 @@ def test_each_alarm_of_the_list_can_be_read(si: Any) -> None:
 
 def test_managers_of_a_host_show_what_its_configuration_shows(host: Any) -> None:
     managers, config = host.configManager, host.config
-    assert [each.key for each in managers.serviceSystem.serviceInfo.service] == [
-        each.key for each in config.service.service
+    assert [service.key for service in managers.serviceSystem.serviceInfo.service] == [
+        service.key for service in config.service.service
     ]
     assert managers.firewallSystem.firewallInfo.ruleset[0].key == config.firewall.ruleset[0].key
     network, shown = managers.networkSystem.networkInfo, config.network
-    assert [each.name for each in network.vswitch] == [each.name for each in shown.vswitch] == ["vSwitch0"]
-    assert [each.spec.name for each in network.portgroup] == ["VM Network", "Management Network"]
-    assert [each.device for each in network.pnic] == ["vmnic0", "vmnic1"]
-    assert [each.device for each in network.vnic] == ["vmk0"]
+    assert [vswitch.name for vswitch in network.vswitch] == [vswitch.name for vswitch in shown.vswitch] == ["vSwitch0"]
+    assert [portgroup.spec.name for portgroup in network.portgroup] == ["VM Network", "Management Network"]
+    assert [pnic.device for pnic in network.pnic] == ["vmnic0", "vmnic1"]
+    assert [vnic.device for vnic in network.vnic] == ["vmk0"]
     assert network.vswitch[0].pnic == [network.pnic[0].key]
     assert managers.vsanSystem.config.networkInfo is not None  # govc host.vnic.service reads it unasked
     (volume,) = managers.storageSystem.fileSystemVolumeInfo.mountInfo

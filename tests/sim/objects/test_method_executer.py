@@ -36,7 +36,7 @@ def test_what_one_sets_the_other_shows(lab: Lab) -> None:
     esxcli(lab, "vim.EsxCLI.system.module.parameters.set", module="nvidia", parameterstring="c=&lt;3&gt;")
     assert system.QueryConfiguredModuleOptionString("nvidia") == "c=<3>"
     assert {module.name: module.optionString for module in system.QueryModules()}["nvidia"] == ""
-    assert [entry.method for entry in lab.world.ledger] == ["UpdateModuleOptionString", "ExecuteSoap"]
+    assert [change.method for change in lab.world.ledger] == ["UpdateModuleOptionString", "ExecuteSoap"]
 
 
 def test_what_is_not_simulated_is_an_error_of_esxcli(lab: Lab) -> None:
@@ -83,7 +83,7 @@ def test_graphics_devices_are_those_of_the_graphics_stack_and_who_runs_on_them(l
 @pytest.mark.long
 def test_pci_devices_say_whose_they_are_now_and_after_a_reboot(lab: Lab) -> None:
     hardware = {device.id: device for device in lab.host("esx-02.lab").hardware.pciDevice}
-    passthrough = {each.id: each for each in lab.host("esx-02.lab").config.pciPassthruInfo}
+    passthrough = {gpu.id: gpu for gpu in lab.host("esx-02.lab").config.pciPassthruInfo}
     owners = set()
     listed = rows(lab, "hardware.pci.list", "esx-02.lab")
     assert [row["Address"] for row in listed] == list(hardware)

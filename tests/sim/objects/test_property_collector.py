@@ -30,7 +30,7 @@ def one(obj: Any, paths: list[str] | None = None, *, everything: bool = False) -
 
 
 def as_dicts(contents: Any) -> dict[str, dict[str, Any]]:
-    return {each.obj._moId: {prop.name: prop.val for prop in each.propSet} for each in contents}
+    return {content.obj._moId: {prop.name: prop.val for prop in content.propSet} for content in contents}
 
 
 def test_a_view_is_read_in_one_call(si: Any) -> None:

@@ -63,7 +63,7 @@ def test_custom_attributes_are_defined_set_and_removed(world: World, si: Any) ->
     manager.RemoveCustomFieldDef(field.key)
     assert manager.field == []
     assert machine(si).customValue == []
-    assert [entry.method for entry in world.ledger] == ["AddCustomFieldDef", "SetField", "RemoveCustomFieldDef"]
+    assert [change.method for change in world.ledger] == ["AddCustomFieldDef", "SetField", "RemoveCustomFieldDef"]
 
 
 def provider(entity: ManagedObject, moment: datetime) -> dict[tuple[str, str], int]:
@@ -81,7 +81,7 @@ def counters(world: World, si: Any) -> dict[str, int]:
     world.sessions.idle_timeout = timedelta(days=1)
     world.clock.advance(3600)
     names = si.content.perfManager.perfCounter
-    return {f"{each.groupInfo.key}.{each.nameInfo.key}.{each.rollupType}": each.key for each in names}
+    return {f"{name.groupInfo.key}.{name.nameInfo.key}.{name.rollupType}": name.key for name in names}
 
 
 def query(machine: Any, counter: int, instance: str = "*", **options: Any) -> Any:
@@ -208,7 +208,7 @@ def test_an_administrator_has_every_privilege(si: Any, server: SimServer) -> Non
     authority = si.content.authorizationManager
     key = si.content.sessionManager.currentSession.key
     (answer,) = authority.HasPrivilegeOnEntities([machine(si)], key, ["VirtualMachine.Interact.PowerOn"])
-    assert [each.isGranted for each in answer.privAvailability] == [True]
+    assert [privilege.isGranted for privilege in answer.privAvailability] == [True]
     (fetched,) = authority.FetchUserPrivilegeOnEntities([machine(si)], server.username)
     assert "VirtualMachine.Config.AddRemoveDevice" in fetched.privileges
 
@@ -228,7 +228,7 @@ def test_a_lesser_role_is_refused_by_name(world: World, si: Any, server: SimServ
     authority = si.content.authorizationManager
     asked = ["VirtualMachine.Interact.PowerOff", "VirtualMachine.Interact.PowerOn"]
     answers = authority.HasUserPrivilegeOnEntities([machine(si, 1), machine(si, 2)], server.username, asked)
-    assert [[each.isGranted for each in answer.privAvailability] for answer in answers] == [
+    assert [[privilege.isGranted for privilege in answer.privAvailability] for answer in answers] == [
         [True, False],
         [False, False],
     ]

@@ -36,7 +36,7 @@ def test_tasks_of_a_vm_run_one_after_the_other(lab: Lab) -> None:
     assert states(*tasks) == ["success"] * 3
     assert [before.completeTime for before in infos[:-1]] == [after.startTime for after in infos[1:]]
     assert max(info.queueTime for info in infos) < infos[0].completeTime
-    changes = [entry.after["annotation"] for entry in lab.world.ledger if entry.name == "ml-07"]
+    changes = [change.after["annotation"] for change in lab.world.ledger if change.name == "ml-07"]
     assert changes == ["first", "second", "third"]
 
 
@@ -64,7 +64,7 @@ def test_a_queued_task_is_cancelled(lab: Lab) -> None:
         first.CancelTask()
     lab.run(third)
     assert states(first, third) == ["success", "success"]
-    assert [entry.after["annotation"] for entry in lab.world.ledger] == ["first", "third"]
+    assert [change.after["annotation"] for change in lab.world.ledger] == ["first", "third"]
     with pytest.raises(vim.fault.InvalidState):
         second.CancelTask()
 
@@ -73,7 +73,7 @@ def test_a_task_whose_vm_is_gone_when_its_turn_comes_does_nothing(lab: Lab) -> N
     gone, late = lab.vm("ml-07").Destroy_Task(), reconfigured(lab, "ml-07", "late")
     lab.run(gone)
     assert isinstance(late.info.error, vmodl.fault.ManagedObjectNotFound)
-    assert [entry.method for entry in lab.world.ledger] == ["Destroy_Task"]
+    assert [change.method for change in lab.world.ledger] == ["Destroy_Task"]
 
 
 def test_what_has_no_task_is_refused_meanwhile(lab: Lab) -> None:
@@ -91,7 +91,7 @@ def test_what_waits_is_lost_when_vcenter_restarts(lab: Lab) -> None:
         for task in lab.world.tasks.readable():
             lab.world.tasks.forget(task)
     lab.let_pass(60)
-    assert [entry.after["annotation"] for entry in lab.world.ledger] == ["first"]
+    assert [change.after["annotation"] for change in lab.world.ledger] == ["first"]
 
 
 def test_a_scenario_says_that_a_busy_vm_refuses() -> None:

@@ -98,7 +98,7 @@ def test_the_clients_operation_id_is_kept(world: World, si: Any) -> None:
     task = machine(si).PowerOnVM_Task()
     assert task.info.activationId == "night-7"
     WaitForTask(task, si=si)
-    assert [entry.operation_id for entry in world.ledger] == ["night-7"]
+    assert [change.operation_id for change in world.ledger] == ["night-7"]
 
 
 @pytest.mark.long

@@ -20,9 +20,9 @@ def test_it_is_there_and_can_be_changed(lab: Lab) -> None:
     assert (vm.name, vm.runtime.powerState, vm.runtime.host, vm.parent) == ("small", "poweredOff", host, home)
     assert (vm.config.hardware.memoryMB, vm.config.annotation, vm.summary.config.numVirtualDisks) == (4, "mine", 0)
     assert not [each for each in vm.config.hardware.device if isinstance(each, vim.vm.device.VirtualDisk)]
-    assert [entry.method for entry in lab.world.ledger] == ["CreateVM_Task"]
+    assert [change.method for change in lab.world.ledger] == ["CreateVM_Task"]
     lab.run(vm.ReconfigVM_Task(vim.vm.ConfigSpec(extraConfig=[vim.option.OptionValue(key="a", value="b")])))
-    assert {each.key: each.value for each in vm.config.extraConfig}["a"] == "b"
+    assert {option.key: option.value for option in vm.config.extraConfig}["a"] == "b"
 
 
 @pytest.mark.parametrize("path", ["[lab-ds-1] small", "[lab-ds-1] small/", "[lab-ds-1] small/small.vmx"])

@@ -66,12 +66,12 @@ def test_devices_get_keys_labels_controllers_and_units_as_vcenter_gives_them(lab
         [2000, 2001],
         "SCSI controller 0",
     )
-    assert [(each.key, each.controllerKey, each.unitNumber, each.deviceInfo.label) for each in disks] == [
+    assert [(disk.key, disk.controllerKey, disk.unitNumber, disk.deviceInfo.label) for disk in disks] == [
         (2000, 1000, 0, "Hard disk 1"),
         (2001, 1000, 1, "Hard disk 2"),
     ]
-    assert [each.backing.fileName for each in disks] == ["[lab-ds-1] small/small.vmdk", "[lab-ds-1] small/small_1.vmdk"]
-    assert len({each.backing.uuid for each in disks}) == 2
+    assert [disk.backing.fileName for disk in disks] == ["[lab-ds-1] small/small.vmdk", "[lab-ds-1] small/small_1.vmdk"]
+    assert len({disk.backing.uuid for disk in disks}) == 2
     (nic,) = of(vm, D.VirtualEthernetCard)
     assert (nic.key, nic.unitNumber, nic.deviceInfo.label, nic.backing.network) == (
         4000,
@@ -84,7 +84,7 @@ def test_devices_get_keys_labels_controllers_and_units_as_vcenter_gives_them(lab
     assert (drive.key, drive.controllerKey, drive.deviceInfo.label) == (3000, 200, "CD/DVD drive 1")
     assert drive.backing.fileName == "[lab-ds-1] iso/a.iso"
     assert (vm.summary.config.numVirtualDisks, vm.summary.config.numEthernetCards) == (2, 1)
-    assert [each.diskFile for each in vm.layout.disk] == [[each.backing.fileName] for each in disks]
+    assert [disk.diskFile for disk in vm.layout.disk] == [[disk.backing.fileName] for disk in disks]
 
 
 def test_a_network_card_has_an_allocation(lab: Lab) -> None:

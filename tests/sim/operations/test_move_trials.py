@@ -26,7 +26,7 @@ def test_a_trial_of_a_move_names_the_fault_of_the_move_and_changes_nothing(lab: 
 def test_a_cluster_recommends_no_host_for_a_vgpu_vm_that_cannot_move(lab: Lab) -> None:
     esx_02 = lab.host("esx-02.lab")
     moved = lab.cluster().PlaceVm(vim.cluster.PlacementSpec(vm=lab.vm("bare"), hosts=[esx_02]))
-    assert [each.action[0].targetHost for each in moved.recommendations] == [esx_02]
+    assert [recommendation.action[0].targetHost for recommendation in moved.recommendations] == [esx_02]
     refused = lab.cluster().PlaceVm(vim.cluster.PlacementSpec(vm=lab.vm("vdi-01"), hosts=[esx_02]))
     assert refused.recommendations == []
     [faults] = refused.drsFault.faultsByVm
@@ -40,7 +40,7 @@ def test_a_hardware_label_is_the_one_that_dynamic_direct_path_asks_for(lab: Lab)
         instanceId="pcie-0000:3b:00.0", name="hardwareLabel", value="training"
     )
     manager.UpdateAssignableHardwareConfig(vim.host.AssignableHardwareConfig(attributeOverride=[label]))
-    labels = {each.id: each.hardwareLabel for each in host.config.pciPassthruInfo if each.hardwareLabel}
+    labels = {gpu.id: gpu.hardwareLabel for gpu in host.config.pciPassthruInfo if gpu.hardwareLabel}
     assert labels == {"0000:3b:00.0": "training"}
     [shown] = host.config.assignableHardwareConfig.attributeOverride
     assert (shown.instanceId, shown.value) == ("pcie-0000:3b:00.0", "training")

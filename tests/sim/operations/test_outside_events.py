@@ -107,12 +107,12 @@ def test_a_lost_gpu_stays_listed_takes_nothing_and_is_back_after_a_boot(world: W
 
 def test_a_host_that_is_added_again_brings_its_vms_along_under_other_ids(world: World) -> None:
     host, vm = named(world, "HostSystem", "esx-02.lab"), named(world, "VirtualMachine", "vdi-07")
-    names, held, free_mib = {each.name for each in host.vms()}, vm.state.seats, vm.datastore().free_mib
+    names, held, free_mib = {vm.name for vm in host.vms()}, vm.state.seats, vm.datastore().free_mib
     with world.lock:
         strike(world, "host.readded", host)
         again, entered = named(world, "HostSystem", "esx-02.lab"), named(world, "VirtualMachine", "vdi-07")
         assert again.moid != host.moid and entered.moid != vm.moid
-        assert {each.name for each in again.vms()} == names
+        assert {vm.name for vm in again.vms()} == names
         assert power_of(entered) is Power.ON and len(entered.state.seats) == len(held)
         assert {seat.vm for seat in again.seats()} >= {entered.moid} and vm.moid not in {s.vm for s in again.seats()}
         assert entered.datastore().free_mib == free_mib
@@ -126,5 +126,5 @@ def test_a_clone_is_off_if_its_source_is_and_made_once(world: World) -> None:
     vm = named(world, "VirtualMachine", "ml-01")
     with world.lock:
         strike(world, "vm.cloned", vm, vm)
-        clones = [each for each in world.by_type("VirtualMachine") if each.name == "ml-01-copy"]
+        clones = [vm for vm in world.by_type("VirtualMachine") if vm.name == "ml-01-copy"]
         assert [(power_of(clone), clone.state.devices, clone.attributes) for clone in clones] == [(Power.OFF, (), {})]

@@ -196,9 +196,9 @@ def test_direct_path_device_has_one_holder(lab: Lab) -> None:
     held = [(binding.vm, binding.instanceId) for binding in lab.host("esx-02.lab").config.assignableHardwareBinding]
     assert held == [(lab.vm("ml-03"), "pcie-0000:5e:00.0")]
     target = next(
-        each
-        for each in lab.cluster().environmentBrowser.QueryConfigTarget(lab.host("esx-02.lab")).pciPassthrough
-        if each.pciDevice.id == "0000:5e:00.0"
+        passthrough
+        for passthrough in lab.cluster().environmentBrowser.QueryConfigTarget(lab.host("esx-02.lab")).pciPassthrough
+        if passthrough.pciDevice.id == "0000:5e:00.0"
     )
     _attach_static(lab, "ml-08", target, f"{target.pciDevice.deviceId & 0xFFFF:x}")
     with pytest.raises(vim.fault.GenericVmConfigFault, match="already in use"):

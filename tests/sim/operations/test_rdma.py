@@ -27,7 +27,7 @@ def lab() -> Iterator[Lab]:
 
 def port_of(lab: Lab, name: str) -> Any:
     """A backing on the distributed port group of that name."""
-    [group] = [each for each in lab.datacenter().networkFolder.childEntity if each.name == name]
+    [group] = [child for child in lab.datacenter().networkFolder.childEntity if child.name == name]
     connection = vim.dvs.PortConnection(switchUuid=group.config.distributedVirtualSwitch.uuid, portgroupKey=group.key)
     return D.VirtualEthernetCard.DistributedVirtualPortBackingInfo(port=connection)
 
@@ -70,7 +70,7 @@ def move(lab: Lab, name: str, host: str) -> None:
 
 def member(lab: Lab, host: str, *nics: str) -> None:
     """Give the host's part of dvs-rdma these uplinks."""
-    [switch] = [each for each in lab.datacenter().networkFolder.childEntity if each.name == "dvs-rdma"]
+    [switch] = [child for child in lab.datacenter().networkFolder.childEntity if child.name == "dvs-rdma"]
     kind = vim.dvs.HostMember
     backing = kind.PnicBacking(pnicSpec=[kind.PnicSpec(pnicDevice=nic) for nic in nics])
     changed = kind.ConfigSpec(operation="edit", host=lab.host(host), backing=backing)
@@ -175,7 +175,11 @@ def test_a_card_takes_a_function_at_the_power_on_and_gives_it_back(lab: Lab) -> 
     assert held(vms[0]) is None
     for vm in vms[:8]:
         lab.power_on(vm.name, "esx-01.trn")
-    listed = {each.id for each in lab.host("esx-01.trn").hardware.pciDevice if "Virtual Function" in each.deviceName}
+    listed = {
+        pci_device.id
+        for pci_device in lab.host("esx-01.trn").hardware.pciDevice
+        if "Virtual Function" in pci_device.deviceName
+    }
     assert {held(vm) for vm in vms[:8]} == listed
     assert len(listed) == 8
     with pytest.raises(vim.fault.GenericVmConfigFault, match=f"No virtual function of device {PORT} .* is free"):
@@ -224,7 +228,7 @@ def test_a_card_is_edited_and_removed(lab: Lab) -> None:
     [card] = cards(vm, Sriov)
     assert sorted(each.key for each in cards(vm, D.VirtualEthernetCard)) == [4000, 4001, 13031]
     assert vm.summary.config.numEthernetCards == 3
-    assert {each.name for each in vm.network} == {"VM Network", "sriov-vm", "rdma-vm"}
+    assert {network.name for network in vm.network} == {"VM Network", "sriov-vm", "rdma-vm"}
     card.macAddress, card.sriovBacking.physicalFunctionBacking.id = "00:50:56:00:00:07", OTHER_PORT
     edited = D.VirtualDeviceSpec(operation="edit", device=card)
     lab.run(vm.ReconfigVM_Task(vim.vm.ConfigSpec(deviceChange=[edited])))
@@ -234,7 +238,7 @@ def test_a_card_is_edited_and_removed(lab: Lab) -> None:
     gone = D.VirtualDeviceSpec(operation="remove", device=shown)
     lab.run(vm.ReconfigVM_Task(vim.vm.ConfigSpec(deviceChange=[gone])))
     assert cards(vm, Sriov) == []
-    assert {each.name for each in vm.network} == {"VM Network", "rdma-vm"}
+    assert {network.name for network in vm.network} == {"VM Network", "rdma-vm"}
     with pytest.raises(vim.fault.DeviceNotFound):
         lab.run(vm.ReconfigVM_Task(vim.vm.ConfigSpec(deviceChange=[gone])))
 
@@ -255,7 +259,7 @@ def test_a_copy_has_addresses_and_ports_of_its_own(lab: Lab) -> None:
 
 
 def sriov(lab: Lab, host: str, port: str) -> Any:
-    [found] = [each for each in lab.host(host).config.pciPassthruInfo if each.id == port]
+    [found] = [gpu for gpu in lab.host(host).config.pciPassthruInfo if gpu.id == port]
     assert isinstance(found, vim.host.SriovInfo)
     return found
 
@@ -311,15 +315,15 @@ def test_network_cards_are_beside_their_numa_node(lab: Lab) -> None:
 def shown(lab: Lab) -> list[Any]:
     """What clients can read of networks, of the network of hosts, and of the VM."""
     groups, switches = {}, {}
-    for each in lab.datacenter().networkFolder.childEntity:
-        if isinstance(each, vim.dvs.DistributedVirtualPortgroup):
-            groups[each.name] = (each.key, sorted(each.portKeys))
-        elif isinstance(each, vim.DistributedVirtualSwitch):
-            switches[each.name] = repr(each.config)
+    for child in lab.datacenter().networkFolder.childEntity:
+        if isinstance(child, vim.dvs.DistributedVirtualPortgroup):
+            groups[child.name] = (child.key, sorted(child.portKeys))
+        elif isinstance(child, vim.DistributedVirtualSwitch):
+            switches[child.name] = repr(child.config)
     hosts = [lab.host(f"esx-{number:02}.trn") for number in range(1, 5)]
     configs = [host.config for host in hosts]
-    told = [repr((each.network, each.pciPassthruInfo, each.option, each.firewall)) for each in configs]
-    networks = [sorted(each.name for each in host.network) for host in hosts]
+    told = [repr((config.network, config.pciPassthruInfo, config.option, config.firewall)) for config in configs]
+    networks = [sorted(network.name for network in host.network) for host in hosts]
     return [groups, switches, told, networks, repr(lab.vm("node-1").config.hardware.device)]
 
 
@@ -332,7 +336,7 @@ def test_all_of_it_is_there_in_the_next_run(tmp_path: Path) -> None:
         tag(lab, "esx-04.trn", "vmk1")
         config = vim.host.SriovConfig(id=OTHER_PORT, passthruEnabled=False, sriovEnabled=True, numVirtualFunction=4)
         lab.host("esx-03.trn").configManager.pciPassthruSystem.UpdatePassthruConfig([config])
-        [gone] = [each for each in lab.datacenter().networkFolder.childEntity if each.name == "rdma-vm"]
+        [gone] = [child for child in lab.datacenter().networkFolder.childEntity if child.name == "rdma-vm"]
         spec = vim.dvs.DistributedVirtualPortgroup.ConfigSpec(name="spare", type="earlyBinding", numPorts=2)
         lab.run(gone.config.distributedVirtualSwitch.AddDVPortgroup_Task([spec]))
         before = shown(lab)

@@ -110,7 +110,7 @@ def test_empty_value_removes_an_option_and_modelled_keys_are_ignored(lab: Lab) -
     added = [option(key="a.b", value="1"), option(key="pciPassthru0.id", value="0"), option(key="numa.x", value="2")]
     reconfigure(lab, "ml-07", extraConfig=added)
     reconfigure(lab, "ml-07", extraConfig=[option(key="A.B", value="")])
-    assert {each.key: each.value for each in lab.vm("ml-07").config.extraConfig} == {"numa.x": "2"}
+    assert {option.key: option.value for option in lab.vm("ml-07").config.extraConfig} == {"numa.x": "2"}
 
 
 @pytest.mark.long
@@ -153,7 +153,7 @@ def test_device_group_comes_and_goes_as_a_whole(lab: Lab) -> None:
     )
     reconfigure(lab, "ml-08", deviceChange=change("add", *devices), deviceGroups=declared)
     members = lab.passthrough("ml-08")
-    assert [(each.deviceGroupInfo.groupInstanceKey, each.deviceGroupInfo.sequenceId) for each in members] == [
+    assert [(member.deviceGroupInfo.groupInstanceKey, member.deviceGroupInfo.sequenceId) for member in members] == [
         (1, 0),
         (1, 1),
     ]
@@ -244,7 +244,10 @@ def test_boot_options_stay_until_they_are_changed(lab: Lab) -> None:
     shown = lab.vm("ml-07").config.bootOptions
     assert (shown.bootDelay, shown.enterBIOSSetup, shown.efiSecureBootEnabled) == (1000, True, True)
     assert (shown.bootRetryEnabled, shown.bootRetryDelay, shown.networkBootProtocol) == (True, 10000, "ipv6")
-    assert [type(each) for each in shown.bootOrder] == [kinds.BootableCdromDevice, kinds.BootableDiskDevice]
+    assert [type(boot_device) for boot_device in shown.bootOrder] == [
+        kinds.BootableCdromDevice,
+        kinds.BootableDiskDevice,
+    ]
     assert shown.bootOrder[1].deviceKey == 2000
     lab.power_on("ml-07")
     assert lab.vm("ml-07").config.bootOptions.enterBIOSSetup is False

@@ -36,7 +36,7 @@ def test_it_is_a_network_card_with_a_port_behind_it(lab: Lab) -> None:
     assert found.sriovBacking.physicalFunctionBacking.id == "0000:31:00.0"
     assert isinstance(found.backing, vim.vm.device.VirtualEthernetCard.NetworkBackingInfo)
     cards = [d for d in lab.vm("mixed").config.hardware.device if isinstance(d, vim.vm.device.VirtualEthernetCard)]
-    assert lab.vm("mixed").summary.config.numEthernetCards == len({each.macAddress for each in cards}) == 2
+    assert lab.vm("mixed").summary.config.numEthernetCards == len({card.macAddress for card in cards}) == 2
     assert [device.key for device in lab.passthrough("mixed")] == [13000, 13001]
 
 

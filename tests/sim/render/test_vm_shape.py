@@ -70,7 +70,7 @@ def test_every_vm_is_written_as_it_would_be_alone(scenario: str) -> None:
 
 
 @pytest.mark.quick_cases(4)
-@pytest.mark.parametrize("name", [each.name for each in fields(VmState)])
+@pytest.mark.parametrize("name", [field.name for field in fields(VmState)])
 def test_a_vm_of_which_one_field_differs_is_written_as_it_is(name: str) -> None:
     world = build("lab")
     wrong = []

@@ -176,15 +176,15 @@ class _Module:
 
 
 def _functions(tree: ast.Module) -> list[ast.FunctionDef]:
-    return [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
 
 
 def _own(function: ast.AST) -> Iterator[ast.AST]:
     """The nodes of a function without those of functions in it."""
-    for each in ast.iter_child_nodes(function):
-        if not isinstance(each, ast.FunctionDef):
-            yield each
-            yield from _own(each)
+    for child in ast.iter_child_nodes(function):
+        if not isinstance(child, ast.FunctionDef):
+            yield child
+            yield from _own(child)
 
 
 def _assigned(function: ast.FunctionDef) -> dict[str, str]:
@@ -233,7 +233,7 @@ def _called(call: ast.Call, helpers: Mapping[str, tuple[str, str]], texts: Mappi
 
 def _arguments(call: ast.Call) -> list[ast.expr]:
     """What a fault may be told to say."""
-    return [*call.args, *(each.value for each in call.keywords if each.arg in ("msg", "text", "reason"))]
+    return [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg in ("msg", "text", "reason"))]
 
 
 def _type(node: ast.AST) -> str:

@@ -10,7 +10,7 @@ from gpuops.sim.state.board import GpuBoard, GpuMode, Sharing, VgpuType, board
 from gpuops.sim.state.gpu_admission import GpuLoad, NotAdmitted, RunningVgpu, VgpuPolicy, WantedVgpu, admit
 
 CATALOG = load(everything=True)
-KEYS = [each.key for each in CATALOG.boards]
+KEYS = [board.key for board in CATALOG.boards]
 
 
 def capacity(model: GpuBoard, type_: VgpuType, mode: GpuMode) -> int:

@@ -143,10 +143,12 @@ def test_vgpu_mode_change(lab: Lab) -> None:
     device.vgpuMode = "sameSize"
     lab.host(SECOND).configManager.graphicsManager.UpdateGraphicsConfig(config)
     shown = lab.host(SECOND).config
-    assert [each.vgpuMode for each in shown.graphicsInfo if each.pciId == device.deviceId] == ["mixedSize"]
-    assert [each.vgpuMode for each in shown.graphicsConfig.deviceType if each.deviceId == device.deviceId] == [
-        "sameSize"
-    ]
+    assert [graphics.vgpuMode for graphics in shown.graphicsInfo if graphics.pciId == device.deviceId] == ["mixedSize"]
+    assert [
+        device_type.vgpuMode
+        for device_type in shown.graphicsConfig.deviceType
+        if device_type.deviceId == device.deviceId
+    ] == ["sameSize"]
 
 
 def test_mig_mode_after_boot(lab: Lab) -> None:

@@ -103,7 +103,7 @@ def test_the_ledger_goes_on_where_it_stopped(tmp_path: Path) -> None:
     with run("lab", state) as lab:
         assert lab.world.ledger.to_json() == before
         lab.run(lab.vm("vdi-02").SuspendVM_Task())
-        assert [(entry.sequence, entry.name) for entry in lab.world.ledger] == [(1, "vdi-01"), (2, "vdi-02")]
+        assert [(change.sequence, change.name) for change in lab.world.ledger] == [(1, "vdi-01"), (2, "vdi-02")]
         assert [entry["name"] for entry in lab.world.ledger.to_json(after_sequence=1)] == ["vdi-02"]
 
 

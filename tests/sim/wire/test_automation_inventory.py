@@ -126,16 +126,16 @@ def test_sdk_reads_a_vm_with_its_hardware(lab: Lab, client: Any) -> None:
     assert (shown.cpu.count, shown.memory.size_mib) == (config.hardware.numCPU, config.hardware.memoryMB)
     assert (shown.hardware.version, shown.boot.type) == (config.version.upper().replace("-", "_"), "EFI")
     assert (shown.boot.delay, shown.boot.retry, shown.boot.network_protocol) == (3000, False, "IPV4")
-    entries = [(each.type, each.disks, each.nic) for each in shown.boot_devices]
+    entries = [(boot_device.type, boot_device.disks, boot_device.nic) for boot_device in shown.boot_devices]
     assert entries == [("DISK", ["2000"], None), ("ETHERNET", None, "4000"), ("CDROM", None, None)]
     (disk,) = (each for each in config.hardware.device if isinstance(each, D.VirtualDisk))
     file: Any = disk.backing
     told = shown.disks[str(disk.key)]
     assert (told.label, told.type, told.scsi.bus, told.scsi.unit) == ("Hard disk 1", "SCSI", 0, 0)
     assert (told.backing.vmdk_file, told.capacity) == (file.fileName, disk.capacityInBytes)
-    assert [each.type for each in shown.scsi_adapters.values()] == ["PVSCSI"]
-    assert [each.type for each in shown.nics.values()] == ["VMXNET3", "E1000"]
-    assert {each.backing.network for each in shown.nics.values()} == {network._moId}
+    assert [adapter.type for adapter in shown.scsi_adapters.values()] == ["PVSCSI"]
+    assert [nic.type for nic in shown.nics.values()] == ["VMXNET3", "E1000"]
+    assert {nic.backing.network for nic in shown.nics.values()} == {network._moId}
     (cdrom,) = shown.cdroms.values()
     assert (cdrom.backing.type, cdrom.backing.iso_file) == ("ISO_FILE", "[lab-ds-1] a.iso")
     assert (cdrom.type, cdrom.ide.primary, cdrom.ide.master, cdrom.state) == ("IDE", True, True, "NOT_CONNECTED")
@@ -346,7 +346,7 @@ def test_sdk_changes_the_power_of_a_vm(lab: Lab, client: Any) -> None:
     assert power.get(vm).state == "POWERED_OFF"
     with pytest.raises(NotFound):
         power.start("vm-none")
-    told = [(entry.method, entry.user) for entry in lab.world.ledger if entry.name == "ml-07"]
+    told = [(change.method, change.user) for change in lab.world.ledger if change.name == "ml-07"]
     assert told[0] == ("PowerOnVM_Task", next(iter(lab.world.sessions)).user)
 
 

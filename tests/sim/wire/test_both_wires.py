@@ -135,14 +135,14 @@ def over_soap(si: Any, objects: list[ManagedObject]) -> dict[str, dict[str, Any]
         objectSet=[collector.ObjectSpec(obj=vmomi_type(obj.wsdl_name)(obj.moid)) for obj in objects],
     )
     contents = si.content.propertyCollector.RetrieveProperties([spec])
-    assert [each.missingSet for each in contents] == [[] for _ in contents]
-    return {each.obj._moId: {told.name: told.val for told in each.propSet} for each in contents}
+    assert [content.missingSet for content in contents] == [[] for _ in contents]
+    return {content.obj._moId: {prop.name: prop.val for prop in content.propSet} for content in contents}
 
 
 def over_json(client: JsonClient, objects: list[ManagedObject]) -> dict[str, dict[str, Any]]:
     contents = decoded(retrieved(client, objects), vmodl.query.PropertyCollector.ObjectContent.Array)
-    assert [each.missingSet for each in contents] == [[] for _ in contents]
-    return {each.obj._moId: {told.name: told.val for told in each.propSet} for each in contents}
+    assert [content.missingSet for content in contents] == [[] for _ in contents]
+    return {content.obj._moId: {prop.name: prop.val for prop in content.propSet} for content in contents}
 
 
 def retrieved(client: JsonClient, objects: list[ManagedObject]) -> list[Any]:

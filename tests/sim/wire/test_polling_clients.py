@@ -90,7 +90,7 @@ def by_retrieval(lab: Lab, task: Any) -> Callable[[], bool]:
         found = lab.si.content.propertyCollector.RetrievePropertiesEx(
             [info_of(task, "info.state", "info.progress")], Q.RetrieveOptions()
         )
-        return {each.name: each.val for each in found.objects[0].propSet}["info.state"] == "success"
+        return {prop.name: prop.val for prop in found.objects[0].propSet}["info.state"] == "success"
 
     return look
 

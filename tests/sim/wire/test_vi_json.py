@@ -127,7 +127,7 @@ def test_values_of_any_type_name_their_type(client: JsonClient) -> None:
         "config.hardware": "VirtualHardware",
     }
     devices: list[dict[str, Any]] = read["config.hardware"]["device"]
-    assert {each["_typeName"] for each in devices} > {"VirtualDisk", "VirtualIDEController"}
+    assert {device["_typeName"] for device in devices} > {"VirtualDisk", "VirtualIDEController"}
 
 
 def test_an_object_that_is_gone(server: SimServer, client: JsonClient) -> None:

@@ -50,8 +50,8 @@ def make(directory: Path) -> dict[str, Shown]:
                 serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
             )
         )
-        made = Certificates(directory / "ca.pem", chain, secret)
-        return Shown(made, hashlib.sha256(leaf.public_bytes(serialization.Encoding.DER)).hexdigest())
+        certificates = Certificates(directory / "ca.pem", chain, secret)
+        return Shown(certificates, hashlib.sha256(leaf.public_bytes(serialization.Encoding.DER)).hexdigest())
 
     return {
         "good": shown("good"),

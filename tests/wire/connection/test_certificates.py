@@ -59,8 +59,8 @@ class Watched:
     def serve(self, incoming: Incoming) -> Outgoing:
         self.received.append(incoming.body)
         reply: Outgoing = self._endpoint.serve(incoming)
-        asked, name = self.swap or ("", "")
-        if self.swap and (asked in incoming.target or asked.encode() in incoming.body):
+        awaited_call, name = self.swap or ("", "")
+        if self.swap and (awaited_call in incoming.target or awaited_call.encode() in incoming.body):
             self.swap = None
             self.server._http._context = self.of[name].context  # open connections end by themselves
             return changed(reply, headers={**reply.headers, "Connection": "close"})
@@ -108,29 +108,29 @@ def _open(target: Target) -> None:
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("pin", PINS)
-@pytest.mark.parametrize("shown", SHOWN)
-def test_the_password_reaches_the_rightful_server_only(watched: Watched, shown: str, pin: str, call: str) -> None:
-    accepted = (shown, pin) in ACCEPTED
+@pytest.mark.parametrize("certificate", SHOWN)
+def test_the_password_reaches_the_rightful_server_only(watched: Watched, certificate: str, pin: str, call: str) -> None:
+    accepted = (certificate, pin) in ACCEPTED
     calls: dict[str, Callable[[Watched, str, str], bool]] = {
         "first call": _first_call,
         "retry": _retry,
         "reconnect": _reconnect,
     }
-    assert calls[call](watched, shown, pin) is accepted
+    assert calls[call](watched, certificate, pin) is accepted
     assert watched.saw_the_password is accepted
 
 
-def _begin(watched: Watched, shown: str) -> str:
+def _begin(watched: Watched, certificate: str) -> str:
     """Shows what is to be shown, now or at its time; the certificate that the right pin is of."""
     swaps = {
         RENEWED: ("vimServiceVersions", "renewed"),
         FORGED: ("<RetrieveServiceContent", "self-signed"),
     }
-    watched.swap = swaps.get(shown)
+    watched.swap = swaps.get(certificate)
     if watched.swap is not None:
         return "good"
-    watched.show(shown)
-    return shown
+    watched.show(certificate)
+    return certificate
 
 
 def _accepts(target: Target) -> bool:
@@ -141,14 +141,14 @@ def _accepts(target: Target) -> bool:
     return True
 
 
-def _first_call(watched: Watched, shown: str, pin: str) -> bool:
-    rightful = _begin(watched, shown)
+def _first_call(watched: Watched, certificate: str, pin: str) -> bool:
+    rightful = _begin(watched, certificate)
     return _accepts(target_of(watched, _pin(watched, pin, rightful)))
 
 
-def _retry(watched: Watched, shown: str, pin: str) -> bool:
+def _retry(watched: Watched, certificate: str, pin: str) -> bool:
     """Once more by the same target, after whatever came of the first."""
-    rightful = _begin(watched, shown)
+    rightful = _begin(watched, certificate)
     target = target_of(watched, _pin(watched, pin, rightful))
     first = _accepts(target)
     second = _accepts(target)
@@ -156,7 +156,7 @@ def _retry(watched: Watched, shown: str, pin: str) -> bool:
     return second
 
 
-def _reconnect(watched: Watched, shown: str, pin: str) -> bool:
+def _reconnect(watched: Watched, certificate: str, pin: str) -> bool:
     """A session begun with the rightful server; then the connections break, and another one answers."""
     target = target_of(watched, _pin(watched, pin, "good"))
     try:
@@ -167,7 +167,7 @@ def _reconnect(watched: Watched, shown: str, pin: str) -> bool:
     with session:
         session.read(session.instance.CurrentTime)
         watched.received.clear()
-        watched.show(becomes.get(shown, shown))
+        watched.show(becomes.get(certificate, certificate))
         try:
             session.read(session.instance.CurrentTime)  # pyVmomi's way
             typed = True
@@ -222,25 +222,25 @@ def test_tags_are_asked_of_the_pinned_server_only(watched: Watched) -> None:
 
 @contextmanager
 def _contexts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ssl.SSLContext]]:
-    made: list[ssl.SSLContext] = []
+    contexts: list[ssl.SSLContext] = []
     make_one = network.tls_context
 
     def kept(target: Target) -> ssl.SSLContext | None:
         context = make_one(target)
-        made.extend([context] if context is not None else [])
+        contexts.extend([context] if context is not None else [])
         return context
 
     monkeypatch.setattr(network, "tls_context", kept)
-    yield made
+    yield contexts
 
 
 def test_every_connection_verifies_with_a_context_of_its_own(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     with _contexts(monkeypatch) as contexts, Session(target_of(watched, None)) as session:
         session.read(session.instance.CurrentTime)
     assert len(contexts) == 2  # the session's own calls, of which the version is the first, and pyVmomi
-    assert len({id(each) for each in contexts}) == len(contexts)
-    assert {each.verify_mode for each in contexts} == {ssl.CERT_REQUIRED}
-    assert all(each.check_hostname for each in contexts)
+    assert len({id(context) for context in contexts}) == len(contexts)
+    assert {context.verify_mode for context in contexts} == {ssl.CERT_REQUIRED}
+    assert all(context.check_hostname for context in contexts)
 
 
 def test_a_redirect_is_not_followed(watched: Watched) -> None:

@@ -118,4 +118,4 @@ def test_a_lost_reply_to_an_attribute_is_unknown_too(
     lab.world.injector.add(Rule(Effect.RESET, "SetField", phase=Phase.AFTER))
     with pytest.raises(OutcomeUnknown, match="vdi-01: the reply was lost"):
         connection.submit(SetAttribute(inventory.find_vm("vdi-01").ref, "gpuops.owner", "finance"), inventory, "op")
-    assert [entry.method for entry in lab.world.ledger] == ["SetField"]
+    assert [change.method for change in lab.world.ledger] == ["SetField"]

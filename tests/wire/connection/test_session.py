@@ -45,8 +45,8 @@ def test_an_exception_logs_out_too(lab: SimServer, lab_target: Target) -> None:
 @contextmanager
 def expired(tmp_path: Path) -> Iterator[SimServer]:
     long_ago = datetime(2020, 1, 1, tzinfo=UTC)
-    made = certificates.create(tmp_path, now=long_ago, validity=timedelta(days=1))
-    with SimServer(build("lab"), server_certificates=made) as server:
+    expired_certificates = certificates.create(tmp_path, now=long_ago, validity=timedelta(days=1))
+    with SimServer(build("lab"), server_certificates=expired_certificates) as server:
         yield server
 
 
@@ -88,10 +88,10 @@ def test_a_barred_door_says_why_and_what_next(
 
 
 def test_nothing_listening_is_unreachable() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+    with socket.socket() as unused_port:
+        unused_port.bind(("127.0.0.1", 0))
         with pytest.raises(VcenterUnreachable, match=os.strerror(errno.ECONNREFUSED)):
-            Session(Target("127.0.0.1", "u", Secret("p"), port=taken.getsockname()[1], tls=False))
+            Session(Target("127.0.0.1", "u", Secret("p"), port=unused_port.getsockname()[1], tls=False))
 
 
 def test_a_server_that_is_no_vcenter_is_a_protocol_error() -> None:
@@ -126,8 +126,8 @@ def test_a_session_that_ends_every_time_is_given_up(lab: SimServer, lab_target: 
 
 
 def _vm(session: Session, name: str) -> vim.VirtualMachine:
-    found: vim.VirtualMachine = session.content.searchIndex.FindByInventoryPath(f"/lab-dc/vm/vdi/{name}")
-    return found
+    vm: vim.VirtualMachine = session.content.searchIndex.FindByInventoryPath(f"/lab-dc/vm/vdi/{name}")
+    return vm
 
 
 @pytest.mark.parametrize("effect", [Effect.RESET, Effect.CUT])
@@ -146,7 +146,7 @@ def test_the_operation_id_travels_with_the_change(lab: SimServer, lab_target: Ta
     with Session(lab_target) as session:
         session.change(_vm(session, "vdi-01").SuspendVM_Task, subject="vdi-01", op_id="night-7")
         lab.world.clock.advance(600)
-    assert [entry.operation_id for entry in lab.world.ledger if entry.method == "SuspendVM_Task"] == ["night-7"]
+    assert [change.operation_id for change in lab.world.ledger if change.method == "SuspendVM_Task"] == ["night-7"]
 
 
 def test_a_single_host_is_not_taken_for_a_vcenter(
@@ -155,8 +155,8 @@ def test_a_single_host_is_not_taken_for_a_vcenter(
     instance = lab.world.get(vim.ServiceInstance("ServiceInstance"))
     answer = instance.RetrieveServiceContent
 
-    def of_a_host(*arguments: object, **more: object) -> object:
-        content = answer(*arguments, **more)
+    def of_a_host(*arguments: object, **keywords: object) -> object:
+        content = answer(*arguments, **keywords)
         content.about.apiType = "HostAgent"
         return content
 

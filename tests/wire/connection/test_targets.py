@@ -17,25 +17,25 @@ pytestmark = pytest.mark.long
 
 
 def test_only_hosts_asked_for_get_one(session: Session, inventory: Inventory) -> None:
-    asked = inventory.find_host("esx-02")
-    found = with_config_targets(session, inventory, [asked.ref])
-    assert found.hosts[asked.ref].config_target is not None
-    assert found.find_host("esx-01").config_target is None
+    requested_host = inventory.find_host("esx-02")
+    inventory_with_targets = with_config_targets(session, inventory, [requested_host.ref])
+    assert inventory_with_targets.hosts[requested_host.ref].config_target is not None
+    assert inventory_with_targets.find_host("esx-01").config_target is None
     assert with_config_targets(session, inventory, ["host-424242"]) is inventory
 
 
 @pytest.mark.long
 def test_it_says_what_static_and_dynamic_backings_and_groups_need(session: Session, inventory: Inventory) -> None:
-    found = with_config_targets(session, inventory, list(inventory.hosts))
-    target = found.find_host("esx-02").config_target
+    inventory_with_targets = with_config_targets(session, inventory, list(inventory.hosts))
+    target = inventory_with_targets.find_host("esx-02").config_target
     assert target is not None
-    assert [each.address for each in target.passthrough] == [PciAddress.parse("5e:00.0"), PciAddress.parse("d8:00.0")]
-    assert {(each.vendor_id, each.device_id) for each in target.passthrough} == {(0x10DE, 0x26B9)}
-    assert len({each.system_id for each in target.passthrough}) == 1
+    assert [gpu.address for gpu in target.passthrough] == [PciAddress.parse("5e:00.0"), PciAddress.parse("d8:00.0")]
+    assert {(gpu.vendor_id, gpu.device_id) for gpu in target.passthrough} == {(0x10DE, 0x26B9)}
+    assert len({gpu.system_id for gpu in target.passthrough}) == 1
     assert target.dynamic == (DynamicTarget(0x10DE, 0x26B9, "NVIDIA L40S", "l40s-ml"),)
     [group] = target.device_groups
     assert group.name == "Nvidia:2@grid_a100d-80c%NVLink"
-    assert [(each.kind, each.sequence_id, each.profile) for each in group.members] == [
+    assert [(member.kind, member.sequence_id, member.profile) for member in group.members] == [
         ("nvidiaVgpu", 0, "grid_a100d-80c"),
         ("nvidiaVgpu", 1, "grid_a100d-80c"),
     ]
@@ -47,8 +47,8 @@ def test_a_host_that_vcenter_cannot_reach_stays_unknown(
     lab: SimServer, session: Session, inventory: Inventory, fault: str
 ) -> None:
     lab.world.injector.add(Rule(Effect.FAULT, "QueryConfigTarget", fault=fault))
-    found = with_config_targets(session, inventory, list(inventory.hosts))
-    assert [host.config_target is None for host in found.hosts.values()].count(True) == 1
+    inventory_with_targets = with_config_targets(session, inventory, list(inventory.hosts))
+    assert [host.config_target is None for host in inventory_with_targets.hosts.values()].count(True) == 1
 
 
 def test_a_missing_privilege_is_said(lab: SimServer, session: Session, inventory: Inventory) -> None:
@@ -59,5 +59,5 @@ def test_a_missing_privilege_is_said(lab: SimServer, session: Session, inventory
 
 def test_a_session_that_ended_is_renewed(lab: SimServer, session: Session, inventory: Inventory) -> None:
     lab.world.injector.add(Rule(Effect.EXPIRE, "QueryConfigTarget"))
-    found = with_config_targets(session, inventory, list(inventory.hosts))
-    assert all(host.config_target is not None for host in found.hosts.values())
+    inventory_with_targets = with_config_targets(session, inventory, list(inventory.hosts))
+    assert all(host.config_target is not None for host in inventory_with_targets.hosts.values())

@@ -85,7 +85,7 @@ def test_what_every_version_has_is_read_the_same(seen: tuple[str, Inventory]) ->
     assert offer is not None and offer.suspend is True
     [dynamic] = inventory.find_vm("ml-04").devices or ()
     assert isinstance(dynamic, DynamicDevice if since(version, "7.0.0.0") else OtherPassthrough)
-    assert all(isinstance(each, VgpuDevice) for each in inventory.find_vm("ml-05").devices or ())
+    assert all(isinstance(device, VgpuDevice) for device in inventory.find_vm("ml-05").devices or ())
 
 
 def applied(site: Site, request: Request) -> Report:
@@ -118,13 +118,13 @@ def test_attach_and_detach(version: str, tmp_path: Path) -> None:
         if not since(version, "8.0.3.0"):
             doubted = run(Attach("ml-07", profile="a100-3-20c"), site, apply=False).plan.warnings
             assert "esx-01.lab 0000:3b:00.0: whether it is in MIG mode is not known" in doubted
-        methods = {entry.method for entry in server.world.ledger}
+        methods = {change.method for change in server.world.ledger}
     assert methods == {"ReconfigVM_Task", "PowerOnVM_Task", "ShutdownGuest"}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("version", "wish", "what"),
+    ("version", "wish", "limitation"),
     [
         ("6.7", Attach("ml-08", device_type=("10de:26b9",)), "Dynamic DirectPath I/O needs 7.0.0.0"),
         ("6.7", Attach("ml-08", label="l40s-ml"), "Dynamic DirectPath I/O needs 7.0.0.0"),
@@ -132,10 +132,12 @@ def test_attach_and_detach(version: str, tmp_path: Path) -> None:
         ("7.0.3.0", Attach("ml-05", device_group=NVLINK), "a vendor device group needs 8.0.0.1"),
     ],
 )
-def test_what_the_version_cannot_say_is_refused_by_name(version: str, wish: Attach, what: str, tmp_path: Path) -> None:
+def test_what_the_version_cannot_say_is_refused_by_name(
+    version: str, wish: Attach, limitation: str, tmp_path: Path
+) -> None:
     """Not "no such label on the host", nor "it offers: none": this API cannot show whether there is one."""
     with vcenter(version, tmp_path) as (server, site):
-        assert refused(site, wish) == [f"{wish.vm}: this vCenter speaks API {version}; {what}"]
+        assert refused(site, wish) == [f"{wish.vm}: this vCenter speaks API {version}; {limitation}"]
         assert list(server.world.ledger) == []
 
 
@@ -147,13 +149,13 @@ def test_a_night_and_a_morning(version: str, tmp_path: Path) -> None:
     policy = load_policy(POLICY)
     with vcenter(version, tmp_path) as (server, site):
         assert rotate_night(policy, site, apply=True).exit_code == 0
-        started = {entry.name for entry in server.world.ledger if entry.after.get("power") == "poweredOn"}
-        taken = {entry.name for entry in server.world.ledger if entry.after.get("power") == "suspended"}
-        assert taken == {"vdi-07", "vdi-08", "vdi-09", "vdi-10"}
+        started = {change.name for change in server.world.ledger if change.after.get("power") == "poweredOn"}
+        suspended_desktops = {change.name for change in server.world.ledger if change.after.get("power") == "suspended"}
+        assert suspended_desktops == {"vdi-07", "vdi-08", "vdi-09", "vdi-10"}
         assert started == {"ml-06", "ml-09"} | ({"ml-01"} if since(version, "8.0.3.0") else set())
         assert rotate_day(policy, site, apply=True).exit_code == 0
-        back = {entry.name for entry in server.world.ledger if entry.before.get("power") == "suspended"}
-        assert back == taken
+        back = {change.name for change in server.world.ledger if change.before.get("power") == "suspended"}
+        assert back == suspended_desktops
 
 
 @pytest.mark.long

@@ -88,7 +88,7 @@ def test_no_verb_touches_a_vm_of_another_product(server: SimServer, site: Site, 
     report = run(request_, site, apply=True)
     assert (report.exit_code, report.plan.steps) == (3, ())
     manager = KUBE if "kube" in str(request_) else "is managed by NSX: changed through NSX Manager"
-    assert manager in [each.rule for each in report.plan.rejections]
+    assert manager in [rejection.rule for rejection in report.plan.rejections]
     assert list(server.world.ledger) == []
 
 
@@ -100,18 +100,27 @@ def test_a_vm_that_is_handed_over_after_the_plan_is_left_alone(server: SimServer
 
     report = run(Detach("desk-06", all=True, power=PowerPolicy.CYCLE), site, apply=True, consent=consent)
     assert report.exit_code != 0
-    said = {*(each.reason for each in report.outcomes), *(each.rule for each in report.plan.rejections)}
-    assert any(KUBE in each for each in said), said
-    assert [entry.method for entry in server.world.ledger if entry.operation_id.startswith("gpuops-")] == []
+    reasons = {
+        *(outcome.reason for outcome in report.outcomes),
+        *(rejection.rule for rejection in report.plan.rejections),
+    }
+    assert any(KUBE in reason for reason in reasons), reasons
+    assert [change.method for change in server.world.ledger if change.operation_id.startswith("gpuops-")] == []
 
 
 def test_a_host_with_such_vms_is_not_emptied(site: Site) -> None:
     inventory = site.vcenter.inventory()
     host = inventory.find_host("esx-01.sup")
-    found = empty_hosts([host], Displacement.POWER_OFF, inventory, catalog_of(inventory))
-    assert sorted(str(each).split(":")[1].split()[0] for each in found.rejections) == ["kube-01", "kube-02"]
-    assert all(KUBE in each.rule for each in found.rejections)
-    assert {each.vm.name for each in found.away[host.ref]} == {f"desk-0{n}" for n in range(1, 6)} | {"vCLS-1", "vCLS-2"}
+    emptying = empty_hosts([host], Displacement.POWER_OFF, inventory, catalog_of(inventory))
+    assert sorted(str(rejection).split(":")[1].split()[0] for rejection in emptying.rejections) == [
+        "kube-01",
+        "kube-02",
+    ]
+    assert all(KUBE in rejection.rule for rejection in emptying.rejections)
+    assert {displaced.vm.name for displaced in emptying.away[host.ref]} == {f"desk-0{n}" for n in range(1, 6)} | {
+        "vCLS-1",
+        "vCLS-2",
+    }
 
 
 @pytest.mark.long
@@ -139,7 +148,7 @@ def test_what_is_reserved_is_read_and_not_free(server: SimServer, site: Site) ->
     [part] = capacity(inventory, catalog_of(inventory)).now.parts
     slots = part.fits[EIGHT].slots
     assert (slots.at_least, slots.at_most, slots.because) == (10, 10, f"4 of {EIGHT} reserved, not free")
-    assert not [each for each in examined_of(inventory) if EIGHT in each], "both count the same"
+    assert not [line for line in examined_of(inventory) if EIGHT in line], "both count the same"
 
 
 def test_the_solver_promises_no_reserved_slot(site: Site) -> None:
@@ -149,8 +158,8 @@ def test_the_solver_promises_no_reserved_slot(site: Site) -> None:
 
 
 def examined_of(inventory: Inventory) -> list[str]:
-    found = examine(inventory, catalog_of(inventory), Scope(), {})
-    return [f"{each.subject}: {each.reason}" for each in found.findings]
+    examination = examine(inventory, catalog_of(inventory), Scope(), {})
+    return [f"{finding.subject}: {finding.reason}" for finding in examination.findings]
 
 
 @pytest.mark.long
@@ -162,7 +171,7 @@ def test_a_start_that_would_take_of_it_is_refused_before_vcenter_does(server: Si
     assert run(Attach("ml-02", profile="a40-48c", power=PowerPolicy.ON), site, apply=True).exit_code == 0
     # five are left, and four of them reserved
     report = run(Attach("desk-01", profile="a40-8q", count=3, power=PowerPolicy.CYCLE), site, apply=False)
-    [refused] = [each for each in report.plan.rejections if "reserved" in each.rule]
+    [refused] = [rejection for rejection in report.plan.rejections if "reserved" in rejection.rule]
     assert str(refused).startswith(f"esx-01.sup: 4 of {EIGHT} are reserved for other VMs in sup-cluster, and too few")
 
 
@@ -181,10 +190,10 @@ def test_what_vcenter_does_not_tell_is_unknown(server: SimServer, site: Site, ru
     assert inventory.reservations is not None and inventory.reservations.capacities == ()
     unknown = "sup-cluster: what is reserved for others is not known: DirectPathProfileManager"
     report = run(Attach("ml-01", profile="a40-48c", power=PowerPolicy.ON), site, apply=False)
-    assert [each for each in report.plan.warnings if each.startswith(unknown + reason)]
+    assert [warning for warning in report.plan.warnings if warning.startswith(unknown + reason)]
     [part] = capacity(inventory, catalog_of(inventory)).now.parts
     assert (part.fits[EIGHT].slots.at_least, part.fits[EIGHT].slots.at_most) == (0, 14)
-    assert [each for each in examined_of(inventory) if "are unknown: DirectPathProfileManager" in each]
+    assert [line for line in examined_of(inventory) if "are unknown: DirectPathProfileManager" in line]
 
 
 @pytest.mark.long
@@ -192,11 +201,13 @@ def test_doctor_names_both_counts(server: SimServer, site: Site) -> None:
     """A GPU that fails between two reads: vCenter does not count it, the snapshot still shows it."""
     inventory = site.vcenter.inventory()
     assert inventory.reservations is not None
-    told, other = inventory.reservations.capacities
+    first_capacity, second_capacity = inventory.reservations.capacities
 
-    fewer = replace(inventory.reservations, capacities=(replace(told, remaining=8, maximum=18), other))
-    found = examined_of(replace(inventory, reservations=fewer))
-    assert f"sup-cluster: {EIGHT}: vCenter reports room for 8 of at most 18, gpuops for 14 of at most 24" in found
+    fewer = replace(
+        inventory.reservations, capacities=(replace(first_capacity, remaining=8, maximum=18), second_capacity)
+    )
+    lines = examined_of(replace(inventory, reservations=fewer))
+    assert f"sup-cluster: {EIGHT}: vCenter reports room for 8 of at most 18, gpuops for 14 of at most 24" in lines
 
 
 @pytest.mark.long

@@ -51,8 +51,8 @@ class Stacks:
 
     def check(self, question: GuestQuestion = ALL, login: GuestLogin | None = LOGIN) -> dict[str, GuestVerdict]:
         with self.site(login) as site:
-            found = guest_check(question, site.vcenter.inventory(), site)
-        return {each.vm.name: each for each in found.guests}
+            checked = guest_check(question, site.vcenter.inventory(), site)
+        return {guest.vm.name: guest for guest in checked.guests}
 
     def vm(self, name: str) -> Any:
         return next(vm for vm in self.server.world.by_type("VirtualMachine") if vm.name == name)
@@ -60,7 +60,9 @@ class Stacks:
     def change(self, name: str, **fields: Any) -> None:
         """What the program of a guest does."""
         state = self.vm(name).state
-        programs = [replace(each, **fields) if each.path == SH else each for each in state.template.programs]
+        programs = [
+            replace(program, **fields) if program.path == SH else program for program in state.template.programs
+        ]
         state.template = replace(state.template, programs=tuple(programs))
 
     @property
@@ -89,8 +91,8 @@ def only_row(verdict: GuestVerdict) -> str:
 
 @pytest.mark.long
 def test_each_guest_is_as_its_scenario_says_and_nothing_stays_behind(stacks: Stacks) -> None:
-    found = stacks.check()
-    assert {name: states(verdict) for name, verdict in found.items()} == {
+    verdicts = stacks.check()
+    assert {name: states(verdict) for name, verdict in verdicts.items()} == {
         "gpu-bare": {"driver": "fail", "torch": "fail"},
         "gpu-hostile": {"driver": "unknown", "torch": "unknown"},
         "gpu-no-tools": {"guest": "unknown"},
@@ -102,7 +104,7 @@ def test_each_guest_is_as_its_scenario_says_and_nothing_stays_behind(stacks: Sta
         "gpu-windows": {},
     }
     assert (stacks.left_over, stacks.said) == ([], [])
-    assert {entry.method for entry in stacks.server.world.ledger} == {"StartProgramInGuest"}
+    assert {change.method for change in stacks.server.world.ledger} == {"StartProgramInGuest"}
     assert len(stacks.server.world.ledger) == 2 * 7, "one program that tells, and one that removes its answer"
 
 
@@ -125,11 +127,11 @@ def test_a_login_that_one_guest_refuses_is_tried_in_no_other(stacks: Stacks, mon
         return started(self, call, vm, auth, spec)
 
     monkeypatch.setattr(GuestProcessManager, "StartProgramInGuest", noted)
-    found = stacks.check(login=GuestLogin("checker", Secret("wrong-Secret-9")))
+    verdicts = stacks.check(login=GuestLogin("checker", Secret("wrong-Secret-9")))
     assert tried == ["gpu-bare"]
-    said = {name: only_row(verdict) for name, verdict in found.items()}
-    assert said["gpu-ready"] == "another guest has refused the login of GPUOPS_GUEST_USERNAME"
-    assert "wrong-Secret-9" not in repr(found)
+    messages = {name: only_row(verdict) for name, verdict in verdicts.items()}
+    assert messages["gpu-ready"] == "another guest has refused the login of GPUOPS_GUEST_USERNAME"
+    assert "wrong-Secret-9" not in repr(verdicts)
 
 
 @pytest.mark.long
@@ -150,12 +152,12 @@ def test_so_many_are_asked_at_a_time(stacks: Stacks, monkeypatch: pytest.MonkeyP
 @pytest.mark.long
 def test_a_program_that_does_not_end_is_given_up_and_holds_up_no_other(stacks: Stacks) -> None:
     stacks.change("gpu-bare", takes_s=None)
-    found = stacks.check()
-    assert only_row(found["gpu-bare"]) == "its program had not ended after 120 s"
-    assert found["gpu-ready"].ready
-    [said] = stacks.said
-    assert said.startswith("gpu-bare: /tmp/gpuops-")
-    assert said.endswith("stays in its guest: its program still runs")
+    verdicts = stacks.check()
+    assert only_row(verdicts["gpu-bare"]) == "its program had not ended after 120 s"
+    assert verdicts["gpu-ready"].ready
+    [message] = stacks.said
+    assert message.startswith("gpu-bare: /tmp/gpuops-")
+    assert message.endswith("stays in its guest: its program still runs")
 
 
 @pytest.mark.long
@@ -177,17 +179,17 @@ def test_a_program_that_ends_while_other_answers_are_fetched_is_not_given_up(
 
 @pytest.mark.long
 def test_a_host_that_cannot_be_reached_is_waited_for_once(stacks: Stacks, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    contacted_hosts: list[str] = []
 
     def silent(connection: Any, *request: Any, **limits: Any) -> Any:
-        asked.append(connection.host)
+        contacted_hosts.append(connection.host)
         raise TimeoutError("timed out")
 
     monkeypatch.setattr(guest_file, "exchange", silent)
-    found = stacks.check()
-    hosts = {found[name].vm.host for name in found if "cannot be fetched" in found[name].rows[0].says}
-    assert len(asked) == len(hosts) < 7
-    assert sum("cannot be fetched" in verdict.rows[0].says for verdict in found.values()) == 7
+    verdicts = stacks.check()
+    hosts = {verdicts[name].vm.host for name in verdicts if "cannot be fetched" in verdicts[name].rows[0].says}
+    assert len(contacted_hosts) == len(hosts) < 7
+    assert sum("cannot be fetched" in verdict.rows[0].says for verdict in verdicts.values()) == 7
     assert stacks.left_over == []
 
 
@@ -220,7 +222,7 @@ def test_a_guest_that_answers_badly_is_unknown(stacks: Stacks, fields: dict[str,
 @pytest.mark.long
 def test_an_answer_that_cannot_be_removed_is_named(stacks: Stacks) -> None:
     state = stacks.vm("gpu-ready").state
-    programs = tuple(each for each in state.template.programs if each.path == SH)
+    programs = tuple(program for program in state.template.programs if program.path == SH)
     state.template = replace(state.template, programs=programs)
     [verdict] = stacks.check(GuestQuestion("gpu-ready")).values()
     assert verdict.ready

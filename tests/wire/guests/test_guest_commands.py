@@ -50,8 +50,8 @@ def test_commands_run_beside_each_other_and_what_they_print_and_take_is_read(
     assert (first.name, first.exit_code, first.error) == ("vm-01", 0, "")
     assert first.printed == 'it is vm-01\na "b"\n' and second.printed.startswith("it is vm-02")
     assert first.took_s is not None and 0.3 <= first.took_s < 60
-    left = [each.name for guest in VMS for each in _root(server, guest).joinpath("tmp").iterdir()]
-    assert left == []
+    leftovers = [path.name for guest in VMS for path in _root(server, guest).joinpath("tmp").iterdir()]
+    assert leftovers == []
 
 
 @pytest.mark.long
@@ -109,9 +109,9 @@ def test_a_guest_that_goes_away_is_told_of(connection: Connection, server: SimSe
 def test_without_a_login_and_with_a_wrong_one_nothing_is_run_and_no_password_is_told(server: SimServer) -> None:
     for login, error in ((None, Refused), (GuestLogin("ml", Secret("wrong-Secret7")), StepFailed)):
         with Connection(replace(target_of(server), guest=login)) as connection:
-            with pytest.raises(error) as told:
+            with pytest.raises(error) as raised:
                 ends(connection, "true")
-            assert "wrong-Secret7" not in repr(told.value) + str(told.value)
+            assert "wrong-Secret7" not in repr(raised.value) + str(raised.value)
 
 
 @pytest.mark.long

@@ -41,7 +41,7 @@ RIGHT, WRONG = "Kept4now", "Wr0ngKept"
 @pytest.fixture
 def refusals(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Names of the guests that have refused a login, one for each attempt."""
-    found: list[str] = []
+    guest_names: list[str] = []
     admit = guest_operations.admit
 
     def noted(vm: VmEntity, auth: Any) -> str:
@@ -49,19 +49,19 @@ def refusals(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
             return admit(vm, auth)
         except Exception as fault:
             if type(fault).__name__.endswith("InvalidGuestLogin"):
-                found.append(vm.name)
+                guest_names.append(vm.name)
             raise
 
     for module in _users_of(admit):
         monkeypatch.setattr(module, "admit", noted)
-    yield found
+    yield guest_names
 
 
 def _users_of(admit: object) -> list[Any]:
     import sys
 
-    return [each for name, each in sys.modules.items()
-            if name.startswith("gpuops.sim") and getattr(each, "admit", None) is admit]  # fmt: skip
+    return [module for name, module in sys.modules.items()
+            if name.startswith("gpuops.sim") and getattr(module, "admit", None) is admit]  # fmt: skip
 
 
 def change_password(server: SimServer, name: str, password: str = "another-1") -> None:
@@ -75,19 +75,19 @@ def test_a_run_over_a_cluster_tries_a_wrong_password_once_and_in_one_guest(tmp_p
     from gpuops.extras.clusters.cluster_runs import cluster_run
     from gpuops.extras.clusters.guests import NotEntered
 
-    said: list[str] = []
+    messages: list[str] = []
     login = GuestLogin(USER, Secret(WRONG))
     with (
         cluster_guests(tmp_path, ssh=False) as cluster,
         Connection(replace(target_of(cluster.server), guest=login)) as connection,
     ):
         site = Site(connection, tmp_path / "state", wall_clock)
-        site.say = said.append
+        site.say = messages.append
         with pytest.raises(NotEntered, match=f"{NAME}-00: its guest refuses the user or the password") as refused:
             cluster_run(NAME, RunWish(("true",)), site, lambda heard: None, apply=True)
         with pytest.raises(Refused, match=f"{NAME}-00: its guest has refused the login"):
             cluster_run(NAME, RunWish(("true",)), site, lambda heard: None, apply=True)
-        assert (refusals, said, cluster.left()) == ([f"{NAME}-00"], [], [])
+        assert (refusals, messages, cluster.left()) == ([f"{NAME}-00"], [], [])
     assert refused.value.code == "refused" and WRONG not in repr(refused.value)
 
 
@@ -98,39 +98,39 @@ def test_one_guest_of_a_cluster_with_another_password_is_tried_once_and_the_othe
     from gpuops.extras.clusters.cluster_run import RunWish
     from gpuops.extras.clusters.cluster_runs import cluster_run
 
-    said: list[str] = []
+    messages: list[str] = []
     with (
         cluster_guests(tmp_path, ssh=False) as cluster,
         Connection(replace(target_of(cluster.server), guest=GuestLogin(USER, Secret(RIGHT)))) as connection,
     ):
         change_password(cluster.server, f"{NAME}-0{rank}")
         site = Site(connection, tmp_path / "state", wall_clock)
-        site.say = said.append
+        site.say = messages.append
         with pytest.raises(Refused, match=f"{NAME}-0{rank}: its guest refuses the user or the password"):
             cluster_run(NAME, RunWish(("true",)), site, lambda heard: None, apply=True)
         assert (refusals, cluster.left()) == ([f"{NAME}-0{rank}"], [])
-    [left] = [line for line in said if line.startswith("left: ")]
+    [leftover] = [line for line in messages if line.startswith("left: ")]
     why = "processes of it may run on: its guest has refused the login of GPUOPS_GUEST_USERNAME: not tried again"
-    assert left == f"left: {NAME}-0{rank}: {why} ({guest_login.REFUSED_HINT})"
+    assert leftover == f"left: {NAME}-0{rank}: {why} ({guest_login.REFUSED_HINT})"
 
 
 def hooks_of(server: SimServer, tmp_path: Path, login: GuestLogin) -> dict[Verdict, list[str]]:
     """The reasons of the checkpoint hooks of a morning, by verdict."""
     _, day = night_and_day(server, policy("/opt/keep"), tmp_path, login)
-    found: dict[Verdict, list[str]] = {}
+    reasons: dict[Verdict, list[str]] = {}
     for outcome in day.outcomes:
         if isinstance(outcome.step, RunInGuest):
-            found.setdefault(outcome.verdict, []).append(outcome.reason)
-    return found
+            reasons.setdefault(outcome.verdict, []).append(outcome.reason)
+    return reasons
 
 
 def test_checkpoint_hooks_try_a_wrong_password_in_two_guests_and_in_no_third(
     guests: SimServer, tmp_path: Path, refusals: list[str]
 ) -> None:
-    found = hooks_of(guests, tmp_path, GuestLogin("ml", Secret(WRONG)))
+    reasons = hooks_of(guests, tmp_path, GuestLogin("ml", Secret(WRONG)))
     assert len(ML) > 2 and len(refusals) == len(set(refusals)) == 2
-    assert set(found) == {Verdict.FAILED} and len(found[Verdict.FAILED]) == len(ML)
-    assert sum("no login tried: the guest of" in why for why in found[Verdict.FAILED]) == len(ML) - 2
+    assert set(reasons) == {Verdict.FAILED} and len(reasons[Verdict.FAILED]) == len(ML)
+    assert sum("no login tried: the guest of" in why for why in reasons[Verdict.FAILED]) == len(ML) - 2
 
 
 def test_one_guest_with_another_password_holds_up_no_other_hook(
@@ -138,8 +138,8 @@ def test_one_guest_with_another_password_holds_up_no_other_hook(
 ) -> None:
     for name in sorted(ML)[:1]:
         change_password(guests, name)
-    found = hooks_of(guests, tmp_path, GuestLogin("ml", Secret(RIGHT)))
-    assert (len(found[Verdict.DONE]), len(found[Verdict.FAILED])) == (len(ML) - 1, 1)
+    reasons = hooks_of(guests, tmp_path, GuestLogin("ml", Secret(RIGHT)))
+    assert (len(reasons[Verdict.DONE]), len(reasons[Verdict.FAILED])) == (len(ML) - 1, 1)
     assert refusals == sorted(ML)[:1]
 
 
@@ -158,17 +158,17 @@ def test_commands_of_jobs_and_pools_try_it_once_until_half_an_hour_later(
             assert isinstance(error.value, StepFailed | Refused)
             return error.value.message
 
-        first, other = refs
+        first, second = refs
         assert "refuses the user or the password" in told(first)
         assert told(first) == f"{first}: its guest has refused the login of GPUOPS_GUEST_USERNAME: not tried again"
-        assert told(other) == (
-            f"{other}: no login tried: the guest of {first} has refused the login of GPUOPS_GUEST_USERNAME"
+        assert told(second) == (
+            f"{second}: no login tried: the guest of {first} has refused the login of GPUOPS_GUEST_USERNAME"
         )
         assert refusals == [first]
         passed_s = clock.passed_s
         monkeypatch.setattr(clock, "passed_s", lambda: passed_s() + guest_login.AGAIN_S)
-        assert "refuses the user or the password" in told(other)
-        assert refusals == [first, other]
+        assert "refuses the user or the password" in told(second)
+        assert refusals == [first, second]
 
 
 def test_threads_that_enter_guests_at_once_try_a_wrong_password_no_oftener(tmp_path: Path, refusals: list[str]) -> None:
@@ -185,9 +185,9 @@ def test_threads_that_enter_guests_at_once_try_a_wrong_password_no_oftener(tmp_p
             return error.value.message
 
         with ThreadPoolExecutor(len(vms)) as threads:
-            found = list(threads.map(told, vms))
+            refusal_texts = list(threads.map(told, vms))
     assert len(vms) == 4 and len(refusals) == 2
-    assert sum("no login tried: " in each for each in found) == 2
+    assert sum("no login tried: " in text for text in refusal_texts) == 2
 
 
 def test_a_guest_that_accepts_the_login_speaks_for_it_until_one_that_did_refuses_it() -> None:

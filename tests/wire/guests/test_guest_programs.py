@@ -76,8 +76,8 @@ def test_a_hook_ends_before_its_vm_is_stopped(guests: SimServer, tmp_path: Path)
     assert (night.exit_code, day.exit_code) == (0, 0)
     assert not any("hook" in warning for warning in night.plan.warnings)
     assert hooks(day) == [(Verdict.DONE, "")] * len(ML)
-    started = {entry.name: entry.at for entry in guests.world.ledger if entry.after.get("program") == "/opt/keep"}
-    stopped = {entry.name: entry.at for entry in guests.world.ledger if entry.after.get("power") == "poweredOff"}
+    started = {change.name: change.at for change in guests.world.ledger if change.after.get("program") == "/opt/keep"}
+    stopped = {change.name: change.at for change in guests.world.ledger if change.after.get("power") == "poweredOff"}
     assert set(started) == ML
     assert all((stopped[name] - started[name]).total_seconds() >= 30 for name in ML)
     assert everything_is_back(guests)
@@ -91,12 +91,12 @@ FAILS = [
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("program", "said"), mostly_long(FAILS, FAILS[1:2]))
+@pytest.mark.parametrize(("program", "reason"), mostly_long(FAILS, FAILS[1:2]))
 def test_a_hook_that_fails_is_named_and_everything_is_back(
-    guests: SimServer, tmp_path: Path, program: str, said: str
+    guests: SimServer, tmp_path: Path, program: str, reason: str
 ) -> None:
     _, day = night_and_day(guests, policy(program), tmp_path)
-    assert hooks(day) == sorted((Verdict.FAILED, said.format(name=name)) for name in ML)
+    assert hooks(day) == sorted((Verdict.FAILED, reason.format(name=name)) for name in ML)
     assert day.exit_code == 4
     assert everything_is_back(guests)
 

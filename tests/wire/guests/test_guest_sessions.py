@@ -52,8 +52,8 @@ class Guests:
 
     def why(self, name: str, policy: Policy = REQUIRED) -> str | None:
         vms = self.look(policy).vms.values()
-        [found] = [each for each in judge_vms(vms, policy) if each.vm.name == name]
-        return found.verdict.objection
+        [judged_vm] = [judged for judged in judge_vms(vms, policy) if judged.vm.name == name]
+        return judged_vm.verdict.objection
 
     def use(self, name: str) -> None:
         """Somebody who leaves no trace but a session."""
@@ -65,20 +65,20 @@ class Guests:
 
 @pytest.fixture
 def guests(lab: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Guests]:
-    asked: list[str] = []
+    guests_entered: list[str] = []
     listed = GuestProcessManager.ListProcessesInGuest
 
     def noted(self: GuestProcessManager, call: object, vm: object, auth: object, pids: list[int]) -> object:
-        asked.append(self.world.get(vm).name)
+        guests_entered.append(self.world.get(vm).name)
         return listed(self, call, vm, auth, pids)
 
     monkeypatch.setattr(GuestProcessManager, "ListProcessesInGuest", noted)
     for vm in lab.world.by_type("VirtualMachine"):
         vm.state.template = replace(vm.state.template, login=GuestAccount("inspector", "Kept4now"))
     with Connection(replace(target_of(lab), guest=LOGIN)) as connection:
-        found = Guests(lab, Site(connection, tmp_path / "state", wall_clock), asked)
-        found.site.sources = {Source.SESSIONS: GuestSessions(connection, found.said.append)}
-        yield found
+        guests = Guests(lab, Site(connection, tmp_path / "state", wall_clock), guests_entered)
+        guests.site.sources = {Source.SESSIONS: GuestSessions(connection, guests.said.append)}
+        yield guests
 
 
 def test_a_session_in_the_guest_keeps_its_desktop_and_no_name_is_told(guests: Guests) -> None:
@@ -86,8 +86,8 @@ def test_a_session_in_the_guest_keeps_its_desktop_and_no_name_is_told(guests: Gu
     guests.use(IDLE)
     assert guests.why(IDLE) == "1 session(s), as its guest reports"
     inventory = guests.look()
-    told = (inventory.find_vm(IDLE).sessions or {})[Source.SESSIONS]
-    assert (told.count, told.used, told.youngest_s) == (1, True, 0)
+    reported_sessions = (inventory.find_vm(IDLE).sessions or {})[Source.SESSIONS]
+    assert (reported_sessions.count, reported_sessions.used, reported_sessions.youngest_s) == (1, True, 0)
     assert SOMEBODY not in repr(inventory) and SOMEBODY.partition("\\")[2] not in repr(inventory)
     assert guests.said == []
 
@@ -109,12 +109,12 @@ def test_a_login_that_is_refused_is_tried_in_one_guest(guests: Guests, lab: SimS
     for vm in lab.world.by_type("VirtualMachine"):
         vm.state.template = replace(vm.state.template, login=GuestAccount("inspector", "another"))
     for _ in range(2):
-        told = [(vm.sessions or {}).get(Source.SESSIONS) for vm in guests.look().vms.values()]
-        assert {each.used for each in told if each is not None} == {None}
+        reported_sessions = [(vm.sessions or {}).get(Source.SESSIONS) for vm in guests.look().vms.values()]
+        assert {session.used for session in reported_sessions if session is not None} == {None}
         assert len(guests.asked) <= 1
     assert guests.asked == []
-    [said] = guests.said
-    assert "its guest refuses the user or the password of GPUOPS_GUEST_USERNAME (gpuops help idle)" in said
+    [warning] = guests.said
+    assert "its guest refuses the user or the password of GPUOPS_GUEST_USERNAME (gpuops help idle)" in warning
     assert guests.why(IDLE) == "its sessions are not known: a guest has refused the login of GPUOPS_GUEST_USERNAME"
 
 
@@ -136,8 +136,12 @@ def test_guests_that_take_too_long_are_unknown(guests: Guests, monkeypatch: pyte
     passed = iter(range(0, 100_000, 200))
     slow = SimpleNamespace(passed_s=lambda: float(next(passed)))
     monkeypatch.setattr("gpuops.vsphere.guests.guest_sessions.clock", slow)
-    told = guests.site.sources[Source.SESSIONS].sessions(running, inventory).values()
-    assert [each.because for each in told] == ["", "other guests took too long", "other guests took too long"]
+    reported_sessions = guests.site.sources[Source.SESSIONS].sessions(running, inventory).values()
+    assert [session.because for session in reported_sessions] == [
+        "",
+        "other guests took too long",
+        "other guests took too long",
+    ]
 
 
 @pytest.mark.long
@@ -153,8 +157,8 @@ def test_a_session_that_begins_after_the_plan_keeps_its_desktop(guests: Guests) 
     guests.site.progress = watch
     report = rotate_night(REQUIRED, guests.site, apply=True)
     [name] = used
-    taken = {names[each.step.vm] for each in report.outcomes if isinstance(each.step, SuspendVm)}
+    suspended_names = {names[outcome.step.vm] for outcome in report.outcomes if isinstance(outcome.step, SuspendVm)}
     running = {vm.name for vm in guests.server.world.by_type("VirtualMachine") if vm.state.power is Power.ON}
-    assert name in taken, "it was planned"
+    assert name in suspended_names, "it was planned"
     assert name in running
-    assert "1 session(s), as its guest reports" in {each.reason for each in report.outcomes}
+    assert "1 session(s), as its guest reports" in {outcome.reason for outcome in report.outcomes}

@@ -77,18 +77,18 @@ def decoders(*names: str) -> Iterator[dict[str, Decoder]]:
             ca_files=(str(server.ca_file),),
         )
         _tag(server)
-        found = recorded(target)
-        made: dict[str, Decoder] = {}
+        recording = recorded(target)
+        decoders_by_name: dict[str, Decoder] = {}
         for name in names:
             if name in FILES:
-                made[name] = _file_decoder(name, Path(folder), target)
+                decoders_by_name[name] = _file_decoder(name, Path(folder), target)
             elif name == "tags":
-                made[name] = _tags(target)
+                decoders_by_name[name] = _tags(target)
             elif name == "json":
-                made[name] = _json_pages(target)
+                decoders_by_name[name] = _json_pages(target)
             else:
-                made[name] = {"parsed": _parsed, "typed": _typed, "pages": _pages}[name](found)
-        yield made
+                decoders_by_name[name] = {"parsed": _parsed, "typed": _typed, "pages": _pages}[name](recording)
+        yield decoders_by_name
 
 
 def _tag(server: SimServer) -> None:
@@ -105,39 +105,41 @@ def _tag(server: SimServer) -> None:
         invoke("tag_association", "attach_tag_to_multiple_objects", tag_id=tag, object_ids=objects)
 
 
-def _parsed(found: Recorded) -> Decoder:
+def _parsed(recording: Recorded) -> Decoder:
     def play(reply: bytes) -> None:
         with contextlib.suppress(ProtocolError, WireFault, SessionEnded):
             parse_reply(reply, "vc:443")
 
-    return Decoder([reply for _, reply in found.read], play)
+    return Decoder([reply for _, reply in recording.read], play)
 
 
-def _typed(found: Recorded) -> Decoder:
+def _typed(recording: Recorded) -> Decoder:
     from xml.parsers.expat import ExpatError
 
     from gpuops.vsphere.transport.stub import deserialize_reply
 
     # the type stands before the reply, so that a case of the corpus is whole
-    kinds: dict[bytes, Any] = {f"{kind.__module__}.{kind.__name__}".encode(): kind for _, kind in found.replies}
+    kinds: dict[bytes, Any] = {f"{kind.__module__}.{kind.__name__}".encode(): kind for _, kind in recording.replies}
 
     def play(case: bytes) -> None:
         kind, _, reply = case.partition(b"\n")
         with contextlib.suppress(network.UnreadableReply, ExpatError):
             deserialize_reply(reply, kinds.get(kind, datetime), None)
 
-    examples = [f"{kind.__module__}.{kind.__name__}\n".encode() + reply for reply, kind in found.typed]
+    examples = [f"{kind.__module__}.{kind.__name__}\n".encode() + reply for reply, kind in recording.typed]
     return Decoder(examples, play)
 
 
-def _record(one: ReadObject) -> Any:
+def _record(received: ReadObject) -> Any:
     from gpuops.vsphere.reading import collect
     from gpuops.vsphere.reading.decoding.decode_host import host_with_gpus, pci_devices, thin_host
     from gpuops.vsphere.reading.decoding.decode_vm import thin_vm, with_detail
 
-    if one.type == "HostSystem":
-        return host_with_gpus(thin_host(one), pci_devices(one))
-    return with_detail(thin_vm(one), one).vm if one.type == "VirtualMachine" else collect._decode(one)
+    if received.type == "HostSystem":
+        return host_with_gpus(thin_host(received), pci_devices(received))
+    return (
+        with_detail(thin_vm(received), received).vm if received.type == "VirtualMachine" else collect._decode(received)
+    )
 
 
 def _json_pages(target: Target) -> Decoder:
@@ -149,20 +151,20 @@ def _json_pages(target: Target) -> Decoder:
     replies: list[bytes] = []
     honest = json_pages.pieces
 
-    def kept(reply: bytes, **more: Any) -> Any:
+    def record_reply(reply: bytes, **keywords: Any) -> Any:
         replies.append(reply)
-        return honest(reply, **more)
+        return honest(reply, **keywords)
 
     with pytest.MonkeyPatch.context() as patched, Session(target) as session:
-        patched.setattr(json_pages, "pieces", kept)
+        patched.setattr(json_pages, "pieces", record_reply)
         session.read_over_vi_json(alone=True)
         collect.inventory(session)
 
     def play(reply: bytes) -> None:
         with contextlib.suppress(ProtocolError, SessionEnded), network.decoding("vc:443", "a bulk read"):
             for _, objects in honest(reply):
-                for one in objects:
-                    _record(one)
+                for received in objects:
+                    _record(received)
 
     return Decoder(replies, play, _json_respelled)
 
@@ -171,13 +173,13 @@ def _json_respelled(example: bytes, rng: random.Random) -> bytes:
     """Bytes changed, or some values of it other ones."""
     if rng.random() < 0.5:
         return mutated(example, rng)
-    ends = [found.span() for found in re.finditer(rb'(?<=":)("[^"]*"|-?\d+|true|false)', example)]
+    ends = [match.span() for match in re.finditer(rb'(?<=":)("[^"]*"|-?\d+|true|false)', example)]
     for start, end in sorted(rng.sample(ends, min(len(ends), 5)), reverse=True):
         example = example[:start] + rng.choice(_JSON_VALUES) + example[end:]
     return example
 
 
-def _pages(found: Recorded) -> Decoder:
+def _pages(recording: Recorded) -> Decoder:
     """What the reader of inventories does with one reply, without the other replies that it would ask for."""
     from gpuops.vsphere.reading.bulk.soap_pages import read_objects, split_reply
     from gpuops.vsphere.transport.messages import check_reply
@@ -186,10 +188,10 @@ def _pages(found: Recorded) -> Decoder:
     def play(reply: bytes) -> None:
         with contextlib.suppress(ProtocolError, WireFault, SessionEnded), network.decoding("vc:443", "a bulk read"):
             for piece in split_reply(check_reply(reply)):
-                for one in read_objects(child(parse_reply(piece, "vc:443"), "returnval")):
-                    _record(one)
+                for received in read_objects(child(parse_reply(piece, "vc:443"), "returnval")):
+                    _record(received)
 
-    return Decoder([reply for method, reply in found.read if "RetrieveProperties" in method], play)
+    return Decoder([reply for method, reply in recording.read if "RetrieveProperties" in method], play)
 
 
 def _tags(target: Target) -> Decoder:
@@ -203,13 +205,13 @@ def _tags(target: Target) -> Decoder:
         inventory: Inventory = collect.inventory(session)
         bodies: list[bytes] = []
 
-        def kept(*arguments: Any, **more: Any) -> HttpReply:
-            reply = exchange(*arguments, **more)
+        def record_reply(*arguments: Any, **keywords: Any) -> HttpReply:
+            reply = exchange(*arguments, **keywords)
             bodies.append(reply.body)
             return reply
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(automation, "exchange", kept)
+            patched.setattr(automation, "exchange", record_reply)
             tags.with_tags(session, inventory)
 
     class Spoken:
@@ -220,12 +222,12 @@ def _tags(target: Target) -> Decoder:
 
     def play(case: bytes) -> None:
         number, _, changed = case.partition(b"\n")
-        left = iter([changed if place == int(number) else body for place, body in enumerate(bodies)])
+        replies_left = iter([changed if place == int(number) else body for place, body in enumerate(bodies)])
 
         def answered(*_: Any, body: bytes, **__: Any) -> HttpReply:
             identity = json.loads(body)["id"].encode()
-            told = next(left, b"{}")
-            return HttpReply(200, "OK", told.replace(b'"id": "', b'"id": "' + identity + b'", "was": "', 1), ())
+            body_to_send = next(replies_left, b"{}")
+            return HttpReply(200, "OK", body_to_send.replace(b'"id": "', b'"id": "' + identity + b'", "was": "', 1), ())
 
         spoken: Any = Spoken()
         with pytest.MonkeyPatch.context() as patched, contextlib.suppress(GpuopsError):
@@ -307,9 +309,9 @@ def broken(decoder: Decoder, case: bytes) -> str | None:
 
 def run(name: str, turns: int, seed: int) -> list[str]:
     """What went wrong in so many turns; each case that did is put into the corpus."""
-    rng, found = random.Random(seed), []
-    with decoders(name) as made:
-        decoder = made[name]
+    rng, problems = random.Random(seed), []
+    with decoders(name) as known_decoders:
+        decoder = known_decoders[name]
         for example in decoder.examples:
             assert broken(decoder, example) is None, "an honest example"
         before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -319,19 +321,19 @@ def run(name: str, turns: int, seed: int) -> list[str]:
             if wrong is not None:
                 path = CORPUS / f"{name}-{hashlib.sha256(case).hexdigest()[:12]}"
                 path.write_bytes(case)
-                found.append(f"{path.name}: {wrong}")
-                if len(found) == 5:
+                problems.append(f"{path.name}: {wrong}")
+                if len(problems) == 5:
                     break
         grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib
-    return [*found, *([f"{grown_kib // 1024} MiB more than at the beginning"] if grown_kib > MOST_KIB else [])]
+    return [*problems, *([f"{grown_kib // 1024} MiB more than at the beginning"] if grown_kib > MOST_KIB else [])]
 
 
 def main() -> int:
     """Exit code 1 where something was found."""
     name, turns, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    found = run(name, turns, seed)
-    sys.stdout.write("\n".join(found) + f"\n{name}: {turns} turns, {sum(os.times()[:2]):.0f} s of CPU\n")
-    return 1 if found else 0
+    problems = run(name, turns, seed)
+    sys.stdout.write("\n".join(problems) + f"\n{name}: {turns} turns, {sum(os.times()[:2]):.0f} s of CPU\n")
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ def main() -> None:
     from gpuops.vsphere.session import Session
     from gpuops.vsphere.transport import network, stub, wire
 
-    port, parser, username, *given = sys.argv[1:]
-    patience_s = float(given[0]) if given else PATIENCE_S
+    port, parser, username, *options = sys.argv[1:]
+    patience_s = float(options[0]) if options else PATIENCE_S
     target = Target("127.0.0.1", username, Secret(sys.stdin.readline().strip()), port=int(port), tls=False)
     for module, name, seconds in [
         (network, "SILENCE_S", patience_s / 2),

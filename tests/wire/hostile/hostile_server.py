@@ -58,8 +58,8 @@ class HostileServer:
         with connection, socket.create_connection(("127.0.0.1", self.honest.port)) as honest:
             try:
                 while (request := _message(connection)) is not None:
-                    found = re.search(rb"<(\w+) xmlns=\"urn:vim25\"", request)
-                    method = found.group(1).decode() if found else request[:3].decode()
+                    match = re.search(rb"<(\w+) xmlns=\"urn:vim25\"", request)
+                    method = match.group(1).decode() if match else request[:3].decode()
                     strike = self.strikes.get(method)
                     if strike is not None:
                         self._strike(connection, strike)
@@ -113,10 +113,10 @@ def _message(connection: socket.socket) -> bytes | None:
         received += piece
     head, _, body = received.partition(b"\r\n\r\n")
     length = re.search(rb"(?i)content-length: *(\d+)", head)
-    parts, left = [head, b"\r\n\r\n", body], int(length.group(1)) - len(body) if length else 0
-    while left > 0:
-        parts.append(connection.recv(min(left, 1 << 20)))
-        left -= len(parts[-1])
+    parts, remaining = [head, b"\r\n\r\n", body], int(length.group(1)) - len(body) if length else 0
+    while remaining > 0:
+        parts.append(connection.recv(min(remaining, 1 << 20)))
+        remaining -= len(parts[-1])
         if not parts[-1]:
             return None
     return b"".join(parts)

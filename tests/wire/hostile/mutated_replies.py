@@ -84,11 +84,11 @@ _VALUES: Final = (
 def revalued(reply: bytes, rng: random.Random) -> bytes:
     """The same, well-formed, with the text of one to four elements, or their type, another."""
     for _ in range(rng.randint(1, 4)):
-        found = _TEXT.search(reply, rng.randrange(len(reply)))
-        if found is not None:
+        match = _TEXT.search(reply, rng.randrange(len(reply)))
+        if match is not None:
             value = rng.choice(_VALUES)
-            value = b"x" if b"<" in value and reply[found.start() - 1 : found.start()] == b'"' else value
-            reply = reply[: found.start()] + value + reply[found.end() :]
+            value = b"x" if b"<" in value and reply[match.start() - 1 : match.start()] == b'"' else value
+            reply = reply[: match.start()] + value + reply[match.end() :]
     return reply
 
 
@@ -109,21 +109,21 @@ class Recorded:
 
 def recorded(target: Target) -> Recorded:
     """The replies of this vCenter to both parsers."""
-    found = Recorded()
+    recording = Recorded()
     typed, fetch = stub.deserialize_reply, Wire.fetch
 
-    def kept(received: bytes, result: Any, of: Any, **more: Any) -> Any:
-        found.typed.append((received, result))
-        return typed(received, result, of, **more)
+    def record_typed(received: bytes, result: Any, of: Any, **keywords: Any) -> Any:
+        recording.typed.append((received, result))
+        return typed(received, result, of, **keywords)
 
-    def fetched(wire: Wire, method: str, *arguments: Any, **more: Any) -> bytes:
-        reply = fetch(wire, method, *arguments, **more)
-        found.read.append((method, reply))
+    def record_read(wire: Wire, method: str, *arguments: Any, **keywords: Any) -> bytes:
+        reply = fetch(wire, method, *arguments, **keywords)
+        recording.read.append((method, reply))
         return reply
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(stub, "deserialize_reply", kept)
-        patched.setattr(Wire, "fetch", fetched)
+        patched.setattr(stub, "deserialize_reply", record_typed)
+        patched.setattr(Wire, "fetch", record_read)
         with Session(target) as session:
             session.read(session.instance.CurrentTime)
             collect.inventory(session)
@@ -131,7 +131,7 @@ def recorded(target: Target) -> Recorded:
             session.read(getattr, root, "name")
             session.read(getattr, session.content.sessionManager, "currentSession")
             session.read(getattr, session.content.authorizationManager, "roleList")
-    return found
+    return recording
 
 
 def fuzz_both(replies: Sequence[tuple[bytes, Any]], turns: int, *, seed: int) -> None:
@@ -154,8 +154,8 @@ def _as_it_is(reply: bytes, rng: random.Random) -> bytes:
 def _answering(turn: dict[str, list[bytes]]) -> Iterator[None]:
     """Every call over the wire is answered from these, by its method; the last one again and again."""
 
-    def fetch(wire: Wire, method: str, this: tuple[str, str], arguments: str = "", **more: Any) -> bytes:
-        envelope(method, this, arguments)  # what cannot be asked is not answered
+    def fetch(wire: Wire, method: str, moref: tuple[str, str], arguments: str = "", **keywords: Any) -> bytes:
+        envelope(method, moref, arguments)  # what cannot be asked is not answered
         replies = turn.get(method) or [b""]
         return replies.pop(0) if len(replies) > 1 else replies[0]
 
@@ -173,7 +173,7 @@ def reread(target: Target, read: Sequence[tuple[str, bytes]]) -> Inventory:
         return collect.inventory(session)
 
 
-def fuzz_reader(target: Target, found: Recorded, turns: int, *, seed: int) -> int:
+def fuzz_reader(target: Target, recording: Recorded, turns: int, *, seed: int) -> int:
     """So many inventories are read from replies of which one is mutated; how many were refused.
 
     Anything but an inventory or an error of ours is raised.
@@ -181,11 +181,11 @@ def fuzz_reader(target: Target, found: Recorded, turns: int, *, seed: int) -> in
     rng, refused = random.Random(seed), 0
     answers: dict[str, list[bytes]] = {}
     with Session(target) as session, _answering(answers):
-        of_reads = [number for number, (method, _) in enumerate(found.read) if "Retrieve" in method]
+        of_reads = [number for number, (method, _) in enumerate(recording.read) if "Retrieve" in method]
         for _ in range(turns):
             struck = rng.choice(of_reads)
             answers.clear()
-            for number, (method, reply) in enumerate(found.read):
+            for number, (method, reply) in enumerate(recording.read):
                 change = rng.choice((mutated, revalued)) if number == struck else _as_it_is
                 answers.setdefault(method, []).append(change(reply, rng))
             answers["RetrieveServiceContent"] = answers["RetrieveServiceContent"][-1:]

@@ -24,10 +24,12 @@ METHODS = ["CurrentTime", "Fetch", "PowerOffVM_Task", "MarkAsTemplate"]
 def session() -> Iterator[Session]:
     with HostileServer() as server:
         honest = server.honest
-        with Session(Target("127.0.0.1", honest.username, Secret(honest.password), port=server.port, tls=False)) as it:
-            _ = it.content
+        with Session(
+            Target("127.0.0.1", honest.username, Secret(honest.password), port=server.port, tls=False)
+        ) as session:
+            _ = session.content
             server.strikes = dict.fromkeys(METHODS, Hostile(f"{XML}{OPEN}{FAULT}{CLOSE}".encode()))
-            yield it
+            yield session
 
 
 def call(session: Session, method: str) -> object:

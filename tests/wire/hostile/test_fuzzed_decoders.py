@@ -30,8 +30,8 @@ PARTS = [
 
 @pytest.fixture(scope="module")
 def made() -> Iterator[dict[str, Decoder]]:
-    with decoders(*NAMES) as found:
-        yield found
+    with decoders(*NAMES) as all_decoders:
+        yield all_decoders
 
 
 @pytest.mark.long
@@ -71,5 +71,5 @@ def test_thousands(name: str, turns: int, seeds: tuple[int, ...]) -> None:
     """In a process of its own, for its memory is judged too. Half of the decoders a run: ten seconds of CPU each."""
     [seed] = every_nth(seeds, len(seeds))
     command = [sys.executable, "-W", "ignore", "-m", "tests.wire.hostile.fuzz", name, str(turns), str(seed)]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False, cwd=ROOT, timeout=500)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    completed = subprocess.run(command, capture_output=True, encoding="utf-8", check=False, cwd=ROOT, timeout=500)
+    assert completed.returncode == 0, completed.stdout[-3000:] + completed.stderr[-3000:]

@@ -16,22 +16,22 @@ from tests.wire.hostile.mutated_replies import fuzz_both, fuzz_reader, recorded,
 
 @pytest.mark.long
 def test_a_few_hundred(lab_target: Target) -> None:
-    found = recorded(lab_target)
-    fuzz_both(found.replies, 300, seed=0)
-    assert 0 < fuzz_reader(lab_target, found, 20, seed=0) < 20
+    recording = recorded(lab_target)
+    fuzz_both(recording.replies, 300, seed=0)
+    assert 0 < fuzz_reader(lab_target, recording, 20, seed=0) < 20
 
 
 @pytest.mark.long
 def test_an_object_that_was_not_asked_for_is_refused(lab_target: Target) -> None:
     """Found by seed 1 of whole inventories of vcsim."""
-    found = recorded(lab_target).read
-    assert reread(lab_target, found).vms
-    last = max(number for number, (method, _) in enumerate(found) if method == "RetrievePropertiesEx")
-    method, reply = found[last]
+    replies = recorded(lab_target).read
+    assert reread(lab_target, replies).vms
+    last = max(number for number, (method, _) in enumerate(replies) if method == "RetrievePropertiesEx")
+    method, reply = replies[last]
     strange, changed = re.subn(rb'(<obj[^>]*type="VirtualMachine"[^>]*>)[^<]+', rb"\1vm-4711", reply)
     assert changed
     with pytest.raises(ProtocolError, match="vm-4711, which it was not asked for"):
-        reread(lab_target, [*found[:last], (method, strange), *found[last + 1 :]])
+        reread(lab_target, [*replies[:last], (method, strange), *replies[last + 1 :]])
 
 
 @pytest.mark.long
@@ -42,9 +42,9 @@ def test_a_number_that_is_none_is_unknown(lab_target: Target, key: str) -> None:
         (method, re.sub(rb"(<key[^>]*>)\d+(</key>)", rb"\g<1>" + key.encode() + rb"\g<2>", reply))
         for method, reply in recorded(lab_target).read
     ]
-    found = reread(lab_target, strange)
-    assert found.vms
-    assert all(vm.attributes == {} for vm in found.vms.values())
+    inventory = reread(lab_target, strange)
+    assert inventory.vms
+    assert all(vm.attributes == {} for vm in inventory.vms.values())
 
 
 @pytest.mark.long

@@ -125,7 +125,7 @@ def test_an_end_that_cannot_be_read_is_answered_by_looking(
     monkeypatch.setattr(device_modes, "TASK_S", 0.5)
     altered(monkeypatch, old, new)
     report = configure(MIXED, site, apply=True)
-    assert [each.verdict for each in report.outcomes] == [Verdict.DONE]
+    assert [outcome.verdict for outcome in report.outcomes] == [Verdict.DONE]
     assert report.plan.afterwards[0].startswith("takes effect after a reboot"), "what it takes is not known"
 
 

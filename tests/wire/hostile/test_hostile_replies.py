@@ -24,7 +24,9 @@ from tests.wire.hostile.hostile_replies import Hostile, _chain, _said, large, no
 from tests.wire.hostile.hostile_server import HostileServer
 
 PARSERS = ["lxml", "pyvmomi"]
-IN_MEMORY = {name: each for name, each in small().items() if each.status.startswith("200") and "M6" not in name}
+IN_MEMORY = {
+    name: hostile for name, hostile in small().items() if hostile.status.startswith("200") and "M6" not in name
+}
 
 
 @pytest.fixture(scope="module")

@@ -99,7 +99,7 @@ def test_a_folder_that_is_its_own_parent_ends_the_making_of_a_vm(server: Hostile
         before = vcenter.inventory()
         host = next(iter(before.hosts.values()))
         store = next(iter(before.datastores.values()))
-        place = next(each.moid for each in server.honest.world.by_type("Folder") if each.name == "host").encode()
+        place = next(folder.moid for folder in server.honest.world.by_type("Folder") if folder.name == "host").encode()
         above = re.compile(rb'type="Datacenter"([^>]*)>[^<]+')
         server.rewrites = {"Fetch": lambda body: above.sub(rb'type="Folder"\1>' + place, body)}
         with pytest.raises(NotConnected):

@@ -125,10 +125,10 @@ def test_many_mappings_take_no_memory(session: Session, inventory: Inventory, mo
 def test_all_calls_together_have_a_time(
     session: Session, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest, asked = rest.answer_rpc, []
+    honest, bodies_sent = rest.answer_rpc, []
 
     def late(services: VapiServices, body: bytes) -> tuple[int, bytes]:
-        asked.append(body)
+        bodies_sent.append(body)
         time.sleep(0.3)
         return honest(services, body)
 
@@ -136,7 +136,7 @@ def test_all_calls_together_have_a_time(
     monkeypatch.setattr(automation, "DEADLINE_S", 0.4)
     with pytest.raises(VcenterUnreachable):
         with_tags(session, inventory)
-    assert len(asked) <= 2, "the login, and a part of the first answer"
+    assert len(bodies_sent) <= 2, "the login, and a part of the first answer"
 
 
 def test_a_redirect_is_refused_before_anything_is_sent_elsewhere(

@@ -38,25 +38,25 @@ def target_of(server: HostileServer) -> Target:
 
 def read(server: HostileServer) -> tuple[int, Inventory | None]:
     """Exit code of a read of the whole inventory, and what was read."""
-    found: list[Inventory] = []
+    inventories: list[Inventory] = []
 
     def inventory() -> None:
         with Session(target_of(server)) as session:
-            seen = collect.inventory(session)
-            shown = fleet(seen, catalog_of(seen))
-            assert len(shown.hosts) <= len(seen.hosts) and len(shown.vms) <= len(seen.vms)
-            found.append(seen)
+            collected = collect.inventory(session)
+            fleet_document = fleet(collected, catalog_of(collected))
+            assert len(fleet_document.hosts) <= len(collected.hosts) and len(fleet_document.vms) <= len(collected.vms)
+            inventories.append(collected)
 
     from gpuops.api import catalog_of
 
-    return run_guarded(inventory), found[0] if found else None
+    return run_guarded(inventory), inventories[0] if inventories else None
 
 
-def require_refused(server: HostileServer, capsys: pytest.CaptureFixture[str], said: str) -> None:
+def require_refused(server: HostileServer, capsys: pytest.CaptureFixture[str], reason: str) -> None:
     code, _ = read(server)
     line = capsys.readouterr().err
     assert (code, line.startswith("error: ")) == (5, True), line
-    assert said in line
+    assert reason in line
     assert "Traceback" not in line
     assert len(line) < 500
 
@@ -105,7 +105,7 @@ def element(name: str, text: str) -> Rewrite:
 
 
 @pytest.mark.parametrize(
-    ("strike", "said"),
+    ("strike", "reason"),
     [
         (Hostile(b"<a>" + b" " * (3 * 1024**2) + b"</a>"), "more than 1 MiB"),
         (Hostile(_packed(1), headers={"Content-Encoding": "gzip"}), "compressed"),
@@ -114,10 +114,10 @@ def element(name: str, text: str) -> Rewrite:
     ids=["large", "packed", "JSON"],
 )
 def test_the_versions_are_asked_of_no_vcenter(
-    server: HostileServer, capsys: pytest.CaptureFixture[str], strike: Hostile, said: str
+    server: HostileServer, capsys: pytest.CaptureFixture[str], strike: Hostile, reason: str
 ) -> None:
     server.strikes = {"GET": strike}
-    require_refused(server, capsys, said)
+    require_refused(server, capsys, reason)
 
 
 @pytest.mark.parametrize(
@@ -182,10 +182,10 @@ def test_pages_without_objects_and_without_end(server: HostileServer, capsys: py
 
 def test_more_objects_than_were_asked_for(server: HostileServer, capsys: pytest.CaptureFixture[str]) -> None:
     """Host by host is asked, and a page has 250: whoever says thousands more is not followed."""
-    again = re.compile(rb"<objects>.*?</objects>", re.DOTALL)
+    object_pattern = re.compile(rb"<objects>.*?</objects>", re.DOTALL)
 
     def flooded(body: bytes) -> bytes:
-        first = again.search(body)
+        first = object_pattern.search(body)
         assert first is not None
         return body.replace(first[0], b'<objects><obj type="Task">task-1</obj></objects>' * 30_000 + first[0], 1)
 
@@ -200,10 +200,10 @@ def test_moments_at_the_ends_of_the_calendar(
     server: HostileServer, capsys: pytest.CaptureFixture[str], moment: str
 ) -> None:
     server.rewrites = {"RetrievePropertiesEx": value("runtime.bootTime", moment)}
-    code, seen = read(server)
+    code, collected = read(server)
     assert code == 0, capsys.readouterr().err
-    assert seen is not None
-    assert {host.booted for host in seen.hosts.values()} == {None}
+    assert collected is not None
+    assert {host.booted for host in collected.hosts.values()} == {None}
     server.rewrites = {"CurrentTime": element("returnval", moment)}
     require_refused(server, capsys, "vCenter returned no valid time")
 
@@ -215,8 +215,8 @@ def test_a_number_that_no_field_can_hold_is_unknown(
 ) -> None:
     rewrite = value if "." in path else element
     server.rewrites = {"RetrievePropertiesEx": rewrite(path, "9" * digits)}
-    code, seen = read(server)
+    code, collected = read(server)
     assert code == 0, capsys.readouterr().err
-    assert seen is not None
+    assert collected is not None
     if path == "hardware.memorySize":
-        assert {host.memory_mib for host in seen.hosts.values()} == {None}
+        assert {host.memory_mib for host in collected.hosts.values()} == {None}

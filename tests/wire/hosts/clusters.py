@@ -24,11 +24,11 @@ def cluster(
     drs: str = "manual",
     hot_migrate: bool = True,
     gpus: int = 1,
-    given: Sequence[str] = (),
+    in_directpath: Sequence[str] = (),
     board: str = "a40",
     mode: str = "sameSize",
     api_version: str | None = None,
-    **more: Any,
+    **options: Any,
 ) -> World:
     """`hosts` like hosts esx-01... of so many GPUs each, those `given` for DirectPath I/O, and these VMs.
 
@@ -62,7 +62,7 @@ def cluster(
                     {
                         "name": "c",
                         "drs": drs,
-                        **more,
+                        **options,
                         "hosts": [
                             {
                                 "name": "esx-{:02}",
@@ -71,7 +71,13 @@ def cluster(
                                 "driver": "550.90.05",
                                 "policy": "performance",
                                 "gpus": [
-                                    {"board": board, "mode": mode, "at": at, "node": 0, "passthrough": at in given}
+                                    {
+                                        "board": board,
+                                        "mode": mode,
+                                        "at": at,
+                                        "node": 0,
+                                        "passthrough": at in in_directpath,
+                                    }
                                     for at in ADDRESSES[:gpus]
                                 ],
                             }
@@ -84,7 +90,7 @@ def cluster(
     )
 
 
-def desktops(host: int, count: int, *, first: int, **more: Any) -> dict[str, Any]:
+def desktops(host: int, count: int, *, first: int, **options: Any) -> dict[str, Any]:
     """Running desktops on one host."""
     return {
         "name": "vdi-{:03}",
@@ -99,5 +105,5 @@ def desktops(host: int, count: int, *, first: int, **more: Any) -> dict[str, Any
         "devices": [{"vgpu": DESKTOP}],
         "power": "on",
         "cpu_usage_mhz": 900,
-        **more,
+        **options,
     }

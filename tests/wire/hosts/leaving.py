@@ -26,10 +26,10 @@ def added_again(host: HostSystem, vms: Sequence[VmEntity]) -> HostSystem:
     """The same server under another id, and its VMs under others."""
     world = host.world
     with world.lock:
-        again = enter_host(world, new_moid(world, "host"), host.state)
-        again.compute_resource().touch("host", "summary")
-        again.state.vms.clear()
+        readded_host = enter_host(world, new_moid(world, "host"), host.state)
+        readded_host.compute_resource().touch("host", "summary")
+        readded_host.state.vms.clear()
         for vm in vms:
-            vm.state.host = again.moid
+            vm.state.host = readded_host.moid
             enter(VirtualMachine(world, new_moid(world, "vm"), vm.state))
-    return again
+    return readded_host

@@ -86,9 +86,9 @@ class Bench:
         """How many hosts were out of service at once at the most, by the ledger."""
         down: set[str] = set()
         most = 0
-        for entry in self.world.ledger:
-            if "in_maintenance" in entry.after:
-                (down.add if entry.after["in_maintenance"] else down.discard)(entry.name)
+        for change in self.world.ledger:
+            if "in_maintenance" in change.after:
+                (down.add if change.after["in_maintenance"] else down.discard)(change.name)
             most = max(most, len(down))
         return most
 

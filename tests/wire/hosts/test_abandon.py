@@ -59,11 +59,11 @@ def named(bench: Bench) -> list[list[str]]:
     """What doctor, and what status, names as given up."""
 
     def look(site: Site) -> list[list[str]]:
-        found = doctor(site, Scope())
+        examination = doctor(site, Scope())
         status = change_status(site)
         return [
-            sorted(each.subject for each in found.findings if "was given up" in each.reason),
-            sorted(each.given.name for each in status.given_up),
+            sorted(finding.subject for finding in examination.findings if "was given up" in finding.reason),
+            sorted(abandoned.given.name for abandoned in status.given_up),
         ]
 
     return bench.on_site(look)
@@ -71,13 +71,13 @@ def named(bench: Bench) -> list[list[str]]:
 
 def test_a_host_that_never_comes_back_is_given_up_and_named_until_it_is_back(start: Start) -> None:
     bench = died(start)
-    told = bench.abort().outcomes[0].reason
-    assert told.endswith("it stays in maintenance mode; if it never comes back: gpuops change abandon --host esx-01")
-    wanted = abandoned(bench, Thing.HOST, "esx-01", apply=False)
+    reason = bench.abort().outcomes[0].reason
+    assert reason.endswith("it stays in maintenance mode; if it never comes back: gpuops change abandon --host esx-01")
+    dry_run = abandoned(bench, Thing.HOST, "esx-01", apply=False)
     assert bench.is_open(), "a dry run writes nothing"
     with pytest.raises(GpuopsError, match="did not end"):
         bench.on_site(no_open)
-    assert wanted.means == (
+    assert dry_run.means == (
         "esx-01 stays as it is (it is not connected); the new setting may or may not be in force on it",
         "vdi-001, vdi-002: not moved back, they stay where they are",
         "vdi-003: shut down for the change, and not started again",
@@ -96,7 +96,7 @@ def test_a_host_that_never_comes_back_is_given_up_and_named_until_it_is_back(sta
     bench.host("esx-01").state.in_maintenance = False
     bench.host("esx-01").runtime_changed()
     assert named(bench) == [["vdi-003"]] * 2
-    vm = next(each for each in bench.world.by_type("VirtualMachine") if each.display_name == "vdi-003")
+    vm = next(vm for vm in bench.world.by_type("VirtualMachine") if vm.display_name == "vdi-003")
     vm.state.power = Power.ON
     vm.power_changed()
     assert named(bench) == [[]] * 2
@@ -104,12 +104,12 @@ def test_a_host_that_never_comes_back_is_given_up_and_named_until_it_is_back(sta
 
 def test_the_change_goes_on_without_the_host_that_was_given_up(start: Start) -> None:
     bench = died(start, three(), EQUAL)
-    found = abandoned(bench, Thing.HOST, "esx-01")
-    assert found.left == ("gpuops change resume goes on with esx-02; gpuops change abort ends it",)
+    abandoned_host = abandoned(bench, Thing.HOST, "esx-01")
+    assert abandoned_host.left == ("gpuops change resume goes on with esx-02; gpuops change abort ends it",)
     assert bench.is_open()
     report = bench.resume()
     assert (report.exit_code, bench.is_open()) == (0, False), report.outcomes
-    assert [each.reason for each in report.outcomes if each.reason] == ["was given up: left as it is"]
+    assert [outcome.reason for outcome in report.outcomes if outcome.reason] == ["was given up: left as it is"]
     assert bench.host("esx-02").state.loaded_module_options == OPTIONS
     assert bench.host("esx-01").state.in_maintenance, "it is left alone"
     assert named(bench)[0] == ["esx-01"]
@@ -173,7 +173,7 @@ def test_a_host_that_was_added_again_under_another_id_is_known_by_its_uuid(start
     assert {name: power for name, (_, power) in bench.places().items()} == before
     assert {host for host, _ in bench.places().values()} == {"esx-01"}
     assert not old_again.state.in_maintenance
-    reboots = [entry for entry in bench.world.ledger if entry.after.get("connection") == "notResponding"]
+    reboots = [change for change in bench.world.ledger if change.after.get("connection") == "notResponding"]
     assert len(reboots) == 1, "it is not rebooted again"
 
 
@@ -189,9 +189,9 @@ def test_abort_waits_for_a_host_that_still_boots(start: Start, monkeypatch: pyte
     assert report.exit_code == 0, report.outcomes
     host = bench.host("esx-01").state
     assert (host.connection, host.in_maintenance, bench.places()) == ("connected", False, before)
-    left = [entry for entry in bench.world.ledger if entry.after.get("in_maintenance") is False]
-    back = [entry for entry in bench.world.ledger if entry.after.get("connection") == "connected"]
-    assert back[0].at < left[0].at, "it leaves maintenance mode once it is back"
+    maintenance_ends = [change for change in bench.world.ledger if change.after.get("in_maintenance") is False]
+    back = [change for change in bench.world.ledger if change.after.get("connection") == "connected"]
+    assert back[0].at < maintenance_ends[0].at, "it leaves maintenance mode once it is back"
 
 
 def test_abort_leaves_a_dead_host_in_maintenance_mode(start: Start) -> None:
@@ -199,7 +199,7 @@ def test_abort_leaves_a_dead_host_in_maintenance_mode(start: Start) -> None:
     for _ in range(2):
         began = bench.world.clock.now()
         report = bench.abort()
-        assert [each.verdict for each in report.outcomes] == [Verdict.FAILED]
+        assert [outcome.verdict for outcome in report.outcomes] == [Verdict.FAILED]
         assert bench.host("esx-01").state.in_maintenance
         assert (bench.world.clock.now() - began).total_seconds() < 600, "its hour is over: it is not waited for again"
 

@@ -43,12 +43,14 @@ def test_a_cluster_is_switched_host_by_host_and_every_vm_is_where_it_was(start: 
     bench = start(three())
     before = bench.places()
     report = bench.roll()
-    assert (report.exit_code, [each.verdict for each in report.outcomes]) == (0, [Verdict.DONE] * 3), report.outcomes
+    assert (report.exit_code, [outcome.verdict for outcome in report.outcomes]) == (0, [Verdict.DONE] * 3), (
+        report.outcomes
+    )
     assert bench.places() == before
     assert bench.most_down() == 1
     for host in bench.world.by_type("HostSystem"):
         assert (host.state.loaded_module_options, host.state.in_maintenance) == (OPTIONS, False)
-    assert [entry for entry in bench.world.ledger if entry.after.get("power")] == [], "nobody lost its session"
+    assert [change for change in bench.world.ledger if change.after.get("power")] == [], "nobody lost its session"
 
 
 @pytest.mark.long
@@ -83,10 +85,10 @@ def check_switched(bench: Bench, before: dict[str, tuple[str, Power]], hosts: in
     assert bench.places() == before
     for host in bench.world.by_type("HostSystem"):
         assert host.state.in_maintenance is False
-    boots = [entry.name for entry in bench.world.ledger if entry.after.get("connection") == "connected"]
+    boots = [change.name for change in bench.world.ledger if change.after.get("connection") == "connected"]
     assert sorted(boots) == sorted(set(boots))
     assert len(boots) == hosts
-    assert [entry for entry in bench.world.ledger if entry.method == "PowerOffVM_Task"] == []
+    assert [change for change in bench.world.ledger if change.method == "PowerOffVM_Task"] == []
 
 
 def kill_and_resume(bench: Bench, points: Points, stride: int, request: Any, **options: Any) -> int:
@@ -160,9 +162,9 @@ def failing(report: ChangeReport) -> str:
     """What is said of the host at which the change stopped."""
     assert report.exit_code == 4
     assert report.afterwards
-    [failed, *others] = [each for each in report.outcomes if each.verdict is not Verdict.DONE]
+    [failed, *skipped] = [outcome for outcome in report.outcomes if outcome.verdict is not Verdict.DONE]
     assert failed.verdict is Verdict.FAILED
-    assert {each.verdict for each in others} <= {Verdict.SKIPPED}
+    assert {outcome.verdict for outcome in skipped} <= {Verdict.SKIPPED}
     return failed.reason
 
 
@@ -170,15 +172,17 @@ def failing(report: ChangeReport) -> str:
 def test_who_agreed_to_one_roll_is_asked_again_for_another(start: Start) -> None:
     """While the question waits for its answer a VM stops: what is done now is not what was agreed to."""
     bench = start(three())
-    asked: list[frozenset[str]] = []
+    moves_shown: list[frozenset[str]] = []
 
     def roll(site: Site) -> ChangeReport:
         def consent(report: ChangeReport) -> None:
-            asked.append(frozenset(away.vm.name for turn in report.plan.planned_hosts for away in turn.away))
+            moves_shown.append(
+                frozenset(departure.vm.name for turn in report.plan.planned_hosts for departure in turn.away)
+            )
             with site.locked_journal(site.vcenter.uuid, alone=True, returning=True):  # as a return begins meanwhile
                 pass
-            if len(asked) == 1:
-                vm = next(each for each in bench.world.by_type("VirtualMachine") if each.display_name == "vdi-001")
+            if len(moves_shown) == 1:
+                vm = next(vm for vm in bench.world.by_type("VirtualMachine") if vm.display_name == "vdi-001")
                 power.stop(vm, somebody(bench.world, "PowerOffVM_Task"), clean=True)
 
         return rolling_change.roll(
@@ -186,8 +190,8 @@ def test_who_agreed_to_one_roll_is_asked_again_for_another(start: Start) -> None
         )
 
     bench.on_site(roll)
-    assert len(asked) == 2
-    assert asked[0] - asked[1] == {"vdi-001"}
+    assert len(moves_shown) == 2
+    assert moves_shown[0] - moves_shown[1] == {"vdi-001"}
 
 
 STAYS_DOWN = Rule(Effect.HAPPEN, "RebootHost_Task", "esx-01", happening="host.stays_down", phase=Phase.AFTER)
@@ -200,12 +204,12 @@ def test_the_change_stops_at_a_host_that_does_not_come_back_and_goes_on_when_it_
     before = bench.places()
     bench.world.injector.add(STAYS_DOWN)
     report = bench.roll()
-    assert [each.verdict for each in report.outcomes] == [Verdict.DONE, Verdict.FAILED, Verdict.SKIPPED]
+    assert [outcome.verdict for outcome in report.outcomes] == [Verdict.DONE, Verdict.FAILED, Verdict.SKIPPED]
     assert "did not come back within 60 min of its reboot; it stays in maintenance mode" in failing(report)
     assert report.outcomes[-1].reason == "not begun, because of esx-01"
     assert {bench.places()[name][0] for name in ("vdi-001", "vdi-002")} == {"esx-03"}, "they run elsewhere"
     maintenance.boot(bench.host("esx-01"), somebody(bench.world, "PowerButton"))
-    assert [each.verdict for each in bench.resume().outcomes] == [Verdict.ALREADY, Verdict.DONE, Verdict.DONE]
+    assert [outcome.verdict for outcome in bench.resume().outcomes] == [Verdict.ALREADY, Verdict.DONE, Verdict.DONE]
     check_switched(bench, before, hosts=3)
     assert not bench.is_open()
 
@@ -219,7 +223,7 @@ def test_the_change_stops_at_a_host_whose_options_somebody_sets_back(start: Star
     assert "it is back, and its module nvidia was loaded with '', not with" in failing(bench.roll())
     assert bench.host("esx-01").state.in_maintenance
     report = bench.abort()
-    assert ([each.verdict for each in report.outcomes], report.exit_code) == ([Verdict.DONE], 0)
+    assert ([outcome.verdict for outcome in report.outcomes], report.exit_code) == ([Verdict.DONE], 0)
     assert (bench.places(), bench.is_open()) == (before, False)
     assert not bench.host("esx-01").state.in_maintenance
     assert bench.host("esx-02").state.module_options == "", "it was left alone"
@@ -254,7 +258,7 @@ def test_no_host_is_begun_once_the_window_has_closed(start: Start) -> None:
     bench = start(three())
     window = parse_window("Sat 21:00-21:50 UTC")  # it is half past nine, and a reboot takes ten minutes
     report = bench.roll(window=window)
-    verdicts = [each.verdict for each in report.outcomes]
+    verdicts = [outcome.verdict for outcome in report.outcomes]
     assert (verdicts[0], verdicts[-1], report.exit_code) == (Verdict.DONE, Verdict.SKIPPED, 4)
     assert "window Sat 21:00-21:50 UTC: is closed: it opens at 2026-11-14 21:00 UTC" in report.outcomes[-1].reason
     before = len(list(bench.world.ledger))
@@ -293,7 +297,7 @@ def test_a_session_that_ends_in_the_middle_is_renewed(start: Start) -> None:
     report = bench.roll()
     assert report.exit_code == 0, failing(report)
     turn = ["EnterMaintenanceMode_Task", "UpdateModuleOptionString", *["RebootHost_Task"] * 2]  # goes down, comes back
-    assert [entry.method for entry in bench.world.ledger] == [*turn, "ExitMaintenanceMode_Task"] * 2, "nothing twice"
+    assert [change.method for change in bench.world.ledger] == [*turn, "ExitMaintenanceMode_Task"] * 2, "nothing twice"
 
 
 @pytest.mark.long
@@ -304,8 +308,8 @@ def test_a_dry_run_writes_nothing_and_a_second_run_finds_nothing(start: Start) -
     bench.roll(max_hosts=2)
     assert bench.most_down() == 2
     written = len(list(bench.world.ledger))
-    again = bench.roll()
-    assert (again.changed, again.exit_code, len(list(bench.world.ledger))) == (False, 0, written)
+    second_run = bench.roll()
+    assert (second_run.changed, second_run.exit_code, len(list(bench.world.ledger))) == (False, 0, written)
 
 
 @pytest.mark.long
@@ -315,11 +319,11 @@ def test_a_login_that_may_only_read_is_told_what_it_lacks(start: Start) -> None:
     reads = authority.add_role("reads hosts", ["Host.Config.Settings", "Host.Config.Image"])
     authority.permit(bench.server.username, reads)
     report = bench.roll(ONE, vms=Displacement.SHUT_DOWN)
-    told = [str(each) for each in report.plan.rejections]
+    refusals = [str(rejection) for rejection in report.plan.rejections]
     assert (report.exit_code, list(bench.world.ledger)) == (3, [])
-    assert "esx-01: this login lacks Host.Config.Maintenance" in told
-    assert "vdi-001: this login lacks Resource.ColdMigrate, Resource.HotMigrate" in told
-    assert "vdi-003: this login lacks VirtualMachine.Interact.PowerOff, VirtualMachine.Interact.PowerOn" in told
+    assert "esx-01: this login lacks Host.Config.Maintenance" in refusals
+    assert "vdi-001: this login lacks Resource.ColdMigrate, Resource.HotMigrate" in refusals
+    assert "vdi-003: this login lacks VirtualMachine.Interact.PowerOff, VirtualMachine.Interact.PowerOn" in refusals
 
 
 def sixteen() -> World:
@@ -365,7 +369,7 @@ def test_sixteen_hosts_under_load_are_switched_two_by_two_whatever_is_killed(
         assert kill_and_resume(bench, points, 61, EQUAL, **options) > 8
     check_switched(bench, before, hosts=16)
     assert bench.most_down() == 2
-    stopped = {entry.name for entry in bench.world.ledger if entry.after.get("power") == "poweredOff"}
+    stopped = {change.name for change in bench.world.ledger if change.after.get("power") == "poweredOff"}
     assert stopped == {"vdi-035", "vdi-075", "vdi-115"}, "nobody else lost a session"
     assert {host.state.loaded_module_options for host in bench.world.by_type("HostSystem")} == {OPTIONS}
 
@@ -377,7 +381,7 @@ def test_who_is_suspended_there_before_its_turn_keeps_his_host_as_it_is(start: S
     )
     bench.world.injector.add(suspended)
     report = bench.roll()
-    assert [each.verdict for each in report.outcomes] == [Verdict.DONE, Verdict.DONE, Verdict.SKIPPED]
+    assert [outcome.verdict for outcome in report.outcomes] == [Verdict.DONE, Verdict.DONE, Verdict.SKIPPED]
     assert report.outcomes[-1].reason == "esx-02: vdi-003 is suspended on it with a vGPU"
     state = bench.host("esx-02").state
     assert (state.module_options, state.in_maintenance) == ("", False)

@@ -66,31 +66,31 @@ def test_a_host_in_tonights_rotation_is_refused_by_name(lab: SimServer, tmp_path
         rotate_init(LEASED, site)
         assert rotate_night(LEASED, site, apply=True).exit_code == 0
         before = len(effects(lab))
-        told = [str(each) for each in plan_roll(site).plan.rejections]
-        assert any("is in the rotation of night" in each for each in told), told
-    with site_of(lab, tmp_path / "b") as other:
-        told = [str(each) for each in plan_roll(other).plan.rejections]
-        assert any("is in the rotation of night" in each for each in told), "by vCenter's markers alone"
+        refusals = [str(rejection) for rejection in plan_roll(site).plan.rejections]
+        assert any("is in the rotation of night" in refusal for refusal in refusals), refusals
+    with site_of(lab, tmp_path / "b") as second_site:
+        refusals = [str(rejection) for rejection in plan_roll(second_site).plan.rejections]
+        assert any("is in the rotation of night" in refusal for refusal in refusals), "by vCenter's markers alone"
         assert len(effects(lab)) == before
 
 
 @pytest.mark.long
 def test_a_rotation_of_another_machine_keeps_the_change_away_by_its_lease(lab: SimServer, tmp_path: Path) -> None:
-    with site_of(lab, tmp_path / "a") as one:
-        rotate_init(LEASED, one)
-        assert rotate_night(LEASED, one, apply=True).exit_code == 0
-        assert rotate_day(LEASED, one, apply=True).exit_code == 0
+    with site_of(lab, tmp_path / "a") as first:
+        rotate_init(LEASED, first)
+        assert rotate_night(LEASED, first, apply=True).exit_code == 0
+        assert rotate_day(LEASED, first, apply=True).exit_code == 0
     make_way(lab)
-    with site_of(lab, tmp_path / "b") as two:
-        held = take(two, "bare", Nonces(tmp_path / "b", two.vcenter.uuid))
-        with site_of(lab, tmp_path / "a") as one:
+    with site_of(lab, tmp_path / "b") as second:
+        lease = take(second, "bare", Nonces(tmp_path / "b", second.vcenter.uuid))
+        with site_of(lab, tmp_path / "a") as first:
             before = len(effects(lab))
             with pytest.raises(Locked, match="holds the lease until"):
-                plan_roll(one)
+                plan_roll(first)
             assert len(effects(lab)) == before
-        held.give_back()
-    with site_of(lab, tmp_path / "a") as one:
-        report = plan_roll(one)
+        lease.give_back()
+    with site_of(lab, tmp_path / "a") as first:
+        report = plan_roll(first)
         assert report.exit_code == 0, (report.plan.rejections, report.outcomes)
 
 

@@ -97,8 +97,8 @@ def test_vsan_does_with_the_data_of_the_host_what_was_said(start: Start, mode: V
     bench = start(cluster(1, []))
     report = bench.roll(ONE) if mode is VsanMode.ENSURE else bench.roll(ONE, vsan_mode=mode)
     assert report.exit_code == 0, report.outcomes
-    told = [entry.after["vsan_mode"] for entry in bench.world.ledger if "vsan_mode" in entry.after]
-    assert told == [mode.value], "ensureObjectAccessibility unless something else is said"
+    vsan_modes = [change.after["vsan_mode"] for change in bench.world.ledger if "vsan_mode" in change.after]
+    assert vsan_modes == [mode.value], "ensureObjectAccessibility unless something else is said"
 
 
 @pytest.mark.long
@@ -108,22 +108,24 @@ def test_vcls_machines_are_left_to_vcenter_and_templates_stay(start: Start) -> N
     bench = start(cluster(2, [agent, template]))
     before = bench.places()
     [turn] = bench.roll(ONE, apply=False).plan.planned_hosts
-    assert [(away.vm.name, away.leaving) for away in turn.away] == [("vCLS-0001", Leaving.DRS)]
+    assert [(departure.vm.name, departure.leaving) for departure in turn.away] == [("vCLS-0001", Leaving.DRS)]
     report = bench.roll(ONE)
     assert report.exit_code == 0, report.outcomes
     bench.world.clock.advance(60)
     assert bench.places() == before
-    ours = [entry for entry in bench.world.ledger if entry.operation_id.startswith("gpuops-")]
+    ours = [change for change in bench.world.ledger if change.operation_id.startswith("gpuops-")]
     assert {entry.name for entry in ours} == {"esx-01"}
 
 
 @pytest.mark.long
 def test_a_host_with_a_directpath_vm_is_refused_by_name_or_has_it_shut_down(start: Start) -> None:
     device = {"devices": [{"direct_path": GIVEN}], "extra_config": MMIO}
-    bench = start(cluster(2, [{**desktops(1, 1, first=1), "name": "ml-{:02}", **device}], gpus=2, given=[GIVEN]))
+    bench = start(
+        cluster(2, [{**desktops(1, 1, first=1), "name": "ml-{:02}", **device}], gpus=2, in_directpath=[GIVEN])
+    )
     report = bench.roll(ONE)
     assert (report.exit_code, list(bench.world.ledger)) == (3, [])
-    assert [str(each) for each in report.plan.rejections] == [
+    assert [str(rejection) for rejection in report.plan.rejections] == [
         "esx-01: ml-01 cannot leave the host while it runs: has a passthrough device that is not a vGPU"
     ]
     before = bench.places()
@@ -131,7 +133,7 @@ def test_a_host_with_a_directpath_vm_is_refused_by_name_or_has_it_shut_down(star
     assert report.exit_code == 0, report.outcomes
     assert bench.places() == before
     assert before["ml-01"] == ("esx-01", Power.ON)
-    stopped = [entry.name for entry in bench.world.ledger if entry.after.get("power") == "poweredOff"]
+    stopped = [change.name for change in bench.world.ledger if change.after.get("power") == "poweredOff"]
     assert stopped == ["ml-01"]
 
 
@@ -153,12 +155,15 @@ def test_a_host_whose_mig_mode_does_not_survive_its_boot_stops_the_change(start:
 @pytest.mark.long
 def test_a_failover_host_of_ha_takes_no_vm_and_what_ha_keeps_free_refuses_the_change(start: Start) -> None:
     bench = start(cluster(3, [desktops(1, 2, first=1)]))
-    [found] = bench.world.by_type("ClusterComputeResource")
-    found.drs.ha_enabled, found.drs.ha_admission = True, HaAdmission(failover_hosts=(bench.host("esx-02").moid,))
+    [cluster_entity] = bench.world.by_type("ClusterComputeResource")
+    cluster_entity.drs.ha_enabled, cluster_entity.drs.ha_admission = (
+        True,
+        HaAdmission(failover_hosts=(bench.host("esx-02").moid,)),
+    )
     [turn] = bench.roll(ONE, apply=False).plan.planned_hosts
-    assert {away.target.name for away in turn.away if away.target} == {"esx-03"}
-    found.drs.ha_admission = HaAdmission(memory_percent=99)
-    found.touch("configurationEx", "configuration")
+    assert {departure.target.name for departure in turn.away if departure.target} == {"esx-03"}
+    cluster_entity.drs.ha_admission = HaAdmission(memory_percent=99)
+    cluster_entity.touch("configurationEx", "configuration")
     report = bench.roll(ONE)
     assert (report.exit_code, list(bench.world.ledger)) == (3, [])
     assert "that HA keeps free for the failure of a host" in str(report.plan.rejections[0])

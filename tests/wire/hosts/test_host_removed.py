@@ -51,7 +51,7 @@ def require_a_line(report: ChangeReport) -> None:
     change_text(report)
     answer = change_result(report, [])
     assert answer.exit_code == 4
-    assert {each["before_header"] for each in answer.result["diff"]} <= {"esx-01", "esx-02"}
+    assert {host_diff["before_header"] for host_diff in answer.result["diff"]} <= {"esx-01", "esx-02"}
 
 
 LINES = list(product((ONE, EQUAL), ("VMs leave", "enters maintenance mode", "reboots")))
@@ -112,4 +112,4 @@ def test_one_that_is_gone_is_named_when_the_change_is_gone_on_with(start: Start)
     bench.told = Telling("reboots", lambda: taken_out(bench))
     require_a_line(bench.roll(ONE))
     report = bench.resume()
-    assert [each.host.name for each in ChangeDocument.made_of(report).outcomes] == ["esx-01"]
+    assert [outcome.host.name for outcome in ChangeDocument.made_of(report).outcomes] == ["esx-01"]

@@ -59,7 +59,7 @@ class Bench:
 
     @property
     def effects(self) -> list[str]:
-        return [entry.method for entry in self.server.world.ledger]
+        return [change.method for change in self.server.world.ledger]
 
 
 @pytest.fixture
@@ -75,10 +75,10 @@ def test_a_policy_is_configured_pending_and_after_a_reboot_in_force(bench: Bench
     report = bench.set()
     assert (report.exit_code, [outcome.verdict for outcome in report.outcomes]) == (0, [Verdict.DONE])
     assert bench.effects == ["UpdateModuleOptionString"]
-    found = bench.shown()
-    a40 = found.gpus[2]
-    assert (found.settings.reboot_pending, a40.reboot_pending) == (True, True)
-    assert (str(a40.configured), str(a40.effective), str(found.branch)) == ("equal-share", "best-effort", "R550")
+    listing = bench.shown()
+    a40 = listing.gpus[2]
+    assert (listing.settings.reboot_pending, a40.reboot_pending) == (True, True)
+    assert (str(a40.configured), str(a40.effective), str(listing.branch)) == ("equal-share", "best-effort", "R550")
     world = bench.server.world
     [host] = [host for host in world.by_type("HostSystem") if host.display_name == "esx-01.lab"]
     si = connect(bench.server)
@@ -101,9 +101,9 @@ def test_any_other_client_sees_the_same_string(bench: Bench) -> None:
 
 def test_a_second_run_changes_nothing_and_says_so(bench: Bench) -> None:
     bench.set()
-    again = bench.set()
-    assert (again.changed, again.exit_code) == (False, 0)
-    assert again.plan.because == ("esx-01.lab is set to equal-share already; a reboot is pending",)
+    second_run = bench.set()
+    assert (second_run.changed, second_run.exit_code) == (False, 0)
+    assert second_run.plan.because == ("esx-01.lab is set to equal-share already; a reboot is pending",)
     assert bench.effects == ["UpdateModuleOptionString"]
 
 
@@ -171,10 +171,10 @@ def test_a_login_that_may_only_read_is_told_what_it_lacks(bench: Bench) -> None:
     report = bench.set()
     assert (report.exit_code, bench.effects) == (3, [])
     assert "Host.Config.Settings" in " ".join(map(str, report.plan.rejections))
-    found = bench.shown()
-    assert {gpu.configured for gpu in found.gpus} == {None}
-    assert (found.settings.reboot_pending, found.branch) == (None, None)
-    assert any("Host.Config.Settings" in reason for reason in found.settings.unread)
+    listing = bench.shown()
+    assert {gpu.configured for gpu in listing.gpus} == {None}
+    assert (listing.settings.reboot_pending, listing.branch) == (None, None)
+    assert any("Host.Config.Settings" in reason for reason in listing.settings.unread)
 
 
 def test_a_host_without_the_driver_says_so(bench: Bench) -> None:
@@ -206,15 +206,15 @@ def test_a_vgpu_mode_changes_at_once_and_all_else_stays(bench: Bench) -> None:
     before = bench.site.vcenter.hosts.with_settings(*one(bench, "esx-02.lab")).find_host("esx-02.lab").settings
     report = configure(SetMode(vgpu_mode=SizeMode.SAME_SIZE, gpu=("af:00.0",), host="esx-02*"), bench.site, apply=True)
     assert (report.exit_code, report.plan.afterwards, bench.effects) == (0, (), ["UpdateGraphicsConfig"])
-    seen = bench.site.vcenter.hosts.with_settings(*one(bench, "esx-02.lab"))
-    after = seen.find_host("esx-02.lab").settings
+    inventory = bench.site.vcenter.hosts.with_settings(*one(bench, "esx-02.lab"))
+    after = inventory.find_host("esx-02.lab").settings
     assert before is not None
     assert before.graphics is not None
     assert after is not None
     changed = GraphicsDevice(PciAddress.parse("af:00.0"), "sharedDirect", "sameSize")
     assert after.graphics == replace(
         before.graphics,
-        devices=tuple(changed if each.address == changed.address else each for each in before.graphics.devices),
+        devices=tuple(changed if device.address == changed.address else device for device in before.graphics.devices),
     )
 
 
@@ -224,8 +224,8 @@ def test_passthrough_is_pending_until_the_host_reboots(bench: Bench) -> None:
     assert (report.exit_code, bench.effects) == (0, ["UpdatePassthruConfig"])
     gpu = bench.site.vcenter.inventory().find_host("esx-01.lab").gpus[0]
     assert gpu.passthrough == Passthrough(capable=True, enabled=True, active=False, label="a100-ml")
-    again = configure(request, bench.site, apply=True)
-    assert "a reboot is pending" in again.plan.because[0]
+    second_run = configure(request, bench.site, apply=True)
+    assert "a reboot is pending" in second_run.plan.because[0]
     back = configure(SetPassthrough(False, ("3b:00.0",), None, "esx-01.lab"), bench.site, apply=True)
     assert back.exit_code == 0
     assert not bench.site.vcenter.inventory().find_host("esx-01.lab").gpus[0].passthrough.enabled  # type: ignore[union-attr]
@@ -260,7 +260,7 @@ def test_a_host_that_rebinds_does_so_at_once(bench: Bench) -> None:
 def test_each_change_names_the_privilege_it_needs(bench: Bench, request_: Any, privilege: str) -> None:
     bench.server.world.authority.permit(bench.server.username, READ_ONLY)
     report = configure(request_, bench.site, apply=True)
-    assert [str(each) for each in report.plan.rejections] == [f"esx-01.lab: this login lacks {privilege}"]
+    assert [str(rejection) for rejection in report.plan.rejections] == [f"esx-01.lab: this login lacks {privilege}"]
     assert bench.effects == []
 
 

@@ -35,8 +35,8 @@ def asked(bench: Bench, **scope: Any) -> Readiness:
 
 
 def answer(bench: Bench, host: str) -> HostReadiness:
-    [found] = asked(bench, host=host).hosts
-    return found
+    [readiness] = asked(bench, host=host).hosts
+    return readiness
 
 
 def roll(bench: Bench, host: str) -> Any:
@@ -52,23 +52,23 @@ def drawn(chance: Random) -> World:
     hosts, sizes = chance.randint(2, 4), chance.sample((48, 24, 16, 12, 8), 2)
     vms: list[dict[str, Any]] = []
     for host in range(1, hosts + 1):
-        there: list[int] = []
+        sizes_placed: list[int] = []
         for size in [chance.choice(sizes) for _ in range(2) if chance.random() < (0.9 if host == 1 else 0.4)]:
             for _ in range(chance.randint(1, 48 // size)):
-                if len(vms) < 8 and _fits(size, there):
-                    there.append(size)
+                if len(vms) < 8 and _fits(size, sizes_placed):
+                    sizes_placed.append(size)
                     vms.append(one_of(size, len(vms) + 1, host))
     return cluster(hosts, vms, gpus=2)
 
 
-def _fits(size: int, there: list[int]) -> bool:
+def _fits(size: int, sizes_placed: list[int]) -> bool:
     """Whether two GPUs that are given one VM after another, each to the emptier one, take this one too."""
     gpus: list[list[int]] = [[], []]
-    for each in (*there, size):
-        takers = [gpu for gpu in gpus if not gpu or (gpu[0] == each and len(gpu) < 48 // each)]
+    for placed_size in (*sizes_placed, size):
+        takers = [gpu for gpu in gpus if not gpu or (gpu[0] == placed_size and len(gpu) < 48 // placed_size)]
         if not takers:
             return False
-        min(takers, key=len).append(each)
+        min(takers, key=len).append(placed_size)
     return True
 
 
@@ -86,16 +86,16 @@ def check(seed: int, start: Start) -> bool:
     bench = start(drawn(Random(seed)))
     before = bench.places()
     truth = can_be_emptied(seen(Showing(bench.world).inventory()), 0)
-    found = answer(bench, "esx-01")
-    assert found.proven and found.ready is truth, seed
+    readiness = answer(bench, "esx-01")
+    assert readiness.proven and readiness.ready is truth, seed
     report = roll(bench, "esx-01")
-    assert report.plan.feasible is truth, (seed, [str(each) for each in report.plan.rejections])
+    assert report.plan.feasible is truth, (seed, [str(rejection) for rejection in report.plan.rejections])
     if not truth:
         assert report.exit_code == 3 and len(bench.world.ledger) == 0, seed
         return False
-    entered = [entry.name for entry in bench.world.ledger if entry.after.get("in_maintenance")]
+    entered = [change.name for change in bench.world.ledger if change.after.get("in_maintenance")]
     assert entered == ["esx-01"], (seed, report.outcomes)
-    assert report.exit_code == 0 or any("may find no GPU" in each for each in report.plan.warnings), seed
+    assert report.exit_code == 0 or any("may find no GPU" in warning for warning in report.plan.warnings), seed
     if report.exit_code == 0:
         assert bench.places() == before
     return True
@@ -119,17 +119,17 @@ def test_two_hundred_rolls(first: int, start: Start) -> None:
 def test_the_stun_is_vcenters_estimate_and_a_longer_one_than_is_tolerated_blocks(start: Start) -> None:
     """The simulator refuses such a vMotion; so the roll is refused before its first host."""
     bench = start(cluster(2, [one_of(48, 1, 1), one_of(8, 2, 2)], gpus=2, drs_options={OPTION: "60"}))
-    found = answer(bench, "esx-01")
-    assert [stays.reasons for stays in found.stays] == [
+    readiness = answer(bench, "esx-01")
+    assert [stays.reasons for stays in readiness.stays] == [
         ("esx-02: estimates a stun of 67 s for vdi-001, and 60 s are tolerated",)
     ]
     assert roll(bench, "esx-01").exit_code == 3
     assert len(bench.world.ledger) == 0
-    other = answer(bench, "esx-02")
-    assert [(stun.at_least_s, stun.at_most_s) for stun in other.stuns.values()] == [(11, 11)]
-    more = start(cluster(2, [one_of(48, 1, 1)], gpus=2))
-    assert answer(more, "esx-01").ready
-    assert roll(more, "esx-01").exit_code == 0
+    other_readiness = answer(bench, "esx-02")
+    assert [(stun.at_least_s, stun.at_most_s) for stun in other_readiness.stuns.values()] == [(11, 11)]
+    two_gpu_bench = start(cluster(2, [one_of(48, 1, 1)], gpus=2))
+    assert answer(two_gpu_bench, "esx-01").ready
+    assert roll(two_gpu_bench, "esx-01").exit_code == 0
 
 
 @pytest.mark.long

@@ -37,7 +37,7 @@ def night(lab: SimServer, state_dir: Path, *, apply: bool = True) -> Report:
 
 
 @pytest.mark.parametrize(
-    ("skew", "said"),
+    ("skew", "reason"),
     [
         (timedelta(hours=1, seconds=30), "vCenter's is 1 h 0 min ahead of this machine's"),
         (-timedelta(days=1), "vCenter's is 24 h 0 min behind this machine's"),
@@ -45,14 +45,14 @@ def night(lab: SimServer, state_dir: Path, *, apply: bool = True) -> Report:
     ],
 )
 def test_nothing_is_taken_while_the_clocks_are_apart(
-    lab: SimServer, tmp_path: Path, skew: timedelta, said: str
+    lab: SimServer, tmp_path: Path, skew: timedelta, reason: str
 ) -> None:
     lab.world.skew = skew
     for apply in (True, False):
         report = night(lab, tmp_path, apply=apply)
         assert report.exit_code == 3
         [rejection] = report.plan.rejections
-        assert str(rejection) == f"clocks: {said}: the hours of a night cannot be told"
+        assert str(rejection) == f"clocks: {reason}: the hours of a night cannot be told"
     assert list(lab.world.ledger) == []
 
 
@@ -66,8 +66,8 @@ def test_a_night_takes_nothing_more_once_somebody_has_set_a_clock(lab: SimServer
     why = "clocks: vCenter's is 1 h 0 min ahead of this machine's: the hours of a night cannot be told"
     assert why in skipped
     assert report.exit_code == 4
-    taken = suspended(lab)
-    assert 0 < len(taken) < len(DESKTOPS)
+    suspended_names = suspended(lab)
+    assert 0 < len(suspended_names) < len(DESKTOPS)
     assert sum(isinstance(outcome.step, SuspendVm) and outcome.reason == why for outcome in report.outcomes)
     lab.world.skew = timedelta()
     assert night(lab, tmp_path).exit_code == 0, "cron comes again, and the clocks agree"

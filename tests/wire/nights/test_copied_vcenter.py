@@ -129,8 +129,8 @@ def test_the_same_vcenter_at_another_address_with_another_certificate_is_returne
     wire.night()
     with SimServer(wire.server.world, password=wire.server.password) as moved:
         assert moved.port != wire.server.port
-        again = replace(wire, server=moved)
-        assert again.day().exit_code == 0
+        moved_wire = replace(wire, server=moved)
+        assert moved_wire.day().exit_code == 0
     wire.check_morning()
 
 

@@ -38,12 +38,12 @@ def cloned(wire: Wire, name: str, *, runs: bool) -> VirtualMachine:
             source, f"{name}-copy", source.state.folder, source.host(), source.state.pool, template=False
         )
         state.devices = ()
-        made = enter_new(VirtualMachine(world, new_moid(world, "vm"), state))
+        clone = enter_new(VirtualMachine(world, new_moid(world, "vm"), state))
         if runs:
-            power.start(made, source.state.host, (), ())
+            power.start(clone, source.state.host, (), ())
     assert f"{name}-copy" in marked(wire)
-    assert isinstance(made, VirtualMachine)
-    return made
+    assert isinstance(clone, VirtualMachine)
+    return clone
 
 
 def cleared(wire: Wire, name: str) -> int:

@@ -25,8 +25,8 @@ ML = ("ml-01", "ml-06", "ml-09")
 
 
 def cluster(lab: SimServer) -> Any:
-    [found] = lab.world.by_type("ClusterComputeResource")
-    return found
+    [cluster] = lab.world.by_type("ClusterComputeResource")
+    return cluster
 
 
 def refs(lab: SimServer) -> dict[str, str]:
@@ -56,17 +56,17 @@ AT_NIGHT = {
 
 def order(lab: SimServer) -> list[tuple[str, str]]:
     kinds = ("ReconfigureComputeResource_Task", "PowerOnVM_Task", "PowerOffVM_Task")
-    return [(entry.method, entry.name) for entry in lab.world.ledger if entry.method in kinds]
+    return [(change.method, change.name) for change in lab.world.ledger if change.method in kinds]
 
 
 def test_a_night_keeps_drs_off_and_the_morning_puts_back_what_there_was(overridden: SimServer, tmp_path: Path) -> None:
     with site_of(overridden, tmp_path) as site:
         assert rotate_night(KEPT_OFF, site, apply=True).exit_code == 0
         assert drs(overridden) == AT_NIGHT
-        found = order(overridden)
-        changed = [number for number, each in enumerate(found) if each[0] == "ReconfigureComputeResource_Task"]
+        calls = order(overridden)
+        changed = [number for number, call in enumerate(calls) if call[0] == "ReconfigureComputeResource_Task"]
         assert len(changed) == 2, "one change for each VM that DRS might have moved"
-        assert changed[0] < found.index(("PowerOnVM_Task", "ml-01")), "before it starts"
+        assert changed[0] < calls.index(("PowerOnVM_Task", "ml-01")), "before it starts"
         assert rotate_night(KEPT_OFF, site, apply=True).plan.steps == (), "a second run does nothing"
         assert rotate_day(KEPT_OFF, site, apply=True).exit_code == 0
         assert drs(overridden) == BEFORE
@@ -110,7 +110,7 @@ def test_a_change_that_is_still_under_way_is_waited_for_and_not_called_failed(
         night = rotate_night(KEPT_OFF, site, apply=True)
         assert {outcome.verdict for outcome in night.outcomes} <= {Verdict.DONE, Verdict.ALREADY}
         assert drs(overridden) == AT_NIGHT
-        assert len([each for each in order(overridden) if each[0] == method]) == 2
+        assert len([call for call in order(overridden) if call[0] == method]) == 2
 
 
 @pytest.mark.parametrize("phase", mostly_long(Phase, [Phase.AFTER]))
@@ -119,7 +119,7 @@ def test_a_change_whose_reply_is_lost_is_made_once(overridden: SimServer, tmp_pa
     with site_of(overridden, tmp_path) as site:
         assert rotate_night(KEPT_OFF, site, apply=True).exit_code == 0
         assert drs(overridden) == AT_NIGHT
-        changes = [each for each in order(overridden) if each[0] == "ReconfigureComputeResource_Task"]
+        changes = [call for call in order(overridden) if call[0] == "ReconfigureComputeResource_Task"]
         assert len(changes) == 2
         assert rotate_day(KEPT_OFF, site, apply=True).exit_code == 0
     assert drs(overridden) == BEFORE
@@ -142,7 +142,7 @@ def test_it_needs_a_privilege_on_the_cluster(lab: SimServer, tmp_path: Path) -> 
     with site_of(lab, tmp_path) as site:
         report = rotate_night(KEPT_OFF, site, apply=True)
     assert report.exit_code == 3
-    assert [(each.subject, each.rule) for each in report.plan.rejections] == [
+    assert [(rejection.subject, rejection.rule) for rejection in report.plan.rejections] == [
         ("lab-cluster", "this login lacks Host.Inventory.EditCluster")
     ]
     assert list(lab.world.ledger) == []

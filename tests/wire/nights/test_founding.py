@@ -47,12 +47,12 @@ def test_it_makes_what_is_missing_once_and_a_night_goes_by_it(lab: SimServer, tm
             assert refused.value.hint.startswith("gpuops rotate init --policy FILE")
         foreseen = rotate_init(LEASED, site, apply=False)
         assert (foreseen.complete, foreseen.made, effects(lab)) == (False, False, [])
-        made = rotate_init(LEASED, site)
-        assert made.undefined == foreseen.undefined == ("gpuops.rotation",)
-        assert made.lock_vm_missing == foreseen.lock_vm_missing
+        first_run = rotate_init(LEASED, site)
+        assert first_run.undefined == foreseen.undefined == ("gpuops.rotation",)
+        assert first_run.lock_vm_missing == foreseen.lock_vm_missing
         assert effects(lab) == ["AddCustomFieldDef", "CreateVM_Task"]
-        again = rotate_init(LEASED, site)
-        assert (again.complete, again.made, len(effects(lab))) == (True, False, 2)
+        second_run = rotate_init(LEASED, site)
+        assert (second_run.complete, second_run.made, len(effects(lab))) == (True, False, 2)
         assert rotate_night(LEASED, site, apply=True).exit_code == 0
         assert rotate_day(LEASED, site, apply=True).exit_code == 0
         assert run(Attach(LOCK, profile="a100-3-20c"), site, apply=False).exit_code in (0, 3), "it is a VM like others"
@@ -68,8 +68,8 @@ def test_a_lock_vm_made_anew_carries_the_number_of_the_leases_before_it(lab: Sim
             before = parse_lease(vm.state.option(KEY) or "")
             movement.remove_vm(vm, somebody(lab.world, "Destroy_Task"))
         assert rotate_init(LEASED, site).made
-        [made] = [vm for vm in lab.world.by_type("VirtualMachine") if vm.name == LOCK]
-        lease = parse_lease(made.state.option(KEY) or "")
+        [lock_vm] = [vm for vm in lab.world.by_type("VirtualMachine") if vm.name == LOCK]
+        lease = parse_lease(lock_vm.state.option(KEY) or "")
         assert before is not None
         assert lease is not None
         assert (lease.nonce, lease.epoch) == ("", before.epoch)
@@ -88,23 +88,23 @@ def test_a_lock_vm_gets_its_number_after_a_call_that_was_killed_before_writing_i
             movement.remove_vm(vm, somebody(lab.world, "Destroy_Task"))
         cut_off(lambda: rotate_init(LEASED, site), "CreateVm", Kind.SETTLED, monkeypatch, before=False)
         assert rotate_init(LEASED, site).complete
-        [made] = [vm for vm in lab.world.by_type("VirtualMachine") if vm.name == LOCK]
-        lease = parse_lease(made.state.option(KEY) or "")
+        [lock_vm] = [vm for vm in lab.world.by_type("VirtualMachine") if vm.name == LOCK]
+        lease = parse_lease(lock_vm.state.option(KEY) or "")
         assert before is not None and lease is not None
         assert (lease.nonce, lease.epoch) == ("", before.epoch)
         assert rotate_night(LEASED, site, apply=True).exit_code == 0
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "whose"), [("vdi-01", "a desktop of pool office"), ("ml-01", "a VM of the ML queue")])
-def test_a_vm_of_the_rotation_is_no_lock_vm(lab: SimServer, tmp_path: Path, name: str, whose: str) -> None:
+@pytest.mark.parametrize(("name", "role"), [("vdi-01", "a desktop of pool office"), ("ml-01", "a VM of the ML queue")])
+def test_a_vm_of_the_rotation_is_no_lock_vm(lab: SimServer, tmp_path: Path, name: str, role: str) -> None:
     """Its settings would be written each minute, and while it is suspended the lease could not be renewed."""
     wrong = replace(LEASED, lock_vm=name)
     with site_of(lab, tmp_path) as site:
         for make in (rotate_init, rotate_night):
             with pytest.raises(Refused) as refused:
                 make(wrong, site, apply=True)
-            assert refused.value.message == f"lock_vm: {name} is {whose}"
+            assert refused.value.message == f"lock_vm: {name} is {role}"
         assert effects(lab) == []
         assert rotate_day(wrong, site, apply=True).exit_code == 0, "a return goes on"
 
@@ -176,8 +176,8 @@ def test_what_was_made_before_a_refusal_is_said(lab: SimServer, tmp_path: Path) 
         with pytest.raises(PartlyDone, match=r"created before that: custom attribute gpuops\.rotation$"):
             rotate_init(LEASED, site)
         authority.permissions.clear()
-        made = rotate_init(LEASED, site)
-        assert (made.undefined, made.made) == ((), True)
+        report = rotate_init(LEASED, site)
+        assert (report.undefined, report.made) == ((), True)
 
 
 @pytest.mark.long
@@ -228,15 +228,15 @@ def test_a_lock_vm_with_snapshots_is_named_by_init_and_doctor(lab: SimServer, tm
         assert rotate_night(LEASED, site, apply=True).exit_code == 0
         assert rotate_day(LEASED, site, apply=True).exit_code == 0
         assert rotate_init(LEASED, site).lock_vm_snapshots == 0
-        assert [each for each in doctor(site, Scope()).findings if each.subject == LOCK] == []
+        assert [finding for finding in doctor(site, Scope()).findings if finding.subject == LOCK] == []
         with lab.world.lock:
             [vm] = [vm for vm in lab.world.by_type("VirtualMachine") if vm.name == LOCK]
             snapshots.take(vm, "backup", "", memory=False, make=VirtualMachineSnapshot)
         assert "warning: gpuops-lock has 1 snapshot: a revert would set back" in shown(rotate_init(LEASED, site))
-        [found] = [each for each in doctor(site, Scope()).findings if each.subject == LOCK]
-        assert found.severity is Severity.WARNING
-        assert found.reason.startswith("lock VM: has 1 snapshot: a revert would set back its lease number")
-        assert found.fix == "delete its snapshots, and exclude it from backups that make them"
+        [finding] = [finding for finding in doctor(site, Scope()).findings if finding.subject == LOCK]
+        assert finding.severity is Severity.WARNING
+        assert finding.reason.startswith("lock VM: has 1 snapshot: a revert would set back its lease number")
+        assert finding.fix == "delete its snapshots, and exclude it from backups that make them"
 
 
 def shown(setup: Setup) -> str:

@@ -61,9 +61,9 @@ def test_what_the_first_login_started_is_stopped_by_the_return_of_the_other(
     killed_as_it_starts_a_vm(wire, monkeypatch)
     with wire.server.world.lock:
         wire.server.world.clock.advance(60 * minutes)
-    other = OtherLogin(wire.server, wire.state_dir, wire.policy)
-    assert not [note for note in other.resume(apply=False).plan.because if "somebody else" in note]
-    assert other.resume().exit_code == 0
-    assert other.day().exit_code == 0
+    other_login = OtherLogin(wire.server, wire.state_dir, wire.policy)
+    assert not [note for note in other_login.resume(apply=False).plan.because if "somebody else" in note]
+    assert other_login.resume().exit_code == 0
+    assert other_login.day().exit_code == 0
     assert stopped(wire) == ML
     assert back(wire) == DESKTOPS

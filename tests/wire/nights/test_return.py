@@ -163,12 +163,14 @@ def test_without_its_journal_a_desktop_that_left_the_folders_of_the_policy_is_as
     next(vm for vm in world.by_type("VirtualMachine") if vm.name == "vdi-08").move_to_folder(folder)
     lab_wire.state_dir = tmp_path / "another machine"
     morning = lab_wire.day()
-    assert (morning.exit_code, [left.subject for left in morning.plan.unmet]) == (4, ["vdi-08"])
-    [left] = morning.plan.unmet
-    assert left.hint == "gpuops rotate restore --vm vdi-08 --policy FILE"
-    asked: list[Report] = []
+    assert (morning.exit_code, [refusal.subject for refusal in morning.plan.unmet]) == (4, ["vdi-08"])
+    [unreturned] = morning.plan.unmet
+    assert unreturned.hint == "gpuops rotate restore --vm vdi-08 --policy FILE"
+    reports_shown: list[Report] = []
     policy = lab_wire.policy
-    restored = lab_wire._with(lambda site: rotate_restore(policy, site, ("vdi-08",), apply=True, consent=asked.append))
+    restored = lab_wire._with(
+        lambda site: rotate_restore(policy, site, ("vdi-08",), apply=True, consent=reports_shown.append)
+    )
     assert restored.exit_code == 0
-    assert [report.plan.disruptive for report in asked] == [True]
+    assert [report.plan.disruptive for report in reports_shown] == [True]
     assert lab_wire.to_power("poweredOn").keys() >= DESKTOPS

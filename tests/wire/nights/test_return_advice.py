@@ -65,9 +65,9 @@ def _without_the_profile(world: World) -> None:
 
 
 def _in_mixed_size(world: World) -> None:
-    first, *others = _host(world).state.gpus
+    first, *other_gpus = _host(world).state.gpus
     first.mode = GpuMode.MIXED_SIZE
-    for gpu in others:  # no other has room for a desktop
+    for gpu in other_gpus:  # no other has room for a desktop
         gpu.board = replace(gpu.board, types=())
 
 
@@ -106,10 +106,10 @@ def test_a_host_that_changed_since_the_night_is_named_and_no_vm_is_the_cause(lab
         act(world)
         _host(world).graphics_changed()
     report = lab_wire.day()
-    told = failures(report)
-    assert report.exit_code == 4 and told
-    assert all(f"; {advice}, then gpuops rotate day" in reason for reason in told)
-    assert not any("are held by" in reason for reason in told)
+    reasons = failures(report)
+    assert report.exit_code == 4 and reasons
+    assert all(f"; {advice}, then gpuops rotate day" in reason for reason in reasons)
+    assert not any("are held by" in reason for reason in reasons)
 
 
 def test_a_desktop_whose_datastore_is_gone_is_told_of_the_datastore(lab_wire: Wire) -> None:
@@ -119,8 +119,8 @@ def test_a_desktop_whose_datastore_is_gone_is_told_of_the_datastore(lab_wire: Wi
         [vm] = [vm for vm in world.by_type("VirtualMachine") if vm.name == "vdi-09"]
         store = world.get(vm.state.datastore)
         vcenter_events.lose_datastore(store, _NOTHING)
-    told = {mine.original.name: (mine.reason, mine.advice) for mine in lab_wire.status().vms}
-    assert told["vdi-09"] == (
+    statuses = {mine.original.name: (mine.reason, mine.advice) for mine in lab_wire.status().vms}
+    assert statuses["vdi-09"] == (
         f"its files cannot be reached: datastore {store.name} is not accessible",
         f"bring back datastore {store.name}, then gpuops rotate day",
     )

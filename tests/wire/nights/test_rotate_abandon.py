@@ -33,13 +33,15 @@ LAB = parse_policy(POLICY, "lab")
 
 def given_up(site: Site) -> tuple[list[str], list[str]]:
     """What status, and what doctor, names as given up."""
-    shown = [mine.original.name for mine in rotate_status(site).vms if mine.whereabouts is Whereabouts.GIVEN_UP]
-    found = doctor(site, Scope()).findings
-    return shown, [each.subject for each in found if "was given up" in each.reason]
+    names_in_status = [
+        mine.original.name for mine in rotate_status(site).vms if mine.whereabouts is Whereabouts.GIVEN_UP
+    ]
+    findings = doctor(site, Scope()).findings
+    return names_in_status, [finding.subject for finding in findings if "was given up" in finding.reason]
 
 
 def connected(lab: SimServer, name: str, state: str) -> None:
-    [host] = [each for each in lab.world.by_type("HostSystem") if each.display_name == name]
+    [host] = [host for host in lab.world.by_type("HostSystem") if host.display_name == name]
     with lab.world.lock:
         host.state.connection = state
         host.runtime_changed()
@@ -54,22 +56,24 @@ def test_a_desktop_on_a_dead_host_is_given_up_and_named_until_it_is_back(lab: Si
     with site_of(lab, tmp_path) as site:
         rotate_init(LAB, site)
         assert rotate_night(LAB, site, apply=True).exit_code == 0
-        taken = {mine.original.name: mine for mine in rotate_status(site).vms}
-        there = sorted(name for name, mine in taken.items() if mine.vm is not None and mine.vm.host == _ref(lab))
+        vms_of_night = {mine.original.name: mine for mine in rotate_status(site).vms}
+        names_on_host = sorted(
+            name for name, mine in vms_of_night.items() if mine.vm is not None and mine.vm.host == _ref(lab)
+        )
         connected(lab, "esx-02.lab", "notResponding")
         for _ in range(2):
             assert rotate_day(LAB, site, apply=True).exit_code == 4
-        for name in there:
-            found = rotate_abandon(site, name)
-            assert found.means[0].endswith("no return waits for it")
-        assert rotate_abandon(site, there[0]).already
+        for name in names_on_host:
+            abandoned = rotate_abandon(site, name)
+            assert abandoned.means[0].endswith("no return waits for it")
+        assert rotate_abandon(site, names_on_host[0]).already
         assert rotate_day(LAB, site, apply=True).exit_code == 0
-        assert tuple(map(sorted, given_up(site))) == (there, there)
+        assert tuple(map(sorted, given_up(site))) == (names_on_host, names_on_host)
         connected(lab, "esx-02.lab", "connected")
-        desktops = [name for name in there if name.startswith("vdi-")]
+        desktops = [name for name in names_on_host if name.startswith("vdi-")]
         rotate_day(LAB, site, apply=True)
         assert not any(runs(lab, name) for name in desktops), "a person brings back what a person gave up"
-        assert rotate_restore(LAB, site, tuple(there), apply=True).exit_code == 0
+        assert rotate_restore(LAB, site, tuple(names_on_host), apply=True).exit_code == 0
         assert all(runs(lab, name) for name in desktops)
         assert rotate_day(LAB, site, apply=True).exit_code == 0
         assert given_up(site) == ([], [])
@@ -78,7 +82,7 @@ def test_a_desktop_on_a_dead_host_is_given_up_and_named_until_it_is_back(lab: Si
 
 
 def _ref(lab: SimServer) -> str:
-    return next(str(each.moid) for each in lab.world.by_type("HostSystem") if each.display_name == "esx-02.lab")
+    return next(str(host.moid) for host in lab.world.by_type("HostSystem") if host.display_name == "esx-02.lab")
 
 
 def test_what_no_night_holds_is_not_given_up(lab: SimServer, tmp_path: Path) -> None:
@@ -94,30 +98,34 @@ def test_what_its_marker_alone_tells_of_is_given_up_as_an_entry_of_the_journal_i
     with site_of(lab, tmp_path / "lost") as site:
         rotate_init(LAB, site)
         assert rotate_night(LAB, site, apply=True).exit_code == 0
-        taken = {mine.original.name: mine for mine in rotate_status(site).vms}
-    there = sorted(name for name, mine in taken.items() if mine.vm is not None and mine.vm.host == _ref(lab))
-    assert {taken[name].original.role for name in there} == {Role.DESKTOP, Role.ML}
+        vms_of_night = {mine.original.name: mine for mine in rotate_status(site).vms}
+    names_on_host = sorted(
+        name for name, mine in vms_of_night.items() if mine.vm is not None and mine.vm.host == _ref(lab)
+    )
+    assert {vms_of_night[name].original.role for name in names_on_host} == {Role.DESKTOP, Role.ML}
     with site_of(lab, tmp_path / "new") as site:
         connected(lab, "esx-02.lab", "notResponding")
         assert rotate_day(LAB, site, apply=True).exit_code == 4
         before = len(lab.world.ledger)
-        for name in there:
-            found = rotate_abandon(site, name, LAB)
-            assert found.means[1].startswith("only its marker says that a night took it")
-            assert any(f"--vm {name} can still bring it back" in each for each in found.means), (
+        for name in names_on_host:
+            abandoned = rotate_abandon(site, name, LAB)
+            assert abandoned.means[1].startswith("only its marker says that a night took it")
+            assert any(f"--vm {name} can still bring it back" in meaning for meaning in abandoned.means), (
                 "under the policy of its morning"
             )
         assert len(lab.world.ledger) == before, "nothing is asked of vCenter"
-        assert rotate_abandon(site, there[0], LAB).already
+        assert rotate_abandon(site, names_on_host[0], LAB).already
         assert rotate_day(LAB, site, apply=True).exit_code == 0
-        assert tuple(map(sorted, given_up(site))) == (there, there)
+        assert tuple(map(sorted, given_up(site))) == (names_on_host, names_on_host)
         connected(lab, "esx-02.lab", "connected")
         rotate_day(LAB, site, apply=True)
-        assert not any(runs(lab, name) for name in there if name.startswith("vdi-")), "they are left to a person"
-        assert all(runs(lab, name) for name in there if name.startswith("ml-"))
-        assert rotate_restore(LAB, site, tuple(there), apply=True).exit_code == 0
+        assert not any(runs(lab, name) for name in names_on_host if name.startswith("vdi-")), (
+            "they are left to a person"
+        )
+        assert all(runs(lab, name) for name in names_on_host if name.startswith("ml-"))
+        assert rotate_restore(LAB, site, tuple(names_on_host), apply=True).exit_code == 0
         assert rotate_day(LAB, site, apply=True).exit_code == 0
-        assert all(runs(lab, name) for name in there if name.startswith("vdi-"))
+        assert all(runs(lab, name) for name in names_on_host if name.startswith("vdi-"))
         assert given_up(site) == ([], [])
         key = lab.world.custom_fields.define("gpuops.rotation")
         assert [vm.name for vm in lab.world.by_type("VirtualMachine") if vm.state.attributes.get(key)] == []
@@ -144,8 +152,8 @@ def test_a_marker_under_another_attribute_is_not_taken_for_one(lab: SimServer, t
         rotate_init(LAB, site)
         assert rotate_night(LAB, site, apply=True).exit_code == 0
         [name, *_] = [mine.original.name for mine in rotate_status(site).vms]
-    other = parse_policy(POLICY.replace("marker: gpuops.rotation", "marker: another.attribute"), "other")
+    other_policy = parse_policy(POLICY.replace("marker: gpuops.rotation", "marker: another.attribute"), "other")
     with site_of(lab, tmp_path / "new") as site:
         with pytest.raises(Refused, match=f"{name}: no night in this machine's journal"):
-            rotate_abandon(site, name, other)
+            rotate_abandon(site, name, other_policy)
         assert rotate_abandon(site, name, apply=False).name == name, "the attribute of a policy that names none"

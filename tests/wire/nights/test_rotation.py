@@ -103,8 +103,8 @@ class Wire:
 
         return self.aside.of(self.words, act)
 
-    def trouble(self, effect: Effect, method: str, **more: Any) -> None:
-        self.server.world.injector.add(Rule(effect, method, **more))
+    def trouble(self, effect: Effect, method: str, **options: Any) -> None:
+        self.server.world.injector.add(Rule(effect, method, **options))
 
     def entries(self) -> list[Entry]:
         return list(self.server.world.ledger)
@@ -234,13 +234,15 @@ def test_thirty_desktops_make_room_for_five_gpus_and_come_back(
 ) -> None:
     wire = Wire(serve("vdi"), tmp_path / "state", parse_policy(VDI_POLICY, "vdi"))
     assert wire.night().exit_code == 0
-    taken = wire.to_power("suspended")
-    assert len(taken) == 30
+    suspended = wire.to_power("suspended")
+    assert len(suspended) == 30
     assert wire.to_power("poweredOn") == Counter(f"ml-{number:02d}" for number in range(1, 7))
-    assert not {f"vdi-{number:03d}" for number in range(91, 121)} & set(taken), "busy, watched, opted out, not running"
+    assert not {f"vdi-{number:03d}" for number in range(91, 121)} & set(suspended), (
+        "busy, watched, opted out, not running"
+    )
     assert wire.day().exit_code == 0
     back = wire.to_power("poweredOn")
-    assert {name: count for name, count in back.items() if name.startswith("vdi")} == dict(taken)
+    assert {name: count for name, count in back.items() if name.startswith("vdi")} == dict(suspended)
     wire.check_ledger()
 
 
@@ -274,8 +276,8 @@ def test_a_desktop_that_finds_no_gpu_is_named_and_comes_back_later(lab_wire: Wir
     assert report.before.vm(failed.step.vm).name == "vdi-09"
     assert ", then gpuops rotate day" in failed.reason
     with Connection(target_of(lab_wire.server)) as connection:
-        told = rotate_status(Site(connection, lab_wire.state_dir, wall_clock))
-    assert [mine.original.name for mine in told.away] == ["vdi-09"]
+        status = rotate_status(Site(connection, lab_wire.state_dir, wall_clock))
+    assert [mine.original.name for mine in status.away] == ["vdi-09"]
     assert lab_wire.day().exit_code == 0
     lab_wire.check_morning()
 
@@ -295,18 +297,18 @@ def test_a_full_datastore_keeps_the_desktop_running_and_the_ml_vm_off(lab_wire: 
 def test_status_and_dry_runs_beside_a_live_night(lab_wire: Wire) -> None:
     """Asked when one desktop is suspended, and another still on its way."""
     lab_wire.trouble(Effect.SLOW, "SuspendVM_Task", target="vdi-08", factor=20.0)
-    told: list[RotationStatus] = []
+    statuses: list[RotationStatus] = []
     planned: list[Report] = []
 
     def look(outcome: Outcome) -> None:
-        if isinstance(outcome.step, SuspendVm) and not told:
-            told.append(lab_wire.status())
+        if isinstance(outcome.step, SuspendVm) and not statuses:
+            statuses.append(lab_wire.status())
             planned.append(lab_wire.night(apply=False))
             with pytest.raises(Locked, match=f"pid {os.getpid()} since .* it is not interrupted"):
                 lab_wire.resume(apply=False)
 
     assert lab_wire.night(watch=look).exit_code == 0
-    [status] = told
+    [status] = statuses
     assert (status.cut_off, status.doing) == (None, "rotate night")
     assert status.under_way is not None
     assert status.under_way.pid == os.getpid()
@@ -353,9 +355,9 @@ def test_a_suspend_that_outlasts_its_time_is_named_and_not_forgotten(lab_wire: W
     for _ in range(2):  # each waits for it again, half an hour long
         report = lab_wire.day()
         assert report.exit_code == 4
-        [left] = [refusal for refusal in report.plan.unmet if refusal.subject == "vdi-08"]
-        assert left.rule == "is being suspended"
-        assert left.hint == "wait until its task has ended, then gpuops rotate day"
+        [refusal] = [refusal for refusal in report.plan.unmet if refusal.subject == "vdi-08"]
+        assert refusal.rule == "is being suspended"
+        assert refusal.hint == "wait until its task has ended, then gpuops rotate day"
     while lab_wire.to_power("suspended")["vdi-08"] == 0:
         lab_wire.server.world.clock.advance(600)
     assert [mine.original.name for mine in lab_wire.status().away] == ["vdi-08"]
@@ -371,9 +373,9 @@ def test_status_finds_markers_of_another_name_by_the_policy(lab_wire: Wire, tmp_
     lab_wire.state_dir = tmp_path / "another machine"
     blind = lab_wire.status()
     assert (blind.vms, blind.marker, blind.remembered) == ((), "gpuops.rotation", False)
-    found = lab_wire.status(lab_wire.policy)
-    assert {mine.original.name for mine in found.away} == DESKTOPS | ML
-    assert (found.policy, found.marker) == (lab_wire.policy.name, "site.night")
+    status = lab_wire.status(lab_wire.policy)
+    assert {mine.original.name for mine in status.away} == DESKTOPS | ML
+    assert (status.policy, status.marker) == (lab_wire.policy.name, "site.night")
 
 
 def gpuops(*arguments: str, state_dir: Path, ready: Path) -> subprocess.Popen[bytes]:
@@ -422,8 +424,8 @@ def kill_at_effect(server: SimServer, effect: int, victim: subprocess.Popen[byte
     ledger = server.world.ledger
     record = ledger.record
 
-    def record_and_kill(*arguments: Any, **more: Any) -> Entry:
-        entry = record(*arguments, **more)
+    def record_and_kill(*arguments: Any, **keywords: Any) -> Entry:
+        entry = record(*arguments, **keywords)
         if entry.sequence == effect:
             with suppress(ProcessLookupError):
                 victim.send_signal(signal.SIGKILL)

@@ -105,6 +105,6 @@ def test_without_a_journal_its_marker_alone_brings_it_back(cad: Cad) -> None:
 def test_nothing_of_it_was_ever_powered_off_hard_or_suspended(cad: Cad) -> None:
     cad.night()
     cad.day()
-    methods = {entry.method for entry in cad.server.world.ledger if entry.name == "cad-01"}
+    methods = {change.method for change in cad.server.world.ledger if change.name == "cad-01"}
     assert not methods & {"PowerOffVM_Task", "SuspendVM_Task", "ResetVM_Task"}
     assert "PowerOnVM_Task" in methods

@@ -49,8 +49,8 @@ def test_the_floor_of_an_open_night_holds_for_another_policy(vdi_wire: Wire) -> 
     assert late.exit_code == 0
     assert len(vdi_wire.to_power("suspended")) == 18, "after 12 more six may go, for 61 of 89 stay running"
     assert "the floors of policy early hold as well: its night is open" in late.plan.because
-    kept = {choice.reason for choice in late.plan.choices if choice.subject.startswith("vdi-0")}
-    assert "floor: 61 of pool office of policy early, whose night is open, stay running" in kept
+    reasons = {choice.reason for choice in late.plan.choices if choice.subject.startswith("vdi-0")}
+    assert "floor: 61 of pool office of policy early, whose night is open, stay running" in reasons
     assert vdi_wire.day().exit_code == 0
 
 

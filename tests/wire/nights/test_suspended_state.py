@@ -64,7 +64,7 @@ def shown(moment: datetime) -> str:
 
 
 def warned(report: Report) -> list[str]:
-    return [each for each in report.plan.warnings if "when its night suspended it" in each]
+    return [warning for warning in report.plan.warnings if "when its night suspended it" in warning]
 
 
 def back(wire: Wire) -> set[str]:

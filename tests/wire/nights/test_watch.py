@@ -66,9 +66,9 @@ DESKTOPS_AT_WORK = 12
 def small_vdi() -> World:
     """The scenario `vdi` with 12 of its 90 desktops in the pool: each look reads every VM."""
     declared, parameters = scenario_file.read("vdi")
-    pool, *others = declared.vms
+    pool, *other_vms = declared.vms
     return build_declared(
-        msgspec.structs.replace(declared, vms=(msgspec.structs.replace(pool, count=DESKTOPS_AT_WORK), *others)),
+        msgspec.structs.replace(declared, vms=(msgspec.structs.replace(pool, count=DESKTOPS_AT_WORK), *other_vms)),
         parameters,
     )
 
@@ -154,7 +154,7 @@ class Watched:
     def owed(self) -> set[str]:
         """The VMs that the journal holds of this watch."""
         with Connection(target_of(self.server)) as connection:
-            return {each.original.name for each in rotate_status(self.site(connection)).vms}
+            return {vm.original.name for vm in rotate_status(self.site(connection)).vms}
 
 
 @pytest.fixture
@@ -172,8 +172,8 @@ def full_house(tmp_path: Path) -> Iterator[Watched]:
         assert server.world.bugs == []
 
 
-def free_of(told: WatchReport) -> int:
-    [state] = told.look.states
+def free_of(report: WatchReport) -> int:
+    [state] = report.look.states
     return state.free
 
 
@@ -181,8 +181,8 @@ def free_of(told: WatchReport) -> int:
 def test_ml_vms_start_as_far_as_enough_is_left_for_desktops(watched: Watched) -> None:
     assert watched.look().look.starts == (), "it is not known yet how many were free"
     assert watched.look(CALM_S - 1).look.starts == ()
-    told = watched.look(1)
-    assert len(told.look.starts) == 5 and {each.verdict for each in told.outcomes} == {Verdict.DONE}
+    report = watched.look(1)
+    assert len(report.look.starts) == 5 and {outcome.verdict for outcome in report.outcomes} == {Verdict.DONE}
     assert free_of(watched.look()) == KEPT
     assert watched.running == QUEUE == watched.marked() == watched.owed()
 
@@ -195,17 +195,17 @@ def test_teams_share_what_is_spare(watched: Watched) -> None:
     watched.calm()
     assert len(watched.running) == 2
     waiting = {choice.subject: choice.reason for choice in watched.calm().look.waiting}
-    left = QUEUE - watched.running
-    assert {waiting[name] for name in left} == {"team research has 1 of 1 GPUs at once"}
+    waiting_names = QUEUE - watched.running
+    assert {waiting[name] for name in waiting_names} == {"team research has 1 of 1 GPUs at once"}
     assert len(watched.running) == 2
 
 
 @pytest.mark.long
 def test_one_that_would_take_what_is_kept_waits(watched: Watched) -> None:
     watched.send(PowerOnVm(watched.ref("ml-11")))
-    told = watched.calm()
-    assert len(told.look.starts) == 4
-    [waiting] = [each for each in told.look.waiting if each.subject in QUEUE]
+    report = watched.calm()
+    assert len(report.look.starts) == 4
+    [waiting] = [waiting_vm for waiting_vm in report.look.waiting if waiting_vm.subject in QUEUE]
     assert waiting.reason == f"vdi-cluster: {KEPT - 1} of grid_a100-3-20c would be left free, {KEPT} are kept"
     assert free_of(watched.look()) == KEPT
 
@@ -224,10 +224,10 @@ def test_a_slot_that_comes_and_goes_is_no_room(watched: Watched) -> None:
 def test_ml_vms_give_way_to_desktops_and_come_back_when_it_is_calm(watched: Watched) -> None:
     watched.calm()
     watched.send(PowerOnVm(watched.ref("ml-11")))
-    told = watched.look()
-    [gives] = told.look.gives.vms
+    report = watched.look()
+    [gives] = report.look.gives.vms
     assert gives.name != "ml-06", "it has the highest priority"
-    assert [type(each.step) for each in told.outcomes] == [ShutDownGuest, SetAttribute]
+    assert [type(outcome.step) for outcome in report.outcomes] == [ShutDownGuest, SetAttribute]
     assert free_of(watched.look()) == KEPT
     assert watched.running == watched.marked() == watched.owed() == QUEUE - {gives.name}
     watched.send(PowerOffVm(watched.ref("ml-11")))
@@ -247,9 +247,13 @@ def test_just_before_a_start_it_is_counted_once_more(watched: Watched) -> None:
                 watched.send(PowerOnVm(watched.ref(name)))
 
     watched.look()
-    told = watched.look(CALM_S, desktops_come)
-    left_out = [each for each in told.outcomes if isinstance(each.step, PowerOnVm) and each.verdict is Verdict.SKIPPED]
-    assert len(left_out) == 2 and all("would be left free" in each.reason for each in left_out)
+    report = watched.look(CALM_S, desktops_come)
+    left_out = [
+        outcome
+        for outcome in report.outcomes
+        if isinstance(outcome.step, PowerOnVm) and outcome.verdict is Verdict.SKIPPED
+    ]
+    assert len(left_out) == 2 and all("would be left free" in skipped.reason for skipped in left_out)
     assert free_of(watched.look()) == KEPT
 
 
@@ -259,9 +263,9 @@ def test_one_that_is_off_again_has_done_its_work(watched: Watched) -> None:
     watched.send(PowerOffVm(watched.ref("ml-08")))
     watched.look()
     assert watched.marked() == watched.owed() == QUEUE - {"ml-08"}
-    told = watched.look(CALM_S)
-    assert told.look.starts == () and "its work is done" in next(
-        each.reason for each in told.look.waiting if each.subject == "ml-08"
+    report = watched.look(CALM_S)
+    assert report.look.starts == () and "its work is done" in next(
+        waiting_vm.reason for waiting_vm in report.look.waiting if waiting_vm.subject == "ml-08"
     )
     watched.send(PowerOnVm(watched.ref("ml-08")))
     watched.look()
@@ -324,7 +328,7 @@ def test_a_night_that_means_one_of_its_vms_is_refused_beside_it(watched: Watched
                 with pytest.raises(Locked, match=r"pid \d+ since .* watches ml-06 under policy spare"):
                     rotate_night(NIGHT, site, apply=apply)
             with pytest.raises(Locked, match="watches this vCenter already"):
-                rotate_watch(POLICY, site, lambda told: None)
+                rotate_watch(POLICY, site, lambda report: None)
         assert rotate_night(NIGHT, site, apply=False).plan.steps, "without the watch"
 
 
@@ -333,7 +337,7 @@ def test_a_watch_does_not_begin_while_a_night_holds_its_vms(watched: Watched) ->
     with Connection(target_of(watched.server)) as connection, watched.site(connection) as site:
         assert rotate_night(NIGHT, site, apply=True).changed
         with pytest.raises(Locked, match="has taken ml-06, which policy spare selects too"):
-            rotate_watch(POLICY, site, lambda told: None)
+            rotate_watch(POLICY, site, lambda report: None)
 
 
 @pytest.mark.long
@@ -350,9 +354,9 @@ def test_it_goes_on_while_vcenter_comes_and_goes(watched: Watched, monkeypatch: 
     """The loop itself: it looks, waits for a change, says that vCenter is away, and starts what may start."""
     looks: list[WatchReport] = []
 
-    def told(found: WatchReport) -> None:
-        looks.append(found)
-        if found.outcomes:
+    def on_look(next_wait: WatchReport) -> None:
+        looks.append(next_wait)
+        if next_wait.outcomes:
             raise Killed
 
     with Connection(target_of(watched.server)) as connection, watched.site(connection) as site:
@@ -360,14 +364,14 @@ def test_it_goes_on_while_vcenter_comes_and_goes(watched: Watched, monkeypatch: 
 
         def wait_for_change(timeout_s: float) -> bool:
             watched.now_s += timeout_s
-            found = next(waits)
-            if isinstance(found, NotConnected):
-                raise found
-            return bool(found)
+            next_wait = next(waits)
+            if isinstance(next_wait, NotConnected):
+                raise next_wait
+            return bool(next_wait)
 
         monkeypatch.setattr(connection, "wait_for_change", wait_for_change)
         with pytest.raises(Killed):
-            rotate_watch(POLICY, site, told)
+            rotate_watch(POLICY, site, on_look)
     assert watched.said == ["no answer; tried again in 30 s"]
     assert watched.running == QUEUE and len(looks) < 8
 
@@ -397,15 +401,15 @@ def test_a_user_wins_where_the_policy_says_so(full_house: Watched, wins: bool) -
     night = parse_policy(f"{text}user_wins: {str(wins).lower()}\n", "of the test")
     with Connection(target_of(full_house.server)) as connection, full_house.site(connection) as site:
         assert rotate_night(night, site, apply=True).changed
-        away = _away(connection)
-        report = rotate_restore(None, site, away, apply=True)
+        suspended_names = _away(connection)
+        report = rotate_restore(None, site, suspended_names, apply=True)
         power = {vm.name: vm.power for vm in connection.inventory().vms.values()}
     if not wins:
         assert report.exit_code == 4 and power["ml-01"] is PowerState.ON, "nobody has said that it stops"
         return
     assert report.exit_code == 0
-    assert report.plan.because[0] == f"ml-01: is stopped for {', '.join(away)} (user_wins)"
-    assert (power["ml-01"], {power[name] for name in away}) == (PowerState.OFF, {PowerState.ON})
+    assert report.plan.because[0] == f"ml-01: is stopped for {', '.join(suspended_names)} (user_wins)"
+    assert (power["ml-01"], {power[name] for name in suspended_names}) == (PowerState.OFF, {PowerState.ON})
 
 
 def _away(connection: Connection) -> tuple[str, ...]:

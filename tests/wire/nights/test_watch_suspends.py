@@ -63,18 +63,18 @@ def test_an_ml_vm_gives_way_with_its_memory_and_goes_on_when_there_is_room(watch
     watched.calm()
     boots = {name: watched.vm(name).started_at for name in QUEUE}
     watched.send(PowerOnVm(watched.ref("ml-11")))
-    told = watched.look()
-    [gives] = told.look.gives.vms
+    report = watched.look()
+    [gives] = report.look.gives.vms
     assert (gives.name != "ml-06", gives.lost_s) == (True, 0.0), "it has the highest priority; none loses work"
-    assert [each.step for each in told.outcomes][:1] == [SuspendVm(watched.ref(gives.name), gives_way=True)]
-    assert [type(each.step) for each in told.outcomes] == [SuspendVm, SetAttribute]
+    assert [outcome.step for outcome in report.outcomes][:1] == [SuspendVm(watched.ref(gives.name), gives_way=True)]
+    assert [type(outcome.step) for outcome in report.outcomes] == [SuspendVm, SetAttribute]
     assert free_of(watched.look()) == KEPT, "a suspended one holds no slot"
     assert watched.suspended == {gives.name} and watched.running == watched.owed() == QUEUE - {gives.name}
     watched.desktop_goes()
     assert watched.look().look.starts == (), "not at once"
-    told = watched.look(CALM_S)
-    assert told.look.starts == (watched.ref(gives.name),)
-    [resumed] = [each for each in told.outcomes if isinstance(each.step, PowerOnVm)]
+    report = watched.look(CALM_S)
+    assert report.look.starts == (watched.ref(gives.name),)
+    [resumed] = [outcome for outcome in report.outcomes if isinstance(outcome.step, PowerOnVm)]
     assert resumed.verdict is Verdict.DONE
     assert resumed.step == PowerOnVm(watched.ref(gives.name), watched.vm(gives.name).host, resumes=True)
     assert (watched.vm(gives.name).power, watched.vm(gives.name).started_at) == (PowerState.ON, boots[gives.name]), (
@@ -90,18 +90,23 @@ def test_it_gives_way_again_and_a_morning_stops_it_and_leaves_the_suspended(watc
     watched.look(CALM_S)
     watched.look(CALM_S)
     assert watched.running == QUEUE
-    again = watched.gives_way()
-    assert watched.suspended == {again}
+    suspended_name = watched.gives_way()
+    assert watched.suspended == {suspended_name}
     with Connection(target_of(watched.server)) as connection, watched.site(connection) as site:
         assert rotate_day(watched.policy, site, apply=True).exit_code == 0
         past = history(watched.state_dir).nights
         assert {vm.name for night in past for vm in night.vms if vm.held and vm.held[-1].ends is None} == set()
         assert name in {vm.name for night in past for vm in night.vms}
-    assert (watched.running, watched.marked(), watched.owed(), watched.suspended) == (set(), set(), set(), {again})
+    assert (watched.running, watched.marked(), watched.owed(), watched.suspended) == (
+        set(),
+        set(),
+        set(),
+        {suspended_name},
+    )
     watched.desktop_goes()
     watched.going = None
-    told = watched.calm()
-    assert watched.ref(again) in told.look.starts, "the journal knows it as ours after the morning, too"
+    report = watched.calm()
+    assert watched.ref(suspended_name) in report.look.starts, "the journal knows it as ours after the morning, too"
 
 
 @pytest.mark.long
@@ -109,8 +114,8 @@ def test_what_somebody_else_suspends_is_left_alone(watched: Suspending) -> None:
     watched.calm()
     watched.send(SuspendVm(watched.ref("ml-08"), gives_way=True))
     watched.look()
-    told = watched.look(CALM_S)
-    assert told.look.starts == () and watched.suspended == {"ml-08"}
+    report = watched.look(CALM_S)
+    assert report.look.starts == () and watched.suspended == {"ml-08"}
 
 
 def test_one_that_somebody_has_resumed_and_suspended_since_is_theirs(watched: Suspending) -> None:
@@ -133,8 +138,8 @@ def test_one_that_is_powered_off_while_suspended_starts_anew(watched: Suspending
     watched.send(PowerOffVm(watched.ref(name)))
     assert state.state.name == name
     watched.look(CALM_S)
-    told = watched.look(CALM_S)
-    assert [each.step.resumes for each in told.outcomes if isinstance(each.step, PowerOnVm)] in ([], [False])
+    report = watched.look(CALM_S)
+    assert [outcome.step.resumes for outcome in report.outcomes if isinstance(outcome.step, PowerOnVm)] in ([], [False])
     assert watched.running == QUEUE
 
 
@@ -203,5 +208,5 @@ def test_what_gave_way_is_known_for_weeks(watched: Suspending) -> None:
             journal.clock = lambda: now + timedelta(days=30)
             journal.end(journal.begin("attach"))
     watched.look(CALM_S)
-    told = watched.look(CALM_S)
-    assert told.look.starts == (watched.ref(name),)
+    report = watched.look(CALM_S)
+    assert report.look.starts == (watched.ref(name),)

@@ -48,24 +48,27 @@ def ask(serve: Callable[[str], SimServer], tmp_path: Path) -> Callable[..., Capa
 
 def test_lab(ask: Callable[..., Capacity]) -> None:
     policy = load_policy(Path(str(files("gpuops.sim"))) / "scenarios" / "lab-policy.yaml")
-    found = ask("lab", policy=policy)
-    assert found.after is not None
-    figures = [place.fits["nvidia_a40-48c"].slots for place in (found.now, found.after)]
+    capacity_report = ask("lab", policy=policy)
+    assert capacity_report.after is not None
+    figures = [place.fits["nvidia_a40-48c"].slots for place in (capacity_report.now, capacity_report.after)]
     # 3b of esx-02 is emptied; d8 of esx-01 keeps three desktops that may not be taken
-    assert (figures, found.desktops) == ([Slots(1, 1, figures[0].because), Slots(2, 2, figures[1].because)], 6)
-    (devices,) = found.now.devices.items()
+    assert (figures, capacity_report.desktops) == (
+        [Slots(1, 1, figures[0].because), Slots(2, 2, figures[1].because)],
+        6,
+    )
+    (devices,) = capacity_report.now.devices.items()
     assert (devices[0].label, devices[1].at_least) == ("l40s-ml", 2)
 
 
 @pytest.mark.long
 def test_vdi_after_the_night(ask: Callable[..., Capacity]) -> None:
-    found = ask("vdi", policy=parse_policy(VDI_NIGHT, "vdi-night"))
-    assert found.after is not None
-    assert found.desktops == 90
-    desktops = [place.fits["nvidia_a40-8q"].slots for place in (found.now, found.after)]
+    capacity_report = ask("vdi", policy=parse_policy(VDI_NIGHT, "vdi-night"))
+    assert capacity_report.after is not None
+    assert capacity_report.desktops == 90
+    desktops = [place.fits["nvidia_a40-8q"].slots for place in (capacity_report.now, capacity_report.after)]
     # 20 A40 take 120; 104 desktops run, 14 of them busy, watched or opted out
     assert [(slots.at_least, slots.at_most) for slots in desktops] == [(16, 16), (106, 106)]
-    assert found.now.fits["grid_a100-3-20c"].slots.at_least == 12
+    assert capacity_report.now.fits["grid_a100-3-20c"].slots.at_least == 12
 
 
 @pytest.mark.long
@@ -76,15 +79,15 @@ def test_what_is_said_of_the_night_is_what_vcenter_shows_afterwards(
     with Connection(target_of(serve("vdi"))) as vcenter:
         site = Site(vcenter, tmp_path, wall_clock)
         before = vcenter.inventory()
-        said = capacity(CapacityRequest(host="esx-01"), before, site, policy)
-        there = before.find_host("esx-01")
-        idle = [vm for vm in before.vms_on(there) if vm.cpu_usage_mhz == 60 and vm.console_connections == 0]
-        taken = [vm for vm in idle if vm.power is PowerState.ON and "gpuops.opt-out" not in vm.attributes]
-        assert len(taken) == said.desktops
-        for vm in taken:
+        foretold = capacity(CapacityRequest(host="esx-01"), before, site, policy)
+        host = before.find_host("esx-01")
+        idle = [vm for vm in before.vms_on(host) if vm.cpu_usage_mhz == 60 and vm.console_connections == 0]
+        suspended = [vm for vm in idle if vm.power is PowerState.ON and "gpuops.opt-out" not in vm.attributes]
+        assert len(suspended) == foretold.desktops
+        for vm in suspended:
             task = vcenter.submit(SuspendVm(vm.ref), before, "test")
             assert task is not None
             assert [end.error for end in vcenter.wait([task], 60)] == [None]
-        seen = capacity(CapacityRequest(host="esx-01"), vcenter.inventory(), site)
-    assert said.after is not None
-    assert seen.now == said.after
+        observed = capacity(CapacityRequest(host="esx-01"), vcenter.inventory(), site)
+    assert foretold.after is not None
+    assert observed.now == foretold.after

@@ -25,9 +25,9 @@ from tests.wire.conftest import target_of
 Serve = Callable[[str], SimServer]
 
 
-def planned(connection: Connection, **asked: Any) -> Defragmentation:
+def planned(connection: Connection, **options: Any) -> Defragmentation:
     inventory = connection.inventory()
-    return Defrag(**asked).find_moves(inventory, catalog_of(inventory))
+    return Defrag(**options).find_moves(inventory, catalog_of(inventory))
 
 
 def done(step: Step, connection: Connection) -> None:
@@ -42,17 +42,17 @@ def steps_of(move: PlannedMove) -> tuple[Step, ...]:
     return PowerOffVm(move.vm.ref), move.step, PowerOnVm(move.vm.ref, move.target.ref)
 
 
-def carried_out(connection: Connection, **asked: Any) -> Defragmentation:
+def carried_out(connection: Connection, **options: Any) -> Defragmentation:
     """The plan, once each of its moves was admitted and is where it was to be."""
-    found = planned(connection, **asked)
-    for move in found.moves:
+    plan = planned(connection, **options)
+    for move in plan.moves:
         for step in steps_of(move):
             done(step, connection)
         now = connection.inventory()
         vm, host = now.vms[move.vm.ref], now.hosts[move.target.ref]
         assert (vm.host, vm.power) == (host.ref, PowerState.ON)
         assert any(vm.ref in (gpu.vms or ()) for gpu in host.gpus if gpu.address in move.gpus)
-    return found
+    return plan
 
 
 def set_policy(server: SimServer, policy: str) -> None:
@@ -76,11 +76,11 @@ def test_scattered_ends_as_planned(serve: Serve, policy: AssignmentPolicy, profi
     server = serve("scattered")
     set_policy(server, policy)
     with Connection(target_of(server)) as connection:
-        found = carried_out(connection, profile=profile)
-        assert found.after > found.before
-        assert planned(connection, profile=profile, max_moves=0).before == found.after == found.bound
-    moves = [entry.method for entry in server.world.ledger]
-    assert moves == ["RelocateVM_Task"] * len(found.moves)
+        plan = carried_out(connection, profile=profile)
+        assert plan.after > plan.before
+        assert planned(connection, profile=profile, max_moves=0).before == plan.after == plan.bound
+    moves = [change.method for change in server.world.ledger]
+    assert moves == ["RelocateVM_Task"] * len(plan.moves)
 
 
 @pytest.mark.long
@@ -89,9 +89,9 @@ def test_without_hot_migration_the_same_is_done_powered_off(serve: Serve) -> Non
     server.world.options["vgpu.hotmigrate.enabled"] = False
     with Connection(target_of(server)) as connection:
         assert planned(connection).moves == ()
-        found = carried_out(connection, powered_off=True)
-        assert {move.way for move in found.moves} == {MoveMethod.POWERED_OFF}
-        assert planned(connection, max_moves=0).before == found.after == 4
+        plan = carried_out(connection, powered_off=True)
+        assert {move.way for move in plan.moves} == {MoveMethod.POWERED_OFF}
+        assert planned(connection, max_moves=0).before == plan.after == 4
 
 
 MODES = {"a40": ("sameSize", "mixedSize"), "a100": ("multiInstanceGpu", "sameSize")}
@@ -146,8 +146,8 @@ def test_a_churned_world_ends_no_worse_than_planned(serve: Serve, seed: int, tmp
         for ref in chance.sample(running, len(running) // 2):
             done(PowerOffVm(ref), connection)
         for profile in (chance.choice(now.offered_profiles), None):
-            found = carried_out(connection, profile=profile)
-            assert planned(connection, profile=profile, max_moves=0).before >= found.after
+            plan = carried_out(connection, profile=profile)
+            assert planned(connection, profile=profile, max_moves=0).before >= plan.after
 
 
 @pytest.mark.long
@@ -170,16 +170,16 @@ def test_what_binds_a_vm_is_read_and_vcenter_refuses_the_move_too(serve: Serve) 
         cluster.drs.overrides = {vms["desk-01"].moid: Override(enabled=False)}
         cluster.touch("configurationEx")
     with Connection(target_of(server)) as connection:
-        (seen,) = connection.inventory().clusters.values()
-        assert seen.rules == (
+        (cluster_read,) = connection.inventory().clusters.values()
+        assert cluster_read.rules == (
             DrsRule(
                 "licence", RuleKind.HOSTS, (vms["cad-01"].moid,), on=(hosts["esx-01.scattered"].moid,), mandatory=True
             ),
             DrsRule("pair", RuleKind.APART, pair, mandatory=False),
         )
-        assert seen.drs_excluded == (vms["desk-01"].moid,)
-        found = carried_out(connection)
-        stays = {stay.vm.name: stay.reasons[0] for stay in found.stays}
+        assert cluster_read.drs_excluded == (vms["desk-01"].moid,)
+        plan = carried_out(connection)
+        stays = {stay.vm.name: stay.reasons[0] for stay in plan.stays}
         assert {name: reason for name, reason in stays.items() if "DRS" in reason} == {
             "cad-01": "esx-02.scattered: DRS rule 'licence' keeps cad-01 off it",
             "desk-01": "DRS is switched off for it",

@@ -24,12 +24,12 @@ pytestmark = pytest.mark.long
 
 
 def named(server: SimServer, kind: str, name: str) -> Any:
-    return next(each for each in server.world.by_type(kind) if each.name == name)
+    return next(entity for entity in server.world.by_type(kind) if entity.name == name)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("said", "read"),
+    ("admission", "read"),
     [
         (HaAdmission(failover_level=1), AdmissionControl(failover_level=1)),
         (HaAdmission(memory_percent=96), AdmissionControl(memory_percent=96, cpu_percent=96)),
@@ -39,24 +39,24 @@ def named(server: SimServer, kind: str, name: str) -> Any:
     ],
 )
 def test_what_is_refused_here_is_refused_there(
-    lab: SimServer, tmp_path: Path, said: HaAdmission, read: AdmissionControl
+    lab: SimServer, tmp_path: Path, admission: HaAdmission, read: AdmissionControl
 ) -> None:
     host, vm = named(lab, "HostSystem", "esx-01.lab"), named(lab, "VirtualMachine", "ml-07")
-    if said.failover_hosts:
-        said, read = HaAdmission(failover_hosts=(host.moid,)), AdmissionControl(failover_hosts=(host.moid,))
+    if admission.failover_hosts:
+        admission, read = HaAdmission(failover_hosts=(host.moid,)), AdmissionControl(failover_hosts=(host.moid,))
     with lab.world.changed:
         cluster = host.compute_resource()
-        cluster.drs.ha_enabled, cluster.drs.ha_admission = True, said
+        cluster.drs.ha_enabled, cluster.drs.ha_admission = True, admission
         cluster.touch("configurationEx")
-        vm.state.cpu_reservation_mhz = 24_000 if said.cpu_percent else 0
+        vm.state.cpu_reservation_mhz = 24_000 if admission.cpu_percent else 0
     with Connection(target_of(lab)) as connection:
         site = Site(connection, tmp_path, lambda: datetime(2026, 11, 2, 18, tzinfo=UTC))
-        (seen,) = connection.inventory().clusters.values()
-        assert seen.admission == read
+        (cluster_read,) = connection.inventory().clusters.values()
+        assert cluster_read.admission == read
         report = run(Attach(vm="ml-07", profile="a100-3-20c", power=PowerPolicy.ON), site, apply=True)
-    reasons = [str(each) for each in report.plan.rejections]
+    reasons = [str(rejection) for rejection in report.plan.rejections]
     if report.plan.feasible:
-        assert not said.cpu_percent, "it reserves more CPU than is not kept"
+        assert not admission.cpu_percent, "it reserves more CPU than is not kept"
         assert report.exit_code == 0, "and the power-on was let through"
         return
     assert any("HA" in line for line in reasons), reasons
@@ -67,5 +67,5 @@ def test_what_is_refused_here_is_refused_there(
 
 def test_without_admission_control_nothing_is_kept(lab: SimServer) -> None:
     with Connection(target_of(lab)) as connection:
-        (seen,) = connection.inventory().clusters.values()
-    assert seen.admission is None
+        (cluster_read,) = connection.inventory().clusters.values()
+    assert cluster_read.admission is None

@@ -25,7 +25,7 @@ REQUEST = Attach(vm="ml-08", profile="a100-3-20c", move=MoveMode.COLD)
 
 
 def named(lab: SimServer, kind: str, name: str) -> Any:
-    return next(each for each in lab.world.by_type(kind) if each.display_name == name)
+    return next(entity for entity in lab.world.by_type(kind) if entity.display_name == name)
 
 
 def attached(target: Target, state_dir: Path, request: Attach = REQUEST) -> Report:
@@ -35,7 +35,7 @@ def attached(target: Target, state_dir: Path, request: Attach = REQUEST) -> Repo
 
 def test_a_host_that_sees_the_files_takes_the_vm(lab: SimServer, lab_target: Target, tmp_path: Path) -> None:
     assert attached(lab_target, tmp_path).exit_code == 0
-    assert [entry.method for entry in lab.world.ledger] == ["RelocateVM_Task", "ReconfigVM_Task"]
+    assert [change.method for change in lab.world.ledger] == ["RelocateVM_Task", "ReconfigVM_Task"]
 
 
 def test_a_device_that_only_another_host_has_is_looked_for_there(
@@ -43,7 +43,7 @@ def test_a_device_that_only_another_host_has_is_looked_for_there(
 ) -> None:
     report = attached(lab_target, tmp_path, Attach(vm="ml-07", device=("0000:5e:00.0",), move=MoveMode.COLD))
     assert report.exit_code == 0
-    assert [entry.method for entry in lab.world.ledger] == ["RelocateVM_Task", "ReconfigVM_Task"]
+    assert [change.method for change in lab.world.ledger] == ["RelocateVM_Task", "ReconfigVM_Task"]
 
 
 def test_a_host_that_does_not_see_the_files_is_refused_naming_the_datastore(
@@ -65,12 +65,12 @@ def test_a_member_of_a_vapp_is_known_by_it(lab: SimServer, lab_target: Target, t
     lab.world.register(vapp)
     vapp.take_in(vm)
     with Connection(lab_target) as vcenter:
-        seen = vcenter.inventory()
-        member = seen.find_vm("ml-08")
+        inventory = vcenter.inventory()
+        member = inventory.find_vm("ml-08")
         assert (member.vapp, member.path) == ("trainers", "/lab-dc/vm/ml/trainers/ml-08")
-        assert seen.find_vm("/lab-dc/vm/ml/trainers/ml-08") == member
-        assert seen.find_vm("ml-07").vapp is None
-        observed = vcenter.observe(seen, [member.ref]).vm(member.ref)
+        assert inventory.find_vm("/lab-dc/vm/ml/trainers/ml-08") == member
+        assert inventory.find_vm("ml-07").vapp is None
+        observed = vcenter.observe(inventory, [member.ref]).vm(member.ref)
         assert (observed.vapp, observed.path) == (member.vapp, member.path)
     assert attached(lab_target, tmp_path).exit_code == 0, "within the cluster the vApp comes along"
     assert vm.state.pool == vapp.moid
@@ -78,12 +78,12 @@ def test_a_member_of_a_vapp_is_known_by_it(lab: SimServer, lab_target: Target, t
 
 def test_another_cluster_is_no_place_for_a_member_of_a_vapp(serve: Any, lab_target: Target, tmp_path: Path) -> None:
     with Connection(lab_target) as vcenter:
-        seen = vcenter.inventory()
-    member, target = seen.find_vm("ml-08"), seen.find_host("esx-01")
-    seen = seen.with_hosts([replace(target, cluster="domain-c99")]).with_vm(replace(member, vapp="trainers"))
+        inventory = vcenter.inventory()
+    member, target = inventory.find_vm("ml-08"), inventory.find_host("esx-01")
+    inventory = inventory.with_hosts([replace(target, cluster="domain-c99")]).with_vm(replace(member, vapp="trainers"))
     from gpuops.execute.site import catalog_of
 
-    plan = REQUEST.plan(seen, catalog_of(seen), seen.taken_at)
+    plan = REQUEST.plan(inventory, catalog_of(inventory), inventory.taken_at)
     assert "esx-01.lab: is outside the cluster of vApp trainers: ml-08 would leave the vApp" in map(
         str, plan.rejections
     )

@@ -34,9 +34,9 @@ class Bench:
         self.server, self.state_dir = server, state_dir
         self.aside = Aside(server, state_dir, "GPUOPS_STATE_DIR", server.world.clock.now)
 
-    def execute(self, *, apply: bool = True, **asked: Any) -> Report:
+    def execute(self, *, apply: bool = True, **options: Any) -> Report:
         return self._with(
-            lambda site: moves.carry_out(Defrag(**{"max_moves": 2, **asked}), site, apply=apply, consent=agreed)
+            lambda site: moves.carry_out(Defrag(**{"max_moves": 2, **options}), site, apply=apply, consent=agreed)
         )
 
     def resume(self) -> Report:
@@ -52,8 +52,8 @@ class Bench:
         def ask(site: Site) -> Any:
             from gpuops.execute.site import catalog_of
 
-            seen = site.vcenter.inventory()
-            return Defrag(max_moves=max_moves).find_moves(seen, catalog_of(seen))
+            inventory = site.vcenter.inventory()
+            return Defrag(max_moves=max_moves).find_moves(inventory, catalog_of(inventory))
 
         return self._with(ask)
 
@@ -66,7 +66,7 @@ class Bench:
 
     @property
     def effects(self) -> list[tuple[str, str]]:
-        return [(entry.method, entry.name) for entry in self.server.world.ledger]
+        return [(change.method, change.name) for change in self.server.world.ledger]
 
 
 def _yes(report: Any) -> None:
@@ -85,13 +85,17 @@ def bench(serve: Serve, tmp_path: Path) -> Iterator[Bench]:
 
 
 def test_the_moves_are_made_as_planned_one_after_another(bench: Bench) -> None:
-    found = bench.planned()
+    plan = bench.planned()
     report = bench.execute()
-    assert (report.exit_code, {each.verdict for each in report.outcomes}) == (0, {Verdict.DONE})
-    assert bench.effects == [("RelocateVM_Task", move.vm.name) for move in found.moves]
-    assert bench.planned(max_moves=0).before == found.after
-    again = bench.execute(max_moves=0)
-    assert (again.changed, again.exit_code, again.plan.because) == (False, 0, ("no move frees anything",))
+    assert (report.exit_code, {outcome.verdict for outcome in report.outcomes}) == (0, {Verdict.DONE})
+    assert bench.effects == [("RelocateVM_Task", move.vm.name) for move in plan.moves]
+    assert bench.planned(max_moves=0).before == plan.after
+    second_run = bench.execute(max_moves=0)
+    assert (second_run.changed, second_run.exit_code, second_run.plan.because) == (
+        False,
+        0,
+        ("no move frees anything",),
+    )
 
 
 def test_a_dry_run_moves_nothing(bench: Bench) -> None:
@@ -140,7 +144,7 @@ def test_a_vm_that_is_off_for_its_move_is_pinned_where_that_frees_more(emptiest_
     assert (unpinned.plan.because, emptiest_first.effects) == (("no move frees anything",), [])
     before = emptiest_first.planned(max_moves=0).before
     report = emptiest_first.execute(powered_off=True)
-    assert (report.exit_code, {each.verdict for each in report.outcomes}) == (0, {Verdict.DONE})
+    assert (report.exit_code, {outcome.verdict for outcome in report.outcomes}) == (0, {Verdict.DONE})
     methods = [method for method, _ in emptiest_first.effects]
     assert methods == ["ShutdownGuest", "RelocateVM_Task", "ReconfigVM_Task", "PowerOnVM_Task"]
     assert emptiest_first.planned(max_moves=0).before == before + 1
@@ -168,7 +172,7 @@ def test_a_move_that_fails_ends_it_and_the_rest_is_not_tried(bench: Bench) -> No
     bench.server.world.injector.add(Rule(Effect.TASK, "RelocateVM_Task", fault="GenericVmConfigFault"))
     report = bench.execute()
     assert report.exit_code == 4
-    assert [each.verdict for each in report.outcomes] == [Verdict.FAILED, *[Verdict.SKIPPED] * (count - 1)]
+    assert [outcome.verdict for outcome in report.outcomes] == [Verdict.FAILED, *[Verdict.SKIPPED] * (count - 1)]
     assert "gpuops defrag --dry-run plans anew" in report.outcomes[-1].reason
     assert bench.status().verb == "", "nothing is half done"
     assert bench.execute().exit_code == 0
@@ -204,18 +208,18 @@ def test_a_change_that_is_cut_off_can_be_given_up(bench: Bench, monkeypatch: pyt
 
 def test_whoever_thinks_over_whether_vms_may_move_keeps_no_return_away(bench: Bench) -> None:
     """The moves themselves hold the lock, as a change of hosts does."""
-    asked: list[Report] = []
+    reports_shown: list[Report] = []
 
     def ask(site: Site) -> Report:
         def consent(report: Report) -> None:
             with site.locked_journal(site.vcenter.uuid, alone=True, returning=True, doing="rotate day"):
-                asked.append(report)
+                reports_shown.append(report)
             assert bench.effects == []
 
         return moves.carry_out(Defrag(max_moves=1), site, apply=True, consent=consent)
 
     report: Report = bench._with(ask)
-    assert (report.exit_code, len(asked), len(bench.effects)) == (0, 1, 1)
+    assert (report.exit_code, len(reports_shown), len(bench.effects)) == (0, 1, 1)
 
 
 def test_a_longer_stun_than_estimated_stops_the_moves_and_loses_nothing(bench: Bench) -> None:

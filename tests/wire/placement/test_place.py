@@ -50,15 +50,15 @@ def test_a_full_house_is_never_oversold_and_nothing_is_written(serve: Serve, tmp
     server = serve(scenario)
     with Connection(target_of(server)) as connection:
         site = site_of(connection, tmp_path)
-        asked = Place(many(connection.inventory()), explain=True)
-        found = place(asked, site)
-        assert place(asked, site).answers == found.answers, "nothing changed, so the answer is the same"
-    assert found.placed
-    assert found.refused
-    assert all(refusal.rejections for refusal in found.refused)
-    catalog = catalog_of(found.before)
-    then = after(found, catalog)
-    assert overcommitted(then, found) == []
+        request = Place(many(connection.inventory()), explain=True)
+        placements = place(request, site)
+        assert place(request, site).answers == placements.answers, "nothing changed, so the answer is the same"
+    assert placements.placed
+    assert placements.refused
+    assert all(refusal.rejections for refusal in placements.refused)
+    catalog = catalog_of(placements.before)
+    then = after(placements, catalog)
+    assert overcommitted(then, placements) == []
     assert list(server.world.ledger) == []
 
 
@@ -79,15 +79,15 @@ def test_a_power_on_ends_on_the_gpu_that_was_foreseen(serve: Serve, tmp_path: Pa
         before = connection.inventory()
         off = [vm for vm in before.vms.values() if vm.power is PowerState.OFF and len(vm.profiles) == 1]
         shapes = tuple(shape(vm, before) for vm in off)
-        found = place(Place(shapes, pin=PinPolicy.NEVER, suspended=SuspendedPolicy.IGNORE), site)
-        assert found.placed
-        for answer in found.answers:
+        placements = place(Place(shapes, pin=PinPolicy.NEVER, suspended=SuspendedPolicy.IGNORE), site)
+        assert placements.placed
+        for answer in placements.answers:
             vm = before.find_vm(answer.workload.name)
             request = Attach(vm=f"moid:{vm.ref}", profile=vm.profiles[0], power=PowerPolicy.ON, numa=NumaPolicy.NONE)
             report = run(request, site, apply=True)
-            assert report.plan.feasible is (answer in found.placed), (vm.name, report.plan.rejections)
+            assert report.plan.feasible is (answer in placements.placed), (vm.name, report.plan.rejections)
         now = connection.inventory()
-    for answer in found.placed:
+    for answer in placements.placed:
         vm = now.find_vm(answer.workload.name)
         host = now.host_of(vm)
         assert host is not None

@@ -57,10 +57,10 @@ def done(step: Step, connection: Connection) -> None:
     assert end.error is None
 
 
-def in_some_order(found: Placements, random: Random) -> list[Placed]:
+def in_some_order(placements: Placements, random: Random) -> list[Placed]:
     """Those started in turn keep their order; all others may be anywhere."""
-    listed = [placed for placed in found.placed if placed.steering is Steering.LISTED_ORDER]
-    order = [placed for placed in found.placed if placed.steering is not Steering.LISTED_ORDER]
+    listed = [placed for placed in placements.placed if placed.steering is Steering.LISTED_ORDER]
+    order = [placed for placed in placements.placed if placed.steering is not Steering.LISTED_ORDER]
     random.shuffle(order)
     places = sorted(random.randrange(len(order) + 1) for _ in listed)
     for number, (place, placed) in enumerate(zip(places, listed, strict=True)):
@@ -74,54 +74,54 @@ def test_the_template_comes_true(lab: SimServer, by_hand: Lab, pin: PinPolicy, s
     if pin is PinPolicy.NEVER:
         workloads = tuple(workload for workload in workloads if workload.name != "train-a")  # `required` is pinned
     with Connection(target_of(lab)) as connection:
-        asked = Place(workloads, pin=pin)
+        request = Place(workloads, pin=pin)
         before = connection.inventory()
-        before = connection.with_config_targets(before, asked.config_targets(before))
+        before = connection.with_config_targets(before, request.config_targets(before))
         catalog = catalog_of(before)
-        found = asked.placements(before, catalog)
-        assert (found.refused, found.doubts) == ((), ())
-        refs = {placed.workload.name: made(placed, by_hand) for placed in found.placed}
-        for placed in in_some_order(found, Random(seed)):
+        placements = request.placements(before, catalog)
+        assert (placements.refused, placements.doubts) == ((), ())
+        refs = {placed.workload.name: made(placed, by_hand) for placed in placements.placed}
+        for placed in in_some_order(placements, Random(seed)):
             ref = refs[placed.workload.name]
             done(ReconfigureVm(ref, recipe(placed, catalog)), connection)
             done(PowerOnVm(ref, placed.placement.host.ref), connection)
         # The desktop that is suspended meanwhile finds its GPU.
-        (suspended,) = (claim.vm for claim in found.claims)
+        (suspended,) = (claim.vm for claim in placements.claims)
         done(ResumeVm(suspended.ref, suspended.host), connection)
         now = connection.inventory()
-    for placed in found.placed:
+    for placed in placements.placed:
         host = now.hosts[placed.placement.host.ref]
-        there = [gpu.address for gpu in host.gpus if refs[placed.workload.name] in (gpu.vms or ())]
+        gpu_addresses = [gpu.address for gpu in host.gpus if refs[placed.workload.name] in (gpu.vms or ())]
         if placed.steering is Steering.PINNED:
-            assert there == sorted(set(placed.placement.seats.values())), placed.workload.name
+            assert gpu_addresses == sorted(set(placed.placement.seats.values())), placed.workload.name
         assert now.vms[refs[placed.workload.name]].power == "poweredOn"
 
 
 def test_the_ledger_shows_a_pinned_vm_on_its_gpu_and_node(lab: SimServer, by_hand: Lab) -> None:
     """Started last to first, against the policies of both hosts: `consolidation` would fill the GPU on node 0."""
-    asked = tuple(
+    workloads = tuple(
         Workload(f"pinned-{n}", 8, 32768, profile, numa=NumaPolicy.REQUIRED)
         for n, profile in enumerate(("a100-3-20c", "a100-2-10c", "a100-3-20c", "a40-8q", "a100d-80c"))
     )
     with Connection(target_of(lab)) as connection:
         before = connection.inventory()
         catalog = catalog_of(before)
-        found = Place(asked).placements(before, catalog)
-        assert (found.refused, found.doubts) == ((), ())
-        for placed in reversed(found.placed):
+        placements = Place(workloads).placements(before, catalog)
+        assert (placements.refused, placements.doubts) == ((), ())
+        for placed in reversed(placements.placed):
             ref = made(placed, by_hand)
             done(ReconfigureVm(ref, recipe(placed, catalog)), connection)
             done(PowerOnVm(ref, placed.placement.host.ref), connection)
-    for placed in found.placed:
+    for placed in placements.placed:
         name, host = placed.workload.name, placed.placement.host
         (gpu,) = (gpu for gpu, _, _ in by_hand.seats(name))
         assert gpu == str(placed.placement.seats[0])
-        told = [
-            entry.after["extra_config"]
-            for entry in lab.world.ledger
-            if entry.name == name
-            if "extra_config" in entry.after
+        extra_configs = [
+            change.after["extra_config"]
+            for change in lab.world.ledger
+            if change.name == name
+            if "extra_config" in change.after
         ]
-        assert [told[-1]["numa.nodeAffinity"]] == [
-            str(each.numa_node) for each in host.gpus if str(each.address) == gpu
+        assert [extra_configs[-1]["numa.nodeAffinity"]] == [
+            str(gpu_device.numa_node) for gpu_device in host.gpus if str(gpu_device.address) == gpu
         ]

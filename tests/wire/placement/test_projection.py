@@ -48,18 +48,18 @@ NOT_FORESEEN: Final = frozenset(
 )
 
 
-def differences(expected: Any, found: Any, path: str = "") -> list[str]:
+def differences(expected: Any, actual: Any, path: str = "") -> list[str]:
     """Where two snapshots differ, but for what nobody can foresee."""
-    if is_dataclass(expected) and type(expected) is type(found):
-        names = [each.name for each in fields(expected) if each.name not in NOT_FORESEEN]
-        return [d for n in names for d in differences(getattr(expected, n), getattr(found, n), f"{path}.{n}")]
-    if isinstance(expected, Mapping) and isinstance(found, Mapping):
-        keys = sorted((set(expected) | set(found)) - set(HOST_WRITTEN))
-        return [d for key in keys for d in differences(expected.get(key), found.get(key), f"{path}[{key}]")]
-    if isinstance(expected, tuple) and isinstance(found, tuple) and len(expected) == len(found):
-        pairs = zip(expected, found, strict=True)
+    if is_dataclass(expected) and type(expected) is type(actual):
+        names = [field.name for field in fields(expected) if field.name not in NOT_FORESEEN]
+        return [d for n in names for d in differences(getattr(expected, n), getattr(actual, n), f"{path}.{n}")]
+    if isinstance(expected, Mapping) and isinstance(actual, Mapping):
+        keys = sorted((set(expected) | set(actual)) - set(HOST_WRITTEN))
+        return [d for key in keys for d in differences(expected.get(key), actual.get(key), f"{path}[{key}]")]
+    if isinstance(expected, tuple) and isinstance(actual, tuple) and len(expected) == len(actual):
+        pairs = zip(expected, actual, strict=True)
         return [d for number, pair in enumerate(pairs) for d in differences(*pair, f"{path}[{number}]")]
-    return [] if expected == found else [f"{path}: foresaw {expected!r}, found {found!r}"]
+    return [] if expected == actual else [f"{path}: foresaw {expected!r}, found {actual!r}"]
 
 
 def foreseen(before: Inventory, steps: Sequence[Any]) -> Inventory:
@@ -125,8 +125,8 @@ def test_what_is_foreseen_happens_and_once(lab: SimServer, tmp_path: Path, scrip
             assert report.exit_code == 0, report.outcomes
             expected = foreseen(report.before, report.plan.steps)
             assert differences(expected, site.vcenter.inventory()) == [], request
-            again = run(request, site, apply=True)
-            assert (again.plan.rejections, again.plan.steps) == ((), ()), request
+            second_run = run(request, site, apply=True)
+            assert (second_run.plan.rejections, second_run.plan.steps) == ((), ()), request
 
 
 def test_a_guest_sees_its_gpus_where_they_are(lab: SimServer, tmp_path: Path) -> None:
@@ -134,8 +134,8 @@ def test_a_guest_sees_its_gpus_where_they_are(lab: SimServer, tmp_path: Path) ->
     with Connection(target_of(lab)) as vcenter:
         site = Site(vcenter, tmp_path, wall_clock)
         assert run(Attach("ml-07", profile=VGPU, count=4), site, apply=True).exit_code == 0
-        [made] = [entry for entry in lab.world.ledger if entry.name == "ml-07"]
-        assert (made.before["cores_per_numa_node"], made.after["cores_per_numa_node"]) == (None, 4)
+        [change] = [change for change in lab.world.ledger if change.name == "ml-07"]
+        assert (change.before["cores_per_numa_node"], change.after["cores_per_numa_node"]) == (None, 4)
         vm = site.vcenter.inventory().find_vm("ml-07")
         assert (vm.vcpus, vm.cores_per_numa_node) == (8, 4)
         assert run(Detach("ml-07", all=True), site, apply=True).exit_code == 0

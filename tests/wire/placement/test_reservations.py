@@ -35,8 +35,8 @@ def test_what_is_refused_here_is_refused_there(lab: SimServer, tmp_path: Path, a
         assert report.exit_code == 0, "and the power-on was let through"
         return
     (reason,) = report.plan.rejections
-    said = "esx-01.lab: CPU to reserve, beside what running VMs reserve: needs 2001 MHz, 2000 there"
-    assert (report.exit_code, str(reason)) == (3, said)
+    expected_reason = "esx-01.lab: CPU to reserve, beside what running VMs reserve: needs 2001 MHz, 2000 there"
+    assert (report.exit_code, str(reason)) == (3, expected_reason)
     vm.state.memory_locked = True
     with pytest.raises(vim.fault.InsufficientCpuResourcesFault):
         admission(vm, host)

@@ -49,9 +49,11 @@ def reserve(tmp_path: Path) -> Iterator[Reserve]:
                 f"dpp-{number}": DirectPathProfileState(f"dpp-{number}", f"kind-{number}", "", config)
                 for number, (config, _) in enumerate(units)
             }
-            held = tuple(ReservationState(config, count, place, ("kube-*",)) for config, count in units if count)
+            reservations = tuple(
+                ReservationState(config, count, place, ("kube-*",)) for config, count in units if count
+            )
             with world.changed:
-                world.direct_path = DirectPathState(profiles, held)
+                world.direct_path = DirectPathState(profiles, reservations)
             return Site(connection, tmp_path, lambda: datetime(2026, 11, 2, 18, tzinfo=UTC))
 
         yield reserved
@@ -63,10 +65,10 @@ def test_of_profiles_that_mean_the_same_the_answer_that_leaves_least_counts(
     reserve: Reserve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A vCenter may count what is reserved by profile."""
-    real, asked = DirectPathProfileManager._answer, []
+    real, profile_ids = DirectPathProfileManager._answer, []
 
     def by_profile(self: DirectPathProfileManager, spec: Any, count: Any) -> Any:
-        asked.append(spec.id)
+        profile_ids.append(spec.id)
         answer = real(self, spec, count)
         if spec.id == "dpp-1":
             answer.unusedReservation, answer.remaining = 2, 1
@@ -76,9 +78,9 @@ def test_of_profiles_that_mean_the_same_the_answer_that_leaves_least_counts(
     inventory = reserve((WHOLE, 0), (WHOLE, 0), (VGPU, 0), (replace(VGPU), 0)).vcenter.inventory()
     assert inventory.reservations is not None
     place = inventory.find_host("esx-01.lab").cluster or ""
-    assert asked == ["dpp-0", "dpp-1", "dpp-2", "dpp-3"]
+    assert profile_ids == ["dpp-0", "dpp-1", "dpp-2", "dpp-3"]
     assert inventory.reservations.devices == (DeviceCapacity("kind-0, kind-1", (L40S,), "l40s-ml", place, 0, 2, 1, 2),)
-    assert [each.profile for each in inventory.reservations.capacities] == [VGPU.vgpu]
+    assert [capacity.profile for capacity in inventory.reservations.capacities] == [VGPU.vgpu]
     assert inventory.reservations.unknown == ()
 
 
@@ -100,7 +102,9 @@ def test_a_whole_gpu_that_is_reserved_is_not_free(reserve: Reserve) -> None:
     report = run(
         Attach("ml-03", device=("0000:d8:00.0",), replace="0000:5e:00.0", power=PowerPolicy.ON), site, apply=False
     )
-    assert ["1 of kind-0 are reserved for other VMs" in str(each) for each in report.plan.rejections] == [True]
+    assert ["1 of kind-0 are reserved for other VMs" in str(rejection) for rejection in report.plan.rejections] == [
+        True
+    ]
 
 
 @pytest.mark.long
@@ -115,8 +119,8 @@ def test_a_start_that_would_take_of_it_is_refused(reserve: Reserve, request_: At
     site = reserve((WHOLE, 2))
     report = run(request_, site, apply=True)
     reserved = "esx-02.lab: 2 of kind-0 are reserved for other VMs in lab-cluster"
-    said = f"{reserved}, and too few would be left: needs 2, 1 there"
-    assert (report.exit_code, [str(each) for each in report.plan.rejections]) == (3, [said])
+    expected_reason = f"{reserved}, and too few would be left: needs 2, 1 there"
+    assert (report.exit_code, [str(rejection) for rejection in report.plan.rejections]) == (3, [expected_reason])
 
 
 @pytest.mark.long
@@ -141,7 +145,7 @@ def test_a_device_group_of_which_nothing_is_reserved_keeps_nobody_away(reserve: 
     site = reserve((PAIR, 0))
     report = run(Attach("ml-05", device_group=PAIR.group, power=PowerPolicy.ON), site, apply=True)
     assert report.exit_code == 0
-    assert not [each for each in report.plan.warnings if "reserved" in each]
+    assert not [warning for warning in report.plan.warnings if "reserved" in warning]
 
 
 @pytest.mark.long
@@ -149,15 +153,15 @@ def test_doctor_names_both_counts_of_whole_devices(reserve: Reserve) -> None:
     inventory = reserve((WHOLE, 1)).vcenter.inventory()
     assert inventory.reservations is not None
     assert not found_of("kind-0", inventory)
-    (told,) = inventory.reservations.devices
-    fewer = replace(inventory.reservations, devices=(replace(told, remaining=1),))
-    found = found_of("kind-0", replace(inventory, reservations=fewer))
-    assert found == ["lab-cluster: kind-0: vCenter reports room for 1 more, gpuops for 2"]
+    (reserved_device,) = inventory.reservations.devices
+    fewer = replace(inventory.reservations, devices=(replace(reserved_device, remaining=1),))
+    lines = found_of("kind-0", replace(inventory, reservations=fewer))
+    assert lines == ["lab-cluster: kind-0: vCenter reports room for 1 more, gpuops for 2"]
 
 
 def found_of(name: str, inventory: Inventory) -> list[str]:
-    found = examine(inventory, catalog_of(inventory), Scope(), {}).findings
-    return [f"{each.subject}: {each.reason}" for each in found if name in each.reason]
+    findings = examine(inventory, catalog_of(inventory), Scope(), {}).findings
+    return [f"{finding.subject}: {finding.reason}" for finding in findings if name in finding.reason]
 
 
 @pytest.mark.long
@@ -190,8 +194,11 @@ def test_passthrough_of_a_device_that_is_no_gpu_warns_of_what_is_reserved(tmp_pa
                 {"dpp-1": DirectPathProfileState("dpp-1", "amd", "", config)},
                 (ReservationState(config, 2, place, ("kube-*",)),),
             )
-        left = "2 of amd reserved, not free: 1 would surely be left: VMs with this reservation may find no GPU"
-        for asked in ({"on": False}, {"on": True, "label": "other"}):
-            code, (warnings, _) = switch(amd, apply=False, **asked)
-            assert (code, [each.partition(": ")[2] for each in warnings if "reserved" in each]) == (0, [left])
+        warning_text = "2 of amd reserved, not free: 1 would surely be left: VMs with this reservation may find no GPU"
+        for options in ({"on": False}, {"on": True, "label": "other"}):
+            code, (warnings, _) = switch(amd, apply=False, **options)
+            assert (code, [warning.partition(": ")[2] for warning in warnings if "reserved" in warning]) == (
+                0,
+                [warning_text],
+            )
     assert world.bugs == []

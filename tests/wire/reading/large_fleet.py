@@ -54,13 +54,13 @@ class Pages:
         return reply
 
     def _answer(self, ask: Ask, body: bytes) -> bytes:
-        asked = _ASKED.findall(body)
-        if asked:
+        requested_refs = _ASKED.findall(body)
+        if requested_refs:
             if not self._detail:
-                honest = ask(body.replace(asked[0], self._like, 1))
-                self._detail = next(each[0] for each in _OBJECT.finditer(honest) if each[1] == self._like)
+                honest = ask(body.replace(requested_refs[0], self._like, 1))
+                self._detail = next(match[0] for match in _OBJECT.finditer(honest) if match[1] == self._like)
                 self._around = _around(honest)
-            return self._page(self._around, self._detail, [int(each[3:]) for each in asked], None)
+            return self._page(self._around, self._detail, [int(ref[3:]) for ref in requested_refs], None)
         token = _TOKEN.search(body)
         if token is not None:
             return self._numbered(int(token[1]))
@@ -71,16 +71,16 @@ class Pages:
 
     def _begun(self, honest: bytes) -> bytes:
         """The honest page, and that more follow."""
-        found = next(each for each in _OBJECT.finditer(honest) if b"nvidia" not in each[0] and b"Host" in each[0])
-        self._thin, self._like = found[0], found[1]
+        match = next(match for match in _OBJECT.finditer(honest) if b"nvidia" not in match[0] and b"Host" in match[0])
+        self._thin, self._like = match[0], match[1]
         self._around_thin = _around(honest.replace(b"RetrievePropertiesEx", b"ContinueRetrievePropertiesEx"))
         return honest.replace(b"<returnval>", b"<returnval><token>fleet-0</token>", 1)
 
     def _numbered(self, page: int) -> bytes:
         first = page * PAGE_OBJECTS
         last = min(first + PAGE_OBJECTS, self._count)
-        more = f"<token>fleet-{page + 1}</token>".encode() if last < self._count else None
-        return self._page(self._around_thin, self._thin, range(FIRST + first, FIRST + last), more)
+        token = f"<token>fleet-{page + 1}</token>".encode() if last < self._count else None
+        return self._page(self._around_thin, self._thin, range(FIRST + first, FIRST + last), token)
 
     def _page(self, around: tuple[bytes, bytes], like: bytes, numbers: object, token: bytes | None) -> bytes:
         assert isinstance(numbers, (list, range))
@@ -97,8 +97,13 @@ def _around(honest: bytes) -> tuple[bytes, bytes]:
 def fleet(count: int) -> Iterator[tuple[Session, Pages]]:
     pages, honest = Pages(count), Wire._exchange
 
-    def answered(wire: Wire, path: str, body: bytes, *rest: Any) -> HttpReply:
-        return HttpReply(200, "OK", pages.answer(lambda asked: honest(wire, path, asked, *rest).body, body), ())
+    def answered(wire: Wire, path: str, body: bytes, *remaining_arguments: Any) -> HttpReply:
+        return HttpReply(
+            200,
+            "OK",
+            pages.answer(lambda request_body: honest(wire, path, request_body, *remaining_arguments).body, body),
+            (),
+        )
 
     with (
         SimServer(build("lab"), tls=False) as server,
@@ -114,12 +119,12 @@ def main(count: int) -> None:
     idle = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with fleet(count) as (session, pages):
         began = time.process_time()
-        found = collect.inventory(session)
+        inventory = collect.inventory(session)
         spent_s = time.process_time() - began
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - idle) / 1024
-    made = [vm for vm in found.vms.values() if int(vm.ref[3:]) >= FIRST]
+    fleet_vms = [vm for vm in inventory.vms.values() if int(vm.ref[3:]) >= FIRST]
     print(json.dumps({
-        "vms": len(made), "with_devices": sum(vm.devices is not None for vm in made), "cpu_s": spent_s,
+        "vms": len(fleet_vms), "with_devices": sum(vm.devices is not None for vm in fleet_vms), "cpu_s": spent_s,
         "mib": grown, "replies": pages.replies, "reply_mib": pages.bytes / 2**20,
     }))  # fmt: skip
 

@@ -67,40 +67,42 @@ def play(tmp_path: Path) -> Iterator[Callable[[World], tuple[Site, Site, Bundle]
 
         def both(original: World) -> tuple[Site, Site, Bundle]:
             site = stack.enter_context(site_of(original, tmp_path))
-            _, made = bundled(site)
+            _, site_bundle = bundled(site)
             path = tmp_path / "bundle.zip"
-            path.write_bytes(made.pack())
-            return site, stack.enter_context(site_of(build(str(path)), tmp_path)), made
+            path.write_bytes(site_bundle.pack())
+            return site, stack.enter_context(site_of(build(str(path)), tmp_path)), site_bundle
 
         yield both
 
 
-def differences(was: Any, now: Any, at: str = "") -> Iterator[str]:
-    match was, now:
+def differences(before: Any, now: Any, at: str = "") -> Iterator[str]:
+    match before, now:
         case dict(), dict():
-            for key in was.keys() | now.keys():
+            for key in before.keys() | now.keys():
                 if key not in OF_THE_SITE:
-                    yield from differences(was.get(key), now.get(key), f"{at}.{key}")
-        case ((list() | tuple()), (list() | tuple())) if len(was) == len(now):
-            for number, (one, other) in enumerate(zip(was, now, strict=True)):
-                yield from differences(one, other, f"{at}.{number}")
-        case _ if was != now:
-            yield f"{at}: {was!r} is played as {now!r}"
+                    yield from differences(before.get(key), now.get(key), f"{at}.{key}")
+        case ((list() | tuple()), (list() | tuple())) if len(before) == len(now):
+            for number, (element_before, element_now) in enumerate(zip(before, now, strict=True)):
+                yield from differences(element_before, element_now, f"{at}.{number}")
+        case _ if before != now:
+            yield f"{at}: {before!r} is played as {now!r}"
 
 
-def require_same(was: Inventory, now: Inventory) -> None:
+def require_same(original_site: Inventory, now: Inventory) -> None:
     """All that plans go by, names aside, and each name as its pseudonym."""
-    seen = [asdict(replace(each, vcenter="", taken_at=WRITTEN, origin=None)) for each in (was, now)]
-    assert list(differences(seen[0], seen[1])) == []
+    comparable = [
+        asdict(replace(inventory, vcenter="", taken_at=WRITTEN, origin=None)) for inventory in (original_site, now)
+    ]
+    assert list(differences(comparable[0], comparable[1])) == []
     names = Pseudonyms(KEY)
     for kind, before, after in (
-        (NameKind.VM, was.vms, now.vms),
-        (NameKind.HOST, was.hosts, now.hosts),
-        (NameKind.CLUSTER, was.clusters, now.clusters),
-        (NameKind.DATASTORE, was.datastores, now.datastores),
+        (NameKind.VM, original_site.vms, now.vms),
+        (NameKind.HOST, original_site.hosts, now.hosts),
+        (NameKind.CLUSTER, original_site.clusters, now.clusters),
+        (NameKind.DATASTORE, original_site.datastores, now.datastores),
     ):
-        assert {ref: each.name for ref, each in after.items()} == {
-            ref: names.of(kind, each.name) for ref, each in before.items()
+        assert {ref: inventory.name for ref, inventory in after.items()} == {
+            ref: names.of(kind, inventory.name) for ref, inventory in before.items()
         }
 
 
@@ -110,28 +112,28 @@ SCENARIOS: Final = ("lab", "vdi", "scattered", "supervisor", "accelerators", "fl
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_simulator_shows_what_was_read(scenario: str, play: Callable[[World], tuple[Site, Site, Bundle]]) -> None:
-    was, now, _ = play(build(scenario))
-    require_same(was.vcenter.inventory(), now.vcenter.inventory())
+    original_site, now, _ = play(build(scenario))
+    require_same(original_site.vcenter.inventory(), now.vcenter.inventory())
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("version", ["8.0.2.0", "8.0.3.0", "9.0.0.0", "9.1.0.0"])
 def test_at_each_version(version: str, play: Callable[[World], tuple[Site, Site, Bundle]]) -> None:
-    was, now, _ = play(build("lab", api_version=version))
-    require_same(was.vcenter.inventory(), now.vcenter.inventory())
+    original_site, now, _ = play(build("lab", api_version=version))
+    require_same(original_site.vcenter.inventory(), now.vcenter.inventory())
     assert now.vcenter.inventory().api_version == version
 
 
 def unlike_a_scenario(simulated: World) -> None:
     """What administrators do: nothing of it can be declared in a scenario of people."""
-    one, two = simulated.by_type("HostSystem")
+    first_host, two = simulated.by_type("HostSystem")
     desktops = [vm for vm in simulated.by_type("VirtualMachine") if vm.name.startswith("vdi-")]
-    cluster = one.compute_resource()
+    cluster = first_host.compute_resource()
     cluster.drs.ha_enabled, cluster.drs.ha_admission = True, HaAdmission(1, memory_percent=25, cpu_percent=30)
     cluster.drs.overrides.update({desktops[0].moid: Override(enabled=False), desktops[1].moid: Override()})
     cluster.drs.groups = {
         "a": Group("a", of_hosts=False, members=(desktops[2].moid,)),
-        "b": Group("b", of_hosts=True, members=(one.moid,)),
+        "b": Group("b", of_hosts=True, members=(first_host.moid,)),
     }
     cluster.drs.rules = {
         1: ClusterRule(1, "apart", "ClusterAntiAffinityRuleSpec", True, False, (desktops[0].moid, desktops[1].moid)),
@@ -156,8 +158,8 @@ def unlike_a_scenario(simulated: World) -> None:
 def test_a_world_that_no_scenario_declares(play: Callable[[World], tuple[Site, Site, Bundle]]) -> None:
     lab = build("lab")
     unlike_a_scenario(lab)
-    was, now, _ = play(lab)
-    before, after = was.vcenter.inventory(), now.vcenter.inventory()
+    original_site, now, _ = play(lab)
+    before, after = original_site.vcenter.inventory(), now.vcenter.inventory()
     require_same(before, after)
     [host] = [host for host in after.hosts.values() if len(host.gpus) == 6]
     assert host.gpus[0].configured_graphics_type is GraphicsType.SHARED
@@ -169,15 +171,15 @@ def test_a_world_that_no_scenario_declares(play: Callable[[World], tuple[Site, S
 def test_a_vm_runs_where_it_ran_whatever_the_rules_say(play: Callable[[World], tuple[Site, Site, Bundle]]) -> None:
     """Seven vGPUs where six fit, by our rules: whoever reports that needs to see it."""
     lab = build("lab")
-    one, _ = lab.by_type("HostSystem")
-    running = [vm for vm in one.vms() if vm.state.seats]
+    first_host, _ = lab.by_type("HostSystem")
+    running = [vm for vm in first_host.vms() if vm.state.seats]
     seat = running[0].state.seats[0]
-    for vm in [vm for vm in one.vms() if vm.name in ("vdi-06", "ml-01")]:
+    for vm in [vm for vm in first_host.vms() if vm.name in ("vdi-06", "ml-01")]:
         vm.state.power, vm.state.boot_time = running[0].state.power, running[0].state.boot_time
         vm.state.devices = running[0].state.devices
         vm.state.seats = (replace(seat, vm=vm.moid),)
-    was, now, _ = play(lab)
-    require_same(was.vcenter.inventory(), now.vcenter.inventory())
+    original_site, now, _ = play(lab)
+    require_same(original_site.vcenter.inventory(), now.vcenter.inventory())
 
 
 @pytest.mark.long
@@ -187,12 +189,12 @@ def test_other_devices_come_back(play: Callable[[World], tuple[Site, Site, Bundl
     first = next(host for host in accelerators.by_type("HostSystem") if host.name == "esx-01.acc")
     first.state.others[0].passthrough_enabled = False
     first.state.others[2].numa_node = None
-    was, now, _ = play(accelerators)
-    before, after = was.vcenter.inventory(), now.vcenter.inventory()
+    original_site, now, _ = play(accelerators)
+    before, after = original_site.vcenter.inventory(), now.vcenter.inventory()
     require_same(before, after)
     kinds = [
-        {(host.ref, device.address): device.kind for host in each.hosts.values() for device in host.others}
-        for each in (before, after)
+        {(host.ref, device.address): device.kind for host in inventory.hosts.values() for device in host.others}
+        for inventory in (before, after)
     ]
     assert kinds[0] == kinds[1]
     assert sorted(kinds[1].values()) == ["FPGA"] * 3 + ["GPU"] * 3 + ["NIC"]
@@ -214,19 +216,22 @@ def test_reserved_devices_come_back(play: Callable[[World], tuple[Site, Site, Bu
     accelerators = build("accelerators", api_version="9.0.0.0")
     [cluster] = accelerators.by_type("ClusterComputeResource")
     accelerators.direct_path = DirectPathState(
-        {f"dpp-{n}": DirectPathProfileState(f"dpp-{n}", f"kind-{n}", "", each) for n, (each, _) in enumerate(things)},
-        tuple(ReservationState(each, units, cluster.moid, ("kube-*",)) for each, units in things),
+        {
+            f"dpp-{n}": DirectPathProfileState(f"dpp-{n}", f"kind-{n}", "", config_of_kind)
+            for n, (config_of_kind, _) in enumerate(things)
+        },
+        tuple(ReservationState(config_of_kind, units, cluster.moid, ("kube-*",)) for config_of_kind, units in things),
     )
-    was, now, _ = play(accelerators)
-    before, after = was.vcenter.inventory().reservations, now.vcenter.inventory().reservations
+    original_site, now, _ = play(accelerators)
+    before, after = original_site.vcenter.inventory().reservations, now.vcenter.inventory().reservations
     assert before is not None
     assert after is not None
-    assert [each.unused_reservation for each in before.devices] == [1, 2]
+    assert [device.unused_reservation for device in before.devices] == [1, 2]
     label = Pseudonyms(KEY).of(NameKind.LABEL, "mi355x")
-    assert [replace(each, name="", label=each.label and label) for each in before.devices] == [
-        replace(each, name="") for each in after.devices
+    assert [replace(device, name="", label=device.label and label) for device in before.devices] == [
+        replace(device, name="") for device in after.devices
     ]
-    assert after.capacities == tuple(each for each in before.capacities if each.profile == "nvidia_a40-8q")
+    assert after.capacities == tuple(capacity for capacity in before.capacities if capacity.profile == "nvidia_a40-8q")
     assert after.capacities[0].unused_reservation == 3
 
 
@@ -234,8 +239,8 @@ def in_pseudonyms(inventory: Inventory) -> Inventory:
     """The snapshot under the names that a bundle gives. Between equal places a name decides, so answers go by them."""
     names = Pseudonyms(KEY)
 
-    def renamed(kind: NameKind, each: Any) -> Any:
-        return replace(each, name=names.of(kind, each.name))
+    def renamed(kind: NameKind, named: Any) -> Any:
+        return replace(named, name=names.of(kind, named.name))
 
     def labelled(gpu: Any) -> Any:
         if gpu.passthrough is None or gpu.passthrough.label is None:
@@ -245,14 +250,14 @@ def in_pseudonyms(inventory: Inventory) -> Inventory:
     return replace(
         inventory,
         vms={ref: renamed(NameKind.VM, vm) for ref, vm in inventory.vms.items()},
-        clusters={ref: renamed(NameKind.CLUSTER, each) for ref, each in inventory.clusters.items()},
+        clusters={ref: renamed(NameKind.CLUSTER, named) for ref, named in inventory.clusters.items()},
         hosts={
             ref: replace(
                 renamed(NameKind.HOST, host),
                 gpus=tuple(map(labelled, host.gpus)),
                 others=tuple(
-                    labelled(replace(each, name=f"{each.kind} {each.vendor_id:04x}:{each.device_id:04x}"))
-                    for each in host.others
+                    labelled(replace(named, name=f"{named.kind} {named.vendor_id:04x}:{named.device_id:04x}"))
+                    for named in host.others
                 ),
             )
             for ref, host in inventory.hosts.items()
@@ -263,17 +268,21 @@ def in_pseudonyms(inventory: Inventory) -> Inventory:
 def answers(inventory: Inventory, site: Site) -> list[Any]:
     """What capacity, readiness and place say, but for the vCenter and the moment."""
     catalog = catalog_of(inventory)
-    wanted = [
+    workloads = [
         Workload(f"new-{number}", profile=profile, vcpus=4, memory_mib=16384)
         for number, profile in enumerate(inventory.offered_profiles[:24])
     ]
-    said: list[AnyDocument] = [
+    documents: list[AnyDocument] = [
         capacity_document(capacity(CapacityRequest(), inventory, site, None), None),
         readiness_document(readiness(Scope(), inventory, site)),
-        *(placements_document(Place((each,), explain=True).placements(inventory, catalog), catalog) for each in wanted),
+        *(
+            placements_document(Place((document,), explain=True).placements(inventory, catalog), catalog)
+            for document in workloads
+        ),
     ]
     return [
-        {key: value for key, value in as_values(each).items() if key not in ("vcenter", "read_at")} for each in said
+        {key: value for key, value in as_values(document).items() if key not in ("vcenter", "read_at")}
+        for document in documents
     ]
 
 
@@ -283,8 +292,8 @@ def numbers_in(document: Any, at: str = "") -> Iterator[tuple[str, float]]:
             for key, value in document.items():
                 yield from numbers_in(value, f"{at}.{key}")
         case list() | tuple():
-            for each in document:
-                yield from numbers_in(each, at)
+            for element in document:
+                yield from numbers_in(element, at)
         case int() | float():
             yield at, document
         case _:
@@ -296,9 +305,9 @@ def numbers_in(document: Any, at: str = "") -> Iterator[tuple[str, float]]:
 def test_the_same_questions_have_the_same_answers(
     scenario: str, play: Callable[[World], tuple[Site, Site, Bundle]]
 ) -> None:
-    was, now, _ = play(build(scenario))
-    before, after = was.vcenter.inventory(), now.vcenter.inventory()
-    expected = answers(in_pseudonyms(before), was)
+    original_site, now, _ = play(build(scenario))
+    before, after = original_site.vcenter.inventory(), now.vcenter.inventory()
+    expected = answers(in_pseudonyms(before), original_site)
     assert answers(after, now) == expected
     # under the true names another one of equal places may be first, and no figure is another one
-    assert sorted(numbers_in(answers(before, was)[:2])) == sorted(numbers_in(expected[:2]))
+    assert sorted(numbers_in(answers(before, original_site)[:2])) == sorted(numbers_in(expected[:2]))

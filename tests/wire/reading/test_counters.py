@@ -21,16 +21,16 @@ NET: Final = "net.usage.average"
 QUARTER_S: Final = 900
 
 
-def shows(server: SimServer, told: Callable[[datetime], Mapping[tuple[str, str], int]]) -> None:
+def shows(server: SimServer, counters_at: Callable[[datetime], Mapping[tuple[str, str], int]]) -> None:
     """From here on every entity has these counters, by the age of a sample."""
-    server.world.counters = lambda entity, moment: told(moment)
+    server.world.counters = lambda entity, moment: counters_at(moment)
 
 
 def read(session: Session, inventory: Inventory, vm: str, *names: str) -> Mapping[str, CounterWindow]:
     ref = inventory.find_vm(vm).ref
-    found = with_counters(session, inventory, [ref], names, QUARTER_S).vm(ref).counters
-    assert found is not None
-    return found
+    counters = with_counters(session, inventory, [ref], names, QUARTER_S).vm(ref).counters
+    assert counters is not None
+    return counters
 
 
 @pytest.mark.long
@@ -51,8 +51,8 @@ def test_a_vcenter_without_a_performance_manager_has_no_samples(session: Session
 def test_the_highest_sample_counts(lab: SimServer, session: Session, inventory: Inventory) -> None:
     worked = inventory.taken_at - timedelta(minutes=10)
     shows(lab, lambda at: {(CPU_MHZ, ""): 2400 if abs(at - worked) < timedelta(seconds=15) else 40, (NET, ""): 7})
-    found = read(session, inventory, "vdi-01", CPU_MHZ, NET)
-    assert {name: window.highest for name, window in found.items()} == {CPU_MHZ: 2400, NET: 7}
+    counters = read(session, inventory, "vdi-01", CPU_MHZ, NET)
+    assert {name: window.highest for name, window in counters.items()} == {CPU_MHZ: 2400, NET: 7}
 
 
 @pytest.mark.long
@@ -64,7 +64,7 @@ def test_what_was_before_it_is_not_asked_for(lab: SimServer, session: Session, i
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("missing", "known", "old"),
+    ("missing", "expected_span", "old"),
     [
         (lambda ago: timedelta(minutes=5) < ago < timedelta(minutes=6), timedelta(minutes=5), timedelta()),
         (lambda ago: ago > timedelta(minutes=7), timedelta(minutes=7), timedelta()),
@@ -73,12 +73,12 @@ def test_what_was_before_it_is_not_asked_for(lab: SimServer, session: Session, i
     ids=["a gap", "a late beginning", "an early end"],
 )
 def test_missing_samples_are_missing(
-    lab: SimServer, session: Session, inventory: Inventory, missing: Any, known: timedelta, old: timedelta
+    lab: SimServer, session: Session, inventory: Inventory, missing: Any, expected_span: timedelta, old: timedelta
 ) -> None:
     shows(lab, lambda at: {} if missing(inventory.taken_at - at) else {(CPU_MHZ, ""): 0})
     window = read(session, inventory, "vdi-01", CPU_MHZ)[CPU_MHZ]
     sample = timedelta(seconds=counters.SAMPLE_S)
-    assert abs(window.asked - window.since - known) <= 2 * sample
+    assert abs(window.asked - window.since - expected_span) <= 2 * sample
     assert abs(window.asked - window.until - old) <= sample
 
 
@@ -92,29 +92,29 @@ def test_of_what_vcenter_does_not_have_nothing_is_said(lab: SimServer, session: 
 
 @pytest.mark.long
 def test_one_that_is_gone_keeps_nobody_from_being_told(lab: SimServer, session: Session, inventory: Inventory) -> None:
-    gone, there = inventory.find_vm("ml-07").ref, inventory.find_vm("vdi-01").ref
-    session.vm(gone).Destroy_Task()
+    removed_vm, running_vm = inventory.find_vm("ml-07").ref, inventory.find_vm("vdi-01").ref
+    session.vm(removed_vm).Destroy_Task()
     lab.world.clock.advance(600)
-    found = with_counters(session, inventory, [gone, there], [CPU_MHZ], QUARTER_S)
-    assert found.vm(gone).counters == {}
-    assert set(found.vm(there).counters or {}) == {CPU_MHZ}
+    observed = with_counters(session, inventory, [removed_vm, running_vm], [CPU_MHZ], QUARTER_S)
+    assert observed.vm(removed_vm).counters == {}
+    assert set(observed.vm(running_vm).counters or {}) == {CPU_MHZ}
 
 
 @pytest.mark.long
 def test_fifty_are_asked_for_at_once_and_the_names_once(
     session: Session, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    subjects: list[str] = []
     answer = session.read
 
     def counted(call: Callable[..., Any], *arguments: Any, subject: str = "") -> Any:
-        asked.append(subject)
+        subjects.append(subject)
         return answer(call, *arguments, subject=subject)
 
     monkeypatch.setattr(session, "read", counted)
     monkeypatch.setattr(counters, "ENTITIES_PER_CALL", 10)
     with_counters(session, inventory, inventory.vms, [CPU_MHZ], QUARTER_S)
-    assert asked.count("counters") == -(-len(inventory.vms) // 10)
-    names = asked.count("")
+    assert subjects.count("counters") == -(-len(inventory.vms) // 10)
+    names = subjects.count("")
     with_counters(session, inventory, inventory.vms, [CPU_MHZ], QUARTER_S)
-    assert asked.count("") == names
+    assert subjects.count("") == names

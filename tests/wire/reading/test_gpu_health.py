@@ -88,12 +88,12 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
         Connection(target_of(server)) as connection,
         Site(connection, tmp_path / "state", wall_clock) as site,
     ):
-        said: list[str] = []
+        messages: list[str] = []
         ssh = SimulatedSsh(server)
         shell = NvidiaSmi(cast(Ssh, ssh))
-        site.shell, site.say = shell, said.append
-        site.gpu_health = HostsHealth(shell, said.append, partial(next, count(0.0, ASK_AGAIN_S)))
-        yield Lab(server, site, ssh, said)
+        site.shell, site.say = shell, messages.append
+        site.gpu_health = HostsHealth(shell, messages.append, partial(next, count(0.0, ASK_AGAIN_S)))
+        yield Lab(server, site, ssh, messages)
 
 
 @pytest.mark.parametrize("fault", [GpuFault.LOST, GpuFault.REQUIRES_RESET, GpuFault.RECOVERY_RESET])

@@ -90,16 +90,16 @@ def test_a_running_task_is_seen_and_a_finished_one_is_not(lab: SimServer, lab_ta
 def test_observe_reads_anew_what_it_names_and_drops_what_is_gone(lab: SimServer, lab_target: Target) -> None:
     with Session(lab_target) as session:
         before = collect.inventory(session)
-        desktop, gone, other = (before.find_vm(name) for name in ("vdi-01", "snapped", "vdi-02"))
+        desktop, removed_vm, untouched_vm = (before.find_vm(name) for name in ("vdi-01", "snapped", "vdi-02"))
         search = session.content.searchIndex
         search.FindByInventoryPath("/lab-dc/vm/vdi/vdi-01").SuspendVM_Task()
         search.FindByInventoryPath("/lab-dc/vm/misc/snapped").Destroy_Task()
         lab.world.clock.advance(600)
-        after = collect.observe(session, before, [desktop.ref, gone.ref])
+        after = collect.observe(session, before, [desktop.ref, removed_vm.ref])
     assert after.vm(desktop.ref).power is PowerState.SUSPENDED
     assert after.vm(desktop.ref).path == desktop.path
-    assert gone.ref not in after.vms
-    assert after.vm(other.ref) == other
+    assert removed_vm.ref not in after.vms
+    assert after.vm(untouched_vm.ref) == untouched_vm
     gpu = after.find_host("esx-01").gpu(PciAddress.parse("d8:00.0"))
     assert gpu is not None
     assert desktop.ref not in (gpu.vms or ())
@@ -110,16 +110,16 @@ def test_observe_reads_anew_what_it_names_and_drops_what_is_gone(lab: SimServer,
 def test_what_is_observed_is_where_it_is_now_under_its_name_of_now(lab: SimServer, lab_target: Target) -> None:
     with Session(lab_target) as session:
         before = collect.inventory(session)
-        desktop, other = before.find_vm("vdi-01"), before.find_vm("vdi-02")
+        desktop, renamed_vm = before.find_vm("vdi-01"), before.find_vm("vdi-02")
         world = lab.world
         with world.changed:
             move_to_parent_folder(world.get(desktop.ref), Rule(Effect.HAPPEN))
-            rename(world.get(other.ref), Rule(Effect.HAPPEN))
+            rename(world.get(renamed_vm.ref), Rule(Effect.HAPPEN))
             fill_datastore(world.get(desktop.datastores[0]), Rule(Effect.HAPPEN))
-        seen = collect.observe(session, before, [desktop.ref, other.ref])
-        assert seen.vm(desktop.ref).path == f"{desktop.path.removesuffix('/vdi/vdi-01')}/vdi-01" != desktop.path
-        assert seen.vm(other.ref).path == f"{other.path}-renamed"
-        assert seen.datastores[desktop.datastores[0]].free_mib == 0
+        observed = collect.observe(session, before, [desktop.ref, renamed_vm.ref])
+        assert observed.vm(desktop.ref).path == f"{desktop.path.removesuffix('/vdi/vdi-01')}/vdi-01" != desktop.path
+        assert observed.vm(renamed_vm.ref).path == f"{renamed_vm.path}-renamed"
+        assert observed.datastores[desktop.datastores[0]].free_mib == 0
         everything = collect.observe(session, before, list(before.vms))
         assert replace(everything, taken_at=before.taken_at) == replace(
             collect.inventory(session), taken_at=before.taken_at
@@ -167,8 +167,8 @@ def test_a_look_at_a_vm_takes_two_calls_and_a_second_inventory_makes_no_view(
             read()
             return int(login.calls) - int(before)
 
-        seen = collect.inventory(session)
-        assert calls(lambda: collect.observe(session, seen, [seen.find_vm("vdi-01").ref])) == 2
+        inventory = collect.inventory(session)
+        assert calls(lambda: collect.observe(session, inventory, [inventory.find_vm("vdi-01").ref])) == 2
         assert calls(lambda: collect.inventory(session)) == 5
         assert [view.wsdl_name for view in login.objects].count("ContainerView") == 1
 
@@ -177,14 +177,14 @@ def test_a_second_inventory_shows_what_has_come_since_and_outlives_the_login(
     lab: SimServer, lab_target: Target
 ) -> None:
     with Session(lab_target) as session:
-        gone = collect.inventory(session).find_vm("snapped").ref
+        removed_vm = collect.inventory(session).find_vm("snapped").ref
         session.content.searchIndex.FindByInventoryPath("/lab-dc/vm/misc/snapped").Destroy_Task()
         lab.world.clock.advance(600)
-        assert gone not in collect.inventory(session).vms
+        assert removed_vm not in collect.inventory(session).vms
         lab.world.injector.add(Rule(Effect.EXPIRE, method="RetrievePropertiesEx"))
-        again = collect.inventory(session)
-        assert gone not in again.vms
-        assert replace(collect.inventory(session), taken_at=again.taken_at) == again
+        second_inventory = collect.inventory(session)
+        assert removed_vm not in second_inventory.vms
+        assert replace(collect.inventory(session), taken_at=second_inventory.taken_at) == second_inventory
 
 
 @pytest.mark.parametrize(
@@ -204,8 +204,8 @@ def test_a_setting_that_this_login_may_not_read_is_unknown(lab: SimServer, lab_t
 
 def test_every_page_of_a_fleet_is_read(serve: Callable[[str], SimServer]) -> None:
     server = serve("fleet:hosts=20,vms=700")
-    seen = read(target_of(server))
-    assert (len(seen.hosts), len(seen.vms)) == (20, 700)
-    on_gpus = [vm for vm in seen.vms.values() if (host := seen.host_of(vm)) is not None and host.gpus]
+    inventory = read(target_of(server))
+    assert (len(inventory.hosts), len(inventory.vms)) == (20, 700)
+    on_gpus = [vm for vm in inventory.vms.values() if (host := inventory.host_of(vm)) is not None and host.gpus]
     assert len(on_gpus) > 250, "more than a page"
     assert [vm.name for vm in on_gpus if vm.devices is None] == []

@@ -19,13 +19,13 @@ def read(vms: int) -> dict[str, Any]:
         check=False,
     )
     assert child.returncode == 0, child.stderr[-2000:]
-    told: dict[str, Any] = json.loads(child.stdout)
-    return told
+    figures: dict[str, Any] = json.loads(child.stdout)
+    return figures
 
 
-def require_whole(told: dict[str, Any], vms: int) -> None:
-    assert (told["vms"], told["with_devices"]) == (vms, vms)
-    assert told["replies"] >= 2 * vms / 250, "the thin pages, and those of the devices"
+def require_whole(figures: dict[str, Any], vms: int) -> None:
+    assert (figures["vms"], figures["with_devices"]) == (vms, vms)
+    assert figures["replies"] >= 2 * vms / 250, "the thin pages, and those of the devices"
 
 
 @pytest.mark.long
@@ -36,7 +36,7 @@ def test_two_thousand_vms() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_hundred_thousand_vms() -> None:
-    told = read(100_000)
-    require_whole(told, 100_000)
-    assert told["reply_mib"] > 500
-    assert told["mib"] < 450, "of 760 MiB of replies the VMs are kept, some 3 KB each: no page and no tree"
+    figures = read(100_000)
+    require_whole(figures, 100_000)
+    assert figures["reply_mib"] > 500
+    assert figures["mib"] < 450, "of 760 MiB of replies the VMs are kept, some 3 KB each: no page and no tree"

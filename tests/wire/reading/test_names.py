@@ -60,9 +60,9 @@ def served(serve: Callable[[str], SimServer], tmp_path: Path) -> SimServer:
 
 
 def test_objects_of_all_types_have_their_real_names(served: SimServer) -> None:
-    names = {each.display_name for kind in ("VirtualMachine", "HostSystem", "Folder", "Datacenter", "Datastore",
+    names = {entity.display_name for kind in ("VirtualMachine", "HostSystem", "Folder", "Datacenter", "Datastore",
              "ClusterComputeResource", "DistributedVirtualPortgroup", "VmwareDistributedVirtualSwitch")
-             for each in served.world.by_type(kind)}  # fmt: skip
+             for entity in served.world.by_type(kind)}  # fmt: skip
     assert names > {"dc%2f1", "ds%5c1", "dvs%2f1", "rdma%2fvm", "100%25", "GPU DEV%2fQA", "esx%251", "train%2fbert"}
     with Connection(target_of(served)) as connection:
         inventory, networks = connection.inventory(), connection.networks()
@@ -80,12 +80,12 @@ def test_a_vm_is_found_by_its_real_name_and_by_its_path(served: SimServer) -> No
     with Connection(target_of(served)) as connection:
         inventory = connection.inventory()
         observed = connection.observe(inventory, list(inventory.vms))
-    for seen in (inventory, observed):
-        bert = next(vm for vm in seen.vms.values() if vm.name == "train/bert")
-        assert seen.find_vm("/dc/1/vm/b/team/a/train/bert") is bert
-        assert seen.find_vm("100%").folder == bert.folder == "/dc/1/vm/b/team/a"
+    for snapshot in (inventory, observed):
+        bert = next(vm for vm in snapshot.vms.values() if vm.name == "train/bert")
+        assert snapshot.find_vm("/dc/1/vm/b/team/a/train/bert") is bert
+        assert snapshot.find_vm("100%").folder == bert.folder == "/dc/1/vm/b/team/a"
         with pytest.raises(VmAmbiguous, match="2 VMs are named 'train/bert'") as two:
-            seen.find_vm("train/bert")  # the VM of that name, and `bert` in the folder `train`
+            snapshot.find_vm("train/bert")  # the VM of that name, and `bert` in the folder `train`
         assert two.value.message.endswith("/dc/1/vm/b/team/a/train/bert, /dc/1/vm/team/a/train/bert")
 
 
@@ -122,11 +122,11 @@ def test_new_vms_are_written_as_vcenter_writes_names(served: SimServer) -> None:
         task = connection.submit(lock, inventory, "op-2")
         assert task is not None
         assert [end.error for end in connection.wait([task], 60)] == [None]
-        made = {vm.name: vm for vm in connection.inventory().vms.values()}
-        assert made["50%\\2"].path == cloning.new.path == "/dc/1/vm/b/team/a/50%\\2"
-        connection.require_made(made["lock 5%"].ref, "lock 5%", "the lock")
+        vms_by_name = {vm.name: vm for vm in connection.inventory().vms.values()}
+        assert vms_by_name["50%\\2"].path == cloning.new.path == "/dc/1/vm/b/team/a/50%\\2"
+        connection.require_made(vms_by_name["lock 5%"].ref, "lock 5%", "the lock")
         with pytest.raises(Refused, match="not the VM that was made"):
-            connection.require_made(made["lock 5%"].ref, "lock 5%25", "the lock")
+            connection.require_made(vms_by_name["lock 5%"].ref, "lock 5%25", "the lock")
     assert {vm.display_name for vm in served.world.by_type("VirtualMachine")} > {"50%25%5c2", "lock 5%25"}
 
 
@@ -142,18 +142,21 @@ class Shell:
 
 
 def test_what_nvidia_smi_says_is_of_the_vm_of_that_name(served: SimServer) -> None:
-    said = list[str]()
+    messages = list[str]()
     with Connection(target_of(served)) as connection:
         read = connection.inventory()
-        one = next(vm for vm in read.vms.values() if vm.path == "/dc/1/vm/team/a/bert")
-        kept = {ref: vm for ref, vm in read.vms.items() if vm is not one}
+        bert_in_folder = next(vm for vm in read.vms.values() if vm.path == "/dc/1/vm/team/a/bert")
+        remaining_vms = {ref: vm for ref, vm in read.vms.items() if vm is not bert_in_folder}
         host = next(iter(read.hosts.values()))
-        gpu = replace(host.gpus[0], vms=tuple(ref for ref in host.gpus[0].vms or () if ref != one.ref))
-        inventory = replace(read, vms=kept, hosts={host.ref: replace(host, gpus=(gpu,))})
-    told = with_vgpus(inventory, cast("HostShell", Shell()), said.append, catalog_of(inventory))
-    (known,) = next(iter(told.hosts.values())).gpus
-    assert {(inventory.vms[each.vm].name, each.start) for each in known.vgpus or ()} == {("train/bert", 0), ("bert", 8)}
-    assert said == []
+        gpu = replace(host.gpus[0], vms=tuple(ref for ref in host.gpus[0].vms or () if ref != bert_in_folder.ref))
+        inventory = replace(read, vms=remaining_vms, hosts={host.ref: replace(host, gpus=(gpu,))})
+    shown_inventory = with_vgpus(inventory, cast("HostShell", Shell()), messages.append, catalog_of(inventory))
+    (gpu_with_vgpus,) = next(iter(shown_inventory.hosts.values())).gpus
+    assert {(inventory.vms[vgpu.vm].name, vgpu.start) for vgpu in gpu_with_vgpus.vgpus or ()} == {
+        ("train/bert", 0),
+        ("bert", 8),
+    }
+    assert messages == []
 
 
 def test_a_folder_is_found_by_its_real_path(served: SimServer) -> None:

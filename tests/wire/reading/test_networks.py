@@ -33,15 +33,15 @@ def refs(server: SimServer) -> dict[str, str]:
 @pytest.mark.long
 def test_switches_and_their_port_groups_are_read_without_uplink_groups(training: SimServer) -> None:
     networks, named = read(training), refs(training)
-    assert [(each.name, each.mtu, each.version) for each in networks.switches] == [
+    assert [(switch.name, switch.mtu, switch.version) for switch in networks.switches] == [
         ("dvs-rdma", 9000, "8.0.3"), ("dvs-sriov", 9000, "8.0.3")
     ]  # fmt: skip
     rdma, sriov = networks.switches
     assert rdma.uplinks == {named[host]: ("vmnic2",) for host in HOSTS}
     assert sriov.uplinks == {named[host]: ("vmnic3",) for host in HOSTS}
-    assert [(each.name, each.switch, each.key) for each in networks.port_groups] == [
-        (name, switch.uuid, each.ref)
-        for (name, switch), each in zip(
+    assert [(group.name, group.switch, group.key) for group in networks.port_groups] == [
+        (name, switch.uuid, port_group.ref)
+        for (name, switch), port_group in zip(
             [("rdma-vmk", rdma), ("rdma-vm", rdma), ("sriov-vm", sriov)], networks.port_groups, strict=True
         )
     ]
@@ -74,7 +74,7 @@ def test_hosts_are_read_with_what_they_have_for_rdma(training: SimServer) -> Non
 def test_a_vcenter_without_either_has_none(lab: SimServer) -> None:
     networks = read(lab)
     assert (networks.switches, networks.port_groups) == ((), ())
-    assert [(each.devices, len(each.nics), each.tagged, each.firewall_open) for each in networks.hosts.values()] == [
+    assert [(host.devices, len(host.nics), host.tagged, host.firewall_open) for host in networks.hosts.values()] == [
         ((), 2, None, None), ((), 2, None, None)
     ]  # fmt: skip
 

@@ -55,9 +55,9 @@ def test_every_vm_has_its_tags_or_none(lab: SimServer, session: Session, invento
 
 
 def test_the_login_for_tags_is_given_back(lab: SimServer, session: Session, inventory: Inventory) -> None:
-    before = [each.key for each in lab.world.sessions]
+    before = [session.key for session in lab.world.sessions]
     with_tags(session, inventory)
-    assert [each.key for each in lab.world.sessions] == before
+    assert [session.key for session in lab.world.sessions] == before
 
 
 def test_the_environment_decides_nothing_about_trust(
@@ -71,16 +71,16 @@ def test_the_environment_decides_nothing_about_trust(
 def test_another_authority_is_not_trusted_for_tags(
     session: Session, inventory: Inventory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = certificates.create(tmp_path)
+    other_authority = certificates.create(tmp_path)
     # undone before the session logs out, which it does on a connection of its own
-    monkeypatch.setattr(session, "target", replace(session.target, ca_files=(str(other.ca_file),)))
+    monkeypatch.setattr(session, "target", replace(session.target, ca_files=(str(other_authority.ca_file),)))
     with pytest.raises(NotTrusted, match="from an issuer that is not trusted here"):
         with_tags(session, inventory)
 
 
 def test_verification_switched_off_holds_for_tags_too(session: Session, inventory: Inventory, tmp_path: Path) -> None:
-    other = certificates.create(tmp_path)
-    session.target = replace(session.target, ca_files=(str(other.ca_file),), verify=False)
+    other_authority = certificates.create(tmp_path)
+    session.target = replace(session.target, ca_files=(str(other_authority.ca_file),), verify=False)
     assert with_tags(session, inventory).find_vm("vdi-01").tags == ()
 
 
@@ -109,8 +109,8 @@ def test_the_sdk_is_loaded_only_when_tags_are_asked_for() -> None:
     command = (
         "import sys, gpuops.vsphere.connection; print([m for m in sys.modules if m.startswith(('vmware', 'com.'))])"
     )
-    done = subprocess.run([sys.executable, "-c", command], capture_output=True, encoding="utf-8", check=True)
-    assert done.stdout.strip() == "[]"
+    completed = subprocess.run([sys.executable, "-c", command], capture_output=True, encoding="utf-8", check=True)
+    assert completed.stdout.strip() == "[]"
 
 
 def test_the_target_of_the_fixture_is_verified(lab: SimServer) -> None:
@@ -122,7 +122,7 @@ def test_hosts_have_their_tags_too(lab: SimServer, session: Session, inventory: 
     tag(lab, "site", "north", host, kind="HostSystem")
     tagged = with_tags(session, inventory)
     assert (tagged.hosts[host].tags, tagged.find_host("esx-01.lab").tags) == (("site:north",), ())
-    asked = Place((Workload("a", 4, 8192, "a40-8q", tag=("site:north",)),))
-    assert asked.needs_tags
-    (placed,) = asked.placements(tagged, catalog_of(tagged)).placed
+    request = Place((Workload("a", 4, 8192, "a40-8q", tag=("site:north",)),))
+    assert request.needs_tags
+    (placed,) = request.placements(tagged, catalog_of(tagged)).placed
     assert placed.placement.host.name == "esx-02.lab"

@@ -33,8 +33,8 @@ PLAIN: Policy = parse_policy(TEXT, "of the tests")
 class Smi:
     """Tells of each desktop what the test says, by its name; and which were asked for in each look."""
 
-    def __init__(self, told: Callable[[str, int], VgpuUse]) -> None:
-        self.told = told
+    def __init__(self, use_of: Callable[[str, int], VgpuUse]) -> None:
+        self.told = use_of
         self.looks: list[set[str]] = []
 
     def use(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, VgpuUse]:
@@ -55,8 +55,8 @@ def lab(tmp_path: Path, smi: Smi | None) -> Iterator[Site]:
 
 def suspended(report: Report) -> set[str]:
     inventory = report.before
-    done = (each.step for each in report.outcomes if each.verdict is Verdict.DONE)
-    return {inventory.vms[step.vm].name for step in done if isinstance(step, SuspendVm)}
+    completed_steps = (outcome.step for outcome in report.outcomes if outcome.verdict is Verdict.DONE)
+    return {inventory.vms[step.vm].name for step in completed_steps if isinstance(step, SuspendVm)}
 
 
 def test_one_that_becomes_busy_after_the_plan_is_left_alone(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_one_that_becomes_busy_after_the_plan_is_left_alone(tmp_path: Path) -> N
         planned = {report.before.vms[step.vm].name for step in report.plan.steps if isinstance(step, SuspendVm)}
         assert "vdi-07" in planned
         assert suspended(report) == planned - {"vdi-07"}
-        reasons = [each.reason for each in report.outcomes if each.verdict is not Verdict.DONE]
+        reasons = [outcome.reason for outcome in report.outcomes if outcome.verdict is not Verdict.DONE]
         assert any("its vGPU is used 60 %, idle is below 5" in reason for reason in reasons)
 
 
@@ -73,12 +73,12 @@ def test_what_is_not_told_keeps_a_desktop_where_it_is_required_alone(tmp_path: P
     unknown = Smi(lambda name, look: VgpuUse(None, because="of the test"))
     with lab(tmp_path, unknown) as site:
         assert suspended(rotate_night(REQUIRED, site, apply=False)) == set()
-        seen = site.read_for_policy(site.vcenter.inventory(), REQUIRED)
-        verdicts = judge_vms([vm for vm in seen.vms.values() if vm.vgpu_use is not None], REQUIRED)
-        assert {each.verdict.objection for each in verdicts if each.vm.name == "vdi-07"} == {
+        inventory = site.read_for_policy(site.vcenter.inventory(), REQUIRED)
+        verdicts = judge_vms([vm for vm in inventory.vms.values() if vm.vgpu_use is not None], REQUIRED)
+        assert {verdict.verdict.objection for verdict in verdicts if verdict.vm.name == "vdi-07"} == {
             "the use of its vGPU is not known: of the test"
         }
-        asked = len(unknown.looks)
+        looks_before = len(unknown.looks)
         plan = rotate_night(PLAIN, site, apply=False).plan
         assert any(isinstance(step, SuspendVm) for step in plan.steps)
-        assert len(unknown.looks) == asked, "a policy that does not go by it has nobody asked"
+        assert len(unknown.looks) == looks_before, "a policy that does not go by it has nobody asked"

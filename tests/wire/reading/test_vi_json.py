@@ -54,9 +54,9 @@ def test_every_field_of_a_snapshot_is_the_same(serve: Callable[[str], SimServer]
 @pytest.mark.long
 def test_a_look_at_some_vms_is_the_same(lab_target: Target) -> None:
     def look(session: Session) -> Inventory:
-        seen = inventory(session)
-        some = [vm.ref for vm in seen.vms.values()][:7]
-        return with_drs(session, observe(session, seen, some), some)
+        snapshot = inventory(session)
+        some = [vm.ref for vm in snapshot.vms.values()][:7]
+        return with_drs(session, observe(session, snapshot, some), some)
 
     assert both(lab_target, look) == []
 
@@ -89,8 +89,8 @@ def test_a_session_that_ended_is_begun_again(lab: SimServer, lab_target: Target)
         assert session.vi_json is not None
         first = session.vi_json.key
         with lab.world.changed:
-            for each in list(lab.world.sessions):
-                lab.world.sessions.close(each)
+            for simulated_session in list(lab.world.sessions):
+                lab.world.sessions.close(simulated_session)
         assert replace(inventory(session), taken_at=before.taken_at) == before
         assert session.vi_json.key not in ("", first)
 
@@ -140,16 +140,16 @@ SURPRISES = {
 @contextmanager
 def answering(method: str, reply: HttpReply, *, times: int = 1_000) -> Iterator[None]:
     """The vCenter answers the calls of a method over VI/JSON with this."""
-    left, honest = [times], Wire._exchange
+    answers_left, honest = [times], Wire._exchange
 
-    def answered(wire: Wire, path: str, *rest: Any) -> HttpReply:
-        if path.endswith(f"/{method}") and left[0]:
-            left[0] -= 1
-            _, _, answers, _ = rest
+    def answered(wire: Wire, path: str, *remaining_arguments: Any) -> HttpReply:
+        if path.endswith(f"/{method}") and answers_left[0]:
+            answers_left[0] -= 1
+            _, _, answers, _ = remaining_arguments
             if reply.status not in answers:
                 raise http.client.HTTPException(f"{reply.status} {reply.reason}")
             return reply
-        return honest(wire, path, *rest)
+        return honest(wire, path, *remaining_arguments)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Wire, "_exchange", answered)
@@ -165,8 +165,8 @@ def test_a_surprise_is_warned_of_once_and_read_over_soap(lab_target: Target, rep
         expected = inventory(session)
         session.read_over_vi_json()
         with answering("RetrievePropertiesEx", reply):
-            found = [inventory(session) for _ in range(2)]
-    assert [replace(each, taken_at=expected.taken_at) for each in found] == [expected, expected]
+            inventories = [inventory(session) for _ in range(2)]
+    assert [replace(snapshot, taken_at=expected.taken_at) for snapshot in inventories] == [expected, expected]
     assert len(warnings) == 1, warnings
     assert warnings[0].startswith("gpuops reads over SOAP from now on, because VI/JSON failed: ")
 
@@ -195,14 +195,14 @@ def test_a_page_that_does_not_come_is_a_surprise(
         expected = inventory(session)
         session.read_over_vi_json()
         with answering("ContinueRetrievePropertiesEx", replace(OK, body=body)):
-            found = inventory(session)
-    assert replace(found, taken_at=expected.taken_at) == expected
+            snapshot = inventory(session)
+    assert replace(snapshot, taken_at=expected.taken_at) == expected
     assert len(warnings) == 1
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("told", "name", "power"),
+    ("json_value", "name", "power"),
     [
         (b'{"_typeName":"string","_value":"a"}', "a", PowerState.ON),
         (b'{"_typeName":"int","_value":7}', "vm-1", PowerState.ON),
@@ -212,17 +212,19 @@ def test_a_page_that_does_not_come_is_a_surprise(
         (b'{"_typeName":"string","_value":"a","_value":"b"}', "b", PowerState.ON),
     ],
 )
-def test_a_leaf_of_another_type_is_unknown(told: bytes, name: str, power: PowerState) -> None:
+def test_a_leaf_of_another_type_is_unknown(json_value: bytes, name: str, power: PowerState) -> None:
     on = b'{"name":"runtime.powerState","val":{"_typeName":"string","_value":"poweredOn"}}'
-    vm = thin(page(b'{"name":"name","val":%s}' % told, on))
+    vm = thin(page(b'{"name":"name","val":%s}' % json_value, on))
     assert (vm.name, vm.power) == (name, power)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("told", [b"1.5", b"true", b'"x"', b"9223372036854775808", b"{}", b"[1]", b"null", b"-0.0"])
-def test_a_number_that_is_none_is_unknown(told: bytes) -> None:
+@pytest.mark.parametrize(
+    "json_value", [b"1.5", b"true", b'"x"', b"9223372036854775808", b"{}", b"[1]", b"null", b"-0.0"]
+)
+def test_a_number_that_is_none_is_unknown(json_value: bytes) -> None:
     path = b'{"name":"summary.config.numCpu","val":{"_typeName":"int","_value":%s}}'
-    assert thin(page(path % told)).vcpus is None
+    assert thin(page(path % json_value)).vcpus is None
 
 
 def thin(reply: bytes) -> Any:
@@ -255,15 +257,15 @@ def test_a_value_that_moves_is_no_difference(
     reads = [0]
 
     def moving(session: Session) -> Inventory:
-        seen = inventory(session)
+        snapshot = inventory(session)
         reads[0] += 1
-        vm = next(iter(seen.vms.values()))
-        return replace(seen, vms={**seen.vms, vm.ref: replace(vm, cpu_usage_mhz=reads[0])})
+        vm = next(iter(snapshot.vms.values()))
+        return replace(snapshot, vms={**snapshot.vms, vm.ref: replace(vm, cpu_usage_mhz=reads[0])})
 
     monkeypatch.setattr(comparison, "inventory", moving)
     with Session(lab_target) as session:
-        _, found, failure = compare(session)
-    assert (found, failure) == ((), "")
+        _, differences, failure = compare(session)
+    assert (differences, failure) == ((), "")
 
 
 @pytest.mark.long
@@ -271,18 +273,20 @@ def test_a_value_that_differs_is_named(lab_target: Target, monkeypatch: pytest.M
     from gpuops.vsphere.reading import comparison
 
     def other(session: Session) -> Inventory:
-        seen = inventory(session)
+        snapshot = inventory(session)
         if session.vi_json is None:
-            return seen
-        vm = next(iter(seen.vms.values()))
-        return replace(seen, vms={**seen.vms, vm.ref: replace(vm, vcpus=99)})
+            return snapshot
+        vm = next(iter(snapshot.vms.values()))
+        return replace(snapshot, vms={**snapshot.vms, vm.ref: replace(vm, vcpus=99)})
 
     monkeypatch.setattr(comparison, "inventory", other)
     with Session(lab_target) as session:
-        seen, found, _ = compare(session)
+        snapshot, differences, _ = compare(session)
         assert session.vi_json is None
-    vm = next(iter(seen.vms.values()))
-    assert [(each.path, each.soap, each.json) for each in found] == [(f"vms.{vm.ref}.vcpus", str(vm.vcpus), "99")]
+    vm = next(iter(snapshot.vms.values()))
+    assert [(difference.path, difference.soap, difference.json) for difference in differences] == [
+        (f"vms.{vm.ref}.vcpus", str(vm.vcpus), "99")
+    ]
 
 
 @pytest.mark.long

@@ -63,8 +63,8 @@ running VM."""
 def place(server: SimServer, name: str) -> str:
     """The moid of the folder, host, datastore or cluster of that name."""
     kinds = ("Folder", "HostSystem", "Datastore", "ClusterComputeResource")
-    [found] = [each.moid for kind in kinds for each in server.world.by_type(kind) if each.display_name == name]
-    return str(found)
+    [moid] = [entity.moid for kind in kinds for entity in server.world.by_type(kind) if entity.display_name == name]
+    return str(moid)
 
 
 def night_account(server: SimServer, roles: Mapping[str, Iterable[str]] = NIGHT_ROLES, *, defined: bool = True) -> None:
@@ -83,11 +83,11 @@ def site_of(server: SimServer, state_dir: Path) -> Iterator[Site]:
 
 
 def effects(server: SimServer) -> list[str]:
-    return [entry.method for entry in server.world.ledger]
+    return [change.method for change in server.world.ledger]
 
 
 def suspended(server: SimServer) -> set[str]:
-    return {entry.name for entry in server.world.ledger if entry.after.get("power") == "suspended"}
+    return {change.name for change in server.world.ledger if change.after.get("power") == "suspended"}
 
 
 def test_a_night_and_a_morning_under_the_minimal_role(lab: SimServer, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_night_and_a_morning_under_the_minimal_role(lab: SimServer, tmp_path: 
         assert rotate_night(load_policy(POLICY), site, apply=True).exit_code == 0
         assert rotate_day(load_policy(POLICY), site, apply=True).exit_code == 0
     assert suspended(lab) == DESKTOPS
-    assert {entry.name for entry in lab.world.ledger if entry.before.get("power") == "suspended"} == DESKTOPS
+    assert {change.name for change in lab.world.ledger if change.before.get("power") == "suspended"} == DESKTOPS
 
 
 @pytest.mark.parametrize(
@@ -167,13 +167,13 @@ def test_the_roles_hold_what_steps_may_need_and_nothing_that_none_does() -> None
         SuspendVm("vm"), ResumeVm("vm"), PowerOnVm("vm"), PowerOffVm("vm"), ShutDownGuest("vm"), RelocateVm("vm", "h"),
         SetAttribute("vm", "a", "b"), RunInGuest("vm", "/x"), ReconfigureVm("vm", change),
     ]  # fmt: skip
-    wanted = (
-        {privilege for each in needed_privileges(vm_steps).values() for privilege in each}
+    needed = (
+        {privilege for privileges in needed_privileges(vm_steps).values() for privilege in privileges}
         | EDIT_CLUSTER
         | WANTED_ON_HOSTS
     )
-    wanted |= {MAINTENANCE} | HOT_MOVE | ASSIGN_TO_POOL  # of reboots one after another; of moves between clusters
-    assert {privilege for role in ROLES.values() for privilege in role.privileges} == wanted
+    needed |= {MAINTENANCE} | HOT_MOVE | ASSIGN_TO_POOL  # of reboots one after another; of moves between clusters
+    assert {privilege for role in ROLES.values() for privilege in role.privileges} == needed
 
 
 def read(server: SimServer) -> Inventory:
@@ -184,8 +184,8 @@ def read(server: SimServer) -> Inventory:
 def test_a_read_only_login_sees_all_and_changes_nothing(lab: SimServer, tmp_path: Path) -> None:
     everything = read(lab)
     lab.world.authority.permit(lab.username, READ_ONLY)
-    seen = read(lab)
-    assert (seen.hosts, seen.vms.keys(), seen.datastores) == (
+    inventory = read(lab)
+    assert (inventory.hosts, inventory.vms.keys(), inventory.datastores) == (
         everything.hosts, everything.vms.keys(), everything.datastores,
     )  # fmt: skip
     with site_of(lab, tmp_path) as site:
@@ -198,8 +198,8 @@ def test_what_a_login_may_not_read_is_named_and_unknown(lab: SimServer) -> None:
     lab.world.authority.permit(lab.username, READ_ONLY)
     lab.world.authority.permit(lab.username, VIEW_ONLY, place(lab, "esx-01.lab"))
     lab.world.authority.permit(lab.username, VIEW_ONLY, place(lab, "vdi"))
-    seen = read(lab)
-    host, vm = seen.find_host("esx-01"), seen.find_vm("vdi-06")
+    inventory = read(lab)
+    host, vm = inventory.find_host("esx-01"), inventory.find_vm("vdi-06")
     assert {"runtime.connectionState", "config.graphicsInfo", "hardware.memorySize"} <= set(host.unreadable)
     assert (host.connected, host.in_maintenance, host.memory_mib, host.profiles) == (None, None, None, None)
     assert {"runtime.powerState", "config.template", "rootSnapshot"} <= set(vm.unreadable)
@@ -233,7 +233,7 @@ def test_a_desktop_of_which_something_is_hidden_is_not_taken(lab: SimServer, tmp
         refused = hidden == "desktops out of sight"
         assert rotate_night(load_policy(POLICY), site, apply=True).exit_code == (3 if refused else 0)
     assert suspended(lab) == set()
-    started = {entry.name for entry in lab.world.ledger if entry.after.get("power") == "poweredOn"}
+    started = {change.name for change in lab.world.ledger if change.after.get("power") == "poweredOn"}
     assert "ml-09" not in started, "it needs their GPU"
 
 
@@ -255,8 +255,8 @@ def test_a_host_that_is_hidden_takes_nobody(
     lab.world.authority.permit(lab.username, -1)
     lab.world.authority.permit(lab.username, role, place(lab, "esx-01.lab"))
     with site_of(lab, tmp_path) as site:
-        told = attempt(site, Attach("ml-07", profile="a40-48c"))
-    assert not isinstance(told, Report) or told.exit_code == 3
+        report_or_error = attempt(site, Attach("ml-07", profile="a40-48c"))
+    assert not isinstance(report_or_error, Report) or report_or_error.exit_code == 3
     assert effects(lab) == []
 
 

@@ -23,8 +23,8 @@ def test_the_questions_do_not_grow_with_the_fleet(serve: Callable[[str], SimServ
             (login,) = server.world.sessions
             objects = objects_to_ask(collect.inventory(session))
             before = login.calls
-            held = authorization.held_on(session, objects, privileges_to_ask())
-            assert set(held) == {ref for refs in objects.values() for ref in refs}
+            privileges_held = authorization.held_on(session, objects, privileges_to_ask())
+            assert set(privileges_held) == {ref for refs in objects.values() for ref in refs}
             return int(login.calls) - int(before)
 
     small, large = calls("fleet:hosts=20,vms=40"), calls("fleet:hosts=40,vms=150")

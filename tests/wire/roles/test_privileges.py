@@ -45,7 +45,7 @@ def _may(lab: SimServer, privileges: set[str]) -> None:
 
 
 def _effects(lab: SimServer) -> list[str]:
-    return [entry.method for entry in lab.world.ledger]
+    return [change.method for change in lab.world.ledger]
 
 
 @pytest.mark.parametrize(
@@ -83,17 +83,17 @@ def test_what_the_login_lacks_is_said_beside_all_other_reasons(
     _may(lab, ATTACH - {f"VirtualMachine.Config.{lacking}"})
     with Connection(lab_target) as vcenter:
         report = run(request_, Site(vcenter, tmp_path, wall_clock), apply=True)
-    said = [str(rejection) for rejection in report.plan.rejections]
-    assert any(beside in line for line in said), said
-    assert said[-1] == f"{request_.vm}: this login lacks VirtualMachine.Config.{lacking}"
+    lines = [str(rejection) for rejection in report.plan.rejections]
+    assert any(beside in line for line in lines), lines
+    assert lines[-1] == f"{request_.vm}: this login lacks VirtualMachine.Config.{lacking}"
     assert (report.exit_code, report.changed, _effects(lab)) == (3, False, [])
 
 
 def test_the_move_of_a_refused_plan_is_asked_for_too(lab: SimServer, lab_target: Target, tmp_path: Path) -> None:
     _may(lab, ATTACH)
-    asked = Attach("ml-08", profile="a100-3-20c", host="esx-01", move=MoveMode.COLD, replace="a40-8q")
+    request = Attach("ml-08", profile="a100-3-20c", host="esx-01", move=MoveMode.COLD, replace="a40-8q")
     with Connection(lab_target) as vcenter:
-        report = run(asked, Site(vcenter, tmp_path, wall_clock), apply=True)
+        report = run(request, Site(vcenter, tmp_path, wall_clock), apply=True)
     assert [str(rejection) for rejection in report.plan.rejections] == [
         "ml-08: has no a40-8q to replace",
         "ml-08: this login lacks Resource.ColdMigrate",

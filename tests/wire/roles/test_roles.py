@@ -28,13 +28,13 @@ def there(server: SimServer) -> dict[str, frozenset[str] | None]:
 
 @pytest.mark.long
 def test_what_is_missing_is_made_once(lab: SimServer, tmp_path: Path) -> None:
-    shown = brought(lab, tmp_path, apply=False)
-    assert [state.there for state in shown] == [None] * len(NIGHT)
+    dry_run = brought(lab, tmp_path, apply=False)
+    assert [state.there for state in dry_run] == [None] * len(NIGHT)
     assert there(lab) == {}
     assert all(state.written for state in brought(lab, tmp_path, apply=True))
     assert there(lab) == {wish.name: wish.privileges | IMPLIED for wish in NIGHT}
-    again = brought(lab, tmp_path, apply=True)
-    assert all(state.right and not state.written for state in again)
+    second_run = brought(lab, tmp_path, apply=True)
+    assert all(state.right and not state.written for state in second_run)
 
 
 @pytest.mark.long
@@ -71,7 +71,7 @@ def test_a_privilege_that_vcenter_has_not_is_named_before_anything(lab: SimServe
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reason"),
     [
         ("version: 1\nroles: []", "should not be an empty list"),
         ("version: 1\nroles: [{name: a, where: b, privileges: [x]}]", "does not have the form"),
@@ -83,9 +83,9 @@ def test_a_privilege_that_vcenter_has_not_is_named_before_anything(lab: SimServe
         ("roles: !!python/object/apply:os.system ['true']", "gpuops accepts no tags"),
     ],
 )
-def test_a_bad_file_is_one_line(tmp_path: Path, text: str, said: str) -> None:
+def test_a_bad_file_is_one_line(tmp_path: Path, text: str, reason: str) -> None:
     path = tmp_path / "roles.yaml"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(PolicyError, match=said) as raised:
+    with pytest.raises(PolicyError, match=reason) as raised:
         load_roles(path)
     assert "\n" not in raised.value.message

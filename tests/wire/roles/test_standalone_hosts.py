@@ -54,9 +54,9 @@ def test_a_move_to_a_standalone_host_is_refused_before_it_is_sent(server: SimSer
         vm: Vm = inventory.find_vm("ml-07")
         assert host.cluster is None
         plan = site.check_privileges(Plan(withheld=(RelocateVm(vm.ref, host.ref),)), inventory)
-    said = [(each.subject, each.rule, each.hint) for each in plan.rejections]
+    refusals = [(rejection.subject, rejection.rule, rejection.hint) for rejection in plan.rejections]
     ask = "ask for a role with it on the host, or use a login that has it"
-    assert said == ([] if may else [(ALONE, f"this login lacks {TO_POOL}", ask)])
+    assert refusals == ([] if may else [(ALONE, f"this login lacks {TO_POOL}", ask)])
 
 
 def test_a_host_in_a_cluster_leaves_it_to_the_cluster(server: SimServer) -> None:

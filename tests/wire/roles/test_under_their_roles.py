@@ -81,8 +81,10 @@ def two_clusters(tmp_path: Path) -> World:
     )
     world = build(str(path))
     for vm in world.by_type("VirtualMachine"):
-        known = replace(vm.state.template, login=Known("ml", "Kept4now"), programs=(GuestProgram("/opt/keep", 30.0),))
-        vm.state.template = known
+        template = replace(
+            vm.state.template, login=Known("ml", "Kept4now"), programs=(GuestProgram("/opt/keep", 30.0),)
+        )
+        vm.state.template = template
         vm.state.cpu_hot_add = vm.name == "ml-07"  # an attachment that wants a NUMA node switches it off
     world.custom_fields.define("gpuops.rotation")
     return world
@@ -150,7 +152,7 @@ class Duty:
         return (
             (place, privilege)
             for place, names in self.given.items()
-            for privilege in sorted({each for name in names for each in ROLES[name].privileges})
+            for privilege in sorted({privilege for name in names for privilege in ROLES[name].privileges})
         )
 
 
@@ -205,8 +207,8 @@ DUTIES: Final = {
 
 def place(world: World, name: str) -> str:
     kinds = ("Folder", "HostSystem", "VirtualMachine", "ClusterComputeResource")
-    [found] = [each.moid for kind in kinds for each in world.by_type(kind) if each.display_name == name]
-    return str(found)
+    [moid] = [privilege.moid for kind in kinds for privilege in world.by_type(kind) if privilege.display_name == name]
+    return str(moid)
 
 
 def employ(server: SimServer, duty: Duty, without: tuple[str, str] = ("", "")) -> None:
@@ -214,7 +216,7 @@ def employ(server: SimServer, duty: Duty, without: tuple[str, str] = ("", "")) -
     authority = server.world.authority
     authority.permit(server.username, READ_ONLY)
     for where, names in duty.given.items():
-        granted = {each for name in names for each in ROLES[name].privileges}
+        granted = {privilege for name in names for privilege in ROLES[name].privileges}
         lessened = granted - ({without[1]} if without[0] == where else set())
         authority.permit(server.username, authority.add_role(where, lessened), place(server.world, where))
 
@@ -224,23 +226,23 @@ def told_by_doctor(server: SimServer, duty: Duty) -> list[str]:
     wishes = load_roles(TEMPLATES / "roles" / f"{duty.file}.yaml")
     with Connection(target_of(server)) as vcenter:
         site = Site(vcenter, Path("/nowhere"), wall_clock)
-        usual = {(each.subject, each.reason) for each in doctor(site, Scope()).findings}
-        found = doctor(site, Scope(), wishes).findings
-        unread = [finding for finding in found if "some of its settings cannot be read" in finding.reason]
+        usual = {(finding.subject, finding.reason) for finding in doctor(site, Scope()).findings}
+        findings = doctor(site, Scope(), wishes).findings
+        unread = [finding for finding in findings if "some of its settings cannot be read" in finding.reason]
         assert not [finding for finding in unread if finding.severity is not Severity.NOTE]
-        return [str(each) for each in found if (each.subject, each.reason) not in usual]
+        return [str(privilege) for privilege in findings if (privilege.subject, privilege.reason) not in usual]
 
 
 def worked(server: SimServer, duty: Duty, state_dir: Path) -> list[Any]:
     """What each of the duty's acts came to: its report, or its error."""
-    found: list[Any] = []
+    reports: list[Any] = []
     for act in duty.acts:
         with Connection(replace(target_of(server), guest=LOGIN)) as vcenter:
             try:
-                found.append(act(Site(vcenter, state_dir, wall_clock)))
+                reports.append(act(Site(vcenter, state_dir, wall_clock)))
             except GpuopsError as error:
-                found.append(error)
-    return found
+                reports.append(error)
+    return reports
 
 
 LONG: Final = ("night", "host settings with reboots")
@@ -256,7 +258,7 @@ def test_the_roles_are_enough(name: str, tmp_path: Path) -> None:
         if duty.file:
             assert told_by_doctor(server, duty) == []
         reports = worked(server, duty, tmp_path / "state")
-        assert [getattr(each, "exit_code", None) for each in reports] == [0] * len(duty.acts), reports
+        assert [getattr(report, "exit_code", None) for report in reports] == [0] * len(duty.acts), reports
         assert server.world.ledger, "there was something to do"
         assert server.world.bugs == []
 
@@ -269,7 +271,7 @@ def refusals(report: Any) -> str:
     return "\n".join(map(str, getattr(getattr(report, "plan", None), "rejections", ())))
 
 
-NEEDED: Final = [(name, where, each) for name, duty in DUTIES.items() for where, each in duty.privileges]
+NEEDED: Final = [(name, where, privilege) for name, duty in DUTIES.items() for where, privilege in duty.privileges]
 
 
 @pytest.mark.long
@@ -313,6 +315,6 @@ def test_doctor_names_what_an_account_lacks_and_what_it_has_beyond_its_roles(tmp
         cluster = place(server.world, "lab-cluster")
         wide = server.world.authority.add_role("wide", {"Host.Inventory.EditCluster", "Host.Inventory.DeleteCluster"})
         server.world.authority.permit(server.username, wide, cluster)
-        told = "\n".join(told_by_doctor(server, duty))
-    assert "this login lacks VirtualMachine.Interact.Suspend of role gpuops night desktops" in told
-    assert "also has Host.Inventory.DeleteCluster" in told
+        text = "\n".join(told_by_doctor(server, duty))
+    assert "this login lacks VirtualMachine.Interact.Suspend of role gpuops night desktops" in text
+    assert "also has Host.Inventory.DeleteCluster" in text

@@ -35,20 +35,20 @@ class Points:
 
     def _around(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*arguments: Any) -> Any:
-            what = f"{name} {_named(arguments[1])}"
-            self._point(f"before {what}")
+            call_name = f"{name} {_named(arguments[1])}"
+            self._point(f"before {call_name}")
             answer = real(*arguments)
-            self._point(f"after {what}")
+            self._point(f"after {call_name}")
             return answer
 
         return watched
 
-    def _point(self, what: str) -> None:
+    def _point(self, kind: str) -> None:
         self.passed += 1
-        if self.kinds is not None and what not in self.kinds:
-            self.kinds.add(what)
+        if self.kinds is not None and kind not in self.kinds:
+            self.kinds.add(kind)
             raise Killed
-        if what == self.first:
+        if kind == self.first:
             self.first = ""
             raise Killed
         if self.passed == self.last:
@@ -57,8 +57,8 @@ class Points:
     def kill_at(self, number: int) -> None:
         self.passed, self.last = 0, number
 
-    def kill_at_first(self, what: str) -> None:
-        self.first = what
+    def kill_at_first(self, kind: str) -> None:
+        self.first = kind
 
     def kill_at_each_kind(self) -> None:
         self.kinds = set()

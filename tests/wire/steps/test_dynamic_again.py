@@ -26,9 +26,9 @@ def test_a_device_with_the_label_is_not_asked_for_twice(lab: SimServer, tmp_path
         first = run(Attach("ml-04", dynamic=True, label="l40s-ml"), site, apply=True)
         assert all(outcome.verdict is Verdict.DONE for outcome in first.outcomes), first.plan.rejections
         assert [device.backing for device in vm.state.devices] == [several]
-        again = run(Attach("ml-04", dynamic=True, label="l40s-ml"), site, apply=True)
-        assert (again.plan.feasible, again.plan.steps) == (True, ())
-        other = run(Attach("ml-04", device_type=("10de:26b9",), label="l40s-ml"), site, apply=True)
-    assert [str(each) for each in other.plan.rejections] == [
+        second_run = run(Attach("ml-04", dynamic=True, label="l40s-ml"), site, apply=True)
+        assert (second_run.plan.feasible, second_run.plan.steps) == (True, ())
+        other_device = run(Attach("ml-04", device_type=("10de:26b9",), label="l40s-ml"), site, apply=True)
+    assert [str(rejection) for rejection in other_device.plan.rejections] == [
         "ml-04: has dynamic 10de:2235,10de:26b9 label l40s-ml already"
     ]

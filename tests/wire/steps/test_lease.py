@@ -26,59 +26,59 @@ LEASED = parse_policy(POLICY.read_text(encoding="utf-8") + "\nlock_vm: bare\n", 
 
 
 def test_a_night_and_a_morning_of_two_machines(lab: SimServer, tmp_path: Path) -> None:
-    with site_of(lab, tmp_path / "a") as one:
-        assert "gpuops.rotation" in rotate_init(LEASED, one).undefined
-        assert rotate_night(LEASED, one, apply=True).exit_code == 0
-        assert rotate_status(one, LEASED).lease is None
+    with site_of(lab, tmp_path / "a") as first:
+        assert "gpuops.rotation" in rotate_init(LEASED, first).undefined
+        assert rotate_night(LEASED, first, apply=True).exit_code == 0
+        assert rotate_status(first, LEASED).lease is None
     with site_of(lab, tmp_path / "b") as two:
-        held = take(two, "bare", Nonces(tmp_path / "b", two.vcenter.uuid))
+        lease_held = take(two, "bare", Nonces(tmp_path / "b", two.vcenter.uuid))
         lease = rotate_status(two, LEASED).lease
         assert lease is not None
-        assert lease.epoch == held.number
-        with site_of(lab, tmp_path / "a") as one:
+        assert lease.epoch == lease_held.number
+        with site_of(lab, tmp_path / "a") as first:
             before = len(effects(lab))
             with pytest.raises(Locked, match="holds the lease until"):
-                rotate_day(LEASED, one, apply=True)
+                rotate_day(LEASED, first, apply=True)
             assert len(effects(lab)) == before
-            rotate_unlock(LEASED, one, lease.nonce, force=True)
-            assert rotate_day(LEASED, one, apply=True).exit_code == 0
-        held.give_back()
-        found = rotate_status(two, LEASED).lease
-        assert found is None
+            rotate_unlock(LEASED, first, lease.nonce, force=True)
+            assert rotate_day(LEASED, first, apply=True).exit_code == 0
+        lease_held.give_back()
+        lease_after = rotate_status(two, LEASED).lease
+        assert lease_after is None
 
 
 def test_a_machine_whose_night_took_nothing_brings_back_what_anothers_took(lab: SimServer, tmp_path: Path) -> None:
     """Each has a journal of its own: that of the first knows the ML VMs as intended, and never started."""
-    with site_of(lab, tmp_path / "a") as one:
-        rotate_init(LEASED, one)
+    with site_of(lab, tmp_path / "a") as first:
+        rotate_init(LEASED, first)
         lab.world.injector.add(Rule(Effect.RESET, "SetField", times=None))
         with suppress(GpuopsError):
-            rotate_night(LEASED, one, apply=True)
+            rotate_night(LEASED, first, apply=True)
         lab.world.injector.clear()
-        lease = rotate_status(one, LEASED).lease
+        lease = rotate_status(first, LEASED).lease
         if lease is not None:
-            rotate_unlock(LEASED, one, lease.nonce, force=True)
+            rotate_unlock(LEASED, first, lease.nonce, force=True)
     with site_of(lab, tmp_path / "b") as two:
         assert rotate_night(LEASED, two, apply=True).exit_code == 0
-    with site_of(lab, tmp_path / "a") as one:
-        assert "ml-01" in {mine.original.name for mine in rotate_status(one, LEASED).away}
-        report = rotate_day(LEASED, one, apply=True)
+    with site_of(lab, tmp_path / "a") as first:
+        assert "ml-01" in {mine.original.name for mine in rotate_status(first, LEASED).away}
+        report = rotate_day(LEASED, first, apply=True)
         assert report.exit_code == 0
         assert {report.before.vm(step.vm).name for step in report.plan.steps if isinstance(step, ShutDownGuest)} == {
             "ml-01", "ml-06", "ml-09"
         }  # fmt: skip
-        assert rotate_day(LEASED, one, apply=True).plan.steps == ()
+        assert rotate_day(LEASED, first, apply=True).plan.steps == ()
     with site_of(lab, tmp_path / "c") as three:
         assert rotate_restore(LEASED, three, from_markers=True, apply=True).plan.steps == ()
 
 
 def test_of_two_that_write_on_the_same_look_one_holds_it(lab: SimServer, tmp_path: Path) -> None:
-    with site_of(lab, tmp_path / "a") as one, site_of(lab, tmp_path / "b") as two:
-        vms = [LockVm(site.vcenter, "bare") for site in (one, two)]
-        seen = [vm.look() for vm in vms]
+    with site_of(lab, tmp_path / "a") as first, site_of(lab, tmp_path / "b") as two:
+        vms = [LockVm(site.vcenter, "bare") for site in (first, two)]
+        looks = [vm.look() for vm in vms]
         won = [
-            vm.write(next_lease(there, name, name, vm.seen.taken_at))
-            for vm, there, name in zip(vms, seen, ("a", "b"), strict=True)
+            vm.write(next_lease(look, name, name, vm.seen.taken_at))
+            for vm, look, name in zip(vms, looks, ("a", "b"), strict=True)
         ]
     assert won == [True, False]
 
@@ -88,7 +88,7 @@ def test_the_night_account_may_set_the_lock_vm_and_is_told_when_it_may_not(lab: 
     with site_of(lab, tmp_path) as site:
         report = rotate_night(LEASED, site, apply=False)
         assert report.exit_code == 3
-        assert {(each.subject, each.rule) for each in report.plan.rejections} == {
+        assert {(rejection.subject, rejection.rule) for rejection in report.plan.rejections} == {
             ("bare", "this login lacks VirtualMachine.Config.AdvancedConfig")
         }
         with pytest.raises(NoPermission, match=r"bare: this login lacks .*VirtualMachine\.Config\.AdvancedConfig"):

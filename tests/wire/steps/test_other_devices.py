@@ -67,7 +67,7 @@ def read(server: SimServer, *, json: bool = False) -> Inventory:
 
 def sent(server: SimServer) -> list[str]:
     """What gpuops has changed, in order."""
-    return [entry.method for entry in server.world.ledger if entry.operation_id.startswith("gpuops-")]
+    return [change.method for change in server.world.ledger if change.operation_id.startswith("gpuops-")]
 
 
 def vm_of(site: Site, name: str) -> Vm:
@@ -87,14 +87,19 @@ def why(report: Report | Report[HostStep]) -> str:
 @pytest.mark.parametrize("json", [False, True], ids=["SOAP", "VI/JSON"])
 def test_they_come_with_the_bulk_read_and_never_among_the_gpus(server: SimServer, *, json: bool) -> None:
     inventory = read(server, json=json)
-    shown = {
+    devices = {
         host.name: [
-            (str(each.address), str(each.kind), each.numa_node, bool(each.passthrough and each.passthrough.active))
-            for each in host.others
+            (
+                str(device.address),
+                str(device.kind),
+                device.numa_node,
+                bool(device.passthrough and device.passthrough.active),
+            )
+            for device in host.others
         ]
         for host in inventory.hosts.values()
     }
-    assert shown == {
+    assert devices == {
         "esx-01.acc": [
             ("0000:5e:00.0", "FPGA", 0, True),
             ("0000:86:00.0", "NIC", 1, True),
@@ -135,15 +140,17 @@ def test_one_is_attached_started_not_attached_again_and_taken_back(
     before = vm_of(site, attach.vm)
     report = run(attach, site, apply=True)
     assert (report.exit_code, sent(server)) == (0, ["ReconfigVM_Task", "PowerOnVM_Task"]), why(report)
-    there = vm_of(site, attach.vm)
-    assert (there.power, there.memory_locked, len(there.devices or ())) == (PowerState.ON, True, 1)
-    (device,) = there.devices or ()
-    held = device.address if isinstance(device, DirectPathDevice) else None
+    vm_read = vm_of(site, attach.vm)
+    assert (vm_read.power, vm_read.memory_locked, len(vm_read.devices or ())) == (PowerState.ON, True, 1)
+    (device,) = vm_read.devices or ()
+    address = device.address if isinstance(device, DirectPathDevice) else None
     if isinstance(device, DynamicDevice):
-        held = device.assigned
-    assert held in [each.address for each in read(server).hosts[there.host or ""].others]
-    again = run(attach, site, apply=True)
-    assert (again.exit_code, again.plan.steps, len(sent(server))) == (0, (), 2), "a second run changes nothing"
+        address = device.assigned
+    assert address in [other_device.address for other_device in read(server).hosts[vm_read.host or ""].others]
+    second_run = run(attach, site, apply=True)
+    assert (second_run.exit_code, second_run.plan.steps, len(sent(server))) == (0, (), 2), (
+        "a second run changes nothing"
+    )
     back = run(replace(detach, power=PowerPolicy.OFF), site, apply=True)
     assert back.exit_code == 0, why(back)
     after = vm_of(site, attach.vm)
@@ -158,10 +165,10 @@ def test_one_is_attached_started_not_attached_again_and_taken_back(
 
 @pytest.mark.long
 def test_the_space_for_its_memory_is_named_where_that_is_known_and_said_where_it_is_not(site: Site) -> None:
-    known = run(Attach("rocm-02", device=("86:00.0",)), site, apply=False)
-    (step,) = known.plan.steps
+    report = run(Attach("rocm-02", device=("86:00.0",)), site, apply=False)
+    (step,) = report.plan.steps
     assert step.change.extra_config["pciPassthru.64bitMMIOSizeGB"] == "1024"  # type: ignore[union-attr]
-    assert not any("MMIO" in line for line in known.plan.warnings)
+    assert not any("MMIO" in line for line in report.plan.warnings)
     unknown = run(Attach("fpga-02", device=("af:00.0",)), site, apply=False)
     (step,) = unknown.plan.steps
     assert "pciPassthru.64bitMMIOSizeGB" not in step.change.extra_config  # type: ignore[union-attr]
@@ -176,7 +183,7 @@ def test_without_enough_space_the_host_refuses_its_start(server: SimServer, site
     assert run(Attach("rocm-02", device=("86:00.0",)), site, apply=True).exit_code == 0
     with server.world.changed:
         vm = named(server, "VirtualMachine", "rocm-02")
-        vm.state.extra_config = tuple(each for each in vm.state.extra_config if "MMIO" not in each[0])
+        vm.state.extra_config = tuple(option for option in vm.state.extra_config if "MMIO" not in option[0])
     with pytest.raises(Exception, match="pages needed for 288 GB exceeds limit 32 GB") as refused:
         admission(vm, vm.host())
     assert type(refused.value).__name__ == "vim.fault.GenericVmConfigFault"
@@ -222,10 +229,10 @@ def test_it_goes_beside_a_gpu_and_the_settings_stay_until_the_last_device_goes(s
     assert len(vm_of(site, "fpga-02").devices or ()) == 2
     without_gpu = run(Detach("fpga-02", all=True, power=PowerPolicy.OFF), site, apply=True)
     assert without_gpu.exit_code == 0, why(without_gpu)
-    left = vm_of(site, "fpga-02")
-    assert [type(each) for each in left.devices or ()] == [DirectPathDevice], "--all means GPUs"
-    assert left.memory_locked
-    assert "pciPassthru.64bitMMIOSizeGB" in (left.extra_config or {})
+    remaining_vm = vm_of(site, "fpga-02")
+    assert [type(device) for device in remaining_vm.devices or ()] == [DirectPathDevice], "--all means GPUs"
+    assert remaining_vm.memory_locked
+    assert "pciPassthru.64bitMMIOSizeGB" in (remaining_vm.extra_config or {})
     assert run(Detach("fpga-02", device=("af:00.0",)), site, apply=True).exit_code == 0
     bare = vm_of(site, "fpga-02")
     assert (bare.devices, bare.memory_locked, ours(bare)) == ((), False, {})
@@ -266,8 +273,8 @@ def test_place_chooses_the_host_with_a_free_one(server: SimServer, site: Site) -
     assert "no host has a whole GPU in passthrough" in str(refused.rejections[0])
 
 
-def switch(site: Site, *devices: str, on: bool = True, host: str = "esx-02.acc", **more: object) -> Report[HostStep]:
-    return configure(SetPassthrough(on, device=devices, host=host, **more), site, apply=True)  # type: ignore[arg-type]
+def switch(site: Site, *devices: str, on: bool = True, host: str = "esx-02.acc", **options: object) -> Report[HostStep]:
+    return configure(SetPassthrough(on, device=devices, host=host, **options), site, apply=True)  # type: ignore[arg-type]
 
 
 @pytest.mark.long
@@ -278,20 +285,20 @@ def test_passthrough_of_one_is_switched_on_and_off(server: SimServer, site: Site
     state = site.vcenter.inventory().find_host("esx-02.acc").others[-1].passthrough
     assert state is not None
     assert (state.enabled, state.active, state.label) == (True, False, "fpga")
-    seen = site.vcenter.inventory()
-    findings = examine(seen, catalog_of(seen), Scope(), {}).findings
-    (boot,) = [each for each in findings if each.subject == "esx-02.acc 0000:af:00.0"]
+    inventory = site.vcenter.inventory()
+    findings = examine(inventory, catalog_of(inventory), Scope(), {}).findings
+    (boot,) = [finding for finding in findings if finding.subject == "esx-02.acc 0000:af:00.0"]
     assert boot.fix == "gpuops host passthrough on --device 0000:af:00.0 --host esx-02.acc --reboot rolling"
     waiting = run(Attach("rocm-02", device=("af:00.0",)), site, apply=True)
     assert "its passthrough is switched on and waits for a reboot of the host" in why(waiting)
     assert "a reboot is pending" in switch(site, "0000:af:00.0", label="fpga").plan.because[0]
     assert switch(site, "0000:af:00.0", on=False).exit_code == 0
-    held = switch(site, "0000:5e:00.0", on=False)
-    assert (held.exit_code, why(held)) == (3, "esx-02.acc 0000:5e:00.0: is in use by rocm-01")
-    away = switch(site, "0000:5e:00.0", on=False, host="esx-03.acc")
-    assert away.exit_code == 0
-    gone = site.vcenter.inventory().find_host("esx-03.acc")
-    assert gone.others == (), "a host with nothing in passthrough and no GPU is not looked into"
+    refusal = switch(site, "0000:5e:00.0", on=False)
+    assert (refusal.exit_code, why(refusal)) == (3, "esx-02.acc 0000:5e:00.0: is in use by rocm-01")
+    switched_off = switch(site, "0000:5e:00.0", on=False, host="esx-03.acc")
+    assert switched_off.exit_code == 0
+    host_after = site.vcenter.inventory().find_host("esx-03.acc")
+    assert host_after.others == (), "a host with nothing in passthrough and no GPU is not looked into"
     back = switch(site, "0000:5e:00.0", host="esx-03.acc")
     assert (back.exit_code, len(site.vcenter.inventory().find_host("esx-03.acc").others)) == (0, 1)
 
@@ -330,14 +337,14 @@ def test_what_may_carry_the_host_is_given_away_only_by_a_login_that_sees_it_does
     server: SimServer, site: Site, kind: DeviceKind
 ) -> None:
     inventory = site.vcenter.inventory()
-    asked = site.hosts.with_other_devices(inventory, list(inventory.hosts))
-    host = asked.find_host("esx-01.acc")
-    hidden = replace(host, others=tuple(replace(each, kind=kind, carries=None) for each in host.others))
-    with_settings = site.hosts.with_settings(asked.with_hosts([hidden]), [host.ref])
+    with_devices = site.hosts.with_other_devices(inventory, list(inventory.hosts))
+    host = with_devices.find_host("esx-01.acc")
+    hidden = replace(host, others=tuple(replace(device, kind=kind, carries=None) for device in host.others))
+    with_settings = site.hosts.with_settings(with_devices.with_hosts([hidden]), [host.ref])
     plan = SetPassthrough(True, host="esx-01.acc", device=("31:00.1",)).plan(with_settings, load())
     made_for_vms = kind in (DeviceKind.GPU, DeviceKind.FPGA, DeviceKind.ACCELERATOR)
     rule = f"what the host has this {kind} for cannot be read"
-    assert [each.rule for each in plan.rejections] == ([] if made_for_vms else [rule])
+    assert [rejection.rule for rejection in plan.rejections] == ([] if made_for_vms else [rule])
 
 
 @pytest.mark.long
@@ -346,22 +353,22 @@ def test_verbs_on_modes_know_no_such_device(site: Site) -> None:
     assert why(report) == "esx-02.acc: has no GPU 0000:5e:00.0"
     inventory = site.vcenter.inventory()
     inventory = site.hosts.with_settings(inventory, list(inventory.hosts))
-    shown = schedulers(inventory, catalog_of(inventory), Scope())
-    assert [str(gpu.gpu.name) for host in shown.hosts for gpu in host.gpus] == ["NVIDIA A40", "NVIDIA A40"]
+    listing = schedulers(inventory, catalog_of(inventory), Scope())
+    assert [str(gpu.gpu.name) for host in listing.hosts for gpu in host.gpus] == ["NVIDIA A40", "NVIDIA A40"]
 
 
 @pytest.mark.long
 def test_capacity_tells_what_of_them_is_free_apart_from_gpus(site: Site) -> None:
     inventory = site.vcenter.inventory()
-    found = capacity(inventory, catalog_of(inventory)).now
-    assert {(each.kind, each.label): slots.at_most for each, slots in found.devices.items()} == {
+    free = capacity(inventory, catalog_of(inventory)).now
+    assert {(device_kind.kind, device_kind.label): slots.at_most for device_kind, slots in free.devices.items()} == {
         ("FPGA", "fpga"): 1,
         ("GPU", "mi355x"): 2,
         ("NIC", "rdma"): 1,
     }
     without = inventory.with_hosts([_without_others(host) for host in inventory.hosts.values()])
     plain = capacity(without, catalog_of(without)).now
-    assert (found.gpus, found.fits, found.largest) == (plain.gpus, plain.fits, plain.largest)
+    assert (free.gpus, free.fits, free.largest) == (plain.gpus, plain.fits, plain.largest)
     assert plain.devices == {}
 
 

@@ -67,7 +67,7 @@ class Bench:
         return end.error
 
     def effects(self) -> list[tuple[str, str]]:
-        return [(entry.method, entry.name) for entry in self.server.world.ledger]
+        return [(change.method, change.name) for change in self.server.world.ledger]
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_directpath_takes_what_the_config_target_says(bench: Bench) -> None:
     bench.inventory = bench.connection.with_config_targets(bench.inventory, [host])
     target = bench.inventory.hosts[host].config_target
     assert target is not None
-    chosen = next(each for each in target.passthrough if each.address == PciAddress.parse("d8:00.0"))
+    chosen = next(gpu for gpu in target.passthrough if gpu.address == PciAddress.parse("d8:00.0"))
     new = NewDirectPath(chosen.address, chosen.name, chosen.system_id, chosen.vendor_id, chosen.device_id)
     mmio = {"pciPassthru.use64bitMMIO": "TRUE", "pciPassthru.64bitMMIOSizeGB": "128"}
     change = VmChange(add=(new,), memory_locked=True, extra_config=mmio)
@@ -287,15 +287,19 @@ def test_a_task_of_this_login_is_adopted_before_somebody_elses(bench: Bench) -> 
     stranger = replace(target_of(server), username="somebody@vsphere.local", password=Secret("else"))
     assert bench.perform(PowerOnVm(ref)) is None
     assert bench.perform(PowerOffVm(ref)) is None
-    own = bench.connection.find_task(PowerOnVm(ref), since)
-    with Connection(stranger) as other:
-        foreign = other.submit(PowerOnVm(ref), bench.inventory, "theirs")
+    own_task = bench.connection.find_task(PowerOnVm(ref), since)
+    with Connection(stranger) as stranger_connection:
+        foreign = stranger_connection.submit(PowerOnVm(ref), bench.inventory, "theirs")
         assert foreign is not None
-        assert bench.connection.find_task(PowerOnVm(ref), since) == own
-        found = [own, other.find_task(PowerOnVm(ref), since), other.find_task(PowerOffVm(ref), since)]
-        assert found[1] == foreign
-        assert found[2] is not None, "better than to think that nothing runs"
-        assert [task is not None and task.foreign for task in found] == [False, False, True]
+        assert bench.connection.find_task(PowerOnVm(ref), since) == own_task
+        tasks = [
+            own_task,
+            stranger_connection.find_task(PowerOnVm(ref), since),
+            stranger_connection.find_task(PowerOffVm(ref), since),
+        ]
+        assert tasks[1] == foreign
+        assert tasks[2] is not None, "better than to think that nothing runs"
+        assert [task is not None and task.foreign for task in tasks] == [False, False, True]
 
 
 @pytest.mark.long
@@ -303,11 +307,11 @@ def test_a_task_that_vcenter_lost_on_the_way_is_found_in_its_history(bench: Benc
     step, world = SuspendVm(bench.ref("vdi-01")), bench.server.world
     since = bench.inventory.taken_at
     world.injector.add(Rule(Effect.LOST, "SuspendVM_Task", share=0.1))
-    asked = bench.submit(step)
-    assert asked is not None
-    [end] = bench.connection.wait([asked], 600)
+    task = bench.submit(step)
+    assert task is not None
+    [end] = bench.connection.wait([task], 600)
     assert isinstance(end.error, OutcomeUnknown), "its object is gone"
-    assert bench.connection.find_task(step, since) == asked, "its work goes on"
+    assert bench.connection.find_task(step, since) == task, "its work goes on"
     with world.lock:
         world.clock.advance(3600)
     assert bench.connection.find_task(step, since) is None, "it has ended: the VM's state says how"
@@ -333,16 +337,18 @@ def test_the_task_history_tells_who_started_a_vm(bench: Bench) -> None:
     since = bench.connection.inventory().taken_at
     assert bench.connection.started_by_this_login(ref, before)
     assert not bench.connection.started_by_this_login(ref, since), "that was an earlier night"
-    with Connection(stranger) as other:
-        assert not other.started_by_this_login(ref, before)
-        assert other.started_by_others(ref, before)
+    with Connection(stranger) as stranger_connection:
+        assert not stranger_connection.started_by_this_login(ref, before)
+        assert stranger_connection.started_by_others(ref, before)
     assert not bench.connection.started_by_others(ref, before)
     assert bench.perform(PowerOffVm(ref)) is None
     server.world.injector.add(Rule(Effect.TASK, "PowerOnVM_Task", times=1))
     assert bench.perform(PowerOnVm(ref)) is not None
     assert bench.connection.started_by_this_login(ref, since), "what vCenter gave up may still have come"
-    with Connection(stranger) as other:
-        assert other.submit(PowerOnVm(ref), bench.inventory, "theirs") is not None
+    with Connection(stranger) as stranger_connection:
+        assert stranger_connection.submit(PowerOnVm(ref), bench.inventory, "theirs") is not None
         assert not bench.connection.started_by_this_login(ref, since)
         assert bench.connection.started_by_others(ref, since)
-        assert not other.started_by_others(ref, before.replace(year=before.year + 1)), "nobody has since then"
+        assert not stranger_connection.started_by_others(ref, before.replace(year=before.year + 1)), (
+            "nobody has since then"
+        )

@@ -51,7 +51,9 @@ def test_a_desktop_that_was_used_by_the_time_of_its_turn_is_not_suspended(wire: 
     report = wire.night()
     let_pass(wire, 2 * ANOTHER_S)
     assert wire.to_power("suspended") == Counter()
-    assert {each.verdict for each in report.outcomes} == {Verdict.DONE, Verdict.SKIPPED}, "and what is done is a start"
+    assert {outcome.verdict for outcome in report.outcomes} == {Verdict.DONE, Verdict.SKIPPED}, (
+        "and what is done is a start"
+    )
     assert any("a task is running: ReconfigVM_Task" in reason for reason in busy_reasons(report)), busy_reasons(report)
 
 

@@ -36,7 +36,7 @@ def rewrite_entry(server: SimServer, **fields: Any) -> VmEntity:
 
 
 def errors_of(site: Site) -> list[str]:
-    return [found.reason for found in doctor(site, Scope()).findings if found.severity is Severity.ERROR]
+    return [finding.reason for finding in doctor(site, Scope()).findings if finding.severity is Severity.ERROR]
 
 
 MISMATCHES = pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_attach_replaces_the_entry_and_the_vm_starts(
         assert [outcome.verdict for outcome in report.outcomes] == [Verdict.DONE, Verdict.DONE], report.plan.rejections
         assert f"{VM}: {reason}: it is replaced" in report.plan.warnings
         assert errors_of(site) == []
-    methods = [entry.method for entry in lab.world.ledger if entry.name == VM]
+    methods = [change.method for change in lab.world.ledger if change.name == VM]
     assert methods == ["ReconfigVM_Task", "PowerOnVM_Task"]
     assert vm.state.held == ((13000, ADDRESS),)
 

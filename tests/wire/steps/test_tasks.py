@@ -44,13 +44,13 @@ class Waiting:
     def wait(self, tasks: list[TaskRef], timeout_s: float = 600) -> list[TaskEnd]:
         return list(self.watch.wait(tasks, timeout_s))
 
-    def trouble(self, effect: Effect, method: str, **more: Any) -> None:
-        self.server.world.injector.add(Rule(effect, method, **more))
+    def trouble(self, effect: Effect, method: str, **options: Any) -> None:
+        self.server.world.injector.add(Rule(effect, method, **options))
 
     def collectors(self) -> int:
         """Of our making, on the server."""
-        found = [obj for session in self.server.world.sessions for obj in session.objects]
-        return sum(obj.wsdl_name == "PropertyCollector" and obj.moid.startswith("session[") for obj in found)
+        session_objects = [obj for session in self.server.world.sessions for obj in session.objects]
+        return sum(obj.wsdl_name == "PropertyCollector" and obj.moid.startswith("session[") for obj in session_objects)
 
     def hang(self, task: TaskRef) -> Any:
         """The task never ends by itself."""
@@ -75,8 +75,8 @@ def waiting_on(serve: Callable[[str], SimServer]) -> Iterator[Callable[[str], Wa
         return opened[-1]
 
     yield start
-    for each in opened:
-        each.session.close()
+    for opened_wait in opened:
+        opened_wait.session.close()
 
 
 @pytest.fixture
@@ -117,8 +117,8 @@ def test_a_refused_task_ends_in_the_words_of_its_fault(waiting: Waiting) -> None
 def test_ends_that_nobody_took_are_told_later(waiting: Waiting) -> None:
     tasks = waiting.suspend("vdi-01", "vdi-02", "vdi-03")
     first = next(iter(waiting.watch.wait(tasks, 600)))
-    rest = waiting.wait([task for task in tasks if task != first.task])
-    assert {first.task, *(end.task for end in rest)} == set(tasks)
+    remaining_ends = waiting.wait([task for task in tasks if task != first.task])
+    assert {first.task, *(end.task for end in remaining_ends)} == set(tasks)
 
 
 @pytest.mark.long
@@ -126,8 +126,8 @@ def test_new_tasks_join_those_already_watched(waiting: Waiting) -> None:
     slow = waiting.suspend("vdi-01", "vdi-02")
     hung = waiting.hang(slow[0])
     assert [end.task for end in waiting.wait(slow, 60)] == [slow[1]]
-    more = waiting.suspend("vdi-07")
-    assert [end.task for end in waiting.wait([slow[0], *more], 60)] == more
+    later_tasks = waiting.suspend("vdi-07")
+    assert [end.task for end in waiting.wait([slow[0], *later_tasks], 60)] == later_tasks
     with waiting.server.world.changed:
         waiting.server.world.tasks._end(hung)
     assert [end.task for end in waiting.wait(slow[:1], 60)] == slow[:1]
@@ -179,7 +179,7 @@ def test_a_forgotten_task_does_not_hide_the_others(waiting: Waiting) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("effect", "more"),
+    ("effect", "options"),
     [
         (Effect.EXPIRE, {}),
         (Effect.RESET, {}),
@@ -192,8 +192,8 @@ def test_a_forgotten_task_does_not_hide_the_others(waiting: Waiting) -> None:
     ids=["session ends", "reset", "reply cut", "503", "version lost", "cancelled", "collector gone"],
 )
 @pytest.mark.parametrize("skip", [0, 1], ids=["at the first wait", "in the midst"])
-def test_a_broken_wait_is_taken_up_again(waiting: Waiting, effect: Effect, more: dict[str, Any], skip: int) -> None:
-    waiting.trouble(effect, "WaitForUpdatesEx", skip=skip, **more)
+def test_a_broken_wait_is_taken_up_again(waiting: Waiting, effect: Effect, options: dict[str, Any], skip: int) -> None:
+    waiting.trouble(effect, "WaitForUpdatesEx", skip=skip, **options)
     tasks = waiting.suspend("vdi-01", "vdi-02")
     assert {end.task: end.error for end in waiting.wait(tasks)} == dict.fromkeys(tasks)
     assert waiting.pauses == []

@@ -82,19 +82,19 @@ class Wire:
     def day(self) -> int:
         return self(lambda site: rotate_day(load_policy(POLICY), site, apply=True))
 
-    def strike(self, rule: Rule, method: str, **more: Any) -> None:
-        given = {**rule.to_json(), "method": method, **more}
-        self.server.world.injector.add(Rule.from_json(given))
+    def strike(self, rule: Rule, method: str, **options: Any) -> None:
+        rule_fields = {**rule.to_json(), "method": method, **options}
+        self.server.world.injector.add(Rule.from_json(rule_fields))
 
     def left_open(self) -> list[str]:
         """Kinds of the runs and intents that the journal does not call ended."""
         vcenter = self.server.world.get("ServiceInstance").instance_uuid
         intended = op_ids(self.state_dir, vcenter)
-        assert {entry.operation_id for entry in self.server.world.ledger} <= intended, "no effect without its intent"
+        assert {change.operation_id for change in self.server.world.ledger} <= intended, "no effect without its intent"
         return left_open(self.state_dir, vcenter)
 
     def effects(self, *methods: str) -> Counter[tuple[str, str]]:
-        return Counter((each.method, each.name) for each in self.server.world.ledger if each.method in methods)
+        return Counter((change.method, change.name) for change in self.server.world.ledger if change.method in methods)
 
 
 @pytest.fixture
@@ -233,7 +233,7 @@ def test_a_night_that_loses_vcenter_is_finished_by_resume(wire: Wire, method: st
     assert wire.effects("SuspendVM_Task") == {("SuspendVM_Task", name): 1 for name in DESKTOPS}
     assert wire.day() == 0
     assert wire.left_open() == []
-    back = Counter(each.name for each in wire.server.world.ledger if each.before.get("power") == "suspended")
+    back = Counter(change.name for change in wire.server.world.ledger if change.before.get("power") == "suspended")
     assert back == dict.fromkeys(DESKTOPS, 1)
 
 

@@ -25,24 +25,24 @@ from gpuops.vsphere.guests import guest_commands
 VERBS: Final = ("start", "checkpoint", "stop", "collect", "revoke")
 
 
-def job_of(told: dict[str, Any]) -> ContainerJob:
+def job_of(job_fields: dict[str, Any]) -> ContainerJob:
     """The job that the JSON tells."""
-    mounts = (Mount(told["data"], "/data", writable=True),)
+    mounts = (Mount(job_fields["data"], "/data", writable=True),)
     checkpoint = ("sh", "-c", "echo saved >> /data/saved")
-    command = ("sh", "-c", told["script"])
+    command = ("sh", "-c", job_fields["script"])
     return ContainerJob(
-        "fit", told["image"], command, "a40-8q", 4, 8192, timedelta(hours=1), mounts=mounts, checkpoint=checkpoint
+        "fit", job_fields["image"], command, "a40-8q", 4, 8192, timedelta(hours=1), mounts=mounts, checkpoint=checkpoint
     )
 
 
-def act(containers: GuestContainers, vm: Vm, told: dict[str, Any]) -> None:
+def act(containers: GuestContainers, vm: Vm, request: dict[str, Any]) -> None:
     """One verb."""
-    attempt = told["attempt"]
-    match told["verb"]:
+    attempt = request["attempt"]
+    match request["verb"]:
         case "start":
-            containers.start(vm, job_of(told), attempt, resume=False)
+            containers.start(vm, job_of(request), attempt, resume=False)
         case "checkpoint":
-            assert containers.checkpoint(vm, job_of(told), attempt, timedelta(seconds=20))
+            assert containers.checkpoint(vm, job_of(request), attempt, timedelta(seconds=20))
         case "revoke":
             containers.revoke(vm, attempt)
         case "stop":
@@ -67,40 +67,44 @@ class _Killing:
 
     def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def called(*words: Any, **named: Any) -> Any:
-            asked = _name(words[0])
-            again = asked == self._last == "ListProcessesInGuest"
-            self.count, self._last = self.count + (not again), asked
-            mine = self.count == self._at and not again
+            operation = _name(words[0])
+            is_repeated = operation == self._last == "ListProcessesInGuest"
+            self.count, self._last = self.count + (not is_repeated), operation
+            mine = self.count == self._at and not is_repeated
             if mine and not self._after:
                 os.kill(os.getpid(), signal.SIGKILL)
-            found = call(*words, **named)
+            reply = call(*words, **named)
             if mine:
                 os.kill(os.getpid(), signal.SIGKILL)
-            return found
+            return reply
 
         return called
 
 
 def _name(method: Any) -> str:
     """Of a method of a managed object, which pyVmomi makes a lambda of; "" = it is none."""
-    cells = [each.cell_contents for each in method.__closure__ or ()]
-    return next((each.info.wsdlName for each in cells if hasattr(each, "info")), "")
+    cells = [cell.cell_contents for cell in method.__closure__ or ()]
+    return next((cell.info.wsdlName for cell in cells if hasattr(cell, "info")), "")
 
 
 def main() -> None:
     """Prints how many calls it made, where it comes to that."""
-    told = json.load(sys.stdin)
+    request = json.load(sys.stdin)
     guest_commands.POLLS_S = (0.1, 0.2)  # type: ignore[misc]
     target = Target(
-        "127.0.0.1", told["username"], Secret(told["password"]), port=told["port"], ca_files=(told["ca_file"],)
+        "127.0.0.1",
+        request["username"],
+        Secret(request["password"]),
+        port=request["port"],
+        ca_files=(request["ca_file"],),
     )
-    login = GuestLogin(told["guest_username"], Secret(told["guest_password"]))
+    login = GuestLogin(request["guest_username"], Secret(request["guest_password"]))
     with Connection(replace(target, guest=login)) as connection:
-        vm = Vm(told["vm"], "vm-01")
-        killing = _Killing(told["at"], after=told["after"])
+        vm = Vm(request["vm"], "vm-01")
+        killing = _Killing(request["at"], after=request["after"])
         connection.change = killing.around(connection.change)  # type: ignore[method-assign]
         connection.read = killing.around(connection.read)  # type: ignore[method-assign]
-        act(GuestContainers(guest_work(connection)), vm, told)
+        act(GuestContainers(guest_work(connection)), vm, request)
     print(killing.count)
 
 

@@ -49,17 +49,17 @@ from tests.wire.workloads.training import DECLARED, PVRDMA, SRIOV, TEMPLATE, WHO
 def test_a_cluster_runs_with_gpu_and_card_on_one_node_and_the_same_again_changes_nothing(
     training: Training, wish: ClusterWish, node: int, devices: int, cards: list[str]
 ) -> None:
-    made = training.create(replace(wish, latency=LatencyLevel.HIGH, huge_pages=True))
-    assert (made.exit_code, made.failed, made.changed) == (0, "", True)
-    assert all(each.says.endswith(f"on NUMA node {node}") for each in made.plan.members)
+    report = training.create(replace(wish, latency=LatencyLevel.HIGH, huge_pages=True))
+    assert (report.exit_code, report.failed, report.changed) == (0, "", True)
+    assert all(member.says.endswith(f"on NUMA node {node}") for member in report.plan.members)
     inventory = training.site.vcenter.inventory()
-    found = marked_vms(inventory, "train")
-    assert [(each.vm.name, each.marker.rank, each.marker.rdma) for each in found] == [
+    members = marked_vms(inventory, "train")
+    assert [(marked_vm.vm.name, marked_vm.marker.rank, marked_vm.marker.rdma) for marked_vm in members] == [
         ("train-00", 0, wish.rdma),
         ("train-01", 1, wish.rdma),
     ]
-    for each in found:
-        vm, host = each.vm, inventory.host_of(each.vm)
+    for marked_vm in members:
+        vm, host = marked_vm.vm, inventory.host_of(marked_vm.vm)
         assert host is not None
         assert (vm.vcpus, vm.memory_mib, vm.memory_reservation_mib) == (16, 65536, 65536)
         assert vm.cpu_reservation_mhz == 16 * (host.cpu_mhz or 0)
@@ -73,18 +73,18 @@ def test_a_cluster_runs_with_gpu_and_card_on_one_node_and_the_same_again_changes
         # whatever cards it has, its only vGPU is the device with the key 13000
         assert pins == ({"pciPassthru0.cfg.gpu-pci-id": str(gpu.address)} if wish.profile else {})
     cluster = standing("train", training.site)
-    assert [(each.rdma, each.gpus) for each in cluster.members] == [(wish.rdma.value, 1)] * 2
-    assert {each.name: each.address for each in cluster.members} == made.addresses
-    [shown] = read_clusters(None, training.site)
-    assert (shown.name, shown.problems) == ("train", [])
+    assert [(member.rdma, member.gpus) for member in cluster.members] == [(wish.rdma.value, 1)] * 2
+    assert {member.name: member.address for member in cluster.members} == report.addresses
+    [summary] = read_clusters(None, training.site)
+    assert (summary.name, summary.problems) == ("train", [])
     training.site.vcenter = WithoutGpus(training.site.vcenter)
     [lacking] = read_clusters(None, training.site)
-    left = f"{devices - 1} of the {devices} devices that it was made with"
-    assert lacking.problems == [f"train-00 has {left}", f"train-01 has {left}"]
+    lack = f"{devices - 1} of the {devices} devices that it was made with"
+    assert lacking.problems == [f"train-00 has {lack}", f"train-01 has {lack}"]
     training.site.vcenter = training.site.vcenter.real
     before = len(training.server.world.ledger)
-    again = training.create(replace(wish, latency=LatencyLevel.HIGH, huge_pages=True))
-    assert (again.exit_code, again.changed, len(training.server.world.ledger)) == (0, False, before)
+    second_run = training.create(replace(wish, latency=LatencyLevel.HIGH, huge_pages=True))
+    assert (second_run.exit_code, second_run.changed, len(training.server.world.ledger)) == (0, False, before)
 
 
 @pytest.mark.long
@@ -109,10 +109,12 @@ def test_what_cannot_be_is_refused_with_its_reason_and_nothing_is_made(
     training: Training, wish: ClusterWish, reason: str
 ) -> None:
     before = len(training.server.world.ledger)
-    made = training.create(wish)
-    assert made.exit_code == 3
-    assert any(reason in each.line for each in made.plan.rejections), [each.line for each in made.plan.rejections]
-    assert len(made.plan.reasons) <= 2, "old-trainer is too old besides"
+    report = training.create(wish)
+    assert report.exit_code == 3
+    assert any(reason in rejection.line for rejection in report.plan.rejections), [
+        rejection.line for rejection in report.plan.rejections
+    ]
+    assert len(report.plan.reasons) <= 2, "old-trainer is too old besides"
     assert len(training.server.world.ledger) == before
 
 
@@ -132,16 +134,20 @@ def test_a_switch_without_rdma_is_one_line_and_the_document_keeps_each_host(tmp_
     scenario = tmp_path / "plain.yaml"
     scenario.write_text(text, encoding="utf-8")
     with start(str(scenario), clock="virtual") as server, Connection(target_of(server)) as connection:
-        found = Training(server, Site(connection, tmp_path / "state", wall_clock))
-        made = found.create(replace(PVRDMA, port_group="plain-vm"))
-        assert (made.exit_code, len(server.world.ledger)) == (3, 0)
-    assert made.plan.reasons == (
+        training = Training(server, Site(connection, tmp_path / "state", wall_clock))
+        report = training.create(replace(PVRDMA, port_group="plain-vm"))
+        assert (report.exit_code, len(server.world.ledger)) == (3, 0)
+    assert report.plan.reasons == (
         (
             "esx-01.trn, esx-02.trn, esx-03.trn and 1 more: uplink: vmnic1 of switch dvs-plain has no RDMA device "
             "(next: use a port group of a switch whose uplink is RoCE-capable)"
         ),
     )
-    uplinks = [each.subject for each in ClusterCreateDocument.made_of(made).rejections if "uplink" in each.reason]
+    uplinks = [
+        rejection.subject
+        for rejection in ClusterCreateDocument.made_of(report).rejections
+        if "uplink" in rejection.reason
+    ]
     assert uplinks == [f"esx-0{n}.trn" for n in range(1, 5)]
 
 
@@ -155,16 +161,16 @@ class WithoutSwitches:
         return getattr(self.real, name)
 
     def networks(self) -> Networks:
-        found: Networks = self.real.networks()
-        return replace(found, switches=())
+        networks: Networks = self.real.networks()
+        return replace(networks, switches=())
 
 
 @pytest.mark.long
 def test_no_vm_is_made_without_its_card_where_the_switch_cannot_be_read(training: Training) -> None:
     training.site.vcenter = WithoutSwitches(training.site.vcenter)
-    made = training.create(PVRDMA)
-    assert (made.exit_code, training.names()) == (3, DECLARED)
-    assert made.plan.reasons == (
+    report = training.create(PVRDMA)
+    assert (report.exit_code, training.names()) == (3, DECLARED)
+    assert report.plan.reasons == (
         "rdma-vm: port group: its switch cannot be read (next: give this login read access to the switch)",
     )
     training.site.vcenter = training.site.vcenter.real
@@ -185,9 +191,9 @@ def test_names_that_mean_nothing_are_said(training: Training) -> None:
 @pytest.mark.long
 def test_another_wish_of_the_same_name_is_refused(training: Training) -> None:
     training.create(PVRDMA)
-    other = training.create(replace(PVRDMA, nodes=3))
-    assert other.exit_code == 3
-    assert "made from another version of the file" in other.plan.rejections[0].line
+    other_wish_report = training.create(replace(PVRDMA, nodes=3))
+    assert other_wish_report.exit_code == 3
+    assert "made from another version of the file" in other_wish_report.plan.rejections[0].line
     assert training.names() == ["old-trainer", "train-00", "train-01", "trainer"]
 
 
@@ -201,10 +207,10 @@ class WithoutGpus:
         return getattr(self.real, name)
 
     def inventory(self) -> Inventory:
-        found: Inventory = self.real.inventory()
-        for vm in found.vms.values():
-            found = found.with_vm(replace(vm, devices=(vm.devices or ())[1:]))
-        return found
+        inventory: Inventory = self.real.inventory()
+        for vm in inventory.vms.values():
+            inventory = inventory.with_vm(replace(vm, devices=(vm.devices or ())[1:]))
+        return inventory
 
 
 @dataclass
@@ -219,8 +225,8 @@ class CountedLooks:
 
     def inventory(self) -> Inventory:
         self.looks += 1
-        found: Inventory = self.real.inventory()
-        return found
+        inventory: Inventory = self.real.inventory()
+        return inventory
 
 
 @pytest.mark.long
@@ -255,17 +261,21 @@ def test_few_bulk_reads_make_and_remove_a_cluster(training: Training) -> None:
 @pytest.mark.long
 def test_doctor_names_what_hosts_lack_that_are_meant_for_paravirtual_rdma(training: Training) -> None:
     """esx-04 is a member of the switch on which the others have a tagged VMkernel adapter."""
-    found = [each for each in api.doctor(training.site, Scope()).findings if "paravirtual RDMA: " in each.reason]
-    assert [(each.severity, each.subject, each.reason.removeprefix("paravirtual RDMA: ")) for each in found] == [
+    findings = [
+        finding for finding in api.doctor(training.site, Scope()).findings if "paravirtual RDMA: " in finding.reason
+    ]
+    assert [
+        (finding.severity, finding.subject, finding.reason.removeprefix("paravirtual RDMA: ")) for finding in findings
+    ] == [
         (Severity.WARNING, "esx-04.trn", "VMkernel adapter: none is tagged for paravirtual RDMA"),
         (Severity.WARNING, "esx-04.trn", "firewall: rule set pvrdma is closed"),
         (Severity.NOTE, "esx-04.trn", "MTU: it cannot be read"),
     ]
-    assert all(each.fix for each in found)
-    others = api.doctor(training.site, Scope(host="esx-01.trn")).findings
-    assert not any("paravirtual RDMA: " in each.reason for each in others)
+    assert all(finding.fix for finding in findings)
+    findings_of_one_host = api.doctor(training.site, Scope(host="esx-01.trn")).findings
+    assert not any("paravirtual RDMA: " in finding.reason for finding in findings_of_one_host)
     saved = api.offline(training.site.vcenter.inventory())
-    assert not any("paravirtual RDMA: " in each.reason for each in api.doctor(saved, Scope()).findings)
+    assert not any("paravirtual RDMA: " in finding.reason for finding in api.doctor(saved, Scope()).findings)
 
 
 @pytest.mark.long
@@ -301,10 +311,10 @@ def test_a_privilege_that_the_login_lacks_is_named_before_anything_is_made(
         every = ALL_TO_CREATE - {missing}
         authority.permit(server.username, authority.add_role("clusters", every))
         with Connection(target_of(server)) as connection:
-            found = Training(server, Site(connection, tmp_path / "state", wall_clock))
-            made = found.create(PVRDMA)
-        assert made.exit_code == 3
-        assert [str(each) for each in made.plan.rejections] == [f"{subject}: this login lacks {missing}"]
+            training = Training(server, Site(connection, tmp_path / "state", wall_clock))
+            report = training.create(PVRDMA)
+        assert report.exit_code == 3
+        assert [str(rejection) for rejection in report.plan.rejections] == [f"{subject}: this login lacks {missing}"]
         assert len(server.world.ledger) == 0
 
 
@@ -321,11 +331,11 @@ def test_the_pools_of_standalone_hosts_are_asked_too(tmp_path: Path, monkeypatch
         authority = server.world.authority
         authority.permit(server.username, authority.add_role("clusters", ALL_TO_CREATE - ASSIGN_TO_POOL))
         with Connection(target_of(server)) as connection:
-            made = Training(server, Site(connection, tmp_path / "state", wall_clock)).create(PVRDMA)
-        assert made.exit_code == 3
-        lacks = {str(each) for each in made.plan.rejections}
+            report = Training(server, Site(connection, tmp_path / "state", wall_clock)).create(PVRDMA)
+        assert report.exit_code == 3
+        lacks = {str(rejection) for rejection in report.plan.rejections}
         assert lacks == {
-            f"{member.host.name}: this login lacks Resource.AssignVMToPool" for member in made.plan.members
+            f"{member.host.name}: this login lacks Resource.AssignVMToPool" for member in report.plan.members
         }
         assert lacks
         assert len(server.world.ledger) == 0
@@ -349,9 +359,9 @@ def test_a_privilege_that_nobody_asked_for_is_missed_by_vcenter(
         authority = server.world.authority
         authority.permit(server.username, authority.add_role("clusters", ALL_TO_CREATE - {missing}))
         with Connection(target_of(server)) as connection:
-            made = Training(server, Site(connection, tmp_path / "state", wall_clock)).create(PVRDMA)
-        assert made.exit_code != 0
-        assert missing in made.failed
+            report = Training(server, Site(connection, tmp_path / "state", wall_clock)).create(PVRDMA)
+        assert report.exit_code != 0
+        assert missing in report.failed
 
 
 @pytest.mark.quick_cases(1)
@@ -363,8 +373,8 @@ def test_the_roles_that_come_with_gpuops_are_enough(tmp_path: Path, wish: Cluste
         every = {privilege for role in roles for privilege in role["privileges"]}
         authority.permit(server.username, authority.add_role("clusters", every))
         with Connection(target_of(server)) as connection:
-            found = Training(server, Site(connection, tmp_path / "state", wall_clock))
-            assert found.create(wish).failed == ""
-            assert len(standing("train", found.site).members) == 2
-            found.delete()
-            assert found.names() == DECLARED
+            training = Training(server, Site(connection, tmp_path / "state", wall_clock))
+            assert training.create(wish).failed == ""
+            assert len(standing("train", training.site).members) == 2
+            training.delete()
+            assert training.names() == DECLARED

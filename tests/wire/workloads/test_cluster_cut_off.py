@@ -102,11 +102,11 @@ def server() -> Iterator[SimServer]:
 @pytest.fixture
 def countdown(monkeypatch: pytest.MonkeyPatch) -> Countdown:
     """That of the connection, which counts what the journal appends too."""
-    found = Countdown()
-    monkeypatch.setattr(CountedConnection, "countdown", found)
+    countdown = Countdown()
+    monkeypatch.setattr(CountedConnection, "countdown", countdown)
     append = Journal._append
-    monkeypatch.setattr(Journal, "_append", lambda self, drafted: found.around(lambda: append(self, drafted)))
-    return found
+    monkeypatch.setattr(Journal, "_append", lambda self, drafted: countdown.around(lambda: append(self, drafted)))
+    return countdown
 
 
 def names(server: SimServer) -> list[str]:
@@ -143,15 +143,15 @@ def drawn(dice: Random) -> ClusterWish:
     )
 
 
-def one_call(server: SimServer, state: Path, wish: ClusterWish, what: str, *, keep: bool = False) -> int | None:
+def one_call(server: SimServer, state: Path, wish: ClusterWish, command: str, *, keep: bool = False) -> int | None:
     """The exit code of one call; None = it was cut off."""
     with CountedConnection(target_of(server)) as connection:
         site = Site(connection, state, wall_clock)
         try:
-            if what == "create":
-                made = create_cluster(wish, site, apply=True, keep=keep, consent=lambda plan: None)
-                print(made.failed, *(each.line for each in made.plan.rejections), sep="; ")
-                return made.exit_code
+            if command == "create":
+                report = create_cluster(wish, site, apply=True, keep=keep, consent=lambda plan: None)
+                print(report.failed, *(rejection.line for rejection in report.plan.rejections), sep="; ")
+                return report.exit_code
             return delete_cluster(wish.name, site, apply=True).exit_code
         except CutOffHere:
             return None
@@ -161,17 +161,17 @@ def check_whole(server: SimServer, state: Path, wish: ClusterWish) -> None:
     """All of it runs as it was wanted, and the same again finds nothing to do."""
     with Connection(target_of(server)) as connection:
         site = Site(connection, state, wall_clock)
-        again = create_cluster(wish, site, apply=True, keep=False, consent=lambda plan: pytest.fail("asked"))
-        assert (again.exit_code, again.changed) == (0, False)
+        second_run = create_cluster(wish, site, apply=True, keep=False, consent=lambda plan: pytest.fail("asked"))
+        assert (second_run.exit_code, second_run.changed) == (0, False)
         inventory = connection.inventory()
-        found = marked_vms(inventory, wish.name)
-        assert [each.marker.rank for each in found] == list(range(wish.nodes))
-        assert len({each.marker.id for each in found}) == 1
-        for each in found:
-            assert each.vm.power is PowerState.ON
-            assert len(each.vm.vgpus) == wish.gpus
-            assert each.vm.memory_reservation_mib == each.vm.memory_mib
-            assert inventory.drs_of(each.vm) is VmDrs.MANUAL
+        members = marked_vms(inventory, wish.name)
+        assert [marked_vm.marker.rank for marked_vm in members] == list(range(wish.nodes))
+        assert len({marked_vm.marker.id for marked_vm in members}) == 1
+        for marked_vm in members:
+            assert marked_vm.vm.power is PowerState.ON
+            assert len(marked_vm.vm.vgpus) == wish.gpus
+            assert marked_vm.vm.memory_reservation_mib == marked_vm.vm.memory_mib
+            assert inventory.drs_of(marked_vm.vm) is VmDrs.MANUAL
         assert len(standing(wish.name, site).members) == wish.nodes
 
 

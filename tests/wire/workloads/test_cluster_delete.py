@@ -35,9 +35,9 @@ def test_a_vm_without_its_notes_is_never_removed(training: Training) -> None:
     training.create(replace(PVRDMA, nodes=1))
     [first] = [vm for vm in training.vms() if vm.name == "train-00"]
     notes = training.noted(first.moid, "mine now")
-    left = delete_cluster("train", training.site, apply=True)
-    assert left.exit_code == 4
-    assert left.left == ("train-00: train-00 is not the VM that was made: it is left as it is",)
+    removal = delete_cluster("train", training.site, apply=True)
+    assert removal.exit_code == 4
+    assert removal.left == ("train-00: train-00 is not the VM that was made: it is left as it is",)
     assert "train-00" in training.names()
     training.noted(first.moid, notes)
 
@@ -46,20 +46,20 @@ def test_overrides_of_drs_are_taken_back_of_vms_that_the_removal_leaves(training
     """One has lost its notes, one was renamed, one its marker; the override of a copy is its owner's."""
     training.create(replace(PVRDMA, nodes=4))
     port = training.site.vcenter
-    noted, renamed, unmarked, gone = marked_vms(port.inventory(), "train")
+    noted, renamed, unmarked, removed_vm = marked_vms(port.inventory(), "train")
     notes = training.noted(noted.vm.ref, "mine now")
     training.reconfigured(renamed.vm.ref, name="mine")
     marker = vim.option.OptionValue(key=MARKER_KEY, value="")
     training.reconfigured(unmarked.vm.ref, extraConfig=[marker])
     before = delete_cluster("train", training.site, apply=False)
-    assert ([each.vm.name for each in before.vms], before.overrides) == (["train-00", "train-03"], ("mine", "train-02"))
+    assert ([vm.vm.name for vm in before.vms], before.overrides) == (["train-00", "train-03"], ("mine", "train-02"))
     removed = delete_cluster("train", training.site, apply=True)
     assert removed.left == ("train-00: train-00 is not the VM that was made: it is left as it is",)
     assert removed.overrides == ("mine", "train-00", "train-02")
     inventory = port.inventory()
-    assert gone.vm.ref not in inventory.vms
+    assert removed_vm.vm.ref not in inventory.vms
     assert [cluster.drs_overrides for cluster in inventory.clusters.values()] == [()]
-    power = [inventory.vms[each.vm.ref].power for each in (noted, renamed, unmarked)]
+    power = [inventory.vms[marked_vm.vm.ref].power for marked_vm in (noted, renamed, unmarked)]
     assert power == [PowerState.ON] * 3, "they are left as they are"
     training.noted(noted.vm.ref, notes)
     training.reconfigured(renamed.vm.ref, name="train-01")
@@ -90,16 +90,16 @@ def test_an_override_that_stays_is_told_and_the_same_again_takes_it_back(trainin
     training.reconfigured(first.vm.ref, name="mine")
     if stays == "the task fails":
         training.fails(Rule(Effect.TASK, "ReconfigureComputeResource_Task", times=1))
-        told = delete_cluster("train", training.site, apply=True)
-        assert (told.exit_code, told.overrides) == (4, ())
-        assert told.left[0].startswith("mine: its override of DRS stays: ")
+        removal = delete_cluster("train", training.site, apply=True)
+        assert (removal.exit_code, removal.overrides) == (4, ())
+        assert removal.left[0].startswith("mine: its override of DRS stays: ")
         assert delete_cluster("train", training.site, apply=True).overrides == ("mine",)
     else:
         with changing(training.site) as journal:
             night = journal.begin("night", night="2026-11-02")
             journal.intend(night, SetVmDrs(first.vm.ref, VmDrs.MANUAL), port.inventory())
         assert delete_cluster("train", training.site, apply=True).overrides == ()
-        [overrides] = [dict(each.drs_overrides) for each in port.inventory().clusters.values()]
+        [overrides] = [dict(cluster.drs_overrides) for cluster in port.inventory().clusters.values()]
         assert overrides[first.vm.ref] == VmDrs.MANUAL
     training.reconfigured(first.vm.ref, name="train-00")
 
@@ -124,7 +124,7 @@ def test_a_copy_of_the_same_name_keeps_both_until_it_is_renamed(training: Traini
     marked = marked_vms(training.site.vcenter.inventory(), "train")
     assert removal_refusals(marked) == ()
     copy = replace(marked[0], vm=replace(marked[0].vm, ref="vm-9", path="/trn-dc/vm/other/train-00"))
-    assert [each.subject for each in removal_refusals([*marked, copy])] == [
+    assert [refusal.subject for refusal in removal_refusals([*marked, copy])] == [
         "/trn-dc/vm/templates/train-00",
         "/trn-dc/vm/other/train-00",
     ]
@@ -135,7 +135,7 @@ def test_a_copy_of_the_same_name_keeps_both_until_it_is_renamed(training: Traini
 
 def copied(training: Training, name: str) -> Any:
     """Somebody makes a copy of the VM, under the same name in another folder; its managed object."""
-    [source] = [each.vm for each in marked_vms(training.site.vcenter.inventory(), "train") if each.vm.name == name]
+    [source] = [vm.vm for vm in marked_vms(training.site.vcenter.inventory(), "train") if vm.vm.name == name]
     vm = training.site.vcenter.vm(source.ref)  # type: ignore[attr-defined]
     spec = vim.vm.CloneSpec(location=vim.vm.RelocateSpec(), powerOn=False, template=False)
     task = vm.CloneVM_Task(folder=vm.parent.parent, name=name, spec=spec)
@@ -159,16 +159,16 @@ def test_a_copy_that_is_made_during_a_removal_is_not_removed(
                 return getattr(real, name)
 
             def wait(self, tasks: Sequence[TaskRef], timeout_s: float) -> Any:
-                found = list(real.wait(tasks, timeout_s))
+                ends = list(real.wait(tasks, timeout_s))
                 if timeout_s == SLICE_S and training.site.vcenter is not real:
                     training.site.vcenter = real
                     copies.append(copied(training, "train-00"))
-                return found
+                return ends
 
         training.site.vcenter = Copying()
     removed = delete_cluster("train", training.site, apply=True)
     assert removed.exit_code in (3, 4)
-    assert any("same marker" in each for each in (*removed.left, *(str(each) for each in removed.rejections)))
+    assert any("same marker" in line for line in (*removed.left, *(str(rejection) for rejection in removed.rejections)))
     [copy] = copies
     assert copy._moId in {vm.moid for vm in training.vms()}
     monkeypatch.undo()
@@ -181,15 +181,15 @@ def test_a_copy_that_is_made_during_a_removal_is_not_removed(
 def test_vms_that_a_run_of_another_machine_has_begun_to_use_meanwhile_are_not_removed(
     training: Training, begins: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    elsewhere, held = Site(training.site.vcenter, tmp_path / "elsewhere", wall_clock), ExitStack()
+    elsewhere, used_elsewhere = Site(training.site.vcenter, tmp_path / "elsewhere", wall_clock), ExitStack()
 
     def runs() -> None:
-        held.enter_context(used_alone(elsewhere, standing("train", elsewhere), "cluster run"))
+        used_elsewhere.enter_context(used_alone(elsewhere, standing("train", elsewhere), "cluster run"))
 
     if begins == "while clones are waited for":
         training.create(PVRDMA)
         monkeypatch.setattr(removing, "wait_for_tasks", lambda *_: runs())
-        with held, pytest.raises(Locked, match=r"cluster train is in use: pid .* holds the lease"):
+        with used_elsewhere, pytest.raises(Locked, match=r"cluster train is in use: pid .* holds the lease"):
             delete_cluster("train", training.site, apply=True)
     else:
 
@@ -200,11 +200,11 @@ def test_vms_that_a_run_of_another_machine_has_begun_to_use_meanwhile_are_not_re
         monkeypatch.setattr(SilentGuests, "wait_for_guest", tells_nothing)
         port = training.site.vcenter
         training.site.vcenter = SilentGuests(port)
-        with held, pytest.raises(Locked, match=r"cluster train is in use: pid .* holds the lease"):
+        with used_elsewhere, pytest.raises(Locked, match=r"cluster train is in use: pid .* holds the lease"):
             training.create(PVRDMA)
         training.site.vcenter = port
     inventory = training.site.vcenter.inventory()
-    assert [each.vm.power for each in marked_vms(inventory, "train")] == [PowerState.ON] * 2
+    assert [vm.vm.power for vm in marked_vms(inventory, "train")] == [PowerState.ON] * 2
     monkeypatch.undo()
 
 

@@ -55,10 +55,10 @@ def test_a_lease_that_cannot_be_written_says_why_and_not_that_somebody_has_it(
         pass
     with pytest.raises(kind) as deleted:
         delete_cluster("train", training.site, apply=True)
-    for each in (used.value, deleted.value):
-        assert each.message.startswith("cluster train: it cannot be marked as in use: ")
-        assert says in each.message and "is in use" not in each.message
-        assert next_move in each.hint
+    for error in (used.value, deleted.value):
+        assert error.message.startswith("cluster train: it cannot be marked as in use: ")
+        assert says in error.message and "is in use" not in error.message
+        assert next_move in error.hint
     training.server.world.injector.clear()
     with used_alone(training.site, standing("train", training.site), "cluster run"):
         pass

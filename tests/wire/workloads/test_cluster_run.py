@@ -34,8 +34,8 @@ class Cluster:
     site: Site
     heard: list[bytes]
 
-    def run(self, *command: str, **others: Any) -> ClusterRun:
-        wish = RunWish(command, ssh_port=self.guests.ssh_port, **others)
+    def run(self, *command: str, **options: Any) -> ClusterRun:
+        wish = RunWish(command, ssh_port=self.guests.ssh_port, **options)
         return cluster_run(NAME, wish, self.site, self.heard.append, apply=True)
 
     @property
@@ -54,10 +54,10 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @needs_mpi
 def test_mpirun_starts_a_rank_in_each_guest_and_nothing_is_left(cluster: Cluster) -> None:
-    found = cluster.run(
+    cluster_run = cluster.run(
         "sh", "-c", "echo rank $OMPI_COMM_WORLD_RANK in $GPUOPS_GUEST_NAME; pwd", transport=Transport.TCP
     )
-    assert found.end is not None and (found.end.exit_code, found.end.left) == (0, ()), cluster.lines
+    assert cluster_run.end is not None and (cluster_run.end.exit_code, cluster_run.end.left) == (0, ()), cluster.lines
     assert [line for line in cluster.lines if line.startswith("rank")] == [
         f"rank {rank} in {NAME}-{rank:02}" for rank in range(NODES)
     ]
@@ -70,14 +70,14 @@ def test_an_all_reduce_is_measured_over_one_two_and_four_nodes_and_rdma_is_never
     cluster: Cluster,
 ) -> None:
     wish = BenchWish((1, 2, 4), (4096, 1 << 20), (Transport.TCP, Transport.RDMA), ssh_port=cluster.guests.ssh_port)
-    found = cluster_bench(NAME, replace(wish, program=AllReduceProgram.MPI4PY), cluster.site)
-    tcp = [each for each in found.cells if each.transport is Transport.TCP]
-    assert [(each.nodes, each.ranks, each.why_not) for each in tcp] == [(1, 1, ""), (2, 2, ""), (4, 4, "")]
-    assert all(time.seconds > 0 and time.wrong == 0 for each in tcp for time in each.times)
-    assert [[time.size_bytes for time in each.times] for each in tcp] == [[4096, 1 << 20]] * 3
-    rdma = [each for each in found.cells if each.transport is Transport.RDMA]
-    assert [(each.times, each.why_not) for each in rdma] == [((), "simulated: not measured")] * 3
-    assert found.simulated and found.complete
+    measured = cluster_bench(NAME, replace(wish, program=AllReduceProgram.MPI4PY), cluster.site)
+    tcp = [cell for cell in measured.cells if cell.transport is Transport.TCP]
+    assert [(cell.nodes, cell.ranks, cell.why_not) for cell in tcp] == [(1, 1, ""), (2, 2, ""), (4, 4, "")]
+    assert all(time.seconds > 0 and time.wrong == 0 for cell in tcp for time in cell.times)
+    assert [[time.size_bytes for time in cell.times] for cell in tcp] == [[4096, 1 << 20]] * 3
+    rdma = [cell for cell in measured.cells if cell.transport is Transport.RDMA]
+    assert [(cell.times, cell.why_not) for cell in rdma] == [((), "simulated: not measured")] * 3
+    assert measured.simulated and measured.complete
     assert cluster.guests.left() == []
 
 
@@ -99,24 +99,24 @@ def test_a_program_that_measures_one_size_a_run_is_run_once_a_size(
     in_place = tuple((str(program), *words) for _, *words in commands)
     monkeypatch.setattr(all_reduce, "measuring_commands", lambda *_: in_place)
     wish = BenchWish((1,), sizes, (Transport.TCP,), AllReduceProgram.OSU, ssh_port=cluster.guests.ssh_port)
-    found = cluster_bench(NAME, wish, cluster.site)
-    [cell] = found.cells
+    measured = cluster_bench(NAME, wish, cluster.site)
+    [cell] = measured.cells
     assert [(time.size_bytes, time.seconds) for time in cell.times] == [(4096, 12.34e-6), (1 << 20, 12.34e-6)], cell
 
 
 @pytest.mark.long
 @needs_mpi
 def test_a_program_that_fails_ends_the_run_with_its_code(cluster: Cluster) -> None:
-    found = cluster.run("sh", "-c", "echo no data >&2; exit 7", ranks=1)
-    assert found.exit_code == 7 and "no data" in cluster.lines
+    cluster_run = cluster.run("sh", "-c", "echo no data >&2; exit 7", ranks=1)
+    assert cluster_run.exit_code == 7 and "no data" in cluster.lines
     assert cluster.guests.left() == []
 
 
 @pytest.mark.long
 @needs_mpi
 def test_a_program_that_takes_too_long_is_ended_in_every_guest(cluster: Cluster) -> None:
-    found = cluster.run("sleep", "600", limit_s=3)
-    assert found.exit_code == 124
+    cluster_run = cluster.run("sleep", "600", limit_s=3)
+    assert cluster_run.exit_code == 124
     assert cluster.guests.left() == []
 
 
@@ -179,19 +179,19 @@ def test_without_an_ssh_server_in_a_guest_it_is_said_and_nothing_is_left(without
 
 
 def test_what_cannot_run_is_refused_with_every_reason_and_starts_nothing(without_ssh: Cluster) -> None:
-    found = without_ssh.run("true", ranks=5, transport=Transport.RDMA)
-    reasons = [str(each) for each in found.plan.rejections]
-    assert (found.exit_code, found.end) == (3, None)
+    cluster_run = without_ssh.run("true", ranks=5, transport=Transport.RDMA)
+    reasons = [str(rejection) for rejection in cluster_run.plan.rejections]
+    assert (cluster_run.exit_code, cluster_run.end) == (3, None)
     assert reasons[0] == f"{NAME}-00: it has no RDMA network card"
     assert reasons[-1] == f"{NAME}: more ranks than GPUs: needs 5 GPUs, 4 there"
     assert all(
-        not without_ssh.guests.server.world.guests.processes(each.vm._moId) for each in without_ssh.guests.guests
+        not without_ssh.guests.server.world.guests.processes(guest.vm._moId) for guest in without_ssh.guests.guests
     )
 
 
 def test_while_the_cluster_is_changed_or_used_no_run_of_it_starts(without_ssh: Cluster) -> None:
-    said = rf"cluster {NAME} is in use: pid \d+ since .*, cluster delete, holds it"
-    with alone_with(without_ssh.site, NAME, "cluster delete"), pytest.raises(Locked, match=said):
+    expected_message = rf"cluster {NAME} is in use: pid \d+ since .*, cluster delete, holds it"
+    with alone_with(without_ssh.site, NAME, "cluster delete"), pytest.raises(Locked, match=expected_message):
         without_ssh.run("true")
 
 
@@ -203,23 +203,23 @@ def with_torchrun(cluster: Cluster, script: str) -> None:
         tool.chmod(0o700)
 
 
-def launched(cluster: Cluster, *command: str, **others: Any) -> ClusterRun:
+def launched(cluster: Cluster, *command: str, **options: Any) -> ClusterRun:
     """By that `torchrun`, which is on no path: as a command line of its own."""
-    wish = RunWish(command, Launcher.TORCHRUN, **others)
-    there = standing(NAME, cluster.site)
-    plan = plan_launch(wish, there, "0123456789abcdef")
+    wish = RunWish(command, Launcher.TORCHRUN, **options)
+    cluster_vms = standing(NAME, cluster.site)
+    plan = plan_launch(wish, cluster_vms, "0123456789abcdef")
     assert plan.launch is not None
     launch = replace(plan.launch, command_lines=tuple(f"./{line}" for line in plan.launch.command_lines))
-    with used_alone(cluster.site, there, "cluster run") as held:
-        return ClusterRun(NAME, plan, running.run(launch, cluster.site, held, cluster.heard.append))
+    with used_alone(cluster.site, cluster_vms, "cluster run") as lease:
+        return ClusterRun(NAME, plan, running.run(launch, cluster.site, lease, cluster.heard.append))
 
 
 @pytest.mark.long
 def test_torchrun_is_started_in_every_guest_and_that_of_rank_0_is_shown(without_ssh: Cluster) -> None:
     with_torchrun(without_ssh, 'echo "$@" from $GPUOPS_GUEST_NAME; echo $NCCL_IB_DISABLE')
-    found = launched(without_ssh, "train.py", transport=Transport.TCP)
+    cluster_run = launched(without_ssh, "train.py", transport=Transport.TCP)
     address = without_ssh.guests.guests[0].vm.guest.ipAddress
-    assert found.exit_code == 0
+    assert cluster_run.exit_code == 0
     words = f"--nnodes=4 --nproc-per-node=1 --node-rank=0 --master-addr={address} --master-port=29500 train.py"
     assert without_ssh.lines == [f"{words} from {NAME}-00", "1"]
     assert without_ssh.guests.left() == []
@@ -228,26 +228,26 @@ def test_torchrun_is_started_in_every_guest_and_that_of_rank_0_is_shown(without_
 @pytest.mark.long
 def test_a_node_whose_launcher_fails_ends_the_others_and_is_named(without_ssh: Cluster) -> None:
     with_torchrun(without_ssh, f"[ $GPUOPS_GUEST_NAME != {NAME}-02 ] || exit 5; exec sleep 600")
-    found = launched(without_ssh, "train.py")
-    assert found.end is not None and (found.exit_code, found.end.failed_on) == (5, f"{NAME}-02")
+    cluster_run = launched(without_ssh, "train.py")
+    assert cluster_run.end is not None and (cluster_run.exit_code, cluster_run.end.failed_on) == (5, f"{NAME}-02")
     assert without_ssh.guests.left() == []
 
 
 @pytest.mark.long
 def test_a_node_that_fails_after_the_first_did_well_is_no_success(without_ssh: Cluster) -> None:
     with_torchrun(without_ssh, f"[ $GPUOPS_GUEST_NAME = {NAME}-00 ] && exit; sleep 4; exit 5")
-    found = launched(without_ssh, "train.py")
-    assert found.end is not None and found.exit_code == 5
-    assert found.end.failed_on in {f"{NAME}-{rank:02}" for rank in range(1, NODES)}
+    cluster_run = launched(without_ssh, "train.py")
+    assert cluster_run.end is not None and cluster_run.exit_code == 5
+    assert cluster_run.end.failed_on in {f"{NAME}-{rank:02}" for rank in range(1, NODES)}
     assert without_ssh.guests.left() == []
 
 
 def unanswered(monkeypatch: pytest.MonkeyPatch, call: str, first: int, times: int) -> None:
     """That call to guests fails so many times, from the first of them on."""
-    original, asked = getattr(Connection, call), iter(range(1 << 30))
+    original, call_numbers = getattr(Connection, call), iter(range(1 << 30))
 
     def answered(*words: Any) -> Any:
-        if first <= next(asked) < first + times:
+        if first <= next(call_numbers) < first + times:
             raise StepFailed("VMware Tools does not answer in its guest")
         return original(*words)
 
@@ -261,12 +261,12 @@ def test_a_guest_that_does_not_answer_for_a_while_ends_no_run(
 ) -> None:
     """Files cannot be fetched from before the end on until after it."""
     with_torchrun(without_ssh, "echo begun; sleep 4; echo done")
-    said: list[str] = []
-    without_ssh.site.say = said.append
+    messages: list[str] = []
+    without_ssh.site.say = messages.append
     unanswered(monkeypatch, call, 2, times)
     assert launched(without_ssh, "train.py").exit_code == 0
     assert without_ssh.lines == ["begun", "done"]
-    assert sum("trying again for up to" in each for each in said) in (1, 2)
+    assert sum("trying again for up to" in message for message in messages) in (1, 2)
     assert without_ssh.guests.left() == []
 
 
@@ -293,8 +293,8 @@ def test_a_guest_with_output_without_end_is_not_followed_for_ever(
         "guest_file_if_there",
         lambda self, vm, name, path: part if "/part." in path else original(self, vm, name, path),
     )
-    found = launched(without_ssh, "train.py")
-    assert found.end is not None and found.end.cut
+    cluster_run = launched(without_ssh, "train.py")
+    assert cluster_run.end is not None and cluster_run.end.cut
     assert sum(map(len, without_ssh.heard)) < guests.SHOWN + (2 << 20)
 
 
@@ -304,10 +304,10 @@ def test_of_much_output_the_beginning_is_shown_and_that_it_was_cut(
 ) -> None:
     monkeypatch.setattr(guests, "SHOWN", 600_000)
     with_torchrun(without_ssh, "yes | head -c 3000000; sleep 2; yes | head -c 3000000; sleep 2")
-    found = launched(without_ssh, "train.py")
-    assert found.end is not None and found.end.cut
-    assert 600_000 <= found.end.printed_bytes <= 600_000 + guests.PART
-    assert found.end.printed_bytes == sum(map(len, without_ssh.heard))
+    cluster_run = launched(without_ssh, "train.py")
+    assert cluster_run.end is not None and cluster_run.end.cut
+    assert 600_000 <= cluster_run.end.printed_bytes <= 600_000 + guests.PART
+    assert cluster_run.end.printed_bytes == sum(map(len, without_ssh.heard))
 
 
 @pytest.mark.long

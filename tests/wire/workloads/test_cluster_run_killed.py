@@ -94,8 +94,8 @@ class Machines:
             self.requests.left = None
             connection.close()
 
-    def run(self, site: Site, *command: str, **others: Any) -> int:
-        wish = RunWish(command, ssh_port=self.guests.ssh_port, **others)
+    def run(self, site: Site, *command: str, **options: Any) -> int:
+        wish = RunWish(command, ssh_port=self.guests.ssh_port, **options)
         return cluster_run(NAME, wish, site, self.heard.append, apply=True).exit_code
 
     def torchrun(self, site: Site, ranks: int) -> int:
@@ -104,8 +104,8 @@ class Machines:
         plan = plan_launch(RunWish(("train.py",), Launcher.TORCHRUN, ranks=ranks), cluster, f"{id(site):016x}")
         assert plan.launch is not None
         launch = replace(plan.launch, command_lines=tuple(f"./{line}" for line in plan.launch.command_lines))
-        with used_alone(site, cluster, "cluster run") as held:
-            return running.run(launch, site, held, self.heard.append).exit_code
+        with used_alone(site, cluster, "cluster run") as lease:
+            return running.run(launch, site, lease, self.heard.append).exit_code
 
     def bench(self, site: Site, nodes: tuple[int, ...]) -> int:
         program = AllReduceProgram.MPI4PY
@@ -119,11 +119,11 @@ class Machines:
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
     """Those of gpuops, and of no other client; guests are asked more often than of real ones."""
-    found, sent = Requests(), Stub.InvokeMethod
-    monkeypatch.setattr(Stub, "InvokeMethod", lambda *words: found.around(lambda: sent(*words)))
+    requests, sent = Requests(), Stub.InvokeMethod
+    monkeypatch.setattr(Stub, "InvokeMethod", lambda *words: requests.around(lambda: sent(*words)))
     monkeypatch.setattr(running, "POLL_S", 0.2)
     monkeypatch.setattr(guest_commands, "POLLS_S", (0.2,))
-    return found
+    return requests
 
 
 @pytest.fixture(scope="module")
@@ -217,16 +217,16 @@ def test_while_one_machine_runs_another_is_refused_and_changes_nothing(machines:
     refused: list[str] = []
 
     def elsewhere(site: Site) -> None:
-        there = standing(NAME, site)
+        standing_before = standing(NAME, site)
         for call in (
             lambda site: machines.run(site, "true"),
             lambda site: machines.bench(site, (1,)),
             lambda site: delete_cluster(NAME, site, apply=True),
         ):
-            with pytest.raises(Locked) as held:
+            with pytest.raises(Locked) as raised:
                 call(site)
-            refused.append(held.value.message)
-        assert standing(NAME, site) == there
+            refused.append(raised.value.message)
+        assert standing(NAME, site) == standing_before
 
     def pause(seconds: float) -> None:
         if not refused and marked_processes():
@@ -239,28 +239,28 @@ def test_while_one_machine_runs_another_is_refused_and_changes_nothing(machines:
 
     assert machines.alive(first) == 0
     assert len(refused) == 3
-    assert all(each.startswith(f"cluster {NAME} is in use: pid ") for each in refused), refused
+    assert all(message.startswith(f"cluster {NAME} is in use: pid ") for message in refused), refused
     assert machines.alive(lambda site: machines.run(site, "true"), 1) == 0, "the first has given it back"
 
 
 @pytest.mark.long
 def test_a_run_whose_cluster_was_taken_over_ends_what_is_its_own_and_no_more(machines: Machines) -> None:
-    taken: list[int] = []
+    takeovers: list[int] = []
 
     def pause(seconds: float) -> None:
-        if not taken and marked_processes():  # as a machine that stood still for more than three minutes
+        if not takeovers and marked_processes():  # as a machine that stood still for more than three minutes
             machines.lease_runs_out()
-            taken.append(machines.alive(lambda site: machines.run(site, "true"), 1))
+            takeovers.append(machines.alive(lambda site: machines.run(site, "true"), 1))
         threading.Event().wait(seconds)
 
     def first(site: Site) -> int:
         site.pause, before = pause, site.passed_s
-        site.passed_s = lambda: before() + (TTL_S + 1) * len(taken)
+        site.passed_s = lambda: before() + (TTL_S + 1) * len(takeovers)
         return machines.run(site, "sleep", "60")
 
     with pytest.raises(Locked, match="the lease on its VM of rank 0 is not ours any more"):
         machines.alive(first)
-    assert taken == [0]
+    assert takeovers == [0]
 
 
 @pytest.mark.long
@@ -269,8 +269,8 @@ def test_a_script_that_goes_on_after_its_run_was_killed_writes_nothing_once_the_
         plan = plan_launch(RunWish(("true",)), standing(NAME, site), "f" * 16)
         assert plan.launch is not None
         late = guests.prepare_command(plan.launch, first=False).replace("mkdir -p", "sleep 4; mkdir -p", 1)
-        for each in plan.launch.members:
-            guest_work(site.vcenter).start_command(each.vm, each.name, late, "late", guests.PREFIX)
+        for member in plan.launch.members:
+            guest_work(site.vcenter).start_command(member.vm, member.name, late, "late", guests.PREFIX)
 
     machines.alive(killed_while_it_prepares)
     assert machines.alive(lambda site: machines.torchrun(site, NODES)) == 0
@@ -281,9 +281,9 @@ def test_a_script_that_goes_on_after_its_run_was_killed_writes_nothing_once_the_
 def deletable(guests: ClusterGuests, site: Site) -> None:
     """The VMs are as `cluster create` makes them: with notes and an override of DRS."""
     inventory = site.vcenter.inventory()
-    for each in marked_vms(inventory, NAME):
-        site.vcenter.vm(each.vm.ref).ReconfigVM_Task(vim.vm.ConfigSpec(annotation=each.marker.notes))  # type: ignore[attr-defined]
-        task = site.vcenter.submit(SetVmDrs(each.vm.ref, VmDrs.MANUAL), inventory, f"drs-{each.vm.ref}")
+    for vm in marked_vms(inventory, NAME):
+        site.vcenter.vm(vm.vm.ref).ReconfigVM_Task(vim.vm.ConfigSpec(annotation=vm.marker.notes))  # type: ignore[attr-defined]
+        task = site.vcenter.submit(SetVmDrs(vm.vm.ref, VmDrs.MANUAL), inventory, f"drs-{vm.vm.ref}")
         assert task is not None and [end.error for end in site.vcenter.wait([task], 60.0)] == [None]
 
 

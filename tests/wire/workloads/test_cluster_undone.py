@@ -35,9 +35,9 @@ def removal_step_done(port: Vcenter, member: MarkedVm) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("method", "said"), [("CloneVM_Task", "SystemError"), ("ReconfigVM_Task", "change"), ("PowerOnVM_Task", "start")]
+    ("method", "reason"), [("CloneVM_Task", "SystemError"), ("ReconfigVM_Task", "change"), ("PowerOnVM_Task", "start")]
 )
-def test_what_fails_is_undone_unless_it_is_to_be_kept(training: Training, method: str, said: str) -> None:
+def test_what_fails_is_undone_unless_it_is_to_be_kept(training: Training, method: str, reason: str) -> None:
     training.fails(Rule(Effect.TASK, method, skip=1, times=1))
     failed = training.create(PVRDMA)
     assert failed.exit_code == 4
@@ -45,11 +45,11 @@ def test_what_fails_is_undone_unless_it_is_to_be_kept(training: Training, method
     assert failed.failed
     assert training.names() == DECLARED
     training.fails(Rule(Effect.TASK, method, skip=1, times=1))
-    kept = training.create(PVRDMA, keep=True)
-    assert (kept.exit_code, kept.undone) == (4, False)
+    first_run = training.create(PVRDMA, keep=True)
+    assert (first_run.exit_code, first_run.undone) == (4, False)
     assert "train-00" in training.names()
-    again = training.create(PVRDMA)
-    assert (again.exit_code, again.failed) == (0, "")
+    second_run = training.create(PVRDMA)
+    assert (second_run.exit_code, second_run.failed) == (0, "")
     assert len(standing("train", training.site).members) == 2
 
 
@@ -65,8 +65,8 @@ def test_what_fails_is_undone_unless_it_is_to_be_kept(training: Training, method
 )
 def test_a_clone_whose_request_task_or_reply_is_lost_is_there_once(training: Training, rule: Rule) -> None:
     training.fails(rule)
-    made = training.create(PVRDMA)
-    assert (made.exit_code, made.failed) == (0, "")
+    report = training.create(PVRDMA)
+    assert (report.exit_code, report.failed) == (0, "")
     assert training.names() == ["old-trainer", "train-00", "train-01", "trainer"]
 
 
@@ -81,29 +81,29 @@ def test_what_fails_never_removes_a_vm_that_stood_before(training: Training, met
     training.fails(Rule(Effect.TASK, method, times=1))
     failed = training.create(PVRDMA)
     assert (failed.exit_code, failed.undone, failed.left) == (4, True, ())
-    [left] = marked_vms(port.inventory(), "train")
-    assert (left.vm.ref, left.vm.power) == (stood.vm.ref, PowerState.ON)
+    [member] = marked_vms(port.inventory(), "train")
+    assert (member.vm.ref, member.vm.power) == (stood.vm.ref, PowerState.ON)
     with pytest.raises(UsageError, match="rank 1 of its 2 VMs is missing"):
         standing("train", training.site)
-    [shown] = read_clusters("train", training.site)
-    assert "rank 1 is missing" in shown.problems
+    [summary] = read_clusters("train", training.site)
+    assert "rank 1 is missing" in summary.problems
     assert training.create(PVRDMA).exit_code == 0
-    assert {each.marker.id for each in marked_vms(port.inventory(), "train")} == {lost.marker.id}
+    assert {vm.marker.id for vm in marked_vms(port.inventory(), "train")} == {lost.marker.id}
 
 
 @pytest.mark.long
 def test_a_whole_cluster_whose_guest_tells_nothing_any_more_is_not_removed(training: Training) -> None:
     training.create(PVRDMA)
     port, site = training.site.vcenter, training.site
-    found = marked_vms(port.inventory(), "train")
+    members = marked_vms(port.inventory(), "train")
     with changing(site) as journal:  # as a call leaves it that is killed while it waits for guests
-        begin(journal, "train", found[0].marker.id, ())
+        begin(journal, "train", members[0].marker.id, ())
     site.vcenter = SilentGuests(port)
     failed = training.create(PVRDMA)
     assert (failed.exit_code, failed.undone) == (4, False)
     assert "reports no running VMware Tools" in failed.failed
     site.vcenter = port
-    assert [each.vm.power for each in marked_vms(port.inventory(), "train")] == [PowerState.ON] * 2
+    assert [vm.vm.power for vm in marked_vms(port.inventory(), "train")] == [PowerState.ON] * 2
 
 
 @pytest.mark.long
@@ -111,12 +111,12 @@ def test_a_vm_that_is_off_and_bound_to_gpus_keeps_them_from_new_ones_of_lower_ra
     """As a removal that is cut off leaves it: the last VM is there, off, on the node of the network card."""
     wish, port = replace(SRIOV, nodes=3, gpus=2, placement=Arrangement.PACKED), training.site.vcenter
     assert training.create(wish).exit_code == 0
-    *others, last = marked_vms(port.inventory(), "train")
-    for member in (*others, *others, last):
+    *earlier_members, last = marked_vms(port.inventory(), "train")
+    for member in (*earlier_members, *earlier_members, last):
         removal_step_done(port, member)
-    again = training.create(wish)
-    assert (again.exit_code, again.failed) == (0, "")
-    assert last.vm.ref in {each.vm.ref for each in marked_vms(port.inventory(), "train")}
+    second_run = training.create(wish)
+    assert (second_run.exit_code, second_run.failed) == (0, "")
+    assert last.vm.ref in {vm.vm.ref for vm in marked_vms(port.inventory(), "train")}
 
 
 @dataclass
@@ -160,17 +160,17 @@ def test_a_return_begins_while_clones_or_guests_are_waited_for_and_is_waited_for
 
     site.vcenter = Watched(site.vcenter, lambda: returns("clones"), at_guests)
     site.pause, site.say = pause, happened.append
-    asked: list[int] = []
+    new_vm_counts: list[int] = []
 
     def consent(plan: ClusterPlan) -> None:
         with site.locked_journal(site.vcenter.uuid, alone=True):
-            asked.append(len(plan.new))
+            new_vm_counts.append(len(plan.new))
 
     assert create_cluster(PVRDMA, site, apply=True, keep=False, consent=consent).failed == ""
     returned.close()
-    assert asked == [2], "whoever is asked keeps no rotation away, and is asked once"
-    said = [line for line in happened if line.startswith("waiting: ")]
+    assert new_vm_counts == [2], "whoever is asked keeps no rotation away, and is asked once"
+    waiting_lines = [line for line in happened if line.startswith("waiting: ")]
     assert [line for line in happened if line in ("clones", "waited", "guests")] == ["clones", "waited", "guests"]
-    assert len(said) == 1, happened
+    assert len(waiting_lines) == 1, happened
     with site.journal_to_read(site.vcenter.uuid) as journal:
         assert open_runs(journal, "train") == ()

@@ -43,13 +43,13 @@ CARDS = {
 @contextmanager
 def whole_gpus(folder: Path) -> Iterator[tuple[SimServer, Site]]:
     """The scenario `training` with L40S for DirectPath I/O in place of its GPUs, and guests that run real programs."""
-    told = yaml.safe_load(SCENARIO.read_text(encoding="utf-8"))
-    kept = {key: told["guests"]["trainer"][key] for key in ("id", "name", "login")}
-    told["guests"]["trainer"] = {**kept, "processes": "real"}
-    for host in told["clusters"][0]["hosts"]:
+    scenario = yaml.safe_load(SCENARIO.read_text(encoding="utf-8"))
+    trainer = {key: scenario["guests"]["trainer"][key] for key in ("id", "name", "login")}
+    scenario["guests"]["trainer"] = {**trainer, "processes": "real"}
+    for host in scenario["clusters"][0]["hosts"]:
         host["gpus"] = [{**gpu, "board": "l40s", "passthrough": True} for gpu in host["gpus"]]
     file = folder / "whole.yaml"
-    file.write_text(yaml.safe_dump(told), encoding="utf-8")
+    file.write_text(yaml.safe_dump(scenario), encoding="utf-8")
     with start(str(file), clock="virtual") as server:
         target = replace(target_of(server), guest=GuestLogin("ml", Secret("Kept4now")))
         with Connection(target) as connection:
@@ -67,30 +67,30 @@ def held(server: SimServer) -> dict[str, list[str]]:
 def test_a_cluster_of_whole_gpus_is_made_run_over_and_removed(tmp_path: Path, card: str) -> None:
     wish, heard = CARDS[card], list[bytes]()
     with whole_gpus(tmp_path) as (server, site):
-        made = create_cluster(wish, site, apply=True, keep=False, consent=lambda plan: None)
-        assert (made.exit_code, made.failed) == (0, ""), [each.line for each in made.plan.rejections]
+        report = create_cluster(wish, site, apply=True, keep=False, consent=lambda plan: None)
+        assert (report.exit_code, report.failed) == (0, ""), [rejection.line for rejection in report.plan.rejections]
         inventory = site.vcenter.inventory()
-        found = marked_vms(inventory, NAME)
-        assert len({each.vm.host for each in found}) == 2, "they are spread"
-        for each in found:
-            kinds = [type(device) for device in each.vm.devices or ()]
+        members = marked_vms(inventory, NAME)
+        assert len({member.vm.host for member in members}) == 2, "they are spread"
+        for member in members:
+            kinds = [type(device) for device in member.vm.devices or ()]
             assert kinds.count(DynamicDevice) == 2
             assert kinds.count(DirectPathDevice) == (card == "directpath")
-            assert (each.vm.power, inventory.drs_of(each.vm)) == (PowerState.ON, VmDrs.MANUAL)
-            assert each.vm.memory_reservation_mib == each.vm.memory_mib
-            host = inventory.host_of(each.vm)
+            assert (member.vm.power, inventory.drs_of(member.vm)) == (PowerState.ON, VmDrs.MANUAL)
+            assert member.vm.memory_reservation_mib == member.vm.memory_mib
+            host = inventory.host_of(member.vm)
             assert host is not None
             gpus = {str(gpu.address) for gpu in host.gpus}
-            assert len(gpus & set(held(server)[each.vm.ref])) == 2
-        again = create_cluster(wish, site, apply=True, keep=False, consent=lambda plan: pytest.fail("asked"))
-        assert (again.exit_code, again.changed) == (0, False)
+            assert len(gpus & set(held(server)[member.vm.ref])) == 2
+        second_run = create_cluster(wish, site, apply=True, keep=False, consent=lambda plan: pytest.fail("asked"))
+        assert (second_run.exit_code, second_run.changed) == (0, False)
 
         cluster = standing(NAME, site)
         transport = Transport.TCP if card == "none" else Transport.RDMA
         plan = plan_launch(RunWish(("train.py",), Launcher.TORCHRUN, transport), cluster, "0123456789abcdef")
         assert plan.launch is not None, plan.rejections
-        for each in found:
-            tool = server.world.guests.guest(each.vm.ref).root / "root/torchrun"
+        for member in members:
+            tool = server.world.guests.guest(member.vm.ref).root / "root/torchrun"
             tool.write_text('#!/bin/sh\necho "$2" over $NCCL_NET\n', encoding="utf-8")
             tool.chmod(0o700)
         launch = replace(plan.launch, command_lines=tuple(f"./{line}" for line in plan.launch.command_lines))
@@ -104,14 +104,14 @@ def test_a_cluster_of_whole_gpus_is_made_run_over_and_removed(tmp_path: Path, ca
         assert (removed.exit_code, removed.left) == (0, ())
         after = site.vcenter.inventory()
         assert sorted(vm.name for vm in after.vms.values()) == ["old-trainer", "trainer"]
-        assert [each.drs_overrides for each in after.clusters.values()] == [()]
+        assert [cluster.drs_overrides for cluster in after.clusters.values()] == [()]
         assert not any(held(server).values())
 
 
 def test_more_whole_gpus_than_hosts_have_are_refused_and_nothing_is_made(tmp_path: Path) -> None:
     with whole_gpus(tmp_path) as (server, site):
         wish = replace(WISH, nodes=9)
-        made = create_cluster(wish, site, apply=True, keep=False, consent=lambda plan: None)
-        assert made.exit_code == 3
-        assert made.plan.rejections[0].line.startswith(f"{NAME}: VMs that hosts have room for: needs 9, 8 there")
+        report = create_cluster(wish, site, apply=True, keep=False, consent=lambda plan: None)
+        assert report.exit_code == 3
+        assert report.plan.rejections[0].line.startswith(f"{NAME}: VMs that hosts have room for: needs 9, 8 there")
         assert len(server.world.ledger) == 0

@@ -34,8 +34,8 @@ def one_clone(training: Training) -> None:
 
 
 def cluster(training: Training) -> None:
-    made = training.create(PVRDMA)
-    assert (made.exit_code, made.failed) == (0, "")
+    report = training.create(PVRDMA)
+    assert (report.exit_code, report.failed) == (0, "")
 
 
 CALLS: Final = {"clone": (one_clone, ["single"]), "cluster": (cluster, ["train-00", "train-01"])}
@@ -43,7 +43,7 @@ CALLS: Final = {"clone": (one_clone, ["single"]), "cluster": (cluster, ["train-0
 
 def clones_sent(training: Training) -> int:
     with training.server.world.lock:
-        return sum(entry.method == "CloneVM_Task" for entry in training.server.world.ledger)
+        return sum(change.method == "CloneVM_Task" for change in training.server.world.ledger)
 
 
 def check_settled(training: Training) -> None:

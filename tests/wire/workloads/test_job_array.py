@@ -37,9 +37,9 @@ WORK = (
 )
 
 
-def job_of(name: str, *command: str, **others: object) -> ContainerJob:
+def job_of(name: str, *command: str, **options: object) -> ContainerJob:
     spec = ContainerJob(name, IMAGE, command, "a40-8q", 4, 8192, timedelta(hours=1))
-    return replace(spec, **others)  # type: ignore[arg-type]
+    return replace(spec, **options)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -56,9 +56,9 @@ class Lab:
         return job_turns(self.store.read(), rules, self.inventory, catalog_of(self.inventory), clock.wall_clock())
 
     def run(self) -> None:
-        one = JobPass(self.store, self.containers, self.inventory, clock.wall_clock, timedelta(seconds=30))
-        one.run(self.store.read())
-        assert [deed.what for deed in one.begin(self.turns()) if deed.failed] == []
+        job_pass = JobPass(self.store, self.containers, self.inventory, clock.wall_clock, timedelta(seconds=30))
+        job_pass.run(self.store.read())
+        assert [deed.what for deed in job_pass.begin(self.turns()) if deed.failed] == []
 
     def until(self, name: str) -> SubmittedJob:
         def has_ended() -> bool:
@@ -145,7 +145,7 @@ def test_a_secret_that_others_can_read_keeps_the_job_waiting(lab: Lab, tmp_path:
     secret.write_text(TOKEN, encoding="utf-8")
     secret.chmod(0o644)
     lab.store.submit([job_of("fit", "true", secrets={"TOKEN": str(secret)})], "a@b", clock.wall_clock())
-    one = JobPass(lab.store, lab.containers, lab.inventory, clock.wall_clock, timedelta(seconds=30))
-    [deed] = one.begin(lab.turns())
+    job_pass = JobPass(lab.store, lab.containers, lab.inventory, clock.wall_clock, timedelta(seconds=30))
+    [deed] = job_pass.begin(lab.turns())
     assert deed.failed and "can be read or written by others" in deed.what and TOKEN not in deed.what
     assert lab.job("fit").records == ()

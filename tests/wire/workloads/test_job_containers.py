@@ -40,13 +40,13 @@ class Lab:
     vm: Vm
     connection: Connection
 
-    def start(self, attempt: str, *command: str, resume: bool = False, **others: Any) -> ContainerJob:
-        job = job_of(*command, **others)
+    def start(self, attempt: str, *command: str, resume: bool = False, **options: Any) -> ContainerJob:
+        job = job_of(*command, **options)
         self.containers.start(self.vm, job, attempt, resume=resume)
         return job
 
-    def script(self, attempt: str, text: str, **others: Any) -> ContainerJob:
-        return self.start(attempt, "sh", "-c", text, **others)
+    def script(self, attempt: str, text: str, **options: Any) -> ContainerJob:
+        return self.start(attempt, "sh", "-c", text, **options)
 
     def ended(self, attempt: str, within_s: float = 90) -> ContainerState:
         wait_until(lambda: self.containers.look(self.vm, attempt).state is not ContainerPhase.RUNNING, within_s)
@@ -59,14 +59,14 @@ class Lab:
         wait_until(lambda: text in self.output(attempt), every_s=0.1)
 
 
-def job_of(*command: str, **others: Any) -> ContainerJob:
-    return ContainerJob("fit", IMAGE, command, "a40-8q", 4, 8192, timedelta(hours=1), **others)
+def job_of(*command: str, **options: Any) -> ContainerJob:
+    return ContainerJob("fit", IMAGE, command, "a40-8q", 4, 8192, timedelta(hours=1), **options)
 
 
 @pytest.fixture(scope="module")
 def module_guest() -> Iterator[PodmanGuest]:
-    with podman_guest() as found:
-        yield found
+    with podman_guest() as guest:
+        yield guest
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_a_job_runs_with_its_gpu_and_its_exit_code_times_and_output_come_back(la
     assert directory.stat().st_mode & 0o777 == (directory / "one").stat().st_mode & 0o777 == 0o700
     for _ in range(2):
         lab.containers.clear(lab.vm, "one")
-        assert [each.name for each in (directory / "one").iterdir()] == ["revoked"]
+        assert [path.name for path in (directory / "one").iterdir()] == ["revoked"]
         assert lab.containers.look(lab.vm, "one") == ContainerState(ContainerPhase.ABSENT)
 
 
@@ -149,12 +149,12 @@ def test_it_is_stopped_after_its_checkpoint_and_goes_on_from_there(lab: Lab) -> 
         'trap "echo asked; exit 0" TERM; i=0; [ -z "$GPUOPS_JOB_RESUMED" ] || read -r i < /state/saved; echo from $i; '
         "while [ $i -lt 3 ]; do i=$((i + 1)); echo $i > /state/now; [ $i = 3 ] || sleep 600 & wait; done; echo done"
     )
-    others: dict[str, Any] = {
+    options: dict[str, Any] = {
         "mounts": (Mount(str(data), "/state", writable=True),),
         "checkpoint": ("sh", "-c", "cat /state/now > /state/saved"),
         "resumes": 1,
     }
-    job = lab.script("night-1", script, **others)
+    job = lab.script("night-1", script, **options)
     lab.until_written("night-1", b"from 0")
     wait_until((data / "now").exists)
     saved = lab.containers.checkpoint(lab.vm, job, "night-1", timedelta(seconds=20))
@@ -164,10 +164,10 @@ def test_it_is_stopped_after_its_checkpoint_and_goes_on_from_there(lab: Lab) -> 
     assert (state.state, state.exit_code) == (ContainerPhase.ENDED, 0)
     assert lab.output("night-1") == b"from 0\nasked\n"
     assert lab.containers.stop(lab.vm, "night-1", GRACE) == state, "what has ended stays as it is"
-    again = lab.containers.checkpoint(lab.vm, job, "night-1", timedelta(seconds=20))
-    assert (again.saved, again.reason) == (False, "it does not run")
+    second_checkpoint = lab.containers.checkpoint(lab.vm, job, "night-1", timedelta(seconds=20))
+    assert (second_checkpoint.saved, second_checkpoint.reason) == (False, "it does not run")
     (data / "saved").write_text("2\n")
-    lab.script("night-2", script, resume=True, **others)
+    lab.script("night-2", script, resume=True, **options)
     assert lab.ended("night-2").exit_code == 0
     assert lab.output("night-2") == b"from 2\ndone\n"
 
@@ -188,12 +188,12 @@ def test_what_does_not_heed_is_ended_after_its_grace(lab: Lab) -> None:
 def test_a_checkpoint_that_fails_or_takes_long_says_so(lab: Lab) -> None:
     failing = lab.script("slow", "echo up; sleep 600", checkpoint=("sh", "-c", "echo no room >&2; exit 3"))
     lab.until_written("slow", b"up")
-    found = lab.containers.checkpoint(lab.vm, failing, "slow", timedelta(seconds=20))
-    assert not found
-    assert found.reason == "its checkpoint command failed: it ended with exit code 3: no room"
+    checkpoint = lab.containers.checkpoint(lab.vm, failing, "slow", timedelta(seconds=20))
+    assert not checkpoint
+    assert checkpoint.reason == "its checkpoint command failed: it ended with exit code 3: no room"
     slow = replace(failing, checkpoint=("sleep", "600"))
-    found = lab.containers.checkpoint(lab.vm, slow, "slow", timedelta(seconds=1))
-    assert (found.saved, found.reason) == (False, "its checkpoint command took longer than 1 s")
+    checkpoint = lab.containers.checkpoint(lab.vm, slow, "slow", timedelta(seconds=1))
+    assert (checkpoint.saved, checkpoint.reason) == (False, "its checkpoint command took longer than 1 s")
     assert not lab.containers.checkpoint(lab.vm, replace(failing, checkpoint=()), "slow", GRACE)
     assert lab.containers.stop(lab.vm, "slow", timedelta(0)).exit_code == 137
 
@@ -211,8 +211,8 @@ def test_a_long_log_is_cut_with_a_note_and_keeps_both_ends(lab: Lab) -> None:
     assert whole.endswith(tail) and guest_container.TAIL <= len(tail) <= 2 * guest_container.TAIL
     assert len(head) + int(count) + len(tail) == len(whole)
     assert b"".join(lab.containers.output(lab.vm, "long", at, 300_001) for at in range(0, len(log), 300_001)) == log
-    kept = [each.stat().st_size for each in (lab.guest.home / ".gpuops-jobs/long").iterdir()]
-    assert sum(kept) <= guest_container.LOG_LIMIT + 8192
+    log_sizes = [path.stat().st_size for path in (lab.guest.home / ".gpuops-jobs/long").iterdir()]
+    assert sum(log_sizes) <= guest_container.LOG_LIMIT + 8192
 
 
 @pytest.mark.long
@@ -273,12 +273,18 @@ def test_no_password_of_gpuops_reaches_the_guest(lab: Lab) -> None:
     lab.until_written("quiet", b"up")
     lab.containers.checkpoint(lab.vm, job_of("x", checkpoint=("true",)), "quiet", timedelta(seconds=20))
     secrets = [lab.guest.server.password.encode(), PASSWORD.encode()]
-    told = [
+    process_texts = [
         Path(f"/proc/{pid}/{name}").read_bytes() for pid in lab.guest.guest.marked() for name in ("environ", "cmdline")
     ]
-    kept = [each.read_bytes() for each in lab.guest.home.rglob("*") if each.is_file() and "storage" not in each.parts]
-    assert len(told) > 4 and len(kept) > 6 and b"GPU_OF_THESE_TESTS" in lab.output("quiet")
-    assert not [each for each in (*told, *kept, lab.output("quiet")) if any(secret in each for secret in secrets)]
+    file_contents = [
+        path.read_bytes() for path in lab.guest.home.rglob("*") if path.is_file() and "storage" not in path.parts
+    ]
+    assert len(process_texts) > 4 and len(file_contents) > 6 and b"GPU_OF_THESE_TESTS" in lab.output("quiet")
+    assert not [
+        path
+        for path in (*process_texts, *file_contents, lab.output("quiet"))
+        if any(secret in path for secret in secrets)
+    ]
     lab.containers.stop(lab.vm, "quiet", timedelta(0))
 
 

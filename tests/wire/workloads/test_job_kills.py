@@ -60,16 +60,16 @@ class Lab:
         job = {"image": IMAGE, "data": str(self.data), "script": script + end}
         return {"verb": verb, "attempt": attempt, "at": at, "after": after, **where, **login, **job}
 
-    def child(self, told: dict[str, Any]) -> tuple[int, str]:
-        done = subprocess.run(
+    def child(self, request: dict[str, Any]) -> tuple[int, str]:
+        completed = subprocess.run(
             [sys.executable, "-m", "tests.wire.workloads.job_child"],
-            input=json.dumps(told),
+            input=json.dumps(request),
             capture_output=True,
             text=True,
             timeout=120,
         )
-        assert done.returncode in (0, KILLED), done.stderr
-        return done.returncode, done.stdout
+        assert completed.returncode in (0, KILLED), completed.stderr
+        return completed.returncode, completed.stdout
 
     def until(self, attempt: str, phase: ContainerPhase) -> None:
         wait_until(lambda: self.containers.look(self.vm, attempt).state is phase)
@@ -83,7 +83,7 @@ class Lab:
 
     def left(self, attempt: str) -> list[str]:
         """What is left of its directory in the guest."""
-        return [each.name for each in (self.guest.home / ".gpuops-jobs" / attempt).iterdir()]
+        return [path.name for path in (self.guest.home / ".gpuops-jobs" / attempt).iterdir()]
 
     def lines(self, name: str) -> list[str]:
         file = self.data / name
@@ -92,8 +92,8 @@ class Lab:
 
 @pytest.fixture(scope="module")
 def module_guest() -> Iterator[PodmanGuest]:
-    with podman_guest() as found:
-        yield found
+    with podman_guest() as guest:
+        yield guest
 
 
 @pytest.fixture
@@ -108,17 +108,17 @@ def lab(module_guest: PodmanGuest, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(("verb", "at", "after"), POINTS)
 def test_killed_at_a_call_and_done_again(lab: Lab, verb: str, at: int, after: bool) -> None:
     attempt = f"{verb}-{at}-{'after' if after else 'before'}"
-    told = lab.told(verb, attempt, at, after=after)
+    request = lab.told(verb, attempt, at, after=after)
     if verb != "start":
-        lab.containers.start(lab.vm, job_of(told), attempt, resume=False)
+        lab.containers.start(lab.vm, job_of(request), attempt, resume=False)
         lab.until(attempt, ContainerPhase.ENDED if verb == "collect" else ContainerPhase.RUNNING)
         lab.until_written("runs")
     before = set(lab.guest.guest.marked())
-    assert lab.child(told)[0] == KILLED
+    assert lab.child(request)[0] == KILLED
     if verb == "collect":
         lab.until_alone(before)  # what it had asked the guest to remove is gone by then
     if verb != "collect" or lab.containers.look(lab.vm, attempt).state is not ContainerPhase.ABSENT:
-        act(lab.containers, lab.vm, told)
+        act(lab.containers, lab.vm, request)
     lab.until_written("runs")
     if verb == "checkpoint":
         assert set(lab.lines("saved")) == {"saved"}
@@ -136,20 +136,20 @@ def test_killed_at_a_call_and_done_again(lab: Lab, verb: str, at: int, after: bo
 @pytest.mark.parametrize("at", range(1, CALLS["revoke"] + 1))
 def test_what_is_revoked_is_started_by_nobody(lab: Lab, at: int, after: bool) -> None:
     """The pass that was about to start it is late, and would be killed before it notes that: nothing may run on."""
-    told = lab.told("revoke", f"revoke-{at}-{after}".lower(), at, after=after)
-    assert lab.child(told)[0] == KILLED
-    assert lab.containers.revoke(lab.vm, told["attempt"]).state is ContainerPhase.ABSENT
-    lab.containers.start(lab.vm, job_of(told), told["attempt"], resume=False)
-    lab.containers.clear(lab.vm, told["attempt"])
-    lab.containers.start(lab.vm, job_of(told), told["attempt"], resume=False)
-    assert lab.containers.look(lab.vm, told["attempt"]).state is ContainerPhase.ABSENT
+    request = lab.told("revoke", f"revoke-{at}-{after}".lower(), at, after=after)
+    assert lab.child(request)[0] == KILLED
+    assert lab.containers.revoke(lab.vm, request["attempt"]).state is ContainerPhase.ABSENT
+    lab.containers.start(lab.vm, job_of(request), request["attempt"], resume=False)
+    lab.containers.clear(lab.vm, request["attempt"])
+    lab.containers.start(lab.vm, job_of(request), request["attempt"], resume=False)
+    assert lab.containers.look(lab.vm, request["attempt"]).state is ContainerPhase.ABSENT
     assert lab.lines("runs") == [] and lab.guest.containers() == []
     shutil.rmtree(lab.guest.home / ".gpuops-jobs")
 
 
 def test_what_has_begun_cannot_be_revoked(lab: Lab) -> None:
-    told = lab.told("start", "begun")
-    lab.containers.start(lab.vm, job_of(told), "begun", resume=False)
+    request = lab.told("start", "begun")
+    lab.containers.start(lab.vm, job_of(request), "begun", resume=False)
     assert lab.containers.revoke(lab.vm, "begun").state is ContainerPhase.RUNNING
     lab.containers.stop(lab.vm, "begun", timedelta(0))
     assert lab.containers.revoke(lab.vm, "begun").state is ContainerPhase.ENDED
@@ -160,13 +160,13 @@ def test_what_has_begun_cannot_be_revoked(lab: Lab) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("verb", VERBS)
 def test_each_call_is_tried(lab: Lab, verb: str) -> None:
-    told = lab.told(verb, f"whole-{verb}")
+    request = lab.told(verb, f"whole-{verb}")
     if verb not in ("start", "revoke"):
-        lab.containers.start(lab.vm, job_of(told), told["attempt"], resume=False)
-        lab.until(told["attempt"], ContainerPhase.ENDED if verb == "collect" else ContainerPhase.RUNNING)
-    code, printed = lab.child(told)
+        lab.containers.start(lab.vm, job_of(request), request["attempt"], resume=False)
+        lab.until(request["attempt"], ContainerPhase.ENDED if verb == "collect" else ContainerPhase.RUNNING)
+    code, printed = lab.child(request)
     assert (code, int(printed)) == (0, CALLS[verb])
-    lab.containers.stop(lab.vm, told["attempt"], timedelta(0))
-    lab.containers.clear(lab.vm, told["attempt"])
+    lab.containers.stop(lab.vm, request["attempt"], timedelta(0))
+    lab.containers.clear(lab.vm, request["attempt"])
     if verb == "revoke":
         shutil.rmtree(lab.guest.home / ".gpuops-jobs")

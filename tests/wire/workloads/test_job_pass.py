@@ -41,10 +41,10 @@ def passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
             store.submit([_job(guest.home / "out")], "a@b", _now())
 
             def run(*, stops: bool = False) -> list[JobDeed]:
-                one = JobPass(store, containers, inventory, _now, timedelta(seconds=30), stops=stops)
+                job_pass = JobPass(store, containers, inventory, _now, timedelta(seconds=30), stops=stops)
                 jobs = store.read()
-                one.run(jobs)
-                return one.begin([] if stops else [JobTurn(each, inventory.find_vm(VM)) for each in jobs])
+                job_pass.run(jobs)
+                return job_pass.begin([] if stops else [JobTurn(job, inventory.find_vm(VM)) for job in jobs])
 
             yield run
 

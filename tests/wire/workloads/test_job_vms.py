@@ -81,8 +81,8 @@ class Lab:
     def mark(self, name: str, text: str) -> None:
         state = self.vm(name).state
         with self.server.world.lock:
-            others = {key: value for key, value in dict(state.extra_config).items() if key != MARKER_KEY}
-            state.extra_config = tuple({**others, MARKER_KEY: text}.items())
+            other_options = {key: value for key, value in dict(state.extra_config).items() if key != MARKER_KEY}
+            state.extra_config = tuple({**other_options, MARKER_KEY: text}.items())
             self.vm(name).touch("config")
 
     def _all(self) -> list[Any]:
@@ -104,11 +104,11 @@ class Lab:
 
 @pytest.fixture
 def countdown(monkeypatch: pytest.MonkeyPatch) -> Countdown:
-    found = Countdown()
-    monkeypatch.setattr(CountedConnection, "countdown", found)
+    countdown = Countdown()
+    monkeypatch.setattr(CountedConnection, "countdown", countdown)
     append = Journal._append
-    monkeypatch.setattr(Journal, "_append", lambda self, drafted: found.around(lambda: append(self, drafted)))
-    return found
+    monkeypatch.setattr(Journal, "_append", lambda self, drafted: countdown.around(lambda: append(self, drafted)))
+    return countdown
 
 
 @pytest.fixture
@@ -153,17 +153,17 @@ def test_no_other_vm_is_removed(lab: Lab) -> None:
     """One that is on, a copy under another name, one of another list of jobs, one whose notes are another's."""
     lab.submit("fit", "score")
     lab.tend()
-    [job, other] = job_store(lab.site).read()
+    [job, other_job] = job_store(lab.site).read()
     first, second = lab.vm("job-01"), lab.vm("job-02")
     job_cancel("fit", lab.site)
     job_cancel("score", lab.site)
     with lab.server.world.lock:
         first.state.power = Power.ON
         first.touch("runtime")
-    lab.mark("job-02", replace(marker_for("job-02", other), id="0" * 16).text)
+    lab.mark("job-02", replace(marker_for("job-02", other_job), id="0" * 16).text)
     lab.mark("ml-07", marker_for("job-01", job).text)
     assert lab.tend() == []
-    lab.mark("job-02", marker_for("job-02", other).text)
+    lab.mark("job-02", marker_for("job-02", other_job).text)
     with lab.server.world.lock:
         second.state.annotation = "mine"
         second.touch("config")
@@ -207,10 +207,10 @@ def test_a_job_that_fits_nowhere_takes_no_place_from_others(lab: Lab) -> None:
 def test_a_vm_without_its_vgpu_is_not_kept_for_a_job_that_fits_nowhere(lab: Lab) -> None:
     lab.submit("fit")
     lab.tend()
-    made = lab.vm("job-01")
+    job_vm = lab.vm("job-01")
     with lab.server.world.lock:
-        made.state.devices = ()
-        made.touch("config")
+        job_vm.state.devices = ()
+        job_vm.touch("config")
     job_cancel("fit", lab.site)
     lab.submit("unfit", profile="a100-40c")
     lab.submit("score")
@@ -236,8 +236,8 @@ def test_nothing_is_made_while_a_vm_of_a_night_is_away_or_another_run_changes(
     lab.submit("fit")
     with lab.site.locked_journal(lab.site.vcenter.uuid, alone=True):
         assert lab.tend() == []
-    with monkeypatch.context() as away:
-        away.setattr(NightVms, "all", lambda self: [type("Taken", (), {"taken": True})])
+    with monkeypatch.context() as patch:
+        patch.setattr(NightVms, "all", lambda self: [type("Taken", (), {"taken": True})])
         with lab.site.locked_journal(lab.site.vcenter.uuid, alone=False):
             pass  # there is a journal
         assert lab.tend() == []
@@ -252,13 +252,13 @@ def test_nothing_is_made_while_a_vm_of_a_night_is_away_or_another_run_changes(
 def test_a_template_that_is_not_there_is_told_and_the_pass_goes_on(lab: Lab) -> None:
     lab.policy = lab.with_template(replace(TEMPLATE, name="gold"))
     lab.submit("fit")
-    found = run_jobs(lab.policy, lab.site)
-    assert (found.deeds, found.exit_code) == ((), 4)
-    assert [(deed.vm, "gold" in deed.what) for deed in found.vms] == [("gold", True)]
+    report = run_jobs(lab.policy, lab.site)
+    assert (report.deeds, report.exit_code) == ((), 4)
+    assert [(deed.vm, "gold" in deed.what) for deed in report.vms] == [("gold", True)]
 
 
 def test_a_night_starts_what_was_made_and_nothing_is_removed_before_its_morning(lab: Lab) -> None:
-    lab.policy = replace(lab.policy, ml=tuple(each for each in lab.policy.ml if each.for_jobs))
+    lab.policy = replace(lab.policy, ml=tuple(queue for queue in lab.policy.ml if queue.for_jobs))
     lab.submit("fit")
     lab.tend()
     rotate_night(lab.policy, lab.site, apply=True)
@@ -290,7 +290,7 @@ def test_cut_off_anywhere_and_done_again(lab: Lab, countdown: Countdown, at: int
     assert extra == set(lab.made()), "none is without a marker"
     for _ in range(3):
         lab.server.world.clock.advance(600)
-        assert [each.what for each in tend_job_vms(lab.policy, lab.site) if each.failed] == []
+        assert [deed.what for deed in tend_job_vms(lab.policy, lab.site) if deed.failed] == []
     assert [profiles for _, profiles in lab.fit()] == [("nvidia_a40-48c",)] * 2
     assert lab.names() == sorted([*before, "job-01", "job-02"]), "none is made twice"
     job_cancel("fit", lab.site)
@@ -298,7 +298,7 @@ def test_cut_off_anywhere_and_done_again(lab: Lab, countdown: Countdown, at: int
     cut_off()
     for _ in range(2):
         lab.server.world.clock.advance(600)
-        assert [each.what for each in tend_job_vms(lab.policy, lab.site) if each.failed] == []
+        assert [deed.what for deed in tend_job_vms(lab.policy, lab.site) if deed.failed] == []
     assert lab.names() == before
 
 
@@ -313,8 +313,8 @@ def test_under_the_roles_of_the_template_alone(lab: Lab) -> None:
     authority.permit(account, authority.add_role("jobs", of_vms.privileges), place(lab.server, "misc"))
     used = authority.add_role("used", of_others.privileges)
     for kind in ("ClusterComputeResource", "Datastore", "Network"):
-        for each in world.by_type(kind):
-            authority.permit(account, used, str(each.moid))
+        for entity in world.by_type(kind):
+            authority.permit(account, used, str(entity.moid))
     assert lab.tend() == [("job-01", False)] * 2
     job_cancel("fit", lab.site)
     assert lab.tend() == [("job-01", False)]
@@ -335,11 +335,11 @@ def test_without_one_privilege_of_the_template_something_fails(lab: Lab, privile
     lab.submit("fit")
     authority, account = lab.server.world.authority, lab.server.username
     authority.permit(account, READ_ONLY)
-    granted = {each for role in JOB_ROLES for each in role.privileges} - {privilege}
+    granted = {entity for role in JOB_ROLES for entity in role.privileges} - {privilege}
     authority.permit(account, authority.add_role("jobs", granted), place(lab.server, "misc"))
     for kind in ("ClusterComputeResource", "Datastore", "Network"):
-        for each in lab.server.world.by_type(kind):
-            authority.permit(account, authority.add_role(f"used by {each.moid}", granted), str(each.moid))
+        for entity in lab.server.world.by_type(kind):
+            authority.permit(account, authority.add_role(f"used by {entity.moid}", granted), str(entity.moid))
     deeds: list[tuple[str, bool]] = []
     with suppress(NoPermission):
         deeds += lab.tend()

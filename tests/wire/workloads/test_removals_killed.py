@@ -48,7 +48,7 @@ def journal_lines(training: Training) -> list[tuple[Kind, Any]]:
 
 def removals_sent(training: Training) -> int:
     with training.server.world.lock:
-        return sum(entry.method == "Destroy_Task" for entry in training.server.world.ledger)
+        return sum(change.method == "Destroy_Task" for change in training.server.world.ledger)
 
 
 def check_settled(training: Training) -> None:
@@ -91,14 +91,14 @@ def test_a_vm_that_takes_the_name_of_a_removed_one_stays(training: Training, mon
     pool = training.site.vcenter.host(host).parent.resourcePool  # type: ignore[attr-defined]
     spec = vim.vm.CloneSpec(location=vim.vm.RelocateSpec(pool=pool), powerOn=False, template=False)
     task = template.CloneVM_Task(folder=template.parent, name="train-00", spec=spec)
-    assert [done.error for done in training.site.vcenter.wait([TaskRef(task._moId)], 600.0)] == [None]
+    assert [task_end.error for task_end in training.site.vcenter.wait([TaskRef(task._moId)], 600.0)] == [None]
     foreign_ref = task.info.result._moId
     answer = removed(training)
     assert (answer.vms, answer.left) == ((), ())
     assert foreign_ref in training.site.vcenter.inventory().vms
     check_settled(training)
     task = task.info.result.Destroy_Task()
-    assert [done.error for done in training.site.vcenter.wait([TaskRef(task._moId)], 600.0)] == [None]
+    assert [task_end.error for task_end in training.site.vcenter.wait([TaskRef(task._moId)], 600.0)] == [None]
 
 
 def test_a_vm_that_somebody_took_over_before_the_request_stays(

@@ -24,11 +24,13 @@ def give(lab: Lab, fault_id: str, **changes: Any) -> None:
 
 def effects(lab: Lab, method: str = "*") -> list[str]:
     """The ledger's methods, of this client only."""
-    return [entry.method for entry in lab.world.ledger if entry.user != OTHER_USER and method in ("*", entry.method)]
+    return [
+        change.method for change in lab.world.ledger if change.user != OTHER_USER and method in ("*", change.method)
+    ]
 
 
 def ledger_of_others(lab: Lab) -> list[tuple[str, str]]:
-    return [(entry.method, entry.name) for entry in lab.world.ledger if entry.user == OTHER_USER]
+    return [(change.method, change.name) for change in lab.world.ledger if change.user == OTHER_USER]
 
 
 def powers(lab: Lab, name: str) -> list[Any]:

@@ -79,7 +79,7 @@ def sees_G8(lab: Lab) -> None:
 
 
 def sees_G10(lab: Lab) -> None:
-    [host] = [each for each in lab.world.by_type("HostSystem") if each.name == "esx-02.lab"]
+    [host] = [host for host in lab.world.by_type("HostSystem") if host.name == "esx-02.lab"]
     for gpu in host.state.gpus:
         gpu.mode = GpuMode.MIXED_SIZE
     host.graphics_changed()
@@ -147,7 +147,7 @@ def sees_B3(lab: Lab) -> None:
 
 def sees_B4(lab: Lab) -> None:
     give(lab, "B4", target="esx-02.lab")
-    [host] = [each for each in lab.world.by_type("HostSystem") if each.name == "esx-02.lab"]
+    [host] = [host for host in lab.world.by_type("HostSystem") if host.name == "esx-02.lab"]
     assert nvidia_smi.answer(host, "nvidia-smi -i 0000:86:00.0 -mig 1")[1] == 0
     assert rebooted(lab).runtime.connectionState == "connected"
     modes = {gpu.pciId: gpu.vgpuMode for gpu in lab.host("esx-02.lab").config.graphicsInfo}

@@ -111,6 +111,6 @@ def sees_N10(lab: Lab) -> None:
         lab.si.CurrentTime()
     again = lab.si.RetrieveContent()
     assert again.about.instanceUuid != before
-    vms = {each.name: each for each in lab.world.by_type("VirtualMachine")}
+    vms = {vm.name: vm for vm in lab.world.by_type("VirtualMachine")}
     assert vms["vdi-07"].moid != vm._moId
     assert (vms["vdi-07"].attributes, vms["vdi-07"].state.power) == ({}, "poweredOn")

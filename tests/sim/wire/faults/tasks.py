@@ -88,7 +88,7 @@ def sees_A9(lab: Lab) -> None:
 def sees_A10(lab: Lab) -> None:
     give(lab, "A10")
     [content] = powers(lab, "vdi-01")
-    assert [each.name for each in content.propSet] == ["name"]
+    assert [prop.name for prop in content.propSet] == ["name"]
     assert not content.missingSet
 
 

@@ -37,8 +37,8 @@ class GpuTime:
         self._ended = False
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        for each in (self._take, self._hand_out):
-            threading.Thread(target=each, daemon=True).start()
+        for work in (self._take, self._hand_out):
+            threading.Thread(target=work, daemon=True).start()
         return self
 
     def __exit__(

@@ -26,10 +26,10 @@ class Lab:
     site: Site
 
     def measure(self, wish: MeasureWish, *, apply: bool = True) -> SharingMeasured:
-        asked: list[SharingMeasured] = []
-        found = measure(wish, self.site, apply=apply, consent=asked.append)
-        assert len(asked) == (1 if apply and not found.plan.rejections else 0)
-        return found
+        plans_shown: list[SharingMeasured] = []
+        measured = measure(wish, self.site, apply=apply, consent=plans_shown.append)
+        assert len(plans_shown) == (1 if apply and not measured.plan.rejections else 0)
+        return measured
 
     def vms(self) -> list[Any]:
         with self.server.world.lock:
@@ -37,8 +37,8 @@ class Lab:
 
     @property
     def host(self) -> Any:
-        [found] = self.server.world.by_type("HostSystem")
-        return found
+        [host] = self.server.world.by_type("HostSystem")
+        return host
 
     def set_scheduler(self, word: str) -> None:
         """As it is after a change and a reboot."""
@@ -51,8 +51,8 @@ class Lab:
         return load_measurement(self.site.state_dir, self.site.vcenter.uuid)
 
 
-def wish(command: str, *counts: int, **others: Any) -> MeasureWish:
-    return MeasureWish("golden", "a40-8q", command, counts or (1,), **others)
+def wish(command: str, *counts: int, **options: Any) -> MeasureWish:
+    return MeasureWish("golden", "a40-8q", command, counts or (1,), **options)
 
 
 def keep(lab: Lab, measurement: SharingMeasurement) -> None:

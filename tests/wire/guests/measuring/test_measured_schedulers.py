@@ -36,62 +36,64 @@ def _vm(lab: Lab, name: str) -> Any:
 
 def _after_each_change(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> list[str]:
     """What happens when the host is back; the list gets a line for each change that was applied."""
-    changed, done = api.change, list[str]()
+    changed, applied_verbs = api.change, list[str]()
 
-    def watched(request: Any, verb: str, *arguments: Any, apply: bool, **others: Any) -> ChangeReport:
-        report = changed(request, verb, *arguments, apply=apply, **others)
+    def watched(request: Any, verb: str, *arguments: Any, apply: bool, **options: Any) -> ChangeReport:
+        report = changed(request, verb, *arguments, apply=apply, **options)
         if apply:
-            done.append(verb)
-            assert len(done) < 6, "the host is rebooted again and again"
+            applied_verbs.append(verb)
+            assert len(applied_verbs) < 6, "the host is rebooted again and again"
             happens()
         return report
 
     monkeypatch.setattr(api, "change", watched)
-    return done
+    return applied_verbs
 
 
 @pytest.mark.long
 def test_schedulers_are_set_in_between_and_the_first_one_again(lab: Lab) -> None:
-    told: list[str] = []
-    setting = SettingSchedulers(Rolling(vms=Displacement.SHUT_DOWN), told.append)
-    asked: list[tuple[str, ...]] = []
-    wanted = wish("sleep 0.2", 1, 2, schedulers=(BEST, EQUAL), sets_schedulers=True)
+    messages: list[str] = []
+    setting = SettingSchedulers(Rolling(vms=Displacement.SHUT_DOWN), messages.append)
+    consents_asked: list[tuple[str, ...]] = []
+    request = wish("sleep 0.2", 1, 2, schedulers=(BEST, EQUAL), sets_schedulers=True)
 
     def consent(planned: SchedulersMeasured) -> None:
-        asked.append(tuple(each.verb for each in planned.changes if each.plan.feasible))
+        consents_asked.append(tuple(change.verb for change in planned.changes if change.plan.feasible))
         assert (planned.measured.plan.now, planned.measured.plan.later) == ((1, 2), (EQUAL,))
 
-    looked = measure_schedulers(wanted, lab.site, setting, apply=False, consent=consent)
-    assert (looked.exit_code, asked, lab.kept, lab.host.state.module_options) == (0, [], None, "")
-    found = measure_schedulers(wanted, lab.site, setting, apply=True, consent=consent)
-    assert asked == [("scheduler set",)]
-    assert [(each.scheduler, each.sharers, each.error) for each in found.measured.measurement.done] == [
+    dry_run = measure_schedulers(request, lab.site, setting, apply=False, consent=consent)
+    assert (dry_run.exit_code, consents_asked, lab.kept, lab.host.state.module_options) == (0, [], None, "")
+    report = measure_schedulers(request, lab.site, setting, apply=True, consent=consent)
+    assert consents_asked == [("scheduler set",)]
+    assert [(count.scheduler, count.sharers, count.error) for count in report.measured.measurement.done] == [
         (BEST, 1, ""),
         (BEST, 2, ""),
         (EQUAL, 1, ""),
         (EQUAL, 2, ""),
     ]
-    assert (found.exit_code, len(found.changes), lab.vms(), lab.kept) == (0, 2, [], None)
-    again = scheduler_show(lab.site, Scope())
-    assert {str(each.effective) for host in again.hosts for each in host.gpus if each.note is None} == {"best-effort"}
-    others = [vm for vm in lab.server.world.by_type("VirtualMachine") if vm.name in ("vm-01", "vm-02")]
-    assert {vm.state.power for vm in others} == {Power.ON}
+    assert (report.exit_code, len(report.changes), lab.vms(), lab.kept) == (0, 2, [], None)
+    listing = scheduler_show(lab.site, Scope())
+    assert {str(count.effective) for host in listing.hosts for count in host.gpus if count.note is None} == {
+        "best-effort"
+    }
+    untouched_vms = [vm for vm in lab.server.world.by_type("VirtualMachine") if vm.name in ("vm-01", "vm-02")]
+    assert {vm.state.power for vm in untouched_vms} == {Power.ON}
     assert (lab.host.state.module_options, lab.host.state.loaded_module_options) == ("", ""), "no entry stays"
 
 
 @pytest.mark.long
 def test_a_host_that_cannot_be_emptied_is_said_before_anything_is_made(lab: Lab) -> None:
     setting = SettingSchedulers(Rolling(), lambda line: None)
-    wanted = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
-    found = measure_schedulers(wanted, lab.site, setting, apply=True)
-    assert (found.exit_code, lab.kept, lab.vms()) == (3, None, [])
-    [refused] = found.changes
-    assert any("vm-01" in each.line for each in refused.plan.rejections)
+    request = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
+    report = measure_schedulers(request, lab.site, setting, apply=True)
+    assert (report.exit_code, lab.kept, lab.vms()) == (3, None, [])
+    [refused] = report.changes
+    assert any("vm-01" in rejection.line for rejection in refused.plan.rejections)
 
 
 @pytest.mark.long
 def test_what_a_killed_call_had_changed_the_same_call_sets_back(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
+    request = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
 
     class Killed(BaseException):
         pass
@@ -108,12 +110,12 @@ def test_what_a_killed_call_had_changed_the_same_call_sets_back(lab: Lab, monkey
 
     monkeypatch.setattr(Connection, "wait_for_commands", second_time)
     with pytest.raises(Killed):
-        measure_schedulers(wanted, lab.site, SHUT, apply=True)
+        measure_schedulers(request, lab.site, SHUT, apply=True)
     monkeypatch.undo()
     assert lab.kept is not None and lab.kept.before == _before(lab)
     assert "RmPVMRL=0x01" in (lab.host.state.loaded_module_options or "")
-    found = measure_schedulers(wanted, lab.site, SHUT, apply=True)
-    assert (found.exit_code, len(found.changes), lab.vms()) == (0, 1, [])
+    report = measure_schedulers(request, lab.site, SHUT, apply=True)
+    assert (report.exit_code, len(report.changes), lab.vms()) == (0, 1, [])
     assert not (lab.site.state_dir / f"{lab.site.vcenter.uuid}.measure.json").exists()
     assert (lab.host.state.module_options, lab.host.state.loaded_module_options) == ("", "")
 
@@ -123,9 +125,9 @@ def _before(lab: Lab) -> SchedulerBefore:
 
 
 def test_what_stands_in_the_way_of_schedulers_too_is_exit_code_3(lab: Lab) -> None:
-    wanted = replace(wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True), template="vm-01")
-    found = measure_schedulers(wanted, lab.site, SHUT, apply=True)
-    assert (found.exit_code, found.changes, lab.kept) == (3, (), None)
+    request = replace(wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True), template="vm-01")
+    report = measure_schedulers(request, lab.site, SHUT, apply=True)
+    assert (report.exit_code, report.changes, lab.kept) == (3, (), None)
 
 
 @pytest.mark.long
@@ -133,20 +135,20 @@ def test_a_gpu_that_is_taken_after_a_reboot_ends_it_and_the_first_scheduler_is_s
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def taken() -> None:
-        other = _vm(lab, "vm-02")
+        other_vm = _vm(lab, "vm-02")
         with lab.server.world.lock:
-            other.state.seats = tuple(replace(seat, pci_id=GPU) for seat in other.state.seats)
-            other.power_changed()
+            other_vm.state.seats = tuple(replace(seat, pci_id=GPU) for seat in other_vm.state.seats)
+            other_vm.power_changed()
 
-    done = _after_each_change(monkeypatch, taken)
+    applied_verbs = _after_each_change(monkeypatch, taken)
     schedulers = (BEST, EQUAL, SchedulerPolicy.FIXED_SHARE)
-    wanted = wish("true", schedulers=schedulers, sets_schedulers=True)
-    found = measure_schedulers(wanted, lab.site, SHUT, apply=True)
-    assert (found.exit_code, len(done), found.undone, lab.host.state.loaded_module_options) == (4, 2, "", "")
-    assert lab.kept is not None and [each.scheduler for each in lab.kept.done] == [BEST], "what was measured is kept"
-    shown = plain(measured_text(found.measured.plan, found.measured.measurement, ()))
-    assert f"GPU {GPU}, where the measurement began, is not free for 1 VM of nvidia_a40-8q" in shown
-    assert "the same command continues" in shown
+    request = wish("true", schedulers=schedulers, sets_schedulers=True)
+    report = measure_schedulers(request, lab.site, SHUT, apply=True)
+    assert (report.exit_code, len(applied_verbs), report.undone, lab.host.state.loaded_module_options) == (4, 2, "", "")
+    assert lab.kept is not None and [count.scheduler for count in lab.kept.done] == [BEST], "what was measured is kept"
+    text = plain(measured_text(report.measured.plan, report.measured.measurement, ()))
+    assert f"GPU {GPU}, where the measurement began, is not free for 1 VM of nvidia_a40-8q" in text
+    assert "the same command continues" in text
 
 
 @pytest.mark.long
@@ -160,25 +162,25 @@ def test_the_gpu_that_was_changed_is_the_one_that_is_measured_and_set_back(
                 vm.state.power = Power.OFF
                 vm.power_changed()
 
-    done = _after_each_change(monkeypatch, another_is_free)
-    wanted = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
-    found = measure_schedulers(wanted, lab.site, SHUT, apply=True)
-    assert (found.exit_code, len(done), lab.host.state.loaded_module_options) == (0, 2, "")
-    gpu = found.measured.plan.gpu
+    applied_verbs = _after_each_change(monkeypatch, another_is_free)
+    request = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
+    report = measure_schedulers(request, lab.site, SHUT, apply=True)
+    assert (report.exit_code, len(applied_verbs), lab.host.state.loaded_module_options) == (0, 2, "")
+    gpu = report.measured.plan.gpu
     assert gpu is not None and str(gpu.address) == GPU
 
 
 @pytest.mark.long
 def test_what_is_set_back_and_not_in_force_takes_a_reboot_that_is_shown_first(lab: Lab) -> None:
-    wanted = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
-    counts = tuple(MeasuredCount(each, 1, (1.0,)) for each in (BEST, EQUAL))
-    keep(lab, SharingMeasurement("0123abcd", wanted, 1, counts, _before(lab)))
+    request = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
+    counts = tuple(MeasuredCount(scheduler, 1, (1.0,)) for scheduler in (BEST, EQUAL))
+    keep(lab, SharingMeasurement("0123abcd", request, 1, counts, _before(lab)))
     with lab.server.world.lock:
         lab.host.state.loaded_module_options = "NVreg_RegistryDwords=RmPVMRL=0x01"
-    shown = measure_schedulers(wanted, lab.site, SHUT, apply=False)
-    assert [each.plan.feasible and len(each.plan.rounds) for each in shown.changes] == [1]
-    found = measure_schedulers(wanted, lab.site, SHUT, apply=True)
-    assert (found.exit_code, len(found.changes), lab.host.state.loaded_module_options, lab.kept) == (0, 1, "", None)
+    dry_run = measure_schedulers(request, lab.site, SHUT, apply=False)
+    assert [change.plan.feasible and len(change.plan.rounds) for change in dry_run.changes] == [1]
+    report = measure_schedulers(request, lab.site, SHUT, apply=True)
+    assert (report.exit_code, len(report.changes), lab.host.state.loaded_module_options, lab.kept) == (0, 1, "", None)
 
 
 @pytest.mark.long
@@ -186,7 +188,7 @@ def test_what_is_set_back_and_not_in_force_takes_a_reboot_that_is_shown_first(la
 def test_a_vm_that_came_after_it_was_agreed_to_is_not_shut_down(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, starts: str
 ) -> None:
-    late, asked = _vm(lab, "vm-02"), list[bool]()
+    late, moves_shown = _vm(lab, "vm-02"), list[bool]()
 
     def switch(power: Power) -> None:
         with lab.server.world.lock:
@@ -194,7 +196,7 @@ def test_a_vm_that_came_after_it_was_agreed_to_is_not_shut_down(
             late.power_changed()
 
     def consent(planned: SchedulersMeasured) -> None:
-        asked.append("vm-02" in str(planned.changes[0].plan.planned_hosts[0].away))
+        moves_shown.append("vm-02" in str(planned.changes[0].plan.planned_hosts[0].away))
         if starts == "while the admin is asked":
             switch(Power.ON)
 
@@ -206,13 +208,13 @@ def test_a_vm_that_came_after_it_was_agreed_to_is_not_shut_down(
 
     switch(Power.OFF)
     monkeypatch.setattr(Connection, "wait_for_commands", started_meanwhile)
-    wanted = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
-    found = measure_schedulers(wanted, lab.site, SHUT, apply=True, consent=consent)
+    request = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
+    report = measure_schedulers(request, lab.site, SHUT, apply=True, consent=consent)
     if starts == "while the admin is asked":
-        assert (found.exit_code, asked) == (0, [False, True])
+        assert (report.exit_code, moves_shown) == (0, [False, True])
     else:
-        assert (found.exit_code, asked, lab.host.state.module_options) == (4, [False], "")
-        assert "vm-02 would be shut down now, which was not shown before" in str(found.changes[0].plan.rejections)
+        assert (report.exit_code, moves_shown, lab.host.state.module_options) == (4, [False], "")
+        assert "vm-02 would be shut down now, which was not shown before" in str(report.changes[0].plan.rejections)
     assert late.state.power is Power.ON
 
 
@@ -223,20 +225,22 @@ def test_whoever_cuts_it_off_under_another_scheduler_is_told_how_to_set_it_back(
     def cut(*_: object) -> None:
         raise VcenterUnreachable("it is gone")
 
-    said: list[str] = []
-    lab.site.say = said.append
+    messages: list[str] = []
+    lab.site.say = messages.append
     _after_each_change(monkeypatch, lambda: monkeypatch.setattr(Connection, "wait_for_commands", cut))
-    wanted = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
+    request = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
     with pytest.raises(VcenterUnreachable):
-        measure_schedulers(wanted, lab.site, SHUT, apply=True)
+        measure_schedulers(request, lab.site, SHUT, apply=True)
     command = f"gpuops host scheduler set --scheduler best-effort --gpu {GPU} --host esx-01 --reboot rolling"
-    assert said[-1].endswith(f"run the same command again, which restores it at the end, or {command}")
+    assert messages[-1].endswith(f"run the same command again, which restores it at the end, or {command}")
     assert "RmPVMRL=0x01" in lab.host.state.loaded_module_options
     monkeypatch.undo()
     removed = remove_measurement(lab.site, apply=True)
     assert (lab.vms(), lab.kept) == ([], None)
-    was = f"the scheduler of GPU {GPU} of esx-01 was best-effort, and is equal-share: {command} sets it back"
-    assert removed.undone == was
+    expected_reason = (
+        f"the scheduler of GPU {GPU} of esx-01 was best-effort, and is equal-share: {command} sets it back"
+    )
+    assert removed.undone == expected_reason
 
 
 @pytest.mark.long
@@ -252,12 +256,12 @@ def test_vms_that_a_killed_call_left_do_not_keep_the_host_from_being_emptied(
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    wanted = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
+    request = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
     moving = SettingSchedulers(Rolling(), lambda line: None)
     monkeypatch.setattr(Connection, "wait_for_commands", killed)
     with pytest.raises(KeyboardInterrupt):
-        measure_schedulers(wanted, lab.site, moving, apply=True)
+        measure_schedulers(request, lab.site, moving, apply=True)
     monkeypatch.undo()
     assert len(lab.vms()) == 1, "it cannot be moved"
-    found = measure_schedulers(wanted, lab.site, moving, apply=True)
-    assert (found.exit_code, len(found.changes), lab.vms(), lab.kept) == (0, 2, [], None)
+    report = measure_schedulers(request, lab.site, moving, apply=True)
+    assert (report.exit_code, len(report.changes), lab.vms(), lab.kept) == (0, 2, [], None)

@@ -39,9 +39,9 @@ def test_a_measurement_that_was_cut_off_goes_on_with_its_vms(lab: Lab, monkeypat
     assert before.state.extra_config and lab.kept is not None and lab.kept.marker in before.state.annotation
     looked = remove_measurement(lab.site, apply=False)
     assert looked.vms == (before.name,)
-    found = lab.measure(wish("true", 1, 2))
-    assert [each.sharers for each in found.measurement.done] == [1, 2]
-    assert found.measurement.id in before.name and found.exit_code == 0 and lab.vms() == []
+    measured = lab.measure(wish("true", 1, 2))
+    assert [count.sharers for count in measured.measurement.done] == [1, 2]
+    assert measured.measurement.id in before.name and measured.exit_code == 0 and lab.vms() == []
     assert not (lab.site.state_dir / f"{lab.site.vcenter.uuid}.measure.json").exists()
 
 
@@ -69,13 +69,15 @@ def test_a_command_of_a_killed_call_ends_before_the_next_call_starts_its_own(
             raise Killed
         return do(*arguments, **options)
 
-    known = SharingMeasurement("0123abcd", wish(f"echo $$ >> {tmp_path}/started; sleep $(cat {tmp_path}/time)", 1, 2))
-    keep(lab, known.with_count(MeasuredCount(BEST, 1, (1.0,))))
+    begun_measurement = SharingMeasurement(
+        "0123abcd", wish(f"echo $$ >> {tmp_path}/started; sleep $(cat {tmp_path}/time)", 1, 2)
+    )
+    keep(lab, begun_measurement.with_count(MeasuredCount(BEST, 1, (1.0,))))
     (tmp_path / "started").write_text("")
     (tmp_path / "time").write_text("600")
     monkeypatch.setattr(Connection, name, killed)
     with pytest.raises(Killed):
-        lab.measure(known.wish)
+        lab.measure(begun_measurement.wish)
     monkeypatch.undo()
     commands = nth - 1 if name == "start_command" else 2
     wait_until(lambda: len(pids(tmp_path / "started")) == commands)
@@ -89,8 +91,8 @@ def test_a_command_of_a_killed_call_ends_before_the_next_call_starts_its_own(
     (tmp_path / "time").write_text("0")
     start = Connection.start_command
     monkeypatch.setattr(Connection, "start_command", start_alone)
-    found = lab.measure(known.wish)
-    assert [each.error for each in found.measurement.done] == ["", ""] and found.exit_code == 0
+    measured = lab.measure(begun_measurement.wish)
+    assert [count.error for count in measured.measurement.done] == ["", ""] and measured.exit_code == 0
     assert (len(pids(tmp_path / "started")), lab.vms()) == (len(first) + 2, [])
 
 
@@ -105,92 +107,92 @@ def runs(pid: int) -> bool:
 
 @pytest.mark.long
 def test_a_vm_that_only_has_such_a_name_is_neither_used_nor_removed(lab: Lab) -> None:
-    known = SharingMeasurement("0123abcd", wish("true"), made=1)
-    keep(lab, known)
-    other = _renamed(lab, "vm-02", known.name(1))
-    seats = other.state.seats
-    found = lab.measure(known.wish)
-    assert [each.error for each in found.measurement.done] == [NOT_MADE.format(known.name(1))]
-    assert found.left == (f"{known.name(1)}: {NOT_MADE.format(known.name(1))}",)
-    left = remove_measurement(lab.site, apply=True)
-    assert left.left == found.left
-    assert (other.state.power, other.state.seats, lab.kept) == (Power.ON, seats, found.measurement)
-    assert not any("program" in entry.after for entry in lab.server.ledger)
+    begun_measurement = SharingMeasurement("0123abcd", wish("true"), made=1)
+    keep(lab, begun_measurement)
+    namesake = _renamed(lab, "vm-02", begun_measurement.name(1))
+    seats = namesake.state.seats
+    measured = lab.measure(begun_measurement.wish)
+    assert [count.error for count in measured.measurement.done] == [NOT_MADE.format(begun_measurement.name(1))]
+    assert measured.left == (f"{begun_measurement.name(1)}: {NOT_MADE.format(begun_measurement.name(1))}",)
+    removal = remove_measurement(lab.site, apply=True)
+    assert removal.left == measured.left
+    assert (namesake.state.power, namesake.state.seats, lab.kept) == (Power.ON, seats, measured.measurement)
+    assert not any("program" in change.after for change in lab.server.ledger)
 
 
 @pytest.mark.long
 def test_a_clone_that_somebody_made_of_its_vm_is_not_removed(lab: Lab) -> None:
-    known = SharingMeasurement("0123abcd", wish("true"), made=1)
-    keep(lab, known)
-    other = _renamed(lab, "vm-02", f"{known.name(1)}-copy", known.marker)
-    left = remove_measurement(lab.site, apply=True)
-    assert (left.vms, left.left, lab.kept) == ((), (), None)
-    assert other in lab.vms() and other.state.power is Power.ON
+    begun_measurement = SharingMeasurement("0123abcd", wish("true"), made=1)
+    keep(lab, begun_measurement)
+    clone = _renamed(lab, "vm-02", f"{begun_measurement.name(1)}-copy", begun_measurement.marker)
+    removal = remove_measurement(lab.site, apply=True)
+    assert (removal.vms, removal.left, lab.kept) == ((), (), None)
+    assert clone in lab.vms() and clone.state.power is Power.ON
 
 
 def _renamed(lab: Lab, name: str, to: str, notes: str = "") -> Any:
-    other = next(vm for vm in lab.server.world.by_type("VirtualMachine") if vm.name == name)
+    vm = next(vm for vm in lab.server.world.by_type("VirtualMachine") if vm.name == name)
     with lab.server.world.lock:
-        other.state.rename(to)
-        other.name = to
-        other.state.annotation = notes
-        other.configuration_changed(renamed=True)
-    return other
+        vm.state.rename(to)
+        vm.name = to
+        vm.state.annotation = notes
+        vm.configuration_changed(renamed=True)
+    return vm
 
 
 @pytest.mark.long
 def test_a_scheduler_that_changed_while_the_admin_was_asked_is_asked_about(lab: Lab) -> None:
-    asked: list[SchedulerPolicy | None] = []
+    schedulers_shown: list[SchedulerPolicy | None] = []
 
     def consent(planned: SharingMeasured) -> None:
-        asked.append(planned.plan.in_force)
+        schedulers_shown.append(planned.plan.in_force)
         lab.set_scheduler("0x01")
 
-    found = measure(wish("true"), lab.site, apply=True, consent=consent)
-    assert asked == [BEST, EQUAL]
-    assert [(count.scheduler, count.error) for count in found.measurement.done] == [(EQUAL, "")]
+    measured = measure(wish("true"), lab.site, apply=True, consent=consent)
+    assert schedulers_shown == [BEST, EQUAL]
+    assert [(count.scheduler, count.error) for count in measured.measurement.done] == [(EQUAL, "")]
 
 
 @pytest.mark.parametrize("ask", ["measure", "remove"])
 def test_what_another_call_has_begun_meanwhile_is_kept(lab: Lab, monkeypatch: pytest.MonkeyPatch, ask: str) -> None:
-    other = SharingMeasurement("0123abcd", wish("true"), made=1)
+    other_measurement = SharingMeasurement("0123abcd", wish("true"), made=1)
     if ask == "measure":
         with pytest.raises(Refused, match="another call has changed this measurement meanwhile"):
-            measure(wish("true"), lab.site, apply=True, consent=lambda plan: keep(lab, other))
+            measure(wish("true"), lab.site, apply=True, consent=lambda plan: keep(lab, other_measurement))
     else:
         keep(lab, SharingMeasurement("4567cdef", wish("true"), made=1))
         looked = Connection.inventory
 
         def meanwhile(self: Connection) -> Inventory:
-            keep(lab, other)
+            keep(lab, other_measurement)
             return looked(self)
 
         monkeypatch.setattr(Connection, "inventory", meanwhile)
         with pytest.raises(Refused, match="another call has changed this measurement meanwhile"):
             remove_measurement(lab.site, apply=True)
-    assert (lab.kept, lab.vms()) == (other, [])
+    assert (lab.kept, lab.vms()) == (other_measurement, [])
 
 
 @pytest.mark.long
 def test_a_vm_that_vcenter_still_makes_is_removed_by_a_later_call(lab: Lab) -> None:
-    known = SharingMeasurement("0123abcd", wish("true"), made=1)
-    keep(lab, known)
+    begun_measurement = SharingMeasurement("0123abcd", wish("true"), made=1)
+    keep(lab, begun_measurement)
     [golden] = [vm for vm in lab.server.world.by_type("VirtualMachine") if vm.name == "golden"]
     assert isinstance(lab.site.vcenter, Connection)
     machine = lab.site.vcenter.vm(golden.moid)
     spec = vim.vm.CloneSpec(
         location=vim.vm.RelocateSpec(host=lab.site.vcenter.host(lab.host.moid), pool=_pool(lab.site.vcenter, lab.host)),
-        config=vim.vm.ConfigSpec(annotation=known.marker),
+        config=vim.vm.ConfigSpec(annotation=begun_measurement.marker),
     )
-    machine.CloneVM_Task(machine.parent, known.name(1), spec)
+    machine.CloneVM_Task(machine.parent, begun_measurement.name(1), spec)
     early = remove_measurement(lab.site, apply=True)
     assert early.left == ("golden: vCenter is still making a VM of it; the same again when that is done",)
-    assert (early.vms, lab.kept) == ((), known)
+    assert (early.vms, lab.kept) == ((), begun_measurement)
     with lab.server.world.lock:
         lab.server.world.clock.advance(7200)
-    assert [vm.name for vm in lab.vms()] == [known.name(1)]
+    assert [vm.name for vm in lab.vms()] == [begun_measurement.name(1)]
     late = remove_measurement(lab.site, apply=True)
-    assert (late.vms, late.left, lab.vms(), lab.kept) == ((known.name(1),), (), [], None)
+    assert (late.vms, late.left, lab.vms(), lab.kept) == ((begun_measurement.name(1),), (), [], None)
 
 
 def _pool(connection: Connection, host: Any) -> Any:
@@ -205,13 +207,13 @@ def test_whoever_cuts_a_measurement_off_is_told_that_its_vms_stay(
     def ended(*_: object) -> None:
         raise cut
 
-    said: list[str] = []
-    lab.site.say = said.append
+    messages: list[str] = []
+    lab.site.say = messages.append
     monkeypatch.setattr(Connection, "wait_for_commands", ended)
     with pytest.raises(type(cut)):
         lab.measure(wish("true"))
     assert lab.kept is not None and len(lab.vms()) == 1
-    assert said[-1] == (
+    assert messages[-1] == (
         f"measurement {lab.kept.id} was interrupted, and its VMs stay: run the same command again to "
         "continue, or gpuops measure --remove to remove them"
     )
@@ -229,6 +231,6 @@ def test_a_vm_that_a_cut_off_call_left_does_not_keep_the_whole_gpu_from_it(
         lab.measure(wish("true", whole=True))
     monkeypatch.undo()
     assert len(lab.vms()) == 1, "one with DirectPath I/O"
-    found = lab.measure(wish("true", whole=True))
-    assert [each.error for each in found.measurement.done] == ["", "", ""]
-    assert (found.exit_code, lab.vms(), lab.kept) == (0, [], None)
+    measured = lab.measure(wish("true", whole=True))
+    assert [count.error for count in measured.measurement.done] == ["", "", ""]
+    assert (measured.exit_code, lab.vms(), lab.kept) == (0, [], None)

@@ -33,7 +33,7 @@ class Bench:
 
     @property
     def state(self) -> Any:
-        return next(each for each in self.server.world.by_type("HostSystem") if each.display_name == HOST).state
+        return next(host for host in self.server.world.by_type("HostSystem") if host.display_name == HOST).state
 
     @property
     def gpu(self) -> Any:
@@ -41,7 +41,7 @@ class Bench:
 
     @property
     def effects(self) -> list[str]:
-        return [entry.method for entry in self.server.world.ledger]
+        return [change.method for change in self.server.world.ledger]
 
     def set(self, request: Any, *, apply: bool = True) -> Report[HostStep]:
         return configure(request, self.site, apply=apply)
@@ -54,4 +54,4 @@ class Bench:
         settings = self.host().settings
         assert settings is not None
         assert settings.devices is not None, settings.unread
-        return next(each for each in settings.devices if each.address == address)
+        return next(device for device in settings.devices if device.address == address)

@@ -44,7 +44,7 @@ def test_a_vcenter_9_1_lists_the_devices_of_a_host(bench: Bench) -> None:
     assert busy.vms is not None
     assert len(busy.vms) == 3
     assert busy.vm_classes is not None
-    assert {(each.vm_class, each.in_use, each.total) for each in busy.vm_classes} == {
+    assert {(vm_class.vm_class, vm_class.in_use, vm_class.total) for vm_class in busy.vm_classes} == {
         ("vgpu-8q", 2, 6), ("vgpu-48c", 0, 0),
     }  # fmt: skip
     card = bench.device(PciAddress.parse("0000:31:00.0"))
@@ -72,29 +72,31 @@ def test_a_size_is_set_by_its_mode_and_a_second_run_changes_nothing(bench: Bench
     assert (outcome.verdict, outcome.reason) == (Verdict.DONE, "vCenter: in effect at once")
     assert isinstance(outcome.step, ConfigureModes)
     assert (bench.gpu.mode, bench.device().mode) == ("mixedSize", DeviceMode.VGPU_MIXED_SIZE)
-    again = bench.set(MIXED)
-    assert (again.changed, again.plan.steps) == (False, ())
+    second_run = bench.set(MIXED)
+    assert (second_run.changed, second_run.plan.steps) == (False, ())
     assert bench.set(replace(MIXED, vgpu_mode=SizeMode.SAME_SIZE)).exit_code == 0
     assert bench.gpu.mode == "sameSize"
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("rebinds", "impact", "left"),
+    ("rebinds", "impact", "remaining_action"),
     [
         (False, "vCenter: needs a reboot", "takes effect after a reboot of esx-02.sup: "),
         (True, "vCenter: needs maintenance mode", "takes effect after maintenance mode of esx-02.sup: "),
     ],
 )
-def test_what_a_change_takes_is_told_when_it_is_set(bench: Bench, *, rebinds: bool, impact: str, left: str) -> None:
+def test_what_a_change_takes_is_told_when_it_is_set(
+    bench: Bench, *, rebinds: bool, impact: str, remaining_action: str
+) -> None:
     bench.state.rebinds_without_reboot = rebinds
     report = bench.set(replace(WHOLE, label="ml"))
-    assert (report.exit_code, [each.reason for each in report.outcomes]) == (0, [impact])
-    assert [each.startswith(left) for each in report.plan.afterwards] == [True]
+    assert (report.exit_code, [outcome.reason for outcome in report.outcomes]) == (0, [impact])
+    assert [action.startswith(remaining_action) for action in report.plan.afterwards] == [True]
     assert bench.effects == ["ConfigureDirectPathDevice", "UpdatePassthruConfig"]
     assert (bench.gpu.passthrough_enabled, bench.gpu.passthrough_active, bench.gpu.label) == (True, False, "ml")
-    again = bench.set(replace(WHOLE, label="ml"))
-    assert "a reboot is pending" in again.plan.because[0]
+    second_run = bench.set(replace(WHOLE, label="ml"))
+    assert "a reboot is pending" in second_run.plan.because[0]
     back = bench.set(SetPassthrough(False, (str(FREE),), None, HOST))
     assert (back.exit_code, back.outcomes[0].reason) == (0, "vCenter: in effect at once")
     assert (bench.gpu.passthrough_enabled, bench.device().mode) == (False, DeviceMode.VGPU_SAME_SIZE)
@@ -130,10 +132,10 @@ def test_a_mode_that_vcenter_does_not_offer_is_refused(bench: Bench) -> None:
     inventory = bench.site.hosts.with_settings(inventory, [inventory.find_host(HOST).ref])
     host = inventory.find_host(HOST)
     assert host.settings is not None
-    few = tuple(replace(each, configurable=("host", "vGpuSameSize")) for each in host.settings.passthrough or ())
-    seen = inventory.with_hosts([replace(host, settings=replace(host.settings, passthrough=few))])
+    few = tuple(replace(gpu, configurable=("host", "vGpuSameSize")) for gpu in host.settings.passthrough or ())
+    limited_inventory = inventory.with_hosts([replace(host, settings=replace(host.settings, passthrough=few))])
     for request, mode in ((MIXED, "vGpuMixedSize"), (WHOLE, "directPath")):
-        [refusal] = request.plan(seen, catalog_of(seen)).rejections
+        [refusal] = request.plan(limited_inventory, catalog_of(limited_inventory)).rejections
         assert str(refusal) == (
             f"esx-02.sup 0000:af:00.0: vCenter does not offer mode {mode} for it; it offers: host, vGpuSameSize"
         )
@@ -156,7 +158,9 @@ def test_reserved_slots_that_lose_their_gpus_are_named(bench: Bench) -> None:
 def test_a_login_without_the_privilege_is_told_before_anything_is_sent(bench: Bench) -> None:
     bench.server.world.authority.permit(bench.server.username, READ_ONLY)
     report = bench.set(MIXED)
-    assert [str(each) for each in report.plan.rejections] == ["esx-02.sup: this login lacks Host.Config.PciPassthru"]
+    assert [str(rejection) for rejection in report.plan.rejections] == [
+        "esx-02.sup: this login lacks Host.Config.PciPassthru"
+    ]
     assert bench.effects == []
     assert bench.device().mode == DeviceMode.VGPU_SAME_SIZE, "reading is enough to be shown it"
 

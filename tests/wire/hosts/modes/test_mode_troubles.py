@@ -51,7 +51,7 @@ def test_a_lost_reply_is_answered_by_looking(bench: Bench, monkeypatch: pytest.M
 @pytest.mark.long
 def test_a_task_that_cannot_be_followed_is_answered_by_looking(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     lose(monkeypatch, b"com.vmware.cis.tasks", before=True)
-    assert [each.verdict for each in bench.set(MIXED).outcomes] == [Verdict.DONE]
+    assert [outcome.verdict for outcome in bench.set(MIXED).outcomes] == [Verdict.DONE]
 
 
 @pytest.mark.long
@@ -67,7 +67,7 @@ def test_what_vcenter_says_of_a_refusal_is_shown(bench: Bench, monkeypatch: pyte
 
     def taken(configuration: Any, host: str) -> Any:
         vms = bench.server.world.by_type("VirtualMachine")
-        next(each for each in vms if each.display_name == "desk-06").state.held = ((0, str(FREE)),)
+        next(vm for vm in vms if vm.display_name == "desk-06").state.held = ((0, str(FREE)),)
         return devices_of(configuration, host)
 
     monkeypatch.setattr(device_modes, "devices_of", taken)
@@ -77,17 +77,17 @@ def test_what_vcenter_says_of_a_refusal_is_shown(bench: Bench, monkeypatch: pyte
     assert bench.gpu.mode == "sameSize"
 
 
-@pytest.mark.parametrize("told", [["HOST_MOVE_REQUIRED"], []])
+@pytest.mark.parametrize("impacts", [["HOST_MOVE_REQUIRED"], []])
 def test_a_word_that_is_not_known_is_no_word_of_having_no_impact(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, told: list[str]
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, impacts: list[str]
 ) -> None:
     def worded(*arguments: Any) -> list[str]:
         set_mode(*arguments)
-        return told
+        return impacts
 
     monkeypatch.setattr(direct_path_devices, "configure", worded)
     report = bench.set(MIXED)
-    assert [(each.verdict, each.reason) for each in report.outcomes] == [(Verdict.DONE, "")]
+    assert [(outcome.verdict, outcome.reason) for outcome in report.outcomes] == [(Verdict.DONE, "")]
     assert report.plan.afterwards[0].startswith("takes effect after a reboot of esx-02.sup")
 
 

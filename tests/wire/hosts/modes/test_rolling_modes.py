@@ -31,7 +31,7 @@ def plan_roll(bench: RollingBench, request: Any) -> Any:
 
 
 def boots(bench: RollingBench) -> int:
-    return len([entry for entry in bench.world.ledger if entry.after.get("connection") == "connected"])
+    return len([change for change in bench.world.ledger if change.after.get("connection") == "connected"])
 
 
 @pytest.mark.parametrize(("rebinds", "reboots"), [(False, 1), (True, 0)])
@@ -44,8 +44,8 @@ def test_a_host_is_rebooted_only_if_vcenter_says_so(start: Start, *, rebinds: bo
     [gpu] = bench.host("esx-01").state.gpus
     assert (gpu.passthrough_active, boots(bench), bench.host("esx-01").state.in_maintenance) == (True, reboots, False)
     assert ("esx-01: needs no reboot, as vCenter says" in bench.told) is rebinds
-    again = bench.roll(SetPassthrough(True, (str(BUSY),), None, "esx-01"))
-    assert (again.changed, again.plan.rounds) == (False, ())
+    second_run = bench.roll(SetPassthrough(True, (str(BUSY),), None, "esx-01"))
+    assert (second_run.changed, second_run.plan.rounds) == (False, ())
 
 
 @pytest.mark.long
@@ -76,7 +76,9 @@ def test_a_run_that_was_killed_between_two_devices_is_finished_by_the_next(
     monkeypatch.setattr(device_modes._ConfigureCall, "result", real)
     assert [gpu.mode.value for gpu in bench.host("esx-01").state.gpus] == ["mixedSize", "sameSize"]
     report = bench.on_site(lambda site: configure(request, site, apply=True))
-    assert [each.reason for each in report.outcomes] == ["vCenter: in effect at once"], "of the device that was left"
+    assert [outcome.reason for outcome in report.outcomes] == ["vCenter: in effect at once"], (
+        "of the device that was left"
+    )
     assert [gpu.mode.value for gpu in bench.host("esx-01").state.gpus] == ["mixedSize", "mixedSize"]
     assert not bench.on_site(lambda site: configure(request, site, apply=True)).changed
 
@@ -94,9 +96,9 @@ def test_a_change_of_modes_goes_on_from_where_it_was_killed(
 
     def watched(*arguments: Any) -> Any:
         points._point(f"before the mode of {arguments[2]}")
-        told = real(*arguments)
+        reply = real(*arguments)
         points._point(f"after the mode of {arguments[2]}")
-        return told
+        return reply
 
     monkeypatch.setattr(device_modes._ConfigureCall, "result", watched)
     kills, report = 0, None
@@ -110,7 +112,7 @@ def test_a_change_of_modes_goes_on_from_where_it_was_killed(
     host = bench.host("esx-01").state
     assert [(gpu.passthrough_active, gpu.label) for gpu in host.gpus] == [(True, "ml")] * 2
     assert (host.in_maintenance, boots(bench)) == (False, 1), "nobody knows any more what vCenter said"
-    sets = [entry for entry in bench.world.ledger if entry.method == "ConfigureDirectPathDevice"]
+    sets = [change for change in bench.world.ledger if change.method == "ConfigureDirectPathDevice"]
     assert len(sets) == 2, "each mode was set once"
 
 
@@ -132,8 +134,8 @@ def test_what_was_set_before_a_device_is_refused_is_named_and_keeps_the_host_out
         report = bench.roll(request)
     [outcome] = report.outcomes
     assert outcome.verdict is Verdict.FAILED
-    told = "NONE" if rebinds else "HOST_REBOOT_REQUIRED"
-    assert f"The host is busy.; set before that: {BUSY} (vCenter: {told})" in outcome.reason
+    impact = "NONE" if rebinds else "HOST_REBOOT_REQUIRED"
+    assert f"The host is busy.; set before that: {BUSY} (vCenter: {impact})" in outcome.reason
     assert ("stays in maintenance mode" in outcome.reason) is not rebinds
     state = bench.host("esx-01").state
     assert (state.in_maintenance, boots(bench)) == (not rebinds, 0)

@@ -69,12 +69,12 @@ class Gated:
         in_flight: Callable[[Collection[Step]], None] = lambda steps: None,
     ) -> Report:
         with Connection(target_of(self.server)) as connection, Site(connection, self.state_dir, wall_clock) as site:
-            found: list[Horizon] = []
+            horizons: list[Horizon] = []
 
             def opened() -> Horizon:
-                if not found:
-                    found.append(site.closing.enter_context(self.broker(self.target)))
-                return found[0]
+                if not horizons:
+                    horizons.append(site.closing.enter_context(self.broker(self.target)))
+                return horizons[0]
 
             site.gates = BrokerGates(opened, BrokerSessions(opened))
             site.progress, site.in_flight = watch, in_flight
@@ -96,15 +96,15 @@ class Gated:
     @property
     def suspended(self) -> set[str]:
         """Those that the scenario did not suspend itself."""
-        found = {vm.name for _, vm in self.pod.machines() if vm.state.power is Power.SUSPENDED}
-        return found - {f"vdi-{number}" for number in range(105, 113)}
+        names = {vm.name for _, vm in self.pod.machines() if vm.state.power is Power.SUSPENDED}
+        return names - {f"vdi-{number}" for number in range(105, 113)}
 
     def use(self, name: str, disconnected_for: timedelta | None = None) -> None:
         """Somebody whose login began before the gate was closed has a session now."""
         with self.server.world.lock:
             vm, now = self.vm(name), self.server.world.clock.now()
-            gone = now - disconnected_for if disconnected_for is not None else None
-            self.pod.sessions[name] = PodSession(name, vm, "S-1-5-21-1", gone or now, gone)
+            disconnected_at = now - disconnected_for if disconnected_for is not None else None
+            self.pod.sessions[name] = PodSession(name, vm, "S-1-5-21-1", disconnected_at or now, disconnected_at)
 
     def nothing_is_left(self) -> None:
         """Every desktop runs, nobody is kept away, nothing is marked, and the journal owes nothing."""
@@ -121,4 +121,4 @@ def night_under(site: Site, policy: Policy) -> Report:
 
 
 def steps_of(report: Report, kind: type[Step]) -> list[str]:
-    return [report.before.vm(each.step.vm).name for each in report.outcomes if isinstance(each.step, kind)]
+    return [report.before.vm(outcome.step.vm).name for outcome in report.outcomes if isinstance(outcome.step, kind)]

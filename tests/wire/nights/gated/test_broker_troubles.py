@@ -29,18 +29,18 @@ def test_without_an_answer_of_the_broker_nothing_is_taken(vdi: Gated) -> None:
 @pytest.mark.long
 def test_a_broker_that_is_away_in_the_morning_keeps_no_desktop_away(vdi: Gated) -> None:
     vdi.night()
-    taken = vdi.suspended
+    suspended = vdi.suspended
     vdi.pod.down = True
     first = vdi.day()
-    assert vdi.suspended == set() and vdi.gated == taken
-    assert {each.verdict for each in first.outcomes if isinstance(each.step, OpenGate)} == {Verdict.FAILED}
-    assert {each.verdict for each in first.outcomes if isinstance(each.step, ResumeVm)} == {Verdict.DONE}
-    resumes = [number for number, each in enumerate(first.outcomes) if isinstance(each.step, ResumeVm)]
-    gates = [number for number, each in enumerate(first.outcomes) if isinstance(each.step, OpenGate)]
-    assert len(gates) == len(taken) and max(resumes) < min(gates), "no desktop waits for the broker"
+    assert vdi.suspended == set() and vdi.gated == suspended
+    assert {outcome.verdict for outcome in first.outcomes if isinstance(outcome.step, OpenGate)} == {Verdict.FAILED}
+    assert {outcome.verdict for outcome in first.outcomes if isinstance(outcome.step, ResumeVm)} == {Verdict.DONE}
+    resumes = [number for number, outcome in enumerate(first.outcomes) if isinstance(outcome.step, ResumeVm)]
+    gates = [number for number, outcome in enumerate(first.outcomes) if isinstance(outcome.step, OpenGate)]
+    assert len(gates) == len(suspended) and max(resumes) < min(gates), "no desktop waits for the broker"
     vdi.pod.down = False
     second = vdi.day()
-    assert set(steps_of(second, OpenGate)) == taken
+    assert set(steps_of(second, OpenGate)) == suspended
     vdi.nothing_is_left()
 
 
@@ -93,7 +93,11 @@ def test_a_gate_that_closes_late_is_opened_again(vdi: Gated) -> None:
     ComesLate.late.clear()
     vdi.broker = ComesLate
     night = vdi.night()
-    sent = [each for each in night.outcomes if isinstance(each.step, CloseGate) and each.verdict is Verdict.UNKNOWN]
+    sent = [
+        outcome
+        for outcome in night.outcomes
+        if isinstance(outcome.step, CloseGate) and outcome.verdict is Verdict.UNKNOWN
+    ]
     assert len(sent) == len(ComesLate.late) > 0 and (vdi.suspended, vdi.gated) == (set(), set())
     vdi.broker = Horizon
     vdi.day()
@@ -133,7 +137,9 @@ def test_a_broker_that_fails_keeps_no_night_going_round(vdi: Gated) -> None:
 
     night = vdi.night(watch=watch, in_flight=lambda steps: rounds.append(len(steps)))
     assert vdi.suspended == set() and len(rounds) < 100
-    assert not any(isinstance(each.step, SuspendVm) and each.verdict is Verdict.DONE for each in night.outcomes)
+    assert not any(
+        isinstance(outcome.step, SuspendVm) and outcome.verdict is Verdict.DONE for outcome in night.outcomes
+    )
     vdi.pod.down = False
     vdi.day()
     assert vdi.gated == set()

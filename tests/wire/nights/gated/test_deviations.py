@@ -38,9 +38,9 @@ def test_it_is_opened_by_its_marker_alone(vdi: Gated) -> None:
 def test_a_second_night_holds_it_too(vdi: Gated) -> None:
     deviate(vdi.server.world, ["broker-maintenance"])
     vdi.night()
-    taken = vdi.suspended
+    suspended = vdi.suspended
     vdi.night()
-    assert vdi.gated == taken == vdi.suspended
+    assert vdi.gated == suspended == vdi.suspended
     vdi.day()
     vdi.nothing_is_left()
 

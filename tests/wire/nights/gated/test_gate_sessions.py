@@ -43,8 +43,10 @@ def test_a_session_that_began_during_the_suspend_has_its_desktop_back_at_once(vd
 
     night = vdi.night(in_flight=in_flight)
     [name] = used
-    [told] = [each for each in night.outcomes if isinstance(each.step, SuspendVm) and names[each.step.vm] == name]
-    assert (told.verdict, told.reason) == (
+    [suspend] = [
+        outcome for outcome in night.outcomes if isinstance(outcome.step, SuspendVm) and names[outcome.step.vm] == name
+    ]
+    assert (suspend.verdict, suspend.reason) == (
         Verdict.FAILED,
         "a session began while it was being suspended: resumed at once",
     )
@@ -71,7 +73,7 @@ def test_sessions_that_are_disconnected_for_long_keep_no_desktop_where_the_polic
     allowing = POLICY.text.replace("mhz: 500}", "mhz: 500, disconnected_session_timeout_minutes: 60}")
     night = vdi.night(parse_policy(allowing, "of the tests"), in_flight=in_flight)
     assert back and "vdi-001" in vdi.suspended and not {"vdi-002", "vdi-003"} & (vdi.suspended | vdi.gated)
-    reasons = {night.before.vm(each.step.vm).name: each.reason for each in night.outcomes if each.reason}
+    reasons = {night.before.vm(outcome.step.vm).name: outcome.reason for outcome in night.outcomes if outcome.reason}
     assert reasons["vdi-002"] == "a session began while it was being suspended: resumed at once"
     vdi.day()
     vdi.nothing_is_left()

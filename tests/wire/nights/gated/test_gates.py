@@ -25,20 +25,20 @@ NIGHTS, MORNINGS = (13, 15, 22, 27, 34, 39), (2, 9, 16, 29)
 @pytest.mark.long
 def test_each_desktop_is_gated_before_it_is_suspended_and_given_back_after_it_is_resumed(vdi: Gated) -> None:
     night = vdi.night()
-    assert {each.verdict for each in night.outcomes} == {Verdict.DONE}
-    taken = vdi.suspended
-    assert len(taken) == AT_MOST and vdi.gated == taken
+    assert {outcome.verdict for outcome in night.outcomes} == {Verdict.DONE}
+    suspended = vdi.suspended
+    assert len(suspended) == AT_MOST and vdi.gated == suspended
     day = vdi.day()
-    assert {each.verdict for each in day.outcomes} == {Verdict.DONE}
+    assert {outcome.verdict for outcome in day.outcomes} == {Verdict.DONE}
     vdi.nothing_is_left()
-    for name in taken:
-        changes = [entry for entry in vdi.server.ledger if entry.name == name]
-        told = [
-            "gate" if "gated" in entry.after else entry.after["power"]
-            for entry in changes
-            if entry.after.keys() & {"gated", "power"} and entry.before.get("power") != entry.after.get("power", "")
+    for name in suspended:
+        changes = [change for change in vdi.server.ledger if change.name == name]
+        changes_of_vm = [
+            "gate" if "gated" in change.after else change.after["power"]
+            for change in changes
+            if change.after.keys() & {"gated", "power"} and change.before.get("power") != change.after.get("power", "")
         ]
-        assert told == ["gate", "suspended", "poweredOn", "gate"], name
+        assert changes_of_vm == ["gate", "suspended", "poweredOn", "gate"], name
 
 
 @pytest.mark.long
@@ -97,8 +97,10 @@ def test_the_journal_lost_the_marker_alone_opens_the_gate(vdi: Gated) -> None:
 def test_of_a_parked_pool_a_marker_alone_opens_no_gate(vdi: Gated) -> None:
     """A night has closed none there: that maintenance is somebody else's."""
     text = POLICY.text.replace("parked: false", "parked: true") + "\n"
-    other = "  - {name: other, parked: false, select: {name: none}, idle: {cpu_below_mhz: 500}, owner: none}\nml:\n"
-    mixed = parse_policy(text.replace("ml:\n", other), "of both kinds")
+    second_pool = (
+        "  - {name: other, parked: false, select: {name: none}, idle: {cpu_below_mhz: 500}, owner: none}\nml:\n"
+    )
+    mixed = parse_policy(text.replace("ml:\n", second_pool), "of both kinds")
     assert [pool.gated for pool in mixed.pools] == [False, True]
     vdi.run(partial(night_under, policy=mixed))
     [first, *_] = sorted(vdi.suspended)

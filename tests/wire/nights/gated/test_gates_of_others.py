@@ -34,7 +34,7 @@ def test_maintenance_that_begins_after_the_plan_is_not_ours(vdi: Gated) -> None:
             vdi.pod.change_maintenance(vdi.vm("vdi-001"), enter=True)
 
     night = vdi.run(lambda site: rotate_night(POLICY, site, apply=True, consent=consent))
-    reasons = {each.reason for each in night.outcomes if night.before.vm(each.step.vm).name == "vdi-001"}
+    reasons = {outcome.reason for outcome in night.outcomes if night.before.vm(outcome.step.vm).name == "vdi-001"}
     assert reasons == {IN_MAINTENANCE, f"an earlier step failed: {IN_MAINTENANCE}"}
     vdi.day()
     assert (vdi.suspended, vdi.gated) == (set(), {"vdi-001"})
@@ -70,7 +70,9 @@ def test_maintenance_that_the_last_look_shows_is_not_ours(vdi: Gated, monkeypatc
         if isinstance(outcome.step, CloseGate) and not theirs:
             with vdi.server.world.lock:
                 marked = [
-                    vm for _, vm in vdi.pod.machines() if any(" desktop" in each for each in vm.attributes.values())
+                    vm
+                    for _, vm in vdi.pod.machines()
+                    if any(" desktop" in attribute for attribute in vm.attributes.values())
                 ]
                 waiting = next(vm for vm in marked if not vdi.pod.in_maintenance(vm))
                 vdi.pod.change_maintenance(waiting, enter=True)
@@ -93,8 +95,15 @@ def test_a_gate_that_somebody_opens_keeps_its_desktop(vdi: Gated) -> None:
                 vdi.pod.change_maintenance(vdi.vm(opened[0]), enter=False)
 
     night = vdi.night(watch=watch)
-    [told] = [each for each in night.outcomes if isinstance(each.step, SuspendVm) and each.verdict is Verdict.SKIPPED]
-    assert (night.before.vm(told.step.vm).name, told.reason) == (opened[0], "its gate at the broker is not closed")
+    [suspend] = [
+        outcome
+        for outcome in night.outcomes
+        if isinstance(outcome.step, SuspendVm) and outcome.verdict is Verdict.SKIPPED
+    ]
+    assert (night.before.vm(suspend.step.vm).name, suspend.reason) == (
+        opened[0],
+        "its gate at the broker is not closed",
+    )
     assert vdi.gated == vdi.suspended
     vdi.day()
     vdi.nothing_is_left()
@@ -114,7 +123,7 @@ def test_a_gate_that_is_refused_because_somebody_closed_it_is_theirs(vdi: Gated)
     night = vdi.night()
     theirs = vdi.gated
     assert theirs and vdi.suspended == set()
-    assert {each.reason for each in night.outcomes if isinstance(each.step, CloseGate)} == {IN_MAINTENANCE}
+    assert {outcome.reason for outcome in night.outcomes if isinstance(outcome.step, CloseGate)} == {IN_MAINTENANCE}
     vdi.broker = Horizon
     vdi.day()
     assert vdi.gated == theirs

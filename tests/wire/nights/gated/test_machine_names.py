@@ -31,13 +31,16 @@ CERTAIN: tuple[RecordForm, ...] = (
 PODS: dict[str, tuple[RecordForm, VcenterList, bool]] = {
     **{form.value: (form, VcenterList.WITH_UUIDS, False) for form in RecordForm},
     "a second vCenter": (RecordForm.AS_IN_VCENTER, VcenterList.WITH_UUIDS, True),
-    **{f"a second vCenter, {told.value}": (RecordForm.AS_IN_VCENTER, told, True) for told in VcenterList},
+    **{
+        f"a second vCenter, {vcenter_list.value}": (RecordForm.AS_IN_VCENTER, vcenter_list, True)
+        for vcenter_list in VcenterList
+    },
     "a second vCenter, no vCenter told": (RecordForm.NO_VCENTER, VcenterList.WITH_UUIDS, True),
     "a second vCenter, no path": (RecordForm.NO_PATH, VcenterList.WITH_UUIDS, True),
     "a rebuilt vCenter": (RecordForm.AS_IN_VCENTER, VcenterList.OLD_UUID, False),
     "vCenters that may not be read": (RecordForm.AS_IN_VCENTER, VcenterList.FORBIDDEN, False),
 }
-FOUND = {name for name, (form, told, second) in PODS.items() if form in CERTAIN and not second} - {
+FOUND = {name for name, (form, vcenter_list, second) in PODS.items() if form in CERTAIN and not second} - {
     "a rebuilt vCenter"
 } | {"a second vCenter", "a second vCenter, with-uuids", "a second vCenter, no path"}
 """Pods whose machines are found for certain, so that a gated night takes desktops there."""
@@ -45,9 +48,9 @@ FOUND = {name for name, (form, told, second) in PODS.items() if form in CERTAIN 
 
 def prepare(vdi: Gated, pod: str) -> None:
     """Users who read are connected to the first desktops; the broker names its machines in the way of the case."""
-    form, told, second = PODS[pod]
+    form, vcenter_list, second = PODS[pod]
     with vdi.server.world.lock:
-        vdi.pod.vcenter_list, vdi.pod.second_vcenter = told, second
+        vdi.pod.vcenter_list, vdi.pod.second_vcenter = vcenter_list, second
         vdi.pod.forms = {vm.moid: form for _, vm in vdi.pod.machines()}
     for name in USED:
         vdi.use(name)
@@ -105,7 +108,7 @@ def test_desktops_that_the_broker_does_not_know_are_named(vdi: Gated) -> None:
             for pool in vdi.server.world.desktop_pools
         )
         vdi.pod._pool_names.clear()
-    [warning] = [each for each in night(vdi, POLICY).plan.warnings if "has no machine" in each]
+    [warning] = [warning for warning in night(vdi, POLICY).plan.warnings if "has no machine" in warning]
     assert warning == "pool office: the connection broker has no machine for vdi-009"
 
 

@@ -52,18 +52,18 @@ class Looks:
         self.said: list[str] = []
 
     def __call__(self) -> WatchReport:
-        found: list[WatchReport] = []
-        self.vdi.run(partial(self._look, found=found))
-        return found[0]
+        reports: list[WatchReport] = []
+        self.vdi.run(partial(self._look, reports=reports))
+        return reports[0]
 
-    def _look(self, site: Site, found: list[WatchReport]) -> Report:
+    def _look(self, site: Site, reports: list[WatchReport]) -> Report:
         assert self.policy.spare is not None
         site.say = self.said.append
         watch = Watch(self.policy, self.policy.spare, site, WatchState(self.policy.text))
         if self.last is not None:
             watch.history, watch.tried, watch.state = self.last.history, self.last.tried, self.last.state
         self.last = watch
-        found.append(watch.look())
+        reports.append(watch.look())
         return rotate_day(self.policy, site, apply=False)
 
 
@@ -75,7 +75,7 @@ def test_idle_desktops_are_taken_as_long_as_enough_are_ready(vdi: Gated) -> None
     running = {f"ml-0{number}" for number in (1, 2, 3) if vdi.vm(f"ml-0{number}").state.power is Power.ON}
     assert len(running) == 2, "the third would take six more"
     assert look().outcomes == ()
-    waits = next(each for each in look().look.waiting if each.subject not in running)
+    waits = next(waiting_vm for waiting_vm in look().look.waiting if waiting_vm.subject not in running)
     assert waits.reason == f"76 of pool office would be left ready for users, {READY} are required"
 
 
@@ -84,15 +84,15 @@ def test_desktops_come_back_when_users_need_them(vdi: Gated) -> None:
     look = Looks(vdi)
     look()
     look()
-    taken = vdi.suspended
-    idle = [f"vdi-{number:03}" for number in range(1, 91) if f"vdi-{number:03}" not in taken]
+    suspended = vdi.suspended
+    idle = [f"vdi-{number:03}" for number in range(1, 91) if f"vdi-{number:03}" not in suspended]
     for name in idle[:5]:
         vdi.use(name)
-    told = look()
-    assert len(told.look.back.desktops) == READY - (UNUSED - 12 - 5)
-    assert len(told.look.back.stops) <= 1
-    assert len(vdi.suspended) == 12 - len(told.look.back.desktops) and vdi.gated == vdi.suspended
-    assert not any(each.reason for each in told.outcomes)
+    report = look()
+    assert len(report.look.back.desktops) == READY - (UNUSED - 12 - 5)
+    assert len(report.look.back.stops) <= 1
+    assert len(vdi.suspended) == 12 - len(report.look.back.desktops) and vdi.gated == vdi.suspended
+    assert not any(outcome.reason for outcome in report.outcomes)
     vdi.run(lambda site: rotate_day(POLICY, site, apply=True))
     vdi.nothing_is_left()
 
@@ -127,17 +127,17 @@ def measured(vdi: Gated, in_use: Callable[[timedelta, int], int]) -> int:
 
     pool = AHEAD.pools[0]
     with Connection(target_of(vdi.server)) as connection:
-        seen = connection.inventory()
+        inventory = connection.inventory()
     parked = replace(AHEAD, pools=(replace(pool, gated=False),))
-    running = running_desktops(parked, seen.vms.values())[pool.name]
-    refs = [vm.ref for vm in seen.vms.values() if AHEAD.pool_of(vm) == pool]
-    now = datetime.fromtimestamp(seen.taken_at.timestamp() // 900 * 900, UTC)
+    running = running_desktops(parked, inventory.vms.values())[pool.name]
+    refs = [vm.ref for vm in inventory.vms.values() if AHEAD.pool_of(vm) == pool]
+    now = datetime.fromtimestamp(inventory.taken_at.timestamp() // 900 * 900, UTC)
     week = timedelta(days=7)
 
     def used(moment: datetime) -> int:
         return in_use((moment - now) % week, running)
 
-    measure(vdi.state_dir, seen.vcenter, refs, now - 2 * week, now, used)
+    measure(vdi.state_dir, inventory.vcenter, refs, now - 2 * week, now, used)
     return running
 
 
@@ -146,10 +146,12 @@ def test_no_desktop_is_taken_that_a_forecast_needs(vdi: Gated) -> None:
     running = measured(vdi, lambda _, running: running - 3)
     look = Looks(vdi, AHEAD)
     look()
-    found = look().look
+    decision = look().look
     assert (vdi.suspended, vdi.gated) == (set(), set())
-    assert [(each.pool, each.running, each.expected) for each in found.ahead] == [("office", running, running - 3)]
-    reasons = {each.reason for each in found.waiting}
+    assert [(forecast.pool, forecast.running, forecast.expected) for forecast in decision.ahead] == [
+        ("office", running, running - 3)
+    ]
+    reasons = {waiting_vm.reason for waiting_vm in decision.waiting}
     assert f"{running - 6} of pool office would be left running, {running - 3} are expected to be needed" in reasons
 
 
@@ -160,18 +162,18 @@ def test_desktops_come_back_before_those_who_will_need_them(vdi: Gated) -> None:
     running = measured(vdi, lambda after, running: 2 * running if begin <= after < end else 0)
     look = Looks(vdi, AHEAD)
     look()
-    assert [each.expected for each in look().look.ahead] == [0]
-    taken = vdi.suspended
-    assert len(taken) == 18, "nobody is expected, so nothing is kept"
+    assert [forecast.expected for forecast in look().look.ahead] == [0]
+    suspended = vdi.suspended
+    assert len(suspended) == 18, "nobody is expected, so nothing is kept"
     vdi.server.world.clock.advance(timedelta(minutes=75).total_seconds())
-    told = look()
-    [office] = told.look.ahead
+    report = look()
+    [office] = report.look.ahead
     assert office.running == running - 18
     assert office.expected is not None and office.expected > running - 18, "of the desktops that are still in the pool"
-    assert {each.original.name for each in told.look.back.desktops} == taken
-    assert told.look.back.stops, "the ML VMs that are in the way stop"
+    assert {desktop.original.name for desktop in report.look.back.desktops} == suspended
+    assert report.look.back.stops, "the ML VMs that are in the way stop"
     assert (vdi.suspended, vdi.gated) == (set(), set())
-    assert not any(each.reason for each in told.outcomes)
+    assert not any(outcome.reason for outcome in report.outcomes)
     assert look().outcomes == (), "and none is taken again"
 
 
@@ -182,7 +184,7 @@ def test_where_nothing_was_measured_or_the_store_is_damaged_at_least_holds_alone
     look = Looks(
         vdi, parse_policy(TEXT.replace(f"ready: {READY}", f"ready: {{at_least: {READY}, ahead_min: 60}}"), "-")
     )
-    assert [each.expected for each in look().look.ahead] == [None]
+    assert [forecast.expected for forecast in look().look.ahead] == [None]
     assert look.said == []
     vdi.state_dir.mkdir(exist_ok=True, mode=0o700)
     (vdi.state_dir / FILE_NAME).write_bytes(b"no database at all" * 100)
