@@ -81,14 +81,14 @@ def cases(folder: str) -> Iterator[Case]:
 
 def read_cases(folder: str, kind: type[CaseKind]) -> list[CaseKind]:
     """Every case of the YAML files in a folder, of this kind."""
-    found = [
-        case_of(kind, {**one, "name": f"{path.stem}: {one['name']}"})
+    cases = [
+        case_of(kind, {**document, "name": f"{path.stem}: {document['name']}"})
         for path in sorted((CASES / folder).glob("*.yaml"))
-        for one in yaml.load(path.read_text(encoding="utf-8"), Loader=LOADER)
+        for document in yaml.load(path.read_text(encoding="utf-8"), Loader=LOADER)
     ]
-    names = [case.name for case in found]
+    names = [case.name for case in cases]
     assert len(set(names)) == len(names), "each case has a name of its own"
-    return found
+    return cases
 
 
 def case_of(kind: type[CaseKind], keys: Words) -> CaseKind:
@@ -96,24 +96,24 @@ def case_of(kind: type[CaseKind], keys: Words) -> CaseKind:
     return kind(**keys)
 
 
-def compare(told: Words, expect: Words, unless_named: Collection[str]) -> None:
+def compare(actual: Words, expect: Words, unless_named: Collection[str]) -> None:
     """What came out is what the case expects; of `unless_named` it is nothing where the case does not name it."""
-    assert set(expect) <= set(told), f"unknown expectations: {sorted(set(expect) - set(told))}"
-    seen = {key: value for key, value in told.items() if key in expect or (key in unless_named and value)}
-    assert seen == dict(expect), came_out(seen)
+    assert set(expect) <= set(actual), f"unknown expectations: {sorted(set(expect) - set(actual))}"
+    compared = {key: text for key, text in actual.items() if key in expect or (key in unless_named and text)}
+    assert compared == dict(expect), came_out(compared)
 
 
-def came_out(told: Any) -> str:
+def came_out(actual: Any) -> str:
     """What came out, as the case would write it."""
-    return "came out:\n" + yaml.safe_dump(told, sort_keys=False, width=1000)
+    return "came out:\n" + yaml.safe_dump(actual, sort_keys=False, width=1000)
 
 
 def snapshot(case: Case) -> Inventory:
     """The case's inventory, changed as it says, with earlier requests carried out."""
     inventory = changed(SNAPSHOTS[case.inventory](), case.change)
-    for asked in case.after:
-        plan = planned(asked, inventory)
-        assert plan.feasible, f"{asked}: {[str(rejection) for rejection in plan.rejections]}"
+    for request_words in case.after:
+        plan = planned(request_words, inventory)
+        assert plan.feasible, f"{request_words}: {[str(rejection) for rejection in plan.rejections]}"
         inventory = carried_out(plan, inventory)
     return inventory
 
@@ -126,16 +126,16 @@ def changed(inventory: Inventory, change: Mapping[str, Words]) -> Inventory:
     for name, changes in change.get("hosts", {}).items():
         inventory = inventory.with_hosts([_altered_host(inventory.find_host(name), dict(changes))])
     for name, changes in change.get("clusters", {}).items():
-        [cluster] = [each for each in inventory.clusters.values() if each.name == name]
+        [cluster] = [named_cluster for named_cluster in inventory.clusters.values() if named_cluster.name == name]
         inventory = replace(inventory, clusters={**inventory.clusters, cluster.ref: altered(cluster, changes)})
     return altered(inventory, change.get("vcenter", {}))
 
 
-def planned(asked: Mapping[str, Words], inventory: Inventory) -> Plan:
-    [(verb, options)] = asked.items()
+def planned(request_words: Mapping[str, Words], inventory: Inventory) -> Plan:
+    [(verb, options)] = request_words.items()
     kind = VERBS[verb]
     hints = get_type_hints(kind)
-    request = kind(**{name: decode_stored(hints[name], value) for name, value in options.items()})
+    request = kind(**{name: decode_stored(hints[name], text) for name, text in options.items()})
     return request.plan(inventory, catalog(), inventory.taken_at)
 
 
@@ -145,32 +145,37 @@ def carried_out(plan: Plan, inventory: Inventory) -> Inventory:
     return inventory
 
 
-def altered(value: Any, changes: Words) -> Any:
+def altered(record: Any, changes: Words) -> Any:
     """The dataclass with these fields, written as YAML writes them; of a field that is one itself, those of its own."""
-    hints = get_type_hints(type(value))
-    assert set(changes) <= {each.name for each in fields(value)}, changes
-    return replace(value, **{name: _parsed(value, name, hints[name], text) for name, text in changes.items()})
+    hints = get_type_hints(type(record))
+    assert set(changes) <= {field.name for field in fields(record)}, changes
+    return replace(record, **{name: _parsed(record, name, hints[name], text) for name, text in changes.items()})
 
 
-def _parsed(value: Any, name: str, hint: Any, text: Any) -> Any:
+def _parsed(record: Any, name: str, hint: Any, text: Any) -> Any:
     if name == "devices" and text is not None:
-        return tuple(device(one, 13000 + number) for number, one in enumerate(text))
-    if is_dataclass(getattr(value, name)) and isinstance(text, Mapping):
-        return altered(getattr(value, name), text)
+        return tuple(device(device_text, 13000 + number) for number, device_text in enumerate(text))
+    if is_dataclass(getattr(record, name)) and isinstance(text, Mapping):
+        return altered(getattr(record, name), text)
     return decode_stored(hint, _with_addresses(text))
 
 
 def _with_addresses(text: Any) -> Any:
     """Lists of what lies at a PCI address name it as people do: `address: 0000:3b:00.0`."""
     if isinstance(text, list):
-        return [_with_addresses(each) for each in text]
+        return [_with_addresses(part) for part in text]
     if isinstance(text, Mapping):
-        return {key: to_stored(PciAddress.parse(each)) if key == "address" else each for key, each in text.items()}
+        return {
+            key: to_stored(PciAddress.parse(text_value)) if key == "address" else text_value
+            for key, text_value in text.items()
+        }
     return text
 
 
 def _altered_host(host: Host, changes: dict[str, Any]) -> Host:
-    by_address = {PciAddress.parse(address): each for address, each in changes.pop("gpus", {}).items()}
+    by_address = {
+        PciAddress.parse(address): changes_of_gpu for address, changes_of_gpu in changes.pop("gpus", {}).items()
+    }
     assert set(by_address) <= {gpu.address for gpu in host.gpus}, f"{host.name} has no such GPU"
     gpus = tuple(altered(gpu, by_address.get(gpu.address, {})) for gpu in host.gpus)
     return altered(replace(host, gpus=gpus), changes)
@@ -209,13 +214,16 @@ def told(step: Step, inventory: Inventory, expected: Any) -> Any:
 
 def _change(name: str, change: VmChange, inventory: Inventory) -> dict[str, Any]:
     devices = {
-        each.key: signature(each) for vm in inventory.vms.values() if vm.name == name for each in vm.devices or ()
+        vm_device.key: signature(vm_device)
+        for vm in inventory.vms.values()
+        if vm.name == name
+        for vm_device in vm.devices or ()
     }
     extra = dict(change.extra_config)
     baseline = extra.pop(KEY, None)
-    told: dict[str, Any] = {
+    words: dict[str, Any] = {
         "reconfigure": name,
-        "add": [signature(each) for each in change.add],
+        "add": [signature(device) for device in change.add],
         "remove": [devices[key] for key in change.remove],
         "edit": [f"{devices[key]} -> {profile}" for key, profile in change.replace_profile],
         "group": change.device_group,
@@ -225,6 +233,6 @@ def _change(name: str, change: VmChange, inventory: Inventory) -> dict[str, Any]
         "cpu_hot_add": change.cpu_hot_add,
         "cores_per_numa_node": change.cores_per_numa_node,
         "baseline": json.loads(baseline) if baseline else baseline,
-        "guest_node": [node for each in change.add if (node := getattr(each, "numa_node", None)) is not None],
+        "guest_node": [node for device in change.add if (node := getattr(device, "numa_node", None)) is not None],
     }
-    return {key: value for key, value in told.items() if value not in (None, [], {})}
+    return {key: word for key, word in words.items() if word not in (None, [], {})}

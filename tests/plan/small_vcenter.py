@@ -37,10 +37,12 @@ class SmallVcenter:
         """Powers the VM on, on its host; why not, or nothing."""
         host = self.hosts[vm.host or ""]
         on = [self.vms[ref] for ref in self.running if self.vms[ref].host == host.ref]
-        if sum(each.memory_mib or 0 for each in (*on, vm)) > (host.memory_mib or 0):
+        if sum(powered_vm.memory_mib or 0 for powered_vm in (*on, vm)) > (host.memory_mib or 0):
             return f"{vm.name}: no memory"
         whole = self._whole(vm)
-        if len(set(whole)) < len(whole) or set(whole) & {address for each in on for address in self._whole(each)}:
+        if len(set(whole)) < len(whole) or set(whole) & {
+            address for other_vm in on for address in self._whole(other_vm)
+        }:
             return f"{vm.name}: a whole device is held"
         pins = pins_of(vm)
         wishes = [WantedVgpu(p, str(pins[n]) if n in pins else None) for n, p in enumerate(vm.profiles)]
@@ -49,11 +51,11 @@ class SmallVcenter:
             if host.assignment_policy is AssignmentPolicy.CONSOLIDATION
             else VgpuPolicy.PERFORMANCE
         )
-        found = admit(vm.ref, wishes, self.gpus(host), policy) if wishes else ()
-        if isinstance(found, NotAdmitted):
-            return f"{vm.name}: {found}"
+        seats = admit(vm.ref, wishes, self.gpus(host), policy) if wishes else ()
+        if isinstance(seats, NotAdmitted):
+            return f"{vm.name}: {seats}"
         self.vms[vm.ref] = replace(vm, power=PowerState.ON)
-        self.running[vm.ref] = found
+        self.running[vm.ref] = seats
         return ""
 
     def suspend(self, vm: Vm) -> None:
@@ -75,7 +77,7 @@ class SmallVcenter:
             if gpu.vgpu_mode is not None
         ]
 
-    def inventory(self, seen: Inventory) -> Inventory:
+    def inventory(self, snapshot: Inventory) -> Inventory:
         """What the planner is shown."""
         hosts = []
         for host in self.hosts.values():
@@ -90,15 +92,15 @@ class SmallVcenter:
                 for gpu in host.gpus
             )
             hosts.append(replace(host, gpus=gpus))
-        return replace(seen, hosts={host.ref: host for host in hosts}, vms=dict(self.vms), origin=None)
+        return replace(snapshot, hosts={host.ref: host for host in hosts}, vms=dict(self.vms), origin=None)
 
     def could_start(self, vm: Vm) -> bool:
         """Whether any way to pin its vGPUs to GPUs of its host would be admitted."""
         addresses = [gpu.pci_id for gpu in self.gpus(self.hosts[vm.host or ""])]
         for pins in product(addresses, repeat=len(vm.profiles)):
             named = {f"pciPassthru{n}.cfg.gpu-pci-id": pin for n, pin in enumerate(pins)}
-            again = SmallVcenter(self.hosts, dict(self.vms), dict(self.running))
-            if not again.start(replace(vm, extra_config=named)):
+            trial = SmallVcenter(self.hosts, dict(self.vms), dict(self.running))
+            if not trial.start(replace(vm, extra_config=named)):
                 return True
         return False
 

@@ -57,16 +57,16 @@ def catalog() -> Catalog:
 
 def gpu(address: str, board: str, node: int | None = 0, mode: VgpuMode | None = VgpuMode.SAME_SIZE) -> PhysicalGpu:
     """A GPU of a board of the catalogue that serves vGPUs, and nobody on it."""
-    found = catalog().board(board)
-    assert found is not None, board
-    pci = found.pci_ids[0]
+    model = catalog().board(board)
+    assert model is not None, board
+    pci = model.pci_ids[0]
     return PhysicalGpu(
         address=PciAddress.parse(address),
-        name=found.name,
+        name=model.name,
         vendor_id=pci.vendor_id,
         device_id=pci.device_id,
         subsystem_id=next(iter(pci.subsystem_ids), None),
-        memory_mib=found.framebuffer_mib,
+        memory_mib=model.framebuffer_mib,
         graphics_type=GraphicsType.SHARED_DIRECT,
         vgpu_mode=mode,
         configured_graphics_type=GraphicsType.SHARED_DIRECT,
@@ -78,9 +78,9 @@ def gpu(address: str, board: str, node: int | None = 0, mode: VgpuMode | None = 
 
 def whole(address: str, board: str, node: int = 0, label: str | None = None) -> PhysicalGpu:
     """A GPU in passthrough."""
-    given = Passthrough(capable=True, enabled=True, active=True, label=label)
+    passthrough = Passthrough(capable=True, enabled=True, active=True, label=label)
     return replace(
-        gpu(address, board, node, None), graphics_type=None, configured_graphics_type=None, passthrough=given
+        gpu(address, board, node, None), graphics_type=None, configured_graphics_type=None, passthrough=passthrough
     )
 
 
@@ -119,7 +119,7 @@ def offered(gpu: PhysicalGpu) -> Iterable[str]:
 
 def vm(number: int, name: str, host: str, *devices: str, power: PowerState = PowerState.OFF, **fields: Any) -> Vm:
     """A VM without peculiarities; its devices in short words, see `device`."""
-    made = Vm(
+    guest_vm = Vm(
         ref=f"vm-{number}",
         name=name,
         path=f"/dc/vm/{name}",
@@ -144,23 +144,23 @@ def vm(number: int, name: str, host: str, *devices: str, power: PowerState = Pow
         cpu_hot_add=False,
         tools_running=power is PowerState.ON,
     )
-    return replace(made, **fields)
+    return replace(guest_vm, **fields)
 
 
 def device(text: str, key: int) -> GpuDevice:
     """In words: `vgpu PROFILE [group N]`, `directpath ADDRESS [TYPE]`, `dynamic TYPE[,TYPE] [LABEL]`, `other LABEL`,
     `unreadable LABEL`."""
-    kind, what, *more = text.split()
+    kind, model, *extra = text.split()
     match kind:
         case "vgpu":
-            return VgpuDevice(key, what, group=int(more[1]) if more else None)
+            return VgpuDevice(key, model, group=int(extra[1]) if extra else None)
         case "directpath":
-            vendor, named = _type(more[0]) if more else (0x10DE, 0x26B9)
-            return DirectPathDevice(key, PciAddress.parse(what), vendor, named, "system-4")
+            vendor, named = _type(extra[0]) if extra else (0x10DE, 0x26B9)
+            return DirectPathDevice(key, PciAddress.parse(model), vendor, named, "system-4")
         case "dynamic":
-            return DynamicDevice(key, tuple(map(_type, what.split(","))), more[0] if more else None)
+            return DynamicDevice(key, tuple(map(_type, model.split(","))), extra[0] if extra else None)
         case _:
-            return OtherPassthrough(key, what, unreadable=kind == "unreadable")
+            return OtherPassthrough(key, model, unreadable=kind == "unreadable")
 
 
 def on_gpu(host: Host, address: str, *vms: str) -> Host:
@@ -183,9 +183,9 @@ def inventory(hosts: Iterable[Host], vms: Iterable[Vm]) -> Inventory:
 
 def without_vm(ref: str, world: Inventory) -> Inventory:
     """The same snapshot without this VM, with what is worked out of it so far."""
-    left = replace(world, vms={other: vm for other, vm in world.vms.items() if other != ref})
-    vars(left)["worked_out"] = world.worked_out
-    return left
+    remaining = replace(world, vms={vm_ref: vm for vm_ref, vm in world.vms.items() if vm_ref != ref})
+    vars(remaining)["worked_out"] = world.worked_out
+    return remaining
 
 
 def lab() -> Inventory:
@@ -234,18 +234,18 @@ def lab() -> Inventory:
 def drivers() -> Inventory:
     """`lab` with what its hosts tell when asked: each with GPUs has NVIDIA's driver 550.90 with no module options."""
     driver = SoftwarePackage("NVD-VGPU-800-Driver", "550.90.05-1OEM.800.1.0.20613240", "NVIDIA")
-    told = HostSettings("", "", True, (driver,), custody=Custody((), False))
-    seen = lab()
+    settings = HostSettings("", "", True, (driver,), custody=Custody((), False))
+    snapshot = lab()
     hosts = [
         replace(
             host,
-            settings=told if host.gpus else replace(told, has_module=False, packages=()),
-            profiles=tuple(replace(each, suspend=True, migrate=True) for each in host.profiles or ()),
+            settings=settings if host.gpus else replace(settings, has_module=False, packages=()),
+            profiles=tuple(replace(offer, suspend=True, migrate=True) for offer in host.profiles or ()),
         )
-        for host in seen.hosts.values()
+        for host in snapshot.hosts.values()
     ]
-    clusters = {ref: replace(cluster, rules=()) for ref, cluster in seen.clusters.items()}
-    return replace(seen.with_hosts(hosts), clusters=clusters, hot_migrate_enabled=True)
+    clusters = {ref: replace(cluster, rules=()) for ref, cluster in snapshot.clusters.items()}
+    return replace(snapshot.with_hosts(hosts), clusters=clusters, hot_migrate_enabled=True)
 
 
 SNAPSHOTS: Final[dict[str, Callable[[], Inventory]]] = {"lab": lab, "drivers": drivers}

@@ -47,9 +47,9 @@ def changed(world: Inventory, name: str, change: Callable[[Host], Host]) -> Inve
 
 def one_a40(*vms: Vm, **fields: Any) -> Inventory:
     """One host with an A40 on each of its two nodes, and these VMs, all on the first GPU."""
-    there = host("esx-01", gpu(FIRST, "a40", 0), gpu(SECOND, "a40", 1))
-    there = on_gpu(replace(there, **fields), FIRST, *(each.ref for each in vms if each.power is ON))
-    return inventory([there], vms)
+    esx = host("esx-01", gpu(FIRST, "a40", 0), gpu(SECOND, "a40", 1))
+    esx = on_gpu(replace(esx, **fields), FIRST, *(vm.ref for vm in vms if vm.power is ON))
+    return inventory([esx], vms)
 
 
 def desk(number: int, **fields: Any) -> Vm:
@@ -72,8 +72,8 @@ class TestPlaces:
         assert (fits[A40].slots, fits["nvidia_a40-48q"].slots.at_least) == (Slots(9, 9), 1)
 
     def test_scope(self) -> None:
-        one = capacity(lab(), catalog(), Scope(host="esx-05")).now
-        assert [place.name for place in everywhere(one)] == ["all", "gpu", "esx-05", "NUMA node 0", "NUMA node 1"]
+        of_host = capacity(lab(), catalog(), Scope(host="esx-05")).now
+        assert [place.name for place in everywhere(of_host)] == ["all", "gpu", "esx-05", "NUMA node 0", "NUMA node 1"]
         assert capacity(lab(), catalog(), Scope(cluster="gpu")).now.hosts == 5
         assert capacity(lab(), catalog(), Scope(host="esx-0[25]")).now.hosts == 2
         tagged = changed(lab(), "esx-05", lambda host: replace(host, tags=("zone:a", "zone:b")))
@@ -105,25 +105,25 @@ class TestBars:
         ],
     )
     def test_a_host_that_starts_nothing_has_no_room(self, fields: dict[str, bool], note: str) -> None:
-        found = named(capacity(one_a40(**fields), catalog()).now, "esx-01")
-        assert (found.fits[A40].slots, found.notes, found.largest) == (Slots(0, 0, note), (note,), None)
+        place = named(capacity(one_a40(**fields), catalog()).now, "esx-01")
+        assert (place.fits[A40].slots, place.notes, place.largest) == (Slots(0, 0, note), (note,), None)
 
     def test_a_host_without_memory_to_reserve_has_no_room(self) -> None:
         hog = vm(9, "hog", "1", power=ON, memory_reservation_mib=2 * MEMORY_MIB)
-        found = named(capacity(one_a40(hog), catalog()).now, "esx-01")
-        assert found.fits[A40].slots == Slots(0, 0, "has no memory left to reserve")
+        place = named(capacity(one_a40(hog), catalog()).now, "esx-01")
+        assert place.fits[A40].slots == Slots(0, 0, "has no memory left to reserve")
 
     def test_a_twin_of_such_a_host_has_its_own_room(self) -> None:
         twins = [replace(host("esx-01", gpu(FIRST, "a40", 0)), in_maintenance=resting) for resting in (True, False)]
-        both = capacity(inventory([twins[0], replace(twins[1], ref="host-2", name="esx-02")], []), catalog()).now
-        assert [named(both, name).fits[A40].slots.at_least for name in ("esx-01", "esx-02")] == [0, 6]
+        of_twins = capacity(inventory([twins[0], replace(twins[1], ref="host-2", name="esx-02")], []), catalog()).now
+        assert [named(of_twins, name).fits[A40].slots.at_least for name in ("esx-01", "esx-02")] == [0, 6]
 
     @pytest.mark.parametrize("field", ["connected", "in_maintenance", "profiles"])
     def test_what_cannot_be_read_makes_a_range(self, field: str) -> None:
         world = one_a40(**{field: None})
-        other = host("esx-02", gpu(FIRST, "a40", 0))  # whose offers stand in where esx-01 does not tell its own
-        found = named(capacity(world.with_hosts([other]), catalog()).now, "esx-01")
-        slots = found.fits[A40].slots
+        second_host = host("esx-02", gpu(FIRST, "a40", 0))  # whose offers stand in where esx-01 does not tell its own
+        place = named(capacity(world.with_hosts([second_host]), catalog()).now, "esx-01")
+        slots = place.fits[A40].slots
         assert (slots.at_least, slots.at_most) == (0, 12)
         assert slots.because.endswith("cannot be read")
 
@@ -142,8 +142,8 @@ class TestRanges:
         def silent(host: Host) -> Host:
             return replace(host, gpus=(replace(host.gpus[0], vms=None), host.gpus[1]))
 
-        found = named(capacity(changed(one_a40(), "esx-01", silent), catalog()).now, "esx-01")
-        assert (found.fits[A40].slots.at_least, found.fits[A40].slots.at_most) == (6, None)
+        place = named(capacity(changed(one_a40(), "esx-01", silent), catalog()).now, "esx-01")
+        assert (place.fits[A40].slots.at_least, place.fits[A40].slots.at_most) == (6, None)
 
     def test_three_vgpus_of_one_vm_on_two_gpus(self) -> None:
         """Two are on one GPU and one on the other; which, vCenter does not tell."""
@@ -157,8 +157,8 @@ class TestRanges:
         three = vm(1, "three", "1", *["vgpu grid_a100-3-20c"] * 3, power=ON)
         gpus = [gpu(address, "a100", node, VgpuMode.MULTI_INSTANCE) for node, address in enumerate((FIRST, SECOND))]
         busy = vm(2, "busy", "1", "vgpu grid_a100-4-20c", power=ON)
-        there = on_gpu(on_gpu(host("esx-01", *gpus), FIRST, "vm-1", "vm-2"), SECOND, "vm-1")
-        slots = named(capacity(inventory([there], [three, busy]), catalog()).now, "esx-01").fits["grid_a100-1-5c"].slots
+        esx = on_gpu(on_gpu(host("esx-01", *gpus), FIRST, "vm-1", "vm-2"), SECOND, "vm-1")
+        slots = named(capacity(inventory([esx], [three, busy]), catalog()).now, "esx-01").fits["grid_a100-1-5c"].slots
         assert (slots.at_least, slots.at_most) == (0, 4)
 
 
@@ -176,18 +176,18 @@ class TestInOneVm:
         assert (fit.on_one_host.at_least, fit.on_one_host.at_most) == (1, 12)
 
     def test_the_largest_is_the_largest_frame_buffer_as_often_as_a_node_has_it(self) -> None:
-        found = capacity(one_a40(), catalog()).now.largest
-        assert found is not None
-        assert (found.framebuffer_mib, found.count) == (48 * 1024, Slots(1, 1))
-        assert found.where == "esx-01 NUMA node 0"
-        assert found.beside.cores == 16
+        largest = capacity(one_a40(), catalog()).now.largest
+        assert largest is not None
+        assert (largest.framebuffer_mib, largest.count) == (48 * 1024, Slots(1, 1))
+        assert largest.where == "esx-01 NUMA node 0"
+        assert largest.beside.cores == 16
 
 
 class TestBeside:
     def test_memory_of_vms_bound_to_no_node_may_be_on_any(self) -> None:
-        found = named(capacity(one_a40(desk(1)), catalog()).now, "NUMA node 1").beside
-        assert found is not None
-        assert (found.memory_at_least_mib, found.memory_at_most_mib) == (MEMORY_MIB - 65536, MEMORY_MIB)
+        room = named(capacity(one_a40(desk(1)), catalog()).now, "NUMA node 1").beside
+        assert room is not None
+        assert (room.memory_at_least_mib, room.memory_at_most_mib) == (MEMORY_MIB - 65536, MEMORY_MIB)
 
     def test_memory_of_vms_bound_to_a_node_is_on_it(self) -> None:
         world = one_a40(desk(1, extra_config={"numa.nodeAffinity": "0"}))
@@ -197,29 +197,29 @@ class TestBeside:
 
     def test_an_unreadable_reservation_may_be_all_of_the_vm(self) -> None:
         world = one_a40(desk(1, memory_reservation_mib=None))
-        found = named(capacity(world, catalog()).now, "NUMA node 0").beside
-        assert found is not None
-        assert (found.memory_at_least_mib, found.memory_at_most_mib) == (MEMORY_MIB - 65536, MEMORY_MIB)
+        room = named(capacity(world, catalog()).now, "NUMA node 0").beside
+        assert room is not None
+        assert (room.memory_at_least_mib, room.memory_at_most_mib) == (MEMORY_MIB - 65536, MEMORY_MIB)
 
     def test_no_node_has_more_than_its_host_can_reserve(self) -> None:
-        found = named(capacity(one_a40(memory_mib=4096), catalog()).now, "NUMA node 0").beside
-        assert found is not None
-        assert (found.memory_at_least_mib, found.memory_at_most_mib) == (4096, 4096)
+        room = named(capacity(one_a40(memory_mib=4096), catalog()).now, "NUMA node 0").beside
+        assert room is not None
+        assert (room.memory_at_least_mib, room.memory_at_most_mib) == (4096, 4096)
 
     def test_a_node_without_memory_feeds_no_vm(self) -> None:
         world = one_a40(
             vm(9, "hog", "1", power=ON, memory_reservation_mib=MEMORY_MIB, extra_config={"numa.nodeAffinity": "0"})
         )
-        found = named(capacity(world, catalog()).now, "esx-01")
-        assert found.parts[0].fits[A40].slots == Slots(6, 6)
-        assert found.parts[0].fits[A40].beside_one_node.at_most == 0
-        assert found.largest is not None
-        assert found.largest.where == "esx-01 NUMA node 1"
+        place = named(capacity(world, catalog()).now, "esx-01")
+        assert place.parts[0].fits[A40].slots == Slots(6, 6)
+        assert place.parts[0].fits[A40].beside_one_node.at_most == 0
+        assert place.largest is not None
+        assert place.largest.where == "esx-01 NUMA node 1"
 
     def test_gpus_whose_node_is_not_known(self) -> None:
         world = inventory([host("esx-01", gpu(FIRST, "a40", None))], [])
-        found = named(capacity(world, catalog()).now, "NUMA node unknown")
-        assert (found.fits[A40].slots, found.fits[A40].beside_one_node.at_least) == (Slots(6, 6), 0)
+        place = named(capacity(world, catalog()).now, "NUMA node unknown")
+        assert (place.fits[A40].slots, place.fits[A40].beside_one_node.at_least) == (Slots(6, 6), 0)
 
 
 class TestWhole:
@@ -232,36 +232,36 @@ class TestWhole:
 
     def test_a_reboot_that_is_pending(self) -> None:
         waiting = replace(whole(FIRST, "l40s", 0, "ml"), passthrough=Passthrough(True, True, False, "ml"))
-        found = capacity(inventory([host("esx-01", waiting)], []), catalog()).now
-        assert found.devices[self.L40S] == Slots(0, 0, "its passthrough waits for a reboot of the host")
+        whole_fleet = capacity(inventory([host("esx-01", waiting)], []), catalog()).now
+        assert whole_fleet.devices[self.L40S] == Slots(0, 0, "its passthrough waits for a reboot of the host")
 
     def test_whether_it_is_held_is_unknown_when_its_vm_cannot_be_read(self) -> None:
-        there = host("esx-01", whole(FIRST, "l40s", 0, "ml"))
+        esx = host("esx-01", whole(FIRST, "l40s", 0, "ml"))
         lost = replace(vm(1, "lost", "1", f"directpath {FIRST}"), power=None)
-        found = capacity(inventory([there], [lost]), catalog()).now
-        assert found.devices[self.L40S] == Slots(0, 1, "whether lost runs cannot be read")
+        whole_fleet = capacity(inventory([esx], [lost]), catalog()).now
+        assert whole_fleet.devices[self.L40S] == Slots(0, 1, "whether lost runs cannot be read")
 
     def test_it_needs_no_vgpu_profiles_to_be_read(self) -> None:
-        there = replace(host("esx-01", whole(FIRST, "l40s", 0, "ml")), profiles=None)
-        assert capacity(inventory([there], []), catalog()).now.devices[self.L40S] == Slots(1, 1)
+        esx = replace(host("esx-01", whole(FIRST, "l40s", 0, "ml")), profiles=None)
+        assert capacity(inventory([esx], []), catalog()).now.devices[self.L40S] == Slots(1, 1)
 
 
 class TestAfter:
     def test_suspended_desktops_free_slots_sizes_and_memory(self) -> None:
         world = one_a40(desk(1), desk(2))
-        found = capacity(world, catalog(), None, world.vms_on(world.find_host("esx-01")))
-        assert found.after is not None
-        fits = [named(place, "esx-01").fits for place in (found.now, found.after)]
+        answer = capacity(world, catalog(), None, world.vms_on(world.find_host("esx-01")))
+        assert answer.after is not None
+        fits = [named(place, "esx-01").fits for place in (answer.now, answer.after)]
         assert [fit[A40].slots.at_least for fit in fits] == [10, 12]
         assert [fit["nvidia_a40-48q"].slots.at_least for fit in fits] == [1, 2]
-        node = named(found.after, "NUMA node 0").beside
+        node = named(answer.after, "NUMA node 0").beside
         assert node is not None
-        assert (found.desktops, node.memory_at_least_mib) == (2, MEMORY_MIB)
+        assert (answer.desktops, node.memory_at_least_mib) == (2, MEMORY_MIB)
 
     def test_desktops_out_of_scope_do_not_count(self) -> None:
         world = lab()
-        found = capacity(world, catalog(), Scope(host="esx-05"), [world.find_vm("desk-1")])
-        assert (found.desktops, found.after) == (0, found.now)
+        answer = capacity(world, catalog(), Scope(host="esx-05"), [world.find_vm("desk-1")])
+        assert (answer.desktops, answer.after) == (0, answer.now)
 
     def test_without_a_policy_there_is_no_after(self) -> None:
         assert capacity(lab(), catalog()).after is None
@@ -270,11 +270,11 @@ class TestAfter:
         """Before 8.0 Update 3 an empty A100 may be in MIG mode; one that ran time-sliced vGPUs is not."""
         ref = vm(1, "desk-1", "1", "vgpu grid_a100-4c", power=ON)
         world = inventory([on_gpu(host("esx-01", gpu(FIRST, "a100", 0, VgpuMode.SAME_SIZE)), FIRST, "vm-1")], [ref])
-        there = world.find_host("esx-01")
-        world = world.with_hosts([replace(there, gpus=(replace(there.gpus[0], vgpu_mode=None),))])
-        found = capacity(world, catalog(), None, [ref])
-        assert found.after is not None
-        assert found.after.fits["grid_a100-4c"].slots == Slots(10, 10)
+        esx = world.find_host("esx-01")
+        world = world.with_hosts([replace(esx, gpus=(replace(esx.gpus[0], vgpu_mode=None),))])
+        answer = capacity(world, catalog(), None, [ref])
+        assert answer.after is not None
+        assert answer.after.fits["grid_a100-4c"].slots == Slots(10, 10)
 
     def test_a_vm_that_moves_away_right_now_is_still_seen_on_its_gpu(self) -> None:
         moving = replace(desk(2), host="host-2")
@@ -282,16 +282,16 @@ class TestAfter:
             [on_gpu(host("esx-01", gpu(FIRST, "a40", 0)), FIRST, "vm-1", "vm-2"), host("esx-02", gpu(FIRST, "a40", 0))],
             [desk(1), moving],
         )
-        found = capacity(world, catalog(), Scope(host="esx-01"), [world.vm("vm-1")])
-        assert found.after is not None
-        assert found.after.fits[A40].slots.at_most is not None
+        answer = capacity(world, catalog(), Scope(host="esx-01"), [world.vm("vm-1")])
+        assert answer.after is not None
+        assert answer.after.fits[A40].slots.at_most is not None
 
 
 MORE_THAN_TWO_GPUS_HAVE = 50
 FAST = settings(max_examples=80)
 
 
-def one_by_one(profile: str, there: Host, world: Inventory) -> int:
+def one_by_one(profile: str, esx: Host, world: Inventory) -> int:
     """How many small VMs with a vGPU of the profile find a place, each beside the ones before; a few too many will do.
 
     On a MIG GPU that may be fuller than it can be (a VM counted on each GPU it may be on) placement doubts, and does
@@ -299,12 +299,12 @@ def one_by_one(profile: str, there: Host, world: Inventory) -> int:
     """
     placed = 0
     while placed < MORE_THAN_TWO_GPUS_HAVE:
-        small = vm(1000 + placed, f"new-{placed}", there.ref.removeprefix("host-"), f"vgpu {profile}")
+        small = vm(1000 + placed, f"new-{placed}", esx.ref.removeprefix("host-"), f"vgpu {profile}")
         small = replace(small, vcpus=1, memory_mib=1, memory_reservation_mib=1)
-        wanted = Wanted(small, demands_of(small.devices or (), {}), (there.ref,))
-        if not isinstance(place(wanted, world, catalog()), Placement):
+        question = Wanted(small, demands_of(small.devices or (), {}), (esx.ref,))
+        if not isinstance(place(question, world, catalog()), Placement):
             return placed
-        world = project(PowerOnVm(small.ref, there.ref), world.with_vm(small), catalog())
+        world = project(PowerOnVm(small.ref, esx.ref), world.with_vm(small), catalog())
         placed += 1
     return placed
 
@@ -312,37 +312,36 @@ def one_by_one(profile: str, there: Host, world: Inventory) -> int:
 @FAST
 @given(world=fleets(), profile=st.sampled_from(NAMES))
 def test_capacity_is_what_placing_one_by_one_allows(world: Inventory, profile: str) -> None:
-    found = capacity(world, catalog()).now
-    for there in world.hosts.values():
-        fit = named(found, there.name).fits.get(profile)
-        really = one_by_one(profile, there, world)
+    whole_fleet = capacity(world, catalog()).now
+    for esx in world.hosts.values():
+        fit = named(whole_fleet, esx.name).fits.get(profile)
+        really = one_by_one(profile, esx, world)
         if fit is None:
             assert really == 0
             continue
         assert fit.slots.at_least <= really
-        if all(gpu.vgpu_mode is VgpuMode.SAME_SIZE for gpu in there.gpus):
+        if all(gpu.vgpu_mode is VgpuMode.SAME_SIZE for gpu in esx.gpus):
             assert fit.slots.at_most is not None
             assert really <= fit.slots.at_most
             # vCenter lists a VM on its GPUs, not how many of its vGPUs are on which: then it is a range
-            tenants = [tenant for state in gpu_states(there, world, catalog()) for tenant in state.tenants]
+            tenants = [tenant for state in gpu_states(esx, world, catalog()) for tenant in state.tenants]
             assert fit.slots.exact or not all(tenant.certain for tenant in tenants)
 
 
 @pytest.mark.long
 @FAST
-@given(world=fleets(), data=st.data())
-def test_suspending_never_takes_room_away(world: Inventory, data: st.DataObject) -> None:
-    if data.draw(st.booleans(), "hosts tell the mode"):
+@given(world=fleets(), draws=st.data())
+def test_suspending_never_takes_room_away(world: Inventory, draws: st.DataObject) -> None:
+    if draws.draw(st.booleans(), "hosts tell the mode"):
         blind = [
-            replace(there, gpus=tuple(replace(gpu, vgpu_mode=None) for gpu in there.gpus))
-            for there in world.hosts.values()
+            replace(esx, gpus=tuple(replace(gpu, vgpu_mode=None) for gpu in esx.gpus)) for esx in world.hosts.values()
         ]
         world = world.with_hosts(blind)
-    running = [each for each in world.vms.values() if each.power is ON]
-    desktops = data.draw(st.lists(st.sampled_from(running), unique_by=lambda each: each.ref)) if running else []
-    found = capacity(world, catalog(), None, desktops)
-    assert found.after is not None
-    for now, after in zip(everywhere(found.now), everywhere(found.after), strict=True):
+    running = [vm for vm in world.vms.values() if vm.power is ON]
+    desktops = draws.draw(st.lists(st.sampled_from(running), unique_by=lambda vm: vm.ref)) if running else []
+    answer = capacity(world, catalog(), None, desktops)
+    assert answer.after is not None
+    for now, after in zip(everywhere(answer.now), everywhere(answer.after), strict=True):
         assert now.name == after.name
         for profile, fit in now.fits.items():
             later = after.fits[profile]
@@ -359,17 +358,17 @@ def test_suspending_never_takes_room_away(world: Inventory, data: st.DataObject)
 @FAST
 @given(world=fleets())
 def test_parts_make_up_the_whole(world: Inventory) -> None:
-    for each in everywhere(capacity(world, catalog()).now):
-        for profile, fit in each.fits.items():
+    for area in everywhere(capacity(world, catalog()).now):
+        for profile, fit in area.fits.items():
             assert fit.beside_one_node.at_least <= fit.on_one_host.at_least <= fit.slots.at_least
-            if each.parts:
-                parts = [part.fits[profile] for part in each.parts if profile in part.fits]
+            if area.parts:
+                parts = [part.fits[profile] for part in area.parts if profile in part.fits]
                 assert fit.slots.at_least == sum(part.slots.at_least for part in parts)
 
 
 def test_alike_nodes_have_the_figures_of_their_own_gpus() -> None:
     """What is worked out once is kept for nodes that are alike, and for no other."""
     hosts = [host(f"esx-{number:02}", gpu(FIRST, board, 0)) for number, board in ((1, "a40"), (2, "l40s"), (3, "a40"))]
-    found = capacity(inventory([on_gpu(hosts[0], FIRST, "vm-1"), *hosts[1:]], [desk(1)]), catalog()).now
-    fits = [named(found, name).fits.get(A40) for name in ("esx-01", "esx-02", "esx-03")]
+    whole_fleet = capacity(inventory([on_gpu(hosts[0], FIRST, "vm-1"), *hosts[1:]], [desk(1)]), catalog()).now
+    fits = [named(whole_fleet, name).fits.get(A40) for name in ("esx-01", "esx-02", "esx-03")]
     assert [None if fit is None else fit.slots.at_least for fit in fits] == [5, None, 6]

@@ -20,21 +20,21 @@ def test_case(case: Case) -> None:
         assert f"{type(raised.value).__name__}: {raised.value.message}" == expect["error"]
         return
     plan = planned(case.request, inventory)
-    wanted = expect.pop("rejections", [])
-    padded = [*wanted, *[""] * len(plan.rejections)]
-    assert [said(each, like) for each, like in zip(plan.rejections, padded, strict=False)] == wanted
+    expected = expect.pop("rejections", [])
+    padded = [*expected, *[""] * len(plan.rejections)]
+    assert [said(rejection, like) for rejection, like in zip(plan.rejections, padded, strict=False)] == expected
     for key in ("because", "warnings"):
         assert list(getattr(plan, key)) == expect.pop(key, [])
     if "choices" in expect:
-        chosen = [f"{'+' if each.chosen else '-'} {each.subject}: {each.reason}" for each in plan.choices]
+        chosen = [f"{'+' if choice.chosen else '-'} {choice.subject}: {choice.reason}" for choice in plan.choices]
         assert chosen == expect.pop("choices")
     assert plan.disruptive is expect.pop("disruptive", False)
     steps = expect.pop("steps", [])
     world = inventory
-    found = []
+    lines = []
     for step, like in zip(plan.steps, [*steps, *[""] * len(plan.steps)], strict=False):
-        found.append(told(step, world, like))
-    assert found == steps
+        lines.append(told(step, world, like))
+    assert lines == steps
     assert not expect, f"unknown expectations: {expect}"
 
 

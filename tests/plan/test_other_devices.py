@@ -33,9 +33,9 @@ WRITTEN: Final = [f"{vendor:04x}:{device:04x}" for vendor, device in TYPES]
 
 
 @st.composite
-def others(draw: st.DrawFn) -> tuple[OtherDevice, ...]:
+def other_devices(draw: st.DrawFn) -> tuple[OtherDevice, ...]:
     """Up to four devices of a host, each passed through, waiting for a reboot, or not."""
-    found = []
+    devices = []
     for bus in range(0x10, 0x10 + draw(st.integers(0, 4))):
         vendor, device = draw(st.sampled_from(sorted(TYPES)))
         kind, name = TYPES[vendor, device]
@@ -44,56 +44,56 @@ def others(draw: st.DrawFn) -> tuple[OtherDevice, ...]:
         )
         node, memory_mib = draw(st.sampled_from([0, 1, None])), draw(st.sampled_from([None, 16384]))
         address = PciAddress(0, bus, 0, 0)
-        found.append(
+        devices.append(
             OtherDevice(address, name, kind, vendor, device, memory_mib=memory_mib, numa_node=node, passthrough=state)
         )
-    return tuple(found)
+    return tuple(devices)
 
 
 @st.composite
 def mixed_fleets(draw: st.DrawFn) -> tuple[Inventory, Inventory]:
     """The same fleet without and with such devices."""
     plain = draw(fleets())
-    return plain, plain.with_hosts([replace(host, others=draw(others())) for host in plain.hosts.values()])
+    return plain, plain.with_hosts([replace(host, others=draw(other_devices())) for host in plain.hosts.values()])
 
 
 @FAST
 @given(mixed_fleets())
-def test_capacity_for_gpus_is_the_same_with_and_without_them(both: tuple[Inventory, Inventory]) -> None:
-    plain, mixed = (capacity(world, catalog()).now for world in both)
+def test_capacity_for_gpus_is_the_same_with_and_without_them(pair: tuple[Inventory, Inventory]) -> None:
+    plain, mixed = (capacity(world, catalog()).now for world in pair)
     assert (mixed.gpus, mixed.fits, mixed.largest) == (plain.gpus, plain.fits, plain.largest)
-    assert {each: room for each, room in mixed.devices.items() if not each.kind} == plain.devices
+    assert {kind: room for kind, room in mixed.devices.items() if not kind.kind} == plain.devices
     free = [
         device
-        for host in both[1].hosts.values()
+        for host in pair[1].hosts.values()
         for device in host.others
         if device.passthrough is not None and device.passthrough.active and device.passthrough.enabled
     ]
-    assert sum(room.at_least for each, room in mixed.devices.items() if each.kind) == len(free), "nobody holds any"
+    assert sum(room.at_least for kind, room in mixed.devices.items() if kind.kind) == len(free), "nobody holds any"
 
 
 @FAST
 @given(st.data(), mixed_fleets())
-def test_no_attachment_of_a_vgpu_changes_its_mind(data: st.DataObject, both: tuple[Inventory, Inventory]) -> None:
-    plain, mixed = both
+def test_no_attachment_of_a_vgpu_changes_its_mind(draws: st.DataObject, pair: tuple[Inventory, Inventory]) -> None:
+    plain, mixed = pair
     if not plain.vms:
         return
-    request = data.draw(attachments(plain))
+    request = draws.draw(attachments(plain))
     assert planned(request, mixed) == planned(request, plain)
 
 
 @FAST
 @given(st.data(), mixed_fleets())
 def test_none_is_given_to_two_vms_and_a_second_run_changes_nothing(
-    data: st.DataObject, both: tuple[Inventory, Inventory]
+    draws: st.DataObject, pair: tuple[Inventory, Inventory]
 ) -> None:
-    _, world = both
+    _, world = pair
     for name in sorted(vm.name for vm in world.vms.values()):
         request = Attach(
             name,
-            device_type=(data.draw(st.sampled_from(WRITTEN)),),
-            label=data.draw(st.sampled_from([None, "fast"])),
-            move=data.draw(st.sampled_from([None, MoveMode.COLD])),
+            device_type=(draws.draw(st.sampled_from(WRITTEN)),),
+            label=draws.draw(st.sampled_from([None, "fast"])),
+            move=draws.draw(st.sampled_from([None, MoveMode.COLD])),
             power=PowerPolicy.ON,
         )
         before = world
@@ -101,7 +101,7 @@ def test_none_is_given_to_two_vms_and_a_second_run_changes_nothing(
         running = world is not before and world.find_vm(name).power is PowerState.ON
         assert not running or planned(replace(request, move=None), world).steps == ()
     for host in world.hosts.values():
-        held = Counter(
+        held_kinds = Counter(
             device.address
             for address in holders(host, world)
             for device in host.others
@@ -112,4 +112,4 @@ def test_none_is_given_to_two_vms_and_a_second_run_changes_nothing(
             for vm in world.vms_on(host)
             if vm.power is PowerState.ON and any(each.kind == "dynamic" for each in vm.devices or ())
         ]
-        assert len(carriers) <= sum(held.values()), f"{carriers} run on {dict(held)}"
+        assert len(carriers) <= sum(held_kinds.values()), f"{carriers} run on {dict(held_kinds)}"

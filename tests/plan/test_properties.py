@@ -49,10 +49,10 @@ def fleets(draw: st.DrawFn) -> Inventory:
     for number in range(1, draw(st.integers(1, 3)) + 1):
         board, mode = draw(st.sampled_from(sorted(PROFILES)))
         hosts.append(host(f"esx-{number}", gpu(FIRST, board, 0, mode), gpu(SECOND, board, 1, mode)))
-    world = inventory(hosts, draw(st.lists(vms(len(hosts)), max_size=8, unique_by=lambda made: made.ref)))
-    for each in list(world.vms.values()):
-        if each.devices and draw(st.booleans()):
-            world = started(each, world)
+    world = inventory(hosts, draw(st.lists(vms(len(hosts)), max_size=8, unique_by=lambda drawn: drawn.ref)))
+    for guest_vm in list(world.vms.values()):
+        if guest_vm.devices and draw(st.booleans()):
+            world = started(guest_vm, world)
     return world
 
 
@@ -60,9 +60,9 @@ def fleets(draw: st.DrawFn) -> Inventory:
 def vms(draw: st.DrawFn, hosts: int) -> Vm:
     number = draw(st.integers(1, 99))
     devices = [f"vgpu {draw(st.sampled_from(NAMES))}"] * draw(st.integers(0, 3))
-    made = vm(number, f"vm-{number}", str(draw(st.integers(1, hosts))), *devices)
+    drawn_vm = vm(number, f"vm-{number}", str(draw(st.integers(1, hosts))), *devices)
     return replace(
-        made,
+        drawn_vm,
         cpu_hot_add=draw(st.booleans()),
         cores_per_numa_node=draw(st.sampled_from([0, 8])),
         firmware=draw(st.sampled_from(list(Firmware))),
@@ -76,7 +76,7 @@ def vms(draw: st.DrawFn, hosts: int) -> Vm:
 @st.composite
 def attachments(draw: st.DrawFn, world: Inventory) -> Attach:
     return Attach(
-        vm=draw(st.sampled_from(sorted(each.name for each in world.vms.values()))),
+        vm=draw(st.sampled_from(sorted(vm.name for vm in world.vms.values()))),
         profile=draw(st.sampled_from([*NAMES, "a40-8q", "nonsense"])),
         count=draw(st.sampled_from([None, 1, 2, 3])),
         replace=draw(st.sampled_from([None, *NAMES])),
@@ -85,16 +85,16 @@ def attachments(draw: st.DrawFn, world: Inventory) -> Attach:
         pin=draw(st.sampled_from(list(PinPolicy))),
         numa=draw(st.sampled_from(list(NumaPolicy))),
         power=draw(st.sampled_from(list(PowerPolicy))),
-        host=draw(st.sampled_from([None, *(each.name for each in world.hosts.values())])),
+        host=draw(st.sampled_from([None, *(esx.name for esx in world.hosts.values())])),
     )
 
 
-def started(each: Vm, world: Inventory) -> Inventory:
+def started(vm: Vm, world: Inventory) -> Inventory:
     """The world with the VM running, where it may."""
-    wanted = Wanted(each, demands_of(each.devices or (), pins_of(each)), (each.host or "",))
-    if not isinstance(place(wanted, world, catalog()), Placement):
+    question = Wanted(vm, demands_of(vm.devices or (), pins_of(vm)), (vm.host or "",))
+    if not isinstance(place(question, world, catalog()), Placement):
         return world
-    return project(PowerOnVm(each.ref, each.host), world, catalog())
+    return project(PowerOnVm(vm.ref, vm.host), world, catalog())
 
 
 def planned(request: Attach | Detach, world: Inventory) -> Plan:
@@ -113,7 +113,7 @@ def carried_out(plan: Plan, world: Inventory) -> Inventory:
 
 def overfull(of: Host, world: Inventory) -> list[str]:
     """GPUs of a host that hold what no GPU can, as far as it is certain which vGPU is where."""
-    found = []
+    lines = []
     for state in gpu_states(of, world, catalog()):
         certain = [tenant.profile for tenant in state.tenants if tenant.certain]
         profiles = [profile for name in certain if (profile := catalog().profile(name)) is not None]
@@ -130,38 +130,38 @@ def overfull(of: Host, world: Inventory) -> list[str]:
             case _:
                 fits = sum(profile.framebuffer_mib for profile in profiles) <= board.framebuffer_mib
         if profiles and not fits:
-            found.append(f"{of.name} {state.gpu.address}: {certain}")
-    return found
+            lines.append(f"{of.name} {state.gpu.address}: {certain}")
+    return lines
 
 
 @FAST
 @given(st.data())
-def test_a_gpu_is_never_given_out_twice(data: st.DataObject) -> None:
-    world = data.draw(fleets().filter(lambda made: bool(made.vms)))
+def test_a_gpu_is_never_given_out_twice(draws: st.DataObject) -> None:
+    world = draws.draw(fleets().filter(lambda drawn: bool(drawn.vms)))
     for _ in range(4):
-        world = carried_out(planned(replace(data.draw(attachments(world)), power=PowerPolicy.ON), world), world)
-        assert [line for each in world.hosts.values() for line in overfull(each, world)] == []
+        world = carried_out(planned(replace(draws.draw(attachments(world)), power=PowerPolicy.ON), world), world)
+        assert [line for esx in world.hosts.values() for line in overfull(esx, world)] == []
 
 
 @pytest.mark.long
 @FAST
 @given(st.data())
-def test_a_finished_plan_has_nothing_left_to_do(data: st.DataObject) -> None:
-    world = data.draw(fleets().filter(lambda made: bool(made.vms)))
-    request = data.draw(attachments(world))
+def test_a_finished_plan_has_nothing_left_to_do(draws: st.DataObject) -> None:
+    world = draws.draw(fleets().filter(lambda drawn: bool(drawn.vms)))
+    request = draws.draw(attachments(world))
     plan = planned(request, world)
     if not plan.feasible or not plan.steps:
         return
-    again = planned(request, carried_out(plan, world))
-    assert again.rejections == ()
-    assert again.steps == ()
+    second_plan = planned(request, carried_out(plan, world))
+    assert second_plan.rejections == ()
+    assert second_plan.steps == ()
 
 
 @FAST
 @given(st.data())
-def test_detach_undoes_attach(data: st.DataObject) -> None:
-    world = data.draw(fleets().filter(lambda made: bool(made.vms)))
-    request = replace(data.draw(attachments(world)), replace=None, move=None, host=None)
+def test_detach_undoes_attach(draws: st.DataObject) -> None:
+    world = draws.draw(fleets().filter(lambda drawn: bool(drawn.vms)))
+    request = replace(draws.draw(attachments(world)), replace=None, move=None, host=None)
     before = world.find_vm(request.vm)
     if before.devices or before.power is not PowerState.OFF:
         return
@@ -173,14 +173,14 @@ def test_detach_undoes_attach(data: st.DataObject) -> None:
 @pytest.mark.long
 @FAST
 @given(st.data())
-def test_a_second_attach_keeps_what_the_first_one_kept(data: st.DataObject) -> None:
-    world = data.draw(fleets().filter(lambda made: bool(made.vms)))
-    name = data.draw(st.sampled_from(sorted(each.name for each in world.vms.values())))
+def test_a_second_attach_keeps_what_the_first_one_kept(draws: st.DataObject) -> None:
+    world = draws.draw(fleets().filter(lambda drawn: bool(drawn.vms)))
+    name = draws.draw(st.sampled_from(sorted(vm.name for vm in world.vms.values())))
     before = world.find_vm(name)
     if before.devices:
         return
     for _ in range(3):
-        request = replace(data.draw(attachments(world)), vm=name, power=PowerPolicy.CYCLE, move=None, host=None)
+        request = replace(draws.draw(attachments(world)), vm=name, power=PowerPolicy.CYCLE, move=None, host=None)
         world = carried_out(planned(request, world), world)
     undone = carried_out(planned(Detach(vm=name, all=True), world), world)
     assert undone.vms[before.ref] == before
@@ -188,21 +188,21 @@ def test_a_second_attach_keeps_what_the_first_one_kept(data: st.DataObject) -> N
 
 @FAST
 @given(st.data())
-def test_whatever_is_asked_only_our_own_errors_are_raised(data: st.DataObject) -> None:
-    world = data.draw(fleets().filter(lambda made: bool(made.vms)))
+def test_whatever_is_asked_only_our_own_errors_are_raised(draws: st.DataObject) -> None:
+    world = draws.draw(fleets().filter(lambda drawn: bool(drawn.vms)))
     text = st.sampled_from([None, "", "0000:3b:00.0", "10de:26b9", "dynamic", "a40-8q", "ml", "moid:vm-1", "/", "%"])
-    texts = st.lists(text.filter(lambda one: one is not None), max_size=2).map(tuple)
-    vm_name = data.draw(st.sampled_from([*(each.name for each in world.vms.values()), "moid:", "uuid:", "/", ""]))
+    texts = st.lists(text.filter(lambda word: word is not None), max_size=2).map(tuple)
+    vm_name = draws.draw(st.sampled_from([*(vm.name for vm in world.vms.values()), "moid:", "uuid:", "/", ""]))
     kinds: dict[str, Any] = {
-        "profile": data.draw(text),
-        "device": data.draw(texts),
-        "dynamic": data.draw(st.booleans()),
-        "label": data.draw(text),
-        "device_type": data.draw(texts),
-        "device_group": data.draw(text),
-        "count": data.draw(st.sampled_from([None, -1, 0, 1, 99])),
+        "profile": draws.draw(text),
+        "device": draws.draw(texts),
+        "dynamic": draws.draw(st.booleans()),
+        "label": draws.draw(text),
+        "device_type": draws.draw(texts),
+        "device_group": draws.draw(text),
+        "count": draws.draw(st.sampled_from([None, -1, 0, 1, 99])),
     }
-    for request in (Attach(vm_name, **kinds, replace=data.draw(text)), Detach(vm_name, **kinds)):
+    for request in (Attach(vm_name, **kinds, replace=draws.draw(text)), Detach(vm_name, **kinds)):
         try:
             request.config_targets(world)
             request.vm_details(world)
@@ -213,10 +213,10 @@ def test_whatever_is_asked_only_our_own_errors_are_raised(data: st.DataObject) -
 
 def test_the_rules_of_the_property_can_fail() -> None:
     """A check of the checker: two vGPUs of different sizes on one GPU in same-size mode are seen."""
-    made = host("esx-1", replace(gpu(FIRST, "a40"), vms=("vm-1", "vm-2")))
+    esx = host("esx-1", replace(gpu(FIRST, "a40"), vms=("vm-1", "vm-2")))
     on = PowerState.ON
     world = inventory(
-        [made], [vm(1, "a", "1", "vgpu nvidia_a40-8q", power=on), vm(2, "b", "1", "vgpu nvidia_a40-12q", power=on)]
+        [esx], [vm(1, "a", "1", "vgpu nvidia_a40-8q", power=on), vm(2, "b", "1", "vgpu nvidia_a40-12q", power=on)]
     )
-    assert overfull(made, world)
-    assert free_slots(made.gpus[0], ["nvidia_a40-8q"], "nvidia_a40-12q", catalog()).at_most == 0
+    assert overfull(esx, world)
+    assert free_slots(esx.gpus[0], ["nvidia_a40-8q"], "nvidia_a40-12q", catalog()).at_most == 0

@@ -17,7 +17,7 @@ ON = PowerState.ON
 
 def fleet() -> Inventory:
     """An A40 with three desktops, one of them off the list of the first; an L40S with one; a VM of two vGPUs."""
-    there = host("esx-01", gpu(FIRST, "a40"), gpu(SECOND, "l40s"))
+    esx = host("esx-01", gpu(FIRST, "a40"), gpu(SECOND, "l40s"))
     vms = [
         *(vm(at, f"desk-{at}", "1", "vgpu nvidia_a40-8q", power=ON, tags=frozenset({"use:office"})) for at in (1, 2)),
         vm(3, "desk-3", "1", "vgpu nvidia_a40-8q"),
@@ -28,37 +28,37 @@ def fleet() -> Inventory:
         replace(vm(8, "mold-8", "1", "vgpu nvidia_a40-8q"), template=True),
         vm(9, "none-9", "1"),
     ]
-    there = on_gpu(on_gpu(there, FIRST, vms[0].ref, vms[1].ref), SECOND, vms[4].ref)
-    return inventory([there], vms)
+    esx = on_gpu(on_gpu(esx, FIRST, vms[0].ref, vms[1].ref), SECOND, vms[4].ref)
+    return inventory([esx], vms)
 
 
-def asked(**said: str) -> SizingPool:
-    return sizing_pool(SizeRequest(**said), fleet(), catalog(), None, None)  # type: ignore[arg-type]
+def pool_of(**options: str) -> SizingPool:
+    return sizing_pool(SizeRequest(**options), fleet(), catalog(), None, None)  # type: ignore[arg-type]
 
 
-def names(found: SizingPool) -> list[str]:
-    return [each.name for each in found.vms]
+def names(pool: SizingPool) -> list[str]:
+    return [vm.name for vm in pool.vms]
 
 
 def test_those_of_a_profile_and_who_is_beside_them() -> None:
-    found = asked(profile="a40-8q")
-    assert names(found) == ["desk-1", "desk-2", "desk-3"]
-    assert (found.slots, found.profile and found.profile.name) == (6, "nvidia_a40-8q")
-    assert list(found.left_out) == ["twice-6"] and "has 2 vGPUs" in found.left_out["twice-6"]
-    [together] = found.together
-    assert set(together) == {vm.ref for vm in found.vms[:2]}
+    pool = pool_of(profile="a40-8q")
+    assert names(pool) == ["desk-1", "desk-2", "desk-3"]
+    assert (pool.slots, pool.profile and pool.profile.name) == (6, "nvidia_a40-8q")
+    assert list(pool.left_out) == ["twice-6"] and "has 2 vGPUs" in pool.left_out["twice-6"]
+    [together] = pool.together
+    assert set(together) == {vm.ref for vm in pool.vms[:2]}
 
 
 def test_those_of_a_tag_or_a_pattern() -> None:
-    assert names(asked(tag="use:office")) == ["desk-1", "desk-2"]
-    assert names(asked(vm="desk-*", tag="use:office")) == ["desk-1", "desk-2"]
-    assert names(asked(vm="desk-3")) == ["desk-3"]
-    two = asked(vm="[dl]*")
+    assert names(pool_of(tag="use:office")) == ["desk-1", "desk-2"]
+    assert names(pool_of(vm="desk-*", tag="use:office")) == ["desk-1", "desk-2"]
+    assert names(pool_of(vm="desk-3")) == ["desk-3"]
+    two = pool_of(vm="[dl]*")
     assert (names(two), two.profile, two.slots) == (["desk-1", "desk-2", "desk-3", "large-4"], None, 3)
 
 
 @pytest.mark.parametrize(
-    ("said", "error", "why"),
+    ("options", "error", "why"),
     [
         ({"vm": "*"}, UsageError, "these VMs have vGPUs of .*A40 and .*L40S: busy shares of different GPU"),
         ({"vm": "mig-7"}, UsageError, "mig-7 has a MIG-backed vGPU, which shares no GPU time"),
@@ -68,9 +68,9 @@ def test_those_of_a_tag_or_a_pattern() -> None:
         ({"profile": "a41-8q"}, ProfileUnknown, "no host offers a vGPU profile 'a41-8q'"),
     ],
 )
-def test_what_cannot_be_asked(said: dict[str, str], error: type[Exception], why: str) -> None:
+def test_what_cannot_be_asked(options: dict[str, str], error: type[Exception], why: str) -> None:
     with pytest.raises(error, match=why):
-        asked(**said)
+        pool_of(**options)
 
 
 def test_a_profile_of_any_gpu_model() -> None:

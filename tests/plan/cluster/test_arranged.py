@@ -27,11 +27,13 @@ def test_all_have_a_place_where_there_is_room_or_none_has(
 
 
 @given(ROOM, st.integers(1, 20))
-def test_packed_takes_as_few_hosts_as_hold_them(room: dict[str, int], wanted: int) -> None:
-    counts = distribute_vms(Arrangement.PACKED, room, {}, wanted)
+def test_packed_takes_as_few_hosts_as_hold_them(room: dict[str, int], count: int) -> None:
+    counts = distribute_vms(Arrangement.PACKED, room, {}, count)
     if counts is None:
         return
-    fewest = next(n for n in range(1, 7) if any(sum(each) >= wanted for each in combinations(room.values(), n)))
+    fewest = next(
+        n for n in range(1, 7) if any(sum(combination) >= count for combination in combinations(room.values(), n))
+    )
     assert len(counts) == fewest
 
 

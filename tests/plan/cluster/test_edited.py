@@ -28,7 +28,7 @@ AS_MADE = Vm(
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"vcpus": 8}, "has 8 vCPUs, and the file says 16"),
         ({"memory_mib": 32768}, "has 32768 MiB of memory, and the file says 65536"),
@@ -37,9 +37,9 @@ AS_MADE = Vm(
         ({"cpu_reservation_mhz": 0}, "has 0 of 32000 MHz reserved"),
     ],
 )
-def test_each_change_is_said(change: dict[str, Any], said: str) -> None:
+def test_each_change_is_said(change: dict[str, Any], message: str) -> None:
     [line] = changes_by_admin(WISH, replace(AS_MADE, **change), HOST)
-    assert line.startswith(f"train-00: {said}")
+    assert line.startswith(f"train-00: {message}")
 
 
 @pytest.mark.parametrize("vm", [AS_MADE, Vm("vm-1", "train-00")], ids=["as made", "not to be read"])

@@ -47,9 +47,9 @@ def inventory(*vms: Vm) -> Inventory:
 
 def bad(rows: Any) -> list[tuple[str, str]]:
     """Check and state of the rows that do not pass; each of them has a next move."""
-    found = [row for row in rows if row.passed is not True]
-    assert all(row.next_move for row in found)
-    return [(row.check, row.state) for row in found]
+    failed_rows = [row for row in rows if row.passed is not True]
+    assert all(row.next_move for row in failed_rows)
+    return [(row.check, row.state) for row in failed_rows]
 
 
 def test_a_host_that_has_all_of_it_passes() -> None:
@@ -94,13 +94,13 @@ def test_a_host_whose_network_cannot_be_read_is_unknown() -> None:
 def test_virtual_functions_of_vms_on_the_host_are_not_free() -> None:
     networks = Networks((SWITCH,), (GROUP,), {"host-1": READY})
     nic = VmNic(4000, "sriov", "key-1")
-    one, two = (Vm(f"vm-{n}", f"v{n}", host="host-1", nics=(nic,)) for n in (2, 3))
-    [row] = host_rows(SRIOV, HOST, NETWORK, networks, inventory(one))
+    first, two = (Vm(f"vm-{n}", f"v{n}", host="host-1", nics=(nic,)) for n in (2, 3))
+    [row] = host_rows(SRIOV, HOST, NETWORK, networks, inventory(first))
     assert (row.passed, row.says) == (True, "vmnic4: 1 free virtual functions")
-    [row] = host_rows(SRIOV, HOST, NETWORK, networks, inventory(one, two))
+    [row] = host_rows(SRIOV, HOST, NETWORK, networks, inventory(first, two))
     assert (row.passed, row.says) == (False, "vmnic4 has no free virtual function")
     elsewhere = replace(two, nics=(replace(nic, network="other"),))
-    [row] = host_rows(SRIOV, HOST, NETWORK, networks, inventory(one, elsewhere))
+    [row] = host_rows(SRIOV, HOST, NETWORK, networks, inventory(first, elsewhere))
     assert row.passed is True
 
 

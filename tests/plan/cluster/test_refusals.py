@@ -23,20 +23,28 @@ def row(host: Host, check: str, says: str, move: str) -> Prerequisite:
 
 def refused(room: Mapping[str, HostRoom], rows: Iterable[Prerequisite] = ()) -> tuple[tuple[Rejection, ...], list[str]]:
     """Every reason, and the lines."""
-    hosts = [each for each in HOSTS if each.ref in room]
+    hosts = [esx for esx in HOSTS if esx.ref in room]
     every = tuple(no_room(WISH, hosts, room, 9, tuple(rows)))
-    return every, [each.line for each in refused_once(every)]
+    return every, [rejection.line for rejection in refused_once(every)]
 
 
 def test_too_little_room_is_one_line_with_the_reasons_of_all_hosts() -> None:
-    held = Rejection("esx-01 0000:3b:00.0", "locked", 1, 0, "slot")
+    locked = Rejection("esx-01 0000:3b:00.0", "locked", 1, 0, "slot")
     short = Rejection("esx-05", "memory to reserve", 64, 8, "MiB")
-    room: dict[str, HostRoom] = {each.ref: ((VM, VM), (held,)) for each in HOSTS[:1]}
-    room |= {each.ref: ((VM, VM), (Rejection(f"{each.name} 0000:3b:00.0", "locked"),)) for each in HOSTS[1:3]}
+    room: dict[str, HostRoom] = {esx.ref: ((VM, VM), (locked,)) for esx in HOSTS[:1]}
+    room |= {esx.ref: ((VM, VM), (Rejection(f"{esx.name} 0000:3b:00.0", "locked"),)) for esx in HOSTS[1:3]}
     room |= {HOSTS[4].ref: ((), (short,))}
     rows = [row(HOSTS[3], "uplink", "has no link", "cable"), row(HOSTS[3], "firewall", "closed", "open it")]
     every, lines = refused(room, rows)
-    assert [each.subject for each in every] == ["train", "esx-01", "esx-02", "esx-03", "esx-05", "esx-04", "esx-04"]
+    assert [rejection.subject for rejection in every] == [
+        "train",
+        "esx-01",
+        "esx-02",
+        "esx-03",
+        "esx-05",
+        "esx-04",
+        "esx-04",
+    ]
     assert lines == [
         (
             "train: VMs that hosts have room for: needs 9, 6 there; esx-01, esx-02, esx-03: takes 2 of them, and has "
@@ -53,19 +61,19 @@ def test_vms_that_are_there_count_among_the_nodes_to_ask_for() -> None:
 
 
 def test_where_no_host_takes_one_the_next_move_is_not_fewer_nodes() -> None:
-    other = Rejection("esx-01", "has no datastore 'x' that this login can see")
-    _, lines = refused({HOSTS[0].ref: ((), (other,))})
+    no_datastore = Rejection("esx-01", "has no datastore 'x' that this login can see")
+    _, lines = refused({HOSTS[0].ref: ((), (no_datastore,))})
     assert lines == [
         (
             "train: VMs that hosts have room for: needs 9, 0 there; esx-01: takes none: has no datastore 'x' that this "
             "login can see (next: change in the file what each VM gets: gpus, cpus, memory, datastore)"
         )
     ]
-    held = {
-        each.ref: ((), (Rejection(f"{each.name} 0000:{bus}:00.0", f"locked; held by {bus}", hint="free it"),))
-        for each, bus in zip(HOSTS, ("3b", "5e", "af", "d8", "0b"), strict=True)
+    rooms = {
+        esx.ref: ((), (Rejection(f"{esx.name} 0000:{bus}:00.0", f"locked; held by {bus}", hint="free it"),))
+        for esx, bus in zip(HOSTS, ("3b", "5e", "af", "d8", "0b"), strict=True)
     }
-    _, lines = refused(held)
+    _, lines = refused(rooms)
     assert lines == [
         (
             "train: VMs that hosts have room for: needs 9, 0 there; esx-01: takes none: 0000:3b:00.0: locked; held "
@@ -75,8 +83,8 @@ def test_where_no_host_takes_one_the_next_move_is_not_fewer_nodes() -> None:
 
 
 def test_where_every_host_fails_its_checks_these_are_said_and_not_the_room() -> None:
-    rows = [row(each, "uplink", f"vmnic{n} of switch dvs has no RDMA device", "other") for n, each in enumerate(HOSTS)]
-    rows += [row(each, "VMkernel adapter", "is not on switch dvs", "tag one") for each in HOSTS]
+    rows = [row(esx, "uplink", f"vmnic{n} of switch dvs has no RDMA device", "other") for n, esx in enumerate(HOSTS)]
+    rows += [row(esx, "VMkernel adapter", "is not on switch dvs", "tag one") for esx in HOSTS]
     every, lines = refused({}, rows)
     assert len(every) == 1 + 2 * len(HOSTS)
     assert lines == [
@@ -99,8 +107,8 @@ def test_no_host_at_all_is_a_reason() -> None:
 
 
 def test_everything_else_is_said_once() -> None:
-    other = [Rejection(f"train-0{n}", "is of another cluster", hint="remove it") for n in range(2)]
-    assert [each.line for each in refused_once(other)] == [
+    foreign_nodes = [Rejection(f"train-0{n}", "is of another cluster", hint="remove it") for n in range(2)]
+    assert [rejection.line for rejection in refused_once(foreign_nodes)] == [
         "train-00, train-01: is of another cluster (next: remove it)"
     ]
     assert refused_once(()) == ()

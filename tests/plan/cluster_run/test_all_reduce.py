@@ -47,9 +47,9 @@ OURS = f"warning: something\ngpuops-all-reduce {MIB} 0.0012 0\n"
     ],
 )
 def test_the_time_of_each_program_is_read(program: AllReduceProgram, printed: str, expected: AllReduceTime) -> None:
-    [found] = parse_times(program, printed, [MIB])
-    assert found.seconds == pytest.approx(expected.seconds)
-    assert (found.size_bytes, found.wrong) == (expected.size_bytes, expected.wrong)
+    [time] = parse_times(program, printed, [MIB])
+    assert time.seconds == pytest.approx(expected.seconds)
+    assert (time.size_bytes, time.wrong) == (expected.size_bytes, expected.wrong)
 
 
 @pytest.mark.parametrize(
@@ -57,24 +57,24 @@ def test_the_time_of_each_program_is_read(program: AllReduceProgram, printed: st
 )
 def test_what_tells_no_time_is_refused_with_its_last_line(printed: str) -> None:
     last = (printed.strip() or "nothing").splitlines()[-1]
-    with pytest.raises(UsageError, match="no time for 1048576 bytes") as told:
+    with pytest.raises(UsageError, match="no time for 1048576 bytes") as error:
         parse_times(AllReduceProgram.MPI4PY, printed, [MIB])
-    assert last in told.value.message
+    assert last in error.value.message
 
 
 @given(st.text(max_size=200), st.sampled_from(AllReduceProgram))
 def test_no_text_breaks_the_reading(text: str, program: AllReduceProgram) -> None:
     try:
-        found = parse_times(program, text, [MIB])
+        times = parse_times(program, text, [MIB])
     except UsageError:
         return
-    assert found[0].seconds > 0
+    assert times[0].seconds > 0
 
 
 def test_the_bus_bandwidth_is_that_of_the_nccl_tests() -> None:
     """PERFORMANCE.md of the NCCL tests: 1 MiB among 8 ranks in 115.80 us, 9.05 GB/s, is 15.85 GB/s on the bus."""
-    found = bus_bandwidth(AllReduceTime(MIB, 115.80e-6), 8)
-    assert found is not None and round(found / 1e9, 2) == 15.85
+    bandwidth = bus_bandwidth(AllReduceTime(MIB, 115.80e-6), 8)
+    assert bandwidth is not None and round(bandwidth / 1e9, 2) == 15.85
     assert bus_bandwidth(AllReduceTime(MIB, 1.0), 1) is None
 
 

@@ -22,31 +22,31 @@ CLUSTER = TrainingCluster("train", MEMBERS)
 TRAIN = ("python", "train.py")
 
 
-def launch(*command: str, cluster: TrainingCluster = CLUSTER, **others: Any) -> Launch:
-    found = plan_launch(RunWish(command or TRAIN, **others), cluster, "r1")
-    assert found.launch is not None, found.rejections
-    return found.launch
+def launch(*command: str, cluster: TrainingCluster = CLUSTER, **options: Any) -> Launch:
+    planned = plan_launch(RunWish(command or TRAIN, **options), cluster, "r1")
+    assert planned.launch is not None, planned.rejections
+    return planned.launch
 
 
-def words(found: Launch, node: int = 0) -> list[str]:
-    return shlex.split(found.command_lines[node])
+def words(plan: Launch, node: int = 0) -> list[str]:
+    return shlex.split(plan.command_lines[node])
 
 
 def test_mpirun_as_its_manual_page_has_it() -> None:
     """https://www.open-mpi.org/doc/v4.1/man1/mpirun.1.php: `mpirun [ -np X ] [ --hostfile <filename> ] <program>`."""
-    found = launch()
-    assert words(found) == [
+    plan = launch()
+    assert words(plan) == [
         *("mpirun", "-np", "12", "--hostfile", ".gpuops-cluster/train/r1/hostfile"),
         *("--bind-to", "none", "--map-by", "slot"),
         *("--mca", "plm_rsh_no_tree_spawn", "1"),
         *("-x", "GPUOPS_CLUSTER_RUN", "-x", "PYTHONUNBUFFERED"),
         *TRAIN,
     ]
-    assert found.over_ssh and len(found.command_lines) == 1
+    assert plan.over_ssh and len(plan.command_lines) == 1
 
 
 @pytest.mark.parametrize(
-    ("transport", "said"),
+    ("transport", "argument"),
     [
         # https://www.open-mpi.org/faq/?category=tcp: btl_tcp_if_include with a network in CIDR notation
         (Transport.TCP, "--mca pml ob1 --mca btl self,vader,tcp --mca btl_tcp_if_include 10.1.2.8/29"),
@@ -54,21 +54,21 @@ def test_mpirun_as_its_manual_page_has_it() -> None:
         (Transport.RDMA, "--mca pml ucx"),
     ],
 )
-def test_mpirun_is_told_the_transport_and_tells_every_rank(transport: Transport, said: str) -> None:
-    found = launch(transport=transport)
-    assert said in found.command_lines[0]
-    assert all(f"-x {name}" in found.command_lines[0] for name in found.environment)
-    wanted = {Transport.TCP: ("1", "Socket", None), Transport.RDMA: ("0", "IB", "^tcp")}[transport]
-    assert tuple(map(found.environment.get, ("NCCL_IB_DISABLE", "NCCL_NET", "UCX_TLS"))) == wanted
+def test_mpirun_is_told_the_transport_and_tells_every_rank(transport: Transport, argument: str) -> None:
+    plan = launch(transport=transport)
+    assert argument in plan.command_lines[0]
+    assert all(f"-x {name}" in plan.command_lines[0] for name in plan.environment)
+    expected_environment = {Transport.TCP: ("1", "Socket", None), Transport.RDMA: ("0", "IB", "^tcp")}[transport]
+    assert tuple(map(plan.environment.get, ("NCCL_IB_DISABLE", "NCCL_NET", "UCX_TLS"))) == expected_environment
 
 
 def test_the_hostfile_of_horovodrun_and_mpirun() -> None:
     """https://horovod.readthedocs.io/en/stable/running.html: `aa slots=2`; `horovodrun -np 6 --hostfile myhostfile
     python train.py`."""
-    found = launch(launcher=Launcher.HOROVODRUN)
-    assert found.hostfile == "10.1.2.11 slots=4\n10.1.2.12 slots=4\n10.1.2.13 slots=4\n"
+    plan = launch(launcher=Launcher.HOROVODRUN)
+    assert plan.hostfile == "10.1.2.11 slots=4\n10.1.2.12 slots=4\n10.1.2.13 slots=4\n"
     file = ".gpuops-cluster/train/r1/hostfile"
-    assert words(found) == ["horovodrun", "-np", "12", "--hostfile", file, "--disable-cache", *TRAIN]
+    assert words(plan) == ["horovodrun", "-np", "12", "--hostfile", file, "--disable-cache", *TRAIN]
 
 
 OPTIONS = {
@@ -96,7 +96,7 @@ def test_every_option_of_a_launcher_has_a_page_which_the_source_names(launcher: 
     found = {
         word.partition("=")[0]
         for way, transport in shapes
-        for node in launch("x", launcher=launcher, rendezvous=way, transport=transport).command_lines
+        for node in launch("x", launcher=launcher, rdzv=way, transport=transport).command_lines
         for word in shlex.split(node)
         if word.startswith("-")
     }
@@ -119,19 +119,19 @@ def test_torchrun_on_every_node() -> None:
         ]
         for node in range(3)
     ]
-    c10d = launch("train.py", launcher=Launcher.TORCHRUN, rendezvous=Rendezvous.C10D)
-    found = "--rdzv-id=r1 --rdzv-backend=c10d --rdzv-endpoint=10.1.2.11:29500"
+    c10d = launch("train.py", launcher=Launcher.TORCHRUN, rdzv=Rendezvous.C10D)
+    rdzv = "--rdzv-id=r1 --rdzv-backend=c10d --rdzv-endpoint=10.1.2.11:29500"
     assert list(c10d.command_lines) == [
-        f"torchrun --nnodes=3 --nproc-per-node=4 {found} --rdzv-conf=is_host={host} --local-addr={address} train.py"
+        f"torchrun --nnodes=3 --nproc-per-node=4 {rdzv} --rdzv-conf=is_host={host} --local-addr={address} train.py"
         for host, address in ((1, "10.1.2.11"), (0, "10.1.2.12"), (0, "10.1.2.13"))
     ]
     assert not c10d.over_ssh
 
 
 def test_fewer_ranks_fill_the_first_nodes_and_leave_the_others_out() -> None:
-    found = launch(ranks=6)
-    assert (found.ranks, found.slots, [each.name for each in found.members]) == (6, (4, 2), ["train-00", "train-01"])
-    assert found.unused == (MEMBERS[2],), "where an earlier run may have left something"
+    plan = launch(ranks=6)
+    assert (plan.ranks, plan.slots, [member.name for member in plan.members]) == (6, (4, 2), ["train-00", "train-01"])
+    assert plan.unused == (MEMBERS[2],), "where an earlier run may have left something"
     torch = launch("train.py", ranks=6, launcher=Launcher.TORCHRUN)
     assert [words(torch, node)[1:3] for node in range(2)] == [
         ["--nnodes=2", "--nproc-per-node=4"],
@@ -141,11 +141,11 @@ def test_fewer_ranks_fill_the_first_nodes_and_leave_the_others_out() -> None:
 
 def test_every_reason_against_a_run_is_told_and_nothing_is_launched() -> None:
     broken = replace(MEMBERS[1], address=None, rdma=None, gpus=0)
-    found = plan_launch(
+    planned = plan_launch(
         RunWish((), transport=Transport.RDMA, ranks=9), TrainingCluster("train", (MEMBERS[0], broken)), "r"
     )
-    assert found.launch is None
-    assert [str(each) for each in found.rejections] == [
+    assert planned.launch is None
+    assert [str(rejection) for rejection in planned.rejections] == [
         "train-01: its guest reports no IP address",
         "train-01: it has no GPU",
         "train-01: it has no RDMA network card",
@@ -173,34 +173,36 @@ def test_every_reason_against_a_run_is_told_and_nothing_is_launched() -> None:
 def test_an_address_by_which_nobody_reaches_a_guest_is_refused_and_not_shown(address: str) -> None:
     cluster = TrainingCluster("train", (MEMBERS[0], replace(MEMBERS[1], address=address)))
     for launcher in Launcher:
-        found = plan_launch(RunWish(TRAIN, launcher, Transport.TCP), cluster, "r")
-        said = ["train-01: its guest reports an address that other guests cannot reach"]
-        assert (found.launch, [str(each) for each in found.rejections]) == (None, said)
+        planned = plan_launch(RunWish(TRAIN, launcher, Transport.TCP), cluster, "r")
+        reasons = ["train-01: its guest reports an address that other guests cannot reach"]
+        assert (planned.launch, [str(rejection) for rejection in planned.rejections]) == (None, reasons)
 
 
 def test_two_guests_with_one_address_are_refused() -> None:
     cluster = TrainingCluster("train", (*MEMBERS[:2], replace(MEMBERS[2], address=MEMBERS[0].address)))
-    found = plan_launch(RunWish(TRAIN), cluster, "r")
-    assert [str(each) for each in found.rejections] == ["train: train-00, train-02 report the same address"]
+    planned = plan_launch(RunWish(TRAIN), cluster, "r")
+    assert [str(rejection) for rejection in planned.rejections] == ["train: train-00, train-02 report the same address"]
 
 
 def test_one_address_in_two_spellings_is_refused_too() -> None:
     two = (replace(MEMBERS[0], address="fd00::1"), replace(MEMBERS[1], address="fd00:0:0::0001"))
-    found = plan_launch(RunWish(TRAIN), TrainingCluster("train", two), "r")
-    assert [str(each) for each in found.rejections] == ["train: train-00, train-01 report the same address"]
+    planned = plan_launch(RunWish(TRAIN), TrainingCluster("train", two), "r")
+    assert [str(rejection) for rejection in planned.rejections] == ["train: train-00, train-01 report the same address"]
 
 
 def test_an_ipv6_address_of_the_first_node_stands_in_brackets_to_torchrun() -> None:
     """https://docs.pytorch.org/docs/stable/elastic/run.html, `--master-addr`: "IPv6 should have the pattern
     [0:0:0:0:0:0:0:1]"."""
-    six = TrainingCluster("train", tuple(replace(each, address=f"fd00::{at}") for at, each in enumerate(MEMBERS, 1)))
+    six = TrainingCluster(
+        "train", tuple(replace(member, address=f"fd00::{at}") for at, member in enumerate(MEMBERS, 1))
+    )
     assert "--master-addr=[fd00::1]" in words(launch("x", launcher=Launcher.TORCHRUN, cluster=six), 1)
-    c10d = words(launch("x", launcher=Launcher.TORCHRUN, cluster=six, rendezvous=Rendezvous.C10D), 1)
+    c10d = words(launch("x", launcher=Launcher.TORCHRUN, cluster=six, rdzv=Rendezvous.C10D), 1)
     assert "--rdzv-endpoint=[fd00::1]:29500" in c10d and "--local-addr=fd00::2" in c10d
 
 
 def test_ipv6_addresses_name_no_network_to_open_mpi() -> None:
-    six = tuple(replace(each, address=f"fd00::{rank}") for rank, each in enumerate(MEMBERS, 1))
+    six = tuple(replace(member, address=f"fd00::{rank}") for rank, member in enumerate(MEMBERS, 1))
     assert "if_include" not in launch(cluster=TrainingCluster("train", six), transport=Transport.TCP).command_lines[0]
 
 
@@ -210,8 +212,8 @@ def test_what_is_typed_stays_the_words_that_it_was() -> None:
 
 
 def test_a_name_with_other_characters_is_one_word_of_a_path() -> None:
-    found = launch(cluster=TrainingCluster("a b/../c;d", MEMBERS))
-    assert found.directory == ".gpuops-cluster/a_b_.._c_d/r1"
+    plan = launch(cluster=TrainingCluster("a b/../c;d", MEMBERS))
+    assert plan.directory == ".gpuops-cluster/a_b_.._c_d/r1"
 
 
 @pytest.mark.parametrize(
@@ -231,10 +233,10 @@ def test_slots_are_never_more_than_gpus_and_are_as_many_as_the_ranks(gpus: list[
     members = tuple(
         replace(MEMBERS[0], vm=f"vm-{at}", address=f"10.1.2.{at}", gpus=count) for at, count in enumerate(gpus)
     )
-    found = plan_launch(RunWish(TRAIN, ranks=ranks), TrainingCluster("train", members), "r").launch
+    plan = plan_launch(RunWish(TRAIN, ranks=ranks), TrainingCluster("train", members), "r").launch
     if ranks > sum(gpus):
-        assert found is None
+        assert plan is None
         return
-    assert found is not None and sum(found.slots) == found.ranks == ranks
-    assert all(0 < slots <= each.gpus for slots, each in zip(found.slots, found.members, strict=True))
-    assert hostfile(found.members, found.slots).count("\n") == len(found.members)
+    assert plan is not None and sum(plan.slots) == plan.ranks == ranks
+    assert all(0 < slots <= member.gpus for slots, member in zip(plan.slots, plan.members, strict=True))
+    assert hostfile(plan.members, plan.slots).count("\n") == len(plan.members)

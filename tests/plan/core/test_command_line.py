@@ -39,10 +39,10 @@ def heard(lines: list[str], folder: Path) -> list[list[str]]:
     program.write_text("#!/bin/sh\nprintf '%s\\0' \"$@\"\nprintf '\\n\\0'\n", encoding="utf-8")
     program.chmod(0o700)
     script = "\n".join(lines)
-    done = subprocess.run(
+    process = subprocess.run(
         ["/bin/sh", "-c", script], cwd=folder, env={"PATH": f"{folder}:/usr/bin:/bin"}, capture_output=True, check=True
     )
-    words = done.stdout.decode().split("\0")
+    words = process.stdout.decode().split("\0")
     calls: list[list[str]] = [[]]
     for word in words[:-1]:
         calls.append([]) if word == "\n" else calls[-1].append(word)

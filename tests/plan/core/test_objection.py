@@ -32,27 +32,27 @@ from tests.execute.small_vcenter import small_world
 
 def test_a_desktop_is_resumed_where_it_is_registered_now() -> None:
     """HA, or a person, may have moved it since the morning was planned: the host of a resume would move it back."""
-    seen = small_world().snapshot()
-    moved = seen.with_vm(replace(seen.vm("vm-1"), host="host-2"))
-    assert as_it_is_now(ResumeVm("vm-1", "host-1"), seen) == ResumeVm("vm-1", "host-1")
+    snapshot = small_world().snapshot()
+    moved = snapshot.with_vm(replace(snapshot.vm("vm-1"), host="host-2"))
+    assert as_it_is_now(ResumeVm("vm-1", "host-1"), snapshot) == ResumeVm("vm-1", "host-1")
     assert as_it_is_now(ResumeVm("vm-1", "host-1"), moved) == ResumeVm("vm-1", "host-2")
-    unknown = seen.with_vm(replace(seen.vm("vm-1"), host=None))
+    unknown = snapshot.with_vm(replace(snapshot.vm("vm-1"), host=None))
     assert as_it_is_now(ResumeVm("vm-1", "host-1"), unknown) == ResumeVm("vm-1", "host-1")
-    assert as_it_is_now(ResumeVm("vm-0", "host-1"), seen) == ResumeVm("vm-0", "host-1"), "gone: said by `objection`"
-    assert as_it_is_now(PowerOnVm("vm-91", "host-2"), seen) == PowerOnVm("vm-91", "host-2"), "where it has room"
+    assert as_it_is_now(ResumeVm("vm-0", "host-1"), snapshot) == ResumeVm("vm-0", "host-1"), "gone: said by `objection`"
+    assert as_it_is_now(PowerOnVm("vm-91", "host-2"), snapshot) == PowerOnVm("vm-91", "host-2"), "where it has room"
 
 
 def test_a_template_that_is_another_one_or_none_any_more_is_not_cloned() -> None:
-    seen = small_world().snapshot()
-    template = replace(seen.vm("vm-1"), template=True)
-    planned = seen.with_vm(template)
+    snapshot = small_world().snapshot()
+    template = replace(snapshot.vm("vm-1"), template=True)
+    planned = snapshot.with_vm(template)
     step = CloneVm("new:/dc/vm/new", "new", "vm-1", "host-1", None, None, 2, 2048)
     assert objection(step, planned, planned) is None
     another = planned.with_vm(replace(template, instance_uuid="another"))
     assert "its template is another VM" in (objection(step, planned, another) or "")
-    assert objection(step, planned, seen) == "its template is not a template any more"
-    gone = replace(planned, vms={ref: vm for ref, vm in planned.vms.items() if ref != "vm-1"})
-    assert objection(step, planned, gone) == "its template is gone from vCenter"
+    assert objection(step, planned, snapshot) == "its template is not a template any more"
+    without_template = replace(planned, vms={ref: vm for ref, vm in planned.vms.items() if ref != "vm-1"})
+    assert objection(step, planned, without_template) == "its template is gone from vCenter"
 
 
 KUBE = ManagedBy("com.vmware.vcenter.wcp", "VirtualMachine")
@@ -83,7 +83,7 @@ def test_nothing_is_done_to_a_vm_that_belongs_to_another_product_by_now(step: St
     planned = small_world().snapshot()
     for changed in ({"managed_by": KUBE}, {"unreadable": ("config.managedBy",)}):
         now = planned.with_vm(replace(planned.vm("vm-1"), **changed))
-        assert "another product" in (said := objection(step, planned, now) or "") or "Kubernetes" in said
+        assert "another product" in (message := objection(step, planned, now) or "") or "Kubernetes" in message
 
 
 @pytest.mark.parametrize("step", GIVING_BACK, ids=lambda step: type(step).__name__)

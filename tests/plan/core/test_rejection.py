@@ -9,7 +9,7 @@ from gpuops.plan.core.rejection import said_once, some_names
 
 
 def lines(*rejections: Rejection) -> list[str]:
-    return [each.line for each in said_once(rejections)]
+    return [rejection.line for rejection in said_once(rejections)]
 
 
 def test_the_same_reason_is_said_once_with_the_first_names_and_the_next_move() -> None:
@@ -19,9 +19,9 @@ def test_the_same_reason_is_said_once_with_the_first_names_and_the_next_move() -
 
 
 def test_what_is_said_of_most_comes_first_and_else_the_order_is_kept() -> None:
-    one, other = Rejection("a", "one"), Rejection("a", "other")
-    assert lines(one, other) == ["a: one", "a: other"]
-    assert lines(one, other, Rejection("b", "other")) == ["a, b: other", "a: one"]
+    first, second = Rejection("a", "one"), Rejection("a", "other")
+    assert lines(first, second) == ["a: one", "a: other"]
+    assert lines(first, second, Rejection("b", "other")) == ["a, b: other", "a: one"]
 
 
 @pytest.mark.parametrize(
@@ -34,8 +34,8 @@ def test_what_is_said_of_most_comes_first_and_else_the_order_is_kept() -> None:
     ids=["numbers", "GPUs and their holders", "its own name"],
 )
 def test_reasons_that_differ_in_what_is_of_each_are_alike(first: str, second: str) -> None:
-    told = lines(Rejection("esx-01", first), Rejection("esx-02", second))
-    assert told == [f"esx-01: {first} (also esx-02)"]
+    rejection_lines = lines(Rejection("esx-01", first), Rejection("esx-02", second))
+    assert rejection_lines == [f"esx-01: {first} (also esx-02)"]
 
 
 def test_other_reasons_are_not_alike() -> None:

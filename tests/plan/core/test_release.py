@@ -45,24 +45,24 @@ def on_release(version: str) -> Inventory:
 
 
 def answer(version: str, **fields: object) -> Placed | Refusal:
-    asked = Workload(name="a", vcpus=4, memory_mib=16 * 1024, **fields)  # type: ignore[arg-type]
-    (found,) = Place((asked,)).placements(on_release(version), catalog()).answers
-    return found
+    workload = Workload(name="a", vcpus=4, memory_mib=16 * 1024, **fields)  # type: ignore[arg-type]
+    (answer_of_workload,) = Place((workload,)).placements(on_release(version), catalog()).answers
+    return answer_of_workload
 
 
 @pytest.mark.parametrize(("version", "cores", "node"), [("8.0.1", 4, 0), ("7.0.3", None, None)])
 def test_virtual_nodes_are_set_only_where_the_release_has_them(
     version: str, cores: int | None, node: int | None
 ) -> None:
-    found = answer(version, profile="a100-3-20c")
-    assert isinstance(found, Placed)
-    made = recipe(found, catalog())
-    assert made.cores_per_numa_node == cores
-    assert [device.numa_node for device in made.add if isinstance(device, NewVgpu)] == [node]
+    placed = answer(version, profile="a100-3-20c")
+    assert isinstance(placed, Placed)
+    changes = recipe(placed, catalog())
+    assert changes.cores_per_numa_node == cores
+    assert [device.numa_node for device in changes.add if isinstance(device, NewVgpu)] == [node]
 
 
 @pytest.mark.parametrize(
-    ("version", "said"),
+    ("version", "warning"),
     [
         (
             "8.0.3",
@@ -74,15 +74,15 @@ def test_virtual_nodes_are_set_only_where_the_release_has_them(
         ),
     ],
 )
-def test_what_is_said_of_a_wide_vm_is_what_is_done(version: str, said: str) -> None:
-    found = answer(version, profile="a40-48q", count=2)
-    assert isinstance(found, Placed)
-    assert (recipe(found, catalog()).cores_per_numa_node is None) is (version == "7.0.3")
-    assert [line for line in found.warnings if line.startswith(said)]
+def test_what_is_said_of_a_wide_vm_is_what_is_done(version: str, warning: str) -> None:
+    placed = answer(version, profile="a40-48q", count=2)
+    assert isinstance(placed, Placed)
+    assert (recipe(placed, catalog()).cores_per_numa_node is None) is (version == "7.0.3")
+    assert [line for line in placed.warnings if line.startswith(warning)]
 
 
 def test_whole_gpus_of_a_kind_are_refused_where_no_virtual_hardware_has_them() -> None:
-    found = answer("6.7.0", gpus=1, model="l40s")
-    assert isinstance(found, Refusal)
-    assert "a: virtual hardware for Dynamic DirectPath I/O: needs vmx-17, vmx-14 there" in map(str, found.rejections)
+    refusal = answer("6.7.0", gpus=1, model="l40s")
+    assert isinstance(refusal, Refusal)
+    assert "a: virtual hardware for Dynamic DirectPath I/O: needs vmx-17, vmx-14 there" in map(str, refusal.rejections)
     assert isinstance(answer("7.0.0", gpus=1, model="l40s"), Placed)

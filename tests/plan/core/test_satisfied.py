@@ -67,12 +67,12 @@ def test_every_step_is_open_before_and_done_after(step: Step) -> None:
 
 
 def test_another_vm_of_the_same_path_is_not_the_one_to_make() -> None:
-    made = project(CLONE, lab(), catalog())
-    vm = made.vm(CLONE.vm)
-    assert not is_satisfied(CLONE, made.with_vm(replace(vm, extra_config={"gpuops.cluster": "v1 of others"})))
-    assert not is_satisfied(CLONE, made.with_vm(replace(vm, template=True)))
-    assert not is_satisfied(CLONE, made.with_vm(replace(vm, path="/dc/vm/other/new")))
-    assert is_satisfied(replace(CLONE, settings={}), made.with_vm(replace(vm, extra_config=None)))
+    after_clone = project(CLONE, lab(), catalog())
+    vm = after_clone.vm(CLONE.vm)
+    assert not is_satisfied(CLONE, after_clone.with_vm(replace(vm, extra_config={"gpuops.cluster": "v1 of others"})))
+    assert not is_satisfied(CLONE, after_clone.with_vm(replace(vm, template=True)))
+    assert not is_satisfied(CLONE, after_clone.with_vm(replace(vm, path="/dc/vm/other/new")))
+    assert is_satisfied(replace(CLONE, settings={}), after_clone.with_vm(replace(vm, extra_config=None)))
 
 
 def test_a_pin_of_another_number_than_the_new_device_got_is_not_done() -> None:
@@ -87,8 +87,8 @@ def test_a_pin_of_another_number_than_the_new_device_got_is_not_done() -> None:
 
 def test_a_second_addition_is_not_taken_for_the_first() -> None:
     before = lab()
-    again = VmChange(add=(NewVgpu(PROFILE),), devices_after=(f"vgpu {PROFILE}", f"vgpu {PROFILE}"))
-    assert not is_satisfied(ReconfigureVm(ML_03, again), before)
+    second_addition = VmChange(add=(NewVgpu(PROFILE),), devices_after=(f"vgpu {PROFILE}", f"vgpu {PROFILE}"))
+    assert not is_satisfied(ReconfigureVm(ML_03, second_addition), before)
 
 
 def test_a_removed_key_that_vcenter_gives_out_again_is_not_mistaken() -> None:
@@ -127,9 +127,9 @@ def test_what_cannot_be_read_is_not_done(change: VmChange) -> None:
 
 def test_an_empty_value_means_the_key_is_gone() -> None:
     world = lab()
-    gone = ReconfigureVm(ML_07, VmChange(extra_config={"a": ""}))
-    assert is_satisfied(gone, world)
-    assert not is_satisfied(gone, world.with_vm(replace(world.vms[ML_07], extra_config={"a": "b"})))
+    removal = ReconfigureVm(ML_07, VmChange(extra_config={"a": ""}))
+    assert is_satisfied(removal, world)
+    assert not is_satisfied(removal, world.with_vm(replace(world.vms[ML_07], extra_config={"a": "b"})))
 
 
 def test_a_suspended_vm_was_not_shut_down() -> None:
@@ -155,8 +155,8 @@ def test_a_whole_gpu_is_bound_to_the_vm_that_runs_with_it() -> None:
     world = lab()
     stopped = project(PowerOffVm("vm-8"), world, catalog())
     assert stopped.hosts["host-4"].bindings == ()
-    again = project(PowerOnVm("vm-8"), stopped, catalog())
-    assert [binding.vm for binding in again.hosts["host-4"].bindings] == ["vm-8"]
+    after_restart = project(PowerOnVm("vm-8"), stopped, catalog())
+    assert [binding.vm for binding in after_restart.hosts["host-4"].bindings] == ["vm-8"]
 
 
 def test_a_start_that_the_host_would_refuse_puts_the_vm_on_no_gpu() -> None:

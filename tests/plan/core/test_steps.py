@@ -15,8 +15,12 @@ MOST: Final = 5
 
 def kinds_of(match: ast.Match) -> set[str]:
     """The classes that a match statement tells apart."""
-    patterns = (each for case in match.cases for each in ast.walk(case.pattern))
-    return {each.cls.id for each in patterns if isinstance(each, ast.MatchClass) and isinstance(each.cls, ast.Name)}
+    patterns = (node for case in match.cases for node in ast.walk(case.pattern))
+    return {
+        pattern.cls.id
+        for pattern in patterns
+        if isinstance(pattern, ast.MatchClass) and isinstance(pattern.cls, ast.Name)
+    }
 
 
 def matching_all() -> set[str]:

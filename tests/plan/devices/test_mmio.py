@@ -25,15 +25,15 @@ from tests.plan.snapshots import FIRST, catalog, device, host, whole
     ],
 )
 def test_vgpus(devices: list[str], size_gib: int) -> None:
-    made = [device(text, 13000 + number) for number, text in enumerate(devices)]
-    assert mmio_for(made, None, catalog()) == Mmio(size_gib)
+    vm_devices = [device(text, 13000 + number) for number, text in enumerate(devices)]
+    assert mmio_for(vm_devices, None, catalog()) == Mmio(size_gib)
 
 
 @pytest.mark.parametrize(("board", "size_gib"), [("a100", 128), ("a30", 64), ("t4", 0), ("h100", 256)])
 def test_whole_gpus(board: str, size_gib: int) -> None:
     gpu = whole(FIRST, board)
-    made = device(f"directpath {FIRST} {gpu.vendor_id:04x}:{gpu.device_id:04x}", 13000)
-    assert mmio_for([made], host("esx-1", gpu), catalog()).size_gib == size_gib
+    passed_through = device(f"directpath {FIRST} {gpu.vendor_id:04x}:{gpu.device_id:04x}", 13000)
+    assert mmio_for([passed_through], host("esx-1", gpu), catalog()).size_gib == size_gib
 
 
 @pytest.mark.parametrize(
@@ -45,24 +45,24 @@ def test_whole_gpus(board: str, size_gib: int) -> None:
 )  # fmt: skip
 def test_gpus_for_directpath_io_that_only_the_driver_names(device_id: int, size_gib: int) -> None:
     """Twice the memory, rounded up to a power of two, although the host tells no memory of the GPU."""
-    made = device(f"dynamic 10de:{device_id:04x}", 13000)
-    known = load(pci=[(0x10DE, device_id, None)])
-    assert mmio_for([made], None, known) == Mmio(size_gib)
+    dynamic = device(f"dynamic 10de:{device_id:04x}", 13000)
+    driver_catalog = load(pci=[(0x10DE, device_id, None)])
+    assert mmio_for([dynamic], None, driver_catalog) == Mmio(size_gib)
 
 
 def test_a_known_gpu_whose_memory_is_not_known_is_named() -> None:
-    made, h20_nvl16 = device("dynamic 10de:230e", 13000), load(pci=[(0x10DE, 0x230E, None)])
-    assert [each.name for each in h20_nvl16.devices] == ["NVIDIA H20 NVL16"]
-    assert mmio_for([made], None, h20_nvl16) == Mmio(0, ("dynamic 10de:230e",))
+    dynamic, h20_nvl16 = device("dynamic 10de:230e", 13000), load(pci=[(0x10DE, 0x230E, None)])
+    assert [known_device.name for known_device in h20_nvl16.devices] == ["NVIDIA H20 NVL16"]
+    assert mmio_for([dynamic], None, h20_nvl16) == Mmio(0, ("dynamic 10de:230e",))
 
 
 def test_a_gpu_that_is_not_known_is_named() -> None:
-    made = device("dynamic 10de:ffff", 13000)
-    assert mmio_for([made], None, catalog()) == Mmio(0, ("dynamic 10de:ffff",))
+    dynamic = device("dynamic 10de:ffff", 13000)
+    assert mmio_for([dynamic], None, catalog()) == Mmio(0, ("dynamic 10de:ffff",))
 
 
 @pytest.mark.parametrize(
-    ("there", "keys"),
+    ("present", "keys"),
     [
         ({}, {USE_KEY: "TRUE", SIZE_KEY: "128"}),
         ({USE_KEY: "true", SIZE_KEY: "64"}, {SIZE_KEY: "128"}),
@@ -72,8 +72,8 @@ def test_a_gpu_that_is_not_known_is_named() -> None:
         ({SIZE_KEY: "many"}, {USE_KEY: "TRUE", SIZE_KEY: "128"}),
     ],
 )
-def test_more_than_enough_is_kept(there: dict[str, str], keys: dict[str, str]) -> None:
-    assert mmio_keys(Mmio(128), there) == keys
+def test_more_than_enough_is_kept(present: dict[str, str], keys: dict[str, str]) -> None:
+    assert mmio_keys(Mmio(128), present) == keys
 
 
 def test_nothing_is_written_where_none_is_needed() -> None:

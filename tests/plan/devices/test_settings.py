@@ -41,9 +41,13 @@ def test_a_second_change_adds_to_what_is_kept_and_overwrites_nothing() -> None:
 def test_without_the_memory_the_reservation_stays_full() -> None:
     before = plain()
     after = changed(before, kept_with(before, CHANGE))
-    left = changed(after, restore_settings(after, memory_too=False))
-    assert (left.memory_locked, left.memory_reservation_mib, left.cpu_hot_add) == (True, before.memory_mib, True)
-    assert KEY not in (left.extra_config or {})
+    settings_after = changed(after, restore_settings(after, memory_too=False))
+    assert (settings_after.memory_locked, settings_after.memory_reservation_mib, settings_after.cpu_hot_add) == (
+        True,
+        before.memory_mib,
+        True,
+    )
+    assert KEY not in (settings_after.extra_config or {})
 
 
 def test_a_change_that_changes_nothing_keeps_nothing() -> None:
@@ -71,6 +75,6 @@ def test_a_text_that_gpuops_did_not_write_is_left_alone(text: str) -> None:
 
 
 def test_the_text_is_the_same_for_the_same_values() -> None:
-    one = Baseline(memory_locked=False, extra_config={"b": "", "a": "1"})
-    assert write(one) == '{"extra_config":{"a":"1","b":""},"memory_locked":false,"v":1}'
-    assert write(one) == write(Baseline(memory_locked=False, extra_config={"a": "1", "b": ""}))
+    baseline = Baseline(memory_locked=False, extra_config={"b": "", "a": "1"})
+    assert write(baseline) == '{"extra_config":{"a":"1","b":""},"memory_locked":false,"v":1}'
+    assert write(baseline) == write(Baseline(memory_locked=False, extra_config={"a": "1", "b": ""}))

@@ -32,15 +32,15 @@ CASES = read_cases("doctor", DoctorCase)
 
 def check(case: DoctorCase) -> None:
     inventory = changed(SNAPSHOTS[case.inventory](), case.change)
-    found = examine(inventory, catalog(), Scope(**case.request), {})
-    told = []
-    for number, finding in enumerate(found.findings):
+    examination = examine(inventory, catalog(), Scope(**case.request), {})
+    lines = []
+    for number, finding in enumerate(examination.findings):
         assert finding.fix
         line = {str(finding.severity): f"{finding.subject}: {finding.reason}"}
         named = case.expect[number] if number < len(case.expect) else {}
-        told.append(line | ({"fix": finding.fix} if "fix" in named else {}))
-    assert told == case.expect, came_out(told)
-    assert found.healthy is not any("error" in each or "warning" in each for each in case.expect)
+        lines.append(line | ({"fix": finding.fix} if "fix" in named else {}))
+    assert lines == case.expect, came_out(lines)
+    assert examination.healthy is not any("error" in words or "warning" in words for words in case.expect)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -39,48 +39,55 @@ VM = Vm(
 
 
 def gpu(**facts: Any) -> PhysicalGpu:
-    told = {"graphics_type": DIRECT, "configured_graphics_type": DIRECT, "vgpu_mode": VgpuMode.SAME_SIZE, **facts}
-    return PhysicalGpu(PciAddress.parse("0000:3b:00.0"), "NVIDIA A40", NVIDIA_VENDOR_ID, 0x2235, **told)
+    gpu_facts = {"graphics_type": DIRECT, "configured_graphics_type": DIRECT, "vgpu_mode": VgpuMode.SAME_SIZE, **facts}
+    return PhysicalGpu(PciAddress.parse("0000:3b:00.0"), "NVIDIA A40", NVIDIA_VENDOR_ID, 0x2235, **gpu_facts)
 
 
 def host(ref: str = "h-1", settings: HostSettings | None = WELL, **facts: Any) -> Host:
     offered = (OfferedProfile(PROFILE, migrate=True),)
-    told = {"connected": True, "cluster": "c-1", "gpus": (gpu(),), "profiles": offered, "settings": settings, **facts}
-    return Host(ref, f"esx-{ref[-1]}", **told)
+    host_facts = {
+        "connected": True,
+        "cluster": "c-1",
+        "gpus": (gpu(),),
+        "profiles": offered,
+        "settings": settings,
+        **facts,
+    }
+    return Host(ref, f"esx-{ref[-1]}", **host_facts)
 
 
 def examined(*hosts: Host, vm: Vm | None = None, missing: str = "", **facts: Any) -> Examination:
-    told = {"hot_migrate_enabled": True, **facts}
-    seen = Inventory(
+    facts_of_vcenter = {"hot_migrate_enabled": True, **facts}
+    snapshot = Inventory(
         "vc",
         "8.0.3.0",
         datetime(2026, 11, 2, tzinfo=UTC),
-        hosts={each.ref: each for each in hosts or (host(),)},
+        hosts={esx.ref: esx for esx in hosts or (host(),)},
         vms={vm.ref: vm} if vm else {},
-        clusters={"c-1": told.pop("cluster", Cluster("c-1", "desktops", rules=()))},
-        **told,
+        clusters={"c-1": facts_of_vcenter.pop("cluster", Cluster("c-1", "desktops", rules=()))},
+        **facts_of_vcenter,
     )
-    return examine(seen, load(boards=("a40",)), Scope(), {"h-1": {missing}} if missing else {})
+    return examine(snapshot, load(boards=("a40",)), Scope(), {"h-1": {missing}} if missing else {})
 
 
 def test_where_nothing_stands_in_the_way_nothing_is_found() -> None:
-    found = examined(vm=VM)
-    assert (found.findings, found.healthy) == ((), True)
+    examination = examined(vm=VM)
+    assert (examination.findings, examination.healthy) == ((), True)
 
 
 NO_MODULE = HostSettings(has_module=False, custody=WELL.custody)
 
 
 def test_privileges_that_this_login_lacks_on_a_host_are_a_note() -> None:
-    found = examined(missing="Host.Config.Settings")
-    assert [(each.severity, each.subject) for each in found.findings] == [("note", "esx-1")]
-    assert "lacks Host.Config.Settings" in found.findings[0].reason
-    assert found.healthy
+    examination = examined(missing="Host.Config.Settings")
+    assert [(finding.severity, finding.subject) for finding in examination.findings] == [("note", "esx-1")]
+    assert "lacks Host.Config.Settings" in examination.findings[0].reason
+    assert examination.healthy
 
 
 def test_the_worst_comes_first() -> None:
-    found = examined(host(in_maintenance=True, settings=NO_MODULE), hot_migrate_enabled=False)
-    assert [each.severity for each in found.findings] == ["error", "warning", "note"]
+    examination = examined(host(in_maintenance=True, settings=NO_MODULE), hot_migrate_enabled=False)
+    assert [finding.severity for finding in examination.findings] == ["error", "warning", "note"]
 
 
 def test_a_name_that_is_not_there_is_said() -> None:

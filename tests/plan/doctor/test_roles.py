@@ -43,18 +43,21 @@ SEEN: Final = Inventory(
 )
 
 
-def found(wishes: tuple[RoleWish, ...] = NIGHT, **granted: frozenset[str]) -> list[str]:
-    told = {ref.replace("_", "-"): privileges for ref, privileges in granted.items()}
-    everything = {ref: privileges | IMPLIED for ref, privileges in {**RIGHT, **told}.items()}
-    return [f"{each.subject}: {each.reason}" for each in of_roles(wishes, everything, "group-d1", SEEN)]
+def role_lines(wishes: tuple[RoleWish, ...] = NIGHT, **granted: frozenset[str]) -> list[str]:
+    by_ref = {ref.replace("_", "-"): privileges for ref, privileges in granted.items()}
+    everything = {ref: privileges | IMPLIED for ref, privileges in {**RIGHT, **by_ref}.items()}
+    return [
+        f"{role_finding.subject}: {role_finding.reason}"
+        for role_finding in of_roles(wishes, everything, "group-d1", SEEN)
+    ]
 
 
 def test_a_login_that_has_its_roles_and_no_more_has_no_findings() -> None:
-    assert found() == []
+    assert role_lines() == []
 
 
 @pytest.mark.parametrize(
-    ("granted", "said"),
+    ("granted", "expected"),
     [
         (
             {"vm_1": DESKTOPS.privileges - {ON}, "vm_2": DESKTOPS.privileges - {ON}},
@@ -90,24 +93,24 @@ def test_a_login_that_has_its_roles_and_no_more_has_no_findings() -> None:
     ],
 )  # fmt: skip
 def test_what_is_missing_and_what_is_surplus_is_named_with_its_place(
-    granted: dict[str, frozenset[str]], said: list[str]
+    granted: dict[str, frozenset[str]], expected: list[str]
 ) -> None:
-    assert found(NIGHT, **granted) == said
+    assert role_lines(NIGHT, **granted) == expected
 
 
 def test_what_belongs_to_another_role_is_surplus_where_that_one_is_not() -> None:
-    both = DESKTOPS.privileges | {"V.Config.X"}
+    privileges = DESKTOPS.privileges | {"V.Config.X"}
     wishes = (*NIGHT, RoleWish("lease", "the lock VM", frozenset({"V.Config.X", "V.Config.Y"})))
-    said = found(wishes, vm_1=both, vm_2=both)
-    assert said[-1] == "/dc/vm/vdi: this login also has V.Config.X, which no role of the file gives it there"
-    assert said[0].startswith("lease: this login has this role on no VM; on /dc/vm/vdi it lacks V.Config.Y")
+    lines = role_lines(wishes, vm_1=privileges, vm_2=privileges)
+    assert lines[-1] == "/dc/vm/vdi: this login also has V.Config.X, which no role of the file gives it there"
+    assert lines[0].startswith("lease: this login has this role on no VM; on /dc/vm/vdi it lacks V.Config.Y")
 
 
 def test_a_role_for_hosts_is_looked_for_on_hosts() -> None:
-    assert found((*NIGHT, HOSTS)) == ["hosts: this login has this role on no host"]
-    assert found((*NIGHT, HOSTS), host_1=HOSTS.privileges) == []
+    assert role_lines((*NIGHT, HOSTS)) == ["hosts: this login has this role on no host"]
+    assert role_lines((*NIGHT, HOSTS), host_1=HOSTS.privileges) == []
     cluster = RoleWish("pools", "clusters", frozenset({POOL}))
-    assert found((*NIGHT, cluster), c_1=DRS.privileges | {POOL}) == []
+    assert role_lines((*NIGHT, cluster), c_1=DRS.privileges | {POOL}) == []
 
 
 def test_what_is_not_told_is_a_finding_and_no_clean_bill() -> None:
@@ -120,5 +123,5 @@ def test_what_is_not_told_is_a_finding_and_no_clean_bill() -> None:
 
 def test_many_are_counted() -> None:
     many = frozenset(f"X.P{number}" for number in range(20))
-    [said] = found(vm_3=ML.privileges | many)
-    assert said.endswith("X.P0, X.P1, X.P10, X.P11, X.P12, X.P13 and 14 more, which no role of the file gives it there")
+    [line] = role_lines(vm_3=ML.privileges | many)
+    assert line.endswith("X.P0, X.P1, X.P10, X.P11, X.P12, X.P13 and 14 more, which no role of the file gives it there")

@@ -43,12 +43,12 @@ EVERYTHING: Final = {
 
 def lacking(without: dict[str, set[str]]) -> list[tuple[str, str, tuple[str, ...], frozenset[str]]]:
     """(verb, kind, places, privileges) of everything that is lacking."""
-    held = {ref: privileges - without.get(ref, set()) for ref, privileges in EVERYTHING.items()}
+    granted = {ref: privileges - without.get(ref, set()) for ref, privileges in EVERYTHING.items()}
     return [
-        (verb.verb, need.kind.value, each.places, each.privileges)
-        for verb in of_verbs(held, SEEN)
+        (verb.verb, need.kind.value, need_of_verb.places, need_of_verb.privileges)
+        for verb in of_verbs(granted, SEEN)
         for need in verb.needs
-        for each in need.lacking
+        for need_of_verb in need.lacking
     ]
 
 
@@ -91,29 +91,31 @@ def test_what_is_lacking_is_named_with_its_place(
 
 
 def test_what_vcenter_does_not_tell_of_is_neither_allowed_nor_lacking() -> None:
-    held = {ref: privileges for ref, privileges in EVERYTHING.items() if ref != "h"}
-    found = {verb.verb: verb for verb in of_verbs(held, SEEN)}
-    (need,) = found["scheduler, mode, passthrough"].needs
+    granted = {ref: privileges for ref, privileges in EVERYTHING.items() if ref != "h"}
+    verbs = {verb.verb: verb for verb in of_verbs(granted, SEEN)}
+    (need,) = verbs["scheduler, mode, passthrough"].needs
     assert (need.untold, need.allowed, need.lacking) == (1, (), ())
-    assert not found["scheduler, mode, passthrough"].allowed
-    assert found["attach, detach"].allowed
+    assert not verbs["scheduler, mode, passthrough"].allowed
+    assert verbs["attach, detach"].allowed
 
 
 def test_of_many_vms_each_folder_is_asked() -> None:
     many = {f"x{n}": Vm(f"x{n}", f"desk-{n}", path=f"/dc/vm/vdi/desk-{n}") for n in range(MOST_VMS + 5)}
-    asked = objects_to_ask(Inventory("vc", "8.0.3.0", SEEN.taken_at, vms={**many, **SEEN.vms}))[ObjectKind.VM]
-    assert len(asked) == MOST_VMS
-    assert {"a", "b"} & set(asked) == {"b"}, "vdi has others before it"
+    refs = objects_to_ask(Inventory("vc", "8.0.3.0", SEEN.taken_at, vms={**many, **SEEN.vms}))[ObjectKind.VM]
+    assert len(refs) == MOST_VMS
+    assert {"a", "b"} & set(refs) == {"b"}, "vdi has others before it"
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb.role], ids=lambda verb: verb.name)
 def test_the_template_named_grants_what_the_verb_needs(verb: Verb) -> None:
-    granted = {each for role in load_roles(TEMPLATES / verb.role) for each in role.privileges}
-    assert {each for needed in verb.needs.values() for each in needed} - granted == set()
+    granted = {privilege for role in load_roles(TEMPLATES / verb.role) for privilege in role.privileges}
+    assert {privilege for needed in verb.needs.values() for privilege in needed} - granted == set()
 
 
 @pytest.mark.parametrize("name", ["attach", "night", "host-settings"])
 def test_what_a_template_grants_some_verb_needs(name: str) -> None:
     """But for the lease of nights: its privilege is the policy's lock VM's alone, and attach needs it of VMs too."""
-    known = {each for needed in ASKED.values() for each in needed} | ASSIGN_TO_POOL
-    assert {each for role in load_roles(TEMPLATES / "roles" / f"{name}.yaml") for each in role.privileges} <= known
+    needed_privileges = {privilege for needed in ASKED.values() for privilege in needed} | ASSIGN_TO_POOL
+    assert {
+        privilege for role in load_roles(TEMPLATES / "roles" / f"{name}.yaml") for privilege in role.privileges
+    } <= needed_privileges

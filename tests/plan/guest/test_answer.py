@@ -31,33 +31,33 @@ def windows(*sections: str) -> GuestAnswer:
 
 
 def test_all_that_a_linux_guest_tells() -> None:
-    found = linux(
+    answer = linux(
         "@@ clock\n1793642400", "@@ synchronized\nyes", "@@ installed\n580.105.08", f"@@ smi\nWARNING: a\n{R580}warned",
         "@@ toolkit\nnvcc: NVIDIA (R)\nCuda compilation tools, release 12.4, V12.4.131",
         "@@ runtimes\nlibcudart.so.12\nlibcudart.so.11.0", f"@@ rdma\n{RDMA}", "@@ frameworks\ntorch 2.5.1+cu124\njax ",
     )  # fmt: skip
-    assert found.system is GuestSystem.LINUX
-    assert (found.clock_s, found.synchronized, found.installed) == (1793642400.0, True, "580.105.08")
-    assert found.smi is not None
-    assert (found.smi.driver, found.smi_missing, found.smi_says) == ("580.105.08", False, "")
-    assert (found.toolkit, found.runtimes) == ("12.4", ("12", "11.0"))
-    assert found.frameworks == {"torch": "2.5.1+cu124", "jax": None}
-    assert found.rdma == (RdmaLink("mlx5_0/1", active=True, state="ACTIVE"),)
+    assert answer.system is GuestSystem.LINUX
+    assert (answer.clock_s, answer.synchronized, answer.installed) == (1793642400.0, True, "580.105.08")
+    assert answer.smi is not None
+    assert (answer.smi.driver, answer.smi_missing, answer.smi_says) == ("580.105.08", False, "")
+    assert (answer.toolkit, answer.runtimes) == ("12.4", ("12", "11.0"))
+    assert answer.frameworks == {"torch": "2.5.1+cu124", "jax": None}
+    assert answer.rdma == (RdmaLink("mlx5_0/1", active=True, state="ACTIVE"),)
 
 
 def test_the_report_is_found_behind_a_warning_that_has_a_sign_of_it() -> None:
-    found = linux(f"@@ smi\nWARNING: infoROM is corrupted at <0000:3b:00.0>\n{R580}")
-    assert found.smi is not None and found.smi.driver == "580.105.08"
+    answer = linux(f"@@ smi\nWARNING: infoROM is corrupted at <0000:3b:00.0>\n{R580}")
+    assert answer.smi is not None and answer.smi.driver == "580.105.08"
 
 
 def test_all_that_a_windows_guest_tells() -> None:
-    found = windows(
+    answer = windows(
         "@@ clock", "1793642400", "@@ synchronized", "Sprungindikator: 3(nicht synchronisiert)", "@@ installed",
         "31.0.15.5274", "@@ smi", R580, "@@ toolkit", "@@ rdma", '[{"ifname":"Ethernet 2","state":"Up"}]',
     )  # fmt: skip
-    assert (found.system, found.synchronized, found.installed) == (GuestSystem.WINDOWS, False, "552.74")
-    assert found.smi is not None
-    assert found.rdma == (RdmaLink("Ethernet 2", active=True, state="Up"),)
+    assert (answer.system, answer.synchronized, answer.installed) == (GuestSystem.WINDOWS, False, "552.74")
+    assert answer.smi is not None
+    assert answer.rdma == (RdmaLink("Ethernet 2", active=True, state="Up"),)
 
 
 def test_a_guest_with_nothing() -> None:
@@ -67,7 +67,7 @@ def test_a_guest_with_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("section", "field", "value"),
+    ("section", "field", "expected"),
     [
         ("@@ synchronized\nLeap status     : Not synchronised", "synchronized", False),
         ("@@ synchronized\nLeap status     : Normal", "synchronized", True),
@@ -87,8 +87,8 @@ def test_a_guest_with_nothing() -> None:
         ("@@ no-python", "python_missing", True),
     ],
 )
-def test_each_format_and_what_is_none(section: str, field: str, value: object) -> None:
-    assert getattr(linux(section), field) == value
+def test_each_format_and_what_is_none(section: str, field: str, expected: object) -> None:
+    assert getattr(linux(section), field) == expected
 
 
 @pytest.mark.parametrize(

@@ -65,23 +65,23 @@ def rows(answer: GuestAnswer, vm: Vm = WITH_VGPU, on: Host | None = None, needs:
 def row(
     check: str, answer: GuestAnswer, vm: Vm = WITH_VGPU, on: Host | None = None, needs: GuestNeeds = TORCH
 ) -> GuestRow:
-    [found] = [each for each in rows(answer, vm, on, needs) if each.check == check]
-    assert bool(found.next_move) is (found.state is not GuestState.PASS)
-    return found
+    [check_row] = [each for each in rows(answer, vm, on, needs) if each.check == check]
+    assert bool(check_row.next_move) is (check_row.state is not GuestState.PASS)
+    return check_row
 
 
 def driven(driver: str, cuda: str | None = "13.0", system: GuestSystem = GuestSystem.LINUX) -> GuestAnswer:
     return replace(READY, system=system, smi=SmiReport(driver, cuda, (GPU,)))
 
 
-def seen(*gpus: GuestGpu) -> GuestAnswer:
+def answer_with(*gpus: GuestGpu) -> GuestAnswer:
     return replace(READY, smi=SmiReport("580.65.06", "13.0", gpus))
 
 
 def test_one_that_is_ready_passes_in_every_row() -> None:
-    found = rows(READY)
-    assert {each.state for each in found} == {GuestState.PASS}
-    assert [each.check for each in found] == [
+    check_rows = rows(READY)
+    assert {check_row.state for check_row in check_rows} == {GuestState.PASS}
+    assert [check_row.check for check_row in check_rows] == [
         "guest", "driver", "GPUs", "licence", "CUDA", "CUDA runtime", "CUDA toolkit", "ECC", "MIG", "torch", "RDMA",
         "clock", "time service",
     ]  # fmt: skip
@@ -106,9 +106,9 @@ def test_one_that_is_ready_passes_in_every_row() -> None:
 def test_the_driver_against_the_vgpu_manager_of_its_host(
     on: str, driver: str, system: str, state: str, says: str
 ) -> None:
-    found = row("driver", driven(driver, system=GuestSystem(system)), on=host(on))
-    assert found.state == state
-    assert says in found.says
+    driver_row = row("driver", driven(driver, system=GuestSystem(system)), on=host(on))
+    assert driver_row.state == state
+    assert says in driver_row.says
 
 
 def test_without_the_host_s_driver_it_is_unknown_and_with_a_whole_gpu_it_is_not_asked() -> None:
@@ -135,23 +135,23 @@ def test_without_the_host_s_driver_it_is_unknown_and_with_a_whole_gpu_it_is_not_
     ],
 )
 def test_without_a_report_there_is_one_row_of_the_gpu(answer: GuestAnswer, state: str, says: str) -> None:
-    found = row("driver", answer)
-    assert found.state == state
-    assert says in found.says
-    assert state == "unknown" or found.next_move == "install in it a guest driver of R580, R570 or R535"
-    assert not {"GPUs", "licence", "CUDA", "ECC", "MIG"} & {each.check for each in rows(answer)}
+    driver_row = row("driver", answer)
+    assert driver_row.state == state
+    assert says in driver_row.says
+    assert state == "unknown" or driver_row.next_move == "install in it a guest driver of R580, R570 or R535"
+    assert not {"GPUs", "licence", "CUDA", "ECC", "MIG"} & {check_row.check for check_row in rows(answer)}
 
 
 @pytest.mark.parametrize(
     ("answer", "vm", "state"),
     [
-        (seen(replace(GPU, licence="Unlicensed (Restricted)")), WITH_VGPU, "fail"),
-        (seen(replace(GPU, licence=None)), WITH_VGPU, "unknown"),
-        (seen(replace(GPU, licence="Expired")), WITH_VGPU, "unknown"),
-        (seen(), WITH_VGPU, "unknown"),
-        (seen(GPU, replace(GPU, licence="Unlicensed")), WITH_VGPU, "fail"),
-        (seen(replace(GPU, licence=None)), WHOLE, "pass"),
-        (seen(replace(GPU, licence="Unlicensed")), WHOLE, "fail"),
+        (answer_with(replace(GPU, licence="Unlicensed (Restricted)")), WITH_VGPU, "fail"),
+        (answer_with(replace(GPU, licence=None)), WITH_VGPU, "unknown"),
+        (answer_with(replace(GPU, licence="Expired")), WITH_VGPU, "unknown"),
+        (answer_with(), WITH_VGPU, "unknown"),
+        (answer_with(GPU, replace(GPU, licence="Unlicensed")), WITH_VGPU, "fail"),
+        (answer_with(replace(GPU, licence=None)), WHOLE, "pass"),
+        (answer_with(replace(GPU, licence="Unlicensed")), WHOLE, "fail"),
     ],
 )
 def test_the_licence(answer: GuestAnswer, vm: Vm, state: str) -> None:
@@ -161,14 +161,19 @@ def test_the_licence(answer: GuestAnswer, vm: Vm, state: str) -> None:
 @pytest.mark.parametrize(
     ("check", "answer", "state", "says"),
     [
-        ("GPUs", seen(), "fail", "0 of 1"),
-        ("GPUs", seen(GPU, GPU), "fail", "2 of 1: NVIDIA A40-8C"),
-        ("ECC", seen(replace(GPU, ecc_pending=GuestMode.OFF)), "fail", "on, another after the next reboot"),
-        ("ECC", seen(GPU, replace(GPU, ecc=GuestMode.OFF, ecc_pending=GuestMode.OFF)), "fail", "differs: on, off"),
-        ("ECC", seen(replace(GPU, ecc=None, ecc_pending=None)), "unknown", "not told"),
-        ("ECC", seen(), "unknown", "no GPU is seen"),
-        ("MIG", seen(replace(GPU, mig=GuestMode.OFF, mig_pending=GuestMode.ON)), "fail", "off, another"),
-        ("MIG", seen(replace(GPU, mig=GuestMode.ON, mig_pending=GuestMode.ON)), "pass", "on"),
+        ("GPUs", answer_with(), "fail", "0 of 1"),
+        ("GPUs", answer_with(GPU, GPU), "fail", "2 of 1: NVIDIA A40-8C"),
+        ("ECC", answer_with(replace(GPU, ecc_pending=GuestMode.OFF)), "fail", "on, another after the next reboot"),
+        (
+            "ECC",
+            answer_with(GPU, replace(GPU, ecc=GuestMode.OFF, ecc_pending=GuestMode.OFF)),
+            "fail",
+            "differs: on, off",
+        ),
+        ("ECC", answer_with(replace(GPU, ecc=None, ecc_pending=None)), "unknown", "not told"),
+        ("ECC", answer_with(), "unknown", "no GPU is seen"),
+        ("MIG", answer_with(replace(GPU, mig=GuestMode.OFF, mig_pending=GuestMode.ON)), "fail", "off, another"),
+        ("MIG", answer_with(replace(GPU, mig=GuestMode.ON, mig_pending=GuestMode.ON)), "pass", "on"),
         ("CUDA", driven("580.65.06", None), "unknown", "no version"),
         ("CUDA toolkit", replace(READY, toolkit="13.0"), "pass", "13.0"),
         ("CUDA toolkit", replace(driven("570.172.08", "12.8"), toolkit="12.9"), "pass", "12.9, by minor version comp"),
@@ -196,13 +201,13 @@ def test_the_licence(answer: GuestAnswer, vm: Vm, state: str) -> None:
     ],
 )
 def test_each_row(check: str, answer: GuestAnswer, state: str, says: str) -> None:
-    found = row(check, answer)
-    assert (found.state.value, says in found.says) == (state, True), found.says
+    check_row = row(check, answer)
+    assert (check_row.state.value, says in check_row.says) == (state, True), check_row.says
 
 
 def test_toolkit_and_rdma_are_missed_only_where_they_are_expected() -> None:
     without = replace(READY, toolkit=None, rdma=None)
-    checks = {each.check for each in rows(without)}
+    checks = {check_row.check for check_row in rows(without)}
     assert not {"CUDA toolkit", "RDMA"} & checks
     needs = GuestNeeds(expected=frozenset(MustHave))
     assert row("CUDA toolkit", without, needs=needs).state is GuestState.FAIL

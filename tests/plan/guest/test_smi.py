@@ -41,9 +41,9 @@ def log(inside: str, before: str = "") -> str:
 
 
 def test_a_vgpu_of_r580() -> None:
-    found = read_smi(R580)
-    assert (found.driver, found.cuda) == ("580.105.08", "13.0")
-    assert found.gpus == (
+    report = read_smi(R580)
+    assert (report.driver, report.cuda) == ("580.105.08", "13.0")
+    assert report.gpus == (
         GuestGpu(
             "NVIDIA L40S-2Q",
             "Licensed (Expiry: 2026-11-3 16:1:44 GMT)",
@@ -56,9 +56,9 @@ def test_a_vgpu_of_r580() -> None:
 
 
 def test_r595_names_the_driver_otherwise_and_what_is_missing_is_not_told() -> None:
-    found = read_smi(R580.replace("driver_version", "kmd_version").replace("13.0", "N/A").replace("license_", "some_"))
-    assert (found.driver, found.cuda) == ("580.105.08", None)
-    assert found.gpus[0].licence is None
+    report = read_smi(R580.replace("driver_version", "kmd_version").replace("13.0", "N/A").replace("license_", "some_"))
+    assert (report.driver, report.cuda) == ("580.105.08", None)
+    assert report.gpus[0].licence is None
     assert read_smi(log("<gpu/>")).gpus == (GuestGpu("a GPU"),)
     assert read_smi(log("")).gpus == ()
 
@@ -98,8 +98,8 @@ def test_a_long_text_is_cut() -> None:
 @pytest.mark.long
 @given(st.text(max_size=300))
 def test_any_text_is_read_or_refused_in_words(text: str) -> None:
-    for each in (text, log(text)):
+    for report_text in (text, log(text)):
         try:
-            read_smi(each)
+            read_smi(report_text)
         except ValueError as error:
             assert str(error)

@@ -17,9 +17,9 @@ from gpuops.extras.jobs.job import ArrayTask, ContainerJob, ContainerRuntime, Mo
 IMAGE = "quay.io/lab/fit@sha256:" + "0" * 64
 
 
-def job(runtime: ContainerRuntime, *command: str, **others: Any) -> ContainerJob:
-    found = command or ("python", "fit.py")
-    return ContainerJob("fit", IMAGE, found, "a40-8q", 4, 8192, timedelta(hours=1), runtime=runtime, **others)
+def job(runtime: ContainerRuntime, *command: str, **options: Any) -> ContainerJob:
+    command_line = command or ("python", "fit.py")
+    return ContainerJob("fit", IMAGE, command_line, "a40-8q", 4, 8192, timedelta(hours=1), runtime=runtime, **options)
 
 
 def test_podman_as_its_manual_page_and_that_of_nvidia_have_it() -> None:

@@ -33,16 +33,16 @@ def submitted(number: int, job: ContainerJob, *records: JobRecord, after: tuple[
 
 
 def refused(jobs: list[ContainerJob], *earlier: SubmittedJob) -> list[str]:
-    return [f"{each.line}" for each in dependency_objections(jobs, earlier)]
+    return [f"{dependency_objection.line}" for dependency_objection in dependency_objections(jobs, earlier)]
 
 
 def test_an_array_is_named_as_a_whole_and_the_newest_of_a_name_is_meant() -> None:
     old = [submitted(number, task("sweep", number - 1, 3), *FAILED) for number in (1, 2, 3)]
     new = [submitted(4 + index, task("sweep", index, 2)) for index in (0, 1)]
     jobs = [*old, *new]
-    assert [each.number for each in jobs_named("sweep", jobs)] == [4, 5]
-    assert [each.number for each in jobs_named("sweep-1", jobs)] == [5]
-    assert [each.number for each in jobs_named("sweep-2", jobs)] == [3]
+    assert [named_job.number for named_job in jobs_named("sweep", jobs)] == [4, 5]
+    assert [named_job.number for named_job in jobs_named("sweep-1", jobs)] == [5]
+    assert [named_job.number for named_job in jobs_named("sweep-2", jobs)] == [3]
     assert jobs_named("other", jobs) == ()
     assert required_numbers(spec("report", "sweep", "sweep-1"), (), jobs) == (4, 5)
     assert required_numbers(spec("report", "sweep"), [submitted(9, spec("sweep"))], jobs) == (9,)
@@ -73,11 +73,11 @@ def test_unknown_names_circles_and_what_would_never_start_are_refused_in_one_lin
     [never] = refused([spec("b", "a")], submitted(1, spec("a"), *FAILED))
     assert "job a is failed, so this job would never start" in never
     assert refused([spec("b", "a")], submitted(1, spec("a"), *FAILED), submitted(2, spec("a"))) == []
-    again = submitted(2, spec("b", "a"), after=(1,))
-    assert refused([spec("b", "a")], submitted(1, spec("a"), *FAILED), again) == [], (
+    second_job = submitted(2, spec("b", "a"), after=(1,))
+    assert refused([spec("b", "a")], submitted(1, spec("a"), *FAILED), second_job) == [], (
         "submitted again it changes nothing"
     )
     [circle] = refused([spec("a", "b"), spec("b", "a")])
     assert "wait for each other" in circle and ("a after b after a" in circle or "b after a after b" in circle)
-    [own] = refused([task("s", 0, 2, "s"), task("s", 1, 2, "s")])
-    assert "wait for each other" in own
+    [objection] = refused([task("s", 0, 2, "s"), task("s", 1, 2, "s")])
+    assert "wait for each other" in objection

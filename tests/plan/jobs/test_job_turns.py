@@ -45,7 +45,7 @@ def ran(hours: float, ago: timedelta = timedelta(days=1)) -> tuple[JobRecord, ..
 
 
 def names(jobs: tuple[SubmittedJob, ...]) -> list[str]:
-    return [each.job.name for each in jobs]
+    return [vm_job.job.name for vm_job in jobs]
 
 
 def test_who_had_less_of_late_is_next_and_priority_counts_among_ones_own() -> None:
@@ -79,12 +79,12 @@ def test_a_weight_of_the_policy_counts() -> None:
 
 
 def test_each_job_gets_a_vm_of_its_own_that_it_fits() -> None:
-    seen = world("job-1", "job-2")
+    snapshot = world("job-1", "job-2")
     jobs = (job(1, profile="a40-8q"), job(2), job(3, vcpus=99), job(4), job(5))
     turns = {turn.job.job.name: (turn.vm.name if turn.vm is not None else None) for turn in job_turns(
-        jobs, RULES, seen, catalog(), NOW)}  # fmt: skip
+        jobs, RULES, snapshot, catalog(), NOW)}  # fmt: skip
     assert turns == {"j1": None, "j2": "job-1", "j3": None, "j4": "job-2", "j5": None}
-    reasons = {turn.job.job.name: turn.reason for turn in job_turns(jobs, RULES, seen, catalog(), NOW)}
+    reasons = {turn.job.job.name: turn.reason for turn in job_turns(jobs, RULES, snapshot, catalog(), NOW)}
     assert "no VM for jobs has one vGPU a40-8q" in reasons["j1"] and "99 vCPUs" in reasons["j3"]
     assert reasons["j5"] == "every VM that it fits has another job"
 
@@ -92,26 +92,28 @@ def test_each_job_gets_a_vm_of_its_own_that_it_fits() -> None:
 def test_a_job_with_two_gpus_gets_a_vm_with_two() -> None:
     esx = host("esx-01", gpu("0000:3b:00.0", "a40"), gpu("0000:af:00.0", "a40"))
     vgpu = "vgpu nvidia_a40-48q"
-    seen = inventory([esx], [vm(1, "job-1", "esx-01", vgpu), vm(2, "job-2", "esx-01", vgpu, vgpu)])
+    snapshot = inventory([esx], [vm(1, "job-1", "esx-01", vgpu), vm(2, "job-2", "esx-01", vgpu, vgpu)])
     jobs = (job(1, profile="a40-48q", gpus=2), job(2, profile="a40-48q"), job(3, profile="a40-48q", gpus=3))
-    turns = {turn.job.number: turn for turn in job_turns(jobs, RULES, seen, catalog(), NOW)}
+    turns = {turn.job.number: turn for turn in job_turns(jobs, RULES, snapshot, catalog(), NOW)}
     assert [turn.vm.name if turn.vm else None for _, turn in sorted(turns.items())] == ["job-2", "job-1", None]
     assert turns[3].reason.startswith("no VM for jobs has 3 vGPUs a40-48q")
     assert gpus_of_job(jobs[0].job, catalog()) == 2.0
 
 
 def test_why_a_job_waits_for_a_vm_that_no_night_has_started() -> None:
-    seen = world("job-1")
-    [off] = job_turns((job(1),), RULES, seen, catalog(), NOW, usable=())
+    snapshot = world("job-1")
+    [off] = job_turns((job(1),), RULES, snapshot, catalog(), NOW, usable=())
     assert off.reason == "waits until a night starts job-1"
-    running = replace(seen, vms={ref: replace(each, power=PowerState.ON) for ref, each in seen.vms.items()})
+    running = replace(
+        snapshot, vms={ref: replace(seen_vm, power=PowerState.ON) for ref, seen_vm in snapshot.vms.items()}
+    )
     [on] = job_turns((job(1),), RULES, running, catalog(), NOW, usable=())
     assert on.reason.startswith("job-1 runs already, and no night started it: shut it down")
 
 
 def test_what_was_interrupted_goes_on_in_its_vm_and_what_may_run_keeps_its_own() -> None:
-    seen = world("job-1", "job-2")
-    by_name = {each.name: each for each in seen.vms.values()}
+    snapshot = world("job-1", "job-2")
+    by_name = {seen_vm.name: seen_vm for seen_vm in snapshot.vms.values()}
     second = by_name["job-2"].instance_uuid or by_name["job-2"].ref
     first = by_name["job-1"].instance_uuid or by_name["job-1"].ref
     begun = JobRecord(JobEvent.BEGUN, NOW - 20 * HOUR, vm=second, vm_name="job-2")
@@ -119,10 +121,10 @@ def test_what_was_interrupted_goes_on_in_its_vm_and_what_may_run_keeps_its_own()
     open_one = JobRecord(JobEvent.BEGUN, NOW - 20 * HOUR, vm=first, vm_name="job-1")
     jobs = (job(1), job(2, None, *stopped, resumes=3), job(3, None, open_one))
     turns = {turn.job.job.name: turn.vm.name if turn.vm else None for turn in job_turns(
-        jobs, RULES, seen, catalog(), NOW)}  # fmt: skip
+        jobs, RULES, snapshot, catalog(), NOW)}  # fmt: skip
     assert turns == {"j3": "job-1", "j1": "job-2", "j2": None}, "j1 has waited longer"
     only = {turn.job.job.name: turn.vm.name if turn.vm else None for turn in job_turns(
-        jobs[1:2], RULES, seen, catalog(), NOW)}  # fmt: skip
+        jobs[1:2], RULES, snapshot, catalog(), NOW)}  # fmt: skip
     assert only == {"j2": "job-2"}, "not in job-1, though that comes first"
 
 
@@ -130,17 +132,17 @@ def test_a_night_is_not_begun_for_a_job_that_it_is_too_short_for() -> None:
     night = Night(NOW.date(), NOW, NOW + 8 * HOUR, NOW + 10 * HOUR, UTC)
     jobs = (job(1), job(2, resumes=1, checkpoint=("s",)), job(3, run_time=90 * HOUR))
     turns = job_turns(jobs, RULES, world("job-1", "job-2", "job-3"), catalog(), NOW)
-    entries = queue_entries(turns, ENTRY, RULES, night)
-    assert [each.minimum_run for each in entries] == [3 * HOUR, timedelta(minutes=15), 8 * HOUR * 0.8]
-    assert all(entry.names[0].startswith("moid:") for entry in entries)
+    queued = queue_entries(turns, ENTRY, RULES, night)
+    assert [queued_vm.minimum_run for queued_vm in queued] == [3 * HOUR, timedelta(minutes=15), 8 * HOUR * 0.8]
+    assert all(queued_vm.names[0].startswith("moid:") for queued_vm in queued)
 
 
 def test_quotas_bound_what_waits_and_what_runs() -> None:
     rules = JobRules(
         ("job-*",), mounts=("/data",), quotas={"vision": JobQuota(waiting=2, running=1, profiles=("a40-*",))}
     )
-    jobs = tuple(each.job for each in (job(1, "vision"), job(2, "vision"), job(3, "vision")))
-    assert [each.available for each in objections(jobs[:2], rules, (), WHO)] == []
+    jobs = tuple(submitted_job.job for submitted_job in (job(1, "vision"), job(2, "vision"), job(3, "vision")))
+    assert [objection.available for objection in objections(jobs[:2], rules, (), WHO)] == []
     [over] = objections(jobs, rules, (), WHO)
     assert "at most 2 allowed, 0 exist, 3 more" in over.rule
     [stranger] = objections([job(9, "audio").job], rules, (), WHO)
@@ -163,7 +165,7 @@ def test_secrets_lie_where_the_policy_allows_it() -> None:
         (JobRules(("job-*",), secrets=("/etc/vis",)), "secrets /etc/vision/token: secrets may lie in /etc/vis"),
         (JobRules(("job-*",), secrets=("/etc",), quotas={"vision": JobQuota(secrets=())}), "no secrets are allowed"),
     ):
-        assert refused in "".join(each.rule for each in objections([fit], rules, (), WHO))
+        assert refused in "".join(objection.rule for objection in objections([fit], rules, (), WHO))
         assert (objections([fit], rules, (), WHO) == ()) is (refused == "")
 
 
@@ -177,12 +179,15 @@ def test_who_may_submit_for_which_owner() -> None:
         assert objections([job(3, "open").job], rules, (), who) == ()
     [refused] = objections([of_vision], rules, (), bob)
     assert refused.rule == "owner vision: bob@pc is not one of its submitters, ada, role:vision"
-    assert [each.owner for each in with_owners([of_nobody, of_vision], rules, bob)] == ["audio", "vision"]
+    assert [submitted_job.owner for submitted_job in with_owners([of_nobody, of_vision], rules, bob)] == [
+        "audio",
+        "vision",
+    ]
     assert with_owners([of_nobody], rules, role)[0].owner == "vision"
     [two] = objections(with_owners([of_nobody], rules, ada), rules, (), ada)
     assert "without an owner" in two.rule, "she may submit for two"
-    for each in (ada, role, Submitter("a@domain", "pc")):
-        assert Submitter.parse(str(each)) == each
+    for submitter in (ada, role, Submitter("a@domain", "pc")):
+        assert Submitter.parse(str(submitter)) == submitter
 
 
 def test_a_night_asks_its_own_policy_who_may_submit() -> None:
@@ -192,7 +197,7 @@ def test_a_night_asks_its_own_policy_who_may_submit() -> None:
     turns = {turn.job.number: turn for turn in job_turns(jobs, rules, world("job-1"), catalog(), NOW)}
     assert turns[1].vm is None and "bob@pc is not one of its submitters" in turns[1].reason
     assert turns[2].vm is not None
-    assert [each.owner for each in queue_entries(turns.values(), ENTRY, rules, None)] == ["vision"]
+    assert [queued_job.owner for queued_job in queue_entries(turns.values(), ENTRY, rules, None)] == ["vision"]
 
 
 def test_a_job_that_may_not_begin_leaves_its_vm_to_the_next() -> None:

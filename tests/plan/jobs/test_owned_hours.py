@@ -43,8 +43,8 @@ def job(
     return SubmittedJob(1, spec, OPENS, "a@b", tuple(records))
 
 
-def night(*held: HeldPeriod, owner: NotedOwner | None = NOTED) -> PastNight:
-    vm = PastVm("vm-1", "uuid-1", "job-01", Role.ML, ("a40-48c",), 1.0, held, closed=True, owner=owner)
+def night(*periods: HeldPeriod, owner: NotedOwner | None = NOTED) -> PastNight:
+    vm = PastVm("vm-1", "uuid-1", "job-01", Role.ML, ("a40-48c",), 1.0, periods, closed=True, owner=owner)
     return PastNight("2026-11-20", "vc", OPENS, "night", (), (vm,), ())
 
 
@@ -54,17 +54,17 @@ WHOLE = HeldPeriod(at(0), at(8))
 def hours(of: PastNight, *jobs: SubmittedJob, key: OwnerKey = BY) -> dict[str, float]:
     """Owner -> GPU-hours by the report; the team's use of the week must be the same."""
     nights = with_job_times([of], jobs)
-    found = {each.owner: each.hours.at_least for each in showback(nights, owner_in(NOWHERE, key)).owners}
+    hours_by_owner = {share.owner: share.hours.at_least for share in showback(nights, owner_in(NOWHERE, key)).owners}
     teams = use_by_team(nights, owner_in(NOWHERE, key), MORNING, WEEK)
     assert {name: use.week for name, use in teams.items()} == pytest.approx(
-        {owner or "(no owner)": had for owner, had in found.items()}
+        {owner or "(no owner)": had for owner, had in hours_by_owner.items()}
     )
-    return found
+    return hours_by_owner
 
 
 def test_each_owner_has_the_hours_of_its_jobs() -> None:
-    found = hours(night(WHOLE), job("vision", 0.5, 3), job("audio", 4, 7.5))
-    assert found == pytest.approx({"vision": 4.5, "audio": 3.5}), "what no job used stays the first one's"
+    hours_by_owner = hours(night(WHOLE), job("vision", 0.5, 3), job("audio", 4, 7.5))
+    assert hours_by_owner == pytest.approx({"vision": 4.5, "audio": 3.5}), "what no job used stays the first one's"
     assert hours(night(WHOLE)) == {"vision": 8.0}
     assert hours(night(WHOLE), job("audio", 4, 7.5, vm="uuid-2")) == {"vision": 8.0}, "another VM"
     assert hours(night(WHOLE, owner=None), job("audio", 4, 7.5)) == {NOBODY: 8.0}, "nobody shares by owners of jobs"
@@ -100,11 +100,11 @@ def test_what_goes_on_is_the_owners_whose_job_runs() -> None:
 
 def test_a_run_is_a_line_for_each_owner() -> None:
     jobs = [job("vision", 1, 3), job("audio", 4, 6)]
-    found = showback(with_job_times([night(WHOLE)], jobs), owner_in(NOWHERE, BY))
-    assert [(each.owner, each.held.begins, each.held.ends) for each in found.runs] == [
+    report = showback(with_job_times([night(WHOLE)], jobs), owner_in(NOWHERE, BY))
+    assert [(owner_run.owner, owner_run.held.begins, owner_run.held.ends) for owner_run in report.runs] == [
         ("vision", at(0), at(4)), ("audio", at(4), at(6)), ("vision", at(6), at(8)),
     ]  # fmt: skip
-    assert {each.owner: each.vms for each in found.owners} == {"vision": 1, "audio": 1}
+    assert {share.owner: share.vms for share in report.owners} == {"vision": 1, "audio": 1}
 
 
 spans = st.tuples(st.sampled_from(["vision", "audio", "text", None]), st.floats(-4, 12), st.none() | st.floats(0, 12))
@@ -120,6 +120,6 @@ def test_parts_are_the_whole_period(
     [vm] = with_job_times([night(whole)], jobs)[0].ml
     parts = [part for _, part in vm.parts(whole)]
     assert (parts[0].begins, parts[-1].ends) == (whole.begins, whole.ends)
-    assert all(one.ends == other.begins for one, other in pairwise(parts))
+    assert all(earlier.ends == later.begins for earlier, later in pairwise(parts))
     assert {part.by_itself for part in parts} == {by_itself}
     assert replace(vm, jobs=()) == night(whole).ml[0]

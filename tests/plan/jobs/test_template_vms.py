@@ -26,12 +26,12 @@ def job(number: int, *records: JobRecord, **fields: Any) -> SubmittedJob:
     return SubmittedJob(number, replace(spec, **fields), NOW, "a@b", records)
 
 
-def made(number: int, *devices: str, name: str | None = None, of: SubmittedJob | None = None, **fields: Any) -> Vm:
+def job_vm(number: int, *devices: str, name: str | None = None, of: SubmittedJob | None = None, **fields: Any) -> Vm:
     """A VM of the template, by default for job 1."""
     called = f"job-{number:02}"
     marker = marker_for(called, of or job(1))
-    found = vm(number, name or called, "esx-01", *devices, **fields)
-    return replace(found, extra_config={MARKER_KEY: marker.text}, template=False, vcpus=4, memory_mib=8192)
+    template_vm = vm(number, name or called, "esx-01", *devices, **fields)
+    return replace(template_vm, extra_config={MARKER_KEY: marker.text}, template=False, vcpus=4, memory_mib=8192)
 
 
 def world(*vms: Vm) -> Inventory:
@@ -42,8 +42,8 @@ def planned(jobs: tuple[SubmittedJob, ...], *vms: Vm, rules: JobRules = RULES) -
     return job_vm_plan(jobs, rules, world(*vms), catalog(), NOW)
 
 
-def gone(plan: JobVmPlan) -> list[str]:
-    return [each.vm.name for each in plan.unneeded]
+def unneeded_names(plan: JobVmPlan) -> list[str]:
+    return [unneeded_vm.vm.name for unneeded_vm in plan.unneeded]
 
 
 def record(event: JobEvent, **fields: Any) -> JobRecord:
@@ -51,8 +51,8 @@ def record(event: JobEvent, **fields: Any) -> JobRecord:
 
 
 def test_each_job_that_lacks_a_vm_gets_one_as_far_as_there_are_places() -> None:
-    plan = planned((job(1), job(2), job(3)), made(1, A40))
-    assert [(name, each.number) for name, each in plan.new] == [("job-02", 2)]
+    plan = planned((job(1), job(2), job(3)), job_vm(1, A40))
+    assert [(name, new_job.number) for name, new_job in plan.new] == [("job-02", 2)]
     assert plan.waits[3] == "no VM of template golden is left for it: at most 2 are made"
     assert planned((job(1), job(2)), rules=replace(RULES, template=None)) == JobVmPlan()
 
@@ -60,13 +60,13 @@ def test_each_job_that_lacks_a_vm_gets_one_as_far_as_there_are_places() -> None:
 def test_a_job_that_may_not_run_gets_none() -> None:
     rules = replace(RULES, quotas={"vision": JobQuota(running=1)})
     plan = planned((job(1), job(2, owner="vision"), job(3, owner="vision")), rules=rules)
-    assert [each.number for _, each in plan.new] == [2]
+    assert [new_job.number for _, new_job in plan.new] == [2]
 
 
 def test_one_without_its_vgpu_is_for_the_first_job_of_its_size() -> None:
-    plan = planned((job(1, vcpus=8), job(2)), made(1))
-    assert [(found.name, each.number) for found, each in plan.bare] == [("job-01", 2)]
-    assert [(name, each.number) for name, each in plan.new] == [("job-02", 1)]
+    plan = planned((job(1, vcpus=8), job(2)), job_vm(1))
+    assert [(bare_vm.name, waiting_job.number) for bare_vm, waiting_job in plan.bare] == [("job-01", 2)]
+    assert [(name, new_job.number) for name, new_job in plan.new] == [("job-02", 1)]
     assert plan.unneeded == ()
 
 
@@ -79,49 +79,49 @@ ENDED = job(1, record(JobEvent.CANCELLED))
 
 
 @pytest.mark.parametrize(
-    "left",
+    "kept_vm",
     [
-        made(1, A40, power=PowerState.ON),
-        made(1, A40, power=PowerState.SUSPENDED),
-        made(1, A40, power=None),
-        made(1, A40, snapshots=1),
-        made(1, A40, name="job-02"),
-        made(1, A40, name="golden-2"),
-        made(1, A40, of=replace(ENDED, by="c@d")),
-        replace(made(1, A40), template=True),
-        replace(made(1, A40), template=None),
-        replace(made(1, A40), extra_config={}),
-        replace(made(1, A40), extra_config=None),
+        job_vm(1, A40, power=PowerState.ON),
+        job_vm(1, A40, power=PowerState.SUSPENDED),
+        job_vm(1, A40, power=None),
+        job_vm(1, A40, snapshots=1),
+        job_vm(1, A40, name="job-02"),
+        job_vm(1, A40, name="golden-2"),
+        job_vm(1, A40, of=replace(ENDED, by="c@d")),
+        replace(job_vm(1, A40), template=True),
+        replace(job_vm(1, A40), template=None),
+        replace(job_vm(1, A40), extra_config={}),
+        replace(job_vm(1, A40), extra_config=None),
     ],
 )
-def test_only_what_is_ours_and_off_is_removed(left: Vm) -> None:
-    assert gone(planned((ENDED,), made(1, A40))) == ["job-01"]
-    assert gone(planned((ENDED,), left)) == []
+def test_only_what_is_ours_and_off_is_removed(kept_vm: Vm) -> None:
+    assert unneeded_names(planned((ENDED,), job_vm(1, A40))) == ["job-01"]
+    assert unneeded_names(planned((ENDED,), kept_vm)) == []
 
 
 def test_of_two_that_say_the_same_of_themselves_neither_is_ours() -> None:
-    again = replace(made(2, A40), name="job-01", extra_config=made(1).extra_config)
-    assert made_vms(TEMPLATE, (ENDED,), world(made(1, A40), again)) == ()
+    copy = replace(job_vm(2, A40), name="job-01", extra_config=job_vm(1).extra_config)
+    assert made_vms(TEMPLATE, (ENDED,), world(job_vm(1, A40), copy)) == ()
 
 
 def test_the_vm_of_a_job_that_goes_on_or_may_run_stays() -> None:
-    begun = record(JobEvent.BEGUN, vm=made(1).ref)
-    assert gone(planned((job(1, begun),), made(1, A40))) == []
+    begun = record(JobEvent.BEGUN, vm=job_vm(1).ref)
+    assert unneeded_names(planned((job(1, begun),), job_vm(1, A40))) == []
     stopped = job(1, begun, record(JobEvent.INTERRUPTED), profile="a40-24q")
-    assert gone(planned((stopped,), made(1, A40))) == []
-    assert gone(planned((job(1, begun, record(JobEvent.ENDED, exit_code=0)),), made(1, A40))) == ["job-01"]
+    assert unneeded_names(planned((stopped,), job_vm(1, A40))) == []
+    assert unneeded_names(planned((job(1, begun, record(JobEvent.ENDED, exit_code=0)),), job_vm(1, A40))) == ["job-01"]
 
 
 def test_kept_ones_give_way_only_to_a_job_that_needs_their_place() -> None:
     rules = replace(RULES, template=replace(TEMPLATE, keep=True))
-    both = (made(1, A40), made(2, A40))
-    assert gone(planned((ENDED,), *both, rules=rules)) == []
-    plan = planned((ENDED, job(2, profile="a40-24q")), *both, rules=rules)
-    assert gone(plan) == ["job-01"] and [name for name, _ in plan.new] == ["job-01"]
+    kept_vms = (job_vm(1, A40), job_vm(2, A40))
+    assert unneeded_names(planned((ENDED,), *kept_vms, rules=rules)) == []
+    plan = planned((ENDED, job(2, profile="a40-24q")), *kept_vms, rules=rules)
+    assert unneeded_names(plan) == ["job-01"] and [name for name, _ in plan.new] == ["job-01"]
 
 
 def test_a_marker_is_read_as_it_was_written() -> None:
-    assert marker_of(made(1)) == marker_for("job-01", job(1))
+    assert marker_of(job_vm(1)) == marker_for("job-01", job(1))
     assert marker_for("job-01", job(1)).id != marker_for("job-01", job(2)).id
 
 
@@ -129,5 +129,5 @@ def test_a_profile_that_means_nothing_keeps_nobody_else_from_a_vm() -> None:
     jobs = (job(1, profile="a40$(id)"), job(2, profile="nothing-8c"), job(3))
     world = inventory([host("esx-01", gpu("0000:3b:00.0", "a40"))], [])
     plan = job_vm_plan(jobs, RULES, world, catalog(), NOW)
-    assert [(name, each.job.name) for name, each in plan.new] == [("job-01", "j3")]
+    assert [(name, new_job.job.name) for name, new_job in plan.new] == [("job-01", "j3")]
     assert "'a40$(id)'" in plan.waits[1] and "'nothing-8c'" in plan.waits[2]

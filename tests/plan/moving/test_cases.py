@@ -50,22 +50,22 @@ def planned(case: DefragCase, inventory: Inventory) -> Defragmentation:
 def check(case: DefragCase) -> None:
     inventory = inventory_of(case)
     try:
-        found = planned(case, inventory)
+        defrag = planned(case, inventory)
     except GpuopsError as error:
         assert {"error": f"{type(error).__name__}: {error.message}"} == case.expect
         return
-    told: dict[str, Any] = {
-        "moves": [f"{move.vm.name}: {move.source.name} -> {move.target.name}" for move in found.moves],
-        "ways": [str(move.way) for move in found.moves],
-        "free": {"before": found.before, "after": found.after, "at_most": found.bound},
-        "proven": found.proven,
-        "fragmented_gib": [round(mib / 1024, 1) for mib in found.fragmented_mib or ()],
-        "stays": {stay.vm.name: list(stay.reasons) for stay in found.stays},
-        "unclear": {f"{each.host.name} {each.address}": each.because for each in found.unclear},
+    actual: dict[str, Any] = {
+        "moves": [f"{move.vm.name}: {move.source.name} -> {move.target.name}" for move in defrag.moves],
+        "ways": [str(move.way) for move in defrag.moves],
+        "free": {"before": defrag.before, "after": defrag.after, "at_most": defrag.bound},
+        "proven": defrag.proven,
+        "fragmented_gib": [round(mib / 1024, 1) for mib in defrag.fragmented_mib or ()],
+        "stays": {stay.vm.name: list(stay.reasons) for stay in defrag.stays},
+        "unclear": {f"{gpu_stay.host.name} {gpu_stay.address}": gpu_stay.because for gpu_stay in defrag.unclear},
     }
-    compare(told, case.expect, {"moves", "stays", "unclear", "fragmented_gib"})
-    if "profile" not in case.request and not found.unclear:
-        assert free(after([move.step for move in found.moves], inventory)) == found.after
+    compare(actual, case.expect, {"moves", "stays", "unclear", "fragmented_gib"})
+    if "profile" not in case.request and not defrag.unclear:
+        assert free(after([move.step for move in defrag.moves], inventory)) == defrag.after
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -76,9 +76,9 @@ def test_case(case: DefragCase) -> None:
 @pytest.mark.parametrize("case", [case for case in CASES if case.expect.get("proven")], ids=str)
 def test_after_the_moves_nothing_more_can_be_freed(case: DefragCase) -> None:
     inventory = inventory_of(case)
-    found = planned(case, inventory)
-    again = planned(case, after([move.step for move in found.moves], inventory))
-    assert again.after == found.after or "max_moves" in case.request
+    defrag = planned(case, inventory)
+    second_plan = planned(case, after([move.step for move in defrag.moves], inventory))
+    assert second_plan.after == defrag.after or "max_moves" in case.request
 
 
 def test_a_wrong_key_is_refused() -> None:

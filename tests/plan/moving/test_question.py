@@ -22,8 +22,8 @@ from tests.plan.moving.worlds import address, after, by_chance, free, world
 from tests.plan.snapshots import catalog
 
 
-def planned(now: Inventory, **asked: Any) -> Defragmentation:
-    return Defrag(**asked).find_moves(now, catalog())
+def planned(now: Inventory, **options: Any) -> Defragmentation:
+    return Defrag(**options).find_moves(now, catalog())
 
 
 def told(moves: tuple[PlannedMove, ...]) -> list[tuple[str, str, str]]:
@@ -43,26 +43,32 @@ def unmigratable(now: Inventory) -> Inventory:
 
 
 def test_the_emptiest_gpu_is_freed() -> None:
-    found = planned(world([[8, 8, 8]], [[8, 8]], [[8, 8, 8]]))
-    assert told(found.moves) == [("vm-2-1-1", "esx-02", "esx-01"), ("vm-2-1-2", "esx-02", "esx-01")]
-    assert (found.before, found.after, found.bound, found.proven, found.stays) == (0, 1, 1, True, ())
-    assert [move.free for move in found.moves] == [0, 1]
-    assert found.steps_of_gain == ((2, 1),)
+    defrag = planned(world([[8, 8, 8]], [[8, 8]], [[8, 8, 8]]))
+    assert told(defrag.moves) == [("vm-2-1-1", "esx-02", "esx-01"), ("vm-2-1-2", "esx-02", "esx-01")]
+    assert (
+        defrag.before,
+        defrag.after,
+        defrag.bound,
+        defrag.proven,
+        defrag.stays,
+    ) == (0, 1, 1, True, ())
+    assert [move.free for move in defrag.moves] == [0, 1]
+    assert defrag.steps_of_gain == ((2, 1),)
 
 
 def test_the_gpus_are_told_before_and_after() -> None:
-    found = planned(world([[8, 8], []], [[8]]))
+    defrag = planned(world([[8, 8], []], [[8]]))
     changes = [
         (
-            each.host.name,
-            each.before,
-            each.after,
-            [(str(g.address), g.before.at_most, g.after.at_most) for g in each.gpus],
+            host_summary.host.name,
+            host_summary.before,
+            host_summary.after,
+            [(str(g.address), g.before.at_most, g.after.at_most) for g in host_summary.gpus],
         )
-        for each in found.hosts
+        for host_summary in defrag.hosts
     ]
     assert changes == [("esx-01", 1, 1, [(address(0), 2, 3)]), ("esx-02", 0, 1, [(address(0), 1, 0)])]
-    (move,) = found.moves
+    (move,) = defrag.moves
     assert move.gpus == (PciAddress.parse(address(0)),)
 
 
@@ -79,13 +85,15 @@ def fragmented_mib(now: Inventory) -> int:
 def test_a_budget_leaves_no_more_memory_fragmented_than_any_other_moves(seed: int) -> None:
     """Beside every pair of moves, each measured on the snapshot after it."""
     now = world(*by_chance(Random(seed), hosts=3, gpus=1), host_gib={1: 512, 2: 512, 3: 512})
-    found = planned(now, budget=2)
-    assert found.proven and found.fragmented_mib is not None and len(found.moves) <= 2
-    assert found.fragmented_mib[0] == pytest.approx(fragmented_mib(now), abs=3)
-    assert found.fragmented_mib[1] == pytest.approx(fragmented_mib(after(steps_of(found), now)), abs=3)
-    others = [after([first, second], now) for first in moves_of(now) for second in moves_of(after([first], now))]
-    for other in [*(after([first], now) for first in moves_of(now)), *others]:
-        assert fragmented_mib(other) >= found.fragmented_mib[1] - 3
+    defrag = planned(now, budget=2)
+    assert defrag.proven and defrag.fragmented_mib is not None and len(defrag.moves) <= 2
+    assert defrag.fragmented_mib[0] == pytest.approx(fragmented_mib(now), abs=3)
+    assert defrag.fragmented_mib[1] == pytest.approx(fragmented_mib(after(steps_of(defrag), now)), abs=3)
+    worlds_after_two_moves = [
+        after([first, second], now) for first in moves_of(now) for second in moves_of(after([first], now))
+    ]
+    for world_after in [*(after([first], now) for first in moves_of(now)), *worlds_after_two_moves]:
+        assert fragmented_mib(world_after) >= defrag.fragmented_mib[1] - 3
 
 
 @pytest.mark.parametrize(("stun_s", "moves"), [(100, 1), (101, 0)])
@@ -93,15 +101,15 @@ def test_no_vm_moves_whose_stun_is_longer_than_the_cluster_tolerates(stun_s: int
     now = world([[8, 8]], [[8], [24, 24]])
     target = ConfigTarget(stuns=(StunEstimate("nvidia_a40-8q", 10_000, stun_s),))
     now = now.with_hosts([replace(host, config_target=target) for host in now.hosts.values()])
-    found = planned(now, budget=1)
-    assert len(found.moves) == moves
-    reasons = [reason for stay in found.stays for reason in stay.reasons if "stun" in reason]
+    defrag = planned(now, budget=1)
+    assert len(defrag.moves) == moves
+    reasons = [reason for stay in defrag.stays for reason in stay.reasons if "stun" in reason]
     assert bool(reasons) == (moves == 0)
     assert all("estimates a stun of 101 s" in reason for reason in reasons)
 
 
-def steps_of(found: Defragmentation) -> list[RelocateVm]:
-    return [move.step for move in found.moves]
+def steps_of(defrag: Defragmentation) -> list[RelocateVm]:
+    return [move.step for move in defrag.moves]
 
 
 def moves_of(now: Inventory) -> list[RelocateVm]:
@@ -116,10 +124,10 @@ def moves_of(now: Inventory) -> list[RelocateVm]:
 def test_a_fleet_too_large_to_be_searched_is_confirmed_move_by_move(policy: AssignmentPolicy, mode: VgpuMode) -> None:
     now = world(*by_chance(Random(1), hosts=40, gpus=4), policy=policy, mode=mode, memory_gib=24)
     assert 39 * len(now.vms) > TABLES
-    found = planned(now)
-    assert found.after - found.before >= 20
-    assert free(after([move.step for move in found.moves], now)) >= found.after
-    assert found.after <= found.bound
+    defrag = planned(now)
+    assert defrag.after - defrag.before >= 20
+    assert free(after([move.step for move in defrag.moves], now)) >= defrag.after
+    assert defrag.after <= defrag.bound
     few = planned(now, max_moves=5)
     assert len(few.moves) <= 5
     assert few.after - few.before >= 4
@@ -142,12 +150,16 @@ def test_what_cannot_move_while_it_runs_moves_powered_off_if_that_is_asked_for(
     change: Callable[[Inventory], Inventory], reason: str
 ) -> None:
     now = change(world([[8]], [[8] * 5]))
-    found = planned(now, max_moves=1)
-    (first, *_) = found.stays
-    assert (found.moves, first.way, first.reasons) == ((), MoveMethod.POWERED_OFF, (reason,))
-    asked = planned(now, powered_off=True, max_moves=1)
-    assert told(asked.moves) == [("vm-1-1-1", "esx-01", "esx-02")]
-    assert (asked.after, asked.moves[0].way, asked.stays) == (1, MoveMethod.POWERED_OFF, ())
+    defrag = planned(now, max_moves=1)
+    (first, *_) = defrag.stays
+    assert (defrag.moves, first.way, first.reasons) == ((), MoveMethod.POWERED_OFF, (reason,))
+    with_powered_off = planned(now, powered_off=True, max_moves=1)
+    assert told(with_powered_off.moves) == [("vm-1-1-1", "esx-01", "esx-02")]
+    assert (with_powered_off.after, with_powered_off.moves[0].way, with_powered_off.stays) == (
+        1,
+        MoveMethod.POWERED_OFF,
+        (),
+    )
 
 
 @pytest.mark.long

@@ -31,23 +31,23 @@ Worlds = frozenset[Now]
 
 def numbered(sizes: tuple[tuple[tuple[int, ...], ...], ...]) -> Now:
     numbers = iter(range(1000))
-    return tuple(tuple(frozenset((next(numbers), size) for size in there) for there in gpus) for gpus in sizes)
+    return tuple(tuple(frozenset((next(numbers), size) for size in vms) for vms in gpus) for gpus in sizes)
 
 
 @cache
-def takes(there: Gpu, size: int) -> bool:
-    return len(there) < ROOM[size] and all(each == size for _, each in there)
+def takes(vms: Gpu, size: int) -> bool:
+    return len(vms) < ROOM[size] and all(vm_size == size for _, vm_size in vms)
 
 
-def moved(now: Now, vm: tuple[int, int], own: int, to: int, policy: AssignmentPolicy) -> Iterator[Now]:
+def moved(now: Now, vm: tuple[int, int], source: int, to: int, policy: AssignmentPolicy) -> Iterator[Now]:
     """Every world there may be when the VM goes from its own host to that one; none = it is refused."""
-    open_to_it = [at for at, there in enumerate(now[to]) if takes(there, vm[1])]
+    open_to_it = [at for at, vms in enumerate(now[to]) if takes(vms, vm[1])]
     if not open_to_it:
         return
     sign = -1 if policy is AssignmentPolicy.CONSOLIDATION else 1
     first = min([sign * len(now[to][at]) for at in open_to_it])
     hosts = list(now)
-    hosts[own] = tuple([there - {vm} for there in now[own]])
+    hosts[source] = tuple([vms - {vm} for vms in now[source]])
     for at in open_to_it:
         if sign * len(now[to][at]) == first:
             hosts[to] = (*now[to][:at], now[to][at] | {vm}, *now[to][at + 1 :])
@@ -55,24 +55,24 @@ def moved(now: Now, vm: tuple[int, int], own: int, to: int, policy: AssignmentPo
 
 
 def whole(now: Now) -> int:
-    return sum(not there for gpus in now for there in gpus)
+    return sum(not vms for gpus in now for vms in gpus)
 
 
 @cache
-def slots_of_24_on(there: Gpu) -> int:
-    return ROOM[24] - len(there) if all(size == 24 for _, size in there) else 0
+def slots_of_24_on(vms: Gpu) -> int:
+    return ROOM[24] - len(vms) if all(size == 24 for _, size in vms) else 0
 
 
 def slots_of_24(now: Now) -> int:
-    return sum(slots_of_24_on(there) for gpus in now for there in gpus)
+    return sum(slots_of_24_on(vms) for gpus in now for vms in gpus)
 
 
 def following(worlds: Worlds, policy: AssignmentPolicy) -> Iterator[Worlds]:
     """The worlds there may be after each move that none of these refuses. A VM is on the same host in all of them."""
     some = next(iter(worlds))
-    for vm, own in [(vm, at) for at, gpus in enumerate(some) for there in gpus for vm in there]:
+    for vm, source in [(vm, at) for at, gpus in enumerate(some) for vms in gpus for vm in vms]:
         for to in range(len(some)):
-            ends = [] if to == own else [list(moved(now, vm, own, to, policy)) for now in worlds]
+            ends = [] if to == source else [list(moved(now, vm, source, to, policy)) for now in worlds]
             if ends and all(ends):
                 yield frozenset(now for end in ends for now in end)
 
@@ -81,14 +81,14 @@ Bound = frozenset[int]
 """The VMs that were bound to a GPU: they stay there."""
 
 
-def bound_to(worlds: Worlds, vm: tuple[int, int], own: int, to: int) -> Iterator[Worlds]:
+def bound_to(worlds: Worlds, vm: tuple[int, int], source: int, to: int) -> Iterator[Worlds]:
     """The worlds after the VM was bound to one of the GPUs of that host, for each that has room in all of them."""
     for at in range(len(next(iter(worlds))[to])):
         if all(takes(now[to][at], vm[1]) for now in worlds):
             ends = []
             for now in worlds:
                 hosts = list(now)
-                hosts[own] = tuple([there - {vm} for there in now[own]])
+                hosts[source] = tuple([vms - {vm} for vms in now[source]])
                 hosts[to] = (*now[to][:at], now[to][at] | {vm}, *now[to][at + 1 :])
                 ends.append(tuple(hosts))
             yield frozenset(ends)
@@ -97,47 +97,47 @@ def bound_to(worlds: Worlds, vm: tuple[int, int], own: int, to: int) -> Iterator
 def best_bound(start: Now, policy: AssignmentPolicy, limit: int) -> tuple[int, int]:
     """As `best`, where each move may also bind its VM to a GPU, which then stays there."""
     layer: set[tuple[Worlds, Bound]] = {(frozenset({start}), frozenset())}
-    seen, found = set(layer), (whole(start), 0)
+    visited, best_so_far = set(layer), (whole(start), 0)
     for moves in range(1, limit + 1):
         further: set[tuple[Worlds, Bound]] = set()
         for worlds, bound in layer:
             some = next(iter(worlds))
-            for vm, own in [(vm, at) for at, gpus in enumerate(some) for there in gpus for vm in there]:
+            for vm, source in [(vm, at) for at, gpus in enumerate(some) for vms in gpus for vm in vms]:
                 for to in range(len(some)) if vm[0] not in bound else ():
-                    if to == own:
+                    if to == source:
                         continue
-                    ends = [list(moved(now, vm, own, to, policy)) for now in worlds]
+                    ends = [list(moved(now, vm, source, to, policy)) for now in worlds]
                     if all(ends):
                         further.add((frozenset(now for end in ends for now in end), bound))
-                    further |= {(after, bound | {vm[0]}) for after in bound_to(worlds, vm, own, to)}
-        layer = further - seen
-        seen |= layer
+                    further |= {(after, bound | {vm[0]}) for after in bound_to(worlds, vm, source, to)}
+        layer = further - visited
+        visited |= layer
         top = max((min(map(whole, worlds)) for worlds, _ in layer), default=0)
-        found = (top, moves) if top > found[0] else found
-    return found
+        best_so_far = (top, moves) if top > best_so_far[0] else best_so_far
+    return best_so_far
 
 
 def best(start: Now, policy: AssignmentPolicy, limit: int, free_in: Callable[[Now], int] = whole) -> tuple[int, int]:
     """(the most that is free, the fewest moves for that), by following all orders of moves."""
     first: Worlds = frozenset({start})
-    layer, seen, found = {first}, {first}, (free_in(start), 0)
+    layer, visited, best_so_far = {first}, {first}, (free_in(start), 0)
     for moves in range(1, limit + 1):
-        layer = {ends for worlds in layer for ends in following(worlds, policy)} - seen
-        seen |= layer
+        layer = {ends for worlds in layer for ends in following(worlds, policy)} - visited
+        visited |= layer
         top = max((min(map(free_in, worlds)) for worlds in layer), default=0)
-        found = (top, moves) if top > found[0] else found
-    return found
+        best_so_far = (top, moves) if top > best_so_far[0] else best_so_far
+    return best_so_far
 
 
 def planned(now: Inventory, limit: int | None = None, profile: str | None = None) -> Defragmentation:
     return Defrag(profile, max_moves=limit).find_moves(now, catalog())
 
 
-def confirmed(found: Defragmentation, now: Inventory) -> None:
+def confirmed(defrag: Defragmentation, now: Inventory) -> None:
     """What is promised is free at the end, by the rules that every other plan follows."""
-    assert free(now) == found.before
-    assert free(after([move.step for move in found.moves], now)) >= found.after
-    assert found.before <= found.after <= found.bound
+    assert free(now) == defrag.before
+    assert free(after([move.step for move in defrag.moves], now)) >= defrag.after
+    assert defrag.before <= defrag.after <= defrag.bound
 
 
 @pytest.mark.long
@@ -145,10 +145,10 @@ def confirmed(found: Defragmentation, now: Inventory) -> None:
 def test_no_order_of_moves_does_better_where_hosts_have_one_gpu(seed: int) -> None:
     sizes = by_chance(Random(seed), hosts=5, gpus=1)
     now, limit = world(*sizes), 5
-    found = planned(now, limit)
-    assert found.proven
-    assert (found.after, len(found.moves)) == best(numbered(sizes), AssignmentPolicy.CONSOLIDATION, limit)
-    confirmed(found, now)
+    defrag = planned(now, limit)
+    assert defrag.proven
+    assert (defrag.after, len(defrag.moves)) == best(numbered(sizes), AssignmentPolicy.CONSOLIDATION, limit)
+    confirmed(defrag, now)
 
 
 @pytest.mark.quick_cases(4)
@@ -157,10 +157,10 @@ def test_no_order_of_moves_does_better_where_hosts_have_one_gpu(seed: int) -> No
 def test_no_order_of_moves_does_better_where_hosts_choose_the_gpu(seed: int, policy: AssignmentPolicy) -> None:
     sizes = by_chance(Random(seed), hosts=3, gpus=2, sizes=(24, 8))
     now, limit = world(*sizes, policy=policy), 4
-    found = planned(now, limit)
-    assert found.proven
-    assert (found.after, len(found.moves)) == best(numbered(sizes), policy, limit)
-    confirmed(found, now)
+    defrag = planned(now, limit)
+    assert defrag.proven
+    assert (defrag.after, len(defrag.moves)) == best(numbered(sizes), policy, limit)
+    confirmed(defrag, now)
 
 
 @pytest.mark.long
@@ -169,9 +169,9 @@ def test_no_order_of_moves_does_better_where_hosts_choose_the_gpu(seed: int, pol
 def test_no_order_of_moves_frees_more_slots(seed: int, policy: AssignmentPolicy) -> None:
     sizes = by_chance(Random(seed), hosts=3, gpus=2, sizes=(24, 8))
     now, limit = world(*sizes, policy=policy), 4
-    found = planned(now, limit, "nvidia_a40-24q")
-    assert found.proven
-    assert (found.after, len(found.moves)) == best(numbered(sizes), policy, limit, slots_of_24)
+    defrag = planned(now, limit, "nvidia_a40-24q")
+    assert defrag.proven
+    assert (defrag.after, len(defrag.moves)) == best(numbered(sizes), policy, limit, slots_of_24)
 
 
 @pytest.mark.quick_cases(4)
@@ -181,20 +181,20 @@ def test_no_order_of_moves_does_better_where_vms_may_be_bound(seed: int, policy:
     """VMs that are off for their move are bound where that frees more, or as much in fewer moves, and nowhere else."""
     sizes = by_chance(Random(seed), hosts=3, gpus=2, sizes=(24, 8))
     now, limit = replace(world(*sizes, policy=policy), hot_migrate_enabled=False), 3
-    found = Defrag(max_moves=limit, powered_off=True).find_moves(now, catalog())
+    defrag = Defrag(max_moves=limit, powered_off=True).find_moves(now, catalog())
     chosen_by_hosts = Defrag(max_moves=limit, powered_off=True, pin=PinPolicy.NEVER).find_moves(now, catalog())
     assert (chosen_by_hosts.after, len(chosen_by_hosts.moves)) == best(numbered(sizes), policy, limit)
-    assert (found.after, len(found.moves)) == best_bound(numbered(sizes), policy, limit)
-    better = (found.after, -len(found.moves)) > (chosen_by_hosts.after, -len(chosen_by_hosts.moves))
-    assert any(move.pins for move in found.moves) == better
-    assert found.proven_unpinned
-    assert better == (found.moves != chosen_by_hosts.moves)
-    assert free(after_bound(found, now)) >= found.after
+    assert (defrag.after, len(defrag.moves)) == best_bound(numbered(sizes), policy, limit)
+    better = (defrag.after, -len(defrag.moves)) > (chosen_by_hosts.after, -len(chosen_by_hosts.moves))
+    assert any(move.pins for move in defrag.moves) == better
+    assert defrag.proven_unpinned
+    assert better == (defrag.moves != chosen_by_hosts.moves)
+    assert free(after_bound(defrag, now)) >= defrag.after
 
 
-def after_bound(found: Defragmentation, now: Inventory) -> Inventory:
+def after_bound(defrag: Defragmentation, now: Inventory) -> Inventory:
     """The snapshot after the moves, each VM bound as it is planned."""
-    for move in found.moves:
+    for move in defrag.moves:
         if move.pins:
             now = project(ReconfigureVm(move.vm.ref, VmChange(extra_config=move.pin_entries)), now, catalog())
         now = project(move.step, now, catalog())
@@ -216,11 +216,11 @@ def test_in_a_fleet_too_large_for_all_orders_bound_vms_save_moves() -> None:
     sizes = by_chance(Random(2), hosts=40, gpus=4)
     now = replace(world(*sizes, policy=AssignmentPolicy.PERFORMANCE), hot_migrate_enabled=False)
     chosen_by_hosts = Defrag(powered_off=True, pin=PinPolicy.NEVER).find_moves(now, catalog())
-    found = Defrag(powered_off=True).find_moves(now, catalog())
-    assert chosen_by_hosts.after == found.after == found.bound
-    assert len(found.moves) <= 2 / 3 * len(chosen_by_hosts.moves)
-    assert not found.proven
-    assert free(after_bound(found, now)) >= found.after
+    defrag = Defrag(powered_off=True).find_moves(now, catalog())
+    assert chosen_by_hosts.after == defrag.after == defrag.bound
+    assert len(defrag.moves) <= 2 / 3 * len(chosen_by_hosts.moves)
+    assert not defrag.proven
+    assert free(after_bound(defrag, now)) >= defrag.after
 
 
 def test_nothing_is_proven_where_a_vm_is_counted_on_several_gpus() -> None:
@@ -228,9 +228,14 @@ def test_nothing_is_proven_where_a_vm_is_counted_on_several_gpus() -> None:
     sizes = (((24,), ()), ((), (24,)), ((24,), (24,)))
     now = world(*sizes, policy=AssignmentPolicy.PERFORMANCE)
     stays = replace(now.vms["vm-102"], extra_config={"sched.cpu.affinity": "1"})
-    found = planned(now.with_vm(stays), 3)
+    defrag = planned(now.with_vm(stays), 3)
     assert best(numbered(sizes), AssignmentPolicy.PERFORMANCE, 3) == (4, 2)
-    assert (found.after, found.bound, found.proven, found.settled) == (3, 4, False, 0)
+    assert (defrag.after, defrag.bound, defrag.proven, defrag.settled) == (
+        3,
+        4,
+        False,
+        0,
+    )
 
 
 @pytest.mark.parametrize(

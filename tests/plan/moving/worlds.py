@@ -39,20 +39,20 @@ def world(
 
     VMs are called `vm-HOST-GPU-NUMBER`, counted from 1. `fields` are those of every VM.
     """
-    made: list[Host] = []
+    placed_hosts: list[Host] = []
     vms: list[Vm] = []
     for number, gpus in enumerate(hosts, 1):
         bare = [gpu(address(at), "a40", at % 2, mode) for at in range(len(gpus))]
-        there = replace(host(f"esx-{number:02}", *bare), assignment_policy=policy)
+        esx = replace(host(f"esx-{number:02}", *bare), assignment_policy=policy)
         if host_gib and number in host_gib:
-            there = replace(there, memory_mib=host_gib[number] * GiB)
+            esx = replace(esx, memory_mib=host_gib[number] * GiB)
         for at, sizes in enumerate(gpus):
             mine = [_vm(len(vms) + n, number, at + 1, n + 1, size, memory_gib) for n, size in enumerate(sizes)]
             vms += [replace(vm, **fields) for vm in mine]
-            there = on_gpu(there, address(at), *(vm.ref for vm in mine))
-        made.append(there)
+            esx = on_gpu(esx, address(at), *(vm.ref for vm in mine))
+        placed_hosts.append(esx)
     cluster = Cluster("domain-c1", "gpu", drs_enabled=True, rules=())
-    return replace(inventory(made, vms), clusters={"domain-c1": cluster}, hot_migrate_enabled=True)
+    return replace(inventory(placed_hosts, vms), clusters={"domain-c1": cluster}, hot_migrate_enabled=True)
 
 
 def by_chance(
@@ -81,7 +81,7 @@ def _vm(index: int, number: int, at: int, nth: int, size: int, memory_gib: int) 
 
 def free(now: Inventory) -> int:
     """GPUs that no VM is listed on."""
-    return sum(not gpu.vms for each in now.hosts.values() for gpu in each.gpus)
+    return sum(not gpu.vms for esx in now.hosts.values() for gpu in esx.gpus)
 
 
 def after(steps: Sequence[RelocateVm], now: Inventory) -> Inventory:

@@ -23,9 +23,9 @@ def promises_of(kind: FleetKind, seed: int, deviation: Deviation, *, starts: boo
         placed = answer(fleet, number, profile, count)
         if not isinstance(placed, Placed):
             continue
-        there = placed.placement
-        admitted = fleet.power_on(placed.vm, there.host.ref, there.pins)
-        if not there.doubts:
+        placement = placed.placement
+        admitted = fleet.power_on(placed.vm, placement.host.ref, placement.pins)
+        if not placement.doubts:
             assert not isinstance(admitted, NotAdmitted), f"{number}: {count} x {profile} was promised: {admitted}"
             certain += 1
     return certain
@@ -37,13 +37,13 @@ def promises_of(kind: FleetKind, seed: int, deviation: Deviation, *, starts: boo
     seed=st.integers(0, 1 << 20),
     gpus=st.sampled_from(GpuOrder),
     starts=st.sampled_from(StartOrder),
-    told=st.booleans(),
+    checks_start=st.booleans(),
 )
 @settings(deadline=None)
 def test_a_certain_place_is_admitted(
-    kind: FleetKind, seed: int, gpus: GpuOrder, starts: StartOrder, told: bool
+    kind: FleetKind, seed: int, gpus: GpuOrder, starts: StartOrder, checks_start: bool
 ) -> None:
-    promises_of(kind, seed, Deviation(gpus, starts), starts=told)
+    promises_of(kind, seed, Deviation(gpus, starts), starts=checks_start)
 
 
 @pytest.mark.parametrize("gpus", GpuOrder)

@@ -53,8 +53,8 @@ def hosts(draw: st.DrawFn, number: int) -> Host:
         else gpu(address, board, draw(st.sampled_from([0, 0, 1, 1, None])), draw(st.sampled_from(MODES[board])))
         for address in at
     ]
-    made = host(f"esx-{number}", *gpus, cluster=draw(st.sampled_from(["domain-c1", "domain-c2", None])))
-    return replace(made, assignment_policy=draw(st.sampled_from([*AssignmentPolicy, None])), cpu_mhz=2000)
+    esx = host(f"esx-{number}", *gpus, cluster=draw(st.sampled_from(["domain-c1", "domain-c2", None])))
+    return replace(esx, assignment_policy=draw(st.sampled_from([*AssignmentPolicy, None])), cpu_mhz=2000)
 
 
 @st.composite
@@ -79,30 +79,30 @@ def peculiar(draw: st.DrawFn, plain: Host) -> Host:
 def fleets(draw: st.DrawFn) -> Inventory:
     """Hosts of few kinds, as in most fleets: between equals it is the last rule that decides."""
     kinds = draw(st.lists(hosts(1), min_size=1, max_size=2))
-    made = [replace(draw(st.sampled_from(kinds)), ref=f"host-{n}", name=f"esx-{n}") for n in range(1, 6)]
-    return inventory([draw(peculiar(each)) for each in made], [])
+    plain_hosts = [replace(draw(st.sampled_from(kinds)), ref=f"host-{n}", name=f"esx-{n}") for n in range(1, 6)]
+    return inventory([draw(peculiar(esx)) for esx in plain_hosts], [])
 
 
 @st.composite
-def vms(draw: st.DrawFn, number: int, known: Inventory) -> Vm:
-    there = " ".join(gpu.name.lower() for each in known.hosts.values() for gpu in each.gpus)
-    kind = draw(st.sampled_from([kind for kind in sorted(KINDS) if kind in there]))
+def vms(draw: st.DrawFn, number: int, fleet: Inventory) -> Vm:
+    board_names = " ".join(gpu.name.lower() for esx in fleet.hosts.values() for gpu in esx.gpus)
+    kind = draw(st.sampled_from([kind for kind in sorted(KINDS) if kind in board_names]))
     dynamic = st.just("dynamic 10de:26b9") if kind == "l40s" else st.just("dynamic 10de:20f1")
     vgpu = st.sampled_from([f"vgpu {name}" for name in KINDS[kind]])
     devices = draw(st.lists(st.one_of(vgpu, vgpu, vgpu, dynamic), min_size=1, max_size=3))
     if draw(st.booleans()):
         devices = devices[:1] * len(devices)
-    made = vm(number, f"vm-{number}", "9", *devices)
+    drawn_vm = vm(number, f"vm-{number}", "9", *devices)
     return replace(
-        made,
-        host=draw(st.sampled_from([None, None, *(f"host-{n}" for n in range(1, len(known.hosts) + 1))])),
+        drawn_vm,
+        host=draw(st.sampled_from([None, None, *(f"host-{n}" for n in range(1, len(fleet.hosts) + 1))])),
         vcpus=draw(st.sampled_from([4, 16, 16, 40, None])),
         memory_mib=draw(st.sampled_from([4096, 32768, 65536, 150_000, 300_000, None])),
     )
 
 
 @st.composite
-def kept(draw: st.DrawFn) -> KeepFree:
+def keep_free_options(draw: st.DrawFn) -> KeepFree:
     """Mostly nothing; else one or two profiles, in numbers that such a small fleet may have or not."""
     count = draw(st.sampled_from([0, 0, 0, 1, 1, 2]))
     names = draw(st.lists(st.sampled_from(NAMES), min_size=count, max_size=count, unique=True))
@@ -111,13 +111,13 @@ def kept(draw: st.DrawFn) -> KeepFree:
 
 @st.composite
 def questions(draw: st.DrawFn, number: int, world: Inventory) -> Wanted:
-    made = draw(vms(number, world))
+    drawn_vm = draw(vms(number, world))
     refs = sorted(world.hosts)
     among = draw(st.sampled_from([refs, refs, refs[1:], list(reversed(refs))]))
     among.sort(key=lambda ref: world.hosts[ref].name)
     return Wanted(
-        made,
-        demands_of(made.devices or (), {}),
+        drawn_vm,
+        demands_of(drawn_vm.devices or (), {}),
         tuple(among),
         draw(st.sampled_from(list(NumaPolicy))),
         draw(st.sampled_from(list(PinPolicy))),
@@ -125,34 +125,34 @@ def questions(draw: st.DrawFn, number: int, world: Inventory) -> Wanted:
         explain=False,
         chooses_gpu=draw(st.booleans()),
         coming=count_shapes(draw(st.lists(vms(90, world), max_size=2)), catalog()),
-        keep_free=draw(kept()),
+        keep_free=draw(keep_free_options()),
     )
 
 
-def told(found: Placement) -> tuple[object, ...]:
-    return found.host, found.seats, found.pins, found.numa_node, found.doubts
+def comparable(placement: Placement) -> tuple[object, ...]:
+    return placement.host, placement.seats, placement.pins, placement.numa_node, placement.doubts
 
 
 @pytest.mark.long
 @FEW
 @given(st.data())
-def test_the_index_answers_as_the_exact_pass(data: st.DataObject) -> None:
-    world = data.draw(fleets())
+def test_the_index_answers_as_the_exact_pass(draws: st.DataObject) -> None:
+    world = draws.draw(fleets())
     for number in range(1, 16):
-        wanted = data.draw(questions(number, world))
-        exact, quick = place_exactly(wanted, world, catalog()), place_in_fleet(wanted, world, catalog())
+        question = draws.draw(questions(number, world))
+        exact, quick = place_exactly(question, world, catalog()), place_in_fleet(question, world, catalog())
         if quick is not None:
             assert isinstance(exact, Placement)
-            assert told(quick) == told(exact)
-        elif not (wanted.mixed and wanted.numa is NumaPolicy.PREFERRED):
+            assert comparable(quick) == comparable(exact)
+        elif not (question.mixed and question.numa is NumaPolicy.PREFERRED):
             assert not isinstance(exact, Placement) or exact.doubts
         if isinstance(exact, Placement):
-            there = running(wanted.vm, exact, wanted.numa)
-            cpu_mhz = data.draw(st.sampled_from([None, 0, 20_000]))
-            there = replace(there, memory_reservation_mib=wanted.vm.memory_mib, cpu_reservation_mhz=cpu_mhz)
-            world = take(there, world, catalog())
-        if world.vms and data.draw(st.integers(0, 3)) == 0:
-            world = _stopped(data.draw(st.sampled_from(sorted(world.vms))), world)
+            started = running(question.vm, exact, question.numa)
+            cpu_mhz = draws.draw(st.sampled_from([None, 0, 20_000]))
+            started = replace(started, memory_reservation_mib=question.vm.memory_mib, cpu_reservation_mhz=cpu_mhz)
+            world = take(started, world, catalog())
+        if world.vms and draws.draw(st.integers(0, 3)) == 0:
+            world = _stopped(draws.draw(st.sampled_from(sorted(world.vms))), world)
 
 
 def _stopped(ref: str, world: Inventory) -> Inventory:
@@ -161,16 +161,16 @@ def _stopped(ref: str, world: Inventory) -> Inventory:
 
 
 def wanted_anywhere(world: Inventory, number: int = 1, profile: str = "nvidia_a40-8q") -> Wanted:
-    made = replace(vm(number, f"new-{number}", "9", f"vgpu {profile}"), host=None)
-    return Wanted(made, demands_of(made.devices or (), {}), tuple(world.hosts), NumaPolicy.PREFERRED, explain=False)
+    new_vm = replace(vm(number, f"new-{number}", "9", f"vgpu {profile}"), host=None)
+    return Wanted(new_vm, demands_of(new_vm.devices or (), {}), tuple(world.hosts), NumaPolicy.PREFERRED, explain=False)
 
 
 class TestIndex:
     def test_a_fleet_is_read_once_and_then_where_it_changed(self) -> None:
         world = inventory([host(f"esx-{n}", gpu(FIRST, "a40")) for n in range(1, 4)], [])
         fleet = FleetIndex.of(world, catalog())
-        taken = take(replace(vm(1, "a", "2", "vgpu nvidia_a40-48q"), power=PowerState.ON), world, catalog())
-        assert FleetIndex.of(taken, catalog()) is fleet
+        with_running_vm = take(replace(vm(1, "a", "2", "vgpu nvidia_a40-48q"), power=PowerState.ON), world, catalog())
+        assert FleetIndex.of(with_running_vm, catalog()) is fleet
         assert [int(number) for number in (fleet.state[:, 0] != fleet.state[0, 0]).nonzero()[0]] == [1]
         assert FleetIndex.of(world, catalog()) is fleet
         assert len(set(fleet.state[:, 0].tolist())) == 1
@@ -178,15 +178,20 @@ class TestIndex:
     def test_hosts_that_come_and_go_are_seen(self) -> None:
         world = inventory([host(f"esx-{n}", gpu(FIRST, "a40")) for n in range(1, 4)], [])
         FleetIndex.of(world, catalog())
-        more = world.with_hosts([host("esx-4", gpu(FIRST, "a40"), gpu(SECOND, "a40", 1))])
-        assert [known.name for known in FleetIndex.of(more, catalog()).hosts] == ["esx-1", "esx-2", "esx-3", "esx-4"]
+        with_fourth_host = world.with_hosts([host("esx-4", gpu(FIRST, "a40"), gpu(SECOND, "a40", 1))])
+        assert [indexed.name for indexed in FleetIndex.of(with_fourth_host, catalog()).hosts] == [
+            "esx-1",
+            "esx-2",
+            "esx-3",
+            "esx-4",
+        ]
         assert len(FleetIndex.of(world, catalog()).hosts) == 3
 
     def test_a_host_with_another_gpu_is_read_anew(self) -> None:
         world = inventory([host(f"esx-{n}", gpu(FIRST, "a40")) for n in range(1, 3)], [])
         FleetIndex.of(world, catalog())
-        other = world.with_hosts([host("esx-1", gpu(FIRST, "a40"), gpu(SECOND, "a40"))])
-        assert FleetIndex.of(other, catalog()).state.shape == (2, 2)
+        with_other_gpu = world.with_hosts([host("esx-1", gpu(FIRST, "a40"), gpu(SECOND, "a40"))])
+        assert FleetIndex.of(with_other_gpu, catalog()).state.shape == (2, 2)
 
 
 class TestPlace:
@@ -195,38 +200,38 @@ class TestPlace:
         return inventory([host(f"esx-{n}", gpu(FIRST, "a40"), gpu(SECOND, "a40", 1)) for n in range(1, 21)], [])
 
     def test_a_fleet_is_asked_through_its_index(self, fleet: Inventory) -> None:
-        found = place(wanted_anywhere(fleet), fleet, catalog())
-        assert isinstance(found, Placement)
-        assert (found.host.name, found.choices) == ("esx-1", ())
+        placement = place(wanted_anywhere(fleet), fleet, catalog())
+        assert isinstance(placement, Placement)
+        assert (placement.host.name, placement.choices) == ("esx-1", ())
         assert FleetIndex in fleet.worked_out
 
     def test_reasons_are_told_where_they_are_asked_for(self, fleet: Inventory) -> None:
-        found = place(replace(wanted_anywhere(fleet), explain=True), fleet, catalog())
-        assert isinstance(found, Placement)
-        assert len(found.choices) == 20
+        placement = place(replace(wanted_anywhere(fleet), explain=True), fleet, catalog())
+        assert isinstance(placement, Placement)
+        assert len(placement.choices) == 20
 
     def test_refusals_are_told_in_full(self, fleet: Inventory) -> None:
-        found = place(wanted_anywhere(fleet, profile="nvidia_l40s-8c"), fleet, catalog())
-        assert not isinstance(found, Placement)
-        assert len(found) == 20
+        rejections = place(wanted_anywhere(fleet, profile="nvidia_l40s-8c"), fleet, catalog())
+        assert not isinstance(rejections, Placement)
+        assert len(rejections) == 20
 
     def test_beside_the_gpu_before_the_first_name(self, fleet: Inventory) -> None:
         world = fleet.with_hosts([host("esx-1", gpu(FIRST, "a40", None))])
-        found = place(wanted_anywhere(world), world, catalog())
-        assert isinstance(found, Placement)
-        assert found.host.name == "esx-10"
+        placement = place(wanted_anywhere(world), world, catalog())
+        assert isinstance(placement, Placement)
+        assert placement.host.name == "esx-10"
 
     def test_what_reserves_cpu_is_asked_of_each_host(self, fleet: Inventory) -> None:
-        wanted = wanted_anywhere(fleet)
-        wanted = replace(wanted, vm=replace(wanted.vm, cpu_reservation_mhz=1000))
-        assert place_in_fleet(wanted, fleet, catalog()) is None
-        hosts = {ref: replace(each, cpu_mhz=2000 if ref == "host-7" else 1) for ref, each in fleet.hosts.items()}
-        found = place(wanted, replace(fleet, hosts=hosts), catalog())
-        assert isinstance(found, Placement) and found.host.ref == "host-7"
+        question = wanted_anywhere(fleet)
+        question = replace(question, vm=replace(question.vm, cpu_reservation_mhz=1000))
+        assert place_in_fleet(question, fleet, catalog()) is None
+        hosts = {ref: replace(esx, cpu_mhz=2000 if ref == "host-7" else 1) for ref, esx in fleet.hosts.items()}
+        placement = place(question, replace(fleet, hosts=hosts), catalog())
+        assert isinstance(placement, Placement) and placement.host.ref == "host-7"
 
     def test_a_vm_stays_where_it_can(self, fleet: Inventory) -> None:
-        wanted = wanted_anywhere(fleet)
-        there = replace(wanted, vm=replace(wanted.vm, host="host-7"))
-        found = place(there, fleet, catalog())
-        assert isinstance(found, Placement)
-        assert found.host.name == "esx-7"
+        question = wanted_anywhere(fleet)
+        question_with_host = replace(question, vm=replace(question.vm, host="host-7"))
+        placement = place(question_with_host, fleet, catalog())
+        assert isinstance(placement, Placement)
+        assert placement.host.name == "esx-7"

@@ -37,34 +37,34 @@ RESERVED = 5 * 64 * 1024
 
 
 @pytest.mark.parametrize(
-    ("fields", "kept"),
+    ("fields", "kept_mib"),
     [({"memory_percent": 50}, 3 * HOST_MIB), ({"failover_level": 2}, 2 * HOST_MIB), ({"memory_percent": 0}, None)],
 )
-def test_memory_is_kept_by_percent_or_by_hosts(fields: dict[str, Any], kept: int | None) -> None:
+def test_memory_is_kept_by_percent_or_by_hosts(fields: dict[str, Any], kept_mib: int | None) -> None:
     world = guarded(**fields)
-    if kept is None:
+    if kept_mib is None:
         assert refusal(world, 10**9) == ""
         return
-    free = 6 * HOST_MIB - kept - RESERVED
+    free = 6 * HOST_MIB - kept_mib - RESERVED
     assert refusal(world, free) == ""
-    said = f"memory beside the {kept} MiB that HA keeps free for the failure of a host"
-    assert refusal(world, free + 1) == f"cluster gpu: {said}: needs {free + 1} MiB, {free} there"
+    rule = f"memory beside the {kept_mib} MiB that HA keeps free for the failure of a host"
+    assert refusal(world, free + 1) == f"cluster gpu: {rule}: needs {free + 1} MiB, {free} there"
 
 
-@pytest.mark.parametrize(("fields", "kept"), [({"cpu_percent": 50}, 300_000), ({"failover_level": 1}, 100_000)])
-def test_cpu_is_kept_as_memory_is(fields: dict[str, Any], kept: int) -> None:
+@pytest.mark.parametrize(("fields", "kept_mhz"), [({"cpu_percent": 50}, 300_000), ({"failover_level": 1}, 100_000)])
+def test_cpu_is_kept_as_memory_is(fields: dict[str, Any], kept_mhz: int) -> None:
     """Six hosts of 100,000 MHz, and one VM that reserves 40,000: what reserves none is never refused over it."""
     world = guarded(**fields)
-    world = world.with_hosts([replace(each, cpu_mhz=2500, cpu_cores=40) for each in world.hosts.values()])
+    world = world.with_hosts([replace(esx, cpu_mhz=2500, cpu_cores=40) for esx in world.hosts.values()])
     world = world.with_vm(replace(world.find_vm("ml-03"), cpu_reservation_mhz=40_000))
-    free = 600_000 - kept - 40_000
+    free = 600_000 - kept_mhz - 40_000
 
     def asking(mhz: int | None, inventory: Inventory = world) -> str:
         vm = replace(world.find_vm("ml-07"), cpu_reservation_mhz=mhz, memory_mib=1024)
         return str(Headroom(vm, inventory).refusal(world.find_host("esx-05")) or "")
 
-    said = f"cluster gpu: CPU beside the {kept} MHz that HA keeps free for the failure of a host"
-    assert asking(free + 1) == f"{said}: needs {free + 1} MHz, {free} there"
+    rule = f"cluster gpu: CPU beside the {kept_mhz} MHz that HA keeps free for the failure of a host"
+    assert asking(free + 1) == f"{rule}: needs {free + 1} MHz, {free} there"
     assert [asking(mhz) for mhz in (free, 0, None)] == ["", "", ""]
     assert asking(free + 1, world.with_hosts([replace(world.find_host("esx-06"), cpu_mhz=None)])) == ""
 
@@ -74,7 +74,7 @@ def test_a_failover_host_starts_nothing() -> None:
     assert refusal(world, 1024) == "esx-05: is a failover host of HA in cluster gpu"
     assert refusal(world, 1024, "esx-02") == ""
     (answer,) = Place((Workload("a", 4, 16384, "a40-48q", host="esx-05"),)).placements(world, catalog()).answers
-    assert [str(each) for each in answer.rejections] == ["esx-05: is a failover host of HA in cluster gpu"]  # type: ignore[union-attr]
+    assert [str(rejection) for rejection in answer.rejections] == ["esx-05: is a failover host of HA in cluster gpu"]  # type: ignore[union-attr]
     room = capacity(world, catalog(), Scope(host="esx-05")).now.fits["nvidia_a40-48q"].slots
     assert (room.at_most, room.because) == (0, "is a failover host of HA")
 
@@ -94,11 +94,11 @@ def test_nothing_is_refused_where_nothing_is_known() -> None:
 
 def test_each_placed_vm_takes_from_it_and_attach_asks_it_too() -> None:
     world = guarded(memory_percent=85)  # room for a and for desk-4, which is suspended and comes back
-    asked = tuple(Workload(name, 4, 64 * 1024, "a40-8q") for name in ("a", "b"))
-    found = Place(asked).placements(world, catalog())
-    assert ([each.workload.name for each in found.placed], len(found.refused)) == (["a"], 1)
+    workloads = tuple(Workload(name, 4, 64 * 1024, "a40-8q") for name in ("a", "b"))
+    placements = Place(workloads).placements(world, catalog())
+    assert ([placed.workload.name for placed in placements.placed], len(placements.refused)) == (["a"], 1)
     request = Attach(vm="ml-07", profile="a100-3-20c")
     assert request.plan(world, catalog(), world.taken_at).feasible
     full = guarded(memory_percent=95)
-    said = [str(each) for each in request.plan(full, catalog(), full.taken_at).rejections]
-    assert any("that HA keeps free" in line for line in said), said
+    rejection_lines = [str(rejection) for rejection in request.plan(full, catalog(), full.taken_at).rejections]
+    assert any("that HA keeps free" in line for line in rejection_lines), rejection_lines

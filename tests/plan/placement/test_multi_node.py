@@ -33,18 +33,18 @@ WIDE = CORES + 4
 def placed(
     world: Inventory, *devices: str, numa: NumaPolicy, vcpus: int = 4, keep: KeepFree = NOTHING_KEPT
 ) -> Placement | tuple[Rejection, ...]:
-    made = replace(vm(90, "new", "9", *devices, vcpus=vcpus, memory_mib=8192), host=None)
-    demands = demands_of(made.devices or (), {})
+    new_vm = replace(vm(90, "new", "9", *devices, vcpus=vcpus, memory_mib=8192), host=None)
+    demands = demands_of(new_vm.devices or (), {})
     return place_near(
-        Wanted(made, demands, tuple(world.hosts), numa, PinPolicy.AUTO, chooses_gpu=True, keep_free=keep),
+        Wanted(new_vm, demands, tuple(world.hosts), numa, PinPolicy.AUTO, chooses_gpu=True, keep_free=keep),
         world,
         catalog(),
     )
 
 
-def seats(found: Placement | tuple[Rejection, ...]) -> list[str]:
-    assert isinstance(found, Placement), found
-    return sorted(str(address) for address in found.seats.values())
+def seats(placement: Placement | tuple[Rejection, ...]) -> list[str]:
+    assert isinstance(placement, Placement), placement
+    return sorted(str(address) for address in placement.seats.values())
 
 
 class TestThreeGpusOnTwoNodes:
@@ -52,27 +52,27 @@ class TestThreeGpusOnTwoNodes:
     ASKED = ("vgpu nvidia_a40-48q",) * 3
 
     def test_two_beside_the_first_node(self) -> None:
-        found = placed(inventory([host("esx-1", *self.GPUS)], []), *self.ASKED, numa=NumaPolicy.REQUIRED)
-        assert seats(found) == [FIRST, SECOND, THIRD]
+        placement = placed(inventory([host("esx-1", *self.GPUS)], []), *self.ASKED, numa=NumaPolicy.REQUIRED)
+        assert seats(placement) == [FIRST, SECOND, THIRD]
 
     def test_two_beside_the_other_where_the_first_has_room_for_one(self) -> None:
         busy = vm(1, "busy", "1", "vgpu nvidia_a40-48q", power=PowerState.ON)
         world = inventory([on_gpu(host("esx-1", *self.GPUS), FIRST, "vm-1")], [busy])
-        found = placed(world, *self.ASKED, numa=NumaPolicy.REQUIRED)
-        assert seats(found) == [SECOND, THIRD, FOURTH]
-        assert isinstance(found, Placement)
-        assert found.numa_nodes == (0, 1)
+        placement = placed(world, *self.ASKED, numa=NumaPolicy.REQUIRED)
+        assert seats(placement) == [SECOND, THIRD, FOURTH]
+        assert isinstance(placement, Placement)
+        assert placement.numa_nodes == (0, 1)
 
 
-def busy_on(there: Host, profile: str, *addresses: str) -> tuple[Host, list[Vm]]:
+def busy_on(esx: Host, profile: str, *addresses: str) -> tuple[Host, list[Vm]]:
     """The host with a small VM that runs on each of these GPUs, as often as the GPU is named."""
     memory, vms = {"memory_mib": 4096, "memory_reservation_mib": 4096}, []
     for number, address in enumerate(addresses, 1):
-        vms.append(vm(number, f"busy-{number}", there.ref[5:], f"vgpu {profile}", power=PowerState.ON, **memory))
-        gpu_there = there.gpu(PciAddress.parse(address))
+        vms.append(vm(number, f"busy-{number}", esx.ref[5:], f"vgpu {profile}", power=PowerState.ON, **memory))
+        gpu_there = esx.gpu(PciAddress.parse(address))
         assert gpu_there is not None
-        there = on_gpu(there, address, *(gpu_there.vms or ()), vms[-1].ref)
-    return there, vms
+        esx = on_gpu(esx, address, *(gpu_there.vms or ()), vms[-1].ref)
+    return esx, vms
 
 
 def test_a_place_that_is_sure_before_one_in_doubt() -> None:
@@ -80,23 +80,23 @@ def test_a_place_that_is_sure_before_one_in_doubt() -> None:
     mig = VgpuMode.MULTI_INSTANCE
     hosts = [host(name, gpu(FIRST, "a100", 0, mig), gpu(SECOND, "a100", 1, mig)) for name in ("esx-1", "esx-2")]
     unknown, busy = busy_on(hosts[0], "grid_a100-2-10c", FIRST, SECOND)
-    asked = ("vgpu grid_a100-4-20c",) * 2
-    alone = placed(inventory([unknown], busy), *asked, numa=NumaPolicy.REQUIRED, vcpus=WIDE)
+    devices = ("vgpu grid_a100-4-20c",) * 2
+    alone = placed(inventory([unknown], busy), *devices, numa=NumaPolicy.REQUIRED, vcpus=WIDE)
     assert isinstance(alone, Placement)
     assert alone.doubts
-    both = placed(inventory([unknown, hosts[1]], busy), *asked, numa=NumaPolicy.REQUIRED, vcpus=WIDE)
-    assert isinstance(both, Placement)
-    assert (both.host.name, both.doubts) == ("esx-2", ())
+    with_known_host = placed(inventory([unknown, hosts[1]], busy), *devices, numa=NumaPolicy.REQUIRED, vcpus=WIDE)
+    assert isinstance(with_known_host, Placement)
+    assert (with_known_host.host.name, with_known_host.doubts) == ("esx-2", ())
 
 
 def test_what_would_leave_too_little_anywhere_else_is_spread_over_nodes() -> None:
     """The host would take the empty GPU, which is beside no node that is known; each node has a slot on another."""
     gpus = gpu(FIRST, "a40", 0), gpu(SECOND, "a40", None), gpu(THIRD, "a40", 1)
-    there, busy = busy_on(host("esx-1", *gpus), "nvidia_a40-8q", *[FIRST, THIRD] * 5)
+    esx, busy = busy_on(host("esx-1", *gpus), "nvidia_a40-8q", *[FIRST, THIRD] * 5)
     keep = KeepFree((KeptProfile("nvidia_a40-48q", 1),))
-    asked, world = ("vgpu nvidia_a40-8q",) * 2, inventory([there], busy)
-    assert SECOND in seats(placed(world, *asked, numa=NumaPolicy.NONE, vcpus=WIDE))
-    assert seats(placed(world, *asked, numa=NumaPolicy.PREFERRED, vcpus=WIDE, keep=keep)) == [FIRST, THIRD]
+    devices, world = ("vgpu nvidia_a40-8q",) * 2, inventory([esx], busy)
+    assert SECOND in seats(placed(world, *devices, numa=NumaPolicy.NONE, vcpus=WIDE))
+    assert seats(placed(world, *devices, numa=NumaPolicy.PREFERRED, vcpus=WIDE, keep=keep)) == [FIRST, THIRD]
 
 
 class TestManyWorlds:
@@ -113,33 +113,37 @@ class TestManyWorlds:
         """Hosts with four GPUs beside each of two nodes, and what each GPU holds."""
         hosts: list[Host] = []
         vms: list[Vm] = []
-        held: dict[str, list[list[str]]] = {}
+        seat_options: dict[str, list[list[str]]] = {}
         for name in ("esx-1", "esx-2", "esx-3")[: chance.randint(1, 3)]:
             weights = chance.choice(((5, 0, 3), (4, 2, 3), (3, 4, 3)))
             beside = [chance.choices((self.FREE, self.PERHAPS, self.FULL), weights, k=4) for _ in range(2)]
             places = [(f"0000:{16 + 8 * at:02x}:00.0", at // 4, at % 4) for at in range(8)]
-            made = host(name, *(gpu(address, "a100", node, VgpuMode.MULTI_INSTANCE) for address, node, _ in places))
+            esx = host(name, *(gpu(address, "a100", node, VgpuMode.MULTI_INSTANCE) for address, node, _ in places))
             for address, node, at in places:
                 if profile := beside[node][at]:
                     number = len(vms) + 1
-                    there = vm(number, f"on-{number}", made.ref[5:], f"vgpu {profile}", power=PowerState.ON)
-                    vms.append(replace(there, memory_mib=8192, memory_reservation_mib=8192))  # GPUs alone are scarce
-                    made = on_gpu(made, address, vms[-1].ref)
-            hosts.append(made)
-            held[made.ref] = beside
-        return inventory(hosts, vms), held
+                    running_vm = vm(number, f"on-{number}", esx.ref[5:], f"vgpu {profile}", power=PowerState.ON)
+                    vms.append(
+                        replace(running_vm, memory_mib=8192, memory_reservation_mib=8192)
+                    )  # GPUs alone are scarce
+                    esx = on_gpu(esx, address, vms[-1].ref)
+            hosts.append(esx)
+            seat_options[esx.ref] = beside
+        return inventory(hosts, vms), seat_options
 
     @pytest.mark.parametrize("seed", mostly_long(range(400), range(0, 400, 10)))
     def test_a_place_is_found_where_there_is_one_and_a_sure_one_first(self, seed: int) -> None:
         chance = random.Random(seed)
-        world, held = self.drawn(chance)
+        world, seat_options = self.drawn(chance)
         count, vcpus = chance.randint(2, 7), chance.choice((2, WIDE))
         required = chance.random() < 0.5
         numa = NumaPolicy.REQUIRED if required else NumaPolicy.PREFERRED
-        found = placed(world, *([f"vgpu {self.WANTED}"] * count), numa=numa, vcpus=vcpus)
+        placement = placed(world, *([f"vgpu {self.WANTED}"] * count), numa=numa, vcpus=vcpus)
 
         def rooms(*kinds: str) -> list[tuple[int, int]]:
-            return [(sum(k in kinds for k in one), sum(k in kinds for k in other)) for one, other in held.values()]
+            return [
+                (sum(k in kinds for k in near), sum(k in kinds for k in other)) for near, other in seat_options.values()
+            ]
 
         def has_local(room: tuple[int, int]) -> bool:
             """Beside one node, or as evenly beside both as the number divides where it is wider than one."""
@@ -149,8 +153,8 @@ class TestManyWorlds:
         local = [any(map(has_local, rooms(*kinds))) for kinds in ((self.FREE,), (self.FREE, self.PERHAPS))]
         anywhere = [any(sum(r) >= count for r in rooms(*kinds)) for kinds in ((self.FREE,), (self.FREE, self.PERHAPS))]
         sure, possible = local if required or local[0] else anywhere
-        assert isinstance(found, Placement) is possible
-        if isinstance(found, Placement):
-            assert bool(found.doubts) is not sure
-            beside = found.numa_node is not None or len(found.numa_nodes) == 2
+        assert isinstance(placement, Placement) is possible
+        if isinstance(placement, Placement):
+            assert bool(placement.doubts) is not sure
+            beside = placement.numa_node is not None or len(placement.numa_nodes) == 2
             assert beside or not (required or local[0])

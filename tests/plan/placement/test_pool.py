@@ -30,8 +30,14 @@ SIZES = dict(enumerate(Mig.sizes))
 
 def shapes() -> Shapes:
     """A mix of small, half and whole GPUs, and of four and eight whole ones."""
-    asked = [(0, 1, 4, 16, 0.4), (3, 1, 8, 32, 0.3), (4, 1, 12, 64, 0.2), (4, 4, 40, 160, 0.08), (4, 8, 80, 300, 0.02)]
-    return make_shapes([ShapeFrequency(*each) for each in asked], SIZES)
+    frequencies = [
+        (0, 1, 4, 16, 0.4),
+        (3, 1, 8, 32, 0.3),
+        (4, 1, 12, 64, 0.2),
+        (4, 4, 40, 160, 0.08),
+        (4, 8, 80, 300, 0.02),
+    ]
+    return make_shapes([ShapeFrequency(*frequency) for frequency in frequencies], SIZES)
 
 
 def pool(hosts: int = 3) -> Hosts:
@@ -52,32 +58,32 @@ asks = st.builds(
 @pytest.mark.long
 @settings(max_examples=25)
 @given(st.lists(asks, min_size=1, max_size=25))
-def test_what_is_remembered_changes_no_answer(wanted: list[PoolRequest]) -> None:
-    known = pool()
-    for ask in wanted:
-        anew = Hosts(Mig(), known.state, known.cpu, known.memory, shapes(), step=0.04)
+def test_what_is_remembered_changes_no_answer(pool_requests: list[PoolRequest]) -> None:
+    pool_hosts = pool()
+    for ask in pool_requests:
+        anew = Hosts(Mig(), pool_hosts.state, pool_hosts.cpu, pool_hosts.memory, shapes(), step=0.04)
         anew.cpu_whole, anew.memory_whole = CPU, MEMORY
-        seat = known.choose(ask)
+        seat = pool_hosts.choose(ask)
         assert seat == anew.choose(ask)
         if seat is not None:
-            known.take(seat)
-            assert (known.cpu >= 0).all()
-            assert (known.memory >= 0).all()
+            pool_hosts.take(seat)
+            assert (pool_hosts.cpu >= 0).all()
+            assert (pool_hosts.memory >= 0).all()
 
 
 @settings(max_examples=20)
 @given(st.lists(asks, min_size=1, max_size=30), st.randoms())
-def test_what_was_taken_can_be_given_back(wanted: list[PoolRequest], chance: Random) -> None:
+def test_what_was_taken_can_be_given_back(pool_requests: list[PoolRequest], chance: Random) -> None:
     world = pool()
     empty = world.value.copy(), world.places.copy()
-    there = []
-    for ask in wanted:
+    seated = []
+    for ask in pool_requests:
         seat = world.choose(ask)
         if seat is not None:
             world.take(seat)
-            there.append((ask, seat))
-    chance.shuffle(there)
-    for ask, seat in there:
+            seated.append((ask, seat))
+    chance.shuffle(seated)
+    for ask, seat in seated:
         for part in seat.parts:
             now = [int(world.state[part.row, gpu]) for gpu in part.gpus]
             states = [
@@ -96,9 +102,9 @@ def test_what_was_taken_can_be_given_back(wanted: list[PoolRequest], chance: Ran
 @example(
     [PoolRequest(0, 1, 90, 8), PoolRequest(4, 4, 8, 8)], PoolRequest(4, 2, 8, 300)
 )  # GPUs on the second node, memory on both
-def test_a_vm_is_refused_only_where_no_host_has_room(wanted: list[PoolRequest], last: PoolRequest) -> None:
+def test_a_vm_is_refused_only_where_no_host_has_room(pool_requests: list[PoolRequest], last: PoolRequest) -> None:
     world = pool(2)
-    for ask in wanted:
+    for ask in pool_requests:
         seat = world.choose(ask)
         if seat is not None:
             world.take(seat)
@@ -150,14 +156,18 @@ def test_waste_is_what_chance_leaves_of_a_gpu() -> None:
 
 
 def test_equal_devices_are_one_shape_with_the_mean_of_cpu_and_memory() -> None:
-    asked = [ShapeFrequency(4, 1, 10, 100, 3.0), ShapeFrequency(4, 1, 20, 200, 1.0), ShapeFrequency(4, 2, 8, 64, 4.0)]
-    made = make_shapes(asked, SIZES)
-    assert made.count.tolist() == [1, 2]
-    assert made.cpu.tolist() == [12, 8]
-    assert made.memory.tolist() == [125, 64]
-    assert made.share.tolist() == [0.5, 0.5]
-    assert made.at_least.tolist() == [1.0, 0.5]
-    assert made.mean == 60
+    frequencies = [
+        ShapeFrequency(4, 1, 10, 100, 3.0),
+        ShapeFrequency(4, 1, 20, 200, 1.0),
+        ShapeFrequency(4, 2, 8, 64, 4.0),
+    ]
+    pool_shapes = make_shapes(frequencies, SIZES)
+    assert pool_shapes.count.tolist() == [1, 2]
+    assert pool_shapes.cpu.tolist() == [12, 8]
+    assert pool_shapes.memory.tolist() == [125, 64]
+    assert pool_shapes.share.tolist() == [0.5, 0.5]
+    assert pool_shapes.at_least.tolist() == [1.0, 0.5]
+    assert pool_shapes.mean == 60
 
 
 @pytest.mark.parametrize(("many", "mean", "chance"), [(0, 3, 1.0), (1, 0.5, 1 - exp(-0.5)), (2, 0.0, 0.0)])
@@ -179,5 +189,5 @@ def test_the_last_place_of_a_shape_is_dear_and_one_of_many_is_not() -> None:
 def test_places_need_gpus_cpu_and_memory() -> None:
     gains = np.zeros((3, 5), dtype=np.int64)
     gains[:, 2] = [4, 4, 3]
-    found = count_places(shapes(), gains, np.array([48, 39, 48]), np.array([192, 192, 192]))
-    assert found[:, 3].tolist() == [1, 0, 0]
+    places = count_places(shapes(), gains, np.array([48, 39, 48]), np.array([192, 192, 192]))
+    assert places[:, 3].tolist() == [1, 0, 0]

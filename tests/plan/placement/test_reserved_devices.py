@@ -48,13 +48,13 @@ def fleet(rng: random.Random) -> dict[str, Any]:
     ids = {key: f"10de:{board(key).device_id:04x}" for key in boards}
     vms: list[dict[str, Any]] = []
     for number in range(rng.randint(2, 6)):
-        key, others = rng.choice(boards), rng.random() < 0.4
+        key, is_kubernetes = rng.choice(boards), rng.random() < 0.4
         label = rng.choice([None, None, "training"])
         vms.append(
-            {"name": f"{'kube' if others else 'own'}-{number}-{{}}", "count": rng.randint(1, 3), "folder": "vms",
+            {"name": f"{'kube' if is_kubernetes else 'own'}-{number}-{{}}", "count": rng.randint(1, 3), "folder": "vms",
              "on": f"group-{rng.randrange(len(hosts))}", "guest": "linux", "cpus": 1, "memory_gib": 8, "disk_gib": 1,
              "devices": [{"dynamic": {"boards": [key], "label": label}}], "power": rng.choice(["fit", "off", "off"]),
-             **({"managed_by": MANAGED} if others else {})}
+             **({"managed_by": MANAGED} if is_kubernetes else {})}
         )  # fmt: skip
     profiles: list[dict[str, Any]] = [
         {"name": f"{key}-any", "devices": [ids[key]], **({"label": "training"} if rng.random() < 0.3 else {})}
@@ -70,8 +70,8 @@ def fleet(rng: random.Random) -> dict[str, Any]:
         "datastores": [{"name": "store", "capacity_gib": 99999, "free_gib": 90000}], "networks": ["net"],
         "clusters": [{"name": "cluster", "hosts": hosts}], "direct_path_profiles": profiles,
         "reservations": [
-            {"profile": each["name"], "units": rng.randint(1, 3), "on": "cluster", "vms": ["kube-*"]}
-            for each in rng.sample(profiles, rng.randint(1, len(profiles)))
+            {"profile": profile["name"], "units": rng.randint(1, 3), "on": "cluster", "vms": ["kube-*"]}
+            for profile in rng.sample(profiles, rng.randint(1, len(profiles)))
         ],
         "vms": vms,
     }  # fmt: skip
@@ -81,32 +81,32 @@ def world_of(seed: int) -> World:
     return build_declared(ScenarioFile.of(fleet(random.Random(f"{seed}:devices"))), seed=seed)
 
 
-def check(seed: int, found: Counter[str]) -> None:
+def check(seed: int, counts: Counter[str]) -> None:
     """VMs of ours and of others start in any order, ours where the planner says: vCenter refuses none of these."""
     world, rng = world_of(seed), random.Random(f"{seed}:order")
     names = [vm.name for vm in world.by_type("VirtualMachine")]
     rng.shuffle(names)
     for name in names:
-        seen = Showing(world).inventory()
-        check_capacity(world, seed, found)
-        vm = seen.find_vm(name)
+        snapshot = Showing(world).inventory()
+        check_capacity(world, seed, counts)
+        vm = snapshot.find_vm(name)
         if vm.power is None or vm.power.value != "poweredOff":
             continue
         if vm.managed_by is not None:
-            found["kube"] += start_by_others(world.get(vm.ref))
+            counts["kube"] += start_by_others(world.get(vm.ref))
             continue
         (device,) = vm.devices or ()
         assert isinstance(device, DynamicDevice), device
         allowed = tuple(f"{vendor:04x}:{kind:04x}" for vendor, kind in device.allowed)
         plan = Attach(name, dynamic=True, device_type=allowed, label=device.label, power=PowerPolicy.ON).plan(
-            seen, catalog(), seen.taken_at
+            snapshot, catalog(), snapshot.taken_at
         )
         if plan.steps:
             refused = applied(world, plan.steps)
             assert refused == "", f"seed {seed}: {name} was promised, and vCenter says {refused}"
-            found["started"] += 1
-        elif any("are reserved for other VMs" in str(each) for each in plan.rejections):
-            found["reserved"] += 1
+            counts["started"] += 1
+        elif any("are reserved for other VMs" in str(rejection) for rejection in plan.rejections):
+            counts["reserved"] += 1
             with pytest.raises(vmodl.MethodFault):
                 place(world.get(vm.ref), world.get(vm.host or ""))
 
@@ -121,39 +121,47 @@ def start_by_others(vm: Any) -> int:
     return 1
 
 
-def check_capacity(world: World, seed: int, found: Counter[str]) -> None:
+def check_capacity(world: World, seed: int, counts: Counter[str]) -> None:
     """No more than vCenter's `remaining` less `unusedReservation` is free of what one profile alone is about."""
-    seen = Showing(world).inventory()
-    assert seen.reservations is not None
-    [part] = capacity(seen, catalog()).now.parts
-    for told in seen.reservations.devices:
-        free = max(0, told.remaining - told.unused_reservation)
-        like = {each: room for each, room in part.devices.items() if (each.vendor_id, each.device_id) in told.allowed}
-        rooms = [room for each, room in like.items() if told.label in (None, each.label)]
-        assert sum(room.at_least for room in rooms) <= free, f"seed {seed}: {told} is counted as {like}"
-        beside = [each for each in seen.reservations.devices if {*each.allowed} & {*told.allowed} and each is not told]
-        if len(rooms) == 1 and not any(each.unused_reservation for each in beside):
-            assert rooms[0].at_least == free, f"seed {seed}: {told} is counted as {like}"
-            found["equal"] += 1
+    snapshot = Showing(world).inventory()
+    assert snapshot.reservations is not None
+    [part] = capacity(snapshot, catalog()).now.parts
+    for reservation in snapshot.reservations.devices:
+        free = max(0, reservation.remaining - reservation.unused_reservation)
+        like = {
+            gpu_kind: room
+            for gpu_kind, room in part.devices.items()
+            if (gpu_kind.vendor_id, gpu_kind.device_id) in reservation.allowed
+        }
+        rooms = [room for gpu_kind, room in like.items() if reservation.label in (None, gpu_kind.label)]
+        assert sum(room.at_least for room in rooms) <= free, f"seed {seed}: {reservation} is counted as {like}"
+        beside = [
+            other_reservation
+            for other_reservation in snapshot.reservations.devices
+            if {*other_reservation.allowed} & {*reservation.allowed} and other_reservation is not reservation
+        ]
+        if len(rooms) == 1 and not any(other_reservation.unused_reservation for other_reservation in beside):
+            assert rooms[0].at_least == free, f"seed {seed}: {reservation} is counted as {like}"
+            counts["equal"] += 1
 
 
 @pytest.mark.parametrize("nth", mostly_long([3, 1], [3]))
 def test_no_whole_gpu_is_promised_that_is_reserved(nth: int) -> None:
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for seed in every_nth(range(60), nth):
-        check(seed, found)
-    assert min(found[each] for each in ("started", "reserved", "kube")) > 10 // nth**2, found
+        check(seed, counts)
+    assert min(counts[key] for key in ("started", "reserved", "kube")) > 10 // nth**2, counts
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_thousands_of_such_fleets() -> None:
     """A quarter of them a run."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for seed in every_nth(range(60, 2060), 4):
-        check(seed, found)
-    print(found)
-    assert min(found[each] for each in ("started", "reserved", "kube", "equal")) > 20, found
+        check(seed, counts)
+    print(counts)
+    assert min(counts[key] for key in ("started", "reserved", "kube", "equal")) > 20, counts
 
 
 def test_two_gpus_of_an_nvlink_bridge_are_one_group() -> None:
@@ -179,8 +187,8 @@ def test_two_gpus_of_an_nvlink_bridge_are_one_group() -> None:
     (reserved,) = world.direct_path.reservations
 
     def figures() -> tuple[int, int, int, int]:
-        told = counted(reserved.config, cluster.hosts(), world.direct_path.reservations)
-        return told.consumed, told.remaining, told.max, told.unused_reservation
+        device_counts = counted(reserved.config, cluster.hosts(), world.direct_path.reservations)
+        return device_counts.consumed, device_counts.remaining, device_counts.max, device_counts.unused_reservation
 
     vms = {vm.name: vm for vm in world.by_type("VirtualMachine")}
     assert figures() == (0, 2, 2, 1)

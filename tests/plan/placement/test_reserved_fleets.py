@@ -44,7 +44,7 @@ def fleet(rng: random.Random) -> dict[str, Any]:
             {"board": key, "at": at, "node": int(number > 0), "mode": mode.value}
             for number, at in enumerate(ADDRESSES[: rng.randint(1, 3)])
         ]
-        types = [each.name for each in board(key).types_in(mode) if each.name.endswith(("q", "c"))]
+        types = [profile.name for profile in board(key).types_in(mode) if profile.name.endswith(("q", "c"))]
         hosts.append(
             {"name": f"esx-{group}-{{}}.made", "count": rng.randint(1, 2), "group": f"group-{group}", "model": "server",
              "driver": "580.65.05", "policy": rng.choice(["performance", "consolidation"]), "gpus": gpus}
@@ -53,12 +53,12 @@ def fleet(rng: random.Random) -> dict[str, Any]:
     vms: list[dict[str, Any]] = []
     for number in range(rng.randint(3, 10)):
         group_name, types = rng.choice(groups)
-        others = rng.random() < 0.4
+        is_kubernetes = rng.random() < 0.4
         vms.append(
-            {"name": f"{'kube' if others else 'own'}-{number}-{{}}", "count": rng.randint(1, 4), "folder": "vms",
+            {"name": f"{'kube' if is_kubernetes else 'own'}-{number}-{{}}", "count": rng.randint(1, 4), "folder": "vms",
              "on": group_name, "guest": "linux", "cpus": 1, "memory_gib": 1, "disk_gib": 1,
              "devices": [{"vgpu": rng.choice(types)}], "power": rng.choice(["fit", "fit", "off"]),
-             **({"managed_by": MANAGED} if others else {})}
+             **({"managed_by": MANAGED} if is_kubernetes else {})}
         )  # fmt: skip
     reserved = rng.sample([name for _, types in groups for name in dict.fromkeys(types)], rng.randint(1, 2))
     profiles = list(dict.fromkeys(name for _, types in groups for name in types))
@@ -89,57 +89,57 @@ def applied(world: World, steps: tuple[Step, ...]) -> str:
             try:
                 host, admitted = place(vm, world.get(step.host))
             except vmodl.MethodFault as fault:
-                return "; ".join(each.message or "" for each in fault.faultMessage) or str(fault.msg)
+                return "; ".join(fault_detail.message or "" for fault_detail in fault.faultMessage) or str(fault.msg)
             start(vm, host.moid, admitted.seats, admitted.held)
         else:
             assert isinstance(step, ReconfigureVm), step
     return ""
 
 
-def check_starts(seed: int, found: Counter[str]) -> None:
+def check_starts(seed: int, counts: Counter[str]) -> None:
     """Every VM of ours that is off is started where the planner says, until it says no."""
     world = world_of(seed)
     names = [vm.name for vm in world.by_type("VirtualMachine")]
     random.Random(f"{seed}:order").shuffle(names)
     for name in names:
-        seen = Showing(world).inventory()
-        vm = seen.find_vm(name)
+        snapshot = Showing(world).inventory()
+        vm = snapshot.find_vm(name)
         if vm.power is None or vm.power.value != "poweredOff":
             continue
-        plan = Attach(name, profile=vm.profiles[0], power=PowerPolicy.ON).plan(seen, catalog(), seen.taken_at)
+        plan = Attach(name, profile=vm.profiles[0], power=PowerPolicy.ON).plan(snapshot, catalog(), snapshot.taken_at)
         if vm.managed_by is not None:
-            found["managed"] += 1
+            counts["managed"] += 1
             assert not plan.steps, f"seed {seed}: {name} is managed, and {plan.steps} are planned"
-            assert any("managed by" in str(each) for each in plan.rejections)
+            assert any("managed by" in str(rejection) for rejection in plan.rejections)
         elif plan.steps and not plan.warnings:
             refused = applied(world, plan.steps)
             assert refused == "", f"seed {seed}: {name} was promised, and vCenter says {refused}"
-            found["started"] += 1
-        elif any("reserved" in str(each) for each in plan.rejections):
-            found["reserved"] += 1
+            counts["started"] += 1
+        elif any("reserved" in str(rejection) for rejection in plan.rejections):
+            counts["reserved"] += 1
             try:
                 place(world.get(vm.ref), None)
             except vmodl.MethodFault:
-                found["refused by vCenter too"] += 1
+                counts["refused by vCenter too"] += 1
 
 
-def check_capacity(seed: int, found: Counter[str]) -> None:
+def check_capacity(seed: int, counts: Counter[str]) -> None:
     """What is free of each profile in the cluster is what vCenter's `remaining` leaves after `unusedReservation`."""
-    seen = Showing(world_of(seed)).inventory()
-    assert seen.reservations is not None
-    [part] = capacity(seen, catalog()).now.parts
-    for told in seen.reservations.capacities:
-        slots = part.fits[told.profile].slots if told.profile in part.fits else None
-        free = max(0, told.remaining - told.unused_reservation)
+    snapshot = Showing(world_of(seed)).inventory()
+    assert snapshot.reservations is not None
+    [part] = capacity(snapshot, catalog()).now.parts
+    for reserved_capacity in snapshot.reservations.capacities:
+        slots = part.fits[reserved_capacity.profile].slots if reserved_capacity.profile in part.fits else None
+        free = max(0, reserved_capacity.remaining - reserved_capacity.unused_reservation)
         if slots is None:
-            assert told.remaining == 0, f"seed {seed}: {told} is not counted"
+            assert reserved_capacity.remaining == 0, f"seed {seed}: {reserved_capacity} is not counted"
             continue
-        assert slots.at_least <= free, f"seed {seed}: {told} is counted as {slots}"
+        assert slots.at_least <= free, f"seed {seed}: {reserved_capacity} is counted as {slots}"
         if slots.at_least == free:
-            found["equal"] += 1
+            counts["equal"] += 1
         else:
-            assert slots.because, f"seed {seed}: {told} is counted as {slots}, and nothing says why"
-            found[f"less: {slots.because.partition(' ')[2][:40]}"] += 1
+            assert slots.because, f"seed {seed}: {reserved_capacity} is counted as {slots}, and nothing says why"
+            counts[f"less: {slots.because.partition(' ')[2][:40]}"] += 1
 
 
 FEW: Final = (*range(60), 164, 4493)
@@ -150,27 +150,27 @@ MANY: Final = range(60, 2060)
 
 @pytest.mark.parametrize("nth", mostly_long([3, 1], [3]))
 def test_nothing_reserved_is_promised_and_no_vm_of_others_touched(nth: int) -> None:
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for seed in every_nth(FEW, nth):
-        check_starts(seed, found)
-    assert min(found[each] for each in ("managed", "started", "reserved")) * nth > 10, found
+        check_starts(seed, counts)
+    assert min(counts[key] for key in ("managed", "started", "reserved")) * nth > 10, counts
 
 
 @pytest.mark.long
 def test_capacity_counts_what_vcenter_counts() -> None:
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for seed in FEW:
-        check_capacity(seed, found)
-    assert found["equal"] > 100, found
+        check_capacity(seed, counts)
+    assert counts["equal"] > 100, counts
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3000)
 def test_thousands_of_fleets() -> None:
     """A quarter of them a run."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for seed in every_nth(MANY, 4):
-        check_starts(seed, found)
-        check_capacity(seed, found)
-    print(found)
-    assert min(found[each] for each in ("managed", "started", "reserved", "equal")) > 200, found
+        check_starts(seed, counts)
+        check_capacity(seed, counts)
+    print(counts)
+    assert min(counts[key] for key in ("managed", "started", "reserved", "equal")) > 200, counts

@@ -25,17 +25,19 @@ def world(*starts: int) -> Inventory:
     three = [vm(n, f"a-{n}", "1", f"vgpu {PREFIX}1-3q", power=PowerState.ON) for n in (1, 2, 3)]
     big = replace(vm(4, "big", "1", memory_mib=8192), power=PowerState.OFF)
     back = replace(vm(5, "back", "1", f"vgpu {PREFIX}2-48q", memory_mib=8192), power=PowerState.SUSPENDED)
-    told = tuple(VgpuPlacement(each.ref, f"{PREFIX}1-3q", start) for each, start in zip(three, starts, strict=False))
+    placements = tuple(
+        VgpuPlacement(small_vm.ref, f"{PREFIX}1-3q", start) for small_vm, start in zip(three, starts, strict=False)
+    )
     shared = replace(
         gpu(FIRST, "rtx-pro-6000", 0, VgpuMode.MULTI_INSTANCE),
-        vms=tuple(each.ref for each in three),
-        vgpus=told or None,
+        vms=tuple(small_vm.ref for small_vm in three),
+        vgpus=placements or None,
     )
     return inventory([host("esx-1", shared)], [*three, big, back])
 
 
-def free(seen: Inventory, profile: str) -> tuple[int, int | None]:
-    [part] = capacity(seen, catalog()).now.parts
+def free(snapshot: Inventory, profile: str) -> tuple[int, int | None]:
+    [part] = capacity(snapshot, catalog()).now.parts
     slots = part.fits[f"{PREFIX}{profile}"].slots
     return slots.at_least, slots.at_most
 
@@ -47,8 +49,8 @@ def test_capacity_counts_what_is_free_however_they_lie() -> None:
 
 
 def test_attach_warns_and_place_names_the_doubt() -> None:
-    seen = world()
-    plan = Attach("big", profile=f"{PREFIX}2-48q", power=PowerPolicy.ON).plan(seen, catalog(), seen.taken_at)
+    snapshot = world()
+    plan = Attach("big", profile=f"{PREFIX}2-48q", power=PowerPolicy.ON).plan(snapshot, catalog(), snapshot.taken_at)
     assert plan.steps
     assert any(DOUBT in warning for warning in plan.warnings)
     requests = (Workload("new", 4, 8192, f"{PREFIX}2-48q"),)
@@ -58,9 +60,14 @@ def test_attach_warns_and_place_names_the_doubt() -> None:
 
 def test_a_night_does_not_count_on_the_return_of_a_vm_that_may_find_no_instance() -> None:
     """`Room` with `certain` is what proves a return."""
-    seen = world()
-    [esx] = seen.hosts.values()
-    [doubt] = Room(catalog(), certain=True).refusals(seen.find_vm("back"), esx, seen)
+    snapshot = world()
+    [esx] = snapshot.hosts.values()
+    [doubt] = Room(catalog(), certain=True).refusals(snapshot.find_vm("back"), esx, snapshot)
     assert DOUBT in str(doubt)
-    known = world(0, 0, 0)
-    assert Room(catalog(), certain=True).refusals(known.find_vm("back"), known.hosts[esx.ref], known) == ()
+    with_known_slots = world(0, 0, 0)
+    assert (
+        Room(catalog(), certain=True).refusals(
+            with_known_slots.find_vm("back"), with_known_slots.hosts[esx.ref], with_known_slots
+        )
+        == ()
+    )

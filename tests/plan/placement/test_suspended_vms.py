@@ -54,16 +54,16 @@ def world_of(layout: list[Gpu], policy: AssignmentPolicy) -> tuple[World, list[l
 def suspended(world: World, layout: list[Gpu], on_gpu: list[list[str]]) -> list[Vm]:
     return [
         world.vms[ref]
-        for (_, taken), refs in zip(layout, on_gpu, strict=True)
-        for gone, ref in zip(taken, refs, strict=True)
-        if gone
+        for (_, gpu_vms), refs in zip(layout, on_gpu, strict=True)
+        for suspended_vm, ref in zip(gpu_vms, refs, strict=True)
+        if suspended_vm
     ]
 
 
 def resume(vm: Vm, gpus: list[list[Vm]], policy: AssignmentPolicy) -> bool:
     """The host's own choice, written from the vendor's words: emptiest GPU, or fullest, that still takes the VM."""
     [profile] = vm.profiles
-    takes = [gpu for gpu in gpus if len(gpu) < SLOTS[profile] and all(other.profiles == vm.profiles for other in gpu)]
+    takes = [gpu for gpu in gpus if len(gpu) < SLOTS[profile] and all(gpu_vm.profiles == vm.profiles for gpu_vm in gpu)]
     if not takes:
         return False
     emptiest = policy is AssignmentPolicy.PERFORMANCE
@@ -76,13 +76,13 @@ def resume(vm: Vm, gpus: list[list[Vm]], policy: AssignmentPolicy) -> bool:
 @given(layout=hosts, policy=policies)
 def test_every_suspended_desktop_finds_its_gpu_again(layout: list[Gpu], policy: AssignmentPolicy) -> None:
     world, on_gpu = world_of(layout, policy)
-    gone = suspended(world, layout, on_gpu)
-    for vm in gone:
+    suspended_vms = suspended(world, layout, on_gpu)
+    for vm in suspended_vms:
         world._set_power(vm.ref, PowerState.SUSPENDED)
     running = [[world.vms[ref] for ref in refs if world.vms[ref].power is PowerState.ON] for refs in on_gpu]
-    seeds, others = return_order(gone, world.snapshot(), CATALOG)
-    assert {vm.ref for vm in (*seeds, *others)} == {vm.ref for vm in gone}
-    for vm in (*seeds, *others):
+    seeds, later_vms = return_order(suspended_vms, world.snapshot(), CATALOG)
+    assert {vm.ref for vm in (*seeds, *later_vms)} == {vm.ref for vm in suspended_vms}
+    for vm in (*seeds, *later_vms):
         assert resume(vm, running, policy), f"{vm.name} ({vm.profiles[0]}) is stranded"
 
 
@@ -99,17 +99,17 @@ def test_the_naive_order_would_strand_one() -> None:
     """What the order guards against, on the smallest host that shows it."""
     layout: list[Gpu] = [("nvidia_a40-24q", (True, True)), ("nvidia_a40-12q", (True,))]
     world, on_gpu = world_of(layout, AssignmentPolicy.PERFORMANCE)
-    gone = suspended(world, layout, on_gpu)
+    suspended_vms = suspended(world, layout, on_gpu)
     empty: list[list[Vm]] = [[], []]
-    assert [resume(vm, empty, AssignmentPolicy.PERFORMANCE) for vm in gone] == [True, True, False]
+    assert [resume(vm, empty, AssignmentPolicy.PERFORMANCE) for vm in suspended_vms] == [True, True, False]
 
 
 def test_a_host_that_lost_a_gpu_is_not_a_way_back() -> None:
     layout: list[Gpu] = [("nvidia_a40-48q", (True,)), ("nvidia_a40-24q", (True,))]
     world, on_gpu = world_of(layout, AssignmentPolicy.PERFORMANCE)
-    gone = suspended(world, layout, on_gpu)
+    suspended_vms = suspended(world, layout, on_gpu)
     host = world.hosts["host-1"]
     world.hosts["host-1"] = replace(host, gpus=host.gpus[:1])
-    refusals = return_check(world.snapshot(), CATALOG, Room(CATALOG, certain=False))(gone)
+    refusals = return_check(world.snapshot(), CATALOG, Room(CATALOG, certain=False))(suspended_vms)
     assert refusals
     assert str(refusals[0]).endswith("needs 1 slot, 0 there")

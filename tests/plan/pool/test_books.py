@@ -141,8 +141,8 @@ def test_a_share_of_a_lease_that_is_over_is_free_only_once_its_client_is_cut_off
     book, _ = lending.lend(book, LeaseWish("ds", "u2", 40 * GIB, HOUR), "a1", BEGIN)
     book = lending.hooks_ended(book, "a1", True, BEGIN)
     later = BEGIN + 2 * HOUR
-    other = LeaseWish("other", "u3", 1, HOUR)
-    assert lending.lend(book, other, "a2", later)[1]
+    other_client = LeaseWish("other", "u3", 1, HOUR)
+    assert lending.lend(book, other_client, "a2", later)[1]
     freed = lending.hooks_ended(lending.settle(book, later), "a1", False, later)
-    assert not lending.lend(freed, other, "a2", later)[1]
+    assert not lending.lend(freed, other_client, "a2", later)[1]
     assert [lease.state for lease in freed.leases] == [LeaseState.ENDED]

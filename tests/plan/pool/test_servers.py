@@ -42,9 +42,9 @@ def test_shares_never_move_to_another_vm_that_has_the_name_of_their_server() -> 
 
 
 def test_two_servers_that_swap_their_names_keep_those_that_they_have_in_the_pool() -> None:
-    other = PoolServer("ml-04", "uuid-b", (ServerGpu(0, 24 * GIB),))
-    book = lent(SERVER, other)
-    swapped = (replace(SERVER, name="ml-04"), replace(other, name="ml-03"))
+    other_server = PoolServer("ml-04", "uuid-b", (ServerGpu(0, 24 * GIB),))
+    book = lent(SERVER, other_server)
+    swapped = (replace(SERVER, name="ml-04"), replace(other_server, name="ml-03"))
     assert lending.with_servers(book, swapped, BEGIN) == (book, ())
 
 
@@ -63,9 +63,9 @@ def test_a_dead_server_lends_as_long_as_a_client_may_still_use_it() -> None:
 
 
 def test_a_server_of_another_pool_is_refused_when_it_comes() -> None:
-    book, other = lent(), LeaseBook(LendingPool("other", "net"), (SERVER,))
-    assert list(in_another_pool(book, lending.settle(book, BEGIN), [other])) == [], "it goes on where it lends"
-    [refused] = in_another_pool(None, other, [book])
+    book, other_pool = lent(), LeaseBook(LendingPool("other", "net"), (SERVER,))
+    assert list(in_another_pool(book, lending.settle(book, BEGIN), [other_pool])) == [], "it goes on where it lends"
+    [refused] = in_another_pool(None, other_pool, [book])
     assert refused.rule == "is already a server of pool lab"
 
 

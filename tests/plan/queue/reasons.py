@@ -71,17 +71,18 @@ class Judge:
         names = {offer.name for host in self.world.hosts.values() for offer in host.profiles or ()}
         return [
             next(
-                (name for name in names if name in (each.profile, f"nvidia_{each.profile}", f"grid_{each.profile}")), ""
+                (name for name in names if name in (vgpus.profile, f"nvidia_{vgpus.profile}", f"grid_{vgpus.profile}")),
+                "",
             )
-            for each in self.asked.vgpus
-            for _ in range(each.count)
+            for vgpus in self.asked.vgpus
+            for _ in range(vgpus.count)
         ]
 
     def parts(self, host: str) -> int:
         """How many NUMA nodes of the host it is said to need."""
-        rules = (each.rule for each in self.refused.rejections if each.subject == host)
-        found = (re.fullmatch(_WIDER, rule) for rule in rules)
-        return next((int(match["nodes"]) for match in found if match), 1)
+        rules = (rejection.rule for rejection in self.refused.rejections if rejection.subject == host)
+        matches = (re.fullmatch(_WIDER, rule) for rule in rules)
+        return next((int(match["nodes"]) for match in matches if match), 1)
 
     @property
     def earlier(self) -> list[Placed]:
@@ -129,29 +130,29 @@ class _Place:
         return [claim.vm for claim in self.judge.found.claims if not claim.lost and claim.host.ref == self.host.ref]
 
     def requests(self) -> list[Placed]:
-        return [each for each in self.judge.earlier if each.placement.host.ref == self.host.ref]
+        return [request for request in self.judge.earlier if request.placement.host.ref == self.host.ref]
 
     def names_on_gpus(self) -> list[tuple[str, str]]:
         """(whose it is, name of the VM) of each that a plan counts on these GPUs."""
-        there = {gpu.address for gpu in self.gpus}
-        kept = [claim for claim in self.judge.found.claims if not claim.lost and claim.host.ref == self.host.ref]
+        addresses = {gpu.address for gpu in self.gpus}
+        claims = [claim for claim in self.judge.found.claims if not claim.lost and claim.host.ref == self.host.ref]
         return [
-            *((RETURN, f"{claim.vm.name} (suspended)") for claim in kept if there & set(claim.gpus)),
-            *((REQUEST, e.workload.name) for e in self.requests() if there & set(e.placement.seats.values())),
+            *((RETURN, f"{claim.vm.name} (suspended)") for claim in claims if addresses & set(claim.gpus)),
+            *((REQUEST, e.workload.name) for e in self.requests() if addresses & set(e.placement.seats.values())),
         ]
 
     def loads(self, *counted: str) -> list[GpuLoad]:
         """The GPUs with what runs, and with what of the plan is counted."""
-        there = {str(gpu.address) for gpu in self.gpus}
-        return self.with_plan([load for load in self.judge.world.gpus(self.host) if load.pci_id in there], *counted)
+        addresses = {str(gpu.address) for gpu in self.gpus}
+        return self.with_plan([load for load in self.judge.world.gpus(self.host) if load.pci_id in addresses], *counted)
 
     def with_plan(self, running: list[GpuLoad], *counted: str) -> list[GpuLoad]:
         """These GPUs, with what of the plan is counted."""
         loads = {load.pci_id: load for load in running}
-        for whose, profile, gpu in self.plan():
-            more = _one_more(loads[gpu], profile) if whose in counted and gpu in loads else None
-            if more is not None:
-                loads[gpu] = more
+        for holder, profile, gpu in self.plan():
+            load_after = _one_more(loads[gpu], profile) if holder in counted and gpu in loads else None
+            if load_after is not None:
+                loads[gpu] = load_after
         return list(loads.values())
 
     def plan(self) -> Iterator[tuple[str, str, str]]:
@@ -161,9 +162,9 @@ class _Place:
             if not claim.lost and claim.host.ref == self.host.ref:
                 dealt = zip(claim.vm.profiles, cycle(claim.gpus), strict=False)
                 yield from ((RETURN, name, str(gpu)) for name, gpu in dealt)
-        for each in self.requests():
-            seats = [str(each.placement.seats[n]) for n in sorted(each.placement.seats)]
-            yield from ((REQUEST, name, gpu) for name, gpu in zip(each.vm.profiles, seats, strict=False))
+        for request in self.requests():
+            seats = [str(request.placement.seats[n]) for n in sorted(request.placement.seats)]
+            yield from ((REQUEST, name, gpu) for name, gpu in zip(request.vm.profiles, seats, strict=False))
 
     def room(self, profile: str, *counted: str) -> int:
         """How many vGPUs of the profile are admitted on these GPUs, each in a VM of its own."""
@@ -171,14 +172,14 @@ class _Place:
 
 
 def _one_more(load: GpuLoad, profile: str) -> GpuLoad | None:
-    found = admit(f"new-{len(load.seats)}", [WantedVgpu(profile)], [load], VgpuPolicy.PERFORMANCE)
-    return None if isinstance(found, NotAdmitted) else replace(load, seats=(*load.seats, *found))
+    seats = admit(f"new-{len(load.seats)}", [WantedVgpu(profile)], [load], VgpuPolicy.PERFORMANCE)
+    return None if isinstance(seats, NotAdmitted) else replace(load, seats=(*load.seats, *seats))
 
 
 def _room(load: GpuLoad, profile: str) -> int:
     count = 0
-    while (more := _one_more(load, profile)) is not None:
-        load, count = more, count + 1
+    while (fuller := _one_more(load, profile)) is not None:
+        load, count = fuller, count + 1
     return count
 
 
@@ -187,66 +188,70 @@ def _seats(place: _Place) -> tuple[RunningVgpu, ...]:
     return load.seats
 
 
-def _runs(place: _Place, held: str | None) -> bool:
+def _runs(place: _Place, held_by: str | None) -> bool:
     """Whether those who are said to hold the GPU are those who run on it; lines of several GPUs name nobody."""
     names = {place.judge.world.vms[seat.vm].name for seat in _seats(place)}
-    return held is None or set(held.split(", ")) == names
+    return held_by is None or set(held_by.split(", ")) == names
 
 
-def _locked(place: _Place, said: re.Match[str]) -> bool:
+def _locked(place: _Place, match: re.Match[str]) -> bool:
     seats = _seats(place)
     size = {seat.type.framebuffer_mib for seat in seats}
     return (
-        size == {int(said["locked"])}
-        and len(seats) == int(said["count"])
-        and said["profile"] in place.judge.profiles
-        and int(said["mib"]) not in size
-        and place.room(said["profile"]) == 0
-        and _runs(place, said["held"])
+        size == {int(match["locked"])}
+        and len(seats) == int(match["count"])
+        and match["profile"] in place.judge.profiles
+        and int(match["mib"]) not in size
+        and place.room(match["profile"]) == 0
+        and _runs(place, match["held"])
     )
 
 
-def _full(place: _Place, said: re.Match[str]) -> bool:
+def _full(place: _Place, match: re.Match[str]) -> bool:
     alike = any(place.room(profile) == 0 for profile in place.judge.profiles)
-    return len(_seats(place)) == int(said["count"]) == int(said["limit"]) and alike and _runs(place, said["held"])
+    return len(_seats(place)) == int(match["count"]) == int(match["limit"]) and alike and _runs(place, match["held"])
 
 
-def _no_start(place: _Place, said: re.Match[str]) -> bool:
+def _no_start(place: _Place, match: re.Match[str]) -> bool:
     used = sum(seat.type.framebuffer_mib for seat in _seats(place))
-    return used == int(said["used"]) and place.room(said["profile"]) == 0 and _runs(place, said["held"])
+    return used == int(match["used"]) and place.room(match["profile"]) == 0 and _runs(place, match["held"])
 
 
-def _no_instance(place: _Place, said: re.Match[str]) -> bool:
+def _no_instance(place: _Place, match: re.Match[str]) -> bool:
     (load,) = place.loads()
-    meant = [p for p in place.judge.profiles if (t := load.board.by_name.get(p)) and t.instance]
-    named = [p for p in meant if (i := load.board.by_name[p].instance) and i.name == said["instance"]]
+    meant_types = [p for p in place.judge.profiles if (t := load.board.by_name.get(p)) and t.instance]
+    named = [p for p in meant_types if (i := load.board.by_name[p].instance) and i.name == match["instance"]]
     return (
-        len(load.seats) == int(said["count"])
+        len(load.seats) == int(match["count"])
         and bool(named)
         and all(_room(load, profile) == 0 for profile in named)
-        and _runs(place, said["held"])
+        and _runs(place, match["held"])
     )
 
 
-def _taken(place: _Place, said: re.Match[str]) -> bool:
-    takers = said["takers"].split(" and ")
-    least, most = int(said["least"] or 0), int(said["most"] or said["least"] or 999)
-    counted = [whose for whose, _ in place.names_on_gpus() if whose in takers]
-    held = {name for whose, name in place.names_on_gpus() if whose in takers}
-    left = place.room(said["profile"], *takers)
-    own = OWN in takers
+def _slots_taken(place: _Place, match: re.Match[str]) -> bool:
+    takers = match["takers"].split(" and ")
+    least, most = int(match["least"] or 0), int(match["most"] or match["least"] or 999)
+    counted = [holder for holder, _ in place.names_on_gpus() if holder in takers]
+    holder_names = {name for holder, name in place.names_on_gpus() if holder in takers}
+    remaining_room = place.room(match["profile"], *takers)
+    own_share = OWN in takers
     return (
-        least <= place.room(said["profile"]) <= most
+        least <= place.room(match["profile"]) <= most
         and set(takers) - {OWN} == set(counted)
-        and (held == set((said["held"] or "").split(", ")) - {""} or (said["held"] is None))
-        and (left == 0 or own or (bool(said["perhaps"]) and _might_be_taken(place, said["profile"], takers)))
-        and (not own or (len(place.judge.profiles) > 1 and said["profile"] in place.judge.profiles))
+        and (holder_names == set((match["held"] or "").split(", ")) - {""} or (match["held"] is None))
+        and (
+            remaining_room == 0
+            or own_share
+            or (bool(match["perhaps"]) and _might_be_taken(place, match["profile"], takers))
+        )
+        and (not own_share or (len(place.judge.profiles) > 1 and match["profile"] in place.judge.profiles))
     )
 
 
 def _might_be_taken(place: _Place, profile: str, takers: list[str]) -> bool:
     """Whether an earlier request may be elsewhere, or all would be taken if the vGPUs there lay in another way."""
-    if any(len(each.placement.seats) > 1 for each in place.requests()):
+    if any(len(request.placement.seats) > 1 for request in place.requests()):
         return True
     (load,) = place.loads()
     planned = [RunningVgpu("planned", gpu, load.board.by_name[p]) for who, p, gpu in place.plan() if who in takers]
@@ -263,35 +268,35 @@ def _layouts(seats: tuple[RunningVgpu, ...], load: GpuLoad) -> Iterator[list[Run
     size, starts = first.type.size_gib, first.type.starts_gib
     if first.type.instance is not None:
         size, starts = first.type.instance.size, first.type.instance.starts
-    for others in _layouts(seats[1:], load):
+    for later_seats in _layouts(seats[1:], load):
         for start in starts if load.mode is not GpuMode.SAME_SIZE else (0,):
-            taken = [(other.start or 0, (other.start or 0) + _width(other)) for other in others]
-            if load.mode is GpuMode.SAME_SIZE or all(start + size <= low or high <= start for low, high in taken):
-                yield [replace(first, start=start), *others]
+            blocked = [(seat.start or 0, (seat.start or 0) + _width(seat)) for seat in later_seats]
+            if load.mode is GpuMode.SAME_SIZE or all(start + size <= low or high <= start for low, high in blocked):
+                yield [replace(first, start=start), *later_seats]
 
 
 def _width(seat: RunningVgpu) -> int:
     return seat.type.instance.size if seat.type.instance is not None else seat.type.size_gib
 
 
-def _untold(place: _Place, said: re.Match[str]) -> bool:
+def _untold(place: _Place, match: re.Match[str]) -> bool:
     """Each of them has a vGPU on the GPU, and some elsewhere too, or of several kinds."""
-    there = {seat.vm for seat in _seats(place)}
+    refs = {seat.vm for seat in _seats(place)}
     running = {vm.name: vm for vm in place.running()}
-    named = [running[name] for name in said["held"].split(", ")]
-    return said["profile"] in place.judge.profiles and all(vm.ref in there and len(vm.profiles) > 1 for vm in named)
+    named = [running[name] for name in match["held"].split(", ")]
+    return match["profile"] in place.judge.profiles and all(vm.ref in refs and len(vm.profiles) > 1 for vm in named)
 
 
-def _room_in_all(place: _Place, said: re.Match[str]) -> bool:
-    beside = (said["beside"] or "").split(" and ")
-    wanted, least = place.judge.profiles.count(said["profile"]), int(said["there"])
-    most = int(said["most"] or least)
-    able = _able(place, said["profile"])
-    counted = {whose for each in able for whose, _ in each.names_on_gpus()}
-    room = sum(each.room(said["profile"], RETURN, REQUEST) for each in able)
+def _room_in_all(place: _Place, match: re.Match[str]) -> bool:
+    beside = (match["beside"] or "").split(" and ")
+    requested, least = place.judge.profiles.count(match["profile"]), int(match["there"])
+    most = int(match["most"] or least)
+    able = _able(place, match["profile"])
+    counted = {holder for able_place in able for holder, _ in able_place.names_on_gpus()}
+    room = sum(able_place.room(match["profile"], RETURN, REQUEST) for able_place in able)
     return (
-        wanted // place.parts <= int(said["needed"]) <= place.share(wanted)
-        and least < int(said["needed"])
+        requested // place.parts <= int(match["needed"]) <= place.share(requested)
+        and least < int(match["needed"])
         and counted == set(beside) & {RETURN, REQUEST}
         and ("its other vGPUs" in beside or least <= room <= most)
     )
@@ -299,54 +304,55 @@ def _room_in_all(place: _Place, said: re.Match[str]) -> bool:
 
 def _able(place: _Place, profile: str) -> list[_Place]:
     """The GPUs of the profile's model."""
-    each = [_Place(place.judge, f"{place.host.name} {gpu.address}") for gpu in place.gpus]
-    return [one for one in each if any(profile in load.board.by_name for load in one.loads())]
+    candidates = [_Place(place.judge, f"{place.host.name} {gpu.address}") for gpu in place.gpus]
+    return [candidate for candidate in candidates if any(profile in load.board.by_name for load in candidate.loads())]
 
 
-def _memory(place: _Place, said: re.Match[str]) -> bool:
-    kept, asked = place.back(), place.requests()
-    named = set((said["others"] or "").replace(" and ", ", ").split(", ")) - {""}
-    taken = [*(vm.memory_reservation_mib or 0 for vm in (*place.running(), *kept))]
-    taken += [each.workload.memory_mib for each in asked]
+def _memory(place: _Place, match: re.Match[str]) -> bool:
+    returning, earlier = place.back(), place.requests()
+    named = set((match["others"] or "").replace(" and ", ", ").split(", ")) - {""}
+    reserved_mib = [*(vm.memory_reservation_mib or 0 for vm in (*place.running(), *returning))]
+    reserved_mib += [request.workload.memory_mib for request in earlier]
     return (
-        int(said["needed"]) == place.judge.asked.memory_mib
-        and int(said["there"]) == (place.host.memory_mib or 0) - sum(taken)
-        and named == ({RETURN} if kept else set()) | ({REQUEST} if asked else set())
+        int(match["needed"]) == place.judge.asked.memory_mib
+        and int(match["there"]) == (place.host.memory_mib or 0) - sum(reserved_mib)
+        and named == ({RETURN} if returning else set()) | ({REQUEST} if earlier else set())
     )
 
 
-def _memory_of_node(place: _Place, said: re.Match[str]) -> bool:
+def _memory_of_node(place: _Place, match: re.Match[str]) -> bool:
     (node,) = (node for node in place.host.numa_nodes if node.id == place.node)
     bound = [
-        -(-each.workload.memory_mib // len(each.placement.bound_to))
-        for each in place.requests()
-        if node.id in each.placement.bound_to and each.workload.numa is not NumaPolicy.NONE
+        -(-request.workload.memory_mib // len(request.placement.bound_to))
+        for request in place.requests()
+        if node.id in request.placement.bound_to and request.workload.numa is not NumaPolicy.NONE
     ]
     return (
-        int(said["needed"]) == place.share(place.judge.asked.memory_mib)
-        and int(said["there"]) == node.memory_mib - sum(bound)
-        and (said["others"] == REQUEST) == bool(bound)
+        int(match["needed"]) == place.share(place.judge.asked.memory_mib)
+        and int(match["there"]) == node.memory_mib - sum(bound)
+        and (match["others"] == REQUEST) == bool(bound)
     )
 
 
-def _cores(place: _Place, said: re.Match[str]) -> bool:
+def _cores(place: _Place, match: re.Match[str]) -> bool:
     (node,) = (node for node in place.host.numa_nodes if node.id == place.node)
     needed = place.share(place.judge.asked.vcpus)
-    return int(said["needed"]) == needed > int(said["there"]) == node.logical_cpus // 2
+    return int(match["needed"]) == needed > int(match["there"]) == node.logical_cpus // 2
 
 
-def _wider(place: _Place, said: re.Match[str]) -> bool:
+def _wider(place: _Place, match: re.Match[str]) -> bool:
     """Each figure is its part, and one node does not do for one of them."""
-    nodes, asked = int(said["nodes"]), place.judge.asked
-    devices = len(place.judge.profiles) or asked.gpus
-    parts = {int(said["least"]), int(said["most"] or said["least"])}
-    figures = int(said["devices"]) == devices and parts == {devices // nodes, -(-devices // nodes)}
-    shares = (-(-asked.vcpus // nodes), -(-asked.memory_mib // nodes)) == (int(said["cores"]), int(said["mib"]))
+    nodes, workload = int(match["nodes"]), place.judge.asked
+    devices = len(place.judge.profiles) or workload.gpus
+    parts = {int(match["least"]), int(match["most"] or match["least"])}
+    figures = int(match["devices"]) == devices and parts == {devices // nodes, -(-devices // nodes)}
+    shares = (-(-workload.vcpus // nodes), -(-workload.memory_mib // nodes)) == (int(match["cores"]), int(match["mib"]))
     node = min(place.host.numa_nodes, key=lambda node: node.memory_mib)
     most = max(
-        _room_if_empty(_Place(place.judge, f"{place.host.name} numa{each.id}")) for each in place.host.numa_nodes
+        _room_if_empty(_Place(place.judge, f"{place.host.name} numa{numa_node.id}"))
+        for numa_node in place.host.numa_nodes
     )
-    large = asked.vcpus > node.logical_cpus // 2 or asked.memory_mib > node.memory_mib or devices > most
+    large = workload.vcpus > node.logical_cpus // 2 or workload.memory_mib > node.memory_mib or devices > most
     return nodes > 1 and figures and shares and large
 
 
@@ -358,108 +364,108 @@ def _room_if_empty(node: _Place) -> int:
     return sum(max(_room(load, profile) for profile in set(node.judge.profiles)) for load in loads)
 
 
-def _threads(place: _Place, said: re.Match[str]) -> bool:
-    return int(said["needed"]) == place.judge.asked.vcpus > int(said["there"]) == place.host.cpu_threads
+def _threads(place: _Place, match: re.Match[str]) -> bool:
+    return int(match["needed"]) == place.judge.asked.vcpus > int(match["there"]) == place.host.cpu_threads
 
 
-def _free_devices(place: _Place, said: re.Match[str]) -> bool:
-    kind = (int(said["vendor"], 16), int(said["device"], 16))
-    node = None if said["node"] is None else int(said["node"])
+def _free_devices(place: _Place, match: re.Match[str]) -> bool:
+    kind = (int(match["vendor"], 16), int(match["device"], 16))
+    node = None if match["node"] is None else int(match["node"])
     alike = {gpu.address for gpu in place.host.gpus if (gpu.vendor_id, gpu.device_id) == kind}
-    there = {gpu.address for gpu in place.host.gpus if gpu.address in alike and node in (None, gpu.numa_node)}
-    holders = {vm.name: there & _given(vm) for vm in place.running()}
-    holders |= {f"{vm.name} (suspended)": there & _given(vm) for vm in place.back()}
-    for each in place.requests():
-        holders[f"{each.workload.name} (an earlier request)"] = there & set(each.placement.seats.values())
-    held = {name: gpus for name, gpus in holders.items() if gpus}
+    addresses = {gpu.address for gpu in place.host.gpus if gpu.address in alike and node in (None, gpu.numa_node)}
+    holders = {vm.name: addresses & _passed_to(vm) for vm in place.running()}
+    holders |= {f"{vm.name} (suspended)": addresses & _passed_to(vm) for vm in place.back()}
+    for request in place.requests():
+        holders[f"{request.workload.name} (an earlier request)"] = addresses & set(request.placement.seats.values())
+    by_holder = {name: gpus for name, gpus in holders.items() if gpus}
     return (
-        len(there) == int(said["all"])
-        and set(held) == set((said["held"] or "").split(", ")) - {""}
-        and int(said["there"]) == len(there) - sum(map(len, held.values()))
-        and place.judge.asked.gpus // place.parts <= int(said["needed"]) <= place.share(place.judge.asked.gpus)
-        and int(said["needed"]) > int(said["there"])
+        len(addresses) == int(match["all"])
+        and set(by_holder) == set((match["held"] or "").split(", ")) - {""}
+        and int(match["there"]) == len(addresses) - sum(map(len, by_holder.values()))
+        and place.judge.asked.gpus // place.parts <= int(match["needed"]) <= place.share(place.judge.asked.gpus)
+        and int(match["needed"]) > int(match["there"])
     )
 
 
-def _no_device(place: _Place, said: re.Match[str]) -> bool:
-    kind = (int(said["vendor"], 16), int(said["device"], 16))
-    node = None if said["node"] is None else int(said["node"])
-    given = [gpu for gpu in place.host.gpus if gpu.passthrough is not None and gpu.passthrough.active]
-    return not any((g.vendor_id, g.device_id) == kind and node in (None, g.numa_node) for g in given)
+def _no_device(place: _Place, match: re.Match[str]) -> bool:
+    kind = (int(match["vendor"], 16), int(match["device"], 16))
+    node = None if match["node"] is None else int(match["node"])
+    passed_through = [gpu for gpu in place.host.gpus if gpu.passthrough is not None and gpu.passthrough.active]
+    return not any((g.vendor_id, g.device_id) == kind and node in (None, g.numa_node) for g in passed_through)
 
 
-def _given(vm: Vm) -> set[object]:
+def _passed_to(vm: Vm) -> set[object]:
     return {device.address for device in vm.devices or () if isinstance(device, DirectPathDevice)}
 
 
-def _offers_not(place: _Place, said: re.Match[str]) -> bool:
+def _offers_not(place: _Place, match: re.Match[str]) -> bool:
     offered = {offer.name for offer in place.host.profiles or ()}
-    return not offered & set(said["profiles"].split(", "))
+    return not offered & set(match["profiles"].split(", "))
 
 
-def _no_model(place: _Place, said: re.Match[str]) -> bool:
-    return said["profile"] in place.judge.profiles and not _able(place, said["profile"])
+def _no_model(place: _Place, match: re.Match[str]) -> bool:
+    return match["profile"] in place.judge.profiles and not _able(place, match["profile"])
 
 
-def _whole(place: _Place, said: re.Match[str]) -> bool:
+def _whole(place: _Place, match: re.Match[str]) -> bool:
     (gpu,) = place.gpus
     return gpu.passthrough is not None and gpu.passthrough.active
 
 
-def _holder(place: _Place, said: re.Match[str]) -> bool:
+def _holder(place: _Place, match: re.Match[str]) -> bool:
     (gpu,) = place.gpus
-    return any(vm.name == said["name"] and gpu.address in _given(vm) for vm in place.running())
+    return any(vm.name == match["name"] and gpu.address in _passed_to(vm) for vm in place.running())
 
 
-def _kept(place: _Place, said: re.Match[str]) -> bool:
+def _kept_for_suspended(place: _Place, match: re.Match[str]) -> bool:
     (gpu,) = place.gpus
-    return any(f"{vm.name} (suspended)" == said["name"] and gpu.address in _given(vm) for vm in place.back())
+    return any(f"{vm.name} (suspended)" == match["name"] and gpu.address in _passed_to(vm) for vm in place.back())
 
 
-def _requested(place: _Place, said: re.Match[str]) -> bool:
+def _requested(place: _Place, match: re.Match[str]) -> bool:
     (gpu,) = place.gpus
-    alike = (each for each in place.requests() if each.workload.name == said["name"])
-    return any(gpu.address in each.placement.seats.values() for each in alike)
+    alike = (request for request in place.requests() if request.workload.name == match["name"])
+    return any(gpu.address in earlier.placement.seats.values() for earlier in alike)
 
 
-def _not_of_host(place: _Place, said: re.Match[str]) -> bool:
+def _not_of_host(place: _Place, match: re.Match[str]) -> bool:
     return not place.gpus
 
 
-def _other_node(place: _Place, said: re.Match[str]) -> bool:
+def _other_node(place: _Place, match: re.Match[str]) -> bool:
     (gpu,) = place.gpus
-    nodes = (int(said["asked"]), int(said["other"]))
-    return int(said["node"]) == nodes[0] and gpu.numa_node == nodes[1] != nodes[0]
+    nodes = (int(match["asked"]), int(match["other"]))
+    return int(match["node"]) == nodes[0] and gpu.numa_node == nodes[1] != nodes[0]
 
 
-def _no_pin(place: _Place, said: re.Match[str]) -> bool:
-    there = _Place(place.judge, place.host.name)
-    elsewhere = (one for name in place.judge.profiles for one in _able(there, name))
+def _no_pin(place: _Place, match: re.Match[str]) -> bool:
+    whole_host = _Place(place.judge, place.host.name)
+    elsewhere = (able_place for name in place.judge.profiles for able_place in _able(whole_host, name))
     return place.judge.pin is PinPolicy.NEVER and any(
-        gpu.numa_node != place.node for one in elsewhere for gpu in one.gpus
+        gpu.numa_node != place.node for able_place in elsewhere for gpu in able_place.gpus
     )
 
 
-def _alone(place: _Place, said: re.Match[str]) -> bool:
+def _alone(place: _Place, match: re.Match[str]) -> bool:
     profiles = place.judge.profiles
-    return said["profile"] in profiles and len(profiles) == int(said["count"]) > 1
+    return match["profile"] in profiles and len(profiles) == int(match["count"]) > 1
 
 
-def _models(place: _Place, said: re.Match[str]) -> bool:
+def _models(place: _Place, match: re.Match[str]) -> bool:
     """Each GPU model is the prefix of its profiles' names: `grid_a100-...`."""
     boards = {name.split("_")[1].split("-")[0] for name in place.judge.profiles}
-    return len(boards) == len(said["models"].split(" and ")) > 1
+    return len(boards) == len(match["models"].split(" and ")) > 1
 
 
-def _given_nowhere(place: _Place, said: re.Match[str]) -> bool:
+def _given_nowhere(place: _Place, match: re.Match[str]) -> bool:
     gpus = [gpu for host in place.judge.world.hosts.values() for gpu in host.gpus]
-    return said["there"] == "none" and not any(gpu.passthrough and gpu.passthrough.active for gpu in gpus)
+    return match["there"] == "none" and not any(gpu.passthrough and gpu.passthrough.active for gpu in gpus)
 
 
-def _address_nowhere(place: _Place, said: re.Match[str]) -> bool:
+def _address_nowhere(place: _Place, match: re.Match[str]) -> bool:
     gpus = [gpu for host in place.judge.world.hosts.values() for gpu in host.gpus]
-    given = sorted({str(gpu.address) for gpu in gpus if gpu.passthrough and gpu.passthrough.active})
-    return said["there"] == (", ".join(given) or "none") and said["address"] not in given
+    passed_through = sorted({str(gpu.address) for gpu in gpus if gpu.passthrough and gpu.passthrough.active})
+    return match["there"] == (", ".join(passed_through) or "none") and match["address"] not in passed_through
 
 
 _WIDER: Final = (
@@ -486,7 +492,7 @@ _READERS: Final[list[tuple[str, Callable[[_Place, re.Match[str]], bool]]]] = [
     (rf"(?P<count>\d+) of (?P<limit>\d+) vGPUs run{_HELD}", _full),
     (rf"(?P<used>\d+) of \d+ MiB used, no start left for (?P<profile>\S+?){_HELD}", _no_start),
     (rf"no GPU instance (?P<instance>\S+) fits beside the (?P<count>\d+) there{_HELD}", _no_instance),
-    (_TAKEN, _taken),
+    (_TAKEN, _slots_taken),
     (
         r"no slot for (?P<profile>\S+) can be promised: vCenter does not report which vGPUs of (?P<held>.*) run on it",
         _untold,
@@ -516,7 +522,7 @@ _READERS: Final[list[tuple[str, Callable[[_Place, re.Match[str]], bool]]]] = [
     ),
     (r"is given to DirectPath I/O", _whole),
     (r"is held by (?P<name>\S+), which runs", _holder),
-    (r"is kept for (?P<name>.*)", _kept),
+    (r"is kept for (?P<name>.*)", _kept_for_suspended),
     (r"is taken by (?P<name>\S+), an earlier request", _requested),
 ]
 """A pattern for each sentence, and what it must come to."""

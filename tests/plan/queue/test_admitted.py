@@ -59,18 +59,18 @@ def vcenters(draw: st.DrawFn, *, shared: bool = False) -> SmallVcenter:
         gpus.append(whole(FOURTH, "t4", 0))
         policy = draw(st.sampled_from(list(AssignmentPolicy)))
         hosts.append(replace(host(f"esx-{number}", *gpus), assignment_policy=policy))
-    world = SmallVcenter({each.ref: each for each in hosts})
+    world = SmallVcenter({esx.ref: esx for esx in hosts})
     for number in range(draw(st.integers(0, 30 if shared else 6))):
         on = draw(st.sampled_from(hosts))
         offered = [offer.name for offer in on.profiles or ()]
         profiles = [draw(st.sampled_from(offered)) for _ in range(draw(st.sampled_from([1, 1, 1, 2, 3])))]
         devices = [f"vgpu {profile}" for profile in profiles]
-        made = vm(number + 1, f"vm-{number + 1}", on.name.removeprefix("esx-"), *devices, memory_mib=8192)
+        drawn_vm = vm(number + 1, f"vm-{number + 1}", on.name.removeprefix("esx-"), *devices, memory_mib=8192)
         if draw(st.integers(0, 3)) == 0:
             pins = {pin_key(ordinal): draw(st.sampled_from([FIRST, SECOND])) for ordinal in range(len(profiles))}
-            made = replace(made, extra_config=pins)
-        if not world.start(replace(made, memory_reservation_mib=8192)) and draw(st.integers(0, 3)) == 0:
-            world.suspend(world.vms[made.ref])
+            drawn_vm = replace(drawn_vm, extra_config=pins)
+        if not world.start(replace(drawn_vm, memory_reservation_mib=8192)) and draw(st.integers(0, 3)) == 0:
+            world.suspend(world.vms[drawn_vm.ref])
     for ref in draw(st.sets(st.sampled_from([*world.running, ""]))) - {""} if shared else ():
         del world.running[ref], world.vms[ref]
     return world
@@ -78,67 +78,67 @@ def vcenters(draw: st.DrawFn, *, shared: bool = False) -> SmallVcenter:
 
 @st.composite
 def requests(draw: st.DrawFn, world: SmallVcenter) -> tuple[Workload, ...]:
-    offered = sorted({offer.name for each in world.hosts.values() for offer in each.profiles or ()})
-    known = [name for name in offered if any(name in names(model) for model in (*MODELS, SHARED))]
-    found = []
+    offered = sorted({offer.name for esx in world.hosts.values() for offer in esx.profiles or ()})
+    known_names = [name for name in offered if any(name in names(model) for model in (*MODELS, SHARED))]
+    drawn = []
     for number in range(draw(st.integers(1, 7))):
         whole_gpu = draw(st.integers(0, 5)) == 0
         mixed = not whole_gpu and draw(st.integers(0, 5)) == 0
-        found.append(
+        drawn.append(
             Workload(
                 f"w-{number}",
                 4,
                 8192,
-                profile=None if whole_gpu else draw(st.sampled_from(known or offered)),
+                profile=None if whole_gpu else draw(st.sampled_from(known_names or offered)),
                 count=1 if whole_gpu else draw(st.sampled_from([1, 1, 1, 2])),
                 gpus=int(whole_gpu),
                 numa=draw(st.sampled_from(list(NumaPolicy))),
                 priority=draw(st.integers(0, 1)),
-                more=(Vgpus(draw(st.sampled_from(known or offered))),) if mixed else (),
+                more=(Vgpus(draw(st.sampled_from(known_names or offered))),) if mixed else (),
             )
         )
-    return tuple(found)
+    return tuple(drawn)
 
 
-def order_of_start(found: Placements, data: st.DataObject) -> list[Placed | Vm]:
+def order_of_start(placements: Placements, draws: st.DataObject) -> list[Placed | Vm]:
     """Any order that the plan allows: where it says `listed order`, that, and suspended VMs of the host come after."""
-    listed = {p.placement.host.ref for p in found.placed if p.steering is Steering.LISTED_ORDER}
-    back: list[Vm] = [claim.vm for claim in found.claims if not claim.lost]
-    free: list[Placed | Vm] = [p for p in found.placed if p.steering is not Steering.LISTED_ORDER]
-    free += [each for each in back if each.host not in listed]
-    shuffled = list(data.draw(st.permutations(free)))
-    for each in (p for p in found.placed if p.steering is Steering.LISTED_ORDER):
-        shuffled.insert(data.draw(st.integers(_after_listed(shuffled, each), len(shuffled))), each)
-    return [*shuffled, *data.draw(st.permutations([each for each in back if each.host in listed]))]
+    listed = {p.placement.host.ref for p in placements.placed if p.steering is Steering.LISTED_ORDER}
+    back: list[Vm] = [claim.vm for claim in placements.claims if not claim.lost]
+    free: list[Placed | Vm] = [p for p in placements.placed if p.steering is not Steering.LISTED_ORDER]
+    free += [returning for returning in back if returning.host not in listed]
+    shuffled = list(draws.draw(st.permutations(free)))
+    for placed in (p for p in placements.placed if p.steering is Steering.LISTED_ORDER):
+        shuffled.insert(draws.draw(st.integers(_after_listed(shuffled, placed), len(shuffled))), placed)
+    return [*shuffled, *draws.draw(st.permutations([returning for returning in back if returning.host in listed]))]
 
 
 def _after_listed(order: list[Placed | Vm], placed: Placed) -> int:
     """The first position behind the earlier ones of its host that are started in turn."""
-    there = [
+    positions = [
         number
-        for number, each in enumerate(order)
-        if isinstance(each, Placed)
-        and each.steering is Steering.LISTED_ORDER
-        and each.placement.host.ref == placed.placement.host.ref
+        for number, start in enumerate(order)
+        if isinstance(start, Placed)
+        and start.steering is Steering.LISTED_ORDER
+        and start.placement.host.ref == placed.placement.host.ref
     ]
-    return max(there, default=-1) + 1
+    return max(positions, default=-1) + 1
 
 
-def come_true(data: st.DataObject, *, optimize: bool = False, shared: bool = False) -> None:
-    world = data.draw(vcenters(shared=shared))
-    asked = Place(
-        data.draw(requests(world)),
-        pin=data.draw(st.sampled_from([PinPolicy.AUTO, PinPolicy.AUTO, PinPolicy.NEVER])),
-        suspended=data.draw(st.sampled_from(list(SuspendedPolicy))),
+def come_true(draws: st.DataObject, *, optimize: bool = False, shared: bool = False) -> None:
+    world = draws.draw(vcenters(shared=shared))
+    request = Place(
+        draws.draw(requests(world)),
+        pin=draws.draw(st.sampled_from([PinPolicy.AUTO, PinPolicy.AUTO, PinPolicy.NEVER])),
+        suspended=draws.draw(st.sampled_from(list(SuspendedPolicy))),
         optimize=optimize,
     )
-    found = asked.placements(world.inventory(inventory([], [])), catalog())
+    placements = request.placements(world.inventory(inventory([], [])), catalog())
     # A plan that names what it is not certain of is not held to it.
-    assume(not found.doubts and not any(placed.placement.doubts for placed in found.placed))
-    order = order_of_start(found, data)
+    assume(not placements.doubts and not any(placed.placement.doubts for placed in placements.placed))
+    order = order_of_start(placements, draws)
     alone = SmallVcenter(world.hosts, dict(world.vms), dict(world.running))
     # Two suspended VMs may keep each other out, whatever is planned beside them.
-    assume(not any(alone.start(each) for each in order if isinstance(each, Vm)))
+    assume(not any(alone.start(start) for start in order if isinstance(start, Vm)))
     for each in order:
         vm = each if isinstance(each, Vm) else running(each.vm, each.placement, each.workload.numa)
         assert world.start(vm) == "", [e.name if isinstance(e, Vm) else told(e) for e in order]
@@ -151,37 +151,37 @@ def told(placed: Placed) -> str:
 
 @QUICK
 @given(st.data())
-def test_every_order_that_the_plan_allows_is_admitted(data: st.DataObject) -> None:
-    come_true(data)
+def test_every_order_that_the_plan_allows_is_admitted(draws: st.DataObject) -> None:
+    come_true(draws)
 
 
 @pytest.mark.long
 @LONG
 @given(st.data())
-def test_every_order_that_the_plan_allows_is_admitted_in_many_worlds(data: st.DataObject) -> None:
-    come_true(data)
+def test_every_order_that_the_plan_allows_is_admitted_in_many_worlds(draws: st.DataObject) -> None:
+    come_true(draws)
 
 
 @QUICK
 @given(st.data())
-def test_every_order_is_admitted_where_vgpus_share_gpu_instances(data: st.DataObject) -> None:
-    come_true(data, shared=True)
+def test_every_order_is_admitted_where_vgpus_share_gpu_instances(draws: st.DataObject) -> None:
+    come_true(draws, shared=True)
 
 
 @pytest.mark.long
 @LONG
 @given(st.data())
-def test_every_order_is_admitted_where_vgpus_share_gpu_instances_in_many_worlds(data: st.DataObject) -> None:
-    come_true(data, shared=True)
+def test_every_order_is_admitted_where_vgpus_share_gpu_instances_in_many_worlds(draws: st.DataObject) -> None:
+    come_true(draws, shared=True)
 
 
 def a100_with_two_suspended() -> SmallVcenter:
     """One 1-10c runs on the first of two A100 in MIG mode, a 2-10c and a 1-10c are suspended."""
-    there = host("esx-1", gpu(FIRST, "a100", 0, MIG), gpu(SECOND, "a100", 1, MIG))
-    world = SmallVcenter({there.ref: there})
+    esx = host("esx-1", gpu(FIRST, "a100", 0, MIG), gpu(SECOND, "a100", 1, MIG))
+    world = SmallVcenter({esx.ref: esx})
     for number, profile in enumerate(("1-10c", "2-10c", "1-10c"), 1):
-        made = vm(number, f"vm-{number}", "1", f"vgpu grid_a100-{profile}", memory_mib=8192)
-        assert world.start(replace(made, memory_reservation_mib=8192)) == ""
+        suspended_vm = vm(number, f"vm-{number}", "1", f"vgpu grid_a100-{profile}", memory_mib=8192)
+        assert world.start(replace(suspended_vm, memory_reservation_mib=8192)) == ""
     for ref in ("vm-2", "vm-3"):
         world.suspend(world.vms[ref])
     return world
@@ -190,129 +190,131 @@ def a100_with_two_suspended() -> SmallVcenter:
 def test_suspended_vms_come_back_in_any_order_or_it_is_said() -> None:
     """The first to come back takes the start that the other needs: only vm-2 before vm-3 ends well."""
     world = a100_with_two_suspended()
-    seen = world.inventory(inventory([], []))
-    asked = [Workload(f"w-{n}", 4, 8192, f"grid_a100-{p}") for n, p in enumerate(("1-10c", "1-10c", "3-20c"))]
-    found = Place(tuple(replace(each, numa=NumaPolicy.REQUIRED) for each in asked)).placements(seen, catalog())
-    assert [len(found.placed), {each.steering for each in found.placed}] == [3, {Steering.LISTED_ORDER}]
-    assert found.doubts == ("vm-2 (suspended) may find no GPU on esx-1 when it comes back after vm-3",)
-    for each in found.placed:
+    snapshot = world.inventory(inventory([], []))
+    batch = [Workload(f"w-{n}", 4, 8192, f"grid_a100-{p}") for n, p in enumerate(("1-10c", "1-10c", "3-20c"))]
+    placements = Place(tuple(replace(workload, numa=NumaPolicy.REQUIRED) for workload in batch)).placements(
+        snapshot, catalog()
+    )
+    assert [len(placements.placed), {placed.steering for placed in placements.placed}] == [3, {Steering.LISTED_ORDER}]
+    assert placements.doubts == ("vm-2 (suspended) may find no GPU on esx-1 when it comes back after vm-3",)
+    for each in placements.placed:
         assert world.start(running(each.vm, each.placement, each.workload.numa)) == ""
     assert world.start(world.vms["vm-3"]) == ""
     assert "no GPU instance left" in world.start(world.vms["vm-2"])
     # With less asked for there is room for both, whoever comes first.
-    assert Place(tuple(asked[:2])).placements(seen, catalog()).doubts == ()
+    assert Place(tuple(batch[:2])).placements(snapshot, catalog()).doubts == ()
 
 
 def test_a_suspended_vm_that_is_pinned_keeps_its_gpu() -> None:
     """Alike as they are: the new one must not be left to choose, for it would take its slot. Pinned both, any order
     does."""
-    there = host("esx-1", gpu(FIRST, "a40", 0), gpu(SECOND, "a40", 1))
-    world = SmallVcenter({there.ref: there})
+    esx = host("esx-1", gpu(FIRST, "a40", 0), gpu(SECOND, "a40", 1))
+    world = SmallVcenter({esx.ref: esx})
     back = replace(vm(1, "back", "1", "vgpu nvidia_a40-48q"), extra_config={pin_key(0): FIRST})
     assert world.start(back) == ""
     world.suspend(world.vms[back.ref])
-    found = Place((Workload("new", 4, 8192, "a40-48q"),)).placements(world.inventory(inventory([], [])), catalog())
-    (placed,) = found.placed
-    assert (placed.steering, str(placed.placement.pins[0]), found.doubts) == (Steering.PINNED, SECOND, ())
+    placements = Place((Workload("new", 4, 8192, "a40-48q"),)).placements(world.inventory(inventory([], [])), catalog())
+    (placed,) = placements.placed
+    assert (placed.steering, str(placed.placement.pins[0]), placements.doubts) == (Steering.PINNED, SECOND, ())
     assert world.start(world.vms[back.ref]) == ""
     assert world.start(running(placed.vm, placed.placement, placed.workload.numa)) == ""
 
 
 @pytest.mark.parametrize(
-    ("gpus", "asked", "steering"),
+    ("gpus", "sizes", "steering"),
     [
         (3, ("8q", "24q"), Steering.ANY_ORDER),  # three sizes, and a GPU for each
         (2, ("24q", "24q"), Steering.LISTED_ORDER),  # the one that comes back may lock the GPU that both are to have
     ],
 )
 def test_the_order_of_power_on_is_said_only_where_one_can_hurt(
-    gpus: int, asked: tuple[str, ...], steering: Steering
+    gpus: int, sizes: tuple[str, ...], steering: Steering
 ) -> None:
-    there = host("esx-1", *(gpu(address, "a40", 0) for address in (FIRST, SECOND, THIRD)[:gpus]))
+    esx = host("esx-1", *(gpu(address, "a40", 0) for address in (FIRST, SECOND, THIRD)[:gpus]))
     asleep = vm(1, "back", "1", "vgpu nvidia_a40-12q", power=PowerState.SUSPENDED)
-    requests = tuple(Workload(f"w-{n}", 4, 8192, f"a40-{size}") for n, size in enumerate(asked))
-    found = Place(requests).placements(inventory([there], [asleep]), catalog())
-    assert ({each.steering for each in found.placed}, found.doubts) == ({steering}, ())
+    requests = tuple(Workload(f"w-{n}", 4, 8192, f"a40-{size}") for n, size in enumerate(sizes))
+    placements = Place(requests).placements(inventory([esx], [asleep]), catalog())
+    assert ({placed.steering for placed in placements.placed}, placements.doubts) == ({steering}, ())
 
 
 def test_what_is_pinned_may_start_at_any_time_where_what_comes_back_cannot_take_its_gpu() -> None:
     """The GPUs of the new VMs hold others of their sizes: a 12q finds room on the third alone."""
-    there = host("esx-1", *(gpu(address, "a40", 0) for address in (FIRST, SECOND, THIRD)))
-    world = SmallVcenter({there.ref: there})
+    esx = host("esx-1", *(gpu(address, "a40", 0) for address in (FIRST, SECOND, THIRD)))
+    world = SmallVcenter({esx.ref: esx})
     for number, (address, size) in enumerate(((FIRST, "8q"), (SECOND, "24q")), 1):
-        made = vm(number, f"vm-{number}", "1", f"vgpu nvidia_a40-{size}", memory_mib=8192)
-        assert world.start(replace(made, extra_config={pin_key(0): address})) == ""
+        suspended_vm = vm(number, f"vm-{number}", "1", f"vgpu nvidia_a40-{size}", memory_mib=8192)
+        assert world.start(replace(suspended_vm, extra_config={pin_key(0): address})) == ""
     asleep = vm(3, "back", "1", "vgpu nvidia_a40-12q", power=PowerState.SUSPENDED, memory_mib=8192)
-    seen = world.inventory(inventory([], []))
+    snapshot = world.inventory(inventory([], []))
     requests = (Workload("small", 4, 8192, "a40-8q"), Workload("large", 4, 8192, "a40-24q"))
-    found = Place(requests).placements(replace(seen, vms={**seen.vms, asleep.ref: asleep}), catalog())
-    assert [each.steering for each in found.placed] == [Steering.PINNED, Steering.PINNED]
-    new = [running(each.vm, each.placement, each.workload.numa) for each in found.placed]
+    placements = Place(requests).placements(replace(snapshot, vms={**snapshot.vms, asleep.ref: asleep}), catalog())
+    assert [placed.steering for placed in placements.placed] == [Steering.PINNED, Steering.PINNED]
+    new = [running(placed.vm, placed.placement, placed.workload.numa) for placed in placements.placed]
     for order in permutations([asleep, *new]):
-        again = SmallVcenter(world.hosts, dict(world.vms), dict(world.running))
-        assert [again.start(each) for each in order] == ["", "", ""]
+        trial = SmallVcenter(world.hosts, dict(world.vms), dict(world.running))
+        assert [trial.start(starting) for starting in order] == ["", "", ""]
 
 
 def test_in_turn_are_only_those_whose_gpu_an_order_can_spoil() -> None:
     """A 3g that starts first takes the one start of the 4g beside it; the 1g on the other GPU lie anyhow."""
-    there = host("esx-1", gpu(FIRST, "a100", 0, MIG), gpu(SECOND, "a100", 1, MIG))
-    world = SmallVcenter({there.ref: there})
+    esx = host("esx-1", gpu(FIRST, "a100", 0, MIG), gpu(SECOND, "a100", 1, MIG))
+    world = SmallVcenter({esx.ref: esx})
     profiles = ("4-20c", "3-20c", "1-5c", "1-5c")
-    asked = tuple(Workload(f"w-{n}", 4, 8192, f"grid_a100-{profile}") for n, profile in enumerate(profiles))
-    found = Place(asked).placements(world.inventory(inventory([], [])), catalog())
-    in_turn = [each.workload.name for each in found.placed if each.steering is Steering.LISTED_ORDER]
+    batch = tuple(Workload(f"w-{n}", 4, 8192, f"grid_a100-{profile}") for n, profile in enumerate(profiles))
+    placements = Place(batch).placements(world.inventory(inventory([], [])), catalog())
+    in_turn = [placed.workload.name for placed in placements.placed if placed.steering is Steering.LISTED_ORDER]
     assert in_turn == ["w-0", "w-1"]
-    for order in permutations(found.placed):
-        again = SmallVcenter(world.hosts)
-        new = [running(each.vm, each.placement, each.workload.numa) for each in order]
-        refused = [told for each in new if (told := again.start(each))]
-        names = [each.workload.name for each in order if each.workload.name in in_turn]
+    for order in permutations(placements.placed):
+        trial = SmallVcenter(world.hosts)
+        new = [running(placed.vm, placed.placement, placed.workload.numa) for placed in order]
+        refused = [refusal for starting in new if (refusal := trial.start(starting))]
+        names = [placed.workload.name for placed in order if placed.workload.name in in_turn]
         assert bool(refused) == (names != in_turn), (refused, names)
 
 
 def test_orders_that_are_too_many_to_follow_are_prescribed(mocker: MockerFixture) -> None:
-    there = host("esx-1", gpu(FIRST, "a40", 0), gpu(SECOND, "a40", 1))
+    esx = host("esx-1", gpu(FIRST, "a40", 0), gpu(SECOND, "a40", 1))
     asleep = [vm(n, f"back-{n}", "1", "vgpu nvidia_a40-8q", power=PowerState.SUSPENDED) for n in (1, 2)]
-    asked = Place((Workload("new", 4, 8192, "a40-8q", numa=NumaPolicy.REQUIRED),))
-    assert [each.steering for each in asked.placements(inventory([there], asleep), catalog()).placed] == [
+    request = Place((Workload("new", 4, 8192, "a40-8q", numa=NumaPolicy.REQUIRED),))
+    assert [placed.steering for placed in request.placements(inventory([esx], asleep), catalog()).placed] == [
         Steering.PINNED
     ]
     mocker.patch.multiple(place, _WAYS=1, _FEW_WAYS=1)
-    assert [each.steering for each in asked.placements(inventory([there], asleep), catalog()).placed] == [
+    assert [placed.steering for placed in request.placements(inventory([esx], asleep), catalog()).placed] == [
         Steering.LISTED_ORDER
     ]
 
 
 def test_a_device_of_a_suspended_vm_that_the_host_may_give_away_is_said() -> None:
-    there = host("esx-1", whole(FIRST, "t4"), whole(SECOND, "t4"))
+    esx = host("esx-1", whole(FIRST, "t4"), whole(SECOND, "t4"))
     back = vm(1, "back", "1", f"directpath {FIRST}", power=PowerState.SUSPENDED)
-    asked = Place((Workload("new", 4, 8192, gpus=1),))
-    found = asked.placements(inventory([there], [back]), catalog())
-    assert [str(each.placement.seats[0]) for each in found.placed] == [SECOND]
+    request = Place((Workload("new", 4, 8192, gpus=1),))
+    placements = request.placements(inventory([esx], [back]), catalog())
+    assert [str(placed.placement.seats[0]) for placed in placements.placed] == [SECOND]
     rule = f"esx-1 may give new the GPU {FIRST} of back (suspended): gpuops attach --device names another ({SECOND})"
-    assert found.doubts == (rule,)
-    assert asked.placements(inventory([there], []), catalog()).doubts == ()
+    assert placements.doubts == (rule,)
+    assert request.placements(inventory([esx], []), catalog()).doubts == ()
 
 
-def agree(data: st.DataObject) -> None:
+def agree(draws: st.DataObject) -> None:
     """One request: a place is found exactly where some way to pin it would be admitted."""
-    world = data.draw(vcenters())
-    (workload, *_) = data.draw(requests(world))
+    world = draws.draw(vcenters())
+    (workload, *_) = draws.draw(requests(world))
     workload = replace(workload, numa=NumaPolicy.NONE, more=())
     assume(workload.profile is not None)
-    seen = world.inventory(inventory([], []))
-    (answer,) = Place((workload,), suspended=SuspendedPolicy.IGNORE).placements(seen, catalog()).answers
+    snapshot = world.inventory(inventory([], []))
+    (answer,) = Place((workload,), suspended=SuspendedPolicy.IGNORE).placements(snapshot, catalog()).answers
     devices = tuple(f"vgpu {workload.profile}" for _ in range(workload.count))
-    made = [
+    pinned_vms = [
         replace(vm(90 + n, "w", "1", *devices), host=ref, memory_mib=workload.memory_mib)
         for n, ref in enumerate(world.hosts)
     ]
-    possible = any(world.could_start(each) for each in made)
+    possible = any(world.could_start(pinned_vm) for pinned_vm in pinned_vms)
     if isinstance(answer, Refusal):
         alone = any("the only vGPU of its VM" in str(rejection) for rejection in answer.rejections)
         # where a VM's unlike vGPUs are on several GPUs, vCenter does not tell which is where
         untold = any("vCenter does not report" in each.rule for each in answer.rejections)
-        unlike = any(len({each.type for each in vgpus}) > 1 for vgpus in world.running.values())
+        unlike = any(len({vgpu.type for vgpu in vgpus}) > 1 for vgpus in world.running.values())
         assert not possible or alone or (untold and unlike), answer.rejections
     else:
         assert possible or answer.placement.doubts, answer
@@ -320,22 +322,22 @@ def agree(data: st.DataObject) -> None:
 
 @QUICK
 @given(st.data())
-def test_brute_force_agrees(data: st.DataObject) -> None:
-    agree(data)
+def test_brute_force_agrees(draws: st.DataObject) -> None:
+    agree(draws)
 
 
 @pytest.mark.long
 @LONG
 @given(st.data())
-def test_brute_force_agrees_in_many_worlds(data: st.DataObject) -> None:
-    agree(data)
+def test_brute_force_agrees_in_many_worlds(draws: st.DataObject) -> None:
+    agree(draws)
 
 
 def test_the_simulated_hosts_do_refuse() -> None:
     """The judge can say no: a second size on a GPU, and memory that is not there."""
-    there = host("esx-1", gpu(FIRST, "a40"))
-    world = SmallVcenter({there.ref: there})
-    first = replace(vm_of(Workload("a", 4, 8192)), host=there.ref)
+    esx = host("esx-1", gpu(FIRST, "a40"))
+    world = SmallVcenter({esx.ref: esx})
+    first = replace(vm_of(Workload("a", 4, 8192)), host=esx.ref)
     assert world.start(vm(1, "a", "1", "vgpu nvidia_a40-8q")) == ""
     assert "locked to" in world.start(vm(2, "b", "1", "vgpu nvidia_a40-24q"))
     assert "no memory" in world.start(replace(first, memory_mib=10**6))

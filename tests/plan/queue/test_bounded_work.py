@@ -40,9 +40,9 @@ def two_hosts(profiles: tuple[str, ...]) -> Inventory:
 def test_vms_of_many_profiles_do_not_multiply_the_states_of_a_gpu(profiles: tuple[str, ...]) -> None:
     """The search for the best filling of a GPU followed every mixture of up to 48 vGPUs."""
     world = two_hosts(profiles)
-    found = Place((Workload("w", 4, 16384, f"{PREFIX}2-24q"),)).placements(world, catalog())
-    assert len(found.placed) == 1
-    assert len(FleetIndex.of(found.before, catalog()).states) < 500
+    placements = Place((Workload("w", 4, 16384, f"{PREFIX}2-24q"),)).placements(world, catalog())
+    assert len(placements.placed) == 1
+    assert len(FleetIndex.of(placements.before, catalog()).states) < 500
 
 
 @pytest.mark.long
@@ -51,6 +51,6 @@ def test_vms_of_many_profiles_do_not_multiply_the_states_of_a_gpu(profiles: tupl
 def test_a_queue_of_every_profile_is_placed_in_a_limited_number_of_states(optimize: bool) -> None:
     world = two_hosts(())
     requests = tuple(Workload(f"w-{name}", 4, 16384, f"{PREFIX}{name}") for name in EVERY)
-    found = Place(requests, optimize=optimize).placements(world, catalog())
-    assert len(found.placed) + len(found.refused) == len(EVERY)
-    assert len(FleetIndex.of(found.before, catalog()).states) < 2000
+    placements = Place(requests, optimize=optimize).placements(world, catalog())
+    assert len(placements.placed) + len(placements.refused) == len(EVERY)
+    assert len(FleetIndex.of(placements.before, catalog()).states) < 2000

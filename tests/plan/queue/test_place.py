@@ -42,7 +42,7 @@ def workload(name: str, **fields: Any) -> Workload:
     return decode_stored(Workload, {**SMALL, "name": name, "device": device, **fields})
 
 
-def told(answer: Placed | Refusal, expected: Any) -> Any:
+def describe_answer(answer: Placed | Refusal, expected: Any) -> Any:
     """As the case tells it: `esx-01 0000:3b:00.0 numa0`, or every reason."""
     if isinstance(answer, Placed):
         placement = answer.placement
@@ -53,31 +53,33 @@ def told(answer: Placed | Refusal, expected: Any) -> Any:
         node = "" if placement.numa_node is None else f" numa{placement.numa_node}"
         return f"{placement.host.name} {gpus}{node}"
     reasons = list(expected) if isinstance(expected, list) else []
-    found = [said(each, reasons[n] if n < len(reasons) else "") for n, each in enumerate(answer.rejections)]
-    return [*found, *([f"nearest: {answer.nearest}"] if answer.nearest else [])]
+    lines = [said(rejection, reasons[n] if n < len(reasons) else "") for n, rejection in enumerate(answer.rejections)]
+    return [*lines, *([f"nearest: {answer.nearest}"] if answer.nearest else [])]
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)
 def test_case(case: Case) -> None:
-    asked: Mapping[str, Any] = case.request["place"]
-    workloads = tuple(workload(name, **fields) for name, fields in asked.items())
+    fields_of_workloads: Mapping[str, Any] = case.request["place"]
+    workloads = tuple(workload(name, **fields) for name, fields in fields_of_workloads.items())
     # Most cases are about other things than the suspended desktop of the lab.
     suspended = SuspendedPolicy(str(case.request.get("suspended", "ignore")))
     pin = PinPolicy(str(case.request.get("pin", "auto")))
     request = Place(workloads, explain="choices" in case.expect, pin=pin, suspended=suspended)
-    found = request.placements(snapshot(case), catalog())
+    placements = request.placements(snapshot(case), catalog())
     expect = dict(case.expect)
     places = expect.pop("places")
-    assert {a.workload.name: told(a, places.get(a.workload.name)) for a in found.answers} == places
-    assert [answer.workload.name for answer in found.answers] == list(places), "the order of placing"
-    warnings = [line for placed in found.placed for line in placed.warnings]
-    assert [*warnings, *found.warnings] == expect.pop("warnings", [])
+    assert {a.workload.name: describe_answer(a, places.get(a.workload.name)) for a in placements.answers} == places
+    assert [answer.workload.name for answer in placements.answers] == list(places), "the order of placing"
+    warnings = [line for placed in placements.placed for line in placed.warnings]
+    assert [*warnings, *placements.warnings] == expect.pop("warnings", [])
     if "start" in expect:
-        assert {placed.workload.name: placed.steering.value for placed in found.placed} == expect.pop("start")
-    assert found.exit_code == (3 if any(isinstance(text, list) for text in places.values()) else 0)
+        assert {placed.workload.name: placed.steering.value for placed in placements.placed} == expect.pop("start")
+    assert placements.exit_code == (3 if any(isinstance(text, list) for text in places.values()) else 0)
     if "choices" in expect:
         marks = {(True, True): "+", (False, True): "=", (False, False): "-"}
-        lines = [f"{marks[c.chosen, c.feasible]} {c.subject}: {c.reason}" for a in found.answers for c in a.choices]
+        lines = [
+            f"{marks[c.chosen, c.feasible]} {c.subject}: {c.reason}" for a in placements.answers for c in a.choices
+        ]
         assert lines == expect.pop("choices")
     assert not expect, f"unknown expectations: {expect}"
 
@@ -90,10 +92,10 @@ def test_two_requests_of_one_name_are_refused() -> None:
 @st.composite
 def workloads(draw: st.DrawFn) -> tuple[Workload, ...]:
     words = st.sampled_from([None, None, "x", "y"])
-    found = []
+    drawn = []
     for number in range(draw(st.integers(1, 8))):
         whole_gpu = draw(st.integers(0, 4)) == 0
-        found.append(
+        drawn.append(
             Workload(
                 name=f"w-{number}",
                 vcpus=draw(st.sampled_from([1, CORES, CORES + 1, 99])),
@@ -109,63 +111,63 @@ def workloads(draw: st.DrawFn) -> tuple[Workload, ...]:
                 priority=draw(st.integers(-1, 1)),
             )
         )
-    return tuple(found)
+    return tuple(drawn)
 
 
 def with_whole(world: Inventory) -> Inventory:
     """The fleet with a device in passthrough on each node of each host."""
     hosts = (
-        replace(each, gpus=(*each.gpus, whole(THIRD, "l40s", 0), whole("0000:af:00.0", "l40s", 1)))
-        for each in world.hosts.values()
+        replace(esx, gpus=(*esx.gpus, whole(THIRD, "l40s", 0), whole("0000:af:00.0", "l40s", 1)))
+        for esx in world.hosts.values()
     )
     return world.with_hosts(hosts)
 
 
-def after(found: Placements, known: Catalog | None = None) -> Inventory:
+def after(placements: Placements, driver_catalog: Catalog | None = None) -> Inventory:
     """The snapshot with every placed workload running, started in the order of placing."""
-    world = found.before
-    for placed in found.placed:
-        world = take(running(placed.vm, placed.placement, placed.workload.numa), world, known or catalog())
+    world = placements.before
+    for placed in placements.placed:
+        world = take(running(placed.vm, placed.placement, placed.workload.numa), world, driver_catalog or catalog())
     return world
 
 
-def overcommitted(world: Inventory, found: Placements) -> list[str]:
+def overcommitted(world: Inventory, placements: Placements) -> list[str]:
     """Hosts, NUMA nodes and whole devices that were promised more than once."""
     lines = []
-    for each in world.hosts.values():
-        on = [vm for vm in world.vms_on(each) if vm.power is PowerState.ON]
-        new = {placed.vm.ref for placed in found.placed}
-        if any(vm.ref in new for vm in on) and sum(vm.memory_reservation_mib or 0 for vm in on) > each.memory_mib:  # type: ignore[operator]
-            lines.append(f"{each.name}: memory")
-        for node in each.numa_nodes:
+    for esx in world.hosts.values():
+        on = [vm for vm in world.vms_on(esx) if vm.power is PowerState.ON]
+        new = {placed.vm.ref for placed in placements.placed}
+        if any(vm.ref in new for vm in on) and sum(vm.memory_reservation_mib or 0 for vm in on) > esx.memory_mib:  # type: ignore[operator]
+            lines.append(f"{esx.name}: memory")
+        for node in esx.numa_nodes:
             bound = [vm for vm in on if (vm.extra_config or {}).get(AFFINITY_KEY) == str(node.id)]
             if sum(vm.memory_mib or 0 for vm in bound) > node.memory_mib:
-                lines.append(f"{each.name} numa{node.id}: memory")
-        held = [binding.address for binding in each.bindings]
-        if len(held) != len(set(held)):
-            lines.append(f"{each.name}: a device given twice")
+                lines.append(f"{esx.name} numa{node.id}: memory")
+        bound_gpus = [binding.address for binding in esx.bindings]
+        if len(bound_gpus) != len(set(bound_gpus)):
+            lines.append(f"{esx.name}: a device given twice")
     return lines
 
 
 @pytest.mark.long
 @FAST
 @given(st.data())
-def test_nothing_is_promised_twice(data: st.DataObject) -> None:
-    world = with_whole(data.draw(fleets()))
-    found = Place(data.draw(workloads())).placements(world, catalog())
-    then = after(found)
-    assert [line for each in then.hosts.values() for line in overfull(each, then)] == []
-    assert overcommitted(then, found) == []
+def test_nothing_is_promised_twice(draws: st.DataObject) -> None:
+    world = with_whole(draws.draw(fleets()))
+    placements = Place(draws.draw(workloads())).placements(world, catalog())
+    then = after(placements)
+    assert [line for esx in then.hosts.values() for line in overfull(esx, then)] == []
+    assert overcommitted(then, placements) == []
     seats = [
         (placed.placement.host.ref, address)
-        for placed in found.placed
+        for placed in placements.placed
         if placed.workload.gpus
         for address in placed.placement.seats.values()
     ]
     assert len(seats) == len(set(seats))
-    for placed in found.placed:
-        wanted = placed.workload.gpus or placed.workload.count
-        assert len(placed.placement.seats) == wanted
+    for placed in placements.placed:
+        device_count = placed.workload.gpus or placed.workload.count
+        assert len(placed.placement.seats) == device_count
         if placed.workload.numa is NumaPolicy.REQUIRED:
             nodes = {placed.placement.host.gpu(address).numa_node for address in placed.placement.seats.values()}  # type: ignore[union-attr]
             assert nodes == set(placed.placement.bound_to)
@@ -174,51 +176,56 @@ def test_nothing_is_promised_twice(data: st.DataObject) -> None:
 @pytest.mark.long
 @FAST
 @given(st.data())
-def test_groups_are_kept(data: st.DataObject) -> None:
-    world = with_whole(data.draw(fleets()))
-    asked = data.draw(workloads())
-    found = Place(asked).placements(world, catalog())
-    assert sorted(answer.workload.name for answer in found.answers) == sorted(each.name for each in asked)
-    hosts = {placed.workload.name: placed.placement.host.ref for placed in found.placed}
+def test_groups_are_kept(draws: st.DataObject) -> None:
+    world = with_whole(draws.draw(fleets()))
+    batch = draws.draw(workloads())
+    placements = Place(batch).placements(world, catalog())
+    assert sorted(answer.workload.name for answer in placements.answers) == sorted(drawn.name for drawn in batch)
+    hosts = {placed.workload.name: placed.placement.host.ref for placed in placements.placed}
     for word in ("x", "y"):
-        together = [each.name for each in asked if each.affinity == word]
+        together = [drawn.name for drawn in batch if drawn.affinity == word]
         assert len({hosts.get(name) for name in together}) <= 1, "all of them on one host, or none anywhere"
-        apart = [hosts[each.name] for each in asked if each.anti_affinity == word and each.name in hosts]
+        apart = [hosts[drawn.name] for drawn in batch if drawn.anti_affinity == word and drawn.name in hosts]
         assert len(apart) == len(set(apart))
-    for refusal in found.refused:
+    for refusal in placements.refused:
         assert refusal.rejections, "a no has its reasons"
 
 
 @pytest.mark.long
 @FAST
 @given(st.data())
-def test_the_order_of_a_mapping_decides_nothing(data: st.DataObject) -> None:
-    world = with_whole(data.draw(fleets()))
-    asked = data.draw(workloads())
+def test_the_order_of_a_mapping_decides_nothing(draws: st.DataObject) -> None:
+    world = with_whole(draws.draw(fleets()))
+    batch = draws.draw(workloads())
 
     def said_of(inventory: Inventory, ask: tuple[Workload, ...]) -> list[Any]:
-        found = Place(ask, explain=True).placements(inventory, catalog())
+        placements = Place(ask, explain=True).placements(inventory, catalog())
         return [
-            (answer.workload, told(answer, None), sorted(map(str, answer.choices)), getattr(answer, "warnings", ()))
-            for answer in found.answers
+            (
+                answer.workload,
+                describe_answer(answer, None),
+                sorted(map(str, answer.choices)),
+                getattr(answer, "warnings", ()),
+            )
+            for answer in placements.answers
         ]
 
     turned = replace(
         world, hosts=dict(reversed(list(world.hosts.items()))), vms=dict(reversed(list(world.vms.items())))
     )
-    shuffled = data.draw(st.permutations(asked))
-    assert said_of(turned, tuple(shuffled)) == said_of(world, asked)
+    shuffled = draws.draw(st.permutations(batch))
+    assert said_of(turned, tuple(shuffled)) == said_of(world, batch)
 
 
 def test_the_checker_can_fail() -> None:
     """Two bound to one node that holds one of them, and a device held by two, are seen."""
     world = lab()
-    found = Place((workload("a", profile="a40-8q", memory_mib=MEMORY_MIB), workload("b", gpus=1))).placements(
+    placements = Place((workload("a", profile="a40-8q", memory_mib=MEMORY_MIB), workload("b", gpus=1))).placements(
         world, catalog()
     )
-    first, second = found.placed
-    again = replace(first, vm=replace(first.vm, ref="twin"))
-    twice = replace(found, answers=(first, again, second, replace(second, vm=replace(second.vm, ref="other"))))
+    first, second = placements.placed
+    twin = replace(first, vm=replace(first.vm, ref="twin"))
+    twice = replace(placements, answers=(first, twin, second, replace(second, vm=replace(second.vm, ref="other"))))
     then = after(twice)
     assert overcommitted(then, twice) == ["esx-02: memory", "esx-02 numa1: memory"]
     bound = replace(then.hosts["host-4"], bindings=(*then.hosts["host-4"].bindings, then.hosts["host-4"].bindings[-1]))
@@ -240,17 +247,19 @@ def smaller_and_whole(board: str, mode: VgpuMode, seed: int) -> tuple[Inventory,
 
 def memory_mib(placed: Iterable[Placed]) -> int:
     """Of those whose power-on cannot be refused."""
-    return sum(framebuffer_mib(each.vm.devices or (), catalog()) for each in placed if not each.placement.doubts)
+    return sum(
+        framebuffer_mib(placed_vm.vm.devices or (), catalog()) for placed_vm in placed if not placed_vm.placement.doubts
+    )
 
 
-def one_by_one(world: Inventory, asked: Sequence[Workload]) -> list[Placed]:
+def one_by_one(world: Inventory, batch: Sequence[Workload]) -> list[Placed]:
     """Those that find a place when each is asked for alone and then runs, in the order of the list."""
     placed = []
-    for each in asked:
-        (answer,) = Place((each,)).placements(world, catalog()).answers
+    for request in batch:
+        (answer,) = Place((request,)).placements(world, catalog()).answers
         if isinstance(answer, Placed):
             placed.append(answer)
-            world = take(running(answer.vm, answer.placement, each.numa), world, catalog())
+            world = take(running(answer.vm, answer.placement, request.numa), world, catalog())
     return placed
 
 
@@ -258,18 +267,20 @@ def one_by_one(world: Inventory, asked: Sequence[Workload]) -> list[Placed]:
 @pytest.mark.parametrize("seed", mostly_long([*range(30), 38], [3, 25, 26, 38]))
 @pytest.mark.parametrize("fleet", FLEETS, ids=str)
 def test_a_file_is_never_worse_than_its_requests_one_by_one(fleet: Fleet, seed: int) -> None:
-    world, asked = smaller_and_whole(fleet.board, fleet.mode, seed)
-    found = Place(asked).placements(world, catalog())
-    assert memory_mib(found.placed) >= memory_mib(one_by_one(world, asked))
-    assert [each.rejections for each in found.refused if not each.rejections] == []
+    world, batch = smaller_and_whole(fleet.board, fleet.mode, seed)
+    placements = Place(batch).placements(world, catalog())
+    assert memory_mib(placements.placed) >= memory_mib(one_by_one(world, batch))
+    assert [refusal.rejections for refusal in placements.refused if not refusal.rejections] == []
 
 
 def test_the_order_of_a_file_is_taken_where_it_places_more() -> None:
-    world, asked = smaller_and_whole("a40", VgpuMode.SAME_SIZE, 25)
-    found = Place(asked).placements(world, catalog())
-    by_size = Queue(world, catalog(), False, PinPolicy.AUTO).with_all(asked)
-    assert memory_mib(found.placed) > memory_mib(each for each in by_size.answers if isinstance(each, Placed))
-    assert [each.workload.name for each in found.answers] == [each.name for each in asked]
-    first, *others = asked
-    urgent = (*others, replace(first, priority=1))
+    world, batch = smaller_and_whole("a40", VgpuMode.SAME_SIZE, 25)
+    placements = Place(batch).placements(world, catalog())
+    by_size = Queue(world, catalog(), False, PinPolicy.AUTO).with_all(batch)
+    assert memory_mib(placements.placed) > memory_mib(
+        answer for answer in by_size.answers if isinstance(answer, Placed)
+    )
+    assert [answer.workload.name for answer in placements.answers] == [request.name for request in batch]
+    first, *later = batch
+    urgent = (*later, replace(first, priority=1))
     assert Place(urgent).placements(world, catalog()).answers[0].workload.name == first.name

@@ -43,8 +43,8 @@ def world_of(random: Random, most: int = 3) -> SmallVcenter:
         gpus = [gpu(FIRST, model, 0, mode), gpu(SECOND, model, 1, mode)]
         gpus += [gpu(THIRD, model, random.choice((0, 1)), mode)] if random.random() < 0.3 else []
         gpus += [whole(FOURTH, "t4", 0), whole(FIFTH, "t4", 1)] if random.random() < 0.6 else []
-        there = host(f"esx-{number}", *gpus)
-        hosts.append(replace(there, assignment_policy=random.choice(list(AssignmentPolicy))))
+        esx = host(f"esx-{number}", *gpus)
+        hosts.append(replace(esx, assignment_policy=random.choice(list(AssignmentPolicy))))
     world = SmallVcenter({each.ref: each for each in hosts})
     for number in range(1, random.randint(0, 3 * most) + 1):
         on = random.choice(hosts)
@@ -52,19 +52,19 @@ def world_of(random: Random, most: int = 3) -> SmallVcenter:
         devices = [f"vgpu {random.choice(offered)}"] * random.choice((1, 1, 1, 2))
         if random.random() < 0.2 and on.gpu(PciAddress.parse(FOURTH)):
             devices = [f"directpath {random.choice((FOURTH, FIFTH))} 10de:1eb8"]
-        made = vm(number, f"vm-{number}", on.name.removeprefix("esx-"), *devices)
+        drawn_vm = vm(number, f"vm-{number}", on.name.removeprefix("esx-"), *devices)
         size = random.choice((8192, 8192, 60000))
-        if not world.start(replace(made, memory_mib=size, memory_reservation_mib=size)) and random.random() < 0.3:
-            world.suspend(world.vms[made.ref])
+        if not world.start(replace(drawn_vm, memory_mib=size, memory_reservation_mib=size)) and random.random() < 0.3:
+            world.suspend(world.vms[drawn_vm.ref])
     return world
 
 
 def requests_of(random: Random, world: SmallVcenter) -> tuple[Workload, ...]:
-    offered = sorted({offer.name for each in world.hosts.values() for offer in each.profiles or ()})
-    known = [name for name in offered if any(name in names(model) for model in MODELS)]
-    found = []
+    offered = sorted({offer.name for esx in world.hosts.values() for offer in esx.profiles or ()})
+    known_names = [name for name in offered if any(name in names(model) for model in MODELS)]
+    requests = []
     for number in range(1, random.randint(1, 5) + 1):
-        made = Workload(
+        request = Workload(
             f"w-{number}",
             vcpus=random.choice((4, 4, 20, 40, 100)),
             memory_mib=random.choice((8192, 8192, 8192, 100000, 300000)),
@@ -73,16 +73,20 @@ def requests_of(random: Random, world: SmallVcenter) -> tuple[Workload, ...]:
         )
         match random.choice(("vgpu", "vgpu", "vgpu", "vgpu", "several", "whole", "device")):
             case "vgpu":
-                made = replace(made, profile=random.choice(known), count=random.choice((1, 1, 2, 3, 7, 12)))
+                request = replace(request, profile=random.choice(known_names), count=random.choice((1, 1, 2, 3, 7, 12)))
             case "several":
-                more = tuple(Vgpus(random.choice(known), random.randint(1, 2)) for _ in range(random.randint(1, 2)))
-                made = replace(made, profile=random.choice(known), count=random.randint(1, 2), more=more)
+                more_vgpus = tuple(
+                    Vgpus(random.choice(known_names), random.randint(1, 2)) for _ in range(random.randint(1, 2))
+                )
+                request = replace(
+                    request, profile=random.choice(known_names), count=random.randint(1, 2), more=more_vgpus
+                )
             case "whole":
-                made = replace(made, gpus=random.randint(1, 4))
+                request = replace(request, gpus=random.randint(1, 4))
             case _:
-                made = replace(made, device=(PciAddress.parse(random.choice((FOURTH, FIFTH))),))
-        found.append(made)
-    return tuple(found)
+                request = replace(request, device=(PciAddress.parse(random.choice((FOURTH, FIFTH))),))
+        requests.append(request)
+    return tuple(requests)
 
 
 def check(seed: int) -> int:
@@ -90,78 +94,80 @@ def check(seed: int) -> int:
     random = Random(seed)
     world = world_of(random)
     pin, suspended = random.choice(list(PinPolicy)), random.choice(list(SuspendedPolicy))
-    asked = Place(requests_of(random, world), pin=pin, suspended=suspended)
-    found = asked.placements(world.inventory(inventory([], [])), catalog())
-    printed = plain(placements_text(found))
-    refused = {answer.workload.name: answer for answer in found.answers if isinstance(answer, Refusal)}
+    request = Place(requests_of(random, world), pin=pin, suspended=suspended)
+    placements = request.placements(world.inventory(inventory([], [])), catalog())
+    printed = plain(placements_text(placements))
+    refused = {answer.workload.name: answer for answer in placements.answers if isinstance(answer, Refusal)}
     lines = list(told(printed))
     assert {name for name, _ in lines} == set(refused), "each refusal has a reason"
     for name, line in lines:
-        Judge(world, found, refused[name], pin).check(line)
+        Judge(world, placements, refused[name], pin).check(line)
     return len(lines)
 
 
 def test_what_may_run_elsewhere_is_not_said_to_run_there() -> None:
     """Seven vGPUs of one VM lie on two GPUs, four and three: how, vCenter does not tell."""
-    there = host("esx-1", gpu(FIRST, "a40", 0), gpu(SECOND, "a40", 1))
-    world = SmallVcenter({there.ref: there})
+    esx = host("esx-1", gpu(FIRST, "a40", 0), gpu(SECOND, "a40", 1))
+    world = SmallVcenter({esx.ref: esx})
     assert world.start(vm(1, "vm-1", "1", *["vgpu nvidia_a40-8q"] * 7)) == ""
-    asked = Place((Workload("new", 4, 8192, "a40-8q"),))
-    (refused,) = asked.placements(world.inventory(inventory([], [])), catalog()).refused
+    request = Place((Workload("new", 4, 8192, "a40-8q"),))
+    (refused,) = request.placements(world.inventory(inventory([], [])), catalog()).refused
     rule = "no slot for nvidia_a40-8q can be promised: vCenter does not report which vGPUs of vm-1 run on it"
-    assert [str(each) for each in refused.rejections] == [f"esx-1 {FIRST}: {rule}", f"esx-1 {SECOND}: {rule}"]
+    assert [str(rejection) for rejection in refused.rejections] == [f"esx-1 {FIRST}: {rule}", f"esx-1 {SECOND}: {rule}"]
 
 
 def test_a_suspended_vm_that_is_kept_its_slot_is_not_said_to_run() -> None:
     """Two run on the GPU and a third of their size is to come back to it: the size is locked while two run."""
-    there = host("esx-1", gpu(FIRST, "a40", 0))
-    world = SmallVcenter({there.ref: there})
+    esx = host("esx-1", gpu(FIRST, "a40", 0))
+    world = SmallVcenter({esx.ref: esx})
     for number in (1, 2):
         assert world.start(vm(number, f"vm-{number}", "1", "vgpu nvidia_a40-8q")) == ""
     asleep = vm(3, "vm-3", "1", "vgpu nvidia_a40-8q", power=PowerState.SUSPENDED)
-    known = replace(world.inventory(inventory([], [])), vms={**world.vms, asleep.ref: asleep})
-    found = Place((Workload("new", 4, 8192, "a40-24q"),)).placements(known, catalog())
-    assert [claim.gpus for claim in found.claims] == [(PciAddress.parse(FIRST),)]
+    snapshot = replace(world.inventory(inventory([], [])), vms={**world.vms, asleep.ref: asleep})
+    placements = Place((Workload("new", 4, 8192, "a40-24q"),)).placements(snapshot, catalog())
+    assert [claim.gpus for claim in placements.claims] == [(PciAddress.parse(FIRST),)]
     locked = "locked to vGPUs of 8192 MiB while 2 run, nvidia_a40-24q has 24576 MiB; held by vm-1, vm-2"
-    assert [str(each) for each in found.refused[0].rejections] == [f"esx-1 {FIRST}: {locked}: needs 1 slot, 0 there"]
+    assert [str(rejection) for rejection in placements.refused[0].rejections] == [
+        f"esx-1 {FIRST}: {locked}: needs 1 slot, 0 there"
+    ]
 
 
 def test_what_earlier_requests_leave_is_a_range_where_nobody_tells_how_they_lie() -> None:
     """Three vGPUs of one VM on two GPUs, two and one: one slot is left, on one of them."""
-    there = host("esx-1", gpu(FIRST, "a40", 0), gpu(SECOND, "a40", 1))
-    known = inventory([there], [])
+    esx = host("esx-1", gpu(FIRST, "a40", 0), gpu(SECOND, "a40", 1))
+    snapshot = inventory([esx], [])
     first = Workload("first", 4, 8192, "a40-24c", count=3, numa=NumaPolicy.NONE, priority=1)
     second = Workload("second", 4, 8192, "a40-24c", count=2, numa=NumaPolicy.NONE)
-    (refused,) = Place((first, second), pin=PinPolicy.NEVER).placements(known, catalog()).refused
-    taken = "its 2 slots for nvidia_a40-24c are perhaps taken by earlier requests; held by first"
-    assert [str(each) for each in refused.rejections] == [
+    (refused,) = Place((first, second), pin=PinPolicy.NEVER).placements(snapshot, catalog()).refused
+    rule = "its 2 slots for nvidia_a40-24c are perhaps taken by earlier requests; held by first"
+    assert [str(rejection) for rejection in refused.rejections] == [
         "esx-1: room for nvidia_a40-24c beside earlier requests: needs 2 slots, 0 to 2 there",
-        f"esx-1 {FIRST}: {taken}",
-        f"esx-1 {SECOND}: {taken}",
+        f"esx-1 {FIRST}: {rule}",
+        f"esx-1 {SECOND}: {rule}",
     ]
 
 
 def test_what_may_find_no_room_itself_is_not_said_to_have_taken_it() -> None:
     """Beside a 3g and a 2g instance another 2g fits or not, by where they start; a 1g.10gb fits in any case."""
-    there = host("esx-1", gpu(FIRST, "a100", 0, VgpuMode.MULTI_INSTANCE))
-    world = SmallVcenter({there.ref: there})
+    esx = host("esx-1", gpu(FIRST, "a100", 0, VgpuMode.MULTI_INSTANCE))
+    world = SmallVcenter({esx.ref: esx})
     for number, profile in enumerate(("2-10c", "3-20c"), 1):
         assert world.start(vm(number, f"vm-{number}", "1", f"vgpu grid_a100-{profile}")) == ""
     asleep = vm(3, "vm-3", "1", "vgpu grid_a100-2-10c", power=PowerState.SUSPENDED)
-    known = replace(world.inventory(inventory([], [])), vms={**world.vms, asleep.ref: asleep})
-    asked = Place((Workload("new", 4, 8192, "a100-1-10c", count=2, numa=NumaPolicy.NONE),))
-    (refused,) = asked.placements(known, catalog()).refused
+    snapshot = replace(world.inventory(inventory([], [])), vms={**world.vms, asleep.ref: asleep})
+    request = Place((Workload("new", 4, 8192, "a100-1-10c", count=2, numa=NumaPolicy.NONE),))
+    (refused,) = request.placements(snapshot, catalog()).refused
     beside = "suspended VMs that come back"
-    assert [str(each) for each in refused.rejections] == [
+    assert [str(rejection) for rejection in refused.rejections] == [
         f"esx-1: room for grid_a100-1-10c beside {beside}: needs 2 slots, 0 to 1 there",
         f"esx-1 {FIRST}: its 1 slot for grid_a100-1-10c is perhaps taken by {beside}; held by vm-3 (suspended)",
     ]
 
 
 def test_room_on_a_gpu_whose_vms_are_not_told_is_no_number() -> None:
-    there = host("esx-1", replace(gpu(FIRST, "a40", 0), vms=None), gpu(SECOND, "a40", 1))
-    asked = Place((Workload("new", 4, 8192, "a40-24c", count=3, numa=NumaPolicy.NONE),))
-    (refused,) = asked.placements(inventory([there], []), catalog()).refused
+    esx = host("esx-1", replace(gpu(FIRST, "a40", 0), vms=None), gpu(SECOND, "a40", 1))
+    request = Place((Workload("new", 4, 8192, "a40-24c", count=3, numa=NumaPolicy.NONE),))
+    (refused,) = request.placements(inventory([esx], []), catalog()).refused
     rule = "esx-1: room for nvidia_a40-24c: needs 3 slots, 2 or more there"
     assert str(refused.rejections[0]) == rule
 
@@ -178,9 +184,9 @@ def told_of(seed: int) -> str:
     random = Random(seed)
     world = world_of(random, most=12)
     pin, suspended = random.choice(list(PinPolicy)), random.choice(list(SuspendedPolicy))
-    asked = Place(requests_of(random, world), pin=pin, suspended=suspended)
-    found = asked.placements(world.inventory(inventory([], [])), load(everything=True))
-    return plain(placements_text(found)) + document_text(placements_document(found, catalog()))
+    request = Place(requests_of(random, world), pin=pin, suspended=suspended)
+    placements = request.placements(world.inventory(inventory([], [])), load(everything=True))
+    return plain(placements_text(placements)) + document_text(placements_document(placements, catalog()))
 
 
 @pytest.mark.long
@@ -197,7 +203,7 @@ def test_what_is_worked_out_once_for_many_is_what_each_would_be_told(
     monkeypatch.setattr(
         multi_node, "_may_spread", lambda needs, world, *, refused: may_spread(needs, world, refused=False)
     )
-    monkeypatch.setattr(multi_node, "without_full_hosts", lambda wanted, *_: wanted)
+    monkeypatch.setattr(multi_node, "without_full_hosts", lambda question, *_: question)
     assert [told_of(seed) for seed in seeds] == at_once
     assert any("no place" in text for text in at_once)
 

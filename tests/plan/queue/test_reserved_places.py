@@ -30,10 +30,10 @@ QUICK = settings(max_examples=25, suppress_health_check=list(HealthCheck))
 LONG = settings(max_examples=1500, suppress_health_check=list(HealthCheck))
 
 
-def slots(world: SmallVcenter, there: Host, profile: str) -> int:
+def slots(world: SmallVcenter, esx: Host, profile: str) -> int:
     """How many more vGPUs of the profile the simulated host lets start."""
     count = 0
-    for load in world.gpus(there):
+    for load in world.gpus(esx):
         while not isinstance(
             seats := admit("more", [WantedVgpu(profile)], [load], VgpuPolicy.PERFORMANCE), NotAdmitted
         ):
@@ -42,69 +42,69 @@ def slots(world: SmallVcenter, there: Host, profile: str) -> int:
     return count
 
 
-def seen_with(world: SmallVcenter, there: Host, profile: str, reserved: int) -> Inventory:
+def seen_with(world: SmallVcenter, esx: Host, profile: str, reserved: int) -> Inventory:
     """What the planner is shown, as vCenter counts it."""
-    told = ProfileCapacity(profile, there.cluster or there.ref, 0, 20, slots(world, there, profile), reserved)
-    return replace(world.inventory(inventory([], [])), reservations=Reservations((told,)), origin=None)
+    slot_capacity = ProfileCapacity(profile, esx.cluster or esx.ref, 0, 20, slots(world, esx, profile), reserved)
+    return replace(world.inventory(inventory([], [])), reservations=Reservations((slot_capacity,)), origin=None)
 
 
-def orders(found: Placements) -> Iterator[tuple[Placed, ...]]:
+def orders(placements: Placements) -> Iterator[tuple[Placed, ...]]:
     """Every order of power-on that the plan allows."""
-    listed = [each for each in found.placed if each.steering is Steering.LISTED_ORDER]
-    for order in permutations(found.placed):
-        if [each for each in order if each.steering is Steering.LISTED_ORDER] == listed:
+    listed = [placed for placed in placements.placed if placed.steering is Steering.LISTED_ORDER]
+    for order in permutations(placements.placed):
+        if [placed for placed in order if placed.steering is Steering.LISTED_ORDER] == listed:
             yield order
 
 
-def fewest_left(found: Placements, world: SmallVcenter, there: Host, profile: str) -> int:
+def fewest_left(placements: Placements, world: SmallVcenter, esx: Host, profile: str) -> int:
     """So many of the profile are left in the worst order. Every VM starts."""
-    fewest = slots(world, there, profile)
-    for order in orders(found):
-        again = SmallVcenter(world.hosts, dict(world.vms), dict(world.running))
-        for each in order:
-            assert again.start(running(each.vm, each.placement, each.workload.numa)) == ""
-        fewest = min(fewest, slots(again, there, profile))
+    fewest = slots(world, esx, profile)
+    for order in orders(placements):
+        trial = SmallVcenter(world.hosts, dict(world.vms), dict(world.running))
+        for placed in order:
+            assert trial.start(running(placed.vm, placed.placement, placed.workload.numa)) == ""
+        fewest = min(fewest, slots(trial, esx, profile))
     return fewest
 
 
-def reserved_slots_stay(data: st.DataObject) -> None:
-    board, mode = data.draw(st.sampled_from(MODELS))
-    there = host("esx-1", gpu(FIRST, board, 0, mode), gpu(SECOND, board, 1, mode))
-    names = [offer.name for offer in there.profiles or () if offer.name.endswith("c") and catalog().profile(offer.name)]
+def reserved_slots_stay(draws: st.DataObject) -> None:
+    board, mode = draws.draw(st.sampled_from(MODELS))
+    esx = host("esx-1", gpu(FIRST, board, 0, mode), gpu(SECOND, board, 1, mode))
+    names = [offer.name for offer in esx.profiles or () if offer.name.endswith("c") and catalog().profile(offer.name)]
     names = [name for name in names if (facts := catalog().profile(name)) and facts.mig_backed is (board != "l40s")]
-    world = SmallVcenter({there.ref: there})
-    for number, name in enumerate(data.draw(st.lists(st.sampled_from(names), max_size=5), "ran"), 1):
+    world = SmallVcenter({esx.ref: esx})
+    for number, name in enumerate(draws.draw(st.lists(st.sampled_from(names), max_size=5), "ran"), 1):
         world.start(vm(number, f"vm-{number}", "1", f"vgpu {name}", memory_mib=1024))
-    for ref in data.draw(st.sets(st.sampled_from([*world.running, ""])), "stopped") - {""}:
+    for ref in draws.draw(st.sets(st.sampled_from([*world.running, ""])), "stopped") - {""}:
         del world.running[ref], world.vms[ref]
-    few = data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True), "asked for")
-    wishes = data.draw(st.lists(st.sampled_from(few), min_size=1, max_size=4), "requests")
-    profile = data.draw(st.sampled_from(names), "reserved")
-    free = slots(world, there, profile)
+    few = draws.draw(st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True), "asked for")
+    wishes = draws.draw(st.lists(st.sampled_from(few), min_size=1, max_size=4), "requests")
+    profile = draws.draw(st.sampled_from(names), "reserved")
+    free = slots(world, esx, profile)
     assume(free)
-    reserved = data.draw(st.integers(1, free), "so many")
-    asked = Place(
+    reserved = draws.draw(st.integers(1, free), "so many")
+    request = Place(
         tuple(Workload(f"w-{number}", 1, 1024, wish) for number, wish in enumerate(wishes)),
-        pin=data.draw(st.sampled_from(list(PinPolicy))),
-        optimize=data.draw(st.booleans()),
+        pin=draws.draw(st.sampled_from(list(PinPolicy))),
+        optimize=draws.draw(st.booleans()),
     )
-    found = asked.placements(seen_with(world, there, profile, reserved), catalog())
+    placements = request.placements(seen_with(world, esx, profile, reserved), catalog())
     # A plan that names what it is not certain of is not held to it.
-    assume(not found.doubts and not any(each.placement.doubts for each in found.placed))
-    assert fewest_left(found, world, there, profile) >= reserved
+    assume(not placements.doubts and not any(placed.placement.doubts for placed in placements.placed))
+    assert fewest_left(placements, world, esx, profile) >= reserved
 
 
 @QUICK
 @given(st.data())
-def test_reserved_slots_are_left_in_every_order(data: st.DataObject) -> None:
-    reserved_slots_stay(data)
+def test_reserved_slots_are_left_in_every_order(draws: st.DataObject) -> None:
+    reserved_slots_stay(draws)
 
 
 @pytest.mark.long
 @LONG
 @given(st.data())
-def test_reserved_slots_are_left_in_every_order_in_many_worlds(data: st.DataObject) -> None:
-    reserved_slots_stay(data)
+def test_reserved_slots_are_left_in_every_order_in_many_worlds(draws: st.DataObject) -> None:
+    reserved_slots_stay(draws)
 
 
 @pytest.mark.parametrize("pin", PinPolicy)
@@ -113,17 +113,17 @@ def test_vms_that_find_a_gpu_in_any_order_are_pinned_where_another_gpu_has_reser
     slot for 7-40c is reserved.
     """
     mig = VgpuMode.MULTI_INSTANCE
-    there = host("esx-1", gpu(FIRST, "a100", 0, mig), gpu(SECOND, "a100", 1, mig))
-    world = SmallVcenter({there.ref: there})
+    esx = host("esx-1", gpu(FIRST, "a100", 0, mig), gpu(SECOND, "a100", 1, mig))
+    world = SmallVcenter({esx.ref: esx})
     assert world.start(vm(1, "vm-1", "1", "vgpu grid_a100-4-20c", memory_mib=1024)) == ""
     requests = tuple(
         Workload(f"w-{number}", 1, 1024, f"grid_a100-{size}") for number, size in enumerate(("2-10c", "1-10c"))
     )
     free = Place(requests, pin=pin).placements(world.inventory(inventory([], [])), catalog())
-    assert {each.steering for each in free.placed} == {Steering.ANY_ORDER}, "nothing is reserved: any GPU will do"
-    found = Place(requests, pin=pin).placements(seen_with(world, there, "grid_a100-7-40c", 1), catalog())
-    assert len(found.placed) == 2
-    assert fewest_left(found, world, there, "grid_a100-7-40c") == 1
-    steered = {each.steering for each in found.placed}
+    assert {placed.steering for placed in free.placed} == {Steering.ANY_ORDER}, "nothing is reserved: any GPU will do"
+    placements = Place(requests, pin=pin).placements(seen_with(world, esx, "grid_a100-7-40c", 1), catalog())
+    assert len(placements.placed) == 2
+    assert fewest_left(placements, world, esx, "grid_a100-7-40c") == 1
+    steered = {placed.steering for placed in placements.placed}
     assert steered == {Steering.LISTED_ORDER}
-    assert all(bool(each.placement.pins) is (pin is PinPolicy.AUTO) for each in found.placed)
+    assert all(bool(placed.placement.pins) is (pin is PinPolicy.AUTO) for placed in placements.placed)

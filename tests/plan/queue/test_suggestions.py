@@ -21,7 +21,7 @@ TWO_HALVES = ([[8]], [[8, 8]])
 """The one VM of esx-01 has room on esx-02."""
 
 
-def said(now: Inventory, *workloads: Workload, **options: Any) -> list[str | None]:
+def suggestions(now: Inventory, *workloads: Workload, **options: Any) -> list[str | None]:
     """For each workload what moves would make room for it; None = it has a place."""
     answers = Place(workloads, **options).placements(now, catalog()).answers
     return [answer.moves if isinstance(answer, Refusal) else None for answer in answers]
@@ -29,20 +29,20 @@ def said(now: Inventory, *workloads: Workload, **options: Any) -> list[str | Non
 
 def test_the_move_is_named_and_makes_room() -> None:
     now = world(*TWO_HALVES)
-    assert said(now, WHOLE) == ["after vMotion of vm-1-1-1 to esx-02 it fits on esx-01"]
+    assert suggestions(now, WHOLE) == ["after vMotion of vm-1-1-1 to esx-02 it fits on esx-01"]
     moved = after([RelocateVm("vm-100", now.find_host("esx-02").ref)], now)
-    assert said(moved, WHOLE) == [None]
+    assert suggestions(moved, WHOLE) == [None]
 
 
 def test_as_few_moves_as_do() -> None:
     now = world([[8, 8]], [[8, 8]], [[24]])
     words = "after vMotion of vm-1-1-1 to esx-02, then of vm-1-1-2 to esx-02 it fits on esx-01"
-    assert said(now, WHOLE) == [words]
+    assert suggestions(now, WHOLE) == [words]
 
 
 def test_each_is_told_what_helps_it_alone() -> None:
     now = world(*TWO_HALVES)
-    first, second = said(now, replace(WHOLE, name="a"), replace(WHOLE, name="b"))
+    first, second = suggestions(now, replace(WHOLE, name="a"), replace(WHOLE, name="b"))
     assert first == second == "after vMotion of vm-1-1-1 to esx-02 it fits on esx-01"
 
 
@@ -50,13 +50,13 @@ def test_each_is_told_what_helps_it_alone() -> None:
 def test_who_does_not_run_is_not_moved(power: PowerState) -> None:
     now = world([[8]], [[8] * 4])
     stopped = now.with_vm(replace(now.vms["vm-100"], power=power))
-    assert said(stopped, WHOLE) == ([None] if power is PowerState.OFF else [""])
+    assert suggestions(stopped, WHOLE) == ([None] if power is PowerState.OFF else [""])
 
 
 def test_who_is_asked_for_is_not_moved() -> None:
     now = world([[]], [[8] * 5])
     small = Workload("small", 4, 8192, "a40-8q", priority=1, host="esx-01")
-    assert said(now, WHOLE, small) == [None, ""], "there would be room for it on esx-02"
+    assert suggestions(now, WHOLE, small) == [None, ""], "there would be room for it on esx-02"
 
 
 @pytest.mark.parametrize(
@@ -68,14 +68,14 @@ def test_who_is_asked_for_is_not_moved() -> None:
     ],
 )
 def test_nothing_is_said_where_nothing_is_known(now: Inventory, why: str) -> None:
-    assert said(now, WHOLE) == [""], why
+    assert suggestions(now, WHOLE) == [""], why
 
 
 def test_of_whole_gpus_and_groups_nothing_is_said() -> None:
     now = world(*TWO_HALVES)
-    assert said(now, Workload("given", 4, 8192, gpus=1)) == [""]
+    assert suggestions(now, Workload("given", 4, 8192, gpus=1)) == [""]
     pair = [replace(WHOLE, name=name, affinity="pair") for name in ("a", "b")]
-    assert said(now, *pair) == ["", ""]
+    assert suggestions(now, *pair) == ["", ""]
 
 
 def test_a_placed_request_keeps_its_place() -> None:

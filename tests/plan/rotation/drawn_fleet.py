@@ -74,6 +74,6 @@ def _vm(number: int, name: str, host: int, profiles: tuple[str, ...], power: Pow
 
 def policy(ml_vms: int = ML_VMS) -> Policy:
     """All desktops are parked; every other ML VM may be moved."""
-    entries = tuple(QueuedVm(f"ml-{at:02}", relocate=at % 2 == 0) for at in range(ml_vms))
+    queue = tuple(QueuedVm(f"ml-{at:02}", relocate=at % 2 == 0) for at in range(ml_vms))
     pool = Pool("desks", Selector(name="desk-*"), IdleRule(500), parked=True)
-    return Policy("night", (pool,), ml=entries, windows=(Window(clock(20), clock(7), UTC),), digest="d")
+    return Policy("night", (pool,), ml=queue, windows=(Window(clock(20), clock(7), UTC),), digest="d")

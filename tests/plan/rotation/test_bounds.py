@@ -40,20 +40,20 @@ def at(clock: str) -> datetime:
     return EVENING.replace(day=20 if hour >= 20 else 21, hour=hour, minute=minute)
 
 
-def reasons(found: Plan) -> dict[str, str]:
-    return {choice.subject: choice.reason for choice in found.choices}
+def reasons(night_plan: Plan) -> dict[str, str]:
+    return {choice.subject: choice.reason for choice in night_plan.choices}
 
 
-def queue(*entries: QueuedVm, **changes: Any) -> Policy:
-    return replace(POLICY, ml=entries, **changes)
+def queue(*queued_vms: QueuedVm, **changes: Any) -> Policy:
+    return replace(POLICY, ml=queued_vms, **changes)
 
 
-def started(found: Plan) -> list[str]:
-    return [step.vm for step in found.steps if isinstance(step, PowerOnVm)]
+def started(night_plan: Plan) -> list[str]:
+    return [step.vm for step in night_plan.steps if isinstance(step, PowerOnVm)]
 
 
-def suspended(found: Plan) -> set[str]:
-    return {step.vm for step in found.steps if isinstance(step, SuspendVm)}
+def suspended(night_plan: Plan) -> set[str]:
+    return {step.vm for step in night_plan.steps if isinstance(step, SuspendVm)}
 
 
 def test_the_higher_priority_is_served_first() -> None:
@@ -71,27 +71,29 @@ def test_a_pattern_means_vms_with_a_gpu_that_are_in_no_pool() -> None:
     world = small_world()
     world.vms["vm-93"] = replace(ml(3, "host-1"), devices=())
     world.vms["vm-94"] = replace(ml(4, "host-2"), name="desktop-ml", power=PowerState.OFF)
-    found = night(world, queue(QueuedVm("*-0[1-9]"), QueuedVm("desktop-m*"), QueuedVm("none-*")))
-    assert started(found) == ["vm-91", "vm-92"]
-    assert reasons(found)["desktop-m*"] == "no VM with a GPU device is called 'desktop-m*'"
-    assert "ML queue: no VM with a GPU device is called 'none-*'" in found.warnings
+    night_plan = night(world, queue(QueuedVm("*-0[1-9]"), QueuedVm("desktop-m*"), QueuedVm("none-*")))
+    assert started(night_plan) == ["vm-91", "vm-92"]
+    assert reasons(night_plan)["desktop-m*"] == "no VM with a GPU device is called 'desktop-m*'"
+    assert "ML queue: no VM with a GPU device is called 'none-*'" in night_plan.warnings
 
 
 def test_a_vm_that_is_named_is_not_in_a_pattern_too() -> None:
-    found = night(small_world(), queue(QueuedVm("ml-*", count=1), QueuedVm("ml-01", priority=-5)))
-    assert started(found) == ["vm-92", "vm-91"]
-    assert [choice.subject for choice in found.choices].count("ml-01") == 1
+    night_plan = night(small_world(), queue(QueuedVm("ml-*", count=1), QueuedVm("ml-01", priority=-5)))
+    assert started(night_plan) == ["vm-92", "vm-91"]
+    assert [choice.subject for choice in night_plan.choices].count("ml-01") == 1
 
 
 def test_only_so_many_of_an_entry_run() -> None:
     world = small_world()
-    found = night(world, queue(QueuedVm("ml-*", count=1)))
-    assert started(found) == ["vm-91"]
-    assert reasons(found)["ml-02"] == "count: 1 of ml-* run"
+    night_plan = night(world, queue(QueuedVm("ml-*", count=1)))
+    assert started(night_plan) == ["vm-91"]
+    assert reasons(night_plan)["ml-02"] == "count: 1 of ml-* run"
     world._set_power("vm-92", PowerState.ON)
-    found = night(world, queue(QueuedVm(vms=("ml-01", "ml-02"), count=1)))
-    assert started(found) == [], "one that runs already counts"
-    assert reasons(found) | {"ml-01": "count: 1 of ml-01, ml-02 run", "ml-02": "runs already"} == reasons(found)
+    night_plan = night(world, queue(QueuedVm(vms=("ml-01", "ml-02"), count=1)))
+    assert started(night_plan) == [], "one that runs already counts"
+    assert reasons(night_plan) | {"ml-01": "count: 1 of ml-01, ml-02 run", "ml-02": "runs already"} == reasons(
+        night_plan
+    )
 
 
 def test_one_that_cannot_start_does_not_use_up_the_count() -> None:
@@ -101,9 +103,9 @@ def test_one_that_cannot_start_does_not_use_up_the_count() -> None:
 
 
 def test_a_vm_that_does_not_carry_what_the_policy_says_is_not_started() -> None:
-    found = night(small_world(), queue(QueuedVm("ml-01", profile="*-24c"), QueuedVm("ml-02", profile="*-48c")))
-    assert reasons(found)["ml-01"] == "carries nvidia_a40-48c, the policy requires *-24c"
-    assert started(found) == ["vm-92"]
+    night_plan = night(small_world(), queue(QueuedVm("ml-01", profile="*-24c"), QueuedVm("ml-02", profile="*-48c")))
+    assert reasons(night_plan)["ml-01"] == "carries nvidia_a40-48c, the policy requires *-24c"
+    assert started(night_plan) == ["vm-92"]
 
 
 @pytest.mark.parametrize(
@@ -148,10 +150,10 @@ def test_a_vm_that_does_not_carry_what_the_policy_says_is_not_started() -> None:
 def test_a_start_that_would_leave_too_little_is_not_made(
     clock: str, changes: dict[str, Any], durations: Durations | None, reason: str
 ) -> None:
-    found = night(small_world(), queue(QueuedVm("ml-01", **changes)), at(clock), durations)
-    assert reasons(found)["ml-01"] == (reason or "starts on esx-01: 2 desktop(s) make room")
-    assert found.feasible
-    assert bool(suspended(found)) is not bool(reason)
+    night_plan = night(small_world(), queue(QueuedVm("ml-01", **changes)), at(clock), durations)
+    assert reasons(night_plan)["ml-01"] == (reason or "starts on esx-01: 2 desktop(s) make room")
+    assert night_plan.feasible
+    assert bool(suspended(night_plan)) is not bool(reason)
 
 
 def test_a_later_start_takes_no_time_from_an_earlier_one() -> None:
@@ -159,16 +161,16 @@ def test_a_later_start_takes_no_time_from_an_earlier_one() -> None:
     world.vms["vm-93"] = ml(3, "host-1")
     first = QueuedVm("ml-01", minimum_run=timedelta(hours=4))
     assert started(night(world, queue(first), at("22:30"), SLOW)) == ["vm-91"]
-    found = night(world, queue(first, QueuedVm("ml-03")), at("22:30"), SLOW)
-    assert started(found) == ["vm-91"]
-    assert reasons(found)["ml-03"] == (
+    night_plan = night(world, queue(first, QueuedVm("ml-03")), at("22:30"), SLOW)
+    assert started(night_plan) == ["vm-91"]
+    assert reasons(night_plan)["ml-03"] == (
         "then ml-01 would run for 162 min, 240 min are required: the return to esx-01 begins at 01:19"
     )
 
 
 def test_every_step_of_the_plan_is_to_begin_before_the_time_of_return() -> None:
-    found = night(small_world(), durations=SLOW)
-    assert {ref: f"{moment:%H:%M}" for ref, moment in found.not_after.items()} == {
+    night_plan = night(small_world(), durations=SLOW)
+    assert {ref: f"{moment:%H:%M}" for ref, moment in night_plan.not_after.items()} == {
         "vm-1": "02:49",
         "vm-2": "02:49",
         "vm-91": "02:49",
@@ -185,10 +187,10 @@ def test_every_step_of_the_plan_is_to_begin_before_the_time_of_return() -> None:
     ],
 )
 def test_a_limit_on_what_is_taken(limits: Limits, reason: str) -> None:
-    found = night(small_world(), replace(POLICY, limits=limits))
-    assert suspended(found) == set()
-    assert reasons(found)["ml-01"] == reason
-    assert started(found) == ["vm-92"], "it costs no desktop"
+    night_plan = night(small_world(), replace(POLICY, limits=limits))
+    assert suspended(night_plan) == set()
+    assert reasons(night_plan)["ml-01"] == reason
+    assert started(night_plan) == ["vm-92"], "it costs no desktop"
     moving = night(small_world(), queue(QueuedVm("ml-01", relocate=True), limits=limits))
     assert started(moving) == ["vm-91"]
 
@@ -200,9 +202,9 @@ def test_what_this_night_took_before_counts_too() -> None:
     first = night(world, limited)
     for step in first.steps:
         assert world.apply("op", step) is None
-    found = night(world, limited)
-    assert found.steps == ()
-    assert reasons(found)["ml-03"] == "limit: 5 desktops would be taken, and a night may take 2"
+    night_plan = night(world, limited)
+    assert night_plan.steps == ()
+    assert reasons(night_plan)["ml-03"] == "limit: 5 desktops would be taken, and a night may take 2"
 
 
 def test_desktops_of_the_pool_with_the_lower_priority_give_way_first() -> None:
@@ -215,19 +217,19 @@ def test_desktops_of_the_pool_with_the_lower_priority_give_way_first() -> None:
 
 def test_no_owner_has_agreed_refuses_the_night() -> None:
     owned = replace(POOL, owner=Mark("gpuops.owner", "cad"))
-    found = night(small_world(), replace(POLICY, pools=(owned,)))
-    assert [str(refusal) for refusal in found.rejections] == [
+    night_plan = night(small_world(), replace(POLICY, pools=(owned,)))
+    assert [str(refusal) for refusal in night_plan.rejections] == [
         "pool all: none of its desktops carries attribute gpuops.owner = cad"
     ]
-    assert found.rejections[0].hint.startswith("set it on the desktops whose owners agree (gpuops help marks)")
-    other = Pool("other", Selector(name="desktop-05"), IdleRule(500), parked=True)
-    found = night(small_world(), replace(POLICY, pools=(other, owned)))
-    assert found.feasible
-    assert "pool all: none of its desktops carries attribute gpuops.owner = cad" in found.warnings
+    assert night_plan.rejections[0].hint.startswith("set it on the desktops whose owners agree (gpuops help marks)")
+    other_pool = Pool("other", Selector(name="desktop-05"), IdleRule(500), parked=True)
+    night_plan = night(small_world(), replace(POLICY, pools=(other_pool, owned)))
+    assert night_plan.feasible
+    assert "pool all: none of its desktops carries attribute gpuops.owner = cad" in night_plan.warnings
 
 
 @pytest.mark.parametrize(
-    ("clock", "window", "durations", "said"),
+    ("clock", "window", "durations", "reason"),
     [
         ("05:20", WINDOW, None, "too late: desktops must be back by 06:00, so nothing is taken from 05:15 on"),
         (
@@ -256,24 +258,26 @@ def test_no_owner_has_agreed_refuses_the_night() -> None:
         ),
     ],
 )
-def test_an_hour_at_which_nothing_is_taken(clock: str, window: Window, durations: Durations | None, said: str) -> None:
-    found = night(small_world(), replace(POLICY, windows=(window,)), at(clock), durations)
-    [refusal] = found.rejections
-    assert str(refusal) == f"small: {said}"
-    assert ("rotate day brings back" in refusal.hint) is (said.startswith("too late") or "closed at" in said)
-    assert ("help policy" in refusal.hint) is ("within a year" in said)
-    assert ("a later `back_by`" in refusal.hint) is ("cannot hold" in said), "another command helps no short window"
+def test_an_hour_at_which_nothing_is_taken(
+    clock: str, window: Window, durations: Durations | None, reason: str
+) -> None:
+    night_plan = night(small_world(), replace(POLICY, windows=(window,)), at(clock), durations)
+    [refusal] = night_plan.rejections
+    assert str(refusal) == f"small: {reason}"
+    assert ("rotate day brings back" in refusal.hint) is (reason.startswith("too late") or "closed at" in reason)
+    assert ("help policy" in refusal.hint) is ("within a year" in reason)
+    assert ("a later `back_by`" in refusal.hint) is ("cannot hold" in reason), "another command helps no short window"
 
 
 def directpath_world() -> World:
     """Desktop 6 has the first GPU of host 2 whole; ml-02 wants that same one."""
     world = small_world()
     host = world.hosts["host-2"]
-    given = Passthrough(capable=True, enabled=True, active=True)
-    world.hosts["host-2"] = replace(host, gpus=(replace(host.gpus[0], passthrough=given), host.gpus[1]))
+    passthrough = Passthrough(capable=True, enabled=True, active=True)
+    world.hosts["host-2"] = replace(host, gpus=(replace(host.gpus[0], passthrough=passthrough), host.gpus[1]))
     device = DirectPathDevice(13000, PciAddress(0, 0x3B, 0, 0), 0x10DE, 0x2235, "sys")
-    held = replace(desktop(6, "nvidia_a40-48q", "host-2"), devices=(device,), tools_running=True)
-    world.vms["vm-6"] = held
+    passthrough_desktop = replace(desktop(6, "nvidia_a40-48q", "host-2"), devices=(device,), tools_running=True)
+    world.vms["vm-6"] = passthrough_desktop
     world.set("vm-92", devices=(device,))
     return world
 
@@ -282,14 +286,18 @@ SHUT = replace(POOL, directpath=DirectPath.SHUT_DOWN_GUEST)
 
 
 def test_a_desktop_with_a_directpath_device_stays_unless_the_policy_says_otherwise() -> None:
-    found = night(directpath_world(), queue(QueuedVm("ml-02")))
-    assert reasons(found)["desktop-06"] == "has a DirectPath device: such a VM cannot be suspended"
-    assert reasons(found)["ml-02"].startswith("does not fit: ")
-    found = night(directpath_world(), queue(QueuedVm("ml-02"), pools=(SHUT,)))
-    assert [wave.title for wave in found.waves] == ["mark what is taken", "shut down idle desktops", "start ML VMs"]
-    assert found.waves[1].steps == (ShutDownGuest("vm-6", 300, then_off=False),)
-    assert started(found) == ["vm-92"]
-    saved = RotateNight(POLICY).originals_of(found, directpath_world().snapshot(), EVENING)
+    night_plan = night(directpath_world(), queue(QueuedVm("ml-02")))
+    assert reasons(night_plan)["desktop-06"] == "has a DirectPath device: such a VM cannot be suspended"
+    assert reasons(night_plan)["ml-02"].startswith("does not fit: ")
+    night_plan = night(directpath_world(), queue(QueuedVm("ml-02"), pools=(SHUT,)))
+    assert [wave.title for wave in night_plan.waves] == [
+        "mark what is taken",
+        "shut down idle desktops",
+        "start ML VMs",
+    ]
+    assert night_plan.waves[1].steps == (ShutDownGuest("vm-6", 300, then_off=False),)
+    assert started(night_plan) == ["vm-92"]
+    saved = RotateNight(POLICY).originals_of(night_plan, directpath_world().snapshot(), EVENING)
     assert {original.name: original.role for original in saved} == {"desktop-06": Role.SHUT_DOWN, "ml-02": Role.ML}
 
 
@@ -311,7 +319,7 @@ def test_a_directpath_desktop_that_cannot_be_shut_down_stays(changes: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("power", "taken", "marked", "steps"),
+    ("power", "was_taken", "marked", "steps"),
     [
         (PowerState.OFF, True, True, (PowerOnVm("vm-6", "host-2"),)),
         (PowerState.OFF, True, False, (PowerOnVm("vm-6", "host-2"),)),
@@ -322,31 +330,33 @@ def test_a_directpath_desktop_that_cannot_be_shut_down_stays(changes: dict[str, 
     ],
 )
 def test_the_morning_powers_on_what_the_night_shut_down(
-    power: PowerState, taken: bool, marked: bool, steps: tuple[PowerOnVm, ...]
+    power: PowerState, was_taken: bool, marked: bool, steps: tuple[PowerOnVm, ...]
 ) -> None:
     """Off by its own guest, late, after the step was given up: the marker still says whose it is."""
     world = directpath_world()
     vm = world.vms["vm-6"]
     marker = {"gpuops.rotation": "2026-11-20 desktop-off"} if marked else {}
     world.set("vm-6", power=power, attributes=marker)
-    original = Original("2026-11-20", Role.SHUT_DOWN, "vm-6", vm.instance_uuid, vm.name, vm.host, vm.profiles, taken)
-    found = RotateDay(replace(POLICY, pools=(SHUT,)), (original,)).plan(world.snapshot(), CATALOG, EVENING)
-    assert tuple(step for step in found.steps if isinstance(step, PowerOnVm)) == steps
-    assert is_returned(original, world.snapshot()) is (power is PowerState.ON or not (taken or marked))
+    original = Original(
+        "2026-11-20", Role.SHUT_DOWN, "vm-6", vm.instance_uuid, vm.name, vm.host, vm.profiles, was_taken
+    )
+    day = RotateDay(replace(POLICY, pools=(SHUT,)), (original,)).plan(world.snapshot(), CATALOG, EVENING)
+    assert tuple(step for step in day.steps if isinstance(step, PowerOnVm)) == steps
+    assert is_returned(original, world.snapshot()) is (power is PowerState.ON or not (was_taken or marked))
 
 
 @pytest.mark.parametrize("any_time", [False, True])
 def test_a_night_that_nobody_watches_needs_hours_or_the_word_that_any_is_meant(any_time: bool) -> None:
     policy = replace(POLICY, windows=(), any_time=any_time)
     watched = night(small_world(), policy)
-    found = RotateNight(policy, unattended=True).plan(small_world().snapshot(), CATALOG, EVENING)
+    night_plan = RotateNight(policy, unattended=True).plan(small_world().snapshot(), CATALOG, EVENING)
     assert watched.steps
     if any_time:
-        assert found == watched
+        assert night_plan == watched
     else:
-        assert [rejection.subject for rejection in found.rejections] == ["small"]
-        assert "has no `windows`" in found.rejections[0].rule
-        assert "`windows: any`" in found.rejections[0].hint
+        assert [rejection.subject for rejection in night_plan.rejections] == ["small"]
+        assert "has no `windows`" in night_plan.rejections[0].rule
+        assert "`windows: any`" in night_plan.rejections[0].hint
     assert RotateNight(POLICY, unattended=True).plan(small_world().snapshot(), CATALOG, EVENING) == night(small_world())
 
 
@@ -355,7 +365,7 @@ WORKDAYS = replace(WINDOW, name="work", not_on=frozenset({FRIDAY}))
 
 
 @pytest.mark.parametrize(
-    ("clock", "window", "said"),
+    ("clock", "window", "reason"),
     [
         ("21:00", WORKDAYS, "no night on the evening of Fri 2026-11-20 of window work: `not_on` names it"),
         ("05:59", WORKDAYS, "no night on the evening of Fri 2026-11-20 of window work: `not_on` names it"),
@@ -370,12 +380,12 @@ WORKDAYS = replace(WINDOW, name="work", not_on=frozenset({FRIDAY}))
     ],
 )
 def test_an_evening_that_the_policy_leaves_out_is_no_mistake_of_the_clock_that_calls(
-    clock: str, window: Window, said: str | None
+    clock: str, window: Window, reason: str | None
 ) -> None:
     """At another hour, and to somebody at the terminal, a night is refused as ever."""
     policy, snapshot = replace(POLICY, windows=(window,)), small_world().snapshot()
     called = RotateNight(policy, unattended=True).plan(snapshot, CATALOG, at(clock))
-    assert (called.feasible, called.steps, called.because) == (said is not None, (), (said,) if said else ())
+    assert (called.feasible, called.steps, called.because) == (reason is not None, (), (reason,) if reason else ())
     typed = RotateNight(policy).plan(snapshot, CATALOG, at(clock))
     assert typed.rejections[0].rule.startswith("outside the window: ")
 
@@ -384,5 +394,5 @@ def test_on_such_an_evening_an_earlier_night_that_is_not_over_is_told_of_all_the
     world = small_world()
     world.set("vm-1", power=PowerState.SUSPENDED, attributes={"gpuops.rotation": "2026-11-19 desktop"})
     policy = replace(POLICY, windows=(WORKDAYS,))
-    found = RotateNight(policy, unattended=True).plan(world.snapshot(), CATALOG, EVENING)
-    assert [each.rule for each in found.rejections] == ["is not over: desktop-01 not back yet"]
+    night_plan = RotateNight(policy, unattended=True).plan(world.snapshot(), CATALOG, EVENING)
+    assert [rejection.rule for rejection in night_plan.rejections] == ["is not over: desktop-01 not back yet"]

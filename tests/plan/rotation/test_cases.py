@@ -75,26 +75,28 @@ def world_of(case: NightCase) -> World:
     assert set(case.change) <= {"vms", "hosts", "datastores"}, f"unknown changes: {sorted(case.change)}"
     for name, changes in case.change.get("vms", {}).items():
         ref = _ref(world, name)
-        was, vm = world.vms[ref].power, altered(world.vms[ref], changes)
+        power_before, vm = world.vms[ref].power, altered(world.vms[ref], changes)
         world.vms[ref] = vm
-        if vm.power is not was and vm.power is not None:
+        if vm.power is not power_before and vm.power is not None:
             world._set_power(ref, vm.power)
-    for places, told in ((world.hosts, "hosts"), (world.datastores, "datastores")):
-        for name, changes in case.change.get(told, {}).items():
-            [ref] = [ref for ref, each in places.items() if each.name == name]
+    for places, kind in ((world.hosts, "hosts"), (world.datastores, "datastores")):
+        for name, changes in case.change.get(kind, {}).items():
+            [ref] = [ref for ref, changed_object in places.items() if changed_object.name == name]
             places[ref] = altered(places[ref], changes)
     return world
 
 
 def history_of(case: NightCase, world: World) -> tuple[Original, ...]:
-    known = []
-    for told in case.history:
-        keys = dict(told)
+    originals = []
+    for line in case.history:
+        keys = dict(line)
         vm = world.vms[_ref(world, keys.pop("vm"))]
         role = Role.DESKTOP if vm.name.startswith("desktop") else Role.ML
-        taken = Original(keys.pop("night"), role, vm.ref, vm.instance_uuid, vm.name, vm.host, vm.profiles, taken=True)
-        known.append(altered(taken, keys))
-    return tuple(known)
+        original_vm = Original(
+            keys.pop("night"), role, vm.ref, vm.instance_uuid, vm.name, vm.host, vm.profiles, taken=True
+        )
+        originals.append(altered(original_vm, keys))
+    return tuple(originals)
 
 
 def _ref(world: World, name: str) -> str:
@@ -124,15 +126,15 @@ def check(case: NightCase) -> None:
     plan = planned(case, world, history_of(case, world))
     likes = [*case.expect.get("rejections", []), *[""] * len(plan.rejections)]
     reasons = {choice.subject: choice.reason for choice in plan.choices}
-    told = {
+    actual = {
         **taken(plan, world.snapshot()),
-        "rejections": [said(each, like) for each, like in zip(plan.rejections, likes, strict=False)],
+        "rejections": [said(rejection, like) for rejection, like in zip(plan.rejections, likes, strict=False)],
         "warnings": list(plan.warnings),
         "because": list(plan.because),
         "waves": [wave.title for wave in plan.waves],
         "reasons": {name: reasons.get(name) for name in case.expect.get("reasons", {})},
     }
-    compare(told, case.expect, told.keys() - {"waves", "reasons", "because"})
+    compare(actual, case.expect, actual.keys() - {"waves", "reasons", "because"})
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -153,9 +155,12 @@ def test_a_night_that_was_carried_out_has_nothing_left_to_do(case: NightCase) ->
             world._set_power(step.vm, PowerState.OFF)
         else:
             assert world.apply("op", step) is None, step
-    fresh = tuple(replace(each, taken=True) for each in saved)
-    known = (*(each for each in history if each.vm not in {one.vm for one in fresh}), *fresh)
-    assert planned(case, world, known).steps == ()
+    fresh = tuple(replace(original_vm, taken=True) for original_vm in saved)
+    all_originals = (
+        *(original_vm for original_vm in history if original_vm.vm not in {fresh_vm.vm for fresh_vm in fresh}),
+        *fresh,
+    )
+    assert planned(case, world, all_originals).steps == ()
 
 
 def test_a_wrong_key_is_refused() -> None:

@@ -56,40 +56,40 @@ def morning(hour: int, minute: int) -> datetime:
 
 
 def test_the_hook_runs_before_the_stop_and_the_stop_before_the_desktop(world: World) -> None:
-    found = plan(world, morning(5, 0))
-    kinds = [type(step) for step in found.steps]
+    day = plan(world, morning(5, 0))
+    kinds = [type(step) for step in day.steps]
     assert kinds[:3] == [RunInGuest, ShutDownGuest, ResumeVm]
-    assert found.steps[:2] == (RunInGuest("vm-91", "/opt/keep", "--all", 600), ShutDownGuest("vm-91", 120, True))
-    assert found.warnings == ()
+    assert day.steps[:2] == (RunInGuest("vm-91", "/opt/keep", "--all", 600), ShutDownGuest("vm-91", 120, True))
+    assert day.warnings == ()
 
 
 def test_without_a_hook_the_grace_is_the_shutdowns(world: World) -> None:
     world._set_power("vm-92", PowerState.ON)
-    found = plan(world, morning(5, 0), refs=("vm-92",))
-    assert found.steps[:1] == (ShutDownGuest("vm-92", 220, True),)
+    day = plan(world, morning(5, 0), refs=("vm-92",))
+    assert day.steps[:1] == (ShutDownGuest("vm-92", 220, True),)
 
 
 def test_a_late_morning_gives_what_is_left(world: World) -> None:
     """Desktops are due at 06:00: a stop (180 s), a resume (180 s half as long again) and five minutes come off."""
-    found = plan(world, morning(5, 45))
-    [hook] = [step for step in found.steps if isinstance(step, RunInGuest)]
+    day = plan(world, morning(5, 45))
+    [hook] = [step for step in day.steps if isinstance(step, RunInGuest)]
     assert hook.limit_s == 900 - 180 - 270 - 300
-    assert found.warnings == ("ml-01: 150 s to keep its work, not 600: it is late",)
+    assert day.warnings == ("ml-01: 150 s to keep its work, not 600: it is late",)
 
 
 @pytest.mark.parametrize("at", [morning(5, 55), morning(8, 0)])
 def test_when_no_time_is_left_it_is_stopped_at_once_and_named(world: World, at: datetime) -> None:
-    found = plan(world, at)
-    assert not any(isinstance(step, RunInGuest) for step in found.steps)
-    assert ShutDownGuest("vm-91", 120, True) in found.steps
-    assert found.warnings == ("ml-01: 0 s to keep its work, not 600: it is late",)
+    day = plan(world, at)
+    assert not any(isinstance(step, RunInGuest) for step in day.steps)
+    assert ShutDownGuest("vm-91", 120, True) in day.steps
+    assert day.warnings == ("ml-01: 0 s to keep its work, not 600: it is late",)
 
 
 def test_who_lends_its_gpus_is_stopped_for_desktops_and_named(world: World) -> None:
     world.vms["vm-91"] = replace(world.vms["vm-91"], attributes={POOL_MARK: "lab"})
-    found = plan(world, morning(5, 0))
-    assert ShutDownGuest("vm-91", 120, True) in found.steps
-    [warning] = found.warnings
+    day = plan(world, morning(5, 0))
+    assert ShutDownGuest("vm-91", 120, True) in day.steps
+    [warning] = day.warnings
     assert warning.startswith("ml-01 lends its GPUs over the network (pool lab), and its clients lose it at once: ")
     assert "gpuops pool reclaim --server ml-01" in warning
 
@@ -100,8 +100,8 @@ def test_nobody_waits_so_it_has_all_its_time_however_late(world: World) -> None:
 
 
 def test_without_a_window_there_is_no_deadline(world: World) -> None:
-    found = plan(world, morning(8, 0), replace(POLICY, windows=()))
-    assert RunInGuest("vm-91", "/opt/keep", "--all", 600) in found.steps
+    day = plan(world, morning(8, 0), replace(POLICY, windows=()))
+    assert RunInGuest("vm-91", "/opt/keep", "--all", 600) in day.steps
 
 
 def test_a_guest_that_is_off_has_nothing_to_keep(world: World) -> None:

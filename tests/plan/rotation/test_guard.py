@@ -59,11 +59,11 @@ def world_of(*steps: Step) -> World:
 @pytest.mark.parametrize("step", TAKEN)
 def test_from_the_time_of_return_on_nothing_is_taken(step: Step) -> None:
     guard = Guard(POLICY, StepCounts(4), CATALOG, {"vm-1": NOW})
-    other = replace(step, vm="vm-2")
-    world = world_of(step, other).snapshot()
+    other_step = replace(step, vm="vm-2")
+    world = world_of(step, other_step).snapshot()
     assert guard.objection(step, world, NOW - timedelta(seconds=1), (), ()) is None
     assert guard.objection(step, world, NOW, (), ()) == "too late: the return to its host has to begin"
-    assert guard.objection(other, world, NOW, (), ()) is None, "its host may have more time"
+    assert guard.objection(other_step, world, NOW, (), ()) is None, "its host may have more time"
     assert guard.objection(ResumeVm("vm-1"), world, NOW, (), ()) is None, "it never speaks against the way back"
 
 
@@ -104,9 +104,9 @@ def test_nothing_is_taken_from_the_look_on_that_finds_the_clocks_apart(ahead_s: 
     guard = Guard(POLICY, StepCounts(4), CATALOG)
     for step in TAKEN:
         world = world_of(step).snapshot()
-        said = guard.objection(step, world, NOW, (), (), timedelta(seconds=ahead_s))
-        assert said is not None
-        assert said.startswith("clocks: vCenter's is 1 ")
+        reason = guard.objection(step, world, NOW, (), (), timedelta(seconds=ahead_s))
+        assert reason is not None
+        assert reason.startswith("clocks: vCenter's is 1 ")
         assert guard.objection(step, world, NOW, (), (), timedelta(seconds=ahead_s % 7)) is None
     assert guard.objection(ResumeVm("vm-1"), world, NOW, (), (), timedelta(hours=1)) is None, "the way back goes on"
 
@@ -116,15 +116,15 @@ def test_a_pool_is_left_alone_once_three_that_were_taken_run_again() -> None:
     world = small_world()
     guard = Guard(POLICY, StepCounts(4), CATALOG, taken_before=frozenset({"vm-2", "vm-3"}))
     ended = [Outcome(SuspendVm("vm-4"), Verdict.DONE), Outcome(SuspendVm("vm-5"), Verdict.FAILED)]
-    for away in ("vm-2", "vm-3", "vm-4"):
-        world.set(away, power=PowerState.SUSPENDED)
+    for ref in ("vm-2", "vm-3", "vm-4"):
+        world.set(ref, power=PowerState.SUSPENDED)
     assert guard.counted_vms(["all"], world.snapshot(), ended) == {"vm-2", "vm-3", "vm-4"}
     for woken in ("vm-2", "vm-3"):
         world.set(woken, power=PowerState.ON)
         assert guard.objection(SuspendVm("vm-1"), world.snapshot(), NOW, ended, ()) is None
     world.set("vm-4", power=PowerState.ON)
-    said = guard.objection(SuspendVm("vm-1"), world.snapshot(), NOW, ended, ())
-    assert said == "3 desktops of its pool came back by themselves tonight: no more of it are taken"
+    reason = guard.objection(SuspendVm("vm-1"), world.snapshot(), NOW, ended, ())
+    assert reason == "3 desktops of its pool came back by themselves tonight: no more of it are taken"
     assert guard.objection(PowerOnVm("vm-91"), world.snapshot(), NOW, ended, ()) is None, "it takes no desktop"
 
 
@@ -202,11 +202,11 @@ def test_a_desktop_whose_name_comes_to_fit_a_pattern_of_the_queue_is_not_started
 def test_a_host_that_went_into_maintenance_and_a_pool_that_is_not_parked_keep_their_desktops() -> None:
     world = small_world()
     loose = replace(POLICY, pools=(replace(POOL, parked=False),))
-    said = Guard(loose, StepCounts(4), CATALOG).objection(SuspendVm("vm-1"), world.snapshot(), NOW, (), ())
-    assert said == "pool all is not declared parked"
+    reason = Guard(loose, StepCounts(4), CATALOG).objection(SuspendVm("vm-1"), world.snapshot(), NOW, (), ())
+    assert reason == "pool all is not declared parked"
     world.hosts["host-1"] = replace(world.hosts["host-1"], in_maintenance=True)
-    said = Guard(POLICY, StepCounts(4), CATALOG).objection(SuspendVm("vm-1"), world.snapshot(), NOW, (), ())
-    assert said == "esx-01 is in maintenance mode, or its mode is unknown"
+    reason = Guard(POLICY, StepCounts(4), CATALOG).objection(SuspendVm("vm-1"), world.snapshot(), NOW, (), ())
+    assert reason == "esx-01 is in maintenance mode, or its mode is unknown"
 
 
 def test_a_datastore_that_somebody_else_filled_keeps_the_desktop() -> None:
@@ -214,17 +214,20 @@ def test_a_datastore_that_somebody_else_filled_keeps_the_desktop() -> None:
     world, guard = small_world(), Guard(POLICY, StepCounts(4), CATALOG)
     needed_mib = suspend_size_mib(world.vms["vm-1"], CATALOG) or 0
 
-    def said(free_mib: int, *leaving: str, ended: Sequence[Outcome] = ()) -> str | None:
+    def objection_with(free_mib: int, *leaving: str, ended: Sequence[Outcome] = ()) -> str | None:
         world.datastores["ds-1"] = replace(world.datastores["ds-1"], free_mib=free_mib)
         return guard.objection(SuspendVm("vm-1"), world.snapshot(), NOW, ended, leaving)
 
-    assert said(needed_mib + SPACE_MARGIN_MIB) is None
+    assert objection_with(needed_mib + SPACE_MARGIN_MIB) is None
     full = f"datastore ssd: its suspend file needs {needed_mib} MiB, {needed_mib + SPACE_MARGIN_MIB - 1} free"
-    assert said(needed_mib + SPACE_MARGIN_MIB - 1) == full
-    assert said(2 * needed_mib + SPACE_MARGIN_MIB, "vm-2") is None
-    assert said(2 * needed_mib + SPACE_MARGIN_MIB - 1, "vm-2") == full
+    assert objection_with(needed_mib + SPACE_MARGIN_MIB - 1) == full
+    assert objection_with(2 * needed_mib + SPACE_MARGIN_MIB, "vm-2") is None
+    assert objection_with(2 * needed_mib + SPACE_MARGIN_MIB - 1, "vm-2") == full
     world.set("vm-2", power=PowerState.SUSPENDED)
-    assert said(round(1.1 * needed_mib) + SPACE_MARGIN_MIB, ended=[Outcome(SuspendVm("vm-2"), Verdict.DONE)]) is None
+    assert (
+        objection_with(round(1.1 * needed_mib) + SPACE_MARGIN_MIB, ended=[Outcome(SuspendVm("vm-2"), Verdict.DONE)])
+        is None
+    )
 
 
 def test_the_rule_by_which_a_desktop_is_idle_is_that_of_its_pool() -> None:
@@ -236,8 +239,8 @@ def test_the_rule_by_which_a_desktop_is_idle_is_that_of_its_pool() -> None:
 
 def test_the_floor_of_another_open_policy_is_looked_at_once_more() -> None:
     world = small_world()
-    other = Policy("other", (replace(POOL, name="desks", floor=4),))
-    guard = Guard(POLICY, StepCounts(4), CATALOG, other_policies=(other,))
+    other_policy = Policy("other", (replace(POOL, name="desks", floor=4),))
+    guard = Guard(POLICY, StepCounts(4), CATALOG, other_policies=(other_policy,))
     assert guard.objection(SuspendVm("vm-1"), world.snapshot(), NOW, (), ()) is None
     refused = guard.objection(SuspendVm("vm-1"), world.snapshot(), NOW, (), ("vm-2",))
     assert refused == "floor: 4 of pool desks of policy other, whose night is open, stay running"

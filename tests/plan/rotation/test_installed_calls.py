@@ -41,9 +41,9 @@ def test_the_command_of_a_unit(command: str, file: str | None, is_by_timer: bool
 
 
 def test_an_hour_with_a_step_goes_on_to_the_end_of_the_day() -> None:
-    found = read_calendar("*-*-* 18/2:00 UTC")
-    assert found is not None
-    assert {minute % DAY_MINUTES // 60 for minute in found[0]} == {18, 20, 22}
+    minutes_and_days = read_calendar("*-*-* 18/2:00 UTC")
+    assert minutes_and_days is not None
+    assert {minute % DAY_MINUTES // 60 for minute in minutes_and_days[0]} == {18, 20, 22}
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_name_that_cannot_be_compared(name: str) -> None:
 def test_a_call_at_the_start_of_the_machine_is_the_call_of_no_night() -> None:
     text = "@reboot root gpuops rotate night --yes\n@reboot root gpuops rotate day --by-timer --yes\n"
     calls = tuple(calls_of_crontab("/etc/cron.d/gpuops", text, UTC, has_cron_tz=False))
-    assert [(each.half, each.minutes, each.unreadable) for each in calls] == [(Half.NIGHT, (), ""), (Half.DAY, (), "")]
+    assert [(call.half, call.minutes, call.unreadable) for call in calls] == [(Half.NIGHT, (), ""), (Half.DAY, (), "")]
     never, late = misfits(POLICY, calls, NOW)
     assert "no call of `rotate night` comes in" in never
     assert "the first call of `rotate day` is late on" in late

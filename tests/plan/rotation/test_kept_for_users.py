@@ -17,37 +17,37 @@ def desktops(count: int) -> list[Vm]:
     return [Vm(f"vm-{number}", f"d-{number}", path=f"/dc/vm/vdi/d-{number}") for number in range(count)]
 
 
-def kept(at_least: int, ready: int, running: int, expected: int | None) -> tuple[KeptForUsers, Pool]:
+def kept_for_users(at_least: int, ready: int, running: int, expected: int | None) -> tuple[KeptForUsers, Pool]:
     pool = Pool("office", Selector(folder="vdi"), IdleRule(500), parked=True, ready=at_least)
-    told = {} if expected is None else {pool.name: expected}
-    return KeptForUsers(Policy("p", (pool,)), {pool.name: ready}, {pool.name: running}, told), pool
+    forecast = {} if expected is None else {pool.name: expected}
+    return KeptForUsers(Policy("p", (pool,)), {pool.name: ready}, {pool.name: running}, forecast), pool
 
 
 @given(COUNTS, COUNTS, COUNTS, COUNTS, COUNTS)
 def test_a_forecast_gives_back_earlier_or_takes_later(
-    at_least: int, ready: int, used: int, expected: int, taken: int
+    at_least: int, ready: int, used: int, expected: int, taken_count: int
 ) -> None:
-    without, pool = kept(at_least, ready, ready + used, None)
-    ahead, _ = kept(at_least, ready, ready + used, expected)
+    without, pool = kept_for_users(at_least, ready, ready + used, None)
+    ahead, _ = kept_for_users(at_least, ready, ready + used, expected)
     assert ahead.missing(pool) == max(without.missing(pool), expected - ready - used)
-    if without.objection(desktops(taken)):
-        assert ahead.objection(desktops(taken)) == without.objection(desktops(taken))
-    if taken and not ahead.objection(desktops(taken)):
-        assert ready + used - taken >= expected, "as many run as are expected to be needed"
+    if without.objection(desktops(taken_count)):
+        assert ahead.objection(desktops(taken_count)) == without.objection(desktops(taken_count))
+    if taken_count and not ahead.objection(desktops(taken_count)):
+        assert ready + used - taken_count >= expected, "as many run as are expected to be needed"
 
 
 @given(COUNTS, COUNTS, COUNTS, COUNTS)
 def test_what_may_be_taken_is_not_missing_afterwards(at_least: int, ready: int, used: int, expected: int) -> None:
     """Or a watch would take and bring back the same desktop again and again."""
-    now, pool = kept(at_least, ready, ready + used, expected)
-    taken = next((count for count in range(ready, 0, -1) if not now.objection(desktops(count))), 0)
-    if taken:
-        after, _ = kept(at_least, ready - taken, ready + used - taken, expected)
+    now, pool = kept_for_users(at_least, ready, ready + used, expected)
+    taken_count = next((count for count in range(ready, 0, -1) if not now.objection(desktops(count))), 0)
+    if taken_count:
+        after, _ = kept_for_users(at_least, ready - taken_count, ready + used - taken_count, expected)
         assert after.missing(pool) <= 0
 
 
 def test_where_nothing_is_kept_a_desktop_may_be_taken_that_is_the_last() -> None:
-    free, pool = kept(0, 1, 1, None)
+    free, pool = kept_for_users(0, 1, 1, None)
     assert free.objection(desktops(1)) == ""
     assert free.missing(pool) == -1
 
@@ -57,6 +57,6 @@ def test_a_look_counts_desktops_that_run_and_leaves_out_those_behind_a_gate() ->
     off = Vm("vm-2", "d-2", path="/dc/vm/vdi/d-2", power=PowerState.OFF)
     gated = Pool("office", Selector(folder="vdi"), IdleRule(500), gated=True)
     for pool, running in ((Pool("office", Selector(folder="vdi"), IdleRule(500), parked=True), 1), (gated, 0)):
-        told = KeptForUsers.of(Policy("p", (pool,)), [on, off], {"office": 5})
-        assert dict(told.running) == ({"office": running} if running else {})
-        assert told.missing(pool) == 5 - running
+        counts = KeptForUsers.of(Policy("p", (pool,)), [on, off], {"office": 5})
+        assert dict(counts.running) == ({"office": running} if running else {})
+        assert counts.missing(pool) == 5 - running

@@ -26,8 +26,8 @@ def test_one_cell_of_sixteen_may_suspend(selected: bool, agreed: bool, opted_out
         world.set(ref, attributes=marks)
     # one whose owner agreed and whose user did not: without any, the whole pool would be refused before we come to ask
     world.set("vm-5", attributes={"gpuops.owner": "cad", "gpuops.opt-out": "no"})
-    found = plan(world, policy)
-    wants = needed_privileges(found.steps)
+    night_plan = plan(world, policy)
+    wants = needed_privileges(night_plan.steps)
     lacking = {} if permitted else {vm: {SUSPEND} & privileges for vm, privileges in wants.items()}
-    taken = suspended(refused_without(found, lacking, world.snapshot()))
-    assert bool(taken) is ((selected, agreed, opted_out, permitted) == (True, True, False, True))
+    taken_refs = suspended(refused_without(night_plan, lacking, world.snapshot()))
+    assert bool(taken_refs) is ((selected, agreed, opted_out, permitted) == (True, True, False, True))

@@ -38,19 +38,19 @@ def plan(world: World, policy: Policy = POLICY, originals: tuple[Original, ...] 
     return RotateNight(policy, originals).plan(world.snapshot(), CATALOG, now)
 
 
-def reasons(found: Plan) -> dict[str, str]:
-    return {choice.subject: choice.reason for choice in found.choices}
+def reasons(night_plan: Plan) -> dict[str, str]:
+    return {choice.subject: choice.reason for choice in night_plan.choices}
 
 
-def suspended(found: Plan) -> set[str]:
-    return {step.vm for step in found.steps if isinstance(step, SuspendVm)}
+def suspended(night_plan: Plan) -> set[str]:
+    return {step.vm for step in night_plan.steps if isinstance(step, SuspendVm)}
 
 
 def test_what_is_taken_is_marked_first() -> None:
-    found = plan(small_world())
-    assert found.waves[0].steps[0] == SetAttribute("vm-1", "gpuops.rotation", "2026-11-20 desktop")
-    assert found.waves[-1].steps == (PowerOnVm("vm-91", "host-1"), PowerOnVm("vm-92", "host-2"))
-    assert found.disruptive
+    night_plan = plan(small_world())
+    assert night_plan.waves[0].steps[0] == SetAttribute("vm-1", "gpuops.rotation", "2026-11-20 desktop")
+    assert night_plan.waves[-1].steps == (PowerOnVm("vm-91", "host-1"), PowerOnVm("vm-92", "host-2"))
+    assert night_plan.disruptive
 
 
 def test_what_the_morning_needs_is_told_for_every_vm_that_is_taken() -> None:
@@ -91,7 +91,7 @@ def test_what_a_policy_does_not_mean_is_warned_of() -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "meant"),
+    ("folder", "explanation"),
     [
         ("desktop", "; did you mean desktops?"),
         ("Desktops", "; did you mean desktops?"),
@@ -100,13 +100,13 @@ def test_what_a_policy_does_not_mean_is_warned_of() -> None:
         ("somewhere", ""),
     ],
 )
-def test_a_night_is_refused_where_no_vm_is_in_the_folder_of_a_pool(folder: str, meant: str) -> None:
+def test_a_night_is_refused_where_no_vm_is_in_the_folder_of_a_pool(folder: str, explanation: str) -> None:
     mistyped = replace(POOL, name="mistyped", select=Selector(folder=folder))
     refused = plan(small_world(), replace(POLICY, pools=(POOL, mistyped)))
     assert (refused.feasible, refused.steps) == (False, ())
     [rejection] = refused.rejections
     assert rejection.subject == "pool mistyped"
-    assert rejection.rule == f"no VM is in folder {folder}{meant}"
+    assert rejection.rule == f"no VM is in folder {folder}{explanation}"
     assert rejection.hint == "correct the pool's `folder` in the policy, or remove the pool from it"
 
 
@@ -116,12 +116,12 @@ def test_a_folder_of_a_pool_that_no_night_takes_from_refuses_none() -> None:
 
 
 def test_a_desktop_on_its_way_into_suspend_does_not_count_towards_the_floor() -> None:
-    world, kept = small_world(), "floor: 4 of pool all stay running"
+    world, floor_reason = small_world(), "floor: 4 of pool all stay running"
     policy = replace(POLICY, pools=(replace(POOL, floor=4),))
-    assert list(reasons(plan(world, policy)).values()).count(kept) == 4
+    assert list(reasons(plan(world, policy)).values()).count(floor_reason) == 4
     world.set("vm-1", tasks=(RunningTask("task-1", "SuspendVM_Task", "running"),), question="Is the disk full?")
-    found = reasons(plan(world, policy))
-    assert [found[f"desktop-0{number}"] for number in (2, 3, 4, 5)] == [kept] * 4
+    reason_by_name = reasons(plan(world, policy))
+    assert [reason_by_name[f"desktop-0{number}"] for number in (2, 3, 4, 5)] == [floor_reason] * 4
 
 
 def test_space_kept_for_a_suspend_file_stays_kept_when_the_file_takes_less() -> None:
@@ -131,7 +131,7 @@ def test_space_kept_for_a_suspend_file_stays_kept_when_the_file_takes_less() -> 
     needed = round(1.1 * state)
     world.datastores["ds-1"] = Datastore("ds-1", "ssd", free_mib=2 * needed + 199, accessible=True)
     assert reasons(plan(world))["desktop-02"].startswith("datastore ssd: its suspend file needs"), "one fits, not two"
-    tonight = (taken(NIGHT, world.vms["vm-1"]),)
+    tonight = (taken_original(NIGHT, world.vms["vm-1"]),)
     world.set("vm-1", tasks=(RunningTask("task-1", "SuspendVM_Task", "running"),))
     assert reasons(plan(world, originals=tonight))["desktop-02"].startswith("datastore ssd"), "it is being written"
     world.set("vm-1", tasks=())
@@ -140,7 +140,7 @@ def test_space_kept_for_a_suspend_file_stays_kept_when_the_file_takes_less() -> 
     assert reasons(plan(world, originals=tonight))["desktop-02"].startswith("datastore ssd"), "it is written"
 
 
-def taken(night: str, vm: Vm, *, returned: bool = False) -> Original:
+def taken_original(night: str, vm: Vm, *, returned: bool = False) -> Original:
     return Original(night, Role.DESKTOP, vm.ref, vm.instance_uuid, vm.name, vm.host, vm.profiles, True, returned)
 
 
@@ -149,7 +149,7 @@ def test_without_a_window_an_open_night_goes_on_and_a_closed_one_does_not() -> N
     world = small_world()
     assert RotateNight(policy).night(world.snapshot(), EVENING) == "2026-11-20T21:00Z"
     world._set_power("vm-1", PowerState.SUSPENDED)
-    open_night = (taken("2026-11-20T19:00Z", world.vms["vm-1"]),)
+    open_night = (taken_original("2026-11-20T19:00Z", world.vms["vm-1"]),)
     assert RotateNight(policy, open_night).night(world.snapshot(), EVENING) == "2026-11-20T19:00Z"
     assert plan(world, policy, open_night).feasible
     assert "vm-1" not in suspended(plan(world, policy, open_night))
@@ -185,10 +185,10 @@ def test_no_desktop_is_suspended_for_a_slot_that_is_a_guess() -> None:
     world.hosts["host-2"] = replace(world.hosts["host-2"], gpus=(a100,), profiles=offered)
     world.set("vm-92", devices=(VgpuDevice(13000, "grid_a100-40c"),))
     catalog = load(profiles=[*SLOTS, "grid_a100-40c"])
-    found = RotateNight(replace(POLICY, ml=(QueuedVm("ml-02"),))).plan(world.snapshot(), catalog, EVENING)
-    assert found.steps == ()
-    assert "whether it is in MIG mode is not known" in reasons(found)["ml-02"]
-    told = replace(a100, vgpu_mode=VgpuMode.SAME_SIZE)
-    world.hosts["host-2"] = replace(world.hosts["host-2"], gpus=(told,))
-    found = RotateNight(replace(POLICY, ml=(QueuedVm("ml-02"),))).plan(world.snapshot(), catalog, EVENING)
-    assert PowerOnVm("vm-92", "host-2") in found.steps
+    night_plan = RotateNight(replace(POLICY, ml=(QueuedVm("ml-02"),))).plan(world.snapshot(), catalog, EVENING)
+    assert night_plan.steps == ()
+    assert "whether it is in MIG mode is not known" in reasons(night_plan)["ml-02"]
+    with_known_mode = replace(a100, vgpu_mode=VgpuMode.SAME_SIZE)
+    world.hosts["host-2"] = replace(world.hosts["host-2"], gpus=(with_known_mode,))
+    night_plan = RotateNight(replace(POLICY, ml=(QueuedVm("ml-02"),))).plan(world.snapshot(), catalog, EVENING)
+    assert PowerOnVm("vm-92", "host-2") in night_plan.steps

@@ -37,14 +37,15 @@ def foresee(world: World, policy: Policy = POLICY, at: datetime = EVENING) -> Ni
 
 
 def test_gpu_hours_are_from_the_start_to_the_time_of_return() -> None:
-    found = foresee(small_world())
+    preview = foresee(small_world())
     assert [
-        (each.start.vm.name, each.gpus, f"{each.run.begins:%H:%M}", each.run.ends) for each in found.expected_runs
+        (expected_run.start.vm.name, expected_run.gpus, f"{expected_run.run.begins:%H:%M}", expected_run.run.ends)
+        for expected_run in preview.expected_runs
     ] == [
         ("ml-01", 1, "21:07", datetime(2026, 11, 21, 5, 15, tzinfo=UTC)),
         ("ml-02", 1, "21:02", datetime(2026, 11, 21, 5, 15, tzinfo=UTC)),
     ]
-    assert found.gpu_hours == pytest.approx(8 + 8 / 60 + 8 + 13 / 60)
+    assert preview.gpu_hours == pytest.approx(8 + 8 / 60 + 8 + 13 / 60)
     assert foresee(small_world(), replace(POLICY, windows=())).gpu_hours is None
 
 
@@ -60,24 +61,24 @@ def test_gpu_hours_are_from_the_start_to_the_time_of_return() -> None:
 def test_a_lock_vm_for_which_the_night_would_be_refused_is_warned_of(
     lock_vm: str | None, wrong: tuple[str, ...]
 ) -> None:
-    found = foresee(small_world(), replace(POLICY, lock_vm=lock_vm))
-    assert found.warnings[1:] == tuple(
-        f"{each}: no night begins (gpuops rotate init --policy FILE)" for each in wrong
+    preview = foresee(small_world(), replace(POLICY, lock_vm=lock_vm))
+    assert preview.warnings[1:] == tuple(
+        f"{problem}: no night begins (gpuops rotate init --policy FILE)" for problem in wrong
     ), "beside the VM of the queue that is not there"
 
 
 def test_every_vm_of_the_pools_and_the_queue_has_one_reason() -> None:
     for at in (EVENING, EVENING.replace(hour=12)):
-        found = foresee(small_world(), at=at)
-        subjects = sorted(choice.subject for choice in found.night_plan.choices)
+        preview = foresee(small_world(), at=at)
+        subjects = sorted(choice.subject for choice in preview.night_plan.choices)
         assert subjects == [*(f"desktop-0{number}" for number in range(1, 6)), "ml-01", "ml-02", "ml-99"]
-        assert all(choice.reason for choice in found.night_plan.choices)
+        assert all(choice.reason for choice in preview.night_plan.choices)
 
 
 def test_a_night_that_is_refused_takes_nothing_and_says_so_of_each() -> None:
-    found = foresee(small_world(), at=EVENING.replace(hour=12))
-    assert (found.exit_code, found.expected_runs, found.proofs) == (3, (), ())
-    reasons = {choice.subject: choice.reason for choice in found.night_plan.choices}
+    preview = foresee(small_world(), at=EVENING.replace(hour=12))
+    assert (preview.exit_code, preview.expected_runs, preview.proofs) == (3, (), ())
+    reasons = {choice.subject: choice.reason for choice in preview.night_plan.choices}
     assert reasons["desktop-01"] == "idle; there is no night now"
     assert reasons["ml-01"] == "there is no night now"
     assert reasons["ml-99"].startswith("no VM 'ml-99'")
@@ -109,7 +110,7 @@ def test_what_does_not_fit_back_is_said_for_the_taking_after_which_it_does_not(m
     monkeypatch.setattr(preview, "refuse_stranded", no_third)
     world = small_world().snapshot()
     for number, refusals in ((2, 0), (3, 1), (4, 1)):
-        [host] = prove([world.vms[f"vm-{each}"] for each in range(1, number + 1)], world, CATALOG)
+        [host] = prove([world.vms[f"vm-{index}"] for index in range(1, number + 1)], world, CATALOG)
         assert len(host.refusals) == refusals
 
 
@@ -145,6 +146,6 @@ def test_on_mixed_size_and_mig_gpus_places_lie_beside_each_other(
     ]
     snapshot = world.snapshot()
     snapshot = replace(snapshot, hosts={"host-2": host}, vms={vm.ref: vm for vm in vms})
-    [found] = prove(vms, snapshot, load(profiles=sorted(profiles.values())))
-    assert found.refusals == ()
-    assert [place.place for back in found.order for place in back.places] == places
+    [proof] = prove(vms, snapshot, load(profiles=sorted(profiles.values())))
+    assert proof.refusals == ()
+    assert [place.place for back in proof.order for place in back.places] == places

@@ -33,53 +33,53 @@ RULE = SpareRule((KeptSlots(EIGHTH, 4),), calm_s=300)
 
 def world(*running: tuple[str, str], waiting: Sequence[str] = (), hosts: int = 2) -> Inventory:
     """Hosts with two A40 each in one cluster. `running`: (host number and GPU as `1a`, profile), named vm-1 on."""
-    found = [host(f"esx-{number:02}", gpu(FIRST, "a40"), gpu(SECOND, "a40", 1)) for number in range(1, hosts + 1)]
-    there: dict[tuple[int, str], list[str]] = {}
+    all_hosts = [host(f"esx-{number:02}", gpu(FIRST, "a40"), gpu(SECOND, "a40", 1)) for number in range(1, hosts + 1)]
+    refs_by_gpu: dict[tuple[int, str], list[str]] = {}
     vms: list[Vm] = []
     for number, (place, profile) in enumerate(running, 1):
         address = FIRST if place[1] == "a" else SECOND
-        there.setdefault((int(place[0]), address), []).append(f"vm-{number}")
+        refs_by_gpu.setdefault((int(place[0]), address), []).append(f"vm-{number}")
         vms.append(vm(number, f"ml-{number:02}", place[0], f"vgpu {profile}", power=ON))
     for number, profile in enumerate(waiting, len(running) + 1):
         vms.append(vm(number, f"ml-{number:02}", "1", f"vgpu {profile}"))
-    for (at, address), refs in there.items():
-        found[at - 1] = on_gpu(found[at - 1], address, *refs)
-    return inventory(found, vms)
+    for (at, address), refs in refs_by_gpu.items():
+        all_hosts[at - 1] = on_gpu(all_hosts[at - 1], address, *refs)
+    return inventory(all_hosts, vms)
 
 
 def policy(*queue: QueuedVm, rule: SpareRule = RULE) -> Policy:
     return Policy("spare", (), ml=queue or (QueuedVm("ml-*"),), mode=Mode.SPARE_CAPACITY, spare=rule)
 
 
-def taken(of: Policy, snapshot: Inventory, ran: dict[str, float] | None = None) -> tuple[TakenVm, ...]:
+def taken_by_night(of: Policy, snapshot: Inventory, ran: dict[str, float] | None = None) -> tuple[TakenVm, ...]:
     """All running VMs as started by a watch, so many minutes ago."""
     minutes = ran or {}
     originals = tuple(
         Original(
             "2026-03-02T10:00Z",
             Role.ML,
-            each.ref,
-            each.instance_uuid,
-            each.name,
-            each.host,
-            each.profiles,
+            vm.ref,
+            vm.instance_uuid,
+            vm.name,
+            vm.host,
+            vm.profiles,
             taken=True,
-            started_at=TAKEN_AT - timedelta(minutes=minutes[each.name]) if each.name in minutes else None,
+            started_at=TAKEN_AT - timedelta(minutes=minutes[vm.name]) if vm.name in minutes else None,
             policy=of,
         )
-        for each in snapshot.vms.values()
-        if each.power is ON
+        for vm in snapshot.vms.values()
+        if vm.power is ON
     )
     return taken_vms(of, originals, snapshot)
 
 
 def gives(of: Policy, snapshot: Inventory, ran: dict[str, float] | None = None) -> GiveWay:
     assert of.spare is not None
-    return give_way(of.spare, taken(of, snapshot, ran), snapshot, catalog(), TAKEN_AT)
+    return give_way(of.spare, taken_by_night(of, snapshot, ran), snapshot, catalog(), TAKEN_AT)
 
 
-def names(found: GiveWay) -> list[str]:
-    return [each.name for each in found.vms]
+def names(spared: GiveWay) -> list[str]:
+    return [vm.name for vm in spared.vms]
 
 
 def test_what_is_kept_is_counted_in_each_cluster_and_on_hosts_of_none() -> None:
@@ -108,15 +108,18 @@ def test_a_start_leaves_what_is_kept_counted_by_the_fewest_of_late() -> None:
     start = Start(snapshot.vms["vm-3"], QueuedVm("ml-03"), snapshot.hosts["host-2"], ())
     second = replace(start, vm=snapshot.vms["vm-4"])
 
-    def said(lowest: int | None, *starts: Start) -> str:
-        known = {} if lowest is None else {KEY: lowest}
-        return SpareRoom(RULE, snapshot, catalog(), known).objection(starts)
+    def objection_after(lowest: int | None, *starts: Start) -> str:
+        lowest_free = {} if lowest is None else {KEY: lowest}
+        return SpareRoom(RULE, snapshot, catalog(), lowest_free).objection(starts)
 
-    assert said(None, start) == "gpu: it is not known yet that nvidia_a40-8q was free for 300 s"
-    assert said(12, start) == "", "6 of 12 are left"
-    assert said(10, start) == "", "two of the 12 were taken a while ago: 4 would have been left"
-    assert said(9, start) == "gpu: 3 of nvidia_a40-8q would be left free (at least so many for 300 s), 4 are kept"
-    assert said(12, start, second) == "gpu: 0 of nvidia_a40-8q would be left free, 4 are kept"
+    assert objection_after(None, start) == "gpu: it is not known yet that nvidia_a40-8q was free for 300 s"
+    assert objection_after(12, start) == "", "6 of 12 are left"
+    assert objection_after(10, start) == "", "two of the 12 were taken a while ago: 4 would have been left"
+    assert (
+        objection_after(9, start)
+        == "gpu: 3 of nvidia_a40-8q would be left free (at least so many for 300 s), 4 are kept"
+    )
+    assert objection_after(12, start, second) == "gpu: 0 of nvidia_a40-8q would be left free, 4 are kept"
 
 
 def test_what_takes_none_of_them_away_is_let_in_where_too_few_are_free() -> None:
@@ -128,13 +131,13 @@ def test_what_takes_none_of_them_away_is_let_in_where_too_few_are_free() -> None
 
 
 def test_just_before_a_start_the_present_counts() -> None:
-    def said(*desktops: tuple[str, str]) -> str | None:
+    def objection_after(*desktops: tuple[str, str]) -> str | None:
         snapshot = world(("1a", WHOLE), ("1b", WHOLE), *desktops, waiting=(WHOLE,))
         step = PowerOnVm(f"vm-{len(desktops) + 3}", "host-2")
         return SpareRoom(RULE, snapshot, catalog()).start_objection(step)
 
-    assert said(("2a", EIGHTH), ("2a", EIGHTH)) is None, "4 of 10 are left"
-    assert said(*[("2a", EIGHTH)] * 3) == "gpu: 3 of nvidia_a40-8q would be left free, 4 are kept"
+    assert objection_after(("2a", EIGHTH), ("2a", EIGHTH)) is None, "4 of 10 are left"
+    assert objection_after(*[("2a", EIGHTH)] * 3) == "gpu: 3 of nvidia_a40-8q would be left free, 4 are kept"
 
 
 def test_the_history_knows_the_fewest_of_the_last_while() -> None:
@@ -167,9 +170,9 @@ def test_the_history_knows_the_fewest_of_the_last_while() -> None:
 def test_the_one_gives_way_that_loses_the_least(ran: dict[str, float], chosen: list[str]) -> None:
     snapshot = world(("1a", WHOLE), ("1b", WHOLE), ("2a", WHOLE), ("2b", EIGHTH), ("2b", EIGHTH), ("2b", EIGHTH))
     of = policy(QueuedVm(vms=("ml-01", "ml-02", "ml-03")))
-    mine = [each for each in taken(of, snapshot, ran) if each.original.name < "ml-04"]
-    found = give_way(RULE, mine, snapshot, catalog(), TAKEN_AT)
-    assert (names(found), found.still_missing) == (chosen, ())
+    mine = [own_vm for own_vm in taken_by_night(of, snapshot, ran) if own_vm.original.name < "ml-04"]
+    way = give_way(RULE, mine, snapshot, catalog(), TAKEN_AT)
+    assert (names(way), way.still_missing) == (chosen, ())
 
 
 def test_a_checkpoint_of_its_own_or_a_hook_loses_less_and_a_priority_decides_before() -> None:
@@ -181,10 +184,10 @@ def test_a_checkpoint_of_its_own_or_a_hook_loses_less_and_a_priority_decides_bef
         QueuedVm("ml-03", priority=1, checkpoint=Checkpoint(60, GuestCommand("/bin/save"))),
         QueuedVm("ml-04", priority=2),
     )
-    found = gives(of, snapshot, ran)
-    assert [(each.name, each.lost_s) for each in found.vms] == [("ml-02", 60.0)]
-    more = gives(replace(of, spare=SpareRule((KeptSlots(EIGHTH, 18),))), snapshot, ran)
-    assert [(each.name, each.lost_s) for each in more.vms] == [("ml-02", 60.0), ("ml-01", 300.0), ("ml-03", 0.0)]
+    way = gives(of, snapshot, ran)
+    assert [(vm.name, vm.lost_s) for vm in way.vms] == [("ml-02", 60.0)]
+    way_for_more = gives(replace(of, spare=SpareRule((KeptSlots(EIGHTH, 18),))), snapshot, ran)
+    assert [(vm.name, vm.lost_s) for vm in way_for_more.vms] == [("ml-02", 60.0), ("ml-01", 300.0), ("ml-03", 0.0)]
 
 
 def test_work_is_weighed_by_what_it_frees_and_nobody_stops_in_vain() -> None:
@@ -192,18 +195,18 @@ def test_work_is_weighed_by_what_it_frees_and_nobody_stops_in_vain() -> None:
     free a GPU for other sizes: one of them alone frees nothing."""
     snapshot = world(("1a", WHOLE), ("1b", WHOLE), ("2a", HALF), ("2a", HALF), ("2b", WHOLE))
     ran = {"ml-01": 500.0, "ml-02": 500.0, "ml-03": 20.0, "ml-04": 20.0, "ml-05": 30.0}
-    found = gives(policy(), snapshot, ran)
-    assert (names(found), found.still_missing) == (["ml-05"], ())
+    way = gives(policy(), snapshot, ran)
+    assert (names(way), way.still_missing) == (["ml-05"], ())
 
 
 def test_what_nobody_can_give_is_told() -> None:
     snapshot = world(("1a", EIGHTH), ("1b", WHOLE), hosts=1)
     of = policy(QueuedVm("ml-01"), rule=SpareRule((KeptSlots(EIGHTH, 8),)))
-    mine = [each for each in taken(of, snapshot) if each.original.name == "ml-01"]
+    mine = [own_vm for own_vm in taken_by_night(of, snapshot) if own_vm.original.name == "ml-01"]
     assert of.spare is not None
-    found = give_way(of.spare, mine, snapshot, catalog(), TAKEN_AT)
-    assert names(found) == ["ml-01"]
-    assert [str(state) for state in found.still_missing] == ["gpu: 6 of nvidia_a40-8q free, 8 are kept for desktops"]
+    way = give_way(of.spare, mine, snapshot, catalog(), TAKEN_AT)
+    assert names(way) == ["ml-01"]
+    assert [str(state) for state in way.still_missing] == ["gpu: 6 of nvidia_a40-8q free, 8 are kept for desktops"]
 
 
 def test_enough_is_free_after_they_gave_way_or_nothing_more_could() -> None:
@@ -220,54 +223,57 @@ def test_enough_is_free_after_they_gave_way_or_nothing_more_could() -> None:
         ]
         snapshot = world(*running, hosts=3)
         rule = SpareRule((KeptSlots(EIGHTH, rng.randint(1, 30)),))
-        ran = {each.name: rng.uniform(0, 300) for each in snapshot.vms.values() if rng.random() < 0.9}
-        of = policy(*(QueuedVm(each.name, priority=rng.randint(0, 1)) for each in snapshot.vms.values()), rule=rule)
-        mine = [each for each in taken(of, snapshot, ran) if rng.random() < 0.7]
-        found = give_way(rule, mine, snapshot, catalog(), TAKEN_AT)
+        ran = {vm.name: rng.uniform(0, 300) for vm in snapshot.vms.values() if rng.random() < 0.9}
+        of = policy(*(QueuedVm(vm.name, priority=rng.randint(0, 1)) for vm in snapshot.vms.values()), rule=rule)
+        mine = [own_vm for own_vm in taken_by_night(of, snapshot, ran) if rng.random() < 0.7]
+        way = give_way(rule, mine, snapshot, catalog(), TAKEN_AT)
 
-        def missing(stopped: Sequence[TakenVm], at: Inventory = snapshot, kept: int = rule.keep_free[0].count) -> int:
-            for each in stopped:
-                at = project(ShutDownGuest(each.original.vm), at)
-            return max(0, kept - FreeSlots(at, catalog(), claims=False).in_cluster_of(at.hosts["host-1"], EIGHTH))
+        def missing(stopped: Sequence[TakenVm], at: Inventory = snapshot, keep: int = rule.keep_free[0].count) -> int:
+            for stopped_vm in stopped:
+                at = project(ShutDownGuest(stopped_vm.original.vm), at)
+            return max(0, keep - FreeSlots(at, catalog(), claims=False).in_cluster_of(at.hosts["host-1"], EIGHTH))
 
-        stopped = [each.taken_vm for each in found.vms]
-        left = missing(stopped)
-        assert left == sum(state.missing for state in found.still_missing)
-        if left:
-            assert left == missing(mine), seed
+        stopped = [vm.taken_vm for vm in way.vms]
+        missing_slots = missing(stopped)
+        assert missing_slots == sum(state.missing for state in way.still_missing)
+        if missing_slots:
+            assert missing_slots == missing(mine), seed
         for each in stopped:
-            assert missing([other for other in stopped if other is not each]) > left, (seed, each.original.name)
-        gave, short = gave + bool(stopped), short + bool(left)
+            assert missing([other_vm for other_vm in stopped if other_vm is not each]) > missing_slots, (
+                seed,
+                each.original.name,
+            )
+        gave, short = gave + bool(stopped), short + bool(missing_slots)
     assert gave > 50 and short > 5, "both were looked at"
 
 
-def away(snapshot: Inventory, number: int, at: str) -> tuple[Inventory, TakenVm]:
+def suspended_desktop(snapshot: Inventory, number: int, at: str) -> tuple[Inventory, TakenVm]:
     desktop = vm(number, f"desk-{number}", at, f"vgpu {EIGHTH}", power=SUSPENDED)
     original = Original("2026-03-01", Role.DESKTOP, desktop.ref, desktop.instance_uuid, desktop.name, desktop.host)
     return snapshot.with_vm(desktop), TakenVm(original, desktop, Whereabouts.AWAY, "suspended")
 
 
 def test_a_desktop_finds_its_way_back_with_the_least_loss() -> None:
-    snapshot, desktop = away(world(("1a", WHOLE), ("1b", WHOLE), ("2a", WHOLE)), 20, "1")
+    snapshot, desktop = suspended_desktop(world(("1a", WHOLE), ("1b", WHOLE), ("2a", WHOLE)), 20, "1")
     of = policy(QueuedVm("ml-*"))
-    running = taken(of, snapshot, {"ml-01": 50, "ml-02": 10, "ml-03": 1})
+    running = taken_by_night(of, snapshot, {"ml-01": 50, "ml-02": 10, "ml-03": 1})
     assert desktop.vm is not None
     stops = ml_stops_for(desktop.vm, running, snapshot, catalog(), TAKEN_AT)
-    assert stops is not None and [each.original.name for each in stops] == ["ml-02"], "ml-03 is on another host"
-    snapshot, elsewhere = away(snapshot, 21, "2")
+    assert stops is not None and [stop.original.name for stop in stops] == ["ml-02"], "ml-03 is on another host"
+    snapshot, elsewhere = suspended_desktop(snapshot, 21, "2")
     back = return_cheapest_desktops([([desktop, elsewhere], 1)], running, snapshot, catalog(), TAKEN_AT)
     assert (back.desktops, back.stops) == ((elsewhere,), ()), "a GPU of host-2 is free"
-    both = return_cheapest_desktops([([desktop], 3), ([elsewhere], 2)], running, snapshot, catalog(), TAKEN_AT)
-    assert {each.original.name for each in both.desktops} == {"desk-20", "desk-21"}
-    assert [each.original.name for each in both.stops] == ["ml-02"]
+    cheapest = return_cheapest_desktops([([desktop], 3), ([elsewhere], 2)], running, snapshot, catalog(), TAKEN_AT)
+    assert {desktop_back.original.name for desktop_back in cheapest.desktops} == {"desk-20", "desk-21"}
+    assert [stop.original.name for stop in cheapest.stops] == ["ml-02"]
 
 
 def of_cluster(snapshot: Inventory, *numbers: int) -> Inventory:
     """The same where these ML VMs are the VMs of cluster `ml`."""
     for number in numbers:
         marker = ClusterMarker("ml", number, len(numbers), "0a1b2c3d", "0" * 12, 1, RdmaKind.NONE)
-        found = snapshot.vms[f"vm-{number}"]
-        snapshot = snapshot.with_vm(replace(found, extra_config={MARKER_KEY: marker.text}))
+        guest_vm = snapshot.vms[f"vm-{number}"]
+        snapshot = snapshot.with_vm(replace(guest_vm, extra_config={MARKER_KEY: marker.text}))
     return snapshot
 
 
@@ -277,19 +283,19 @@ def test_a_cluster_gives_way_whole_and_counts_all_that_it_loses() -> None:
     plain = world(("1a", WHOLE), ("1b", WHOLE), ("2a", WHOLE), ("2b", EIGHTH), ("2b", EIGHTH), ("2b", EIGHTH))
     of = policy(QueuedVm(vms=("ml-01", "ml-02", "ml-03")))
     snapshot = of_cluster(plain, 1, 3)
-    mine = [each for each in taken(of, snapshot, ran) if each.original.name < "ml-04"]
+    mine = [own_vm for own_vm in taken_by_night(of, snapshot, ran) if own_vm.original.name < "ml-04"]
     assert names(give_way(RULE, mine, snapshot, catalog(), TAKEN_AT)) == ["ml-02"]
-    alone = [each for each in mine if each.original.name != "ml-02"]
+    alone = [own_vm for own_vm in mine if own_vm.original.name != "ml-02"]
     assert set(names(give_way(RULE, alone, snapshot, catalog(), TAKEN_AT))) == {"ml-01", "ml-03"}
-    snapshot, desktop = away(snapshot, 20, "1")
+    snapshot, desktop = suspended_desktop(snapshot, 20, "1")
     assert desktop.vm is not None
     for running, stopped in ((mine, ["ml-02"]), (alone, ["ml-01", "ml-03"])):
         stops = ml_stops_for(desktop.vm, running, snapshot, catalog(), TAKEN_AT)
-        assert stops is not None and [each.original.name for each in stops] == stopped
+        assert stops is not None and [stop.original.name for stop in stops] == stopped
 
 
 def test_a_desktop_that_no_stop_helps_stays_away() -> None:
-    snapshot, desktop = away(world(("1a", WHOLE), ("1b", WHOLE)), 20, "1")
+    snapshot, desktop = suspended_desktop(world(("1a", WHOLE), ("1b", WHOLE)), 20, "1")
     assert desktop.vm is not None
     assert ml_stops_for(desktop.vm, (), snapshot, catalog(), TAKEN_AT) is None
     assert return_cheapest_desktops([([desktop], 1)], (), snapshot, catalog(), TAKEN_AT).desktops == ()

@@ -42,15 +42,15 @@ def night(world: World, count: int) -> Plan:
     return RotateNight(replace(POLICY, ml=queue)).plan(world.snapshot(), CATALOG, EVENING)
 
 
-def starts(found: Plan) -> list[list[str]]:
-    waves = ([step.vm for step in wave.steps if isinstance(step, PowerOnVm)] for wave in found.waves)
+def starts(night_plan: Plan) -> list[list[str]]:
+    waves = ([step.vm for step in wave.steps if isinstance(step, PowerOnVm)] for wave in night_plan.waves)
     return [wave for wave in waves if wave]
 
 
-def finds_room(world: World, found: Plan) -> bool:
+def finds_room(world: World, night_plan: Plan) -> bool:
     """Whether each start has room when its turn comes."""
     now, room = world.snapshot(), Room(CATALOG, certain=True)
-    for step in found.steps:
+    for step in night_plan.steps:
         vm = now.vm(step.vm)
         if isinstance(step, PowerOnVm) and room.refusals(vm, now.hosts["host-1"], now):
             return False
@@ -61,19 +61,19 @@ def finds_room(world: World, found: Plan) -> bool:
 @pytest.mark.parametrize("policy", list(AssignmentPolicy))
 def test_one_that_needs_a_whole_gpu_starts_before_others_are_spread_over_all(policy: AssignmentPolicy) -> None:
     world = one_host("nvidia_a40-24c", "nvidia_a40-24c", "nvidia_a40-48c", policy=policy)
-    found = night(world, 3)
-    assert finds_room(world, found)
-    assert {step.vm for step in found.steps if isinstance(step, PowerOnVm)} == {"vm-91", "vm-92", "vm-93"}
-    assert len(starts(found)) == 1, "all of them in one go"
+    night_plan = night(world, 3)
+    assert finds_room(world, night_plan)
+    assert {step.vm for step in night_plan.steps if isinstance(step, PowerOnVm)} == {"vm-91", "vm-92", "vm-93"}
+    assert len(starts(night_plan)) == 1, "all of them in one go"
 
 
 def test_what_no_order_can_hold_starts_before_the_next_gpu_is_freed() -> None:
     """Two halves would be spread over both GPUs, and a third of a GPU shares with no half."""
     world = one_host("nvidia_a40-24c", "nvidia_a40-24c", "nvidia_a40-16c")
-    found = night(world, 3)
-    assert finds_room(world, found)
-    assert starts(found) == [["vm-91", "vm-92"], ["vm-93"]]
-    titles = [wave.title for wave in found.waves]
+    night_plan = night(world, 3)
+    assert finds_room(world, night_plan)
+    assert starts(night_plan) == [["vm-91", "vm-92"], ["vm-93"]]
+    titles = [wave.title for wave in night_plan.waves]
     assert titles == ["mark what is taken", "start ML VMs", "suspend idle desktops", "start ML VMs"]
     gathered = one_host("nvidia_a40-24c", "nvidia_a40-24c", "nvidia_a40-16c", policy=AssignmentPolicy.CONSOLIDATION)
     assert starts(night(gathered, 3)) == [["vm-91", "vm-92", "vm-93"]], "that host fills one GPU first"
@@ -87,5 +87,7 @@ def test_a_plan_that_was_carried_out_leaves_nothing_to_plan() -> None:
     assert len(starts(first)) > 0
     for step in first.steps:
         now = project(step, now, CATALOG)
-    taken = tuple(replace(original, taken=True) for original in request.originals_of(first, world.snapshot(), EVENING))
-    assert replace(request, originals=taken).plan(now, CATALOG, EVENING).steps == ()
+    originals = tuple(
+        replace(original, taken=True) for original in request.originals_of(first, world.snapshot(), EVENING)
+    )
+    assert replace(request, originals=originals).plan(now, CATALOG, EVENING).steps == ()

@@ -28,12 +28,12 @@ def ended(*refs: str, verdict: Verdict = Verdict.FAILED, trouble: Trouble = Trou
 
 def counted(*runs: list[Outcome], planned: int, inventory: Inventory) -> StepCounts:
     """How a night went whose runs ended so."""
-    found = StepCounts().with_plan(planned)
+    counts = StepCounts().with_plan(planned)
     for outcome in (outcome for run in runs for outcome in run):
         failed = outcome.verdict in (Verdict.FAILED, Verdict.UNKNOWN)
         refused = failed and outcome.trouble is Trouble.DENIED
-        found = found.with_end(failed=failed, refused=refused, host=inventory.vm(outcome.step.vm).host)
-    return found
+        counts = counts.with_end(failed=failed, refused=refused, host=inventory.vm(outcome.step.vm).host)
+    return counts
 
 
 @pytest.mark.parametrize("split", range(4))
@@ -59,11 +59,11 @@ def test_few_failures_of_a_short_night_are_no_pattern(inventory: Inventory) -> N
 
 def test_two_refusals_in_a_row_stop_it_over_runs_too(inventory: Inventory) -> None:
     refused = ended("vm-1", trouble=Trouble.DENIED)
-    done = ended("vm-2", verdict=Verdict.DONE)
+    success = ended("vm-2", verdict=Verdict.DONE)
     before = counted(refused, planned=200, inventory=inventory)
     assert reason_to_stop(before, refused, inventory) == "vCenter refuses one step after the other"
-    assert reason_to_stop(before, [*done, *refused], inventory) is None
-    assert reason_to_stop(counted(refused, done, planned=200, inventory=inventory), refused, inventory) is None
+    assert reason_to_stop(before, [*success, *refused], inventory) is None
+    assert reason_to_stop(counted(refused, success, planned=200, inventory=inventory), refused, inventory) is None
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def test_two_refusals_in_a_row_stop_it_over_runs_too(inventory: Inventory) -> No
     [(0, 0, 0), (30, 90, 0), (90, 90, 0), (100, 90, 10), (-5, 90, -5), (-5, -90, 0), (-100, -90, -10)],
 )
 def test_a_slow_answer_is_no_difference(told_s: int, took_s: int, ahead_s: int) -> None:
-    told, answered = ASKED + timedelta(seconds=told_s), ASKED + timedelta(seconds=took_s)
-    assert ahead_by(told, ASKED, answered) == timedelta(seconds=ahead_s)
+    vcenter_time, answered = ASKED + timedelta(seconds=told_s), ASKED + timedelta(seconds=took_s)
+    assert ahead_by(vcenter_time, ASKED, answered) == timedelta(seconds=ahead_s)
 
 
 def test_a_minute_is_nothing_and_more_is_named() -> None:
@@ -88,4 +88,4 @@ def test_what_a_broker_refuses_is_no_refusal_of_vcenter() -> None:
         Outcome(step, Verdict.FAILED, "no", trouble=Trouble.DENIED)
         for step in (CloseGate("vm-1", "m"), SuspendVm("vm-1"))
     ]
-    assert [is_refusal(each) for each in refused] == [False, True]
+    assert [is_refusal(refusal) for refusal in refused] == [False, True]

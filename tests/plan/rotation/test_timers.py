@@ -69,7 +69,7 @@ pools: [{{name: office, parked: true, owner: none, select: {{folder: vdi}}, idle
     )
 
 
-def _values(field: str, names: Sequence[str]) -> Iterator[str]:
+def _expanded(field: str, names: Sequence[str]) -> Iterator[str]:
     """What a field of cron or systemd means, with no help of gpuops: lists of ranges, and steps."""
     for part in field.split(","):
         span, _, step = part.partition("/")
@@ -90,13 +90,13 @@ def _times(text: str, *, is_cron: bool) -> frozenset[tuple[str, int, int]]:
         minutes, hours, days, months, weekdays = text.split()
         assert (days, months) == ("*", "*")
         numbers = [*map(str, range(60))]
-        on = [WEEKDAYS[(int(number) - 1) % 7] for number in _values(weekdays, numbers[:7])]
-        times = [(int(h), int(m)) for h in _values(hours, numbers[:24]) for m in _values(minutes, numbers)]
+        on = [WEEKDAYS[(int(number) - 1) % 7] for number in _expanded(weekdays, numbers[:7])]
+        times = [(int(h), int(m)) for h in _expanded(hours, numbers[:24]) for m in _expanded(minutes, numbers)]
     else:
         days, time = text.split()
-        on = list(_values("*" if days == "*-*-*" else days, WEEKDAYS))
+        on = list(_expanded("*" if days == "*-*-*" else days, WEEKDAYS))
         hours, minutes = time.split(":")
-        times = [(int(h), int(m)) for h in _values(hours, _two(24)) for m in _values(minutes, _two(60))]
+        times = [(int(h), int(m)) for h in _expanded(hours, _two(24)) for m in _expanded(minutes, _two(60))]
     return frozenset((day, hour, minute) for day in on for hour, minute in times)
 
 
@@ -118,22 +118,24 @@ def first_call(lines: Sequence[Line], begins: datetime, ends: datetime) -> datet
 
 def require_met(policy: Policy, machine: str) -> None:
     """Every evening is called within its window, and no return is called too late, whoever calls."""
-    now, here = NOW, ZoneInfo(machine)
-    in_zones, in_hours = call_lines(policy, now), call_lines(policy, now, here)
+    now, machine_zone = NOW, ZoneInfo(machine)
+    in_zones, in_hours = call_lines(policy, now), call_lines(policy, now, machine_zone)
     ways = {
         "systemd": (in_zones, False),
         "cron with CRON_TZ": (in_zones, True),
         "cron in the machine's hours": (in_hours, True),
     }
     for way, (calls, is_cron) in ways.items():
-        lines = {half: [_line(line, here, is_cron=is_cron) for line in calls[half]] for half in Half}
+        lines = {half: [_line(line, machine_zone, is_cron=is_cron) for line in calls[half]] for half in Half}
         for night in _year(policy):
             due, latest = night.returns_from, max(night.returns_from, night.back_by - timedelta(minutes=45))
             assert first_call(lines[Half.NIGHT], night.opens, due) is not None, (way, night)
             returned = first_call(lines[Half.DAY], due, latest + MINUTE)
             assert returned is not None, (way, night)
         installed = [
-            InstalledCalls(half, way, _read(line, is_cron=is_cron), ZoneInfo(line.zone) if line.zone else here, True)
+            InstalledCalls(
+                half, way, _read(line, is_cron=is_cron), ZoneInfo(line.zone) if line.zone else machine_zone, True
+            )
             for half in Half
             for line in calls[half]
         ]
@@ -146,18 +148,18 @@ def _year(policy: Policy) -> list[Night]:
     return nights
 
 
-def _line(line: CallLine, here: ZoneInfo, *, is_cron: bool) -> Line:
+def _line(line: CallLine, machine_zone: ZoneInfo, *, is_cron: bool) -> Line:
     text = line.cron if is_cron else line.systemd.removesuffix(f" {line.zone}")
     assert is_cron or line.systemd.endswith(f" {line.zone}"), "the zone stands in each line"
-    return _times(text, is_cron=is_cron), ZoneInfo(line.zone) if line.zone else here
+    return _times(text, is_cron=is_cron), ZoneInfo(line.zone) if line.zone else machine_zone
 
 
 def _read(line: CallLine, *, is_cron: bool) -> tuple[int, ...]:
     """What gpuops itself reads in the line."""
     if is_cron:
-        found = read_cron(line.cron)
-        assert found is not None
-        return found
+        calls_of_line = read_cron(line.cron)
+        assert calls_of_line is not None
+        return calls_of_line
     calendar = read_calendar(line.systemd)
     assert calendar is not None and calendar[1] == line.zone
     return calendar[0]
@@ -199,9 +201,9 @@ def installed_before(machine: str) -> list[InstalledCalls]:
 
 
 def _of(calendar: str) -> tuple[int, ...]:
-    found = read_calendar(calendar)
-    assert found is not None
-    return found[0]
+    calls_of_line = read_calendar(calendar)
+    assert calls_of_line is not None
+    return calls_of_line[0]
 
 
 @pytest.mark.parametrize(
@@ -216,12 +218,12 @@ def test_timers_of_earlier_releases_do_not_meet_the_windows(zone: str, machine: 
     """With the windows of the template: evenings of the weekend are never called, and on a machine in UTC mornings are
     late in summer."""
     policy = policy_of(WINDOWS["workdays and free days"], zone)
-    found = misfits(policy, installed_before(machine), NOW)
+    misfit_lines = misfits(policy, installed_before(machine), NOW)
     for text in expected[1:]:
-        assert any(text in line for line in found), (text, found)
-    assert expected[0].removesuffix(" 371 of") in found[0]
-    assert all(line.endswith("; gpuops rotate timers --policy FILE prints calls that do") for line in found)
-    assert all(f"hours of {machine}" in line for line in found)
+        assert any(text in line for line in misfit_lines), (text, misfit_lines)
+    assert expected[0].removesuffix(" 371 of") in misfit_lines[0]
+    assert all(line.endswith("; gpuops rotate timers --policy FILE prints calls that do") for line in misfit_lines)
+    assert all(f"hours of {machine}" in line for line in misfit_lines)
 
 
 @pytest.mark.skipif(
@@ -241,8 +243,10 @@ def test_systemd_reads_the_expressions_as_we_do(form: str) -> None:
             elapses = re.findall(r"(?:Next elapse|Iter\. #\d+|Iteration #\d+): \w+ (\S+ \S+)", output)
             at, expected = NOW, []
             for _ in range(10):
-                found = first_call([_line(line, ZoneInfo("UTC"), is_cron=False)], at + MINUTE, at + timedelta(days=8))
-                assert found is not None
-                at = found
+                next_call = first_call(
+                    [_line(line, ZoneInfo("UTC"), is_cron=False)], at + MINUTE, at + timedelta(days=8)
+                )
+                assert next_call is not None
+                at = next_call
                 expected.append(f"{at:%Y-%m-%d %H:%M:%S}")
             assert elapses == expected

@@ -23,9 +23,9 @@ def world(*sizes: int) -> tuple[Inventory, tuple[WaitingVm, ...]]:
     """Clusters `c0`, `c1` of so many VMs each, all of them off and in the queue, after an ML VM of no cluster."""
     base = small_world().snapshot()
     vm = base.find_vm("ml-01")
-    made = [vm, *(_member(vm, number, rank, size) for number, size in enumerate(sizes) for rank in range(size))]
-    return replace(base, vms={each.ref: each for each in made}), tuple(
-        WaitingVm(QueuedVm(each.name), each.name, each) for each in made
+    vms = [vm, *(_member(vm, number, rank, size) for number, size in enumerate(sizes) for rank in range(size))]
+    return replace(base, vms={each.ref: each for each in vms}), tuple(
+        WaitingVm(QueuedVm(each.name), each.name, each) for each in vms
     )
 
 
@@ -45,11 +45,13 @@ def decided(queue: tuple[WaitingVm, ...], inventory: Inventory, room: int) -> tu
         asked += 1
         starts: list[Start] = []
         choices: list[Choice] = []
-        for each in waiting:
-            fits = each.vm is not None and not each.reason and len(starts) < room
-            if fits and each.vm is not None:
-                starts.append(Start(each.vm, each.queued, host, ()))
-            choices.append(Choice(each.name, chosen=fits, reason=each.reason or ("" if fits else "no room")))
+        for waiting_vm in waiting:
+            fits = waiting_vm.vm is not None and not waiting_vm.reason and len(starts) < room
+            if fits and waiting_vm.vm is not None:
+                starts.append(Start(waiting_vm.vm, waiting_vm.queued, host, ()))
+            choices.append(
+                Choice(waiting_vm.name, chosen=fits, reason=waiting_vm.reason or ("" if fits else "no room"))
+            )
         return QueueDecision((tuple(starts),), tuple(choices))
 
     return decide_with_clusters(decide, queue, inventory), asked
@@ -61,19 +63,19 @@ def names(decision: QueueDecision) -> list[str]:
 
 def test_the_last_cluster_in_part_is_left_out_and_its_room_goes_to_others() -> None:
     inventory, queue = world(2, 2)
-    found, _ = decided(queue, inventory, 4)
-    assert names(found) == ["ml-01", "c0-00", "c0-01"]
-    last = found.choices[-1]
+    decision, _ = decided(queue, inventory, 4)
+    assert names(decision) == ["ml-01", "c0-00", "c0-01"]
+    last = decision.choices[-1]
     assert last.reason == "its cluster c1 starts completely or not at all: c1-01: no room"
-    found, _ = decided(tuple(reversed(queue)), inventory, 3)
-    assert names(found) == ["c1-01", "c1-00", "ml-01"]
+    decision, _ = decided(tuple(reversed(queue)), inventory, 3)
+    assert names(decision) == ["c1-01", "c1-00", "ml-01"]
 
 
 @pytest.mark.parametrize("room", [0, 2, 9])
 def test_without_clusters_it_is_decided_once(room: int) -> None:
     inventory, queue = world()
-    found, asked = decided(queue, inventory, room)
-    assert (names(found), asked) == (["ml-01"] if room else [], 1)
+    decision, call_count = decided(queue, inventory, room)
+    assert (names(decision), call_count) == (["ml-01"] if room else [], 1)
 
 
 @given(st.lists(st.integers(1, 4), max_size=5), st.integers(0, 14), st.randoms(use_true_random=False))
@@ -83,8 +85,8 @@ def test_no_cluster_ever_starts_in_part_and_no_queue_is_decided_more_often_than_
     inventory, queue = world(*sizes)
     order = list(queue)
     shuffler.shuffle(order)  # type: ignore[attr-defined]
-    found, asked = decided(tuple(order), inventory, room)
-    started = [name.partition("-")[0] for name in names(found) if name != "ml-01"]
+    decision, call_count = decided(tuple(order), inventory, room)
+    started = [name.partition("-")[0] for name in names(decision) if name != "ml-01"]
     assert all(started.count(f"c{number}") in (0, size) for number, size in enumerate(sizes))
-    assert asked <= len(sizes) + 1
-    assert [choice.subject for choice in found.choices] == [waits.name for waits in order]
+    assert call_count <= len(sizes) + 1
+    assert [choice.subject for choice in decision.choices] == [waits.name for waits in order]

@@ -34,35 +34,35 @@ POWERS = {"on": PowerState.ON, "off": PowerState.OFF, "suspended": PowerState.SU
 
 def witness(number: int, vm: dict[str, Any]) -> Witness:
     """The VM of a case; every key of it is read."""
-    shown = dict(vm)
+    facts = dict(vm)
     # PyYAML reads `on` and `off` as truth values
-    word = {True: "on", False: "off"}.get(shown["power"], shown["power"])
-    role, power, says = Role(shown.pop("role")), POWERS[word], shown.pop("says")
-    shown.pop("power")
-    moment = MOMENTS[shown.pop("moment")] if "moment" in shown else None
-    then = MOMENTS["20:14"] if shown.pop("noted", True) else None
+    word = {True: "on", False: "off"}.get(facts["power"], facts["power"])
+    role, power, says = Role(facts.pop("role")), POWERS[word], facts.pop("says")
+    facts.pop("power")
+    moment = MOMENTS[facts.pop("moment")] if "moment" in facts else None
+    then = MOMENTS["20:14"] if facts.pop("noted", True) else None
     original = Original(
-        NIGHT, role, f"vm-{number}", f"uuid-{number}", f"vm-0{number}", "host-1", taken=shown.pop("taken", True),
-        stopped=shown.pop("stopped", False),
+        NIGHT, role, f"vm-{number}", f"uuid-{number}", f"vm-0{number}", "host-1", taken=facts.pop("taken", True),
+        stopped=facts.pop("stopped", False),
         suspended_at=None if role is Role.ML else then, started_at=then if role is Role.ML else None,
     )  # fmt: skip
-    ref = f"vm-9{number}" if shown.pop("registered_anew", False) else original.vm
-    attributes = {"gpuops.rotation": f"{NIGHT} {role}"} if shown.pop("marker", False) else {}
-    seen = Vm(
+    ref = f"vm-9{number}" if facts.pop("registered_anew", False) else original.vm
+    attributes = {"gpuops.rotation": f"{NIGHT} {role}"} if facts.pop("marker", False) else {}
+    seen_vm = Vm(
         ref, original.name, instance_uuid=original.uuid, power=power, attributes=attributes,
-        connected=not shown.pop("disconnected", False),
+        connected=not facts.pop("disconnected", False),
         suspended_at=moment if role is Role.DESKTOP else None, started_at=None if role is Role.DESKTOP else moment,
     )  # fmt: skip
-    found = Witness(original, seen, shown.pop("task", None))
-    assert shown == {}, "keys that the table does not have"
-    assert found.evidence is Evidence(says), (number, vm)
-    return found
+    witnessed = Witness(original, seen_vm, facts.pop("task", None))
+    assert facts == {}, "keys that the table does not have"
+    assert witnessed.evidence is Evidence(says), (number, vm)
+    return witnessed
 
 
 def inventory(witnesses: list[Witness]) -> Inventory:
     return Inventory(
         vcenter="vc", api_version="8.0.3.0", taken_at=EVENING, hosts={},
-        vms={each.vm.ref: each.vm for each in witnesses if each.vm is not None}, clusters={}, datastores={},
+        vms={account.vm.ref: account.vm for account in witnesses if account.vm is not None}, clusters={}, datastores={},
     )  # fmt: skip
 
 
@@ -72,11 +72,11 @@ def test_case(case: dict[str, Any]) -> None:
     witnesses = [witness(number, vm) for number, vm in enumerate(case["vms"])]
     verdict = judge_vcenter(witnesses)
     assert verdict.is_another is case["is_another"]
-    kept_open = [number for number, each in enumerate(witnesses) if key_of(each.original) in verdict.contradictions]
+    kept_open = [number for number, case in enumerate(witnesses) if key_of(case.original) in verdict.contradictions]
     assert kept_open == case["open"]
     noted = [
-        replace(each.original, contradiction=verdict.contradictions.get(key_of(each.original), ""))
-        for each in witnesses
+        replace(account.original, contradiction=verdict.contradictions.get(key_of(account.original), ""))
+        for account in witnesses
     ]
     assert is_another_vcenter(noted, inventory(witnesses)) is verdict.is_another
     for number in kept_open:
@@ -86,9 +86,9 @@ def test_case(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_history_is_asked_only_where_it_decides(case: dict[str, Any]) -> None:
     for number, vm in enumerate(case["vms"]):
-        found = witness(number, vm)
-        unasked = replace(found, has_task=None)
-        answers = {replace(found, has_task=answer).evidence for answer in (True, False)}
+        witnessed = witness(number, vm)
+        unasked = replace(witnessed, has_task=None)
+        answers = {replace(witnessed, has_task=answer).evidence for answer in (True, False)}
         assert (unasked.asks_about is not None) is (Evidence.CONTRADICTS in answers and len(answers) == 2)
 
 
@@ -96,5 +96,5 @@ def test_one_that_agrees_is_enough_for_the_vcenter_of_the_night() -> None:
     """Whatever else is shown: a few VMs in doubt keep no other from coming back."""
     of_all = [witness(number, vm) for number, vm in enumerate(vm for case in CASES for vm in case["vms"])]
     for pair in combinations(of_all, 2):
-        if any(each.evidence is Evidence.AGREES for each in pair):
+        if any(case.evidence is Evidence.AGREES for case in pair):
             assert not judge_vcenter(pair).is_another

@@ -49,11 +49,11 @@ def _stores(gpu: NightGpu) -> list[str]:
 
 def _shared(gpus: Iterable[NightGpu]) -> set[str]:
     """Desktops of several GPUs: which of the GPUs they delay is not known, so they are taken to delay none."""
-    seen: set[str] = set()
+    known_names: set[str] = set()
     several_gpus: set[str] = set()
     for gpu in gpus:
         for desktop in gpu.desktops:
-            (several_gpus if desktop.name in seen else seen).add(desktop.name)
+            (several_gpus if desktop.name in known_names else known_names).add(desktop.name)
     return several_gpus
 
 

@@ -52,50 +52,55 @@ def _job(number: int, ends: int, gpus: tuple[NightGpu, ...], chance: random.Rand
     )
 
 
-def broken(problem: NightProblem, found: Schedule) -> list[str]:
+def broken(problem: NightProblem, night_schedule: Schedule) -> list[str]:
     """Every rule that a schedule breaks."""
-    return [*_moves(problem, found), *_lanes(problem, found), *_jobs(problem, found), *_gpus(problem, found)]
+    return [
+        *_moves(problem, night_schedule),
+        *_lanes(problem, night_schedule),
+        *_jobs(problem, night_schedule),
+        *_gpus(problem, night_schedule),
+    ]
 
 
-def _moves(problem: NightProblem, found: Schedule) -> Iterator[str]:
+def _moves(problem: NightProblem, night_schedule: Schedule) -> Iterator[str]:
     desktops = {desktop.name: desktop for gpu in problem.gpus for desktop in gpu.desktops}
-    used = {name for run in found.runs for name in run.gpus}
-    wanted = {desktop.name for gpu in problem.gpus if gpu.name in used for desktop in gpu.desktops}
-    for moves in (found.suspends, found.resumes):
-        if Counter(move.desktop for move in moves) != Counter(wanted):
+    used = {name for run in night_schedule.runs for name in run.gpus}
+    moved_desktops = {desktop.name for gpu in problem.gpus if gpu.name in used for desktop in gpu.desktops}
+    for moves in (night_schedule.suspends, night_schedule.resumes):
+        if Counter(move.desktop for move in moves) != Counter(moved_desktops):
             yield "other desktops than those of the GPUs that are used"
-    for move in found.suspends:
+    for move in night_schedule.suspends:
         idle_from = desktops[move.desktop].idle_from
         if idle_from is None or move.start < idle_from or move.minutes != desktops[move.desktop].suspend_minutes:
             yield f"{move.desktop} is suspended while it is used"
-    for move in found.resumes:
+    for move in night_schedule.resumes:
         if move.end > problem.ends or move.minutes < desktops[move.desktop].resume_minutes * problem.slowdown:
             yield f"{move.desktop} is late"
 
 
-def _lanes(problem: NightProblem, found: Schedule) -> Iterator[str]:
+def _lanes(problem: NightProblem, night_schedule: Schedule) -> Iterator[str]:
     stores = {desktop.name: desktop.datastores for gpu in problem.gpus for desktop in gpu.desktops}
-    taken: Counter[tuple[str, str, int]] = Counter()
-    for move in (*found.suspends, *found.resumes):
+    lane_use: Counter[tuple[str, str, int]] = Counter()
+    for move in (*night_schedule.suspends, *night_schedule.resumes):
         for minute in range(move.start, move.end):
-            taken["host", move.host, minute] += 1
-            taken["all", "", minute] += 1
+            lane_use["host", move.host, minute] += 1
+            lane_use["all", "", minute] += 1
             for store in stores[move.desktop]:
-                taken["store", store, minute] += 1
+                lane_use["store", store, minute] += 1
     limits = problem.limits
     most = {"host": limits.per_host, "store": limits.per_datastore, "all": limits.in_total}
-    for (kind, name, minute), count in taken.items():
+    for (kind, name, minute), count in lane_use.items():
         limit = most[kind]
         if limit is not None and count > limit:
             yield f"{count} at once at {kind} {name}, minute {minute}"
 
 
-def _jobs(problem: NightProblem, found: Schedule) -> Iterator[str]:
+def _jobs(problem: NightProblem, night_schedule: Schedule) -> Iterator[str]:
     jobs = {job.name: job for job in problem.jobs}
     hosts = {gpu.name: gpu.host for gpu in problem.gpus}
-    if sorted([run.job for run in found.runs] + list(found.left_out)) != sorted(jobs):
+    if sorted([run.job for run in night_schedule.runs] + list(night_schedule.left_out)) != sorted(jobs):
         yield "a job runs twice, or is forgotten"
-    for run in found.runs:
+    for run in night_schedule.runs:
         job = jobs[run.job]
         if len(set(run.gpus)) != job.gpus or len({hosts[name] for name in run.gpus}) != 1:
             yield f"{job.name} is not on {job.gpus} GPUs of one host"
@@ -107,14 +112,14 @@ def _jobs(problem: NightProblem, found: Schedule) -> Iterator[str]:
             yield f"{job.name} runs {run.minutes} of {job.minutes} minutes"
 
 
-def _gpus(problem: NightProblem, found: Schedule) -> Iterator[str]:
-    suspends = {move.desktop: move for move in found.suspends}
-    resumes = {move.desktop: move for move in found.resumes}
+def _gpus(problem: NightProblem, night_schedule: Schedule) -> Iterator[str]:
+    suspends = {move.desktop: move for move in night_schedule.suspends}
+    resumes = {move.desktop: move for move in night_schedule.resumes}
     for of in problem.gpus:
-        runs = sorted((run for run in found.runs if of.name in run.gpus), key=lambda run: run.start)
+        runs = sorted((run for run in night_schedule.runs if of.name in run.gpus), key=lambda run: run.start)
         if not runs:
             continue
-        if any(one.end > two.start for one, two in pairwise(runs)):
+        if any(earlier.end > two.start for earlier, two in pairwise(runs)):
             yield f"two jobs at once on {of.name}"
         if any(runs[0].start < suspends[desktop.name].end for desktop in of.desktops):
             yield f"a job runs on {of.name} before it is free"
@@ -122,10 +127,10 @@ def _gpus(problem: NightProblem, found: Schedule) -> Iterator[str]:
             yield f"a job runs on {of.name} when it is given back"
 
 
-def moves(found: tuple[DesktopOperation, ...]) -> dict[str, int]:
+def moves(operations: tuple[DesktopOperation, ...]) -> dict[str, int]:
     """Desktop -> start."""
-    return {move.desktop: move.start for move in found}
+    return {move.desktop: move.start for move in operations}
 
 
-def run_of(found: Schedule, job: str) -> ScheduledJob:
-    return next(run for run in found.runs if run.job == job)
+def run_of(night_schedule: Schedule, job: str) -> ScheduledJob:
+    return next(run for run in night_schedule.runs if run.job == job)

@@ -24,7 +24,9 @@ def longest(problem: NightProblem) -> int:
     free_from = {at: window.free_from for at, window in longest_windows(problem, (0, 1)).items()}
     best = max((window.minutes for window in longest_windows(problem, (0, 1)).values()), default=0)
     moves = [
-        (at, problem.gpus[at].host, problem.resume_minutes(each)) for at in (0, 1) for each in problem.gpus[at].desktops
+        (at, problem.gpus[at].host, problem.resume_minutes(desktop))
+        for at in (0, 1)
+        for desktop in problem.gpus[at].desktops
     ]
     for starts in product(range(ENDS), repeat=len(moves)):
         if any(start + minutes > ENDS for start, (_, _, minutes) in zip(starts, moves, strict=True)):

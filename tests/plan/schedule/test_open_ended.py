@@ -34,7 +34,7 @@ def night(seed: int) -> NightProblem:
 
 def best(problem: NightProblem) -> tuple[int, int, int]:
     """(GPUs with work of priority 1, of priority 0, desktops not spent), over all assignments."""
-    found = (0, 0, 0)
+    best_so_far = (0, 0, 0)
     sets = [[None, *_sets(job, problem.gpus)] for job in problem.jobs]
     for choice in product(*sets):
         used = [of for chosen in choice if chosen is not None for of in chosen]
@@ -47,8 +47,8 @@ def best(problem: NightProblem) -> tuple[int, int, int]:
                 )
                 for p in (1, 0)
             ]
-            found = max(found, (gpus[0], gpus[1], -sum(len(of.desktops) for of in used)))
-    return found
+            best_so_far = max(best_so_far, (gpus[0], gpus[1], -sum(len(of.desktops) for of in used)))
+    return best_so_far
 
 
 def _sets(job: Job, gpus: tuple[NightGpu, ...]) -> list[tuple[NightGpu, ...]]:
@@ -59,11 +59,11 @@ def _sets(job: Job, gpus: tuple[NightGpu, ...]) -> list[tuple[NightGpu, ...]]:
 @pytest.mark.parametrize("seed", range(80))
 def test_no_assignment_is_better(seed: int) -> None:
     problem = night(seed)
-    found = schedule(problem, 100_000)
-    assert broken(problem, found) == []
+    night_schedule = schedule(problem, 100_000)
+    assert broken(problem, night_schedule) == []
     priority = {job.name: job.priority for job in problem.jobs}
-    gpus = [sum(len(run.gpus) for run in found.runs if priority[run.job] == level) for level in (1, 0)]
-    assert (*gpus, -found.desktops) == best(problem)
+    gpus = [sum(len(run.gpus) for run in night_schedule.runs if priority[run.job] == level) for level in (1, 0)]
+    assert (*gpus, -night_schedule.desktops) == best(problem)
 
 
 def test_those_with_the_better_right_and_the_cheapest_places() -> None:
@@ -77,7 +77,7 @@ def test_a_job_that_the_lanes_leave_too_little_time_for_is_left_out() -> None:
     gpus = tuple(gpu(f"gpu-{n}", "h", *[0] * 4, minutes=10) for n in range(3))
     jobs = tuple(Job(f"job-{n}", 1, NO_END, least_minutes=40) for n in range(3))
     problem = NightProblem(160, gpus, jobs, OperationLimits(1, None))
-    found = schedule(problem, 100_000)
-    assert broken(problem, found) == []
-    assert len(found.runs) == 1
-    assert found.desktops == 4
+    night_schedule = schedule(problem, 100_000)
+    assert broken(problem, night_schedule) == []
+    assert len(night_schedule.runs) == 1
+    assert night_schedule.desktops == 4

@@ -34,25 +34,25 @@ def plan(lab: Inventory, *requests: Change, partial: bool = False) -> Plan:
 
 def test_vms_that_are_off_are_reconfigured_in_one_wave(lab: Inventory) -> None:
     requests = [Attach(f"copy-{number}", "a100-3-20c") for number in range(10)]
-    found = plan(lab, *requests)
-    (wave,) = found.waves
-    assert (wave.title, len(wave.steps), found.disruptive) == ("reconfigure 10 VMs", 10, False)
-    alone = [SeveralVms((each,)).plan(lab, catalog(), TAKEN_AT).steps for each in requests]
+    several = plan(lab, *requests)
+    (wave,) = several.waves
+    assert (wave.title, len(wave.steps), several.disruptive) == ("reconfigure 10 VMs", 10, False)
+    alone = [SeveralVms((request,)).plan(lab, catalog(), TAKEN_AT).steps for request in requests]
     assert list(wave.steps) == [step for steps in alone for step in steps], "the same steps as one by one"
-    after = carried_out(found, lab)
+    after = carried_out(several, lab)
     assert all(is_satisfied(step, after) for step in wave.steps)
-    again = plan(after, *requests)
-    assert (again.steps, again.rejections, len(again.because)) == ((), (), 10)
+    second_plan = plan(after, *requests)
+    assert (second_plan.steps, second_plan.rejections, len(second_plan.because)) == ((), (), 10)
 
 
 def test_each_sees_what_the_ones_before_it_take(lab: Inventory) -> None:
     # esx-01 has two A100 in MIG mode with room for four of 3g.20gb, of which ml-03 holds one
     requests = [Attach(f"copy-{number}", "a100-3-20c", power=PowerPolicy.ON) for number in range(5)]
-    found = plan(lab, *requests)
-    assert found.steps == ()
-    assert {each.subject.partition(":")[0] for each in found.rejections} == {"copy-3", "copy-4"}
+    several = plan(lab, *requests)
+    assert several.steps == ()
+    assert {rejection.subject.partition(":")[0] for rejection in several.rejections} == {"copy-3", "copy-4"}
     partly = plan(lab, *requests, partial=True)
-    assert partly.unmet == found.rejections
+    assert partly.unmet == several.rejections
     assert {step.vm for step in partly.steps} == {"copy-0", "copy-1", "copy-2"}
     assert [wave.title for wave in partly.waves[:2]] == ["reconfigure copy-0", "start copy-0"], "each start by itself"
 
@@ -69,9 +69,9 @@ def test_what_one_gives_up_another_may_have(lab: Inventory) -> None:
 
 def test_a_name_that_means_nothing_is_one_reason_among_others(lab: Inventory) -> None:
     requests = (Attach("copy-0", "a100-3-20c"), Attach("nobody", "a100-3-20c"), Attach("copy-1", "nonsense-9x"))
-    found = plan(lab, *requests)
-    assert [each.subject for each in found.rejections] == ["nobody", "copy-1"]
-    assert found.steps == ()
+    several = plan(lab, *requests)
+    assert [rejection.subject for rejection in several.rejections] == ["nobody", "copy-1"]
+    assert several.steps == ()
     partly = plan(lab, *requests, partial=True)
     assert [step.vm for step in partly.steps] == ["copy-0"]
     assert len(partly.unmet) == 2

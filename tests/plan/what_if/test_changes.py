@@ -32,8 +32,8 @@ def changed(*changes: FleetChange, world: Inventory | None = None, seed: int = 1
 
 
 def running(fleet: ChangedFleet, host: str) -> list[str]:
-    there = fleet.inventory.find_host(host)
-    return sorted(vm.name for vm in fleet.inventory.vms_on(there) if vm.power is PowerState.ON)
+    esx = fleet.inventory.find_host(host)
+    return sorted(vm.name for vm in fleet.inventory.vms_on(esx) if vm.power is PowerState.ON)
 
 
 class TestHosts:
@@ -69,7 +69,7 @@ class TestHosts:
 
     def test_who_finds_no_place_is_named_with_reasons(self) -> None:
         fleet = changed(LoseHost("esx-01"), LoseHost("esx-04"))
-        assert [each.vm.name for each in fleet.stranded] == ["ml-03", "ml-08"]
+        assert [stranded_vm.vm.name for stranded_vm in fleet.stranded] == ["ml-03", "ml-08"]
         assert any("does not offer grid_a100-3-20c" in reason for reason in fleet.stranded[0].reasons)
         assert any("has a passthrough device of its own host" in reason for reason in fleet.stranded[1].reasons)
 
@@ -83,8 +83,8 @@ class TestGpus:
     def test_who_ran_on_a_lost_gpu_starts_on_its_own_host_first(self) -> None:
         fleet = changed(LoseGpu("esx-02", PciAddress.parse(FIRST)))
         assert {host.name for _, host in fleet.restarts} == {"esx-02"}
-        [left] = fleet.inventory.find_host("esx-02").gpus
-        assert (str(left.address), len(left.vms or ())) == (SECOND, 3)
+        [remaining_gpu] = fleet.inventory.find_host("esx-02").gpus
+        assert (str(remaining_gpu.address), len(remaining_gpu.vms or ())) == (SECOND, 3)
 
     def test_a_gpu_in_another_mode_is_empty_first_and_fills_again(self) -> None:
         fleet = changed(ChangeGpuMode(MIXED, "esx-02"))
@@ -108,7 +108,7 @@ class TestGpus:
         fleet = changed(ChangeGpuMode(GpuServing.SAME_SIZE, "esx-01"))
         host = fleet.inventory.find_host("esx-01")
         assert host.offers("grid_a100-20c") and not host.offers("grid_a100-3-20c")
-        assert [each.vm.name for each in fleet.stranded] == ["ml-03"]
+        assert [stranded_vm.vm.name for stranded_vm in fleet.stranded] == ["ml-03"]
 
 
 class TestVms:
@@ -124,14 +124,14 @@ class TestVms:
 
     def test_more_vms_are_made_as_one_that_runs_and_placed(self) -> None:
         fleet = changed(AddVms(12, "a40-8q"))
-        more = [vm for vm in fleet.inventory.vms.values() if "-more-" in vm.name]
-        assert (fleet.more_asked, fleet.more_placed, len(more)) == (12, 12, 12)
-        assert {(vm.vcpus, vm.memory_mib, vm.profiles, vm.power) for vm in more} == {
+        added_vms = [vm for vm in fleet.inventory.vms.values() if "-more-" in vm.name]
+        assert (fleet.more_asked, fleet.more_placed, len(added_vms)) == (12, 12, 12)
+        assert {(vm.vcpus, vm.memory_mib, vm.profiles, vm.power) for vm in added_vms} == {
             (16, 65536, ("nvidia_a40-8q",), PowerState.ON)
         }
         on_gpus = [ref for host in fleet.inventory.hosts.values() for gpu in host.gpus for ref in gpu.vms or ()]
         assert sorted(on_gpus) == sorted({*on_gpus}), "one GPU each"
-        assert {vm.ref for vm in more} <= {*on_gpus}
+        assert {vm.ref for vm in added_vms} <= {*on_gpus}
 
     def test_of_too_many_as_many_run_as_have_a_place(self) -> None:
         fleet = changed(AddVms(500, "a40-8q"))
@@ -149,7 +149,7 @@ class TestVms:
 
 
 @pytest.mark.parametrize(
-    ("change", "kind", "said"),
+    ("change", "kind", "message"),
     [
         (AddHosts(1, "l40z", 8), UsageError, "no GPU model 'l40z' in the catalogue; did you mean l40, l40s, l40g?"),
         (AddHosts(1, "p40", 8, None, MIXED), UsageError, "Tesla P40 has no mixed-size mode"),
@@ -170,8 +170,8 @@ class TestVms:
         (AddVms(1, "l40s-8q"), UsageError, "there is no VM of nvidia_l40s-8q to copy"),
     ],
 )
-def test_what_is_not_there_or_cannot_be_is_refused(change: FleetChange, kind: type[GpuopsError], said: str) -> None:
+def test_what_is_not_there_or_cannot_be_is_refused(change: FleetChange, kind: type[GpuopsError], message: str) -> None:
     with pytest.raises(kind) as refused:
         changed(change)
-    assert refused.value.message.startswith(said) or said in refused.value.message
+    assert refused.value.message.startswith(message) or message in refused.value.message
     assert refused.value.exit_code == 2

@@ -43,7 +43,7 @@ def test_all_gpus_of_the_model_have_it_and_their_vms_start_anew() -> None:
 
 def test_a_vm_whose_instance_is_in_no_layout_finds_no_place() -> None:
     fleet = applied(part(("1g.5gb", 7), model=A100))
-    assert [each.vm.name for each in fleet.stranded] == ["ml-03"]
+    assert [stranded_vm.vm.name for stranded_vm in fleet.stranded] == ["ml-03"]
 
 
 def test_the_last_part_that_names_a_gpu_holds() -> None:
@@ -71,7 +71,7 @@ def test_gpus_that_cannot_have_it_are_left_alone_and_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "of", "said"),
+    ("parts", "of", "message"),
     [
         ((part(("4g.20gb", 2), model=A100),), {}, "esx-01 0000:3b:00.0: no place for a 4g.20gb next to 1 x 4g.20gb"),
         ((part(*THREE, model=A40),), {"host": "esx-01"}, "the layout has no part for this NVIDIA A100"),
@@ -83,10 +83,10 @@ def test_gpus_that_cannot_have_it_are_left_alone_and_named() -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused(parts: tuple[LayoutPart, ...], of: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_is_refused(parts: tuple[LayoutPart, ...], of: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as refused:
         applied(*parts, **of)
-    assert said in refused.value.message
+    assert message in refused.value.message
 
 
 def test_time_sliced_vgpus_divide_no_gpu() -> None:

@@ -36,8 +36,8 @@ FILLED = [(board, profile) for board, profile in FILLED if profile.series.value 
 QUICK = [(board, profile) for board, profile in FILLED if board.key in ("h20", "l40s") and profile.max_per_gpu <= 12]
 
 
-def name_of(value: object) -> str:
-    return value.short_name if isinstance(value, VgpuProfile) else value.key if isinstance(value, Board) else ""
+def name_of(param: object) -> str:
+    return param.short_name if isinstance(param, VgpuProfile) else param.key if isinstance(param, Board) else ""
 
 
 def same_size(board: Board, profile: VgpuProfile) -> int:
@@ -60,8 +60,8 @@ def mixed_size(board: Board, profile: VgpuProfile) -> int:
 @cache
 def slots(board: str, mode: GpuServing) -> Mapping[str, Slots]:
     """By profile what fits on the one GPU of a host that is added."""
-    found = changed_fleet([AddHosts(1, board, 1, None, mode)], WORLD, snapshots.catalog(), None, 1)
-    room = capacity(found.inventory, snapshots.catalog(), Scope(host="new-1-1"))
+    changed = changed_fleet([AddHosts(1, board, 1, None, mode)], WORLD, snapshots.catalog(), None, 1)
+    room = capacity(changed.inventory, snapshots.catalog(), Scope(host="new-1-1"))
     return {name: fit.slots for name, fit in room.now.fits.items()}
 
 
@@ -99,6 +99,6 @@ def test_requests_fill_a_gpu_to_the_count_of_its_row(board: Board, profile: Vgpu
         pytest.skip("its mixed-size count is not published")
     expected = same_size(board, profile) if mode is SAME else mixed_size(board, profile)
     requests = tuple(Workload(f"r{number}", 1, 1024, profile=profile.name) for number in range(expected + 2))
-    asked = WhatIf((AddHosts(1, board.key, 1, None, mode),), requests)
-    [found] = asked.answer(WORLD, snapshots.catalog()).then.requests
-    assert (found.placed, len(found.waiting)) == (expected, 2)
+    question = WhatIf((AddHosts(1, board.key, 1, None, mode),), requests)
+    [answered] = question.answer(WORLD, snapshots.catalog()).then.requests
+    assert (answered.placed, len(answered.waiting)) == (expected, 2)

@@ -26,32 +26,35 @@ from tests.wire.hosts.clusters import START, cluster, desktops
 
 
 def seen(world: World) -> Inventory:
-    found = Showing(world).inventory()
-    clusters = {ref: replace(each, rules=each.rules or ()) for ref, each in found.clusters.items()}
-    found = replace(found, clusters=clusters, hot_migrate_enabled=bool(world.options[HOT_MIGRATE]))
-    return found.with_hosts([replace(host, booted=START) for host in found.hosts.values()])
+    snapshot = Showing(world).inventory()
+    clusters = {ref: replace(group, rules=group.rules or ()) for ref, group in snapshot.clusters.items()}
+    snapshot = replace(snapshot, clusters=clusters, hot_migrate_enabled=bool(world.options[HOT_MIGRATE]))
+    return snapshot.with_hosts([replace(host, booted=START) for host in snapshot.hosts.values()])
 
 
 def planned(inventory: Inventory, hosts: str = "*", now: datetime = START, **options: Any) -> Roll:
-    meant = [host for host in inventory.hosts.values() if hosts in ("*", host.name)]
-    steps = tuple(ConfigureModule(host.ref, "", "a=1") for host in meant)
+    named_hosts = [host for host in inventory.hosts.values() if hosts in ("*", host.name)]
+    steps = tuple(ConfigureModule(host.ref, "", "a=1") for host in named_hosts)
     plan: Plan[HostStep] = Plan((Wave("hosts", steps),), reboots=frozenset(step.host for step in steps))
     return plan_roll(plan, Rolling(**options), inventory, catalog_of(inventory), now)
 
 
 def rounds(roll: Roll) -> list[list[str]]:
-    assert roll.rejections == (), [str(each) for each in roll.rejections]
+    assert roll.rejections == (), [str(rejection) for rejection in roll.rejections]
     return [[turn.host.name for turn in turns] for turns in roll.rounds]
 
 
 def leaving(roll: Roll, host: str) -> dict[str, tuple[Leaving, str | None]]:
     [turn] = [turn for turn in roll.planned_hosts if turn.host.name == host]
-    return {each.vm.name: (each.leaving, each.target.name if each.target else None) for each in turn.away}
+    return {
+        departure.vm.name: (departure.leaving, departure.target.name if departure.target else None)
+        for departure in turn.away
+    }
 
 
 def refusals(roll: Roll) -> list[str]:
     assert roll.rounds == ()
-    return [str(each) for each in roll.rejections]
+    return [str(rejection) for rejection in roll.rejections]
 
 
 def test_the_host_with_the_fewest_vms_is_first() -> None:
@@ -76,7 +79,10 @@ def test_no_vm_goes_to_a_host_that_is_down_with_its_own() -> None:
     inventory = seen(cluster(4, [desktops(1, 2, first=1), desktops(3, 4, first=10), desktops(4, 4, first=20)]))
     [first, *_] = planned(inventory, max_hosts=2).rounds
     assert {turn.host.name for turn in first} == {"esx-01", "esx-02"}
-    assert {away.target.name for turn in first for away in turn.away if away.target} <= {"esx-03", "esx-04"}
+    assert {departure.target.name for turn in first for departure in turn.away if departure.target} <= {
+        "esx-03",
+        "esx-04",
+    }
 
 
 def test_a_vm_that_finds_no_room_is_named_with_what_each_host_says() -> None:
@@ -138,12 +144,12 @@ def test_what_ha_keeps_free_is_kept_without_the_hosts_that_are_down() -> None:
     inventory = seen(cluster(3, [desktops(1, 3, first=1), desktops(2, 3, first=4)]))
     [ref] = inventory.clusters
 
-    def kept(percent: int) -> Inventory:
+    def keeping(percent: int) -> Inventory:
         admission = AdmissionControl(memory_percent=percent)
         return replace(inventory, clusters={ref: replace(inventory.clusters[ref], admission=admission)})
 
-    assert len(rounds(planned(kept(50), "esx-01"))) == 1
-    [first, *_] = refusals(planned(kept(97), "esx-01"))
+    assert len(rounds(planned(keeping(50), "esx-01"))) == 1
+    [first, *_] = refusals(planned(keeping(97), "esx-01"))
     assert "memory beside the" in first
     assert "MiB that HA keeps free for the failure of a host" in first
 
@@ -151,8 +157,8 @@ def test_what_ha_keeps_free_is_kept_without_the_hosts_that_are_down() -> None:
 def test_suspended_with_a_vgpu_or_in_maintenance_already_is_refused_by_name() -> None:
     inventory = seen(cluster(2, [desktops(1, 1, first=1, power="suspended")]))
     assert refusals(planned(inventory)) == ["esx-01: vdi-001 is suspended on it with a vGPU"]
-    away = inventory.with_hosts([replace(inventory.find_host("esx-02"), in_maintenance=True)])
-    assert refusals(planned(away, "esx-02")) == ["esx-02: is in maintenance mode already"]
+    in_maintenance = inventory.with_hosts([replace(inventory.find_host("esx-02"), in_maintenance=True)])
+    assert refusals(planned(in_maintenance, "esx-02")) == ["esx-02: is in maintenance mode already"]
     unknown = inventory.with_hosts([replace(inventory.find_host("esx-02"), booted=None)])
     assert refusals(planned(unknown, "esx-02")) == [
         "esx-02: when it last booted cannot be read, so a reboot could not be confirmed"
@@ -201,8 +207,8 @@ def test_who_may_find_no_gpu_when_he_comes_back_is_warned_of() -> None:
     world = cluster(2, [desktops(1, 1, first=1, **pinned), desktops(1, 2, first=2, **large)], gpus=2)
     assert planned(seen(world), "esx-01", vms=Displacement.SHUT_DOWN).warnings == ()
     inventory = seen(world)
-    both = [vm for vm in inventory.vms.values() if vm.name != "vdi-001"]
-    for vm in both:
+    moved_vms = [vm for vm in inventory.vms.values() if vm.name != "vdi-001"]
+    for vm in moved_vms:
         inventory = inventory.with_vm(replace(vm, extra_config=dict(pinned["extra_config"])))
     [warning] = planned(inventory, "esx-01", vms=Displacement.SHUT_DOWN).warnings
     assert warning.startswith("esx-01: ")

@@ -39,26 +39,33 @@ ON = SetPassthrough(True, (str(ONE),), None, "*")
 OFF = replace(ON, on=False)
 
 
-def state(at: PciAddress = ONE, *, enabled: bool = False, active: bool | None = None, **more: Any) -> PassthroughState:
-    told = {"mode": "directPath" if enabled else "vGpuSameSize", "configurable": ALL, **more}
-    return PassthroughState(at, capable=True, enabled=enabled, active=enabled if active is None else active, **told)
+def state(
+    at: PciAddress = ONE, *, enabled: bool = False, active: bool | None = None, **state_facts: Any
+) -> PassthroughState:
+    all_facts = {"mode": "directPath" if enabled else "vGpuSameSize", "configurable": ALL, **state_facts}
+    return PassthroughState(
+        at, capable=True, enabled=enabled, active=enabled if active is None else active, **all_facts
+    )
 
 
 def gpu(at: PciAddress = ONE, **facts: Any) -> PhysicalGpu:
-    told = {"graphics_type": GraphicsType.SHARED_DIRECT, "vgpu_mode": VgpuMode.SAME_SIZE, "vms": (), **facts}
-    told = {"configured_graphics_type": told["graphics_type"], **told}
-    return PhysicalGpu(at, "a GPU", NVIDIA_VENDOR_ID, 0x2235, **told)
+    all_facts = {"graphics_type": GraphicsType.SHARED_DIRECT, "vgpu_mode": VgpuMode.SAME_SIZE, "vms": (), **facts}
+    all_facts = {"configured_graphics_type": all_facts["graphics_type"], **all_facts}
+    return PhysicalGpu(at, "a GPU", NVIDIA_VENDOR_ID, 0x2235, **all_facts)
 
 
 def seen(
-    *states: PassthroughState, gpus: tuple[PhysicalGpu, ...] = (), sizes: tuple[str, ...] = ("sameSize",), **more: Any
+    *states: PassthroughState,
+    gpus: tuple[PhysicalGpu, ...] = (),
+    sizes: tuple[str, ...] = ("sameSize",),
+    **more_settings: Any,
 ) -> Inventory:
     """One host of a vCenter 9.1, whose GPUs have these states and these vGPU modes configured."""
-    reservations = more.pop("reservations", None)
-    default = more.pop("default", SharedType.SHARED_DIRECT)
+    reservations = more_settings.pop("reservations", None)
+    default = more_settings.pop("default", SharedType.SHARED_DIRECT)
     devices = tuple(GraphicsDevice(at, "sharedDirect", size) for at, size in zip((ONE, TWO), sizes, strict=False))
-    told: dict[str, Any] = {"sets_modes": True, "passthrough": states or (state(),), **more}
-    settings = HostSettings(graphics=GraphicsSettings(default, "performance", devices), **told)
+    all_settings: dict[str, Any] = {"sets_modes": True, "passthrough": states or (state(),), **more_settings}
+    settings = HostSettings(graphics=GraphicsSettings(default, "performance", devices), **all_settings)
     host = Host("h-1", "esx-1", connected=True, gpus=gpus or (gpu(),), settings=settings)
     moment = datetime(2026, 11, 2, tzinfo=UTC)
     return Inventory("vc", "9.1.0.0", moment, hosts={"h-1": host}, reservations=reservations)
@@ -121,12 +128,12 @@ def test_what_is_no_mode_goes_by_the_calls_of_8(request_: Any, inventory: Invent
 def test_a_label_goes_with_the_mode_of_its_device() -> None:
     [step] = planned(replace(ON, label="x"), seen(takes_labels=True)).steps
     assert isinstance(step, ConfigureModes)
-    assert [(each.enabled, each.label) for each in step.labels] == [(True, "x")]
+    assert [(step_label.enabled, step_label.label) for step_label in step.labels] == [(True, "x")]
 
 
 def test_a_mode_that_is_not_offered_is_refused_with_those_that_are() -> None:
     plan = planned(ON, seen(state(configurable=("host", "vGpuSameSize"))))
-    assert [str(each) for each in plan.rejections] == [
+    assert [str(rejection) for rejection in plan.rejections] == [
         "esx-1 0000:3b:00.0: vCenter does not offer mode directPath for it; it offers: host, vGpuSameSize"
     ]
     assert "it offers: none" in str(planned(ON, seen(state(configurable=()))).rejections[0])
@@ -137,8 +144,8 @@ def test_a_size_that_is_configured_and_not_in_force_is_due() -> None:
     plan = planned(TO_MIXED, waiting)
     assert plan.due == (ConfigureModes("h-1", (ModeChange(ONE, "vGpuMixedSize", DeviceMode.VGPU_MIXED_SIZE),)),)
     assert plan.because == ("esx-1 is configured so already; a reboot is pending",)
-    done = seen(state(mode="vGpuMixedSize"), sizes=("mixedSize",), gpus=(gpu(vgpu_mode=VgpuMode.MIXED_SIZE),))
-    assert (planned(TO_MIXED, done).due, planned(TO_MIXED, done).steps) == ((), ())
+    in_force = seen(state(mode="vGpuMixedSize"), sizes=("mixedSize",), gpus=(gpu(vgpu_mode=VgpuMode.MIXED_SIZE),))
+    assert (planned(TO_MIXED, in_force).due, planned(TO_MIXED, in_force).steps) == ((), ())
     old = seen(state(mode="vGpuMixedSize"), sizes=("mixedSize",), sets_modes=False)
     assert planned(TO_MIXED, old).due == ()
 
@@ -147,7 +154,7 @@ STEP = ConfigureModes("h-1", (ModeChange(ONE, "vGpuSameSize", DeviceMode.DIRECT_
 
 
 @pytest.mark.parametrize(
-    ("told", "done", "objection"),
+    ("told", "is_satisfied", "objection"),
     [
         (state(), False, None),
         (state(enabled=True), True, None),
@@ -155,9 +162,11 @@ STEP = ConfigureModes("h-1", (ModeChange(ONE, "vGpuSameSize", DeviceMode.DIRECT_
         (state(mode=None), False, "the modes of its devices cannot be read"),
     ],
 )
-def test_a_step_is_judged_by_what_is_configured(told: PassthroughState, done: bool, objection: str | None) -> None:
+def test_a_step_is_judged_by_what_is_configured(
+    told: PassthroughState, is_satisfied: bool, objection: str | None
+) -> None:
     [host] = seen(told).hosts.values()
-    assert (host_satisfied(STEP, host), host_objection(STEP, host)) == (done, objection)
+    assert (host_satisfied(STEP, host), host_objection(STEP, host)) == (is_satisfied, objection)
 
 
 def mixed(**facts: Any) -> str | None:
@@ -176,7 +185,7 @@ def test_a_mode_is_in_force_when_the_gpu_is_used_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "left"),
+    ("impacts", "expected_line"),
     [
         ({"h-1": frozenset({NONE})}, ""),
         ({"h-1": frozenset({NONE, MAINTENANCE})}, "takes effect after maintenance mode of esx-1"),
@@ -184,15 +193,15 @@ def test_a_mode_is_in_force_when_the_gpu_is_used_so() -> None:
         ({}, "takes effect after a reboot of esx-1"),
     ],
 )
-def test_what_is_left_to_do_is_what_vcenter_says(told: dict[str, Any], left: str) -> None:
+def test_what_is_left_to_do_is_what_vcenter_says(impacts: dict[str, Any], expected_line: str) -> None:
     inventory = seen()
-    found = left_to_do(planned(ON, inventory), told, inventory, "mode")
-    assert [each.split(":")[0] for each in found] == ([left] if left else [])
-    assert [impact_words(each) for each in told.values()] == [
-        "vCenter: needs a reboot" if REBOOT in each
-        else "vCenter: needs maintenance mode" if MAINTENANCE in each
+    remaining = left_to_do(planned(ON, inventory), impacts, inventory, "mode")
+    assert [line.split(":")[0] for line in remaining] == ([expected_line] if expected_line else [])
+    assert [impact_words(impact) for impact in impacts.values()] == [
+        "vCenter: needs a reboot" if REBOOT in impact
+        else "vCenter: needs maintenance mode" if MAINTENANCE in impact
         else "vCenter: in effect at once"
-        for each in told.values()
+        for impact in impacts.values()
     ]  # fmt: skip
 
 
@@ -212,7 +221,8 @@ def test_reserved_slots_without_room_are_named(request_: Any, *, warned: bool, s
     inventory = seen(reservations=Reservations((RESERVED,)), sets_modes=sets_modes)
     warnings = planned(request_, inventory).warnings
     assert [
-        each.startswith("esx-1: 2 of nvidia_a40-8q reserved, not free: 0 would surely be left") for each in warnings
+        warning.startswith("esx-1: 2 of nvidia_a40-8q reserved, not free: 0 would surely be left")
+        for warning in warnings
     ] == ([True] if warned else [])
 
 

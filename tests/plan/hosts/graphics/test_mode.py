@@ -31,13 +31,13 @@ TOLD = HostSettings(module_options="", loaded_options="", has_module=True, graph
 
 
 def gpu(**facts: Any) -> PhysicalGpu:
-    told = {"graphics_type": GraphicsType.SHARED_DIRECT, "vgpu_mode": VgpuMode.SAME_SIZE, "vms": (), **facts}
-    return PhysicalGpu(ONE, "a GPU", NVIDIA_VENDOR_ID, told.pop("device_id", A40), **told)
+    all_facts = {"graphics_type": GraphicsType.SHARED_DIRECT, "vgpu_mode": VgpuMode.SAME_SIZE, "vms": (), **facts}
+    return PhysicalGpu(ONE, "a GPU", NVIDIA_VENDOR_ID, all_facts.pop("device_id", A40), **all_facts)
 
 
-def inventory(one: PhysicalGpu | None = None, *vms: Vm, api: str = "8.0.3.0", **host: Any) -> Inventory:
+def inventory(first_gpu: PhysicalGpu | None = None, *vms: Vm, api: str = "8.0.3.0", **host: Any) -> Inventory:
     two = PhysicalGpu(TWO, "another", NVIDIA_VENDOR_ID, A40, graphics_type=GraphicsType.SHARED, vms=())
-    facts = {"connected": True, "settings": TOLD, "gpus": (one or gpu(), two), **host}
+    facts = {"connected": True, "settings": TOLD, "gpus": (first_gpu or gpu(), two), **host}
     return Inventory(
         "vc",
         api,
@@ -47,8 +47,8 @@ def inventory(one: PhysicalGpu | None = None, *vms: Vm, api: str = "8.0.3.0", **
     )
 
 
-def planned(seen: Inventory, **options: Any) -> Plan[HostStep]:
-    return SetMode(**{"host": "*", **options}).plan(seen, CATALOG)
+def planned(snapshot: Inventory, **options: Any) -> Plan[HostStep]:
+    return SetMode(**{"host": "*", **options}).plan(snapshot, CATALOG)
 
 
 def after(plan: Plan[HostStep]) -> GraphicsSettings:
@@ -91,7 +91,7 @@ FIXED = replace(TOLD, module_options="NVreg_RegistryDwords=RmPVMRL=0x11")
 
 
 @pytest.mark.parametrize(
-    ("seen", "options", "rule"),
+    ("snapshot", "options", "rule"),
     [
         (inventory(gpu(vms=("v",))), {"type": SHARED}, "while no VM is on the host's GPUs"),
         (inventory(gpu(vms=None)), {"type": SHARED}, "which VMs run on its GPUs cannot be read"),
@@ -112,8 +112,8 @@ FIXED = replace(TOLD, module_options="NVreg_RegistryDwords=RmPVMRL=0x11")
         ),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_rule(seen: Inventory, options: dict[str, Any], rule: str) -> None:
-    plan = planned(seen, **options)
+def test_what_cannot_be_is_refused_with_its_rule(snapshot: Inventory, options: dict[str, Any], rule: str) -> None:
+    plan = planned(snapshot, **options)
     assert not plan.steps
     [refusal] = map(str, plan.rejections)
     assert rule in refusal

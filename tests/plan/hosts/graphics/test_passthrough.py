@@ -28,13 +28,13 @@ ON = replace(OFF, enabled=True, active=True, label="ml")
 
 def inventory(state: PassthroughState = OFF, *vms: Vm, beside: bool = False, **facts: Any) -> Inventory:
     """One host with one GPU; `beside`: with another function that goes with it only."""
-    there = Passthrough(state.capable, state.enabled, state.active, state.label)
+    passthrough = Passthrough(state.capable, state.enabled, state.active, state.label)
     gpu = PhysicalGpu(
-        ONE, "NVIDIA A40", *KIND, passthrough=there, vms=facts.pop("gpu_vms", None if state.active else ())
+        ONE, "NVIDIA A40", *KIND, passthrough=passthrough, vms=facts.pop("gpu_vms", None if state.active else ())
     )
     states = (state, replace(state, address=TWO)) if beside else (state,)
-    told = HostSettings(passthrough=states, takes_labels=True, rebinds_without_reboot=facts.pop("rebinds", False))
-    host = {"connected": True, "gpus": (gpu,), "settings": told, **facts}
+    settings = HostSettings(passthrough=states, takes_labels=True, rebinds_without_reboot=facts.pop("rebinds", False))
+    host = {"connected": True, "gpus": (gpu,), "settings": settings, **facts}
     if beside:
         host["gpus"] = (gpu, replace(gpu, address=TWO))
     return Inventory(
@@ -46,9 +46,9 @@ def inventory(state: PassthroughState = OFF, *vms: Vm, beside: bool = False, **f
     )
 
 
-def planned(on: bool, seen: Inventory, *device: str, **options: Any) -> Plan[HostStep]:
+def planned(on: bool, snapshot: Inventory, *device: str, **options: Any) -> Plan[HostStep]:
     request = SetPassthrough(on, device or ("3b:00.0",), **{"host": "esx-1", **options})
-    return request.plan(seen, Catalog())
+    return request.plan(snapshot, Catalog())
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_what_is_so_already_is_nothing_to_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("on", "seen", "options", "rule"),
+    ("on", "snapshot", "options", "rule"),
     [
         (True, inventory(OFF, gpu_vms=("vm-9",)), {}, "is in use by vm-9"),
         (True, inventory(OFF, gpu_vms=None), {}, "which VMs run on it cannot be read"),
@@ -109,17 +109,19 @@ def test_what_is_so_already_is_nothing_to_do() -> None:
         (True, inventory(OFF, settings=HostSettings(passthrough=())), {}, "has no GPU 0000:3b:00.0"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_rule(on: bool, seen: Inventory, options: dict[str, Any], rule: str) -> None:
-    plan = planned(on, seen, **options)
+def test_what_cannot_be_is_refused_with_its_rule(
+    on: bool, snapshot: Inventory, options: dict[str, Any], rule: str
+) -> None:
+    plan = planned(on, snapshot, **options)
     assert not plan.steps
     refusals = list(map(str, plan.rejections))
     assert any(rule in refusal for refusal in refusals), refusals
 
 
 def test_devices_that_go_together_are_named_together() -> None:
-    seen = inventory(OFF, beside=True)
-    assert planned(True, seen).rejections[0].hint == "add --gpu 0000:3b:00.1"
-    assert planned(True, seen, "3b:00.0", "3b:00.1").feasible
+    snapshot = inventory(OFF, beside=True)
+    assert planned(True, snapshot).rejections[0].hint == "add --gpu 0000:3b:00.1"
+    assert planned(True, snapshot, "3b:00.0", "3b:00.1").feasible
 
 
 def test_a_vm_that_takes_any_such_gpu_is_warned_of() -> None:
@@ -147,18 +149,21 @@ GROUP = DeviceGroup(
 )
 
 
-def linked(groups: tuple[DeviceGroup, ...] | None, *, given: bool = False) -> Inventory:
+def linked(groups: tuple[DeviceGroup, ...] | None, *, enabled: bool = False) -> Inventory:
     """One host with two A100 80 GB, for DirectPath I/O or for vGPUs."""
-    there = Passthrough(True, given, given)
-    gpus = tuple(PhysicalGpu(each, "NVIDIA A100", *A100, passthrough=there, vms=None if given else ()) for each in PAIR)
-    states = tuple(PassthroughState(each, True, given, given, depends_on=str(each)) for each in PAIR)
+    passthrough = Passthrough(True, enabled, enabled)
+    gpus = tuple(
+        PhysicalGpu(address, "NVIDIA A100", *A100, passthrough=passthrough, vms=None if enabled else ())
+        for address in PAIR
+    )
+    states = tuple(PassthroughState(address, True, enabled, enabled, depends_on=str(address)) for address in PAIR)
     settings = HostSettings(passthrough=states, takes_labels=True, device_groups=groups)
     host = Host("h-1", "esx-1", connected=True, gpus=gpus, settings=settings)
     return Inventory("vc", "8.0.3.0", datetime(2026, 11, 2, tzinfo=UTC), hosts={"h-1": host}, vms={})
 
 
 @pytest.mark.parametrize(
-    ("on", "seen", "devices", "said"),
+    ("on", "snapshot", "devices", "expected"),
     [
         (True, linked((GROUP,)), 1, "esx-1 offers Nvidia:2@grid_a100d-80c%NVLink: a GPU without its NVLink peers"),
         (True, linked((GROUP,)), 2, None),
@@ -169,16 +174,16 @@ def linked(groups: tuple[DeviceGroup, ...] | None, *, given: bool = False) -> In
             1,
             "it is unknown whether NVLink joins 0000:8a:00.0, which would stay behind, to these GPUs",
         ),
-        (False, linked((), given=True), 1, "whether NVLink joins 0000:8a:00.0"),
-        (False, linked((), given=True), 2, None),
+        (False, linked((), enabled=True), 1, "whether NVLink joins 0000:8a:00.0"),
+        (False, linked((), enabled=True), 2, None),
     ],
 )
 def test_gpus_that_nvlink_joins_are_switched_together_or_warned_of(
-    on: bool, seen: Inventory, devices: int, said: str | None
+    on: bool, snapshot: Inventory, devices: int, expected: str | None
 ) -> None:
     request = SetPassthrough(on, tuple(map(str, PAIR[:devices])), host="esx-1")
-    warnings = request.plan(seen, load(boards=("a100d",))).warnings
-    assert [str(said) in warning for warning in warnings] == ([True] if said else []), warnings
+    warnings = request.plan(snapshot, load(boards=("a100d",))).warnings
+    assert [str(expected) in warning for warning in warnings] == ([True] if expected else []), warnings
 
 
 def test_what_means_nothing_is_a_usage_error() -> None:

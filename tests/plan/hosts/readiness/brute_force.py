@@ -33,30 +33,30 @@ Targets = tuple[tuple[tuple[Gpu, ...], int], ...]
 def can_be_emptied(world: Small, host: int) -> bool:
     """Whether all VMs of this host find a place on the others, one after another, in any order."""
     leaving = tuple(sorted(size for gpu in world.hosts[host] for size in gpu))
-    others = tuple((gpus, world.free_gib[at]) for at, gpus in enumerate(world.hosts) if at != host)
-    return _ends_well(leaving, others, world.memory_gib, world.consolidates)
+    targets = tuple((gpus, world.free_gib[at]) for at, gpus in enumerate(world.hosts) if at != host)
+    return _ends_well(leaving, targets, world.memory_gib, world.consolidates)
 
 
 @cache
-def _ends_well(leaving: tuple[int, ...], others: Targets, memory_gib: int, consolidates: bool) -> bool:
+def _ends_well(leaving: tuple[int, ...], targets: Targets, memory_gib: int, consolidates: bool) -> bool:
     if not leaving:
         return True
     for number, size in enumerate(leaving):
-        rest = leaving[:number] + leaving[number + 1 :]
-        for after in _arrivals(size, others, memory_gib, consolidates):
-            if _ends_well(rest, after, memory_gib, consolidates):
+        remaining_vms = leaving[:number] + leaving[number + 1 :]
+        for after in _arrivals(size, targets, memory_gib, consolidates):
+            if _ends_well(remaining_vms, after, memory_gib, consolidates):
                 return True
     return False
 
 
-def _arrivals(size: int, others: Targets, memory_gib: int, consolidates: bool) -> Iterator[Targets]:
-    for at, (gpus, free_gib) in enumerate(others):
+def _arrivals(size: int, targets: Targets, memory_gib: int, consolidates: bool) -> Iterator[Targets]:
+    for at, (gpus, free_gib) in enumerate(targets):
         takers = [number for number, gpu in enumerate(gpus) if _takes(gpu, size)]
         if not takers or free_gib < memory_gib:
             continue
         chosen = (max if consolidates else min)(takers, key=lambda number: len(gpus[number]))
         then = tuple((*gpu, size) if number == chosen else gpu for number, gpu in enumerate(gpus))
-        yield (*others[:at], (then, free_gib - memory_gib), *others[at + 1 :])
+        yield (*targets[:at], (then, free_gib - memory_gib), *targets[at + 1 :])
 
 
 def _takes(gpu: Gpu, size: int) -> bool:

@@ -30,7 +30,7 @@ def small(chance: Random) -> Small:
             tuple(_on_one(chance, sizes, 0.1 if at == 0 else 0.6) for _ in range(gpus))
             for at in range(chance.randint(2, 4))
         )
-        if 0 < sum(len(gpu) for each in hosts for gpu in each) <= MOST_VMS:
+        if 0 < sum(len(gpu) for esx in hosts for gpu in esx) <= MOST_VMS:
             memory = chance.choice((8, 64))
             free = tuple(chance.choice((512, 512, 512, 2 * memory, memory, 0)) for _ in hosts)
             return Small(hosts, free, memory, chance.random() < 0.3)
@@ -41,44 +41,49 @@ def _on_one(chance: Random, sizes: list[int], empty: float) -> tuple[int, ...]:
     return (size,) * chance.randint(1, 48 // size) if size else ()
 
 
-def shown(of: Small) -> Inventory:
+def inventory_of(of: Small) -> Inventory:
     """The snapshot of it."""
     policy = AssignmentPolicy.CONSOLIDATION if of.consolidates else AssignmentPolicy.PERFORMANCE
-    there = [sum(map(len, gpus)) * of.memory_gib for gpus in of.hosts]
-    memory = {number: used + free for number, (used, free) in enumerate(zip(there, of.free_gib, strict=True), 1)}
+    used_gib = [sum(map(len, gpus)) * of.memory_gib for gpus in of.hosts]
+    memory = {number: used + free for number, (used, free) in enumerate(zip(used_gib, of.free_gib, strict=True), 1)}
     return world(*of.hosts, policy=policy, memory_gib=of.memory_gib, host_gib=memory)
 
 
-def asked(of: Small) -> Readiness:
-    return readiness(Scope(), shown(of), catalog())
+def find_readiness(of: Small) -> Readiness:
+    return readiness(Scope(), inventory_of(of), catalog())
 
 
 def check(seed: int) -> int:
     """How many hosts of the world of this seed can be emptied."""
     of = small(Random(seed))
-    found = asked(of)
-    for number, each in enumerate(found.hosts):
-        assert each.proven, of
-        assert each.ready == can_be_emptied(of, number), (seed, of, number, [str(one) for one in each.blockers])
+    answer = find_readiness(of)
+    for number, readiness_of_host in enumerate(answer.hosts):
+        assert readiness_of_host.proven, of
+        assert readiness_of_host.ready == can_be_emptied(of, number), (
+            seed,
+            of,
+            number,
+            [str(blocker) for blocker in readiness_of_host.blockers],
+        )
         # what restarts anew obeys the same rules of GPUs and memory: nothing else differs in these worlds
-        assert each.loss.spared == each.ready, (seed, of, number)
-        if each.ready:
-            steps = [RelocateVm(away.vm.ref, away.target.ref) for away in each.moves if away.target]
-            assert len(steps) == len(each.away)
-            down = [host for host in found.inventory.hosts.values() if host.ref != each.host.ref]
-            assert admitted_moves(steps, found.inventory, catalog()) == len(steps), (seed, of, number)
+        assert readiness_of_host.loss.spared == readiness_of_host.ready, (seed, of, number)
+        if readiness_of_host.ready:
+            steps = [RelocateVm(move.vm.ref, move.target.ref) for move in readiness_of_host.moves if move.target]
+            assert len(steps) == len(readiness_of_host.away)
+            down = [host for host in answer.inventory.hosts.values() if host.ref != readiness_of_host.host.ref]
+            assert admitted_moves(steps, answer.inventory, catalog()) == len(steps), (seed, of, number)
             assert {step.host for step in steps} <= {host.ref for host in down}
-    return sum(each.ready for each in found.hosts)
+    return sum(each.ready for each in answer.hosts)
 
 
 def test_where_the_usual_order_fails_another_one_is_found() -> None:
     """The host spreads: two of 24 GiB that come first take both GPUs, and nothing is left for the third VM."""
-    found = asked(Small((((24, 24), (16,)), ((), ())), (512, 512), 8, consolidates=False)).hosts[0]
-    assert [each.vm.profiles[0] for each in found.moves] in (
+    esx = find_readiness(Small((((24, 24), (16,)), ((), ())), (512, 512), 8, consolidates=False)).hosts[0]
+    assert [move.vm.profiles[0] for move in esx.moves] in (
         ["nvidia_a40-16q", "nvidia_a40-24q", "nvidia_a40-24q"],
         ["nvidia_a40-24q", "nvidia_a40-16q", "nvidia_a40-24q"],
     )
-    assert found.ready and found.loss.spared
+    assert esx.ready and esx.loss.spared
 
 
 @pytest.mark.quick_cases(3)

@@ -27,8 +27,8 @@ KUBERNETES = "is managed by the vSphere Supervisor (VM Service): changed through
 
 
 def answer(inventory: Inventory, host: str = "esx-01") -> HostReadiness:
-    [found] = readiness(Scope(host=host), inventory, catalog()).hosts
-    return found
+    [esx] = readiness(Scope(host=host), inventory, catalog()).hosts
+    return esx
 
 
 def vm(name: str, inventory: Inventory = TWO, **fields: Any) -> Inventory:
@@ -46,18 +46,20 @@ def in_cluster(inventory: Inventory = TWO, **fields: Any) -> Inventory:
 
 def telling(stuns: Mapping[int, int], inventory: Inventory = TWO, profile: str = "nvidia_a40-8q") -> Inventory:
     """Both hosts tell these estimates, by bandwidth."""
-    told = ConfigTarget(stuns=tuple(StunEstimate(profile, mbps, seconds) for mbps, seconds in stuns.items()))
-    return inventory.with_hosts([replace(each, config_target=told) for each in inventory.hosts.values()])
+    config_target = ConfigTarget(stuns=tuple(StunEstimate(profile, mbps, seconds) for mbps, seconds in stuns.items()))
+    return inventory.with_hosts([replace(esx, config_target=config_target) for esx in inventory.hosts.values()])
 
 
 def test_each_move_has_its_place_and_its_turn() -> None:
-    found = answer(TWO)
-    assert [(each.vm.name, each.leaving, each.target and each.target.name) for each in found.away] == [
+    esx = answer(TWO)
+    assert [
+        (departure.vm.name, departure.leaving, departure.target and departure.target.name) for departure in esx.away
+    ] == [
         (FIRST, Leaving.VMOTION, "esx-02"),
         (SECOND, Leaving.VMOTION, "esx-02"),
     ]
-    assert found.ready and found.loss.spared and found.proven
-    assert [vm.name for vm in found.unknown_stuns] == [FIRST, SECOND]
+    assert esx.ready and esx.loss.spared and esx.proven
+    assert [vm.name for vm in esx.unknown_stuns] == [FIRST, SECOND]
 
 
 @pytest.mark.parametrize(
@@ -98,20 +100,20 @@ def test_each_move_has_its_place_and_its_turn() -> None:
     ids=["managed", "lends", "unread files", "local storage", "rule", "failover host", "stun"],
 )
 def test_what_blocks_is_named(inventory: Inventory, name: str, reasons: tuple[str, ...]) -> None:
-    found = answer(inventory)
-    assert not found.ready
-    assert (found.stays[0].vm.name, found.stays[0].reasons) == (name, reasons)
-    assert all(each.hint for each in found.blockers)
+    esx = answer(inventory)
+    assert not esx.ready
+    assert (esx.stays[0].vm.name, esx.stays[0].reasons) == (name, reasons)
+    assert all(blocker.hint for blocker in esx.blockers)
 
 
 def test_a_directpath_vm_blocks_and_comes_back_nowhere() -> None:
-    given = DirectPathDevice(13000, PciAddress.parse("0000:10:00.0"), NVIDIA_VENDOR_ID, 0x2235, "system")
-    found = answer(vm(FIRST, devices=(given,)))
-    assert found.stays[0].reasons == ("has a passthrough device that is not a vGPU",)
-    assert [each.reasons for each in found.loss.stranded] == [
+    device = DirectPathDevice(13000, PciAddress.parse("0000:10:00.0"), NVIDIA_VENDOR_ID, 0x2235, "system")
+    esx = answer(vm(FIRST, devices=(device,)))
+    assert esx.stays[0].reasons == ("has a passthrough device that is not a vGPU",)
+    assert [stranded_vm.reasons for stranded_vm in esx.loss.stranded] == [
         ("vm-1-1-1 has a passthrough device of its own host and starts on no other",)
     ]
-    assert [(each.profile, each.placed, each.running) for each in found.loss.profiles] == [
+    assert [(loss.profile, loss.placed, loss.running) for loss in esx.loss.profiles] == [
         ("nvidia_a40-8q", 1, 1),
         ("whole GPU", 0, 1),
     ]
@@ -130,9 +132,9 @@ def test_a_stun_is_the_range_of_bandwidths_and_the_sum_of_vgpus() -> None:
 
 
 def test_a_setting_of_a_vm_that_is_named_after_stun_is_shown() -> None:
-    found = answer(vm(FIRST, extra_config={"vmotion.stunLimit": "7"}))
-    assert found.ready
-    assert "vm-1-1-1 has vmotion.stunLimit = 7: its own limit for the stun may apply" in found.notes
+    esx = answer(vm(FIRST, extra_config={"vmotion.stunLimit": "7"}))
+    assert esx.ready
+    assert "vm-1-1-1 has vmotion.stunLimit = 7: its own limit for the stun may apply" in esx.notes
 
 
 @pytest.mark.parametrize(
@@ -154,12 +156,12 @@ def test_a_setting_of_a_vm_that_is_named_after_stun_is_shown() -> None:
     ],
 )
 def test_why_maintenance_mode_would_wait(fields: dict[str, Any], reasons: tuple[str, ...]) -> None:
-    found = answer(in_cluster(**fields))
-    assert (found.by_vcenter, found.ready) == (reasons, True)
+    esx = answer(in_cluster(**fields))
+    assert (esx.by_vcenter, esx.ready) == (reasons, True)
 
 
 def test_a_host_that_is_not_connected_is_not_free_and_one_in_maintenance_has_nothing_to_do() -> None:
-    assert [str(each) for each in answer(host("esx-01", connected=False)).blockers][:1] == [
+    assert [str(blocker) for blocker in answer(host("esx-01", connected=False)).blockers][:1] == [
         "esx-01: is not connected to vCenter"
     ]
     idle = answer(host("esx-02", world([[8]], [[]]), in_maintenance=True), "esx-02")
@@ -167,18 +169,18 @@ def test_a_host_that_is_not_connected_is_not_free_and_one_in_maintenance_has_not
 
 
 def test_failover_hosts_take_what_a_failed_host_ran() -> None:
-    found = answer(in_cluster(admission=AdmissionControl(failover_hosts=("host-2",))))
-    assert found.loss.spared and not found.ready
+    esx = answer(in_cluster(admission=AdmissionControl(failover_hosts=("host-2",))))
+    assert esx.loss.spared and not esx.ready
 
 
 def test_of_each_profile_it_is_told_how_many_come_back() -> None:
-    found = answer(world([[24, 24], [8, 8]], [[8, 8, 8, 8, 8]]))
-    assert [(each.profile, each.placed, each.running) for each in found.loss.profiles] == [
+    esx = answer(world([[24, 24], [8, 8]], [[8, 8, 8, 8, 8]]))
+    assert [(loss.profile, loss.placed, loss.running) for loss in esx.loss.profiles] == [
         ("nvidia_a40-24q", 0, 2),
         ("nvidia_a40-8q", 1, 2),
     ]
-    assert not found.loss.spared and found.loss.proven
-    assert all(each.reasons for each in found.loss.stranded)
+    assert not esx.loss.spared and esx.loss.proven
+    assert all(stranded_vm.reasons for stranded_vm in esx.loss.stranded)
 
 
 @pytest.mark.parametrize(
@@ -198,8 +200,8 @@ def test_a_search_that_is_cut_off_proves_nothing(monkeypatch: pytest.MonkeyPatch
     spread = world([[24, 24], [16]], [[], []], policy=AssignmentPolicy.PERFORMANCE)
     assert answer(spread).ready
     monkeypatch.setattr(places, "MOST_TRIES", 4)
-    found = answer(spread)
-    assert (found.ready, found.proven, found.loss.proven) == (False, False, False)
+    esx = answer(spread)
+    assert (esx.ready, esx.proven, esx.loss.proven) == (False, False, False)
 
 
 def test_stuns_are_asked_of_the_cluster_of_a_host_that_must_be_left() -> None:

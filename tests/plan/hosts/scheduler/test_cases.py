@@ -36,7 +36,7 @@ CASES = read_cases("scheduler", SchedulerCase)
 
 def planned(case: SchedulerCase, inventory: Inventory) -> Plan[HostStep]:
     hints = get_type_hints(SetScheduler)
-    options = {name: decode_stored(hints[name], value) for name, value in case.request.items()}
+    options = {name: decode_stored(hints[name], stored) for name, stored in case.request.items()}
     return SetScheduler(**options).plan(inventory, catalog())
 
 
@@ -55,20 +55,20 @@ def check(case: SchedulerCase) -> None:
         assert {"error": f"{type(error).__name__}: {error.message}"} == case.expect
         return
     likes = [*case.expect.get("rejections", []), *[""] * len(plan.rejections)]
-    told: dict[str, Any] = {
+    actual: dict[str, Any] = {
         "options": written(plan, inventory),
         "gpus": {
-            inventory.hosts[step.host].name: [str(each.gpu) for each in step.gpus]
+            inventory.hosts[step.host].name: [str(settings.gpu) for settings in step.gpus]
             for step in plan.steps
             if isinstance(step, ConfigureModule)
         },
-        "rejections": [said(each, like) for each, like in zip(plan.rejections, likes, strict=False)],
+        "rejections": [said(rejection, like) for rejection, like in zip(plan.rejections, likes, strict=False)],
         "warnings": list(plan.warnings),
         "because": list(plan.because),
         "afterwards": list(plan.afterwards),
         "reboot_due": [inventory.hosts[step.host].name for step in plan.due],
     }
-    compare(told, case.expect, told.keys() - {"gpus", "afterwards"})
+    compare(actual, case.expect, actual.keys() - {"gpus", "afterwards"})
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -85,9 +85,9 @@ def test_hosts_that_have_the_options_need_a_reboot_and_no_change(case: Scheduler
         host = now.find_host(name)
         assert host.settings is not None
         now = now.with_hosts([replace(host, settings=replace(host.settings, module_options=options))])
-    again = planned(case, now)
-    assert (again.steps, again.rejections) == ((), ())
-    assert {step.host for step in again.due} >= {step.host for step in plan.steps}
+    second_plan = planned(case, now)
+    assert (second_plan.steps, second_plan.rejections) == ((), ())
+    assert {step.host for step in second_plan.due} >= {step.host for step in plan.steps}
 
 
 def test_a_wrong_key_is_refused() -> None:

@@ -29,7 +29,7 @@ NO_ADDRESS = (
 
 
 @pytest.mark.parametrize(
-    ("options", "one", "two"),
+    ("options", "first_scheduler", "two"),
     [
         ("", BEST_EFFORT, BEST_EFFORT),
         ("NVreg_RegistryDwords=RmPVMRL=0x01", EQUAL, EQUAL),
@@ -57,8 +57,8 @@ NO_ADDRESS = (
         ("NVreg_RmPVMRL=1 RmPVMRL=1 X=NVreg_RegistryDwords=RmPVMRL=1", BEST_EFFORT, BEST_EFFORT),
     ],
 )
-def test_what_the_options_say_of_a_gpu(options: str, one: VgpuScheduler, two: VgpuScheduler) -> None:
-    assert (read(options, ONE, ADAPTIVE), read(options, TWO, ADAPTIVE)) == (one, two)
+def test_what_the_options_say_of_a_gpu(options: str, first_scheduler: VgpuScheduler, two: VgpuScheduler) -> None:
+    assert (read(options, ONE, ADAPTIVE), read(options, TWO, ADAPTIVE)) == (first_scheduler, two)
 
 
 @pytest.mark.parametrize(
@@ -71,9 +71,9 @@ def test_what_the_options_say_of_a_gpu(options: str, one: VgpuScheduler, two: Vg
     ],
 )
 def test_what_can_be_meant_in_two_ways_is_not_read(options: str, words: str) -> None:
-    found = read(options, ONE, ADAPTIVE)
-    assert isinstance(found, Unread)
-    assert words in found.why
+    scheduler = read(options, ONE, ADAPTIVE)
+    assert isinstance(scheduler, Unread)
+    assert words in scheduler.why
 
 
 @pytest.mark.parametrize(

@@ -42,8 +42,8 @@ def test_published_words_are_read_as_each_branch_reads_them(
     word: int, plain: VgpuScheduler | None, adaptive: VgpuScheduler
 ) -> None:
     """None = no word of that branch."""
-    found = decode(word, PLAIN)
-    assert (None if isinstance(found, Unread) else found) == plain
+    scheduler = decode(word, PLAIN)
+    assert (None if isinstance(scheduler, Unread) else scheduler) == plain
     assert decode(word, ADAPTIVE) == adaptive
     assert encode(adaptive, ADAPTIVE) == word if against(adaptive, ADAPTIVE) is None else describe_clamping(adaptive)
     assert plain is None or encode(plain, PLAIN) == word
@@ -51,17 +51,17 @@ def test_published_words_are_read_as_each_branch_reads_them(
 
 @pytest.mark.parametrize("word", [0x00, 0x01, 0x11])
 def test_words_of_defaults_need_no_branch(word: int) -> None:
-    found = decode(word, None)
-    assert isinstance(found, VgpuScheduler)
-    assert not ambiguous(found)
-    assert encode(found, None) == word
+    scheduler = decode(word, None)
+    assert isinstance(scheduler, VgpuScheduler)
+    assert not ambiguous(scheduler)
+    assert encode(scheduler, None) == word
 
 
 @pytest.mark.parametrize("word", [0x03, 0x00030001, 0x211E0001, 0x00180013])
 def test_a_word_that_branches_read_differently_is_not_guessed_at(word: int) -> None:
-    found = decode(word, None)
-    assert isinstance(found, Unread)
-    assert str(found) == f"0x{word:08x} (driver branches read it differently, and the host's is not known)"
+    scheduler = decode(word, None)
+    assert isinstance(scheduler, Unread)
+    assert str(scheduler) == f"0x{word:08x} (driver branches read it differently, and the host's is not known)"
 
 
 @pytest.mark.parametrize("word", [0x05, 0x21, 0x101, 0x801, 1 << 32 | 1, -1])
@@ -115,8 +115,8 @@ def test_an_adaptive_branch_reads_back_what_was_written(scheduler: VgpuScheduler
 
 @given(st.integers(0, (1 << 32) - 1), st.sampled_from([None, PLAIN, ADAPTIVE]))
 def test_every_word_has_an_answer(word: int, round_robin: RoundRobin | None) -> None:
-    found = decode(word, round_robin)
-    assert isinstance(found, Unread) or str(found).startswith(found.policy)
+    scheduler = decode(word, round_robin)
+    assert isinstance(scheduler, Unread) or str(scheduler).startswith(scheduler.policy)
 
 
 @pytest.mark.parametrize(
@@ -129,9 +129,9 @@ def test_every_word_has_an_answer(word: int, round_robin: RoundRobin | None) -> 
     ],
 )
 def test_what_the_driver_makes_of_a_value_out_of_range(word: int, round_robin: RoundRobin, words: str | None) -> None:
-    found = decode(word, round_robin)
-    assert isinstance(found, VgpuScheduler)
-    assert describe_clamping(found) == words
+    scheduler = decode(word, round_robin)
+    assert isinstance(scheduler, VgpuScheduler)
+    assert describe_clamping(scheduler) == words
 
 
 @pytest.mark.parametrize(

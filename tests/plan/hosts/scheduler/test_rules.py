@@ -12,37 +12,37 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.hosts.scheduler.rules import setting_back
 
 
-def said(*custody: Custody | None, cluster: str | None = "c") -> tuple[str, ...]:
+def warnings_for(*custody: Custody | None, cluster: str | None = "c") -> tuple[str, ...]:
     """What is said of hosts esx-1... of one cluster."""
     hosts = [
-        Host(f"h{number}", f"esx-{number}", cluster, settings=None if each is None else HostSettings(custody=each))
-        for number, each in enumerate(custody, 1)
+        Host(f"h{number}", f"esx-{number}", cluster, settings=None if held is None else HostSettings(custody=held))
+        for number, held in enumerate(custody, 1)
     ]
     clusters = {"c": Cluster("c", "desktops")}
-    seen = Inventory("vc", "8.0.3.0", datetime(2026, 11, 2, tzinfo=UTC), {}, {}, clusters)
-    return setting_back(hosts, seen)
+    snapshot = Inventory("vc", "8.0.3.0", datetime(2026, 11, 2, tzinfo=UTC), {}, {}, clusters)
+    return setting_back(hosts, snapshot)
 
 
 def test_nobody_else_is_nothing_to_say() -> None:
-    assert said(Custody((), False), Custody((), False)) == ()
+    assert warnings_for(Custody((), False), Custody((), False)) == ()
 
 
 def test_hosts_are_named_by_profile_and_many_are_counted() -> None:
-    first, second = said(*[Custody(("golden",), False)] * 6, Custody(("old",), False))
+    first, second = warnings_for(*[Custody(("golden",), False)] * 6, Custody(("old",), False))
     assert first.startswith("host profile golden is attached to esx-1, esx-2, esx-3, esx-4 and 2 more: remediation")
     assert second.startswith("host profile old is attached to esx-7: remediation")
 
 
 def test_a_cluster_that_keeps_its_hosts_is_named() -> None:
-    [line] = said(Custody((), True), Custody((), True))
+    [line] = warnings_for(Custody((), True), Custody((), True))
     assert line.startswith("cluster desktops manages the configuration of its hosts (esx-1, esx-2)")
-    [alone] = said(Custody((), True), cluster=None)
+    [alone] = warnings_for(Custody((), True), cluster=None)
     assert alone.startswith("cluster esx-1 manages")
 
 
 @pytest.mark.parametrize("unknown", [None, Custody(), Custody((), None), Custody(None, False)])
 def test_what_cannot_be_read_is_not_nobody(unknown: Custody | None) -> None:
-    [line] = said(unknown, Custody((), False))
+    [line] = warnings_for(unknown, Custody((), False))
     assert line == (
         "this login cannot read whether a host profile or the cluster's configuration resets module options of esx-1"
     )

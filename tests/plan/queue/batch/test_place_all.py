@@ -29,12 +29,12 @@ from tests.plan.test_properties import FAST, fleets, overfull
 A40 = ("nvidia_a40-8q", "nvidia_a40-12q", "nvidia_a40-24q", "nvidia_a40-48q")
 
 
-def placed_mib(found: Placements) -> int:
-    return sum(framebuffer_mib(each.vm.devices or (), catalog()) for each in found.placed)
+def placed_mib(placements: Placements) -> int:
+    return sum(framebuffer_mib(placed.vm.devices or (), catalog()) for placed in placements.placed)
 
 
-def at_once(world: Inventory, *asked: Workload, **how: Any) -> Placements:
-    return Place(asked, optimize=True, **how).placements(world, catalog())
+def at_once(world: Inventory, *batch: Workload, **how: Any) -> Placements:
+    return Place(batch, optimize=True, **how).placements(world, catalog())
 
 
 def two_hosts() -> Inventory:
@@ -45,43 +45,45 @@ def two_hosts() -> Inventory:
 @pytest.mark.long
 @FAST
 @given(st.data())
-def test_nothing_is_promised_twice_and_no_bound_is_passed(data: st.DataObject) -> None:
-    world = with_whole(data.draw(fleets()))
-    asked = data.draw(workloads())
-    found = at_once(world, *asked)
-    then = after(found)
-    assert [line for each in then.hosts.values() for line in overfull(each, then)] == []
-    assert overcommitted(then, found) == []
-    assert sorted(answer.workload.name for answer in found.answers) == sorted(each.name for each in asked)
-    assert all(refusal.rejections for refusal in found.refused)
-    assert found.optimum is not None
-    assert found.optimum.placed_mib == placed_mib(found)
-    assert found.optimum.most_mib is not None
-    assert found.optimum.placed_mib <= found.optimum.most_mib <= found.optimum.asked_mib
+def test_nothing_is_promised_twice_and_no_bound_is_passed(draws: st.DataObject) -> None:
+    world = with_whole(draws.draw(fleets()))
+    batch = draws.draw(workloads())
+    placements = at_once(world, *batch)
+    then = after(placements)
+    assert [line for esx in then.hosts.values() for line in overfull(esx, then)] == []
+    assert overcommitted(then, placements) == []
+    assert sorted(answer.workload.name for answer in placements.answers) == sorted(
+        workload_asked.name for workload_asked in batch
+    )
+    assert all(refusal.rejections for refusal in placements.refused)
+    assert placements.optimum is not None
+    assert placements.optimum.placed_mib == placed_mib(placements)
+    assert placements.optimum.most_mib is not None
+    assert placements.optimum.placed_mib <= placements.optimum.most_mib <= placements.optimum.asked_mib
 
 
 @pytest.mark.long
 @FAST
 @given(st.data())
-def test_it_is_never_worse_than_one_after_another(data: st.DataObject) -> None:
-    world = with_whole(data.draw(fleets()))
-    asked = tuple(replace(each, priority=0) for each in data.draw(workloads()))
-    rule = Place(asked).placements(world, catalog())
-    assert placed_mib(at_once(world, *asked)) >= placed_mib(rule)
+def test_it_is_never_worse_than_one_after_another(draws: st.DataObject) -> None:
+    world = with_whole(draws.draw(fleets()))
+    batch = tuple(replace(drawn, priority=0) for drawn in draws.draw(workloads()))
+    rule = Place(batch).placements(world, catalog())
+    assert placed_mib(at_once(world, *batch)) >= placed_mib(rule)
 
 
 @pytest.mark.long
 @QUICK
 @given(st.data())
-def test_every_order_that_the_plan_allows_is_admitted(data: st.DataObject) -> None:
-    come_true(data, optimize=True)
+def test_every_order_that_the_plan_allows_is_admitted(draws: st.DataObject) -> None:
+    come_true(draws, optimize=True)
 
 
 @pytest.mark.long
 @LONG
 @given(st.data())
-def test_every_order_that_the_plan_allows_is_admitted_in_many_worlds(data: st.DataObject) -> None:
-    come_true(data, optimize=True)
+def test_every_order_that_the_plan_allows_is_admitted_in_many_worlds(draws: st.DataObject) -> None:
+    come_true(draws, optimize=True)
 
 
 @pytest.mark.long
@@ -91,12 +93,14 @@ def test_every_order_that_the_plan_allows_is_admitted_in_many_worlds(data: st.Da
     st.integers(1, 2),
     st.booleans(),
 )
-def test_brute_force_agrees(asked: list[tuple[str, int]], gpus: int, second: bool) -> None:
+def test_brute_force_agrees(sizes: list[tuple[str, int]], gpus: int, second: bool) -> None:
     """Trying every order, host and GPU on the simulated hosts places no more than the plan does."""
-    hosts = [host(f"esx-{n}", *(gpu(each, "a40", 0) for each in (FIRST, SECOND)[:gpus])) for n in range(1, 2 + second)]
-    requests = [Workload(f"w-{n}", 4, gib * 1024, name, numa=NumaPolicy.NONE) for n, (name, gib) in enumerate(asked)]
-    found = at_once(inventory(hosts, []), *requests)
-    assert placed_mib(found) == _most_mib(SmallVcenter({each.ref: each for each in hosts}), tuple(requests))
+    hosts = [
+        host(f"esx-{n}", *(gpu(address, "a40", 0) for address in (FIRST, SECOND)[:gpus])) for n in range(1, 2 + second)
+    ]
+    requests = [Workload(f"w-{n}", 4, gib * 1024, name, numa=NumaPolicy.NONE) for n, (name, gib) in enumerate(sizes)]
+    placements = at_once(inventory(hosts, []), *requests)
+    assert placed_mib(placements) == _most_mib(SmallVcenter({esx.ref: esx for esx in hosts}), tuple(requests))
 
 
 def _most_mib(world: SmallVcenter, requests: tuple[Workload, ...]) -> int:
@@ -110,17 +114,17 @@ def _from(world: SmallVcenter, order: tuple[Workload, ...]) -> int:
     """The most that can be placed of them, in this order, on any host and GPU."""
     if not order:
         return 0
-    first, *rest = order
-    best = _from(world, tuple(rest))
-    for each in world.hosts.values():
-        for address in (FIRST, SECOND)[: len(each.gpus)]:
-            made = vm(int(first.name[2:]), first.name, "1", f"vgpu {first.profile}", memory_mib=first.memory_mib)
-            pinned = replace(made, host=each.ref, extra_config={"pciPassthru0.cfg.gpu-pci-id": address})
+    first, *later = order
+    best = _from(world, tuple(later))
+    for esx in world.hosts.values():
+        for address in (FIRST, SECOND)[: len(esx.gpus)]:
+            new_vm = vm(int(first.name[2:]), first.name, "1", f"vgpu {first.profile}", memory_mib=first.memory_mib)
+            pinned = replace(new_vm, host=esx.ref, extra_config={"pciPassthru0.cfg.gpu-pci-id": address})
             then = SmallVcenter(world.hosts, dict(world.vms), dict(world.running))
             if not then.start(pinned):
                 mine = catalog().profile(first.profile or "")
                 assert mine is not None
-                best = max(best, mine.framebuffer_mib + _from(then, tuple(rest)))
+                best = max(best, mine.framebuffer_mib + _from(then, tuple(later)))
     return best
 
 
@@ -128,11 +132,11 @@ def _from(world: SmallVcenter, order: tuple[Workload, ...]) -> int:
 def test_it_finds_what_one_after_another_misses() -> None:
     """Memory binds: large VMs with small vGPUs beside small VMs with large ones."""
     world = inventory([host("esx-1", gpu(FIRST, "a40", 0), gpu(SECOND, "a40", 1))], [])
-    asked = (
+    batch = (
         workload("wide", profile="a40-24q", memory_mib=480 * 1024, numa=NumaPolicy.NONE),
         *(workload(f"small-{n}", profile="a40-12q", memory_mib=120 * 1024, numa=NumaPolicy.NONE) for n in range(4)),
     )
-    rule, solved = Place(asked).placements(world, catalog()), at_once(world, *asked)
+    rule, solved = Place(batch).placements(world, catalog()), at_once(world, *batch)
     assert placed_mib(rule) < placed_mib(solved) == 48 * 1024
     assert solved.optimum is not None
     assert (solved.optimum.placed_percent, solved.optimum.by_solver) == (66.6, 4)
@@ -142,41 +146,41 @@ def test_it_finds_what_one_after_another_misses() -> None:
 @pytest.mark.long
 def test_a_higher_priority_comes_first_whatever_it_costs() -> None:
     world = inventory([host("esx-1", gpu(FIRST, "a40", 0))], [])
-    asked = (
+    batch = (
         workload("small", profile="a40-8q", priority=1),
         workload("large", profile="a40-48q"),
     )
-    assert [each.workload.name for each in at_once(world, *asked).placed] == ["small"]
+    assert [placed.workload.name for placed in at_once(world, *batch).placed] == ["small"]
 
 
 @pytest.mark.long
 def test_what_looks_at_others_is_left_to_the_rule() -> None:
     apart = [workload(f"apart-{n}", profile="a40-8q", anti_affinity="x") for n in range(2)]
-    found = at_once(two_hosts(), *apart, workload("free", profile="a40-24q"))
-    assert found.optimum is not None
-    assert (len(found.placed), found.optimum.by_solver) == (3, 1)
-    assert len({each.placement.host.ref for each in found.placed if each.workload.anti_affinity}) == 2
+    placements = at_once(two_hosts(), *apart, workload("free", profile="a40-24q"))
+    assert placements.optimum is not None
+    assert (len(placements.placed), placements.optimum.by_solver) == (3, 1)
+    assert len({placed.placement.host.ref for placed in placements.placed if placed.workload.anti_affinity}) == 2
 
 
 @pytest.mark.long
 def test_locality_comes_before_few_hosts() -> None:
-    asked = [workload(f"w-{n}", profile="a40-48q", memory_mib=128 * 1024) for n in range(8)]
-    found = at_once(two_hosts(), *asked)
-    assert [each.placement.numa_node is not None for each in found.placed] == [True] * 8
+    batch = [workload(f"w-{n}", profile="a40-48q", memory_mib=128 * 1024) for n in range(8)]
+    placements = at_once(two_hosts(), *batch)
+    assert [placed.placement.numa_node is not None for placed in placements.placed] == [True] * 8
 
 
 @pytest.mark.long
 def test_few_hosts_are_used() -> None:
-    found = at_once(two_hosts(), *(workload(f"w-{n}", profile="a40-8q") for n in range(6)))
-    assert len({each.placement.host.ref for each in found.placed}) == 1
+    placements = at_once(two_hosts(), *(workload(f"w-{n}", profile="a40-8q") for n in range(6)))
+    assert len({placed.placement.host.ref for placed in placements.placed}) == 1
 
 
 @pytest.mark.long
 def test_whole_gpus_and_vgpus_beside_each_other() -> None:
     world = inventory([host("esx-1", gpu(FIRST, "a40", 0), whole(SECOND, "l40s", 1), whole(THIRD, "l40s", 1))], [])
-    asked = [workload(f"whole-{n}", gpus=1, model="l40s") for n in range(3)]
-    found = at_once(world, *asked, workload("vgpu", profile="a40-48q"))
-    assert sorted(each.workload.name for each in found.placed) == ["vgpu", "whole-0", "whole-1"]
+    batch = [workload(f"whole-{n}", gpus=1, model="l40s") for n in range(3)]
+    placements = at_once(world, *batch, workload("vgpu", profile="a40-48q"))
+    assert sorted(placed.workload.name for placed in placements.placed) == ["vgpu", "whole-0", "whole-1"]
 
 
 @pytest.mark.long
@@ -184,43 +188,43 @@ def test_whole_gpus_and_vgpus_beside_each_other() -> None:
 def test_pins_only_where_the_host_would_spoil_it(pin: PinPolicy) -> None:
     world = inventory([host("esx-1", gpu(FIRST, "a40", 0), gpu(SECOND, "a40", 0))], [])
     alike = at_once(world, *(workload(f"w-{n}", profile="a40-24q") for n in range(4)), pin=pin)
-    assert [each.placement.pins for each in alike.placed] == [{}] * 4
+    assert [placed.placement.pins for placed in alike.placed] == [{}] * 4
     mixed = at_once(world, *(workload(f"m-{n}", profile=("a40-8q", "a40-12q")[n % 2]) for n in range(4)), pin=pin)
     assert len(mixed.placed) == 4
-    assert {bool(each.placement.pins) for each in mixed.placed} == {pin is PinPolicy.AUTO}
+    assert {bool(placed.placement.pins) for placed in mixed.placed} == {pin is PinPolicy.AUTO}
 
 
 @pytest.mark.long
 def test_without_the_solver_the_rule_places_them(mocker: MockerFixture) -> None:
     mocker.patch.object(column_generation, "installed", return_value=False)
-    asked = tuple(workload(f"w-{n}", profile="a40-24q") for n in range(3))
-    found = at_once(two_hosts(), *asked)
-    assert found.answers == Place(asked).placements(two_hosts(), catalog()).answers
-    assert found.optimum is not None
-    assert "gpuops help install" in found.optimum.note
-    assert found.optimum.most_mib is None
+    batch = tuple(workload(f"w-{n}", profile="a40-24q") for n in range(3))
+    placements = at_once(two_hosts(), *batch)
+    assert placements.answers == Place(batch).placements(two_hosts(), catalog()).answers
+    assert placements.optimum is not None
+    assert "gpuops help install" in placements.optimum.note
+    assert placements.optimum.most_mib is None
 
 
 @pytest.mark.long
 def test_a_solver_that_gives_up_leaves_what_one_after_another_places(mocker: MockerFixture) -> None:
     """Out of memory, too large, or built for another machine: it bounds nothing then."""
     mocker.patch.object(column_generation.SolverProgram, "_found_answer", return_value=False)
-    asked = tuple(workload(f"w-{n}", profile="a40-24q") for n in range(20))
-    found = at_once(two_hosts(), *asked)
-    assert {answer.workload.name for answer in found.placed} == {
-        answer.workload.name for answer in Place(asked).placements(two_hosts(), catalog()).placed
+    batch = tuple(workload(f"w-{n}", profile="a40-24q") for n in range(20))
+    placements = at_once(two_hosts(), *batch)
+    assert {answer.workload.name for answer in placements.placed} == {
+        answer.workload.name for answer in Place(batch).placements(two_hosts(), catalog()).placed
     }
-    assert found.optimum is not None
-    assert (found.optimum.placed_mib, found.optimum.most_mib) == (16 * 24 * 1024, 20 * 24 * 1024)
+    assert placements.optimum is not None
+    assert (placements.optimum.placed_mib, placements.optimum.most_mib) == (16 * 24 * 1024, 20 * 24 * 1024)
 
 
 @pytest.mark.long
 def test_a_solver_that_cannot_be_loaded_is_not_installed(mocker: MockerFixture) -> None:
     mocker.patch.object(column_generation, "import_module", side_effect=ImportError("libstdc++.so.6: cannot open"))
-    found = at_once(two_hosts(), workload("w", profile="a40-24q"))
-    assert found.optimum is not None
-    assert "the solver is not installed" in found.optimum.note
-    assert len(found.placed) == 1
+    placements = at_once(two_hosts(), workload("w", profile="a40-24q"))
+    assert placements.optimum is not None
+    assert "the solver is not installed" in placements.optimum.note
+    assert len(placements.placed) == 1
 
 
 @pytest.mark.long
@@ -229,20 +233,20 @@ def test_a_large_fleet_has_no_less_than_one_after_another_either() -> None:
     mig = VgpuMode.MULTI_INSTANCE
     h100 = host("esx-1", gpu(FIRST, "h100", 0, mig), gpu(SECOND, "h100", 0, mig))
     wide = [gpu(address, "a40", at // 2) for at, address in enumerate((FIRST, SECOND, THIRD, FOURTH))]
-    others = [host(f"esx-{n}", *wide) for n in range(2, 8)]
+    a40_hosts = [host(f"esx-{n}", *wide) for n in range(2, 8)]
     small = [host(f"esx-{n}") for n in range(8, 1700)]
     mib = {"4-40c": 64, "7-80c": 128, "1-10c": 128, "2-20c": 128, "3-40c": 128}
-    asked = [workload(tail, profile=f"h100-{tail}", memory_mib=gib * 1024) for tail, gib in mib.items()]
-    asked.append(workload("two", profile="h100-1-10c", count=2, memory_mib=8 * 1024))
-    asked += [workload(f"w-{n:02}", profile="a40-48q", memory_mib=8 * 1024) for n in range(24)]
-    world = inventory([h100, *others, *small], [])
-    assert placed_mib(at_once(world, *asked)) >= placed_mib(Place(tuple(asked)).placements(world, catalog()))
+    batch = [workload(tail, profile=f"h100-{tail}", memory_mib=gib * 1024) for tail, gib in mib.items()]
+    batch.append(workload("two", profile="h100-1-10c", count=2, memory_mib=8 * 1024))
+    batch += [workload(f"w-{n:02}", profile="a40-48q", memory_mib=8 * 1024) for n in range(24)]
+    world = inventory([h100, *a40_hosts, *small], [])
+    assert placed_mib(at_once(world, *batch)) >= placed_mib(Place(tuple(batch)).placements(world, catalog()))
 
 
-def start_in_order(world: Inventory, found: Placements) -> list[str]:
+def start_in_order(world: Inventory, placements: Placements) -> list[str]:
     """Why the simulated hosts refuse a VM, each started when those before it run."""
     hosts = SmallVcenter(dict(world.hosts))
-    started = (hosts.start(running(each.vm, each.placement, each.workload.numa)) for each in found.placed)
+    started = (hosts.start(running(placed.vm, placed.placement, placed.workload.numa)) for placed in placements.placed)
     return [refusal for refusal in started if refusal]
 
 
@@ -260,13 +264,13 @@ def test_starts_are_expected_where_that_places_all(board: str, tails: list[str])
     """H100 lets 3g start at slice 4 if it is first; A100 at the lowest free slice, so there it is last."""
     gpus = [gpu(address, board, 0, VgpuMode.MULTI_INSTANCE) for address in (FIRST, SECOND)]
     world = inventory([host("esx-1", *gpus)], [])
-    asked = [workload(f"w-{n}", profile=f"{board}-{tail}", memory_mib=8192) for n, tail in enumerate(tails * 2)]
-    found = at_once(world, *asked)
-    assert [len(found.placed), found.doubts, found.refused] == [len(asked), (), ()]
-    assert start_in_order(world, found) == []
-    assert found.optimum is not None
-    assert found.optimum.expects_starts
-    never = at_once(world, *asked, pin=PinPolicy.NEVER)
+    batch = [workload(f"w-{n}", profile=f"{board}-{tail}", memory_mib=8192) for n, tail in enumerate(tails * 2)]
+    placements = at_once(world, *batch)
+    assert [len(placements.placed), placements.doubts, placements.refused] == [len(batch), (), ()]
+    assert start_in_order(world, placements) == []
+    assert placements.optimum is not None
+    assert placements.optimum.expects_starts
+    never = at_once(world, *batch, pin=PinPolicy.NEVER)
     assert never.optimum is not None
     assert (never.optimum.expects_starts, bool(never.refused)) == (False, True)
 
@@ -274,9 +278,9 @@ def test_starts_are_expected_where_that_places_all(board: str, tails: list[str])
 @pytest.mark.long
 def test_nothing_is_expected_where_all_has_a_place_anyway() -> None:
     world = inventory([host("esx-1", gpu(FIRST, "h100", 0, VgpuMode.MULTI_INSTANCE))], [])
-    found = at_once(world, workload("a", profile="h100-4-40c"), workload("b", profile="h100-3-40c"))
-    assert found.optimum is not None
-    assert (len(found.placed), found.optimum.expects_starts) == (2, False)
+    placements = at_once(world, workload("a", profile="h100-4-40c"), workload("b", profile="h100-3-40c"))
+    assert placements.optimum is not None
+    assert (len(placements.placed), placements.optimum.expects_starts) == (2, False)
 
 
 @pytest.mark.long
@@ -287,34 +291,34 @@ def test_a_fleet_is_filled_to_its_bound_and_starts_in_the_order_prescribed(
 ) -> None:
     gpus = [gpu(f"0000:{16 + at:02x}:00.0", fleet.board, at // 4, fleet.mode) for at in range(8)]
     world = inventory([host(f"esx-{number}", *gpus) for number in range(1, 9)], [])
-    roomy = {ref: replace(each, memory_mib=10**7) for ref, each in world.hosts.items()}
-    asked = tuple(replace(each, numa=NumaPolicy.NONE) for each in batch_fleets.batch(fleet, seed))
+    roomy = {ref: replace(esx, memory_mib=10**7) for ref, esx in world.hosts.items()}
+    batch = tuple(replace(drawn, numa=NumaPolicy.NONE) for drawn in batch_fleets.batch(fleet, seed))
     world = replace(world, hosts=roomy)
-    found = at_once(world, *asked)
-    assert start_in_order(world, found) == []
-    assert found.optimum is not None
-    assert found.optimum.most_mib is not None
-    below = batch_fleets.percent(fleet, found.optimum.most_mib - found.optimum.placed_mib)
+    placements = at_once(world, *batch)
+    assert start_in_order(world, placements) == []
+    assert placements.optimum is not None
+    assert placements.optimum.most_mib is not None
+    below = batch_fleets.percent(fleet, placements.optimum.most_mib - placements.optimum.placed_mib)
     assert below <= 2 * batch_fleets.MOST_BELOW, "0.2 points are held as a mean over the seeds of the bench"
 
 
 @pytest.mark.long
 def test_what_nothing_here_has_is_refused_as_ever() -> None:
-    asked = (
+    batch = (
         workload("odd", profile="nonsense"),
         workload("none", profile="a100-40c"),
         workload("fine", profile="a40-8q"),
     )
-    found, rule = at_once(two_hosts(), *asked), Place(asked).placements(two_hosts(), catalog())
-    assert {r.workload.name: r.rejections for r in found.refused} == {
+    placements, rule = at_once(two_hosts(), *batch), Place(batch).placements(two_hosts(), catalog())
+    assert {r.workload.name: r.rejections for r in placements.refused} == {
         r.workload.name: r.rejections for r in rule.refused
     }
-    assert found.exit_code == rule.exit_code == 3
-    assert [each.workload.name for each in found.placed] == ["fine"]
+    assert placements.exit_code == rule.exit_code == 3
+    assert [placed.workload.name for placed in placements.placed] == ["fine"]
 
 
 @pytest.mark.long
 def test_the_order_of_the_requests_decides_nothing() -> None:
-    asked = [workload(f"w-{n}", profile=A40[n % 4], memory_mib=(16 + 32 * (n % 3)) * 1024) for n in range(12)]
-    one, other = at_once(two_hosts(), *asked), at_once(two_hosts(), *reversed(asked))
-    assert one.answers == other.answers
+    batch = [workload(f"w-{n}", profile=A40[n % 4], memory_mib=(16 + 32 * (n % 3)) * 1024) for n in range(12)]
+    in_order, reversed_order = at_once(two_hosts(), *batch), at_once(two_hosts(), *reversed(batch))
+    assert in_order.answers == reversed_order.answers

@@ -29,7 +29,7 @@ def problems(draw: st.DrawFn, most_hosts: int = 2) -> BatchProblem:
     counts = [draw(st.sampled_from([1, 1, 2])) for _ in SIZES]
     shapes = []
     for _ in range(draw(st.integers(1, most_hosts))):
-        near, far = draw(st.integers(0, 6)), draw(st.integers(0, 3))
+        near, elsewhere = draw(st.integers(0, 6)), draw(st.integers(0, 3))
         layouts = tuple(((2 + at, 16 // size), (5 + at, 16 // size)) for at, size in enumerate(SIZES))
         options = {}
         for kind in range(len(SIZES)):
@@ -39,7 +39,7 @@ def problems(draw: st.DrawFn, most_hosts: int = 2) -> BatchProblem:
                 *([PlacementOption(anywhere, remote=True)] if draw(st.booleans()) else []),
             )
         gpus = draw(st.integers(1, 2))
-        shapes.append(HostShape(1, (near, near + far, 0, 0, 0, 0, 0, 0), (GpuGroup(gpus, layouts),), options))
+        shapes.append(HostShape(1, (near, near + elsewhere, 0, 0, 0, 0, 0, 0), (GpuGroup(gpus, layouts),), options))
     demand = tuple(draw(st.integers(0, 2)) for _ in SIZES)
     return BatchProblem(demand, tuple(size * count for size, count in zip(SIZES, counts, strict=True)), tuple(shapes))
 
@@ -65,30 +65,30 @@ def everything(problem: BatchProblem) -> int:
     vms = [kind for kind, count in enumerate(problem.demand) for _ in range(count)]
 
     @cache
-    def best(at: int, there: tuple[tuple[tuple[int, int], ...], ...]) -> int:
+    def best(at: int, layout: tuple[tuple[tuple[int, int], ...], ...]) -> int:
         if at == len(vms):
             return 0
-        found = best(at + 1, there)
+        best_worth = best(at + 1, layout)
         kind = vms[at]
         for number, shape in enumerate(problem.shapes):
             for way in range(len(shape.options[kind])):
-                more = tuple(sorted((*there[number], (kind, way))))
-                if fits(shape, more):
-                    then = (*there[:number], more, *there[number + 1 :])
-                    found = max(found, problem.worth[kind] + best(at + 1, then))
-        return found
+                filled = tuple(sorted((*layout[number], (kind, way))))
+                if fits(shape, filled):
+                    then = (*layout[:number], filled, *layout[number + 1 :])
+                    best_worth = max(best_worth, problem.worth[kind] + best(at + 1, then))
+        return best_worth
 
     return best(0, tuple(() for _ in problem.shapes))
 
 
 def broken(problem: BatchProblem, patterns: Sequence[tuple[HostPattern, int]]) -> Iterator[str]:
     """What the solution uses more of than there is."""
-    left, hosts = list(problem.demand), [shape.count for shape in problem.shapes]
+    unplaced, hosts = list(problem.demand), [shape.count for shape in problem.shapes]
     for pattern, times in patterns:
         hosts[pattern.shape] -= times
         vms = [(kind, way) for kind, way, count in pattern.vms for _ in range(count)]
         for kind, _ in vms:
-            left[kind] -= times
+            unplaced[kind] -= times
         shape = problem.shapes[pattern.shape]
         room = list(shape.capacity)
         for group, filling, count in pattern.gpus:
@@ -99,8 +99,8 @@ def broken(problem: BatchProblem, patterns: Sequence[tuple[HostPattern, int]]) -
                 room[row] -= much
         if min(room) < 0 or sum(count for _, _, count in pattern.gpus) > shape.groups[0].count:
             yield f"{pattern} is more than {shape}"
-    if min(left) < 0 or min(hosts) < 0:
-        yield f"VMs left {left}, hosts left {hosts}"
+    if min(unplaced) < 0 or min(hosts) < 0:
+        yield f"VMs left {unplaced}, hosts left {hosts}"
 
 
 @QUICK
@@ -136,11 +136,11 @@ def test_on_up_to_three_hosts_it_is_the_best(problem: BatchProblem) -> None:
 
 def still_fitting(problem: BatchProblem, patterns: Sequence[tuple[HostPattern, int]]) -> Iterator[str]:
     """VMs without a place that a host would take beside its pattern, whose layouts stay."""
-    left, hosts = list(problem.demand), [shape.count for shape in problem.shapes]
+    unplaced, hosts = list(problem.demand), [shape.count for shape in problem.shapes]
     for pattern, times in patterns:
         hosts[pattern.shape] -= times
         for kind, _, count in pattern.vms:
-            left[kind] -= times * count
+            unplaced[kind] -= times * count
     unused = [HostPattern(number, (), ()) for number, count in enumerate(hosts) if count]
     for pattern in (*(pattern for pattern, _ in patterns), *unused):
         shape = problem.shapes[pattern.shape]
@@ -152,9 +152,9 @@ def still_fitting(problem: BatchProblem, patterns: Sequence[tuple[HostPattern, i
             for row, amount in group.layouts[layout]:
                 room[row] += count * amount
         idle = group.count - sum(count for _, _, count in pattern.gpus)
-        rest = HostShape(1, tuple(room), (GpuGroup(idle, group.layouts),), shape.options)
-        for kind, count in enumerate(left):
-            if count and any(fits(rest, [(kind, option)]) for option in range(len(shape.options[kind]))):
+        idle_host = HostShape(1, tuple(room), (GpuGroup(idle, group.layouts),), shape.options)
+        for kind, count in enumerate(unplaced):
+            if count and any(fits(idle_host, [(kind, option)]) for option in range(len(shape.options[kind]))):
                 yield f"one more of kind {kind} on {pattern}"
 
 
@@ -185,9 +185,9 @@ def test_no_plan_of_a_few_hosts_places_less_for_being_beside_its_gpus() -> None:
     beside, anywhere = PlacementOption(((0, 1),)), PlacementOption((), remote=True)
     shape = HostShape(1, (1, 0), (), {0: (beside, anywhere), 1: (beside,), 2: (PlacementOption(((1, 1),)),)})
     problem = BatchProblem((1, 1, 1), (2000, 1, 1), (shape,))
-    known = HostPattern(0, ((0, 1, 1), (1, 0, 1)), ())
-    assert problem.value(HostPattern(0, ((0, 0, 1),), ())) > problem.value(known)
-    assert solving.plan_anew(problem, [known], [0, 0, 1], solving.FEW_HOSTS_WORK) == [known]
+    pattern = HostPattern(0, ((0, 1, 1), (1, 0, 1)), ())
+    assert problem.value(HostPattern(0, ((0, 0, 1),), ())) > problem.value(pattern)
+    assert solving.plan_anew(problem, [pattern], [0, 0, 1], solving.FEW_HOSTS_WORK) == [pattern]
 
 
 @pytest.mark.parametrize(("kinds", "programs"), [(20, 40), (1197, 4)])

@@ -27,9 +27,9 @@ SHARED = replace(POLICY, lock_vm="gpuops-lock")
 """Several machines rotate, each with a journal of its own."""
 
 
-def original(world: World, ref: str, role: Role = Role.DESKTOP, *, taken: bool = True) -> Original:
+def original(world: World, ref: str, role: Role = Role.DESKTOP, *, is_taken: bool = True) -> Original:
     vm = world.vms[ref]
-    return Original(NIGHT, role, ref, vm.instance_uuid, vm.name, vm.host, vm.profiles, taken)
+    return Original(NIGHT, role, ref, vm.instance_uuid, vm.name, vm.host, vm.profiles, is_taken)
 
 
 def journal(world: World) -> tuple[Original, ...]:

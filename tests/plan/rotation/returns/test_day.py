@@ -24,45 +24,45 @@ def test_ml_stops_then_every_desktop_resumes_then_the_markers_go(world: World, s
     if sources == "journal alone":
         for ref in ("vm-1", "vm-2", "vm-91"):
             world.set(ref, attributes={})
-    found = plan(world, originals)
-    assert [(wave.title.split(",")[0], wave.steps) for wave in found.waves] == [
+    day = plan(world, originals)
+    assert [(wave.title.split(",")[0], wave.steps) for wave in day.waves] == [
         ("stop the ML VMs of the night", (ShutDownGuest("vm-91", 120, then_off=True),)),
         ("resume one desktop of each host first", (ResumeVm("vm-1", "host-1"),)),
         ("resume the others", (ResumeVm("vm-2", "host-1"),)),
         ("clear the markers", tuple(SetAttribute(ref, "gpuops.rotation", "") for ref in ("vm-1", "vm-2", "vm-91"))),
     ]
-    assert found.unmet == ()
-    assert found.disruptive
+    assert day.unmet == ()
+    assert day.disruptive
 
 
 def test_a_day_after_nothing_is_empty() -> None:
-    found = plan(small_world())
-    assert found.steps == ()
-    assert found.because == ("no night has taken anything that is not back",)
+    day = plan(small_world())
+    assert day.steps == ()
+    assert day.because == ("no night has taken anything that is not back",)
 
 
 def test_a_desktop_that_runs_already_is_left_alone(world: World) -> None:
     world._set_power("vm-91", PowerState.OFF)
     world._set_power("vm-1", PowerState.ON)
-    found = plan(world, journal(world))
-    assert ResumeVm("vm-1", "host-1") not in found.steps
-    assert SetAttribute("vm-1", "gpuops.rotation", "") in found.steps
-    assert found.unmet == ()
+    day = plan(world, journal(world))
+    assert ResumeVm("vm-1", "host-1") not in day.steps
+    assert SetAttribute("vm-1", "gpuops.rotation", "") in day.steps
+    assert day.unmet == ()
 
 
 def test_an_ml_vm_that_somebody_else_started_is_left_alone(world: World) -> None:
     world._set_power("vm-92", PowerState.ON)
-    originals = (*journal(world), original(world, "vm-92", Role.ML, taken=False))
-    found = plan(world, originals)
-    assert {step.vm for step in found.steps} == {"vm-1", "vm-2", "vm-91"}
+    originals = (*journal(world), original(world, "vm-92", Role.ML, is_taken=False))
+    day = plan(world, originals)
+    assert {step.vm for step in day.steps} == {"vm-1", "vm-2", "vm-91"}
 
 
 def test_an_ml_vm_that_somebody_started_after_a_return_had_stopped_it_is_left_alone(world: World) -> None:
-    stopped = tuple(replace(each, stopped=each.role is Role.ML) for each in journal(world))
-    found = plan(world, stopped)
-    assert ShutDownGuest not in {type(step) for step in found.steps}
-    assert SetAttribute("vm-91", "gpuops.rotation", "") in found.steps
-    [ml] = [each for each in stopped if each.role is Role.ML]
+    stopped = tuple(replace(original_vm, stopped=original_vm.role is Role.ML) for original_vm in journal(world))
+    day = plan(world, stopped)
+    assert ShutDownGuest not in {type(step) for step in day.steps}
+    assert SetAttribute("vm-91", "gpuops.rotation", "") in day.steps
+    [ml] = [stopped_vm for stopped_vm in stopped if stopped_vm.role is Role.ML]
     assert is_returned(ml, world.snapshot())
 
 
@@ -75,30 +75,30 @@ def test_a_desktop_whose_gate_may_still_close_is_not_over(world: World) -> None:
 
 def test_a_desktop_that_somebody_else_suspended_is_left_alone(world: World) -> None:
     world._set_power("vm-3", PowerState.SUSPENDED)
-    found = plan(world, (*journal(world), original(world, "vm-3", taken=False)))
-    assert "vm-3" not in {step.vm for step in found.steps}
-    assert found.unmet == ()
+    day = plan(world, (*journal(world), original(world, "vm-3", is_taken=False)))
+    assert "vm-3" not in {step.vm for step in day.steps}
+    assert day.unmet == ()
 
 
 def test_a_discarded_state_is_named_and_never_booted(world: World) -> None:
     world.set("vm-1", power=PowerState.OFF)
-    found = plan(world, journal(world))
-    [named] = found.unmet
+    day = plan(world, journal(world))
+    [named] = day.unmet
     assert str(named) == "desktop-01: is powered off: its suspended state was discarded by somebody else"
     assert named.hint == "power it on in the vSphere Client, then gpuops rotate day"
-    assert {step.vm for step in found.steps} == {"vm-2", "vm-91"}
+    assert {step.vm for step in day.steps} == {"vm-2", "vm-91"}
 
 
 def test_a_vm_that_is_gone_or_replaced_is_named(world: World) -> None:
     originals = journal(world)
     del world.vms["vm-1"]
     world.set("vm-2", instance_uuid="another")
-    found = plan(world, originals)
-    assert {named.subject: named.rule for named in found.unmet} == {
+    day = plan(world, originals)
+    assert {named.subject: named.rule for named in day.unmet} == {
         "desktop-01": "is gone from vCenter",
         "desktop-02": "is another VM now: its instance uuid changed",
     }
-    assert {step.vm for step in found.steps} == {"vm-91"}
+    assert {step.vm for step in day.steps} == {"vm-91"}
 
 
 MOVED: dict[str, dict[str, object]] = {
@@ -113,20 +113,20 @@ def test_what_the_journal_knows_comes_back_wherever_it_is_and_whatever_it_is_cal
     originals = journal(world)
     for ref in ("vm-1", "vm-2", "vm-91"):
         world.set(ref, **MOVED[how])
-    found = plan(world, originals)
-    assert found.unmet == ()
-    assert ShutDownGuest("vm-91", 120, then_off=True) in found.steps
-    assert set(resumed(found)) == {"vm-1", "vm-2"}
+    day = plan(world, originals)
+    assert day.unmet == ()
+    assert ShutDownGuest("vm-91", 120, then_off=True) in day.steps
+    assert set(resumed(day)) == {"vm-1", "vm-2"}
 
 
 def test_a_vm_that_was_registered_anew_is_known_by_its_instance_uuid(world: World) -> None:
     originals = journal(world)
     world.vms["vm-7001"] = replace(world.vms.pop("vm-1"), ref="vm-7001", attributes={})
     world.vms["vm-7091"] = replace(world.vms.pop("vm-91"), ref="vm-7091", attributes={})
-    found = plan(world, originals)
-    assert found.unmet == ()
-    assert ShutDownGuest("vm-7091", 120, then_off=True) in found.steps
-    assert set(resumed(found)) == {"vm-7001", "vm-2"}
+    day = plan(world, originals)
+    assert day.unmet == ()
+    assert ShutDownGuest("vm-7091", 120, then_off=True) in day.steps
+    assert set(resumed(day)) == {"vm-7001", "vm-2"}
     world.set("vm-7001", power=PowerState.ON)
     assert is_returned(originals[0], world.snapshot())
     assert not is_returned(originals[1], world.snapshot())
@@ -135,10 +135,10 @@ def test_a_vm_that_was_registered_anew_is_known_by_its_instance_uuid(world: Worl
 def test_two_vms_of_one_instance_uuid_are_named_and_never_touched(world: World) -> None:
     originals = journal(world)
     world.vms["vm-8"] = replace(world.vms["vm-1"], ref="vm-8", path="/dc/vm/desktops/copy")
-    for known in (originals, ()):
-        found = plan(world, known)
-        assert not {"vm-1", "vm-8"} & {step.vm for step in found.steps}
-        assert {(named.subject, named.rule) for named in found.unmet} == {
+    for recorded in (originals, ()):
+        day = plan(world, recorded)
+        assert not {"vm-1", "vm-8"} & {step.vm for step in day.steps}
+        assert {(named.subject, named.rule) for named in day.unmet} == {
             (
                 "desktop-01",
                 "/dc/vm/desktops/copy and /dc/vm/desktops/desktop-01 have one instance uuid",
@@ -150,20 +150,22 @@ def test_two_vms_of_one_instance_uuid_are_named_and_never_touched(world: World) 
 def test_each_vm_is_returned_under_the_policy_of_its_night(world: World) -> None:
     """Its marker, its order, how its ML VMs are stopped: the policy that is said speaks for the rest."""
     tonight = replace(POLICY, name="another", marker="other.marker", ml_stop=MlStop(grace_s=7, then_off=False))
-    originals = tuple(replace(each, policy=tonight if each.vm != "vm-2" else POLICY) for each in journal(world))
+    originals = tuple(
+        replace(original_vm, policy=tonight if original_vm.vm != "vm-2" else POLICY) for original_vm in journal(world)
+    )
     for ref in ("vm-1", "vm-91"):
-        value = world.vms[ref].attributes["gpuops.rotation"]
-        world.set(ref, attributes={"other.marker": value})
+        marker = world.vms[ref].attributes["gpuops.rotation"]
+        world.set(ref, attributes={"other.marker": marker})
     edited = replace(POLICY, name="edited", pools=(), ml=(), marker="third.marker")
-    found = plan(world, originals, edited)
-    assert ShutDownGuest("vm-91", 7, then_off=False) in found.steps
-    assert set(resumed(found)) == {"vm-1", "vm-2"}
-    assert {step for step in found.steps if isinstance(step, SetAttribute)} == {
+    day = plan(world, originals, edited)
+    assert ShutDownGuest("vm-91", 7, then_off=False) in day.steps
+    assert set(resumed(day)) == {"vm-1", "vm-2"}
+    assert {step for step in day.steps if isinstance(step, SetAttribute)} == {
         SetAttribute("vm-1", "other.marker", ""),
         SetAttribute("vm-2", "gpuops.rotation", ""),
         SetAttribute("vm-91", "other.marker", ""),
     }
-    assert found.unmet == ()
+    assert day.unmet == ()
 
 
 def test_a_vm_resumes_where_it_is_registered_now(world: World) -> None:
@@ -183,16 +185,16 @@ def test_an_ml_vm_keeps_its_work_by_the_entry_that_it_had_in_the_queue_of_its_ni
     world.vms["vm-7091"] = replace(world.vms.pop("vm-91"), ref="vm-7091", name="renamed")
     for ref in ("vm-1", "vm-2"):
         world.set(ref, attributes={})
-    found = plan(world, originals, replace(POLICY, ml=()))
-    assert [type(step) for step in found.steps] == [RunInGuest, ShutDownGuest, SetAttribute]
-    assert {step.vm for step in found.steps} == {"vm-7091"}
+    day = plan(world, originals, replace(POLICY, ml=()))
+    assert [type(step) for step in day.steps] == [RunInGuest, ShutDownGuest, SetAttribute]
+    assert {step.vm for step in day.steps} == {"vm-7091"}
 
 
 @pytest.mark.parametrize(("hours_early", "ends"), [(7, True), (1, False), (0, False), (-2, False)])
 def test_a_return_in_an_open_window_says_that_it_ends_the_night(world: World, hours_early: int, ends: bool) -> None:
     policy = replace(POLICY, windows=(Window(time(20), time(5), UTC),))
     now = MORNING - timedelta(hours=hours_early)
-    found = RotateDay(policy).plan(world.snapshot(), CATALOG, now)
-    said = "night 2026-11-20, open until 05:00 UTC, ends with this return: it takes nothing more"
-    assert found.warnings.count(said) == ends
-    assert found.steps
+    day = RotateDay(policy).plan(world.snapshot(), CATALOG, now)
+    warning = "night 2026-11-20, open until 05:00 UTC, ends with this return: it takes nothing more"
+    assert day.warnings.count(warning) == ends
+    assert day.steps

@@ -22,28 +22,28 @@ from tests.plan.rotation.returns.morning import CATALOG, MORNING, NIGHT, POLICY,
 
 def untaken(world: World) -> tuple[Original, ...]:
     """What the journal of a machine holds whose night was cut off before it took anything."""
-    return tuple(replace(each, taken=False) for each in journal(world))
+    return tuple(replace(original_vm, taken=False) for original_vm in journal(world))
 
 
 def test_under_a_lock_vm_the_marker_tells_of_what_another_machine_took(world: World) -> None:
     world._set_power("vm-2", PowerState.OFF)
-    found = {mine.original.vm: mine.whereabouts for mine in taken_vms(SHARED, untaken(world), world.snapshot())}
-    assert found == {"vm-1": Whereabouts.AWAY, "vm-2": Whereabouts.LOST, "vm-91": Whereabouts.AWAY}
+    whereabouts = {mine.original.vm: mine.whereabouts for mine in taken_vms(SHARED, untaken(world), world.snapshot())}
+    assert whereabouts == {"vm-1": Whereabouts.AWAY, "vm-2": Whereabouts.LOST, "vm-91": Whereabouts.AWAY}
     morning = plan(world, untaken(world), SHARED)
     assert ShutDownGuest("vm-91", 120, then_off=True) in morning.steps
     assert SetAttribute("vm-2", "gpuops.rotation", "") not in morning.steps, "it is not as it was"
 
 
 def test_without_one_the_journal_knows_what_no_night_started(world: World) -> None:
-    found = {mine.original.vm: mine.whereabouts for mine in taken_vms(POLICY, untaken(world), world.snapshot())}
-    assert found["vm-91"] is Whereabouts.UNTOUCHED
+    whereabouts = {mine.original.vm: mine.whereabouts for mine in taken_vms(POLICY, untaken(world), world.snapshot())}
+    assert whereabouts["vm-91"] is Whereabouts.UNTOUCHED
     assert ShutDownGuest("vm-91", 120, then_off=True) not in plan(world, untaken(world)).steps
 
 
 def test_under_a_lock_vm_what_runs_without_a_marker_is_nobodys(world: World) -> None:
     world.set("vm-91", attributes={})
-    found = {mine.original.vm: mine.whereabouts for mine in taken_vms(SHARED, untaken(world), world.snapshot())}
-    assert found["vm-91"] is Whereabouts.UNTOUCHED
+    whereabouts = {mine.original.vm: mine.whereabouts for mine in taken_vms(SHARED, untaken(world), world.snapshot())}
+    assert whereabouts["vm-91"] is Whereabouts.UNTOUCHED
 
 
 @pytest.mark.parametrize(("ref", "role"), [("vm-3", Role.DESKTOP), ("vm-92", Role.ML)])
@@ -56,12 +56,12 @@ def test_a_marker_of_another_machine_on_what_is_as_it_was_is_cleared_ten_minutes
     [note] = [step for step in first.steps if step.vm == ref]
     assert isinstance(note, SetAttribute)
     assert parse_marker(note.value) == Marker(NIGHT, role, seen=world.now)
-    assert [each.subject for each in first.unmet] == [world.vms[ref].name]
+    assert [unmet.subject for unmet in first.unmet] == [world.vms[ref].name]
     world.set(ref, attributes={"gpuops.rotation": note.value})
     world.now += LATE - timedelta(seconds=1)
-    again = plan(world, journal(world))
-    assert [step for step in again.steps if step.vm == ref] == []
-    assert len(again.unmet) == 1
+    second_plan = plan(world, journal(world))
+    assert [step for step in second_plan.steps if step.vm == ref] == []
+    assert len(second_plan.unmet) == 1
     world.now += timedelta(seconds=1)
     last = plan(world, journal(world))
     assert [step for step in last.steps if step.vm == ref] == [SetAttribute(ref, "gpuops.rotation", "")]
@@ -69,8 +69,8 @@ def test_a_marker_of_another_machine_on_what_is_as_it_was_is_cleared_ten_minutes
 
 
 def test_what_another_machine_has_taken_comes_back_at_once_however_its_marker_was_seen(world: World) -> None:
-    seen = marker_value(NIGHT, Role.DESKTOP, seen=world.now)
-    world.set("vm-1", attributes={"gpuops.rotation": seen})
+    seen_marker = marker_value(NIGHT, Role.DESKTOP, seen=world.now)
+    world.set("vm-1", attributes={"gpuops.rotation": seen_marker})
     steps = [step for step in plan(world).steps if step.vm == "vm-1"]
     assert steps == [ResumeVm("vm-1", "host-1"), SetAttribute("vm-1", "gpuops.rotation", "")]
 
@@ -79,29 +79,29 @@ def test_what_another_machine_has_taken_comes_back_at_once_however_its_marker_wa
 def test_a_night_of_which_the_journal_has_a_marker_alone_makes_no_copies(world: World, is_recorded: bool) -> None:
     """`rotate abandon` on another machine has written one VM of the night, and nothing of the others."""
     given_up = Original(NIGHT, Role.DESKTOP, "vm-1", world.vms["vm-1"].instance_uuid, "desk-1", "host-1", taken=True)
-    known = replace(given_up, policy=POLICY) if is_recorded else given_up
+    night_original = replace(given_up, policy=POLICY) if is_recorded else given_up
     world.set("vm-91", attributes={"gpuops.rotation": f"{NIGHT} ml"})
-    found = {mine.original.vm: mine for mine in taken_vms(POLICY, [known], world.snapshot())}
-    assert found["vm-91"].whereabouts is (Whereabouts.FOREIGN if is_recorded else Whereabouts.AWAY)
+    taken_by_ref = {mine.original.vm: mine for mine in taken_vms(POLICY, [night_original], world.snapshot())}
+    assert taken_by_ref["vm-91"].whereabouts is (Whereabouts.FOREIGN if is_recorded else Whereabouts.AWAY)
 
 
 def test_a_marker_left_on_what_this_journal_knows_to_be_back_goes_at_once(world: World) -> None:
     world.set("vm-3", attributes={"gpuops.rotation": f"{NIGHT} desktop"})
     back = replace(original(world, "vm-3"), returned=True)
-    found = plan(world, (*journal(world), back))
-    assert [step for step in found.steps if step.vm == "vm-3"] == [SetAttribute("vm-3", "gpuops.rotation", "")]
-    assert found.unmet == ()
+    day = plan(world, (*journal(world), back))
+    assert [step for step in day.steps if step.vm == "vm-3"] == [SetAttribute("vm-3", "gpuops.rotation", "")]
+    assert day.unmet == ()
 
 
-@pytest.mark.parametrize("taken", [False, True])
+@pytest.mark.parametrize("was_taken", [False, True])
 def test_an_ml_vm_that_this_journal_knows_to_be_over_is_not_stopped_for_a_marker_that_could_not_be_cleared(
-    world: World, taken: bool
+    world: World, was_taken: bool
 ) -> None:
     """Its start failed, or a morning has stopped it; who runs it now is somebody else, whatever the marker says."""
-    over = replace(original(world, "vm-91", Role.ML), taken=taken, returned=True)
-    found = plan(world, (*(each for each in journal(world) if each.vm != "vm-91"), over))
-    assert [step for step in found.steps if step.vm == "vm-91"] == [SetAttribute("vm-91", "gpuops.rotation", "")]
-    assert found.unmet == ()
+    closed = replace(original(world, "vm-91", Role.ML), taken=was_taken, returned=True)
+    day = plan(world, (*(original_vm for original_vm in journal(world) if original_vm.vm != "vm-91"), closed))
+    assert [step for step in day.steps if step.vm == "vm-91"] == [SetAttribute("vm-91", "gpuops.rotation", "")]
+    assert day.unmet == ()
 
 
 @pytest.mark.parametrize("stopped", [False, True])
@@ -110,11 +110,11 @@ def test_a_marked_ml_vm_that_runs_since_its_night_is_stopped_whatever_the_journa
     world: World, stopped: bool, later_s: int, is_stopped: bool
 ) -> None:
     """As a return against a copy of vCenter has closed it. One that was started again is somebody else's."""
-    over = replace(original(world, "vm-91", Role.ML), returned=True, stopped=stopped, started_at=world.now)
+    closed = replace(original(world, "vm-91", Role.ML), returned=True, stopped=stopped, started_at=world.now)
     world.set("vm-91", started_at=world.now + timedelta(seconds=later_s))
-    found = plan(world, (*(each for each in journal(world) if each.vm != "vm-91"), over))
-    assert (ShutDownGuest("vm-91", 120, then_off=True) in found.steps) is is_stopped
-    assert SetAttribute("vm-91", "gpuops.rotation", "") in found.steps
+    day = plan(world, (*(original_vm for original_vm in journal(world) if original_vm.vm != "vm-91"), closed))
+    assert (ShutDownGuest("vm-91", 120, then_off=True) in day.steps) is is_stopped
+    assert SetAttribute("vm-91", "gpuops.rotation", "") in day.steps
 
 
 def test_a_marker_that_the_journal_knows_nothing_of_is_believed_only_where_the_policy_names_something(
@@ -123,10 +123,10 @@ def test_a_marker_that_the_journal_knows_nothing_of_is_believed_only_where_the_p
     world.set("vm-1", name="renamed", path="/dc/vm/desktops/renamed")
     world.set("vm-2", path="/dc/vm/misc/desktop-02")
     world.set("vm-91", name="foreign-ml", path="/dc/vm/desktops/foreign-ml")
-    found = plan(world)
-    assert {step.vm for step in found.steps} == {"vm-1"}
+    day = plan(world)
+    assert {step.vm for step in day.steps} == {"vm-1"}
     alone = "only its marker says that a night took it, and"
-    assert {named.subject: (named.rule, named.hint) for named in found.unmet} == {
+    assert {named.subject: (named.rule, named.hint) for named in day.unmet} == {
         "desktop-02": (
             f"{alone} it is in no folder that the policy names (/dc/vm/misc/desktop-02): not touched",
             "gpuops rotate restore --vm desktop-02 --policy FILE",
@@ -140,11 +140,11 @@ def test_a_marker_that_the_journal_knows_nothing_of_is_believed_only_where_the_p
 
 def test_such_a_vm_is_brought_back_when_it_is_asked_for_by_name_and_somebody_agrees(world: World) -> None:
     world.set("vm-2", path="/dc/vm/misc/desktop-02")
-    found = RestoreVms(RotateDay(POLICY), ("desktop-02",)).plan(world.snapshot(), CATALOG, MORNING)
-    assert [type(step) for step in found.steps] == [ResumeVm, SetAttribute]
-    assert {step.vm for step in found.steps} == {"vm-2"}
-    assert found.disruptive, "it is asked about first"
-    [warning] = found.warnings
+    restore = RestoreVms(RotateDay(POLICY), ("desktop-02",)).plan(world.snapshot(), CATALOG, MORNING)
+    assert [type(step) for step in restore.steps] == [ResumeVm, SetAttribute]
+    assert {step.vm for step in restore.steps} == {"vm-2"}
+    assert restore.disruptive, "it is asked about first"
+    [warning] = restore.warnings
     assert warning.startswith("desktop-02: only its marker says that a night took it, and it is in no folder that")
     inside = RestoreVms(RotateDay(POLICY), ("desktop-01",)).plan(world.snapshot(), CATALOG, MORNING)
     assert (inside.disruptive, inside.warnings) == (False, ())
@@ -152,18 +152,18 @@ def test_such_a_vm_is_brought_back_when_it_is_asked_for_by_name_and_somebody_agr
 
 def test_a_pool_without_a_folder_names_no_place_where_a_marker_alone_is_believed(world: World) -> None:
     everywhere = replace(POLICY, pools=(replace(POLICY.pools[0], select=Selector(name="desktop-*")),))
-    found = plan(world, policy=everywhere)
-    assert {step.vm for step in found.steps} == {"vm-91"}
-    assert {named.subject for named in found.unmet} == {"desktop-01", "desktop-02"}
+    day = plan(world, policy=everywhere)
+    assert {step.vm for step in day.steps} == {"vm-91"}
+    assert {named.subject for named in day.unmet} == {"desktop-01", "desktop-02"}
 
 
 def test_a_marker_that_was_left_under_the_name_of_its_night_goes_when_the_policy_says_another(world: World) -> None:
-    back = tuple(replace(each, policy=POLICY, returned=True) for each in journal(world))
+    back = tuple(replace(original_vm, policy=POLICY, returned=True) for original_vm in journal(world))
     for ref in ("vm-1", "vm-2"):
         world._set_power("vm-91", PowerState.OFF)
         world._set_power(ref, PowerState.ON)
-    found = plan(world, back, replace(POLICY, marker="third.marker"))
-    assert set(found.steps) == {SetAttribute(ref, "gpuops.rotation", "") for ref in ("vm-1", "vm-2", "vm-91")}
+    day = plan(world, back, replace(POLICY, marker="third.marker"))
+    assert set(day.steps) == {SetAttribute(ref, "gpuops.rotation", "") for ref in ("vm-1", "vm-2", "vm-91")}
 
 
 def test_a_marker_that_cannot_be_read_is_not_taken_for_none(world: World) -> None:
@@ -171,25 +171,25 @@ def test_a_marker_that_cannot_be_read_is_not_taken_for_none(world: World) -> Non
     for ref in ("vm-1", "vm-2", "vm-3", "vm-91"):
         world.set(ref, attributes={}, unreadable=("customValue",))
     world.set("vm-3", power=PowerState.ON)
-    found = plan(world)
-    assert {(named.subject, named.hint) for named in found.unmet} == {
+    day = plan(world)
+    assert {(named.subject, named.hint) for named in day.unmet} == {
         ("desktop-01", "use a login that may read it, then gpuops rotate day"),
         ("desktop-02", "use a login that may read it, then gpuops rotate day"),
     }
-    assert all("its marker cannot be read" in named.rule for named in found.unmet)
+    assert all("its marker cannot be read" in named.rule for named in day.unmet)
     assert plan(world, (original(world, "vm-1"),)).unmet == (), "a journal knows who is"
 
 
 @pytest.mark.parametrize("ref", ["vm-1", "vm-3", "vm-91"])
 def test_a_marker_with_text_that_is_none_is_named_with_a_command_that_clears_it(world: World, ref: str) -> None:
     world.set(ref, attributes={"gpuops.rotation": "2026-11-20 desk top"})
-    without = [each for each in journal(world) if each.vm != ref]
+    without = [original_vm for original_vm in journal(world) if original_vm.vm != ref]
     for originals in ((), without):
-        [named] = [each for each in plan(world, tuple(originals)).unmet if each.subject == world.vms[ref].name]
+        [named] = [unmet for unmet in plan(world, tuple(originals)).unmet if unmet.subject == world.vms[ref].name]
         assert "its marker '2026-11-20 desk top' cannot be read" in named.rule
         assert named.hint.endswith(f"then gpuops rotate clear-marker --vm {named.subject} --policy FILE")
-    known = plan(world, (*without, original(world, ref, Role.ML if ref == "vm-91" else Role.DESKTOP)))
-    assert world.vms[ref].name not in {each.subject for each in known.unmet}, "the journal knows it"
+    plan_with_journal = plan(world, (*without, original(world, ref, Role.ML if ref == "vm-91" else Role.DESKTOP)))
+    assert world.vms[ref].name not in {unmet.subject for unmet in plan_with_journal.unmet}, "the journal knows it"
 
 
 def test_clearing_a_marker_leaves_the_vm_as_it_is_and_is_refused_for_one_of_an_open_night(world: World) -> None:

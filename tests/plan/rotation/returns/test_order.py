@@ -13,8 +13,8 @@ from tests.execute.small_vcenter import desktop, small_world
 from tests.plan.rotation.returns.morning import NIGHT, POLICY, plan
 
 
-def resumed(found: Plan) -> list[str]:
-    return [step.vm for step in found.steps if isinstance(step, ResumeVm)]
+def resumed(day: Plan) -> list[str]:
+    return [step.vm for step in day.steps if isinstance(step, ResumeVm)]
 
 
 def test_each_profile_claims_its_gpus_before_any_fills_up() -> None:
@@ -23,9 +23,9 @@ def test_each_profile_claims_its_gpus_before_any_fills_up() -> None:
     for ref in ("vm-1", "vm-2", "vm-3", "vm-4", "vm-5"):
         world._set_power(ref, PowerState.SUSPENDED)
         world.set(ref, attributes={"gpuops.rotation": f"{NIGHT} desktop"})
-    found = plan(world, policy=replace(POLICY, morning=MorningOrder.LARGEST_FIRST))
-    assert [step.vm for step in found.waves[0].steps] == ["vm-1", "vm-3"]
-    assert resumed(found) == ["vm-1", "vm-3", "vm-2", "vm-4", "vm-5"]
+    day = plan(world, policy=replace(POLICY, morning=MorningOrder.LARGEST_FIRST))
+    assert [step.vm for step in day.waves[0].steps] == ["vm-1", "vm-3"]
+    assert resumed(day) == ["vm-1", "vm-3", "vm-2", "vm-4", "vm-5"]
 
 
 def test_a_canary_of_each_host_comes_first_and_the_order_on_each_host_is_kept() -> None:
@@ -57,5 +57,5 @@ def test_on_mixed_size_gpus_the_largest_comes_first() -> None:
     world.vms["vm-6"] = desktop(6, "nvidia_a40-48q", "host-1")
     for ref in ("vm-1", "vm-2", "vm-3", "vm-4", "vm-5", "vm-6"):
         world.set(ref, power=PowerState.SUSPENDED, attributes={"gpuops.rotation": f"{NIGHT} desktop"})
-    found = plan(world)
-    assert resumed(found) == ["vm-6", "vm-1", "vm-2", "vm-3", "vm-4", "vm-5"]
+    day = plan(world)
+    assert resumed(day) == ["vm-6", "vm-1", "vm-2", "vm-3", "vm-4", "vm-5"]

@@ -36,7 +36,7 @@ def minutes(load: Load, policy: Policy = POLICY, *, resume_s: float = 120, stop_
 
 
 @pytest.mark.parametrize(
-    ("said", "load", "reserve"),
+    ("case", "load", "reserve"),
     [
         ("the floor", Load.of(desktops(1), ["host-1"]), 45),
         ("10 min grace and 1 min stop, 15 rounds of 2 min x 1.5, 5 min", Load.of(desktops(60), ["host-1"], 600), 61),
@@ -52,8 +52,8 @@ def minutes(load: Load, policy: Policy = POLICY, *, resume_s: float = 120, stop_
         ("no desktop", Load.of([], ["host-1"] * 20, 600), 5 * 11 + 5),
     ],
 )
-def test_what_is_kept_for_the_return(said: str, load: Load, reserve: float) -> None:
-    assert minutes(load) == reserve, said
+def test_what_is_kept_for_the_return(case: str, load: Load, reserve: float) -> None:
+    assert minutes(load) == reserve, case
 
 
 def test_a_canary_is_a_round_of_its_own_where_others_wait_for_it() -> None:
@@ -69,9 +69,9 @@ def test_what_was_never_measured_is_thought_slow() -> None:
 
 
 def test_the_time_of_return_is_fixed_in_utc() -> None:
-    found = ReturnTime(POLICY, Durations(), DEADLINE).of("host-1", Load.of(desktops(1), []))
-    assert found == datetime(2026, 11, 24, 5, 15, tzinfo=UTC)
-    assert found.tzinfo is UTC
+    return_time = ReturnTime(POLICY, Durations(), DEADLINE).of("host-1", Load.of(desktops(1), []))
+    assert return_time == datetime(2026, 11, 24, 5, 15, tzinfo=UTC)
+    assert return_time.tzinfo is UTC
 
 
 @pytest.mark.parametrize(
@@ -93,11 +93,11 @@ def test_few_measurements_on_a_host_do_not_speak_for_it() -> None:
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=6), st.integers(0, 20), st.integers(0, 5000), st.data())
 def test_more_to_return_is_never_a_later_return(
-    numbers: list[int], ml: int, resume_s: int, data: st.DataObject
+    numbers: list[int], ml: int, resume_s: int, draws: st.DataObject
 ) -> None:
     load = Load.of(desktops(*numbers), ["host-1"] * ml)
-    more = [number + data.draw(st.integers(0, 3)) for number in numbers]
-    later = Load.of(desktops(*more), ["host-1"] * (ml + data.draw(st.integers(0, 3))))
+    longer = [number + draws.draw(st.integers(0, 3)) for number in numbers]
+    later = Load.of(desktops(*longer), ["host-1"] * (ml + draws.draw(st.integers(0, 3))))
     assert 45 <= minutes(load, resume_s=resume_s) <= minutes(later, resume_s=resume_s)
 
 

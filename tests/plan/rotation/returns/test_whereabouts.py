@@ -21,8 +21,8 @@ def test_what_may_still_come_is_named_and_stays_marked(world: World, ref: str, r
     if role is Role.DESKTOP:
         world._set_power(ref, PowerState.ON)
     lost = replace(original(world, ref, role), unsure=True)
-    named = plan(world, (lost, *(each for each in journal(world) if each.vm != ref)))
-    assert [each.subject for each in named.unmet] == [world.vms[ref].name]
+    named = plan(world, (lost, *(original_vm for original_vm in journal(world) if original_vm.vm != ref)))
+    assert [unmet.subject for unmet in named.unmet] == [world.vms[ref].name]
     assert "may still change" in named.unmet[0].rule
     assert [step for step in named.steps if step.vm == ref] == []
     assert not is_returned(lost, world.snapshot())
@@ -30,7 +30,7 @@ def test_what_may_still_come_is_named_and_stays_marked(world: World, ref: str, r
 
 
 @pytest.mark.parametrize(
-    ("ref", "power", "method", "said"),
+    ("ref", "power", "method", "rule"),
     [
         ("vm-1", PowerState.ON, "SuspendVM_Task", "is being suspended"),
         ("vm-1", PowerState.SUSPENDED, "PowerOnVM_Task", "is being resumed"),
@@ -39,14 +39,16 @@ def test_what_may_still_come_is_named_and_stays_marked(world: World, ref: str, r
     ],
 )
 def test_what_is_on_its_way_is_named_and_stays_marked(
-    world: World, ref: str, power: PowerState, method: str, said: str
+    world: World, ref: str, power: PowerState, method: str, rule: str
 ) -> None:
     """Where it ends up is not known yet: called back now, it would be forgotten where it then is."""
     world.set(ref, power=power, tasks=(RunningTask("task-1", method, "running"),))
-    found = plan(world, journal(world))
-    assert [refusal.rule for refusal in found.unmet] == [said]
-    assert ref not in {step.vm for step in found.steps}
-    assert not any(is_returned(each, world.snapshot()) for each in journal(world) if each.vm == ref)
+    day = plan(world, journal(world))
+    assert [refusal.rule for refusal in day.unmet] == [rule]
+    assert ref not in {step.vm for step in day.steps}
+    assert not any(
+        is_returned(original_vm, world.snapshot()) for original_vm in journal(world) if original_vm.vm == ref
+    )
 
 
 def test_another_task_is_no_way_to_somewhere(world: World) -> None:
@@ -65,14 +67,14 @@ def test_another_task_is_no_way_to_somewhere(world: World) -> None:
 )
 def test_what_cannot_be_read_is_named_not_guessed(world: World, changes: dict[str, object], first: str) -> None:
     world.set("vm-1", **changes)
-    found = plan(world, journal(world))
-    [named] = found.unmet
+    day = plan(world, journal(world))
+    [named] = day.unmet
     assert (named.subject, named.hint) == ("desktop-01", f"{first}, then gpuops rotate day")
-    assert "vm-1" not in {step.vm for step in found.steps}
+    assert "vm-1" not in {step.vm for step in day.steps}
 
 
 @pytest.mark.parametrize(
-    ("role", "power", "taken", "returned"),
+    ("role", "power", "was_taken", "returned"),
     [
         (Role.DESKTOP, PowerState.ON, True, True),
         (Role.DESKTOP, PowerState.SUSPENDED, True, False),
@@ -84,10 +86,10 @@ def test_what_cannot_be_read_is_named_not_guessed(world: World, changes: dict[st
         (Role.ML, PowerState.ON, False, True),
     ],
 )
-def test_what_counts_as_returned(role: Role, power: PowerState | None, taken: bool, returned: bool) -> None:
+def test_what_counts_as_returned(role: Role, power: PowerState | None, was_taken: bool, returned: bool) -> None:
     world = small_world()
     world.set("vm-1", power=power)
-    assert is_returned(original(world, "vm-1", role, taken=taken), world.snapshot()) is returned
+    assert is_returned(original(world, "vm-1", role, is_taken=was_taken), world.snapshot()) is returned
 
 
 @pytest.mark.parametrize(("role", "power"), [(Role.SHUT_DOWN, PowerState.OFF), (Role.DESKTOP, PowerState.SUSPENDED)])
@@ -98,13 +100,13 @@ def test_a_desktop_that_is_marked_and_does_not_run_stays_open(
     """Though its step was called failed, and though the VM is inaccessible so that no step is planned for it."""
     world = small_world()
     world.set("vm-1", power=power, connected=False, attributes={"gpuops.rotation": marker})
-    assert is_returned(original(world, "vm-1", role, taken=False), world.snapshot()) is returned
+    assert is_returned(original(world, "vm-1", role, is_taken=False), world.snapshot()) is returned
 
 
 def test_where_each_vm_is_without_any_policy(world: World) -> None:
     world.set("vm-1", power=PowerState.OFF)
-    found = {mine.original.name: mine.whereabouts for mine in taken_vms(None, journal(world), world.snapshot())}
-    assert found == {
+    by_name = {mine.original.name: mine.whereabouts for mine in taken_vms(None, journal(world), world.snapshot())}
+    assert by_name == {
         "desktop-01": Whereabouts.LOST,
         "desktop-02": Whereabouts.AWAY,
         "ml-01": Whereabouts.AWAY,
