@@ -81,8 +81,8 @@ def _write(console: Console, name: str, measured: Sequence[Result]) -> None:
     if lacking and name in page.sections(text)[1]:
         console.print(f"RESULTS.md: the section {name} stays as it is ({lacking})")
         return
-    made = page.section(name, [result for result in measured if result.figures], wall_clock())
-    page.FILE.write_text(page.renewed(text, {name: made}, list(MODULES)), encoding="utf-8")
+    new_section = page.section(name, [result for result in measured if result.figures], wall_clock())
+    page.FILE.write_text(page.renewed(text, {name: new_section}, list(MODULES)), encoding="utf-8")
 
 
 def _results(name: str) -> Iterable[Result]:

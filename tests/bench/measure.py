@@ -118,4 +118,6 @@ def median_cpu_s(rounds: Rounds, name: str) -> float:
 
 def paired_ratio(rounds: Rounds, name: str, peer: str) -> float:
     """The median over rounds of CPU(name) / CPU(peer)."""
-    return median(own.cpu_s / max(other.cpu_s, 1e-9) for own, other in zip(rounds[name], rounds[peer], strict=True))
+    return median(
+        usage.cpu_s / max(peer_usage.cpu_s, 1e-9) for usage, peer_usage in zip(rounds[name], rounds[peer], strict=True)
+    )

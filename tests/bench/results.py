@@ -25,16 +25,19 @@ _SECTION: Final = "\n## "
 
 def sections(text: str) -> tuple[str, dict[str, str]]:
     """What stands before the first section, and the sections by name."""
-    head, *rest = text.split(_SECTION)
-    return head.rstrip(), {part.partition("\n")[0].strip(): part.partition("\n")[2].strip() for part in rest}
+    head, *parts = text.split(_SECTION)
+    return head.rstrip(), {part.partition("\n")[0].strip(): part.partition("\n")[2].strip() for part in parts}
 
 
-def renewed(text: str, made: Mapping[str, str], order: Sequence[str]) -> str:
+def renewed(text: str, new_sections: Mapping[str, str], order: Sequence[str]) -> str:
     """The page with these sections put in; the others stay as they are."""
-    head, found = sections(text)
-    found |= made
-    names = [*(name for name in order if name in found), *(name for name in found if name not in order)]
-    return "\n".join([head, *(f"{_SECTION}{name}\n\n{found[name]}" for name in names)]) + "\n"
+    head, sections_by_name = sections(text)
+    sections_by_name |= new_sections
+    names = [
+        *(name for name in order if name in sections_by_name),
+        *(name for name in sections_by_name if name not in order),
+    ]
+    return "\n".join([head, *(f"{_SECTION}{name}\n\n{sections_by_name[name]}" for name in names)]) + "\n"
 
 
 def lacking(results: Sequence[Result]) -> str:
@@ -45,8 +48,8 @@ def lacking(results: Sequence[Result]) -> str:
 def section(name: str, results: Sequence[Result], today: datetime) -> str:
     """The command, the date and the commit, then a table for each result."""
     inputs = "".join(f"{variable}=DIR " for variable in INPUTS if os.environ.get(variable))
-    made = f"`{inputs}python -m tests.bench {name}`, {today:%Y-%m-%d}, commit {commit()}."
-    return "\n\n".join([made, *(_tables(result) for result in results)])
+    heading = f"`{inputs}python -m tests.bench {name}`, {today:%Y-%m-%d}, commit {commit()}."
+    return "\n\n".join([heading, *(_tables(result) for result in results)])
 
 
 def commit() -> str:

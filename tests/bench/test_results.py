@@ -20,20 +20,20 @@ TODAY = datetime(2026, 2, 28, 23, 59, tzinfo=UTC)
 
 
 def test_one_section_is_renewed_and_the_others_stay() -> None:
-    again = results.renewed(PAGE, {"help": "new help"}, ["catalog", "help"])
-    assert again == PAGE.replace("old help", "new help")
-    more = results.renewed(again, {"catalog": "first"}, ["catalog", "help"])
-    assert list(results.sections(more)[1]) == ["catalog", "help", "other"]
-    assert results.renewed(more, {}, ["catalog", "help"]) == more
+    renewed_page = results.renewed(PAGE, {"help": "new help"}, ["catalog", "help"])
+    assert renewed_page == PAGE.replace("old help", "new help")
+    page_with_catalog = results.renewed(renewed_page, {"catalog": "first"}, ["catalog", "help"])
+    assert list(results.sections(page_with_catalog)[1]) == ["catalog", "help", "other"]
+    assert results.renewed(page_with_catalog, {}, ["catalog", "help"]) == page_with_catalog
 
 
 def test_the_page_is_laid_out_as_the_command_lays_it_out() -> None:
     text = results.FILE.read_text(encoding="utf-8")
     assert results.renewed(text, {}, list(bench.MODULES)) == text
     for name, section in results.sections(text)[1].items():
-        made = section.splitlines()[0]
-        assert made.startswith("`"), name
-        assert "commit" in made, name
+        first_line = section.splitlines()[0]
+        assert first_line.startswith("`"), name
+        assert "commit" in first_line, name
 
 
 def test_a_section_says_its_command_with_the_inputs_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,13 +50,13 @@ def test_a_section_says_its_command_with_the_inputs_it_had(monkeypatch: pytest.M
     )
 
 
-@pytest.mark.parametrize(("title", "kept"), [("measured", False), ("not run, it needs the trace", True)])
+@pytest.mark.parametrize(("title", "keeps"), [("measured", False), ("not run, it needs the trace", True)])
 def test_what_lacks_its_input_keeps_its_last_figures(
-    title: str, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    title: str, keeps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run() -> Iterable[Result]:
         yield Result("the half that can be measured", (Figure("start", 1, "s"),))
-        yield Result(title, () if kept else (Figure("rest", 2, "s"),))
+        yield Result(title, () if keeps else (Figure("rest", 2, "s"),))
 
     page = tmp_path / "RESULTS.md"
     page.write_text(PAGE, encoding="utf-8")
@@ -65,8 +65,8 @@ def test_what_lacks_its_input_keeps_its_last_figures(
     monkeypatch.setattr(bench, "_results", lambda _name: run())
     assert bench.main(["results", "help"]) == 0
     text = page.read_text(encoding="utf-8")
-    assert ("old help" in text) is kept
-    assert ("| rest | 2 s |" in text) is not kept
+    assert ("old help" in text) is keeps
+    assert ("| rest | 2 s |" in text) is not keeps
     assert "by hand" in text
     page.write_text("# Results\n", encoding="utf-8")
     assert bench.main(["results", "help"]) == 0

@@ -63,13 +63,13 @@ def show(console: Console, result: Result) -> None:
 def _contenders(rounds: Rounds) -> Table:
     table = Table("contender", "CPU s", "wall s", "peak MiB", "requests", "objects")
     for name, usages in rounds.items():
-        said = usages[-1].said
+        report = usages[-1].said
         table.add_row(
             name,
             f"{median(u.cpu_s for u in usages):.3f}",
             f"{median(u.wall_s for u in usages):.3f}",
             f"{median(u.peak_mib for u in usages):.0f}",
-            str(said.get("requests", "")),
-            str(said.get("objects", "")),
+            str(report.get("requests", "")),
+            str(report.get("objects", "")),
         )
     return table

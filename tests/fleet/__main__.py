@@ -50,8 +50,8 @@ def _runs(seeds: range, jobs: int) -> int:
     began, ends = time.monotonic(), Counter[str]()
     with ProcessPoolExecutor(jobs) as pool:
         try:
-            for done in as_completed([pool.submit(_run, seed) for seed in seeds]):
-                ends["broken" if done.result() else "whole"] += 1
+            for finished in as_completed([pool.submit(_run, seed) for seed in seeds]):
+                ends["broken" if finished.result() else "whole"] += 1
                 print(f"{sum(ends.values())} of {len(seeds)}, {ends['broken']} broken", flush=True)
         finally:
             pool.shutdown(cancel_futures=True)
@@ -65,10 +65,10 @@ def _run(seed: int) -> bool:
 
 def _told(story: Story) -> bool:
     """Plays it and prints what came of it; whether something is broken."""
-    found = binaries()
-    if found is None:
+    server_binaries = binaries()
+    if server_binaries is None:
         sys.exit("it needs a PostgreSQL server: apt-get install postgresql")
-    with running_server(found) as server, TemporaryDirectory(prefix="gpuops-fleet-") as folder:
+    with running_server(server_binaries) as server, TemporaryDirectory(prefix="gpuops-fleet-") as folder:
         try:
             return _print(*_timed(story, Path(folder), server))
         except Exception as error:
@@ -88,14 +88,16 @@ def _print(played: Played, seconds: float, cpu_s: float) -> bool:
     broken = violations(played.seen)
     desktops = sum(size.desktops for size in played.story.sizes)
     hosts = sum(size.hosts for size in played.story.sizes)
-    taken_over = ", ".join(f"{each:.1f} s" for each in played.seen.taken_over_s) or "none"
-    what = f"{len(played.story.sizes)} vCenters, {hosts} hosts, {desktops} desktops, {played.story.runners} runners"
+    taken_over = ", ".join(f"{line:.1f} s" for line in played.seen.taken_over_s) or "none"
+    story_line = (
+        f"{len(played.story.sizes)} vCenters, {hosts} hosts, {desktops} desktops, {played.story.runners} runners"
+    )
     back = f"{played.suspended} desktops suspended; all back {played.back_s:.1f} s after the closing"
     lines = [
-        f"{played.story.name}: {what}; {seconds:.0f} s, load {os.getloadavg()[1]:.0f} on {os.cpu_count()} cores",
-        *(f"  {each}" for each in played.done),
+        f"{played.story.name}: {story_line}; {seconds:.0f} s, load {os.getloadavg()[1]:.0f} on {os.cpu_count()} cores",
+        *(f"  {line}" for line in played.done),
         f"  {back}; taken over after {taken_over}; {cpu_s:.0f} CPU s",
-        *(f"  BROKEN {each}" for each in broken),
+        *(f"  BROKEN {line}" for line in broken),
     ]
     if broken:
         lines += ["  what was said:", *(f"    {line}" for line in played.seen.said.splitlines())]

@@ -85,5 +85,5 @@ def drawn(seed: int) -> Story:
             trouble, dice.uniform(2, 20)
         )
         events.append(Event(trouble, at_s, for_s, dice.randrange(2)))
-    events.sort(key=lambda each: each.at_s)
+    events.sort(key=lambda event: event.at_s)
     return Story(f"seed {seed}", sizes, 2, 24.0, tuple(events), quick=True, limit_s=750)

@@ -49,60 +49,64 @@ class FleetSeen:
     """Of the simulated vCenters."""
 
 
-def violations(seen: FleetSeen, within_s: float = TAKEN_OVER_S) -> list[str]:
+def violations(fleet_seen: FleetSeen, within_s: float = TAKEN_OVER_S) -> list[str]:
     """Everything that is not as it must be; empty = nothing was lost. `within_s`: a turn is taken over by then."""
-    found = [*_taken_over(seen, within_s), *(f"a bug of the simulator: {bug}" for bug in seen.bugs), *_said(seen)]
-    for site in seen.sites:
-        told = [
-            *_back(site, seen.said),
-            *_one_actor(site, seen.said),
+    problems = [
+        *_taken_over(fleet_seen, within_s),
+        *(f"a bug of the simulator: {bug}" for bug in fleet_seen.bugs),
+        *_said(fleet_seen),
+    ]
+    for site in fleet_seen.sites:
+        site_problems = [
+            *_back(site, fleet_seen.said),
+            *_one_actor(site, fleet_seen.said),
             *_once(site),
-            *_intended(site, seen.said),
+            *_intended(site, fleet_seen.said),
             *_only_suspended(site),
         ]
-        found += [f"{site.name}: {each}" for each in told]
-    return found
+        problems += [f"{site.name}: {problem}" for problem in site_problems]
+    return problems
 
 
 def powers(site: SiteSeen) -> dict[str, str]:
     """How each desktop is at the end."""
-    found = dict.fromkeys(site.desktops, "poweredOn")
+    power_by_desktop = dict.fromkeys(site.desktops, "poweredOn")
     for change in site.ledger:
-        if change["name"] in found and "power" in change["after"]:
-            found[change["name"]] = change["after"]["power"]
-    return found
+        if change["name"] in power_by_desktop and "power" in change["after"]:
+            power_by_desktop[change["name"]] = change["after"]["power"]
+    return power_by_desktop
 
 
 def marked(site: SiteSeen) -> set[str]:
     """Who carries a marker at the end."""
-    found: dict[str, str] = {}
+    marker_by_desktop: dict[str, str] = {}
     for change in site.ledger:
         if change["object_type"] == "VirtualMachine" and site.marker in change["after"]:
-            found[change["name"]] = change["after"][site.marker]
-    return {name for name, value in found.items() if value}
+            marker_by_desktop[change["name"]] = change["after"][site.marker]
+    return {name for name, value in marker_by_desktop.items() if value}
 
 
-def _back(site: SiteSeen, said: str) -> Iterator[str]:
+def _back(site: SiteSeen, output: str) -> Iterator[str]:
     """I1: every desktop is back by the end, without its marker, or is named."""
     for name, power in powers(site).items():
-        if power != "poweredOn" and name not in said and name not in site.status:
+        if power != "poweredOn" and name not in output and name not in site.status:
             yield f"I1: {name} is {power}, and nobody says so"
     for name in sorted(marked(site)):
-        if name not in said and name not in site.status:
+        if name not in output and name not in site.status:
             yield f"I1: {name} still has its marker, and nobody says so"
 
 
-def _one_actor(site: SiteSeen, said: str) -> Iterator[str]:
+def _one_actor(site: SiteSeen, output: str) -> Iterator[str]:
     """I6: once a run has taken over, the earlier ones intend nothing more, and at most the one request of each that was
     past its check takes effect; what vCenter had accepted before that is no new request. What a return sends without
     its journal has no such check: without a `lock_vm` another return may act beside it."""
-    begun = [each for each in site.journal if each["kind"] == "begun"]
-    without_journal = _sent_without_journal(site, said)
-    accepted = {each["body"]["op"]: each["seq"] for each in site.journal if each["kind"] == "submitted"}
+    begun = [record for record in site.journal if record["kind"] == "begun"]
+    without_journal = _sent_without_journal(site, output)
+    accepted = {record["body"]["op"]: record["seq"] for record in site.journal if record["kind"] == "submitted"}
     for earlier, later in pairwise(begun):
-        for each in site.journal:
-            if each["kind"] == "intent" and each["run"] == earlier["run"] and each["seq"] > later["seq"]:
-                yield f"I6: {each['body']['op']} was intended after run {later['run']} had begun"
+        for record in site.journal:
+            if record["kind"] == "intent" and record["run"] == earlier["run"] and record["seq"] > later["seq"]:
+                yield f"I6: {record['body']['op']} was intended after run {later['run']} had begun"
         mine, since = f"{OURS}{earlier['run']}-", datetime.fromisoformat(later["at"])
         late = [
             f"{change['method']} on {change['name']}"
@@ -119,8 +123,8 @@ def _one_actor(site: SiteSeen, said: str) -> Iterator[str]:
 def _once(site: SiteSeen) -> Iterator[str]:
     """I17: in one night a desktop is suspended once, and resumed once; no request has two effects (I16)."""
     for method in (AWAY, BACK):
-        done = Counter(entry["name"] for entry in _ours(site) if entry["method"] == method)
-        for name, count in done.items():
+        counts = Counter(entry["name"] for entry in _ours(site) if entry["method"] == method)
+        for name, count in counts.items():
             if count > 1 and name in site.desktops:
                 yield f"I17: {method} {count} times on {name}"
     operations = Counter((entry["operation_id"], entry["moid"]) for entry in _ours(site))
@@ -129,24 +133,24 @@ def _once(site: SiteSeen) -> Iterator[str]:
             yield f"I16: {operation} took effect {count} times"
 
 
-def _intended(site: SiteSeen, said: str) -> Iterator[str]:
+def _intended(site: SiteSeen, output: str) -> Iterator[str]:
     """I15: an effect has its intent in the journal, but for what a return sends that says that it lost it."""
-    without_journal = _sent_without_journal(site, said)
-    intents = {each["body"]["op"] for each in site.journal if each["kind"] == "intent"}
+    without_journal = _sent_without_journal(site, output)
+    intents = {record["body"]["op"] for record in site.journal if record["kind"] == "intent"}
     for entry in _ours(site):
         if entry["operation_id"] not in intents and not without_journal(entry):
             yield f"I15: {entry['method']} on {entry['name']} has no intent in the journal: {entry['operation_id']}"
 
 
-def _sent_without_journal(site: SiteSeen, said: str) -> Callable[[dict[str, Any]], bool]:
+def _sent_without_journal(site: SiteSeen, output: str) -> Callable[[dict[str, Any]], bool]:
     """Whether an effect is one of a return that lost its journal: one of this vCenter says so, the effect has no
     intent, its run is a return, and intended nothing from then on; or the journal knows nothing of it, for it was
     lost before the run began."""
-    lost = any(line.startswith(f"{site.name}: ") and NO_JOURNAL in line for line in said.splitlines())
-    intents = {each["body"]["op"] for each in site.journal if each["kind"] == "intent"}
-    kinds = {each["run"]: each["body"]["kind"] for each in site.journal if each["kind"] == "begun"}
+    lost = any(line.startswith(f"{site.name}: ") and NO_JOURNAL in line for line in output.splitlines())
+    intents = {record["body"]["op"] for record in site.journal if record["kind"] == "intent"}
+    kinds = {record["run"]: record["body"]["kind"] for record in site.journal if record["kind"] == "begun"}
     # whoever takes a run over settles its effects and ends it in its name, and intends nothing there
-    last = {each["run"]: each["at"] for each in site.journal if each["kind"] in ("begun", "intent")}
+    last = {record["run"]: record["at"] for record in site.journal if record["kind"] in ("begun", "intent")}
 
     def answer(entry: dict[str, Any]) -> bool:
         if not lost or entry["operation_id"] in intents:
@@ -166,17 +170,17 @@ def _only_suspended(site: SiteSeen) -> Iterator[str]:
             yield f"I11: {entry['method']} powered off {entry['name']}"
 
 
-def _taken_over(seen: FleetSeen, within_s: float) -> Iterator[str]:
-    for seconds in seen.taken_over_s:
+def _taken_over(fleet_seen: FleetSeen, within_s: float) -> Iterator[str]:
+    for seconds in fleet_seen.taken_over_s:
         if seconds > within_s:
             yield f"a turn was taken over after {seconds:.1f} s"
-    for name in seen.not_taken_over:
+    for name in fleet_seen.not_taken_over:
         yield f"{name}: nobody took the turn over"
 
 
-def _said(seen: FleetSeen) -> Iterator[str]:
-    if "Traceback" in seen.said:
-        yield f"a traceback: {seen.said[seen.said.index('Traceback') :][:2000]}"
+def _said(fleet_seen: FleetSeen) -> Iterator[str]:
+    if "Traceback" in fleet_seen.said:
+        yield f"a traceback: {fleet_seen.said[fleet_seen.said.index('Traceback') :][:2000]}"
 
 
 def _ours(site: SiteSeen) -> Iterator[dict[str, Any]]:

@@ -36,9 +36,9 @@ class Door:
         """It stays shut until it was reopened as often: each trouble ends at its own time."""
         with self._lock:
             self._shut += 1
-            there, self._open = self._open, set()
-        for each in (self._listener, *there):
-            _end(each)
+            connections, self._open = self._open, set()
+        for opened in (self._listener, *connections):
+            _end(opened)
 
     def reopen(self) -> None:
         with self._lock:
@@ -52,12 +52,12 @@ class Door:
 
     def first_after(self, moment: float) -> float | None:
         """When somebody first connected after that moment; None = nobody has."""
-        return next((each for each in tuple(self.came) if each > moment), None)
+        return next((connected_at for connected_at in tuple(self.came) if connected_at > moment), None)
 
     def _listen(self) -> socket.socket:
-        made = socket.create_server(("127.0.0.1", self.port), backlog=128)
-        Thread(target=self._take, args=(made,), daemon=True).start()
-        return made
+        listener = socket.create_server(("127.0.0.1", self.port), backlog=128)
+        Thread(target=self._take, args=(listener,), daemon=True).start()
+        return listener
 
     def _take(self, listener: socket.socket) -> None:
         while True:
@@ -82,13 +82,13 @@ class Door:
         with suppress(OSError):  # one side has gone: the other is told
             while piece := source.recv(_PIECE):
                 sink.sendall(piece)
-        for each in (source, sink):
-            _end(each)
+        for end in (source, sink):
+            _end(end)
         with self._lock:
             self._open -= {source, sink}
 
 
-def _end(each: socket.socket) -> None:
+def _end(connection: socket.socket) -> None:
     with suppress(OSError):  # nobody is at the other end any more
-        each.shutdown(socket.SHUT_RDWR)
-    each.close()
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()

@@ -60,9 +60,9 @@ class Play:
         self._undoing: list[threading.Thread] = []
 
     def play(self) -> Played:
-        made = self.fleet.command("runner", "init", at=ANY)
-        if made.returncode:
-            raise RuntimeError(made.stderr)
+        completed = self.fleet.command("runner", "init", at=ANY)
+        if completed.returncode:
+            raise RuntimeError(completed.stderr)
         self.fleet.close_after(self.story.night_s)
         self.closes_s = time.monotonic() + self.story.night_s
         for _ in range(self.story.runners):
@@ -73,8 +73,8 @@ class Play:
         for event in self.story.events:
             self._until(began + event.at_s)
             self._befall(event)
-        for each in self._undoing:
-            each.join()
+        for timer in self._undoing:
+            timer.join()
         self._until(self.closes_s + self.story.limit_s, until_back=True)
         self.played.back_s = time.monotonic() - self.closes_s
         return self._seen()
@@ -83,21 +83,21 @@ class Play:
 
     def _read(self) -> None:
         for site in self.fleet.sites:
-            known = self.ledgers[site.name]
-            for entry in site.client.ledger(after_sequence=len(known)):
+            ledger = self.ledgers[site.name]
+            for entry in site.client.ledger(after_sequence=len(ledger)):
                 at = datetime.fromisoformat(entry["at"]) + timedelta(seconds=self.fleet.later_s)
-                known.append({**entry, "at": at.isoformat()})
+                ledger.append({**entry, "at": at.isoformat()})
 
     def _begun(self) -> bool:
         self._read()
-        return any(entry["method"] == AWAY for known in self.ledgers.values() for entry in known)
+        return any(entry["method"] == AWAY for ledger in self.ledgers.values() for entry in ledger)
 
     def _until(self, moment_s: float, *, until_back: bool = False) -> None:
         while (left_s := moment_s - time.monotonic()) > 0:
             time.sleep(min(LOOK_S, left_s))
             if until_back and time.monotonic() > self.closes_s:
                 self._read()
-                if not any(sites_played(each) for each in self._alive()) and self._all_back():
+                if not any(sites_played(runner) for runner in self._alive()) and self._all_back():
                     return
 
     def _all_back(self) -> bool:
@@ -107,13 +107,13 @@ class Play:
     # what befalls it
 
     def _befall(self, event: Event) -> None:
-        told = event.trouble.value
+        event_text = event.trouble.value
         if event.trouble in RUNNERS:
             runner = self._runner(event.number)
             if runner is None:
-                self.played.done.append(f"{told}: no runner is left for it")
+                self.played.done.append(f"{event_text}: no runner is left for it")
                 return
-            told += f" runner {runner.number}, which plays {', '.join(sites_played(runner)) or 'nothing'}"
+            event_text += f" runner {runner.number}, which plays {', '.join(sites_played(runner)) or 'nothing'}"
             self._to_runner(event, runner)
         elif event.trouble is Trouble.RESTART:
             self.server.stop()
@@ -121,13 +121,17 @@ class Play:
             self.server.start()
         else:
             site = self.fleet.sites[event.number % len(self.fleet.sites)]
-            told += f": {site.name} for {event.for_s:.0f} s"
+            event_text += f": {site.name} for {event.for_s:.0f} s"
             door = self.fleet.doors[site.name]
             door.shut()
             # whoever should have come to it could not
-            self._overtakings = [each for each in self._overtakings if each.site != site.name or _came(door, each)]
+            self._overtakings = [
+                overtaking
+                for overtaking in self._overtakings
+                if overtaking.site != site.name or _came(door, overtaking)
+            ]
             self._later(event.for_s, door.reopen)
-        self.played.done.append(f"{time.monotonic() - self.closes_s:+.1f} s: {told}")
+        self.played.done.append(f"{time.monotonic() - self.closes_s:+.1f} s: {event_text}")
 
     def _to_runner(self, event: Event, runner: Runner) -> None:
         playing = sites_played(runner)
@@ -163,9 +167,9 @@ class Play:
         ]
 
     def _later(self, seconds: float, act: Any) -> None:
-        made = threading.Timer(seconds, act)
-        made.start()
-        self._undoing.append(made)
+        timer = threading.Timer(seconds, act)
+        timer.start()
+        self._undoing.append(timer)
 
     # afterwards
 
@@ -174,22 +178,22 @@ class Play:
             if runner.process.poll() is None:
                 runner.end()
         self._read()
-        seen = self.played.seen
-        seen.sites = self._sites_seen()
-        for site, told in zip(self.fleet.sites, seen.sites, strict=True):
-            told.journal = _records(self.fleet.url, [change["operation_id"] for change in told.ledger])
+        fleet_seen = self.played.seen
+        fleet_seen.sites = self._sites_seen()
+        for site, site_seen in zip(self.fleet.sites, fleet_seen.sites, strict=True):
+            site_seen.journal = _records(self.fleet.url, [change["operation_id"] for change in site_seen.ledger])
             status = self.fleet.command("rotate", "status", "--vcenter", site.name, at=ANY)
-            told.status = status.stdout + status.stderr
-            seen.bugs += site.client.bugs()
-        seen.said = "\n".join(runner.said for runner in self.fleet.runners)
-        for each in self._overtakings:
-            door = self.fleet.doors[each.site]
-            came = door.first_after(each.since_s)
+            site_seen.status = status.stdout + status.stderr
+            fleet_seen.bugs += site.client.bugs()
+        fleet_seen.said = "\n".join(runner.said for runner in self.fleet.runners)
+        for overtaking in self._overtakings:
+            door = self.fleet.doors[overtaking.site]
+            came = door.first_after(overtaking.since_s)
             if came is None:
-                seen.not_taken_over.append(each.site)
+                fleet_seen.not_taken_over.append(overtaking.site)
             else:
-                seen.taken_over_s.append(came - each.since_s)
-        self.played.suspended = sum(entry["method"] == AWAY for site in seen.sites for entry in site.ledger)
+                fleet_seen.taken_over_s.append(came - overtaking.since_s)
+        self.played.suspended = sum(entry["method"] == AWAY for site in fleet_seen.sites for entry in site.ledger)
         return self.played
 
     def _sites_seen(self) -> list[SiteSeen]:
@@ -206,15 +210,15 @@ def play(story: Story, folder: Path, server: Server) -> Played:
         return Play(story, fleet, server).play()
 
 
-def _came(door: Any, each: _Overtaking) -> bool:
-    return door.first_after(each.since_s) is not None
+def _came(door: Any, overtaking: _Overtaking) -> bool:
+    return door.first_after(overtaking.since_s) is not None
 
 
 def _records(url: str, operations: list[str]) -> list[dict[str, Any]]:
     """The journal of the vCenter that these operations are of, in order; nothing where it has none."""
     with psycopg.connect(url, row_factory=dict_row) as connection:
-        made = connection.execute("SELECT to_regclass('journal') IS NOT NULL AS made").fetchone()
-        if made is None or not made["made"]:  # no night has begun
+        journal_exists = connection.execute("SELECT to_regclass('journal') IS NOT NULL AS made").fetchone()
+        if journal_exists is None or not journal_exists["made"]:  # no night has begun
             return []
         rows = connection.execute(
             "SELECT vcenter, seq, run, kind, at, body FROM journal ORDER BY vcenter, seq"

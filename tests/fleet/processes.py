@@ -60,7 +60,7 @@ class DisturbedFleet(Fleet):
 
 def sites_played(runner: Runner) -> list[str]:
     """The vCenters of which a process of that runner runs now (proc(5))."""
-    found = set()
+    site_names = set()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             group = os.getpgid(int(folder.name))
@@ -68,22 +68,22 @@ def sites_played(runner: Runner) -> list[str]:
         except OSError:  # it has ended
             continue
         if group == runner.process.pid and "rotate" in words and "--vcenter" in words:
-            found.add(words[words.index("--vcenter") + 1])
-    return sorted(found)
+            site_names.add(words[words.index("--vcenter") + 1])
+    return sorted(site_names)
 
 
 @contextmanager
 def disturbed_fleet(folder: Path, url: str, sizes: list[Size], program: str = "gpuops") -> Iterator[DisturbedFleet]:
     """A vCenter of each size. No process is left at the end."""
-    made = DisturbedFleet(folder, url, [], program=program, ahead_s=_ahead_s(0))
+    new_fleet = DisturbedFleet(folder, url, [], program=program, ahead_s=_ahead_s(0))
     worlds = [
         (scenario(size), policy(f"nights-{number}", f"{CLOSES:%H:%M}", size)) for number, size in enumerate(sizes)
     ]
     try:
-        with serving(made, worlds, "--clock", "real", environment=made.environment(ANY, "sim")):
-            yield made
+        with serving(new_fleet, worlds, "--clock", "real", environment=new_fleet.environment(ANY, "sim")):
+            yield new_fleet
     finally:
-        for door in made.doors.values():
+        for door in new_fleet.doors.values():
             door.close()
 
 

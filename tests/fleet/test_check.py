@@ -56,11 +56,11 @@ def test_a_whole_night_is_whole() -> None:
 
 
 def test_a_desktop_that_is_named_is_not_lost() -> None:
-    seen = whole()
-    del seen.sites[0].ledger[3:5]
-    assert len(violations(seen)) == 2
-    seen.said = "not done: vdi-1"
-    assert violations(seen) == []
+    fleet_seen = whole()
+    del fleet_seen.sites[0].ledger[3:5]
+    assert len(violations(fleet_seen)) == 2
+    fleet_seen.said = "not done: vdi-1"
+    assert violations(fleet_seen) == []
 
 
 LOST = "warning: the journal cannot be used: went by vCenter's markers; no night begins"
@@ -68,124 +68,126 @@ LOST = "warning: the journal cannot be used: went by vCenter's markers; no night
 
 def without_journal() -> FleetSeen:
     """The return began, and then it lost its journal."""
-    seen = whole()
-    seen.sites[0].journal = seen.sites[0].journal[:7]
-    return seen
+    fleet_seen = whole()
+    fleet_seen.sites[0].journal = fleet_seen.sites[0].journal[:7]
+    return fleet_seen
 
 
 def test_a_return_that_says_that_it_lost_its_journal_goes_on_without_intents() -> None:
-    seen = without_journal()
-    assert len(violations(seen)) == 3
-    seen.said = f"site-0: {LOST}"
-    assert violations(seen) == []
+    fleet_seen = without_journal()
+    assert len(violations(fleet_seen)) == 3
+    fleet_seen.said = f"site-0: {LOST}"
+    assert violations(fleet_seen) == []
 
 
 def test_one_that_lost_it_before_it_began_is_not_in_the_journal() -> None:
-    seen = without_journal()
-    del seen.sites[0].journal[6]
-    assert len(violations(seen)) == 3
-    seen.said = f"site-0: {LOST}"
-    assert violations(seen) == []
-    seen.sites[0].ledger[3]["method"] = "SuspendVM_Task"
-    assert any("I15: SuspendVM_Task on vdi-1" in violation for violation in violations(seen)), (
+    fleet_seen = without_journal()
+    del fleet_seen.sites[0].journal[6]
+    assert len(violations(fleet_seen)) == 3
+    fleet_seen.said = f"site-0: {LOST}"
+    assert violations(fleet_seen) == []
+    fleet_seen.sites[0].ledger[3]["method"] = "SuspendVM_Task"
+    assert any("I15: SuspendVM_Task on vdi-1" in violation for violation in violations(fleet_seen)), (
         "a return suspends nobody"
     )
 
 
-@pytest.mark.parametrize("said", [LOST, f"site-1: {LOST}", "site-0: rotate day of nights-0 ended with 7"])
-def test_another_vcenter_s_lost_journal_excuses_nothing(said: str) -> None:
-    seen = without_journal()
-    seen.said = said
-    assert len(violations(seen)) == 3
+@pytest.mark.parametrize("output", [LOST, f"site-1: {LOST}", "site-0: rotate day of nights-0 ended with 7"])
+def test_another_vcenter_s_lost_journal_excuses_nothing(output: str) -> None:
+    fleet_seen = without_journal()
+    fleet_seen.said = output
+    assert len(violations(fleet_seen)) == 3
 
 
 def test_a_night_is_not_excused_by_a_return_without_its_journal() -> None:
-    seen = whole()
-    seen.said = f"site-0: {LOST}"
-    unknown_to_the_journal(seen)
-    assert [violation.partition(":")[2].strip() for violation in violations(seen)] == [
+    fleet_seen = whole()
+    fleet_seen.said = f"site-0: {LOST}"
+    unknown_to_the_journal(fleet_seen)
+    assert [violation.partition(":")[2].strip() for violation in violations(fleet_seen)] == [
         "I15: SetField on vdi-1 has no intent in the journal: gpuops-aaa-9"
     ]
 
 
 def test_what_a_return_sent_while_it_had_its_journal_is_not_excused() -> None:
-    seen = whole()
-    seen.said = f"site-0: {LOST}"
-    journal = seen.sites[0].journal
+    fleet_seen = whole()
+    fleet_seen.said = f"site-0: {LOST}"
+    journal = fleet_seen.sites[0].journal
     journal.append(record(11, SECOND, "intent", 9, f"gpuops-{SECOND}-4"))
     del journal[8]
-    assert [violation for violation in violations(seen) if "I15" in violation and f"gpuops-{SECOND}-2" in violation]
+    assert [
+        violation for violation in violations(fleet_seen) if "I15" in violation and f"gpuops-{SECOND}-2" in violation
+    ]
 
 
 def test_what_the_next_run_settles_is_no_sign_that_a_return_had_its_journal() -> None:
-    seen = without_journal()
-    seen.said = f"site-0: {LOST}"
-    journal = seen.sites[0].journal
+    fleet_seen = without_journal()
+    fleet_seen.said = f"site-0: {LOST}"
+    journal = fleet_seen.sites[0].journal
     journal.append(record(8, SECOND, "intent", 5, f"gpuops-{SECOND}-1"))
     journal.append(record(9, SECOND, "settled", 12, f"gpuops-{SECOND}-1"))
-    assert violations(seen) == []
+    assert violations(fleet_seen) == []
 
 
 def test_a_return_that_lost_its_journal_may_act_beside_the_next() -> None:
     """Only with what it sent without its journal: what it intended there has the check."""
-    seen = whole()
-    site, third = seen.sites[0], "ccc"
+    fleet_seen = whole()
+    site, third = fleet_seen.sites[0], "ccc"
     site.journal = [*site.journal[:8], record(9, third, "begun", 6)]
-    assert any("I6" in violation for violation in violations(seen))
-    seen.said = f"site-0: {LOST}"
-    assert violations(seen) == []
+    assert any("I6" in violation for violation in violations(fleet_seen))
+    fleet_seen.said = f"site-0: {LOST}"
+    assert violations(fleet_seen) == []
     site.journal[-1:] = [record(9, SECOND, "intent", 5, f"gpuops-{SECOND}-2"), record(10, third, "begun", 6)]
-    assert [violation for violation in violations(seen) if "I6: 2 requests took effect" in violation], (
+    assert [violation for violation in violations(fleet_seen) if "I6: 2 requests took effect" in violation], (
         "both were intended there"
     )
 
 
-def lost(seen: FleetSeen) -> None:
-    del seen.sites[0].ledger[3]
+def lost(fleet_seen: FleetSeen) -> None:
+    del fleet_seen.sites[0].ledger[3]
 
 
-def left_marked(seen: FleetSeen) -> None:
-    del seen.sites[0].ledger[5]
+def left_marked(fleet_seen: FleetSeen) -> None:
+    del fleet_seen.sites[0].ledger[5]
 
 
-def intended_late(seen: FleetSeen) -> None:
-    seen.sites[0].journal.append(record(11, FIRST, "intent", 6, f"gpuops-{FIRST}-4"))
+def intended_late(fleet_seen: FleetSeen) -> None:
+    fleet_seen.sites[0].journal.append(record(11, FIRST, "intent", 6, f"gpuops-{FIRST}-4"))
 
 
-def two_late_requests(seen: FleetSeen) -> None:
-    seen.sites[0].journal = [each for each in seen.sites[0].journal if each["kind"] != "submitted"]
+def two_late_requests(fleet_seen: FleetSeen) -> None:
+    fleet_seen.sites[0].journal = [record for record in fleet_seen.sites[0].journal if record["kind"] != "submitted"]
 
 
-def suspended_again(seen: FleetSeen) -> None:
-    seen.sites[0].ledger.insert(2, effect(FIRST, 1, 2, "SuspendVM_Task", "vdi-1", power="suspended"))
+def suspended_again(fleet_seen: FleetSeen) -> None:
+    fleet_seen.sites[0].ledger.insert(2, effect(FIRST, 1, 2, "SuspendVM_Task", "vdi-1", power="suspended"))
 
 
-def sent_twice(seen: FleetSeen) -> None:
-    seen.sites[0].ledger.insert(1, seen.sites[0].ledger[0])
+def sent_twice(fleet_seen: FleetSeen) -> None:
+    fleet_seen.sites[0].ledger.insert(1, fleet_seen.sites[0].ledger[0])
 
 
-def unknown_to_the_journal(seen: FleetSeen) -> None:
-    seen.sites[0].ledger[0]["operation_id"] = f"gpuops-{FIRST}-9"
+def unknown_to_the_journal(fleet_seen: FleetSeen) -> None:
+    fleet_seen.sites[0].ledger[0]["operation_id"] = f"gpuops-{FIRST}-9"
 
 
-def powered_off(seen: FleetSeen) -> None:
-    seen.sites[0].ledger.insert(3, effect(SECOND, 1, 6, "PowerOffVM_Task", "vdi-1", power="poweredOff"))
+def powered_off(fleet_seen: FleetSeen) -> None:
+    fleet_seen.sites[0].ledger.insert(3, effect(SECOND, 1, 6, "PowerOffVM_Task", "vdi-1", power="poweredOff"))
 
 
-def slow(seen: FleetSeen) -> None:
-    seen.taken_over_s.append(30.5)
+def slow(fleet_seen: FleetSeen) -> None:
+    fleet_seen.taken_over_s.append(30.5)
 
 
-def never(seen: FleetSeen) -> None:
-    seen.not_taken_over.append("site-0")
+def never(fleet_seen: FleetSeen) -> None:
+    fleet_seen.not_taken_over.append("site-0")
 
 
-def traced(seen: FleetSeen) -> None:
-    seen.said = "Traceback (most recent call last)"
+def traced(fleet_seen: FleetSeen) -> None:
+    fleet_seen.said = "Traceback (most recent call last)"
 
 
 @pytest.mark.parametrize(
-    ("breaks", "told"),
+    ("breaks", "problem_start"),
     [
         (lost, "site-0: I1: vdi-1 is suspended, and nobody says so"),
         (left_marked, "site-0: I1: vdi-2 still has its marker"),
@@ -200,8 +202,8 @@ def traced(seen: FleetSeen) -> None:
         (traced, "a traceback: Traceback"),
     ],
 )
-def test_what_is_broken_is_told(breaks: Callable[[FleetSeen], None], told: str) -> None:
-    seen = whole()
-    breaks(seen)
-    found = violations(seen)
-    assert any(each.startswith(told) for each in found), found
+def test_what_is_broken_is_told(breaks: Callable[[FleetSeen], None], problem_start: str) -> None:
+    fleet_seen = whole()
+    breaks(fleet_seen)
+    problems = violations(fleet_seen)
+    assert any(problem.startswith(problem_start) for problem in problems), problems

@@ -56,7 +56,7 @@ class Site:
 
     def done(self, method: str) -> list[str]:
         """The VMs to which that was done, in order."""
-        return [each["name"] for each in self.client.ledger() if each["method"] == method]
+        return [change["name"] for change in self.client.ledger() if change["method"] == method]
 
 
 @dataclass(slots=True)
@@ -102,9 +102,9 @@ class Fleet:
 
     def runner(self, at: clock_time) -> Runner:
         """A new runner whose clock shows that time of day, and goes on."""
-        made = Runner(self, len(self.runners) + 1, at)
-        self.runners.append(made)
-        return made
+        new_runner = Runner(self, len(self.runners) + 1, at)
+        self.runners.append(new_runner)
+        return new_runner
 
     def command(self, *words: str, at: clock_time, state: str = "typed") -> subprocess.CompletedProcess[str]:
         """What a person types on any machine."""
@@ -163,8 +163,12 @@ class Runner:
 
     def plays(self) -> bool:
         """Whether a process that it started runs."""
-        others = (each for each in Path("/proc").glob("[0-9]*/stat") if each.parent.name != str(self.process.pid))
-        return any(_group_of(each) == self.process.pid for each in others)
+        other_processes = (
+            stat_file
+            for stat_file in Path("/proc").glob("[0-9]*/stat")
+            if stat_file.parent.name != str(self.process.pid)
+        )
+        return any(_group_of(stat_file) == self.process.pid for stat_file in other_processes)
 
     def end(self) -> int:
         """Ends it as systemd does; its exit code."""
@@ -184,13 +188,13 @@ def _group_of(stat: Path) -> int | None:
 
 @contextmanager
 def serving(
-    made: Fleet, worlds: Sequence[tuple[Any, Any]], *flags: str, environment: Mapping[str, str] | None = None
+    served_fleet: Fleet, worlds: Sequence[tuple[Any, Any]], *flags: str, environment: Mapping[str, str] | None = None
 ) -> Iterator[None]:
     """Serve a vCenter for each scenario with the policy of its nights. No process is left at the end."""
     simulators: list[SimulatorProcess] = []
     try:
         for number, (scenario, policy) in enumerate(worlds):
-            where = made.folder / f"site-{number}"
+            where = served_fleet.folder / f"site-{number}"
             where.mkdir(parents=True)
             for name, document in (("scenario", scenario), ("policy", policy)):
                 (where / f"{name}.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
@@ -198,14 +202,14 @@ def serving(
             options = ("--seed", str(number), *flags)
             simulators.append(SimulatorProcess(where, where / "scenario.yaml", *options, environment=environment))
         for number, process in enumerate(simulators):
-            site = Site(f"site-{number}", made.folder / f"site-{number}", process.wait_ready())
+            site = Site(f"site-{number}", served_fleet.folder / f"site-{number}", process.wait_ready())
             site.password_file.touch(mode=0o600)
             site.password_file.write_text(site.ready.password, encoding="utf-8")
-            made.sites.append(site)
-        made.write_configuration()
+            served_fleet.sites.append(site)
+        served_fleet.write_configuration()
         yield
     finally:
-        for runner in made.runners:
+        for runner in served_fleet.runners:
             print(f"runner {runner.number} said:", runner.said, sep="\n")  # pytest shows it where a test fails
             if runner.process.poll() is None:
                 runner.signal(signal.SIGKILL)
@@ -217,9 +221,9 @@ def serving(
 @contextmanager
 def fleet(folder: Path, url: str, count: int) -> Iterator[Fleet]:
     """So many vCenters of drawn offices."""
-    made = Fleet(folder, url, [])
+    new_fleet = Fleet(folder, url, [])
     worlds = [drawn_office(Random(number)) for number in range(count)]
     for number, (_, policy) in enumerate(worlds):
         policy |= {"windows": [WINDOW], "name": f"nights-{number}"}
-    with serving(made, worlds, "--clock", "stepped"):
-        yield made
+    with serving(new_fleet, worlds, "--clock", "stepped"):
+        yield new_fleet

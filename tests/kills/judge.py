@@ -62,11 +62,11 @@ class Seen:
 
     def effects(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """(the VM by its name of the evening, the effect), in order."""
-        was: dict[str, str] = {}
+        first_names: dict[str, str] = {}
         for change in self.ledger:
             if change["object_type"] != "VirtualMachine":
                 continue
-            first = was.setdefault(change["moid"], change["before"].get("name", change["name"]))
+            first = first_names.setdefault(change["moid"], change["before"].get("name", change["name"]))
             yield first, change
 
     def ours(self) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -74,108 +74,110 @@ class Seen:
 
     def powers(self) -> dict[str, str]:
         """How each VM is at the end."""
-        known = {name: {"on": "poweredOn", "off": "poweredOff"}[vm["power"]] for name, vm in self.evening.items()}
+        power_by_name = {
+            name: {"on": "poweredOn", "off": "poweredOff"}[vm["power"]] for name, vm in self.evening.items()
+        }
         for name, entry in self.effects():
             if "power" in entry["after"]:
-                known[name] = entry["after"]["power"]
-        return known
+                power_by_name[name] = entry["after"]["power"]
+        return power_by_name
 
     def marked(self) -> set[str]:
         """Who carries a marker at the end."""
-        found: dict[str, str] = {}
+        marker_by_name: dict[str, str] = {}
         for name, entry in self.effects():
             if self.marker in entry["after"]:
-                found[name] = entry["after"][self.marker]
-        return {name for name, value in found.items() if value}
+                marker_by_name[name] = entry["after"][self.marker]
+        return {name for name, value in marker_by_name.items() if value}
 
 
-def broken(seen: Seen) -> list[str]:
+def broken(record: Seen) -> list[str]:
     """Everything that is not as it must be; empty = each night and its morning were good.
 
     Each morning must leave what there was before the first night: every check is asked of all that was seen by then.
     """
     checks = (_lost, _busy, _discarded, _foreign, _markers, _codes, _twice)
-    nights = [seen.until(morning) for morning in seen.mornings] or [seen]
-    return list(dict.fromkeys(said for night in nights for check in checks for said in check(night)))
+    nights = [record.until(morning) for morning in record.mornings] or [record]
+    return list(dict.fromkeys(problem for night in nights for check in checks for problem in check(night)))
 
 
-def _last(seen: Seen) -> dict[str, Any]:
-    return seen.runs[-1]
+def _last(record: Seen) -> dict[str, Any]:
+    return record.runs[-1]
 
 
-def _lost(seen: Seen) -> Iterator[str]:
+def _lost(record: Seen) -> Iterator[str]:
     """Every desktop that ran in the evening runs, or is named in the last words."""
-    powers = seen.powers()
-    for name, vm in seen.evening.items():
-        if vm["power"] == "on" and powers[name] != "poweredOn" and name not in _last(seen)["said"]:
+    powers = record.powers()
+    for name, vm in record.evening.items():
+        if vm["power"] == "on" and powers[name] != "poweredOn" and name not in _last(record)["said"]:
             yield f"{name} ran in the evening, is {powers[name]}, and nobody says so"
 
 
-def _busy(seen: Seen) -> Iterator[str]:
+def _busy(record: Seen) -> Iterator[str]:
     """Nobody is suspended who works."""
-    limit = min(pool["idle"]["cpu_below_mhz"] for pool in seen.policy["pools"])
-    since = {name: ALWAYS for name, vm in seen.evening.items() if vm["cpu_mhz"] >= limit}
-    for each in seen.used:
-        moment = datetime.fromisoformat(each["from"]) + timedelta(seconds=UNDER_WAY_S)
-        since[each["name"]] = min(since.get(each["name"], moment), moment)
-    for name, entry in seen.ours():
+    limit = min(pool["idle"]["cpu_below_mhz"] for pool in record.policy["pools"])
+    since = {name: ALWAYS for name, vm in record.evening.items() if vm["cpu_mhz"] >= limit}
+    for usage in record.used:
+        moment = datetime.fromisoformat(usage["from"]) + timedelta(seconds=UNDER_WAY_S)
+        since[usage["name"]] = min(since.get(usage["name"], moment), moment)
+    for name, entry in record.ours():
         at = datetime.fromisoformat(entry["at"])
         if entry["after"].get("power") == "suspended" and name in since and at > since[name]:
             yield f"{name} was suspended at {at:%H:%M:%S}, and was busy since {since[name]:%H:%M:%S}"
 
 
-def _discarded(seen: Seen) -> Iterator[str]:
+def _discarded(record: Seen) -> Iterator[str]:
     """No suspended state is discarded, and no desktop that ran is powered off."""
-    for name, entry in seen.ours():
+    for name, entry in record.ours():
         before, after = entry["before"].get("power"), entry["after"].get("power")
         if before == "suspended" and after == "poweredOff":
             yield f"{entry['method']} discarded what {name} held while it was suspended"
-        if before == "poweredOn" and after == "poweredOff" and name not in seen.queue:
+        if before == "poweredOn" and after == "poweredOff" and name not in record.queue:
             yield f"{entry['method']} powered off {name}"
         if entry["method"].startswith("Reset"):
             yield f"{entry['method']} reset {name}"
 
 
-def _foreign(seen: Seen) -> Iterator[str]:
+def _foreign(record: Seen) -> Iterator[str]:
     """Only desktops of the pools and VMs of the queue are touched."""
-    for name, entry in seen.ours():
-        if not name.startswith("vdi-") and name not in seen.queue:
+    for name, entry in record.ours():
+        if not name.startswith("vdi-") and name not in record.queue:
             yield f"{entry['method']} touched {name}, which the policy does not name"
 
 
-def _markers(seen: Seen) -> Iterator[str]:
+def _markers(record: Seen) -> Iterator[str]:
     """No marker is left but on who is named."""
-    for name in sorted(seen.marked()):
-        if name not in _last(seen)["said"]:
+    for name in sorted(record.marked()):
+        if name not in _last(record)["said"]:
             yield f"{name} still has its marker, and nobody says so"
 
 
-def _codes(seen: Seen) -> Iterator[str]:
+def _codes(record: Seen) -> Iterator[str]:
     """Exit codes agree with what happened."""
-    for run in seen.runs:
+    for run in record.runs:
         if run["code"] not in (*FINE, *(ENDED if run["signal"] else ())):
             yield f"rotate {run['what']} ended {run['code']}: {run['said'][-300:]}"
         if "Traceback" in run["said"]:
             yield f"rotate {run['what']} printed a traceback: {run['said'][-300:]}"
-    last, powers = _last(seen), seen.powers()
+    last, powers = _last(record), record.powers()
     if last["what"] != "day" or last["code"] not in (0, 4):
         yield f"the last run is rotate {last['what']}, which ended {last['code']}"
     if last["code"] == 0:
-        for name, vm in seen.evening.items():
-            wanted = {"on": "poweredOn", "off": "poweredOff"}[vm["power"]]
-            if powers[name] != wanted:
+        for name, vm in record.evening.items():
+            expected = {"on": "poweredOn", "off": "poweredOff"}[vm["power"]]
+            if powers[name] != expected:
                 yield f"the last morning ended 0, and {name} is {powers[name]}"
-        if seen.marked():
-            yield f"the last morning ended 0, and {', '.join(sorted(seen.marked()))} has a marker"
+        if record.marked():
+            yield f"the last morning ended 0, and {', '.join(sorted(record.marked()))} has a marker"
 
 
-def _twice(seen: Seen) -> Iterator[str]:
+def _twice(record: Seen) -> Iterator[str]:
     """Each operation id does one thing to one VM: no request was sent twice."""
-    done: dict[str, Sequence[str]] = {}
-    for name, entry in seen.ours():
-        what = (entry["method"], name)
-        if done.setdefault(entry["operation_id"], what) != what or _again(entry):
-            yield f"{entry['operation_id']} did {entry['method']} to {name}, and {done[entry['operation_id']]}"
+    first_effects: dict[str, Sequence[str]] = {}
+    for name, entry in record.ours():
+        effect = (entry["method"], name)
+        if first_effects.setdefault(entry["operation_id"], effect) != effect or _again(entry):
+            yield f"{entry['operation_id']} did {entry['method']} to {name}, and {first_effects[entry['operation_id']]}"
 
 
 def _again(entry: dict[str, Any]) -> bool:

@@ -83,9 +83,9 @@ class Loop:
             self.vcenter = SimClient(ready)
             yield
             assert self.vcenter.bugs() == []
-            left = [path.read_bytes() for path in (self.folder / "state").rglob("*") if path.is_file()]
-            assert left, "there is something to look through"
-            assert not any(ready.password.encode() in content for content in left)
+            contents = [path.read_bytes() for path in (self.folder / "state").rglob("*") if path.is_file()]
+            assert contents, "there is something to look through"
+            assert not any(ready.password.encode() in content for content in contents)
             assert not any(ready.password in run["said"] for run in self.runs)
 
     def _night(self, kills: int, dice: Random, files: Files) -> None:
@@ -105,16 +105,16 @@ class Loop:
 
     def _killed(self, kills: int, commands: Sequence[str], dice: Random, files: Files) -> None:
         """Runs that are disturbed, so many at the most, until one has nothing left to do."""
-        wanted, command = self.kills + kills, commands[0]  # there must be something to go on with
+        kills_to_reach, command = self.kills + kills, commands[0]  # there must be something to go on with
         for _ in range(2 * kills):
             if self.runs and dice.random() < 0.3:
                 self._befall(dice, files)
             before = self.kills
             code = self._rotate(command, files, dice)
-            done = self.kills == before and code == 0
-            if self.kills == wanted or (done and command == commands[0]):
+            is_finished = self.kills == before and code == 0
+            if self.kills == kills_to_reach or (is_finished and command == commands[0]):
                 return
-            command = commands[0] if done else dice.choice(commands)
+            command = commands[0] if is_finished else dice.choice(commands)
 
     def _rotate(self, half: str, files: Files, dice: Random | None = None) -> int:
         """The exit code of one process, minus the signal that ended it. With dice it is disturbed."""
@@ -133,12 +133,12 @@ class Loop:
         ) as process:  # fmt: skip
             sent = "" if disturb is None else disturb(process)
             try:
-                said, _ = process.communicate(timeout=RUN_S)
+                output, _ = process.communicate(timeout=RUN_S)
             except subprocess.TimeoutExpired:
                 process.kill()
-                said, _ = process.communicate()
-                said += "\nIT DID NOT END"
-        self.runs.append({"what": name, "signal": sent, "code": process.returncode, "said": said})
+                output, _ = process.communicate()
+                output += "\nIT DID NOT END"
+        self.runs.append({"what": name, "signal": sent, "code": process.returncode, "said": output})
         return process.returncode
 
     def _disturb(self, process: subprocess.Popen[str], dice: Random) -> str:
@@ -156,12 +156,12 @@ class Loop:
 
     def wait_for_writes(self, process: subprocess.Popen[str], writes: int, seconds: float, extra_s: float) -> None:
         """Wait until the journal was written to so often, or so long has passed, or it has ended."""
-        state, began, seen = self.folder / "state", time.monotonic(), 0
+        state, began, writes_seen = self.folder / "state", time.monotonic(), 0
         last = _stamps(state)
-        while seen < writes and time.monotonic() - began < seconds and process.poll() is None:
+        while writes_seen < writes and time.monotonic() - began < seconds and process.poll() is None:
             time.sleep(0.002)
             now = _stamps(state)
-            seen, last = seen + (now != last), now
+            writes_seen, last = writes_seen + (now != last), now
         time.sleep(extra_s)
 
     def _befall(self, dice: Random, files: Files) -> None:
@@ -186,11 +186,11 @@ class Loop:
 
 def _stamps(state: Path) -> tuple[tuple[str, int, int], ...]:
     """What of the journal's files changes with each write."""
-    found = []
+    stamps = []
     for name in ("journal.sqlite", "journal.sqlite-wal"):
         try:
-            known = (state / name).stat()
+            status = (state / name).stat()
         except OSError:
             continue
-        found.append((name, known.st_size, known.st_mtime_ns))
-    return tuple(found)
+        stamps.append((name, status.st_size, status.st_mtime_ns))
+    return tuple(stamps)

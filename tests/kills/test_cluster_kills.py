@@ -72,15 +72,21 @@ def _has_made(ledger: list[dict[str, Any]]) -> bool:
 
 def broken(ledger: list[dict[str, Any]]) -> list[str]:
     """VMs that came without an owner, or that are still there."""
-    made = {
+    created_vms = {
         change["moid"]: change
         for change in ledger
         if change["object_type"] == "VirtualMachine" and not change["before"]
     }
-    gone = {change["moid"] for change in ledger if change["object_type"] == "VirtualMachine" and not change["after"]}
-    found = [f"{each['name']} is left" for moid, each in made.items() if moid not in gone]
-    found += [f"{each['name']} has no owner" for each in made.values() if not OWNER.search(json.dumps(each["after"]))]
-    return found + [f"{moid} was removed, and nobody had made it" for moid in gone - made.keys()]
+    removed_vms = {
+        change["moid"] for change in ledger if change["object_type"] == "VirtualMachine" and not change["after"]
+    }
+    problems = [f"{creation['name']} is left" for moid, creation in created_vms.items() if moid not in removed_vms]
+    problems += [
+        f"{creation['name']} has no owner"
+        for creation in created_vms.values()
+        if not OWNER.search(json.dumps(creation["after"]))
+    ]
+    return problems + [f"{moid} was removed, and nobody had made it" for moid in removed_vms - created_vms.keys()]
 
 
 def check_seed(seed: int, folder: Path, kills: int) -> None:

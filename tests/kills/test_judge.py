@@ -29,7 +29,7 @@ def test_the_judge_imports_the_standard_library_and_a_yaml_reader_alone() -> Non
     assert "importlib" not in imported
 
 
-def effect(name: str, method: str, before: dict[str, Any], after: dict[str, Any], **more: Any) -> dict[str, Any]:
+def effect(name: str, method: str, before: dict[str, Any], after: dict[str, Any], **fields: Any) -> dict[str, Any]:
     """An entry of the ledger, by us an hour after the evening."""
     return {
         "at": "2026-11-02T19:00:00+00:00",
@@ -40,7 +40,7 @@ def effect(name: str, method: str, before: dict[str, Any], after: dict[str, Any]
         "name": name,
         "before": before,
         "after": after,
-        **more,
+        **fields,
     }
 
 
@@ -69,65 +69,65 @@ def test_a_good_night_is_good() -> None:
     assert broken(good()) == []
 
 
-def forgotten(seen: Seen) -> None:
-    seen.ledger.remove(RESUME)
-    seen.runs[-1]["code"] = 4
+def forgotten(record: Seen) -> None:
+    record.ledger.remove(RESUME)
+    record.runs[-1]["code"] = 4
 
 
-def named_but_fine(seen: Seen) -> None:
-    seen.runs[-1]["code"] = 0
-    seen.ledger.remove(RESUME)
-    seen.runs[-1]["said"] = "vdi-01 is not back"
+def named_but_fine(record: Seen) -> None:
+    record.runs[-1]["code"] = 0
+    record.ledger.remove(RESUME)
+    record.runs[-1]["said"] = "vdi-01 is not back"
 
 
-def busy(seen: Seen) -> None:
-    seen.ledger[:0] = [effect("vdi-02", "SuspendVM_Task", ON, SUSPENDED), effect("vdi-02", "Resume", SUSPENDED, ON)]
+def busy(record: Seen) -> None:
+    record.ledger[:0] = [effect("vdi-02", "SuspendVM_Task", ON, SUSPENDED), effect("vdi-02", "Resume", SUSPENDED, ON)]
 
 
-def became_busy(seen: Seen) -> None:
-    seen.used.append({"name": "vdi-01", "from": "2026-11-02T18:50:00+00:00"})
+def became_busy(record: Seen) -> None:
+    record.used.append({"name": "vdi-01", "from": "2026-11-02T18:50:00+00:00"})
 
 
-def discarded(seen: Seen) -> None:
-    seen.ledger.insert(2, effect("vdi-01", "PowerOffVM_Task", SUSPENDED, OFF))
+def discarded(record: Seen) -> None:
+    record.ledger.insert(2, effect("vdi-01", "PowerOffVM_Task", SUSPENDED, OFF))
 
 
-def stopped(seen: Seen) -> None:
-    seen.ledger.insert(0, effect("vdi-01", "PowerOffVM_Task", ON, OFF))
+def stopped(record: Seen) -> None:
+    record.ledger.insert(0, effect("vdi-01", "PowerOffVM_Task", ON, OFF))
 
 
-def touched(seen: Seen) -> None:
-    seen.ledger.append(effect("bare", "ReconfigVM_Task", {"memory": 1}, {"memory": 2}))
+def touched(record: Seen) -> None:
+    record.ledger.append(effect("bare", "ReconfigVM_Task", {"memory": 1}, {"memory": 2}))
 
 
-def left_marked(seen: Seen) -> None:
-    seen.ledger.remove(UNMARK)
-    seen.runs[-1]["code"] = 4
+def left_marked(record: Seen) -> None:
+    record.ledger.remove(UNMARK)
+    record.runs[-1]["code"] = 4
 
 
-def crashed(seen: Seen) -> None:
-    seen.runs[0] |= {"code": 1, "said": "internal error"}
+def crashed(record: Seen) -> None:
+    record.runs[0] |= {"code": 1, "said": "internal error"}
 
 
-def traced(seen: Seen) -> None:
-    seen.runs[0]["said"] = "Traceback (most recent call last)"
+def traced(record: Seen) -> None:
+    record.runs[0]["said"] = "Traceback (most recent call last)"
 
 
-def killed_by_nobody(seen: Seen) -> None:
-    seen.runs[0]["signal"] = ""
+def killed_by_nobody(record: Seen) -> None:
+    record.runs[0]["signal"] = ""
 
 
-def never_ended(seen: Seen) -> None:
-    seen.runs[-1]["code"] = 5
+def never_ended(record: Seen) -> None:
+    record.runs[-1]["code"] = 5
 
 
-def two_for_one(seen: Seen) -> None:
-    seen.ledger.append(effect("vdi-03", "SetField", {}, {"note": "x"}, operation_id=UNMARK["operation_id"]))
-    seen.evening["vdi-03"] = {"name": "vdi-03", "power": "on", "cpu_mhz": 60}
+def two_for_one(record: Seen) -> None:
+    record.ledger.append(effect("vdi-03", "SetField", {}, {"note": "x"}, operation_id=UNMARK["operation_id"]))
+    record.evening["vdi-03"] = {"name": "vdi-03", "power": "on", "cpu_mhz": 60}
 
 
 @pytest.mark.parametrize(
-    ("breaks", "said"),
+    ("breaks", "problem_text"),
     [
         (forgotten, "vdi-01 ran in the evening, is suspended, and nobody says so"),
         (named_but_fine, "the last morning ended 0, and vdi-01 is suspended"),
@@ -144,16 +144,16 @@ def two_for_one(seen: Seen) -> None:
         (two_for_one, "gpuops-2-1 did SetField to vdi-03"),
     ],
 )
-def test_each_thing_that_is_broken_is_said(breaks: Callable[[Seen], None], said: str) -> None:
-    seen = good()
-    breaks(seen)
-    assert [each for each in broken(seen) if said in each], broken(seen)
+def test_each_thing_that_is_broken_is_said(breaks: Callable[[Seen], None], problem_text: str) -> None:
+    record = good()
+    breaks(record)
+    assert [problem for problem in broken(record) if problem_text in problem], broken(record)
 
 
 def test_what_one_night_left_behind_is_said_although_the_next_one_mends_it() -> None:
-    seen = good()
-    seen.runs *= 2
-    seen.mornings = [{"ledger": 2, "runs": 2}, {"ledger": 4, "runs": 4}]
-    assert "vdi-01 ran in the evening, is suspended, and nobody says so" in broken(seen)
-    seen.mornings[0]["ledger"] = 4
-    assert broken(seen) == []
+    record = good()
+    record.runs *= 2
+    record.mornings = [{"ledger": 2, "runs": 2}, {"ledger": 4, "runs": 4}]
+    assert "vdi-01 ran in the evening, is suspended, and nobody says so" in broken(record)
+    record.mornings[0]["ledger"] = 4
+    assert broken(record) == []

@@ -25,10 +25,10 @@ def first() -> int:
 def check(seed: int, folder: Path, kills: int) -> None:
     """So many runs of that seed's world are disturbed before they have ended, and nothing is broken by it."""
     loop = Loop(seed, folder)
-    found = broken(Seen.read(loop.play(kills).folder))
-    told = "\n".join(f"{run['what']} {run['signal']} {run['code']}" for run in loop.runs)
-    assert found == [], f"seed {seed}:\n" + "\n".join(found) + f"\n{told}\n{loop.runs[-1]['said']}"
-    assert loop.kills == kills, f"seed {seed}: {loop.kills} of {kills} killed\n{told}"
+    problems = broken(Seen.read(loop.play(kills).folder))
+    run_lines = "\n".join(f"{run['what']} {run['signal']} {run['code']}" for run in loop.runs)
+    assert problems == [], f"seed {seed}:\n" + "\n".join(problems) + f"\n{run_lines}\n{loop.runs[-1]['said']}"
+    assert loop.kills == kills, f"seed {seed}: {loop.kills} of {kills} killed\n{run_lines}"
 
 
 @pytest.mark.long

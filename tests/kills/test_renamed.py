@@ -72,8 +72,8 @@ def test_a_killed_night_is_finished_and_brought_back_by_the_other_gpuops(renamed
     package = renamed_copy(tmp_path / "renamed")
     evening, morning = (package, None) if renamed == "evening" else (None, package)
     loop = LoopOfTwo(1, tmp_path, evening=evening, morning=morning)
-    found = broken(Seen.read(loop.play(1).folder))
+    problems = broken(Seen.read(loop.play(1).folder))
     assert [(run["what"], run["code"]) for run in loop.runs] == [("night", -9), ("resume", 0), ("day", 0)], loop.runs
-    assert found == []
+    assert problems == []
     steps = {name for _, body in records_in(tmp_path / "state") for name in body.get("step", ())}
     assert {"SuspendVm", "ResumeVm"} <= steps <= {stored_name(kind) for kind in get_args(Recorded)}

@@ -25,25 +25,25 @@ def hunt(
     invariant: str, first: int, budget_s: float, said_of: Callable[[int], list[str]], step: int = 2
 ) -> dict[str, Any]:
     """Nights played, seconds of one core, what the checker said (None: nothing), and what else was seen on the way."""
-    began, nights, others = time.process_time(), 0, set()
+    began, nights, other_invariants = time.process_time(), 0, set()
     for seed in count(first, step):
         if time.process_time() - began > budget_s:
             break
         nights += 1
         try:
-            said = said_of(seed)
+            problems = said_of(seed)
         except Exception as error:
-            said = [f"{type(error).__name__}: {error}"]
-        named = [each for each in said if each.partition(":")[0] == invariant]
+            problems = [f"{type(error).__name__}: {error}"]
+        named = [problem for problem in problems if problem.partition(":")[0] == invariant]
         if named:
             return {"seed": seed, "nights": nights, "seconds": time.process_time() - began, "said": named[0]}
-        others |= {each.partition(":")[0] for each in said}
+        other_invariants |= {problem.partition(":")[0] for problem in problems}
     return {
         "seed": None,
         "nights": nights,
         "seconds": time.process_time() - began,
         "said": None,
-        "others": sorted(others),
+        "others": sorted(other_invariants),
     }
 
 
@@ -64,5 +64,5 @@ def violations_in(seed: int, kinds: Sequence[str]) -> list[str]:
 if __name__ == "__main__":
     named, beginning, seconds, *kinds = sys.argv[1:]
     step = 1 if "gated" in kinds else 2
-    found = hunt(named, int(beginning), float(seconds), lambda seed: violations_in(seed, kinds), step)
-    print(json.dumps({**found, "engine": gpuops.__file__}))
+    outcome = hunt(named, int(beginning), float(seconds), lambda seed: violations_in(seed, kinds), step)
+    print(json.dumps({**outcome, "engine": gpuops.__file__}))

@@ -36,10 +36,10 @@ class End:
     why: str = ""
 
     def __str__(self) -> str:
-        told = self.said or f"SURVIVED {self.why}"
+        outcome = self.said or f"SURVIVED {self.why}"
         return (
             f"{self.mutant.name:38} {self.mutant.invariant or 'test':4} {self.nights:5} nights {self.seconds:5.1f} s  "
-            f"{told[:90]}"
+            f"{outcome[:90]}"
         )
 
 
@@ -93,8 +93,8 @@ def _tested(mutant: Mutant, root: Path, budget_s: float) -> End:
     if run.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise ValueError(f"{mutant.name} does not run:\n{run.stdout[-2000:]}{run.stderr[-2000:]}")
     failed = run.returncode == pytest.ExitCode.TESTS_FAILED
-    said = next((line for line in run.stdout.splitlines() if line.startswith("FAILED ")), mutant.test)
-    return End(mutant, said if failed else None, 0, seconds, f"{mutant.test} passes")
+    failure_line = next((line for line in run.stdout.splitlines() if line.startswith("FAILED ")), mutant.test)
+    return End(mutant, failure_line if failed else None, 0, seconds, f"{mutant.test} passes")
 
 
 def _path(root: Path) -> dict[str, str]:
@@ -124,17 +124,17 @@ def _hunt(mutant: Mutant, root: Path, budget_s: float) -> End:
         return End(mutant, None, 0, budget_s, "one of its nights does not end")
     if played.returncode:
         raise ValueError(f"{mutant.name} does not run:\n{played.stderr[-2000:]}")
-    found = json.loads(played.stdout)
-    if not Path(found["engine"]).is_relative_to(root):
-        raise ValueError(f"{mutant.name} was not played: {found['engine']} was")
-    why = f"(others seen: {', '.join(found.get('others', [])) or 'none'})"
-    return End(mutant, found["said"], found["nights"], found["seconds"], why)
+    outcome = json.loads(played.stdout)
+    if not Path(outcome["engine"]).is_relative_to(root):
+        raise ValueError(f"{mutant.name} was not played: {outcome['engine']} was")
+    why = f"(others seen: {', '.join(outcome.get('others', [])) or 'none'})"
+    return End(mutant, outcome["said"], outcome["nights"], outcome["seconds"], why)
 
 
-def kill_all(found: Iterable[Mutant]) -> list[End]:
+def kill_all(mutants: Iterable[Mutant]) -> list[End]:
     """The ends, each printed as it comes: name, invariant, nights, seconds, and what the checker said."""
     ends = []
-    for mutant in found:
+    for mutant in mutants:
         ends.append(kill(mutant))
         print(ends[-1], flush=True)
     return ends

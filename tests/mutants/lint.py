@@ -28,12 +28,12 @@ def said_of(mutants: Sequence[Mutant]) -> Iterator[str]:
         root = Path(where)
         shutil.copytree(ROOT / "gpuops", root / "gpuops", ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", root)
-        left = list(mutants)
-        while left:
+        mutants_left = list(mutants)
+        while mutants_left:
             for file in {edit.file for mutant in mutants for edit in mutant.edits}:
                 shutil.copy(ROOT / file, root / file)
-            together = [mutant for mutant in left if _applied(mutant, root)]
-            left = [mutant for mutant in left if mutant not in together]
+            together = [mutant for mutant in mutants_left if _applied(mutant, root)]
+            mutants_left = [mutant for mutant in mutants_left if mutant not in together]
             for program, *arguments in PROGRAMS:
                 yield from _against(root, program, *arguments)
 
@@ -49,6 +49,6 @@ def _applied(mutant: Mutant, root: Path) -> bool:
 
 def _against(root: Path, program: str, *arguments: str) -> Iterator[str]:
     command = [str(Path(sys.executable).with_name(program)), *arguments]
-    found = subprocess.run(command, cwd=root, capture_output=True, encoding="utf-8", check=False)
-    if found.returncode:
-        yield f"{program}: {found.stdout}{found.stderr}"
+    completed = subprocess.run(command, cwd=root, capture_output=True, encoding="utf-8", check=False)
+    if completed.returncode:
+        yield f"{program}: {completed.stdout}{completed.stderr}"

@@ -175,11 +175,11 @@ def _matched(pattern: Any, node: Any, bindings: Bindings) -> Bindings | None:
         return _matched_lists(pattern, node, bindings)
     if not isinstance(pattern, ast.AST):
         return bindings if pattern == node else None
-    found: Bindings | None = bindings
+    bindings_now: Bindings | None = bindings
     for field in pattern._fields:
-        if found is not None and field not in _NOT_COMPARED:
-            found = _matched(getattr(pattern, field, None), getattr(node, field, None), found)
-    return found
+        if bindings_now is not None and field not in _NOT_COMPARED:
+            bindings_now = _matched(getattr(pattern, field, None), getattr(node, field, None), bindings_now)
+    return bindings_now
 
 
 def _matched_lists(patterns: list[Any], nodes: list[Any], bindings: Bindings) -> Bindings | None:
@@ -189,7 +189,7 @@ def _matched_lists(patterns: list[Any], nodes: list[Any], bindings: Bindings) ->
     if name:
         ends = range(len(nodes) + 1)
         rests = (_matched_lists(patterns[1:], nodes[end:], {**bindings, name: nodes[:end]}) for end in ends)
-        return next((rest for rest in rests if rest is not None), None)
+        return next((bindings_of_rest for bindings_of_rest in rests if bindings_of_rest is not None), None)
     first = _matched(patterns[0], nodes[0], bindings) if nodes else None
     return None if first is None else _matched_lists(patterns[1:], nodes[1:], first)
 
@@ -212,7 +212,7 @@ def _filled(code: Any, bindings: Bindings) -> Any:
     """Return the replacement with what its metavariables stand for. Raises KeyError for one the pattern lacks."""
     if isinstance(code, list):
         parts = ((part, _metavariable(part, _MANY)) for part in code)
-        return [one for part, name in parts for one in (bindings[name] if name else [_filled(part, bindings)])]
+        return [filled for part, name in parts for filled in (bindings[name] if name else [_filled(part, bindings)])]
     if name := _metavariable(code, _ONE):
         bound = bindings[name]
         if isinstance(code, str):

@@ -138,7 +138,11 @@ def mutants(names: Sequence[str] = ()) -> tuple[Mutant, ...]:
         for file in sorted(HERE.glob("*.toml"))
     }
     every = [mutant for of_file in files.values() for mutant in of_file]
-    found = {mutant.name: mutant for mutant in every}
-    if len(found) != len(every):
+    mutants_by_name = {mutant.name: mutant for mutant in every}
+    if len(mutants_by_name) != len(every):
         raise ValueError("two mutants have one name")
-    return tuple(each for name in names for each in files.get(name) or [found[name]]) if names else tuple(every)
+    return (
+        tuple(mutant for name in names for mutant in files.get(name) or [mutants_by_name[name]])
+        if names
+        else tuple(every)
+    )

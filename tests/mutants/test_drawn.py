@@ -64,11 +64,13 @@ def test_a_mutation_is_found_again_after_an_edit_elsewhere_and_missed_where_it_i
 
 
 def test_between_moments_nothing_hangs_on_the_one_at_which_both_are_the_same() -> None:
-    told = "def may(now: datetime, left_s: float, few: int) -> bool:\n    return {}\n"
+    template = "def may(now: datetime, left_s: float, few: int) -> bool:\n    return {}\n"
     for compared in ("now < self.expires", "self.read_at >= now", "left_s <= 30", "abs(a.taken_at - b) > x"):
-        assert not any(each.startswith("swap a comparison") for each in drawn_from(told.format(compared)))
-    assert "swap a comparison: few < 3 -> few <= 3" in drawn_from(told.format("few < 3"))
-    assert "swap a comparison: now is few -> now is not few" in drawn_from(told.format("now is few"))
+        assert not any(
+            mutation_name.startswith("swap a comparison") for mutation_name in drawn_from(template.format(compared))
+        )
+    assert "swap a comparison: few < 3 -> few <= 3" in drawn_from(template.format("few < 3"))
+    assert "swap a comparison: now is few -> now is not few" in drawn_from(template.format("now is few"))
 
 
 def test_what_compiles_to_the_same_is_no_change() -> None:
@@ -95,6 +97,6 @@ def test_the_recorded_nights_still_kill() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("area", AREAS)
 def test_a_sample_is_the_same_each_time(area: str) -> None:
-    found = list(drawn(area))
-    assert found == list(drawn(area))
-    assert len(found) == len(set(found)) == EACH
+    mutations = list(drawn(area))
+    assert mutations == list(drawn(area))
+    assert len(mutations) == len(set(mutations)) == EACH

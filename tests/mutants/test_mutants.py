@@ -33,9 +33,9 @@ def test_thirty_mutants_and_more_break_an_invariant() -> None:
 
 
 def test_every_invariant_of_a_mutant_has_a_checker() -> None:
-    told = " ".join(str(checker.__doc__) for checker in (*checkers.CHECKERS, *GATED))
+    checker_docs = " ".join(str(checker.__doc__) for checker in (*checkers.CHECKERS, *GATED))
     named = {mutant.invariant for mutant in mutants() if mutant.invariant}
-    assert named <= {word.rstrip(":") for word in told.split()}
+    assert named <= {word.rstrip(":") for word in checker_docs.split()}
 
 
 def test_every_test_of_a_mutant_is_there() -> None:

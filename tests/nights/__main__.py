@@ -41,9 +41,9 @@ def main(arguments: list[str]) -> int:
     _add_many_nights(verbs.add_parser("play"), 1000).add_argument(
         "--step", type=int, default=1, help="2 = the small half"
     )
-    again = verbs.add_parser("replay")
-    again.add_argument("night")
-    again.add_argument("--aims", help="FAULT/STATE,...: the night of that seed which `coverage` aims at them")
+    replay_parser = verbs.add_parser("replay")
+    replay_parser.add_argument("night")
+    replay_parser.add_argument("--aims", help="FAULT/STATE,...: the night of that seed which `coverage` aims at them")
     for verb in ("coverage", "results"):
         _add_many_nights(verbs.add_parser(verb), MOST).add_argument(
             "--ordinary", type=int, default=len(ORDINARY), help="nights that draw their trouble; the others are aimed"
@@ -57,27 +57,27 @@ def main(arguments: list[str]) -> int:
     fewer.add_argument("seed", type=int)
     fewer.add_argument("--aims", help="as of replay")
     fewer.add_argument("--out", type=Path)
-    asked = parser.parse_args(arguments)
-    if asked.verb == "play":
-        seeds = range(asked.first, asked.first + asked.nights * asked.step, asked.step)
-        found = tally(seeds, jobs=asked.jobs)
-        print(found)
-        if found.broken:
-            print(*first_failure(found.broken[0]), sep="\n")
-        return 1 if found.broken else 0
-    if asked.verb in ("coverage", "results"):
-        ordinary = of_ordinary(tally(ORDINARY[: asked.ordinary], jobs=asked.jobs))
-        reached = cover(asked.nights, jobs=asked.jobs, first=asked.first, before=ordinary)
-        return _told(reached, keep=asked.verb == "results")
-    if asked.verb == "gates":
-        return _gates(range(asked.first, asked.first + asked.nights), jobs=asked.jobs, keep=asked.keep)
-    if asked.verb == "jobs":
-        return _jobs(asked.first, asked.nights, jobs=asked.jobs)
-    if asked.verb == "gate":
-        return _gate(asked.seed)
-    if asked.verb == "replay":
-        return _replay(asked.night, asked.aims)
-    return _shrink(asked.seed, asked.aims, asked.out)
+    options = parser.parse_args(arguments)
+    if options.verb == "play":
+        seeds = range(options.first, options.first + options.nights * options.step, options.step)
+        tally_of_nights = tally(seeds, jobs=options.jobs)
+        print(tally_of_nights)
+        if tally_of_nights.broken:
+            print(*first_failure(tally_of_nights.broken[0]), sep="\n")
+        return 1 if tally_of_nights.broken else 0
+    if options.verb in ("coverage", "results"):
+        ordinary = of_ordinary(tally(ORDINARY[: options.ordinary], jobs=options.jobs))
+        reached = cover(options.nights, jobs=options.jobs, first=options.first, before=ordinary)
+        return _told(reached, keep=options.verb == "results")
+    if options.verb == "gates":
+        return _gates(range(options.first, options.first + options.nights), jobs=options.jobs, keep=options.keep)
+    if options.verb == "jobs":
+        return _jobs(options.first, options.nights, jobs=options.jobs)
+    if options.verb == "gate":
+        return _gate(options.seed)
+    if options.verb == "replay":
+        return _replay(options.night, options.aims)
+    return _shrink(options.seed, options.aims, options.out)
 
 
 def _add_many_nights(parser: argparse.ArgumentParser, nights: int) -> argparse.ArgumentParser:
@@ -89,8 +89,8 @@ def _add_many_nights(parser: argparse.ArgumentParser, nights: int) -> argparse.A
 
 def first_failure(seed: int) -> list[str]:
     """What it takes to have that night again: seed, commit and schedule, and how to look further."""
-    asked = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    commit = subprocess.run(asked, capture_output=True, encoding="utf-8", check=False).stdout.strip() or "unknown"
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    commit = subprocess.run(command, capture_output=True, encoding="utf-8", check=False).stdout.strip() or "unknown"
     return [
         f"seed {seed}, commit {commit}, schedule:",
         *(json.dumps(event.to_json(), default=str) for event in Nightly(seed).played.events),
@@ -98,36 +98,36 @@ def first_failure(seed: int) -> list[str]:
     ]
 
 
-def _told(found: Coverage, *, keep: bool) -> int:
+def _told(coverage: Coverage, *, keep: bool) -> int:
     if keep:
-        write(found)
-    print(section(found))
-    print(*found.broken, *(f"called impossible, and reached: {pair}" for pair in found.surprising()), sep="\n")
-    return 1 if found.rare() or found.surprising() or found.broken else 0
+        write(coverage)
+    print(section(coverage))
+    print(*coverage.broken, *(f"called impossible, and reached: {pair}" for pair in coverage.surprising()), sep="\n")
+    return 1 if coverage.rare() or coverage.surprising() or coverage.broken else 0
 
 
 def _gates(seeds: range, *, jobs: int, keep: bool) -> int:
-    found = gated_tally.tally(seeds, jobs=jobs)
-    print(found)
+    tally_of_nights = gated_tally.tally(seeds, jobs=jobs)
+    print(tally_of_nights)
     if keep:
-        gated_tally.write(found)
-    return 1 if found.violations or found.harvest < gated_tally.LEAST_HARVEST else 0
+        gated_tally.write(tally_of_nights)
+    return 1 if tally_of_nights.violations or tally_of_nights.harvest < gated_tally.LEAST_HARVEST else 0
 
 
 def _jobs(first: int, nights: int, *, jobs: int) -> int:
     from tests.nights.jobs import tally as job_tally
 
-    found = job_tally.tally(count(first), jobs=jobs, nights=nights)
-    print(*found.lines(), sep="\n")
-    return 1 if found.violations or found.unmet() else 0
+    tally_of_stories = job_tally.tally(count(first), jobs=jobs, nights=nights)
+    print(*tally_of_stories.lines(), sep="\n")
+    return 1 if tally_of_stories.violations or tally_of_stories.unmet() else 0
 
 
 def _gate(seed: int) -> int:
     gated = play_gated(seed)
     print(*gated_log.lines(gated), sep="\n")
-    said = gated_checkers.violations(gated)
-    print(*said, sep="\n")
-    return 1 if said else 0
+    broken_invariants = gated_checkers.violations(gated)
+    print(*broken_invariants, sep="\n")
+    return 1 if broken_invariants else 0
 
 
 def _nightly(seed: int, aims: str | None) -> Nightly:
@@ -156,9 +156,9 @@ def _replay(night: str, aims: str | None) -> int:
         events = [Event.from_json(event) for event in document["events"]]
         played = Nightly(document["seed"], events, _nightly(document["seed"], document.get("aims")).site).play()
     print(*lines(played), sep="\n")
-    said = violations(played)
-    print(*said, sep="\n")
-    return 1 if said else 0
+    broken_invariants = violations(played)
+    print(*broken_invariants, sep="\n")
+    return 1 if broken_invariants else 0
 
 
 if __name__ == "__main__":

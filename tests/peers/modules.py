@@ -37,12 +37,12 @@ def result_of(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         printed.seek(0)
         text = printed.read()
     try:
-        found: dict[str, Any] = json.loads(text)
+        document: dict[str, Any] = json.loads(text)
     except ValueError:
         return {"failed": True, "crashed": True, "msg": text}
-    if "msg" not in found and "exception" in found:
-        return {"failed": True, "crashed": True, "msg": str(found["exception"])}
-    return found
+    if "msg" not in document and "exception" in document:
+        return {"failed": True, "crashed": True, "msg": str(document["exception"])}
+    return document
 
 
 def _run(path: str, arguments: dict[str, Any]) -> None:
@@ -70,7 +70,7 @@ def _sleep_less(sleep: Callable[[float], None], seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    for each in IMPORTED_ONCE:
-        import_module(each)
+    for module_name in IMPORTED_ONCE:
+        import_module(module_name)
     time.sleep = partial(_sleep_less, time.sleep)
     json.dump([result_of(*call) for call in json.load(sys.stdin)], sys.stdout)

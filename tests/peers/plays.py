@@ -48,10 +48,10 @@ class Side:
         """
         if not (self.binaries / "ansible-playbook").exists():
             raise RuntimeError(f"{self.name} is not there: make -C tests/peers ansible")
-        book, told = folder / "book.yml", folder / "told.json"
-        book.write_text(yaml.safe_dump(_book(tasks, told), sort_keys=False), encoding="utf-8")
+        book, results_file = folder / "book.yml", folder / "told.json"
+        book.write_text(yaml.safe_dump(_book(tasks, results_file), sort_keys=False), encoding="utf-8")
         began = time.perf_counter()
-        done = subprocess.run(
+        completed = subprocess.run(
             [self.binaries / "ansible-playbook", book],
             cwd=ROOT,
             env=environment(endpoint, folder, self.binaries),
@@ -61,18 +61,22 @@ class Side:
             check=False,
         )
         wall_s = time.perf_counter() - began
-        if done.returncode:
-            raise RuntimeError(f"{self.name}: {done.stdout}\n{done.stderr}")
-        return Played(tuple(json.loads(told.read_text(encoding="utf-8"))), wall_s)
+        if completed.returncode:
+            raise RuntimeError(f"{self.name}: {completed.stdout}\n{completed.stderr}")
+        return Played(tuple(json.loads(results_file.read_text(encoding="utf-8"))), wall_s)
 
 
 GPUOPS: Final = Side("gpuops.vsphere", Path(sys.executable).parent)
 PEER: Final = Side("community.vmware", COMMUNITY)
 
 
-def _book(tasks: Sequence[Task], told: Path) -> list[dict[str, Any]]:
+def _book(tasks: Sequence[Task], results_file: Path) -> list[dict[str, Any]]:
     names = [f"result_{number}" for number in range(len(tasks))]
-    kept = {"content": "{{ [" + ", ".join(names) + "] | to_json }}", "dest": str(told), "mode": "0600"}
+    copy_arguments = {
+        "content": "{{ [" + ", ".join(names) + "] | to_json }}",
+        "dest": str(results_file),
+        "mode": "0600",
+    }
     return [
         {
             "hosts": "localhost",
@@ -80,7 +84,7 @@ def _book(tasks: Sequence[Task], told: Path) -> list[dict[str, Any]]:
             "vars": {"ansible_python_interpreter": "{{ ansible_playbook_python }}"},
             "tasks": [
                 *({**task, "register": name, "ignore_errors": True} for task, name in zip(tasks, names, strict=True)),
-                {"ansible.builtin.copy": kept, "check_mode": False},
+                {"ansible.builtin.copy": copy_arguments, "check_mode": False},
             ],
         }
     ]

@@ -50,7 +50,7 @@ class Govc:
 
     def __call__(self, *arguments: str) -> str:
         """What govc prints for these arguments; raises Refusal with its message when it exits non-zero."""
-        done = subprocess.run(
+        completed = subprocess.run(
             [BINARIES / "govc", *arguments],
             env=self.environment(),
             stdin=subprocess.DEVNULL,
@@ -59,9 +59,9 @@ class Govc:
             timeout=60,
             check=False,
         )
-        if done.returncode:
-            raise Refusal(arguments, (done.stderr or done.stdout).strip())
-        return done.stdout
+        if completed.returncode:
+            raise Refusal(arguments, (completed.stderr or completed.stdout).strip())
+        return completed.stdout
 
     def json(self, command: str, *arguments: str) -> Any:
         """The JSON that govc prints for these arguments."""
@@ -69,12 +69,12 @@ class Govc:
 
     def documents(self, command: str, *arguments: str) -> list[Any]:
         """The JSON documents that govc prints one after the other, as `object.collect` does."""
-        text, decoder, found = self(command, "-json", *arguments).lstrip(), json.JSONDecoder(), []
+        text, decoder, documents = self(command, "-json", *arguments).lstrip(), json.JSONDecoder(), []
         while text:
             document, end = decoder.raw_decode(text)
-            found.append(document)
+            documents.append(document)
             text = text[end:].lstrip()
-        return found
+        return documents
 
     def lines(self, *arguments: str) -> list[str]:
         """The lines that govc prints for these arguments."""
@@ -101,14 +101,14 @@ def running_vcsim(directory: Path, *flags: str) -> Iterator[Endpoint]:
 
     It ends with this process too, however that ends: vcsim exits when its standard input closes.
     """
-    made = certificates.create(directory)
+    server_certificates = certificates.create(directory)
     command = [
         str(BINARIES / "vcsim"),
         *flags,
         f"-username={USERNAME}",
         f"-password={PASSWORD}",
-        f"-tlscert={made.chain_file}",
-        f"-tlskey={made.key_file}",
+        f"-tlscert={server_certificates.chain_file}",
+        f"-tlskey={server_certificates.key_file}",
     ]
     with (
         (directory / "vcsim.log").open("w+", encoding="utf-8") as log,
@@ -127,8 +127,8 @@ def running_vcsim(directory: Path, *flags: str) -> Iterator[Endpoint]:
             if not announced:
                 log.seek(0)
                 raise RuntimeError(f"vcsim did not start: {log.read()}")
-            said = json.loads(announced)
-            yield Endpoint(said["url"], USERNAME, PASSWORD, made.ca_file, said["pid"])
+            announcement = json.loads(announced)
+            yield Endpoint(announcement["url"], USERNAME, PASSWORD, server_certificates.ca_file, announcement["pid"])
         finally:
             server.terminate()
 

@@ -73,8 +73,8 @@ class SavedObject:
 
     def text(self, path: str) -> str:
         """The text at `path`; empty when there is none."""
-        found = self._find(path)
-        return "" if found is None else found.text or ""
+        element = self._find(path)
+        return "" if element is None else element.text or ""
 
     def put(self, path: str, content: Content | Sequence[Content]) -> None:
         """Replace every element at `path` by `content`; a sequence gives one element per item."""
@@ -90,10 +90,10 @@ class SavedObject:
 
     def put_text(self, path: str, value: Scalar) -> None:
         """Replace the text at `path`, a whole property or a leaf that exists."""
-        found = self._find(path)
-        if found is None:
+        element = self._find(path)
+        if element is None:
             raise LookupError(f"{self.path.name} has no {path}")
-        found.text = _text(value)
+        element.text = _text(value)
 
     def put_references(self, name: str, kind: str, moids: Sequence[str]) -> None:
         """Replace a property that is an array of managed object references."""
@@ -104,8 +104,8 @@ class SavedObject:
 
     def children(self, path: str, tag: str) -> list[etree._Element]:
         """The elements `tag` under `path`."""
-        found = self._find(path)
-        return [] if found is None else found.findall(tag)
+        element = self._find(path)
+        return [] if element is None else element.findall(tag)
 
     def save(self) -> None:
         """Write the document back to its file."""
@@ -119,11 +119,11 @@ class SavedObject:
         return parent, tag
 
     def _find(self, path: str) -> etree._Element | None:
-        name, _, rest = path.partition(".")
+        name, _, path_below = path.partition(".")
         value = self._values.get(name)
-        if value is None or not rest:
+        if value is None or not path_below:
             return value
-        return value.find(rest.replace(".", "/"))
+        return value.find(path_below.replace(".", "/"))
 
 
 def saved(directory: Path, kind: str) -> Iterator[SavedObject]:

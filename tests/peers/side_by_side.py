@@ -41,25 +41,25 @@ class Wish:
     ours: Task | None
 
 
-def _vgpu(vm: str, **more: Any) -> Task:
-    return {"community.vmware.vmware_guest_vgpu": {"name": vm, "datacenter": DATACENTER, "vgpu": PROFILE, **more}}
+def _vgpu(vm: str, **arguments: Any) -> Task:
+    return {"community.vmware.vmware_guest_vgpu": {"name": vm, "datacenter": DATACENTER, "vgpu": PROFILE, **arguments}}
 
 
 def _power(vm: str, state: str) -> Task:
     return {"community.vmware.vmware_guest_powerstate": {"name": vm, "state": state}}
 
 
-def _graphics(**more: Any) -> Task:
-    wanted = {"graphic_type": "sharedDirect", "assigment_policy": "consolidation"}  # as that module spells it
-    return {"community.vmware.vmware_host_graphics": {"esxi_hostname": "esx-01.peer", **wanted}, **more}
+def _graphics(**arguments: Any) -> Task:
+    settings = {"graphic_type": "sharedDirect", "assigment_policy": "consolidation"}  # as that module spells it
+    return {"community.vmware.vmware_host_graphics": {"esxi_hostname": "esx-01.peer", **settings}, **arguments}
 
 
-def _mode(**more: Any) -> Task:
-    return {"gpuops.vsphere.host_graphics_mode": {"host": "esx-01.peer", "assignment": "consolidation"}, **more}
+def _mode(**arguments: Any) -> Task:
+    return {"gpuops.vsphere.host_graphics_mode": {"host": "esx-01.peer", "assignment": "consolidation"}, **arguments}
 
 
-def _gpu(vm: str, **more: Any) -> Task:
-    return {"gpuops.vsphere.vm_gpu": {"vm": vm, **more}}
+def _gpu(vm: str, **arguments: Any) -> Task:
+    return {"gpuops.vsphere.vm_gpu": {"vm": vm, **arguments}}
 
 
 def _gone(vm: str) -> Task:
@@ -127,8 +127,10 @@ def judged(wish: Wish, result: Mapping[str, Any] | None) -> str:
 def compared() -> Iterator[tuple[Wish, str, str]]:
     """Each wish with what became of it, on the peer's side and on ours, both at the same time: no seconds are told."""
     with ThreadPoolExecutor(2) as sides:
-        found = sides.map(_results, (PEER, GPUOPS), ([wish.peer for wish in WISHES], [wish.ours for wish in WISHES]))
-    for wish, peer, ours in zip(WISHES, *found, strict=True):
+        results_of_sides = sides.map(
+            _results, (PEER, GPUOPS), ([wish.peer for wish in WISHES], [wish.ours for wish in WISHES])
+        )
+    for wish, peer, ours in zip(WISHES, *results_of_sides, strict=True):
         yield wish, judged(wish, peer), judged(wish, ours)
 
 
@@ -178,8 +180,8 @@ def main() -> None:
     if not PEER.binaries.exists():
         sys.exit("community.vmware is not there: make -C tests/peers ansible")
     print(f"| What is wanted | should be | {PEER.name} | {GPUOPS.name} |\n|---|---|---|---|")
-    for wish, *found in compared():
-        peer, ours = (each if len(each) <= WIDTH else f"{each[:WIDTH].rstrip()} …" for each in found)
+    for wish, *outcomes in compared():
+        peer, ours = (outcome if len(outcome) <= WIDTH else f"{outcome[:WIDTH].rstrip()} …" for outcome in outcomes)
         print(f"| {wish.what} | {wish.should} | {peer} | {ours} |", flush=True)
     print(f"\n| {MANY} VMs get a vGPU each | seconds | seconds per VM |\n|---|---|---|")
     for side, how, task in LOOPS:

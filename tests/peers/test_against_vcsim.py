@@ -100,9 +100,9 @@ def test_what_is_not_simulated_says_so_and_is_not_in_the_manual() -> None:
 
 
 def test_the_faults_that_a_row_names_are_those_that_the_api_declares() -> None:
-    found = [(row, match) for row in recorded() for match in DECLARED.finditer(row.why)]
-    assert found
-    assert [row.operation for row, match in found if not declares(match["method"], match["fault"])] == []
+    declared_faults = [(row, match) for row in recorded() for match in DECLARED.finditer(row.why)]
+    assert declared_faults
+    assert [row.operation for row, match in declared_faults if not declares(match["method"], match["fault"])] == []
 
 
 @cache

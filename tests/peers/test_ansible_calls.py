@@ -54,7 +54,7 @@ def _module(call: dict[str, Any]) -> str:
 def _problems(calls: list[dict[str, Any]], home: Path) -> list[str]:
     """What is wrong with the calls of a group, made one after the other of a simulated vCenter of its own."""
     with start("lab") as server:
-        done = subprocess.run(
+        completed = subprocess.run(
             [PEER.binaries / "python", Path(__file__).with_name("modules.py")],
             cwd=ROOT,
             env=environment(_endpoint(server), home, PEER.binaries),
@@ -64,15 +64,15 @@ def _problems(calls: list[dict[str, Any]], home: Path) -> list[str]:
             check=False,
         )
         bugs = list(server.world.bugs)
-    if done.returncode:
-        return [done.stderr]
-    results = json.loads(done.stdout)
-    found = [
+    if completed.returncode:
+        return [completed.stderr]
+    results = json.loads(completed.stdout)
+    problems = [
         f"{_module(call)} {call[_module(call)]}: {problem}"
         for call, result in zip(calls, results, strict=True)
         if (problem := _problem(call, result))
     ]
-    return [*found, *bugs]
+    return [*problems, *bugs]
 
 
 def _problem(call: dict[str, Any], result: dict[str, Any]) -> str:
@@ -85,11 +85,14 @@ def _problem(call: dict[str, Any], result: dict[str, Any]) -> str:
     return _missing(call["gives"], result)
 
 
-def _missing(wanted: Any, found: Any) -> str:
+def _missing(expected: Any, actual: Any) -> str:
     """The first part of what is wanted that is not there, and what is; empty when all is there."""
-    if isinstance(wanted, dict) and isinstance(found, dict):
-        parts = [key if key not in found else _missing(wanted[key], found[key]) for key in wanted]
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        parts = [key if key not in actual else _missing(expected[key], actual[key]) for key in expected]
         return next(filter(None, parts), "")
-    if isinstance(wanted, list) and wanted and isinstance(found, list):
-        return next((f"{each} not in {found}" for each in wanted if all(_missing(each, item) for item in found)), "")
-    return "" if wanted == found else f"{found!r}, not {wanted!r}"
+    if isinstance(expected, list) and expected and isinstance(actual, list):
+        return next(
+            (f"{element} not in {actual}" for element in expected if all(_missing(element, item) for item in actual)),
+            "",
+        )
+    return "" if expected == actual else f"{actual!r}, not {expected!r}"

@@ -20,22 +20,22 @@ pytestmark = pytest.mark.peer
 def typed(lines: str, home: Path) -> str:
     """What a shell prints for these lines."""
     environment = {"HOME": str(home), "PATH": "/usr/bin:/bin", "GOVC_PERSIST_SESSION": "false", "LC_ALL": "C.UTF-8"}
-    done = subprocess.run(
+    completed = subprocess.run(
         ["sh", "-c", lines], env=environment, cwd=home, capture_output=True, encoding="utf-8", check=False, timeout=100
     )
-    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
-    return done.stdout
+    assert completed.returncode == 0, f"{completed.stdout}{completed.stderr}"
+    return completed.stdout
 
 
 def test_govc_logs_in_by_its_lines(shared_lab: SimServer, tmp_path: Path) -> None:
     built()
-    shown = typed(f"{client_blocks(shared_lab)['govc']}\n{BINARIES / 'govc'} ls /lab-dc/host", tmp_path)
-    assert shown.split() == ["/lab-dc/host/lab-cluster"]
+    output = typed(f"{client_blocks(shared_lab)['govc']}\n{BINARIES / 'govc'} ls /lab-dc/host", tmp_path)
+    assert output.split() == ["/lab-dc/host/lab-cluster"]
 
 
 def test_community_vmware_logs_in_by_its_lines(shared_lab: SimServer, tmp_path: Path) -> None:
     if not (COMMUNITY / "ansible").exists():
         pytest.skip("community.vmware is not there: make -C tests/peers ansible")
     module = f"{COMMUNITY / 'ansible'} localhost -m community.vmware.vmware_about_info"
-    shown = typed(f"{client_blocks(shared_lab)['Ansible']}\n{module}", tmp_path)
-    assert "simulated by gpuops" in shown
+    output = typed(f"{client_blocks(shared_lab)['Ansible']}\n{module}", tmp_path)
+    assert "simulated by gpuops" in output

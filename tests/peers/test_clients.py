@@ -69,8 +69,8 @@ def test_the_plugins_of_checkvsphere_print_what_the_table_says(shared_lab: SimSe
             check=False,
         )
         lines = [line.strip() for line in completed.stdout.splitlines() if line.strip()]
-        shown = [line for line in lines if "monplugin_time" not in line]
-        assert (shown, completed.returncode) == (row["prints"], row.get("exit", 0)), row["arguments"]
+        printed_lines = [line for line in lines if "monplugin_time" not in line]
+        assert (printed_lines, completed.returncode) == (row["prints"], row.get("exit", 0)), row["arguments"]
 
 
 def test_vmware_exporter_serves_the_metrics_of_the_table(shared_lab: SimServer, tmp_path: Path) -> None:

@@ -45,15 +45,15 @@ def test_every_call_ends_as_the_table_says(
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     assert len(rows) > 200
     problems = [(row["arguments"], problem) for row in rows if (problem := _problem(row, ask, tmp_path))]
-    known = {call for call, problem in problems if over_json and any(sign in problem for sign in _signs(call))}
-    assert [problem for call, problem in problems if call not in known] == []
-    assert known == (set(CALLS) if over_json else set())
+    known_calls = {call for call, problem in problems if over_json and any(sign in problem for sign in _signs(call))}
+    assert [problem for call, problem in problems if call not in known_calls] == []
+    assert known_calls == (set(CALLS) if over_json else set())
     assert server.world.bugs == []
 
 
 def _problem(row: dict[str, str], ask: Govc, directory: Path) -> str:
     """What is wrong with one call, or nothing."""
-    done = subprocess.run(
+    completed = subprocess.run(
         [BINARIES / "govc", *shlex.split(row["arguments"])],
         env=ask.environment(),
         cwd=directory,
@@ -63,13 +63,13 @@ def _problem(row: dict[str, str], ask: Govc, directory: Path) -> str:
         timeout=60,
         check=False,
     )
-    said = done.stdout + done.stderr
+    output = completed.stdout + completed.stderr
     failed = row["outcome"] in FAILURES
-    right = bool(done.returncode) == failed and row["text"] in said
-    sound = "panic:" not in said and "general system error" not in said
-    if right and sound and done.returncode in (0, 1):
+    right = bool(completed.returncode) == failed and row["text"] in output
+    sound = "panic:" not in output and "general system error" not in output
+    if right and sound and completed.returncode in (0, 1):
         return ""
-    return f"{row['arguments']}: exit {done.returncode}, not {row['outcome']} {row['text']!r}: {said!r}"
+    return f"{row['arguments']}: exit {completed.returncode}, not {row['outcome']} {row['text']!r}: {output!r}"
 
 
 def _signs(call: str) -> tuple[str, ...]:

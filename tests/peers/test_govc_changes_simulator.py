@@ -23,8 +23,8 @@ def methods(lab: SimServer, machine: str) -> list[str]:
 
 
 def power(ask: Govc, machine: str) -> str:
-    (found,) = ask.json("vm.info", machine)["virtualMachines"]
-    return str(found["runtime"]["powerState"])
+    (machine_info,) = ask.json("vm.info", machine)["virtualMachines"]
+    return str(machine_info["runtime"]["powerState"])
 
 
 def passthrough(ask: Govc, machine: str) -> list[str]:
@@ -77,8 +77,8 @@ def test_a_third_instance_on_a_mig_gpu_goes_to_the_other_gpu_and_a_fifth_nowhere
 
 def test_suspend_frees_the_gpu_and_resume_takes_it_again(lab: SimServer, ask: Govc) -> None:
     def holders() -> int:
-        (found,) = ask.documents("object.collect", "host/lab-cluster/esx-01.lab", "config.graphicsInfo")
-        changes: list[Any] = found if isinstance(found, list) else found["changeSet"]
+        (document,) = ask.documents("object.collect", "host/lab-cluster/esx-01.lab", "config.graphicsInfo")
+        changes: list[Any] = document if isinstance(document, list) else document["changeSet"]
         graphics = changes[0]["val"]
         cards = graphics["_value"] if isinstance(graphics, dict) else graphics
         return sum(len(card.get("vm") or []) for card in cards)
@@ -140,8 +140,8 @@ def test_extra_config_is_set_and_removed(ask: Govc) -> None:
 
 def drs(ask: Govc) -> dict[str, Any]:
     """The cluster's DRS configuration."""
-    (found,) = ask.documents("object.collect", "host/lab-cluster", "configurationEx")
-    changes: list[Any] = found if isinstance(found, list) else found["changeSet"]
+    (document,) = ask.documents("object.collect", "host/lab-cluster", "configurationEx")
+    changes: list[Any] = document if isinstance(document, list) else document["changeSet"]
     return dict(changes[0]["val"]["drsConfig"])
 
 
@@ -170,7 +170,7 @@ def test_esxcli_shows_and_sets_the_options_of_a_kernel_module(ask: Govc) -> None
     esxcli = ("host.esxcli", "-host=esx-01.lab", "-hints=false", "system", "module", "parameters")
     policy = "RmPVMRL=0x01;Other=1"
     ask(*esxcli, "set", "-m", "nvidia", "-p", f"a=1 NVreg_RegistryDwords={policy}")
-    told = ask(*esxcli, "list", "-m", "nvidia")
-    assert policy in told
+    listing = ask(*esxcli, "list", "-m", "nvidia")
+    assert policy in listing
     with pytest.raises(Refusal, match=r"EsxCLI\.CLIFault\.summary"):
         ask("host.esxcli", "-host=esx-01.lab", "hardware", "trustedboot", "get")

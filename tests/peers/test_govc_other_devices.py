@@ -35,8 +35,10 @@ def test_device_pci_ls_offers_those_in_passthrough(ask: Govc) -> None:
 
 
 def test_gpu_host_info_lists_nvidias_alone(ask: Govc) -> None:
-    shown = {host: ask.json("gpu.host.info", f"-host={host}")["devices"] for host in ("esx-01.acc", "esx-02.acc")}
-    assert {host: [gpu["pciId"] for gpu in gpus] for host, gpus in shown.items()} == {
+    gpus_by_host = {
+        host: ask.json("gpu.host.info", f"-host={host}")["devices"] for host in ("esx-01.acc", "esx-02.acc")
+    }
+    assert {host: [gpu["pciId"] for gpu in gpus] for host, gpus in gpus_by_host.items()} == {
         "esx-01.acc": ["0000:3b:00.0"],
         "esx-02.acc": ["0000:3b:00.0"],
     }

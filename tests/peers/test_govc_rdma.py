@@ -34,8 +34,8 @@ def node(ask: Govc, name: str) -> None:
 
 def test_dvs_portgroup_info_shows_ports_and_what_is_on_them(ask: Govc) -> None:
     ports = ask.json("dvs.portgroup.info", "-connected=true", "-active=true", "-pg=rdma-vmk", "dvs-rdma")["port"]
-    taken = [port["connectee"]["nicKey"] for port in ports if port.get("connectee")]
-    assert taken == ["vmk1"] * 4
+    nic_keys = [port["connectee"]["nicKey"] for port in ports if port.get("connectee")]
+    assert nic_keys == ["vmk1"] * 4
 
 
 def test_a_switch_that_govc_makes_takes_a_host(ask: Govc) -> None:

@@ -23,12 +23,12 @@ A100_MIG = [f"grid_a100-{slices}" for slices in ("1-10c", "1-5c", "1-5cme", "2-1
 
 def fields(text: str) -> dict[str, str]:
     """`Name:  value` lines as a mapping; the first one of a name counts."""
-    found: dict[str, str] = {}
+    values_by_name: dict[str, str] = {}
     for line in text.splitlines():
         name, separator, value = line.strip().partition(":")
         if separator:
-            found.setdefault(name, value.strip())
-    return found
+            values_by_name.setdefault(name, value.strip())
+    return values_by_name
 
 
 def one_object(read: Govc, path: str, *properties: str) -> dict[str, Any]:
@@ -44,9 +44,9 @@ def _changes(document: Any) -> list[Any]:
 
 
 def test_an_untrusted_certificate_is_refused(read: Govc, tmp_path: Path) -> None:
-    other = create(tmp_path)
+    other_authority = create(tmp_path)
     with pytest.raises(Refusal, match="certificate signed by unknown authority"):
-        replace(read, endpoint=replace(read.endpoint, ca_file=other.ca_file))("about")
+        replace(read, endpoint=replace(read.endpoint, ca_file=other_authority.ca_file))("about")
 
 
 def test_a_wrong_password_is_refused(read: Govc) -> None:
@@ -122,11 +122,11 @@ def _array(value: Any) -> list[Any]:
 
 
 def test_object_collect_reads_a_nested_leaf_of_every_machine(read: Govc) -> None:
-    found = read.documents("object.collect", "-type=m", "/", "name", "config.hardware.memoryMB")
-    changes = [{change["name"]: change["val"] for change in document["changeSet"]} for document in found]
+    documents = read.documents("object.collect", "-type=m", "/", "name", "config.hardware.memoryMB")
+    changes = [{change["name"]: change["val"] for change in document["changeSet"]} for document in documents]
     memory = {change["name"]: change["config.hardware.memoryMB"] for change in changes}
     assert (memory["ml-07"], memory["vdi-01"]) == (65536, 8192)
-    assert len(found) == len(read.lines("find", "/", "-type", "m"))
+    assert len(documents) == len(read.lines("find", "/", "-type", "m"))
 
 
 def test_object_collect_refuses_a_property_that_does_not_exist(read: Govc) -> None:

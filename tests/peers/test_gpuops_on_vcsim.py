@@ -54,7 +54,7 @@ class Gpuops:
 
     def __call__(self, *arguments: str, exit_code: int = 0) -> str:
         """What it prints on stdout; fails the test when it ends with another exit code."""
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "gpuops", *arguments],
             env=self._environment,
             stdin=subprocess.DEVNULL,
@@ -63,9 +63,11 @@ class Gpuops:
             timeout=120,
             check=False,
         )
-        assert done.returncode == exit_code, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        assert "Traceback" not in done.stderr
-        return done.stdout
+        assert completed.returncode == exit_code, (
+            f"{arguments}: {completed.returncode}\n{completed.stdout}\n{completed.stderr}"
+        )
+        assert "Traceback" not in completed.stderr
+        return completed.stdout
 
     def json(self, *arguments: str) -> Any:
         return json.loads(self(*arguments, "--output", "json"))
@@ -104,11 +106,11 @@ def test_vcsim_as_it_comes_speaks_6_5_and_is_read_but_not_changed(tmp_path: Path
 
 
 def test_the_inventory_shows_gpus_numa_nodes_and_holders(gpuops: Gpuops) -> None:
-    shown = gpuops("inventory")
-    assert "gpu-esx-01" in shown
-    assert "A100 PCIe 40GB" in shown
-    assert "NUMA node 1" in shown
-    assert "ml-03" in shown
+    text = gpuops("inventory")
+    assert "gpu-esx-01" in text
+    assert "A100 PCIe 40GB" in text
+    assert "NUMA node 1" in text
+    assert "ml-03" in text
 
 
 def test_vcsim_does_not_speak_vi_json_and_is_read_over_soap(gpuops: Gpuops) -> None:

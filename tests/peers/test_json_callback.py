@@ -31,14 +31,14 @@ pytestmark = [
 def test_the_run_as_json_has_no_password(ansible: Ansible, tmp_path: Path) -> None:
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     paths = (ROOT / "gpuops", PEER.binaries.parent / "lib" / version / "site-packages")
-    found = sweep(
+    swept = sweep(
         ansible,
         tmp_path,
         ANSIBLE_COLLECTIONS_PATH=":".join(map(str, paths)),
         ANSIBLE_STDOUT_CALLBACK="ansible.posix.json",
     )
-    shown = found.places["stdout"]
-    run = json.loads(shown[shown.index("{\n") :])
+    stdout = swept.places["stdout"]
+    run = json.loads(stdout[stdout.index("{\n") :])
     tasks = run["plays"][0]["tasks"]
     assert {"gpuops vm_gpu good", "gpuops vm_gpu bad"} <= {task["task"]["name"] for task in tasks}
-    assert [secret for secret in found.secrets if secret in shown] == []
+    assert [secret for secret in swept.secrets if secret in stdout] == []

@@ -23,11 +23,11 @@ pytestmark = [
 
 
 def test_ours_is_as_it_should_be_and_the_peers_faults_are_as_told() -> None:
-    found = list(compared())
-    ours = {wish.what: ours.partition(":")[0] for wish, _, ours in found}
-    assert ours == {wish.what: wish.should if wish.ours is not None else "no module" for wish, _, _ in found}
-    peers = [(wish.what, peer.partition(":")[0]) for wish, peer, _ in found]
-    assert [what for what, came in peers if came == "crashes"] == [
+    outcomes = list(compared())
+    ours = {wish.what: ours.partition(":")[0] for wish, _, ours in outcomes}
+    assert ours == {wish.what: wish.should if wish.ours is not None else "no module" for wish, _, _ in outcomes}
+    peers = [(wish.what, peer.partition(":")[0]) for wish, peer, _ in outcomes]
+    assert [wish_name for wish_name, came in peers if came == "crashes"] == [
         "taken away where there is none",
         "vGPU for a running VM, restarted for it",
     ]
@@ -38,4 +38,4 @@ def test_ours_is_as_it_should_be_and_the_peers_faults_are_as_told() -> None:
 def test_every_loop_ends_well() -> None:
     with ThreadPoolExecutor(len(LOOPS)) as sides:
         wall_s = sides.map(lambda loop: timed(loop[0], loop[2](names(2))), LOOPS)
-    assert all(each > 0 for each in wall_s)
+    assert all(seconds > 0 for seconds in wall_s)

@@ -92,7 +92,7 @@ class CalledChildren(Children):
     """Until it is set those of `lasting` run; None = all end at once."""
     lasting: tuple[Half, ...] = tuple(Half)
 
-    async def _run(self, words: tuple[str, ...], site: str, more: Mapping[str, str]) -> int:
+    async def _run(self, words: tuple[str, ...], site: str, environment: Mapping[str, str]) -> int:
         self.called.append((Half(words[1]), words[-1]))
         if self.lasts is not None and Half(words[1]) in self.lasting:
             await self.lasts.wait()
@@ -100,10 +100,10 @@ class CalledChildren(Children):
 
 
 def service_of(queue: JobQueue) -> tuple[Service, CalledChildren, list[str]]:
-    said: list[str] = []
+    messages: list[str] = []
     children = CalledChildren({})
-    known = {"prod": {"nights": SitePolicy(policy_of(PARIS), Path("policy.yaml"))}}
-    return Service(queue, known, children, said.append, load=lambda _, policy: policy), children, said
+    policies = {"prod": {"nights": SitePolicy(policy_of(PARIS), Path("policy.yaml"))}}
+    return Service(queue, policies, children, messages.append, load=lambda _, policy: policy), children, messages
 
 
 async def looks(service: Service, count: int, minutes: float = 0) -> None:

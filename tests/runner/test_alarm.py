@@ -32,9 +32,9 @@ def said() -> list[str]:
     return []
 
 
-def alarm_of(folder: Path, url: str, hook: str, said: list[str], now: datetime) -> OverdueAlarm:
+def alarm_of(folder: Path, url: str, hook: str, messages: list[str], now: datetime) -> OverdueAlarm:
     configured = parsed_configuration(FILE, folder / "config.toml")
-    return OverdueAlarm(folder / "state", url, lambda: configured, {"HOOK": hook}, said.append, lambda: now)
+    return OverdueAlarm(folder / "state", url, lambda: configured, {"HOOK": hook}, messages.append, lambda: now)
 
 
 @pytest.mark.long
@@ -53,9 +53,9 @@ def test_it_is_told_once_to_each_receiver(
     assert [line.partition(":")[0] for line in said] == ["overdue"]
     assert GONE in said[0] and "desk-1 not back" in said[0]
     [(_, body)] = webhook.calls
-    told = json.loads(body)
-    assert GONE in told["title"] + told["message"] and "gpuops rotate day" in told["message"]
-    assert PASSWORD not in str(told) + str(said)
+    message = json.loads(body)
+    assert GONE in message["title"] + message["message"] and "gpuops rotate day" in message["message"]
+    assert PASSWORD not in str(message) + str(said)
     alarm_of(tmp_path, url, webhook.url, said, later + timedelta(days=1)).look()
     assert len(webhook.calls) == 2, "on the next day again"
 

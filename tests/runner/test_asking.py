@@ -36,9 +36,9 @@ def policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.parametrize("words", [["--dry-run"], ["--inventory", "saved.json"]])
 def test_what_looks_only_is_not_asked_of_runners(policy: Path, words: list[str]) -> None:
-    asked = CliRunner().invoke(app, ["rotate", "night", "--fleet", "--policy", str(policy), *words])
-    assert asked.exit_code == 2
-    assert "--fleet asks the runners for the night" in asked.output
+    result = CliRunner().invoke(app, ["rotate", "night", "--fleet", "--policy", str(policy), *words])
+    assert result.exit_code == 2
+    assert "--fleet asks the runners for the night" in result.output
 
 
 def test_nobody_is_asked_for_a_night_without_consent(policy: Path) -> None:
@@ -53,10 +53,10 @@ def test_a_return_is_not_asked_for(policy: Path) -> None:
 
 
 def test_another_policy_of_that_name_is_refused(policy: Path) -> None:
-    other = policy.with_name("other.yaml")
-    other.write_text(policy.read_text(encoding="utf-8") + "# edited\n", encoding="utf-8")
+    other_policy = policy.with_name("other.yaml")
+    other_policy.write_text(policy.read_text(encoding="utf-8") + "# edited\n", encoding="utf-8")
     with pytest.raises(UsageError, match="the files differ"):
-        ask_fleet(CommonOptions(), other, yes=True)
+        ask_fleet(CommonOptions(), other_policy, yes=True)
 
 
 def test_with_consent_the_queue_is_asked(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,6 +102,6 @@ def test_a_runner_refuses_two_journals(policy: Path, monkeypatch: pytest.MonkeyP
     text = configuration.read_text(encoding="utf-8").partition("[targets.prod]\n")[2]
     configuration.write_text(f"[targets.prod]\njournal_url = 'postgresql://db/own'\n{text}", encoding="utf-8")
     monkeypatch.setenv("GPUOPS_JOURNAL_URL", "postgresql://127.0.0.1:1/none")
-    asked = CliRunner().invoke(app, ["runner", "run"])
-    assert asked.exit_code == 2
-    assert "targets.prod.journal_url is not the database of the runners" in asked.output
+    result = CliRunner().invoke(app, ["runner", "run"])
+    assert result.exit_code == 2
+    assert "targets.prod.journal_url is not the database of the runners" in result.output

@@ -45,18 +45,18 @@ class Edited:
         file.write_text(policy_of(windows, name).text, encoding="utf-8")
         return file
 
-    def write(self, *targets: str, url: str = URL, more: str = "") -> None:
+    def write(self, *targets: str, url: str = URL, further_text: str = "") -> None:
         """`[targets.NAME]` of each name, whose policy is named after it."""
         entries = [
             f"[targets.{target}]\nhost = 'vc-{target}'\nrotations = ['{self.policy(target)}']\n" for target in targets
         ]
         entries = list(dict.fromkeys(entries))
-        self.file.write_text(f"[fleet]\nurl = '{url}'\n{''.join(entries)}{more}", encoding="utf-8")
+        self.file.write_text(f"[fleet]\nurl = '{url}'\n{''.join(entries)}{further_text}", encoding="utf-8")
 
     def read(self) -> Rotations | None:
-        found = self.obeyed.read_anew(self.known, NOW)
-        self.known = found or self.known
-        return found
+        rotations = self.obeyed.read_anew(self.known, NOW)
+        self.known = rotations or self.known
+        return rotations
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_a_new_target_is_played(edited: Edited) -> None:
 
 
 def test_an_edit_that_is_about_no_policy_is_said_by_nobody(edited: Edited) -> None:
-    edited.write("prod", more="[targets.lab]\nhost = 'sim:lab'\n")
+    edited.write("prod", further_text="[targets.lab]\nhost = 'sim:lab'\n")
     assert (edited.read(), edited.said, edited.environment) == (None, [], {"GPUOPS_JOURNAL_URL": URL})
     assert (edited.folder / "copy.toml").read_text(encoding="utf-8") == edited.file.read_text(encoding="utf-8")
 
@@ -114,11 +114,11 @@ def test_a_target_without_policies_is_named_with_those_that_have_some(edited: Ed
 
 def test_one_vcenter_that_is_two_targets_is_not_played_twice(edited: Edited) -> None:
     """A return of one would end the night of the other every ten minutes: they do not know of each other."""
-    other = f"[targets.other]\nhost = 'https://VC-prod:443/sdk'\nrotations = ['{edited.policy('other')}']\n"
-    edited.write("prod", more=other)
+    second_target = f"[targets.other]\nhost = 'https://VC-prod:443/sdk'\nrotations = ['{edited.policy('other')}']\n"
+    edited.write("prod", further_text=second_target)
     assert edited.read() is None
     assert "targets.prod and targets.other are the same vCenter" in edited.said[0]
-    edited.write("prod", more=other.partition("rotations")[0])
+    edited.write("prod", further_text=second_target.partition("rotations")[0])
     assert edited.read() is None
     assert edited.said[1:] == [f"{edited.file} is valid again"]
 

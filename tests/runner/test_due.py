@@ -50,16 +50,16 @@ ODD = '[{opens: "21:47", closes: "04:13", back_by: "06:00", zone: America/St_Joh
     ],
 )
 def test_a_night_while_the_window_is_open_else_a_return(now: str, half: Half, since: str) -> None:
-    found = due(policy_of(PARIS), datetime.fromisoformat(now))
-    assert (found.half, found.since) == (half, datetime.fromisoformat(since))
+    due_turn = due(policy_of(PARIS), datetime.fromisoformat(now))
+    assert (due_turn.half, due_turn.since) == (half, datetime.fromisoformat(since))
 
 
 def test_a_window_that_opens_between_two_tenths_is_a_turn_of_its_own() -> None:
     opens = datetime(2026, 11, 3, 1, 17, tzinfo=UTC)
     policy = policy_of(ODD)
     assert due(policy, opens - timedelta(seconds=1)).since == opens.replace(minute=10)
-    found = due(policy, opens + timedelta(seconds=50))
-    assert (found.half, found.since) == (Half.NIGHT, opens)
+    due_turn = due(policy, opens + timedelta(seconds=50))
+    assert (due_turn.half, due_turn.since) == (Half.NIGHT, opens)
 
 
 @pytest.mark.long
@@ -67,11 +67,11 @@ def test_a_window_that_opens_between_two_tenths_is_a_turn_of_its_own() -> None:
 def test_every_runner_names_the_same_turn_and_none_is_older_than_ten_minutes(second: int, windows: str) -> None:
     """Also while clocks are put forward and back."""
     now, policy = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=second), policy_of(windows)
-    found = due(policy, now)
-    assert timedelta() <= now - found.since < EVERY
-    assert found.half is half_of(policy, now) is half_of(policy, found.since)
-    assert due(policy, found.since) == found
-    assert (found.since.second, found.since.microsecond) == (0, 0)
+    due_turn = due(policy, now)
+    assert timedelta() <= now - due_turn.since < EVERY
+    assert due_turn.half is half_of(policy, now) is half_of(policy, due_turn.since)
+    assert due(policy, due_turn.since) == due_turn
+    assert (due_turn.since.second, due_turn.since.microsecond) == (0, 0)
 
 
 def test_a_policy_that_no_clock_can_call_is_refused() -> None:
@@ -82,7 +82,7 @@ def test_a_policy_that_no_clock_can_call_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "clashes"),
+    ("other_policy", "clashes"),
     [
         (PARIS, False),
         ('[{opens: "23:00", closes: "05:30", zone: Europe/Paris}]', False),
@@ -95,8 +95,8 @@ def test_a_policy_that_no_clock_can_call_is_refused() -> None:
         ('[{opens: "01:00", closes: "02:30", back_by: "03:00", zone: America/New_York}]', True),
     ],
 )
-def test_no_return_of_a_policy_is_due_while_a_window_of_another_is_open(other: str, clashes: bool) -> None:
-    policies = [policy_of(PARIS), policy_of(other, "others")]
+def test_no_return_of_a_policy_is_due_while_a_window_of_another_is_open(other_policy: str, clashes: bool) -> None:
+    policies = [policy_of(PARIS), policy_of(other_policy, "others")]
     now = datetime(2026, 11, 2, 12, tzinfo=UTC)
     if clashes:
         with pytest.raises(UsageError, match="a return ends every night of its vCenter"):

@@ -28,28 +28,28 @@ class Typed:
         }  # fmt: skip
 
     def init(self, *words: str, stderr: str = "") -> str:
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "gpuops", "runner", "init", *words], env=self.environment, cwd=self.folder,
             capture_output=True, encoding="utf-8", check=False, timeout=60,
         )  # fmt: skip
-        assert (done.returncode, done.stderr) == (0, stderr)
-        return done.stdout
+        assert (completed.returncode, completed.stderr) == (0, stderr)
+        return completed.stdout
 
     def tables(self) -> list[str]:
         engine = create_engine(self.url.replace("postgresql:", "postgresql+psycopg:"))
-        found = sorted(inspect(engine).get_table_names())
+        table_names = sorted(inspect(engine).get_table_names())
         engine.dispose()
-        return found
+        return table_names
 
     def psql(self, statements: str) -> None:
         folder = binaries()
         assert folder is not None
-        done = subprocess.run(
+        completed = subprocess.run(
             [str(folder / "psql"), "--no-psqlrc", "--quiet", "--set", "ON_ERROR_STOP=1", self.url], input=statements,
             env=os.environ | {"PGOPTIONS": "-c client_min_messages=warning"}, capture_output=True, encoding="utf-8",
             check=False, timeout=60,
         )  # fmt: skip
-        assert (done.returncode, done.stderr) == (0, "")
+        assert (completed.returncode, completed.stderr) == (0, "")
 
 
 @pytest.fixture
@@ -59,13 +59,18 @@ def typed(postgresql: Server, tmp_path: Path) -> Typed:
 
 def test_it_makes_all_tables_and_then_has_nothing_to_do(typed: Typed) -> None:
     assert typed.init() == f"the tables of the queue were made; all others are of revision {HEAD} now, of none before\n"
-    made = typed.tables()
-    assert {"procrastinate_jobs", "journal", "container_job_output", "measurements"} < {*made}
-    assert "book_records" in made and not {"pools", "container_jobs", "runner_targets"} & {*made}
-    again = json.loads(typed.init("--output", "json"))
-    assert (again["made"], again["before"], again["revision"], again["sql"]) == (False, HEAD, HEAD, None)
+    tables = typed.tables()
+    assert {"procrastinate_jobs", "journal", "container_job_output", "measurements"} < {*tables}
+    assert "book_records" in tables and not {"pools", "container_jobs", "runner_targets"} & {*tables}
+    second_run = json.loads(typed.init("--output", "json"))
+    assert (second_run["made"], second_run["before"], second_run["revision"], second_run["sql"]) == (
+        False,
+        HEAD,
+        HEAD,
+        None,
+    )
     assert typed.init("--sql") == "-- nothing to do\n"
-    assert typed.tables() == made
+    assert typed.tables() == tables
 
 
 @pytest.mark.long

@@ -24,7 +24,7 @@ LATER = SINCE + timedelta(minutes=10)
 async def queues(url: str, count: int = 1) -> AsyncIterator[list[ProcrastinateQueue]]:
     """So many runners' queues on one new database."""
     opened = [ProcrastinateQueue(url) for _ in range(count)]
-    contexts = [each.opened() for each in opened]
+    contexts = [queue.opened() for queue in opened]
     for context in contexts:
         await context.__aenter__()
     try:
@@ -81,7 +81,7 @@ def test_a_turn_of_a_dead_runner_gives_way_to_one_that_waits(postgresql: Server,
 
 def test_a_turn_that_is_handed_over_gives_way_to_one_that_waits(postgresql: Server) -> None:
     async def story() -> None:
-        async with queues(postgresql.database(), 2) as (queue, other):
+        async with queues(postgresql.database(), 2) as (queue, second_queue):
             begun = asyncio.Event()
             go_on = asyncio.Event()
 
@@ -98,7 +98,7 @@ def test_a_turn_that_is_handed_over_gives_way_to_one_that_waits(postgresql: Serv
             go_on.set()
             await asyncio.wait_for(serving, 20)
             assert await states(queue) == [TurnState.WAITING]
-            assert (await taken(other))[1] is not None
+            assert (await taken(second_queue))[1] is not None
 
     asyncio.run(story())
 
@@ -107,21 +107,21 @@ def test_an_offer_between_look_and_hand_over_is_found_by_the_second_try(postgres
     """The one transaction offers while the other gives back."""
 
     async def story() -> None:
-        async with queues(postgresql.database(), 2) as (one, other):
-            await one.offer(TURN, SINCE)
-            _, job = await taken(one)
+        async with queues(postgresql.database(), 2) as (first_queue, second_queue):
+            await first_queue.offer(TURN, SINCE)
+            _, job = await taken(first_queue)
             assert job is not None
-            async with other._pool.connection() as connection:
+            async with second_queue._pool.connection() as connection:
                 await connection.execute(
                     "INSERT INTO procrastinate_jobs (queue_name, task_name, queueing_lock, lock) "
                     "SELECT queue_name, task_name, queueing_lock, lock FROM procrastinate_jobs"
                 )
-                giving = asyncio.create_task(one._jobs.give_back(job))
+                giving = asyncio.create_task(first_queue._jobs.give_back(job))
                 await asyncio.sleep(0.5)
                 assert not giving.done(), "it waits for the offer"
                 await connection.commit()
             assert await asyncio.wait_for(giving, 10)
-            rows = await one._app.connector.execute_query_all_async("SELECT id, status FROM procrastinate_jobs")
+            rows = await first_queue._app.connector.execute_query_all_async("SELECT id, status FROM procrastinate_jobs")
             assert [(row["id"] == job.id, row["status"]) for row in rows] == [(False, "todo")]
 
     asyncio.run(story())
@@ -131,18 +131,18 @@ def test_a_turn_that_somebody_else_has_by_now_is_left_alone(postgresql: Server) 
     """Two runners saw the same dead one; what the late one saw is no longer so."""
 
     async def story() -> None:
-        async with queues(postgresql.database(), 2) as (one, other):
-            await one.offer(TURN, SINCE)
-            number, _ = await taken(one)
-            await silent(one, number)
-            (seen,) = list(await other._jobs.get_stalled_jobs(seconds_since_heartbeat=TAKEN_FOR_DEAD_S))
-            assert await one.rescue() == 1
-            _, again = await taken(one)
-            assert again is not None
-            assert not await other._jobs.give_back(seen, TAKEN_FOR_DEAD_S)
-            await other._jobs.finish_job(seen, Status.SUCCEEDED, True)
-            await other._jobs.retry_job(seen)
-            assert await states(one) == [TurnState.RUNNING]
+        async with queues(postgresql.database(), 2) as (first_queue, second_queue):
+            await first_queue.offer(TURN, SINCE)
+            number, _ = await taken(first_queue)
+            await silent(first_queue, number)
+            (stalled_job,) = list(await second_queue._jobs.get_stalled_jobs(seconds_since_heartbeat=TAKEN_FOR_DEAD_S))
+            assert await first_queue.rescue() == 1
+            _, second_job = await taken(first_queue)
+            assert second_job is not None
+            assert not await second_queue._jobs.give_back(stalled_job, TAKEN_FOR_DEAD_S)
+            await second_queue._jobs.finish_job(stalled_job, Status.SUCCEEDED, True)
+            await second_queue._jobs.retry_job(stalled_job)
+            assert await states(first_queue) == [TurnState.RUNNING]
 
     asyncio.run(story())
 
@@ -153,9 +153,9 @@ def test_a_runner_that_gave_a_sign_of_life_meanwhile_keeps_its_turn(postgresql: 
             await queue.offer(TURN, SINCE)
             number, _ = await taken(queue)
             await silent(queue, number)
-            (seen,) = list(await queue._jobs.get_stalled_jobs(seconds_since_heartbeat=TAKEN_FOR_DEAD_S))
+            (stalled_job,) = list(await queue._jobs.get_stalled_jobs(seconds_since_heartbeat=TAKEN_FOR_DEAD_S))
             await queue._jobs.update_heartbeat(number)
-            assert not await queue._jobs.give_back(seen, TAKEN_FOR_DEAD_S)
+            assert not await queue._jobs.give_back(stalled_job, TAKEN_FOR_DEAD_S)
             assert await states(queue) == [TurnState.RUNNING]
 
     asyncio.run(story())

@@ -42,13 +42,13 @@ def test_a_return_of_a_runner_that_lost_its_turn_and_died_goes_on_at_once(postgr
     at("2026-11-03T04:31:10")  # type: ignore[operator]
 
     async def story() -> None:
-        async with queues(postgresql.database(), 2) as (lost, other):
+        async with queues(postgresql.database(), 2) as (lost, second_queue):
             dies, its_children, _ = service_of(lost)
-            lives, children, _ = service_of(other)
-            serving = asyncio.create_task(other.serve(lambda: [TURN.site], lives.play))
+            lives, children, _ = service_of(second_queue)
+            serving = asyncio.create_task(second_queue.serve(lambda: [TURN.site], lives.play))
 
             async def played(returns: int) -> bool:
-                return children.called == [(Half.DAY, TURN.site)] * returns and await states(other) == []
+                return children.called == [(Half.DAY, TURN.site)] * returns and await states(second_queue) == []
 
             await dies._look()
             await until(lambda: played(1))
@@ -59,7 +59,7 @@ def test_a_return_of_a_runner_that_lost_its_turn_and_died_goes_on_at_once(postgr
             await until(lambda: played(2))
             its_children.lasts.set()
             await asyncio.gather(night, *dies.alone)
-            other.stop()
+            second_queue.stop()
             await asyncio.wait_for(serving, 20)
 
     asyncio.run(story())
@@ -69,7 +69,7 @@ def test_a_return_of_a_runner_that_lost_its_turn_and_died_goes_on_at_once(postgr
 @pytest.mark.usefixtures("soon")
 def test_a_runner_takes_turns_again_when_the_database_is_found_whatever_it_plays(postgresql: Server) -> None:
     url = postgresql.database()
-    other = PolicyTurn("munich", "nights")
+    other_turn = PolicyTurn("munich", "nights")
 
     async def story() -> None:
         async with queues(url) as (queue,):
@@ -88,17 +88,17 @@ def test_a_runner_takes_turns_again_when_the_database_is_found_whatever_it_plays
                 return len(begun) == turns
 
             await queue.offer(TURN, SINCE)
-            serving = asyncio.create_task(queue.serve(lambda: [TURN.site, other.site], play))
+            serving = asyncio.create_task(queue.serve(lambda: [TURN.site, other_turn.site], play))
             await until(lambda: has(1))
             postgresql.cut_off()
             with pytest.raises(QueueAway):
                 await asyncio.wait_for(serving, 20)
             assert broken_off == [TURN]
             let_in(postgresql, url)
-            await queue.offer(other, SINCE)
-            serving = asyncio.create_task(queue.serve(lambda: [TURN.site, other.site], play))
+            await queue.offer(other_turn, SINCE)
+            serving = asyncio.create_task(queue.serve(lambda: [TURN.site, other_turn.site], play))
             await until(lambda: has(2))
-            assert begun[1] == other
+            assert begun[1] == other_turn
             await queue.rescue()
             await until(lambda: has(3))
             assert begun[2] == TURN, "what was broken off is offered again, and not left out"
@@ -146,7 +146,7 @@ def test_a_runner_that_is_told_to_end_gives_signs_of_life_until_the_last_turn_ha
     monkeypatch.setattr(module, "TAKEN_FOR_DEAD_S", 3.0)
     monkeypatch.setattr(module, "ENDS_S", 0.2)
     monkeypatch.setattr(module, "LOOK_S", 0.1)
-    other = PolicyTurn("munich", "nights")
+    other_turn = PolicyTurn("munich", "nights")
 
     async def story() -> None:
         async with queues(postgresql.database(), 2) as (ends, lives):
@@ -162,10 +162,10 @@ def test_a_runner_that_is_told_to_end_gives_signs_of_life_until_the_last_turn_ha
                 return begun == [TURN]
 
             await ends.offer(TURN, SINCE)
-            serving = asyncio.create_task(ends.serve(lambda: [TURN.site, other.site], play))
+            serving = asyncio.create_task(ends.serve(lambda: [TURN.site, other_turn.site], play))
             await until(has_begun)
             ends.stop()
-            await lives.offer(other, SINCE)
+            await lives.offer(other_turn, SINCE)
             for _ in range(50):
                 await asyncio.sleep(0.1)
                 assert await lives.rescue() == 0
@@ -221,8 +221,8 @@ def test_runners_that_played_nothing_have_ranks_and_dead_ones_have_none(postgres
             dead = await first._jobs.register_worker()
             await silent(first, dead)
             serving = []
-            for number, each in enumerate(runners, 1):
-                serving.append(asyncio.create_task(each.serve(lambda: [TURN.site], nothing)))
+            for number, new_runner in enumerate(runners, 1):
+                serving.append(asyncio.create_task(new_runner.serve(lambda: [TURN.site], nothing)))
 
                 async def registered(number: int = number) -> bool:
                     return len((await first.status()).runners) >= number
@@ -234,9 +234,9 @@ def test_runners_that_played_nothing_have_ranks_and_dead_ones_have_none(postgres
                 "VALUES (-1, now() - make_interval(secs => %(s)s)) RETURNING id",
                 s=TAKEN_FOR_DEAD_S + 5,
             )
-            found = [await runner.status() for runner in runners]
+            statuses = [await runner.status() for runner in runners]
             assert [runner.rank for runner in runners] == [0, 1, 2]
-            assert [runner.lives for runner in found[0].runners] == [False, True, True, True]
+            assert [runner.lives for runner in statuses[0].runners] == [False, True, True, True]
             for runner in runners:
                 runner.stop()
             await asyncio.wait_for(asyncio.gather(*serving), 20)
@@ -363,10 +363,10 @@ def test_tables_that_two_make_at_once(postgresql: Server) -> None:
     url = postgresql.database()
 
     async def story() -> list[bool]:
-        async with ProcrastinateQueue(url).opened() as one, ProcrastinateQueue(url).opened() as other:
-            made = await asyncio.gather(one.make(), other.make())
-            await one.require()
-            return list(made)
+        async with ProcrastinateQueue(url).opened() as first_queue, ProcrastinateQueue(url).opened() as second_queue:
+            was_made = await asyncio.gather(first_queue.make(), second_queue.make())
+            await first_queue.require()
+            return list(was_made)
 
     assert sorted(asyncio.run(story())) == [False, True]
 
@@ -384,7 +384,7 @@ def test_a_turn_that_had_no_journal_is_offered_again_once_in_ten_minutes(
 
     async def story() -> None:
         async with queues(postgresql.database()) as (queue,):
-            service, children, said = service_of(queue)
+            service, children, messages = service_of(queue)
             children.code, children.lasts = 7, asyncio.Event()
 
             async def begun(turns: int) -> bool:
@@ -418,6 +418,6 @@ def test_a_turn_that_had_no_journal_is_offered_again_once_in_ten_minutes(
             assert await begun(first + 3), "one that had its journal is over"
             service.end()
             await asyncio.wait_for(running, 30)
-            assert said.count("prod: rotate night of nights ended with 7") == 4
+            assert messages.count("prod: rotate night of nights ended with 7") == 4
 
     asyncio.run(story())

@@ -27,8 +27,8 @@ def test_no_runner_lives_where_all_are_silent() -> None:
 
 
 def test_the_document_tells_which_live() -> None:
-    told = as_values(RunnerStatusDocument.made_of(QueueStatus((DEAD, LIVING), ())))["runners"]
-    assert told == [
+    runners = as_values(RunnerStatusDocument.made_of(QueueStatus((DEAD, LIVING), ())))["runners"]
+    assert runners == [
         {"number": 2, "alive": "2026-11-02T21:59:20+00:00", "lives": False},
         {"number": 3, "alive": "2026-11-02T21:59:58+00:00", "lives": True},
     ]

@@ -25,17 +25,17 @@ AWAY, ON = "SuspendVM_Task", "PowerOnVM_Task"
 @pytest.fixture
 def pair(postgresql: Server, tmp_path: Path) -> Iterator[Fleet]:
     """Two vCenters, and the tables of the queue."""
-    with fleet(tmp_path, postgresql.database(), 2) as made:
-        assert made.command("runner", "init", at=EVENING).returncode == 0
-        yield made
-        for site in made.sites:
+    with fleet(tmp_path, postgresql.database(), 2) as new_fleet:
+        assert new_fleet.command("runner", "init", at=EVENING).returncode == 0
+        yield new_fleet
+        for site in new_fleet.sites:
             assert site.client.bugs() == []
 
 
 def desktops_back(site: Site) -> bool:
     """Whether each desktop that was suspended was resumed as often."""
-    away, on = Counter(site.done(AWAY)), Counter(site.done(ON))
-    return bool(away) and all(on[vm] >= count for vm, count in away.items())
+    suspends, on = Counter(site.done(AWAY)), Counter(site.done(ON))
+    return bool(suspends) and all(on[vm] >= count for vm, count in suspends.items())
 
 
 def ml_started(site: Site) -> bool:
@@ -59,8 +59,8 @@ def test_nights_and_mornings_of_two_vcenters(pair: Fleet) -> None:
     assert morning.end() == 0
     for site in pair.sites:
         once(site)
-    told = pair.command("rotate", "status", "--vcenter", "site-0", at=MORNING)
-    assert told.returncode == 0, told.stderr
+    completed = pair.command("rotate", "status", "--vcenter", "site-0", at=MORNING)
+    assert completed.returncode == 0, completed.stderr
 
 
 @pytest.mark.long
@@ -122,22 +122,22 @@ def test_a_target_that_is_taken_out_in_its_night_is_returned(pair: Fleet, goes_o
     started anew where it was, where the file is edited while no runner goes on, and the policy taken away with it."""
     evening = pair.runner(EVENING)
     wait_until(lambda: all(ml_started(site) for site in pair.sites), NIGHT_S)
-    left = pair.sites.pop()
+    removed_site = pair.sites.pop()
     if not goes_on:
         assert evening.end() == 0
-        left.policy.unlink()
+        removed_site.policy.unlink()
     pair.write_configuration()
     if goes_on:
-        wait_until(lambda: f"{left.name} is no longer a target" in evening.said, NIGHT_S)
+        wait_until(lambda: f"{removed_site.name} is no longer a target" in evening.said, NIGHT_S)
         assert evening.end() == 0
         shutil.rmtree(pair.folder / "machine-1")
     else:
         (pair.folder / "machine-2").mkdir(mode=0o700)
         (pair.folder / "machine-1" / "leaving").rename(pair.folder / "machine-2" / "leaving")
     morning = pair.runner(MORNING)
-    pair.sites.append(left)
+    pair.sites.append(removed_site)
     wait_until(lambda: all(desktops_back(site) for site in pair.sites), NIGHT_S)
-    wait_until(lambda: f"{left.name}: all desktops are back" in morning.said, NIGHT_S)
+    wait_until(lambda: f"{removed_site.name}: all desktops are back" in morning.said, NIGHT_S)
     assert morning.end() == 0
     assert list((pair.folder / "machine-2" / "leaving").glob("*.toml")) == []
     for site in pair.sites:
@@ -147,9 +147,9 @@ def test_a_target_that_is_taken_out_in_its_night_is_returned(pair: Fleet, goes_o
 @pytest.mark.long
 def test_wrong_input(pair: Fleet) -> None:
     policy = str(pair.sites[0].policy)
-    asked = pair.command("rotate", "night", "--fleet", "--policy", policy, at=EVENING)
-    assert (asked.returncode, asked.stdout) == (2, "")
-    assert "--fleet asks for a night on one vCenter" in asked.stderr
+    completed = pair.command("rotate", "night", "--fleet", "--policy", policy, at=EVENING)
+    assert (completed.returncode, completed.stdout) == (2, "")
+    assert "--fleet asks for a night on one vCenter" in completed.stderr
     text = f"[fleet]\nurl = '{pair.bare_url}'\n[targets.prod]\nhost = 'vc.example.com'\n"
     pair.configuration.write_text(text, encoding="utf-8")
     nothing = pair.command("runner", "run", at=EVENING)

@@ -28,7 +28,7 @@ def test_returns_go_on_while_the_database_is_away(at: object, rank: int, expecte
     """The first runner begins it after two minutes, each further one three minutes after the one before."""
     at("2026-11-03T06:00:10")  # type: ignore[operator]
     queue = MemoryQueue(place=rank, away=True)
-    service, children, said = service_of(queue)
+    service, children, messages = service_of(queue)
     begun: list[int] = []
 
     async def minute_by_minute() -> None:
@@ -39,7 +39,7 @@ def test_returns_go_on_while_the_database_is_away(at: object, rank: int, expecte
     asyncio.run(minute_by_minute())
     assert begun == expected
     assert children.called == [(Half.DAY, "prod")]
-    assert said[0].endswith("no new turns begin; returns continue")
+    assert messages[0].endswith("no new turns begin; returns continue")
 
 
 def test_no_night_begins_while_the_database_is_away(at: object) -> None:
@@ -52,11 +52,11 @@ def test_no_night_begins_while_the_database_is_away(at: object) -> None:
 def test_what_came_back_is_said_and_the_turns_of_a_dead_runner_too(at: object) -> None:
     at("2026-11-02T22:00:10")  # type: ignore[operator]
     queue = MemoryQueue(away=True)
-    service, _, said = service_of(queue)
+    service, _, messages = service_of(queue)
     asyncio.run(looks(service, 1))
     queue.away, queue.lost = False, 2
     asyncio.run(looks(service, 1))
-    assert said[1:] == [
+    assert messages[1:] == [
         "2 turns of runners that have stopped are offered again",
         "the queue's PostgreSQL answers again",
     ]
@@ -65,17 +65,17 @@ def test_what_came_back_is_said_and_the_turns_of_a_dead_runner_too(at: object) -
 def test_a_site_whose_turns_the_queue_refuses_stops_no_other(at: object) -> None:
     at("2026-11-02T22:00:10")  # type: ignore[operator]
     queue = MemoryQueue(refuses=("a",))
-    service, _, said = service_of(queue)
+    service, _, messages = service_of(queue)
     service.rotations = {"a": dict(service.rotations["prod"]), **service.rotations}
     asyncio.run(looks(service, 3))
     assert [turn.site for turn, _ in queue.offered] == ["prod"]
-    assert said == ["a: its turns cannot be offered: the queue's PostgreSQL refuses: too long"]
+    assert messages == ["a: its turns cannot be offered: the queue's PostgreSQL refuses: too long"]
 
 
 def test_a_policy_is_obeyed_as_its_file_says_now(at: object, tmp_path: Path) -> None:
     """What cannot be obeyed is said once: no night begins under it, and returns go on by the last good one."""
     at("2026-11-02T22:00:10")  # type: ignore[operator]
-    service, children, said = service_of(MemoryQueue())
+    service, children, messages = service_of(MemoryQueue())
     file = tmp_path / "policy.yaml"
     service.load, service.rotations = load_policy_file, {"prod": {"nights": SitePolicy(policy_of(PARIS), file)}}
 
@@ -84,20 +84,20 @@ def test_a_policy_is_obeyed_as_its_file_says_now(at: object, tmp_path: Path) -> 
         asyncio.run(service.play(TURN))
 
     written(policy_of(PARIS).text)
-    assert (children.called, said) == ([(Half.NIGHT, "prod")], [])
+    assert (children.called, messages) == ([(Half.NIGHT, "prod")], [])
     for _ in range(2):
         written("version: 1")
     written(policy_of(PARIS, "others").text)
     assert len(children.called) == 1
-    assert len(said) == 2
-    assert "no night of nights begins" in said[0]
-    assert "is now called others" in said[1]
+    assert len(messages) == 2
+    assert "no night of nights begins" in messages[0]
+    assert "is now called others" in messages[1]
     at("2026-11-03T12:00:10")  # type: ignore[operator]
     written("version: 1")
     assert children.called[1:] == [(Half.DAY, "prod")]
     written(policy_of('[{opens: "11:00", closes: "13:00", zone: UTC}]').text)
     assert children.called[2:] == [(Half.NIGHT, "prod")]
-    assert said[3:] == [f"prod: policy nights has changed: {file}"]
+    assert messages[3:] == [f"prod: policy nights has changed: {file}"]
 
 
 def test_policies_of_one_vcenter_that_are_edited_together_are_compared_as_they_are_now(tmp_path: Path) -> None:
@@ -105,19 +105,19 @@ def test_policies_of_one_vcenter_that_are_edited_together_are_compared_as_they_a
     early = '[{opens: "18:00", closes: "20:00", zone: UTC}]', '[{opens: "20:00", closes: "22:00", zone: UTC}]'
     late = '[{opens: "21:00", closes: "23:00", zone: UTC}]', '[{opens: "23:00", closes: "01:00", zone: UTC}]'
     files = {name: tmp_path / name for name in ("early", "late")}
-    policies, said = {}, list[str]()
+    policies, messages = {}, list[str]()
     for (name, file), windows in zip(files.items(), (early, late), strict=True):
         policies[name] = SitePolicy(policy_of(windows[0], name), file)
         file.write_text(policy_of(windows[1], name).text, encoding="utf-8")
     now = datetime(2026, 11, 2, 12, tzinfo=UTC)
-    read_anew("prod", policies, now, load_policy_file, said.append)
-    assert said == [f"prod: policy {name} has changed: {file}" for name, file in files.items()]
+    read_anew("prod", policies, now, load_policy_file, messages.append)
+    assert messages == [f"prod: policy {name} has changed: {file}" for name, file in files.items()]
     files["early"].write_text(
         policy_of('[{opens: "20:00", closes: "23:10", zone: UTC}]', "early").text, encoding="utf-8"
     )
-    read_anew("prod", policies, now, load_policy_file, said.append)
-    assert len(said) == 3
-    assert "no night of early begins" in said[2]
+    read_anew("prod", policies, now, load_policy_file, messages.append)
+    assert len(messages) == 3
+    assert "no night of early begins" in messages[2]
     assert str(policies["early"].policy.windows[0]).startswith("20:00 to 22:00")
 
 
@@ -127,7 +127,7 @@ def test_the_loop_goes_on_after_the_database_was_away_and_ends_when_it_is_told(
     at("2026-11-02T22:00:10")  # type: ignore[operator]
     monkeypatch.setattr(module, "LOOK_S", 0.01)
     queue = MemoryQueue(away=True)
-    service, children, said = service_of(queue)
+    service, children, messages = service_of(queue)
     answered: list[bool] = []
     service.looked = answered.append
 
@@ -145,4 +145,4 @@ def test_the_loop_goes_on_after_the_database_was_away_and_ends_when_it_is_told(
     asyncio.run(play())
     assert children.called == [(Half.NIGHT, "prod")]
     assert answered[-1]
-    assert len(said) == 2
+    assert len(messages) == 2

@@ -23,15 +23,15 @@ class Machine(Edited):
 
     believes = "['VC-prod']"
 
-    def __init__(self, folder: Path, url: str, *targets: str, more: str = "") -> None:
+    def __init__(self, folder: Path, url: str, *targets: str, further_text: str = "") -> None:
         folder.mkdir()
         super().__init__(folder)
-        self.write(*targets, more=more)
+        self.write(*targets, further_text=further_text)
         self.leaving.url, self.obeyed.text = url, self.file.read_text(encoding="utf-8")
         self.known: Rotations = {}
 
-    def write(self, *targets: str, url: str = URL, more: str = "") -> None:
-        super().write(*targets, url=url, more=more)
+    def write(self, *targets: str, url: str = URL, further_text: str = "") -> None:
+        super().write(*targets, url=url, further_text=further_text)
         text = self.file.read_text(encoding="utf-8")
         self.file.write_text(text.replace("[fleet]\n", f"[fleet]\nvcenters = {self.believes}\n"), encoding="utf-8")
 
@@ -59,10 +59,10 @@ class Database:
     def do(self, statement: str) -> list[tuple[object, ...]]:
         engine = create_engine(self.url.replace("postgresql://", "postgresql+psycopg://"))
         with engine.begin() as connection:
-            done = connection.execute(text(statement))
-            found = [tuple(row) for row in done] if done.returns_rows else []
+            cursor = connection.execute(text(statement))
+            rows = [tuple(row) for row in cursor] if cursor.returns_rows else []
         engine.dispose()
-        return found
+        return rows
 
     def sites(self) -> list[object]:
         return [site for (site,) in self.do("SELECT key FROM book_records WHERE kind = 'target' ORDER BY key")]
@@ -86,8 +86,8 @@ def test_a_target_that_left_is_returned_by_a_machine_that_never_had_it(database:
     old.lost()
     new = Machine(tmp_path / "new", database.url, "munich")
     assert new.begin() == ["prod"]
-    own = new.obeyed.configuration_of("prod")
-    assert own is not None and "vc-prod" in own.read_text(encoding="utf-8")
+    configuration = new.obeyed.configuration_of("prod")
+    assert configuration is not None and "vc-prod" in configuration.read_text(encoding="utf-8")
     assert new.known["prod"]["prod"].policy.name == "prod", "its policy was kept, too"
     new.leaving.forget_target("prod")
     new.known = {"munich": new.known["munich"]}
@@ -116,21 +116,21 @@ def test_machines_that_are_made_anew_with_the_file_as_it_is_then(database: Datab
 
 @pytest.mark.long
 def test_after_an_outage_of_the_database_nothing_is_taken_from_who_plays_it(database: Database, tmp_path: Path) -> None:
-    one, other = Machine(tmp_path / "one", database.url, "prod"), Machine(tmp_path / "other", database.url, "munich")
-    one.begin(), other.begin()
+    first, second = Machine(tmp_path / "one", database.url, "prod"), Machine(tmp_path / "other", database.url, "munich")
+    first.begin(), second.begin()
     database.pass_minutes(40)
-    for each in (other, one, other):
-        assert each.look() == []
-    assert not any("no runner plays it" in line for line in (*one.said, *other.said))
+    for machine in (second, first, second):
+        assert machine.look() == []
+    assert not any("no runner plays it" in line for line in (*first.said, *second.said))
 
 
 @pytest.mark.long
 def test_what_another_runner_plays_is_left_to_it(database: Database, tmp_path: Path) -> None:
-    one, other = Machine(tmp_path / "one", database.url, "prod"), Machine(tmp_path / "other", database.url, "munich")
+    first, second = Machine(tmp_path / "one", database.url, "prod"), Machine(tmp_path / "other", database.url, "munich")
     for _ in range(3):
-        one.begin()
+        first.begin()
         database.pass_minutes(20)
-        assert other.begin() == []
+        assert second.begin() == []
     assert database.sites() == ["munich", "prod"]
 
 
@@ -145,20 +145,20 @@ def test_where_one_has_returned_it_the_others_let_go(database: Database, tmp_pat
     first = machines[0]
     first.leaving.forget_target("prod")
     first.known = {"munich": first.known["munich"]}
-    for each in (*machines, *machines):
-        assert each.look() == []
+    for looking_machine in (*machines, *machines):
+        assert looking_machine.look() == []
     assert database.sites() == ["munich"]
     assert "prod: another runner has returned it" in machines[1].said
 
 
 @pytest.mark.long
 def test_one_that_is_given_up_is_taken_up_by_nobody(database: Database, tmp_path: Path) -> None:
-    one = Machine(tmp_path / "one", database.url, "prod", "munich")
-    one.begin()
-    one.write("munich")
-    one.look()
-    one.leaving.copy_of("prod").unlink()
-    assert one.look() == []
+    machine = Machine(tmp_path / "one", database.url, "prod", "munich")
+    machine.begin()
+    machine.write("munich")
+    machine.look()
+    machine.leaving.copy_of("prod").unlink()
+    assert machine.look() == []
     assert database.sites() == ["munich"]
 
 
@@ -167,7 +167,7 @@ def test_one_that_has_another_name_is_returned_by_that(database: Database, tmp_p
     Machine(tmp_path / "old", database.url, "prod").begin()
     database.pass_minutes(40)
     new = Machine(tmp_path / "new", database.url)
-    new.write(more=f"[targets.berlin]\nhost = 'vc-prod'\nrotations = ['{new.policy('prod')}']\n")
+    new.write(further_text=f"[targets.berlin]\nhost = 'vc-prod'\nrotations = ['{new.policy('prod')}']\n")
     new.obeyed.text = new.file.read_text(encoding="utf-8")
     assert new.begin() == []
     assert new.look() == []
@@ -179,21 +179,21 @@ def test_one_that_is_played_again_is_nobody_elses(database: Database, tmp_path: 
     old = Machine(tmp_path / "old", database.url, "prod", "munich")
     old.begin()
     database.pass_minutes(40)
-    other = Machine(tmp_path / "other", database.url, "munich")
-    assert (other.begin(), other.look()) == ([], ["prod"])
+    second = Machine(tmp_path / "other", database.url, "munich")
+    assert (second.begin(), second.look()) == ([], ["prod"])
     assert old.look() == []
-    assert other.look() == [], "it would take turns of its nights and leave them out"
-    assert "prod: another runner plays it" in other.said
+    assert second.look() == [], "it would take turns of its nights and leave them out"
+    assert "prod: another runner plays it" in second.said
     for _ in range(2):
-        other.look()
+        second.look()
         assert database.sites() == ["munich", "prod"]
     assert old.look() == []
 
 
-def left_alone(database: Database, folder: Path, host: str, more: str = "", row: str = "") -> None:
+def left_alone(database: Database, folder: Path, host: str, settings: str = "", row: str = "") -> None:
     """A target is played by nobody: of this host, and these keys of it. `row`: what is done to its row then."""
     old = Machine(folder / "old", database.url)
-    old.write(more=f"[targets.prod]\nhost = '{host}'\n{more}\nrotations = ['{old.policy('prod')}']\n")
+    old.write(further_text=f"[targets.prod]\nhost = '{host}'\n{settings}\nrotations = ['{old.policy('prod')}']\n")
     old.obeyed.text = old.file.read_text(encoding="utf-8")
     old.begin()
     database.pass_minutes(40)
@@ -205,7 +205,7 @@ def left_alone(database: Database, folder: Path, host: str, more: str = "", row:
 
 @pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
-    ("host", "more", "row", "why"),
+    ("host", "settings", "row", "why"),
     [
         ("vc-elsewhere", "", "", "prod is at https://vc-elsewhere, which no target of this configuration file names"),
         ("vc-prod", "verify = false\n", "", "without verified TLS"),
@@ -221,15 +221,15 @@ def left_alone(database: Database, folder: Path, host: str, more: str = "", row:
     ],
 )
 def test_no_password_goes_anywhere_on_the_word_of_the_database(
-    database: Database, tmp_path: Path, host: str, more: str, row: str, why: str
+    database: Database, tmp_path: Path, host: str, settings: str, row: str, why: str
 ) -> None:
     """And a row that says nothing ends no runner, nor keeps it from other rows."""
-    left_alone(database, tmp_path, host, more, row)
+    left_alone(database, tmp_path, host, settings, row)
     machine = Machine(tmp_path / "one", database.url, "munich")
     assert machine.begin() == machine.look() == []
     assert machine.obeyed.configuration_of("prod") is None
-    (told,) = [line for line in machine.said if "this runner does not return" in line]
-    assert why in told
+    (warning,) = [line for line in machine.said if "this runner does not return" in line]
+    assert why in warning
     assert set(database.sites()) == {"munich", "prod"}, "another machine may return it"
 
 
@@ -239,9 +239,13 @@ def test_of_a_row_neither_command_nor_proxy_is_believed(database: Database, tmp_
     left_alone(database, tmp_path, "vc-prod", keys)
     machine = Machine(tmp_path / "one", database.url, "munich")
     assert (machine.begin(), machine.look()) == ([], ["prod"])
-    own = machine.obeyed.configuration_of("prod")
-    assert own is not None
-    assert set(parse_toml(own.read_text(encoding="utf-8"))["targets"]["prod"]) == {"host", "username", "rotations"}
+    configuration = machine.obeyed.configuration_of("prod")
+    assert configuration is not None
+    assert set(parse_toml(configuration.read_text(encoding="utf-8"))["targets"]["prod"]) == {
+        "host",
+        "username",
+        "rotations",
+    }
 
 
 @pytest.mark.parametrize("is_here", [False, True])
@@ -255,11 +259,11 @@ def test_of_a_policy_no_command_is_believed_but_those_of_the_own_file(
     assert hooked != text
     changed = f"jsonb_set(CAST(body AS jsonb), '{{policies}}', to_jsonb(CAST($row${hooked}$row$ AS varchar)))"
     database.do(f"UPDATE book_records SET body = CAST({changed} AS varchar)")
-    (file,) = (Path(each) for each in parse_json(hooked))
-    own = file.read_text(encoding="utf-8")
+    (file,) = (Path(name) for name in parse_json(hooked))
+    policy_text = file.read_text(encoding="utf-8")
     file.unlink()
     if is_here:
-        file.write_text(own, encoding="utf-8")
+        file.write_text(policy_text, encoding="utf-8")
         file.chmod(0o666)  # somebody on this machine writes it, and names it in the database
         file.write_text(parse_json(hooked)[str(file)], encoding="utf-8")
     machine = Machine(tmp_path / "one", database.url, "munich")
@@ -282,15 +286,15 @@ def test_a_broker_is_believed_by_its_name_as_well(database: Database, tmp_path: 
 def test_the_files_own_settings_of_that_address_come_first(database: Database, tmp_path: Path) -> None:
     """Its `rotations` were taken away, and the target stands."""
     left_alone(database, tmp_path, "vc-mine", "username = 'theirs'\nverify = false\n")
-    more = "[targets.prod]\nhost = 'https://VC-mine/sdk'\nusername = 'mine'\n"
+    further_text = "[targets.prod]\nhost = 'https://VC-mine/sdk'\nusername = 'mine'\n"
     machine = Machine(tmp_path / "one", database.url, "munich")
-    machine.write("munich", more=more)
+    machine.write("munich", further_text=further_text)
     machine.obeyed.text = machine.file.read_text(encoding="utf-8")
     assert (machine.begin(), machine.look()) == ([], ["prod"])
-    own = machine.obeyed.configuration_of("prod")
-    assert own is not None
-    found = parse_toml(own.read_text(encoding="utf-8"))["targets"]["prod"]
-    assert (found["username"], "verify" in found) == ("mine", False)
+    configuration = machine.obeyed.configuration_of("prod")
+    assert configuration is not None
+    prod = parse_toml(configuration.read_text(encoding="utf-8"))["targets"]["prod"]
+    assert (prod["username"], "verify" in prod) == ("mine", False)
 
 
 def test_a_password_of_the_environment_goes_to_no_other_vcenter(
@@ -307,14 +311,14 @@ def test_a_password_of_the_environment_goes_to_no_other_vcenter(
 def test_no_password_is_kept_there(database: Database, tmp_path: Path) -> None:
     (tmp_path / "password").write_text(SECRET, encoding="utf-8")
     (tmp_path / "password").chmod(0o600)
-    more = f"[targets.more]\nhost = 'vc-more'\npassword_file = '{tmp_path / 'password'}'\n"
-    machine = Machine(tmp_path / "one", database.url, "prod", more=more)
+    further_text = f"[targets.more]\nhost = 'vc-more'\npassword_file = '{tmp_path / 'password'}'\n"
+    machine = Machine(tmp_path / "one", database.url, "prod", further_text=further_text)
     machine.begin()
     machine.write("munich")
     machine.look()
-    kept = str(database.do("SELECT * FROM book_records"))
-    assert "password_file" in kept
-    assert SECRET not in kept and PASSWORD not in kept
+    rows_text = str(database.do("SELECT * FROM book_records"))
+    assert "password_file" in rows_text
+    assert SECRET not in rows_text and PASSWORD not in rows_text
 
 
 @pytest.mark.long
@@ -324,5 +328,5 @@ def test_a_database_that_is_away_is_said_once_and_changes_nothing(postgresql: Se
     assert machine.begin() == []
     machine.write("munich")
     assert machine.look() == ["prod"]
-    told = [line for line in machine.said if "are stored only on this machine" in line]
-    assert len(told) == 1 and PASSWORD not in told[0]
+    warnings = [line for line in machine.said if "are stored only on this machine" in line]
+    assert len(warnings) == 1 and PASSWORD not in warnings[0]

@@ -27,7 +27,7 @@ def test_turns_that_stand_still_leave_their_runner_alive(postgresql: Server, mon
     answers = Event()
 
     async def story() -> None:
-        async with queues(postgresql.database(), 2) as (queue, other):
+        async with queues(postgresql.database(), 2) as (queue, second_queue):
             lanes: list[Process] = []
 
             async def play(turn: PolicyTurn) -> None:
@@ -46,9 +46,9 @@ def test_turns_that_stand_still_leave_their_runner_alive(postgresql: Server, mon
             try:
                 await until(all_stand_still)
                 await asyncio.sleep(2 * procrastinate_queue.TAKEN_FOR_DEAD_S)
-                assert await other.rescue() == 0
-                assert await states(other) == [TurnState.RUNNING] * len(SITES)
-                assert [runner.lives for runner in (await other.status()).runners] == [True]
+                assert await second_queue.rescue() == 0
+                assert await states(second_queue) == [TurnState.RUNNING] * len(SITES)
+                assert [runner.lives for runner in (await second_queue.status()).runners] == [True]
             finally:
                 answers.set()
                 for lane in lanes:

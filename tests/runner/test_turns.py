@@ -21,17 +21,17 @@ from tests.runner.test_due import policy_of
 
 
 def test_a_turn_of_a_policy_that_is_not_configured_here_is_left_out(at: object) -> None:
-    service, children, said = service_of(MemoryQueue())
+    service, children, messages = service_of(MemoryQueue())
     asyncio.run(service.play(PolicyTurn("prod", "other")))
     assert children.called == []
-    assert said == ["prod: no policy other is configured here: its turn is skipped"]
+    assert messages == ["prod: no policy other is configured here: its turn is skipped"]
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
 def test_a_turn_that_ends_because_the_runner_does_is_handed_over(at: object, cancelled: bool) -> None:
     """When its process has ended, also where the queue stops waiting for it before."""
     at("2026-11-02T22:00:10")  # type: ignore[operator]
-    service, children, said = service_of(MemoryQueue())
+    service, children, messages = service_of(MemoryQueue())
 
     async def play() -> None:
         children.code, children.lasts = 143, asyncio.Event()
@@ -47,7 +47,7 @@ def test_a_turn_that_ends_because_the_runner_does_is_handed_over(at: object, can
             await playing
 
     asyncio.run(play())
-    assert said == ([] if cancelled else ["prod: rotate night of nights ended with 143"])
+    assert messages == ([] if cancelled else ["prod: rotate night of nights ended with 143"])
 
 
 def test_no_night_begins_when_the_runner_ends(at: object) -> None:
@@ -81,7 +81,7 @@ def test_a_process_that_is_begun_while_the_runner_ends_is_told_to_end() -> None:
 def test_a_process_whose_waiter_was_cancelled_goes_on_and_is_found_again(at: object) -> None:
     """The queue was lost and found while it ran; when it has ended, the next turn is a process of its own."""
     at("2026-11-02T22:00:10")  # type: ignore[operator]
-    service, children, said = service_of(MemoryQueue())
+    service, children, messages = service_of(MemoryQueue())
 
     async def play() -> None:
         children.code, children.lasts = 4, asyncio.Event()
@@ -90,17 +90,17 @@ def test_a_process_whose_waiter_was_cancelled_goes_on_and_is_found_again(at: obj
         playing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await playing
-        again = asyncio.create_task(service.play(TURN))
+        second_turn = asyncio.create_task(service.play(TURN))
         await asyncio.sleep(0.01)
         assert children.called == [(Half.NIGHT, "prod")]
         children.lasts.set()
-        await again
+        await second_turn
         children.code = 0
         await service.play(TURN)
 
     asyncio.run(play())
     assert children.called == [(Half.NIGHT, "prod")] * 2
-    assert said == ["prod: rotate night of nights ended with 4"]
+    assert messages == ["prod: rotate night of nights ended with 4"]
 
 
 @pytest.mark.parametrize(("code", "handed_over"), [(7, [True, False, True]), (4, [False] * 3), (0, [False] * 3)])
@@ -108,15 +108,15 @@ def test_a_turn_that_had_no_journal_is_offered_again_once(at: object, code: int,
     """PostgreSQL was started anew while it ran. What stays wrong is tried with each further turn, not without end."""
     service, children, _ = service_of(MemoryQueue())
     children.code = code
-    found: list[bool] = []
+    offers_accepted: list[bool] = []
     for moment in ("2026-11-02T22:01:10", "2026-11-02T22:01:20", "2026-11-02T22:10:10"):
         at(moment)  # type: ignore[operator]
         try:
             asyncio.run(service.play(TURN))
-            found.append(False)
+            offers_accepted.append(False)
         except HandedOver:
-            found.append(True)
-    assert found == handed_over
+            offers_accepted.append(True)
+    assert offers_accepted == handed_over
     assert children.called == [(Half.NIGHT, "prod")] * 3
 
 
@@ -209,16 +209,16 @@ def test_no_return_of_one_policy_ends_the_night_of_another(at: object) -> None:
 def test_a_line_without_an_end_does_not_stop_what_prints_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A return that waits for its pipe would bring nobody back."""
     monkeypatch.setattr(children_module, "LONGEST_LINE", 1000)
-    said: list[str] = []
-    children = Children({}, say=said.append)
+    messages: list[str] = []
+    children = Children({}, say=messages.append)
     monkeypatch.setattr(asyncio, "create_subprocess_exec", partial(_instead, asyncio.create_subprocess_exec))
 
     async def play() -> int:
         return await asyncio.wait_for(children.begin(Half.DAY, "prod", Path("policy.yaml")), 20)
 
     assert asyncio.run(play()) == 0
-    assert said[-1] == "prod: the end"
-    assert any("is left out" in line for line in said)
+    assert messages[-1] == "prod: the end"
+    assert any("is left out" in line for line in messages)
 
 
 async def _instead(real: Callable[..., Any], *words: str, **options: Any) -> Any:

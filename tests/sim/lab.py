@@ -57,8 +57,8 @@ class Lab:
     def run(self, task: Any) -> Any:
         """The result of a task, waited for; raises the fault it ended in."""
         collector = self.si.content.propertyCollector
-        wanted = Q.PropertySpec(type=vim.Task, pathSet=["info.state"])
-        watching = collector.CreateFilter(Q.FilterSpec(objectSet=[Q.ObjectSpec(obj=task)], propSet=[wanted]), False)
+        state_spec = Q.PropertySpec(type=vim.Task, pathSet=["info.state"])
+        watching = collector.CreateFilter(Q.FilterSpec(objectSet=[Q.ObjectSpec(obj=task)], propSet=[state_spec]), False)
         version = ""
         while True:
             update = collector.WaitForUpdatesEx(version, Q.WaitOptions(maxWaitSeconds=3600))
@@ -83,8 +83,10 @@ class Lab:
 
     def seats(self, name: str) -> list[tuple[str, str, int | None]]:
         """(GPU, profile, start) of each running vGPU of a VM, as the last ledger entry that tells says."""
-        told = [change.after["gpus"] for change in self.world.ledger if change.name == name and "gpus" in change.after]
-        return [(seat["gpu"], seat["profile"], seat["start"]) for seat in told[-1]]
+        seats_shown = [
+            change.after["gpus"] for change in self.world.ledger if change.name == name and "gpus" in change.after
+        ]
+        return [(seat["gpu"], seat["profile"], seat["start"]) for seat in seats_shown[-1]]
 
     def passthrough(self, name: str) -> list[Any]:
         """The passthrough devices of a VM."""

@@ -47,34 +47,37 @@ NEW_FLEET: Final = "office"
 
 
 def run() -> Iterator[Result]:
-    made = as_stored(made_cases(1, EACH_FAULT))
+    training_cases = as_stored(made_cases(1, EACH_FAULT))
     fleets = {fleet: list(fleet_cases(fleet, 1, OF_A_FLEET)) for fleet in FLEETS}
     cases = [case for fleet in fleets.values() for case in fleet]
     begun = process_time()
-    learned = examples(with_hidden(made))
+    learned = examples(with_hidden(training_cases))
     model = fit_forest(learned, START, 1)
     took_s = process_time() - begun
     begun = process_time()
-    told = scores([case.case for case in cases], model)
+    case_scores = scores([case.case for case in cases], model)
     each_ms = 1000 * (process_time() - begun) / len(cases)
     yield Result(
         "diagnosis: unlike fleets",
         (
-            Figure("components right, of all, tellable or not", _right(told, cases), "%"),
-            Figure("... of cases with one fault or none", _right_of(told, cases, 1), "%"),
-            Figure("... of cases with two", _right_of(told, cases, 2), "%"),
-            Figure("stricter: right, of what is at fault or named", _strictly(told, cases), "%"),
-            Figure("a fault is the most probable where nothing is at fault", _false_alarms(told, cases), "%"),
+            Figure("components right, of all, tellable or not", _right(case_scores, cases), "%"),
+            Figure("... of cases with one fault or none", _right_of(case_scores, cases, 1), "%"),
+            Figure("... of cases with two", _right_of(case_scores, cases, 2), "%"),
+            Figure("stricter: right, of what is at fault or named", _strictly(case_scores, cases), "%"),
+            Figure("a fault is the most probable where nothing is at fault", _false_alarms(case_scores, cases), "%"),
             Figure("by the rules alone", _right(scores([case.case for case in cases], None), cases), "%"),
-            Figure("by single thresholds", _by_thresholds(made, cases), "%", MOST_BY_THRESHOLDS),
-            *(Figure(f"on the fleet {name}", right(model, found), "%") for name, found in fleets.items()),
+            Figure("by single thresholds", _by_thresholds(training_cases, cases), "%", MOST_BY_THRESHOLDS),
+            *(
+                Figure(f"on the fleet {name}", right(model, cases_of_fleet), "%")
+                for name, cases_of_fleet in fleets.items()
+            ),
             Figure("training, without the competition", took_s / 60, "min of CPU"),
             Figure("each prediction", each_ms, "ms"),
         ),
     )
     yield from diagnosis_ways.results(model, OF_A_FLEET)
     yield Result("diagnosis: customary models on the same data", tuple(_customary(*learned, cases)))
-    yield Result("diagnosis: by how much it learns from", tuple(_curves(made, cases)))
+    yield Result("diagnosis: by how much it learns from", tuple(_curves(training_cases, cases)))
     yield Result("diagnosis: corrections", tuple(_corrections(learned, fleets[NEW_FLEET])))
 
 
@@ -82,25 +85,25 @@ def right(model: Forest | None, cases: Sequence[LabelledCase]) -> float:
     return _right(scores([case.case for case in cases], model), cases)
 
 
-def _right(told: Floats, cases: Sequence[LabelledCase]) -> float:
-    return 100 * components_right(told, [case.at_fault for case in cases])
+def _right(case_scores: Floats, cases: Sequence[LabelledCase]) -> float:
+    return 100 * components_right(case_scores, [case.at_fault for case in cases])
 
 
-def _strictly(told: Floats, cases: Sequence[LabelledCase]) -> float:
-    return 100 * alarms_right(told, [case.at_fault for case in cases])
+def _strictly(case_scores: Floats, cases: Sequence[LabelledCase]) -> float:
+    return 100 * alarms_right(case_scores, [case.at_fault for case in cases])
 
 
-def _false_alarms(told: Floats, cases: Sequence[LabelledCase]) -> float:
-    return 100 * false_alarms(told, [case.at_fault for case in cases])
+def _false_alarms(case_scores: Floats, cases: Sequence[LabelledCase]) -> float:
+    return 100 * false_alarms(case_scores, [case.at_fault for case in cases])
 
 
-def _right_of(told: Floats, cases: Sequence[LabelledCase], faults: int) -> float:
-    there = [at for at, case in enumerate(cases) if max(1, len(case.at_fault)) == faults]
-    return _right(told[there], [cases[at] for at in there])
+def _right_of(case_scores: Floats, cases: Sequence[LabelledCase], faults: int) -> float:
+    indices = [at for at, case in enumerate(cases) if max(1, len(case.at_fault)) == faults]
+    return _right(case_scores[indices], [cases[at] for at in indices])
 
 
-def _by_thresholds(made: Sequence[LabelledCase], cases: Sequence[LabelledCase]) -> float:
-    return _right(diagnosis_thresholds.scores(diagnosis_thresholds.thresholds(made), cases), cases)
+def _by_thresholds(training_cases: Sequence[LabelledCase], cases: Sequence[LabelledCase]) -> float:
+    return _right(diagnosis_thresholds.scores(diagnosis_thresholds.thresholds(training_cases), cases), cases)
 
 
 def _customary(rows: Floats, labels: NDArray[np.int64], cases: Sequence[LabelledCase]) -> Iterator[Figure]:
@@ -117,29 +120,33 @@ def _customary(rows: Floats, labels: NDArray[np.int64], cases: Sequence[Labelled
         "multi-layer perceptron": MLPClassifier((64,), max_iter=60, random_state=0),
         "naive Bayes": GaussianNB(),
     }
-    asked = features([case.case for case in cases])
-    for name, each in models.items():
-        model = make_pipeline(StandardScaler(), each)
+    inputs = features([case.case for case in cases])
+    for name, estimator in models.items():
+        model = make_pipeline(StandardScaler(), estimator)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that it has not converged is no matter here
             model.fit(rows, labels)
-        found = model.decision_function(asked) if hasattr(each, "decision_function") else model.predict_proba(asked)
-        yield Figure(name, _right(found, cases), "%")
+        case_scores = (
+            model.decision_function(inputs) if hasattr(estimator, "decision_function") else model.predict_proba(inputs)
+        )
+        yield Figure(name, _right(case_scores, cases), "%")
 
 
-def _curves(made: Sequence[LabelledCase], cases: Sequence[LabelledCase]) -> Iterator[Figure]:
-    order = np.random.default_rng(4).permutation(len(made))
+def _curves(training_cases: Sequence[LabelledCase], cases: Sequence[LabelledCase]) -> Iterator[Figure]:
+    order = np.random.default_rng(4).permutation(len(training_cases))
     for share in (0.2, 0.4, 0.6, 0.8, 1.0):
-        some = [made[at] for at in order[: int(share * len(made))]]
+        some = [training_cases[at] for at in order[: int(share * len(training_cases))]]
         yield Figure(f"by {share:.0%} of the training cases", right(_plain(some), cases), "%")
-    faulty = [case for case in made if case.at_fault]
-    healthy = [case for case in made if not case.at_fault]
+    faulty = [case for case in training_cases if case.at_fault]
+    healthy = [case for case in training_cases if not case.at_fault]
     for share in (0.2, 0.5, 0.8):
         count = min(len(faulty), len(healthy)) // 2
         rng = np.random.default_rng(5)
         issues = [faulty[at] for at in rng.permutation(len(faulty))[: int(2 * count * share)]]
-        others = [healthy[at] for at in rng.permutation(len(healthy))[: int(2 * count * (1 - share))]]
-        yield Figure(f"with {share:.0%} issues, of {2 * count} cases", right(_plain([*issues, *others]), cases), "%")
+        healthy_drawn = [healthy[at] for at in rng.permutation(len(healthy))[: int(2 * count * (1 - share))]]
+        yield Figure(
+            f"with {share:.0%} issues, of {2 * count} cases", right(_plain([*issues, *healthy_drawn]), cases), "%"
+        )
 
 
 def _plain(cases: Sequence[LabelledCase]) -> Forest:

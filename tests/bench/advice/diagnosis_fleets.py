@@ -73,31 +73,31 @@ def fleet_cases(fleet: str, seed: int, count: int, way: Way | None = None) -> It
 def _faults(rng: np.random.Generator) -> frozenset[Component]:
     how_many = int(rng.choice(3, p=(0.34, 0.46, 0.20)))
     while True:
-        found = {FAULTS[each] for each in rng.choice(len(FAULTS), how_many, replace=False)}
-        if not any(pair <= found for pair in _NEVER_TOGETHER):
-            return frozenset(found)
+        faults = {FAULTS[index] for index in rng.choice(len(FAULTS), how_many, replace=False)}
+        if not any(pair <= faults for pair in _NEVER_TOGETHER):
+            return frozenset(faults)
 
 
 def _smooth(rng: np.random.Generator, count: int, memory: float) -> Floats:
     """Noise of mean 0 and deviation 1 that remembers itself from sample to sample."""
-    found = np.empty(count)
+    noise = np.empty(count)
     value = rng.standard_normal()
     for at, shock in enumerate(rng.standard_normal(count) * np.sqrt(1 - memory**2)):
         value = memory * value + shock
-        found[at] = value
-    return found
+        noise[at] = value
+    return noise
 
 
 def _spells(rng: np.random.Generator, count: int, share: float, length: float) -> NDArray[np.bool_]:
     """On for so large a share of the samples, in spells of that mean length."""
-    on, found = bool(rng.random() < share), np.empty(count, bool)
+    on, is_on_at = bool(rng.random() < share), np.empty(count, bool)
     at = 0
     while at < count:
         mean = length if on else length * (1 - share) / max(share, 0.02)
         until = at + 1 + int(rng.exponential(mean))
-        found[at:until] = on
+        is_on_at[at:until] = on
         at, on = until, not on
-    return found
+    return is_on_at
 
 
 def _load(rng: np.random.Generator, kind: str, count: int) -> Floats:
@@ -105,8 +105,8 @@ def _load(rng: np.random.Generator, kind: str, count: int) -> Floats:
     if kind == "any":
         kind = str(rng.choice(("people", "renders", "epochs", "requests")))
     if kind == "people":
-        there = _spells(rng, count, 0.75, 120)
-        return there * np.clip(rng.uniform(0.05, 0.4) * np.exp(0.6 * _smooth(rng, count, 0.7)), 0, 1)
+        is_busy = _spells(rng, count, 0.75, 120)
+        return is_busy * np.clip(rng.uniform(0.05, 0.4) * np.exp(0.6 * _smooth(rng, count, 0.7)), 0, 1)
     if kind == "renders":
         renders = _spells(rng, count, rng.uniform(0.3, 0.8), 60)
         return np.where(renders, rng.uniform(0.6, 1.0), 0.06) * np.clip(1 + 0.06 * _smooth(rng, count, 0.3), 0, 1.1)
@@ -150,7 +150,7 @@ def _case(
         policy = SchedulerPolicy.BEST_EFFORT
     if Component.SCHEDULER in faults:
         policy = SchedulerPolicy.EQUAL_SHARE if sharers > 1 and rng.random() < 0.5 else SchedulerPolicy.FIXED_SHARE
-    given = {
+    gpu_share = {
         SchedulerPolicy.BEST_EFFORT: 1.0,
         SchedulerPolicy.EQUAL_SHARE: 1 / sharers,
         SchedulerPolicy.FIXED_SHARE: 1 / slots,
@@ -161,9 +161,9 @@ def _case(
     if faults & {Component.LICENCE, Component.PCIE_LINK, Component.DRIVER, Component.NOISY_NEIGHBOUR, Component.ECC}:
         asks = np.maximum(asks, np.clip(0.3 + 0.08 * _smooth(rng, count, 0.6), 0, 1))
     if Component.SCHEDULER in faults:
-        asks = np.maximum(asks, np.minimum(1.0, given * (1.17 + 2.5 * strong[Component.SCHEDULER])))
+        asks = np.maximum(asks, np.minimum(1.0, gpu_share * (1.17 + 2.5 * strong[Component.SCHEDULER])))
     elif policy is not SchedulerPolicy.BEST_EFFORT:
-        asks = np.minimum(asks, given * 0.92)
+        asks = np.minimum(asks, gpu_share * 0.92)
     theirs = np.zeros(count)
     for _ in range(sharers - 1):
         theirs = theirs + rng.uniform(0.1, 1.0) / sharers * _load(rng, fleet["load"], count)
@@ -192,7 +192,7 @@ def _case(
         extent(Component.NETWORK, 0.005, 0.1) + 0.003 * (rng.random(count) < 0.02) + 0.015 * np.maximum(0, ready - 0.12)
     )
     narrow = extent(Component.PCIE_LINK, 0.09, 0.38)
-    far = extent(Component.REMOTE_NUMA, 0.075, 0.31)
+    remote_loss = extent(Component.REMOTE_NUMA, 0.075, 0.31)
     evicts, dies = np.zeros(count), np.zeros(count, bool)
     if Component.FRAME_BUFFER in faults:
         if (
@@ -211,7 +211,9 @@ def _case(
     clock = 1 - np.minimum(0.7, extent(Component.THROTTLING, 0.11, 0.52))
     if Component.THROTTLING not in faults and rng.random() < 0.09:
         clock = clock * rng.uniform(0.75, 0.93)  # locked by an administrator
-    speed = (1 - narrow) * (1 - far) * (1 - evicts) * ~dies * (1 - swap_wait) * (1 - np.minimum(0.7, 0.9 * ready))
+    speed = (
+        (1 - narrow) * (1 - remote_loss) * (1 - evicts) * ~dies * (1 - swap_wait) * (1 - np.minimum(0.7, 0.9 * ready))
+    )
     speed = speed * (1 - np.clip(3 * lost, 0, 0.5)) * (1 - np.clip((latency - 20) / 500, 0, 0.45)) * ~down
     tries = np.minimum(1, asks * speed / clock)
     if Component.LICENCE in faults:
@@ -224,14 +226,14 @@ def _case(
             np.maximum(np.minimum(tries, 1 / sharers), tries / np.maximum(tries + theirs, 1e-6)),
             tries,
         )
-        others = np.minimum(theirs, 1 - mine)
+        others_use = np.minimum(theirs, 1 - mine)
     else:
-        mine, others = np.minimum(tries, given), theirs
-    whole = np.minimum(1, mine + others)
+        mine, others_use = np.minimum(tries, gpu_share), theirs
+    whole = np.minimum(1, mine + others_use)
 
     # what the counters say
     needs = mine if Component.DRIVER not in faults else asks
-    works = rng.uniform(0.02, 0.2) + rng.uniform(0.05, 0.7) * needs * (1 + 1.4 * far)
+    works = rng.uniform(0.02, 0.2) + rng.uniform(0.05, 0.7) * needs * (1 + 1.4 * remote_loss)
     if Component.DRIVER in faults:
         works = works + when * (0.26 + 0.43 * strong[Component.DRIVER])
     works = works + 0.45 * evicts
@@ -301,7 +303,7 @@ def _case(
         "gpu:smi.gpu.pcieWidth.latest": wide,
         "gpu:smi.gpu.slowedByHeat.latest": 1.0 * (slowed & by_heat),
         "gpu:smi.gpu.slowedByPower.latest": 1.0 * (slowed & (not by_heat)),
-        "neighbours:gpu.utilization.average": 1e4 * others,
+        "neighbours:gpu.utilization.average": 1e4 * others_use,
     }
     assert fine.keys() == set(SERIES), "each counter that there is"
     host_driver = int(rng.choice((535, 550, 570, 580)))
@@ -343,25 +345,25 @@ def _as_stored(rng: np.random.Generator, fine: dict[str, Floats], steps: int, wa
     asks_hosts, first = rng.random() < 0.76, int(rng.integers(4))
     if way is not None:
         asks_hosts = way is Way.NVIDIA_SMI
-    there = np.ones(steps, bool)
+    has_sample = np.ones(steps, bool)
     if rng.random() < 0.4:  # nobody observed for a while
         begin = int(rng.integers(steps))
-        there[begin : begin + int(rng.integers(1, max(2, steps // 4)))] = False
-    there &= rng.random(steps) >= rng.choice((0.0, 0.02, 0.1))
-    found = {}
+        has_sample[begin : begin + int(rng.integers(1, max(2, steps // 4)))] = False
+    has_sample &= rng.random(steps) >= rng.choice((0.0, 0.02, 0.1))
+    series = {}
     for name, values in fine.items():
         whole = values.reshape(steps, SAMPLES)
         if ":smi." in name:
             if not asks_hosts and not (way is Way.GUESTS and name == "vm:smi.vgpu.licensed.latest"):
                 continue
-            kept = there & ((np.arange(steps) + first) % 4 == 0)
+            is_stored = has_sample & ((np.arange(steps) + first) % 4 == 0)
             value = whole[:, 7]
         else:
             if rng.random() < 0.04:
                 continue
-            kept, value = there, whole.mean(axis=1)
-        found[name] = np.where(kept, _five_bits(np.round(value)), np.nan)
-    return found
+            is_stored, value = has_sample, whole.mean(axis=1)
+        series[name] = np.where(is_stored, _five_bits(np.round(value)), np.nan)
+    return series
 
 
 def _five_bits(values: Floats) -> Floats:

@@ -47,28 +47,28 @@ def means(cases: Sequence[LabelledCase]) -> Floats:
 
 def thresholds(cases: Sequence[LabelledCase]) -> dict[Component, Threshold]:
     """The best of each fault: as many of its cases told as possible, each false alarm taken off."""
-    seen = means(cases)
-    found: dict[Component, Threshold] = {}
+    case_means = means(cases)
+    best_by_fault: dict[Component, Threshold] = {}
     for fault in FAULTS:
         is_it = np.array([fault in case.at_fault for case in cases])
         best = (-np.inf, Threshold("", 1, 0.0, 1.0))
         for column, channel in enumerate(NUMBERS):
-            values = seen[:, column]
+            values = case_means[:, column]
             spread = float(np.nanstd(values)) or 1.0
             for value in np.unique(np.nanpercentile(values, np.arange(0.5, 100, 0.5))):
                 for sign in (1, -1):
-                    told = np.nan_to_num(sign * (values - value), nan=-1.0) > 0
-                    score = float(told[is_it].sum() - told[~is_it].sum())
+                    is_over = np.nan_to_num(sign * (values - value), nan=-1.0) > 0
+                    score = float(is_over[is_it].sum() - is_over[~is_it].sum())
                     best = max(best, (score, Threshold(channel, sign, float(value), spread)), key=lambda pair: pair[0])
-        found[fault] = best[1]
-    return found
+        best_by_fault[fault] = best[1]
+    return best_by_fault
 
 
 def scores(rules: dict[Component, Threshold], cases: Sequence[LabelledCase]) -> Floats:
     """By how many spreads each threshold is passed; that of `none` is 0: it is told where none is passed."""
-    seen, names = means(cases), list(NUMBERS)
-    found = np.zeros((len(cases), len(COMPONENTS)))
+    case_means, names = means(cases), list(NUMBERS)
+    score_rows = np.zeros((len(cases), len(COMPONENTS)))
     for fault, rule in rules.items():
-        passed = rule.sign * (seen[:, names.index(rule.channel)] - rule.value) / rule.spread
-        found[:, COMPONENTS.index(fault)] = np.nan_to_num(passed, nan=-1.0)
-    return found
+        passed = rule.sign * (case_means[:, names.index(rule.channel)] - rule.value) / rule.spread
+        score_rows[:, COMPONENTS.index(fault)] = np.nan_to_num(passed, nan=-1.0)
+    return score_rows

@@ -45,10 +45,10 @@ def results(model: Forest, of_a_fleet: int) -> Iterator[Result]:
 def _figures(model: Forest, way: Way, cases: Sequence[LabelledCase]) -> Iterator[Figure]:
     tellable = tellable_by(*SOURCES[way])
     rows = scores([case.case for case in cases], model)
-    meant = [case.at_fault & tellable for case in cases]
-    judged = [at for at, case in enumerate(cases) if meant[at] or not case.at_fault]
-    hidden = [at for at, case in enumerate(cases) if case.at_fault and not meant[at]]
-    right = 100 * components_right(rows[judged], [meant[at] for at in judged])
+    expected = [case.at_fault & tellable for case in cases]
+    judged = [at for at, case in enumerate(cases) if expected[at] or not case.at_fault]
+    hidden = [at for at, case in enumerate(cases) if case.at_fault and not expected[at]]
+    right = 100 * components_right(rows[judged], [expected[at] for at in judged])
     yield Figure(f"of what is tellable right, {AIMED_AT[way]} % are aimed at", right, "%")
     healthy = [at for at, case in enumerate(cases) if not case.at_fault]
     alarms = 100 * false_alarms(rows[healthy], [frozenset()] * len(healthy))
@@ -62,21 +62,21 @@ def _figures(model: Forest, way: Way, cases: Sequence[LabelledCase]) -> Iterator
     for fault in FAULTS:
         cannot = 100 * sum(fault in untellable(case.case) for case in cases) / len(cases)
         if fault in tellable:
-            yield Figure(f"{fault.value}: recall, {LEAST_RECALL} % are aimed at", _recall(rows, meant, fault), "%")
-            able = [at for at, case in enumerate(cases) if fault in meant[at] and fault not in untellable(case.case)]
-            most = 100 * len(able) / max(1, sum(fault in components for components in meant))
+            yield Figure(f"{fault.value}: recall, {LEAST_RECALL} % are aimed at", _recall(rows, expected, fault), "%")
+            able = [at for at, case in enumerate(cases) if fault in expected[at] and fault not in untellable(case.case)]
+            most = 100 * len(able) / max(1, sum(fault in components for components in expected))
             if most < MOSTLY_TELLABLE:
                 yield Figure("... of its cases have the counters or facts that it needs", most, "%")
-                of_these = _recall(rows[able], [meant[at] for at in able], fault)
+                of_these = _recall(rows[able], [expected[at] for at in able], fault)
                 yield Figure("... recall of these", of_these, "%")
         yield Figure(f"{fault.value}: cannot be told", cannot, "% of the VMs")
 
 
-def _recall(rows: NDArray[np.float64], meant: Sequence[frozenset[Component]], fault: Component) -> float:
+def _recall(rows: NDArray[np.float64], expected: Sequence[frozenset[Component]], fault: Component) -> float:
     """The share of its cases in which it is among as many most probable components as are at fault, in percent."""
     named = [
         fault in most_probable(row, len(components))
-        for row, components in zip(rows, meant, strict=True)
+        for row, components in zip(rows, expected, strict=True)
         if fault in components
     ]
     return 100 * sum(named) / max(1, len(named))

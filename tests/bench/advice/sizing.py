@@ -69,9 +69,9 @@ def _published() -> Iterator[Figure]:
     yield Figure("by it, 24 VMs take as long, times", told(by_3, 24)["slowdown"], "")
     yield Figure("24 VMs, off 17 times", _off(told(by_3, 24)["slowdown"], TIMES_OF_24), "%", MOST_OFF)
     yield Figure("busy share by 4 quarter-GPU jobs that take 17 % longer", by_4, "")
-    done = told(by_4, 4)["throughput"]
-    yield Figure("by it, their throughput", done, "times")
-    yield Figure("throughput of 4, off 3 times", _off(done, THROUGHPUT_OF_4), "%", MOST_OFF)
+    throughput = told(by_4, 4)["throughput"]
+    yield Figure("by it, their throughput", throughput, "times")
+    yield Figure("throughput of 4, off 3 times", _off(throughput, THROUGHPUT_OF_4), "%", MOST_OFF)
     behind = sum(
         told(busy, sharers)["slowdown"] > told(busy, sharers, policy="equal-share")["slowdown"]
         for busy in (by_24, by_4)
@@ -86,29 +86,29 @@ def told(busy: float, sharers: int, overlap: float = 1.0, policy: str = "best-ef
     return as_values(document.sizes[0].schedulers[policy])
 
 
-def busy_by(told_of: Callable[[float], float], wanted: float) -> float:
+def busy_by(told_of: Callable[[float], float], target: float) -> float:
     """The busy share by which that is told, which grows with it."""
     low, high = 0.001, 1.0
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (middle, high) if told_of(middle) < wanted else (low, middle)
+        low, high = (middle, high) if told_of(middle) < target else (low, middle)
     return low
 
 
-def _off(found: float, wanted: float) -> float:
-    return 100 * abs(found / wanted - 1)
+def _off(actual: float, expected: float) -> float:
+    return 100 * abs(actual / expected - 1)
 
 
 def measured_pairs(of_gpu: dict[str, dict[str, Any]]) -> list[ObservedPair]:
     """Each pair of jobs that ran on one GPU together, once."""
-    found: dict[tuple[str, ...], ObservedPair] = {}
-    one = {name: others for name, others in of_gpu.items() if name.endswith(", 1)") and others["null"] > 0}
-    for name, others in one.items():
-        for other in others.keys() & one.keys():
-            speeds = (others[other][0] / others["null"], others[other][1] / one[other]["null"])
+    pairs: dict[tuple[str, ...], ObservedPair] = {}
+    single = {name: partners for name, partners in of_gpu.items() if name.endswith(", 1)") and partners["null"] > 0}
+    for name, partners in single.items():
+        for partner in partners.keys() & single.keys():
+            speeds = (partners[partner][0] / partners["null"], partners[partner][1] / single[partner]["null"])
             if min(speeds) > 0:
-                found.setdefault(tuple(sorted((name, other))), ObservedPair((name, other), speeds))
-    return [found[names] for names in sorted(found)]
+                pairs.setdefault(tuple(sorted((name, partner))), ObservedPair((name, partner), speeds))
+    return [pairs[names] for names in sorted(pairs)]
 
 
 def _pairs(pairs: Sequence[ObservedPair], most: float) -> Iterator[Figure]:

@@ -86,14 +86,14 @@ def measured_gpus() -> list[MeasuredGpu]:
     return [measured_gpu(json.loads(path.read_text(encoding="utf-8"))) for path in sorted(FOLDER.glob("*.json"))]
 
 
-def measured_gpu(told: dict[str, Any]) -> MeasuredGpu:
+def measured_gpu(record: dict[str, Any]) -> MeasuredGpu:
     """What `measure.py` has written."""
-    name, driver, _ = (word.strip() for word in told["gpu"].split(","))
-    one = {_like(point): point for point in told["points"] if len(point["busy"]) == 1}
-    shared = [point for point in told["points"] if len(point["busy"]) > 1]
-    alike = tuple(_point(point, one[_like(point)]) for point in shared if point["part"] != "mixed")
-    mixed = tuple(each for point in shared if point["part"] == "mixed" for each in _mixed(point))
-    return MeasuredGpu(name, driver, told["date"], alike, mixed)
+    name, driver, _ = (word.strip() for word in record["gpu"].split(","))
+    point_alone = {_like(point): point for point in record["points"] if len(point["busy"]) == 1}
+    shared = [point for point in record["points"] if len(point["busy"]) > 1]
+    alike = tuple(_point(point, point_alone[_like(point)]) for point in shared if point["part"] != "mixed")
+    mixed = tuple(mixed_point for point in shared if point["part"] == "mixed" for mixed_point in _mixed(point))
+    return MeasuredGpu(name, driver, record["date"], alike, mixed)
 
 
 def _like(point: dict[str, Any]) -> tuple[object, ...]:
@@ -107,9 +107,9 @@ def _longer(processes: list[list[float]]) -> tuple[float, float]:
     return bursts_s / planned_bursts_s, (all_s - bursts_s) / (planned_s - planned_bursts_s)
 
 
-def _point(point: dict[str, Any], one: dict[str, Any]) -> MeasuredPoint:
+def _point(point: dict[str, Any], point_alone: dict[str, Any]) -> MeasuredPoint:
     planned = point["busy"][0]
-    burst_alone, pause_alone = _longer(one["processes"])
+    burst_alone, pause_alone = _longer(point_alone["processes"])
     burst, pause = _longer(point["processes"])
     alone = planned * burst_alone + (1 - planned) * pause_alone
     return MeasuredPoint(
@@ -148,11 +148,11 @@ def _figures(gpu: MeasuredGpu) -> Iterator[Figure]:
     )
     yield Figure("... at the most", max(abs(arrangement.off(0.0)) for arrangement in main), "%", MOST_OFF)
     yield Figure("switching that fits best, as a share of GPU work", best_switching(main), "")
-    for part, what in _PARTS.items():
-        found = gpu.part(part)
-        yield Figure(f"{what}: off in the mean of {len(found)}", mean(abs(each.off()) for each in found), "%")
-        yield Figure("... at the most", max(abs(each.off()) for each in found), "%", MOST_OFF)
-    unlike = [100 * abs(each.model / each.slowdown - 1) for each in gpu.mixed]
+    for part, part_name in _PARTS.items():
+        points = gpu.part(part)
+        yield Figure(f"{part_name}: off in the mean of {len(points)}", mean(abs(point.off()) for point in points), "%")
+        yield Figure("... at the most", max(abs(point.off()) for point in points), "%", MOST_OFF)
+    unlike = [100 * abs(point.model / point.slowdown - 1) for point in gpu.mixed]
     yield Figure(f"processes that differ: each off, in the mean of {len(unlike)}", mean(unlike), "%", MOST_OFF)
 
 
@@ -173,15 +173,17 @@ def table(gpu: MeasuredGpu) -> str:
     for planned in sorted({arrangement.planned for arrangement in main}):
         cells = []
         for count in counts:
-            here = [
+            points_here = [
                 arrangement for arrangement in main if (arrangement.planned, arrangement.sharers) == (planned, count)
             ]
-            measured, model = (mean(values) for values in zip(*((e.slowdown, e.model()) for e in here), strict=True))
+            measured, model = (
+                mean(values) for values in zip(*((e.slowdown, e.model()) for e in points_here), strict=True)
+            )
             cells.append(f"{measured:.2f} / {model:.2f}")
         lines.append(f"| {planned:.0%} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    for each in measured_gpus():
-        print(f"{each.name}, driver {each.driver}, {each.date}\n{table(each)}")
+    for gpu in measured_gpus():
+        print(f"{gpu.name}, driver {gpu.driver}, {gpu.date}\n{table(gpu)}")

@@ -37,8 +37,8 @@ def test_a_pair_is_read_once_and_what_was_not_run_is_none() -> None:
         "('c', 1)": {"null": 1.0, "('a', 1)": [0.0, 0.0]},
         "('a', 2)": {"null": 20.0, "('a', 2)": [10.0, 10.0]},
     }
-    found = {pair.names: pair.speeds for pair in measured_pairs(of_gpu)}
-    assert found == {("('a', 1)", "('a', 1)"): (0.5, 0.5), ("('a', 1)", "('b', 1)"): (0.8, 0.5)}
+    speeds = {pair.names: pair.speeds for pair in measured_pairs(of_gpu)}
+    assert speeds == {("('a', 1)", "('a', 1)"): (0.5, 0.5), ("('a', 1)", "('b', 1)"): (0.8, 0.5)}
 
 
 @pytest.mark.parametrize("gpu", ERRORS)
@@ -55,20 +55,20 @@ def test_measured_pairs_that_a_fit_does_not_know(gpu: str) -> None:
 def test_a_process_alone_says_what_those_that_share_are_compared_with() -> None:
     """Alone bursts take a tenth longer than planned; beside another one three times as long, and pauses the same."""
     common = {"burst_ms": 10.0, "shape": "exponential", "kernel_ms": 0.5, "kind": "compute", "seed": 1, "part": "main"}
-    one = common | {"busy": [0.5], "processes": [[10, 2.0, 1.0, 2.1, 1.1]]}
+    alone_record = common | {"busy": [0.5], "processes": [[10, 2.0, 1.0, 2.1, 1.1]]}
     two = common | {"busy": [0.5, 0.5], "processes": [[5, 1.0, 0.6, 1.58, 1.18], [5, 1.0, 0.4, 1.8, 1.2]]}
     mixed = common | {
         "busy": [0.5, 0.1],
         "processes": [[1, 1.0, 0.5, 1.5, 1.0], [1, 1.0, 0.1, 1.1, 0.2]],
         "part": "mixed",
     }
-    found = measured_gpu({"gpu": "H100, 580.1, 80 GiB", "date": "2026-11-27", "points": [one, two, mixed]})
-    [point] = found.points
-    assert (found.name, found.driver, point.sharers) == ("H100", "580.1", 2)
+    gpu = measured_gpu({"gpu": "H100, 580.1, 80 GiB", "date": "2026-11-27", "points": [alone_record, two, mixed]})
+    [point] = gpu.points
+    assert (gpu.name, gpu.driver, point.sharers) == ("H100", "580.1", 2)
     assert point.busy == pytest.approx(0.55 / 1.05)
     assert point.slowdown == pytest.approx((0.5 * 2.38 + 0.5 * 1.0) / 1.05, rel=1e-6)
-    assert [each.slowdown for each in found.mixed] == pytest.approx([1.5, 1.1])
-    assert table(found).splitlines()[0] == "| busy alone | 2 processes |"
+    assert [mixed_point.slowdown for mixed_point in gpu.mixed] == pytest.approx([1.5, 1.1])
+    assert table(gpu).splitlines()[0] == "| busy alone | 2 processes |"
 
 
 def test_the_table_of_the_readme_is_that_of_the_data() -> None:

@@ -41,27 +41,29 @@ def run() -> Result:
         vcenter = ("--vcenter", f"{server.username}@127.0.0.1:{server.port}", "--ca-file", str(server.ca_file))
         with patch.dict(os.environ, environment):
             for name, (command, most, before) in RUNS.items():
-                asked, changes = requests_of((*command, "--yes", *vcenter))
+                requests, changes = requests_of((*command, "--yes", *vcenter))
                 figures += [
-                    Figure(f"{name}: requests", asked.total(), "", most),
+                    Figure(f"{name}: requests", requests.total(), "", most),
                     Figure(f"{name}: requests at commit 4d55cac2", before, ""),
                     Figure(f"{name}: changes", changes, ""),
-                    Figure(f"{name}: reads of properties or of the clock", sum(asked[each] for each in LOOKS), ""),
+                    Figure(
+                        f"{name}: reads of properties or of the clock", sum(requests[method] for method in LOOKS), ""
+                    ),
                 ]
     return Result("requests of one run", tuple(figures))
 
 
 def requests_of(command: tuple[str, ...]) -> tuple[Counter[str], int]:
     """Requests by method, and how many change something: they carry an operation id. Raises RuntimeError."""
-    asked, changes, answer = Counter[str](), [0], Dispatcher._answer
+    requests, changes, answer = Counter[str](), [0], Dispatcher._answer
 
     def counted(self: Dispatcher, request: SoapRequest, call: Call) -> Any:
-        asked[request.method] += 1
+        requests[request.method] += 1
         changes[0] += bool(request.operation_id)
         return answer(self, request, call)
 
     with patch.object(Dispatcher, "_answer", counted):
-        done = CliRunner().invoke(app, list(command))
-    if done.exit_code:
-        raise RuntimeError(f"{' '.join(command[:2])}: {done.output[-2000:]}")
-    return asked, changes[0]
+        completed = CliRunner().invoke(app, list(command))
+    if completed.exit_code:
+        raise RuntimeError(f"{' '.join(command[:2])}: {completed.output[-2000:]}")
+    return requests, changes[0]

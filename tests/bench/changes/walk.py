@@ -97,8 +97,11 @@ def run() -> Result:
             process = [sys.executable, "-m", "tests.bench.changes.walk", *command, "--yes", *vcenter]
             printed = subprocess.run(process, env=environ, cwd=ROOT, check=True, capture_output=True, text=True).stdout
             counts = map(int, printed.splitlines()[-1].split())
-            for what, count, budget, once in zip(FIGURES, counts, most, before, strict=True):
-                figures += [Figure(f"{name}: {what}", count, "", budget), Figure(f"{name}: {what} before", once, "")]
+            for figure_name, count, budget, once in zip(FIGURES, counts, most, before, strict=True):
+                figures += [
+                    Figure(f"{name}: {figure_name}", count, "", budget),
+                    Figure(f"{name}: {figure_name} before", once, ""),
+                ]
     return Result("the walk to the first change", tuple(figures))
 
 

@@ -46,13 +46,13 @@ def run() -> Iterator[Result]:
     """The fleets, each in a process of its own, then the scenarios."""
     figures = []
     for kind in FLEETS:
-        said = python(kind, "-m", "tests.bench.placement.batch", kind).run().said
-        what = f"{SIZE} hosts, {VMS} VMs, {kind}"
+        report = python(kind, "-m", "tests.bench.placement.batch", kind).run().said
+        fleet_name = f"{SIZE} hosts, {VMS} VMs, {kind}"
         figures += [
-            Figure(f"{what}: CPU time of `place --optimize`", said["cpu_s"], "s", CPU_S),
-            Figure(f"{what}: GPU memory placed, below the bound", said["below"], "%", 1.0),
-            Figure(f"{what}: hosts used", said["hosts"], ""),
-            Figure(f"{what}: peak memory of the process", said["peak_mib"], "MiB", MEMORY_MIB),
+            Figure(f"{fleet_name}: CPU time of `place --optimize`", report["cpu_s"], "s", CPU_S),
+            Figure(f"{fleet_name}: GPU memory placed, below the bound", report["below"], "%", 1.0),
+            Figure(f"{fleet_name}: hosts used", report["hosts"], ""),
+            Figure(f"{fleet_name}: peak memory of the process", report["peak_mib"], "MiB", MEMORY_MIB),
         ]
     yield Result("batch: a queue placed at once", tuple(figures))
     yield batch_fleets.run()
@@ -68,7 +68,7 @@ def main(kind: str) -> None:
     world = empty(SIZE) if kind == "alike" else fleet(SIZE)
     world.worked_out.clear()
     chance = random.Random(2)
-    asked = tuple(
+    workloads = tuple(
         Workload(
             f"vm-{number}",
             chance.choice((4, 8, 16)),
@@ -78,17 +78,17 @@ def main(kind: str) -> None:
         for number in range(VMS)
     )
     started = time.process_time()
-    found = Place(asked, optimize=True).placements(world, catalog())
+    placements = Place(workloads, optimize=True).placements(world, catalog())
     cpu_s = time.process_time() - started
-    assert found.optimum is not None
-    assert found.optimum.most_mib, found.optimum.note
-    said = {
+    assert placements.optimum is not None
+    assert placements.optimum.most_mib, placements.optimum.note
+    report = {
         "cpu_s": cpu_s,
-        "below": 100 * (1 - found.optimum.placed_mib / found.optimum.most_mib),
-        "hosts": len({placed.placement.host.ref for placed in found.placed}),
+        "below": 100 * (1 - placements.optimum.placed_mib / placements.optimum.most_mib),
+        "hosts": len({placed.placement.host.ref for placed in placements.placed}),
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
-    print(json.dumps(said))
+    print(json.dumps(report))
 
 
 def empty(hosts: int) -> Inventory:
@@ -100,7 +100,7 @@ def empty(hosts: int) -> Inventory:
 def _scenarios(folder: Path, bounds: Bounds) -> Iterator[Figure]:
     gaps, times_s = [], []
     for of in scenarios(folder):
-        here = []
+        gaps_here = []
         for seed in SEEDS:
             problem, whole = problem_of(of, seed), HOSTS_EACH * 8 * GB
             started = time.process_time()
@@ -109,9 +109,9 @@ def _scenarios(folder: Path, bounds: Bounds) -> Iterator[Figure]:
             placed = sum(times * problem.memory(pattern) for pattern, times in solution.patterns)
             most = bounds.get((of.trace, of.mode, of.host, seed, "fgd"))
             limit = 100 * bound(problem) / whole if most is None else most[0]
-            here.append(limit - 100 * placed / whole)
-        gaps += here
-        yield Figure(f"{of.trace} {of.mode} {of.host}: below the bound", mean(here), "points")
+            gaps_here.append(limit - 100 * placed / whole)
+        gaps += gaps_here
+        yield Figure(f"{of.trace} {of.mode} {of.host}: below the bound", mean(gaps_here), "points")
     yield Figure("mean gap to the bound", mean(gaps), "points", 0.5)
     yield Figure("CPU time of one queue, the longest", max(times_s), "s", 30.0)
 
@@ -153,7 +153,7 @@ def _options(kind: tuple[int, int, int, int], shape: str, width: int) -> Iterato
     """Beside the GPUs on one node; a VM wider than a node half on each; or anywhere on the host."""
     cpu, memory, device, count = kind
     slots = 2 + device
-    whole = tuple(each // NODES for each in HOSTS[shape])
+    whole = tuple(size // NODES for size in HOSTS[shape])
 
     def rows(block: int, part: int, gpus: int) -> Amounts:
         """So much of the VM there."""
@@ -170,8 +170,8 @@ def _options(kind: tuple[int, int, int, int], shape: str, width: int) -> Iterato
         yield PlacementOption((*rows(0, 2, count // 2), *rows(1, 2, count - count // 2), *anywhere))
     else:
         for gpus in ((count, 0), (0, count)):
-            both = (each for node in range(NODES) for each in rows(node, 2, gpus[node]) if each[1])
-            yield PlacementOption((*both, *anywhere))
+            whole_rows = (size for node in range(NODES) for size in rows(node, 2, gpus[node]) if size[1])
+            yield PlacementOption((*whole_rows, *anywhere))
     yield PlacementOption(anywhere, remote=True)
 
 

@@ -75,12 +75,12 @@ def _figures() -> Iterator[Figure]:
 
 def played(fleet: Fleet, seed: int) -> Outcome:
     """One batch, planned and started."""
-    asked = batch(fleet, seed)
+    workloads = batch(fleet, seed)
     with simulated_fleet(HOSTS, fleet.mode.value, "performance", fleet.board) as simulated:
-        found = Place(asked, optimize=True).placements(simulated.seen, simulated.catalog)
-        most_mib = most_placeable_mib(asked, simulated.seen, simulated.catalog)
-        refusals = simulated.refusals(found.placed)
-    return Outcome(percent(fleet, placed_mib(found)), percent(fleet, most_mib), tuple(refusals))
+        placements = Place(workloads, optimize=True).placements(simulated.seen, simulated.catalog)
+        most_mib = most_placeable_mib(workloads, simulated.seen, simulated.catalog)
+        refusals = simulated.refusals(placements.placed)
+    return Outcome(percent(fleet, placed_mib(placements)), percent(fleet, most_mib), tuple(refusals))
 
 
 def batch(fleet: Fleet, seed: int, gpus: int = HOSTS * GPUS) -> tuple[Workload, ...]:
@@ -88,18 +88,18 @@ def batch(fleet: Fleet, seed: int, gpus: int = HOSTS * GPUS) -> tuple[Workload, 
     chance = random.Random(seed)
     whole, *smaller = _profiles(fleet)
     left_mib = gpus * _board(fleet).framebuffer_mib
-    asked: list[Workload] = []
+    workloads: list[Workload] = []
     while left_mib > 0:
         profile = whole if chance.random() < WHOLE_GPU else chance.choice(smaller)
         left_mib -= profile.framebuffer_mib
-        asked.append(Workload(f"vm-{len(asked):04}", 4, 8 * 1024, profile.name))
-    return tuple(asked)
+        workloads.append(Workload(f"vm-{len(workloads):04}", 4, 8 * 1024, profile.name))
+    return tuple(workloads)
 
 
-def placed_mib(found: Placements) -> int:
+def placed_mib(placements: Placements) -> int:
     """GPU memory that has a place."""
-    assert found.optimum is not None
-    return found.optimum.placed_mib
+    assert placements.optimum is not None
+    return placements.optimum.placed_mib
 
 
 def percent(fleet: Fleet, memory_mib: int) -> float:
@@ -116,7 +116,7 @@ def _board(fleet: Fleet) -> Board:
 def _profiles(fleet: Fleet) -> list[VgpuProfile]:
     """The compute profiles that run in the mode, largest first; without those that own the media engines."""
     mig = fleet.mode is VgpuMode.MULTI_INSTANCE
-    found = [
+    profiles = [
         profile
         for profile in _board(fleet).profiles
         if profile.series is Series.C
@@ -124,4 +124,6 @@ def _profiles(fleet: Fleet) -> list[VgpuProfile]:
         and not profile.name.endswith("me")
         and (fleet.mode is not VgpuMode.MIXED_SIZE or profile.placement_ids_mixed)
     ]
-    return sorted(found, key=lambda profile: (-profile.framebuffer_mib, -(profile.compute_slices or 0), profile.name))
+    return sorted(
+        profiles, key=lambda profile: (-profile.framebuffer_mib, -(profile.compute_slices or 0), profile.name)
+    )

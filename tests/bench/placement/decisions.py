@@ -55,15 +55,17 @@ def _decisions() -> Result:
     """Both sizes, judged by the median decision and the peak of memory."""
     figures = []
     for hosts, budget_ms in SIZES.items():
-        said = python(f"{hosts} hosts", "-m", "tests.bench.placement.decisions", str(hosts)).run().said
+        report = python(f"{hosts} hosts", "-m", "tests.bench.placement.decisions", str(hosts)).run().said
         figures += [
-            Figure(f"{hosts} hosts x 8 GPUs: one decision, median", said["decide_ms"], "ms", budget_ms),
-            Figure(f"{hosts} hosts: one decision over one of FGD in numpy", said["decide_ms"] / said["fgd_ms"], "", 8),
-            Figure(f"{hosts} hosts: 99 of 100 decisions within", said["decide_p99_ms"], "ms"),
-            Figure(f"{hosts} hosts: the index, once", said["index_ms"], "ms"),
-            Figure(f"{hosts} hosts: the snapshot with the VM in it", said["take_ms"], "ms"),
-            Figure(f"{hosts} hosts: every place looked at one by one", said["exact_ms"], "ms"),
-            Figure(f"{hosts} hosts: peak memory of the process", said["peak_mib"], "MiB", MEMORY_MIB),
+            Figure(f"{hosts} hosts x 8 GPUs: one decision, median", report["decide_ms"], "ms", budget_ms),
+            Figure(
+                f"{hosts} hosts: one decision over one of FGD in numpy", report["decide_ms"] / report["fgd_ms"], "", 8
+            ),
+            Figure(f"{hosts} hosts: 99 of 100 decisions within", report["decide_p99_ms"], "ms"),
+            Figure(f"{hosts} hosts: the index, once", report["index_ms"], "ms"),
+            Figure(f"{hosts} hosts: the snapshot with the VM in it", report["take_ms"], "ms"),
+            Figure(f"{hosts} hosts: every place looked at one by one", report["exact_ms"], "ms"),
+            Figure(f"{hosts} hosts: peak memory of the process", report["peak_mib"], "MiB", MEMORY_MIB),
         ]
     return Result("placement: one decision in a fleet", tuple(figures))
 
@@ -72,9 +74,9 @@ def _refusals() -> Result:
     """Each kind of refused request at each size, judged by its budget."""
     figures = []
     for hosts, budget_s in REFUSED_SIZES.items():
-        said = python(f"{hosts} hosts", "-m", "tests.bench.placement.decisions", str(hosts), "refused").run().said
-        figures += [Figure(f"{hosts} hosts: {kind}", said[kind], "s", budget_s) for kind in refused_kinds()]
-        figures.append(Figure(f"{hosts} hosts: the first refusal, with the index", said["first_s"], "s"))
+        report = python(f"{hosts} hosts", "-m", "tests.bench.placement.decisions", str(hosts), "refused").run().said
+        figures += [Figure(f"{hosts} hosts: {kind}", report[kind], "s", budget_s) for kind in refused_kinds()]
+        figures.append(Figure(f"{hosts} hosts: the first refusal, with the index", report["first_s"], "s"))
     return Result("placement: a refused request in a fleet, with every reason", tuple(figures))
 
 
@@ -90,39 +92,39 @@ def refused_kinds() -> dict[str, Workload]:
 def crowded(hosts: int) -> Inventory:
     """The same hosts with a VM on every GPU, of a profile by chance that leaves none of them empty."""
     chance = random.Random(hosts)
-    there, vms = [], []
+    hosts_made, vms = [], []
     for number in range(1, hosts + 1):
         on = [f"vm-{number}-{at}" for at in range(8)]
         gpus = [
             replace(gpu(f"0000:{16 + at:02x}:00.0", "a100", at // 4, VgpuMode.SAME_SIZE), vms=(f"vm-{ref}",))
             for at, ref in enumerate(on)
         ]
-        made = host(f"esx-{number:04}", *gpus)
-        there.append(made)
+        new_host = host(f"esx-{number:04}", *gpus)
+        hosts_made.append(new_host)
         for name in on:
-            wanted = asked(name, chance, ()).vm
+            workload = asked(name, chance, ()).vm
             devices = (VgpuDevice(13000, f"grid_a100-{chance.choice(PROFILES[:-1])}"),)
-            vms.append(replace(wanted, ref=f"vm-{name}", host=made.ref, power=PowerState.ON, devices=devices))
-    return inventory(there, vms)
+            vms.append(replace(workload, ref=f"vm-{name}", host=new_host.ref, power=PowerState.ON, devices=devices))
+    return inventory(hosts_made, vms)
 
 
 def refuse(hosts: int) -> None:
     """CPU seconds of each refused request, planned and put into words; as JSON."""
     world = crowded(hosts)
-    said: dict[str, float] = {}
+    seconds_by_kind: dict[str, float] = {}
     started = time.process_time()
     for kind, workload in refused_kinds().items():
         _told(workload, world)
-        said.setdefault("first_s", time.process_time() - started)
+        seconds_by_kind.setdefault("first_s", time.process_time() - started)
         started = time.process_time()
         _told(workload, world)
-        said[kind] = time.process_time() - started
-    print(json.dumps(said))
+        seconds_by_kind[kind] = time.process_time() - started
+    print(json.dumps(seconds_by_kind))
 
 
 def _told(workload: Workload, world: Inventory) -> None:
-    found = Place((workload,)).placements(world, catalog())
-    assert found.refused and placements_text(found) is not None
+    placements = Place((workload,)).placements(world, catalog())
+    assert placements.refused and placements_text(placements) is not None
 
 
 def fleet(hosts: int) -> Inventory:
@@ -132,10 +134,10 @@ def fleet(hosts: int) -> Inventory:
     chance = random.Random(hosts)
     for number, ref in enumerate(world.hosts):
         for at in range(6):
-            wanted = asked(f"there-{number}-{at}", chance, (ref,))
-            found = place(wanted, world, catalog())
-            if isinstance(found, Placement):
-                world = take(running(wanted.vm, found, wanted.numa), world, catalog())
+            workload = asked(f"there-{number}-{at}", chance, (ref,))
+            placement = place(workload, world, catalog())
+            if isinstance(placement, Placement):
+                world = take(running(workload.vm, placement, workload.numa), world, catalog())
     return world
 
 
@@ -190,30 +192,30 @@ def main(hosts: int) -> None:
     started = time.process_time()
     FleetIndex.of(world, catalog())
     index_ms = 1000 * (time.process_time() - started)
-    decide, taken = [], []
+    decide, take_ms = [], []
     chance = random.Random(1)
     for number in range(ASKED):
-        wanted = asked(f"vm-{number}", chance, tuple(world.hosts))
+        workload = asked(f"vm-{number}", chance, tuple(world.hosts))
         started = time.process_time()
-        found = place(wanted, world, catalog())
+        placement = place(workload, world, catalog())
         decide.append(1000 * (time.process_time() - started))
-        assert isinstance(found, Placement), "every host has an empty GPU at first"
+        assert isinstance(placement, Placement), "every host has an empty GPU at first"
         started = time.process_time()
-        world = take(running(wanted.vm, found, wanted.numa), world, catalog())
-        taken.append(1000 * (time.process_time() - started))
+        world = take(running(workload.vm, placement, workload.numa), world, catalog())
+        take_ms.append(1000 * (time.process_time() - started))
     fgd_ms = plain_fgd(world, chance)
     started = time.process_time()
     place_exactly(asked("last", chance, tuple(world.hosts)), world, catalog())
-    said = {
+    report = {
         "decide_ms": median(decide),
         "fgd_ms": fgd_ms,
         "decide_p99_ms": sorted(decide)[len(decide) * 99 // 100],
         "index_ms": index_ms,
-        "take_ms": median(taken),
+        "take_ms": median(take_ms),
         "exact_ms": 1000 * (time.process_time() - started),
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
-    print(json.dumps(said))
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":

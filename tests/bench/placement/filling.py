@@ -72,16 +72,18 @@ def _drawn() -> str:
 def _figures(kinds: Sequence[FleetKind]) -> Iterator[Figure]:
     with ProcessPoolExecutor(cpu_count()) as workers:
         for kind in kinds:
-            for told in (True, False) if set(kind.modes) != {SAME} else (False,):
-                jobs = [(rule, kind, seed, told) for rule in (OURS, *RULES) for seed in SEEDS]
-                done = dict(zip(jobs, workers.map(_filled, jobs), strict=True))
+            for starts_known in (True, False) if set(kind.modes) != {SAME} else (False,):
+                jobs = [(rule, kind, seed, starts_known) for rule in (OURS, *RULES) for seed in SEEDS]
+                filled_by_job = dict(zip(jobs, workers.map(_filled, jobs), strict=True))
                 yield from _judged(
-                    kind, told, {rule: [done[rule, kind, s, told] for s in SEEDS] for rule in (OURS, *RULES)}
+                    kind,
+                    starts_known,
+                    {rule: [filled_by_job[rule, kind, s, starts_known] for s in SEEDS] for rule in (OURS, *RULES)},
                 )
 
 
-def _judged(kind: FleetKind, told: bool, by_rule: dict[str, list[Filled]]) -> Iterator[Figure]:
-    starts = "" if set(kind.modes) == {SAME} else ", starts told" if told else ", starts not told"
+def _judged(kind: FleetKind, starts_known: bool, by_rule: dict[str, list[Filled]]) -> Iterator[Figure]:
+    starts = "" if set(kind.modes) == {SAME} else ", starts told" if starts_known else ", starts not told"
     name = f"{kind.name}{starts}"
     filled = {rule: mean(run.percent for run in runs) for rule, runs in by_rule.items()}
     best = max((rule for rule in by_rule if rule != OURS), key=lambda rule: filled[rule])
@@ -90,18 +92,24 @@ def _judged(kind: FleetKind, told: bool, by_rule: dict[str, list[Filled]]) -> It
     yield Figure(f"{name}: repacked for nothing", mean(repacked(kind, request) for request in requests), "%")
     yield from (Figure(f"{name}: {rule}", percent, "%") for rule, percent in filled.items())
     yield from (
-        Figure(f"{name}: power-ons refused, {rule}", mean(each.refused for each in by_rule[rule]), "a fleet")
+        Figure(
+            f"{name}: power-ons refused, {rule}",
+            mean(filled_fleet.refused for filled_fleet in by_rule[rule]),
+            "a fleet",
+        )
         for rule in (OURS, best)
     )
-    behind = [other.percent - ours.percent for ours, other in zip(by_rule[OURS], by_rule[best], strict=True)]
+    behind = [
+        best_of_rules.percent - ours.percent for ours, best_of_rules in zip(by_rule[OURS], by_rule[best], strict=True)
+    ]
     upper = mean(behind) + ONE_SIDED * stdev(behind) / len(behind) ** 0.5
     yield Figure(f"{name}: behind {best}", mean(behind), "points")
     yield Figure(f"{name}: behind it at most, with 95 % confidence", upper, "points", MOST_BEHIND)
 
 
 def _filled(job: tuple[str, FleetKind, int, bool]) -> Filled:
-    rule, kind, seed, told = job
-    fleet = FillingFleet(kind.drawn(seed), starts=told)
+    rule, kind, seed, starts_known = job
+    fleet = FillingFleet(kind.drawn(seed), starts=starts_known)
     requests = kind.requests(seed)
     refused = fill_by_place(fleet, requests) if rule == OURS else fill(RULES[rule], fleet, requests)
     return Filled(fleet.filled, refused)
@@ -110,24 +118,24 @@ def _filled(job: tuple[str, FleetKind, int, bool]) -> Filled:
 def _deviating() -> Iterator[Figure]:
     """The simulator and the planner share the documented rule, so what they agree on proves nothing of real hosts."""
     jobs = [
-        (kind, name, told, seed)
+        (kind, name, starts_known, seed)
         for kind in (FLEETS[0], FLEETS[2])
         for name in DEVIATIONS
-        for told in (True, False)
+        for starts_known in (True, False)
         for seed in SEEDS
     ]
     with ProcessPoolExecutor(cpu_count()) as workers:
-        done = dict(zip(jobs, workers.map(_deviating_fleet, jobs), strict=True))
-    for kind, name, told in dict.fromkeys(job[:3] for job in jobs):
-        fleets = [done[kind, name, told, seed] for seed in SEEDS]
-        what = f"{kind.name}, {name}, starts {'told' if told else 'not told'}"
-        yield Figure(f"{what}: gpuops", mean(fleet.percent for fleet in fleets), "%")
-        yield Figure(f"{what}: power-ons refused", mean(fleet.refused for fleet in fleets), "a fleet")
+        filled_by_job = dict(zip(jobs, workers.map(_deviating_fleet, jobs), strict=True))
+    for kind, name, starts_known in dict.fromkeys(job[:3] for job in jobs):
+        fleets = [filled_by_job[kind, name, starts_known, seed] for seed in SEEDS]
+        fleet_name = f"{kind.name}, {name}, starts {'told' if starts_known else 'not told'}"
+        yield Figure(f"{fleet_name}: gpuops", mean(fleet.percent for fleet in fleets), "%")
+        yield Figure(f"{fleet_name}: power-ons refused", mean(fleet.refused for fleet in fleets), "a fleet")
 
 
 def _deviating_fleet(job: tuple[FleetKind, str, bool, int]) -> Filled:
-    kind, name, told, seed = job
-    fleet = FillingFleet(kind, starts=told, deviation=DEVIATIONS[name])
+    kind, name, starts_known, seed = job
+    fleet = FillingFleet(kind, starts=starts_known, deviation=DEVIATIONS[name])
     refused = fill_by_place(fleet, kind.requests(seed))
     return Filled(fleet.filled, refused)
 
@@ -138,11 +146,11 @@ def fill_by_place(fleet: FillingFleet, requests: list[tuple[str, int]]) -> int:
     for number, (profile, count) in enumerate(requests):
         without: frozenset[str] = frozenset()
         while isinstance(placed := answer(fleet, number, profile, count, without), Placed):
-            there = placed.placement
-            if not isinstance(fleet.power_on(placed.vm, there.host.ref, there.pins), NotAdmitted):
+            placement = placed.placement
+            if not isinstance(fleet.power_on(placed.vm, placement.host.ref, placement.pins), NotAdmitted):
                 break
             refused += 1
-            without |= {there.host.ref}
+            without |= {placement.host.ref}
     return refused
 
 

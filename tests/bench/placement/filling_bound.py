@@ -52,39 +52,39 @@ def repacked(kind: FleetKind, requests: Sequence[tuple[str, int]]) -> float:
     """Percent of the fleet's GPU memory that is taken in the order of coming, with all VMs packed anew for each, for
     nothing."""
 
-    def percent(taken: Sequence[tuple[str, int]]) -> float:
-        return 100 * sum(count * kind.size_mib(profile) for profile, count in taken) / kind.memory_mib
+    def percent(accepted: Sequence[tuple[str, int]]) -> float:
+        return 100 * sum(count * kind.size_mib(profile) for profile, count in accepted) / kind.memory_mib
 
-    taken = taken_in_turn(requests, lambda some: bound(kind, some) >= percent(some) - NEGLIGIBLE_PERCENT)
-    return percent(taken)
+    accepted_requests = taken_in_turn(requests, lambda some: bound(kind, some) >= percent(some) - NEGLIGIBLE_PERCENT)
+    return percent(accepted_requests)
 
 
-def taken_in_turn(asked: Sequence[Kind], fit: Callable[[Sequence[Kind]], bool]) -> list[Kind]:
+def taken_in_turn(kinds: Sequence[Kind], fit: Callable[[Sequence[Kind]], bool]) -> list[Kind]:
     """Who is taken of those that come in this order and never leave; `fit`: whether all of some may run at once."""
     # 1. As long as all of them fit, everybody is taken.
-    least, most = 0, len(asked)
+    least, most = 0, len(kinds)
     while least < most:
         middle = (least + most + 1) // 2
-        least, most = (middle, most) if fit(asked[:middle]) else (least, middle - 1)
+        least, most = (middle, most) if fit(kinds[:middle]) else (least, middle - 1)
     # 2. Then whoever fits beside those taken. A kind that did not fit never fits again.
-    taken, refused = list(asked[:least]), set[Kind]()
-    for kind in asked[least:]:
-        if kind not in refused and fit([*taken, kind]):
-            taken.append(kind)
+    accepted, refused = list(kinds[:least]), set[Kind]()
+    for kind in kinds[least:]:
+        if kind not in refused and fit([*accepted, kind]):
+            accepted.append(kind)
         else:
             refused.add(kind)
-    return taken
+    return accepted
 
 
 @cache
 def fillings(board_key: str, mode: VgpuMode, profiles: tuple[str, ...]) -> tuple[Counts, ...]:
     """The fullest ways to fill an empty GPU of this mode, in numbers of each profile."""
-    there = board(board_key)
-    types = [there.by_name[name] if there.runs(there.by_name[name], MODES[mode]) else None for name in profiles]
+    model = board(board_key)
+    types = [model.by_name[name] if model.runs(model.by_name[name], MODES[mode]) else None for name in profiles]
     if mode is VgpuMode.SAME_SIZE:
-        found = {_alone(types, number) for number, type_ in enumerate(types) if type_ is not None}
-        return tuple(sorted(found))
-    return _largest(_lying(there, MODES[mode], types))
+        counts = {_alone(types, number) for number, type_ in enumerate(types) if type_ is not None}
+        return tuple(sorted(counts))
+    return _largest(_lying(model, MODES[mode], types))
 
 
 def _alone(types: Sequence[VgpuType | None], number: int) -> Counts:
@@ -92,7 +92,7 @@ def _alone(types: Sequence[VgpuType | None], number: int) -> Counts:
     return tuple(type_.max_per_gpu if type_ is not None and at == number else 0 for at in range(len(types)))
 
 
-def _lying(there: GpuBoard, mode: GpuMode, types: Sequence[VgpuType | None]) -> set[Counts]:
+def _lying(model: GpuBoard, mode: GpuMode, types: Sequence[VgpuType | None]) -> set[Counts]:
     """Every way to lay vGPUs on the places of one GPU, from its first place to its last."""
     places: list[tuple[int, int, int]] = []
     for number, type_ in enumerate(types):
@@ -126,8 +126,8 @@ def _lying(there: GpuBoard, mode: GpuMode, types: Sequence[VgpuType | None]) -> 
 
 def _largest(counts: set[Counts]) -> tuple[Counts, ...]:
     """Those that no other contains."""
-    kept: list[Counts] = []
-    for one in sorted(counts, key=sum, reverse=True):
-        if not any(all(a <= b for a, b in zip(one, other, strict=True)) for other in kept):
-            kept.append(one)
-    return tuple(sorted(kept))
+    largest: list[Counts] = []
+    for candidate in sorted(counts, key=sum, reverse=True):
+        if not any(all(a <= b for a, b in zip(candidate, larger, strict=True)) for larger in largest):
+            largest.append(candidate)
+    return tuple(sorted(largest))

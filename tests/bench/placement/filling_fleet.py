@@ -76,20 +76,20 @@ class FleetKind:
 
     @property
     def memory_mib(self) -> int:
-        found = catalog().board(self.board)
-        assert found is not None, self.board
-        return HOSTS * GPUS * found.framebuffer_mib
+        board = catalog().board(self.board)
+        assert board is not None, self.board
+        return HOSTS * GPUS * board.framebuffer_mib
 
     def requests(self, seed: int) -> list[tuple[str, int]]:
         """Profiles and counts, until all memory of the fleet was asked for."""
-        kind, random, left = self.drawn(seed), Random(f"{self.name} {seed}"), self.memory_mib
-        asked: list[tuple[str, int]] = []
+        kind, random, remaining_mib = self.drawn(seed), Random(f"{self.name} {seed}"), self.memory_mib
+        requests: list[tuple[str, int]] = []
         while True:
             profile, count = kind._one(random)
-            left -= count * self.size_mib(profile)
-            if left < 0:
-                return asked
-            asked.append((profile, count))
+            remaining_mib -= count * self.size_mib(profile)
+            if remaining_mib < 0:
+                return requests
+            requests.append((profile, count))
 
     def _one(self, random: Random) -> tuple[str, int]:
         if self.weights:
@@ -106,21 +106,21 @@ class FleetKind:
                 self.name_of(name): weight
                 for name, weight in zip((*self.profiles, self.whole), self.weights, strict=True)
             }
-        others = (1 - self.whole_share) / len(self.profiles)
+        other_share = (1 - self.whole_share) / len(self.profiles)
         return {self.name_of(self.whole): self.whole_share} | {
-            self.name_of(profile): others for profile in self.profiles
+            self.name_of(profile): other_share for profile in self.profiles
         }
 
     @property
     def whole_memory_share(self) -> float:
         """The share of all memory asked for that VMs with a whole GPU ask for."""
-        asked = {name: share * self.size_mib(name) for name, share in self.shares().items()}
-        return asked[self.name_of(self.whole)] / sum(asked.values())
+        weighted_mib = {name: share * self.size_mib(name) for name, share in self.shares().items()}
+        return weighted_mib[self.name_of(self.whole)] / sum(weighted_mib.values())
 
     def name_of(self, tail: str) -> str:
-        found = catalog().board(self.board)
-        assert found is not None, self.board
-        return next(profile.name for profile in found.profiles if profile.name.partition("_")[2] == tail)
+        board = catalog().board(self.board)
+        assert board is not None, self.board
+        return next(profile.name for profile in board.profiles if profile.name.partition("_")[2] == tail)
 
 
 SAME, MIXED, MIG = VgpuMode.SAME_SIZE, VgpuMode.MIXED_SIZE, VgpuMode.MULTI_INSTANCE
@@ -212,10 +212,10 @@ class FillingFleet:
             snapshots.gpu(address, self.kind.board, at * 2 // GPUS, mode)
             for at, (address, mode) in enumerate(zip(addresses, modes, strict=True))
         ]
-        made = snapshots.host(f"esx-{number:02}", *gpus)
-        nodes = tuple(replace(node, logical_cpus=512, memory_mib=4 * 1024 * 1024) for node in made.numa_nodes)
-        made = replace(
-            made,
+        new_host = snapshots.host(f"esx-{number:02}", *gpus)
+        nodes = tuple(replace(node, logical_cpus=512, memory_mib=4 * 1024 * 1024) for node in new_host.numa_nodes)
+        new_host = replace(
+            new_host,
             cpu_cores=512,
             cpu_threads=1024,
             memory_mib=8 * 1024 * 1024,
@@ -223,18 +223,18 @@ class FillingFleet:
             assignment_policy=AssignmentPolicy.CONSOLIDATION,
         )
         board_there = board(self.kind.board)
-        self.loads[made.ref] = tuple(
+        self.loads[new_host.ref] = tuple(
             GpuLoad(address, board_there, MODES[mode], serves_vgpus=True)
             for address, mode in zip(addresses, modes, strict=True)
         )
-        return replace(made, gpus=tuple(self._shown(gpu, ()) for gpu in made.gpus))
+        return replace(new_host, gpus=tuple(self._shown(gpu, ()) for gpu in new_host.gpus))
 
     def power_on(self, vm: Vm, host: str, pins: Mapping[int, PciAddress]) -> tuple[RunningVgpu, ...] | NotAdmitted:
         """Starts the VM as its host admits it, and reads the host again."""
-        wanted = [WantedVgpu(name, str(pins[at]) if at in pins else None) for at, name in enumerate(vm.profiles)]
+        wanted_vgpus = [WantedVgpu(name, str(pins[at]) if at in pins else None) for at, name in enumerate(vm.profiles)]
         self._vms += 1
         ref = f"vm-{self._vms}"
-        seats = admit(ref, wanted, self.loads[host], VgpuPolicy.CONSOLIDATION, self.deviation)
+        seats = admit(ref, wanted_vgpus, self.loads[host], VgpuPolicy.CONSOLIDATION, self.deviation)
         if isinstance(seats, NotAdmitted):
             return seats
         self.placed_mib += sum(self.kind.size_mib(name) for name in vm.profiles)
@@ -248,12 +248,16 @@ class FillingFleet:
 
     def _read(self, host: str) -> Host:
         by_address = {load.pci_id: load for load in self.loads[host]}
-        shown = self.seen.hosts[host]
-        return replace(shown, gpus=tuple(self._shown(gpu, by_address[str(gpu.address)].seats) for gpu in shown.gpus))
+        host_seen = self.seen.hosts[host]
+        return replace(
+            host_seen, gpus=tuple(self._shown(gpu, by_address[str(gpu.address)].seats) for gpu in host_seen.gpus)
+        )
 
     def _shown(self, gpu: PhysicalGpu, seats: Sequence[RunningVgpu]) -> PhysicalGpu:
-        told = tuple(VgpuPlacement(seat.vm, seat.type.name, seat.start) for seat in seats) if self.starts else None
-        return replace(gpu, vms=tuple(dict.fromkeys(seat.vm for seat in seats)), vgpus=told)
+        placements = (
+            tuple(VgpuPlacement(seat.vm, seat.type.name, seat.start) for seat in seats) if self.starts else None
+        )
+        return replace(gpu, vms=tuple(dict.fromkeys(seat.vm for seat in seats)), vgpus=placements)
 
     @property
     def filled(self) -> float:

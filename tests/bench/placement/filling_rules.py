@@ -41,8 +41,8 @@ class Site:
 
     def rooms(self, state: GpuState) -> dict[str, Slots]:
         """Room for each profile of the mix."""
-        held = tuple(sorted((tenant.profile, str(tenant.start)) for tenant in state.tenants))
-        key = (state.gpu.vgpu_mode, state.gpu.vgpus is None, held)
+        tenants = tuple(sorted((tenant.profile, str(tenant.start)) for tenant in state.tenants))
+        key = (state.gpu.vgpu_mode, state.gpu.vgpus is None, tenants)
         if key not in self._rooms:
             self._rooms[key] = {profile: room_for(state, profile, catalog()) for profile in self.shares}
         return self._rooms[key]
@@ -91,8 +91,8 @@ def _unusable(site: Site, state: GpuState) -> float:
 def grmu(site: Site, state: GpuState, profile: str) -> float:
     """GRMU's baskets: so many GPUs as whole-GPU VMs are expected to fill are the last for any other VM."""
     heavy = round(HOSTS * GPUS * site.kind.whole_memory_share)
-    kept = site.number < heavy
-    return float(kept) if profile != site.kind.name_of(site.kind.whole) else float(not kept)
+    is_kept_free = site.number < heavy
+    return float(is_kept_free) if profile != site.kind.name_of(site.kind.whole) else float(not is_kept_free)
 
 
 RULES: Final[dict[str, Rank]] = {
@@ -123,14 +123,14 @@ def _places(
     rank: Rank, site: Site, fleet: FillingFleet, profile: str, count: int
 ) -> Iterator[tuple[Host, dict[int, PciAddress]]]:
     """Every host, or GPU of a host, that may have room, with the GPU of each vGPU; the best first."""
-    found: list[tuple[float, int, int, Host, dict[int, PciAddress]]] = []
+    ranked: list[tuple[float, int, int, Host, dict[int, PciAddress]]] = []
     for number, host in enumerate(fleet.seen.hosts.values()):
         states = {state.gpu.address: state for state in gpu_states(host, fleet.seen, catalog())}
         if count == 1:
             for at, (address, state) in enumerate(states.items()):
                 site.number = number * GPUS + at
                 if site.rooms(state)[profile].possible:
-                    found.append((rank(site, state, profile), number, at, host, {0: address}))
+                    ranked.append((rank(site, state, profile), number, at, host, {0: address}))
             continue
         pins: dict[int, PciAddress] = {}
         total = 0.0
@@ -143,6 +143,6 @@ def _places(
             pins[ordinal] = address
             states[address] = with_expected(states[address], Tenant("", "", profile), catalog())
         else:
-            found.append((total, number, 0, host, pins))
-    for *_, host, pins in sorted(found, key=lambda each: each[:3]):
+            ranked.append((total, number, 0, host, pins))
+    for *_, host, pins in sorted(ranked, key=lambda ranked_place: ranked_place[:3]):
         yield host, pins

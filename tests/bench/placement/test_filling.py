@@ -22,7 +22,7 @@ SMALL = FleetKind("small", "a100", (VgpuMode.MULTI_INSTANCE,), ("a100-1-5c", "a1
 def test_fillings_are_what_admission_lets_start_in_some_order() -> None:
     """Every set of vGPUs that one GPU admits lies within a filling, and every filling is admitted in some order."""
     profiles = ("grid_a100-1-5c", "grid_a100-3-20c", "grid_a100-4-20c")
-    found = fillings("a100", VgpuMode.MULTI_INSTANCE, profiles)
+    full_counts = fillings("a100", VgpuMode.MULTI_INSTANCE, profiles)
     load = next(iter(FillingFleet(SMALL, starts=False).loads.values()))[0]
     reached = set()
     for order in product(profiles, repeat=5):
@@ -33,8 +33,11 @@ def test_fillings_are_what_admission_lets_start_in_some_order() -> None:
                 seats = replace(seats, seats=(*seats.seats, *admitted))
                 counts[profiles.index(name)] += 1
                 reached.add(tuple(counts))
-    assert all(any(all(a <= b for a, b in zip(each, one, strict=True)) for one in found) for each in reached)
-    assert found == ((0, 1, 1), (0, 2, 0), (3, 0, 1), (4, 1, 0), (7, 0, 0))
+    assert all(
+        any(all(a <= b for a, b in zip(reached_counts, full_count, strict=True)) for full_count in full_counts)
+        for reached_counts in reached
+    )
+    assert full_counts == ((0, 1, 1), (0, 2, 0), (3, 0, 1), (4, 1, 0), (7, 0, 0))
 
 
 @pytest.mark.quick_cases(2)

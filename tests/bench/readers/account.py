@@ -32,13 +32,13 @@ class Account:
 
     def print(self) -> None:
         """Print the account as the one JSON line that the measuring process reads."""
-        said = {
+        report = {
             "read_cpu_s": round(time.process_time() - self._began_s, 4),
             "requests": self.requests,
             "objects": self.objects,
             "peak_rss_mib": round(_peak_rss_mib(), 1),
         }
-        print(json.dumps(said))
+        print(json.dumps(report))
 
 
 def _peak_rss_mib() -> float:

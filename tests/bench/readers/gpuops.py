@@ -36,11 +36,11 @@ def target_of(question: Question) -> Target:
     )
 
 
-def decode(found: ReadObject) -> Vm | Host:
+def decode(read_object: ReadObject) -> Vm | Host:
     """A record with everything that was read of it."""
-    if found.type == "VirtualMachine":
-        return with_detail(thin_vm(found), found).vm
-    return host_with_gpus(thin_host(found), pci_devices(found))
+    if read_object.type == "VirtualMachine":
+        return with_detail(thin_vm(read_object), read_object).vm
+    return host_with_gpus(thin_host(read_object), pci_devices(read_object))
 
 
 def main() -> None:

@@ -55,8 +55,8 @@ def _contenders(endpoint: Endpoint, directory: Path) -> list[Contender]:
         for name in (SUMMARY, NO_LINES, VMS, HOSTS, JSON, *SPEAKING_JSON.values())
     ]
     info = (str(BINARIES / "govc"), "vm.info", "-json", "*")
-    asked = Govc(endpoint, directory).environment()
-    return [*commands, govc_collect(endpoint, directory), Contender(INFO, info, asked)]
+    environment = Govc(endpoint, directory).environment()
+    return [*commands, govc_collect(endpoint, directory), Contender(INFO, info, environment)]
 
 
 def govc_collect(endpoint: Endpoint, directory: Path) -> Contender:

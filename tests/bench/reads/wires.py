@@ -40,8 +40,8 @@ def run() -> Iterator[Result]:
         return
     with our_simulator("fleet:hosts=1000,vms=10000") as served, tempfile.TemporaryDirectory() as directory:
         contenders = _contenders(served.endpoint, Path(directory))
-        for each in contenders[:3:2]:  # the server makes its answers of each wire once; no contender pays for that
-            each.run()
+        for contender in contenders[:3:2]:  # the server makes its answers of each wire once; no contender pays for that
+            contender.run()
         rounds = interleave(contenders, ROUNDS)
     yield Result("both wires: our simulator, 1,000 hosts, 10,000 VMs", tuple(_figures(rounds)), rounds)
 
@@ -58,13 +58,13 @@ def govc_script(paths: Paths) -> str:
 
 def _contenders(endpoint: Endpoint, directory: Path) -> list[Contender]:
     login = (endpoint.url, endpoint.username, endpoint.password, str(endpoint.ca_file))
-    found: list[Contender] = []
+    contenders: list[Contender] = []
     for wire in WIRES:
         for name, paths in ((READER, LEAVES), (INVENTORY, {})):
             question = Question(*login, paths=paths, page=PAGE_OBJECTS, vi_json=wire != "SOAP")
-            file = question.write(directory / f"{len(found)}.json")
-            found.append(python(name.format(wire), "-m", "tests.bench.readers.gpuops", str(file)))
-    return [*found, Contender(GOVC, ("sh", "-c", govc_script(LEAVES)), Govc(endpoint, directory).environment())]
+            file = question.write(directory / f"{len(contenders)}.json")
+            contenders.append(python(name.format(wire), "-m", "tests.bench.readers.gpuops", str(file)))
+    return [*contenders, Contender(GOVC, ("sh", "-c", govc_script(LEAVES)), Govc(endpoint, directory).environment())]
 
 
 def _figures(rounds: Rounds) -> Iterator[Figure]:

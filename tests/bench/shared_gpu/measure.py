@@ -49,19 +49,19 @@ class Point:
 
 def points() -> list[Point]:
     """All of them, the weightiest first."""
-    found = [Point("main", (busy,) * n) for busy in BUSY for n in (1, 2, 4, 8, 16, 24)]
+    all_points = [Point("main", (busy,) * n) for busy in BUSY for n in (1, 2, 4, 8, 16, 24)]
     for burst_ms, window_s in ((2.0, 2.0), (50.0, 4.0)):
-        found += [
+        all_points += [
             Point("burst", (busy,) * n, burst_ms, window_s=window_s) for busy in (0.1, 0.5, 0.9) for n in (1, 2, 8, 24)
         ]
-    found += [Point("regular", (busy,) * n, shape="regular") for busy in (0.3, 0.5, 0.7) for n in (1, 2, 4, 8, 24)]
-    found += [Point("one kernel", (busy,) * n, kernel_ms=1e6) for busy in (0.5, 0.9) for n in (1, 2, 8, 24)]
+    all_points += [Point("regular", (busy,) * n, shape="regular") for busy in (0.3, 0.5, 0.7) for n in (1, 2, 4, 8, 24)]
+    all_points += [Point("one kernel", (busy,) * n, kernel_ms=1e6) for busy in (0.5, 0.9) for n in (1, 2, 8, 24)]
     mixes = ((0.1, 0.9), (0.9,) + (0.1,) * 7, (0.1, 0.1, 0.3, 0.3, 0.5, 0.5, 0.7, 0.9), (0.7, 0.7) + (0.05,) * 10)
-    found += [Point("mixed", mix, window_s=4.0) for mix in mixes]
-    found += [Point("memory", (busy,) * n, kind="memory") for busy in (0.3, 0.7) for n in (1, 2, 8, 24)]
-    found += [Point("quarter", (0.5,) * n, kind="quarter") for n in (1, 2, 8)]
-    found += [Point("main", (busy,) * n, seed=2) for busy in BUSY for n in (1, 2, 4, 8, 16, 24)]
-    return found
+    all_points += [Point("mixed", mix, window_s=4.0) for mix in mixes]
+    all_points += [Point("memory", (busy,) * n, kind="memory") for busy in (0.3, 0.7) for n in (1, 2, 8, 24)]
+    all_points += [Point("quarter", (0.5,) * n, kind="quarter") for n in (1, 2, 8)]
+    all_points += [Point("main", (busy,) * n, seed=2) for busy in BUSY for n in (1, 2, 4, 8, 16, 24)]
+    return all_points
 
 
 class Processes:
@@ -70,8 +70,8 @@ class Processes:
     def __init__(self, program: str) -> None:
         pipe = subprocess.PIPE
         self._all = [subprocess.Popen([program], stdin=pipe, stdout=pipe, text=True) for _ in range(PROCESSES)]
-        for each in self._all:
-            if self._answer(each) != "ready":
+        for process in self._all:
+            if self._answer(process) != "ready":
                 raise SystemExit("a process did not get ready")
 
     @staticmethod
@@ -90,11 +90,11 @@ class Processes:
 
     def rate(self, kind: str) -> float:
         """Rounds of its kernel in a second, alone; the middle of five."""
-        found = []
+        rates = []
         for _ in range(5):
             self._ask(self._all[0], f"rate {kind}")
-            found.append(float(self._answer(self._all[0])))
-        return sorted(found)[2]
+            rates.append(float(self._answer(self._all[0])))
+        return sorted(rates)[2]
 
     def run(self, point: Point, rate: float) -> list[list[float]]:
         """What each did in the window, by `COLUMNS`."""
@@ -112,10 +112,10 @@ class Processes:
         return [[float(word) for word in self._answer(process).split()] for process in used]
 
     def end(self) -> None:
-        for each in self._all:
-            assert each.stdin is not None
-            each.stdin.close()
-            each.wait()
+        for process in self._all:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait()
 
 
 class Watch:
@@ -141,8 +141,8 @@ class Watch:
                 print(f"nvidia-smi: {line.strip()}", file=sys.stderr)
 
     def mean(self, begin_s: float, until_s: float) -> list[float]:
-        found = [values for at, values in self._read if begin_s <= at <= until_s]
-        return [round(sum(each) / len(found), 1) for each in zip(*found, strict=True)] if found else []
+        readings = [values for at, values in self._read if begin_s <= at <= until_s]
+        return [round(sum(column) / len(readings), 1) for column in zip(*readings, strict=True)] if readings else []
 
     def end(self) -> None:
         if self._process is not None:
@@ -152,15 +152,15 @@ class Watch:
 
 def gpu() -> str:
     try:
-        asked = ["nvidia-smi", f"--query-gpu={ASK}", "--format=csv,noheader"]
-        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+        command = ["nvidia-smi", f"--query-gpu={ASK}", "--format=csv,noheader"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except FileNotFoundError:
         return "no GPU"
 
 
 def main(program: str, result: str, seconds: float) -> None:
     began_s = time.monotonic()
-    found: dict[str, Any] = {
+    document: dict[str, Any] = {
         "gpu": gpu(),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "watch": WATCH,
@@ -168,9 +168,9 @@ def main(program: str, result: str, seconds: float) -> None:
         "points": [],
     }
     processes, watch = Processes(program), Watch()
-    print(f"{found['gpu']}: {PROCESSES} processes ready after {time.monotonic() - began_s:.1f} s", flush=True)
+    print(f"{document['gpu']}: {PROCESSES} processes ready after {time.monotonic() - began_s:.1f} s", flush=True)
     rates = {kind: processes.rate(kind) for kind in ("compute", "quarter", "memory")}
-    found["rates"] = rates
+    document["rates"] = rates
     left_out = []
     alone: dict[tuple[object, ...], float] = {}
     for point in points():
@@ -184,7 +184,7 @@ def main(program: str, result: str, seconds: float) -> None:
             "processes": did,
             "watched": watch.mean(from_s, from_s + point.window_s),
         }
-        found["points"].append(row)
+        document["points"].append(row)
         _, planned_s, _, took_s, burst_took_s = (sum(column) for column in zip(*did, strict=True))
         times, busy = took_s / max(1e-9, planned_s), burst_took_s / max(1e-9, took_s)
         like = (point.busy[0], point.burst_ms, point.shape, point.kernel_ms, point.kind, point.seed)
@@ -195,12 +195,12 @@ def main(program: str, result: str, seconds: float) -> None:
             f"{times / alone.get(like, 1.0):6.2f} times; {busy:.3f} of the time in bursts; {row['watched']}",
             flush=True,
         )
-        Path(result).write_text(json.dumps(found), encoding="utf-8")
-    found["left_out"] = left_out
-    Path(result).write_text(json.dumps(found), encoding="utf-8")
+        Path(result).write_text(json.dumps(document), encoding="utf-8")
+    document["left_out"] = left_out
+    Path(result).write_text(json.dumps(document), encoding="utf-8")
     watch.end()
     processes.end()
-    print(f"{len(found['points'])} points in {time.monotonic() - began_s:.0f} s; left out: {left_out}")
+    print(f"{len(document['points'])} points in {time.monotonic() - began_s:.0f} s; left out: {left_out}")
 
 
 if __name__ == "__main__":

@@ -52,12 +52,16 @@ class SimulatedFleet:
 
     def refusals(self, placed: Sequence[Placed]) -> list[str]:
         """Create the VMs and power them on in this order; return the reason for each power-on that was refused."""
-        refs = {each.workload.name: self._made(each) for each in placed}
+        refs = {placed_vm.workload.name: self._made(placed_vm) for placed_vm in placed}
         self._look(refs.values())
-        for end in self._ends([ReconfigureVm(refs[each.workload.name], recipe(each, self.catalog)) for each in placed]):
+        for end in self._ends(
+            [ReconfigureVm(refs[placed_vm.workload.name], recipe(placed_vm, self.catalog)) for placed_vm in placed]
+        ):
             assert end.error is None, end
         self._look(refs.values())
-        ends = self._ends([PowerOnVm(refs[each.workload.name], each.placement.host.ref) for each in placed])
+        ends = self._ends(
+            [PowerOnVm(refs[placed_vm.workload.name], placed_vm.placement.host.ref) for placed_vm in placed]
+        )
         self._look(refs.values())
         return [str(end.error) for end in ends if end.error is not None]
 
@@ -65,7 +69,7 @@ class SimulatedFleet:
         workload = placed.workload
         with self.world.lock:
             state = next(vm for vm in self.world.by_type("VirtualMachine") if vm.name == "model").state
-            made = replace(
+            vm_state = replace(
                 state,
                 name=workload.name,
                 uuid=new_uuid(self.world),
@@ -75,7 +79,7 @@ class SimulatedFleet:
                 memory_mib=workload.memory_mib,
                 extra_config=(),
             )
-            return enter(VirtualMachine(self.world, new_moid(self.world, "vm"), made)).moid
+            return enter(VirtualMachine(self.world, new_moid(self.world, "vm"), vm_state)).moid
 
     def _look(self, refs: Iterable[str]) -> None:
         self.seen = self.connection.observe(self.seen, list(refs))
@@ -98,7 +102,7 @@ def simulated_fleet(hosts: int, mode: str, policy: str, board: str = "a100") -> 
 def _declared(hosts: int, mode: str, policy: str, board: str) -> ScenarioFile:
     server = {"vendor": "Any", "model": "Any", "cpu": "Any", "cores_per_socket": 64, "threads_per_core": 1}
     gpus = [{"board": board, "at": at, "node": node, "mode": mode} for at, node in NODE_OF.items()]
-    there = {"name": "esx-{:03}", "count": hosts, "group": "gpu", "model": "server", "driver": "550.90.05"}
+    host_group = {"name": "esx-{:03}", "count": hosts, "group": "gpu", "model": "server", "driver": "550.90.05"}
     return ScenarioFile.of(
         {
             "description": "A fleet for measuring",
@@ -108,7 +112,7 @@ def _declared(hosts: int, mode: str, policy: str, board: str) -> ScenarioFile:
             "guests": {"ubuntu": {"id": "ubuntu64Guest", "name": "Ubuntu Linux (64-bit)"}},
             "datastores": [{"name": "ds", "capacity_gib": 10**6, "free_gib": 10**6}],
             "networks": ["VM Network"],
-            "clusters": [{"name": "cluster", "hosts": [{**there, "policy": policy, "gpus": gpus}]}],
+            "clusters": [{"name": "cluster", "hosts": [{**host_group, "policy": policy, "gpus": gpus}]}],
             "vms": [
                 {
                     "name": "model",

@@ -132,10 +132,10 @@ def _filled_figures() -> Iterator[Figure]:
     kinds = FLEETS + SEVERAL
     jobs = [(name, kind, seed) for kind in kinds for name in PRICE for seed in filling.SEEDS]
     with ProcessPoolExecutor(os.cpu_count()) as workers:
-        done = dict(zip(jobs, workers.map(_filled_without, jobs), strict=True))
+        percent_by_job = dict(zip(jobs, workers.map(_filled_without, jobs), strict=True))
     for kind in kinds:
         for name in PRICE:
-            filled = mean(done[name, kind, seed] for seed in filling.SEEDS)
+            filled = mean(percent_by_job[name, kind, seed] for seed in filling.SEEDS)
             yield Figure(f"{kind.name}, {name}", filled, "%")
 
 
@@ -149,15 +149,15 @@ def _filled_without(job: tuple[str, FleetKind, int]) -> float:
 
 
 def _figures(folder: Path, bounds: Bounds) -> Iterator[Figure]:
-    each = list(scenarios(folder))
+    all_scenarios = list(scenarios(folder))
     for name, kind in PARTS.items():
-        filled = [inflated(of, kind, seed) for of in each for seed in SEEDS]
+        filled = [inflated(of, kind, seed) for of in all_scenarios for seed in SEEDS]
         allocated = mean(outcome.allocated for outcome in filled)
         yield Figure(f"{name}: allocated", allocated, "%")
         if bounds:
-            best = mean(bounds[of.trace, of.mode, of.host, seed, "fgd"][0] for of in each for seed in SEEDS)
+            best = mean(bounds[of.trace, of.mode, of.host, seed, "fgd"][0] for of in all_scenarios for seed in SEEDS)
             yield Figure(f"{name}: gap to the bound", best - allocated, "points")
         yield Figure(f"{name}: not NUMA-local", 100 - mean(outcome.local for outcome in filled), "%")
-        come_and_go = [churned(of, kind, CHURN_SEED) for of in each if of.host == CHURN_HOST]
+        come_and_go = [churned(of, kind, CHURN_SEED) for of in all_scenarios if of.host == CHURN_HOST]
         yield Figure(f"{name}: placed under churn", mean(outcome.allocated for outcome in come_and_go), "%")
         yield Figure(f"{name}: not NUMA-local under churn", 100 - mean(outcome.local for outcome in come_and_go), "%")

@@ -63,36 +63,41 @@ def run() -> Result:
 
 
 def _figures(folder: Path) -> Iterator[Figure]:
-    each = list(scenarios(folder))
-    jobs = [(at, name, seed) for at in range(len(each)) for name in (OURS, *PAIRED) for seed in SEEDS]
+    all_scenarios = list(scenarios(folder))
+    jobs = [(at, name, seed) for at in range(len(all_scenarios)) for name in (OURS, *PAIRED) for seed in SEEDS]
     jobs += [
-        (at, name, seed) for at in range(len(each)) for name in RULES if name not in PAIRED for seed in KNOWN_SEEDS
+        (at, name, seed)
+        for at in range(len(all_scenarios))
+        for name in RULES
+        if name not in PAIRED
+        for seed in KNOWN_SEEDS
     ]
     with ProcessPoolExecutor(os.cpu_count()) as workers:
-        played_so = workers.map(_churned, [(each[at], name, seed) for at, name, seed in jobs], chunksize=4)
-        done = dict(zip(jobs, played_so, strict=True))
+        played_so = workers.map(_churned, [(all_scenarios[at], name, seed) for at, name, seed in jobs], chunksize=4)
+        outcomes = dict(zip(jobs, played_so, strict=True))
     hours = {
-        name: [[done[at, name, seed].hours for seed in SEEDS] for at in range(len(each))] for name in (OURS, *PAIRED)
+        name: [[outcomes[at, name, seed].hours for seed in SEEDS] for at in range(len(all_scenarios))]
+        for name in (OURS, *PAIRED)
     }
-    fluid = [[fluid_hours(of, seed) for seed in SEEDS] for of in each]
+    fluid = [[fluid_hours(of, seed) for seed in SEEDS] for of in all_scenarios]
     worst = 0.0
-    for at, (of, ours, fgd, best) in enumerate(zip(each, hours[OURS], hours["FGD"], fluid, strict=True)):
+    for at, (of, ours, fgd, best) in enumerate(zip(all_scenarios, hours[OURS], hours["FGD"], fluid, strict=True)):
         name = f"{of.trace} {of.mode} {of.host}"
-        gains = [one - other for one, other in zip(ours, fgd, strict=True)]
+        gains = [our_hours - fgd_hours for our_hours, fgd_hours in zip(ours, fgd, strict=True)]
         worst = min(worst, mean(gains))
         yield Figure(f"{name}: ours", mean(ours), "%")
         yield Figure(f"{name}: above FGD by, 95 % within {_doubt(gains):.2f}", mean(gains), "points")
         yield Figure(f"{name}: fluid reference", mean(best), "%")
         for rule in (OURS, "FGD"):
-            wide = mean(done[at, rule, seed].whole_hosts for seed in SEEDS)
+            wide = mean(outcomes[at, rule, seed].whole_hosts for seed in SEEDS)
             yield Figure(f"{name}: of VMs with all GPUs of a host, {rule}", wide, "%")
         wide = mean(fluid_hours(of, seed, only=_whole_host) for seed in SEEDS)
         yield Figure(f"{name}: of VMs with all GPUs of a host, fluid reference", wide, "%")
     yield Figure("behind FGD in the worst scenario", -worst, "points", 1.0)
-    for name, found in {**hours, "fluid reference": fluid}.items():
-        yield Figure(f"placed: {name}", mean(map(mean, found)), "%")
-    yield from _beside_known(each, done)
-    local = [outcome.local for (_, name, _), outcome in done.items() if name == OURS]
+    for name, hours_of_rule in {**hours, "fluid reference": fluid}.items():
+        yield Figure(f"placed: {name}", mean(map(mean, hours_of_rule)), "%")
+    yield from _beside_known(all_scenarios, outcomes)
+    local = [outcome.local for (_, name, _), outcome in outcomes.items() if name == OURS]
     yield Figure("VMs of ours not NUMA-local", 100 - mean(local), "%", 0.5)
 
 
@@ -100,13 +105,15 @@ def _doubt(gains: Sequence[float]) -> float:
     return float(1.96 * stdev(gains) / len(gains) ** 0.5)
 
 
-def _beside_known(each: Sequence[Scenario], done: dict[tuple[int, str, int], ChurnOutcome]) -> Iterator[Figure]:
+def _beside_known(
+    all_scenarios: Sequence[Scenario], outcomes: dict[tuple[int, str, int], ChurnOutcome]
+) -> Iterator[Figure]:
     """How far the rules here are from what they are known to place."""
-    known = _known(os.environ.get("BASELINES"))
-    for name, (_, word) in RULES.items() if known else ():
+    known_hours = _known(os.environ.get("BASELINES"))
+    for name, (_, word) in RULES.items() if known_hours else ():
         off = [
-            done[at, name, seed].allocated - known[of.trace, of.mode, of.host, seed, word]
-            for at, of in enumerate(each)
+            outcomes[at, name, seed].allocated - known_hours[of.trace, of.mode, of.host, seed, word]
+            for at, of in enumerate(all_scenarios)
             for seed in KNOWN_SEEDS
         ]
         yield Figure(f"{name} differs from what is known by", abs(mean(off)), "points", 0.3)
@@ -134,11 +141,11 @@ class Stream:
         return self.pool.choose(ask)
 
     def come(self, number: int, ask: PoolRequest) -> PoolSeat | None:
-        found = self.seat(ask)
-        if found is not None:
-            self.pool.take(found)
-            self.live[number] = (ask, found)
-        return found
+        seat = self.seat(ask)
+        if seat is not None:
+            self.pool.take(seat)
+            self.live[number] = (ask, seat)
+        return seat
 
     def go(self, number: int) -> None:
         ask, seat = self.live.pop(number)
@@ -188,26 +195,26 @@ def arrivals(of: Scenario, seed: int) -> Arrivals:
     return Arrivals(numbers.tolist(), times.tolist(), sizes[numbers].tolist(), stays[numbers].tolist())
 
 
-def played(there: Stream, seed: int) -> ChurnOutcome:
+def played(stream: Stream, seed: int) -> ChurnOutcome:
     """The same of this stream."""
-    come = arrivals(there.of, seed)
+    come = arrivals(stream.of, seed)
     leaving: list[tuple[float, int]] = []
-    asked = placed = asked_hours = placed_hours = wide_hours = 0.0
+    asked_memory = placed = asked_hours = placed_hours = wide_hours = 0.0
     count = local = 0
     for at, (number, now, size, stay) in enumerate(zip(come.numbers, come.times, come.sizes, come.stays, strict=True)):
         while leaving and leaving[0][0] <= now:
-            there.go(heapq.heappop(leaving)[1])
-        found = there.come(at, there.of.requests[number].ask)
-        if found is not None:
+            stream.go(heapq.heappop(leaving)[1])
+        seat = stream.come(at, stream.of.requests[number].ask)
+        if seat is not None:
             heapq.heappush(leaving, (now + stay, at))
         asked_hours += come.hours(at)
-        placed_hours += come.hours(at) * (found is not None)
-        wide_hours += come.hours(at) * (found is not None and _whole_host(there.of.requests[number]))
-        asked += size * (at >= WARM)
-        if found is not None and at >= WARM:
-            placed, count, local = placed + size, count + 1, local + found.local
+        placed_hours += come.hours(at) * (seat is not None)
+        wide_hours += come.hours(at) * (seat is not None and _whole_host(stream.of.requests[number]))
+        asked_memory += size * (at >= WARM)
+        if seat is not None and at >= WARM:
+            placed, count, local = placed + size, count + 1, local + seat.local
     wide, hours = 100 * wide_hours / asked_hours, 100 * placed_hours / asked_hours
-    return ChurnOutcome(hours, wide, 100 * placed / asked, 100 * local / count)
+    return ChurnOutcome(hours, wide, 100 * placed / asked_memory, 100 * local / count)
 
 
 def _everybody(request: Request) -> bool:
@@ -230,16 +237,16 @@ def fluid_hours(of: Scenario, seed: int, only: Callable[[Request], bool] = _ever
     leaving: list[tuple[float, int]] = []
     takes = [np.array([0, request.ask.cpu, request.ask.memory]) for request in of.requests]
     needs = [takes[number] + (size, 0, 0) for number, size in zip(come.numbers, come.sizes, strict=True)]
-    asked = placed = 0.0
+    asked_hours = placed = 0.0
     for at, (now, stay) in enumerate(zip(come.times, come.stays, strict=True)):
         while leaving and leaving[0][0] <= now:
             free += needs[heapq.heappop(leaving)[1]]
-        asked += come.hours(at)
+        asked_hours += come.hours(at)
         if (needs[at] <= free).all():
             free -= needs[at]
             placed += come.hours(at) * only(of.requests[come.numbers[at]])
             heapq.heappush(leaving, (now + stay, at))
-    return 100 * placed / asked
+    return 100 * placed / asked_hours
 
 
 def _known(folder: str | None) -> Known:

@@ -54,20 +54,24 @@ def run() -> Iterator[Result]:
 
 
 def _scenarios(folder: Path) -> Iterator[Figure]:
-    each = list(scenarios(folder))
-    jobs = [(of, seed) for of in each for seed in SEEDS]
+    all_scenarios = list(scenarios(folder))
+    jobs = [(of, seed) for of in all_scenarios for seed in SEEDS]
     with ProcessPoolExecutor(os.cpu_count()) as workers:
-        done = list(workers.map(_served, jobs))
+        served_by_job = list(workers.map(_served, jobs))
     bounds = known(os.environ.get("BASELINES"))
-    for at, of in enumerate(each):
-        here, name = done[at * len(SEEDS) :][: len(SEEDS)], f"{of.trace} {of.mode} {of.host}"
-        yield Figure(f"{name}: reference", mean(served.reference for served in here), "%")
-        yield Figure(f"{name}: ours", mean(served.ours for served in here), "%")
+    for at, of in enumerate(all_scenarios):
+        served_here, name = served_by_job[at * len(SEEDS) :][: len(SEEDS)], f"{of.trace} {of.mode} {of.host}"
+        yield Figure(f"{name}: reference", mean(served.reference for served in served_here), "%")
+        yield Figure(f"{name}: ours", mean(served.ours for served in served_here), "%")
     if bounds:
         most = [bounds[of.trace, of.mode, of.host, seed, "fgd"][0] for of, seed in jobs]
-        yield Figure("the offline bound, above the reference", mean(most) - mean(s.reference for s in done), "points")
-    yield Figure("below the reference: FGD", mean(served.reference - served.fgd for served in done), "points")
-    yield Figure("below the reference: ours", mean(served.reference - served.ours for served in done), "points", 1.0)
+        yield Figure(
+            "the offline bound, above the reference", mean(most) - mean(s.reference for s in served_by_job), "points"
+        )
+    yield Figure("below the reference: FGD", mean(served.reference - served.fgd for served in served_by_job), "points")
+    yield Figure(
+        "below the reference: ours", mean(served.reference - served.ours for served in served_by_job), "points", 1.0
+    )
 
 
 def _served(job: tuple[Scenario, int]) -> Served:
@@ -82,12 +86,12 @@ def reference(of: Scenario, seed: int) -> float:
     came: list[Request] = []
     for request in drawn(of, seed):
         came.append(request)
-        if sum(each.size(geometry) for each in came) >= WHOLE:
+        if sum(came_request.size(geometry) for came_request in came) >= WHOLE:
             break
-    kinds = sorted({_kind(each) for each in came})
-    numbers = [kinds.index(_kind(each)) for each in came]
-    taken = taken_in_turn(numbers, lambda some: _fit(problem, some))
-    return 100 * sum(problem.worth[number] for number in taken) / WHOLE
+    kinds = sorted({_kind(came_request) for came_request in came})
+    numbers = [kinds.index(_kind(came_request)) for came_request in came]
+    accepted = taken_in_turn(numbers, lambda some: _fit(problem, some))
+    return 100 * sum(problem.worth[number] for number in accepted) / WHOLE
 
 
 def _kind(request: Request) -> tuple[int, int, int, int]:
@@ -98,6 +102,6 @@ def _kind(request: Request) -> tuple[int, int, int, int]:
 def _fit(problem: BatchProblem, numbers: Sequence[int]) -> bool:
     """Whether these VMs, by their kinds, may all run at once, for all that the bounds of the batch tell."""
     demand = tuple(numbers.count(number) for number in range(len(problem.demand)))
-    asked = replace(problem, demand=demand)
+    subset = replace(problem, demand=demand)
     needed = sum(count * worth for count, worth in zip(demand, problem.worth, strict=True)) - NEGLIGIBLE
-    return solve_fluid(asked)[0] >= needed and bound_whole(asked) >= needed
+    return solve_fluid(subset)[0] >= needed and bound_whole(subset) >= needed

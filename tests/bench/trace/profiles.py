@@ -64,9 +64,9 @@ def _figures(folder: Path, bounds: Bounds) -> Iterator[Figure]:
         share = {name: mean(outcome.allocated for outcome in outcomes) for name, outcomes in reached.items()}
         best = max(value for name, value in share.items() if name != OURS)
         behind.append(best - share[OURS])
-        what = f"{of.trace} {of.mode} {of.host}"
-        yield Figure(f"{what}: ours", share[OURS], "%")
-        yield Figure(f"{what}: best other rule ({max(share, key=lambda n: (n != OURS, share[n]))})", best, "%")
+        scenario_name = f"{of.trace} {of.mode} {of.host}"
+        yield Figure(f"{scenario_name}: ours", share[OURS], "%")
+        yield Figure(f"{scenario_name}: best other rule ({max(share, key=lambda n: (n != OURS, share[n]))})", best, "%")
         for name, outcomes in reached.items() if bounds else ():
             for seed, outcome in zip(SEEDS, outcomes, strict=True):
                 bound, online = bounds[of.trace, of.mode, of.host, seed, RULES[name][1] if name in RULES else "fgd"]
@@ -74,11 +74,11 @@ def _figures(folder: Path, bounds: Bounds) -> Iterator[Figure]:
                 if name in RULES:
                     off.setdefault(name, []).append(outcome.allocated - online)
     yield from (
-        Figure(f"{name} differs from what is known by", abs(mean(each)), "points", 0.3) for name, each in off.items()
+        Figure(f"{name} differs from what is known by", abs(mean(gap)), "points", 0.3) for name, gap in off.items()
     )
     yield from (
-        Figure(f"mean gap to the bound: {name}", mean(each), "points", 2.0 if name == OURS else None)
-        for name, each in gaps.items()
+        Figure(f"mean gap to the bound: {name}", mean(gap), "points", 2.0 if name == OURS else None)
+        for name, gap in gaps.items()
     )
     yield Figure("worst scenario: behind the best other rule by", max(behind), "points", 0.5)
     yield Figure("VMs of ours not NUMA-local", 100 - mean(local), "%", 0.1)

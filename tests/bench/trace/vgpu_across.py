@@ -47,18 +47,18 @@ def _anyhow(pool: Hosts, ask: PoolRequest, row: int) -> PoolSeat | None:
     several = ask.count > 1
     if several and row % 2:
         return None
-    here = min(ask.count, len(pool.first(ask, row, ask.count)[0]))
+    count_here = min(ask.count, len(pool.first(ask, row, ask.count)[0]))
     home = next((node for node in _most_memory(pool, row) if several and _feeds(pool, ask, node)), None)
     cpu, memory = min(int(pool.cpu[row]), ask.cpu), min(int(pool.memory[row]), ask.memory)
     if home is not None:
         cpu, memory = (ask.cpu, ask.memory) if home == row else (0, 0)
-    first = _part(pool, ask, row, here, cpu, memory)
-    second = _part(pool, ask, row ^ 1, ask.count - here, ask.cpu - cpu, ask.memory - memory)
+    first = _part(pool, ask, row, count_here, cpu, memory)
+    second = _part(pool, ask, row ^ 1, ask.count - count_here, ask.cpu - cpu, ask.memory - memory)
     if first is None or second is None:
         return None
     wide = ask.count > pool.state.shape[1]
     if several:
-        all_there = home is not None and (here == ask.count if home == row else here == 0)
+        all_there = home is not None and (count_here == ask.count if home == row else count_here == 0)
         return PoolSeat((first, second), local=wide if home is None else all_there and not wide)
     return PoolSeat((first, second), local=ask.cpu > pool.cpu_whole or ask.memory > pool.memory_whole)
 
@@ -120,8 +120,8 @@ class Hosts(NodePool):
         states = self.state[rows]
         for at, part in enumerate(parts):
             states[at, list(part.gpus)] = part.after
-        taken = [np.array([getattr(part, resource) for part in parts]) for resource in ("cpu", "memory")]
-        loss, destroyed = self.losses(rows, states, *taken)
+        resources = [np.array([getattr(part, resource) for part in parts]) for resource in ("cpu", "memory")]
+        loss, destroyed = self.losses(rows, states, *resources)
         return float(loss.sum()), destroyed.sum(axis=0)
 
     def first(self, ask: PoolRequest, row: int, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -50,8 +50,8 @@ class BestFit(Rule):
     def _room(self, rows: Ints, *, alone: bool) -> Floats:
         gpu = self.gains[rows, -1] + self.gains[rows ^ 1, -1]
         cpu = self.cpu[rows] + self.cpu[rows ^ 1]
-        left: Floats = gpu / (8 * GB) + (cpu / (2 * self.cpu_whole) if alone else 0)
-        return left
+        room: Floats = gpu / (8 * GB) + (cpu / (2 * self.cpu_whole) if alone else 0)
+        return room
 
 
 class Fgd(Rule):
@@ -108,12 +108,14 @@ class Vsphere(Rule):
         split = (min(int(self.cpu[first]), ask.cpu), min(int(self.memory[first]), ask.memory))
         parts = []
         for node in (first, first ^ 1):
-            there = tuple(gpu for at, gpu in gpus if at == node)
+            gpus_there = tuple(gpu for at, gpu in gpus if at == node)
             cpu, memory = split if node == first else (ask.cpu - split[0], ask.memory - split[1])
             if home is not None:
                 cpu, memory = (ask.cpu, ask.memory) if node == home else (0, 0)
-            before = tuple(int(self.state[node, gpu]) for gpu in there)
-            parts.append(NodePart(node, there, before, tuple(int(after[node, gpu, 0]) for gpu in there), cpu, memory))
+            before = tuple(int(self.state[node, gpu]) for gpu in gpus_there)
+            parts.append(
+                NodePart(node, gpus_there, before, tuple(int(after[node, gpu, 0]) for gpu in gpus_there), cpu, memory)
+            )
         return PoolSeat(tuple(parts), local=self._is_local(ask, nodes, home))
 
     def _is_local(self, ask: PoolRequest, nodes: set[int], home: int | None) -> bool:
@@ -145,5 +147,5 @@ def pool_of(kind: type[Hosts], of: Scenario, hosts: int, step: float) -> Hosts:
     named = {"typical": typical_shapes(of, shapes.kinds)} if issubclass(kind, Rule) else {}
     rows = 2 * hosts
     state = np.ones((rows, NODE_GPUS), dtype=np.int64)
-    both = np.full(rows, cpu // 2), np.full(rows, memory // 2)
-    return kind(geometry, state, *both, shapes, step=step, **named)
+    node_resources = np.full(rows, cpu // 2), np.full(rows, memory // 2)
+    return kind(geometry, state, *node_resources, shapes, step=step, **named)

@@ -41,8 +41,8 @@ class SameSize:
 
     def __init__(self) -> None:
         self._held: list[tuple[int, int]] = [(0, 0), (0, 0)]
-        self._held += [(kind, held) for kind, size in enumerate(self.sizes) for held in range(1, GB // size + 1)]
-        self._number = {held: number for number, held in enumerate(self._held) if number > 1}
+        self._held += [(kind, count) for kind, size in enumerate(self.sizes) for count in range(1, GB // size + 1)]
+        self._number = {count: number for number, count in enumerate(self._held) if number > 1}
         self.demand: Sequence[float] = [1.0] * len(self.sizes)
         """Devices of each profile that are asked for, in any proportion."""
 
@@ -55,21 +55,21 @@ class SameSize:
 
     def without(self, state: int, kind: int, before: int, after: int) -> int:
         """The state with one such vGPU less."""
-        held = self._held[state][1] - 1
-        return self._number[kind, held] if held else 1
+        count = self._held[state][1] - 1
+        return self._number[kind, count] if count else 1
 
     def slots(self, state: int, kind: int) -> int:
-        locked, held = self._held[state]
-        if state == 0 or (held and locked != kind):
+        locked, count = self._held[state]
+        if state == 0 or (count and locked != kind):
             return 0
-        return GB // self.sizes[kind] - held
+        return GB // self.sizes[kind] - count
 
     def waste(self, state: int) -> int:
         return 0
 
     def free(self, state: int) -> int:
-        locked, held = self._held[state]
-        return 0 if state == 0 else GB // self.sizes[locked] * self.sizes[locked] - held * self.sizes[locked]
+        locked, count = self._held[state]
+        return 0 if state == 0 else GB // self.sizes[locked] * self.sizes[locked] - count * self.sizes[locked]
 
     def fillings(self) -> Ints:
         """The fullest ways to fill an empty GPU, in numbers of each profile."""
@@ -119,27 +119,29 @@ class Mig:
 
     def _expected_waste(self, state: int) -> float:
         """Each instance starts where it leaves the least waste."""
-        known: dict[int, float] = self.__dict__.setdefault("_known", {})
-        if state not in known:
+        waste_by_state: dict[int, float] = self.__dict__.setdefault("_known", {})
+        if state not in waste_by_state:
             ends = [
                 (self.demand[kind], min(map(self._expected_waste, after)))
                 for kind in range(5)
                 if (after := self.after(state, kind))
             ]
             total = sum(share for share, _ in ends)
-            known[state] = sum(share * waste for share, waste in ends) / total if total else float(self.free(state))
-        return known[state]
+            waste_by_state[state] = (
+                sum(share * waste for share, waste in ends) / total if total else float(self.free(state))
+            )
+        return waste_by_state[state]
 
 
 @cache
 def _fillings(state: int) -> frozenset[tuple[int, ...]]:
     """The numbers of each profile with which the GPU can be filled until nothing fits."""
-    found = set()
+    counts = set()
     for kind in range(5):
         for then in Mig().after(state, kind):
-            for rest in _fillings(then):
-                found.add(tuple(count + (number == kind) for number, count in enumerate(rest)))
-    return frozenset(found or {(0,) * 5})
+            for further in _fillings(then):
+                counts.add(tuple(count + (number == kind) for number, count in enumerate(further)))
+    return frozenset(counts or {(0,) * 5})
 
 
 def numa_of(ask: PoolRequest) -> NumaPolicy:
@@ -187,32 +189,36 @@ def scenario(folder: Path, trace: str, mode: str, host: str) -> Scenario:
     rows = [row for row in read_rows(folder, f"openb_pod_list_{pods}") if int(row["num_gpu"])]
     stays = [_stay_s(row) for row in rows]
     cpu, memory = HOSTS[host]
-    found: list[tuple[Request, bool]] = []
-    known = sorted(stay for row, stay in zip(rows, stays, strict=True) if stay is not None and _fits(row, cpu, memory))
-    middle = float(np.median(known))
+    drawn_requests: list[tuple[Request, bool]] = []
+    stays_known = sorted(
+        stay for row, stay in zip(rows, stays, strict=True) if stay is not None and _fits(row, cpu, memory)
+    )
+    middle = float(np.median(stays_known))
     for row, stay in zip(rows, stays, strict=True):
         if _fits(row, cpu, memory):
             count, milli = int(row["num_gpu"]), int(row["gpu_milli"])
             kind = geometry.profile(min(milli, MILLI)) if count == 1 else geometry.whole
             ask = PoolRequest(kind, count, int(row["cpu_milli"]), max(1024, int(row["memory_mib"])))
             stay_s = min(86_400.0, max(60.0, middle if stay is None else stay))
-            found.append((Request(ask, stay_s, 1.0), count == 1 and milli <= MILLI // 2))
+            drawn_requests.append((Request(ask, stay_s, 1.0), count == 1 and milli <= MILLI // 2))
     if small:
-        share, few = int(small.removeprefix("small")) / 100, sum(is_small for _, is_small in found)
-        weights = (share / few, (1 - share) / (len(found) - few))
-        found = [(replace(each, weight=weights[not is_small]), is_small) for each, is_small in found]
-    return Scenario(trace, mode, host, tuple(each for each, _ in found), bool(small))
+        share, few = int(small.removeprefix("small")) / 100, sum(is_small for _, is_small in drawn_requests)
+        weights = (share / few, (1 - share) / (len(drawn_requests) - few))
+        drawn_requests = [
+            (replace(request, weight=weights[not is_small]), is_small) for request, is_small in drawn_requests
+        ]
+    return Scenario(trace, mode, host, tuple(request for request, _ in drawn_requests), bool(small))
 
 
 def site(of: Scenario) -> tuple[SameSize | Mig, Shapes]:
     """The geometry with what is asked of it, and the shapes."""
     geometry = of.geometry()
-    asked = _asked(of)
+    asked_kinds = _asked(of)
     demand = [0.0] * len(geometry.sizes)
-    for each in asked:
-        demand[each.kind] += each.often * each.count
+    for kind in asked_kinds:
+        demand[kind.kind] += kind.often * kind.count
     geometry.demand = demand
-    return geometry, make_shapes(asked, dict(enumerate(geometry.sizes)))
+    return geometry, make_shapes(asked_kinds, dict(enumerate(geometry.sizes)))
 
 
 TYPICAL: Final = 0.95

@@ -28,65 +28,69 @@ AGAIN_S: Final = 30.0
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants.drawn")
     verbs = parser.add_subparsers(dest="verb", required=True)
-    judge, listed, again, fresh = (verbs.add_parser(verb) for verb in ("judge", "list", "replay", "refresh"))
-    for each in (judge, listed):
-        each.add_argument("--area", choices=[*AREAS], action="append")
-        each.add_argument("--each", type=int, default=EACH)
-    for each in (judge, fresh):
-        each.add_argument("--seconds", type=float, default=BUDGET_S)
+    judge, listed, replay_parser, fresh = (verbs.add_parser(verb) for verb in ("judge", "list", "replay", "refresh"))
+    for verb_parser in (judge, listed):
+        verb_parser.add_argument("--area", choices=[*AREAS], action="append")
+        verb_parser.add_argument("--each", type=int, default=EACH)
+    for verb_parser in (judge, fresh):
+        verb_parser.add_argument("--seconds", type=float, default=BUDGET_S)
     judge.add_argument("--dry", action="store_true", help="write nothing down")
-    for each in (judge, again, fresh):
-        each.add_argument("--jobs", type=int, default=2)
-    asked = parser.parse_args(arguments)
-    if asked.verb == "replay":
-        return replay(asked.jobs)
-    if asked.verb == "refresh":
-        return refresh(asked.seconds, asked.jobs)
-    chosen = [(area, one) for area in asked.area or AREAS for one in drawn(area, asked.each)]
-    if asked.verb == "list":
-        print(*(f"{area:9} {one.name}" for area, one in chosen), sep="\n")
+    for verb_parser in (judge, replay_parser, fresh):
+        verb_parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args(arguments)
+    if options.verb == "replay":
+        return replay(options.jobs)
+    if options.verb == "refresh":
+        return refresh(options.seconds, options.jobs)
+    chosen = [(area, mutation) for area in options.area or AREAS for mutation in drawn(area, options.each)]
+    if options.verb == "list":
+        print(*(f"{area:9} {mutation.name}" for area, mutation in chosen), sep="\n")
         return 0
     load_libraries()
-    found = list(judged(chosen, asked.seconds, asked.jobs))
-    killed = sum(each.said is not None for each in found)
-    print(f"{killed} of {len(found)} killed")
-    if not asked.dry:
-        write(found, asked.seconds)
-    return 0 if killed >= LEAST * len(found) else 1
+    judgements = list(judged(chosen, options.seconds, options.jobs))
+    killed = sum(verb_parser.said is not None for verb_parser in judgements)
+    print(f"{killed} of {len(judgements)} killed")
+    if not options.dry:
+        write(judgements, options.seconds)
+    return 0 if killed >= LEAST * len(judgements) else 1
 
 
 def judged(chosen: Sequence[tuple[str, Mutation]], seconds: float, jobs: int) -> Iterator[Judged]:
     """What becomes of each, printed as it comes."""
     with ThreadPoolExecutor(jobs) as pool:
-        found = pool.map(lambda each: hunt(each[1], Plan(seconds, each[0], shrink=True)), chosen)
-        for (area, mutation), each in zip(chosen, found, strict=True):
-            one = Judged(area, mutation, each["night"], each["said"], each["nights"], round(each["seconds"], 1))
-            print(one, flush=True)
-            yield one
+        outcomes = pool.map(lambda outcome: hunt(outcome[1], Plan(seconds, outcome[0], shrink=True)), chosen)
+        for (area, mutation), outcome in zip(chosen, outcomes, strict=True):
+            judgement = Judged(
+                area, mutation, outcome["night"], outcome["said"], outcome["nights"], round(outcome["seconds"], 1)
+            )
+            print(judgement, flush=True)
+            yield judgement
 
 
 def refresh(seconds: float, jobs: int) -> int:
     """Judges anew which recorded nights kill no more, and which mutants nobody killed or judged."""
     load_libraries()
-    known = {each.mutation: each for each in read()} if RECORD.is_file() else {}
-    held = [each.night for each in known.values() if each.night is not None]
-    for said in clean(held):
-        print(f"broken by the engine as it is: {said}", flush=True)
-    chosen = [(area, one) for area in AREAS for one in drawn(area)]
+    recorded = {judgement.mutation: judgement for judgement in read()} if RECORD.is_file() else {}
+    nights_held = [judgement.night for judgement in recorded.values() if judgement.night is not None]
+    for problem in clean(nights_held):
+        print(f"broken by the engine as it is: {problem}", flush=True)
+    chosen = [(area, chosen_mutation) for area in AREAS for chosen_mutation in drawn(area)]
 
     def again(area: str, mutation: Mutation) -> Judged:
-        was = known.get(mutation)
-        first = (was.night,) if was is not None and was.night is not None else ()
-        found = hunt(mutation, Plan(seconds, area, first=first, shrink=True))
-        return Judged(area, mutation, found["night"], found["said"], found["nights"], round(found["seconds"], 1))
+        recorded_before = recorded.get(mutation)
+        first = (recorded_before.night,) if recorded_before is not None and recorded_before.night is not None else ()
+        outcome = hunt(mutation, Plan(seconds, area, first=first, shrink=True))
+        return Judged(
+            area, mutation, outcome["night"], outcome["said"], outcome["nights"], round(outcome["seconds"], 1)
+        )
 
     with ThreadPoolExecutor(jobs) as pool:
-        found = []
-        for each in pool.map(lambda one: again(*one), chosen):
-            print(each, flush=True)
-            found.append(each)
-    write(found, seconds)
-    return 0 if sum(each.said is not None for each in found) >= LEAST * len(found) else 1
+        outcome = []
+        for judgement in pool.map(lambda chosen_mutation: again(*chosen_mutation), chosen):
+            print(judgement, flush=True)
+            outcome.append(judgement)
+    write(outcome, seconds)
+    return 0 if sum(judgement.said is not None for judgement in outcome) >= LEAST * len(outcome) else 1
 
 
 def replay(jobs: int) -> int:
@@ -95,24 +99,26 @@ def replay(jobs: int) -> int:
         print(f"no mutants are recorded: {COMMAND} draws and judges them")
         return 1
     load_libraries()
-    recorded = [each for each in read() if each.said is not None]
-    nights = [each.night for each in recorded if each.night is not None]
-    wrong = [f"broken by the engine as it is: {said}" for said in clean(nights)]
-    there = [each for each in recorded if is_there(each.mutation)]
-    gone = [each.mutation.name for each in recorded if each not in there]
+    recorded = [judgement for judgement in read() if judgement.said is not None]
+    nights = [judgement.night for judgement in recorded if judgement.night is not None]
+    wrong = [f"broken by the engine as it is: {problem}" for problem in clean(nights)]
+    present = [judgement for judgement in recorded if is_there(judgement.mutation)]
+    missing_names = [judgement.mutation.name for judgement in recorded if judgement not in present]
     with ThreadPoolExecutor(jobs) as pool:
-        wrong += [said for said in pool.map(_replayed, there) if said is not None]
-    print(*wrong, *(f"what it changes is not there any more: {name}" for name in gone), sep="\n")
-    print(f"{len(there)} mutants replayed, {len(wrong)} of them not as recorded; {len(gone)} are gone")
-    too_few = len(there) < LEAST * len(recorded)
+        wrong += [problem for problem in pool.map(_replayed, present) if problem is not None]
+    print(*wrong, *(f"what it changes is not there any more: {name}" for name in missing_names), sep="\n")
+    print(f"{len(present)} mutants replayed, {len(wrong)} of them not as recorded; {len(missing_names)} are gone")
+    too_few = len(present) < LEAST * len(recorded)
     if wrong or too_few:
         print(f"once the engine is right, {COMMAND} draws and judges them anew")
     return 1 if wrong or too_few else 0
 
 
-def _replayed(each: Judged) -> str | None:
-    found = hunt(each.mutation, Plan(AGAIN_S, each.area, first=() if each.night is None else (each.night,)))
-    return None if found["said"] is not None else f"not killed any more: {each.mutation.name}"
+def _replayed(judgement: Judged) -> str | None:
+    outcome = hunt(
+        judgement.mutation, Plan(AGAIN_S, judgement.area, first=() if judgement.night is None else (judgement.night,))
+    )
+    return None if outcome["said"] is not None else f"not killed any more: {judgement.mutation.name}"
 
 
 if __name__ == "__main__":

@@ -43,10 +43,10 @@ OF_AN_OPERATOR: Final = 3
 @cache
 def members() -> Members:
     """Every enum of the package."""
-    found: dict[str, tuple[str, ...]] = {}
+    enum_members: dict[str, tuple[str, ...]] = {}
     for path in sorted((ROOT / "gpuops").rglob("*.py")):
-        found |= enums(path.read_text(encoding="utf-8"))
-    return found
+        enum_members |= enums(path.read_text(encoding="utf-8"))
+    return enum_members
 
 
 def source_of(file: str) -> str:
@@ -68,16 +68,16 @@ def is_there(mutation: Mutation) -> bool:
 
 def all_of(area: str) -> tuple[Mutation, ...]:
     """Every mutation of the area."""
-    return tuple(each for file in AREAS[area] for each in mutations(file, source_of(file), members()))
+    return tuple(mutation for file in AREAS[area] for mutation in mutations(file, source_of(file), members()))
 
 
-def drawn(area: str, each: int = EACH) -> Iterator[Mutation]:
+def drawn(area: str, count: int = EACH) -> Iterator[Mutation]:
     """So many mutations of the area."""
     functions: Counter[str] = Counter()
     operators: Counter[str] = Counter()
-    taken = 0
-    for mutation in sorted(all_of(area), key=lambda one: hashlib.sha256(one.name.encode()).digest()):
-        if taken == each:
+    number_drawn = 0
+    for mutation in sorted(all_of(area), key=lambda candidate: hashlib.sha256(candidate.name.encode()).digest()):
+        if number_drawn == count:
             return
         function = f"{mutation.file}::{mutation.function}"
         if functions[function] == OF_A_FUNCTION or operators[mutation.operator] == OF_AN_OPERATOR:
@@ -85,5 +85,5 @@ def drawn(area: str, each: int = EACH) -> Iterator[Mutation]:
         if is_change(mutation, source_of(mutation.file), members()):
             functions[function] += 1
             operators[mutation.operator] += 1
-            taken += 1
+            number_drawn += 1
             yield mutation

@@ -78,12 +78,12 @@ def hunt(mutation: Mutation, plan: Plan) -> Found:
     """
     broken = list(plan.broken)
     while True:
-        found = _forked(lambda: _hunt(mutation, replace(plan, broken=tuple(broken))), plan.budget_s)
-        if found["night"] is None or found["met"] in plan.first:
-            return found
-        if not clean([found["met"]]):
-            return found if not clean([found["night"]]) else {**found, "night": found["met"]}
-        broken.append(found["met"])
+        outcome = _forked(lambda: _hunt(mutation, replace(plan, broken=tuple(broken))), plan.budget_s)
+        if outcome["night"] is None or outcome["met"] in plan.first:
+            return outcome
+        if not clean([outcome["met"]]):
+            return outcome if not clean([outcome["night"]]) else {**outcome, "night": outcome["met"]}
+        broken.append(outcome["met"])
 
 
 def clean(nights: Sequence[Found]) -> list[str]:
@@ -98,36 +98,36 @@ def _hunt(mutation: Mutation, plan: Plan) -> Found:
         from tests.mutants.drawn.kinds import Night, nights, shrunk
     except Exception as error:  # of what is executed when it is imported
         return {"night": None, "said": f"import: {type(error).__name__}: {error}", "nights": 0, "seconds": 0.0}
-    known, broken = map(Night.from_json, plan.first), {Night.from_json(each) for each in plan.broken}
+    first_nights, broken = map(Night.from_json, plan.first), {Night.from_json(each) for each in plan.broken}
     gc.freeze()
-    for night in chain(known, islice(nights(plan.area), plan.most)):
+    for night in chain(first_nights, islice(nights(plan.area), plan.most)):
         if time.process_time() - began > plan.budget_s:
             break
         if night in broken:
             continue
         played += 1
-        if said := _limited(night.said):
+        if problems := _limited(night.said):
             seconds, fewest = time.process_time() - began, night
-            if plan.shrink and not said[0].startswith(ENDLESS):
+            if plan.shrink and not problems[0].startswith(ENDLESS):
                 fewest = _within(SHRINKING_S, partial(shrunk, night)) or night
             met = night.to_json()
-            return {"night": fewest.to_json(), "met": met, "said": said[0], "nights": played, "seconds": seconds}
+            return {"night": fewest.to_json(), "met": met, "said": problems[0], "nights": played, "seconds": seconds}
     return {"night": None, "said": None, "nights": played, "seconds": time.process_time() - began}
 
 
 def _clean(nights: Sequence[Found]) -> Found:
     from tests.mutants.drawn.kinds import Night
 
-    found = []
-    for each in nights:
-        night = Night.from_json(each)
-        found += [f"{night.kind} {night.seed}: {said}" for said in _limited(night.said)]
-    return {"said": found}
+    problems = []
+    for night_document in nights:
+        night = Night.from_json(night_document)
+        problems += [f"{night.kind} {night.seed}: {problem}" for problem in _limited(night.said)]
+    return {"said": problems}
 
 
-def _limited(said: Callable[[], list[str]]) -> list[str]:
+def _limited(problems_of: Callable[[], list[str]]) -> list[str]:
     try:
-        return _within(ENDLESS_S, said, otherwise=[f"{ENDLESS}: the night does not end"])
+        return _within(ENDLESS_S, problems_of, otherwise=[f"{ENDLESS}: the night does not end"])
     except MemoryError:
         return ["MemoryError: the night has no end to what it keeps"]
 
@@ -182,29 +182,29 @@ def _mutate(mutation: Mutation) -> None:
 def _forked(act: Callable[[], Found], budget_s: float) -> Found:
     """What it tells, from a child of this process. A child that is killed or crashes raises RuntimeError."""
     with TemporaryDirectory(prefix="gpuops-judge-") as folder:
-        told, errors = Path(folder) / "told.json", Path(folder) / "errors.txt"
+        outcome_file, errors = Path(folder) / "told.json", Path(folder) / "errors.txt"
         pid = os.fork()
         if pid == 0:
-            _child(act, told, errors, budget_s)
+            _child(act, outcome_file, errors, budget_s)
         _, status = os.waitpid(pid, 0)
-        if told.is_file():
-            found: Found = json.loads(told.read_text(encoding="utf-8"))
-            return found
+        if outcome_file.is_file():
+            outcome: Found = json.loads(outcome_file.read_text(encoding="utf-8"))
+            return outcome
         if os.waitstatus_to_exitcode(status) in (-signal.SIGXCPU, -signal.SIGKILL):
-            said = f"{ENDLESS}: the process does not end"
-            return {"night": None, "said": said, "nights": 0, "seconds": budget_s}
+            reason = f"{ENDLESS}: the process does not end"
+            return {"night": None, "said": reason, "nights": 0, "seconds": budget_s}
         raise RuntimeError(errors.read_text(encoding="utf-8") or f"the judge ended with {status}")
 
 
-def _child(act: Callable[[], Found], told: Path, errors: Path, budget_s: float) -> None:
+def _child(act: Callable[[], Found], outcome_file: Path, errors: Path, budget_s: float) -> None:
     try:
         most_s = int(budget_s + SHRINKING_S + 10 * ENDLESS_S)
         resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s + 10))
         resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
-        found = act()
-        written = told.with_suffix(".part")
-        written.write_text(json.dumps(found, default=str), encoding="utf-8")
-        written.rename(told)
+        outcome = act()
+        written = outcome_file.with_suffix(".part")
+        written.write_text(json.dumps(outcome, default=str), encoding="utf-8")
+        written.rename(outcome_file)
     except BaseException:
         errors.write_text(traceback.format_exc(), encoding="utf-8")
     finally:

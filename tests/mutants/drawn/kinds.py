@@ -94,18 +94,18 @@ def shrunk(night: Night) -> Night:
     """The fewest events under which it still breaks something; of a kind without events itself."""
     if night.kind not in ("night", "large", "soap", "filed"):
         return night
-    left = list(Nightly(night.seed).played.events)
-    size = max(1, len(left) // 2)
+    events_left = list(Nightly(night.seed).played.events)
+    size = max(1, len(events_left) // 2)
     while size:
         start = 0
-        while start < len(left):
-            fewer = Night(night.kind, night.seed, tuple(left[:start] + left[start + size :]))
+        while start < len(events_left):
+            fewer = Night(night.kind, night.seed, tuple(events_left[:start] + events_left[start + size :]))
             if fewer.said():
-                left = list(fewer.events or ())
+                events_left = list(fewer.events or ())
             else:
                 start += size
         size //= 2
-    return Night(night.kind, night.seed, tuple(left))
+    return Night(night.kind, night.seed, tuple(events_left))
 
 
 def _night(seed: int, events: Events) -> list[str]:

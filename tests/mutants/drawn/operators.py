@@ -74,8 +74,8 @@ def is_change(mutation: Mutation, source: str, members: Members) -> bool:
 def mutated(mutation: Mutation, source: str, members: Members) -> ast.Module:
     """The file with that change. Raises LookupError where what it changes is not there any more."""
     tree = ast.parse(source)
-    for each, change in _changes(tree, mutation.file, members):
-        if each == mutation:
+    for candidate, change in _changes(tree, mutation.file, members):
+        if candidate == mutation:
             change()
             return ast.fix_missing_locations(tree)
     raise LookupError(mutation.name)
@@ -83,12 +83,12 @@ def mutated(mutation: Mutation, source: str, members: Members) -> ast.Module:
 
 def enums(source: str) -> dict[str, tuple[str, ...]]:
     """Members of the enums that the file declares."""
-    found = {}
+    members_by_enum = {}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ClassDef) and any("Enum" in ast.unparse(base) for base in node.bases):
-            named = [each.targets[0] for each in node.body if isinstance(each, ast.Assign)]
-            found[node.name] = tuple(each.id for each in named if isinstance(each, ast.Name))
-    return {name: named for name, named in found.items() if len(named) > 1}
+            named = [assigned.targets[0] for assigned in node.body if isinstance(assigned, ast.Assign)]
+            members_by_enum[node.name] = tuple(assigned.id for assigned in named if isinstance(assigned, ast.Name))
+    return {name: named for name, named in members_by_enum.items() if len(named) > 1}
 
 
 def _code(tree: ast.Module, file: str) -> tuple[Any, ...]:
@@ -104,16 +104,16 @@ def _plain(code: CodeType) -> tuple[Any, ...]:
 
 
 def _changes(tree: ast.Module, file: str, members: Members) -> list[tuple[Mutation, Callable[[], None]]]:
-    seen: Counter[tuple[str, str, str, str]] = Counter()
+    occurrences: Counter[tuple[str, str, str, str]] = Counter()
     times = _times(tree)
-    found: list[tuple[Mutation, Callable[[], None]]] = []
+    changes: list[tuple[Mutation, Callable[[], None]]] = []
     for site in _sites(tree):
         for operator, changed in _of(site.node, members, times):
             words = (site.function, operator, _words(site.node), _words(changed))
-            mutation = Mutation(file, *words, seen[words])
-            seen[words] += 1
-            found.append((mutation, partial(site.put, changed)))
-    return found
+            mutation = Mutation(file, *words, occurrences[words])
+            occurrences[words] += 1
+            changes.append((mutation, partial(site.put, changed)))
+    return changes
 
 
 def _words(node: ast.AST) -> str:
@@ -144,9 +144,9 @@ def _children(node: ast.AST, name: str, value: Any) -> Iterator[tuple[ast.AST, C
     if isinstance(value, ast.AST):
         yield value, lambda new: setattr(node, name, new)
     elif isinstance(value, list):
-        for number, each in enumerate(value):
-            if isinstance(each, ast.AST):
-                yield each, lambda new, number=number: value.__setitem__(number, new)  # type: ignore[misc]
+        for number, child in enumerate(value):
+            if isinstance(child, ast.AST):
+                yield child, lambda new, number=number: value.__setitem__(number, new)  # type: ignore[misc]
 
 
 def _named(child: ast.AST, function: str) -> str | None:
@@ -179,8 +179,8 @@ def _times(tree: ast.AST) -> frozenset[str]:
     )
     return frozenset(
         name
-        for name, told in annotated
-        if told is not None and re.search(r"\b(datetime|timedelta)\b", ast.unparse(told))
+        for name, annotation in annotated
+        if annotation is not None and re.search(r"\b(datetime|timedelta)\b", ast.unparse(annotation))
     )
 
 
@@ -203,8 +203,8 @@ def _of(node: ast.AST, members: Members, times: frozenset[str]) -> Iterator[tupl
             yield from _of_expression(node, members)
     elif isinstance(node, ast.comprehension):
         for number in range(len(node.ifs)):
-            kept = [*node.ifs[:number], *node.ifs[number + 1 :]]
-            yield "drop a filter", ast.comprehension(node.target, node.iter, kept, node.is_async)
+            filters_left = [*node.ifs[:number], *node.ifs[number + 1 :]]
+            yield "drop a filter", ast.comprehension(node.target, node.iter, filters_left, node.is_async)
 
 
 def _of_statement(node: ast.stmt) -> Iterator[tuple[str, ast.AST]]:
@@ -230,11 +230,14 @@ def _of_expression(node: ast.expr, members: Members) -> Iterator[tuple[str, ast.
         case ast.Compare(ops=[operator]):
             yield "swap a comparison", ast.Compare(node.left, [_COMPARED[type(operator)]()], node.comparators)
         case ast.BoolOp(op=operator, values=values):
-            other = ast.Or() if isinstance(operator, ast.And) else ast.And()
-            yield "swap and, or", ast.BoolOp(other, values)
+            swapped = ast.Or() if isinstance(operator, ast.And) else ast.And()
+            yield "swap and, or", ast.BoolOp(swapped, values)
             for number in range(len(values)):
-                kept = [*values[:number], *values[number + 1 :]]
-                yield "drop an operand", kept[0] if len(kept) == 1 else ast.BoolOp(operator, kept)
+                operands_left = [*values[:number], *values[number + 1 :]]
+                yield (
+                    "drop an operand",
+                    operands_left[0] if len(operands_left) == 1 else ast.BoolOp(operator, operands_left),
+                )
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             yield "drop a not", operand
         case ast.Constant(value=bool() as value):

@@ -33,15 +33,15 @@ class Judged:
     seconds: float
 
     def __str__(self) -> str:
-        told = f"killed: {self.said}" if self.said is not None else "SURVIVED"
+        end = f"killed: {self.said}" if self.said is not None else "SURVIVED"
         return (
-            f"{self.area:9} {self.nights:5} nights {self.seconds:6.1f} s  {self.mutation.name}\n          {told[:150]}"
+            f"{self.area:9} {self.nights:5} nights {self.seconds:6.1f} s  {self.mutation.name}\n          {end[:150]}"
         )
 
 
-def write(found: Sequence[Judged], budget_s: float) -> None:
+def write(judgements: Sequence[Judged], budget_s: float) -> None:
     """Both files, each in its place; the rest of RESULTS.md stays."""
-    record = {"budget_s": budget_s, "mutants": [asdict(each) for each in found]}
+    record = {"budget_s": budget_s, "mutants": [asdict(judgement) for judgement in judgements]}
     RECORD.write_text(json.dumps(record, indent=1, default=str) + "\n", encoding="utf-8")
     put_into_table()
 
@@ -49,8 +49,8 @@ def write(found: Sequence[Judged], budget_s: float) -> None:
 def put_into_table() -> None:
     """What is recorded, in its place in RESULTS.md."""
     before = TABLE.read_text(encoding="utf-8") if TABLE.is_file() else "# What the nights come to\n"
-    head, _, rest = before.partition(_BEGIN)
-    tail = rest.partition(_END)[2]
+    head, _, text_after = before.partition(_BEGIN)
+    tail = text_after.partition(_END)[2]
     section = "\n".join([_BEGIN, *section_of_record(), _END])
     TABLE.write_text(f"{head.rstrip()}\n\n{section}\n{tail.lstrip()}".rstrip() + "\n", encoding="utf-8")
 
@@ -58,18 +58,18 @@ def put_into_table() -> None:
 def read() -> tuple[Judged, ...]:
     """What was written last. Raises FileNotFoundError."""
     record = json.loads(RECORD.read_text(encoding="utf-8"))
-    return tuple(Judged(**{**each, "mutation": Mutation(**each["mutation"])}) for each in record["mutants"])
+    return tuple(Judged(**{**row, "mutation": Mutation(**row["mutation"])}) for row in record["mutants"])
 
 
 def section_of_record() -> list[str]:
     """The table of what is recorded, line by line."""
-    found, budget_s = read(), json.loads(RECORD.read_text(encoding="utf-8"))["budget_s"]
+    judgements, budget_s = read(), json.loads(RECORD.read_text(encoding="utf-8"))["budget_s"]
     worlds = tomllib.loads(WORLDS.read_text(encoding="utf-8"))
-    killed = [each for each in found if each.said is not None]
+    killed = [judgement for judgement in judgements if judgement.said is not None]
     lines = [
         "## Mutants judged by nights alone",
         "",
-        f"{len(killed)} of {len(found)} mutants are killed by nights alone: no unit test is asked.",
+        f"{len(killed)} of {len(judgements)} mutants are killed by nights alone: no unit test is asked.",
         f"Each has the nights of its area, in the order of `kinds.py`, for {budget_s:.0f} s of one core at the most.",
         "`tests/mutants/drawn/` draws them by a fixed rule from all changes that it can think of: `operators.py` says",
         "which are none. A night that the engine as it is breaks too kills nobody.",
@@ -79,34 +79,39 @@ def section_of_record() -> list[str]:
         "|---|---|---|",
     ]
     for area in AREAS:
-        here = [each for each in found if each.area == area]
-        dead = sum(each.said is not None for each in here)
-        lines.append(f"| {area} | {len(here)} | {dead} |")
+        judgements_here = [judgement for judgement in judgements if judgement.area == area]
+        dead = sum(judgement.said is not None for judgement in judgements_here)
+        lines.append(f"| {area} | {len(judgements_here)} | {dead} |")
     lines += ["", "### Killed", "", "| Where | Change | By | It breaks |", "|---|---|---|---|"]
-    lines += [f"| {_where(each)} | {_change(each)} | {_by(each)} | {_cell(each.said or '', 90)} |" for each in killed]
+    lines += [
+        f"| {_where(judgement)} | {_change(judgement)} | {_by(judgement)} | {_cell(judgement.said or '', 90)} |"
+        for judgement in killed
+    ]
     lines += ["", "### Survivors", "", "| Where | Change | CPU s | What would kill it |", "|---|---|---|---|"]
-    for each in found:
-        if each.said is None:
-            world = worlds.get(each.mutation.name, "")
-            lines.append(f"| {_where(each)} | {_change(each)} | {each.seconds:.0f} | {_cell(world, 400)} |")
+    for judgement in judgements:
+        if judgement.said is None:
+            world = worlds.get(judgement.mutation.name, "")
+            lines.append(
+                f"| {_where(judgement)} | {_change(judgement)} | {judgement.seconds:.0f} | {_cell(world, 400)} |"
+            )
     return lines
 
 
-def _where(each: Judged) -> str:
-    return f"`{Path(each.mutation.file).relative_to('gpuops')}` `{each.mutation.function}`"
+def _where(judgement: Judged) -> str:
+    return f"`{Path(judgement.mutation.file).relative_to('gpuops')}` `{judgement.mutation.function}`"
 
 
-def _change(each: Judged) -> str:
-    mutation = each.mutation
+def _change(judgement: Judged) -> str:
+    mutation = judgement.mutation
     return f"{mutation.operator}: `{_cell(mutation.before, 70)}` to `{_cell(mutation.after, 70)}`"
 
 
-def _by(each: Judged) -> str:
-    if each.night is None:
+def _by(judgement: Judged) -> str:
+    if judgement.night is None:
         return "its import"
-    events = each.night["events"]
-    left = "" if events is None else f", {len(events)} events"
-    return f"{each.night['kind']} {each.night['seed']}{left}"
+    events = judgement.night["events"]
+    events_text = "" if events is None else f", {len(events)} events"
+    return f"{judgement.night['kind']} {judgement.night['seed']}{events_text}"
 
 
 def _cell(text: str, most: int) -> str:

@@ -32,12 +32,14 @@ def one_at_a_time(night: Played) -> Iterator[str]:
     there, may end without having asked.
     """
     lock_vm = night.site.policy.lock_vm
-    for each in night.beside:
-        refused = each.lock is Admission.REFUSED and isinstance(each.error, Locked)
+    for process in night.beside:
+        refused = process.lock is Admission.REFUSED and isinstance(process.error, Locked)
         unfound = (
-            lock_vm is not None and isinstance(each.error, Refused) and f"are called {lock_vm} " in each.error.message
+            lock_vm is not None
+            and isinstance(process.error, Refused)
+            and f"are called {lock_vm} " in process.error.message
         )
-        away = each.lock is Admission.NOT_ASKED and (isinstance(each.error, NotConnected) or unfound)
-        if each.sent or not (refused or away):
-            ended = f"{type(each.error).__name__}: {each.error.message}" if each.error is not None else "done"
-            yield f"I6: a run beside another ended as {ended}; the lock: {each.lock}; {each.sent} changes sent"
+        could_not_read = process.lock is Admission.NOT_ASKED and (isinstance(process.error, NotConnected) or unfound)
+        if process.sent or not (refused or could_not_read):
+            ended = f"{type(process.error).__name__}: {process.error.message}" if process.error is not None else "done"
+            yield f"I6: a run beside another ended as {ended}; the lock: {process.lock}; {process.sent} changes sent"

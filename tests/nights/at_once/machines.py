@@ -63,14 +63,14 @@ class Machines:
 
     def __init__(self, site: Site, world: World) -> None:
         self._site, self._world = site, world
-        self.store = NightStore(lambda what: None, lambda: len(world.ledger), lambda: False)
+        self.store = NightStore(lambda point: None, lambda: len(world.ledger), lambda: False)
         self.stood_s = 0.0
         """How long the night's own machine was paused."""
         self.other_acts = False
         """Whether it is the other one that is at work."""
-        found = [vm for vm in world.by_type("VirtualMachine") if vm.name == LOCK]
-        self._lock_vm: VirtualMachine | None = found[0] if found else None
-        self._evening = found[0].state.extra_config if found else ()
+        lock_vms = [vm for vm in world.by_type("VirtualMachine") if vm.name == LOCK]
+        self._lock_vm: VirtualMachine | None = lock_vms[0] if lock_vms else None
+        self._evening = lock_vms[0].state.extra_config if lock_vms else ()
 
     def pause(self, seconds: float, states: Path, connect: Callable[[], Any], wait: Callable[[float], None]) -> None:
         """The night's own machine stands still for so long, and then the other one has its morning."""
@@ -94,12 +94,12 @@ class Machines:
 
     def begin_a_return(self, states: Path, connect: Callable[[Callable[[str], None]], Any], points: int) -> None:
         """The other machine begins to bring back, and is cut off at so many boundaries."""
-        left = [points]
+        points_left = [points]
 
-        def boundary(what: str) -> None:
-            left[0] -= 1
-            if left[0] == 0:
-                raise Killed(what)
+        def boundary(point: str) -> None:
+            points_left[0] -= 1
+            if points_left[0] == 0:
+                raise Killed(point)
 
         try:
             vcenter = connect(boundary)
@@ -130,8 +130,10 @@ class Machines:
         vm = self._lock_vm
         if vm is None or vm.is_registered:
             return vm
-        again = (each for each in self._world.by_type("VirtualMachine") if each.moid != vm.moid)
-        return next((each for each in again if each.state.instance_uuid == vm.state.instance_uuid), vm)
+        other_vms = (vm_entity for vm_entity in self._world.by_type("VirtualMachine") if vm_entity.moid != vm.moid)
+        return next(
+            (vm_entity for vm_entity in other_vms if vm_entity.state.instance_uuid == vm.state.instance_uuid), vm
+        )
 
     def _set(self, vm: VirtualMachine, extra_config: tuple[tuple[str, str], ...], method: str) -> None:
         with recorded(vm, somebody(self._world, method)):
@@ -150,10 +152,10 @@ def one_holder(night: Played) -> Iterator[str]:
         run, half, length = night.sent_by.get(change.operation_id, (None, "", 0))
         if run is None or half != RunKind.NIGHT or night.is_lock_vm(change.moid):
             continue
-        shown = night.asked.get(change.operation_id, change.at) - told_late(night)
-        before = [(at, each) for sequence, at, each in passed_on if sequence <= length]
-        holder = next((each for at, each in reversed(before) if at <= shown), run)
-        is_ours = run in (holder, *(each for at, each in before if at > shown))
+        shown_at = night.asked.get(change.operation_id, change.at) - told_late(night)
+        before = [(at, holding_run) for sequence, at, holding_run in passed_on if sequence <= length]
+        holder = next((holding_run for at, holding_run in reversed(before) if at <= shown_at), run)
+        is_ours = run in (holder, *(holding_run for at, holding_run in before if at > shown_at))
         late[run] += not is_ours
         if not is_ours and late[run] == 2:
             yield f"I6: {change.method} on {change.name} is the second change sent after its run's lease had passed on"
@@ -166,7 +168,7 @@ def under_a_lease(night: Played) -> Iterator[str]:
     passed_on = list(_passed_on(night))
     for entry in takings(night):
         run, half, _ = night.sent_by.get(entry.operation_id, (None, "", 0))
-        if half == RunKind.NIGHT and not any(each == run for at, _, each in passed_on if at < entry.sequence):
+        if half == RunKind.NIGHT and not any(holder == run for at, _, holder in passed_on if at < entry.sequence):
             yield f"I6: {entry.method} on {entry.name}, and its run has written no lease"
 
 
@@ -186,7 +188,9 @@ def _passed_on(night: Played) -> Iterator[tuple[int, datetime, int | None]]:
     for change in night.world.ledger:
         if night.is_lock_vm(change.moid) and "extra_config" in change.after:
             run, _, _ = night.sent_by.get(change.operation_id, (None, "", 0))
-            before, there = (each.get("extra_config", {}).get(KEY, "") for each in (change.before, change.after))
+            lease_before, lease_after = (
+                state.get("extra_config", {}).get(KEY, "") for state in (change.before, change.after)
+            )
             lease = lease_in(change.after)
-            if (before != there) if run is None else (lease is not None and lease.nonce):
+            if (lease_before != lease_after) if run is None else (lease is not None and lease.nonce):
                 yield change.sequence, change.at, run

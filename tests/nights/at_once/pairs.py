@@ -45,14 +45,14 @@ def pair_violations(seed: int) -> list[str]:
                     with world.lock:
                         world.clock.advance(rng.choice(PAUSES_S))
             most = LATE if pauses else 0
-            late = {name: len(found) for name, found in strays(world, runners).items() if len(found) > most}
+            late = {name: len(entries) for name, entries in strays(world, runners).items() if len(entries) > most}
             lease = lease_of(world)
-            said = [f"I6: {name} had {count} effects while the lease was another's" for name, count in late.items()]
-            said += (
+            problems = [f"I6: {name} had {count} effects while the lease was another's" for name, count in late.items()]
+            problems += (
                 ["I6: the lease was not given back"] if lease is not None and lease.held_at(world.clock.now()) else []
             )
             if not pauses and all(runner.ended == "Locked" for runner in runners):
-                said.append("I6: each of them is kept away by another, and nobody acts")
+                problems.append("I6: each of them is kept away by another, and nobody acts")
             mornings(world, *machines)
         except AssertionError as wrong:
             return [
@@ -61,4 +61,4 @@ def pair_violations(seed: int) -> list[str]:
         finally:
             for runner in runners:
                 runner.finish()
-    return [*said, *world.bugs]
+    return [*problems, *world.bugs]

@@ -77,7 +77,7 @@ class Stepping(DirectVcenter):
     """A connection that stops before each look at the lease and before each change."""
 
     def __init__(self, world: World, stop: Callable[[str], None], sent: Callable[[str], None]) -> None:
-        super().__init__(world, lambda what: stop(what) if what.startswith("before ") else None)
+        super().__init__(world, lambda point: stop(point) if point.startswith("before ") else None)
         self._stop = stop
         self._sent = sent
         self._lock = next(vm.moid for vm in world.by_type("VirtualMachine") if vm.name == LOCK)
@@ -97,7 +97,7 @@ class Machine:
 
     def __init__(self, state_dir: Path) -> None:
         self.state_dir = state_dir
-        self.store = NightStore(lambda what: None, lambda: 0, lambda: False)
+        self.store = NightStore(lambda point: None, lambda: 0, lambda: False)
 
 
 class _Site(NightPlace):
@@ -163,20 +163,20 @@ class Runner:
         while self.ended is None:
             self.step()
 
-    def _stop(self, what: str) -> None:
-        if self._coarse and not self._matters(what):
+    def _stop(self, point: str) -> None:
+        if self._coarse and not self._matters(point):
             return
-        self.at = what
+        self.at = point
         self._world.lock.release()
         self._stands.release()
         self._go.acquire()
         self._world.lock.acquire()
 
-    def _matters(self, what: str) -> bool:
-        kind = what.rpartition(" ")[0]
-        known = kind in self._met
+    def _matters(self, point: str) -> bool:
+        kind = point.rpartition(" ")[0]
+        has_met = kind in self._met
         self._met.add(kind)
-        return what.startswith("before ") and (what.endswith(LOCK) or not known)
+        return point.startswith("before ") and (point.endswith(LOCK) or not has_met)
 
     def _run(self) -> None:
         self._go.acquire()
@@ -202,8 +202,8 @@ class Runner:
 class _Choices:
     """Answers as it was told, and the first of each choice after that; remembers all of them."""
 
-    def __init__(self, told: Sequence[int]) -> None:
-        self._told = told
+    def __init__(self, first_choices: Sequence[int]) -> None:
+        self._told = first_choices
         self.made: list[int] = []
         self._widths: list[int] = []
 
@@ -215,20 +215,20 @@ class _Choices:
 
     def following(self) -> list[int] | None:
         """The last choice that has another answer gets its next one, and all before it stay; None = there is none."""
-        made = list(self.made)
-        while made and made[-1] + 1 == self._widths[len(made) - 1]:
-            made.pop()
-        return [*made[:-1], made[-1] + 1] if made else None
+        choices = list(self.made)
+        while choices and choices[-1] + 1 == self._widths[len(choices) - 1]:
+            choices.pop()
+        return [*choices[:-1], choices[-1] + 1] if choices else None
 
 
 def orders(play: Callable[[Callable[[int], int]], None]) -> Iterator[tuple[int, ...]]:
     """Plays once for each order there is: `play` asks which of so many goes on, wherever there is a choice."""
-    told: list[int] | None = []
-    while told is not None:
-        choices = _Choices(told)
+    first_choices: list[int] | None = []
+    while first_choices is not None:
+        choices = _Choices(first_choices)
         play(choices)
         yield tuple(choices.made)
-        told = choices.following()
+        first_choices = choices.following()
 
 
 def in_order(runners: Sequence[Runner], choose: Callable[[int], int]) -> None:
@@ -261,7 +261,7 @@ def revert(world: World, to: tuple[tuple[str, str], ...]) -> None:
 def strays(world: World, runners: Sequence[Runner]) -> dict[str, list[Entry]]:
     """By runner: its effects after the lease that it had taken was taken by another, or reverted, from the ledger
     alone; whether that other one has given it back since makes no difference."""
-    found: dict[str, list[Entry]] = {runner.name: [] for runner in runners}
+    strays_by_runner: dict[str, list[Entry]] = {runner.name: [] for runner in runners}
     holder: str | None = None
     for change in world.ledger:
         mine = next((runner.name for runner in runners if change.operation_id in runner.op_ids), None)
@@ -270,8 +270,8 @@ def strays(world: World, runners: Sequence[Runner]) -> dict[str, list[Entry]]:
             if mine is None or (lease is not None and lease.nonce):
                 holder = mine or change.user
         elif mine is not None and holder not in (mine, None):
-            found[mine].append(change)
-    return found
+            strays_by_runner[mine].append(change)
+    return strays_by_runner
 
 
 def powers(world: World) -> dict[str, Power]:

@@ -46,7 +46,7 @@ def test_a_second_session_is_seen_beside_another_machine(monkeypatch: pytest.Mon
 def test_a_run_that_cannot_read_vcenter_does_not_ask_for_the_lock() -> None:
     refused = {"method": "*", "target": "ml-01", "skip": 5, "times": 10, "property": "runtime.powerState"}
     night = play(840184, [Event("N2", rules_of("N2", refused)), Event("K5", point=49)])
-    assert [(type(each.error), each.lock, each.sent) for each in night.beside] == [
+    assert [(type(process.error), process.lock, process.sent) for process in night.beside] == [
         (LoginRefused, Admission.NOT_ASKED, 0)
     ]
     assert violations(night) == []
@@ -56,5 +56,5 @@ def test_what_somebody_does_meanwhile_was_not_sent_by_the_run_beside() -> None:
     deleted = Event("A12", rules_of("A12", {"method": "RetrievePropertiesEx", "target": "ml-01", "skip": 5}))
     night = play(7000384, [deleted, Event("K5", point=1)])
     assert night.struck["A12"] == 1
-    assert [(each.lock, each.sent) for each in night.beside] == [(Admission.REFUSED, 0)]
+    assert [(process.lock, process.sent) for process in night.beside] == [(Admission.REFUSED, 0)]
     assert violations(night) == []

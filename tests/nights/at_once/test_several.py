@@ -31,11 +31,11 @@ def nights_of(kind: Several, *, quiet: bool) -> tuple[Played, ...]:
 
 
 def test_one_world_in_ten_has_several_of_something() -> None:
-    found = Counter(several_of(seed, leased=is_leased(seed)) for seed in SEEDS)
-    assert set(found) == set(Several)
-    some = len(SEEDS) - found[Several.NONE]
+    counts = Counter(several_of(seed, leased=is_leased(seed)) for seed in SEEDS)
+    assert set(counts) == set(Several)
+    some = len(SEEDS) - counts[Several.NONE]
     assert len(SEEDS) / ONE_IN / 2 < some < len(SEEDS) / ONE_IN * 2
-    assert min(found.values()) >= 10
+    assert min(counts.values()) >= 10
 
 
 @pytest.mark.parametrize("kind", [Several.POLICIES, Several.APART])
@@ -54,31 +54,34 @@ def test_the_two_policies_share_out_the_whole(kind: Several) -> None:
 @pytest.mark.parametrize("kind", [kind for kind in Several if kind is not Several.NONE])
 def test_their_nights_break_nothing(kind: Several) -> None:
     assert [
-        said for quiet in (False, True) for night in nights_of(kind, quiet=quiet) for said in violations(night)
+        violation
+        for quiet in (False, True)
+        for night in nights_of(kind, quiet=quiet)
+        for violation in violations(night)
     ] == []
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", [Several.POOLS, Several.POLICIES, Several.APART])
 def test_their_nights_take_from_both_pools(kind: Several) -> None:
-    taken = {
+    from_first_pool = {
         night.site.pool_of(night.names[entry.moid]) is night.site.pools[0]
         for night in nights_of(kind, quiet=True)
         for entry in effects(night, SUSPEND)
     }
-    assert taken == {True, False}
+    assert from_first_pool == {True, False}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", [Several.APART, Several.TWINS])
 def test_both_machines_take_and_return(kind: Several) -> None:
-    done = {
+    effects_by_machine = {
         (machine_of(night, entry), entry.method, is_desktop(night, entry.moid))
         for night in nights_of(kind, quiet=True)
         for entry in effects(night, SUSPEND, START)
     }
-    assert {machine for machine, method, desktop in done if method == START and not desktop} >= {0, 1}
-    assert {machine for machine, method, desktop in done if method == START and desktop} >= {0, 1}
+    assert {machine for machine, method, desktop in effects_by_machine if method == START and not desktop} >= {0, 1}
+    assert {machine for machine, method, desktop in effects_by_machine if method == START and desktop} >= {0, 1}
 
 
 @pytest.mark.long
@@ -86,8 +89,8 @@ def test_a_machine_whose_clock_is_wrong_is_refused_its_night() -> None:
     nights = [night for kind in (Several.APART, Several.TWINS) for night in nights_of(kind, quiet=True)]
     wrong = [night for night in nights if not second_machine(night.seed).is_right]
     reports = [report for night in wrong for report in night.told_elsewhere]
-    assert any("of this machine's" in each.rule or "behind this machine's" in each.rule
-               for report in reports for each in report.plan.rejections)  # fmt: skip
+    assert any("of this machine's" in rejection.rule or "behind this machine's" in rejection.rule
+               for report in reports for rejection in report.plan.rejections)  # fmt: skip
 
 
 @pytest.mark.long

@@ -104,9 +104,9 @@ def test_in_every_order_of_two_machines_only_the_holder_acts(tmp_path: Path, sec
         ends.add((runners[0].ended, runners[1].ended))
         mornings(world, *machines)
 
-    found = list(orders(play))
-    print(f"{len(found)} orders")
-    assert len(set(found)) == len(found) > 20
+    orders_played = list(orders(play))
+    print(f"{len(orders_played)} orders")
+    assert len(set(orders_played)) == len(orders_played) > 20
     assert ends >= {("done", "Locked"), ("Locked", "done"), ("done", "done")}
 
 
@@ -122,8 +122,8 @@ def test_in_every_order_on_one_machine_the_lock_alone_decides(tmp_path: Path) ->
         ends.add((runners[0].ended, runners[1].ended))
         mornings(world, machine)
 
-    found = list(orders(play))
-    print(f"{len(found)} orders")
+    orders_played = list(orders(play))
+    print(f"{len(orders_played)} orders")
     assert ends == {("done", "Locked"), ("Locked", "done"), ("done", "done")}
 
 
@@ -182,18 +182,18 @@ def test_a_zombie_wakes_at_each_step_of_the_new_holder(
             zombie.set_speed(speed)
             with world.lock:
                 world.clock.advance(pause_s)
-            other = Runner("b", world, machines[1], second, coarse=True)
+            second_runner = Runner("b", world, machines[1], second, coarse=True)
             for _ in range(wakes):
-                if other.ended is None:
-                    other.step()
-            all_of_it = other.ended is not None
+                if second_runner.ended is None:
+                    second_runner.step()
+            all_of_it = second_runner.ended is not None
             zombie.set_speed(speed or 1.0)
             zombie.finish()
-            other.finish()
-            found = strays(world, (zombie, other))
-            assert len(found["a"]) <= 1, where
-            assert found["b"] == [], where
-            late += [f"{entry.method} {entry.name}" for entry in found["a"]]
+            second_runner.finish()
+            strays_by_runner = strays(world, (zombie, second_runner))
+            assert len(strays_by_runner["a"]) <= 1, where
+            assert strays_by_runner["b"] == [], where
+            late += [f"{entry.method} {entry.name}" for entry in strays_by_runner["a"]]
             mornings(world, *machines)
             played, wakes = played + 1, wakes + 1
             if all_of_it:
@@ -222,17 +222,17 @@ def test_a_lock_vm_reverted_to_a_snapshot_lets_no_two_nights_act(
         with world.lock:
             world.clock.advance(24 * 3600)
         snapshot = lock_vm(world).state.extra_config
-        one = stopped_at(world, machines[0], stops)
+        first_runner = stopped_at(world, machines[0], stops)
         revert(world, snapshot)
         with world.lock:
             world.clock.advance(pause_s)
-        other = Runner("b", world, machines[1], night)
-        other.finish()
-        one.finish()
-        found = strays(world, (one, other))
-        assert len(found["a"]) <= 1, f"stopped at {one.at!r}"
-        assert found["b"] == [], f"stopped at {one.at!r}"
-        ends.add(other.ended)
+        second_runner = Runner("b", world, machines[1], night)
+        second_runner.finish()
+        first_runner.finish()
+        strays_by_runner = strays(world, (first_runner, second_runner))
+        assert len(strays_by_runner["a"]) <= 1, f"stopped at {first_runner.at!r}"
+        assert strays_by_runner["b"] == [], f"stopped at {first_runner.at!r}"
+        ends.add(second_runner.ended)
         mornings(world, *machines)
     assert ends >= {"LeaseReverted"}
 
@@ -243,20 +243,20 @@ def test_the_last_suspend_of_a_machine_that_is_lost_is_brought_back_by_the_other
     then its one step came after all; its journal is gone. Nobody else does anything."""
     late: list[str] = []
     for stops in range(1, steps_of(tmp_path / "n", night, evening())):
-        world, lost, other = evening(), Machine(tmp_path / f"{stops}a"), Machine(tmp_path / f"{stops}b")
+        world, lost, second_machine = evening(), Machine(tmp_path / f"{stops}a"), Machine(tmp_path / f"{stops}b")
         zombie = stopped_at(world, lost, stops)
         with world.lock:
             world.clock.advance(TTL_S + 1)
-        first = Runner("b", world, other, by_markers)
+        first = Runner("b", world, second_machine, by_markers)
         first.finish()
         zombie.finish()
         late += [change.method for change in world.ledger if change.operation_id in zombie.op_ids][-1:]
         for _ in range(2):
             with world.lock:
                 world.clock.advance(LATE.total_seconds())
-            again = Runner("c", world, other, by_markers)
-            again.finish()
-        assert again.ended == "done", f"stopped at {zombie.at!r}"
+            third_runner = Runner("c", world, second_machine, by_markers)
+            third_runner.finish()
+        assert third_runner.ended == "done", f"stopped at {zombie.at!r}"
         assert powers(world) == {"desktop-001": Power.ON, "desktop-002": Power.ON, "ml-01": Power.OFF}
         assert markers(world) == set()
     assert "SuspendVM_Task" in late
@@ -274,9 +274,9 @@ def test_a_live_run_keeps_its_lease_however_slow(tmp_path: Path) -> None:
             continue
         with world.lock:
             world.clock.advance(HEARTBEAT_S - CALL_TIMEOUT_S)
-        other = Runner("b", world, machines[1], by_markers)
-        other.finish()
-        refused += other.ended == "Locked"
+        second_runner = Runner("b", world, machines[1], by_markers)
+        second_runner.finish()
+        refused += second_runner.ended == "Locked"
     assert slow.ended == UNSURE, (
         "a suspend does not go by what was read so long ago, and the lease is its own to the end"
     )

@@ -18,10 +18,12 @@ from tests.nights.world.worlds import CLOSES, EVENING
 
 
 def woken_and_taken_again(night: Played) -> Played:
-    taken = first(night, SUSPEND, desktop=True)
-    woken = replace(taken, method=START, operation_id="", before=taken.after, after=taken.before)
+    suspend = first(night, SUSPEND, desktop=True)
+    woken = replace(suspend, method=START, operation_id="", before=suspend.after, after=suspend.before)
     entries = [
-        each for change in night.world.ledger for each in ([change, woken, taken] if change is taken else [change])
+        entry
+        for change in night.world.ledger
+        for entry in ([change, woken, suspend] if change is suspend else [change])
     ]
     return with_ledger(night, entries)
 
@@ -52,17 +54,17 @@ def blocked_by_nobody(night: Played) -> Played:
     """A desktop is told not to have come back, and not who is on the GPUs of its host."""
     moid = first(night, START, desktop=True).moid
     assert night.last is not None
-    told = Outcome(ResumeVm(moid), Verdict.FAILED, "no graphics resources")
-    return replace(night, last=replace(night.last, outcomes=(told,)))
+    outcome = Outcome(ResumeVm(moid), Verdict.FAILED, "no graphics resources")
+    return replace(night, last=replace(night.last, outcomes=(outcome,)))
 
 
 def three_come_back_and_a_fourth_is_taken(night: Played) -> Played:
-    taken = first(night, SUSPEND, desktop=True)
-    others = [f"vm-{number}" for number in (1, 2, 3)]
-    away = [replace(taken, moid=moid) for moid in others]
-    back = [replace(taken, moid=moid, method=START, operation_id="", after={"power": Power.ON}) for moid in others]
-    late = replace(taken, at=taken.at + timedelta(minutes=3), operation_id="gpuops-9-1")
-    return with_ledger(night, [*away, *back, late])
+    suspend = first(night, SUSPEND, desktop=True)
+    moids = [f"vm-{number}" for number in (1, 2, 3)]
+    suspends = [replace(suspend, moid=moid) for moid in moids]
+    back = [replace(suspend, moid=moid, method=START, operation_id="", after={"power": Power.ON}) for moid in moids]
+    late = replace(suspend, at=suspend.at + timedelta(minutes=3), operation_id="gpuops-9-1")
+    return with_ledger(night, [*suspends, *back, late])
 
 
 def two_cut_by_a_machine_that_was_paused(night: Played) -> Played:
@@ -79,5 +81,5 @@ def one_moved_and_resumed_late(night: Played, *, moved: timedelta) -> Played:
     move = replace(start, at=since + moved, operation_id="", method="MigrateVM_Task", before={}, after={})
     late = replace(start, after={**start.after, "host": "host-1"})
     entries = [late if change is start else change for change in night.world.ledger]
-    asked = {**night.asked, start.operation_id: start.at}
-    return with_ledger(night, [move, *entries], stood=[(since, start.at)], asked=asked)
+    asked_at = {**night.asked, start.operation_id: start.at}
+    return with_ledger(night, [move, *entries], stood=[(since, start.at)], asked=asked_at)

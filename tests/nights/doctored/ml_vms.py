@@ -38,17 +38,19 @@ def hurried(night: Played) -> Played:
 
 
 def never_asked(night: Played) -> Played:
-    kept = [(record, length) for record, length in night.kept if "RunInGuest" not in record.body.get("step", {})]
-    return replace(night, kept=kept, events=(Event("T1"),), told=[])
+    records = [(record, length) for record, length in night.kept if "RunInGuest" not in record.body.get("step", {})]
+    return replace(night, kept=records, events=(Event("T1"),), told=[])
 
 
 def kept_off(*, desktop: bool) -> Doctor:
     """DRS is kept off a VM in the end."""
 
     def doctored(night: Played) -> Played:
-        seen = first(night, START, desktop=desktop)
-        more = replace(seen, method=OVERRIDE, before={"overrides": {}}, after={"overrides": {seen.moid: "manual"}})
-        return with_ledger(night, [*night.world.ledger, more])
+        start = first(night, START, desktop=desktop)
+        override = replace(
+            start, method=OVERRIDE, before={"overrides": {}}, after={"overrides": {start.moid: "manual"}}
+        )
+        return with_ledger(night, [*night.world.ledger, override])
 
     return doctored
 
@@ -82,8 +84,8 @@ def late_and_made_anew(night: Played) -> Played:
     report, length = night.told[-1]
     queue = [queued.names[0] for queued in night.site.policy.ml]
     warnings = tuple(f"{name}: 0 s to keep its work, not 240: it is late" for name in queue)
-    told = (replace(report, plan=replace(report.plan, warnings=warnings)), length)
-    return replace(never_asked(night), names=names, told=[told])
+    reports = (replace(report, plan=replace(report.plan, warnings=warnings)), length)
+    return replace(never_asked(night), names=names, told=[reports])
 
 
 def left_running(night: Played) -> Played:
@@ -95,15 +97,19 @@ def left_running(night: Played) -> Played:
 
 
 def powered_off_in_its_grace(night: Played) -> Played:
-    asked = first(night, "ShutdownGuest", desktop=False)
-    return with_ledger(night, [*night.world.ledger, replace(asked, method=OFF)])
+    shutdown = first(night, "ShutdownGuest", desktop=False)
+    return with_ledger(night, [*night.world.ledger, replace(shutdown, method=OFF)])
 
 
 def stopped_elsewhere_without_its_marker(night: Played) -> Played:
     """By another machine, which knows no more of the night than the markers say."""
     started = {entry.operation_id for entry in effects(night, START) if not is_desktop(night, entry.moid)}
-    kept = [change for change in night.world.ledger if change.method != MARK and change.operation_id not in started]
-    return with_ledger(night, kept, sent_by={op_id: (-1, half, at) for op_id, (_, half, at) in night.sent_by.items()})
+    changes_kept = [
+        change for change in night.world.ledger if change.method != MARK and change.operation_id not in started
+    ]
+    return with_ledger(
+        night, changes_kept, sent_by={op_id: (-1, half, at) for op_id, (_, half, at) in night.sent_by.items()}
+    )
 
 
 def started_by_somebody_before_it_is_stopped(night: Played) -> Played:
@@ -155,19 +161,19 @@ def the_first_come_last(night: Played) -> Played:
 
 def stays_for_nothing(night: Played) -> Played:
     """Nobody is told why it waits."""
-    told = [
+    reports = [
         (replace(report, plan=replace(report.plan, choices=tuple(
             replace(choice, reason=choice.reason if choice.chosen else "") for choice in report.plan.choices))), length)
         for report, length in shared().told
     ]  # fmt: skip
-    return replace(shared(), told=told)
+    return replace(shared(), told=reports)
 
 
 def stops_a_clone(night: Played) -> Played:
     """Somebody clones an ML VM, and the return stops the clone."""
     cloned = {"moid": "vm-0", "name": "ml-01-copy"}
-    made = after(START, desktop=False, **cloned, method=CLONE, operation_id="", before={}, after={})(night)
-    return after(OFF, desktop=False, **cloned)(made)
+    with_clone = after(START, desktop=False, **cloned, method=CLONE, operation_id="", before={}, after={})(night)
+    return after(OFF, desktop=False, **cloned)(with_clone)
 
 
 def names_no_clone(night: Played) -> Played:

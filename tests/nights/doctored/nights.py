@@ -27,9 +27,9 @@ Doctor = Callable[[Played], Played]
 @cache
 def quiet() -> Played:
     night = play(SEED, ())
-    done = [change.method for change in night.world.ledger]
-    assert done.count(SUSPEND) > 2, "there is something to doctor"
-    assert {MOVE, MARK, START, OFF, "ShutdownGuest"} <= set(done)
+    methods = [change.method for change in night.world.ledger]
+    assert methods.count(SUSPEND) > 2, "there is something to doctor"
+    assert {MOVE, MARK, START, OFF, "ShutdownGuest"} <= set(methods)
     return night
 
 
@@ -75,8 +75,8 @@ def without(method: str, *, desktop: bool) -> Doctor:
     """The first such effect never was."""
 
     def doctored(night: Played) -> Played:
-        gone = first(night, method, desktop=desktop)
-        return with_ledger(night, [change for change in night.world.ledger if change is not gone])
+        removed_effect = first(night, method, desktop=desktop)
+        return with_ledger(night, [change for change in night.world.ledger if change is not removed_effect])
 
     return doctored
 
@@ -85,9 +85,13 @@ def after(effect: str, *, desktop: bool, **changes: Any) -> Doctor:
     """One more effect right after the first such: the same, but for the changes."""
 
     def doctored(night: Played) -> Played:
-        seen = first(night, effect, desktop=desktop)
-        more = replace(seen, **changes)
-        entries = [each for change in night.world.ledger for each in ([change, more] if change is seen else [change])]
+        effect_before = first(night, effect, desktop=desktop)
+        effect_added = replace(effect_before, **changes)
+        entries = [
+            entry
+            for change in night.world.ledger
+            for entry in ([change, effect_added] if change is effect_before else [change])
+        ]
         return with_ledger(night, entries)
 
     return doctored

@@ -24,16 +24,18 @@ def asked_at(moment: Any) -> Doctor:
 
 
 def without_records(kind: Kind) -> Doctor:
-    return lambda night: replace(night, kept=[each for each in night.kept if each[0].kind is not kind])
+    return lambda night: replace(
+        night, kept=[kept_record for kept_record in night.kept if kept_record[0].kind is not kind]
+    )
 
 
 def closed_at_once(night: Played) -> Played:
     """The journal lets go of a desktop as soon as it is suspended."""
-    taken = first(night, SUSPEND, desktop=True)
+    suspend = first(night, SUSPEND, desktop=True)
     return replace(
         night,
         kept=[
-            (record, taken.sequence if record.kind is Kind.RETURNED and record.body["vm"] == taken.moid else length)
+            (record, suspend.sequence if record.kind is Kind.RETURNED and record.body["vm"] == suspend.moid else length)
             for record, length in night.kept
         ],
     )
@@ -58,15 +60,15 @@ def told_before(night: Played) -> Played:
 
 
 def morning_told_too_early(night: Played) -> Played:
-    taken = first(night, SUSPEND, desktop=True)
-    told = [(replace(report, outcomes=()), taken.sequence) for report, _ in night.told]
-    return replace(night, told=told)
+    suspend = first(night, SUSPEND, desktop=True)
+    reports = [(replace(report, outcomes=()), suspend.sequence) for report, _ in night.told]
+    return replace(night, told=reports)
 
 
 def two_evenings(night: Played) -> Played:
     """A second evening run that did what the first had not."""
     middle = first(night, SUSPEND, desktop=True).at - timedelta(seconds=1)
-    whole = next(told for told in night.told if told[0].exit_code == 0)
+    whole = next(report_kept for report_kept in night.told if report_kept[0].exit_code == 0)
     return replace(
         night, calls=[("rotate night", "done", middle), ("rotate night", "done", CLOSES)], told=[whole, whole]
     )
@@ -75,8 +77,8 @@ def two_evenings(night: Played) -> Played:
 def advised_in_vain(night: Played) -> Played:
     """Two returns that name the same desktop, and advise the same return again."""
     assert night.last is not None
-    left = Rejection("desktop-001", "is away", hint="gpuops rotate day")
-    report = replace(night.last, plan=replace(night.last.plan, unmet=(left,)))
+    refusal = Rejection("desktop-001", "is away", hint="gpuops rotate day")
+    report = replace(night.last, plan=replace(night.last.plan, unmet=(refusal,)))
     return replace(night, told=[(report, 7), (report, 7)])
 
 
@@ -89,24 +91,24 @@ def not_wholly_done(night: Played) -> Played:
 
 def failed_and_gone_on(night: Played) -> Played:
     """All that settled before the last suspend was asked for had failed."""
-    kept = [
+    records = [
         (replace(record, body={**record.body, "state": "failed"}) if record.kind is Kind.SETTLED else record, length)
         for record, length in night.kept
     ]
-    return replace(night, kept=kept)
+    return replace(night, kept=records)
 
 
 def ended_by_itself(night: Played) -> Played:
     """A night in which nothing goes wrong, and that ends without a report."""
-    (name, _, at), *rest = night.calls
-    return replace(night, calls=[(name, "NotConnected: vCenter did not answer", at), *rest], told=night.told[1:])
+    (name, _, at), *other_calls = night.calls
+    return replace(night, calls=[(name, "NotConnected: vCenter did not answer", at), *other_calls], told=night.told[1:])
 
 
 def acts_under_a_lease_that_was_reverted(night: Played) -> Played:
-    taken = first(night, SUSPEND, desktop=True)
+    suspend = first(night, SUSPEND, desktop=True)
     lease = {"extra_config": {KEY: "a lease"}}
     reverted = replace(
-        taken, moid="lock", name=LOCK, operation_id="", method="RevertToSnapshot_Task", before=lease,
+        suspend, moid="lock", name=LOCK, operation_id="", method="RevertToSnapshot_Task", before=lease,
         after={"extra_config": {}},
     )  # fmt: skip
     later = {op_id: (run, half, length + 1) for op_id, (run, half, length) in night.sent_by.items()}
@@ -121,11 +123,13 @@ def without_a_lease(night: Played) -> Played:
 
 def counted_and_never_asked(night: Played) -> Played:
     """A night settles a step as failed that it never asked for."""
-    settled = next(each for each in night.kept if each[0].kind is Kind.SETTLED)
+    settled = next(kept_record for kept_record in night.kept if kept_record[0].kind is Kind.SETTLED)
     record, length = settled
     failed = replace(record, body={**record.body, "state": IntentState.FAILED, "counts": True})
-    kept = [(failed, length) if each is settled else each for each in night.kept]
-    return replace(night, kept=kept, asks=[each for each in night.asks if each[0] != record.body["op"]])
+    records = [(failed, length) if kept_record is settled else kept_record for kept_record in night.kept]
+    return replace(
+        night, kept=records, asks=[kept_record for kept_record in night.asks if kept_record[0] != record.body["op"]]
+    )
 
 
 def shut_down_beside_its_journal(night: Played) -> Played:

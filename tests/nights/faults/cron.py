@@ -67,8 +67,8 @@ def _edited(policy: Policy, rng: random.Random) -> Policy:
         "limits": replace(policy.limits, in_flight=1, per_host=1),
         "ml_stop": replace(policy.ml_stop, grace_s=30),
     }
-    made = rng.sample(sorted(edits), rng.randint(2, len(edits)))
-    return replace(policy, **{name: edits[name] for name in made})  # type: ignore[arg-type]
+    edit_names = rng.sample(sorted(edits), rng.randint(2, len(edits)))
+    return replace(policy, **{name: edits[name] for name in edit_names})  # type: ignore[arg-type]
 
 
 def policy_in_the_morning(seed: int, policy: Policy) -> Policy:

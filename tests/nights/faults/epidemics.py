@@ -117,7 +117,7 @@ def _thieves(seed: int, ml: Sequence[str]) -> list[Event]:
     if rng is None:
         return []
     at_s = float(rng.randint(900, MORNING_S + 600))
-    return [Event("G1", rules_of("G1", {"target": each, "at_s": at_s})) for each in ml]
+    return [Event("G1", rules_of("G1", {"target": target, "at_s": at_s})) for target in ml]
 
 
 def _boomerangs(seed: int, desktops: Sequence[str]) -> list[Event]:
@@ -138,8 +138,8 @@ def _unseen(seed: int) -> list[Event]:
     if rng is None:
         return []
     times = rng.choice([None, None, 40, 400])
-    return [Event("A10", rules_of("A10", {"target": "desktop-*", "property": told, "times": times}))
-            for told in rng.choice([READ_FOR_IDLE, READ_FOR_IDLE[:1], READ_FOR_IDLE[1:]])]  # fmt: skip
+    return [Event("A10", rules_of("A10", {"target": "desktop-*", "property": property_name, "times": times}))
+            for property_name in rng.choice([READ_FOR_IDLE, READ_FOR_IDLE[:1], READ_FOR_IDLE[1:]])]  # fmt: skip
 
 
 def _recreated(seed: int, desktops: Sequence[str]) -> list[Event]:

@@ -120,7 +120,7 @@ def _clock_set(rng: random.Random) -> list[Event]:
     at_s, off_s = float(rng.randint(1, 600)), rng.choice([-86400, -3600, -90, 90, 3600, 86400])
     wrong = {"method": "*", "at_s": at_s, "delay_s": off_s}
     right = {"method": "*", "at_s": at_s + rng.choice([60, 600, 7200]), "delay_s": 0}
-    return [Event("K7", rules_of("K7", each)) for each in rng.choice([(wrong,), (wrong, right)])]
+    return [Event("K7", rules_of("K7", shift)) for shift in rng.choice([(wrong,), (wrong, right)])]
 
 
 def _event(fault: str, rng: random.Random, vms: Sequence[str], desktops: Sequence[str], hosts: Sequence[str]) -> Event:
@@ -219,8 +219,8 @@ def of_identity(seed: int, vms: Sequence[str], hosts: Sequence[str], one_in: int
             cloned = rng.sample(list(vms), min(len(vms), rng.choice([1, 2, 4, 8])))
             return [Event("V14", rules_of("V14", {"target": vm, "at_s": _moment(rng)})) for vm in cloned]
         case "C9":
-            again = rng.sample(list(hosts), rng.randint(1, len(hosts)))
-            return [Event("C9", rules_of("C9", {"target": host, "at_s": _moment(rng)})) for host in again]
+            hosts_readded = rng.sample(list(hosts), rng.randint(1, len(hosts)))
+            return [Event("C9", rules_of("C9", {"target": host, "at_s": _moment(rng)})) for host in hosts_readded]
         case "K13":
             return [Event(OTHER_LOGIN, point=rng.choice([1, 1, 1, 2, 3]))]
         case fault:

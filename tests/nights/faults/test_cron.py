@@ -21,22 +21,22 @@ pytestmark = pytest.mark.long
 SEEDS = range(0, 2000, 2)
 
 
-def edits(said: Policy, policy: Policy) -> int:
+def edits(edited: Policy, policy: Policy) -> int:
     """How many things the file says in another way."""
-    return sum(getattr(said, field.name) != getattr(policy, field.name) for field in fields(Policy))
+    return sum(getattr(edited, field.name) != getattr(policy, field.name) for field in fields(Policy))
 
 
 def mixed(seed: int) -> bool:
     policy = site_of(seed).policy
-    return all(edits(each, policy) >= 2 for each in policies_in_the_morning(seed, policy))
+    return all(edits(edited, policy) >= 2 for edited in policies_in_the_morning(seed, policy))
 
 
 def test_one_night_in_twenty_has_several_edits_at_once() -> None:
-    found = [seed for seed in SEEDS[:400] if mixed(seed)]
-    assert len(SEEDS[:400]) / 40 < len(found) < len(SEEDS[:400]) / 8
-    policies = [policies_in_the_morning(seed, site_of(seed).policy) for seed in found]
+    mixed_seeds = [seed for seed in SEEDS[:400] if mixed(seed)]
+    assert len(SEEDS[:400]) / 40 < len(mixed_seeds) < len(SEEDS[:400]) / 8
+    policies = [policies_in_the_morning(seed, site_of(seed).policy) for seed in mixed_seeds]
     assert any(len(policy) > 1 for policy in policies), "and other ones between two returns"
-    assert any(each.marker != "gpuops.rotation" for several in policies for each in several)
+    assert any(edited_policy.marker != "gpuops.rotation" for several in policies for edited_policy in several)
 
 
 def test_they_keep_nobody_away() -> None:

@@ -22,7 +22,7 @@ SUSPENDED_BEFORE = [seed for seed in SEEDS if suspended_before(seed, ["desktop-0
 
 
 def seeds_with(fault: str) -> list[int]:
-    return [seed for seed in SEEDS if any(each.fault == fault for each in epidemics_of(seed, ["desktop-001"], []))]
+    return [seed for seed in SEEDS if any(event.fault == fault for event in epidemics_of(seed, ["desktop-001"], []))]
 
 
 def nights_of(seeds: Iterable[int], number: int) -> Iterator[Played]:
@@ -43,9 +43,9 @@ def test_snapshots_are_reverted_also_of_desktops_that_are_away() -> None:
     for night in nights_of((seed for seed in seeds_with("V11") if seed not in SUSPENDED_BEFORE), 16):
         assert violations(night) == []
         kinds.update(rule.happening for event in night.events if event.fault == "V11" for rule in event.rules)
-        taken = {entry.moid for entry in effects(night, SUSPEND)}
+        suspended_vms = {entry.moid for entry in effects(night, SUSPEND)}
         for change in night.world.ledger:
-            if change.method == "RevertToSnapshot_Task" and change.moid in taken and "power" in change.after:
+            if change.method == "RevertToSnapshot_Task" and change.moid in suspended_vms and "power" in change.after:
                 powers[change.before["power"], change.after["power"]] += 1
     assert set(kinds) == set(REVERTED)
     assert powers["suspended", "poweredOff"]
@@ -54,11 +54,11 @@ def test_snapshots_are_reverted_also_of_desktops_that_are_away() -> None:
 
 @pytest.mark.long
 def test_desktops_that_are_away_are_reverted_to_another_suspended_state() -> None:
-    found = 0
+    replaced_count = 0
     for night in nights_of(SUSPENDED_BEFORE, 8):
         assert violations(night) == []
-        found += len(list(replaced(night)))
-    assert found > 5, "they come back in that state"
+        replaced_count += len(list(replaced(night)))
+    assert replaced_count > 5, "they come back in that state"
 
 
 @pytest.mark.long

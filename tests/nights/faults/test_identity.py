@@ -37,9 +37,9 @@ def night_of(seed: int, fault: str, monkeypatch: pytest.MonkeyPatch, *, calm: bo
     desktops, ml = ([name for name in names if name.startswith(kind)] for kind in ("desktop-", "ml-"))
     hosts = [host.name for host in Nightly(seed, ()).world.by_type("HostSystem")]
     monkeypatch.setattr(schedule, "OF_IDENTITY", (fault,))
-    own: list[Event] = [] if calm else list(schedule_of(seed, desktops, ml, hosts))
-    kept = [event for event in own if event.fault not in OF_IDENTITY]
-    return Nightly(seed, [*kept, *of_identity(seed, [*desktops, *ml], hosts, one_in=1)]).play()
+    own_events: list[Event] = [] if calm else list(schedule_of(seed, desktops, ml, hosts))
+    events = [event for event in own_events if event.fault not in OF_IDENTITY]
+    return Nightly(seed, [*events, *of_identity(seed, [*desktops, *ml], hosts, one_in=1)]).play()
 
 
 @pytest.mark.parametrize("fault", OF_IDENTITY)

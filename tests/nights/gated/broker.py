@@ -87,34 +87,34 @@ class NightBroker:
 
     def machines(self) -> tuple[DesktopMachine, ...]:
         self._arrive()
-        found = self._listed(self._old_s("stale machines", "stale lists"))
+        machines = self._listed(self._old_s("stale machines", "stale lists"))
         if self._lies("partial machines"):
-            found = [each for each in found if self._chance.random() < 0.6]
-        told = tuple(found)
+            machines = [machine for machine in machines if self._chance.random() < 0.6]
+        answer = tuple(machines)
         self._after("admin closes after a look")
-        return told
+        return answer
 
     def machine(self, identity: str) -> DesktopMachine | None:
         """One machine, as it is now: a record that is asked for by itself is no list."""
         self._arrive()
-        return next((each for each in self._listed(0.0) if each.id == identity), None)
+        return next((machine for machine in self._listed(0.0) if machine.id == identity), None)
 
     def sessions(self) -> tuple[DesktopSession, ...]:
         self._arrive()
         self.looked_at = self.pod.world.clock.now()
         at = self.looked_at - timedelta(seconds=self._old_s("stale sessions", "stale lists"))
         vms = {vm.moid: vm for _, vm in self.pod.machines()}
-        found = [
+        sessions = [
             self._session(identity, stay, vms[stay.moid])
             for identity, stay in self.pod.shown_sessions(at)
             if stay.moid in vms
         ]
         if self._lies("partial sessions"):
-            found = [each for each in found if self._chance.random() < 0.5]
-        told = tuple(found)
+            sessions = [session for session in sessions if self._chance.random() < 0.5]
+        answer = tuple(sessions)
         for kind in ("logon after a look", "rdp after a look"):
             self._after(kind)
-        return told
+        return answer
 
     def enter_maintenance(self, machines: Collection[str]) -> Mapping[str, str]:
         return self._change(machines, enter=True)
@@ -158,38 +158,40 @@ class NightBroker:
         self.pod.doubtful |= unsure
         self._boundary(f"before {word} {names}")
         try:
-            told = self._changed({machine: vms.get(machine) for machine in machines}, word, enter=enter)
+            refusals = self._changed({machine: vms.get(machine) for machine in machines}, word, enter=enter)
             self.pod.doubtful -= unsure
-            return told
+            return refusals
         finally:
             self._boundary(f"after {word} {names}")
 
-    def _changed(self, asked: Mapping[str, Any], word: str, *, enter: bool) -> Mapping[str, str]:
+    def _changed(self, vms_by_machine: Mapping[str, Any], word: str, *, enter: bool) -> Mapping[str, str]:
         try:
             self._arrive()
         except (BrokerUnreachable, ProtocolError) as error:
             raise OutcomeUnknown(f"{error.message}; whether the machines changed is not known") from error
         if enter:
-            self._after("slow logon before a gate", [vm for vm in asked.values() if vm is not None])
+            self._after("slow logon before a gate", [vm for vm in vms_by_machine.values() if vm is not None])
         if self._strikes("refused"):
-            return dict.fromkeys(asked, "the broker says no")
+            return dict.fromkeys(vms_by_machine, "the broker says no")
         if self._strikes(f"unheard {word}"):
             raise OutcomeUnknown("the request did not arrive")
         late = self._strikes(f"late {word}")
         if late is not None:
-            for vm in asked.values():
-                comes = partial(self._apply, vm, enter=enter, asked=self.pod.world.clock.now())
+            for vm in vms_by_machine.values():
+                comes = partial(self._apply, vm, enter=enter, requested_at=self.pod.world.clock.now())
                 self.pod.world.clock.schedule(late.for_s, comes, background=True)
             raise OutcomeUnknown("the reply was lost")
-        refused = {identity: "no such machine" for identity, vm in asked.items() if not self._apply(vm, enter=enter)}
+        refused = {
+            identity: "no such machine" for identity, vm in vms_by_machine.items() if not self._apply(vm, enter=enter)
+        }
         if self._strikes(f"lost {word}"):
             raise OutcomeUnknown("the reply was lost")
         return refused
 
-    def _apply(self, vm: Any, *, enter: bool, asked: datetime | None = None) -> bool:
+    def _apply(self, vm: Any, *, enter: bool, requested_at: datetime | None = None) -> bool:
         if vm is None or not vm.is_registered:
             return False
-        self.pod.change_maintenance(vm, enter=enter, asked=asked)
+        self.pod.change_maintenance(vm, enter=enter, requested_at=requested_at)
         return True
 
     # --- what is wrong --------------------------------------------------------------------------------------------
@@ -205,8 +207,8 @@ class NightBroker:
             return None
         self._left.remove(due)
         if due.skip:
-            rest = Trouble(due.kind, due.at_s, due.for_s, due.target, due.skip - 1)
-            self._left.append(rest)
+            trouble_left = Trouble(due.kind, due.at_s, due.for_s, due.target, due.skip - 1)
+            self._left.append(trouble_left)
             return None
         self.struck[kind] += 1
         return due
@@ -219,10 +221,10 @@ class NightBroker:
             self._lying.append((begun, now + timedelta(seconds=max(begun.for_s, 60.0 if "stale" in kind else 0.0))))
         if self.calm:
             return None
-        return next((each for each, until in self._lying if each.kind == kind and now < until), None)
+        return next((trouble for trouble, until in self._lying if trouble.kind == kind and now < until), None)
 
     def _old_s(self, *kinds: str) -> float:
-        return max((found.for_s for kind in kinds if (found := self._lies(kind)) is not None), default=0.0)
+        return max((trouble.for_s for kind in kinds if (trouble := self._lies(kind)) is not None), default=0.0)
 
     def _after(self, kind: str, vms: Collection[Any] = ()) -> None:
         """Somebody does something just at this call."""

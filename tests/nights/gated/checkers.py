@@ -67,19 +67,19 @@ class Cut:
 
 def cuts(gated: GatedPlayed) -> list[Cut]:
     """Every session that was there when its desktop was suspended."""
-    found = []
+    all_cuts = []
     ledger = list(gated.night.world.ledger)
     for number, entry in enumerate(ledger):
         if not (is_ours(entry) and entry.method == SUSPEND):
             continue
-        asked = [suspend for suspend in gated.suspends if suspend[0] == entry.moid and suspend[1] <= entry.at]
+        suspends_before = [suspend for suspend in gated.suspends if suspend[0] == entry.moid and suspend[1] <= entry.at]
         same = (change for change in ledger[number + 1 :] if change.moid == entry.moid)
-        back = next((each.at for each in same if each.after.get("power") == Power.ON), None)
+        back = next((change.at for change in same if change.after.get("power") == Power.ON), None)
         for stay in gated.pod.stays:
-            looked_at = (asked[-1][3] if stay.by_rdp else asked[-1][2]) if asked else None
+            looked_at = (suspends_before[-1][3] if stay.by_rdp else suspends_before[-1][2]) if suspends_before else None
             if stay.moid == entry.moid and stay.since <= entry.at and (stay.until is None or stay.until > entry.at):
-                found.append(Cut(entry.name, stay, looked_at, entry, back))
-    return found
+                all_cuts.append(Cut(entry.name, stay, looked_at, entry, back))
+    return all_cuts
 
 
 def no_session_of_the_last_look_is_cut(gated: GatedPlayed) -> Iterator[str]:
@@ -104,7 +104,7 @@ def who_came_between_is_back(gated: GatedPlayed) -> Iterator[str]:
 
 def _refused_at_once(gated: GatedPlayed, cut: Cut) -> bool:
     """Whether its resume was asked for in time, and did not come about."""
-    states = {each.body["op"]: each.body["state"] for each, _ in gated.night.kept if each.kind is Kind.SETTLED}
+    states = {record.body["op"]: record.body["state"] for record, _ in gated.night.kept if record.kind is Kind.SETTLED}
     return any(
         record.body["step"].get("ResumeVm", {}).get("vm") == cut.suspended.moid
         and timedelta() <= record.at - cut.suspended.at <= AT_ONCE
@@ -143,12 +143,12 @@ def the_admins_maintenance_is_left(gated: GatedPlayed) -> Iterator[str]:
 
 def only_behind_a_gate(gated: GatedPlayed) -> Iterator[str]:
     """GD: from the last look to the suspend its gate is closed, but for who opens it meanwhile."""
-    for moid, asked, looked_at, _ in gated.suspends:
+    for moid, asked_at, looked_at, _ in gated.suspends:
         vm = gated.night.world.find(moid)
         if vm is None or looked_at is None:
             continue
-        if not gated.pod.was_ever_in_maintenance(vm, looked_at - LIST, asked):
-            yield f"GD: {gated.night.names.get(moid, moid)} was suspended at {asked:%H:%M:%S}, and its gate was open"
+        if not gated.pod.was_ever_in_maintenance(vm, looked_at - LIST, asked_at):
+            yield f"GD: {gated.night.names.get(moid, moid)} was suspended at {asked_at:%H:%M:%S}, and its gate was open"
 
 
 def nothing_spins(gated: GatedPlayed) -> Iterator[str]:
@@ -181,7 +181,11 @@ def violations(gated: GatedPlayed) -> list[str]:
     """Everything that does not hold of this night, what must hold of any night, and the simulator's own bugs."""
     if gated.spun:
         return list(nothing_spins(gated))
-    own = [said for checker in GATED for said in checker(gated)]
+    of_gates = [violation for checker in GATED for violation in checker(gated)]
     left_out = (*_WITHOUT_TROUBLE, one_night) if _gives_back(gated) else _WITHOUT_TROUBLE
     of_any = (checker for checker in CHECKERS if checker not in left_out)
-    return [*own, *(said for checker in of_any for said in checker(gated.night)), *gated.night.world.bugs]
+    return [
+        *of_gates,
+        *(violation for checker in of_any for violation in checker(gated.night)),
+        *gated.night.world.bugs,
+    ]

@@ -72,5 +72,5 @@ def ungated(seed: int, troubles: tuple[Trouble, ...] | None = None) -> GatedPlay
     """The night of a seed, with the same people, under a policy that says its pool is parked: its window is open."""
     site = gated_site(seed, gated=False)
     desktops = [f"desktop-{number:03}" for number in range(1, site.size.desktops + 1)]
-    people = tuple(each for each in (troubles or schedule_of(seed, desktops)) if each.kind in ("logon", "rdp"))
+    people = tuple(trouble for trouble in (troubles or schedule_of(seed, desktops)) if trouble.kind in ("logon", "rdp"))
     return GatedNight(seed, people, (), site).play_gated()

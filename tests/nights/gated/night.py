@@ -79,9 +79,9 @@ class NotingShowing(Showing):
         super().__init__(world)
         self.looked_at: dict[str, datetime] = {}
 
-    def observed(self, seen: Inventory, refs: Collection[str]) -> Inventory:
+    def observed(self, inventory: Inventory, refs: Collection[str]) -> Inventory:
         self.looked_at |= dict.fromkeys(refs, self._world.clock.now())
-        return super().observed(seen, refs)
+        return super().observed(inventory, refs)
 
 
 class GatedNight(Nightly):
@@ -133,12 +133,12 @@ class GatedNight(Nightly):
 
     def _place(self, vcenter: Any) -> NightPlace:
         place = super()._place(vcenter)
-        found: list[NightBroker] = []
+        horizons: list[NightBroker] = []
 
         def opened() -> NightBroker:
-            if not found:
-                found.append(self.broker.opened())
-            return found[0]
+            if not horizons:
+                horizons.append(self.broker.opened())
+            return horizons[0]
 
         place.gates = BrokerGates(opened, BrokerSessions(opened, broker_rest=BrokerRest(place.passed_s)))
         if self.gated.watched:
@@ -154,17 +154,17 @@ class GatedNight(Nightly):
         if rounds > SPINS:
             raise Spins(f"{rounds} rounds at {now:%H:%M:%S} with nothing in flight")
 
-    def _boundary(self, what: str) -> None:
-        if what.startswith("before SuspendVm "):
-            name = what.removeprefix("before SuspendVm ")
+    def _boundary(self, point: str) -> None:
+        if point.startswith("before SuspendVm "):
+            name = point.removeprefix("before SuspendVm ")
             vm = next((vm for _, vm in self.pod.machines() if vm.name == name), None)
             if vm is not None:
                 looks = self.broker.looked_at, self._noting.looked_at.get(vm.moid)
                 self.gated.suspends.append((vm.moid, self.world.clock.now(), *looks))
-        if what.startswith(("before close ", "before open ")):  # the broker is told no op id: the journal has it
+        if point.startswith(("before close ", "before open ")):  # the broker is told no op id: the journal has it
             intent = next(record for record in reversed(self._store.records) if record.kind is Kind.INTENT)
             self._asked(intent.body["op"])
-        super()._boundary(what)
+        super()._boundary(point)
 
     def _calm(self) -> None:
         super()._calm()
@@ -194,8 +194,8 @@ class GatedNight(Nightly):
 
     def _logs_on(self, vm: Any, trouble: Trouble) -> bool:
         """A user asks for a desktop: this one, or any other of its pool that is free, as a floating pool has it."""
-        pools = {each.moid: pool for pool, each in self.pod.machines()}
-        free = [each for pool, each in self.pod.machines() if pool is pools[vm.moid] and self._is_free(each)]
+        pools = {machine.moid: pool for pool, machine in self.pod.machines()}
+        free = [machine for pool, machine in self.pod.machines() if pool is pools[vm.moid] and self._is_free(machine)]
         self.pod.log_in(pools[vm.moid], vm if not free or self._is_free(vm) else free[0])
         return True
 
@@ -208,8 +208,8 @@ class GatedNight(Nightly):
     def _maintains(self, vm: Any, trouble: Trouble, *, enter: bool) -> bool:
         """An admin closes this gate, or opens one: this, or the first that is closed before a desktop that runs."""
         if not enter and not self.pod.in_maintenance(vm):
-            gated = (each for _, each in self.pod.machines() if self.pod.in_maintenance(each))
-            vm = next((each for each in gated if each.state.power is Power.ON), vm)
+            gated = (machine for _, machine in self.pod.machines() if self.pod.in_maintenance(machine))
+            vm = next((machine for machine in gated if machine.state.power is Power.ON), vm)
         self.pod.change_maintenance(vm, enter=enter, by=ADMIN)
         return True
 
@@ -222,10 +222,10 @@ class GatedNight(Nightly):
         def check() -> None:
             if self.broker.calm:
                 return
-            for _, each in list(self.pod.machines()):
-                idle = self.world.tasks.running(each) is None
-                if idle and each.state.power is not Power.ON and not self.pod.in_maintenance(each):
-                    vm_events.power_on(each, _NOTHING)
+            for _, machine in list(self.pod.machines()):
+                idle = self.world.tasks.running(machine) is None
+                if idle and machine.state.power is not Power.ON and not self.pod.in_maintenance(machine):
+                    vm_events.power_on(machine, _NOTHING)
             self.world.clock.schedule(POWER_CHECK_S, check, background=True)
 
         check()
@@ -262,7 +262,7 @@ def _events_of(seed: int, site: Site) -> tuple[Event, ...]:
             return tuple(Event("K1", point=rng.randint(1, 60)) for _ in range(rng.choice([1, 1, 2, 3])))
         case _:
             every = vcenter_schedule_of(seed, desktops, ml, hosts)
-            return tuple(each for each in every if each.fault not in _NOT_HERE)
+            return tuple(event for event in every if event.fault not in _NOT_HERE)
 
 
 _NOT_HERE: Final = ("K5", "K6", "K11", "K12", "H4", "H5", "H6", "V10", "V11")

@@ -120,7 +120,7 @@ class NightPod(Pod):
 
     # --- maintenance ----------------------------------------------------------------------------------------------
 
-    def change_maintenance(self, vm: Any, *, enter: bool, by: str = OURS, asked: datetime | None = None) -> None:
+    def change_maintenance(self, vm: Any, *, enter: bool, by: str = OURS, requested_at: datetime | None = None) -> None:
         """`asked`: when the request was sent that comes now; None = just now."""
         before, owner = self.in_maintenance(vm), self.owners.get(vm.moid)
         if enter and before:
@@ -129,7 +129,9 @@ class NightPod(Pod):
             self.owners[vm.moid] = BOTH if by == ADMIN and vm.moid in self.doubtful else by
         else:
             begun = max((change.at for change in self.changes if change.moid == vm.moid), default=None)
-            unknown_to_us = asked is not None and begun is not None and begun > asked  # nobody can take it back
+            unknown_to_us = (
+                requested_at is not None and begun is not None and begun > requested_at
+            )  # nobody can take it back
             if before and by == OURS and owner == ADMIN and not unknown_to_us:
                 self.wrongly_opened.append((vm.moid, self.world.clock.now()))
             if before and by == ADMIN and owner == OURS:
@@ -162,8 +164,11 @@ class RdpWatch:
 
     def sessions(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, SessionCount]:
         now = self._pod.world.clock.now()
-        there = {stay.moid for stay in self._pod.stays if stay.by_rdp and stay.there(now)}
-        return {vm.ref: SessionCount(int(vm.ref in there), vm.ref in there, inventory.taken_at) for vm in vms}
+        connected_vms = {stay.moid for stay in self._pod.stays if stay.by_rdp and stay.there(now)}
+        return {
+            vm.ref: SessionCount(int(vm.ref in connected_vms), vm.ref in connected_vms, inventory.taken_at)
+            for vm in vms
+        }
 
 
 def pod_of(world: Any, seed: int) -> NightPod:

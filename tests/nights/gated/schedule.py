@@ -31,7 +31,7 @@ REPLIES: Final = ("lost close", "lost open", "unheard close", "unheard open", "l
 OTHERS: Final = ("admin closes", "admin closes after a look", "admin opens", "always on", "made anew")
 FORMS: Final = {f"{form} machine": form for form in RecordForm if form is not RecordForm.AS_IN_VCENTER}
 """From a moment on the record of a machine names its VM in another way."""
-VCENTERS: Final = {f"vCenters {told}": told for told in VcenterList}
+VCENTERS: Final = {f"vCenters {vcenter_list}": vcenter_list for vcenter_list in VcenterList}
 """From a moment on the broker has a second vCenter of the same folders, and tells its vCenters in this way."""
 NAMES: Final = (*FORMS, *VCENTERS)
 KINDS: Final = (*USERS, *AIMED_USERS, *AWAY, *LISTS, *REPLIES, *OTHERS, *NAMES)

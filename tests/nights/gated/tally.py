@@ -49,9 +49,9 @@ class GatedTally(Summed):
     wall_s: float = 0.0
     cpu_s: float = 0.0
 
-    def add(self, other: Self) -> None:
-        longest_s = max(self.longest_s, other.longest_s)
-        super().add(other)
+    def add(self, addend: Self) -> None:
+        longest_s = max(self.longest_s, addend.longest_s)
+        super().add(addend)
         self.longest_s = longest_s
 
     @property
@@ -85,87 +85,87 @@ class GatedTally(Summed):
 
 def tally(seeds: Sequence[int], *, jobs: int) -> GatedTally:
     """These nights, in so many processes."""
-    found, began = GatedTally(), time.monotonic()
-    for each in in_processes(_nights, seeds, jobs, CHUNK):
-        found.add(each)
-    found.wall_s = time.monotonic() - began
-    return found
+    total, began = GatedTally(), time.monotonic()
+    for part in in_processes(_nights, seeds, jobs, CHUNK):
+        total.add(part)
+    total.wall_s = time.monotonic() - began
+    return total
 
 
 def _nights(seeds: Sequence[int]) -> GatedTally:
-    found = GatedTally()
-    found.cpu_s = one_by_one(partial(_add, found), seeds)
-    return found
+    tally_of_nights = GatedTally()
+    tally_of_nights.cpu_s = one_by_one(partial(_add, tally_of_nights), seeds)
+    return tally_of_nights
 
 
-def _add(found: GatedTally, seed: int) -> None:
-    found.nights += 1
+def _add(tally_of_nights: GatedTally, seed: int) -> None:
+    tally_of_nights.nights += 1
     try:
         gated = play(seed)
-        said = violations(gated)
+        broken_invariants = violations(gated)
     except Exception as crash:  # of the engine: as bad as an invariant that does not hold, and other nights go on
-        found.violations.append(f"{type(crash).__name__}: {crash} {_again(seed)}")
+        tally_of_nights.violations.append(f"{type(crash).__name__}: {crash} {_again(seed)}")
         return
-    found.violations += [f"{each} {_again(seed)}" for each in said]
-    found.suspends += len(gated.suspends)
-    found.struck.update(gated.struck)
+    tally_of_nights.violations += [f"{violation} {_again(seed)}" for violation in broken_invariants]
+    tally_of_nights.suspends += len(gated.suspends)
+    tally_of_nights.struck.update(gated.struck)
     for cut in cuts(gated):
         troubled_look = cut.stay.by_rdp and bool(gated.night.events)
-        found.seen += cut.seen and not troubled_look
-        found.between += not cut.seen and not cut.stay.by_rdp
+        tally_of_nights.seen += cut.seen and not troubled_look
+        tally_of_nights.between += not cut.seen and not cut.stay.by_rdp
         past_the_look = cut.stay.by_rdp and (troubled_look or not cut.seen)
-        found.by_rdp += past_the_look and not gated.watched
-        found.rdp_back += past_the_look and gated.watched
+        tally_of_nights.by_rdp += past_the_look and not gated.watched
+        tally_of_nights.rdp_back += past_the_look and gated.watched
         if not (cut.seen or cut.stay.by_rdp or gated.night.events) and cut.back_at is not None:
-            found.longest_s = max(found.longest_s, (cut.back_at - cut.suspended.at).total_seconds())
+            tally_of_nights.longest_s = max(tally_of_nights.longest_s, (cut.back_at - cut.suspended.at).total_seconds())
     if not is_calm(seed):
         return
     harvest, open_ = harvest_of(gated), ungated(seed)
-    found.calm += 1
-    found.hours += min(harvest.hours, harvest.possible)
-    found.possible += harvest.possible
-    found.ungated_suspends += len(open_.suspends)
-    found.ungated_cuts += len(cuts(open_))
+    tally_of_nights.calm += 1
+    tally_of_nights.hours += min(harvest.hours, harvest.possible)
+    tally_of_nights.possible += harvest.possible
+    tally_of_nights.ungated_suspends += len(open_.suspends)
+    tally_of_nights.ungated_cuts += len(cuts(open_))
 
 
 def _again(seed: int) -> str:
     return f"(again: python -m tests.nights gate {seed})"
 
 
-def section(found: GatedTally) -> str:
+def section(total: GatedTally) -> str:
     """The part of RESULTS.md that is of gated nights."""
-    struck = [(kind, ROW.get(kind, "-"), found.struck[kind]) for kind in KINDS]
+    struck = [(kind, ROW.get(kind, "-"), total.struck[kind]) for kind in KINDS]
     return "\n".join(
         [
             BEGIN,
             "## Nights behind a broker's gate",
             "",
-            f"Made by `python -m tests.nights gates --nights {found.nights} --keep`: small sites whose desktops are",
+            f"Made by `python -m tests.nights gates --nights {total.nights} --keep`: small sites whose desktops are",
             "machines of a simulated Horizon pod, users who come by the broker and by RDP at any moment, and a broker",
             "that is away, slow, lies or loses its replies; one night in three also has all that befalls vCenter,",
             "another one kills alone. One in eight is calm: people come, and nothing is wrong.",
             "",
             "| What | |",
             "|---|---|",
-            f"| nights, suspends in them | {found.nights}, {found.suspends} |",
-            f"| invariants broken | {len(found.violations)} |",
-            f"| desktops suspended under a session that was there at the last look | {found.seen} |",
-            f"| sessions by the broker that began between that look and the suspend, back at once | {found.between} |",
-            f"| the longest until it was back | {found.longest_s:.0f} s |",
+            f"| nights, suspends in them | {total.nights}, {total.suspends} |",
+            f"| invariants broken | {len(total.violations)} |",
+            f"| desktops suspended under a session that was there at the last look | {total.seen} |",
+            f"| sessions by the broker that began between that look and the suspend, back at once | {total.between} |",
+            f"| the longest until it was back | {total.longest_s:.0f} s |",
             (
                 f"| sessions by RDP that began between that look and the suspend, back at once by `idle_command` | "
-                f"{found.rdp_back} |"
+                f"{total.rdp_back} |"
             ),
-            f"| the same without an `idle_command`: the desktop stays suspended | {found.by_rdp} |",
+            f"| the same without an `idle_command`: the desktop stays suspended | {total.by_rdp} |",
             (
                 f"| the same people without a gate (calm nights): sessions cut, of suspends | "
-                f"{found.ungated_cuts} of {found.ungated_suspends} |"
+                f"{total.ungated_cuts} of {total.ungated_suspends} |"
             ),
             (
-                f"| harvest of {found.calm} calm nights, of what is got by who knows all sessions | "
-                f"{100 * found.harvest:.1f} % |"
+                f"| harvest of {total.calm} calm nights, of what is got by who knows all sessions | "
+                f"{100 * total.harvest:.1f} % |"
             ),
-            f"| nights per minute of one core | {60 * found.nights / max(found.cpu_s, 1e-9):.0f} |",
+            f"| nights per minute of one core | {60 * total.nights / max(total.cpu_s, 1e-9):.0f} |",
             "",
             "| What struck | Row of the catalogue | Times |",
             "|---|---|---|",
@@ -175,10 +175,10 @@ def section(found: GatedTally) -> str:
     )
 
 
-def write(found: GatedTally) -> None:
+def write(tally_of_nights: GatedTally) -> None:
     """Puts the part into RESULTS.md; the rest of the file stays."""
     before = FILE.read_text(encoding="utf-8")
     if BEGIN not in before:
         before = f"{before.rstrip()}\n\n{BEGIN}\n{END}\n"
-    head, _, rest = before.partition(BEGIN)
-    FILE.write_text(f"{head}{section(found)}{rest.partition(END)[2]}", encoding="utf-8")
+    head, _, text_after = before.partition(BEGIN)
+    FILE.write_text(f"{head}{section(tally_of_nights)}{text_after.partition(END)[2]}", encoding="utf-8")

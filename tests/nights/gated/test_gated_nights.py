@@ -19,9 +19,9 @@ from tests.sample import every_nth, mostly_long
 
 @pytest.mark.parametrize("nth", mostly_long([2, 1], [2]))
 def test_no_gated_night_breaks_an_invariant(nth: int) -> None:
-    found = tally(every_nth(range(32), nth), jobs=1)
-    assert found.violations == []
-    assert found.suspends * nth > 30, "these nights did something"
+    tally_of_nights = tally(every_nth(range(32), nth), jobs=1)
+    assert tally_of_nights.violations == []
+    assert tally_of_nights.suspends * nth > 30, "these nights did something"
 
 
 @pytest.mark.drawn_cases(2)
@@ -29,11 +29,11 @@ def test_no_gated_night_breaks_an_invariant(nth: int) -> None:
 @pytest.mark.timeout(900)
 def test_two_hundred_gated_nights_break_no_invariant_and_keep_the_harvest() -> None:
     """Every kind of trouble strikes in them."""
-    found = tally(range(200), jobs=1)
-    assert found.violations == []
-    assert (found.seen, found.harvest >= LEAST_HARVEST) == (0, True)
-    assert {kind for kind in KINDS if not found.struck[kind]} == set()
-    assert found.between > 0
+    tally_of_nights = tally(range(200), jobs=1)
+    assert tally_of_nights.violations == []
+    assert (tally_of_nights.seen, tally_of_nights.harvest >= LEAST_HARVEST) == (0, True)
+    assert {kind for kind in KINDS if not tally_of_nights.struck[kind]} == set()
+    assert tally_of_nights.between > 0
 
 
 @pytest.mark.long
@@ -60,10 +60,12 @@ def test_without_a_gate_sessions_are_cut() -> None:
 
 @pytest.mark.long
 def test_the_results_have_a_part_made_by_the_command_of_today() -> None:
-    kept = FILE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0].splitlines()
-    made = section(tally(range(0), jobs=1)).splitlines()
-    heads = [line.partition(" | ")[0] for line in made if line.startswith("| ") and not line.startswith("| harvest")]
-    assert kept and [head for head in heads if not any(line.startswith(head) for line in kept)] == []
+    stored_lines = FILE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0].splitlines()
+    fresh_lines = section(tally(range(0), jobs=1)).splitlines()
+    heads = [
+        line.partition(" | ")[0] for line in fresh_lines if line.startswith("| ") and not line.startswith("| harvest")
+    ]
+    assert stored_lines and [head for head in heads if not any(line.startswith(head) for line in stored_lines)] == []
 
 
 @pytest.mark.long
@@ -71,11 +73,11 @@ def test_the_checkers_see_what_they_are_for() -> None:
     """A night that went well, told otherwise."""
     gated = _that_suspends()
     assert violations(gated) == []
-    moid, asked, looked_at, _ = gated.suspends[0]
+    moid, suspended_at, looked_at, _ = gated.suspends[0]
     assert looked_at is not None
     gated.pod.stays.append(Stay(moid, looked_at - timedelta(minutes=1), looked_at - timedelta(minutes=1), by_rdp=False))
     assert [violation[:3] for violation in violations(gated)] == ["GA:"]
-    gated.pod.stays[-1] = Stay(moid, asked, asked, by_rdp=False)
+    gated.pod.stays[-1] = Stay(moid, suspended_at, suspended_at, by_rdp=False)
     assert [violation[:3] for violation in violations(gated)] == ["GB:"]
     gated.pod.stays.pop()
     gated.gated_at_end = frozenset({moid})
@@ -109,7 +111,7 @@ def test_nights_that_found_a_fault_do_not_find_it_again(seed: int, kinds: tuple[
 @pytest.mark.long
 def test_a_broker_that_is_away_from_the_first_gate_on_takes_nothing_and_ends() -> None:
     """The queue went round and round until the broker's minute was over."""
-    away = [Trouble("away", at_s=at_s, for_s=600) for at_s in (2, 3, 4, 5, 6, 8, 10)]
-    for trouble in away:
+    outages = [Trouble("away", at_s=at_s, for_s=600) for at_s in (2, 3, 4, 5, 6, 8, 10)]
+    for trouble in outages:
         gated = GatedNight(16, (trouble,), ()).play_gated()
         assert violations(gated) == []

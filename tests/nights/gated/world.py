@@ -29,7 +29,7 @@ def gated_site(seed: int, *, gated: bool = True) -> Site:
     kiosk = rng.randrange(KIOSK) == 0 and not is_calm(seed)
     pools = [{"name": "kiosk", "vms": ["desktop-*[13579]"], "power_policy": "ALWAYS_POWERED_ON"}] if kiosk else []
     scenario["desktop_pools"] = [*pools, {"name": "office", "vms": [OFFICE]}]
-    asked = _policy(
+    policy = _policy(
         gated=gated,
         ml=size.ml,
         floor=rng.choice([0, 0, 0, 1]),
@@ -37,7 +37,7 @@ def gated_site(seed: int, *, gated: bool = True) -> Site:
         per_host=rng.choice([1, 2, 4]),
         then=rng.choice(["power-off", "leave-running"]),
     )
-    return Site(size, ScenarioFile.of(scenario), asked)
+    return Site(size, ScenarioFile.of(scenario), policy)
 
 
 @lru_cache(maxsize=256)

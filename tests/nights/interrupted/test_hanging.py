@@ -29,8 +29,10 @@ def hung(half: RunKind, for_s: float, point: int = 12) -> Played:
 
 @pytest.mark.long
 def test_one_night_in_twenty_has_one() -> None:
-    found = [seed for seed in SEEDS if any(each.fault == HANGS for each in schedule_of(seed, ["d"], ["m"], ["h"]))]
-    assert len(SEEDS) / 40 < len(found) < len(SEEDS) / 10
+    hanging_seeds = [
+        seed for seed in SEEDS if any(event.fault == HANGS for event in schedule_of(seed, ["d"], ["m"], ["h"]))
+    ]
+    assert len(SEEDS) / 40 < len(hanging_seeds) < len(SEEDS) / 10
 
 
 @pytest.mark.quick_cases(1)
@@ -67,5 +69,5 @@ def test_a_return_that_hangs_is_ended_by_the_next_ones() -> None:
     days = [(ended, at) for name, ended, at in night.calls if name == RunKind.DAY]
     locked = [at for ended, at in days if ended.startswith("Locked")]
     assert locked, "the first one leaves it its time"
-    done = next(at for ended, at in days if ended == "done")
-    assert done - locked[0] < HANGS_AFTER + 2 * CRON
+    done_at = next(at for ended, at in days if ended == "done")
+    assert done_at - locked[0] < HANGS_AFTER + 2 * CRON

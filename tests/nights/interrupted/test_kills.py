@@ -39,13 +39,13 @@ def killed_at(seed: int, half: str, *points: int) -> tuple[int, list[str]]:
     night = play(seed, events)
     killed = [name for name, ended, _ in night.calls if ended == "killed"]
     assert killed[:1] == [half], f"seed {seed}: nobody was killed in {half} at {first}"
-    return len(killed), [f"seed {seed}, {half} killed at {points}: {said}" for said in violations(night)]
+    return len(killed), [f"seed {seed}, {half} killed at {points}: {violation}" for violation in violations(night)]
 
 
 def killed_everywhere(seed: int, half: str) -> tuple[int, list[str]]:
     """How many points this half of the night of a seed has, each of which was the end of a process; what that broke."""
     most = points_of(seed)[half]
-    return most, [said for point in range(1, most + 1) for said in killed_at(seed, half, point)[1]]
+    return most, [violation for point in range(1, most + 1) for violation in killed_at(seed, half, point)[1]]
 
 
 def test_a_run_is_killed_at_each_point_of_a_night() -> None:
@@ -68,14 +68,19 @@ def test_a_run_and_those_that_resume_it_are_killed() -> None:
 def test_nights_are_killed_everywhere(half: str) -> None:
     """A tenth of twenty nights a run."""
     nights = islice(
-        (seed for seed in count(100, 2) if all(points_of(seed).get(each) for each in ROTATION_RUNS)), WORLDS
+        (
+            seed
+            for seed in count(100, 2)
+            if all(points_of(seed).get(points_of_half) for points_of_half in ROTATION_RUNS)
+        ),
+        WORLDS,
     )
     with ProcessPoolExecutor(os.cpu_count() or 1) as pool:
-        found = list(pool.map(killed_everywhere, every_nth(list(nights), 10), repeat(half)))
-    points = sum(each for each, _ in found)
-    print(f"{points} points of {len(found)} times {half}")
-    assert [said for _, broken in found for said in broken] == []
-    assert len(found) == WORLDS // 10
+        results_of_kills = list(pool.map(killed_everywhere, every_nth(list(nights), 10), repeat(half)))
+    points = sum(points_of_half for points_of_half, _ in results_of_kills)
+    print(f"{points} points of {len(results_of_kills)} times {half}")
+    assert [violation for _, broken in results_of_kills for violation in broken] == []
+    assert len(results_of_kills) == WORLDS // 10
     assert points > 40
 
 

@@ -52,9 +52,9 @@ class CutShort(Nightly):
         if self.ends[-1].exit_code:  # what was under way as it was killed may come late, and is named until then
             self._wait_until(self.world.clock.now() + LATE)
             self._return()
-        self.back_at, done = self.world.clock.now(), len(effects(self.played))
+        self.back_at, effects_before = self.world.clock.now(), len(effects(self.played))
         self._return()
-        self.more = len(effects(self.played)) - done
+        self.more = len(effects(self.played)) - effects_before
         return self.played
 
     def _return(self) -> None:
@@ -86,22 +86,22 @@ class CutShort(Nightly):
 def returned(seed: int, *, lost: bool) -> tuple[int, int, list[str]]:
     """How many effects the evening of a seed had been cut off after, how often a desktop was suspended then, and what
     the return left undone."""
-    points, taken, wrong = 0, 0, list[str]()
+    points, suspended_count, wrong = 0, 0, list[str]()
     for point in count(2, 2):  # after each append and each effect
         night = CutShort(seed, point, lost=lost)
         night.play()
         if night.played.calls[0][1] != "killed":
             break
-        points, taken = points + 1, taken + (night.taken > 0)
-        wrong += [f"seed {seed}, cut off at {point}: {each}" for each in night.wrong()]
-    return points, taken, wrong
+        points, suspended_count = points + 1, suspended_count + (night.taken > 0)
+        wrong += [f"seed {seed}, cut off at {point}: {violation}" for violation in night.wrong()]
+    return points, suspended_count, wrong
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["by the journal", "by the markers"])
 def test_a_return_at_once_brings_everybody_back(lost: bool) -> None:
-    points, taken, wrong = returned(162, lost=lost)
+    points, suspended_count, wrong = returned(162, lost=lost)
     assert wrong == []
-    assert points > taken > 5
+    assert points > suspended_count > 5
 
 
 def test_a_lease_that_is_written_after_its_run_was_killed_is_known_to_be_dead() -> None:
@@ -119,8 +119,11 @@ def test_in_twenty_nights_a_return_at_any_moment_brings_everybody_back(lost: boo
     """Where ML VMs may be powered off: what the policy leaves running keeps desktops away. A quarter a run."""
     seeds = islice((seed for seed in count(200, 2) if site_of(seed).policy.ml_stop.then_off), WORLDS)
     with ProcessPoolExecutor(os.cpu_count() or 1) as pool:
-        found = list(pool.map(partial(returned, lost=lost), every_nth(list(seeds), 4)))
-    points, taken = sum(each for each, _, _ in found), sum(each for _, each, _ in found)
-    print(f"{points} moments of {len(found)} nights, at {taken} of them a desktop was away")
-    assert [said for _, _, wrong in found for said in wrong] == []
-    assert taken > 30
+        results_of_nights = list(pool.map(partial(returned, lost=lost), every_nth(list(seeds), 4)))
+    points, suspended_count = (
+        sum(number for number, _, _ in results_of_nights),
+        sum(number for _, number, _ in results_of_nights),
+    )
+    print(f"{points} moments of {len(results_of_nights)} nights, at {suspended_count} of them a desktop was away")
+    assert [violation for _, _, wrong in results_of_nights for violation in wrong] == []
+    assert suspended_count > 30

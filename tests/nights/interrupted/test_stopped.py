@@ -34,12 +34,12 @@ class Jumps:
         server.world.custom_fields.define("gpuops.rotation")
 
     @contextmanager
-    def start(self, machine: str, *what: str) -> Iterator[subprocess.Popen[str]]:
+    def start(self, machine: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         assert self.server.ca_file is not None
         path = os.pathsep.join((str(ROOT), os.environ["PYTHONPATH"]))  # there: the moment that is here
         with subprocess.Popen(
             [sys.executable, "-m", "tests.nights.interrupted.zombie", str(self.server.port), self.server.ca_file,
-             str(self._states / machine), *what],
+             str(self._states / machine), *arguments],
             stdin=subprocess.PIPE, encoding="utf-8", cwd=ROOT, env=os.environ | {"PYTHONPATH": path},
         ) as process:  # fmt: skip
             assert process.stdin is not None
@@ -50,13 +50,13 @@ class Jumps:
             finally:
                 process.kill()  # a stopped one too
 
-    def run(self, machine: str, *what: str) -> int:
-        with self.start(machine, *what) as process:
+    def run(self, machine: str, *arguments: str) -> int:
+        with self.start(machine, *arguments) as process:
             return process.wait(timeout=100)
 
-    def run_here(self, machine: str, what: str) -> int:
+    def run_here(self, machine: str, run_name: str) -> int:
         """The same in this process, for runs that nobody stops."""
-        return zombie.work(target_of(self.server), self._states / machine, what, zombie.Sleeper("", 0, 0.0))
+        return zombie.work(target_of(self.server), self._states / machine, run_name, zombie.Sleeper("", 0, 0.0))
 
     def until_stopped(self, process: subprocess.Popen[str]) -> None:
         _, status = os.waitpid(process.pid, os.WUNTRACED)
@@ -91,24 +91,24 @@ def test_a_stopped_night_wakes_after_its_lease_changed_hands(wakes: str, slept_s
         evening = jumps.running()
         with jumps.start("a", "night", "SuspendVm", "2", str(slept_s)) as night:
             jumps.until_stopped(night)
-            held = jumps.holder()
-            assert held
+            holder_before = jumps.holder()
+            assert holder_before
             jumps.lease_runs_out()
             stop = ("ResumeVm", "1", str(slept_s)) if "midst" in wakes else ()
-            with jumps.start("b", "return", *stop) as other:
+            with jumps.start("b", "return", *stop) as second_process:
                 if stop:
-                    jumps.until_stopped(other)
-                    assert jumps.holder() not in ("", held)
+                    jumps.until_stopped(second_process)
+                    assert jumps.holder() not in ("", holder_before)
                 else:
-                    assert other.wait(timeout=100) in RETURNED
+                    assert second_process.wait(timeout=100) in RETURNED
                 before = jumps.effects()
                 night.send_signal(signal.SIGCONT)
                 assert night.wait(timeout=100) == Locked.exit_code
                 late = jumps.effects()[len(before) :]
                 assert len(late) <= 1, f"the old holder did {late}"
                 assert all(effect.startswith("SuspendVM_Task") for effect in late)
-                other.send_signal(signal.SIGCONT)
-                assert other.wait(timeout=100) in (*RETURNED, Locked.exit_code)
+                second_process.send_signal(signal.SIGCONT)
+                assert second_process.wait(timeout=100) in (*RETURNED, Locked.exit_code)
         jumps.lease_runs_out()
         assert jumps.run("b", "return") in RETURNED
         # what was in flight when it was stopped is told once: its desktop is back, by others' doing

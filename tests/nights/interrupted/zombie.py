@@ -53,8 +53,8 @@ class Sleeper:
         self._left = nth
         self._slept_s, self._sleeps_s = 0.0, slept_s
 
-    def __call__(self, what: str) -> None:
-        if self._left and what.startswith(self._before):
+    def __call__(self, point: str) -> None:
+        if self._left and point.startswith(self._before):
             self._left -= 1
             if self._left == 0:
                 os.kill(os.getpid(), signal.SIGSTOP)
@@ -65,23 +65,23 @@ class Sleeper:
 
 
 def main(arguments: Sequence[str]) -> int:
-    port, ca_file, state_dir, what, *stop = arguments
+    port, ca_file, state_dir, run_name, *stop = arguments
     sleeper = Sleeper(stop[0], int(stop[1]), float(stop[2])) if stop else Sleeper("", 0, 0.0)
     rotation_lock.GRACE_S = GRACE_S  # type: ignore[misc]
     target = Target("127.0.0.1", USERNAME, Secret(sys.stdin.readline().strip()), port=int(port), ca_files=(ca_file,))
-    return work(target, Path(state_dir), what, sleeper)
+    return work(target, Path(state_dir), run_name, sleeper)
 
 
-def work(target: Target, state_dir: Path, what: str, sleeper: Sleeper) -> int:
+def work(target: Target, state_dir: Path, run_name: str, sleeper: Sleeper) -> int:
     """The exit code of gpuops for that run, in this process."""
     try:
         with Connection(target) as connection:
-            on = AHEAD.get(what, timedelta())
+            on = AHEAD.get(run_name, timedelta())
             site = Site(Watched(connection, sleeper), state_dir, lambda: wall_clock() + on)
             site.passed_s = sleeper.passed_s
-            if what == "night":
+            if run_name == "night":
                 return rotate(RunKind.NIGHT, LEASED, site, apply=True, consent=agreed).exit_code
-            return restore(LEASED, site, (), from_markers=what == "return", apply=True, consent=agreed).exit_code
+            return restore(LEASED, site, (), from_markers=run_name == "return", apply=True, consent=agreed).exit_code
     except GpuopsError as error:
         return error.exit_code
 

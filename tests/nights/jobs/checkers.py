@@ -30,7 +30,7 @@ def violations(story: JobStory) -> list[str]:
 
 
 def containers(story: JobStory, job: SubmittedJob) -> list[MadeContainer]:
-    return [made for made in story.guests.made if made.job == job.job.name]
+    return [container for container in story.guests.made if container.job == job.job.name]
 
 
 def _none_lost(story: JobStory) -> Iterator[str]:
@@ -47,7 +47,7 @@ def _none_lost(story: JobStory) -> Iterator[str]:
 
 def _ends(story: JobStory) -> Iterator[str]:
     for job in story.jobs:
-        ended = [made for made in containers(story, job) if story.guests.came_to_its_end(made)]
+        ended = [finished for finished in containers(story, job) if story.guests.came_to_its_end(finished)]
         if len(ended) > 1:
             yield f"JB: {job.job.name} ran to its end {len(ended)} times"
         if ended and job.exit_code != ended[0].exit_code:
@@ -58,68 +58,74 @@ def _ends(story: JobStory) -> Iterator[str]:
 
 def _goes_on(story: JobStory) -> Iterator[str]:
     for job in story.jobs:
-        made = containers(story, job)
-        if len(made) > job.job.resumes + 1:
-            yield f"JC: {job.job.name} was begun {len(made)} times, and may go on {job.job.resumes} times"
-        if made and made[0].resumed:
+        attempts = containers(story, job)
+        if len(attempts) > job.job.resumes + 1:
+            yield f"JC: {job.job.name} was begun {len(attempts)} times, and may go on {job.job.resumes} times"
+        if attempts and attempts[0].resumed:
             yield f"JC: {job.job.name} begins from a checkpoint that it never made"
-        for earlier, later in pairwise(made):
+        for earlier, later in pairwise(attempts):
             if earlier.vm != later.vm:
                 yield f"JC: {job.job.name} goes on in another VM than the one that has its files"
-        told = any(record.saved for record in job.records)
-        if len(made) > 1 and made[-1].resumed and made[-1].progress == timedelta():
+        has_checkpoint = any(record.saved for record in job.records)
+        if len(attempts) > 1 and attempts[-1].resumed and attempts[-1].progress == timedelta():
             yield f"JC: {job.job.name} goes on from nothing"
-        if len(made) > 1 and told and not made[-1].resumed and _saved_before(job, made[-1]):
+        if len(attempts) > 1 and has_checkpoint and not attempts[-1].resumed and _saved_before(job, attempts[-1]):
             yield f"JC: {job.job.name} begins anew, though a checkpoint of it was made"
 
 
-def _saved_before(job: SubmittedJob, made: MadeContainer) -> bool:
-    return any(record.saved and record.at < made.began for record in job.records)
+def _saved_before(job: SubmittedJob, container: MadeContainer) -> bool:
+    return any(record.saved and record.at < container.began for record in job.records)
 
 
 def _alone(story: JobStory) -> Iterator[str]:
-    for one, other in combinations(story.guests.made, 2):
-        if one.vm != other.vm and one.job != other.job:
+    for container, other_container in combinations(story.guests.made, 2):
+        if container.vm != other_container.vm and container.job != other_container.job:
             continue
-        first, second = sorted((one, other), key=lambda made: made.began)
+        first, second = sorted((container, other_container), key=lambda container_: container_.began)
         if story.guests.ran_until(first) > second.began:
             yield f"JD: {first.attempt} and {second.attempt} ran at once"
 
 
 def _mornings(story: JobStory) -> Iterator[str]:
-    for at, running, away in story.mornings:
+    for at, running, suspended_names in story.mornings:
         if running:
             yield f"JE: {', '.join(running)} run on the morning of {at:%Y-%m-%d %H:%M}"
-        if away:
-            yield f"JE: {', '.join(away)} are away on the morning of {at:%Y-%m-%d %H:%M}"
+        if suspended_names:
+            yield f"JE: {', '.join(suspended_names)} are away on the morning of {at:%Y-%m-%d %H:%M}"
 
 
 def _made(story: JobStory) -> Iterator[str]:
-    for at, made, gone in story.counts:
-        if len(made) > (0 if story.keep is None else AT_MOST) or len(set(made)) < len(made):
-            yield f"JG: {', '.join(made)} are there on {at:%Y-%m-%d %H:%M}"
-        if gone:
-            yield f"JG: {', '.join(gone)} are gone on {at:%Y-%m-%d %H:%M}"
-    at, left, _ = story.counts[-1]
-    if left and not story.keep:
-        yield f"JG: {', '.join(left)} are left on {at:%Y-%m-%d %H:%M}, when all is over"
+    for at, made_vms, missing_vms in story.counts:
+        if len(made_vms) > (0 if story.keep is None else AT_MOST) or len(set(made_vms)) < len(made_vms):
+            yield f"JG: {', '.join(made_vms)} are there on {at:%Y-%m-%d %H:%M}"
+        if missing_vms:
+            yield f"JG: {', '.join(missing_vms)} are gone on {at:%Y-%m-%d %H:%M}"
+    at, remaining_vms, _ = story.counts[-1]
+    if remaining_vms and not story.keep:
+        yield f"JG: {', '.join(remaining_vms)} are left on {at:%Y-%m-%d %H:%M}, when all is over"
 
 
 def _states(story: JobStory) -> Iterator[str]:
     for job in story.jobs:
-        made = containers(story, job)
-        if job.state is JobState.FINISHED and not any(story.guests.came_to_its_end(each) for each in made):
+        attempts = containers(story, job)
+        if job.state is JobState.FINISHED and not any(
+            story.guests.came_to_its_end(container) for container in attempts
+        ):
             yield f"JF: {job.job.name} is finished, and never came to its end"
-        over = [record.at for record in job.records if record.event is JobEvent.CANCELLED]
-        if over and any(each.began > over[0] for each in made):
+        cancelled_at = [record.at for record in job.records if record.event is JobEvent.CANCELLED]
+        if cancelled_at and any(container.began > cancelled_at[0] for container in attempts):
             yield f"JF: {job.job.name} was begun after it was cancelled"
-        if over and job.job.name not in story.cancelled:
+        if cancelled_at and job.job.name not in story.cancelled:
             yield f"JF: {job.job.name} was cancelled by nobody"
 
 
 def _after(story: JobStory) -> Iterator[str]:
     for job in story.jobs:
-        for made, name in ((made, name) for made in containers(story, job) for name in job.job.after):
-            earlier = [each for each in story.guests.made if each.job == name and story.guests.came_to_its_end(each)]
-            if not any(each.exit_code == 0 and each.ends <= made.began for each in earlier):
-                yield f"JH: {made.attempt} was begun before {name} had finished"
+        for container, name in ((container, name) for container in containers(story, job) for name in job.job.after):
+            earlier = [
+                finished
+                for finished in story.guests.made
+                if finished.job == name and story.guests.came_to_its_end(finished)
+            ]
+            if not any(finished.exit_code == 0 and finished.ends <= container.began for finished in earlier):
+                yield f"JH: {container.attempt} was begun before {name} had finished"

@@ -71,11 +71,13 @@ class MadeGuests:
         self._reached(vm, "start")
         if attempt in self.revoked:
             self.met["start of what is revoked"] += 1
-        elif not any(each.attempt == attempt for each in self.made):
+        elif not any(container.attempt == attempt for container in self.made):
             work, now = self.work[job.name], self.now
-            done = work.saved if resume else timedelta()
+            progress = work.saved if resume else timedelta()
             self.made.append(
-                MadeContainer(vm.ref, job.name, attempt, now, now + work.needs - done, work.exit_code, resume, done)
+                MadeContainer(
+                    vm.ref, job.name, attempt, now, now + work.needs - progress, work.exit_code, resume, progress
+                )
             )
         else:
             self.met["started twice"] += 1
@@ -83,10 +85,10 @@ class MadeGuests:
 
     def look(self, vm: Vm, attempt: str) -> ContainerState:
         self._reached(vm, "look")
-        found = self.state(attempt)
-        self.met[f"look {found.state}"] += 1
+        state = self.state(attempt)
+        self.met[f"look {state.state}"] += 1
         self._left("look")
-        return found
+        return state
 
     def revoke(self, vm: Vm, attempt: str) -> ContainerState:
         self._reached(vm, "revoke")
@@ -98,8 +100,8 @@ class MadeGuests:
 
     def output(self, vm: Vm, attempt: str, offset: int, limit: int) -> bytes:
         self._reached(vm, "output")
-        made = self._made(attempt)
-        return b"" if made is None else written(made, self._until(made))[offset : offset + limit]
+        container = self._made(attempt)
+        return b"" if container is None else written(container, self._until(container))[offset : offset + limit]
 
     def checkpoint(self, vm: Vm, job: ContainerJob, attempt: str, limit: timedelta) -> CheckpointEnd:
         self._reached(vm, "checkpoint")
@@ -113,28 +115,28 @@ class MadeGuests:
             self.met["checkpoint too slow"] += 1
             return CheckpointEnd(saved=False, reason="took longer")
         self.world.clock.advance(takes.total_seconds())
-        made = self._made(attempt)
-        if made is None or self.state(attempt).state is not ContainerPhase.RUNNING:
+        container = self._made(attempt)
+        if container is None or self.state(attempt).state is not ContainerPhase.RUNNING:
             self.met["ended while it saved"] += 1
             return CheckpointEnd(saved=False, reason="it does not run")
-        self.work[made.job].saved = made.progress + self.now - made.began
+        self.work[container.job].saved = container.progress + self.now - container.began
         self.met["saved"] += 1
         self._left("checkpoint")
         return CheckpointEnd(saved=True)
 
     def stop(self, vm: Vm, attempt: str, grace: timedelta) -> ContainerState:
         self._reached(vm, "stop")
-        made = self._made(attempt)
-        if made is not None and self.state(attempt).state is ContainerPhase.RUNNING:
-            made.stopped = self.now
+        container = self._made(attempt)
+        if container is not None and self.state(attempt).state is ContainerPhase.RUNNING:
+            container.stopped = self.now
         self._left("stop")
         return self.state(attempt)
 
     def clear(self, vm: Vm, attempt: str) -> None:
         self._reached(vm, "clear")
-        made = self._made(attempt)
-        if made is not None:
-            made.cleared = True
+        container = self._made(attempt)
+        if container is not None:
+            container.cleared = True
         self._left("clear")
 
     @property
@@ -144,60 +146,64 @@ class MadeGuests:
     def state(self, attempt: str) -> ContainerState:
         """As its guest would tell it now; what somebody has stopped ends with the exit code 0, as programs that catch
         the signal do."""
-        made = self._made(attempt)
-        if made is None or made.cleared:
+        container = self._made(attempt)
+        if container is None or container.cleared:
             return ContainerState(ContainerPhase.ABSENT)
-        until = self._until(made)
+        until = self._until(container)
         if until is None:
-            return ContainerState(ContainerPhase.RUNNING, began=made.began)
-        if until == made.ends:
-            return ContainerState(ContainerPhase.ENDED, made.exit_code, made.began, made.ends)
-        if until == made.stopped:
-            return ContainerState(ContainerPhase.ENDED, 0, made.began, until, asked_to_end=True)
-        return ContainerState(ContainerPhase.ENDED, None, made.began)
+            return ContainerState(ContainerPhase.RUNNING, began=container.began)
+        if until == container.ends:
+            return ContainerState(ContainerPhase.ENDED, container.exit_code, container.began, container.ends)
+        if until == container.stopped:
+            return ContainerState(ContainerPhase.ENDED, 0, container.began, until, asked_to_end=True)
+        return ContainerState(ContainerPhase.ENDED, None, container.began)
 
-    def came_to_its_end(self, made: MadeContainer) -> bool:
-        return self._until(made) == made.ends
+    def came_to_its_end(self, container: MadeContainer) -> bool:
+        return self._until(container) == container.ends
 
-    def ran_until(self, made: MadeContainer) -> datetime:
-        return self._until(made) or self.now
+    def ran_until(self, container: MadeContainer) -> datetime:
+        return self._until(container) or self.now
 
-    def _until(self, made: MadeContainer) -> datetime | None:
+    def _until(self, container: MadeContainer) -> datetime | None:
         """When it ended; None = it runs."""
         down = next(
             (
                 change.at
                 for change in self.world.ledger
-                if change.moid == made.vm
-                and change.at >= made.began
+                if change.moid == container.vm
+                and change.at >= container.began
                 and change.after.get("power", Power.ON) != Power.ON
             ),
             None,
         )
-        ends = [each for each in (made.stopped, down, made.ends if made.ends <= self.now else None) if each is not None]
+        ends = [
+            moment
+            for moment in (container.stopped, down, container.ends if container.ends <= self.now else None)
+            if moment is not None
+        ]
         return min(ends, default=None)
 
     def _made(self, attempt: str) -> MadeContainer | None:
-        return next((each for each in self.made if each.attempt == attempt), None)
+        return next((container for container in self.made if container.attempt == attempt), None)
 
-    def _reached(self, vm: Vm, what: str) -> None:
+    def _reached(self, vm: Vm, call: str) -> None:
         """Raises StepFailed for a guest that does not answer."""
-        self.point(f"before {what}")
+        self.point(f"before {call}")
         self.world.clock.advance(2)
-        here: Any = self.world.find(vm.ref)
+        vm_entity: Any = self.world.find(vm.ref)
         started = max((change.at for change in self.world.ledger if change.moid == vm.ref), default=None)
-        if here is None or here.state.power is not Power.ON or (started and self.now - started < BOOTS):
+        if vm_entity is None or vm_entity.state.power is not Power.ON or (started and self.now - started < BOOTS):
             self.met["guest not up"] += 1
             raise StepFailed(f"{vm.name}: VMware Tools do not answer")
         if self.troubled and self.rng.random() < 0.05:
-            self.met[f"{what} refused"] += 1
+            self.met[f"{call} refused"] += 1
             raise StepFailed(f"{vm.name}: its guest refuses")
 
-    def _left(self, what: str) -> None:
-        self.point(f"after {what}")
+    def _left(self, call: str) -> None:
+        self.point(f"after {call}")
 
 
-def written(made: MadeContainer, until: datetime | None) -> bytes:
+def written(container: MadeContainer, until: datetime | None) -> bytes:
     """What it wrote, a line a minute."""
-    minutes = int(((until or made.ends) - made.began) / MINUTE) if until is not None else 0
-    return b"".join(f"{made.attempt} {minute}\n".encode() for minute in range(max(minutes, 0)))
+    minutes = int(((until or container.ends) - container.began) / MINUTE) if until is not None else 0
+    return b"".join(f"{container.attempt} {minute}\n".encode() for minute in range(max(minutes, 0)))

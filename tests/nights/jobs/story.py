@@ -47,7 +47,8 @@ RECORDS: Final = (
     JobEvent.BEGUN, JobEvent.STARTED, JobEvent.STOPPING, JobEvent.INTERRUPTED, JobEvent.ENDED, JobEvent.CANCELLED,
 )  # fmt: skip
 POINTS: Final = frozenset(
-    {f"before {each}" for each in (*CALLS, *RECORDS, "submit")} | {f"after {each}" for each in (*RECORDS, "submit")}
+    {f"before {call_name}" for call_name in (*CALLS, *RECORDS, "submit")}
+    | {f"after {call_name}" for call_name in (*RECORDS, "submit")}
 )
 """Where a process must have been killed at least once in many stories."""
 VM_POINTS: Final = frozenset(
@@ -61,7 +62,9 @@ AT_MOST: Final = 2
 
 def policy_text(*, template: bool = False, keep: bool = False) -> str:
     """The policy: three hours a night."""
-    made = {"template": {"name": "golden", "at_most": AT_MOST, "prefix": MADE, "keep": keep}} if template else {}
+    template_settings = (
+        {"template": {"name": "golden", "at_most": AT_MOST, "prefix": MADE, "keep": keep}} if template else {}
+    )
     return json.dumps(
         {
             "version": 1, "name": "jobs",
@@ -69,7 +72,7 @@ def policy_text(*, template: bool = False, keep: bool = False) -> str:
             "pools": [{"name": "office", "parked": True, "select": {"folder": "vdi", "name": "desktop-*"},
                        "idle": {"cpu_below_mhz": 500}, "owner": {"attribute": "gpuops.owner", "value": "office"}}],
             "ml": {"jobs": {"vms": ["ml-*"], "relocate": True, "checkpoint_s": int(CHECKPOINT.total_seconds()),
-                            "minimum_run_minutes": 10, **made},
+                            "minimum_run_minutes": 10, **template_settings},
                    "stop": {"grace_s": 60, "then": "power-off"}},
         }
     )  # fmt: skip
@@ -161,17 +164,19 @@ class JobNights:
         """From the hour before the window opens until desktops are due."""
         calls: list[tuple[datetime, Callable[[NightPlace], object]]] = []
         opens = evening.replace(hour=20)
-        calls += [(opens + each * MINUTE, self._rotate_night) for each in (0, 20, 90)]
-        calls += [(opens + each * MINUTE, self._look_after) for each in range(5, 155, self.rng.choice([10, 15, 25]))]
+        calls += [(opens + minute * MINUTE, self._rotate_night) for minute in (0, 20, 90)]
+        calls += [
+            (opens + minute * MINUTE, self._look_after) for minute in range(5, 155, self.rng.choice([10, 15, 25]))
+        ]
         looked_after = self.rng.random() < 0.6  # else nobody does any more, and the return finds them running
         if looked_after:
-            calls += [(opens + each * MINUTE, self._look_after) for each in range(155, 180, 5)]
+            calls += [(opens + minute * MINUTE, self._look_after) for minute in range(155, 180, 5)]
         # a machine that was off: then the return comes when desktops need all the time that is left
         late = not looked_after and Random(f"{self.story.seed}:{evening}:late").random() < 0.3
         returns = range(118, 158, 8) if late else range(0, 100, 20)
-        calls += [(opens + (180 + each) * MINUTE, self._rotate_day) for each in returns]
+        calls += [(opens + (180 + minute) * MINUTE, self._rotate_day) for minute in returns]
         if self._templated:
-            calls += [(opens + each * MINUTE, self._look_after_by_day) for each in (-55, -40, -25, -10, 290)]
+            calls += [(opens + minute * MINUTE, self._look_after_by_day) for minute in (-55, -40, -25, -10, 290)]
         if troubled:
             people = [self._submit, self._submit, self._submit, self._cancel]
             moments = (self.rng.randrange(-40, 200) for _ in range(self.rng.randint(2, 6)))
@@ -184,8 +189,8 @@ class JobNights:
             often = 0.8 if call == self._look_after_by_day else 0.3
             self._process(call, killed=troubled and not last_ones and self.rng.random() < often)
         running = [vm.name for vm in self._vms() if vm.name.startswith("ml-") and vm.state.power is not Power.OFF]
-        away = [vm.name for vm in self.desktops if vm.state.power is not Power.ON]
-        self.story.mornings.append((self.world.clock.now(), running, away))
+        suspended_names = [vm.name for vm in self.desktops if vm.state.power is not Power.ON]
+        self.story.mornings.append((self.world.clock.now(), running, suspended_names))
         self._counted()
 
     def _vms(self) -> list[Any]:
@@ -193,8 +198,10 @@ class JobNights:
 
     def _counted(self) -> None:
         names = [vm.name for vm in self._vms()]
-        gone = sorted(self.story.others - set(names))
-        self.story.counts.append((self.world.clock.now(), [name for name in names if name.startswith(MADE)], gone))
+        missing_names = sorted(self.story.others - set(names))
+        self.story.counts.append(
+            (self.world.clock.now(), [name for name in names if name.startswith(MADE)], missing_names)
+        )
 
     def _process(self, call: Callable[[NightPlace], object], *, killed: bool) -> None:
         self._left = self._aimed = None
@@ -241,9 +248,9 @@ class JobNights:
         number = len(self.story.guests.work) + 1
         waiting = [name for name in self.story.guests.work if name not in self.story.wanted]
         name = waiting[0] if waiting else f"job-{number}"
-        over = next((job for job in self._jobs() if job.job.name == name and job.ended), None)
-        if over is not None:  # it had been submitted before they were killed, as the list shows
-            self.story.wanted[name] = over.job
+        ended_job = next((job for job in self._jobs() if job.job.name == name and job.ended), None)
+        if ended_job is not None:  # it had been submitted before they were killed, as the list shows
+            self.story.wanted[name] = ended_job.job
             return
         rng = Random(f"{self.story.seed}:{name}")
         resumes = rng.choice([0, 1, 2, 3])
@@ -280,7 +287,7 @@ class JobNights:
             job_queue.job_cancel(job.job.name, place)
 
     def _job_store(self) -> JobStore:
-        vcenter = DirectVcenter(self.world, lambda what: None, None, self._showing)
+        vcenter = DirectVcenter(self.world, lambda point: None, None, self._showing)
         try:
             return JobStore(vcenter.uuid, self._state)
         finally:
@@ -289,33 +296,33 @@ class JobNights:
     def _jobs(self) -> tuple[SubmittedJob, ...]:
         return self._job_store().read()
 
-    def _point(self, what: str) -> None:
+    def _point(self, call: str) -> None:
         if self._left is not None:
             self._left -= 1
-        point = what.split(" ml-")[0].split(" desktop-")[0]
+        point = call.split(" ml-")[0].split(" desktop-")[0]
         if self._left == 0 or point == self._aimed:
             self._left = self._aimed = None
             self.story.kills[point] += 1
-            raise Killed(what)
+            raise Killed(call)
 
     @contextmanager
     def _with_points(self) -> Iterator[None]:
         """Records of jobs are points too, and all guests are made up."""
         add, submit = JobStore.add, JobStore.submit
 
-        def added(of_jobs: JobStore, seen: SubmittedJob, record: JobRecord) -> SubmittedJob:
+        def added(of_jobs: JobStore, job_before: SubmittedJob, record: JobRecord) -> SubmittedJob:
             self._point(f"before {record.event}")
-            job = add(of_jobs, seen, record)
+            job = add(of_jobs, job_before, record)
             self._point(f"after {record.event}")
             return job
 
         def submitted(of_jobs: JobStore, *args: Any) -> Any:
             self._point("before submit")
-            found = submit(of_jobs, *args)
+            submission = submit(of_jobs, *args)
             self._point("after submit")
-            return found
+            return submission
 
-        kept = KeptDatabase(sqlite_engine(str(self._state / "jobs.sqlite")), "jobs")
+        database = KeptDatabase(sqlite_engine(str(self._state / "jobs.sqlite")), "jobs")
         guests = lambda site, **_: self.story.guests  # noqa: E731
 
         def one_after_the_other(works: Sequence[Callable[[], object]], limit_s: float) -> bool:
@@ -327,14 +334,14 @@ class JobNights:
         with (
             patch.object(JobStore, "add", added),
             patch.object(JobStore, "submit", submitted),
-            patch.object(store, "make_file", lambda state_dir: kept),
-            patch.object(store, "file_database", lambda state_dir: kept),
+            patch.object(store, "make_file", lambda state_dir: database),
+            patch.object(store, "file_database", lambda state_dir: database),
             patch.object(nightly, "guests_of", guests),
             patch.object(nightly, "side_by_side", one_after_the_other),
             patch.object(job_queue, "guests_of", guests),
         ):
             yield
-        kept.engine.dispose()
+        database.engine.dispose()
 
 
 def _told(deed: JobVmDeed) -> str:

@@ -33,7 +33,7 @@ class JobTally(Summed):
 
     def unmet(self) -> set[str]:
         """Points at which no process was killed, and what should have been met and was not."""
-        missed = {what for what in MET if not self.met[what]}
+        missed = {kind for kind in MET if not self.met[kind]}
         return {point for point in POINTS | VM_POINTS if not self.kills[point]} | missed
 
     def lines(self) -> list[str]:
@@ -42,7 +42,7 @@ class JobTally(Summed):
             f"{self.kills.total()} kills at {len(self.kills)} points",
             *(f"  {state.value:12} {number}" for state, number in sorted(self.states.items())),
             *(f"  {event.value:12} {number} records" for event, number in sorted(self.events.items())),
-            *(f"  {what:24} {number}" for what, number in sorted(self.met.items())),
+            *(f"  {kind:24} {number}" for kind, number in sorted(self.met.items())),
             "never met: " + (", ".join(sorted(self.unmet())) or "nowhere that is asked for"),
             *(self.violations or ["no invariant was broken"]),
         ]
@@ -50,23 +50,23 @@ class JobTally(Summed):
 
 def tally(seeds: Iterable[int], jobs: int, nights: int | None = None) -> JobTally:
     """What the stories of these seeds come to, in so many processes; no more are begun once `nights` were played."""
-    found = JobTally()
+    total = JobTally()
     if jobs == 1:
-        for each in map(_of, seeds):
-            found.add(each)
-            if nights is not None and found.nights >= nights:
+        for part in map(_of, seeds):
+            total.add(part)
+            if nights is not None and total.nights >= nights:
                 break
-        return found
+        return total
     with ProcessPoolExecutor(jobs) as pool:
         waiting = iter(seeds)
         running = {pool.submit(_of, seed) for _, seed in zip(range(jobs), waiting, strict=False)}
         while running:
-            done = next(iter(running))
-            running.discard(done)
-            found.add(done.result())
-            if nights is None or found.nights < nights:
+            future = next(iter(running))
+            running.discard(future)
+            total.add(future.result())
+            if nights is None or total.nights < nights:
                 running |= {pool.submit(_of, seed) for _, seed in zip(range(1), waiting, strict=False)}
-    return found
+    return total
 
 
 def _of(seed: int) -> JobTally:

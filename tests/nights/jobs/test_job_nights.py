@@ -45,31 +45,31 @@ def test_a_return_that_comes_late_has_no_time_for_jobs() -> None:
 @pytest.mark.timeout(1800)
 def test_kills_and_troubles_meet_nearly_every_record_of_a_job() -> None:
     """`make job-nights` plays enough to meet each of them."""
-    found = tally(range(100, 132), jobs=1)
-    assert found.violations == []
-    assert set(found.events) >= set(JobEvent) - {JobEvent.NOT_STARTED}
-    assert {JobState.FINISHED, JobState.FAILED, JobState.CANCELLED} <= set(found.states)
-    assert len(found.unmet()) <= 6
+    total = tally(range(100, 132), jobs=1)
+    assert total.violations == []
+    assert set(total.events) >= set(JobEvent) - {JobEvent.NOT_STARTED}
+    assert {JobState.FINISHED, JobState.FAILED, JobState.CANCELLED} <= set(total.states)
+    assert len(total.unmet()) <= 6
 
 
 @pytest.mark.long
 def test_a_checker_sees_what_it_is_for() -> None:
     """Stories that went wrong: each invariant is broken once, by hand."""
     story = play(3)
-    made = next(each for each in story.guests.made if story.guests.came_to_its_end(each))
-    story.guests.made.append(type(made)(**{**vars(made), "attempt": "again"}))
-    told = Counter(violation.partition(":")[0] for violation in violations(story))
-    assert told["JB"] == 1 and told["JD"] >= 1
+    container = next(submitted for submitted in story.guests.made if story.guests.came_to_its_end(submitted))
+    story.guests.made.append(type(container)(**{**vars(container), "attempt": "again"}))
+    counts = Counter(violation.partition(":")[0] for violation in violations(story))
+    assert counts["JB"] == 1 and counts["JD"] >= 1
     story.guests.made.pop()
     story.mornings.append((story.guests.now, ["ml-01"], ["desktop-001"]))
     story.wanted["lost"] = next(iter(story.wanted.values()))
-    told = Counter(violation.partition(":")[0] for violation in violations(story))
-    assert told["JE"] == 2 and told["JA"] == 1
+    counts = Counter(violation.partition(":")[0] for violation in violations(story))
+    assert counts["JE"] == 2 and counts["JA"] == 1
     story.counts.append((story.guests.now, ["ml-made-01"], ["desktop-001"]))
-    told = Counter(violation.partition(":")[0] for violation in violations(story))
-    assert told["JG"] == 3, "too many, one gone, one left"
-    job = next(job for job in story.jobs if job.job.name == made.job)
+    counts = Counter(violation.partition(":")[0] for violation in violations(story))
+    assert counts["JG"] == 3, "too many, one gone, one left"
+    job = next(job for job in story.jobs if job.job.name == container.job)
     hasty = replace(job, job=replace(job.job, after=(job.job.name,)))  # it would have begun before it had finished
-    story.jobs = tuple(hasty if each is job else each for each in story.jobs)
+    story.jobs = tuple(hasty if submitted is job else submitted for submitted in story.jobs)
     assert Counter(violation.partition(":")[0] for violation in violations(story))["JH"] >= 1
     assert all(f"{name} " in str(checkers.__doc__) for name in ("JA", "JB", "JC", "JD", "JE", "JF", "JG", "JH"))

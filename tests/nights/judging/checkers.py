@@ -113,7 +113,7 @@ def _named(night: Played) -> set[str]:
     bad = (Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED)
     by_name = {name: moid for moid, name in night.names.items()}
     last = [report for report in (night.last, night.last_elsewhere) if report is not None]
-    unmet = {by_name.get(each.subject, each.subject) for report in last for each in report.plan.unmet}
+    unmet = {by_name.get(unmet_vm.subject, unmet_vm.subject) for report in last for unmet_vm in report.plan.unmet}
     return unmet | {outcome.step.vm for report in last for outcome in report.outcomes if outcome.verdict in bad}
 
 
@@ -144,8 +144,8 @@ def only_the_queue_starts(night: Played) -> Iterator[str]:
             else:
                 renamed[change.moid] = change.at
         elif change.moid in renamed and change in started:
-            asked = night.asked.get(change.operation_id, change.at)
-            late.append((change.moid, renamed[change.moid], asked))
+            asked_at = night.asked.get(change.operation_id, change.at)
+            late.append((change.moid, renamed[change.moid], asked_at))
     for moid, since, at in _unseen_for_long(night, late):
         yield f"I7: {night.names[moid]} was started {at - since} after it had been renamed out of the queue"
 
@@ -155,11 +155,13 @@ def _unseen_for_long(
 ) -> Iterator[tuple[str, datetime, datetime]]:
     """Those that were suspended long after what spoke against it could be seen, which is later where vCenter told old
     values. Of a machine that was paused meanwhile one request may have been past its check."""
-    left = list(night.stood)
+    pauses_left = list(night.stood)
     for moid, since, at in suspended:
-        paused = next((each for each in left if each[0] - CALL <= since <= each[1] <= at <= each[1] + CALL), None)
+        paused = next(
+            (pause for pause in pauses_left if pause[0] - CALL <= since <= pause[1] <= at <= pause[1] + CALL), None
+        )
         if paused is not None:
-            left.remove(paused)
+            pauses_left.remove(paused)
         elif at - since > CALL + told_late(night):
             yield moid, since, at
 
@@ -212,10 +214,10 @@ def _returns(night: Played, entry: Entry) -> bool:
 def nothing_discarded(night: Played) -> Iterator[str]:
     """I11: no suspended desktop is powered off, and none that was shown to be off at the last look is booted."""
     for entry in effects(night, OFF, START):
-        was = entry.before.get("power")
-        if entry.method == OFF and was == Power.SUSPENDED:
+        power_before = entry.before.get("power")
+        if entry.method == OFF and power_before == Power.SUSPENDED:
             yield f"I11: {entry.name} was powered off while suspended"
-        booted = entry.method == START and was == Power.OFF and is_desktop(night, entry.moid, entry.name)
+        booted = entry.method == START and power_before == Power.OFF and is_desktop(night, entry.moid, entry.name)
         if booted and not _is_to_be_shut_down(night, entry) and not _just_powered_off(night, entry):
             yield f"I11: {entry.name} was booted"
 
@@ -225,17 +227,17 @@ def _is_to_be_shut_down(night: Played, start: Entry) -> bool:
     guest was faster or a host that crashed, nobody can tell."""
     marker = night.site.policy.marker
     before = (change for change in night.world.ledger if change.moid == start.moid and change.sequence < start.sequence)
-    marks = [parse_marker(str(each.after[marker])) for each in before if marker in each.after]
+    marks = [parse_marker(str(change.after[marker])) for change in before if marker in change.after]
     return any(marked is not None and marked.role is Role.SHUT_DOWN for marked in marks)
 
 
 def _just_powered_off(night: Played, start: Entry) -> bool:
     """Whether others powered it off when it was about to be resumed: of several that are sent at once the look before
     all of them is a few calls old, and what it showed may have been older, where vCenter told old values."""
-    asked = night.asked.get(start.operation_id, start.at)
-    since = asked - timedelta(seconds=LOOK_S) - told_late(night)
+    asked_at = night.asked.get(start.operation_id, start.at)
+    since = asked_at - timedelta(seconds=LOOK_S) - told_late(night)
     off = (change for change in night.world.ledger if change.after.get("power") == Power.OFF)
-    offs = [each.at for each in off if each.moid == start.moid]
+    offs = [change.at for change in off if change.moid == start.moid]
     return any(since <= at <= start.at for at in offs)
 
 
@@ -253,14 +255,14 @@ def _floor_of(pool: Pool, night: Played) -> Iterator[str]:
         power = change.after.get("power")
         if power is None or night.site.pool_of(night.names.get(change.moid, change.name)) is not pool:
             continue
-        taken = takes(change)
-        if power != Power.ON and change.moid in running and not taken:
+        is_taking = takes(change)
+        if power != Power.ON and change.moid in running and not is_taking:
             left_at.append(change.at)
         running = running | {change.moid} if power == Power.ON else running - {change.moid}
-        if not taken:
+        if not is_taking:
             continue
-        asked = night.asked.get(change.operation_id, change.at)
-        unseen = sum(1 for at in left_at if at > asked - FRESH)
+        asked_at = night.asked.get(change.operation_id, change.at)
+        unseen = sum(1 for at in left_at if at > asked_at - FRESH)
         if len(running) + unseen < pool.floor:
             yield f"I13: {change.name} was taken, {len(running)} run, the floor is {pool.floor}"
 
@@ -270,14 +272,14 @@ def who_came_back_stays(night: Played) -> Iterator[str]:
 
     One that was started before we came near it had not come back: whether it may be taken is I2 and I7.
     """
-    taken: set[str] = set()
+    taken_vms: set[str] = set()
     woken: set[str] = set()
     for change in night.world.ledger:
         ours = change.operation_id.startswith("gpuops-")
-        if change.after.get("power") == Power.ON and not ours and change.moid in taken:
+        if change.after.get("power") == Power.ON and not ours and change.moid in taken_vms:
             woken.add(change.moid)
         elif takes(change):
-            taken.add(change.moid)
+            taken_vms.add(change.moid)
             if change.moid not in woken:
                 continue
             yield f"I17: {change.name} was suspended again after somebody woke it"
@@ -293,18 +295,18 @@ def restless_pool_is_left(night: Played) -> Iterator[str]:
 
 
 def _restless_in(pool: Pool, night: Played) -> Iterator[str]:
-    taken: set[str] = set()
+    taken_vms: set[str] = set()
     woken: dict[str, datetime] = {}
     for change in night.world.ledger:
         if night.site.pool_of(night.names.get(change.moid, change.name)) is not pool:
             continue
         power, ours = change.after.get("power"), change.operation_id.startswith("gpuops-")
         if takes(change):
-            asked, back = night.asked.get(change.operation_id, change.at), sorted(woken.values())
-            if len(back) >= BACK_BY_THEMSELVES and asked > back[BACK_BY_THEMSELVES - 1] + FRESH:
+            asked_at, back = night.asked.get(change.operation_id, change.at), sorted(woken.values())
+            if len(back) >= BACK_BY_THEMSELVES and asked_at > back[BACK_BY_THEMSELVES - 1] + FRESH:
                 yield f"I17: {change.name} was suspended, and {len(woken)} of its pool had come back by themselves"
-            taken.add(change.moid)
-        if power == Power.ON and not ours and change.moid in taken:
+            taken_vms.add(change.moid)
+        if power == Power.ON and not ours and change.moid in taken_vms:
             woken[change.moid] = change.at
         elif power not in (None, Power.ON):
             woken.pop(change.moid, None)
@@ -321,9 +323,9 @@ def one_session(night: Played) -> Iterator[str]:
 def inside_the_window(night: Played) -> Iterator[str]:
     """I20: nothing is asked to be taken before the window opens or after it closes."""
     for entry in takings(night):
-        asked = night.asked.get(entry.operation_id, entry.at)
-        if (asked - EVENING) % DAY > CLOSES - EVENING:
-            yield f"I20: {entry.method} on {entry.name} at {asked:%H:%M}"
+        asked_at = night.asked.get(entry.operation_id, entry.at)
+        if (asked_at - EVENING) % DAY > CLOSES - EVENING:
+            yield f"I20: {entry.method} on {entry.name} at {asked_at:%H:%M}"
 
 
 CHECKERS: Final[tuple[Checker, ...]] = (
@@ -381,4 +383,4 @@ CHECKERS: Final[tuple[Checker, ...]] = (
 
 def violations(night: Played) -> list[str]:
     """Everything that does not hold of this night, and the simulator's own bugs."""
-    return [*(said for checker in CHECKERS for said in checker(night)), *night.world.bugs]
+    return [*(violation for checker in CHECKERS for violation in checker(night)), *night.world.bugs]

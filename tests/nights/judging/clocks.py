@@ -12,8 +12,8 @@ from tests.nights.playing.played import Played
 def nothing_on_a_wrong_clock(night: Played) -> Iterator[str]:
     """I21: where the clocks are apart from the first login on, no desktop is suspended and no ML VM is started; and
     soon nothing more where somebody sets one while a night goes on."""
-    for what, at in night.on_a_wrong_clock:
-        yield f"I21: {what.removeprefix('before ')} at {at:%H:%M}, and the clocks had been apart for minutes"
+    for point, at in night.on_a_wrong_clock:
+        yield f"I21: {point.removeprefix('before ')} at {at:%H:%M}, and the clocks had been apart for minutes"
     skews = [rule for event in night.events if event.fault == "K7" for rule in event.rules]
     if any(rule.at_s is not None for rule in skews):
         return

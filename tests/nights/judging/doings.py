@@ -61,13 +61,13 @@ def machine_of(night: Played, entry: Entry) -> int:
 
 def not_back(ledger: Sequence[Entry]) -> set[str]:
     """Desktops (refs) that we took and that have not run since."""
-    away: set[str] = set()
+    suspended_refs: set[str] = set()
     for change in ledger:
         if takes(change):
-            away.add(change.moid)
+            suspended_refs.add(change.moid)
         elif change.after.get("power") == Power.ON:
-            away.discard(change.moid)
-    return away
+            suspended_refs.discard(change.moid)
+    return suspended_refs
 
 
 def let_go(night: Played) -> set[str]:
@@ -75,11 +75,11 @@ def let_go(night: Played) -> set[str]:
     by_name = {name: moid for moid, name in night.names.items()}
     last = max((moment for half, _, moment in night.calls if half == RunKind.NIGHT), default=EVENING)
     return {
-        by_name.get(each.subject, each.subject)
+        by_name.get(refusal.subject, refusal.subject)
         for report, _ in night.told
         if last - report.before.taken_at > DAY / 2
-        for each in report.plan.unmet
-        if each.rule == GONE
+        for refusal in report.plan.unmet
+        if refusal.rule == GONE
     }
 
 

@@ -82,5 +82,7 @@ def _limits_s(night: Played) -> Mapping[str, float]:
 def _told_late(night: Played, moid: str) -> bool:
     """Whether a morning said that there is no time for it, or ended without a word."""
     name = chosen_as(night, moid)
-    told = any(warning.startswith(f"{name}: 0 s ") for report, _ in night.told for warning in report.plan.warnings)
-    return told or any(ended not in ("done", "refused") for _, ended, _ in night.calls)
+    has_warning = any(
+        warning.startswith(f"{name}: 0 s ") for report, _ in night.told for warning in report.plan.warnings
+    )
+    return has_warning or any(ended not in ("done", "refused") for _, ended, _ in night.calls)

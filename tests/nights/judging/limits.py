@@ -73,14 +73,14 @@ def _just_moved(night: Played, start: Entry, pauses: list[tuple[datetime, dateti
     """Whether it was moved when its resume had been asked for, or where vCenter still showed it where it was: between
     the last look and that there is one call. Of a machine that was paused meanwhile one request may have been past its
     check: that pause is taken out."""
-    asked = night.asked.get(start.operation_id, start.at)
+    asked_at = night.asked.get(start.operation_id, start.at)
     moves = [
         change.at for change in night.world.ledger if change.moid == start.moid and change.method == "MigrateVM_Task"
     ]
-    if any(asked - told_late(night) <= at <= start.at for at in moves):
+    if any(asked_at - told_late(night) <= at <= start.at for at in moves):
         return True
     for since, until in pauses:
-        if until <= asked <= until + CALL and any(since - CALL <= at <= until for at in moves):
+        if until <= asked_at <= until + CALL and any(since - CALL <= at <= until for at in moves):
             pauses.remove((since, until))
             return True
     return False
@@ -91,12 +91,14 @@ def in_time(night: Played) -> Iterator[str]:
     request may have been past its check."""
     pauses = list(night.stood)
     for entry in takings(night):
-        asked = night.asked.get(entry.operation_id, entry.at)
-        paused = next((pause for pause in pauses if _in_time(pause[0]) and pause[1] <= asked <= pause[1] + CALL), None)
-        if not _in_time(asked) and paused is not None:
+        asked_at = night.asked.get(entry.operation_id, entry.at)
+        paused = next(
+            (pause for pause in pauses if _in_time(pause[0]) and pause[1] <= asked_at <= pause[1] + CALL), None
+        )
+        if not _in_time(asked_at) and paused is not None:
             pauses.remove(paused)
-        elif not _in_time(asked):
-            yield f"I9: {entry.method} on {entry.name} was asked for at {asked:%H:%M}, the return had begun"
+        elif not _in_time(asked_at):
+            yield f"I9: {entry.method} on {entry.name} was asked for at {asked_at:%H:%M}, the return had begun"
 
 
 def _in_time(moment: datetime) -> bool:
@@ -154,8 +156,8 @@ def fits(night: Played) -> Iterator[str]:
 
 def _others_moved_or_started(night: Played) -> bool:
     """Whether somebody else changed what runs where, of whom the events of the night need not tell (situations/)."""
-    others = (change.after for change in night.world.ledger if not is_ours(change))
-    return any("host" in after or after.get("power") == Power.ON for after in others)
+    states_by_others = (change.after for change in night.world.ledger if not is_ours(change))
+    return any("host" in after or after.get("power") == Power.ON for after in states_by_others)
 
 
 def fits_back(night: Played) -> Iterator[str]:
@@ -179,9 +181,10 @@ def second_night_is_empty(night: Played) -> Iterator[str]:
         return
     runs = list(zip(night.calls, night.told, strict=True))
     for ((name, _, at), _), ((before, _, since), _) in zip(runs[1:], runs, strict=False):
-        again = [entry for entry in effects(night) if since < entry.at <= at]
-        if name == before and name.startswith(RunKind.NIGHT) and again:
-            yield f"I4: a second run had {len(again)} effects, {again[0].method} on {again[0].name} was the first"
+        effects_then = [entry for entry in effects(night) if since < entry.at <= at]
+        if name == before and name.startswith(RunKind.NIGHT) and effects_then:
+            first = effects_then[0]
+            yield f"I4: a second run had {len(effects_then)} effects, {first.method} on {first.name} was the first"
 
 
 def first_night_is_whole(night: Played) -> Iterator[str]:
@@ -200,7 +203,7 @@ def first_night_is_whole(night: Played) -> Iterator[str]:
 def failures_stop_it(night: Played) -> Iterator[str]:
     """I25: when a tenth of what a night planned has failed, and three steps at least, nothing more is taken in it. What
     vCenter was never asked for is no failure."""
-    asked = {op for op, _, _ in night.asks}
+    asked_ops = {op for op, _, _ in night.asks}
     nights: dict[str, tuple[int, str]] = {}
     """By run: its machine and its night; each machine knows its own failures."""
     of: dict[str, tuple[int, str]] = {}
@@ -220,15 +223,17 @@ def failures_stop_it(night: Played) -> Iterator[str]:
             # what a killed run had not sent yet is no failure of the night
             counts = body["state"] in (IntentState.FAILED, IntentState.UNKNOWN) and body.get("counts", True)
             failed[mine] += counts
-            if counts and body["op"] not in asked and not _somebody_asked(night, body["op"], record.at):
+            if counts and body["op"] not in asked_ops and not _somebody_asked(night, body["op"], record.at):
                 yield f"I25: {body['op']} counts as failed ({body['reason']}), and was never asked for"
 
 
 def _somebody_asked(night: Played, op: str, until: datetime) -> bool:
     """Whether vCenter had a task of such a step of the VM when it was settled: it is taken for the step's own."""
-    intent = next(each for each, _ in night.kept if each.kind is Kind.INTENT and each.body["op"] == op)
+    intent = next(
+        kept_record for kept_record, _ in night.kept if kept_record.kind is Kind.INTENT and kept_record.body["op"] == op
+    )
     [(kind, step)] = intent.body["step"].items()
-    names = {each.__name__: name for each, name in METHODS.items()}
+    names = {kept_record.__name__: name for kept_record, name in METHODS.items()}
     return any(
         task.name == names.get(kind) and (task.entity.moid == step["vm"] or kind == "SetVmDrs")
         for task in night.world.tasks.history()
@@ -247,13 +252,13 @@ def one_night(night: Played) -> Iterator[str]:
     for entry in effects(night):
         if entry.method != START and not takes(entry):
             continue
-        asked = night.asked.get(entry.operation_id, entry.at)
-        at = machine_of(night, entry), (asked - EVENING) // DAY
+        asked_at = night.asked.get(entry.operation_id, entry.at)
+        at = machine_of(night, entry), (asked_at - EVENING) // DAY
         if entry.method == START and entry.moid in left_over:
             left_over.remove(entry.moid)  # that is the return of an earlier night
         elif entry.method == START and is_desktop(night, entry.moid, entry.name):
-            began[at] = min(began.get(at, asked), asked)
-        elif asked > began.get(at, asked):
+            began[at] = min(began.get(at, asked_at), asked_at)
+        elif asked_at > began.get(at, asked_at):
             yield f"I20: {entry.method} on {entry.name} in the night whose return had begun"
 
 

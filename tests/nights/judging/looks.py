@@ -70,11 +70,11 @@ def looking() -> Iterator[Looks]:
             looks.written |= {request.moid, *_named(request, "entity")}
         reply = answer(self, request, call)
         if request.method == "RetrievePropertiesEx" and (reply.status, reply.ending) == (200, Ending.WHOLE):
-            kinds = {each.text for each in request.element.iter("{*}type")}
-            seen = _named(request, "obj")
-            if "runtime.powerState" in {each.text for each in request.element.iter("{*}pathSet")}:
+            kinds = {element.text for element in request.element.iter("{*}type")}
+            vms_read = _named(request, "obj")
+            if "runtime.powerState" in {element.text for element in request.element.iter("{*}pathSet")}:
                 whole = "ContainerView" in kinds
-                looks.looked([] if whole else seen, at)
+                looks.looked([] if whole else vms_read, at)
         return reply
 
     with patch.object(Dispatcher, "_answer", noted):
@@ -82,5 +82,5 @@ def looking() -> Iterator[Looks]:
 
 
 def _named(request: SoapRequest, tag: str) -> list[str]:
-    found = (each for each in request.element.iter(f"{{*}}{tag}") if each.get("type") == "VirtualMachine")
-    return [each.text or "" for each in found]
+    elements = (element for element in request.element.iter(f"{{*}}{tag}") if element.get("type") == "VirtualMachine")
+    return [element.text or "" for element in elements]

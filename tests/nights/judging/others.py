@@ -91,4 +91,4 @@ def blockers_are_named(night: Played) -> Iterator[str]:
 
 
 def _on_its_gpus(vm: Any) -> set[str]:
-    return {other.name for other in vm.host().running_vms() if other.state.seats}
+    return {running_vm.name for running_vm in vm.host().running_vms() if running_vm.state.seats}

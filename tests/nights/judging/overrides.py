@@ -16,14 +16,14 @@ _NOT_DONE = (Verdict.FAILED, Verdict.UNKNOWN)
 
 def only_the_queue(night: Played) -> Iterator[str]:
     """I7: an override that is changed is one of a VM of the queue, under a policy that wants them."""
-    wanted = night.site.policy.drs_override is not DrsOverride.NONE
+    is_wanted = night.site.policy.drs_override is not DrsOverride.NONE
     queue = {queued.names[0] for queued in night.site.policy.ml}
     for entry in effects(night, OVERRIDE):
         before, after = entry.before["overrides"], entry.after["overrides"]
         changed = {ref for ref in {*before, *after} if before.get(ref) != after.get(ref)}
         for ref in sorted(changed):
             name = chosen_as(night, ref)
-            if not wanted or name not in queue:
+            if not is_wanted or name not in queue:
                 yield f"I7: DRS of {name} was changed, and the policy does not want that"
 
 
@@ -34,13 +34,13 @@ def put_back(night: Played) -> Iterator[str]:
     named = (
         {outcome.step.vm for outcome in night.last.outcomes if outcome.verdict in _NOT_DONE} if night.last else set()
     )
-    left: dict[str, set[str]] = {}
+    overridden_vms: dict[str, set[str]] = {}
     for change in night.world.ledger:
         if change.method == OVERRIDE:
-            left[change.moid] = set(change.after["overrides"])
+            overridden_vms[change.moid] = set(change.after["overrides"])
         elif "moid" in change.after:
-            left = {moid: refs - {change.moid} for moid, refs in left.items()}
-    for moid, ref in sorted((moid, ref) for moid, refs in left.items() for ref in refs):
+            overridden_vms = {moid: refs - {change.moid} for moid, refs in overridden_vms.items()}
+    for moid, ref in sorted((moid, ref) for moid, refs in overridden_vms.items() for ref in refs):
         vm: Any = night.world.find(ref)
         cluster: Any = night.world.find(moid)
         if ref in named and night.world.tasks.running(cluster) is not None:

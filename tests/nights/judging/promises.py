@@ -139,11 +139,11 @@ def told_is_back(night: Played) -> Iterator[str]:
     taken_by = {entry.moid: machine_of(night, entry) for entry in effects(night) if takes(entry)}
     for report, length in night.told:
         if report.exit_code == 0 and isinstance(report.request, RotateDay):
-            gone = {change.moid for change in ledger[:length] if not change.after}
+            removed_vms = {change.moid for change in ledger[:length] if not change.after}
             edited = report.request.policy.marker != night.site.policy.marker
-            unknown = gone | taken_by.keys() if edited else gone
-            others = {moid for moid in unknown if taken_by.get(moid, 0) != (id(report) in elsewhere)}
-            for moid in sorted(not_back(ledger[:length]) - others - let_go(night) - night.given_up):
+            unknown = removed_vms | taken_by.keys() if edited else removed_vms
+            vms_of_others = {moid for moid in unknown if taken_by.get(moid, 0) != (id(report) in elsewhere)}
+            for moid in sorted(not_back(ledger[:length]) - vms_of_others - let_go(night) - night.given_up):
                 yield f"I24: a morning ended with 0, and {night.names.get(moid)} was not back"
 
 
@@ -151,13 +151,13 @@ def told_with_a_command(night: Played) -> Iterator[str]:
     """I1: a desktop that the morning names is told with a reason and with what to type next."""
     if night.last is None:
         return
-    told: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for outcome in night.last.outcomes:
         if outcome.verdict in (Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED):
             name = night.names.get(outcome.step.vm, outcome.step.vm)
-            told[name] = f"{told.get(name, '')} {outcome.reason}"
-    told |= {unmet.subject: f"{unmet.rule} {unmet.hint}" if unmet.rule else "" for unmet in night.last.plan.unmet}
-    for name, words in sorted(told.items()):
+            reasons[name] = f"{reasons.get(name, '')} {outcome.reason}"
+    reasons |= {unmet.subject: f"{unmet.rule} {unmet.hint}" if unmet.rule else "" for unmet in night.last.plan.unmet}
+    for name, words in sorted(reasons.items()):
         if name.startswith("desktop-") and not any(way in words for way in ("gpuops ", "the same command")):
             yield f"I1: {name} is named, and nobody is told what to do: {words.strip()!r}"
 
@@ -167,36 +167,36 @@ def advice_gets_further(night: Played) -> Iterator[str]:
     words by a return that then did nothing."""
     elsewhere = {id(report) for report in night.told_elsewhere}
     days = [(report, length) for report, length in night.told if isinstance(report.request, RotateDay)]
-    for other in (False, True):
-        returns = [day for day in days if (id(day[0]) in elsewhere) is other]
-        for (report, length), (again, after) in pairwise(returns):
+    for is_elsewhere in (False, True):
+        returns = [day for day in days if (id(day[0]) in elsewhere) is is_elsewhere]
+        for (report, length), (later_report, after) in pairwise(returns):
             if length == after:
-                for line in sorted(_advised(report) & _advised(again)):
+                for line in sorted(_advised(report) & _advised(later_report)):
                     yield f"I28: `gpuops rotate day` is advised, and leads to the same line: {line}"
 
 
 def _advised(report: Report) -> set[str]:
     """The lines of a report that advise the return as it stands."""
-    left = {f"{unmet.subject}: {unmet.rule} (next: {unmet.hint})" for unmet in report.plan.unmet}
+    lines = {f"{unmet.subject}: {unmet.rule} (next: {unmet.hint})" for unmet in report.plan.unmet}
     bad = (Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED)
-    left |= {f"{outcome.step.vm}: {outcome.reason}" for outcome in report.outcomes if outcome.verdict in bad}
-    return {line for line in left if re.search(r"(?<!then )gpuops rotate day\b", line)}
+    lines |= {f"{outcome.step.vm}: {outcome.reason}" for outcome in report.outcomes if outcome.verdict in bad}
+    return {line for line in lines if re.search(r"(?<!then )gpuops rotate day\b", line)}
 
 
 def marked(night: Played) -> Iterator[str]:
     """I10: a VM carries its marker from before it is suspended until it runs again."""
     marker = night.site.policy.marker
     carries: dict[str, bool] = {}
-    away: set[str] = set()
+    suspended_vms: set[str] = set()
     for change in night.world.ledger:
         moid = change.moid
         if change.method == MARK and marker in change.after:
             carries[moid] = bool(change.after[marker])
-            if is_ours(change) and not carries[moid] and moid in away:
+            if is_ours(change) and not carries[moid] and moid in suspended_vms:
                 yield f"I10: the marker of {change.name} was cleared while it was suspended"
         elif takes(change):
-            away.add(moid)
+            suspended_vms.add(moid)
             if not carries.get(moid):
                 yield f"I10: {change.name} was taken without its marker"
         elif "power" in change.after:
-            away.discard(moid)
+            suspended_vms.discard(moid)

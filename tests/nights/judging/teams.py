@@ -30,13 +30,15 @@ def _shared(night: Played) -> dict[str, Any] | None:
     """What the policy says of teams, as it is written; None = nothing."""
     if night.site.policy.fair_share is None:
         return None
-    found: dict[str, Any] = json.loads(night.site.policy.text)["fair_share"]
-    return found
+    fair_share: dict[str, Any] = json.loads(night.site.policy.text)["fair_share"]
+    return fair_share
 
 
 def teams_of(night: Played) -> dict[str, str]:
     """ML VM (ref) -> its team."""
-    key = next((key for key, each in night.world.custom_fields.fields.items() if each.name == "team"), -1)
+    key = next(
+        (key for key, custom_field in night.world.custom_fields.fields.items() if custom_field.name == "team"), -1
+    )
     vms: list[Any] = [night.world.find(moid) for moid in night.names if not is_desktop(night, moid)]
     return {vm.moid: vm.state.attributes.get(key, "") or "(no owner)" for vm in vms if vm is not None}
 
@@ -64,12 +66,12 @@ def _hours(
 ) -> dict[str, float]:
     """Team -> its GPU-hours until now, minute by minute, each worth what its age in days says."""
     teams = teams_of(night)
-    found = dict.fromkeys(teams.values(), 0.0)
+    hours_by_team = dict.fromkeys(teams.values(), 0.0)
     for moid, begins, ends in _runs(ledger, teams, now):
         minutes = int((ends - begins) / timedelta(minutes=1))
-        middle = (begins + timedelta(minutes=each, seconds=30) for each in range(minutes))
-        found[teams[moid]] += _gpus(night, moid) * sum(worth((now - at) / DAY) for at in middle) / 60
-    return found
+        middle = (begins + timedelta(minutes=minute, seconds=30) for minute in range(minutes))
+        hours_by_team[teams[moid]] += _gpus(night, moid) * sum(worth((now - at) / DAY) for at in middle) / 60
+    return hours_by_team
 
 
 def _closes(at: datetime) -> datetime:
@@ -92,8 +94,8 @@ def teams_within_limits(night: Played) -> Iterator[str]:
         gpus = sum(_gpus(night, moid) for moid in on if teams[moid] == team)
         if gpus > limits.get("gpus", gpus):
             yield f"I29: {start.name} was started, and team {team} has {gpus:g} GPUs of {limits['gpus']:g}"
-        left = (_closes(start.at) - start.at) / _HOUR
-        hours = _hours(night, before, start.at)[team] + gpus * left
+        hours_left = (_closes(start.at) - start.at) / _HOUR
+        hours = _hours(night, before, start.at)[team] + gpus * hours_left
         if hours > limits.get("gpu_hours_per_week", hours) + _EXACT_H:
             most = limits["gpu_hours_per_week"]
             yield f"I29: {start.name} was started, and team {team} may come to {hours:.1f} GPU-hours of {most:g}"
@@ -105,8 +107,8 @@ def fair_order_kept(night: Played) -> Iterator[str]:
         return
     for report, _ in night.told:
         if isinstance(report.request, RotateNight) and report.plan.feasible and report.plan.choices:
-            seen = [change for change in night.world.ledger if change.at <= report.before.taken_at]
-            yield from _order_of(night, report, seen)
+            changes_seen = [change for change in night.world.ledger if change.at <= report.before.taken_at]
+            yield from _order_of(night, report, changes_seen)
 
 
 def _order_of(night: Played, report: Report, ledger: Sequence[Entry]) -> Iterator[str]:
@@ -115,10 +117,10 @@ def _order_of(night: Played, report: Report, ledger: Sequence[Entry]) -> Iterato
     half_life = shared.get("half_life_days", 7)
     used = _hours(night, _as_seen(night, ledger), now, lambda age: 0.5 ** (age / half_life))
     teams, names = teams_of(night), {night.names[moid]: moid for moid in teams_of(night)}
-    left = (_closes(now) - now) / _HOUR
+    hours_left = (_closes(now) - now) / _HOUR
     for moid, _, ends in _runs(ledger, teams, now):
         if ends == now:
-            used[teams[moid]] += _gpus(night, moid) * left
+            used[teams[moid]] += _gpus(night, moid) * hours_left
     entries = {entry["vm"]: entry for entry in json.loads(night.site.policy.text)["ml"]["queue"]}
     choices = {choice.subject: choice for choice in report.plan.choices if choice.subject in names}
     waiting = [name for name in entries if name in choices and _waits(choices[name].reason)]
@@ -127,7 +129,7 @@ def _order_of(night: Played, report: Report, ledger: Sequence[Entry]) -> Iterato
         team = teams[names[name]]
         weight = shared["teams"].get(team, {}).get("weight", 1)
         level[name] = used[team] / weight
-        used[team] += _gpus(night, names[name]) * left
+        used[team] += _gpus(night, names[name]) * hours_left
     for name in waiting:
         if choices[name].chosen:
             continue
@@ -140,20 +142,24 @@ def _order_of(night: Played, report: Report, ledger: Sequence[Entry]) -> Iterato
             for waiting_vm in waiting
             if choices[waiting_vm].chosen and _like(night, names[waiting_vm], names[name])
         )
-        for other in alike:
-            if level[other] > level[name] + _EXACT_H:
-                yield f"I30: {other} starts before {name}: {level[other]:.1f} GPU-hours a weight, {level[name]:.1f}"
+        for rival in alike:
+            if level[rival] > level[name] + _EXACT_H:
+                yield f"I30: {rival} starts before {name}: {level[rival]:.1f} GPU-hours a weight, {level[name]:.1f}"
 
 
 def _as_seen(night: Played, ledger: Sequence[Entry]) -> list[Entry]:
     """The ledger with each VM that stopped by itself off from when a return saw that: until then it counts."""
     returns = [report.before.taken_at for report, _ in night.told if not isinstance(report.request, RotateNight)]
-    seen = []
+    entries = []
     for change in ledger:
         by_itself = not is_ours(change) and change.after.get("power", Power.ON) != Power.ON
-        at = min((each for each in returns if each >= change.at), default=None) if by_itself else change.at
-        seen += [] if at is None else [replace(change, at=at)]
-    return sorted(seen, key=lambda entry: entry.at)
+        at = (
+            min((return_at for return_at in returns if return_at >= change.at), default=None)
+            if by_itself
+            else change.at
+        )
+        entries += [] if at is None else [replace(change, at=at)]
+    return sorted(entries, key=lambda entry: entry.at)
 
 
 def _waits(reason: str) -> bool:
@@ -161,5 +167,5 @@ def _waits(reason: str) -> bool:
     return reason.startswith(("starts on", "does not fit", "team ")) or not reason
 
 
-def _like(night: Played, one: str, other: str) -> bool:
-    return _gpus(night, one) == _gpus(night, other)
+def _like(night: Played, first_vm: str, second_vm: str) -> bool:
+    return _gpus(night, first_vm) == _gpus(night, second_vm)

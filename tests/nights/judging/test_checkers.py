@@ -188,10 +188,10 @@ def test_hooks_end_in_every_way_and_none_keeps_desktops_from_coming_back() -> No
     ids=[f"{each[0]}-{each[1]}-{index}" for index, each in enumerate(DOCTORED)],
 )
 def test_a_checker_fails_where_its_invariant_is_broken(invariant: str, checker: str, doctor: Doctor) -> None:
-    says = next(each for each in CHECKERS if each.__name__ == checker)
-    said = list(says(doctor(quiet())))
-    assert said, f"{checker} says nothing"
-    assert {each.partition(":")[0] for each in said} == {invariant}
+    says = next(case for case in CHECKERS if case.__name__ == checker)
+    problems = list(says(doctor(quiet())))
+    assert problems, f"{checker} says nothing"
+    assert {case.partition(":")[0] for case in problems} == {invariant}
 
 
 @pytest.mark.long
@@ -233,17 +233,17 @@ def test_an_ml_vm_with_a_task_that_hangs_may_run_on_where_the_last_return_says_s
 
 @pytest.mark.long
 def test_a_lease_that_a_run_has_just_taken_is_its_own_where_vcenter_tells_old_values() -> None:
-    taken = first(quiet(), SUSPEND, desktop=True)
-    run, half, _ = quiet().sent_by[taken.operation_id]
+    suspend = first(quiet(), SUSPEND, desktop=True)
+    run, half, _ = quiet().sent_by[suspend.operation_id]
 
     def holds(holder: int, before: timedelta) -> Entry:
         text = f'{{"epoch": {holder}, "expires": "{CLOSES.isoformat()}", "format": 1, "nonce": "n", "owner": "o"}}'
         lease = {"extra_config": {KEY: text}}
         at = EVENING - before
-        return replace(taken, at=at, moid="lock", name=LOCK, operation_id=f"gpuops-lease-{holder}", after=lease)
+        return replace(suspend, at=at, moid="lock", name=LOCK, operation_id=f"gpuops-lease-{holder}", after=lease)
 
     leases = [holds(run + 90, timedelta(hours=1)), holds(run, timedelta(seconds=1))]
-    sent_by = {op: (by, what, length + 2) for op, (by, what, length) in quiet().sent_by.items()}
+    sent_by = {op: (by, half_name, length + 2) for op, (by, half_name, length) in quiet().sent_by.items()}
     sent_by |= {f"gpuops-lease-{holder}": (holder, half, 0) for holder in (run, run + 90)}
     night = with_ledger(
         quiet(), [*leases, *quiet().world.ledger], sent_by=sent_by, names={**quiet().names, "lock": LOCK},
@@ -256,8 +256,8 @@ def test_a_lease_that_a_run_has_just_taken_is_its_own_where_vcenter_tells_old_va
 
 @pytest.mark.long
 def test_a_lock_vm_that_came_in_the_night_and_is_gone_again_is_the_lock_vm() -> None:
-    made = replace(first(quiet(), SUSPEND, desktop=True), moid="vm-9999", name=LOCK)
-    night = with_ledger(quiet(), [made, *quiet().world.ledger])
+    creation = replace(first(quiet(), SUSPEND, desktop=True), moid="vm-9999", name=LOCK)
+    night = with_ledger(quiet(), [creation, *quiet().world.ledger])
     assert night.is_lock_vm("vm-9999")
     assert not night.is_lock_vm("vm-9998")
 

@@ -34,7 +34,7 @@ def nights(seeds: Sequence[int]) -> tuple[list[str], int]:
     for seed in seeds:
         with looking() as looks:
             play_over_soap(seed)
-        wrong += [f"seed {seed}: {each}" for each in looks.wrong]
+        wrong += [f"seed {seed}: {problem}" for problem in looks.wrong]
         steps += looks.steps
     return wrong, steps
 

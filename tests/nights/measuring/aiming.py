@@ -88,23 +88,25 @@ LIGHT: Final = tuple(fault for fault in dict.fromkeys(ALL) if is_light(aimed_eve
 def aims(missing: Mapping[Pair, int], count: int, first: int) -> Iterator[tuple[int, tuple[Pair, ...]]]:
     """Of so many nights each seed and what it aims at: the more a pair is missing, and the less often the nights before
     aim at it, the more often."""
-    rng, left = random.Random(f"{first}:pairs"), {pair: float(most) for pair, most in missing.items()}
+    rng, missing_weights = random.Random(f"{first}:pairs"), {pair: float(most) for pair, most in missing.items()}
     for seed in range(first, first + count):
-        leading, *others = sorted(left, key=lambda pair: rng.random() ** (1 / left[pair]), reverse=True)
-        chosen = _beside(leading, others)
-        left.update({pair: max(left[pair] - MET, MET / 5) for pair in chosen})
+        leading, *other_pairs = sorted(
+            missing_weights, key=lambda pair: rng.random() ** (1 / missing_weights[pair]), reverse=True
+        )
+        chosen = _beside(leading, other_pairs)
+        missing_weights.update({pair: max(missing_weights[pair] - MET, MET / 5) for pair in chosen})
         yield seed, chosen
 
 
 def _beside(leading: Pair, pairs: Sequence[Pair]) -> tuple[Pair, ...]:
     """The pair, and as many others as such a night can meet: of what is light many, the rest in states as different as
     there are, for each needs a moment of its own; what no run gets past soon comes last."""
-    others = [pair for pair in pairs if _meets(leading, pair)]
-    light = [pair for pair in others if pair[0] in LIGHT][:LIGHT_AIMS]
+    candidates = [pair for pair in pairs if _meets(leading, pair)]
+    light = [pair for pair in candidates if pair[0] in LIGHT][:LIGHT_AIMS]
     chosen, hard = [leading], int(leading[0] in HARD)
     of_state = Counter([leading[1]])
     for most in range(1, IN_ITS_STATE + 1):
-        for pair in others:
+        for pair in candidates:
             if pair[0] in LIGHT or pair in chosen or of_state[pair[1]] >= most or len(chosen) > AIMS:
                 continue
             if most > IN_ONE_STATE and pair[1] != leading[1]:
@@ -160,7 +162,7 @@ def _meets(leading: Pair, pair: Pair) -> bool:
 
 def pairs_of(aims: str) -> tuple[Pair, ...]:
     """The pairs that are written FAULT/STATE,FAULT/STATE."""
-    return tuple((fault, state) for fault, _, state in (each.partition("/") for each in aims.split(",")))
+    return tuple((fault, state) for fault, _, state in (text.partition("/") for text in aims.split(",")))
 
 
 def aimed_night(seed: int, pairs: Sequence[Pair]) -> Nightly:

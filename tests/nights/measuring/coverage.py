@@ -49,13 +49,13 @@ def faults() -> tuple[str, ...]:
 @cache
 def impossible() -> Mapping[Pair, str]:
     """The pairs that cannot be reached, each with the reason."""
-    known = faults()
+    known_faults = faults()
     return {
         (fault, state): reason
         for struck, states, reason in IMPOSSIBLE
-        for fault in (known if "*" in struck else struck)
+        for fault in (known_faults if "*" in struck else struck)
         for state in states
-        if fault in known
+        if fault in known_faults
     }
 
 
@@ -84,44 +84,48 @@ class Coverage:
         return [pair for pair in impossible() if self.reached[pair]]
 
 
-def of_ordinary(found: Tally, often: int = OFTEN) -> Coverage:
+def of_ordinary(tally_of_nights: Tally, often: int = OFTEN) -> Coverage:
     """What nights that draw their trouble reached, to go on from."""
-    return Coverage(0, found.nights, Counter(found.reached), list(found.violations), often)
+    return Coverage(
+        0, tally_of_nights.nights, Counter(tally_of_nights.reached), list(tally_of_nights.violations), often
+    )
 
 
 def cover(most: int, *, jobs: int, first: int = 0, before: Coverage | None = None) -> Coverage:
     """At most so many aimed nights, of seeds from `first` on, until each pair was reached often enough; `before`: what
     others reached already."""
-    found = before or Coverage()
-    missing = _to_aim_at(found)
+    coverage = before or Coverage()
+    missing = _to_aim_at(coverage)
     with ProcessPoolExecutor(jobs) as pool:
-        while missing and found.nights < most:
-            count = min(ROUND, most - found.nights)
-            aimed = list(aims(missing, count, first + found.nights))
+        while missing and coverage.nights < most:
+            count = min(ROUND, most - coverage.nights)
+            aimed = list(aims(missing, count, first + coverage.nights))
             for reached, broken in pool.map(_nights, [aimed[at : at + CHUNK] for at in range(0, len(aimed), CHUNK)]):
-                for each in reached:
-                    found.reached.update(each)
-                found.broken += broken
-            found.nights += count
-            missing = _to_aim_at(found)
-    return found
+                for pairs in reached:
+                    coverage.reached.update(pairs)
+                coverage.broken += broken
+            coverage.nights += count
+            missing = _to_aim_at(coverage)
+    return coverage
 
 
-def _to_aim_at(found: Coverage) -> dict[Pair, int]:
+def _to_aim_at(coverage: Coverage) -> dict[Pair, int]:
     """How many nights each pair is missing that can be aimed at."""
-    return {pair: found.often - found.reached[pair] for pair in found.rare() if pair not in BY_CHANCE}
+    return {pair: coverage.often - coverage.reached[pair] for pair in coverage.rare() if pair not in BY_CHANCE}
 
 
 def _nights(aimed: Sequence[tuple[int, tuple[Pair, ...]]]) -> tuple[list[frozenset[Pair]], list[str]]:
     reached, broken = [], []
     with rarely_swept():
         for seed, pairs in aimed:
-            again = f"(python -m tests.nights replay {seed} --aims {','.join('/'.join(pair) for pair in pairs)!r})"
+            replay_command = (
+                f"(python -m tests.nights replay {seed} --aims {','.join('/'.join(pair) for pair in pairs)!r})"
+            )
             try:
                 played = aimed_night(seed, pairs).play()
-                broken += [f"{said} {again}" for said in dict.fromkeys(violations(played))]
+                broken += [f"{violation} {replay_command}" for violation in dict.fromkeys(violations(played))]
                 reached.append(played.reached)
             except Exception as crash:  # of the engine: it is told, and other nights go on
-                broken.append(f"{type(crash).__name__}: {crash} {again}")
+                broken.append(f"{type(crash).__name__}: {crash} {replay_command}")
             gc.collect()
     return reached, broken

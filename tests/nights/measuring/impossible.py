@@ -36,9 +36,9 @@ Row = tuple[tuple[str, ...], tuple[str, ...], str]
 def _of_other_tasks() -> Iterator[Row]:
     """Trouble of one kind of task, and the steps that make tasks of other kinds."""
     for kind, state in [*SUBMITS.items(), (ReconfigureVm, LEASE)]:
-        others = tuple(fault for fault in (*OF_TASKS, *REFUSALS) if not _speaks_of(fault, kind))
-        if others:
-            yield others, (state,), "it befalls the tasks of other methods"
+        other_faults = tuple(fault for fault in (*OF_TASKS, *REFUSALS) if not _speaks_of(fault, kind))
+        if other_faults:
+            yield other_faults, (state,), "it befalls the tasks of other methods"
 
 
 def _speaks_of(fault: str, kind: Any) -> bool:
@@ -92,7 +92,7 @@ IMPOSSIBLE: Final[tuple[Row, ...]] = (
     ),
     ((*SUSPENDS, *STARTS), (Whereabouts.GONE,), "a VM that is gone is neither suspended nor started"),
     (
-        (*SUSPENDS, *(each for each in STARTS if each != "A8")),
+        (*SUSPENDS, *(start for start in STARTS if start != "A8")),
         (Whereabouts.UNTOUCHED,),
         "from its intent on, whoever is suspended or started counts as taken",
     ),

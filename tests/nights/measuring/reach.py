@@ -106,18 +106,18 @@ class Reach:
         """Where the VMs of the night are now, before something changes that."""
         if self.journal is None:
             return
-        seen = (self._world.changes, self.journal.state.seq)
-        if seen == self._seen:
+        version = (self._world.changes, self.journal.state.seq)
+        if version == self._seen:
             return
-        self._seen, injector = seen, self._world.injector
+        self._seen, injector = version, self._world.injector
         hides, injector.hides = injector.hides, False
         try:
             self._showing = self._showing or Showing(self._world, as_it_is=True)
-            known = known_originals(self.journal, self._policy, self._world.clock.now())
-            found = taken_vms(self._policy, known, self._showing.inventory())
+            originals = known_originals(self.journal, self._policy, self._world.clock.now())
+            vms_of_night = taken_vms(self._policy, originals, self._showing.inventory())
         finally:
             injector.hides = hides
-        self._were = {mine.original.vm: mine.whereabouts for mine in found}
+        self._were = {mine.original.vm: mine.whereabouts for mine in vms_of_night}
 
     def _where(self, targets: Sequence[Any]) -> set[Whereabouts]:
         vms = {target.moid for target in targets if isinstance(target, VirtualMachine)}
@@ -150,8 +150,8 @@ class Reach:
 
     def _is_ours(self) -> bool:
         """Whether the task that begins was made in this submit, by gpuops."""
-        made: Any = self._world.tasks.history()[-1]
-        return bool(made.call.operation_id) and made.name == SENT.get(self.stages.now, made.name)
+        last_task: Any = self._world.tasks.history()[-1]
+        return bool(last_task.call.operation_id) and last_task.name == SENT.get(self.stages.now, last_task.name)
 
     def _meant(self, rule: Rule, targets: Sequence[Any]) -> Sequence[Any]:
         """Whom a rule strikes, of the objects that its pattern fits."""
@@ -181,29 +181,29 @@ class Reach:
             self._looks += 1
             self.look()
             self._let_due_strike([event for event in waiting if not _befalls_requests(event)])
-        asked = [event for event in waiting if _befalls_requests(event) and _befalls(event, stage)]
-        if asked:
+        events_at_requests = [event for event in waiting if _befalls_requests(event) and _befalls(event, stage)]
+        if events_at_requests:
             self.look()
             where = self._were.get(ref)
-            self._let_due_strike([event for event in asked if event.state == where], ref)
+            self._let_due_strike([event for event in events_at_requests if event.state == where], ref)
 
     def _let_due_strike(self, events: Sequence[Event], ref: str = "") -> None:
         """Those whose turn it is strike: all light ones, and one of the others, so that each meets its own moment."""
         due = []
         for event in events:
-            there = self._there(event)
-            if there:
+            targets = self._there(event)
+            if targets:
                 self._passed[id(event)] = passed = self._passed.get(id(event), 0) + 1
-                due += [(event, there)] if passed > event.point else []
+                due += [(event, targets)] if passed > event.point else []
         alone = False
-        for event, there in due:
+        for event, targets in due:
             light = is_light(event)
             if alone and not light:
                 continue
-            others = [each for each in there if each != ref]
-            self._rng.shuffle(others)
+            other_targets = [target for target in targets if target != ref]
+            self._rng.shuffle(other_targets)
             self._aimed.remove(event)
-            if not self._let_strike(event, [*([ref] if ref in there else []), *others]):
+            if not self._let_strike(event, [*([ref] if ref in targets else []), *other_targets]):
                 self._aimed.append(event)
             elif not light and event.fault:  # without one it is what must be so just before another
                 alone = True

@@ -27,10 +27,10 @@ Not judged yet: `make mutants` makes this part.
 <!-- mutants: end -->"""
 
 
-def table(found: Coverage) -> str:
+def table(coverage: Coverage) -> str:
     """The pairs in Markdown: a line a fault, a column a state."""
     out = impossible()
-    cells = {pair: "-" if pair in out else str(found.reached[pair]) for pair in _pairs()}
+    cells = {pair: "-" if pair in out else str(coverage.reached[pair]) for pair in _pairs()}
     return "\n".join(
         [
             f"| Fault | {' | '.join(STATES)} |",
@@ -40,11 +40,11 @@ def table(found: Coverage) -> str:
     )
 
 
-def section(found: Coverage) -> str:
+def section(coverage: Coverage) -> str:
     """The part of RESULTS.md that is of coverage."""
     rare: dict[str, list[str]] = {}
-    for fault, state in found.rare():
-        rare.setdefault(fault, []).append(f"{state} {found.reached[fault, state]}")
+    for fault, state in coverage.rare():
+        rare.setdefault(fault, []).append(f"{state} {coverage.reached[fault, state]}")
     few = sum(len(states) for states in rare.values())
     reasons = Counter(impossible().values())
     possible = len(_pairs()) - reasons.total()
@@ -53,15 +53,15 @@ def section(found: Coverage) -> str:
             BEGIN,
             "## What the nights reach",
             "",
-            f"Made by `{COMMAND} --ordinary {found.ordinary} --nights {found.nights}`:",
-            f"in how many of {found.ordinary} nights that draw their trouble and {found.nights} that are aimed",
+            f"Made by `{COMMAND} --ordinary {coverage.ordinary} --nights {coverage.nights}`:",
+            f"in how many of {coverage.ordinary} nights that draw their trouble and {coverage.nights} that are aimed",
             "each fault took effect in each state. A state is a stage of the engine (a call to vCenter, the submit of",
             "one kind of step, the append of one kind of record) or the whereabouts of a VM that the fault struck.",
             "`-` cannot be.",
             "",
-            f"{possible - few} of {possible} pairs were reached {found.often} times or more.",
+            f"{possible - few} of {possible} pairs were reached {coverage.often} times or more.",
             "",
-            table(found),
+            table(coverage),
             "",
             *([_SHORT, "", *(f"- {fault}: {', '.join(rare[fault])}" for fault in rare), ""] if rare else []),
             "Pairs that cannot be:",
@@ -72,13 +72,13 @@ def section(found: Coverage) -> str:
     )
 
 
-def write(found: Coverage) -> None:
+def write(coverage: Coverage) -> None:
     """Puts the part into its place; the rest of the file stays."""
     before = FILE.read_text(encoding="utf-8") if FILE.is_file() else f"{HEAD}\n\n{BEGIN}\n{END}\n\n{_NO_MUTANTS}\n"
     if BEGIN not in before:
         before = f"{HEAD}\n\n{BEGIN}\n{END}\n\n{before.partition(chr(10))[2].strip()}\n"
-    head, _, rest = before.partition(BEGIN)
-    FILE.write_text(f"{head}{section(found)}{rest.partition(END)[2]}", encoding="utf-8")
+    head, _, text_after = before.partition(BEGIN)
+    FILE.write_text(f"{head}{section(coverage)}{text_after.partition(END)[2]}", encoding="utf-8")
 
 
 def _pairs() -> list[tuple[str, str]]:

@@ -21,15 +21,15 @@ def broken(seed: int, events: Sequence[Event], site: Site | None = None) -> froz
 
 def shrunk(seed: int, events: Sequence[Event], site: Site | None = None) -> tuple[Event, ...]:
     """As few of the events as still break one of the invariants that all of them broke: halves first, then singles."""
-    wanted = broken(seed, events, site)
-    left, size = list(events), max(1, len(events) // 2)
+    broken_by_all = broken(seed, events, site)
+    events_left, size = list(events), max(1, len(events) // 2)
     while size:
         start = 0
-        while start < len(left):
-            fewer = left[:start] + left[start + size :]
-            if wanted & broken(seed, fewer, site):
-                left = fewer
+        while start < len(events_left):
+            fewer = events_left[:start] + events_left[start + size :]
+            if broken_by_all & broken(seed, fewer, site):
+                events_left = fewer
             else:
                 start += size
         size //= 2
-    return tuple(left)
+    return tuple(events_left)

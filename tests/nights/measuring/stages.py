@@ -96,17 +96,17 @@ class Staged:
         self._stages = stages
 
     def __getattr__(self, name: str) -> Any:
-        found, stage = getattr(self._vcenter, name), OF_CALLS.get(name)
+        attribute, stage = getattr(self._vcenter, name), OF_CALLS.get(name)
         if stage is None:
-            return found
+            return attribute
         if name == "wait":
-            return lambda *args: self._waited(found(*args))
+            return lambda *args: self._waited(attribute(*args))
         if name == SUBMIT:
             return self._submit
 
-        def call(*args: Any, **more: Any) -> Any:
+        def call(*args: Any, **keywords: Any) -> Any:
             with self._stages.within(stage, getattr(args[0], "vm", "") if args else ""):
-                return found(*args, **more)
+                return attribute(*args, **keywords)
 
         return call
 

@@ -28,9 +28,9 @@ CHUNK: Final = 10
 class Summed:
     """Figures of some nights; those of more nights are their sums."""
 
-    def add(self, other: Self) -> None:
+    def add(self, addend: Self) -> None:
         for summed_field in fields(self):
-            setattr(self, summed_field.name, getattr(self, summed_field.name) + getattr(other, summed_field.name))
+            setattr(self, summed_field.name, getattr(self, summed_field.name) + getattr(addend, summed_field.name))
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Tally(Summed):
     @property
     def rarest(self) -> tuple[str, int]:
         """The fault that struck least often."""
-        return min(((fault, self.struck[fault]) for fault in ALL), key=lambda each: each[1])
+        return min(((fault, self.struck[fault]) for fault in ALL), key=lambda fault_and_count: fault_and_count[1])
 
     def __str__(self) -> str:
         per_minute, core_minutes = 60 * self.nights / max(self.wall_s, 1e-9), self.cpu_s / 60
@@ -62,21 +62,21 @@ class Tally(Summed):
         counted = f"{self.nights} nights, {effects} effects (median {median(self.effects or [0]):.0f} a night)"
         speed = f"{per_minute:.0f} nights and {per_minute * per_night:.0f} effects a minute"
         core = f"{self.nights / max(core_minutes, 1e-9):.0f} nights per minute of one core"
-        told = [
+        lines = [
             f"{counted}, {len(self.violations)} violations",
             f"{speed} ({core})",
             "faults struck: " + " ".join(f"{fault} {self.struck[fault]}" for fault in (*ALL, *SELDOM, *OF_IDENTITY)),
         ]
-        return "\n".join([*told, *self.violations[:50]])
+        return "\n".join([*lines, *self.violations[:50]])
 
 
 def tally(seeds: Sequence[int], *, jobs: int) -> Tally:
     """These nights, in so many processes."""
-    found, began = Tally(), time.monotonic()
-    for each in in_processes(_nights, seeds, jobs, CHUNK):
-        found.add(each)
-    found.wall_s = time.monotonic() - began
-    return found
+    total, began = Tally(), time.monotonic()
+    for part in in_processes(_nights, seeds, jobs, CHUNK):
+        total.add(part)
+    total.wall_s = time.monotonic() - began
+    return total
 
 
 def in_processes(
@@ -102,9 +102,9 @@ def one_by_one(add: Callable[[int], None], seeds: Sequence[int]) -> float:
 
 
 def _nights(seeds: Sequence[int]) -> Tally:
-    found = Tally()
-    found.cpu_s = one_by_one(partial(_add, found), seeds)
-    return found
+    tally_of_nights = Tally()
+    tally_of_nights.cpu_s = one_by_one(partial(_add, tally_of_nights), seeds)
+    return tally_of_nights
 
 
 @contextmanager
@@ -121,20 +121,20 @@ def rarely_swept() -> Iterator[None]:
             gc.unfreeze()
 
 
-def _add(found: Tally, seed: int) -> None:
-    found.nights += 1
+def _add(tally_of_nights: Tally, seed: int) -> None:
+    tally_of_nights.nights += 1
     try:
         night = play(seed)
-        said = violations(night)
+        broken_invariants = violations(night)
     except Exception as crash:  # of the engine: as bad as an invariant that does not hold, and other nights go on
-        found.broken.append(seed)
-        found.violations.append(f"{type(crash).__name__}: {crash} {_replay(seed)}")
+        tally_of_nights.broken.append(seed)
+        tally_of_nights.violations.append(f"{type(crash).__name__}: {crash} {_replay(seed)}")
         return
-    found.effects.append(sum(1 for change in night.world.ledger if change.operation_id))
-    found.struck.update(night.struck)
-    found.reached.update(night.reached)
-    found.broken += [seed] if said else []
-    found.violations += [f"{each} {_replay(seed)}" for each in said]
+    tally_of_nights.effects.append(sum(1 for change in night.world.ledger if change.operation_id))
+    tally_of_nights.struck.update(night.struck)
+    tally_of_nights.reached.update(night.reached)
+    tally_of_nights.broken += [seed] if broken_invariants else []
+    tally_of_nights.violations += [f"{violation} {_replay(seed)}" for violation in broken_invariants]
 
 
 def _replay(seed: int) -> str:

@@ -122,12 +122,12 @@ def test_a_happening_that_changes_nothing_does_not_count() -> None:
 
 
 def test_what_is_rare_is_named_rarest_first_and_what_is_impossible_is_not() -> None:
-    found = Coverage(nights=1)
+    coverage = Coverage(nights=1)
     often = {(fault, state): OFTEN for fault in faults() for state in STATES if (fault, state) not in impossible()}
-    found.reached.update({**often, ("T1", "look"): 29, ("T1", "wait"): 3, ("T1", "write intent"): 1})
-    assert found.rare() == [("T1", "wait"), ("T1", "look")]
-    assert found.surprising() == [("T1", "write intent")]
-    assert "- T1: wait 3, look 29" in results.section(found)
+    coverage.reached.update({**often, ("T1", "look"): 29, ("T1", "wait"): 3, ("T1", "write intent"): 1})
+    assert coverage.rare() == [("T1", "wait"), ("T1", "look")]
+    assert coverage.surprising() == [("T1", "write intent")]
+    assert "- T1: wait 3, look 29" in results.section(coverage)
 
 
 def test_a_prepared_night_sends_every_kind_of_step_and_comes_back() -> None:
@@ -164,10 +164,10 @@ def test_what_ordinary_nights_reach_counts_and_the_rest_is_aimed_at() -> None:
     assert ordinary.ordinary == 3
     assert ordinary.reached.total() > 0
     before = Counter(ordinary.reached)
-    found = cover(4, jobs=1, first=70_000, before=ordinary)
-    assert (found.ordinary, found.nights) == (3, 4)
-    assert found.reached.total() > before.total()
-    assert all(found.reached[pair] >= count for pair, count in before.items())
+    coverage = cover(4, jobs=1, first=70_000, before=ordinary)
+    assert (coverage.ordinary, coverage.nights) == (3, 4)
+    assert coverage.reached.total() > before.total()
+    assert all(coverage.reached[pair] >= count for pair, count in before.items())
 
 
 def test_no_night_is_aimed_where_nothing_is_missing_but_what_comes_by_chance() -> None:
@@ -179,13 +179,13 @@ def test_no_night_is_aimed_where_nothing_is_missing_but_what_comes_by_chance() -
 
 def test_a_night_is_aimed_at_many_pairs_in_states_that_such_a_night_has() -> None:
     missing = dict.fromkeys(Coverage().rare(), OFTEN)
-    for seed, (leading, *others) in aims(missing, 40, 70_000):
-        assert len({leading, *others}) == 1 + len(others) <= 1 + LIGHT_AIMS + AIMS, seed
-        assert sum(1 for fault, _ in others if fault in HARD) <= HARD_AIMS, seed
-        assert {kind_of(pair) for pair in others} == {kind_of(leading)}, seed
+    for seed, (leading, *other_pairs) in aims(missing, 40, 70_000):
+        assert len({leading, *other_pairs}) == 1 + len(other_pairs) <= 1 + LIGHT_AIMS + AIMS, seed
+        assert sum(1 for fault, _ in other_pairs if fault in HARD) <= HARD_AIMS, seed
+        assert {kind_of(pair) for pair in other_pairs} == {kind_of(leading)}, seed
         states = PARTS.get(kind_of(leading), ())
-        assert leading[1] in states[-1:] or len({state for _, state in others}) >= min(2, len(states)), seed
-        assert all(states.index(state) >= states.index(leading[1]) for _, state in others if states), seed
+        assert leading[1] in states[-1:] or len({state for _, state in other_pairs}) >= min(2, len(states)), seed
+        assert all(states.index(state) >= states.index(leading[1]) for _, state in other_pairs if states), seed
 
 
 def test_each_state_that_a_night_can_have_is_of_nights_that_have_it() -> None:
@@ -206,12 +206,12 @@ def test_a_process_that_is_to_hang_at_a_request_hangs_just_after_it() -> None:
     """Between its last check and its request, K6 stops its machine."""
     night = aimed_night(1, [(HANGS, "submit SuspendVm")]).play()
     assert (HANGS, "submit SuspendVm") in night.reached
-    asked = min(
+    asked_at = min(
         night.asked[record.body["op"]]
         for record, _ in night.kept
         if record.kind is Kind.INTENT and "SuspendVm" in record.body["step"]
     )
-    assert [since >= asked for since, _ in night.stood] == [True]
+    assert [since >= asked_at for since, _ in night.stood] == [True]
 
 
 def test_a_task_that_is_aimed_at_whereabouts_is_asked_for_by_a_vm_that_is_there() -> None:
@@ -227,8 +227,8 @@ def test_every_fault_that_nights_know_has_its_line_in_the_table() -> None:
 
 def test_the_kept_results_are_what_the_tool_makes() -> None:
     """Its part of the file says a command that there is, and is a whole table of what this code has."""
-    kept = results.FILE.read_text(encoding="utf-8")
-    part = kept[kept.index(results.BEGIN) : kept.index(results.END)]
+    stored_text = results.FILE.read_text(encoding="utf-8")
+    part = stored_text[stored_text.index(results.BEGIN) : stored_text.index(results.END)]
     [(command, ordinary, aimed)] = re.findall(r"Made by `(.+?) --ordinary (\d+) --nights (\d+)`:$", part, re.MULTILINE)
     assert command == results.COMMAND
     assert 0 <= int(ordinary) <= len(ORDINARY)
@@ -239,7 +239,7 @@ def test_the_kept_results_are_what_the_tool_makes() -> None:
     assert set(header[1:]) <= set(STATES)
     assert {row[0] for row in rows} <= set(faults())
     assert all(len(row) == len(header) and all(re.fullmatch(r"-|\d+", cell) for cell in row[1:]) for row in rows)
-    assert "## Mutants judged by nights alone" in kept
+    assert "## Mutants judged by nights alone" in stored_text
 
 
 def test_the_part_of_the_mutants_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,6 +251,6 @@ def test_the_part_of_the_mutants_stays_as_it_is(tmp_path: Path, monkeypatch: pyt
     results.FILE.write_text("# Title\n\n<!-- mutants -->\n60 of 60\n", encoding="utf-8")
     results.write(Coverage(nights=1))
     results.write(Coverage(nights=2))
-    kept = results.FILE.read_text(encoding="utf-8")
-    assert kept.count(results.BEGIN) == kept.count(results.END) == kept.count("60 of 60") == 1
-    assert "and 2 that are aimed" in kept
+    stored_text = results.FILE.read_text(encoding="utf-8")
+    assert stored_text.count(results.BEGIN) == stored_text.count(results.END) == stored_text.count("60 of 60") == 1
+    assert "and 2 that are aimed" in stored_text

@@ -20,12 +20,12 @@ SEED = 36
 def test_a_careless_engine_is_shown_in_five_events_or_fewer(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    careless = tuple(each for each in day._REPORTED if each is not Whereabouts.GONE)
+    careless = tuple(whereabouts for whereabouts in day._REPORTED if whereabouts is not Whereabouts.GONE)
     monkeypatch.setattr(day, "_REPORTED", careless)
     assert main(["play", "--nights", "1", "--first", str(SEED), "--jobs", "1"]) == 1
-    told = capsys.readouterr().out
-    assert f"seed {SEED}, commit " in told
-    schedule = [line for line in told.splitlines() if line.startswith('{"fault"')]
+    output = capsys.readouterr().out
+    assert f"seed {SEED}, commit " in output
+    schedule = [line for line in output.splitlines() if line.startswith('{"fault"')]
     assert len(schedule) > 5
     least = tmp_path / "least.json"
     assert main(["shrink", str(SEED), "--out", str(least)]) == 0
@@ -41,7 +41,7 @@ def test_a_careless_engine_is_shown_in_five_events_or_fewer(
 def test_an_aimed_night_is_shrunk_on_its_own_site(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    careless = tuple(each for each in day._REPORTED if each is not Whereabouts.GONE)
+    careless = tuple(whereabouts for whereabouts in day._REPORTED if whereabouts is not Whereabouts.GONE)
     monkeypatch.setattr(day, "_REPORTED", careless)
     least = tmp_path / "least.json"
     assert main(["shrink", "1", "--aims", "V4/away,T11/wait,H4/look", "--out", str(least)]) == 0
@@ -60,10 +60,10 @@ def test_an_engine_that_crashes_is_told_by_its_seed_and_other_nights_go_on(
 
     monkeypatch.setattr(day.RotateDay, "plan", crash)
     assert main(["play", "--nights", "2", "--first", str(SEED), "--jobs", "1"]) == 1
-    told = capsys.readouterr().out
-    assert "2 nights, " in told
-    assert told.count("ZeroDivisionError: a bug (replay: ") == 2
-    assert f"seed {SEED}, commit " in told
+    output = capsys.readouterr().out
+    assert "2 nights, " in output
+    assert output.count("ZeroDivisionError: a bug (replay: ") == 2
+    assert f"seed {SEED}, commit " in output
 
 
 def test_a_night_that_breaks_nothing_is_not_shrunk(capsys: pytest.CaptureFixture[str]) -> None:

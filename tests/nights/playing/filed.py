@@ -33,9 +33,9 @@ class FiledNightly(Nightly):
         super().__init__(seed, events)
         self._folder = folder
         self.file = open_store(folder, "", _VCENTER)
-        kept: Any = self._store
-        kept.copy = lambda records: self.file.append(records)
-        kept.read = self._read
+        store: Any = self._store
+        store.copy = lambda records: self.file.append(records)
+        store.read = self._read
 
     def _read(self, after: int | None) -> Sequence[Record]:
         if after is None:  # a process that begins
@@ -91,13 +91,13 @@ def damaged_violations(seed: int, _events: Sequence[Event] | None = None) -> lis
     with folder_in_memory() as folder:
         night = DamagedNightly(seed, folder / "state")
         try:
-            said = violations(night.play())
+            problems = violations(night.play())
         finally:
             night.file.close()
     returns = [report for report, _ in night.played.told if isinstance(report.request, RotateDay)]
     believed = [report for report in returns if not any(_CHANGED in warning for warning in report.plan.warnings)]
     wrong = believed if night.damaged else []
-    return [*said, *(f"journal: {len(wrong)} returns do not tell that it was changed" for _ in wrong[:1])]
+    return [*problems, *(f"journal: {len(wrong)} returns do not tell that it was changed" for _ in wrong[:1])]
 
 
 def filed_violations(seed: int, events: Sequence[Event] | None) -> list[str]:
@@ -105,8 +105,8 @@ def filed_violations(seed: int, events: Sequence[Event] | None) -> list[str]:
     with folder_in_memory() as folder:
         night = FiledNightly(seed, events, folder / "state")
         try:
-            said = violations(night.play())
+            problems = violations(night.play())
             wrong = [*map(_told, night.file.read(0))] != [*map(_told, night._store.records)]
         finally:
             night.file.close()
-    return [*said, *(["journal: the file does not tell what was written into it"] if wrong else [])]
+    return [*problems, *(["journal: the file does not tell what was written into it"] if wrong else [])]

@@ -44,14 +44,14 @@ class FirstIds:
             changed = {name: new for name, old in now.items() if (new := self.of(old)) is not old}
             return replace(value, **changed) if changed else value
         if isinstance(value, Mapping):
-            written = {self.of(key): self.of(held) for key, held in value.items()}
-            same = all(key in written and written[key] is held for key, held in value.items())
+            written = {self.of(key): self.of(converted) for key, converted in value.items()}
+            same = all(key in written and written[key] is converted for key, converted in value.items())
             return value if same else written
         if isinstance(value, list | tuple | set | frozenset):
-            held = [self.of(each) for each in value]
-            if all(new is old for new, old in zip(held, value, strict=True)):
+            converted = [self.of(element) for element in value]
+            if all(new is old for new, old in zip(converted, value, strict=True)):
                 return value
-            return type(value)(*held) if hasattr(value, "_fields") else type(value)(held)
+            return type(value)(*converted) if hasattr(value, "_fields") else type(value)(converted)
         return value
 
 

@@ -91,7 +91,7 @@ def at(day: date, clock: time) -> datetime:
 
 def cron_calls(first: date, days: int, policy: Policy) -> list[Call]:
     """What the lines of `gpuops rotate timers --cron` begin from the noon of a day on, by the clock on the wall."""
-    moment, found = at(first, time(12)).astimezone(ZoneInfo("UTC")), list[Call]()
+    moment, calls = at(first, time(12)).astimezone(ZoneInfo("UTC")), list[Call]()
     lines = [
         (half.value, [_numbers(field) for field in line.cron.split()])
         for half, of_half in call_lines(policy, moment, BERLIN).items()
@@ -100,9 +100,9 @@ def cron_calls(first: date, days: int, policy: Policy) -> list[Call]:
     for _ in range(days * 24 * 60):
         wall = moment.astimezone(BERLIN)
         now = (wall.minute, wall.hour, wall.day, wall.month, wall.isoweekday() % 7)
-        found += [Call(half, wall) for half, line in lines if all(map(_fits, line, now))]
+        calls += [Call(half, wall) for half, line in lines if all(map(_fits, line, now))]
         moment += MINUTE
-    return found
+    return calls
 
 
 def _numbers(text: str) -> set[int]:
@@ -140,7 +140,7 @@ class FortyNights:
         self._dies_in = max((call.at for call in self.calls if host_away and call.at < host_away.begins), default=None)
         """The call in which the host dies."""
         self._taken_here, self._dies = 0, False
-        self._store = NightStore(lambda what: None, lambda: len(self.world.ledger), lambda: False)
+        self._store = NightStore(lambda point: None, lambda: len(self.world.ledger), lambda: False)
         self._showing = Showing(self.world)
         self._state = state
         self._sent: list[NoticeText] = []
@@ -217,8 +217,8 @@ class FortyNights:
         finally:
             vcenter.close()
 
-    def _boundary(self, what: str) -> None:
-        self._taken_here += what.startswith("after SuspendVm ")
+    def _boundary(self, point: str) -> None:
+        self._taken_here += point.startswith("after SuspendVm ")
         if self._dies and self._taken_here == DIES_AFTER:
             raise Killed
 

@@ -10,12 +10,12 @@ from tests.nights.playing.played import Played
 
 def lines(night: Played) -> list[str]:
     """The schedule, each run and its end, and every applied effect, in order of time."""
-    told = [f"{json.dumps(event.to_json(), default=str)}" for event in night.events]
-    told += [f"{at:%H:%M:%S.%f} {name}: {ended}" for name, ended, at in night.calls]
+    log_lines = [f"{json.dumps(event.to_json(), default=str)}" for event in night.events]
+    log_lines += [f"{at:%H:%M:%S.%f} {name}: {ended}" for name, ended, at in night.calls]
     for change in night.world.ledger:
         changes = json.dumps([change.before, change.after], sort_keys=True)
-        told.append(f"{change.at:%H:%M:%S.%f} {change.user} {change.method} {change.name} {changes}")
-    return told
+        log_lines.append(f"{change.at:%H:%M:%S.%f} {change.user} {change.method} {change.name} {changes}")
+    return log_lines
 
 
 def digest(night: Played) -> str:

@@ -114,10 +114,10 @@ class Nightly(NightProcesses):
         if self._second is None:
             return self._morning()
         first = returns_first(self.played.seed)
-        return all([self._morning(other=first), self._morning(other=not first)])
+        return all([self._morning(other_machine=first), self._morning(other_machine=not first)])
 
-    def _morning(self, *, other: bool = False) -> bool:
-        if not other:
+    def _morning(self, *, other_machine: bool = False) -> bool:
+        if not other_machine:
             self._half(RunKind.DAY)
             return self._nothing_to_do(self.played.last)
         with self._on_the_other_machine():
@@ -143,12 +143,12 @@ class Nightly(NightProcesses):
                 self._process(RunKind.RESTORE.value, partial(self._ask_for, event.target))
 
     def _give_up(self, name: str, place: NightPlace) -> None:
-        given = abandon_vm(place, name, None, apply=True, consent=lambda means: None)
-        self.played.given_up |= {thing.ref for thing in given.things}
+        abandoned = abandon_vm(place, name, None, apply=True, consent=lambda means: None)
+        self.played.given_up |= {thing.ref for thing in abandoned.things}
 
     def _ask_for(self, name: str, place: NightPlace) -> Report:
-        meant = (vm.moid for vm in self.world.by_type("VirtualMachine") if vm.name == name)
-        self.played.asked_for |= set(meant)
+        refs = (vm.moid for vm in self.world.by_type("VirtualMachine") if vm.name == name)
+        self.played.asked_for |= set(refs)
         return restore(self.site.policy, place, (name,), from_markers=False, apply=True, consent=agreed)
 
     def _to_its_end(self, half: RunKind, policy: Policy | None = None) -> None:
@@ -187,8 +187,11 @@ class Nightly(NightProcesses):
         stores = [(self._store, 0), (self._other_store, 1), (self._machines.store, 2)]
         stores += [(store, 0) for store in self._lost_stores]
         every = [(number, list(zip(store.records, store.lengths, strict=True))) for store, number in stores]
-        played.kept = sorted((each for _, kept in every for each in kept), key=lambda each: each[1])
-        played.kept_on = {id(record): number for number, kept in every for record, _ in kept}
+        played.kept = sorted(
+            (record_and_length for _, records in every for record_and_length in records),
+            key=lambda record_and_length: record_and_length[1],
+        )
+        played.kept_on = {id(record): number for number, records in every for record, _ in records}
         by_people = {event.target for event in played.events if event.fault == GIVEN_UP}
         for record, _ in played.kept:
             if record.kind is Kind.GIVEN_UP and record.body.get("name") in by_people:

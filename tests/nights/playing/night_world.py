@@ -96,8 +96,8 @@ class NightWorld:
     def _user(self, event: Event) -> None:
         vm = next((vm for vm in self.world.by_type("VirtualMachine") if vm.name == event.target), None)
         if vm is not None:
-            again = 5 if event.fault == "H3" else 1
-            for number in range(again):
+            attempts = 5 if event.fault == "H3" else 1
+            for number in range(attempts):
                 self.world.clock.schedule(event.at_s + 120 * number, partial(self._strike, event, vm))
 
     def _sits_down(self, vm: VirtualMachine) -> bool:
@@ -146,9 +146,9 @@ class NightWorld:
         vm = next((vm for vm in self.world.by_type("VirtualMachine") if vm.name == name), None)
         if vm is None or self.world.tasks.running(vm) is None:
             return
-        for since, found in ((self._seated, self.played.cut_sessions), (self._withdrawn, self.played.in_spite)):
+        for since, sessions in ((self._seated, self.played.cut_sessions), (self._withdrawn, self.played.in_spite)):
             if vm.moid in since:
-                found.append((vm.moid, since[vm.moid], self.world.clock.now()))
+                sessions.append((vm.moid, since[vm.moid], self.world.clock.now()))
 
     def _another_certificate(self) -> None:
         self._certificate += 1

@@ -144,10 +144,10 @@ class NightProcesses(NightWorld):
             return self.site.policies[-1]
         if half is not RunKind.DAY:
             return policy or self.site.policies[0]
-        said = self._in_the_morning
-        if said in self._files:
-            self._in_the_morning = self._files[(self._files.index(said) + 1) % len(self._files)]
-        return said
+        policy_named = self._in_the_morning
+        if policy_named in self._files:
+            self._in_the_morning = self._files[(self._files.index(policy_named) + 1) % len(self._files)]
+        return policy_named
 
     def _consents(self, report: Report) -> None:
         """Who is asked agrees, to something."""
@@ -162,8 +162,8 @@ class NightProcesses(NightWorld):
                 return resume(place, apply=True, consent=self._consents)
             return rotate(half, self._said(half, policy), place, apply=True, consent=self._consents)
 
-        told = " on the other machine" if self._machine else " of the other policy" if policy is not None else ""
-        report = self._process(half.value if half else "rotate resume", act, told)
+        suffix = " on the other machine" if self._machine else " of the other policy" if policy is not None else ""
+        report = self._process(half.value if half else "rotate resume", act, suffix)
         if report is None or half is not RunKind.DAY:
             return
         if self._machine:
@@ -171,7 +171,7 @@ class NightProcesses(NightWorld):
         else:
             self.played.last = report
 
-    def _process(self, name: str, act: Callable[[NightPlace], Report | None], told: str = "") -> Report | None:
+    def _process(self, name: str, act: Callable[[NightPlace], Report | None], suffix: str = "") -> Report | None:
         """One process from its login to its end; what it reports, if it comes to that. `told`: how its call is told
         apart from others of that name."""
         self._points, self._of_others = 0, self._open_sessions()
@@ -202,7 +202,7 @@ class NightProcesses(NightWorld):
                 vcenter.close()
         if ended != "killed":
             self.played.sessions = max(self.played.sessions, self._sessions())
-        self.played.calls.append((name + told, ended, self.world.clock.now()))
+        self.played.calls.append((name + suffix, ended, self.world.clock.now()))
         return report
 
     def _place(self, vcenter: Vcenter) -> NightPlace:
@@ -227,10 +227,10 @@ class NightProcesses(NightWorld):
 
     def _beside(self) -> None:
         """Another process on this machine, while one is under way."""
-        known, before = frozenset(self.played.asked), len(self.world.ledger)
+        ops_before, before = frozenset(self.played.asked), len(self.world.ledger)
         with self._another_process():
             try:
-                vcenter: Any = self._connect(lambda what: None)
+                vcenter: Any = self._connect(lambda point: None)
             except GpuopsError:
                 return
             place, ended = self._place(vcenter), None
@@ -241,8 +241,8 @@ class NightProcesses(NightWorld):
                 ended = error
             finally:
                 vcenter.close()
-        done = {entry.operation_id for entry in list(self.world.ledger)[before:] if entry.operation_id}
-        sent = (done | self.played.asked.keys()) - known  # what the first one had in flight may end meanwhile
+        ops_sent = {entry.operation_id for entry in list(self.world.ledger)[before:] if entry.operation_id}
+        sent = (ops_sent | self.played.asked.keys()) - ops_before  # what the first one had in flight may end meanwhile
         self.played.beside.append(Beside(ended, place.admission, len(sent)))
 
     def _disk_is_full(self) -> bool:
@@ -258,22 +258,22 @@ class NightProcesses(NightWorld):
         self._reach.reached("K3")
         return True
 
-    def _boundary(self, what: str) -> None:
+    def _boundary(self, point: str) -> None:
         self._points += 1
         if self._slow is not None:
             self._take_time(self._slow.at_s)
-        self._compare_clocks(what)
+        self._compare_clocks(point)
         self.played.most_sessions = max(self.played.most_sessions, self._sessions())
         self.points[self._running] = max(self.points.get(self._running, 0), self._points)
-        if what.startswith("after ") and not what.endswith("append"):
+        if point.startswith("after ") and not point.endswith("append"):
             self._count_in_flight()
-        if what.startswith("after SuspendVm "):
-            self._cut(what.removeprefix("after SuspendVm "))
+        if point.startswith("after SuspendVm "):
+            self._cut(point.removeprefix("after SuspendVm "))
         due = self._due() if self._ends else None
-        if due is not None and self._is_met(due, what):
+        if due is not None and self._is_met(due, point):
             self._ends.remove(due)
             self._reach.reached(due.fault)
-            self._meet(due, what)
+            self._meet(due, point)
 
     def _take_time(self, pause_s: float) -> None:
         """K10: a processor so slow that each step costs time of its own, and the plan before the first a lot of it."""
@@ -281,7 +281,7 @@ class NightProcesses(NightWorld):
             self.world.clock.advance(pause_s * (PLAN_STEPS if self._points == 1 else 1))
         self.played.struck["K10"] = self.played.struck.get("K10", 0) + (self._points == 1)
 
-    def _compare_clocks(self, what: str) -> None:
+    def _compare_clocks(self, point: str) -> None:
         """What takes something while nobody can tell the time; in a look or two nobody can have seen that."""
         now = self.world.clock.now()
         ahead = self._second.clock(self.world.clock.now, EVENING)() - now if self._machine and self._second else ZERO
@@ -289,35 +289,35 @@ class NightProcesses(NightWorld):
             self._apart_since = None
             return
         self._apart_since = self._apart_since or now
-        takes = TAKES.match(what) is not None and self._running != RunKind.DAY
+        takes = TAKES.match(point) is not None and self._running != RunKind.DAY
         if takes and now - self._apart_since > SEEN_BY:
-            self.played.on_a_wrong_clock.append((what, now))
+            self.played.on_a_wrong_clock.append((point, now))
 
     def _due(self) -> Event | None:
         """What this process is to meet next: what is meant for its half alone comes first."""
         ends = sorted(self._ends, key=lambda event: not event.target)
         return next((event for event in ends if event.target in ("", self._running)), None)
 
-    def _is_met(self, due: Event, what: str) -> bool:
+    def _is_met(self, due: Event, point: str) -> bool:
         if due.fault != HANGS:
             return self._points == due.point
         # between its last check and its request it stands where K6 stops its machine
-        checked = what.startswith("before ") and not what.endswith("append")
+        checked = point.startswith("before ") and not point.endswith("append")
         return self._points >= due.point and not checked and not self._machine
 
-    def _meet(self, event: Event, what: str) -> None:
+    def _meet(self, event: Event, point: str) -> None:
         """What befalls the process itself, or its machine."""
         match event.fault:
             case "K1":
-                raise Killed(what)
+                raise Killed(point)
             case "K2":
                 raise KeyboardInterrupt
             case "K10":
-                raise MemoryError(what)
+                raise MemoryError(point)
             case "K6":
                 self._stands_still(event)
             case "K12":
-                self._hangs(event, what)
+                self._hangs(event, point)
             case "K11":
                 self._machines.revert()
                 self.played.struck["K11"] = self.played.struck.get("K11", 0) + 1
@@ -325,30 +325,30 @@ class NightProcesses(NightWorld):
                 self._beside()
 
     def _stands_still(self, event: Event) -> None:
-        connect, since = partial(self._connect, lambda what: None), self.world.clock.now()
+        connect, since = partial(self._connect, lambda point: None), self.world.clock.now()
         with self._another_process():
             self._machines.pause(event.at_s, self._states / "other", connect, self._pause)
         self.played.stood.append((since, self.world.clock.now()))
         self.played.struck["K6"] = self.played.struck.get("K6", 0) + 1
 
-    def _hangs(self, event: Event, what: str) -> None:
+    def _hangs(self, event: Event, point: str) -> None:
         """The process stops here for so long, and goes on; cron begins returns meanwhile, and one may end it."""
         turnstile = self._turnstile
         if turnstile is None or self._machine:
             return
         now, hung, since = self.world.clock.now, turnstile.held, self.world.clock.now()
-        was = self._points, self._of_others, self._running, self._run
-        goes_on, others = since + timedelta(seconds=event.at_s), self._open_sessions()
+        state_before = self._points, self._of_others, self._running, self._run
+        goes_on, sessions_before = since + timedelta(seconds=event.at_s), self._open_sessions()
         while turnstile.held is hung and (at := max(now() + CRON, MORNING)) < goes_on:
             self._wait_until(at)
             with patch.object(rotation_lock, "end_hung_run", self._ended):
                 self._half(RunKind.DAY)
-        self._points, self._of_others, self._running, self._run = was
-        self._of_others |= self._open_sessions() - others
+        self._points, self._of_others, self._running, self._run = state_before
+        self._of_others |= self._open_sessions() - sessions_before
         self.played.struck[HANGS] = self.played.struck.get(HANGS, 0) + 1
         if turnstile.held is not hung:
             self.played.ended += 1
-            raise Killed(what)
+            raise Killed(point)
         self._wait_until(goes_on)
         self.played.stood.append((since, now()))
 
@@ -369,13 +369,13 @@ class NightProcesses(NightWorld):
         unfinished: list[Any] = self.world.tasks.unfinished()
         if not unfinished:
             return
-        asked = {task.entity.moid for task in unfinished if task.asked}
+        cancelled_vms = {task.entity.moid for task in unfinished if task.asked}
         ours = [
             task
             for task in unfinished
             if task.call.operation_id
             and task.queued_at > given_up
-            and task.entity.moid not in asked
+            and task.entity.moid not in cancelled_vms
             and not self._is_about_a_removed_vm(task)
             and not self.played.is_lock_vm(task.entity.moid)
         ]
@@ -428,5 +428,5 @@ class NightProcesses(NightWorld):
     def _sessions(self) -> int:
         """How many the process at work has."""
         idle_since = self.world.clock.now() - self.world.sessions.idle_timeout
-        own = (session for session in self.world.sessions if session.key not in self._of_others)
-        return sum(1 for session in own if session.active_at > idle_since)
+        own_sessions = (session for session in self.world.sessions if session.key not in self._of_others)
+        return sum(1 for session in own_sessions if session.active_at > idle_since)

@@ -65,12 +65,12 @@ class Watched:
         self,
         connection: Connection,
         boundary: Callable[[str], None],
-        asked: Callable[[str], None] = lambda op_id: None,
+        on_request: Callable[[str], None] = lambda op_id: None,
         refused: Callable[[str], None] = lambda fault: None,
     ) -> None:
         self._connection = connection
         self._boundary = boundary
-        self._asked = asked
+        self._asked = on_request
         self._refused = refused
 
     def __getattr__(self, name: str) -> Any:
@@ -144,9 +144,9 @@ class _Socket:
             served = _Served(bytes(self._sent), self.endpoint)
             self._sent.clear()
             self._left, self._end = io.BytesIO(served.wfile.getvalue()), served.end
-        found = self._left.read(size)
-        if found:
-            return found
+        received_bytes = self._left.read(size)
+        if received_bytes:
+            return received_bytes
         if self._end is not None:
             raise self._end
         with self.endpoint.world.lock:
@@ -165,9 +165,9 @@ class _Reading(io.RawIOBase):
 
     def readinto(self, buffer: WriteableBuffer) -> int:
         view = memoryview(buffer)
-        found = self._line.received(len(view))
-        view[: len(found)] = found
-        return len(found)
+        received_bytes = self._line.received(len(view))
+        view[: len(received_bytes)] = received_bytes
+        return len(received_bytes)
 
 
 class _Served(Handler):

@@ -81,7 +81,7 @@ def check_takings(stretch: Stretch, night: FortyNights) -> None:
     takings = list(night.takings())
     assert [(moment, name) for moment, name in takings if evening_of(moment) is None] == []
     desktops = Counter((evening_of(moment), name) for moment, name in takings if name.startswith("desktop-"))
-    assert {each: count for each, count in desktops.items() if count > 1} == {}
+    assert {desktop: count for desktop, count in desktops.items() if count > 1} == {}
     possible = {evening_of(call.at) for call in night.calls if call.half == "night" and stretch.reaches(call.at)}
     assert {evening for evening, _ in desktops} == possible - set(stretch.quiet) - set(over_another(stretch, night))
 
@@ -111,9 +111,9 @@ def check_notices(stretch: Stretch, night: FortyNights) -> None:
     returns = {due for evening in evenings if (due := stretch.back_at(evening, night.calls)) is not None}
     assert told(night, "night ended") == sorted(ended)
     assert told(night, "return ended") == sorted(returns)
-    gone, away = stretch.vcenter_goes, stretch.vcenter_away
-    alarms = first_of_each_day([call for call in night.calls if away is not None and call.at in away])
-    assert sorted({moment.date() for moment in alarms}) == ([gone, gone + DAY] if gone is not None else [])
+    gone_on, outage = stretch.vcenter_goes, stretch.vcenter_away
+    alarms = first_of_each_day([call for call in night.calls if outage is not None and call.at in outage])
+    assert sorted({moment.date() for moment in alarms}) == ([gone_on, gone_on + DAY] if gone_on is not None else [])
     alarms += first_of_each_day(blocked_calls(stretch, night))
     assert told(night, "alarm") == sorted(alarms)
     host = stretch.host_away
@@ -152,7 +152,7 @@ def first_of_each_day(calls: Iterable[Call]) -> list[datetime]:
 
 def told(night: FortyNights, kind: str) -> list[datetime]:
     """When each notice of that kind was sent, by its call."""
-    return [call.at for call in night.calls for each in call.notices if f"prod: {kind}: " in each.subject]
+    return [call.at for call in night.calls for notice in call.notices if f"prod: {kind}: " in notice.subject]
 
 
 @pytest.mark.long

@@ -61,8 +61,8 @@ def night_of(seed: int, *, quiet: bool = False) -> Played:
     desktops, ml = ([name for name in names if name.startswith(kind)] for kind in ("desktop-", "ml-"))
     hosts = [host.name for host in site.world(seed).by_type("HostSystem")]
     trouble = () if quiet else schedule_of(seed, desktops, ml, hosts)
-    kept = (event for event in trouble if event.fault not in HIDING)
-    return Nightly(seed, [*handed, *kept], site).play()
+    events = (event for event in trouble if event.fault not in HIDING)
+    return Nightly(seed, [*handed, *events], site).play()
 
 
 def touched(night: Played) -> Iterator[str]:
@@ -72,45 +72,45 @@ def touched(night: Played) -> Iterator[str]:
         vm.moid: datetime.min.replace(tzinfo=UTC) for vm in evening.by_type("VirtualMachine") if vm.state.managed_by
     }
     ours = {entry.sequence for entry in effects(night)}
-    taken = set(night.left_over)
+    taken_vms = set(night.left_over)
     for change in night.world.ledger:
         if change.after.get("managed_by"):
             since[change.moid] = change.at
         if change.sequence not in ours:
             continue
         if takes(change):
-            taken.add(change.moid)
+            taken_vms.add(change.moid)
         if (
             change.moid in since
             and night.asked.get(change.operation_id, change.at) - since[change.moid] > CALL
-            and not _gives_back(change, taken)
+            and not _gives_back(change, taken_vms)
         ):
             yield f"seed {night.seed}: {change.method} on {change.name} {dict(change.after)}, which is managed"
 
 
-def _gives_back(entry: Entry, taken: set[str]) -> bool:
+def _gives_back(entry: Entry, taken_vms: set[str]) -> bool:
     """A desktop that a night took runs again; a marker is taken off; DRS does again what it did before."""
     if entry.method == START:
-        return entry.moid in taken
+        return entry.moid in taken_vms
     return entry.method == OVERRIDE or (entry.method == MARK and not any(entry.after.values()))
 
 
 def _is_of_others_now(night: Played, violation: str) -> bool:
     """Whether it is that an ML VM runs on in the morning, which other products have: they stop it."""
-    name, _, said = violation.removeprefix("I23: ").partition(" ")
+    name, _, problem = violation.removeprefix("I23: ").partition(" ")
     vm = next((vm for vm in night.world.by_type("VirtualMachine") if vm.name == name), None)
-    return said == "was started by the night and still runs" and vm is not None and vm.state.managed_by is not None
+    return problem == "was started by the night and still runs" and vm is not None and vm.state.managed_by is not None
 
 
 @pytest.mark.parametrize("nth", mostly_long([6, 1], [6]))
 def test_no_night_touches_a_vm_of_another_product(nth: int) -> None:
-    done = 0
+    effect_count = 0
     for seed in every_nth(range(60), nth):
         night = night_of(seed)
         assert list(touched(night)) == []
         assert [violation for violation in violations(night) if not _is_of_others_now(night, violation)] == []
-        done += len(effects(night))
-    assert done * nth > 300, "these nights did something"
+        effect_count += len(effects(night))
+    assert effect_count * nth > 300, "these nights did something"
 
 
 @pytest.mark.parametrize("nth", mostly_long([2, 1], [2]))
@@ -121,11 +121,11 @@ def test_a_desktop_that_is_handed_over_while_it_is_suspended_comes_back(nth: int
         night = night_of(seed, quiet=True)
         handed = {change.moid: change.at for change in night.world.ledger if change.after.get("managed_by")}
         assert list(desktops_back(night)) == [], "one whose GPUs an ML VM of another product holds is named"
-        away: dict[str, datetime] = {}
+        suspended_at: dict[str, datetime] = {}
         for entry in effects(night):
             if takes(entry):
-                away[entry.moid] = entry.at
-            elif entry.method == START and entry.moid in away:
-                taken_at = away.pop(entry.moid)
+                suspended_at[entry.moid] = entry.at
+            elif entry.method == START and entry.moid in suspended_at:
+                taken_at = suspended_at.pop(entry.moid)
                 came_back += entry.moid in handed and taken_at < handed[entry.moid] < entry.at
     assert came_back > 10 // nth**2

@@ -23,9 +23,9 @@ from tests.sample import every_nth, mostly_long
 
 @pytest.mark.parametrize("nth", mostly_long([2, 1], [2]))
 def test_no_night_breaks_an_invariant(nth: int) -> None:
-    found = tally(every_nth(range(40), nth), jobs=1)
-    assert found.violations == []
-    assert sum(found.effects) * nth > 500, "these nights did something"
+    tally_of_nights = tally(every_nth(range(40), nth), jobs=1)
+    assert tally_of_nights.violations == []
+    assert sum(tally_of_nights.effects) * nth > 500, "these nights did something"
 
 
 def test_the_sizes_of_worlds_are_fixed() -> None:
@@ -50,7 +50,9 @@ def test_the_sizes_of_worlds_are_fixed() -> None:
 def test_a_night_without_trouble_takes_and_returns() -> None:
     """The checkers could not fail in a night in which nothing happens."""
     night = next(
-        found for seed in range(0, 400, 2) if not (found := play(seed)).events and len(found.world.ledger) > 20
+        busy_night
+        for seed in range(0, 400, 2)
+        if not (busy_night := play(seed)).events and len(busy_night.world.ledger) > 20
     )
     methods = [change.method for change in night.world.ledger]
     assert methods.count("SuspendVM_Task") > 0
@@ -62,11 +64,11 @@ def test_a_seed_tells_the_same_night_in_every_process(seed: int) -> None:
     imports = "from tests.nights.playing.log import digest; from tests.nights.playing.night import play"
     program = f"{imports}; print(digest(play({seed})))"
     salt = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"  # texts have other hashes there than here
-    told = subprocess.run(
+    other_digest = subprocess.run(
         [sys.executable, "-c", program],
         check=True, capture_output=True, encoding="utf-8", env={**os.environ, "PYTHONHASHSEED": salt},
     ).stdout.strip()  # fmt: skip
-    assert told == digest(play(seed))
+    assert other_digest == digest(play(seed))
 
 
 @pytest.mark.drawn_cases(2)
@@ -76,16 +78,16 @@ def test_thousands_of_nights_and_every_fault_of_them_often() -> None:
     """What these nights do not bring together often enough is aimed at after them. A part of all, and always the
     same one, so that who changed nothing breaks nothing; `make results` plays all."""
     jobs = os.cpu_count() or 1
-    found = tally(ORDINARY[: len(ORDINARY) // PART], jobs=jobs)
-    print(found)
-    if found.broken:
-        print(*first_failure(found.broken[0]), sep="\n")
-    assert found.violations == []
-    assert median(found.effects) >= 20, "a night does something"
-    rarest, times = found.rarest
+    tally_of_nights = tally(ORDINARY[: len(ORDINARY) // PART], jobs=jobs)
+    print(tally_of_nights)
+    if tally_of_nights.broken:
+        print(*first_failure(tally_of_nights.broken[0]), sep="\n")
+    assert tally_of_nights.violations == []
+    assert median(tally_of_nights.effects) >= 20, "a night does something"
+    rarest, times = tally_of_nights.rarest
     assert times >= 50 // PART, f"{rarest} struck {times} times only"
-    assert {fault for fault, count in found.struck.items() if count} >= set(ALL)
-    reached = cover(MOST // PART, jobs=jobs, before=of_ordinary(found, OFTEN // PART))
+    assert {fault for fault, count in tally_of_nights.struck.items() if count} >= set(ALL)
+    reached = cover(MOST // PART, jobs=jobs, before=of_ordinary(tally_of_nights, OFTEN // PART))
     print(section(reached))
     assert reached.broken == []
     assert reached.surprising() == []

@@ -84,8 +84,8 @@ def test_no_night_takes_a_reserved_slot_or_loses_a_desktop_to_a_reservation(nth:
             continue
         assert violations(night) == []
         for report, _ in night.told:
-            taken = [outcome.reason for outcome in report.outcomes if "no room left" in outcome.reason]
-            assert taken == [], f"seed {seed}"
+            reasons = [outcome.reason for outcome in report.outcomes if "no room left" in outcome.reason]
+            assert reasons == [], f"seed {seed}"
             held_back += any("reserved" in choice.reason for choice in report.plan.choices)
         suspended += len(effects(night, SUSPEND))
         assert all("kube" not in entry.name for entry in effects(night)), f"seed {seed}: a VM of others was touched"

@@ -21,10 +21,14 @@ from tests.sample import every_nth
 
 def broken(seed: int, night: Played) -> list[str]:
     """What a night breaks."""
-    found = [f"seed {seed}: {said}" for said in violations(night)]
-    for what, kept in (("a report", night.told), ("the journal", night.kept), ("the ledger", list(night.world.ledger))):
-        require_hidden(f"seed {seed}: {what}", repr(kept))
-    return found
+    problems = [f"seed {seed}: {violation}" for violation in violations(night)]
+    for part, content in (
+        ("a report", night.told),
+        ("the journal", night.kept),
+        ("the ledger", list(night.world.ledger)),
+    ):
+        require_hidden(f"seed {seed}: {part}", repr(content))
+    return problems
 
 
 def told(seed: int) -> tuple[list[str], int]:
@@ -42,9 +46,9 @@ def done(night: Played) -> list[tuple[str, str]]:
 
 @pytest.mark.long
 def test_a_few_nights_by_our_own_client() -> None:
-    found = [told(71), told(74)]
-    assert [said for broken, _ in found for said in broken] == []
-    assert sum(effects for _, effects in found) > 30
+    nights_told = [told(71), told(74)]
+    assert [problem for broken, _ in nights_told for problem in broken] == []
+    assert sum(effects for _, effects in nights_told) > 30
 
 
 def same_effects(seed: int) -> None:
@@ -70,8 +74,8 @@ def test_quiet_nights_have_the_same_effects_without_soap_and_over_it() -> None:
 def test_nights_by_our_own_client() -> None:
     """A tenth of two hundred and ten a run; of the ten tenths the calmest has 13 effects in the median."""
     with ProcessPoolExecutor(os.cpu_count() or 1) as pool:
-        found = list(pool.map(told, every_nth(range(10_000, 10_210), 10)))
-    print(f"{len(found)} nights, {median(effects for _, effects in found)} effects in the median")
-    assert [said for broken, _ in found for said in broken] == []
-    assert len(found) == 21
-    assert median(effects for _, effects in found) >= 10
+        nights_told = list(pool.map(told, every_nth(range(10_000, 10_210), 10)))
+    print(f"{len(nights_told)} nights, {median(effects for _, effects in nights_told)} effects in the median")
+    assert [problem for broken, _ in nights_told for problem in broken] == []
+    assert len(nights_told) == 21
+    assert median(effects for _, effects in nights_told) >= 10

@@ -176,9 +176,9 @@ class Overtaken(Situated):
                 for desktop in self.desktops()
                 if desktop.state.power is Power.ON and desktop.name not in self._early
             ]
-            for each in idle[:1]:
-                others.suspend(each, SOMETHING)
-                self._early[each.name] = self._run
+            for desktop in idle[:1]:
+                others.suspend(desktop, SOMETHING)
+                self._early[desktop.name] = self._run
 
     def arrange(self) -> None:
         self._early: dict[str, int] = {}
@@ -241,11 +241,11 @@ class Untold(Situated):
     policy: Mapping[str, Any] = {"full": True}
 
     def events(self, site: Site) -> Sequence[Event]:
-        self._at_work = {f"desktop-{each:03}" for each in self.rng.sample(range(1, 13), 4)}
+        self._at_work = {f"desktop-{number:03}" for number in self.rng.sample(range(1, 13), 4)}
         return [
-            Event("A10", rules_of("A10", {"target": desktop, "property": told, "times": None}))
+            Event("A10", rules_of("A10", {"target": desktop, "property": property_name, "times": None}))
             for desktop in sorted(self._at_work)
-            for told in READ_FOR_IDLE
+            for property_name in READ_FOR_IDLE
         ]
 
     def arrange(self) -> None:

@@ -37,16 +37,16 @@ class Looked(Situated):
 
     def _half(self, half: RunKind | None, policy: Policy | None = None) -> None:
         under_way: list[Any] = self.world.tasks.unfinished()
-        seen, entries = self._foreseen(half), len(self.world.ledger)
+        foreseen, entries = self._foreseen(half), len(self.world.ledger)
         if len(self.world.ledger) != entries:
             self.played.foretold.append("looking at it changed something")
-        told = len(self.played.told)
+        reports_before = len(self.played.told)
         super()._half(half, policy)
-        if seen is not None and len(self.played.told) > told:
-            self.played.foretold += differences(seen, self.played.told[-1][0], settled=not under_way)
+        if foreseen is not None and len(self.played.told) > reports_before:
+            self.played.foretold += differences(foreseen, self.played.told[-1][0], settled=not under_way)
 
     def _foreseen(self, half: RunKind | None) -> Report | None:
-        vcenter: Any = self._connect(lambda what: None)
+        vcenter: Any = self._connect(lambda point: None)
         try:
             place = self._place(vcenter)
             if half is None:
@@ -89,30 +89,32 @@ class Stated(Situated):
             act(vm, SOMETHING)
 
     def _half(self, half: RunKind | None, policy: Policy | None = None) -> None:
-        vcenter: Any = self._connect(lambda what: None)
+        vcenter: Any = self._connect(lambda point: None)
         try:
-            told = status(self._place(vcenter), self.rng.choice([self.site.policy, None]))
+            night_status = status(self._place(vcenter), self.rng.choice([self.site.policy, None]))
         finally:
             vcenter.close()
-        self.played.foretold += (f"status: {said}" for vm in told.vms if (said := self._wrongly(vm)))
+        self.played.foretold += (f"status: {problem}" for vm in night_status.vms if (problem := self._wrongly(vm)))
         super()._half(half, policy)
 
-    def _wrongly(self, told: TakenVm) -> str:
+    def _wrongly(self, taken_vm: TakenVm) -> str:
         """What is not so of what `rotate status` says of a VM; empty where it is."""
-        found = [vm for vm in self.world.by_type("VirtualMachine") if vm.state.instance_uuid == told.original.uuid]
-        power = found[0].state.power if found else None
-        taken = {Role.ML: Power.ON, Role.SHUT_DOWN: Power.OFF}.get(told.original.role, Power.SUSPENDED)
-        said = next((state for words, state in SAID.items() if told.reason.startswith(words)), power)
+        vm_entities = [
+            vm for vm in self.world.by_type("VirtualMachine") if vm.state.instance_uuid == taken_vm.original.uuid
+        ]
+        power = vm_entities[0].state.power if vm_entities else None
+        power_when_taken = {Role.ML: Power.ON, Role.SHUT_DOWN: Power.OFF}.get(taken_vm.original.role, Power.SUSPENDED)
+        expected_power = next((state for words, state in SAID.items() if taken_vm.reason.startswith(words)), power)
         true = {
-            Whereabouts.AWAY: power is taken,
-            Whereabouts.BACK: power is not None and power is not taken and told.original.taken,
+            Whereabouts.AWAY: power is power_when_taken,
+            Whereabouts.BACK: power is not None and power is not power_when_taken and taken_vm.original.taken,
             Whereabouts.LOST: power is Power.OFF,
             Whereabouts.GONE: power is None,
-            Whereabouts.UNTOUCHED: power is not None or not told.original.taken,
+            Whereabouts.UNTOUCHED: power is not None or not taken_vm.original.taken,
         }
-        if true.get(told.whereabouts, True) and said is power:
+        if true.get(taken_vm.whereabouts, True) and expected_power is power:
             return ""
-        return f"{told.original.name} is {told.whereabouts} ({told.reason}), and is {power}"
+        return f"{taken_vm.original.name} is {taken_vm.whereabouts} ({taken_vm.reason}), and is {power}"
 
 
 SAID: Final = {
@@ -127,20 +129,20 @@ SAID: Final = {
 """What state of a VM is told by reasons that begin so."""
 
 
-def differences(seen: Report, done: Report, *, settled: bool = True) -> list[str]:
+def differences(foreseen: Report, actual: Report, *, settled: bool = True) -> list[str]:
     """Where a report of what would be done and the one of what was done are not the same.
 
     Where tasks of a killed run are still under way (not `settled`) their effects come between the two, and the reasons
     for which VMs stay tell of them: the free space of a datastore, for one.
     """
-    found = []
-    for what, of in (
+    problems = []
+    for part, of in (
         ("steps", lambda report: {re.sub(r" lease=\d+", "", str(step)) for step in report.plan.steps}),
         ("what is left out", lambda report: {(refusal.subject, refusal.rule) for refusal in report.plan.unmet}),
         ("why", lambda report: {(choice.subject, choice.chosen, choice.reason) for choice in report.plan.choices}),
         ("refusals", lambda report: {rejection.rule for rejection in report.plan.rejections}),
     ):
-        looked, was = of(seen), of(done)
-        if looked != was and (settled or what != "why"):
-            found.append(f"{what}: {sorted(map(str, looked ^ was))[0]}")
-    return found
+        looked, part_after = of(foreseen), of(actual)
+        if looked != part_after and (settled or part != "why"):
+            problems.append(f"{part}: {sorted(map(str, looked ^ part_after))[0]}")
+    return problems

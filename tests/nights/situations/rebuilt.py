@@ -95,37 +95,39 @@ class Rebuilt(Situated):
         return place
 
     def _mornings(self) -> bool:
-        was, before = self._before, len(self.world.ledger)
+        vcenter_before, before = self._before, len(self.world.ledger)
         quiet = super()._mornings()
-        if not was or self._returns < 0:
+        if not vcenter_before or self._returns < 0:
             return quiet
         if not any(record.kind is Kind.ORIGINAL for record in self._store.records):  # no night here has begun since
             self._are_named(len(self.world.ledger) - before)
         self._returns -= 1
         if not self._returns:
             self._returns = -1
-            self._process("rotate adopt", partial(self._adopt, was))
+            self._process("rotate adopt", partial(self._adopt, vcenter_before))
         return False
 
     def _adopt(self, from_vcenter: str, place: NightPlace) -> None:
         store = self._stores[from_vcenter]
-        kept = len(store.records)
+        records_before = len(store.records)
         try:
             adopt(place, from_vcenter)
         finally:
             # For the checkers the night goes on in the other journal: nothing has come back yet.
-            del store.records[kept:], store.lengths[kept:]
+            del store.records[records_before:], store.lengths[records_before:]
 
     def _are_named(self, changes: int) -> None:
         """The return of a vCenter without a night names each desktop that the other one's night took, and no more."""
         report = self.played.last
         if self.played.calls[-1][1] != "done" or report is None:
             return
-        away = {vm.name for vm in self.desktops() if vm.state.power is Power.SUSPENDED}
+        suspended_names = {vm.name for vm in self.desktops() if vm.state.power is Power.SUSPENDED}
         named = {unmet.subject for unmet in report.plan.unmet}
-        if away - named:
-            self.played.foretold.append(f"{sorted(away - named)} are away, and the return names {sorted(named)}")
-        if away and report.exit_code != 4:
+        if suspended_names - named:
+            self.played.foretold.append(
+                f"{sorted(suspended_names - named)} are away, and the return names {sorted(named)}"
+            )
+        if suspended_names and report.exit_code != 4:
             self.played.foretold.append(f"desktops are away, and the return ends with {report.exit_code}")
         if changes:
             self.played.foretold.append(f"a return of a rebuilt vCenter changed {changes} things")

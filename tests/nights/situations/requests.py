@@ -79,11 +79,11 @@ class Unread(Situated):
 
     def events(self, site: Site) -> Sequence[Event]:
         until = self.rng.choice([20, 60, 200])
-        told, fault = self.rng.choice([*[("customValue", "NoPermission")] * 3, *[("runtime.host", "")] * 2])
+        property_name, fault = self.rng.choice([*[("customValue", "NoPermission")] * 3, *[("runtime.host", "")] * 2])
         names = self.rng.choice(["*desktop-*", "*desktop-*[13579]", "*desktop-00*"])
-        hides = {"target": names, "property": told, "fault": fault, "times": until}
+        hides = {"target": names, "property": property_name, "fault": fault, "times": until}
         self.hidden = rules_of("A10", hides)[0]
-        return [Event("V6" if told == "customValue" else "A10")]
+        return [Event("V6" if property_name == "customValue" else "A10")]
 
     def arrange(self) -> None:
         self._since = MORNING - EVENING

@@ -50,9 +50,9 @@ class Situated(Nightly):
             self.arrange()
         return super()._played()
 
-    def _boundary(self, what: str) -> None:
-        super()._boundary(what)
-        when, step, *name = what.split()
+    def _boundary(self, point: str) -> None:
+        super()._boundary(point)
+        when, step, *name = point.split()
         if name and name[-1] == "append":
             step = "append"
         self.met(when == "before", step, name[-1] if name else "")

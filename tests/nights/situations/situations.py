@@ -41,8 +41,8 @@ from tests.nights.situations.requests import (
 from tests.nights.situations.situated import Situated
 
 SITUATIONS: Final[Mapping[str, type[Situated]]] = {
-    each.__name__: each
-    for each in (
+    situation.__name__: situation
+    for situation in (
         Woken, LoggedOff, Failing, Refused, Unmarked, LeftOver, Reidentified, Redevised, ShutDown, Overtaken, Silent,
         Unread, Forgotten, ReadAnew, Late, SlowDisk, SlowDiskAtWork, TakenOver, Hooked, Calm, Paused, Reverted, SetBack,
         LockBusy, LockGone, NextNight, Looked, Stated, MarkersStay, Belated, Queued, Untold,

@@ -22,7 +22,7 @@ def seeds(nights: int) -> Sequence[int]:
 
 
 def broken(situation: str, nights: Sequence[int]) -> list[str]:
-    return [f"{seed}: {said}" for seed in nights for said in violations(SITUATIONS[situation](seed).play())]
+    return [f"{seed}: {violation}" for seed in nights for violation in violations(SITUATIONS[situation](seed).play())]
 
 
 @pytest.mark.quick_cases(6)
@@ -56,9 +56,9 @@ def test_suspends_arrive_after_the_return_that_waits_for_them() -> None:
 def test_a_suspend_that_is_queued_begins_soon_or_not_at_all() -> None:
     nights = [SITUATIONS["Queued"](seed).play() for seed in range(FIRST, FIRST + 8, 2)]
     tasks = [task for night in nights for task in night.world.tasks.history() if task.name == SUSPEND]
-    asked = [task for task in tasks if task.call.operation_id]
-    waited_s = [(task.started_at - task.queued_at).total_seconds() for task in asked if task.started_at is not None]
-    assert any(task.cancelled for task in asked)
+    own_tasks = [task for task in tasks if task.call.operation_id]
+    waited_s = [(task.started_at - task.queued_at).total_seconds() for task in own_tasks if task.started_at is not None]
+    assert any(task.cancelled for task in own_tasks)
     assert any(waited_s), "some were queued, and began"
     assert max(waited_s) <= 2 * SLICE_S
 
@@ -67,14 +67,14 @@ def test_a_suspend_that_is_queued_begins_soon_or_not_at_all() -> None:
 def test_who_is_worked_with_untold_is_left_and_others_are_taken() -> None:
     night = SITUATIONS["Untold"](FIRST).play()
     hidden = {rule.target for event in night.events for rule in event.rules}
-    taken = {entry.name for entry in effects(night, SUSPEND)}
-    assert taken
-    assert not taken & hidden
+    suspended_names = {entry.name for entry in effects(night, SUSPEND)}
+    assert suspended_names
+    assert not suspended_names & hidden
 
 
 @pytest.mark.long
 def test_a_journal_that_somebody_changed_is_told_and_keeps_nobody_away() -> None:
-    assert [said for seed in range(FIRST, FIRST + 10, 2) for said in damaged_violations(seed)] == []
+    assert [violation for seed in range(FIRST, FIRST + 10, 2) for violation in damaged_violations(seed)] == []
 
 
 @pytest.mark.long

@@ -47,8 +47,8 @@ def noted_once(night: Played) -> Iterator[str]:
 
 def left_over_come_back(night: Played) -> Iterator[str]:
     """I1: a desktop that another machine's night left suspended, with its marker on it, runs in the end, if it can."""
-    away = set(night.left_over & night.left_behind)
-    for moid in sorted(away):
+    left_suspended = set(night.left_over & night.left_behind)
+    for moid in sorted(left_suspended):
         yield f"I1: {night.names.get(moid)} was left over by another machine's night, and was not brought back"
 
 
@@ -61,10 +61,10 @@ def what_is_over_is_left(night: Played) -> Iterator[str]:
     for record, length in night.kept:
         if record.kind is Kind.RETURNED and record.body["vm"] not in night.given_up:
             closed.setdefault(record.body["vm"], length)
-    taken = {entry.moid: entry.sequence for entry in takings(night)}
+    last_taking = {entry.moid: entry.sequence for entry in takings(night)}
     for entry in effects(night, START, OFF, SHUT_DOWN):
         since = closed.get(entry.moid)
-        if since is not None and entry.sequence > since > taken.get(entry.moid, since + 1):
+        if since is not None and entry.sequence > since > last_taking.get(entry.moid, since + 1):
             yield f"I18: {entry.method} on {entry.name}, and the journal had closed it"
 
 
@@ -91,9 +91,13 @@ def closed_at_the_end(night: Played) -> Iterator[str]:
     """I5: where nothing goes wrong, the journal has closed everybody in the end."""
     if night.events or not night.site.policy.ml_stop.then_off:
         return
-    left = {(record.body["night"], record.body["vm"]) for record, _ in night.kept if record.kind is Kind.ORIGINAL}
-    left -= {(record.body["night"], record.body["vm"]) for record, _ in night.kept if record.kind is Kind.RETURNED}
-    away = not_back(list(night.world.ledger))
-    for _, vm in sorted(left):
-        if vm not in away and is_desktop(night, vm):
+    open_records = {
+        (record.body["night"], record.body["vm"]) for record, _ in night.kept if record.kind is Kind.ORIGINAL
+    }
+    open_records -= {
+        (record.body["night"], record.body["vm"]) for record, _ in night.kept if record.kind is Kind.RETURNED
+    }
+    suspended_vms = not_back(list(night.world.ledger))
+    for _, vm in sorted(open_records):
+        if vm not in suspended_vms and is_desktop(night, vm):
             yield f"I5: {night.names.get(vm)} is back, and the journal never says so"

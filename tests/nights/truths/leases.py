@@ -37,13 +37,13 @@ def numbers_grow(night: Played) -> Iterator[str]:
     """The lease that was written last: its machine and nonce, and until when it is held. One whose write was queued
     for minutes may have expired before it was there."""
     struck = {event.fault for event in night.events}
-    known, steady = struck <= MARKERS_STAY, "K7" not in struck
-    away: set[str] = set()
+    is_readable, steady = struck <= MARKERS_STAY, "K7" not in struck
+    suspended_vms: set[str] = set()
     for change in night.world.ledger:
         if takes(change):
-            away.add(change.moid)
+            suspended_vms.add(change.moid)
         elif change.after.get("power") == Power.ON or not change.after:
-            away.discard(change.moid)
+            suspended_vms.discard(change.moid)
         if not is_ours(change):
             continue
         machine = machine_of(night, change)
@@ -55,7 +55,7 @@ def numbers_grow(night: Played) -> Iterator[str]:
             continue
         if before is not None and after.epoch < before.epoch:
             yield f"I6: lease number {after.epoch} was written where {before.epoch} was"
-        elif after.epoch < highest.get(machine, 0) and known and (away or not night.lost_journal):
+        elif after.epoch < highest.get(machine, 0) and is_readable and (suspended_vms or not night.lost_journal):
             yield f"I6: lease number {after.epoch} was written, and {highest[machine]} had been before"
         elif steady and before is not None and before.nonce and _holds(last, before.nonce, machine, change.at):
             yield f"I6: lease number {after.epoch} was written over one that another machine held"
@@ -73,13 +73,13 @@ def _holds(last: tuple[int, str, datetime] | None, nonce: str, machine: int, at:
 
 def asked_at_most(night: Played) -> Iterator[str]:
     """I6: a return whose lease cannot be written does not ask for it again and again: a few tries in each minute."""
-    asked: dict[str, list[datetime]] = {}
+    requests: dict[str, list[datetime]] = {}
     for op, at, _ in night.asks:
         if op.startswith(LEASE_OP) and night.sent_by.get(op, (0, "", 0))[1] == RunKind.DAY:
-            lately = [each for each in asked.get(op, ()) if at - each < timedelta(seconds=50)]
-            asked[op] = [*lately, at]
-            if len(asked[op]) > ASKED_AT_MOST:
-                yield f"I6: a lease was asked for {len(asked[op])} times in less than a minute, at {at:%H:%M:%S}"
+            lately = [moment for moment in requests.get(op, ()) if at - moment < timedelta(seconds=50)]
+            requests[op] = [*lately, at]
+            if len(requests[op]) > ASKED_AT_MOST:
+                yield f"I6: a lease was asked for {len(requests[op])} times in less than a minute, at {at:%H:%M:%S}"
                 return
 
 

@@ -77,10 +77,10 @@ def clocks_are_told(night: Played) -> Iterator[str]:
     skews = [abs(rule.delay_s) for event in night.events if event.fault == "K7" for rule in event.rules]
     for report, _ in night.told:
         for rejection in report.plan.rejections:
-            told = OFF_BY.search(rejection.rule)
-            if told is None:
+            match = OFF_BY.search(rejection.rule)
+            if match is None:
                 continue
-            told_s = sum(int(number or 0) * unit for number, unit in zip(told.groups(), (3600, 60, 1), strict=True))
+            told_s = sum(int(number or 0) * unit for number, unit in zip(match.groups(), (3600, 60, 1), strict=True))
             if len(skews) == 1 and abs(told_s - skews[0]) > 120:
                 yield f"I21: {rejection.rule}, and it was set by {skews[0]:.0f} s"
 
@@ -111,16 +111,18 @@ def whoever_is_away_is_named(night: Played) -> Iterator[str]:
     for report, length in night.told:
         if not _returns(report) or not report.applied:
             continue
-        told = {refusal.subject for refusal in report.plan.unmet} | {outcome.step.vm for outcome in report.outcomes}
+        named_vms = {refusal.subject for refusal in report.plan.unmet} | {
+            outcome.step.vm for outcome in report.outcomes
+        }
         for moid in sorted(not_back(ledger[:length]) - night.given_up):
-            if not told & {moid, *called[moid]}:
+            if not named_vms & {moid, *called[moid]}:
                 yield f"I1: {night.names.get(moid)} is not back, and a return does not name it"
                 return
 
 
 def foretold(night: Played) -> Iterator[str]:
     """I28: what somebody is shown that a run would do is what it then does."""
-    yield from (f"I28: it was not what had been shown: {each}" for each in night.foretold)
+    yield from (f"I28: it was not what had been shown: {difference}" for difference in night.foretold)
 
 
 def only_who_is_away_is_named(night: Played) -> Iterator[str]:
@@ -129,12 +131,14 @@ def only_who_is_away_is_named(night: Played) -> Iterator[str]:
     ours = {change.moid for change in night.world.ledger if is_ours(change)}
     off = {change.moid for change in night.world.ledger if change.after.get("power") not in (None, Power.ON)}
     ran = {night.names[moid] for moid in night.running - ours - off - night.left_over - night.strays - night.doubtful}
-    meant = {night.names.get(record.body["vm"]) for record, _ in night.kept if record.kind is Kind.ORIGINAL}
+    names_of_originals = {
+        night.names.get(record.body["vm"]) for record, _ in night.kept if record.kind is Kind.ORIGINAL
+    }
     for report, _ in night.told:
         if _returns(report):
             for refusal in report.plan.unmet:
                 if refusal.subject in ran and not (
-                    refusal.subject in meant and any(why in refusal.rule for why in UNREADABLE)
+                    refusal.subject in names_of_originals and any(why in refusal.rule for why in UNREADABLE)
                 ):
                     yield f"I24: {refusal.subject} ran all night, and is named: {refusal.rule}"
 
@@ -144,9 +148,9 @@ def nothing_to_do_is_so(night: Played) -> Iterator[str]:
     has not says so."""
     for report, _ in night.told:
         if _returns(report) and report.plan.feasible:
-            found = bool(report.plan.steps or report.plan.unmet or report.plan.choices)
-            if found == (NOTHING in report.plan.because):
-                yield f"I24: {NOTHING}, a return {'says' if found else 'does not say'}"
+            has_something = bool(report.plan.steps or report.plan.unmet or report.plan.choices)
+            if has_something == (NOTHING in report.plan.because):
+                yield f"I24: {NOTHING}, a return {'says' if has_something else 'does not say'}"
 
 
 def _returns(report: Report, *, alone: bool = False) -> bool:
@@ -173,22 +177,22 @@ def another_state_is_named(night: Played) -> Iterator[str]:
     if any(event.fault in (*UNSEEN, "K7") for event in night.events) or not has_one_journal(night):
         return
     called = _called(night)
-    for each in replaced(night):
-        report = next((report for report, length in night.told if length >= each.resumed.sequence), None)
+    for state in replaced(night):
+        report = next((report for report, length in night.told if length >= state.resumed.sequence), None)
         if report is None or report.journal_lost or not _returns(report, alone=True):
             continue
         looked = report.before.taken_at
         closed = any(
-            record.kind is Kind.RETURNED and record.body["vm"] == each.moid and record.at <= looked
+            record.kind is Kind.RETURNED and record.body["vm"] == state.moid and record.at <= looked
             for record, _ in night.kept
         )
-        others = any(
-            change.moid == each.moid and each.resumed.sequence < change.sequence and "power" in change.after
+        is_changed_by_others = any(
+            change.moid == state.moid and state.resumed.sequence < change.sequence and "power" in change.after
             for change in night.world.ledger
         )
-        runs_on = looked <= each.resumed.at or not (closed or others)
-        if each.reverted.at < looked and runs_on and not tells(report, called[each.moid], each):
-            yield f"I24: {night.names.get(each.moid)} is resumed in a state of {each.now}, and nobody is told"
+        runs_on = looked <= state.resumed.at or not (closed or is_changed_by_others)
+        if state.reverted.at < looked and runs_on and not tells(report, called[state.moid], state):
+            yield f"I24: {night.names.get(state.moid)} is resumed in a state of {state.now}, and nobody is told"
 
 
 def only_another_state_is_named(night: Played) -> Iterator[str]:
@@ -197,8 +201,8 @@ def only_another_state_is_named(night: Played) -> Iterator[str]:
     called, changes = _called(night), Counter[str]()
     for change in night.world.ledger:
         changes[change.moid] += change.after.get("suspend_time") is not None
-    others = {name for moid, count in changes.items() if count > 1 for name in called[moid]}
+    excluded_names = {name for moid, count in changes.items() if count > 1 for name in called[moid]}
     for report, _ in night.told:
         for warning in report.plan.warnings:
-            if ANOTHER in warning and warning.partition(": ")[0] not in others:
+            if ANOTHER in warning and warning.partition(": ")[0] not in excluded_names:
                 yield f"I24: its suspended state is that of its night, and a return says: {warning}"

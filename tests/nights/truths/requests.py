@@ -37,10 +37,10 @@ def refusals_are_so(night: Played) -> Iterator[str]:
     }
     refusals = [op for op, fault in faults.items() if fault is not None and not EXCUSED.search(fault)]
     for report, _ in night.told:
-        told = [outcome.reason or "" for outcome in report.outcomes] + [
+        reasons = [outcome.reason or "" for outcome in report.outcomes] + [
             rejection.rule for rejection in report.plan.rejections
         ]
-        if any(REFUSES in reason for reason in told) and len(refusals) < ROW:
+        if any(REFUSES in reason for reason in reasons) and len(refusals) < ROW:
             yield f"I25: {REFUSES}, a night says, and it was refused {len(refusals)} in all"
 
 
@@ -68,11 +68,11 @@ def _steps(night: Played) -> dict[str, str]:
 
 def _asks_of_an_op(night: Played) -> dict[str, list[tuple[datetime, int]]]:
     """By op id, each request that vCenter did not refuse."""
-    found: dict[str, list[tuple[datetime, int]]] = {}
+    requests_by_op: dict[str, list[tuple[datetime, int]]] = {}
     for number, (op, at, length) in enumerate(night.asks):
         if not op.startswith(LEASE_OP) and number not in night.refused:
-            found.setdefault(op, []).append((at, length))
-    return found
+            requests_by_op.setdefault(op, []).append((at, length))
+    return requests_by_op
 
 
 def _vm_of(night: Played, op: str) -> str:
@@ -85,7 +85,7 @@ def _vm_of(night: Played, op: str) -> str:
 def never_sent_is_not_lost(night: Played) -> Iterator[str]:
     """I16: what is told to be unknown was asked for at least once, unless its run was cut off and another one settled
     it: what the first left open it may have asked for, and a task of that kind may be its own."""
-    asked = {op for op, _, _ in night.asks}
+    requested_ops = {op for op, _, _ in night.asks}
     cut_off = [
         at for _, ended, at in night.calls if ended not in ("done", "refused") and not ended.startswith("Locked")
     ]
@@ -94,7 +94,7 @@ def never_sent_is_not_lost(night: Played) -> Iterator[str]:
         body = record.body
         if record.kind is Kind.INTENT:
             intended[body["op"]] = record.at
-        if record.kind is Kind.SETTLED and body["state"] == IntentState.UNKNOWN and body["op"] not in asked:
+        if record.kind is Kind.SETTLED and body["state"] == IntentState.UNKNOWN and body["op"] not in requested_ops:
             since = intended.get(body["op"], record.at)
             clock = (second_machine(night.seed) if night.kept_on.get(id(record)) == 1 else Machine()).clock
             if not any(since <= clock(lambda at=at: at, EVENING)() <= record.at for at in cut_off):  # type: ignore[misc]

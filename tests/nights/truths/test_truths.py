@@ -49,20 +49,22 @@ def next_night() -> Played:
 def hooked() -> Played:
     for seed in range(SEED, SEED + 100, 2):
         night = SITUATIONS["Hooked"](seed).play()
-        done = [each for report, _ in night.told for each in report.outcomes if isinstance(each.step, RunInGuest)]
-        if any(each.verdict is Verdict.DONE for each in done):
+        hook_outcomes = [
+            outcome for report, _ in night.told for outcome in report.outcomes if isinstance(outcome.step, RunInGuest)
+        ]
+        if any(outcome.verdict is Verdict.DONE for outcome in hook_outcomes):
             return night
     raise AssertionError("no hook ends well")
 
 
 def returns(night: Played) -> list[int]:
-    return [number for number, (each, _) in enumerate(night.told) if type(each.request).__name__ == "RotateDay"]
+    return [number for number, (report, _) in enumerate(night.told) if type(report.request).__name__ == "RotateDay"]
 
 
 def told(night: Played, number: int, report: Report) -> Played:
-    there = list(night.told)
-    there[number] = report, there[number][1]
-    return replace(night, told=there)
+    reports = list(night.told)
+    reports[number] = report, reports[number][1]
+    return replace(night, told=reports)
 
 
 def with_unmet(name: str, rule: str) -> Doctor:
@@ -90,11 +92,11 @@ def with_outcomes(**changes: Any) -> Doctor:
     return doctored
 
 
-def because(words: str, *, taken: bool) -> Doctor:
+def because(words: str, *, keeps_ledger: bool) -> Doctor:
     def doctored(night: Played) -> Played:
         report = night.told[0][0]
         night = told(night, 0, replace(report, plan=replace(report.plan, because=(words,))))
-        return night if taken else replace(with_ledger(night, []), doubtful=frozenset())
+        return night if keeps_ledger else replace(with_ledger(night, []), doubtful=frozenset())
 
     return doctored
 
@@ -112,11 +114,11 @@ def refused_three_times(night: Played) -> Played:
 
 
 def noted_anew(night: Played) -> Played:
-    seen = first(night, MARK, desktop=True)
+    mark = first(night, MARK, desktop=True)
     marker = night.site.policy.marker
-    value = f"{seen.after[marker]} seen=2026-11-02T2{{}}:00:00+00:00"
-    again = replace(seen, before={marker: value.format(1)}, after={marker: value.format(2)})
-    return with_ledger(night, [*night.world.ledger, again])
+    value = f"{mark.after[marker]} seen=2026-11-02T2{{}}:00:00+00:00"
+    second_mark = replace(mark, before={marker: value.format(1)}, after={marker: value.format(2)})
+    return with_ledger(night, [*night.world.ledger, second_mark])
 
 
 def a_lower_number(night: Played) -> Played:
@@ -131,26 +133,26 @@ def a_lower_number_after_a_revert(night: Played) -> Played:
     """The lock VM is as it was before all leases, a desktop is away, and a lease with a low number is written."""
     entries = list(night.world.ledger)
     lease = next(entry for entry in entries if entry.name == LOCK)
-    taken = first(night, SUSPEND, desktop=True)
+    suspend = first(night, SUSPEND, desktop=True)
     low = {key: re.sub(r'"epoch": \d+', '"epoch": 1', text) for key, text in lease.after["extra_config"].items()}
-    return with_ledger(night, [*entries, taken, replace(lease, before={}, after={"extra_config": low})])
+    return with_ledger(night, [*entries, suspend, replace(lease, before={}, after={"extra_config": low})])
 
 
 def a_lease_that_another_machine_holds(night: Played) -> Played:
     """The lease that was written last is of another machine, and is written over seconds later."""
     [mine, *_] = [change for change in night.world.ledger if change.name == LOCK]
     theirs = replace(mine, operation_id=f"{mine.operation_id}x")
-    over = replace(mine, at=mine.at + timedelta(seconds=5), before=theirs.after)
+    overwriting = replace(mine, at=mine.at + timedelta(seconds=5), before=theirs.after)
     return with_ledger(
-        night, [theirs, over], sent_by={**night.sent_by, theirs.operation_id: (-1, RunKind.DAY.value, 0)}
+        night, [theirs, overwriting], sent_by={**night.sent_by, theirs.operation_id: (-1, RunKind.DAY.value, 0)}
     )
 
 
 def off_by_an_hour(night: Played) -> Played:
     """A night says by how much the clocks differ, and they were set otherwise."""
     report = night.told[0][0]
-    said = (Rejection("clocks", "vCenter's is 1 h 0 min ahead of this machine's: the hours cannot be told"),)
-    doctored = told(night, 0, replace(report, plan=replace(report.plan, rejections=said)))
+    rejections = (Rejection("clocks", "vCenter's is 1 h 0 min ahead of this machine's: the hours cannot be told"),)
+    doctored = told(night, 0, replace(report, plan=replace(report.plan, rejections=rejections)))
     return replace(doctored, events=(Event("K7", rules_of("K7", {"delay_s": 7200})),))
 
 
@@ -170,20 +172,24 @@ def with_record(kind: Kind, **body: Any) -> Doctor:
 
 
 def closed_again(night: Played) -> Played:
-    record = next(each for each, _ in night.kept if each.kind is Kind.RETURNED)
+    record = next(kept_record for kept_record, _ in night.kept if kept_record.kind is Kind.RETURNED)
     return replace(night, kept=[*night.kept, (record, 9999)])
 
 
 def never_closed(night: Played) -> Played:
-    return replace(night, kept=[each for each in night.kept if each[0].kind is not Kind.RETURNED])
+    return replace(night, kept=[kept_record for kept_record in night.kept if kept_record[0].kind is not Kind.RETURNED])
 
 
 def moved_twice(night: Played) -> Played:
-    record = next(each for each, _ in night.kept if each.kind is Kind.INTENT and "RelocateVm" in each.body["step"])
+    record = next(
+        kept_record
+        for kept_record, _ in night.kept
+        if kept_record.kind is Kind.INTENT and "RelocateVm" in kept_record.body["step"]
+    )
     op, vm = record.body["op"], record.body["step"]["RelocateVm"]["vm"]
     moved = replace(first(night, SUSPEND, desktop=True), moid=vm, method="MigrateVM_Task", operation_id="")
     doctored = with_ledger(night, [*night.world.ledger, moved])
-    asks = [each for each in night.asks if each[0] != op]
+    asks = [kept_record for kept_record in night.asks if kept_record[0] != op]
     return replace(doctored, asks=[*asks, (op, EVENING, 0), (op, EVENING, len(doctored.world.ledger))])
 
 
@@ -193,7 +199,7 @@ def a_device(night: Played) -> Played:
 
 def stopped_again(night: Played) -> Played:
     entries = list(night.world.ledger)
-    stop = next(each for each in reversed(entries) if each.method == OFF and not is_desktop(night, each.moid))
+    stop = next(change for change in reversed(entries) if change.method == OFF and not is_desktop(night, change.moid))
     return with_ledger(night, [*entries, *[replace(stop, after={"power": Power.OFF})] * 9])
 
 
@@ -263,7 +269,7 @@ DOCTORED: list[tuple[str, Any, Doctor]] = [
     ("gone_is_let_go", next_night, lambda night: with_unmet(min(night.names.values()), GONE)(night)),
     ("refusals_are_so", quiet, with_outcomes(verdict=Verdict.SKIPPED, reason=REFUSES)),
     ("refused_stops", quiet, refused_three_times),
-    ("over_has_begun", quiet, because("night 1 is over: its morning has begun", taken=False)),
+    ("over_has_begun", quiet, because("night 1 is over: its morning has begun", keeps_ledger=False)),
     ("noted_once", quiet, noted_anew),
     ("numbers_grow", calm, a_lower_number),
     ("numbers_grow", calm, a_lower_number_after_a_revert),
@@ -292,15 +298,15 @@ DOCTORED: list[tuple[str, Any, Doctor]] = [
 ]  # fmt: skip
 
 
-IDS = [f"{truth}-{each.__name__}" for truth, _, each in DOCTORED]
+IDS = [f"{truth}-{doctor.__name__}" for truth, _, doctor in DOCTORED]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("truth", "night", "doctor"), DOCTORED, ids=IDS)
-def test_a_truth_fails_where_it_is_not_so(truth: str, night: Any, doctor: Doctor) -> None:
-    [checker] = [each for each in TRUTHS if each.__name__ == truth]
+@pytest.mark.parametrize(("truth", "night", "candidate"), DOCTORED, ids=IDS)
+def test_a_truth_fails_where_it_is_not_so(truth: str, night: Any, candidate: Doctor) -> None:
+    [checker] = [candidate for candidate in TRUTHS if candidate.__name__ == truth]
     assert list(checker(night())) == []
-    assert list(checker(doctor(night())))
+    assert list(checker(candidate(night())))
 
 
 def test_a_move_that_vcenter_refused_was_not_lost() -> None:
@@ -309,10 +315,10 @@ def test_a_move_that_vcenter_refused_was_not_lost() -> None:
 
 
 def test_what_a_run_that_was_cut_off_left_open_is_unknown_to_the_next_one_alone() -> None:
-    record = next(each for each, _ in quiet().kept if each.kind is Kind.INTENT)
+    record = next(kept_record for kept_record, _ in quiet().kept if kept_record.kind is Kind.INTENT)
     body = {"op": record.body["op"], "state": IntentState.UNKNOWN, "reason": "it asks a question"}
     lost = replace(record, kind=Kind.SETTLED, body=body)
-    asks = [each for each in quiet().asks if each[0] != record.body["op"]]
+    asks = [kept_record for kept_record in quiet().asks if kept_record[0] != record.body["op"]]
     night = replace(quiet(), kept=[*quiet().kept, (lost, 9999)], asks=asks)
     assert list(never_sent_is_not_lost(night))
     assert list(never_sent_is_not_lost(replace(night, calls=[(RunKind.NIGHT, "killed", record.at)]))) == []

@@ -83,7 +83,7 @@ class DirectVcenter(DirectSession):
         boundary: Callable[[str], None],
         trusted: Callable[[], bool] | None = None,
         showing: Showing | None = None,
-        asked: Callable[[str], None] = lambda op_id: None,
+        on_request: Callable[[str], None] = lambda op_id: None,
         refused: Callable[[str], None] = lambda fault: None,
         user: str = USER,
     ) -> None:
@@ -92,7 +92,7 @@ class DirectVcenter(DirectSession):
         super().__init__(world, trusted, user)
         self._showing = showing or Showing(world)
         self._boundary = boundary
-        self._asked = asked
+        self._asked = on_request
         self._refused = refused
         self._withdrawn: set[str] = set()
         self.uuid = world.get("ServiceInstance").instance_uuid
@@ -159,7 +159,9 @@ class DirectVcenter(DirectSession):
     def with_creation(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
         return self._read(lambda: self._showing.with_creation(inventory, vms))
 
-    def find_task(self, step: Step, since: datetime, login: str = "", known: Collection[str] = ()) -> TaskRef | None:
+    def find_task(
+        self, step: Step, since: datetime, login: str = "", known_refs: Collection[str] = ()
+    ) -> TaskRef | None:
         description = DESCRIPTIONS.get(type(step))
 
         def look() -> TaskRef | None:
@@ -168,17 +170,17 @@ class DirectVcenter(DirectSession):
                 return None
             entity = vm.host().compute_resource() if isinstance(step, SetVmDrs) else vm
             lost = [task for task in self._world.tasks.history() if task.entity is entity and not task.ended]
-            for found in (self._world.tasks.recent(entity), lost):
+            for candidates in (self._world.tasks.recent(entity), lost):
                 alike = [
                     (task.call.user in (self._user, login), task.queued_at + task.skew, task.moid)
-                    for task in found
+                    for task in candidates
                     if (task.description_id or description_id(task.name)) == description
                     and (task.queued_at + task.skew >= since or not task.ended)
-                    and task.moid not in known
+                    and task.moid not in known_refs
                 ]
                 if alike:
-                    own, _, ref = max(alike)
-                    return TaskRef(ref, foreign=not own)
+                    is_own, _, ref = max(alike)
+                    return TaskRef(ref, foreign=not is_own)
             return None
 
         return None if description is None else self._read(look)
@@ -186,9 +188,11 @@ class DirectVcenter(DirectSession):
     def started_by_this_login(self, vm: str, since: datetime, login: str = "") -> bool:
         def look() -> bool:
             starts = self._starts(vm, since)
-            own = [task for task in starts if task.call.user in (self._user, login)]
-            others = [task for task in starts if task not in own and task.state is not TaskState.ERROR]
-            return any(task.state is not TaskState.ERROR for task in own) or (bool(own) and not others)
+            own_starts = [task for task in starts if task.call.user in (self._user, login)]
+            starts_by_others = [task for task in starts if task not in own_starts and task.state is not TaskState.ERROR]
+            return any(task.state is not TaskState.ERROR for task in own_starts) or (
+                bool(own_starts) and not starts_by_others
+            )
 
         return bool(self._read(look))
 
@@ -317,7 +321,9 @@ class DirectVcenter(DirectSession):
         raise NotImplementedError("no night waits for the guest of a VM that it started")
 
     def defined_attributes(self) -> frozenset[str]:
-        return self._read(lambda: frozenset(each.name for each in self._world.custom_fields.fields.values()))
+        return self._read(
+            lambda: frozenset(custom_field.name for custom_field in self._world.custom_fields.fields.values())
+        )
 
     def check_attribute_names(self, names: Collection[str]) -> None:
         """All attributes here are those of VMs."""
@@ -331,15 +337,15 @@ class DirectVcenter(DirectSession):
     # --- waiting ------------------------------------------------------------------------------------------------
 
     def wait(self, tasks: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
-        left, left_s = [task.ref for task in tasks], max(timeout_s, 0.0)
-        while left:
+        refs_left, left_s = [task.ref for task in tasks], max(timeout_s, 0.0)
+        while refs_left:
             slice_s = min(SLICE_S, left_s)
-            ended = self._updates(lambda: self._ended(left), slice_s)
+            ended = self._updates(lambda: self._ended(refs_left), slice_s)
             if ended is None:
                 left_s -= slice_s
-                ended = [ref for ref in left if self._asks(ref)]
+                ended = [ref for ref in refs_left if self._asks(ref)]
             for ref in ended:
-                left.remove(ref)
+                refs_left.remove(ref)
                 end = self._end(ref)
                 self._changes.note_ended(ref, end.error)
                 yield end
@@ -347,13 +353,13 @@ class DirectVcenter(DirectSession):
                 return
 
     def withdraw(self, tasks: Sequence[TaskRef]) -> None:
-        for each in tasks:
-            task = self._task(each.ref)
+        for task_ref in tasks:
+            task = self._task(task_ref.ref)
             if task is None or task.state is not TaskState.QUEUED:
                 continue
-            self._withdrawn.add(each.ref)  # before: where the reply is lost, it may be cancelled all the same
+            self._withdrawn.add(task_ref.ref)  # before: where the reply is lost, it may be cancelled all the same
             try:
-                self._change("CancelTask", each.ref, task.CancelTask, f"{CANCEL_OPERATION}{each.ref}")
+                self._change("CancelTask", task_ref.ref, task.CancelTask, f"{CANCEL_OPERATION}{task_ref.ref}")
             except NotConnected:
                 raise
             except (Lost, vmodl.MethodFault, GpuopsError):
@@ -361,16 +367,18 @@ class DirectVcenter(DirectSession):
 
     def wait_for_power(self, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
         def reached() -> frozenset[str]:
-            found: dict[str, Any] = {vm: self._world.find(vm) for vm in vms}
-            return frozenset(ref for ref, vm in found.items() if vm is not None and vm.state.power.value == power.value)
+            vms_by_ref: dict[str, Any] = {vm: self._world.find(vm) for vm in vms}
+            return frozenset(
+                ref for ref, vm in vms_by_ref.items() if vm is not None and vm.state.power.value == power.value
+            )
 
-        gone = [vm for vm in vms if self._world.find(vm) is None]
-        self._updates(lambda: reached() if len(reached()) + len(gone) >= len(vms) else None, timeout_s)
+        removed_vms = [vm for vm in vms if self._world.find(vm) is None]
+        self._updates(lambda: reached() if len(reached()) + len(removed_vms) >= len(vms) else None, timeout_s)
         return self._read(reached)
 
     def _ended(self, refs: Sequence[str]) -> list[str] | None:
-        found = [ref for ref in refs if self._has_ended(ref)]
-        return found or None
+        ended_refs = [ref for ref in refs if self._has_ended(ref)]
+        return ended_refs or None
 
     def _has_ended(self, ref: str) -> bool:
         if ref.startswith(PREFIX):

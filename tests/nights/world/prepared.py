@@ -44,8 +44,8 @@ def _ml(number: int, group: str, guest: str) -> dict[str, Any]:
     return office.ml_vm(number, group, guest=guest, disk_gib=100, extra_config={})
 
 
-def _small(name: str, folder: str, **more: Any) -> dict[str, Any]:
-    return office.small_vm(name, "g1", folder=folder, **more)
+def _small(name: str, folder: str, **options: Any) -> dict[str, Any]:
+    return office.small_vm(name, "g1", folder=folder, **options)
 
 
 _SAVES: Final = {"id": "ubuntu64Guest", "name": "Ubuntu", "login": {"username": USER, "password": PASSWORD},
@@ -64,8 +64,8 @@ _MARKED: Final = [
 @lru_cache
 def _declared(*, leased: bool, crowded: bool) -> ScenarioFile:
     desktops = 3 if crowded else 2
-    more = [*([_small(LOCK, "ops")] if leased else ()), *(_MARKED if crowded else ())]
-    vms = [_desktops(0, desktops), _desktops(1, desktops), *_VMS, *more]
+    further_vms = [*([_small(LOCK, "ops")] if leased else ()), *(_MARKED if crowded else ())]
+    vms = [_desktops(0, desktops), _desktops(1, desktops), *_VMS, *further_vms]
     declared = office.scenario(
         vms, _group(0), _group(1), memory_gib=1024, guests={"saves": _SAVES}, drs="partiallyAutomated", start=EVENING
     )

@@ -96,59 +96,68 @@ class Showing:
         if version_numbers(world.api_version) < (9,):
             return None
         types = dict.fromkeys(profile.config for profile in world.direct_path.profiles.values())
-        found = []
+        profiles = []
         devices = []
         for cluster in world.by_type("ClusterComputeResource"):
-            own = [reservation for reservation in world.direct_path.reservations if reservation.place == cluster.moid]
+            reservations_here = [
+                reservation for reservation in world.direct_path.reservations if reservation.place == cluster.moid
+            ]
             for config in types if any(host.state.gpus for host in cluster.hosts()) else ():
-                told = capacity(config, cluster.hosts(), own)
-                figures = (told.consumed, told.max, told.remaining, told.unused_reservation)
+                cluster_capacity = capacity(config, cluster.hosts(), reservations_here)
+                figures = (
+                    cluster_capacity.consumed,
+                    cluster_capacity.max,
+                    cluster_capacity.remaining,
+                    cluster_capacity.unused_reservation,
+                )
                 if config.vgpu:
-                    found.append(ProfileCapacity(config.vgpu, cluster.moid, *figures))
+                    profiles.append(ProfileCapacity(config.vgpu, cluster.moid, *figures))
                 elif config.devices:
                     label = config.label
                     devices.append(DeviceCapacity(str(config), config.devices, label, cluster.moid, *figures))
-        return Reservations(tuple(found), tuple(devices))
+        return Reservations(tuple(profiles), tuple(devices))
 
     def _clusters(self) -> dict[str, Cluster]:
-        found = self._world.by_type("ClusterComputeResource")
-        return {each.moid: Cluster(each.moid, each.name, **_drs(each.drs)) for each in found}
+        clusters = self._world.by_type("ClusterComputeResource")
+        return {cluster.moid: Cluster(cluster.moid, cluster.name, **_drs(cluster.drs)) for cluster in clusters}
 
-    def with_drs(self, seen: Inventory) -> Inventory:
+    def with_drs(self, inventory: Inventory) -> Inventory:
         """The same snapshot with its clusters as they are now."""
-        return replace(seen, clusters=self._clusters())
+        return replace(inventory, clusters=self._clusters())
 
-    def with_creation(self, seen: Inventory, refs: Collection[str]) -> Inventory:
+    def with_creation(self, inventory: Inventory, refs: Collection[str]) -> Inventory:
         """The same snapshot with the moments at which these VMs were made."""
-        vms: dict[str, Any] = {ref: self._world.find(ref) for ref in refs if ref in seen.vms}
-        made = {
-            ref: replace(seen.vms[ref], created_at=vm.state.created_at) for ref, vm in vms.items() if vm is not None
+        vms: dict[str, Any] = {ref: self._world.find(ref) for ref in refs if ref in inventory.vms}
+        vms_with_creation = {
+            ref: replace(inventory.vms[ref], created_at=vm.state.created_at)
+            for ref, vm in vms.items()
+            if vm is not None
         }
-        return replace(seen, vms={**seen.vms, **made})
+        return replace(inventory, vms={**inventory.vms, **vms_with_creation})
 
-    def observed(self, seen: Inventory, refs: Collection[str]) -> Inventory:
+    def observed(self, inventory: Inventory, refs: Collection[str]) -> Inventory:
         """The same snapshot with these VMs, their datastores and their hosts' GPUs as they are now."""
-        found = [self._world.find(ref) for ref in sorted(refs)]  # in one order: a fault may hide the first few
-        fresh = {vm.moid: self._vm(vm) for vm in found if isinstance(vm, VirtualMachine)}
-        touched = {vm.host for vm in (*fresh.values(), *(seen.vms[ref] for ref in refs if ref in seen.vms))}
+        vm_entities = [self._world.find(ref) for ref in sorted(refs)]  # in one order: a fault may hide the first few
+        fresh = {vm.moid: self._vm(vm) for vm in vm_entities if isinstance(vm, VirtualMachine)}
+        touched = {vm.host for vm in (*fresh.values(), *(inventory.vms[ref] for ref in refs if ref in inventory.vms))}
         found_hosts = [self._world.find(ref) for ref in sorted(ref for ref in touched if ref)]
         hosts = {host.moid: self._host(host) for host in found_hosts if isinstance(host, HostSystem)}
-        stores = {vm.state.datastore for vm in found if isinstance(vm, VirtualMachine)}
+        stores = {vm.state.datastore for vm in vm_entities if isinstance(vm, VirtualMachine)}
         datastores = {ref: self._datastore(store) for ref in sorted(stores) if (store := self._world.find(ref))}
-        vms = dict(seen.vms)
+        vms = dict(inventory.vms)
         for ref in refs:
             vms.pop(ref, None)  # what is looked at anew comes last, and what is gone does not come
         vms.update(fresh)
         return Inventory(
-            vcenter=seen.vcenter,
-            api_version=seen.api_version,
+            vcenter=inventory.vcenter,
+            api_version=inventory.api_version,
             taken_at=self.now,
-            hosts={**seen.hosts, **hosts},
+            hosts={**inventory.hosts, **hosts},
             vms=vms,
-            clusters=seen.clusters,
-            datastores={**seen.datastores, **datastores},
-            user=seen.user,
-            reservations=seen.reservations,
+            clusters=inventory.clusters,
+            datastores={**inventory.datastores, **datastores},
+            user=inventory.user,
+            reservations=inventory.reservations,
         )
 
     @property
@@ -166,28 +175,30 @@ class Showing:
 
     def _vm(self, vm: VirtualMachine) -> Vm:
         """The VM; the one made before when it was not touched, or only since old values are told of it."""
-        shown, old = self._vms.get(vm.moid), self._tells_old(vm.moid)
-        if shown is None:
+        shown_vm, old = self._vms.get(vm.moid), self._tells_old(vm.moid)
+        if shown_vm is None:
             self._world.registry.watch(vm.moid, self)
         # a task that begins to run touches itself alone
-        changed = vm.moid in self._touched or (not old and (vm.moid in self._changed_late or (shown and shown.tasks)))
-        if shown is None or changed:
-            shown = self._vms[vm.moid] = self._fresh(vm)
+        changed = vm.moid in self._touched or (
+            not old and (vm.moid in self._changed_late or (shown_vm and shown_vm.tasks))
+        )
+        if shown_vm is None or changed:
+            shown_vm = self._vms[vm.moid] = self._fresh(vm)
             self._touched.discard(vm.moid)
             if not old:
                 self._changed_late.discard(vm.moid)
-        return self._without_hidden(vm, shown) if self._world.injector.hides else shown
+        return self._without_hidden(vm, shown_vm) if self._world.injector.hides else shown_vm
 
-    def _without_hidden(self, vm: VirtualMachine, shown: Vm) -> Vm:
+    def _without_hidden(self, vm: VirtualMachine, shown_vm: Vm) -> Vm:
         """The VM without what a rule hides. Raises what stands for it when the session is said to be over."""
         for path, fault in self._world.injector.hidden(vm, _FIELDS, "RetrievePropertiesEx").items():
             if type(fault).__name__.endswith("NotAuthenticated"):
                 raise fault
             hidden: dict[str, Any] = {_FIELDS[path]: _HIDDEN.get(path)}
             if fault is not None:
-                hidden["unreadable"] = (*shown.unreadable, path)
-            shown = replace(shown, **hidden)
-        return shown
+                hidden["unreadable"] = (*shown_vm.unreadable, path)
+            shown_vm = replace(shown_vm, **hidden)
+        return shown_vm
 
     def _fresh(self, vm: VirtualMachine) -> Vm:
         state, on = vm.state, vm.state.power is Power.ON
@@ -231,28 +242,30 @@ class Showing:
         )
 
     def _carried(self, ref: str, devices: tuple[PciDevice, ...]) -> tuple[GpuDevice, ...]:
-        carried, shown = self._devices.get(ref, ((), ()))
+        carried, devices_shown = self._devices.get(ref, ((), ()))
         if carried is not devices:
-            shown = tuple(_device(device) for device in devices)
-            self._devices[ref] = (devices, shown)
-        return shown
+            devices_shown = tuple(_device(device) for device in devices)
+            self._devices[ref] = (devices, devices_shown)
+        return devices_shown
 
     def _path(self, folder: str) -> str:
         if folder not in self._paths:
-            each = self._world.find(folder)
-            parent = getattr(each, "parent", None)
-            self._paths[folder] = "" if each is None or parent is None else f"{self._path(parent)}/{each.display_name}"
+            folder_entity = self._world.find(folder)
+            parent = getattr(folder_entity, "parent", None)
+            self._paths[folder] = (
+                "" if folder_entity is None or parent is None else f"{self._path(parent)}/{folder_entity.display_name}"
+            )
         return self._paths[folder]
 
     def _host(self, host: HostSystem) -> Host:
         """The host; the one made before when it was not touched."""
-        shown = self._hosts.get(host.moid)
-        if shown is None:
+        shown_host = self._hosts.get(host.moid)
+        if shown_host is None:
             self._world.registry.watch(host.moid, self)
-        if shown is None or host.moid in self._touched:
-            shown = self._hosts[host.moid] = self._built(host)
+        if shown_host is None or host.moid in self._touched:
+            shown_host = self._hosts[host.moid] = self._built(host)
             self._touched.discard(host.moid)
-        return shown
+        return shown_host
 
     def _built(self, host: HostSystem) -> Host:
         state, model, cluster = host.state, host.state.model, self._world.find(host.state.parent)
@@ -286,8 +299,10 @@ class Showing:
         key = (state.gpu_settings, state.no_suspend, tuple(sorted(sizes.items())))  # on a GPU of one size they are one
         if key not in self._offers:
             supported = supported_types(state.for_admission(()))
-            names = dict.fromkeys((*offered_types(state.for_admission(seats)), *(each.name for each in supported)))
-            able = {each.name: each.name not in state.no_suspend for each in supported}
+            names = dict.fromkeys(
+                (*offered_types(state.for_admission(seats)), *(vgpu_type.name for vgpu_type in supported))
+            )
+            able = {vgpu_type.name: vgpu_type.name not in state.no_suspend for vgpu_type in supported}
             self._offers[key] = tuple(OfferedProfile(name, able[name], able[name], True, able[name]) for name in names)
         return self._offers[key]
 
@@ -344,7 +359,9 @@ def _drs(drs: Any) -> dict[str, Any]:
         "rules": (),
         "drs_enabled": drs.enabled,
         "drs_behavior": drs.behavior.value,
-        "drs_overrides": tuple((vm, one.behavior.value if one.behavior else "") for vm, one in drs.overrides.items()),
-        "drs_excluded": tuple(vm for vm, one in drs.overrides.items() if not one.enabled),
+        "drs_overrides": tuple(
+            (vm, override.behavior.value if override.behavior else "") for vm, override in drs.overrides.items()
+        ),
+        "drs_excluded": tuple(vm for vm, override in drs.overrides.items() if not override.enabled),
         "drs_options": tuple(sorted(drs.options.items())),
     }

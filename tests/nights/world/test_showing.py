@@ -21,24 +21,26 @@ from tests.wire.conftest import target_of
 pytestmark = pytest.mark.long
 
 
-def differences(shown: Inventory, read: Inventory) -> list[str]:
+def differences(inventory_shown: Inventory, read: Inventory) -> list[str]:
     """What differs, by object and field."""
-    found = [
-        f"objects {kind}" for kind in ("hosts", "vms", "clusters", "datastores") if not _same_keys(shown, read, kind)
+    problems = [
+        f"objects {kind}"
+        for kind in ("hosts", "vms", "clusters", "datastores")
+        if not _same_keys(inventory_shown, read, kind)
     ]
     for kind in ("hosts", "vms", "clusters", "datastores"):
-        for ref, there in getattr(read, kind).items():
-            here = getattr(shown, kind)[ref]
-            found += [
-                f"{ref}.{field.name}: {getattr(here, field.name)} is not {getattr(there, field.name)}"
-                for field in fields(there)
-                if getattr(here, field.name) != getattr(there, field.name)
+        for ref, object_read in getattr(read, kind).items():
+            object_shown = getattr(inventory_shown, kind)[ref]
+            problems += [
+                f"{ref}.{field.name}: {getattr(object_shown, field.name)} is not {getattr(object_read, field.name)}"
+                for field in fields(object_read)
+                if getattr(object_shown, field.name) != getattr(object_read, field.name)
             ]
-    return found
+    return problems
 
 
-def _same_keys(shown: Inventory, read: Inventory, kind: str) -> bool:
-    return set(getattr(shown, kind)) == set(getattr(read, kind))
+def _same_keys(inventory_shown: Inventory, read: Inventory, kind: str) -> bool:
+    return set(getattr(inventory_shown, kind)) == set(getattr(read, kind))
 
 
 def _without_nics(inventory: Inventory) -> Inventory:
@@ -88,9 +90,12 @@ def test_a_night_sees_what_our_client_reads() -> None:
         host.runtime_changed()
         same()
         refs = [names["vdi-001"], names["ml-06"]]
-        seen = showing.inventory()
+        inventory_shown = showing.inventory()
         assert (
-            differences(showing.observed(seen, refs), _without_nics(vcenter.observe(vcenter.inventory(), refs))) == []
+            differences(
+                showing.observed(inventory_shown, refs), _without_nics(vcenter.observe(vcenter.inventory(), refs))
+            )
+            == []
         )
 
 
@@ -101,9 +106,9 @@ def test_old_values_are_those_of_the_moment_since_which_they_are_told() -> None:
     with SimServer(world) as server, Connection(target_of(server)) as vcenter:
 
         def power() -> PowerState | None:
-            here, there = showing.inventory(), vcenter.inventory()
-            assert differences(here, _without_nics(there)) == []
-            return here.vms[ref].power
+            inventory_shown, inventory_read = showing.inventory(), vcenter.inventory()
+            assert differences(inventory_shown, _without_nics(inventory_read)) == []
+            return inventory_shown.vms[ref].power
 
         def change(step: Step) -> None:
             task = vcenter.submit(step, vcenter.inventory(), "op")

@@ -128,8 +128,8 @@ def site_of(seed: int, size: Size | None = None) -> Site:
     rng = random.Random(f"{seed}:site")
     size = size or size_of(seed, rng)
     hooks = random.Random(f"{seed}:hooks")
-    kept = hooks.random() < 0.3
-    scenario = _scenario(size, rng, hooks if kept else None)
+    has_hooks = hooks.random() < 0.3
+    scenario = _scenario(size, rng, hooks if has_hooks else None)
     whole_gpus = size.desktops > 0 and random.Random(f"{seed}:whole GPUs").randrange(WHOLE_GPUS) == 0
     if whole_gpus:
         scenario = _full(scenario, size, passthrough=True)
@@ -141,7 +141,7 @@ def site_of(seed: int, size: Size | None = None) -> Site:
     scenario["busy"] = random.Random(f"{seed}:busy").choice(["queue", "refuse"])
     _noted_by_others(scenario, seed)
     several = several_of(seed, leased=leased)
-    terms = _terms(size, rng, hooked=kept, leased=leased)
+    terms = _terms(size, rng, hooked=has_hooks, leased=leased)
     terms["directpath"] = "shut-down-guest" if whole_gpus else "leave"
     parts = ("first", "second") if several in (Several.POLICIES, Several.APART) else ()
     strict = random.Random(f"{seed}:strict").randrange(STRICT) == 0
@@ -182,10 +182,10 @@ def arranged(
     if leased:
         scenario["vms"].append(_lock_vm(scenario))
     _noted_by_others(scenario, seed)
-    asked = _parsed(floor=floor, owner=rng.random() < 0.7, ml=size.ml, relocate=relocate, then=then,
+    policy = _parsed(floor=floor, owner=rng.random() < 0.7, ml=size.ml, relocate=relocate, then=then,
                     in_flight=in_flight, per_host=per_host, zone="UTC", drs="none", hooked=hooked,
                     leased=leased, part="whole", directpath=directpath, shared=shared)  # fmt: skip
-    return Site(size, ScenarioFile.of(scenario), asked)
+    return Site(size, ScenarioFile.of(scenario), policy)
 
 
 def _of_teams(vms: list[dict[str, Any]], teams: list[str], rng: random.Random) -> list[dict[str, Any]]:
@@ -200,8 +200,8 @@ def _full(scenario: dict[str, Any], size: Size, *, passthrough: bool) -> dict[st
     [group, *_] = scenario["clusters"][0]["hosts"]
     gpus = -(-size.desktops // ((1 if passthrough else 2) * size.hosts))
     group |= {"count": size.hosts, "policy": "consolidation",
-              "gpus": [{"board": "a40", "at": at, "node": int(each > 1), "mode": "sameSize", "passthrough": passthrough}
-                       for each, at in enumerate(_ADDRESSES[:gpus])]}  # fmt: skip
+              "gpus": [{"board": "a40", "at": at, "node": int(n > 1), "mode": "sameSize", "passthrough": passthrough}
+                       for n, at in enumerate(_ADDRESSES[:gpus])]}  # fmt: skip
     scenario["clusters"][0]["hosts"] = [group]
     any_gpu = [{"dynamic": {"boards": ["a40"]}}]
     whole = {"on": group["group"], "devices": any_gpu if passthrough else [{"vgpu": "nvidia_a40-48c"}],
@@ -226,19 +226,19 @@ def _noted_by_others(scenario: dict[str, Any], seed: int) -> None:
 def _left_over(vms: list[dict[str, Any]], number: int, rng: random.Random) -> list[dict[str, Any]]:
     """The same VMs, with so many desktops that yesterday's night of another machine has marked: some are suspended,
     the others as they were."""
-    found: list[dict[str, Any]] = []
+    vms_out: list[dict[str, Any]] = []
     for vm in vms:
         if vm["folder"] != "vdi":
-            found.append(vm)
+            vms_out.append(vm)
             continue
-        for each in range(vm["first"], vm["first"] + vm["count"]):
-            one = {**vm, "first": each, "count": 1}
-            if number and "gpuops.opt-out" not in one["attributes"] and rng.random() < 0.4:
+        for number_of_vm in range(vm["first"], vm["first"] + vm["count"]):
+            single = {**vm, "first": number_of_vm, "count": 1}
+            if number and "gpuops.opt-out" not in single["attributes"] and rng.random() < 0.4:
                 number -= 1
-                one["attributes"] = {**one["attributes"], "gpuops.rotation": f"{YESTERDAY} desktop"}
-                one["power"] = rng.choice(["suspended", "suspended", one["power"]])
-            found.append(one)
-    return found
+                single["attributes"] = {**single["attributes"], "gpuops.rotation": f"{YESTERDAY} desktop"}
+                single["power"] = rng.choice(["suspended", "suspended", single["power"]])
+            vms_out.append(single)
+    return vms_out
 
 
 def is_leased(seed: int) -> bool:
@@ -266,7 +266,7 @@ def _by_turns(scenario: dict[str, Any]) -> dict[str, Any]:
     has a GPU of either size, and only the right order brings all of them back."""
     for group in scenario["clusters"][0]["hosts"]:
         group["policy"] = "performance"
-        group["gpus"] = [{"board": "a40", "at": at, "node": each} for each, at in enumerate(_ADDRESSES[:2])]
+        group["gpus"] = [{"board": "a40", "at": at, "node": node} for node, at in enumerate(_ADDRESSES[:2])]
     vms: list[dict[str, Any]] = []
     for vm in scenario["vms"]:
         if vm["folder"] != "vdi":
@@ -281,34 +281,37 @@ def _by_turns(scenario: dict[str, Any]) -> dict[str, Any]:
 def _groups(hosts: int, rng: random.Random) -> list[dict[str, Any]]:
     """One or two kinds of hosts: their GPUs in same size or mixed size, given out either way."""
     split = rng.randint(0, hosts - 1) if hosts > 1 else 0
-    found, first = [], 1
-    for number, count in enumerate(each for each in (hosts - split, split) if each):
+    groups, first = [], 1
+    for number, count in enumerate(group_size for group_size in (hosts - split, split) if group_size):
         mode = "mixedSize" if rng.random() < 0.2 else "sameSize"
         addresses = _ADDRESSES[: rng.choice([1, 1, 2, 2, 4])]
         gpus = [office.gpu(at, node=int(place > 1), mode=mode) for place, at in enumerate(addresses)]
         chosen = rng.choice(["performance", "consolidation"])
-        found.append(office.hosts(count, gpus=gpus, first=first, group=f"g{number}", policy=chosen))
+        groups.append(office.hosts(count, gpus=gpus, first=first, group=f"g{number}", policy=chosen))
         first += count
-    return found
+    return groups
 
 
 def _desktops(size: Size, groups: list[str], rng: random.Random) -> list[dict[str, Any]]:
     """Desktops of one or several profiles, most of them idle; each kind of reason not to take one, now and then."""
-    found, left, number = [], size.desktops, 1
+    desktops, desktops_left, number = [], size.desktops, 1
     for group in groups:
-        one, share = rng.choice(_DESKTOPS), left if group == groups[-1] else rng.randint(0, left)
+        profile_of_all, share = (
+            rng.choice(_DESKTOPS),
+            desktops_left if group == groups[-1] else rng.randint(0, desktops_left),
+        )
         several = rng.random() < 0.3
-        left -= share
+        desktops_left -= share
         while share:
             kind = _kind(rng)
             count = rng.randint(1, share) if kind == _IDLE else 1
-            profile = rng.choice(_DESKTOPS) if several else one
-            found.append({"name": "desktop-{:03}", "first": number, "count": count, "folder": "vdi", "on": group,
+            profile = rng.choice(_DESKTOPS) if several else profile_of_all
+            desktops.append({"name": "desktop-{:03}", "first": number, "count": count, "folder": "vdi", "on": group,
                           "guest": "windows", "cpus": 4, "memory_gib": rng.choice([8, 16]), "disk_gib": 80,
                           "devices": [{"vgpu": profile}], "power": "fit",
                           "attributes": {"gpuops.owner": "office"}, **kind})  # fmt: skip
             number, share = number + count, share - count
-    return found
+    return desktops
 
 
 def _kind(rng: random.Random) -> dict[str, Any]:
@@ -329,8 +332,8 @@ def _ml(size: Size, groups: list[str], rng: random.Random, hooks: random.Random 
     """ML VMs; with `hooks`, where VMware Tools run, their guests keep their work each in its own way."""
 
     def guest() -> str:
-        found = rng.choice(["ubuntu", "bare"])
-        return hooks.choice([*_KEEPERS, "ubuntu"]) if hooks is not None and found == "ubuntu" else found
+        guest_os = rng.choice(["ubuntu", "bare"])
+        return hooks.choice([*_KEEPERS, "ubuntu"]) if hooks is not None and guest_os == "ubuntu" else guest_os
 
     return [
         office.ml_vm(

@@ -14,7 +14,7 @@ def name(site: Site) -> Any:
     return site.kept.name
 
 
-def pool_spec(**more: Any) -> Any:
+def pool_spec(**fields: Any) -> Any:
     """A specification of a pool without a reservation."""
     cpu, memory = (
         vim.ResourceAllocationInfo(
@@ -22,7 +22,7 @@ def pool_spec(**more: Any) -> Any:
         )
         for _ in range(2)
     )
-    for field, value in more.items():
+    for field, value in fields.items():
         setattr(cpu, field, value)
     return vim.ResourceConfigSpec(cpuAllocation=cpu, memoryAllocation=memory)
 

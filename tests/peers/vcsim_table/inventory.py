@@ -33,27 +33,27 @@ def rule(site: Site, operation: str, **fields: Any) -> Any:
 
 
 def rules(site: Site) -> Any:
-    return [each.name for each in site.cluster.configurationEx.rule]
+    return [rule.name for rule in site.cluster.configurationEx.rule]
 
 
-def group(operation: str, called: str, **more: Any) -> Any:
-    change = vim.cluster.GroupSpec(operation=operation, **more)
+def group(operation: str, called: str, **fields: Any) -> Any:
+    change = vim.cluster.GroupSpec(operation=operation, **fields)
     if operation != "remove":
         change.info = vim.cluster.VmGroup(name=called)
     return vim.cluster.ConfigSpecEx(groupSpec=[change])
 
 
 def groups(site: Site) -> Any:
-    return [each.name for each in site.cluster.configurationEx.group]
+    return [group.name for group in site.cluster.configurationEx.group]
 
 
 def drs(site: Site) -> Any:
     return site.cluster.configurationEx.drsConfig.defaultVmBehavior
 
 
-def connect_spec(**more: Any) -> Any:
-    given = {"hostName": "new-host", "userName": "root", "password": "secret", "force": True}
-    return vim.host.ConnectSpec(**{**given, **more})
+def connect_spec(**fields: Any) -> Any:
+    defaults = {"hostName": "new-host", "userName": "root", "password": "secret", "force": True}
+    return vim.host.ConnectSpec(**{**defaults, **fields})
 
 
 def drs_config(**fields: Any) -> Any:
@@ -156,7 +156,7 @@ CLUSTERS: Final[Cases] = {
                     ]
                 ),
             ),
-            lambda s: [each.behavior for each in s.cluster.configurationEx.drsVmConfig],
+            lambda s: [override.behavior for override in s.cluster.configurationEx.drsVmConfig],
         ),
     },
     "ClusterComputeResource.RecommendHostsForVm": {

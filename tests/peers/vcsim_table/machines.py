@@ -21,25 +21,25 @@ def name(site: Site) -> Any:
 
 
 def snapshot_names(site: Site) -> Any:
-    return [each.name for each in site.kept.snapshot.rootSnapshotList] if site.kept.snapshot else []
+    return [snapshot.name for snapshot in site.kept.snapshot.rootSnapshotList] if site.kept.snapshot else []
 
 
 def is_template(site: Site) -> Any:
     return site.kept.config.template
 
 
-def new_vm(site: Site, **more: Any) -> Any:
+def new_vm(site: Site, **fields: Any) -> Any:
     """A specification of a VM that is as small as it can be."""
-    given = {"name": "new", "files": vim.vm.FileInfo(vmPathName=f"[{site.datastore.name}]"), "guestId": "otherGuest"}
-    return vim.vm.ConfigSpec(**{**given, **more})
+    defaults = {"name": "new", "files": vim.vm.FileInfo(vmPathName=f"[{site.datastore.name}]"), "guestId": "otherGuest"}
+    return vim.vm.ConfigSpec(**{**defaults, **fields})
 
 
-def create(site: Site, **more: Any) -> Any:
-    return site.folder.CreateVM_Task(new_vm(site, **more), site.pool)
+def create(site: Site, **fields: Any) -> Any:
+    return site.folder.CreateVM_Task(new_vm(site, **fields), site.pool)
 
 
-def clone_spec(site: Site, **more: Any) -> Any:
-    return vim.vm.CloneSpec(location=vim.vm.RelocateSpec(pool=site.pool), powerOn=False, template=False, **more)
+def clone_spec(site: Site, **fields: Any) -> Any:
+    return vim.vm.CloneSpec(location=vim.vm.RelocateSpec(pool=site.pool), powerOn=False, template=False, **fields)
 
 
 def another_host(site: Site) -> Any:
@@ -199,9 +199,9 @@ SNAPSHOTS: Final[Cases] = {
         "there": (lambda s: (s.snapshotted(), first_snapshot(s).RemoveSnapshot_Task(True))[-1], snapshot_names),
         "gone": lambda s: (
             s.snapshotted(),
-            gone := first_snapshot(s),
-            s.ended(gone.RemoveSnapshot_Task(True)),
-            gone.RemoveSnapshot_Task(True),
+            snapshot := first_snapshot(s),
+            s.ended(snapshot.RemoveSnapshot_Task(True)),
+            snapshot.RemoveSnapshot_Task(True),
         )[-1],
     },
     "VirtualMachineSnapshot.RenameSnapshot": {

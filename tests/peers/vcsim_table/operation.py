@@ -86,7 +86,7 @@ def _came(step: Step, site: Site, *, exact: bool = False) -> str:
 def described(value: Any) -> str:
     """The class of a result; of a list the classes of its items."""
     if isinstance(value, list):
-        return f"list of {' and '.join(sorted({described(each) for each in value})) or 'nothing'}"
+        return f"list of {' and '.join(sorted({described(element) for element in value})) or 'nothing'}"
     if value is None or isinstance(value, bool):
         return {None: "nothing", True: "true", False: "false"}[value]
     return VmomiSupport.GetWsdlName(type(value))
@@ -95,7 +95,7 @@ def described(value: Any) -> str:
 def exactly(value: Any) -> str:
     """A value as it is; of objects their class."""
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(exactly(each) for each in value)}]"
+        return f"[{', '.join(exactly(element) for element in value)}]"
     if isinstance(value, (str, int, float)) and not isinstance(value, bool):
         text = " ".join(str(value).split())
         return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

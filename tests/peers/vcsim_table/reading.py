@@ -34,7 +34,10 @@ def values(result: Any) -> Any:
         " ".join(
             [
                 *sorted(prop.name for prop in obj.propSet),
-                *(f"-{each.path}:{type(each.fault.fault).__name__.rpartition('.')[2]}" for each in obj.missingSet),
+                *(
+                    f"-{missing.path}:{type(missing.fault.fault).__name__.rpartition('.')[2]}"
+                    for missing in obj.missingSet
+                ),
             ]
         )
         for obj in result.objects
@@ -312,7 +315,7 @@ COUNTERS: Final[Cases] = {
         "CPU usage of a host": lambda s: perf(s, "cpu.usage.average"),
         "GPU use of a host without GPUs": (
             lambda s: None,
-            lambda s: [len(each.value) for each in perf(s, "gpu.utilization.average")],
+            lambda s: [len(series.value) for series in perf(s, "gpu.utilization.average")],
         ),
         "a counter that is not there": lambda s: perf(s, "none.none.none"),
     },

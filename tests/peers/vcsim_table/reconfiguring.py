@@ -18,12 +18,12 @@ def setting(case: str, read: Step, state: str = "poweredOff", **fields: Any) -> 
     return Operation(METHOD, case, lambda s: s.vm(state).ReconfigVM_Task(vim.vm.ConfigSpec(**fields)), read)
 
 
-def change(case: str, read: Step, *made: Any, state: str = "poweredOff", last: bool = False) -> Operation:
+def change(case: str, read: Step, *device_changes: Any, state: str = "poweredOff", last: bool = False) -> Operation:
     """A reconfiguration that does this to devices: each an operation and what makes the device of a site."""
 
     def do(site: Site) -> Any:
         vm = site.vm(state)
-        changes = [device_change(operation, make(site)) for operation, make in made]
+        changes = [device_change(operation, make(site)) for operation, make in device_changes]
         return vm.ReconfigVM_Task(vim.vm.ConfigSpec(deviceChange=changes))
 
     return Operation(METHOD, case, do, read, last)
@@ -38,22 +38,22 @@ def device_change(operation: str, device: Any) -> Any:
 
 def devices(kind: Any) -> Step:
     """Reads how many devices of a kind the VM has."""
-    return lambda s: len([each for each in s.kept.config.hardware.device if isinstance(each, kind)])
+    return lambda s: len([device for device in s.kept.config.hardware.device if isinstance(device, kind)])
 
 
 def has(site: Site, kind: Any) -> Any:
     """The first device of a kind that the VM has."""
-    return next(each for each in site.kept.config.hardware.device if isinstance(each, kind))
+    return next(device for device in site.kept.config.hardware.device if isinstance(device, kind))
 
 
-def disk(key: int = -1, **more: Any) -> Any:
+def disk(key: int = -1, **fields: Any) -> Any:
     """Makes a new disk on the SCSI controller."""
 
     def make(site: Site) -> Any:
         controller = has(site, D.VirtualSCSIController)
         backing = D.VirtualDisk.FlatVer2BackingInfo(diskMode="persistent", thinProvisioned=True, fileName="")
-        given = {"key": key, "controllerKey": controller.key, "unitNumber": 5, "capacityInKB": 1 << 20}
-        return D.VirtualDisk(backing=backing, **{**given, **more})
+        defaults = {"key": key, "controllerKey": controller.key, "unitNumber": 5, "capacityInKB": 1 << 20}
+        return D.VirtualDisk(backing=backing, **{**defaults, **fields})
 
     return make
 
@@ -87,15 +87,17 @@ def options(*values: str) -> list[Any]:
 
 def sizes(site: Site) -> Any:
     """Of its disks, in GiB."""
-    disks = [each for each in site.kept.config.hardware.device if isinstance(each, D.VirtualDisk)]
+    disks = [
+        virtual_disk for virtual_disk in site.kept.config.hardware.device if isinstance(virtual_disk, D.VirtualDisk)
+    ]
     return [disk.capacityInKB >> 20 for disk in disks]
 
 
 def resized(kib: int) -> Any:
     def make(site: Site) -> Any:
-        found = has(site, D.VirtualDisk)
-        found.capacityInKB, found.capacityInBytes = kib, kib << 10
-        return found
+        virtual_disk = has(site, D.VirtualDisk)
+        virtual_disk.capacityInKB, virtual_disk.capacityInBytes = kib, kib << 10
+        return virtual_disk
 
     return make
 
@@ -200,7 +202,7 @@ OPERATIONS: Final = (
         (
             "remove",
             lambda s: next(
-                each for each in s.kept.config.hardware.device if each.key == has(s, D.VirtualDisk).controllerKey
+                device for device in s.kept.config.hardware.device if device.key == has(s, D.VirtualDisk).controllerKey
             ),
         ),
     ),

@@ -47,9 +47,9 @@ def role_names(site: Site) -> Any:
 
 
 def permission(site: Site, **fields: Any) -> Any:
-    given = {"principal": USER, "group": False, "roleId": -2, "propagate": True, **fields}
+    defaults = {"principal": USER, "group": False, "roleId": -2, "propagate": True, **fields}
     return site.content.authorizationManager.SetEntityPermissions(
-        site.folder, [vim.AuthorizationManager.Permission(**given)]
+        site.folder, [vim.AuthorizationManager.Permission(**defaults)]
     )
 
 
@@ -58,7 +58,7 @@ def field(site: Site, called: str, kind: Any = vim.VirtualMachine) -> Any:
 
 
 def field_names(site: Site) -> Any:
-    return sorted(each.name for each in site.content.customFieldsManager.field)
+    return sorted(custom_field.name for custom_field in site.content.customFieldsManager.field)
 
 
 def custom_values(site: Site) -> Any:
@@ -163,9 +163,9 @@ AUTHORISATION: Final[Cases] = {
             lambda s: permission(s),
             lambda s: len(
                 [
-                    each
-                    for each in s.content.authorizationManager.RetrieveEntityPermissions(s.folder, False)
-                    if each.principal == USER
+                    permission_found
+                    for permission_found in s.content.authorizationManager.RetrieveEntityPermissions(s.folder, False)
+                    if permission_found.principal == USER
                 ]
             ),
         ),

@@ -84,18 +84,18 @@ class Site:
             view.Destroy()
 
     def _named(self, kind: Any, name: str) -> Any:
-        return next(found for found in self._all(kind) if found.name == name)
+        return next(entity for entity in self._all(kind) if entity.name == name)
 
-    def keep(self, kept: Any) -> Any:
+    def keep(self, entity: Any) -> Any:
         """The same, for the reading of this operation too."""
-        self.kept = kept
-        return kept
+        self.kept = entity
+        return entity
 
     def counters(self) -> dict[str, int]:
         """The keys of the performance counters by name, such as `cpu.usage.average`."""
         if not self._counters:
-            for each in self.content.perfManager.perfCounter:
-                self._counters[f"{each.groupInfo.key}.{each.nameInfo.key}.{each.rollupType}"] = each.key
+            for counter in self.content.perfManager.perfCounter:
+                self._counters[f"{counter.groupInfo.key}.{counter.nameInfo.key}.{counter.rollupType}"] = counter.key
         return self._counters
 
     def vm(self, state: str = "poweredOff") -> Any:
@@ -137,20 +137,20 @@ class Site:
             propSet=[query.PropertySpec(type=vim.Task, pathSet=["info.state", "info.error", "info.result"])],
         )
         while True:
-            [found] = self.collector.RetrievePropertiesEx([spec], query.RetrieveOptions()).objects
-            told = {prop.name: prop.val for prop in found.propSet}
-            if told["info.state"] == "success":
-                return told.get("info.result")
-            if told["info.state"] == "error":
-                raise TaskFailed(told["info.error"])
+            [task_content] = self.collector.RetrievePropertiesEx([spec], query.RetrieveOptions()).objects
+            properties = {prop.name: prop.val for prop in task_content.propSet}
+            if properties["info.state"] == "success":
+                return properties.get("info.result")
+            if properties["info.state"] == "error":
+                raise TaskFailed(properties["info.error"])
             self._wait()
 
-    def settled(self, read: Callable[[], Any], wanted: Any) -> Any:
+    def settled(self, read: Callable[[], Any], expected: Any) -> Any:
         """What is read once it is what is wanted; else as it is after SETTLED_S, for what ends after its call did."""
         until = time.monotonic() + SETTLED_S
-        while (found := read()) != wanted and time.monotonic() < until:
+        while (reading := read()) != expected and time.monotonic() < until:
             self._wait()
-        return found
+        return reading
 
     @contextmanager
     def another_session(self, *, login: bool = True) -> Iterator[Any]:

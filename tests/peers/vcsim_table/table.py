@@ -39,10 +39,10 @@ def recorded() -> list[Row]:
 
 def write(ours: Mapping[str, str], vcsim: Mapping[str, str]) -> None:
     """Write what was seen into the file; what it said of a row that is as it was stays."""
-    known = {row.operation: row for row in recorded()} if FILE.exists() else {}
+    rows_by_operation = {row.operation: row for row in recorded()} if FILE.exists() else {}
     lines = ["\t".join(COLUMNS)]
     for operation, came in ours.items():
-        row = known.get(operation)
+        row = rows_by_operation.get(operation)
         same = row is not None and (row.ours, row.vcsim) == (came, vcsim[operation])
         verdict, why = (row.verdict, row.why) if row and same else ("same" if came == vcsim[operation] else "?", "")
         lines.append("\t".join((operation, came, vcsim[operation], verdict, why)))
@@ -55,11 +55,11 @@ Served = tuple[Endpoint, Callable[[], None]]
 
 def played(serve: Callable[[], AbstractContextManager[Served]]) -> dict[str, str]:
     """What each operation comes to; by one client, on one server for as long as none ends it."""
-    left, came = list(OPERATIONS), dict[str, str]()
-    while left:
+    operations_left, came = list(OPERATIONS), dict[str, str]()
+    while operations_left:
         with serve() as (endpoint, wait), connected(endpoint, wait) as site:
-            while left:
-                operation = left.pop(0)
+            while operations_left:
+                operation = operations_left.pop(0)
                 came[operation.name] = outcome(operation, site)
                 if operation.last or came[operation.name] == ENDED:
                     break

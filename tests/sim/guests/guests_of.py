@@ -32,8 +32,8 @@ class Guest:
 
     @property
     def vm(self) -> Any:
-        [found] = [vm.moid for vm in self.server.world.by_type("VirtualMachine") if vm.name == self.name]
-        return vim.VirtualMachine(found, self.service._stub)
+        [moid] = [vm.moid for vm in self.server.world.by_type("VirtualMachine") if vm.name == self.name]
+        return vim.VirtualMachine(moid, self.service._stub)
 
     @property
     def files(self) -> Any:
@@ -52,8 +52,8 @@ class Guest:
         return list(marked(self.mark))
 
     def temporary_directory(self) -> str:
-        made: str = self.files.CreateTemporaryDirectoryInGuest(self.vm, self.auth, "of-", "-tests")
-        return made
+        directory: str = self.files.CreateTemporaryDirectoryInGuest(self.vm, self.auth, "of-", "-tests")
+        return directory
 
     def run(
         self, arguments: str, *, program: str = "/bin/sh", directory: str | None = None, env: list[str] | None = None
@@ -72,16 +72,16 @@ class Guest:
         """What is told of a process, once it has ended."""
 
         def look() -> Any:
-            [found] = self.processes.ListProcessesInGuest(self.vm, self.auth, [pid])
-            return found if found.endTime is not None or not wait else None
+            [process] = self.processes.ListProcessesInGuest(self.vm, self.auth, [pid])
+            return process if process.endTime is not None or not wait else None
 
         return wait_until(look, ENDS_S)
 
     def read(self, path: str) -> bytes:
-        found = self.files.InitiateFileTransferFromGuest(self.vm, self.auth, path)
-        with self._open("GET", found.url) as reply:
+        transfer = self.files.InitiateFileTransferFromGuest(self.vm, self.auth, path)
+        with self._open("GET", transfer.url) as reply:
             content: bytes = reply.read()
-        assert len(content) == found.size
+        assert len(content) == transfer.size
         return content
 
     def write(self, path: str, content: bytes, permissions: int | None = None) -> None:

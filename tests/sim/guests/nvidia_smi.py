@@ -115,8 +115,8 @@ def _listed(host: HostEntity) -> Callable[[HostGpu], str]:
 def _instances(host: HostEntity) -> tuple[str, int]:
     rows = []
     for number, gpu in enumerate(_answering(host)):
-        there = {seat.start or 0: seat.type.instance for seat in host.seats() if seat.pci_id == gpu.pci_id}
-        for start, instance in sorted(there.items()):
+        instances_by_start = {seat.start or 0: seat.type.instance for seat in host.seats() if seat.pci_id == gpu.pci_id}
+        for start, instance in sorted(instances_by_start.items()):
             if instance is not None:
                 place = f"{start}:{instance.size}"
                 rows.append(f"|   {number}  MIG {instance.name:<15} 19       {start + 3:>2}          {place:<8}|\n")

@@ -31,17 +31,17 @@ def weeks(office: Office, seed: int = 1) -> list[People]:
 def test_one_seed_makes_one_week(office: Office) -> None:
     assert people(office, 3, 7) == people(office, 3, 7)
     assert len({people(office, seed, number).visits for seed in (1, 2) for number in range(5)}) == 10
-    one, again = desktop_week(office, 3, 7), desktop_week(office, 3, 7)
-    assert one.values.keys() == again.values.keys()
-    assert all((one.values[name] == again.values[name]).all() for name in one.values)
+    first_week, second_week = desktop_week(office, 3, 7), desktop_week(office, 3, 7)
+    assert first_week.values.keys() == second_week.values.keys()
+    assert all((first_week.values[name] == second_week.values[name]).all() for name in first_week.values)
 
 
 @every_office
 def test_each_visit_is_in_a_session_that_ends_as_its_user_left(office: Office) -> None:
     for who in weeks(office):
         assert who.visits == tuple(sorted(who.visits, key=lambda visit: visit.begin))
-        assert all(one.until <= later.begin for one, later in pairwise(who.visits))
-        assert all(one.until <= later.begin for one, later in pairwise(who.sessions))
+        assert all(earlier.until <= later.begin for earlier, later in pairwise(who.visits))
+        assert all(earlier.until <= later.begin for earlier, later in pairwise(who.sessions))
         for visit in who.visits:
             assert 0 <= visit.begin < visit.until <= ENDS_S
             session = who.session_at(visit.begin)
@@ -77,26 +77,28 @@ def test_the_offices_differ_in_what_makes_them_hard() -> None:
 
 @pytest.mark.long
 def test_counters_show_work_hardly_show_reading_and_are_missing_where_they_would_be() -> None:
-    made = [desktop_week(office, 1, number) for office in Office for number in range(20)]
-    zombies = [week for week in made if week.people.office is Office.ZOMBIES]
-    assert all(set(week.values) == set(SHOWN) for week in made if week not in zombies)
+    weeks = [desktop_week(office, 1, number) for office in Office for number in range(20)]
+    zombies = [week for week in weeks if week.people.office is Office.ZOMBIES]
+    assert all(set(week.values) == set(SHOWN) for week in weeks if week not in zombies)
     assert {GPU_USE in week.values for week in zombies} == {True, False}
-    missing = [each for week in zombies for each in week.values.values() if (each == MISSING).any()]
+    missing = [series for week in zombies for series in week.values.values() if (series == MISSING).any()]
     assert missing
-    assert not any((each == MISSING).any() for week in made if week not in zombies for each in week.values.values())
-    office = [week for week in made if week.people.office is Office.OFFICE_HOURS]
-    there = np.concatenate([cpu[_present(week)] for week in office for cpu in [week.values[CPU_MHZ]]])
-    gone = np.concatenate([cpu[~_present(week)] for week in office for cpu in [week.values[CPU_MHZ]]])
-    assert np.median(there) > 500 > 3 * np.median(gone), "work shows"
-    assert (there < 200).mean() > 0.1, "reading looks as if nobody were there"
-    assert (gone > 1000).any(), "scans look as if somebody were"
+    assert not any(
+        (series == MISSING).any() for week in weeks if week not in zombies for series in week.values.values()
+    )
+    office = [week for week in weeks if week.people.office is Office.OFFICE_HOURS]
+    cpu_at_work = np.concatenate([cpu[_present(week)] for week in office for cpu in [week.values[CPU_MHZ]]])
+    cpu_away = np.concatenate([cpu[~_present(week)] for week in office for cpu in [week.values[CPU_MHZ]]])
+    assert np.median(cpu_at_work) > 500 > 3 * np.median(cpu_away), "work shows"
+    assert (cpu_at_work < 200).mean() > 0.1, "reading looks as if nobody were there"
+    assert (cpu_away > 1000).any(), "scans look as if somebody were"
 
 
 def _present(week: DesktopWeek) -> np.ndarray:
-    found = np.zeros(ENDS_S // SAMPLE_S, dtype=bool)
+    is_present = np.zeros(ENDS_S // SAMPLE_S, dtype=bool)
     for visit in week.people.visits:
-        found[visit.begin // SAMPLE_S : -(-visit.until // SAMPLE_S)] = True
-    return found
+        is_present[visit.begin // SAMPLE_S : -(-visit.until // SAMPLE_S)] = True
+    return is_present
 
 
 @pytest.mark.long
@@ -118,7 +120,7 @@ def test_desktops_of_a_scenario_were_used_until_it_began() -> None:
 
     def used(moment: datetime) -> int:
         values = [world.counters(vm, moment) for vm in desktops]
-        return sum(each[CPU_MHZ, ""] > 500 and each[GPU_USE, ""] > 0 for each in values)
+        return sum(counters[CPU_MHZ, ""] > 500 and counters[GPU_USE, ""] > 0 for counters in values)
 
     assert len(desktops) > 90
     assert used(now - timedelta(hours=8)) > used(now - timedelta(hours=5.5)) > 0, "some are at lunch"

@@ -48,20 +48,20 @@ def test_a_program_runs_with_an_environment_of_its_own_and_its_end_is_told(
     pid = guest.run(f"-c 'env > out; exit 3' > {place}/said", directory=place, env=["MINE=a=b"])
     ended = guest.ended(pid)
     assert (ended.exitCode, ended.name, ended.owner, ended.endTime >= ended.startTime) == (3, "sh", "ml", True)
-    told = dict(line.split("=", 1) for line in guest.read(f"{place}/out").decode().splitlines())
-    assert (told["GPUOPS_GUEST_NAME"], told["MINE"]) == ("vm-01", "a=b")
-    assert told["GPUOPS_GUEST_GPUS"] == "esx-01/0000:3b:00.0/nvidia_a40-8q"
-    assert told["GPUOPS_GUEST_ADDRESS"] == guest.vm.guest.ipAddress
-    assert told["GPUOPS_GUEST_ADDRESS"].startswith("127.")
-    assert "GPUOPS_PASSWORD" not in told
-    assert f"HOME={told['HOME']}" in guest.processes.ReadEnvironmentVariableInGuest(guest.vm, AUTH, [])
+    environment = dict(line.split("=", 1) for line in guest.read(f"{place}/out").decode().splitlines())
+    assert (environment["GPUOPS_GUEST_NAME"], environment["MINE"]) == ("vm-01", "a=b")
+    assert environment["GPUOPS_GUEST_GPUS"] == "esx-01/0000:3b:00.0/nvidia_a40-8q"
+    assert environment["GPUOPS_GUEST_ADDRESS"] == guest.vm.guest.ipAddress
+    assert environment["GPUOPS_GUEST_ADDRESS"].startswith("127.")
+    assert "GPUOPS_PASSWORD" not in environment
+    assert f"HOME={environment['HOME']}" in guest.processes.ReadEnvironmentVariableInGuest(guest.vm, AUTH, [])
     assert guest.processes.ReadEnvironmentVariableInGuest(guest.vm, AUTH, ["GPUOPS_GUEST_NAME", "NONE"]) == [
         "GPUOPS_GUEST_NAME=vm-01"
     ]
 
 
 def test_two_guests_listen_on_one_port(guest: Guest, server: SimServer) -> None:
-    other = guest.of("vm-02")
+    second_guest = guest.of("vm-02")
     listen = (
         "-c 'import os, socket\n"
         's = socket.create_server((os.environ["GPUOPS_GUEST_ADDRESS"], int(os.environ["PORT"])))\n'
@@ -72,9 +72,9 @@ def test_two_guests_listen_on_one_port(guest: Guest, server: SimServer) -> None:
     first = guest.run(listen, directory=place, env=["PORT=0"], program="/usr/bin/env python3")
     assert first
     port = _until(lambda: guest.read(f"{place}/ready"))
-    elsewhere = other.temporary_directory()
-    other.run(listen, directory=elsewhere, env=[f"PORT={port.decode()}"], program="/usr/bin/env python3")
-    assert _until(lambda: other.read(f"{elsewhere}/ready")) == port
+    elsewhere = second_guest.temporary_directory()
+    second_guest.run(listen, directory=elsewhere, env=[f"PORT={port.decode()}"], program="/usr/bin/env python3")
+    assert _until(lambda: second_guest.read(f"{elsewhere}/ready")) == port
 
 
 def test_a_suspend_stops_what_runs_a_resume_continues_it_and_power_off_ends_it_with_all_it_started(
@@ -102,10 +102,10 @@ def test_a_suspend_stops_what_runs_a_resume_continues_it_and_power_off_ends_it_w
 
 def test_a_process_is_terminated_with_what_it_started(guest: Guest) -> None:
     pid = guest.run("-c 'setsid sleep 600 & sleep 600'")
-    other = guest.run("-c 'sleep 600'")
+    long_process = guest.run("-c 'sleep 600'")
     guest.processes.TerminateProcessInGuest(guest.vm, AUTH, pid)
     assert guest.ended(pid).exitCode == 137
-    assert guest.ended(other, wait=False).endTime is None
+    assert guest.ended(long_process, wait=False).endTime is None
     with pytest.raises(vim.fault.GuestProcessNotFound) as none:
         guest.processes.TerminateProcessInGuest(guest.vm, AUTH, pid)
     assert none.value.pid == pid
@@ -134,9 +134,9 @@ def test_nothing_is_left_of_a_simulator_that_is_killed(tmp_path: Path) -> None:
         "print(guests.guest('vm-1').mark, root, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
-    mark, root = done.stdout.split()
-    assert done.returncode == -9
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    mark, root = completed.stdout.split()
+    assert completed.returncode == -9
     _until(lambda: not list(marked(mark)) and not Path(root).exists())
 
 
@@ -226,9 +226,9 @@ def test_a_clone_has_the_files_of_its_template(guest: Guest, server: SimServer) 
     template = vim.VirtualMachine(golden.moid, guest.service._stub)
     pool = guest.vm.resourcePool
     spec = vim.vm.CloneSpec(location=vim.vm.RelocateSpec(pool=pool), powerOn=False, template=False)
-    made = guest.of(guest.wait(template.CloneVM_Task(template.parent, "made", spec)).name)
-    guest.wait(made.vm.PowerOnVM_Task())
-    assert made.read("/opt/mark") == b"kept"
+    clone = guest.of(guest.wait(template.CloneVM_Task(template.parent, "made", spec)).name)
+    guest.wait(clone.vm.PowerOnVM_Task())
+    assert clone.read("/opt/mark") == b"kept"
 
 
 def test_time_is_not_jumped_over_while_a_process_runs(guest: Guest, server: SimServer) -> None:

@@ -57,12 +57,12 @@ def guest(server: SimServer) -> Iterator[Guest]:
 def clone(guest: Guest, name: str, host: str) -> None:
     content = guest.service.content
     view = content.viewManager.CreateContainerView(content.rootFolder, [vim.HostSystem], True)
-    [found] = [each for each in view.view if each.name == host]
-    place = vim.vm.RelocateSpec(host=found, pool=found.parent.resourcePool)
+    [host_entity] = [candidate for candidate in view.view if candidate.name == host]
+    place = vim.vm.RelocateSpec(host=host_entity, pool=host_entity.parent.resourcePool)
     spec = vim.vm.CloneSpec(location=place, template=False, powerOn=False)
     folder = content.rootFolder.childEntity[0].vmFolder
-    made = guest.wait(guest.vm.CloneVM_Task(folder, name, spec))
-    guest.wait(made.PowerOnVM_Task())
+    new_vm = guest.wait(guest.vm.CloneVM_Task(folder, name, spec))
+    guest.wait(new_vm.PowerOnVM_Task())
 
 
 def test_four_guests_have_addresses_of_their_own_and_reach_each_other(server: SimServer, guest: Guest) -> None:
@@ -82,8 +82,8 @@ def test_four_guests_have_addresses_of_their_own_and_reach_each_other(server: Si
     for number, (node, place) in enumerate(zip(nodes, places, strict=True), start=1):
         ends.append((node, node.run(f"ask.py {addresses[number % 4]}", program=PYTHON, directory=place)))
     assert [node.ended(pid).exitCode for node, pid in ends] == [0] * 8
-    said = [node.read(f"{place}/asked").decode() for node, place in zip(nodes, places, strict=True)]
-    assert said == ["node-2 to node-1", "node-3 to node-2", "node-4 to node-3", "node-1 to node-4"]
+    greetings = [node.read(f"{place}/asked").decode() for node, place in zip(nodes, places, strict=True)]
+    assert greetings == ["node-2 to node-1", "node-3 to node-2", "node-4 to node-3", "node-1 to node-4"]
 
 
 def test_what_runs_in_one_ends_with_it_alone(server: SimServer, guest: Guest) -> None:

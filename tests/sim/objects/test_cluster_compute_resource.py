@@ -23,8 +23,8 @@ def override(lab: Lab, name: str, operation: str = "add", **fields: Any) -> Any:
 @pytest.mark.long
 def test_override_comes_changes_and_goes(lab: Lab) -> None:
     reconfigure(lab, drsVmConfigSpec=[override(lab, "vdi-01", behavior="manual")])
-    (shown,) = lab.cluster().configurationEx.drsVmConfig
-    assert (shown.key, shown.behavior, shown.enabled) == (lab.vm("vdi-01"), "manual", True)
+    (drs_override,) = lab.cluster().configurationEx.drsVmConfig
+    assert (drs_override.key, drs_override.behavior, drs_override.enabled) == (lab.vm("vdi-01"), "manual", True)
     with pytest.raises(vmodl.fault.InvalidArgument):
         reconfigure(lab, drsVmConfigSpec=[override(lab, "vdi-01", behavior="manual")])
     reconfigure(lab, drsVmConfigSpec=[override(lab, "vdi-01", "edit", enabled=False)])
@@ -68,9 +68,9 @@ def test_mandatory_rule_binds_power_on(lab: Lab) -> None:
         vim.fault.InsufficientGraphicsResourcesFault,
         vim.fault.VmHostAffinityRuleViolation,
     ]
-    (shown,) = lab.cluster().configurationEx.rule
-    assert (shown.name, shown.mandatory, shown.affineHostGroupName) == ("stay", True, "first")
-    reconfigure(lab, rulesSpec=[C.RuleSpec(operation="remove", removeKey=shown.key)])
+    (drs_rule,) = lab.cluster().configurationEx.rule
+    assert (drs_rule.name, drs_rule.mandatory, drs_rule.affineHostGroupName) == ("stay", True, "first")
+    reconfigure(lab, rulesSpec=[C.RuleSpec(operation="remove", removeKey=drs_rule.key)])
     lab.power_on("ml-06")
 
 
@@ -103,9 +103,9 @@ def test_full_automation_moves_vms_out_of_maintenance_if_vgpus_may_move(lab: Lab
 def test_resource_usage_is_what_hosts_and_datastores_have(lab: Lab) -> None:
     usage, summary = lab.cluster().GetResourceUsage(), lab.cluster().summary
     assert (usage.cpuCapacityMHz, usage.memCapacityMB << 20) == (summary.totalCpu, summary.totalMemory)
-    shown = [host.summary.quickStats for host in lab.cluster().host]
-    assert usage.cpuUsedMHz == sum(each.overallCpuUsage for each in shown) > 0
-    assert usage.memUsedMB == sum(each.overallMemoryUsage for each in shown) > 0
+    stats = [host.summary.quickStats for host in lab.cluster().host]
+    assert usage.cpuUsedMHz == sum(quick_stats.overallCpuUsage for quick_stats in stats) > 0
+    assert usage.memUsedMB == sum(quick_stats.overallMemoryUsage for quick_stats in stats) > 0
     (store,) = lab.cluster().datastore
     assert usage.storageCapacityMB << 20 == store.summary.capacity
     assert (usage.storageCapacityMB - usage.storageUsedMB) << 20 == store.summary.freeSpace
@@ -113,7 +113,7 @@ def test_resource_usage_is_what_hosts_and_datastores_have(lab: Lab) -> None:
 
 def test_the_older_reconfiguration_changes_the_same(lab: Lab) -> None:
     lab.run(lab.cluster().ReconfigureCluster_Task(C.ConfigSpec(drsVmConfigSpec=[override(lab, "vdi-01")]), True))
-    assert [shown.key for shown in lab.cluster().configurationEx.drsVmConfig] == [lab.vm("vdi-01")]
+    assert [drs_override.key for drs_override in lab.cluster().configurationEx.drsVmConfig] == [lab.vm("vdi-01")]
 
 
 @pytest.mark.long

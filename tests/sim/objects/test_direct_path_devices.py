@@ -43,10 +43,14 @@ def gpu(server: SimServer, at: str, name: str = "esx-02.lab") -> Any:
 
 def free(server: SimServer) -> str:
     """The address of a GPU of the host that nothing runs on and no VM has."""
-    there = host(server)
-    taken = {seat.pci_id for seat in there.seats()} | {at for vm in there.running_vms() for _, at in vm.state.held}
+    host_entity = host(server)
+    used_addresses = {seat.pci_id for seat in host_entity.seats()} | {
+        at for vm in host_entity.running_vms() for _, at in vm.state.held
+    }
     return next(
-        gpu.pci_id for gpu in there.state.gpus if gpu.pci_id not in taken and gpu.listed and gpu.mode == "sameSize"
+        gpu.pci_id
+        for gpu in host_entity.state.gpus
+        if gpu.pci_id not in used_addresses and gpu.listed and gpu.mode == "sameSize"
     )
 
 
@@ -60,10 +64,10 @@ def devices_of(server: SimServer, monkeypatch: pytest.MonkeyPatch) -> Any:
 def configured(service: Any, moid: str, device: str, mode: str) -> list[str]:
     """The impacts that the SDK's own task tells, once it has ended."""
     task = service.configure_task(moid, service.ConfigureSpec(device=device, new_mode=mode))
-    seen: list[str] = []
-    while not seen or seen[-1] == "RUNNING":
-        seen.append(str(task.get_info().status))
-    assert seen == ["RUNNING", "SUCCEEDED"]
+    statuses: list[str] = []
+    while not statuses or statuses[-1] == "RUNNING":
+        statuses.append(str(task.get_info().status))
+    assert statuses == ["RUNNING", "SUCCEEDED"]
     return sorted(task.get_result().configure_impacts)
 
 
@@ -71,20 +75,20 @@ def configured(service: Any, moid: str, device: str, mode: str) -> list[str]:
 def test_the_sdk_lists_what_a_host_has(serve: Callable[..., SimServer], monkeypatch: pytest.MonkeyPatch) -> None:
     server = serve()
     service = devices_of(server, monkeypatch)
-    items = {each.device: each.info for each in service.list(host(server).moid).items}
+    items = {device.device: device.info for device in service.list(host(server).moid).items}
     assert set(items) == {"0000:31:00.0", "0000:31:00.1", *(gpu.pci_id for gpu in host(server).state.gpus)}
-    told = items[BUSY]
-    assert told.name == gpu(server, BUSY).board.name
-    assert told.current_mode == "VGPU_SAME_SIZE"
-    assert (told.driver_name, told.interconnect_type) == ("nvidia", "PCIe")
+    device_info = items[BUSY]
+    assert device_info.name == gpu(server, BUSY).board.name
+    assert device_info.current_mode == "VGPU_SAME_SIZE"
+    assert (device_info.driver_name, device_info.interconnect_type) == ("nvidia", "PCIe")
     seats = [seat for seat in host(server).seats() if seat.pci_id == BUSY]
     assert seats
-    assert told.vms == {seat.vm for seat in seats}
-    assert told.memory_info.used_memory == sum(seat.type.framebuffer_mib for seat in seats)
-    assert told.memory_info.total_memory == gpu(server, BUSY).board.framebuffer_mib
+    assert device_info.vms == {seat.vm for seat in seats}
+    assert device_info.memory_info.used_memory == sum(seat.type.framebuffer_mib for seat in seats)
+    assert device_info.memory_info.total_memory == gpu(server, BUSY).board.framebuffer_mib
     assert items["0000:31:00.0"].current_mode == "HOST", "a network card"
     some = service.list(host(server).moid, filter_spec=service.FilterSpec(devices={BUSY})).items
-    assert [each.device for each in some] == [BUSY]
+    assert [device.device for device in some] == [BUSY]
 
 
 @pytest.mark.long
@@ -94,12 +98,12 @@ def test_what_is_reserved_is_told_where_it_is_asked_for(
     server = serve("supervisor")
     service = devices_of(server, monkeypatch)
     moids = [host.moid for host in server.world.by_type("HostSystem")]
-    infos = [each.info for moid in moids for each in service.list(moid).items if each.info.memory_info]
+    infos = [element.info for moid in moids for element in service.list(moid).items if element.info.memory_info]
     assert all(info.vm_classes_info is None for info in infos)
     assert [info.memory_info.total_reserved_memory for info in infos] == [6 * 8192, 0, 0, 0]
     assert [info.memory_info.reserved_used_memory for info in infos] == [2 * 8192, 0, 0, 0]
     detailed = service.list(moids[0], list_details=service.ListDetails(vm_class=True)).items[-1].info
-    classes = {each.vm_class: each for each in detailed.vm_classes_info}
+    classes = {element.vm_class: element for element in detailed.vm_classes_info}
     assert classes.keys() == {"vgpu-8q", "vgpu-48c"}
     assert (classes["vgpu-8q"].vm_class_reserved_total, classes["vgpu-8q"].vm_class_reserved_in_use) == (6, 2)
     assert {vm_class.dpp_id for vm_class in classes.values()} == detailed.direct_path_profiles
@@ -129,7 +133,7 @@ def test_who_has_a_gpu_waits_for_a_reboot_or_for_maintenance_mode(
     assert (gpu(server, at).passthrough_enabled, gpu(server, at).passthrough_active) == (True, False)
     assert state.reboot_required is not rebinds
     listed = service.list(host(server).moid, filter_spec=service.FilterSpec(devices={at})).items
-    assert [str(each.info.current_mode) for each in listed] == ["VGPU_SAME_SIZE"], "in force is what was"
+    assert [str(device.info.current_mode) for device in listed] == ["VGPU_SAME_SIZE"], "in force is what was"
     with Connection(target_of(server)) as connection:
         for vm in host(server).running_vms():
             connection.vm(vm.moid).PowerOffVM_Task()
@@ -145,15 +149,15 @@ def test_who_has_a_gpu_waits_for_a_reboot_or_for_maintenance_mode(
 
 @pytest.mark.long
 def test_soap_tells_the_configured_mode_to_a_client_of_9_1(serve: Callable[..., SimServer]) -> None:
-    for version, known in (("8.0.3.0", False), ("9.0.0.0", False), ("9.1.0.0", True)):
+    for version, is_told in (("8.0.3.0", False), ("9.0.0.0", False), ("9.1.0.0", True)):
         server = serve(version=version)
         with Connection(target_of(server)) as connection:
             system = connection.host(host(server).moid).configManager.pciPassthruSystem
-            told = {gpu.id: gpu.directPathState for gpu in system.pciPassthruInfo}
-        assert (told[BUSY] is not None) is known
-        if known:
-            assert told[BUSY].mode == "vGpuSameSize"
-            assert set(told[BUSY].configurableModes) >= {"directPath", "vGpuSameSize"}
+            states = {gpu.id: gpu.directPathState for gpu in system.pciPassthruInfo}
+        assert (states[BUSY] is not None) is is_told
+        if is_told:
+            assert states[BUSY].mode == "vGpuSameSize"
+            assert set(states[BUSY].configurableModes) >= {"directPath", "vGpuSameSize"}
 
 
 @pytest.mark.parametrize("version", ["8.0.3.0", "9.0.0.0"])
@@ -172,9 +176,9 @@ def test_rest(serve: Callable[..., SimServer]) -> None:
     at = free(server)
     rest = Rest(server)
     path = f"/api/vcenter/host/{host(server).moid}/hardware/direct-path-devices"
-    status, told = rest("GET", path)
+    status, listing = rest("GET", path)
     assert status == 200
-    assert {each["device"] for each in told["items"]} >= {at, "0000:31:00.0"}
+    assert {device["device"] for device in listing["items"]} >= {at, "0000:31:00.0"}
     assert rest("GET", f"{path}?devices={at}")[1]["items"][0]["info"]["current_mode"] == "VGPU_SAME_SIZE"
     configure = f"{path}?action=configure&vmw-task=true"
     status, task = rest("POST", configure, {"device": at, "new_mode": "VGPU_MIXED_SIZE"})

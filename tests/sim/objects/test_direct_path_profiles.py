@@ -31,8 +31,10 @@ def si(server: SimServer) -> Iterator[Any]:
 
 
 def ref(server: SimServer, si: Any, kind: Any, name: str) -> Any:
-    found = next(each for each in server.world.by_type(kind.__name__.rpartition(".")[2]) if each.name == name)
-    return kind(found.moid, si._stub)
+    entity = next(
+        candidate for candidate in server.world.by_type(kind.__name__.rpartition(".")[2]) if candidate.name == name
+    )
+    return kind(entity.moid, si._stub)
 
 
 def of_vgpu(name: str) -> Any:
@@ -82,35 +84,40 @@ def test_groups_and_whole_devices_have_profiles_too(server: SimServer, si: Any) 
     backing = passthrough.DynamicBackingInfo(deviceName="", allowedDevice=allowed, customLabel="training")
     whole = KIND.DynamicDirectPathConfig(dynamicDirectPathBacking=backing)
     configs = {"pair": group, "whole": whole}
-    made = [
+    profile_ids = [
         manager.DirectPathProfileManagerCreate(KIND.CreateSpec(name=name, deviceConfig=config))
         for name, config in configs.items()
     ]
     of_group, of_device = manager.DirectPathProfileManagerQueryCapacity(
-        cluster_target(server, si), [KIND.CapacityQueryById(id=each) for each in made]
+        cluster_target(server, si), [KIND.CapacityQueryById(id=allowed_device) for allowed_device in profile_ids]
     )
     assert figures(of_group) == figures(of_device) == (0, 0, 0, 0)
-    shown = of_device.profile.deviceConfig.dynamicDirectPathBacking
-    assert [(each.vendorId, each.deviceId) for each in shown.allowedDevice] == [(0x10DE, 0x2235)]
-    assert (shown.customLabel, of_group.profile.deviceConfig.deviceGroupName) == ("training", "Nvidia:2@x%NVLink")
+    dynamic_backing = of_device.profile.deviceConfig.dynamicDirectPathBacking
+    assert [(allowed_device.vendorId, allowed_device.deviceId) for allowed_device in dynamic_backing.allowedDevice] == [
+        (0x10DE, 0x2235)
+    ]
+    assert (dynamic_backing.customLabel, of_group.profile.deviceConfig.deviceGroupName) == (
+        "training",
+        "Nvidia:2@x%NVLink",
+    )
 
 
 def test_profiles_are_made_changed_listed_and_deleted(server: SimServer, si: Any) -> None:
     manager = si.content.directPathProfileManager
     config = KIND.VmiopDirectPathConfig(vgpuProfile="nvidia_a40-24q")
-    made = manager.DirectPathProfileManagerCreate(KIND.CreateSpec(name="half", deviceConfig=config))
+    profile_id = manager.DirectPathProfileManagerCreate(KIND.CreateSpec(name="half", deviceConfig=config))
     with pytest.raises(vim.fault.AlreadyExists):
         manager.DirectPathProfileManagerCreate(KIND.CreateSpec(name="half", deviceConfig=config))
     with pytest.raises(vmodl.fault.InvalidArgument):
         manager.DirectPathProfileManagerCreate(KIND.CreateSpec(name="x" * 81, deviceConfig=config))
-    manager.DirectPathProfileManagerUpdate(made, KIND.UpdateSpec(name="half an A40", description="two of them"))
-    [shown] = manager.DirectPathProfileManagerList(KIND.FilterSpec(ids=[made]))
-    assert (shown.name, shown.description, shown.vendorName) == ("half an A40", "two of them", "NVIDIA")
-    manager.DirectPathProfileManagerDelete(made)
-    names = [each.name for each in manager.DirectPathProfileManagerList(KIND.FilterSpec())]
+    manager.DirectPathProfileManagerUpdate(profile_id, KIND.UpdateSpec(name="half an A40", description="two of them"))
+    [profile] = manager.DirectPathProfileManagerList(KIND.FilterSpec(ids=[profile_id]))
+    assert (profile.name, profile.description, profile.vendorName) == ("half an A40", "two of them", "NVIDIA")
+    manager.DirectPathProfileManagerDelete(profile_id)
+    names = [listed_profile.name for listed_profile in manager.DirectPathProfileManagerList(KIND.FilterSpec())]
     assert names == ["vgpu-8q", "vgpu-48c"]
     with pytest.raises(vim.fault.NotFound):
-        manager.DirectPathProfileManagerDelete(made)
+        manager.DirectPathProfileManagerDelete(profile_id)
     with pytest.raises(vim.fault.ResourceInUse):
         manager.DirectPathProfileManagerDelete("dpp-1")
 
@@ -120,7 +127,7 @@ def ended(task: Any) -> str:
     try:
         WaitForTask(task)
     except vmodl.MethodFault as fault:
-        return "; ".join(each.message or "" for each in fault.faultMessage)
+        return "; ".join(message.message or "" for message in fault.faultMessage)
     return ""
 
 

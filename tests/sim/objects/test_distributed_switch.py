@@ -28,8 +28,8 @@ def new_switch(lab: Lab, name: str = "DSwitch", product: str | None = None, **se
 
 
 def new_portgroup(lab: Lab, switch: Any, name: str = "training", **settings: Any) -> Any:
-    given = {"type": "earlyBinding", "numPorts": 2, "autoExpand": False, **settings}
-    lab.run(switch.AddDVPortgroup_Task([Portgroup.ConfigSpec(name=name, **given)]))
+    fields = {"type": "earlyBinding", "numPorts": 2, "autoExpand": False, **settings}
+    lab.run(switch.AddDVPortgroup_Task([Portgroup.ConfigSpec(name=name, **fields)]))
     return next(portgroup for portgroup in switch.portgroup if portgroup.name == name)
 
 
@@ -55,7 +55,7 @@ def change_card(lab: Lab, name: str, operation: str, card: Any) -> None:
 
 
 def cards(vm: Any) -> list[Any]:
-    return [each for each in vm.config.hardware.device if isinstance(each, vim.vm.device.VirtualEthernetCard)]
+    return [device for device in vm.config.hardware.device if isinstance(device, vim.vm.device.VirtualEthernetCard)]
 
 
 def whole(lab: Lab, **settings: Any) -> tuple[Any, Any]:
@@ -67,23 +67,28 @@ def whole(lab: Lab, **settings: Any) -> tuple[Any, Any]:
 
 def test_a_new_switch_has_an_uplink_port_group_and_the_settings_of_vsphere(lab: Lab) -> None:
     switch = new_switch(lab, maxMtu=9000, description="for training")
-    shown = switch.config
-    assert type(shown) is Dvs.ConfigInfo
-    assert (shown.name, shown.maxMtu, shown.description, shown.uuid) == ("DSwitch", 9000, "for training", switch.uuid)
-    assert (shown.productInfo.vendor, shown.numPorts) == ("VMware, Inc.", 0)
+    config = switch.config
+    assert type(config) is Dvs.ConfigInfo
+    assert (config.name, config.maxMtu, config.description, config.uuid) == (
+        "DSwitch",
+        9000,
+        "for training",
+        switch.uuid,
+    )
+    assert (config.productInfo.vendor, config.numPorts) == ("VMware, Inc.", 0)
     assert [group.name for group in switch.portgroup] == [f"DSwitch-DVUplinks-{switch._moId.rpartition('-')[2]}"]
-    assert (switch.portgroup[0].config.uplink, shown.uplinkPortgroup) == (True, switch.portgroup)
-    assert shown.defaultPortConfig.vlan.vlanId == 0
-    assert shown.defaultPortConfig.securityPolicy.allowPromiscuous.value is False
-    assert shown.defaultPortConfig.macManagementPolicy.macLearningPolicy.enabled is False
+    assert (switch.portgroup[0].config.uplink, config.uplinkPortgroup) == (True, switch.portgroup)
+    assert config.defaultPortConfig.vlan.vlanId == 0
+    assert config.defaultPortConfig.securityPolicy.allowPromiscuous.value is False
+    assert config.defaultPortConfig.macManagementPolicy.macLearningPolicy.enabled is False
     assert (
-        shown.defaultPortConfig.uplinkTeamingPolicy.uplinkPortOrder.activeUplinkPort
-        == shown.uplinkPortPolicy.uplinkPortName
+        config.defaultPortConfig.uplinkTeamingPolicy.uplinkPortOrder.activeUplinkPort
+        == config.uplinkPortPolicy.uplinkPortName
     )
     assert switch in lab.datacenter().networkFolder.childEntity
     manager = lab.si.content.dvSwitchManager
     assert manager.QueryDvsByUuid(switch.uuid) == switch
-    assert shown.productInfo.version in [each.version for each in manager.QueryAvailableDvsSpec(None)]
+    assert config.productInfo.version in [spec.version for spec in manager.QueryAvailableDvsSpec(None)]
 
 
 @pytest.mark.long
@@ -110,8 +115,11 @@ def test_hosts_join_once_and_leave_with_their_switch(lab: Lab) -> None:
     switch, portgroup = whole(lab)
     first, second = lab.host("esx-01.lab"), lab.host("esx-02.lab")
     uplinks = switch.config.uplinkPortPolicy.uplinkPortName
-    assert {each.config.host for each in switch.config.host} == {first, second}
-    assert [each.config.backing.pnicSpec[0].pnicDevice for each in switch.config.host] == ["vmnic1", "vmnic1"]
+    assert {host_member.config.host for host_member in switch.config.host} == {first, second}
+    assert [host_member.config.backing.pnicSpec[0].pnicDevice for host_member in switch.config.host] == [
+        "vmnic1",
+        "vmnic1",
+    ]
     assert switch.summary.numPorts == 2 + 2 * len(uplinks)
     assert {*portgroup.host} == {*switch.summary.hostMember} == {first, second}
     assert portgroup in first.network
@@ -160,10 +168,10 @@ def test_a_port_group_has_its_own_settings_and_those_of_its_switch(lab: Lab) -> 
     switch = new_switch(lab, defaultPortConfig=Dvs.VmwarePortConfigPolicy(securityPolicy=allowed))
     setting = Dvs.VmwarePortConfigPolicy(vlan=Dvs.VlanIdSpec(inherited=False, vlanId=7))
     portgroup = new_portgroup(lab, switch, defaultPortConfig=setting)
-    shown = portgroup.config
-    assert (shown.key, portgroup.key, shown.distributedVirtualSwitch) == (portgroup._moId, portgroup._moId, switch)
-    assert (shown.defaultPortConfig.vlan.vlanId, shown.defaultPortConfig.vlan.inherited) == (7, False)
-    below = shown.defaultPortConfig.securityPolicy
+    config = portgroup.config
+    assert (config.key, portgroup.key, config.distributedVirtualSwitch) == (portgroup._moId, portgroup._moId, switch)
+    assert (config.defaultPortConfig.vlan.vlanId, config.defaultPortConfig.vlan.inherited) == (7, False)
+    below = config.defaultPortConfig.securityPolicy
     assert (below.inherited, below.macChanges.inherited, below.macChanges.value) == (True, True, True)
     assert below.forgedTransmits.value is False
 
@@ -202,14 +210,14 @@ def test_a_network_card_has_a_port_of_its_own(lab: Lab) -> None:
     assert portgroup in lab.vm("ml-07").network
     assert portgroup.vm == [lab.vm("ml-07")] == switch.summary.vm
     criteria = vim.dvs.PortCriteria(connected=True, uplinkPort=False)
-    (shown,) = switch.FetchDVPorts(criteria)
-    assert (shown.key, shown.connectee.connectedEntity, shown.connectee.nicKey) == (
+    (connected_port,) = switch.FetchDVPorts(criteria)
+    assert (connected_port.key, connected_port.connectee.connectedEntity, connected_port.connectee.nicKey) == (
         port.portKey,
         lab.vm("ml-07"),
         str(added.key),
     )
-    assert shown.connectionCookie == port.connectionCookie
-    assert shown.state.runtimeInfo.linkUp is False
+    assert connected_port.connectionCookie == port.connectionCookie
+    assert connected_port.state.runtimeInfo.linkUp is False
     lab.power_on("ml-07")
     (active,) = switch.FetchDVPorts(vim.dvs.PortCriteria(active=True, uplinkPort=False))
     assert active.key == port.portKey
@@ -270,8 +278,8 @@ def test_config_targets_list_port_groups_apart_from_networks(lab: Lab) -> None:
     switch, portgroup = whole(lab)
     target = lab.cluster().environmentBrowser.QueryConfigTarget()
     assert [network.name for network in target.network] == ["VM Network"]
-    assert portgroup.key in [each.portgroupKey for each in target.distributedVirtualPortgroup]
-    assert [each.switchUuid for each in target.distributedVirtualSwitch] == [switch.uuid]
+    assert portgroup.key in [network_info.portgroupKey for network_info in target.distributedVirtualPortgroup]
+    assert [network_info.switchUuid for network_info in target.distributedVirtualSwitch] == [switch.uuid]
     manager = lab.si.content.dvSwitchManager
     assert manager.DVSManagerLookupDvPortGroup(switch.uuid, portgroup.key) == portgroup
     with pytest.raises(vim.fault.NotFound):
@@ -295,13 +303,13 @@ def test_a_saved_state_keeps_switches_port_groups_and_connections(tmp_path: Path
         lab = Lab(server.world, connect(server))
         switch, portgroup = whole(lab)
         change_card(lab, "ml-07", "add", connected_to(portgroup))
-        kept = (switch.config, portgroup.config, portgroup.portKeys)
+        before = (switch.config, portgroup.config, portgroup.portKeys)
         Disconnect(lab.si)
     with start("lab", tls=False, clock="stepped", state=file) as server:
         lab = Lab(server.world, connect(server))
         switch = vim.dvs.VmwareDistributedVirtualSwitch(switch._moId, lab.si._stub)
         portgroup = vim.dvs.DistributedVirtualPortgroup(portgroup._moId, lab.si._stub)
-        assert repr((switch.config, portgroup.config, portgroup.portKeys)) == repr(kept)
+        assert repr((switch.config, portgroup.config, portgroup.portKeys)) == repr(before)
         assert portgroup.vm == [lab.vm("ml-07")]
         lab.run(lab.vm("ml-07").Destroy_Task())
         lab.run(switch.Destroy_Task())

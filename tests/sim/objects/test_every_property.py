@@ -43,7 +43,7 @@ def test_every_property_of_every_object_is_readable(scenario: str, per_kind: int
         unreadable = []
         for obj in chosen(server.world, per_kind):
             remote = vmomi_type(obj.wsdl_name)(obj.moid, si._stub)
-            unreadable += [f"{obj.wsdl_name} {obj.moid} {each}" for each in _unreadable(si, remote)]
+            unreadable += [f"{obj.wsdl_name} {obj.moid} {property_name}" for property_name in _unreadable(si, remote)]
         Disconnect(si)
         assert unreadable == []
         assert server.world.bugs == []
@@ -59,7 +59,7 @@ def test_every_property_is_readable_at_every_version(version: str) -> None:
         unreadable = []
         for obj in chosen(server.world, 1):
             remote = vmomi_type(obj.wsdl_name)(obj.moid, si._stub)
-            unreadable += [f"{obj.wsdl_name} {obj.moid} {each}" for each in _unreadable(si, remote)]
+            unreadable += [f"{obj.wsdl_name} {obj.moid} {property_name}" for property_name in _unreadable(si, remote)]
         Disconnect(si)
         assert unreadable == []
         assert server.world.bugs == []

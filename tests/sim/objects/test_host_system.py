@@ -87,16 +87,24 @@ def test_profile_info_says_class_and_sharing(shared: Lab) -> None:
 
 @pytest.mark.long
 def test_config_target_is_of_the_host_asked(shared: Lab) -> None:
-    one, two, both = target(shared, "esx-01.lab"), target(shared, "esx-02.lab"), target(shared)
-    assert [device.pciDevice.id for device in one.pciPassthrough] == []
-    assert [device.pciDevice.id for device in two.pciPassthrough] == ["0000:5e:00.0", "0000:d8:00.0"]
-    assert [(device.deviceId, device.customLabel) for device in two.dynamicPassthrough] == [(0x26B9, "l40s-ml")]
-    assert two.pciPassthrough[0].systemId == shared.host("esx-02.lab").hardware.systemInfo.uuid
-    assert [group.deviceGroupName for group in two.vendorDeviceGroupInfo] == ["Nvidia:2@grid_a100d-80c%NVLink"]
-    names = {profile.vgpu for profile in one.sharedGpuPassthroughTypes} | {
-        profile.vgpu for profile in two.sharedGpuPassthroughTypes
+    first_target, second_target, common_target = (
+        target(shared, "esx-01.lab"),
+        target(shared, "esx-02.lab"),
+        target(shared),
+    )
+    assert [device.pciDevice.id for device in first_target.pciPassthrough] == []
+    assert [device.pciDevice.id for device in second_target.pciPassthrough] == ["0000:5e:00.0", "0000:d8:00.0"]
+    assert [(device.deviceId, device.customLabel) for device in second_target.dynamicPassthrough] == [
+        (0x26B9, "l40s-ml")
+    ]
+    assert second_target.pciPassthrough[0].systemId == shared.host("esx-02.lab").hardware.systemInfo.uuid
+    assert [group.deviceGroupName for group in second_target.vendorDeviceGroupInfo] == [
+        "Nvidia:2@grid_a100d-80c%NVLink"
+    ]
+    names = {profile.vgpu for profile in first_target.sharedGpuPassthroughTypes} | {
+        profile.vgpu for profile in second_target.sharedGpuPassthroughTypes
     }
-    assert {profile.vgpu for profile in both.sharedGpuPassthroughTypes} == names
+    assert {profile.vgpu for profile in common_target.sharedGpuPassthroughTypes} == names
 
 
 def graphics_config(host: Any, **devices: dict[str, str]) -> Any:

@@ -66,12 +66,14 @@ def test_the_licence_is_the_evaluation(si: Any, host: Any) -> None:
     (only,) = licences.licenses
     assert (only.editionKey, only.name) == ("eval", "Evaluation Mode")
     assigned = licences.licenseAssignmentManager.QueryAssignedLicenses(host._moId)
-    assert [(each.entityId, each.assignedLicense.licenseKey) for each in assigned] == [(host._moId, only.licenseKey)]
+    assert [(assignment.entityId, assignment.assignedLicense.licenseKey) for assignment in assigned] == [
+        (host._moId, only.licenseKey)
+    ]
 
 
 def test_logs_are_described(si: Any, host: Any) -> None:
     diagnostics = si.content.diagnosticManager
-    assert "hostd" in {each.key for each in diagnostics.QueryDescriptions(host)}
+    assert "hostd" in {description.key for description in diagnostics.QueryDescriptions(host)}
     with pytest.raises(vmodl.fault.NotSupported):
         diagnostics.BrowseDiagnosticLog(host=host, key="hostd")
 
@@ -82,7 +84,8 @@ def test_empty_lists_are_answered(si: Any) -> None:
     assert content.extensionManager.FindExtension("com.example") is None
     assert content.customizationSpecManager.info == []
     names = [
-        each.principal for each in content.userDirectory.RetrieveUserGroups(None, "", None, None, False, True, True)
+        account.principal
+        for account in content.userDirectory.RetrieveUserGroups(None, "", None, None, False, True, True)
     ]
     assert names == ["administrator@vsphere.local"]
 
@@ -98,8 +101,12 @@ def test_managers_of_a_host_show_what_its_configuration_shows(host: Any) -> None
         service.key for service in config.service.service
     ]
     assert managers.firewallSystem.firewallInfo.ruleset[0].key == config.firewall.ruleset[0].key
-    network, shown = managers.networkSystem.networkInfo, config.network
-    assert [vswitch.name for vswitch in network.vswitch] == [vswitch.name for vswitch in shown.vswitch] == ["vSwitch0"]
+    network, network_config = managers.networkSystem.networkInfo, config.network
+    assert (
+        [vswitch.name for vswitch in network.vswitch]
+        == [vswitch.name for vswitch in network_config.vswitch]
+        == ["vSwitch0"]
+    )
     assert [portgroup.spec.name for portgroup in network.portgroup] == ["VM Network", "Management Network"]
     assert [pnic.device for pnic in network.pnic] == ["vmnic0", "vmnic1"]
     assert [vnic.device for vnic in network.vnic] == ["vmk0"]

@@ -18,14 +18,16 @@ def esxcli(lab: Lab, command: str, host: str = "esx-01.lab", **arguments: str) -
     argument = VmomiSupport.GetWsdlType("urn:vim25", "ReflectManagedMethodExecuterSoapArgument")
     stub = lab.si._stub
     executer = stub.InvokeMethod(lab.host(host), kind._methodInfo["RetrieveManagedMethodExecuter"], ())
-    given = [argument(name=name, val=f"<{name}>{text}</{name}>") for name, text in arguments.items()]
-    return stub.InvokeMethod(executer, kind._methodInfo["ExecuteSoap"], ("any", "urn:vim25/5.0", command, given))
+    soap_arguments = [argument(name=name, val=f"<{name}>{text}</{name}>") for name, text in arguments.items()]
+    return stub.InvokeMethod(
+        executer, kind._methodInfo["ExecuteSoap"], ("any", "urn:vim25/5.0", command, soap_arguments)
+    )
 
 
 def listed(lab: Lab) -> dict[str, str]:
-    told = esxcli(lab, "vim.EsxCLI.system.module.parameters.list", module="nvidia")
+    reply = esxcli(lab, "vim.EsxCLI.system.module.parameters.list", module="nvidia")
     name, value = "{urn:vim25}Name", "{urn:vim25}Value"
-    return {row.findtext(name, ""): row.findtext(value, "") for row in ElementTree.fromstring(told.response)}
+    return {row.findtext(name, ""): row.findtext(value, "") for row in ElementTree.fromstring(reply.response)}
 
 
 def test_what_one_sets_the_other_shows(lab: Lab) -> None:
@@ -40,32 +42,32 @@ def test_what_one_sets_the_other_shows(lab: Lab) -> None:
 
 
 def test_what_is_not_simulated_is_an_error_of_esxcli(lab: Lab) -> None:
-    told = esxcli(lab, "vim.EsxCLI.hardware.trustedboot.get")
-    assert (told.response, told.fault.faultMsg) == (None, "EsxCLI.CLIFault.summary")
-    assert "hardware.trustedboot.get is not simulated" in told.fault.faultDetail
-    told = esxcli(lab, "vim.CLIInfo.FetchCLIInfo", typeName="vim.EsxCLI.hardware.trustedboot")
-    assert "hardware.trustedboot is not simulated" in told.fault.faultDetail
+    reply = esxcli(lab, "vim.EsxCLI.hardware.trustedboot.get")
+    assert (reply.response, reply.fault.faultMsg) == (None, "EsxCLI.CLIFault.summary")
+    assert "hardware.trustedboot.get is not simulated" in reply.fault.faultDetail
+    reply = esxcli(lab, "vim.CLIInfo.FetchCLIInfo", typeName="vim.EsxCLI.hardware.trustedboot")
+    assert "hardware.trustedboot is not simulated" in reply.fault.faultDetail
 
 
 def rows(lab: Lab, command: str, host: str = "esx-01.lab") -> list[dict[str, str]]:
     """What a command lists: each object's values by name."""
-    told = ElementTree.fromstring(esxcli(lab, f"vim.EsxCLI.{command}", host=host).response)
-    objects = list(told) if command.endswith("list") else [told]
-    return [{each.tag.removeprefix("{urn:vim25}"): each.text or "" for each in row} for row in objects]
+    root = ElementTree.fromstring(esxcli(lab, f"vim.EsxCLI.{command}", host=host).response)
+    objects = list(root) if command.endswith("list") else [root]
+    return [{field.tag.removeprefix("{urn:vim25}"): field.text or "" for field in row} for row in objects]
 
 
 @pytest.mark.long
 def test_graphics_devices_are_those_of_the_graphics_stack_and_who_runs_on_them(lab: Lab) -> None:
     lab.attach("ml-07", "grid_a100-3-20c")
     lab.power_on("ml-07", "esx-01.lab")
-    shown = {gpu.pciId: gpu for gpu in lab.host("esx-01.lab").config.graphicsInfo}
+    graphics_devices = {gpu.pciId: gpu for gpu in lab.host("esx-01.lab").config.graphicsInfo}
     listed = {row["Address"]: row for row in rows(lab, "graphics.device.list")}
-    assert listed.keys() == shown.keys()
+    assert listed.keys() == graphics_devices.keys()
     for address, row in listed.items():
-        assert row["DeviceName"] == shown[address].deviceName
+        assert row["DeviceName"] == graphics_devices[address].deviceName
         assert (row["MemorySizeinKB"], row["NumberofVMs"]) == (
-            str(shown[address].memorySizeInKB),
-            str(len(shown[address].vm)),
+            str(graphics_devices[address].memorySizeInKB),
+            str(len(graphics_devices[address].vm)),
         )
         assert (row["VendorName"], row["ModuleName"]) == ("NVIDIA Corporation", "nvidia")
     assert {row["GraphicsType"] for row in listed.values()} == {"SharedPassthru"}
@@ -74,7 +76,7 @@ def test_graphics_devices_are_those_of_the_graphics_stack_and_who_runs_on_them(l
     assert host == {"DefaultGraphicsType": "SharedPassthru", "SharedPassthruAssignmentPolicy": "Performance"}
     assert rows(lab, "graphics.host.get", "esx-02.lab")[0]["SharedPassthruAssignmentPolicy"] == "Consolidation"
     stats = {row["Address"]: row for row in rows(lab, "graphics.device.stats.list")}
-    assert stats.keys() == shown.keys()
+    assert stats.keys() == graphics_devices.keys()
     assert {row["DriverVersion"] for row in stats.values()} == {
         lab.world.get(lab.host("esx-01.lab")).state.driver_version
     }
@@ -108,10 +110,10 @@ def test_pci_devices_say_whose_they_are_now_and_after_a_reboot(lab: Lab) -> None
 
 def test_packages_and_modules_are_what_the_managers_tell(lab: Lab) -> None:
     managers = lab.host("esx-01.lab").configManager
-    packages = {each.name: each.version for each in managers.imageConfigManager.fetchSoftwarePackages()}
+    packages = {installed.name: installed.version for installed in managers.imageConfigManager.fetchSoftwarePackages()}
     assert {row["Name"]: row["Version"] for row in rows(lab, "software.vib.list")} == packages
     assert {row["AcceptanceLevel"] for row in rows(lab, "software.vib.list")} == {"VMwareAccepted", "VMwareCertified"}
-    modules = [each.name for each in managers.kernelModuleSystem.QueryModules()]
+    modules = [installed.name for installed in managers.kernelModuleSystem.QueryModules()]
     assert [row["Name"] for row in rows(lab, "system.module.list")] == modules
     assert {(row["IsLoaded"], row["IsEnabled"]) for row in rows(lab, "system.module.list")} == {("true", "true")}
 

@@ -49,9 +49,9 @@ def test_pages_follow_tokens(world: World, si: Any) -> None:
     collector = si.content.propertyCollector
     page = collector.RetrievePropertiesEx([view_spec(si, ["name"])], Q.RetrieveOptions(maxObjects=2))
     assert list(as_dicts(page.objects)) == ["vm-1", "vm-2"]
-    rest = collector.ContinueRetrievePropertiesEx(page.token)
-    assert list(as_dicts(rest.objects)) == ["vm-3"]
-    assert rest.token is None
+    next_page = collector.ContinueRetrievePropertiesEx(page.token)
+    assert list(as_dicts(next_page.objects)) == ["vm-3"]
+    assert next_page.token is None
     with pytest.raises(vmodl.fault.InvalidArgument):
         collector.ContinueRetrievePropertiesEx(page.token)
 
@@ -185,7 +185,7 @@ def test_a_view_follows_the_inventory(world: World, si: Any) -> None:
 
 def test_a_view_that_does_not_recurse_holds_children_only(si: Any) -> None:
     view = si.content.viewManager.CreateContainerView(si.content.rootFolder, [], False)
-    assert [each.name for each in view.view] == ["machines"]
+    assert [child.name for child in view.view] == ["machines"]
 
 
 def test_a_list_view_is_what_the_client_makes_it(si: Any) -> None:

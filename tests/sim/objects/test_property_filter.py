@@ -109,9 +109,9 @@ def test_a_lost_reply_is_told_again(world: World, si: Any, collector: Any) -> No
     machine.power = "suspended"
     machine.touch("runtime.powerState")
     lost = now(collector, version)
-    again = now(collector, version)
-    assert told(again) == told(lost) == [("modify", "vm-1", {"runtime.powerState": "suspended"})]
-    assert again.version == lost.version
+    repeated = now(collector, version)
+    assert told(repeated) == told(lost) == [("modify", "vm-1", {"runtime.powerState": "suspended"})]
+    assert repeated.version == lost.version
 
 
 def test_an_unknown_version_is_refused(si: Any, collector: Any) -> None:
@@ -161,11 +161,11 @@ def test_missing_objects_are_reported_when_asked(si: Any, collector: Any) -> Non
 
 
 def test_two_sessions_have_collectors_of_their_own(server: Any, si: Any) -> None:
-    other = connect(server)
+    second_client = connect(server)
     si.content.propertyCollector.CreateFilter(view_spec(si, ["name"]), False)
     assert len(si.content.propertyCollector.filter) == 1
-    assert other.content.propertyCollector.filter == []
-    Disconnect(other)
+    assert second_client.content.propertyCollector.filter == []
+    Disconnect(second_client)
 
 
 def test_a_wait_can_be_cancelled(world: World, server: Any, si: Any) -> None:

@@ -127,14 +127,14 @@ def test_the_database_keeps_counters_up_to_the_level_of_the_interval(
     names = {key: name for name, key in counters.items()}
 
     def available(interval: int | None) -> set[tuple[str, str]]:
-        found = performance.QueryAvailablePerfMetric(machine(si), intervalId=interval)
-        return {(names[each.counterId], each.instance) for each in found}
+        metrics = performance.QueryAvailablePerfMetric(machine(si), intervalId=interval)
+        return {(names[available_metric.counterId], available_metric.instance) for available_metric in metrics}
 
     assert available(20) == available(None) == measured.keys()
-    kept = {("gpu.utilization.average", ""), ("cpu.usagemhz.average", "")}
+    kept_counters = {("gpu.utilization.average", ""), ("cpu.usagemhz.average", "")}
     for interval in performance.historicalInterval:
         assert (interval.level, interval.enabled) == (1, True)
-        assert available(interval.samplingPeriod) == kept
+        assert available(interval.samplingPeriod) == kept_counters
     gpu = counters["gpu.utilization.average"]
     (metric,) = performance.QueryPerf([query(machine(si), gpu, intervalId=300)])
     assert [series.id.instance for series in metric.value] == [""]
@@ -190,16 +190,16 @@ def test_realtime_goes_one_hour_back(si: Any, counters: dict[str, int], world: W
 def test_counters_by_level_and_key(si: Any, counters: dict[str, int]) -> None:
     performance = si.content.perfManager
     assert len(counters) == 810
-    by_level = [{each.key for each in performance.QueryPerfCounterByLevel(level)} for level in (1, 2, 3, 4)]
+    by_level = [{counter.key for counter in performance.QueryPerfCounterByLevel(level)} for level in (1, 2, 3, 4)]
     assert [len(keys) for keys in by_level] == sorted(len(keys) for keys in by_level)
     assert by_level[0] < by_level[1] < by_level[2] < by_level[3] == set(counters.values())
     gpu, ecc = counters["gpu.temperature.average"], counters["gpu.mem.errors.ecc.uncorrected.latest"]
-    found = performance.QueryPerfCounter([gpu, ecc])
-    assert [(each.unitInfo.key, each.level, each.perDeviceLevel) for each in found] == [
+    counters_by_key = performance.QueryPerfCounter([gpu, ecc])
+    assert [(counter.unitInfo.key, counter.level, counter.perDeviceLevel) for counter in counters_by_key] == [
         ("celsius", 1, 3),
         ("number", 4, 4),
     ]
-    assert found[0].nameInfo.label == "Temperature in degrees C"
+    assert counters_by_key[0].nameInfo.label == "Temperature in degrees C"
     with pytest.raises(vmodl.fault.InvalidArgument):
         performance.QueryPerfCounter([99999])
 
@@ -226,8 +226,8 @@ def test_a_lesser_role_is_refused_by_name(world: World, si: Any, server: SimServ
     assert caught.value.privilegeId == "VirtualMachine.Interact.PowerOn"
     assert caught.value.object == machine(si)
     authority = si.content.authorizationManager
-    asked = ["VirtualMachine.Interact.PowerOff", "VirtualMachine.Interact.PowerOn"]
-    answers = authority.HasUserPrivilegeOnEntities([machine(si, 1), machine(si, 2)], server.username, asked)
+    privileges = ["VirtualMachine.Interact.PowerOff", "VirtualMachine.Interact.PowerOn"]
+    answers = authority.HasUserPrivilegeOnEntities([machine(si, 1), machine(si, 2)], server.username, privileges)
     assert [[privilege.isGranted for privilege in answer.privAvailability] for answer in answers] == [
         [True, False],
         [False, False],
@@ -250,7 +250,9 @@ def test_roles_can_be_managed_over_the_wire(world: World, si: Any, server: SimSe
     with pytest.raises(vim.fault.RemoveFailed):
         authority.RemoveAuthorizationRole(role_id, True)
     authority.RemoveAuthorizationRole(role_id, False)
-    assert [(each.principal, each.roleId) for each in authority.RetrieveAllPermissions()] == [(server.username, -1)]
+    assert [(granted.principal, granted.roleId) for granted in authority.RetrieveAllPermissions()] == [
+        (server.username, -1)
+    ]
 
 
 def test_a_reader_sees_but_does_not_touch(world: World, si: Any, server: SimServer) -> None:
@@ -273,8 +275,8 @@ def test_events_are_queried_by_entity_and_type(world: World, si: Any) -> None:
     assert [event.vm.vm for event in manager.QueryEvents(by_type)] == [machine(si, 2)]
     below = vim.event.EventFilterSpec.ByEntity(entity=si.content.rootFolder, recursion="all")
     assert len(manager.QueryEvents(vim.event.EventFilterSpec(entity=below))) == 2
-    own = vim.event.EventFilterSpec.ByEntity(entity=machine(si, 1), recursion="self")
-    collector = manager.CreateCollectorForEvents(vim.event.EventFilterSpec(entity=own))
+    of_vm = vim.event.EventFilterSpec.ByEntity(entity=machine(si, 1), recursion="self")
+    collector = manager.CreateCollectorForEvents(vim.event.EventFilterSpec(entity=of_vm))
     assert [event.vm.name for event in collector.latestPage] == ["ml-01"]
     assert [event.vm.name for event in collector.ReadNextEvents(10)] == ["ml-01"]
     assert "ml-01" in collector.latestPage[0].fullFormattedMessage
@@ -282,6 +284,6 @@ def test_events_are_queried_by_entity_and_type(world: World, si: Any) -> None:
 
 def test_every_scenario_and_seed_is_a_vcenter_of_its_own() -> None:
     spelled = [("lab", 0), ("lab", 0), ("lab", 1), ("vdi", 0)]
-    told = [build(name, seed=seed).get("ServiceInstance").instance_uuid for name, seed in spelled]
-    assert told[0] == told[1]
-    assert len(set(told)) == 3
+    uuids = [build(name, seed=seed).get("ServiceInstance").instance_uuid for name, seed in spelled]
+    assert uuids[0] == uuids[1]
+    assert len(set(uuids)) == 3

@@ -41,12 +41,12 @@ def test_tasks_of_a_vm_run_one_after_the_other(lab: Lab) -> None:
 
 
 def test_what_a_task_needs_is_judged_when_it_starts(lab: Lab) -> None:
-    suspend, again = lab.vm("vdi-01").SuspendVM_Task(), lab.vm("vdi-01").SuspendVM_Task()
+    suspend, second_suspend = lab.vm("vdi-01").SuspendVM_Task(), lab.vm("vdi-01").SuspendVM_Task()
     resume = lab.vm("vdi-01").PowerOnVM_Task()
-    assert states(suspend, again, resume) == ["running", "queued", "queued"]
+    assert states(suspend, second_suspend, resume) == ["running", "queued", "queued"]
     lab.run(resume)
-    assert states(suspend, again, resume) == ["success", "error", "success"]
-    fault = again.info.error
+    assert states(suspend, second_suspend, resume) == ["success", "error", "success"]
+    fault = second_suspend.info.error
     assert isinstance(fault, vim.fault.InvalidPowerState)
     assert (fault.existingState, fault.requestedState) == ("suspended", "poweredOn")
     assert "VmResumingEvent" in lab.events("vdi-01")
@@ -70,8 +70,8 @@ def test_a_queued_task_is_cancelled(lab: Lab) -> None:
 
 
 def test_a_task_whose_vm_is_gone_when_its_turn_comes_does_nothing(lab: Lab) -> None:
-    gone, late = lab.vm("ml-07").Destroy_Task(), reconfigured(lab, "ml-07", "late")
-    lab.run(gone)
+    destroy, late = lab.vm("ml-07").Destroy_Task(), reconfigured(lab, "ml-07", "late")
+    lab.run(destroy)
     assert isinstance(late.info.error, vmodl.fault.ManagedObjectNotFound)
     assert [change.method for change in lab.world.ledger] == ["Destroy_Task"]
 

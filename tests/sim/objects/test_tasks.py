@@ -148,8 +148,8 @@ def test_task_history_outlives_the_tasks(world: World, si: Any) -> None:
     assert [info.entityName for info in collector.ReadNextTasks(9)] == ["ml-02"]
     assert collector.ReadNextTasks(9) == []
     by_entity = vim.TaskFilterSpec.ByEntity(entity=machine(si, 2), recursion="self")
-    own = manager.CreateCollectorForTasks(vim.TaskFilterSpec(entity=by_entity))
-    assert [info.entityName for info in own.latestPage] == ["ml-02"]
+    own_collector = manager.CreateCollectorForTasks(vim.TaskFilterSpec(entity=by_entity))
+    assert [info.entityName for info in own_collector.latestPage] == ["ml-02"]
     collector.DestroyCollector()
 
 

@@ -56,13 +56,13 @@ def test_a_name_that_is_none_is_invalid(lab: Lab, method: str, name: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("method", "taken"),
+    ("method", "existing_name"),
     [(method, "vdi" if method == "rename of a folder" else "ml-08") for method in NAMED if "cluster" not in method],
 )
-def test_a_taken_name_is_a_duplicate(lab: Lab, method: str, taken: str) -> None:
+def test_a_taken_name_is_a_duplicate(lab: Lab, method: str, existing_name: str) -> None:
     with pytest.raises(vim.fault.DuplicateName) as refused:
-        NAMED[method](lab, taken)
-    assert (refused.value.name, refused.value.object.name) == (taken, taken)
+        NAMED[method](lab, existing_name)
+    assert (refused.value.name, refused.value.object.name) == (existing_name, existing_name)
 
 
 def test_a_snapshot_and_a_custom_field_need_names(lab: Lab) -> None:
@@ -76,13 +76,13 @@ def test_slashes_and_percent_signs_of_a_name_are_escaped() -> None:
     """VSphere API, ManagedEntity.name."""
     with served() as lab:
         home = lab.datacenter().vmFolder
-        made = home.CreateFolder("a/b\\c 5% %2f")
-        assert made.name == "a%2fb%5cc 5%25 %2f"
+        folder = home.CreateFolder("a/b\\c 5% %2f")
+        assert folder.name == "a%2fb%5cc 5%25 %2f"
         with pytest.raises(vim.fault.DuplicateName):
             home.CreateFolder("a/b\\c 5% /")
-        lab.run(made.Rename_Task("plain"))
-        lab.run(made.Rename_Task("plain"))
-        assert made.name == "plain"
+        lab.run(folder.Rename_Task("plain"))
+        lab.run(folder.Rename_Task("plain"))
+        assert folder.name == "plain"
 
 
 def test_a_clone_and_a_moved_vm_go_into_folders_of_vms(lab: Lab) -> None:
@@ -93,16 +93,18 @@ def test_a_clone_and_a_moved_vm_go_into_folders_of_vms(lab: Lab) -> None:
         lab.run(lab.vm("ml-07").RelocateVM_Task(vim.vm.RelocateSpec(folder=hosts)))
 
 
-@pytest.mark.parametrize("found", [lambda lab: lab.vm("ml-07"), lambda lab: lab.vm("ml-07").network[0]])
-def test_a_view_needs_a_container(lab: Lab, found: Callable[[Lab], Any]) -> None:
+@pytest.mark.parametrize("find_object", [lambda lab: lab.vm("ml-07"), lambda lab: lab.vm("ml-07").network[0]])
+def test_a_view_needs_a_container(lab: Lab, find_object: Callable[[Lab], Any]) -> None:
     with pytest.raises(vmodl.fault.InvalidArgument) as refused:
-        lab.si.content.viewManager.CreateContainerView(found(lab), [vim.VirtualMachine], True)
+        lab.si.content.viewManager.CreateContainerView(find_object(lab), [vim.VirtualMachine], True)
     assert refused.value.invalidProperty == "container"
 
 
 def test_a_network_card_names_its_network(lab: Lab) -> None:
     (card,) = (
-        each for each in lab.vm("ml-07").config.hardware.device if isinstance(each, vim.vm.device.VirtualEthernetCard)
+        device
+        for device in lab.vm("ml-07").config.hardware.device
+        if isinstance(device, vim.vm.device.VirtualEthernetCard)
     )
     assert isinstance(card.backing, vim.vm.device.VirtualEthernetCard.NetworkBackingInfo)
     assert card.backing.network is not None
@@ -277,7 +279,9 @@ def test_a_role_does_not_take_the_name_of_another(lab: Lab) -> None:
 def test_users_are_found_by_their_name(lab: Lab) -> None:
     def found(text: str, *, exact: bool, users: bool = True) -> list[str]:
         directory = lab.si.content.userDirectory
-        return [each.principal for each in directory.RetrieveUserGroups(None, text, None, None, exact, users, True)]
+        return [
+            account.principal for account in directory.RetrieveUserGroups(None, text, None, None, exact, users, True)
+        ]
 
     (user,) = found("", exact=False)
     assert found("ADMIN", exact=False) == found(user, exact=True) == found("administrator", exact=True) == [user]

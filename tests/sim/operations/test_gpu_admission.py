@@ -74,10 +74,10 @@ def fill(
     """Start one VM per name, in order; the seats taken and the refusal that ended it, if one did."""
     seats: list[RunningVgpu] = []
     for number, name in enumerate(names):
-        found = admit(f"vm-{number}", [WantedVgpu(name)], seated(gpus, seats), policy)
-        if isinstance(found, NotAdmitted):
-            return seats, found
-        seats.extend(found)
+        admission = admit(f"vm-{number}", [WantedVgpu(name)], seated(gpus, seats), policy)
+        if isinstance(admission, NotAdmitted):
+            return seats, admission
+        seats.extend(admission)
     return seats, None
 
 
@@ -126,21 +126,21 @@ def test_consolidation_goes_on_to_the_next_gpu_when_the_first_is_full() -> None:
 
 
 def test_pin_beats_the_policy_and_is_seated_first() -> None:
-    found = admit(
+    admission = admit(
         "vm-0", [WantedVgpu("a40-48q"), WantedVgpu("a40-48q", pin="3b")], (gpu("3b"), gpu("5e")), VgpuPolicy.PERFORMANCE
     )
-    assert not isinstance(found, NotAdmitted)
-    assert [seat.pci_id for seat in found] == ["5e", "3b"]
+    assert not isinstance(admission, NotAdmitted)
+    assert [seat.pci_id for seat in admission] == ["5e", "3b"]
 
 
 def test_pin_to_a_gpu_the_host_lacks_is_refused() -> None:
-    found = admit("vm-0", [WantedVgpu("a40-8q", pin="99")], (gpu("3b"),), VgpuPolicy.PERFORMANCE)
-    assert str(found) == "99: pinned to a GPU this host does not have"
+    admission = admit("vm-0", [WantedVgpu("a40-8q", pin="99")], (gpu("3b"),), VgpuPolicy.PERFORMANCE)
+    assert str(admission) == "99: pinned to a GPU this host does not have"
 
 
 def test_gpu_that_is_not_shared_direct_takes_nothing() -> None:
-    found = admit("vm-0", [WantedVgpu("a40-8q")], (gpu("3b", serves=False),), VgpuPolicy.PERFORMANCE)
-    assert str(found) == "3b: does not serve vGPUs (graphics type or passthrough)"
+    admission = admit("vm-0", [WantedVgpu("a40-8q")], (gpu("3b", serves=False),), VgpuPolicy.PERFORMANCE)
+    assert str(admission) == "3b: does not serve vGPUs (graphics type or passthrough)"
 
 
 def test_several_vgpus_start_all_or_not_at_all() -> None:
@@ -153,13 +153,13 @@ def test_several_vgpus_start_all_or_not_at_all() -> None:
 
 def test_vgpus_of_one_vm_are_of_one_model() -> None:
     gpus = (gpu("3b"), gpu("5e", AMPERE))
-    found = admit("vm-0", [WantedVgpu("a40-8q"), WantedVgpu("a100-8c")], gpus, VgpuPolicy.PERFORMANCE)
-    assert str(found) == "the vGPUs of one VM must be of one GPU model, not A100 and A40"
+    admission = admit("vm-0", [WantedVgpu("a40-8q"), WantedVgpu("a100-8c")], gpus, VgpuPolicy.PERFORMANCE)
+    assert str(admission) == "the vGPUs of one VM must be of one GPU model, not A100 and A40"
 
 
 def test_b_series_is_one_per_vm() -> None:
-    found = admit("vm-0", [WantedVgpu("a40-2b")] * 2, (gpu("3b"),), VgpuPolicy.PERFORMANCE)
-    assert str(found) == "a40-2b: at most 1 in one VM, 2 wanted"
+    admission = admit("vm-0", [WantedVgpu("a40-2b")] * 2, (gpu("3b"),), VgpuPolicy.PERFORMANCE)
+    assert str(admission) == "a40-2b: at most 1 in one VM, 2 wanted"
 
 
 @pytest.mark.parametrize(
@@ -199,8 +199,8 @@ def test_one_media_instance_per_gpu() -> None:
     [(GpuMode.MULTI_INSTANCE, "a100-20c"), (GpuMode.SAME_SIZE, "a100-3-20c"), (GpuMode.MIXED_SIZE, "a100-3-20c")],
 )
 def test_mig_and_time_sliced_types_never_share_a_gpu(mode: GpuMode, name: str) -> None:
-    found = admit("vm-0", [WantedVgpu(name)], (gpu("3b", AMPERE, mode),), VgpuPolicy.PERFORMANCE)
-    assert str(found) == f"3b: {name} does not run in mode {mode}"
+    admission = admit("vm-0", [WantedVgpu(name)], (gpu("3b", AMPERE, mode),), VgpuPolicy.PERFORMANCE)
+    assert str(admission) == f"3b: {name} does not run in mode {mode}"
 
 
 def test_mixed_size_gives_each_vgpu_a_placement_id_of_its_size() -> None:
@@ -250,16 +250,16 @@ def test_no_gpu_ever_holds_more_than_it_has(
     gpus = (gpu("3b", boards, mode), gpu("5e", boards, mode))
     seats: list[RunningVgpu] = []
     for number, name in enumerate(names):
-        found = admit(f"vm-{number}", [WantedVgpu(name)], seated(gpus, seats), policy)
-        seats.extend(() if isinstance(found, NotAdmitted) else found)
-    for one in seated(gpus, seats):
-        assert sum(seat.type.framebuffer_mib for seat in one.seats) <= one.board.framebuffer_mib
+        admission = admit(f"vm-{number}", [WantedVgpu(name)], seated(gpus, seats), policy)
+        seats.extend(() if isinstance(admission, NotAdmitted) else admission)
+    for loaded_gpu in seated(gpus, seats):
+        assert sum(seat.type.framebuffer_mib for seat in loaded_gpu.seats) <= loaded_gpu.board.framebuffer_mib
         if mode is GpuMode.SAME_SIZE:
-            assert len({seat.type.framebuffer_mib for seat in one.seats}) <= 1
+            assert len({seat.type.framebuffer_mib for seat in loaded_gpu.seats}) <= 1
             continue
-        spans = sorted((seat.start or 0, (seat.start or 0) + width(seat, mode)) for seat in one.seats)
-        assert all(left[1] <= right[0] for left, right in pairwise(spans))
-        assert sum(seat.type.instance == ONE_MEDIA for seat in one.seats) <= 1
+        spans = sorted((seat.start or 0, (seat.start or 0) + width(seat, mode)) for seat in loaded_gpu.seats)
+        assert all(lower[1] <= upper[0] for lower, upper in pairwise(spans))
+        assert sum(seat.type.instance == ONE_MEDIA for seat in loaded_gpu.seats) <= 1
 
 
 def width(seat: RunningVgpu, mode: GpuMode) -> int:

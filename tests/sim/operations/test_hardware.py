@@ -16,14 +16,16 @@ D: Any = vim.vm.device
 SCSI = D.ParaVirtualSCSIController(key=1000, busNumber=0, sharedBus="noSharing")
 
 
-def added(device: Any, **more: Any) -> Any:
-    return D.VirtualDeviceSpec(operation="add", device=device, **more)
+def added(device: Any, **options: Any) -> Any:
+    return D.VirtualDeviceSpec(operation="add", device=device, **options)
 
 
 def disk(gib: int, controller: int, key: int = -20, unit: int | None = None) -> Any:
     backing = D.VirtualDisk.FlatVer2BackingInfo(fileName="", diskMode="persistent", thinProvisioned=True)
-    made = D.VirtualDisk(key=key, controllerKey=controller, unitNumber=unit, capacityInKB=gib << 20, backing=backing)
-    return added(made, fileOperation="create")
+    virtual_disk = D.VirtualDisk(
+        key=key, controllerKey=controller, unitNumber=unit, capacityInKB=gib << 20, backing=backing
+    )
+    return added(virtual_disk, fileOperation="create")
 
 
 def card(network: str = "VM Network", key: int = -30) -> Any:
@@ -115,7 +117,7 @@ def test_every_device_is_on_its_controller(lab: Lab, name: str) -> None:
 def test_a_running_vm_gets_and_loses_a_disk_and_a_card(lab: Lab) -> None:
     vm = lab.vm("bare")
     change(lab, vm, disk(4, 1000), card())
-    assert [each.key for each in of(vm, D.VirtualDisk)] == [2000, 2001]
+    assert [device.key for device in of(vm, D.VirtualDisk)] == [2000, 2001]
     second = of(vm, D.VirtualEthernetCard)[1]
     assert (second.key, second.deviceInfo.label, second.connectable.connected) == (4001, "Network adapter 2", True)
     grown = of(vm, D.VirtualDisk)[1]
@@ -129,8 +131,8 @@ def test_a_running_vm_gets_and_loses_a_disk_and_a_card(lab: Lab) -> None:
     grown.capacityInBytes, grown.capacityInKB = 4 << 30, 16 << 20
     with pytest.raises(vim.fault.InvalidDeviceSpec):
         change(lab, vm, D.VirtualDeviceSpec(operation="edit", device=grown))
-    change(lab, vm, *(D.VirtualDeviceSpec(operation="remove", device=each) for each in (grown, second)))
-    assert [each.key for each in (*of(vm, D.VirtualDisk), *of(vm, D.VirtualEthernetCard))] == [2000, 4000]
+    change(lab, vm, *(D.VirtualDeviceSpec(operation="remove", device=device) for device in (grown, second)))
+    assert [device.key for device in (*of(vm, D.VirtualDisk), *of(vm, D.VirtualEthernetCard))] == [2000, 4000]
 
 
 @pytest.mark.long
@@ -215,11 +217,13 @@ def test_virtual_hardware_is_upgraded_while_the_vm_is_off(lab: Lab) -> None:
 
 @pytest.mark.long
 def test_a_vm_has_four_scsi_controllers_at_most(lab: Lab) -> None:
-    more = [added(D.VirtualLsiLogicController(key=-number, busNumber=0, sharedBus="noSharing")) for number in (1, 2, 3)]
-    change(lab, lab.vm("ml-07"), *more)
-    assert [each.key for each in of(lab.vm("ml-07"), D.VirtualSCSIController)] == [1000, 1001, 1002, 1003]
+    controllers = [
+        added(D.VirtualLsiLogicController(key=-number, busNumber=0, sharedBus="noSharing")) for number in (1, 2, 3)
+    ]
+    change(lab, lab.vm("ml-07"), *controllers)
+    assert [controller.key for controller in of(lab.vm("ml-07"), D.VirtualSCSIController)] == [1000, 1001, 1002, 1003]
     with pytest.raises(vim.fault.TooManyDevices):
-        change(lab, lab.vm("ml-07"), more[0])
+        change(lab, lab.vm("ml-07"), controllers[0])
 
 
 @pytest.mark.long
@@ -242,8 +246,8 @@ def test_a_snapshot_brings_the_configuration_and_the_power_back(lab: Lab) -> Non
     assert (vm.runtime.powerState, vm.config.hardware.numCPU, len(of(vm, D.VirtualDisk))) == ("poweredOn", 2, 2)
     lab.run(second.RevertToSnapshot_Task(None, True))
     assert vm.runtime.powerState == "suspended"
-    told = vm.snapshot.rootSnapshotList[0].childSnapshotList[0]
-    assert (told.name, told.description) == ("renamed", "with memory")
+    child_snapshot = vm.snapshot.rootSnapshotList[0].childSnapshotList[0]
+    assert (child_snapshot.name, child_snapshot.description) == ("renamed", "with memory")
     with pytest.raises(vim.fault.InvalidName):
         second.RenameSnapshot("", None)
 
@@ -253,7 +257,7 @@ def test_a_clone_has_files_and_addresses_of_its_own(lab: Lab) -> None:
     vm = whole(lab)
     spec = vim.vm.CloneSpec(location=vim.vm.RelocateSpec(), powerOn=False, template=False)
     copy = lab.run(vm.CloneVM_Task(vm.parent, "copy", spec))
-    assert [each.backing.fileName for each in of(copy, D.VirtualDisk)] == [
+    assert [virtual_disk.backing.fileName for virtual_disk in of(copy, D.VirtualDisk)] == [
         "[lab-ds-1] copy/copy.vmdk",
         "[lab-ds-1] copy/copy_1.vmdk",
     ]

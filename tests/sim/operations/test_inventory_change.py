@@ -15,16 +15,16 @@ from tests.sim.lab import Lab, connect
 pytestmark = pytest.mark.long
 
 
-def connection(name: str = "esx-09.lab", **more: Any) -> Any:
-    spec = {"hostName": name, "userName": "root", "password": "any", "force": True, **more}
+def connection(name: str = "esx-09.lab", **fields: Any) -> Any:
+    spec = {"hostName": name, "userName": "root", "password": "any", "force": True, **fields}
     return vim.host.ConnectSpec(**spec)
 
 
 def unlimited() -> Any:
-    each = vim.ResourceAllocationInfo(
+    allocation = vim.ResourceAllocationInfo(
         reservation=0, expandableReservation=True, limit=-1, shares=vim.SharesInfo(shares=4000, level="normal")
     )
-    return vim.ResourceConfigSpec(cpuAllocation=each, memoryAllocation=each)
+    return vim.ResourceConfigSpec(cpuAllocation=allocation, memoryAllocation=allocation)
 
 
 def new_vm(lab: Lab, folder: Any, pool: Any, name: str = "small") -> Any:
@@ -73,9 +73,9 @@ def test_all_of_it_is_removed_in_the_order_of_terraform(lab: Lab) -> None:
         lab.run(folder.Destroy_Task())
     lab.run(vm.PowerOffVM_Task())
     lab.run(folder.Destroy_Task())
-    for gone in (pool, folder, vm):
+    for removed in (pool, folder, vm):
         with pytest.raises(vmodl.fault.ManagedObjectNotFound):
-            gone.name  # noqa: B018
+            removed.name  # noqa: B018
     with pytest.raises(vim.fault.InvalidState):
         lab.run(host.Destroy_Task())
     lab.run(host.EnterMaintenanceMode_Task(0))
@@ -86,9 +86,9 @@ def test_all_of_it_is_removed_in_the_order_of_terraform(lab: Lab) -> None:
 
 
 def test_a_host_alone_has_a_compute_resource_that_goes_with_it(lab: Lab) -> None:
-    made = lab.run(lab.datacenter().hostFolder.AddStandaloneHost_Task(connection(), None, False))
-    (host,) = made.host
-    assert (type(made), made.name, host.runtime.connectionState) == (
+    compute_resource = lab.run(lab.datacenter().hostFolder.AddStandaloneHost_Task(connection(), None, False))
+    (host,) = compute_resource.host
+    assert (type(compute_resource), compute_resource.name, host.runtime.connectionState) == (
         vim.ComputeResource,
         "esx-09.lab",
         "disconnected",
@@ -98,35 +98,39 @@ def test_a_host_alone_has_a_compute_resource_that_goes_with_it(lab: Lab) -> None
     with pytest.raises(vim.fault.InvalidLogin):
         lab.run(lab.cluster().AddHost_Task(connection("esx-10.lab", password=""), True))
     lab.run(host.ReconnectHost_Task(None, None))
-    new_vm(lab, lab.datacenter().vmFolder, made.resourcePool)
+    new_vm(lab, lab.datacenter().vmFolder, compute_resource.resourcePool)
     lab.run(lab.vm("small").Destroy_Task())
     lab.run(host.DisconnectHost_Task())
     lab.run(host.Destroy_Task())
     with pytest.raises(vmodl.fault.ManagedObjectNotFound):
-        made.name  # noqa: B018
+        compute_resource.name  # noqa: B018
 
 
 def test_a_host_moves_into_a_cluster_with_its_vms(lab: Lab) -> None:
     """ClusterComputeResource.MoveInto_Task of the vSphere API, as govc cluster.mv calls it."""
     cluster = lab.cluster()
-    other = lab.datacenter().hostFolder.CreateClusterEx("other", vim.cluster.ConfigSpecEx())
+    second_cluster = lab.datacenter().hostFolder.CreateClusterEx("other", vim.cluster.ConfigSpecEx())
     host = lab.host("esx-02.lab")
     with pytest.raises(vim.fault.InvalidState):
-        lab.run(other.MoveInto_Task([host]))
+        lab.run(second_cluster.MoveInto_Task([host]))
     with pytest.raises(vim.fault.DuplicateName):
         lab.run(cluster.MoveInto_Task([host]))
     spare = lab.run(cluster.AddHost_Task(connection(), True))
     lab.run(spare.EnterMaintenanceMode_Task(0))
-    lab.run(other.MoveInto_Task([spare]))
-    assert (spare.parent, list(other.host), spare in cluster.host) == (other, [spare], False)
-    assert (other.summary.numHosts, cluster.summary.numHosts) == (1, 2)
+    lab.run(second_cluster.MoveInto_Task([spare]))
+    assert (spare.parent, list(second_cluster.host), spare in cluster.host) == (second_cluster, [spare], False)
+    assert (second_cluster.summary.numHosts, cluster.summary.numHosts) == (1, 2)
     alone = lab.run(lab.datacenter().hostFolder.AddStandaloneHost_Task(connection("esx-10.lab"), None, True))
     vm = new_vm(lab, lab.datacenter().vmFolder, alone.resourcePool)
     lab.run(vm.PowerOnVM_Task())
     (its_host,) = alone.host
-    lab.run(other.MoveInto_Task([its_host]))
-    assert (vm.runtime.host, vm.resourcePool, vm.runtime.powerState) == (its_host, other.resourcePool, "poweredOn")
-    assert list(other.resourcePool.vm) == [vm]
+    lab.run(second_cluster.MoveInto_Task([its_host]))
+    assert (vm.runtime.host, vm.resourcePool, vm.runtime.powerState) == (
+        its_host,
+        second_cluster.resourcePool,
+        "poweredOn",
+    )
+    assert list(second_cluster.resourcePool.vm) == [vm]
     with pytest.raises(vmodl.fault.ManagedObjectNotFound):
         alone.name  # noqa: B018
     second = lab.si.content.rootFolder.CreateDatacenter("dc-2").hostFolder.CreateClusterEx(
@@ -185,13 +189,13 @@ def test_the_root_pool_stays_and_alone_reserves_what_there_is(lab: Lab) -> None:
     root = lab.cluster().resourcePool
     with pytest.raises(vmodl.fault.InvalidType):
         lab.run(root.Destroy_Task())
-    made = root.CreateResourcePool("p", unlimited())
-    assert (made.config.cpuAllocation.reservation, made.config.memoryAllocation.reservation) == (0, 0)
+    pool = root.CreateResourcePool("p", unlimited())
+    assert (pool.config.cpuAllocation.reservation, pool.config.memoryAllocation.reservation) == (0, 0)
     assert root.config.cpuAllocation.reservation == lab.cluster().summary.totalCpu
 
 
-@pytest.mark.parametrize("what", ["vm folder", "cluster in a folder of vms", "pool with a limit"])
-def test_what_vcenter_has_not(lab: Lab, what: str) -> None:
+@pytest.mark.parametrize("try_name", ["vm folder", "cluster in a folder of vms", "pool with a limit"])
+def test_what_vcenter_has_not(lab: Lab, try_name: str) -> None:
     limited = unlimited()
     limited.cpuAllocation.limit = 1000
     tries = {
@@ -202,7 +206,7 @@ def test_what_vcenter_has_not(lab: Lab, what: str) -> None:
         "pool with a limit": lambda: lab.cluster().resourcePool.CreateResourcePool("p", limited),
     }
     with pytest.raises(vmodl.fault.NotSupported):
-        tries[what]()
+        tries[try_name]()
 
 
 def test_who_may_not_remove_is_refused(lab: Lab) -> None:

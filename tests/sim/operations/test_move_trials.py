@@ -17,9 +17,12 @@ def test_a_trial_of_a_move_names_the_fault_of_the_move_and_changes_nothing(lab: 
     for trial in (migrate, relocate):
         assert [(type(error), error.msg) for error in trial.error] == [(type(refused.value), refused.value.msg)]
     results = lab.run(checker.QueryVMotionCompatibilityEx_Task([lab.vm("bare"), vm], [lab.host("esx-02.lab")]))
-    assert [(each.vm.name, len(each.error)) for each in results] == [("bare", 0), ("vdi-01", 1)]
+    assert [(check_result.vm.name, len(check_result.error)) for check_result in results] == [("bare", 0), ("vdi-01", 1)]
     compatible = lab.run(lab.si.content.vmCompatibilityChecker.CheckCompatibility_Task(lab.vm("bare")))
-    assert [(each.host.name, list(each.error)) for each in compatible] == [("esx-01.lab", []), ("esx-02.lab", [])]
+    assert [(check_result.host.name, list(check_result.error)) for check_result in compatible] == [
+        ("esx-01.lab", []),
+        ("esx-02.lab", []),
+    ]
     assert len(lab.world.ledger) == 0
 
 
@@ -42,8 +45,8 @@ def test_a_hardware_label_is_the_one_that_dynamic_direct_path_asks_for(lab: Lab)
     manager.UpdateAssignableHardwareConfig(vim.host.AssignableHardwareConfig(attributeOverride=[label]))
     labels = {gpu.id: gpu.hardwareLabel for gpu in host.config.pciPassthruInfo if gpu.hardwareLabel}
     assert labels == {"0000:3b:00.0": "training"}
-    [shown] = host.config.assignableHardwareConfig.attributeOverride
-    assert (shown.instanceId, shown.value) == ("pcie-0000:3b:00.0", "training")
+    [override] = host.config.assignableHardwareConfig.attributeOverride
+    assert (override.instanceId, override.value) == ("pcie-0000:3b:00.0", "training")
     manager.UpdateAssignableHardwareConfig(vim.host.AssignableHardwareConfig())
     assert list(manager.config.attributeOverride) == []
     with pytest.raises(vim.fault.HostConfigFault, match="keeps no override of vendor"):

@@ -72,8 +72,8 @@ def test_vmotion_whose_estimated_stun_is_too_long_is_refused(lab: Lab, tolerated
     cluster = lab.world.get(lab.cluster()._moId)
     cluster.drs.options["VmDevicesStunTimeTolerated"] = tolerated
     target = lab.cluster().environmentBrowser.QueryConfigTarget(lab.host("esx-01.lab"))
-    [profile] = [each for each in target.vgpuProfileInfo if each.profileName == "nvidia_a40-8q"]
-    assert [(each.migrationBW, each.stunTime) for each in profile.stunTimeEstimates] == [(10_000, 11)]
+    [profile] = [offered for offered in target.vgpuProfileInfo if offered.profileName == "nvidia_a40-8q"]
+    assert [(offered.migrationBW, offered.stunTime) for offered in profile.stunTimeEstimates] == [(10_000, 11)]
     if moves:
         migrate(lab, "vdi-01", "esx-02.lab")
         return
@@ -150,10 +150,10 @@ def test_running_vm_is_not_destroyed(lab: Lab) -> None:
 
 @pytest.mark.long
 def test_folder_is_made_and_filled(lab: Lab) -> None:
-    made = lab.datacenter().vmFolder.CreateFolder("night")
-    lab.run(made.MoveIntoFolder_Task([lab.vm("ml-07")]))
-    assert lab.vm("ml-07").parent == made
-    assert [child.name for child in made.childEntity] == ["ml-07"]
+    folder = lab.datacenter().vmFolder.CreateFolder("night")
+    lab.run(folder.MoveIntoFolder_Task([lab.vm("ml-07")]))
+    assert lab.vm("ml-07").parent == folder
+    assert [child.name for child in folder.childEntity] == ["ml-07"]
     with pytest.raises(vim.fault.DuplicateName):
         lab.datacenter().vmFolder.CreateFolder("night")
 

@@ -23,12 +23,12 @@ def world() -> World:
 
 
 def named(world: World, kind: str, name: str) -> Any:
-    return next(each for each in world.by_type(kind) if each.name == name)
+    return next(entity for entity in world.by_type(kind) if entity.name == name)
 
 
 def power_of(vm: Any) -> Power:
-    found: Power = vm.state.power
-    return found
+    power: Power = vm.state.power
+    return power
 
 
 def strike(world: World, happening: str, *targets: Any, for_s: float = 0.0) -> None:
@@ -107,14 +107,16 @@ def test_a_lost_gpu_stays_listed_takes_nothing_and_is_back_after_a_boot(world: W
 
 def test_a_host_that_is_added_again_brings_its_vms_along_under_other_ids(world: World) -> None:
     host, vm = named(world, "HostSystem", "esx-02.lab"), named(world, "VirtualMachine", "vdi-07")
-    names, held, free_mib = {vm.name for vm in host.vms()}, vm.state.seats, vm.datastore().free_mib
+    names, seats, free_mib = {vm.name for vm in host.vms()}, vm.state.seats, vm.datastore().free_mib
     with world.lock:
         strike(world, "host.readded", host)
-        again, entered = named(world, "HostSystem", "esx-02.lab"), named(world, "VirtualMachine", "vdi-07")
-        assert again.moid != host.moid and entered.moid != vm.moid
-        assert {vm.name for vm in again.vms()} == names
-        assert power_of(entered) is Power.ON and len(entered.state.seats) == len(held)
-        assert {seat.vm for seat in again.seats()} >= {entered.moid} and vm.moid not in {s.vm for s in again.seats()}
+        readded_host, entered = named(world, "HostSystem", "esx-02.lab"), named(world, "VirtualMachine", "vdi-07")
+        assert readded_host.moid != host.moid and entered.moid != vm.moid
+        assert {vm.name for vm in readded_host.vms()} == names
+        assert power_of(entered) is Power.ON and len(entered.state.seats) == len(seats)
+        assert {seat.vm for seat in readded_host.seats()} >= {entered.moid} and vm.moid not in {
+            s.vm for s in readded_host.seats()
+        }
         assert entered.datastore().free_mib == free_mib
         assert world.find(vm.moid) is None and world.find(host.moid) is None
         power.suspend(entered, somebody(world, "SuspendVM_Task"))

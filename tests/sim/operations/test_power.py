@@ -193,8 +193,8 @@ def test_nvlink_group_takes_both_gpus_together(lab: Lab) -> None:
 @pytest.mark.long
 def test_direct_path_device_has_one_holder(lab: Lab) -> None:
     lab.power_on("ml-03")
-    held = [(binding.vm, binding.instanceId) for binding in lab.host("esx-02.lab").config.assignableHardwareBinding]
-    assert held == [(lab.vm("ml-03"), "pcie-0000:5e:00.0")]
+    bindings = [(binding.vm, binding.instanceId) for binding in lab.host("esx-02.lab").config.assignableHardwareBinding]
+    assert bindings == [(lab.vm("ml-03"), "pcie-0000:5e:00.0")]
     target = next(
         passthrough
         for passthrough in lab.cluster().environmentBrowser.QueryConfigTarget(lab.host("esx-02.lab")).pciPassthrough
@@ -376,7 +376,7 @@ def test_reset_keeps_the_slot(lab: Lab) -> None:
 def test_trial_tells_every_host_s_answer_and_changes_nothing(lab: Lab) -> None:
     checker = lab.si.content.vmCompatibilityChecker
     results = lab.run(checker.CheckPowerOn_Task(lab.vm("ml-06")))
-    assert [(each.host.name, [type(error) for error in each.error]) for each in results] == [
+    assert [(check_result.host.name, [type(error) for error in check_result.error]) for check_result in results] == [
         ("esx-01.lab", [vim.fault.InsufficientGraphicsResourcesFault]),
         ("esx-02.lab", []),
     ]

@@ -56,7 +56,7 @@ def clone(
 
 
 def cards(vm: Any, kind: Any) -> list[Any]:
-    return [each for each in vm.config.hardware.device if isinstance(each, kind)]
+    return [device for device in vm.config.hardware.device if isinstance(device, kind)]
 
 
 def tag(lab: Lab, host: str, adapter: str) -> None:
@@ -104,7 +104,7 @@ def test_a_host_without_the_tag_refuses_the_power_on_until_it_has_one(lab: Lab) 
         with pytest.raises(vim.fault.GenericVmConfigFault, match=words):
             lab.power_on("node-1", "esx-04.trn")
     tag(lab, "esx-04.trn", "vmk1")
-    assert {each.key: each.value for each in lab.host("esx-04.trn").config.option}["Net.PVRDMAVmknic"] == "vmk1"
+    assert {option.key: option.value for option in lab.host("esx-04.trn").config.option}["Net.PVRDMAVmknic"] == "vmk1"
     lab.power_on("node-1", "esx-04.trn")
 
 
@@ -226,21 +226,24 @@ def test_vcenter_can_choose_the_port_among_the_uplinks_of_its_network(lab: Lab) 
 def test_a_card_is_edited_and_removed(lab: Lab) -> None:
     vm = clone(lab, "node-1", sriov_card(lab), rdma_card(lab))
     [card] = cards(vm, Sriov)
-    assert sorted(each.key for each in cards(vm, D.VirtualEthernetCard)) == [4000, 4001, 13031]
+    assert sorted(ethernet_card.key for ethernet_card in cards(vm, D.VirtualEthernetCard)) == [4000, 4001, 13031]
     assert vm.summary.config.numEthernetCards == 3
     assert {network.name for network in vm.network} == {"VM Network", "sriov-vm", "rdma-vm"}
     card.macAddress, card.sriovBacking.physicalFunctionBacking.id = "00:50:56:00:00:07", OTHER_PORT
     edited = D.VirtualDeviceSpec(operation="edit", device=card)
     lab.run(vm.ReconfigVM_Task(vim.vm.ConfigSpec(deviceChange=[edited])))
-    [shown] = cards(vm, Sriov)
-    assert (shown.macAddress, shown.sriovBacking.physicalFunctionBacking.id) == ("00:50:56:00:00:07", OTHER_PORT)
-    assert shown.backing.port.portKey == card.backing.port.portKey
-    gone = D.VirtualDeviceSpec(operation="remove", device=shown)
-    lab.run(vm.ReconfigVM_Task(vim.vm.ConfigSpec(deviceChange=[gone])))
+    [card_shown] = cards(vm, Sriov)
+    assert (card_shown.macAddress, card_shown.sriovBacking.physicalFunctionBacking.id) == (
+        "00:50:56:00:00:07",
+        OTHER_PORT,
+    )
+    assert card_shown.backing.port.portKey == card.backing.port.portKey
+    removal = D.VirtualDeviceSpec(operation="remove", device=card_shown)
+    lab.run(vm.ReconfigVM_Task(vim.vm.ConfigSpec(deviceChange=[removal])))
     assert cards(vm, Sriov) == []
     assert {network.name for network in vm.network} == {"VM Network", "rdma-vm"}
     with pytest.raises(vim.fault.DeviceNotFound):
-        lab.run(vm.ReconfigVM_Task(vim.vm.ConfigSpec(deviceChange=[gone])))
+        lab.run(vm.ReconfigVM_Task(vim.vm.ConfigSpec(deviceChange=[removal])))
 
 
 @pytest.mark.long
@@ -248,8 +251,11 @@ def test_a_copy_has_addresses_and_ports_of_its_own(lab: Lab) -> None:
     first = clone(lab, "node-1", sriov_card(lab), rdma_card(lab))
     second = clone(lab, "node-2", of="node-1")
     mine, its = (
-        [(each.macAddress, getattr(each.backing, "port", None) and each.backing.port.portKey) for each in found]
-        for found in (cards(first, (Sriov, Rdma)), cards(second, (Sriov, Rdma)))
+        [
+            (network_card.macAddress, getattr(network_card.backing, "port", None) and network_card.backing.port.portKey)
+            for network_card in cards_of_copy
+        ]
+        for cards_of_copy in (cards(first, (Sriov, Rdma)), cards(second, (Sriov, Rdma)))
     )
     assert len({*mine, *its}) == 4
     assert {mac for mac, _ in mine}.isdisjoint(mac for mac, _ in its)
@@ -259,9 +265,9 @@ def test_a_copy_has_addresses_and_ports_of_its_own(lab: Lab) -> None:
 
 
 def sriov(lab: Lab, host: str, port: str) -> Any:
-    [found] = [gpu for gpu in lab.host(host).config.pciPassthruInfo if gpu.id == port]
-    assert isinstance(found, vim.host.SriovInfo)
-    return found
+    [port_info] = [gpu for gpu in lab.host(host).config.pciPassthruInfo if gpu.id == port]
+    assert isinstance(port_info, vim.host.SriovInfo)
+    return port_info
 
 
 @pytest.mark.long
@@ -322,9 +328,11 @@ def shown(lab: Lab) -> list[Any]:
             switches[child.name] = repr(child.config)
     hosts = [lab.host(f"esx-{number:02}.trn") for number in range(1, 5)]
     configs = [host.config for host in hosts]
-    told = [repr((config.network, config.pciPassthruInfo, config.option, config.firewall)) for config in configs]
+    host_configs = [
+        repr((config.network, config.pciPassthruInfo, config.option, config.firewall)) for config in configs
+    ]
     networks = [sorted(network.name for network in host.network) for host in hosts]
-    return [groups, switches, told, networks, repr(lab.vm("node-1").config.hardware.device)]
+    return [groups, switches, host_configs, networks, repr(lab.vm("node-1").config.hardware.device)]
 
 
 @pytest.mark.long
@@ -336,9 +344,9 @@ def test_all_of_it_is_there_in_the_next_run(tmp_path: Path) -> None:
         tag(lab, "esx-04.trn", "vmk1")
         config = vim.host.SriovConfig(id=OTHER_PORT, passthruEnabled=False, sriovEnabled=True, numVirtualFunction=4)
         lab.host("esx-03.trn").configManager.pciPassthruSystem.UpdatePassthruConfig([config])
-        [gone] = [child for child in lab.datacenter().networkFolder.childEntity if child.name == "rdma-vm"]
+        [port_group] = [child for child in lab.datacenter().networkFolder.childEntity if child.name == "rdma-vm"]
         spec = vim.dvs.DistributedVirtualPortgroup.ConfigSpec(name="spare", type="earlyBinding", numPorts=2)
-        lab.run(gone.config.distributedVirtualSwitch.AddDVPortgroup_Task([spec]))
+        lab.run(port_group.config.distributedVirtualSwitch.AddDVPortgroup_Task([spec]))
         before = shown(lab)
     with run("training", state) as lab:
         assert shown(lab) == before

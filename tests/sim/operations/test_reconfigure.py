@@ -229,10 +229,10 @@ def test_more_than_sixteen_vgpus_are_too_many(shared: Lab) -> None:
 @pytest.mark.long
 def test_renamed_vm_is_found_by_its_new_name(lab: Lab) -> None:
     reconfigure(lab, "ml-07", name="ml-77")
-    found = lab.si.content.searchIndex.FindByInventoryPath("lab-dc/vm/ml/ml-77")
-    assert found.name == "ml-77"
-    assert found.summary.config.vmPathName == "[lab-ds-1] ml-07/ml-07.vmx"
-    assert found.layoutEx.file[0].name == found.config.files.vmPathName
+    renamed_vm = lab.si.content.searchIndex.FindByInventoryPath("lab-dc/vm/ml/ml-77")
+    assert renamed_vm.name == "ml-77"
+    assert renamed_vm.summary.config.vmPathName == "[lab-ds-1] ml-07/ml-07.vmx"
+    assert renamed_vm.layoutEx.file[0].name == renamed_vm.config.files.vmPathName
 
 
 @pytest.mark.long
@@ -241,19 +241,27 @@ def test_boot_options_stay_until_they_are_changed(lab: Lab) -> None:
     reconfigure(lab, "ml-07", bootOptions=kinds(bootDelay=1000, enterBIOSSetup=True, efiSecureBootEnabled=True))
     order = [kinds.BootableCdromDevice(), kinds.BootableDiskDevice(deviceKey=2000)]
     reconfigure(lab, "ml-07", bootOptions=kinds(bootOrder=order, bootRetryEnabled=True, networkBootProtocol="ipv6"))
-    shown = lab.vm("ml-07").config.bootOptions
-    assert (shown.bootDelay, shown.enterBIOSSetup, shown.efiSecureBootEnabled) == (1000, True, True)
-    assert (shown.bootRetryEnabled, shown.bootRetryDelay, shown.networkBootProtocol) == (True, 10000, "ipv6")
-    assert [type(boot_device) for boot_device in shown.bootOrder] == [
+    boot_options = lab.vm("ml-07").config.bootOptions
+    assert (boot_options.bootDelay, boot_options.enterBIOSSetup, boot_options.efiSecureBootEnabled) == (
+        1000,
+        True,
+        True,
+    )
+    assert (boot_options.bootRetryEnabled, boot_options.bootRetryDelay, boot_options.networkBootProtocol) == (
+        True,
+        10000,
+        "ipv6",
+    )
+    assert [type(boot_device) for boot_device in boot_options.bootOrder] == [
         kinds.BootableCdromDevice,
         kinds.BootableDiskDevice,
     ]
-    assert shown.bootOrder[1].deviceKey == 2000
+    assert boot_options.bootOrder[1].deviceKey == 2000
     lab.power_on("ml-07")
     assert lab.vm("ml-07").config.bootOptions.enterBIOSSetup is False
     reconfigure(lab, "ml-07", bootOptions=kinds(enterBIOSSetup=True, bootOrder=[kinds.BootableDevice()]))
-    shown = lab.vm("ml-07").config.bootOptions
-    assert (shown.enterBIOSSetup, shown.bootOrder, shown.bootDelay) == (True, [], 1000)
+    boot_options = lab.vm("ml-07").config.bootOptions
+    assert (boot_options.enterBIOSSetup, boot_options.bootOrder, boot_options.bootDelay) == (True, [], 1000)
     with pytest.raises(vim.fault.InvalidPowerState):
         reconfigure(lab, "ml-07", bootOptions=kinds(efiSecureBootEnabled=False))
 

@@ -25,16 +25,16 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 
 def card(lab: Lab, name: str) -> Any:
-    (found,) = [device for device in lab.vm(name).config.hardware.device if isinstance(device, Card)]
-    return found
+    (sriov_card,) = [device for device in lab.vm(name).config.hardware.device if isinstance(device, Card)]
+    return sriov_card
 
 
 @pytest.mark.long
 def test_it_is_a_network_card_with_a_port_behind_it(lab: Lab) -> None:
-    found = card(lab, "mixed")
-    assert (found.key, found.controllerKey, found.deviceInfo.label) == (13031, 100, CARD)
-    assert found.sriovBacking.physicalFunctionBacking.id == "0000:31:00.0"
-    assert isinstance(found.backing, vim.vm.device.VirtualEthernetCard.NetworkBackingInfo)
+    sriov_card = card(lab, "mixed")
+    assert (sriov_card.key, sriov_card.controllerKey, sriov_card.deviceInfo.label) == (13031, 100, CARD)
+    assert sriov_card.sriovBacking.physicalFunctionBacking.id == "0000:31:00.0"
+    assert isinstance(sriov_card.backing, vim.vm.device.VirtualEthernetCard.NetworkBackingInfo)
     cards = [d for d in lab.vm("mixed").config.hardware.device if isinstance(d, vim.vm.device.VirtualEthernetCard)]
     assert lab.vm("mixed").summary.config.numEthernetCards == len({card.macAddress for card in cards}) == 2
     assert [device.key for device in lab.passthrough("mixed")] == [13000, 13001]
@@ -42,9 +42,9 @@ def test_it_is_a_network_card_with_a_port_behind_it(lab: Lab) -> None:
 
 @pytest.mark.long
 def test_it_cannot_be_taken_for_another_device(lab: Lab) -> None:
-    gone = DeviceSpec(operation="remove", device=P(key=13031))
+    removal = DeviceSpec(operation="remove", device=P(key=13031))
     with pytest.raises(vim.fault.DeviceNotFound, match="Device 13031 is not in this virtual machine"):
-        lab.run(lab.vm("mixed").ReconfigVM_Task(vim.vm.ConfigSpec(deviceChange=[gone])))
+        lab.run(lab.vm("mixed").ReconfigVM_Task(vim.vm.ConfigSpec(deviceChange=[removal])))
     assert card(lab, "mixed").key == 13031
 
 

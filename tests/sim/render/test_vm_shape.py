@@ -49,12 +49,12 @@ OTHER: dict[str, Any] = {
 
 def different(world: World, vm: VmEntity) -> list[str]:
     """The properties of a VM that the kept shapes get wrong."""
-    found = []
+    differing_paths = []
     for path in PATHS:
         value, static = value_of(vm, resolve("VirtualMachine", path, VERSION))
         if world.fragments.render(vm, path, encoder(VERSION)) != encoder(VERSION).fragment(typed(value, static)):
-            found.append(f"{vm.name}: {path}")
-    return found
+            differing_paths.append(f"{vm.name}: {path}")
+    return differing_paths
 
 
 def vms(world: World) -> list[VmEntity]:
@@ -65,7 +65,7 @@ def vms(world: World) -> list[VmEntity]:
 @pytest.mark.parametrize("scenario", ["lab", "vdi", "fleet:hosts=20,vms=100"])
 def test_every_vm_is_written_as_it_would_be_alone(scenario: str) -> None:
     world = build(scenario)
-    assert [each for vm in vms(world) for each in different(world, vm)] == []
+    assert [path for vm in vms(world) for path in different(world, vm)] == []
     assert world.fragments.shapes
 
 
@@ -77,16 +77,16 @@ def test_a_vm_of_which_one_field_differs_is_written_as_it_is(name: str) -> None:
     for vm in vms(world):
         different(world, vm)
         value: Any = getattr(vm.state, name)
-        other: Any
+        changed_value: Any
         if isinstance(value, bool):
-            other = not value
+            changed_value = not value
         elif isinstance(value, str) and not isinstance(value, Power) and name not in ("uuid", "host", "pool", "folder"):
-            other = f"{value}&x"
+            changed_value = f"{value}&x"
         elif isinstance(value, int):
-            other = value + 1
+            changed_value = value + 1
         else:
-            other = OTHER.get(name, value)
-        changed: dict[str, Any] = {name: other}
+            changed_value = OTHER.get(name, value)
+        changed: dict[str, Any] = {name: changed_value}
         vm.state = replace(vm.state, **changed)
         wrong += different(world, vm)
     assert wrong == []

@@ -47,9 +47,9 @@ def methods() -> str:
     rows = ["| Type | Methods | of |", "|---|---|---|"]
     bare = []
     for name in sorted(simulated):
-        known = _of_the_api(name)
+        api_methods = _of_the_api(name)
         if simulated[name]:
-            rows.append(f"| {name} | {', '.join(sorted(simulated[name]))} | {len(known) or ''} |")
+            rows.append(f"| {name} | {', '.join(sorted(simulated[name]))} | {len(api_methods) or ''} |")
         else:
             bare.append(name)
     return "\n".join([*rows, "", f"There with their properties alone: {', '.join(bare)}."])
@@ -58,32 +58,32 @@ def methods() -> str:
 @cache
 def _simulated() -> Mapping[str, set[str]]:
     """The methods by WSDL name of the type: of the classes of the simulator, and of the objects of a scenario."""
-    found: defaultdict[str, set[str]] = defaultdict(set)
+    methods_by_type: defaultdict[str, set[str]] = defaultdict(set)
     for module in pkgutil.walk_packages(gpuops.sim.__path__, "gpuops.sim."):
         if not module.name.endswith("pytest_plugin"):
             importlib.import_module(module.name)
     for kind in _below(ManagedObject):
         if "wsdl_name" in kind.__dict__ and kind.__module__.startswith("gpuops."):
-            found[kind.wsdl_name] |= set(kind.methods)
+            methods_by_type[kind.wsdl_name] |= set(kind.methods)
     for obj in ask_for_all(build("lab")).registry:
-        found[obj.wsdl_name] |= set(obj.methods)
-    return found
+        methods_by_type[obj.wsdl_name] |= set(obj.methods)
+    return methods_by_type
 
 
 def _below(kind: type[ManagedObject]) -> Iterator[type[ManagedObject]]:
-    for each in kind.__subclasses__():
-        yield each
-        yield from _below(each)
+    for subclass in kind.__subclasses__():
+        yield subclass
+        yield from _below(subclass)
 
 
 def _of_the_api(wsdl_name: str) -> set[str]:
     """The methods that a type has in the version that the simulator speaks; none for a type of no public table."""
     newest = VmomiSupport.versionMap[f"vim25/{API_VERSION}"]
-    found: set[str] = set()
+    method_names: set[str] = set()
     for kind in VmomiSupport.GetWsdlType("urn:vim25", wsdl_name).__mro__:
         infos: Mapping[str, Any] = kind.__dict__.get("_methodInfo", {})
-        found |= {info.wsdlName for info in infos.values() if VmomiSupport.IsChildVersion(newest, info.version)}
-    return found
+        method_names |= {info.wsdlName for info in infos.values() if VmomiSupport.IsChildVersion(newest, info.version)}
+    return method_names
 
 
 # --- refusals -------------------------------------------------------------------------------------------------
@@ -105,12 +105,14 @@ def refusals() -> str:
     for package in PACKAGES:
         for path in sorted((HOME / package).rglob("*.py")):
             module = _Module(path)
-            found = list(dict.fromkeys(module.refusals(declared)))
-            if path == _HELPERS or not (found or (package == "state" and _CITED.search(module.said))):
+            module_refusals = list(dict.fromkeys(module.refusals(declared)))
+            if path == _HELPERS or not (module_refusals or (package == "state" and _CITED.search(module.said))):
                 continue
             parts.append(f"### {path.relative_to(HOME).as_posix()}\n\n{module.said}")
-            if found:
-                rows = "\n".join(f"| {each.fault} | {each.says} | {each.rule} |" for each in found)
+            if module_refusals:
+                rows = "\n".join(
+                    f"| {refusal.fault} | {refusal.says} | {refusal.rule} |" for refusal in module_refusals
+                )
                 parts[-1] += f"\n\n| Fault | Says | Rule |\n|---|---|---|\n{rows}"
     return "\n\n".join(parts)
 
@@ -136,14 +138,14 @@ def _rule(fault: str, declared: Mapping[str, set[str]]) -> str:
     if vmodl.RuntimeFault in kinds:
         return "RuntimeFault, of any method"
     names = [kind.__name__.rpartition(".")[2] for kind in kinds]
-    own = names[: next((number for number, name in enumerate(names) if name in _ROOTS), len(names))]
-    methods = sorted({method for name in own for method in declared.get(name, ())})
+    lineage = names[: next((number for number, name in enumerate(names) if name in _ROOTS), len(names))]
+    methods = sorted({method for name in lineage for method in declared.get(name, ())})
     return f"declared by {_some(methods)}" if methods else "from memory"
 
 
 def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+    first_names = ", ".join(names[:3])
+    return first_names if len(names) <= 3 else f"{first_names} and {len(names) - 3} more"
 
 
 class _Module:
@@ -157,22 +159,22 @@ class _Module:
     def refusals(self, declared: Mapping[str, set[str]]) -> Iterator[Refusal]:
         """In the order of the source; the rule is the source cited in the function, in the module, or the API's."""
         helpers = _shared_faults() | _faults_of(self.tree)
-        for function in sorted(_functions(self.tree), key=lambda each: each.lineno):
-            raised = [each.exc for each in _own(function) if isinstance(each, ast.Raise)]
+        for function in sorted(_functions(self.tree), key=lambda node: node.lineno):
+            raised = [node.exc for node in _own(function) if isinstance(node, ast.Raise)]
             texts = _assigned(function) if raised else {}
-            for made in raised:
-                fault, says = _called(made, helpers, texts) if isinstance(made, ast.Call) else ("", "")
+            for exception in raised:
+                fault, says = _called(exception, helpers, texts) if isinstance(exception, ast.Call) else ("", "")
                 if fault:
-                    own = says.startswith(_OWN)
+                    is_own_text = says.startswith(_OWN)
                     yield Refusal(
-                        fault, says, "not simulated" if own else self._cited(function) or _rule(fault, declared)
+                        fault, says, "not simulated" if is_own_text else self._cited(function) or _rule(fault, declared)
                     )
 
     def _cited(self, function: ast.FunctionDef) -> str:
         """The sources that a function names in docstring and comments; else "as above" where the module names any."""
         lines = self.text.splitlines()[function.lineno - 1 : function.end_lineno]
-        found = _CITED.findall(" ".join(" ".join(lines).replace("#", " ").split()))
-        return "; ".join(dict.fromkeys(found)) or ("as above" if _CITED.search(self.said) else "")
+        sources = _CITED.findall(" ".join(" ".join(lines).replace("#", " ").split()))
+        return "; ".join(dict.fromkeys(sources)) or ("as above" if _CITED.search(self.said) else "")
 
 
 def _functions(tree: ast.Module) -> list[ast.FunctionDef]:
@@ -189,11 +191,15 @@ def _own(function: ast.AST) -> Iterator[ast.AST]:
 
 def _assigned(function: ast.FunctionDef) -> dict[str, str]:
     """The texts that a function gives names to; of several for one name, all of them."""
-    found: defaultdict[str, list[str]] = defaultdict(list)
-    for each in _own(function):
-        if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name) and (text := _spelled(each.value)):
-            found[each.targets[0].id].append(text)
-    return {name: " / ".join(texts) for name, texts in found.items()}
+    texts_by_name: defaultdict[str, list[str]] = defaultdict(list)
+    for statement in _own(function):
+        if (
+            isinstance(statement, ast.Assign)
+            and isinstance(statement.targets[0], ast.Name)
+            and (text := _spelled(statement.value))
+        ):
+            texts_by_name[statement.targets[0].id].append(text)
+    return {name: " / ".join(texts) for name, texts in texts_by_name.items()}
 
 
 @cache
@@ -203,25 +209,25 @@ def _shared_faults() -> dict[str, tuple[str, str]]:
 
 def _faults_of(tree: ast.Module) -> dict[str, tuple[str, str]]:
     """By the name of a function that makes a fault: (its type, its text); an empty type is that of an argument."""
-    found = {}
+    faults = {}
     for function in _functions(tree):
         if function.returns is not None and ast.unparse(function.returns) == "Exception":
             named = next(filter(None, map(_type, ast.walk(function))), "")
             calls = [node for node in _own(function) if isinstance(node, ast.Call)]
-            texts = [_spelled(each) for call in calls for each in _arguments(call)]
-            found[function.name] = (named, max([*texts, *_assigned(function).values()], key=len, default=""))
-    return found
+            texts = [_spelled(argument) for call in calls for argument in _arguments(call)]
+            faults[function.name] = (named, max([*texts, *_assigned(function).values()], key=len, default=""))
+    return faults
 
 
 def _called(call: ast.Call, helpers: Mapping[str, tuple[str, str]], texts: Mapping[str, str]) -> tuple[str, str]:
     """(fault, text) of `vim.fault.X(msg=…)`, `faults.helper(…)`, `_helper(…)` or `TagFault("not_found", …)`."""
-    given = [_spelled(each) or texts.get(getattr(each, "id", ""), "") for each in _arguments(call)]
-    longest = max(given, key=len, default="").replace("|", "\\|")
+    texts_given = [_spelled(argument) or texts.get(getattr(argument, "id", ""), "") for argument in _arguments(call)]
+    longest = max(texts_given, key=len, default="").replace("|", "\\|")
     if named := _type(call.func):
         return named, longest
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     if name == "TagFault":
-        return f"`{given[0]}`", max(given[1:], key=len, default="")
+        return f"`{texts_given[0]}`", max(texts_given[1:], key=len, default="")
     if name not in helpers:
         return "", ""
     fault, template = helpers[name]
@@ -239,8 +245,8 @@ def _arguments(call: ast.Call) -> list[ast.expr]:
 def _type(node: ast.AST) -> str:
     """`NotFound` of `vim.fault.NotFound`."""
     spelled = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
-    found = re.fullmatch(r"(?:vim|vmodl)\.(?:fault|query)\.([A-Z]\w+)", spelled)
-    return found[1] if found else ""
+    match = re.fullmatch(r"(?:vim|vmodl)\.(?:fault|query)\.([A-Z]\w+)", spelled)
+    return match[1] if match else ""
 
 
 def _spelled(node: ast.expr) -> str:
@@ -258,10 +264,10 @@ def _spelled(node: ast.expr) -> str:
             return ""
 
 
-def renewed(page: str, made: Mapping[str, str]) -> str:
+def renewed(page: str, parts: Mapping[str, str]) -> str:
     """The page with these generated parts in the place of its own."""
-    for name, text in made.items():
+    for name, text in parts.items():
         begin, end = f"<!-- {name}: made by tests/sim/scenario/simulated_page.py -->", f"<!-- end of {name} -->"
-        before, _, rest = page.partition(begin)
-        page = f"{before}{begin}\n\n{text}\n\n{end}{rest.partition(end)[2]}"
+        before, _, text_after = page.partition(begin)
+        page = f"{before}{begin}\n\n{text}\n\n{end}{text_after.partition(end)[2]}"
     return page

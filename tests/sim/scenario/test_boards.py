@@ -18,10 +18,10 @@ def capacity(model: GpuBoard, type_: VgpuType, mode: GpuMode) -> int:
     seats: tuple[RunningVgpu, ...] = ()
     while True:
         gpu = GpuLoad("0000:3b:00.0", model, mode, True, seats)
-        found = admit(f"vm-{len(seats)}", [WantedVgpu(type_.name)], [gpu], VgpuPolicy.PERFORMANCE)
-        if isinstance(found, NotAdmitted):
+        admission = admit(f"vm-{len(seats)}", [WantedVgpu(type_.name)], [gpu], VgpuPolicy.PERFORMANCE)
+        if isinstance(admission, NotAdmitted):
             return len(seats)
-        seats += found
+        seats += admission
 
 
 @pytest.mark.quick_cases(12)
@@ -29,15 +29,15 @@ def capacity(model: GpuBoard, type_: VgpuType, mode: GpuMode) -> int:
 def test_one_gpu_holds_what_the_tables_say(key: str) -> None:
     model, facts = board(key), CATALOG.board(key)
     assert facts is not None
-    expected, found = {}, {}
+    expected, counted = {}, {}
     for profile in facts.profiles:
         type_ = model.by_name[profile.name]
         mode = GpuMode.MULTI_INSTANCE if type_.sharing is Sharing.MIG else GpuMode.SAME_SIZE
-        expected[profile.name], found[profile.name] = profile.max_per_gpu, capacity(model, type_, mode)
+        expected[profile.name], counted[profile.name] = profile.max_per_gpu, capacity(model, type_, mode)
         if model.mixed_size and type_.starts_gib:
             name = f"{profile.name} mixed"
-            expected[name], found[name] = len(type_.starts_gib), capacity(model, type_, GpuMode.MIXED_SIZE)
-    assert found == expected
+            expected[name], counted[name] = len(type_.starts_gib), capacity(model, type_, GpuMode.MIXED_SIZE)
+    assert counted == expected
 
 
 def test_only_large_boards_since_ampere_have_mixed_size() -> None:

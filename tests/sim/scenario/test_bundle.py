@@ -46,13 +46,13 @@ def scenarios(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 
     from gpuops.cli.app import app
 
-    found = []
+    documents = []
     for name in ("lab", "accelerators", "supervisor"):
         saved = tmp_path_factory.mktemp(name) / f"{name}.json"
         result = CliRunner().invoke(app, ["inventory", "--vcenter", f"sim:{name}", "--save", str(saved)])
         assert result.exit_code == 0, result.output
-        found.append(json.dumps(world(load_snapshot(saved), load(everything=True), Pseudonyms(b"k"))))
-    return tuple(found)
+        documents.append(json.dumps(world(load_snapshot(saved), load(everything=True), Pseudonyms(b"k"))))
+    return tuple(documents)
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +64,9 @@ def scenario(scenarios: tuple[str, ...]) -> str:
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
     """Every place of a document: a container and a key of it."""
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, each in list(pairs):
+    for key, child in list(pairs):
         yield value, key
-        yield from places(each)
+        yield from places(child)
 
 
 def test_it_is_played_as_it_is(scenario: str, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_bundle_with_anything_in_it(seed: int, scenarios: tuple[str, ...], tmp
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "said"),
+    ("path", "value", "message_end"),
     [
         (("vms", 0, "count"), 10**9, "a host or VM is declared several times over"),
         (("clusters", 0, "hosts", 0, "count"), 7, "a host or VM is declared several times over"),
@@ -164,7 +164,7 @@ def test_a_bundle_with_anything_in_it(seed: int, scenarios: tuple[str, ...], tmp
         (("vms", 0, "as_read", "datastore"), "datastore-7", "there is no datastore 'datastore-7'"),
     ],
 )
-def test_what_no_bundle_has(path: tuple[Any, ...], value: Any, said: str, scenario: str, tmp_path: Path) -> None:
+def test_what_no_bundle_has(path: tuple[Any, ...], value: Any, message_end: str, scenario: str, tmp_path: Path) -> None:
     document = json.loads(scenario)
     place = document
     for key in path[:-1]:
@@ -172,4 +172,4 @@ def test_what_no_bundle_has(path: tuple[Any, ...], value: Any, said: str, scenar
     place[path[-1]] = value
     with pytest.raises(GpuopsError) as refused:
         build(str(packed(document, tmp_path / "b.zip")))
-    assert refused.value.message.endswith(said)
+    assert refused.value.message.endswith(message_end)

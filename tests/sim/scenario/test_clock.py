@@ -91,10 +91,10 @@ def test_real_time_is_real_and_can_be_moved() -> None:
 
 def test_waiting_jumps_to_what_is_scheduled() -> None:
     world = small_world()
-    done: list[bool] = []
-    world.clock.schedule(300, lambda: done.append(True))
+    ran: list[bool] = []
+    world.clock.schedule(300, lambda: ran.append(True))
     with world.lock:
-        assert world.wait(lambda: done or None, 1000) == [True]
+        assert world.wait(lambda: ran or None, 1000) == [True]
     assert world.clock.now() - VIRTUAL_START < timedelta(seconds=302)
 
 
@@ -108,12 +108,12 @@ def test_waiting_ends_when_the_time_is_up() -> None:
 
 def test_what_happens_together_is_told_together() -> None:
     world = small_world()
-    done: list[int] = []
+    ran: list[int] = []
     for number in range(10):
-        world.clock.schedule(5 + number / 100, lambda number=number: done.append(number))  # type: ignore[misc]
+        world.clock.schedule(5 + number / 100, lambda number=number: ran.append(number))  # type: ignore[misc]
     with world.lock:
-        found = world.wait(lambda: list(done) or None, 60)
-    assert found == list(range(10))
+        result_of_wait = world.wait(lambda: list(ran) or None, 60)
+    assert result_of_wait == list(range(10))
 
 
 @pytest.mark.parametrize("mode", list(ClockMode))
@@ -125,8 +125,8 @@ def test_a_wait_hears_of_another_clients_change(mode: ClockMode) -> None:
     def waiting() -> None:
         with world.lock:
             started.set()
-            found = world.wait(lambda: world.get("vm-1").name if world.get("vm-1").name == "new" else None, None)
-            heard.append(found or "")
+            new_name = world.wait(lambda: world.get("vm-1").name if world.get("vm-1").name == "new" else None, None)
+            heard.append(new_name or "")
 
     thread = threading.Thread(target=waiting)
     thread.start()
@@ -140,12 +140,12 @@ def test_a_wait_hears_of_another_clients_change(mode: ClockMode) -> None:
 
 def test_real_tasks_end_in_their_own_time() -> None:
     world = small_world(clock=ClockMode.REAL)
-    done: list[datetime] = []
+    ended_at: list[datetime] = []
     begun = world.clock.now()
-    world.clock.schedule(0.02, lambda: done.append(world.clock.now()))
+    world.clock.schedule(0.02, lambda: ended_at.append(world.clock.now()))
     with world.lock:
-        world.wait(lambda: done or None, 10)
-    assert done[0] - begun >= timedelta(seconds=0.02)
+        world.wait(lambda: ended_at or None, 10)
+    assert ended_at[0] - begun >= timedelta(seconds=0.02)
 
 
 def test_the_same_seed_gives_the_same_ids() -> None:

@@ -142,11 +142,13 @@ def test_vgpu_mode_change(lab: Lab) -> None:
     [device] = [device for device in config.deviceType if device.deviceId == "0000:af:00.0"]
     device.vgpuMode = "sameSize"
     lab.host(SECOND).configManager.graphicsManager.UpdateGraphicsConfig(config)
-    shown = lab.host(SECOND).config
-    assert [graphics.vgpuMode for graphics in shown.graphicsInfo if graphics.pciId == device.deviceId] == ["mixedSize"]
+    host_config = lab.host(SECOND).config
+    assert [graphics.vgpuMode for graphics in host_config.graphicsInfo if graphics.pciId == device.deviceId] == [
+        "mixedSize"
+    ]
     assert [
         device_type.vgpuMode
-        for device_type in shown.graphicsConfig.deviceType
+        for device_type in host_config.graphicsConfig.deviceType
         if device_type.deviceId == device.deviceId
     ] == ["sameSize"]
 

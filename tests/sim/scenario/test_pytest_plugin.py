@@ -25,17 +25,17 @@ def _run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.long
 def test_a_project_with_gpuops_installed_has_the_fixture_and_the_marker() -> None:
-    done = _run("-m", "pytest", "-p", "no:cacheprovider", "-q", folder=EXAMPLE)
-    assert done.returncode == 0, f"{done.stdout}{done.stderr}: `make setup` installs the plugin"
-    assert "2 passed" in done.stdout
+    completed = _run("-m", "pytest", "-p", "no:cacheprovider", "-q", folder=EXAMPLE)
+    assert completed.returncode == 0, f"{completed.stdout}{completed.stderr}: `make setup` installs the plugin"
+    assert "2 passed" in completed.stdout
 
 
 @pytest.mark.long
 def test_a_run_that_does_not_ask_for_it_imports_nothing_of_the_simulator(tmp_path: Path) -> None:
     script = "import sys, pytest; before = set(sys.modules); import gpuops.sim.pytest_plugin; "
-    done = _run("-c", f"{script}print(*sorted(set(sys.modules) - before))", folder=tmp_path)
-    assert {"gpuops.sim.pytest_plugin"} <= set(done.stdout.split()), done.stderr
-    assert set(done.stdout.split()) <= {"gpuops", "gpuops.sim", "gpuops.sim.pytest_plugin"}
+    completed = _run("-c", f"{script}print(*sorted(set(sys.modules) - before))", folder=tmp_path)
+    assert {"gpuops.sim.pytest_plugin"} <= set(completed.stdout.split()), completed.stderr
+    assert set(completed.stdout.split()) <= {"gpuops", "gpuops.sim", "gpuops.sim.pytest_plugin"}
 
 
 def test_without_a_marker_it_is_the_lab(simulated_vcenter: SimServer) -> None:
@@ -52,7 +52,7 @@ def test_the_marker_names_the_clock_and_plain_http(simulated_vcenter: SimServer)
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("marker", "told"),
+    ("marker", "reason"),
     [
         (pytest.mark.simulated_vcenter("vdi"), r"takes scenario, faults, .* by name, not 'vdi'$"),
         (pytest.mark.simulated_vcenter(scenarios="vdi"), r"by name, not scenarios$"),
@@ -62,10 +62,10 @@ def test_the_marker_names_the_clock_and_plain_http(simulated_vcenter: SimServer)
     ],
 )
 def test_what_the_marker_cannot_mean_fails_the_test(
-    marker: pytest.MarkDecorator, told: str, request: pytest.FixtureRequest
+    marker: pytest.MarkDecorator, reason: str, request: pytest.FixtureRequest
 ) -> None:
     request.applymarker(marker)
-    with pytest.raises(pytest.fail.Exception, match=told):
+    with pytest.raises(pytest.fail.Exception, match=reason):
         request.getfixturevalue("simulated_vcenter")
 
 
@@ -73,7 +73,7 @@ def test_what_the_marker_cannot_mean_fails_the_test(
 def test_a_bug_of_the_simulator_fails_the_test(pytestconfig: pytest.Config, request: pytest.FixtureRequest) -> None:
     [definition] = request._fixturemanager.getfixturedefs("simulated_vcenter", request.node) or ()
     function: Any = definition.func
-    made = function(request)
-    next(made).world.record_bug(KeyError("color"))
+    running_fixture = function(request)
+    next(running_fixture).world.record_bug(KeyError("color"))
     with pytest.raises(pytest.fail.Exception, match=r"(?s)a bug of its own.*KeyError: 'color'"):
-        next(made)
+        next(running_fixture)

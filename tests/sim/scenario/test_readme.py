@@ -43,11 +43,11 @@ def test_the_process_is_served_as_the_page_shows(tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environ = {"PATH": path, "HOME": str(tmp_path), "PYTHONUNBUFFERED": "1"}
     script = f"{_blocks('sh')[0]}wait\n"
-    done = subprocess.run(
+    completed = subprocess.run(
         ["bash", "-e", "-c", script], cwd=tmp_path, env=environ, capture_output=True, encoding="utf-8", timeout=100
     )  # fmt: skip
-    assert "https://127.0.0.1:" in done.stdout, done.stderr
-    assert "nothing was done" in done.stdout, done.stderr
+    assert "https://127.0.0.1:" in completed.stdout, completed.stderr
+    assert "nothing was done" in completed.stdout, completed.stderr
     assert not (tmp_path / "lab.json").exists(), "kill stops it, and it takes its ready file away"
 
 

@@ -66,8 +66,8 @@ def change_much(lab: Lab) -> None:
     lab.run(lab.vm("ml-01").CloneVM_Task(folder, "copy-01", spec))
     lab.run(lab.vm("copy-01").CreateSnapshot_Task("clean", "", memory=False, quiesce=False))
     fields = lab.si.content.customFieldsManager
-    made = fields.AddCustomFieldDef("gpuops.rotation", vim.VirtualMachine)
-    fields.SetField(lab.vm("vdi-01"), made.key, "tonight")
+    field_definition = fields.AddCustomFieldDef("gpuops.rotation", vim.VirtualMachine)
+    fields.SetField(lab.vm("vdi-01"), field_definition.key, "tonight")
     change = vim.host.PciPassthruConfig(id="0000:af:00.0", passthruEnabled=True)
     lab.host("esx-01.lab").configManager.pciPassthruSystem.UpdatePassthruConfig([change])
     override = vim.cluster.DrsVmConfigInfo(key=lab.vm("vdi-01"), behavior="manual")
@@ -135,7 +135,7 @@ def tagged(lab: Lab, name: str) -> list[str]:
     """The names of the tags of a VM, as a client of the tagging service reads them."""
     store, vm = lab.world.tags, {"object_id": {"type": "VirtualMachine", "id": lab.vm(name)._moId}}
     ids = store.invoke("com.vmware.cis.tagging.tag_association", "list_attached_tags", vm)
-    return [store.invoke("com.vmware.cis.tagging.tag", "get", {"tag_id": each}).fields["name"] for each in ids]
+    return [store.invoke("com.vmware.cis.tagging.tag", "get", {"tag_id": tag_id}).fields["name"] for tag_id in ids]
 
 
 def test_tags_are_kept_and_can_be_changed_after(tmp_path: Path) -> None:
@@ -145,18 +145,18 @@ def test_tags_are_kept_and_can_be_changed_after(tmp_path: Path) -> None:
         store = lab.world.tags
         spec = category_spec("rotation", "VirtualMachine")
         category = store.invoke(f"{tagging}.category", "create", {"create_spec": spec})
-        made = {"create_spec": {"name": "night", "description": "", "category_id": category}}
-        tag = store.invoke(f"{tagging}.tag", "create", made)
+        create_spec = {"create_spec": {"name": "night", "description": "", "category_id": category}}
+        tag = store.invoke(f"{tagging}.tag", "create", create_spec)
         vm = {"type": "VirtualMachine", "id": lab.vm("vdi-01")._moId}
         store.invoke(f"{tagging}.tag_association", "attach", {"tag_id": tag, "object_id": vm})
-        shown = store.invoke(f"{tagging}.category", "get", {"category_id": category})
+        category_before = store.invoke(f"{tagging}.category", "get", {"category_id": category})
     with run("lab", state) as lab:
         store = lab.world.tags
         assert (tagged(lab, "vdi-01"), tagged(lab, "vdi-02")) == (["night"], [])
-        assert store.invoke(f"{tagging}.category", "get", {"category_id": category}) == shown
+        assert store.invoke(f"{tagging}.category", "get", {"category_id": category}) == category_before
         spec = {"name": "day", "description": "", "category_id": category}
-        other = store.invoke(f"{tagging}.tag", "create", {"create_spec": spec})
-        assert other != tag
+        second_tag = store.invoke(f"{tagging}.tag", "create", {"create_spec": spec})
+        assert second_tag != tag
         store.invoke(f"{tagging}.tag_association", "detach", {"tag_id": tag, "object_id": vm})
         assert tagged(lab, "vdi-01") == []
 

@@ -65,10 +65,10 @@ def test_same_seed_same_world_and_another_seed_only_other_ids() -> None:
         vms = build("lab", seed=seed).by_type("VirtualMachine")
         return [(vm.moid, vm.name, vm.state.power.value, vm.state.uuid) for vm in vms]
 
-    first, again, other = described(1), described(1), described(2)
-    assert first == again
-    assert [row[:3] for row in first] == [row[:3] for row in other]
-    assert first != other
+    first, second, other_seed = described(1), described(1), described(2)
+    assert first == second
+    assert [row[:3] for row in first] == [row[:3] for row in other_seed]
+    assert first != other_seed
 
 
 @pytest.mark.parametrize(

@@ -68,11 +68,11 @@ class Provider:
 
     # --- the three services ---------------------------------------------------------------------------------------
 
-    def call(self, method: str, this: Reference, body: str = "") -> list[Any]:
-        return self._soap("/sdk", "urn:vim25", "urn:vim25/8.0.3.0", method, this, body)
+    def call(self, method: str, moref: Reference, body: str = "") -> list[Any]:
+        return self._soap("/sdk", "urn:vim25", "urn:vim25/8.0.3.0", method, moref, body)
 
-    def policies(self, method: str, this: Reference = PROFILES, body: str = "") -> list[Any]:
-        return self._soap("/pbm", "urn:pbm", "urn:pbm/", method, this, body)
+    def policies(self, method: str, moref: Reference = PROFILES, body: str = "") -> list[Any]:
+        return self._soap("/pbm", "urn:pbm", "urn:pbm/", method, moref, body)
 
     def rest(self, verb: str, path: str, body: object = None, **headers: str) -> Any:
         all_headers = {**headers, "vmware-api-session-id": self._session, "content-type": "application/json"}
@@ -83,13 +83,13 @@ class Provider:
         assert reply.status == 200, document
         return document.get("value")
 
-    def _soap(self, path: str, namespace: str, action: str, method: str, this: Reference, body: str) -> list[Any]:
+    def _soap(self, path: str, namespace: str, action: str, method: str, moref: Reference, body: str) -> list[Any]:
         header = f"<vcSessionCookie>{self._cookie}</vcSessionCookie>" if namespace != "urn:vim25" else ""
         envelope = (
             '<Envelope xmlns="http://schemas.xmlsoap.org/soap/envelope/"'
             ' xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" xmlns:xsd="http://www.w3.org/2001/XMLSchema">'
             f"<Header>{header}</Header>"
-            f'<Body><{method} xmlns="{namespace}">{reference("_this", this)}{body}</{method}></Body></Envelope>'
+            f'<Body><{method} xmlns="{namespace}">{reference("_this", moref)}{body}</{method}></Body></Envelope>'
         )
         cookie = {"Cookie": f"vmware_soap_session={self._cookie}"} if self._cookie else {}
         self._connection.request("POST", path, envelope.encode(), {"SOAPAction": action, **cookie})
@@ -143,9 +143,9 @@ class Provider:
             assert str(fault) == "ManagedObjectNotFound"
             return False
 
-    def run(self, method: str, this: Reference, body: str = "") -> Any:
+    def run(self, method: str, moref: Reference, body: str = "") -> Any:
         """The result of a task, waited for with a collector of its own."""
-        (task,) = self.call(method, this, body)
+        (task,) = self.call(method, moref, body)
         (collector,) = self.call("CreatePropertyCollector", COLLECTOR)
         spec = "<propSet><type>Task</type><pathSet>info</pathSet></propSet>"
         spec += f"<objectSet>{reference('obj', task)}</objectSet>"

@@ -91,9 +91,9 @@ def test_names_of_tags_and_categories_are_had_once(rest: Rest) -> None:
     assert rest("POST", f"{TAGGING}/category", {"create_spec": category_spec("first")})[0] == 400
     rename = {"update_spec": {"name": "first"}}
     refused(rest("PATCH", f"{TAGGING}/category/id:{second}", rename), 400, "already_exists")
-    one, two = rest.tag("one", first), rest.tag("two", first)
-    refused(rest("PATCH", f"{TAGGING}/tag/id:{two}", {"update_spec": {"name": "one"}}), 400, "already_exists")
-    assert rest("PATCH", f"{TAGGING}/tag/id:{one}", {"update_spec": {"name": "one"}})[0] == 200
+    first_tag, second_tag = rest.tag("one", first), rest.tag("two", first)
+    refused(rest("PATCH", f"{TAGGING}/tag/id:{second_tag}", {"update_spec": {"name": "one"}}), 400, "already_exists")
+    assert rest("PATCH", f"{TAGGING}/tag/id:{first_tag}", {"update_spec": {"name": "one"}})[0] == 200
 
 
 def test_a_tag_is_attached_where_its_category_allows_it(rest: Rest) -> None:
@@ -121,7 +121,7 @@ def _object(vm: str) -> dict[str, Any]:
 def test_a_batch_does_what_it_can_and_tells_the_rest(rest: Rest) -> None:
     tag = rest.tag("night", rest.category("rotation", "VirtualMachine"))
     vm = rest.moid("ml-07")
-    objects = [{"type": "VirtualMachine", "id": each} for each in ("vm-none", vm)]
+    objects = [{"type": "VirtualMachine", "id": vm_id} for vm_id in ("vm-none", vm)]
     path = f"{TAGGING}/tag-association/id:{tag}?~action=attach-tag-to-multiple-objects"
     result = rest("POST", path, {"object_ids": objects})[1]["value"]
     assert (result["success"], len(result["error_messages"])) == (False, 1)
@@ -214,8 +214,8 @@ def test_no_body_is_answered_in_words_of_python(rest: Rest) -> None:
 
 
 def test_a_session_says_whose_it_is_and_ends(rest: Rest) -> None:
-    status, shown = rest("POST", "/rest/com/vmware/cis/session?~action=get")
-    assert (status, shown["value"]["user"]) == (200, rest.server.username)
+    status, session = rest("POST", "/rest/com/vmware/cis/session?~action=get")
+    assert (status, session["value"]["user"]) == (200, rest.server.username)
     assert rest("GET", "/api/session")[1]["user"] == rest.server.username
     assert rest("DELETE", "/api/session") == (204, None)
     status, error = rest("GET", "/api/session")

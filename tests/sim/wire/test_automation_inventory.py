@@ -71,11 +71,12 @@ def rest() -> Iterator[Rest]:
 def test_sdk_lists_what_soap_clients_see(lab: Lab, client: Any) -> None:
     content = lab.si.content
     for name, kind in KINDS.items():
-        seen = content.viewManager.CreateContainerView(content.rootFolder, [kind], True).view
+        entities = content.viewManager.CreateContainerView(content.rootFolder, [kind], True).view
         listed = {
-            getattr(each, KEYS.get(name, name.lower())): each.name for each in getattr(client.vcenter, name).list()
+            getattr(summary, KEYS.get(name, name.lower())): summary.name
+            for summary in getattr(client.vcenter, name).list()
         }
-        expected = {obj._moId: obj.name for obj in seen}
+        expected = {obj._moId: obj.name for obj in entities}
         if name == "Folder":
             expected[content.rootFolder._moId] = "Datacenters"
         if name == "VM":
@@ -85,20 +86,20 @@ def test_sdk_lists_what_soap_clients_see(lab: Lab, client: Any) -> None:
 
 def test_sdk_reads_one_of_each(lab: Lab, client: Any) -> None:
     vcenter, cluster, datacenter = client.vcenter, lab.cluster(), lab.datacenter()
-    shown = vcenter.Cluster.get(cluster._moId)
-    assert (shown.name, shown.resource_pool) == ("lab-cluster", cluster.resourcePool._moId)
-    assert [(each.ha_enabled, each.drs_enabled) for each in vcenter.Cluster.list()] == [(False, True)]
+    detail = vcenter.Cluster.get(cluster._moId)
+    assert (detail.name, detail.resource_pool) == ("lab-cluster", cluster.resourcePool._moId)
+    assert [(summary.ha_enabled, summary.drs_enabled) for summary in vcenter.Cluster.list()] == [(False, True)]
     folders = vcenter.Datacenter.get(datacenter._moId)
     assert (folders.vm_folder, folders.host_folder) == (datacenter.vmFolder._moId, datacenter.hostFolder._moId)
     store = datacenter.datastore[0]
-    shown = vcenter.Datastore.get(store._moId)
-    assert (shown.name, shown.type, shown.accessible) == ("lab-ds-1", "VMFS", True)
-    assert (shown.free_space, shown.multiple_host_access) == (store.summary.freeSpace, True)
+    detail = vcenter.Datastore.get(store._moId)
+    assert (detail.name, detail.type, detail.accessible) == ("lab-ds-1", "VMFS", True)
+    assert (detail.free_space, detail.multiple_host_access) == (store.summary.freeSpace, True)
     pool = vcenter.ResourcePool.get(cluster.resourcePool._moId)
     assert (pool.name, pool.memory_allocation.shares.level) == ("Resources", "NORMAL")
     (host, _) = vcenter.Host.list()
     assert (host.connection_state, host.power_state) == ("CONNECTED", "POWERED_ON")
-    types = {each.name: each.type for each in vcenter.Folder.list()}
+    types = {summary.name: summary.type for summary in vcenter.Folder.list()}
     assert (types["Datacenters"], types["vm"], types["ml"]) == ("DATACENTER", "VIRTUAL_MACHINE", "VIRTUAL_MACHINE")
 
 
@@ -119,34 +120,34 @@ def test_sdk_reads_a_vm_with_its_hardware(lab: Lab, client: Any) -> None:
     boot = vim.vm.BootOptions(bootDelay=3000, bootOrder=order)
     lab.run(lab.vm("ml-07").ReconfigVM_Task(vim.vm.ConfigSpec(bootOptions=boot)))
     vm = lab.vm("ml-07")
-    shown = client.vcenter.VM.get(vm._moId)
+    vm_info = client.vcenter.VM.get(vm._moId)
     config = vm.config
-    assert (shown.name, shown.power_state, shown.guest_os) == ("ml-07", "POWERED_OFF", "UBUNTU_64")
-    assert (shown.identity.bios_uuid, shown.identity.instance_uuid) == (config.uuid, config.instanceUuid)
-    assert (shown.cpu.count, shown.memory.size_mib) == (config.hardware.numCPU, config.hardware.memoryMB)
-    assert (shown.hardware.version, shown.boot.type) == (config.version.upper().replace("-", "_"), "EFI")
-    assert (shown.boot.delay, shown.boot.retry, shown.boot.network_protocol) == (3000, False, "IPV4")
-    entries = [(boot_device.type, boot_device.disks, boot_device.nic) for boot_device in shown.boot_devices]
+    assert (vm_info.name, vm_info.power_state, vm_info.guest_os) == ("ml-07", "POWERED_OFF", "UBUNTU_64")
+    assert (vm_info.identity.bios_uuid, vm_info.identity.instance_uuid) == (config.uuid, config.instanceUuid)
+    assert (vm_info.cpu.count, vm_info.memory.size_mib) == (config.hardware.numCPU, config.hardware.memoryMB)
+    assert (vm_info.hardware.version, vm_info.boot.type) == (config.version.upper().replace("-", "_"), "EFI")
+    assert (vm_info.boot.delay, vm_info.boot.retry, vm_info.boot.network_protocol) == (3000, False, "IPV4")
+    entries = [(boot_device.type, boot_device.disks, boot_device.nic) for boot_device in vm_info.boot_devices]
     assert entries == [("DISK", ["2000"], None), ("ETHERNET", None, "4000"), ("CDROM", None, None)]
-    (disk,) = (each for each in config.hardware.device if isinstance(each, D.VirtualDisk))
+    (disk,) = (device for device in config.hardware.device if isinstance(device, D.VirtualDisk))
     file: Any = disk.backing
-    told = shown.disks[str(disk.key)]
-    assert (told.label, told.type, told.scsi.bus, told.scsi.unit) == ("Hard disk 1", "SCSI", 0, 0)
-    assert (told.backing.vmdk_file, told.capacity) == (file.fileName, disk.capacityInBytes)
-    assert [adapter.type for adapter in shown.scsi_adapters.values()] == ["PVSCSI"]
-    assert [nic.type for nic in shown.nics.values()] == ["VMXNET3", "E1000"]
-    assert {nic.backing.network for nic in shown.nics.values()} == {network._moId}
-    (cdrom,) = shown.cdroms.values()
+    disk_info = vm_info.disks[str(disk.key)]
+    assert (disk_info.label, disk_info.type, disk_info.scsi.bus, disk_info.scsi.unit) == ("Hard disk 1", "SCSI", 0, 0)
+    assert (disk_info.backing.vmdk_file, disk_info.capacity) == (file.fileName, disk.capacityInBytes)
+    assert [adapter.type for adapter in vm_info.scsi_adapters.values()] == ["PVSCSI"]
+    assert [nic.type for nic in vm_info.nics.values()] == ["VMXNET3", "E1000"]
+    assert {nic.backing.network for nic in vm_info.nics.values()} == {network._moId}
+    (cdrom,) = vm_info.cdroms.values()
     assert (cdrom.backing.type, cdrom.backing.iso_file) == ("ISO_FILE", "[lab-ds-1] a.iso")
     assert (cdrom.type, cdrom.ide.primary, cdrom.ide.master, cdrom.state) == ("IDE", True, True, "NOT_CONNECTED")
-    assert (shown.floppies, shown.serial_ports, shown.nvme_adapters) == ({}, {}, {})
+    assert (vm_info.floppies, vm_info.serial_ports, vm_info.nvme_adapters) == ({}, {}, {})
 
 
 def test_sdk_filters(lab: Lab, client: Any) -> None:
     vcenter = client.vcenter
     spec = vcenter.VM.FilterSpec
-    (found,) = vcenter.VM.list(spec(names={"ml-07", "no such"}, power_states={"POWERED_OFF"}))
-    assert (found.vm, found.cpu_count) == (lab.vm("ml-07")._moId, lab.vm("ml-07").config.hardware.numCPU)
+    (summary,) = vcenter.VM.list(spec(names={"ml-07", "no such"}, power_states={"POWERED_OFF"}))
+    assert (summary.vm, summary.cpu_count) == (lab.vm("ml-07")._moId, lab.vm("ml-07").config.hardware.numCPU)
     assert vcenter.VM.list(spec(names={"ml-07"}, power_states={"POWERED_ON"})) == []
     assert len(vcenter.VM.list(spec(names=set()))) == len(vcenter.VM.list())
     hosts = vcenter.Host.FilterSpec
@@ -176,8 +177,8 @@ def test_sdk_meets_typed_errors(lab: Lab, client: Any) -> None:
 
 def names(answer: tuple[int, Any]) -> list[str]:
     assert answer[0] == 200
-    found = answer[1]["value"] if isinstance(answer[1], dict) else answer[1]
-    return sorted(each["name"] for each in found)
+    summaries = answer[1]["value"] if isinstance(answer[1], dict) else answer[1]
+    return sorted(summary["name"] for summary in summaries)
 
 
 @pytest.mark.long
@@ -215,30 +216,30 @@ def test_both_shapes_of_rest_filter_alike(rest: Rest) -> None:
         ("resource-pool", {"parent_resource_pools": [pool]}, []),
         ("resource-pool", {"hosts": [host]}, []),
     ]
-    for path, wanted, expected in cases:
-        new = urlencode(wanted, doseq=True)
-        old = urlencode({f"filter.{name}": values for name, values in wanted.items()}, doseq=True)
+    for path, filters, expected in cases:
+        new = urlencode(filters, doseq=True)
+        old = urlencode({f"filter.{name}": values for name, values in filters.items()}, doseq=True)
         numbered = urlencode(
-            {f"filter.{name}.{n}": value for name, values in wanted.items() for n, value in enumerate(values, 1)}
+            {f"filter.{name}.{n}": value for name, values in filters.items() for n, value in enumerate(values, 1)}
         )
-        asked = [f"/api/vcenter/{path}?{new}", f"/rest/vcenter/{path}?{old}"]
-        if path != "folder" and "standalone" not in wanted:
-            asked.append(f"/rest/com/vmware/vcenter/{path}?{numbered}")
-        for target in asked:
+        targets = [f"/api/vcenter/{path}?{new}", f"/rest/vcenter/{path}?{old}"]
+        if path != "folder" and "standalone" not in filters:
+            targets.append(f"/rest/com/vmware/vcenter/{path}?{numbered}")
+        for target in targets:
             assert names(rest("GET", target)) == expected, target
 
 
 @pytest.mark.long
 def test_the_shapes_differ_as_documented(rest: Rest) -> None:
     vm = rest.moid("ml-07")
-    (shown,) = rest("GET", "/api/vcenter/vm?names=ml-07")[1]
-    assert (shown["vm"], shown["power_state"]) == (vm, "POWERED_OFF")
-    assert {"cpu_count", "memory_size_MiB"} < set(shown)
-    assert rest("GET", "/rest/vcenter/vm?filter.names=ml-07")[1] == {"value": [shown]}
+    (summary,) = rest("GET", "/api/vcenter/vm?names=ml-07")[1]
+    assert (summary["vm"], summary["power_state"]) == (vm, "POWERED_OFF")
+    assert {"cpu_count", "memory_size_MiB"} < set(summary)
+    assert rest("GET", "/rest/vcenter/vm?filter.names=ml-07")[1] == {"value": [summary]}
     new, old = rest("GET", f"/api/vcenter/vm/{vm}")[1], rest("GET", f"/rest/vcenter/vm/{vm}")[1]["value"]
     assert list(new["disks"]) == ["2000"]
     assert old["disks"] == [{"key": "2000", "value": new["disks"]["2000"]}]
-    assert (new["guest_OS"], new["memory"]["size_MiB"]) == ("UBUNTU_64", shown["memory_size_MiB"])
+    assert (new["guest_OS"], new["memory"]["size_MiB"]) == ("UBUNTU_64", summary["memory_size_MiB"])
     assert "upgrade_version" not in new["hardware"]
 
 
@@ -317,10 +318,12 @@ def test_more_than_the_limit_are_none(rest: Rest) -> None:
 def test_every_guest_has_the_name_of_the_api() -> None:
     from com.vmware.vcenter.vm_client import GuestOS
 
-    known = {name for name in vars(GuestOS) if name.isupper()}
-    made = {each: guest_os(each) for each in vim.vm.GuestOsDescriptor.GuestOsIdentifier.values}
-    assert {each for each, name in made.items() if name not in known} == {"flatcar_64Guest"}  # newer than the SDK
-    assert len(set(made.values())) == len(made)
+    sdk_names = {name for name in vars(GuestOS) if name.isupper()}
+    names_by_guest_id = {guest_id: guest_os(guest_id) for guest_id in vim.vm.GuestOsDescriptor.GuestOsIdentifier.values}
+    assert {guest_id for guest_id, name in names_by_guest_id.items() if name not in sdk_names} == {
+        "flatcar_64Guest"
+    }  # newer than the SDK
+    assert len(set(names_by_guest_id.values())) == len(names_by_guest_id)
 
 
 @pytest.mark.long
@@ -328,8 +331,8 @@ def test_sdk_changes_the_power_of_a_vm(lab: Lab, client: Any) -> None:
     from com.vmware.vapi.std.errors_client import AlreadyInDesiredState, NotAllowedInCurrentState, NotFound
 
     power, vm = client.vcenter.vm.Power, lab.vm("ml-07")._moId
-    shown = power.get(vm)
-    assert (shown.state, shown.clean_power_off) == ("POWERED_OFF", True)
+    power_info = power.get(vm)
+    assert (power_info.state, power_info.clean_power_off) == ("POWERED_OFF", True)
     for refused in (power.suspend, power.reset):
         with pytest.raises(NotAllowedInCurrentState):
             refused(vm)
@@ -346,8 +349,8 @@ def test_sdk_changes_the_power_of_a_vm(lab: Lab, client: Any) -> None:
     assert power.get(vm).state == "POWERED_OFF"
     with pytest.raises(NotFound):
         power.start("vm-none")
-    told = [(change.method, change.user) for change in lab.world.ledger if change.name == "ml-07"]
-    assert told[0] == ("PowerOnVM_Task", next(iter(lab.world.sessions)).user)
+    power_changes = [(change.method, change.user) for change in lab.world.ledger if change.name == "ml-07"]
+    assert power_changes[0] == ("PowerOnVM_Task", next(iter(lab.world.sessions)).user)
 
 
 @pytest.mark.long

@@ -114,14 +114,14 @@ def compare(client: JsonClient, si: Any, objects: Sequence[ManagedObject]) -> in
     for kind, alike in by_kind.items():
         soap, json = over_soap(si, alike), over_json(client, alike)
         assert list(soap) == list(json) == [obj.moid for obj in alike]
-        for moid, told in soap.items():
-            assert list(json[moid]) == list(told), (kind, moid)
+        for moid, soap_properties in soap.items():
+            assert list(json[moid]) == list(soap_properties), (kind, moid)
             different += [
                 f"{kind} {moid} {name}"
-                for name in told
-                if (kind, name) not in OF_THE_CALLER and shown(told[name]) != shown(json[moid][name])
+                for name in soap_properties
+                if (kind, name) not in OF_THE_CALLER and shown(soap_properties[name]) != shown(json[moid][name])
             ]
-            compared += len(told)
+            compared += len(soap_properties)
         different += [f"GET {kind} {name}" for name in one_by_one(client, alike[0])]
     assert different == []
     return compared
@@ -161,8 +161,8 @@ def retrieved(client: JsonClient, objects: list[ManagedObject]) -> list[Any]:
 def one_by_one(client: JsonClient, obj: ManagedObject) -> Iterator[str]:
     """What GET says otherwise than the bulk read does: that one puts simple values and arrays in a box."""
     (content,) = retrieved(client, [obj])
-    for told in content.get("propSet", ()):
-        name, value = told["name"], told["val"]
+    for prop in content.get("propSet", ()):
+        name, value = prop["name"], prop["val"]
         read = client.read(obj.wsdl_name, obj.moid, name)
         bare = value["_value"] if set(value) == {"_typeName", "_value"} else value
         if read.status != 200 or (read.document != bare and (obj.wsdl_name, name) not in OF_THE_CALLER):

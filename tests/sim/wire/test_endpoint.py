@@ -75,9 +75,9 @@ def test_one_connection_serves_many_requests(large: SimServer, cookie: str) -> N
         missing.read()
         chunked = iter([RETRIEVE[:500].encode(), RETRIEVE[500:].encode()])
         wire.request("POST", "/sdk", chunked, {"Cookie": cookie}, encode_chunked=True)
-        again = wire.getresponse()
-        again.read()
-    assert (statuses, missing.status, again.status) == ([200, 200, 200], 404, 200)
+        last_reply = wire.getresponse()
+        last_reply.read()
+    assert (statuses, missing.status, last_reply.status) == ([200, 200, 200], 404, 200)
 
 
 @pytest.mark.parametrize(

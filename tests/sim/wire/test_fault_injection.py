@@ -71,7 +71,7 @@ def test_a_rule_round_trips_through_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "said"),
+    ("document", "reason"),
     [
         ({}, "missing required field effect"),
         ({"effect": "explode"}, "effect: invalid enum value 'explode'"),
@@ -84,6 +84,6 @@ def test_a_rule_round_trips_through_json() -> None:
         ({"effect": "reset", "times": None, "every": 0}, "every: expected int >= 1"),
     ],
 )
-def test_a_wrong_rule_is_refused(document: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=f"^not a fault rule: {said}$"):
+def test_a_wrong_rule_is_refused(document: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UsageError, match=f"^not a fault rule: {reason}$"):
         Rule.from_json(document)

@@ -56,8 +56,8 @@ def asked(server: SimServer, verb: str, path: str, body: bytes = b"", token: str
 
 
 def token_of(server: SimServer, **wrong: Any) -> tuple[int, str]:
-    told = {"username": server.serve_horizon().username, "password": server.password, "domain": DOMAIN, **wrong}
-    status, text = asked(server, "POST", LOGIN, json.dumps(told).encode())
+    credentials = {"username": server.serve_horizon().username, "password": server.password, "domain": DOMAIN, **wrong}
+    status, text = asked(server, "POST", LOGIN, json.dumps(credentials).encode())
     return status, json.loads(text).get("access_token", "")
 
 
@@ -80,7 +80,7 @@ def test_what_is_no_list_of_machines_and_no_page_changes_nothing(server: SimServ
     for body in BODIES:
         status, text = asked(server, "POST", MAINTAIN, json.dumps(body).encode(), token)
         assert status in (200, 400)
-        assert status == 400 or {each["status_code"] for each in json.loads(text)} <= {404}
+        assert status == 400 or {machine["status_code"] for machine in json.loads(text)} <= {404}
     for query in ("page=x", "page=-1", "page=0", "size=0", "size=" + "9" * 5000, "page=" + "9" * 400):
         assert asked(server, "GET", f"/rest/inventory/v1/machines?{query}", token=token)[0] in (200, 400)
     for path in ("/rest/inventory/v1/machines/../../config", "/rest/%00", "//rest", "/rest/" + "x" * 60_000, "*"):

@@ -66,8 +66,8 @@ def client(server: SimServer) -> JsonClient:
 def test_a_body_that_cannot_be_read(server: SimServer, client: JsonClient, body: bytes) -> None:
     reply = client.send("POST", RETRIEVE, body)
     assert reply.fault in REFUSALS, reply
-    told = reply.document["faultstring"]
-    assert not any(sign in told for sign in ("Traceback", "Error:", "object has no attribute"))
+    fault_text = reply.document["faultstring"]
+    assert not any(sign in fault_text for sign in ("Traceback", "Error:", "object has no attribute"))
     assert server.world.bugs == []
 
 
@@ -165,14 +165,14 @@ NOT_REACHED = {"MethodNotFound", "InvalidRequest", "SystemError"}
 def test_every_method_is_reached_without_parameters() -> None:
     """Whatever SOAP dispatches is there: it runs, or misses a parameter, or is refused by a rule."""
     with start("lab", tls=False, clock="stepped") as server:
-        client, told = JsonClient(server).log_in(), {}
+        client, replies = JsonClient(server).log_in(), {}
         for obj in list(ask_for_all(server.world).registry):
             for name in set(obj.methods) - LEFT_OUT:
-                if (obj.wsdl_name, name) not in told:
+                if (obj.wsdl_name, name) not in replies:
                     reply = client.call(obj.wsdl_name, obj.moid, name)
-                    told[obj.wsdl_name, name] = reply.fault or str(reply.status)
-        assert [each for each, reply in told.items() if reply in NOT_REACHED] == []
-        assert len(told) > 150
+                    replies[obj.wsdl_name, name] = reply.fault or str(reply.status)
+        assert [method for method, reply in replies.items() if reply in NOT_REACHED] == []
+        assert len(replies) > 150
         assert server.world.bugs == []
 
 
@@ -184,16 +184,16 @@ def mutated(document: bytes, rng: random.Random) -> bytes:
     at = rng.randrange(len(document))
     if rng.random() < 0.5:
         return document[:at] + rng.randbytes(rng.randrange(3)) + document[at + rng.randrange(4) :]
-    found: list[tuple[Any, Any]] = []
+    places: list[tuple[Any, Any]] = []
 
     def collect(node: Any) -> None:
         for key in list(node) if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ():
-            found.append((node, key))
+            places.append((node, key))
             collect(node[key])
 
     tree = json.loads(document)
     collect(tree)
-    node, key = rng.choice(found)
+    node, key = rng.choice(places)
     node[key] = json.loads(rng.choice(WORDS))
     return json.dumps(tree).encode()
 

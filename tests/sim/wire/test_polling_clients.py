@@ -65,8 +65,8 @@ def slow(lab: Lab) -> Iterator[Any]:
 
 
 def info_of(task: Any, *paths: str) -> Any:
-    wanted = Q.PropertySpec(type=vim.Task, pathSet=list(paths))
-    return Q.FilterSpec(objectSet=[Q.ObjectSpec(obj=task)], propSet=[wanted])
+    prop_spec = Q.PropertySpec(type=vim.Task, pathSet=list(paths))
+    return Q.FilterSpec(objectSet=[Q.ObjectSpec(obj=task)], propSet=[prop_spec])
 
 
 def ended(task: Any) -> bool:
@@ -87,10 +87,10 @@ def by_retrieval(lab: Lab, task: Any) -> Callable[[], bool]:
     """One RetrievePropertiesEx for each look."""
 
     def look() -> bool:
-        found = lab.si.content.propertyCollector.RetrievePropertiesEx(
+        page = lab.si.content.propertyCollector.RetrievePropertiesEx(
             [info_of(task, "info.state", "info.progress")], Q.RetrieveOptions()
         )
-        return {prop.name: prop.val for prop in found.objects[0].propSet}["info.state"] == "success"
+        return {prop.name: prop.val for prop in page.objects[0].propSet}["info.state"] == "success"
 
     return look
 
@@ -124,8 +124,8 @@ def from_recent_tasks(lab: Lab, task: Any) -> Callable[[], bool]:
     spec = Q.FilterSpec(objectSet=[Q.ObjectSpec(obj=vm, skip=True, selectSet=[walk])], propSet=[state])
 
     def look() -> bool:
-        found = lab.si.content.propertyCollector.RetrieveProperties([spec])
-        return all(each.propSet[0].val.state == "success" for each in found)
+        contents = lab.si.content.propertyCollector.RetrieveProperties([spec])
+        return all(content.propSet[0].val.state == "success" for content in contents)
 
     return look
 

@@ -76,13 +76,13 @@ def test_an_idle_session_ends_after_thirty_minutes(world: World, si: Any) -> Non
 
 
 def test_time_that_others_let_pass_ends_no_session(world: World, server: SimServer, si: Any) -> None:
-    other = connect(server)
+    second_client = connect(server)
     world.clock.schedule(3600, lambda: world.get("vm-1").touch("name"))
-    collector = other.content.propertyCollector
+    collector = second_client.content.propertyCollector
     options = vmodl.query.PropertyCollector.WaitOptions(maxWaitSeconds=3700)
     assert collector.WaitForUpdatesEx("", options) is None
-    assert si.content.rootFolder.name == other.content.rootFolder.name
-    Disconnect(other)
+    assert si.content.rootFolder.name == second_client.content.rootFolder.name
+    Disconnect(second_client)
 
 
 def test_a_method_that_is_not_simulated_names_itself(si: Any) -> None:
@@ -124,11 +124,11 @@ def test_a_bug_in_the_simulator_is_a_system_error_and_recorded(world: World, si:
 
 
 def test_fields_newer_than_the_client_are_not_sent(server: SimServer) -> None:
-    with SimServer(small_world(), tls=False) as other:
-        si = connect(other, preferredApiVersions=["vim.version.version12"])
+    with SimServer(small_world(), tls=False) as second_server:
+        si = connect(second_server, preferredApiVersions=["vim.version.version12"])
         vm = vim.VirtualMachine("vm-1", si._stub)
         assert vm.name == "ml-01"
-        assert _raw_fetch(other, si, "vm-1", "config.hardware.device", "6.7").count(b"numaNode") == 0
+        assert _raw_fetch(second_server, si, "vm-1", "config.hardware.device", "6.7").count(b"numaNode") == 0
         Disconnect(si)
 
 

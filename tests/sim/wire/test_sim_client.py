@@ -64,11 +64,11 @@ def test_state_is_saved_and_restored_by_whoever_built_the_world(world: World, se
     remote = SimClient(ready_file.of(server))
     with pytest.raises(UsageError, match="no state"):
         remote.state()
-    kept: dict[str, Any] = {"vms": 3}
-    world.state_hooks = (lambda: dict(kept), kept.update)
+    saved_state: dict[str, Any] = {"vms": 3}
+    world.state_hooks = (lambda: dict(saved_state), saved_state.update)
     assert remote.state() == {"vms": 3}
     remote.restore({"vms": 4})
-    assert kept == {"vms": 4}
+    assert saved_state == {"vms": 4}
 
 
 def test_the_door_wants_the_password(server: SimServer) -> None:

@@ -49,10 +49,14 @@ def test_sdk_creates_attaches_and_lists_tags(secured: SimServer, monkeypatch: py
     attached = client.tagging.TagAssociation.list_attached_tags_on_objects(
         [vm, DynamicID(type="VirtualMachine", id="vm-3")]
     )
-    assert [(each.object_id.id, each.tag_ids) for each in attached] == [("vm-2", [tag])]
+    assert [(attached_object.object_id.id, attached_object.tag_ids) for attached_object in attached] == [
+        ("vm-2", [tag])
+    ]
     assert client.tagging.Tag.get(tag).name == "desktop"
     assert client.tagging.Category.get(category).associable_types == {"VirtualMachine"}
-    assert [each.id for each in client.tagging.TagAssociation.list_attached_objects(tag)] == ["vm-2"]
+    assert [attached_object.id for attached_object in client.tagging.TagAssociation.list_attached_objects(tag)] == [
+        "vm-2"
+    ]
     (entry,) = secured.world.ledger
     assert (entry.method, entry.name, entry.user, entry.after) == ("attach", "ml-02", USER, {"tags": [tag]})
 
@@ -68,28 +72,28 @@ def test_sdk_detaches_and_deletes_what_it_made(secured: SimServer, monkeypatch: 
     category = tagging.Category.create(spec)
     with pytest.raises(AlreadyExists):
         tagging.Category.create(spec)
-    made = [
+    tag_ids = [
         tagging.Tag.create(tagging.Tag.CreateSpec(name=name, description="", category_id=category))
         for name in ("day", "night")
     ]
     vms = [DynamicID(type="VirtualMachine", id=moid) for moid in ("vm-1", "vm-2")]
-    assert tagging.TagAssociation.attach_tag_to_multiple_objects(made[0], vms).success
+    assert tagging.TagAssociation.attach_tag_to_multiple_objects(tag_ids[0], vms).success
     with pytest.raises(InvalidArgument):
-        tagging.TagAssociation.attach(made[1], vms[0])
-    assert tagging.TagAssociation.list_attached_tags(vms[0]) == [made[0]]
-    tagging.Tag.update(made[0], tagging.Tag.UpdateSpec(name="noon"))
-    assert sorted(tagging.Tag.get(each).name for each in tagging.Tag.list_tags_for_category(category)) == [
+        tagging.TagAssociation.attach(tag_ids[1], vms[0])
+    assert tagging.TagAssociation.list_attached_tags(vms[0]) == [tag_ids[0]]
+    tagging.Tag.update(tag_ids[0], tagging.Tag.UpdateSpec(name="noon"))
+    assert sorted(tagging.Tag.get(tag_id).name for tag_id in tagging.Tag.list_tags_for_category(category)) == [
         "night",
         "noon",
     ]
-    tagging.TagAssociation.detach(made[0], vms[0])
-    assert [each.id for each in tagging.TagAssociation.list_attached_objects(made[0])] == ["vm-2"]
-    tagging.Tag.delete(made[0])
+    tagging.TagAssociation.detach(tag_ids[0], vms[0])
+    assert [tag_id.id for tag_id in tagging.TagAssociation.list_attached_objects(tag_ids[0])] == ["vm-2"]
+    tagging.Tag.delete(tag_ids[0])
     assert tagging.TagAssociation.list_attached_tags(vms[1]) == []
     tagging.Category.delete(category)
     assert (tagging.Category.list(), tagging.Tag.list()) == ([], [])
     with pytest.raises(NotFound):
-        tagging.TagAssociation.attach(made[1], vms[0])
+        tagging.TagAssociation.attach(tag_ids[1], vms[0])
 
 
 def test_sdk_has_a_session_and_ends_it(secured: SimServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +157,7 @@ def test_rest_wire_answers_as_govc_asks(secured: SimServer) -> None:
         200,
         {"value": [tag["value"]]},
     )
-    status, shown = _rest(secured, "GET", f"tagging/tag/id:{tag['value']}", **token)
-    assert (status, shown["value"]["name"]) == (200, "team-a")
+    status, tag_model = _rest(secured, "GET", f"tagging/tag/id:{tag['value']}", **token)
+    assert (status, tag_model["value"]["name"]) == (200, "team-a")
     assert _rest(secured, "GET", "tagging/tag")[0] == 401
     assert _rest(secured, "GET", "tagging/tag/id:none", **token)[0] == 404

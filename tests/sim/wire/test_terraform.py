@@ -298,12 +298,14 @@ def test_vms_with_gpus_are_applied_planned_and_destroyed(provider: Provider, ser
         ["0000:d8:00.0"]
     ]
 
-    with configured(server) as again:
-        assert data_sources(again).store == site.store
-        assert again.rest("GET", f"{TAGGING}/category/id:{category}")["associable_types"] == ["VirtualMachine"]
-        uuids = {name: again.properties(vm, "config.uuid")["config.uuid"] for name, vm in machines.items()}
+    with configured(server) as second_provider:
+        assert data_sources(second_provider).store == site.store
+        assert second_provider.rest("GET", f"{TAGGING}/category/id:{category}")["associable_types"] == [
+            "VirtualMachine"
+        ]
+        uuids = {name: second_provider.properties(vm, "config.uuid")["config.uuid"] for name, vm in machines.items()}
         for name, uuid in uuids.items():
-            assert differences(again, name, uuid, site.network, tag) == {}
+            assert differences(second_provider, name, uuid, site.network, tag) == {}
 
     with configured(server) as last:
         for uuid, vm in zip(uuids.values(), machines.values(), strict=True):

@@ -36,13 +36,13 @@ def client(server: SimServer) -> JsonClient:
 
 
 def view_of(client: JsonClient, *kinds: str) -> dict[str, str]:
-    wanted = {"container": reference("Folder", "group-d1"), "type": list(kinds), "recursive": True}
-    made: dict[str, str] = client.call("ViewManager", "ViewManager", "CreateContainerView", wanted).document
-    return made
+    parameters = {"container": reference("Folder", "group-d1"), "type": list(kinds), "recursive": True}
+    view: dict[str, str] = client.call("ViewManager", "ViewManager", "CreateContainerView", parameters).document
+    return view
 
 
 def names(reply: Reply) -> list[str]:
-    return [each["propSet"][0]["val"]["_value"] for each in reply.document["objects"]]
+    return [content["propSet"][0]["val"]["_value"] for content in reply.document["objects"]]
 
 
 def test_the_content_is_read_without_a_login(server: SimServer) -> None:
@@ -98,18 +98,18 @@ def test_a_bulk_read_in_pages(client: JsonClient, server: SimServer) -> None:
     spec = view_spec(view, "VirtualMachine", ["name"])
     whole = retrieve(client, spec)
     page = retrieve(client, spec, maxObjects=5)
-    told = names(page)
+    names_read = names(page)
     while "token" in page.document:
         assert len(page.document["objects"]) == 5
         page = client.call(*COLLECTOR, "ContinueRetrievePropertiesEx", {"token": page.document["token"]})
-        told += names(page)
-    assert told == names(whole) == [vm.display_name for vm in server.world.by_type("VirtualMachine")]
+        names_read += names(page)
+    assert names_read == names(whole) == [vm.display_name for vm in server.world.by_type("VirtualMachine")]
     assert whole.document["_typeName"] == "RetrieveResult"
     first = whole.document["objects"][0]
     assert first["_typeName"] == "ObjectContent"
     assert first["obj"]["type"] == "VirtualMachine"
     assert first["propSet"] == [
-        {"_typeName": "DynamicProperty", "name": "name", "val": {"_typeName": "string", "_value": told[0]}}
+        {"_typeName": "DynamicProperty", "name": "name", "val": {"_typeName": "string", "_value": names_read[0]}}
     ]
 
 
@@ -117,7 +117,7 @@ def test_values_of_any_type_name_their_type(client: JsonClient) -> None:
     paths = ["name", "runtime.powerState", "config.hardware.memoryMB", "datastore", "config.hardware"]
     spec = view_spec(view_of(client, "VirtualMachine"), "VirtualMachine", paths)
     reply = retrieve(client, spec)
-    read = {each["name"]: each["val"] for each in reply.document["objects"][0]["propSet"]}
+    read = {prop["name"]: prop["val"] for prop in reply.document["objects"][0]["propSet"]}
     kinds = {path: value["_typeName"] for path, value in read.items()}
     assert kinds == {
         "name": "string",
@@ -132,12 +132,12 @@ def test_values_of_any_type_name_their_type(client: JsonClient) -> None:
 
 def test_an_object_that_is_gone(server: SimServer, client: JsonClient) -> None:
     vm = next(server.world.by_type("VirtualMachine"))
-    there = object_spec(reference("VirtualMachine", vm.moid), ["name"])
-    assert names(retrieve(client, there)) == [vm.display_name]
-    gone = retrieve(client, object_spec(reference("VirtualMachine", "vm-0"), ["name"]))
-    assert gone.document["_typeName"] == "ManagedObjectNotFound"
-    assert gone.document["obj"] == reference("VirtualMachine", "vm-0")
-    assert isinstance(gone.document["faultstring"], str)
+    spec = object_spec(reference("VirtualMachine", vm.moid), ["name"])
+    assert names(retrieve(client, spec)) == [vm.display_name]
+    reply = retrieve(client, object_spec(reference("VirtualMachine", "vm-0"), ["name"]))
+    assert reply.document["_typeName"] == "ManagedObjectNotFound"
+    assert reply.document["obj"] == reference("VirtualMachine", "vm-0")
+    assert isinstance(reply.document["faultstring"], str)
 
 
 def test_a_fault_in_a_field_is_the_fault_itself(server: SimServer, client: JsonClient) -> None:
@@ -196,9 +196,9 @@ def test_newer_fields_are_not_told_to_an_older_release(server: SimServer) -> Non
     newer = {
         info.name for info in vim.host.Capability._GetPropertyList() if info.version.startswith("vim.version.v8_0_3")
     }
-    told: dict[str, set[str]] = {}
+    fields_by_release: dict[str, set[str]] = {}
     for release in ("8.0.1.0", "8.0.3.0"):
         client = JsonClient(server, release=release).log_in()
         host = next(server.world.by_type("HostSystem"))
-        told[release] = set(client.read("HostSystem", host.moid, "capability").document)
-    assert told["8.0.1.0"].isdisjoint(newer)
+        fields_by_release[release] = set(client.read("HostSystem", host.moid, "capability").document)
+    assert fields_by_release["8.0.1.0"].isdisjoint(newer)

@@ -86,7 +86,7 @@ def test_a_property_that_is_not_told(server: SimServer, client: JsonClient) -> N
     server.world.injector.add(Rule(Effect.MISSING, property="name", fault="NoPermission", times=None))
     reply = retrieve(client, object_spec(reference("Folder", "group-d1"), ["name", "childType"]))
     (content,) = reply.document["objects"]
-    assert [each["name"] for each in content["propSet"]] == ["childType"]
+    assert [prop["name"] for prop in content["propSet"]] == ["childType"]
     (missing,) = content["missingSet"]
     assert (missing["_typeName"], missing["path"]) == ("MissingProperty", "name")
     assert missing["fault"]["_typeName"] == "NoPermission"

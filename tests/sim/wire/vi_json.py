@@ -62,9 +62,9 @@ class JsonClient:
             connection.request(verb, f"/sdk/vim25/{self.release}/{path}", body, headers)
             reply = connection.getresponse()
             content = reply.read()
-        told = {name.lower(): value for name, value in reply.headers.items()}
-        is_json = told.get("content-type") == "application/json" and "content-encoding" not in told
-        return Reply(reply.status, json.loads(content) if is_json else content, told)
+        reply_headers = {name.lower(): value for name, value in reply.headers.items()}
+        is_json = reply_headers.get("content-type") == "application/json" and "content-encoding" not in reply_headers
+        return Reply(reply.status, json.loads(content) if is_json else content, reply_headers)
 
     def _connection(self) -> http.client.HTTPConnection:
         host, port = self.server.host, self.server.port
@@ -85,15 +85,15 @@ def view_spec(view: Mapping[str, str], kind: str, paths: list[str]) -> dict[str,
         "_typeName": "TraversalSpec", "name": "view", "type": "ContainerView", "path": "view", "skip": False,
     }  # fmt: skip
     start = {"_typeName": "ObjectSpec", "obj": view, "skip": True, "selectSet": [traversal]}
-    wanted = {"_typeName": "PropertySpec", "type": kind, "pathSet": paths}
-    return {"_typeName": "PropertyFilterSpec", "propSet": [wanted], "objectSet": [start]}
+    prop_spec = {"_typeName": "PropertySpec", "type": kind, "pathSet": paths}
+    return {"_typeName": "PropertyFilterSpec", "propSet": [prop_spec], "objectSet": [start]}
 
 
 def object_spec(ref: Mapping[str, str], paths: list[str]) -> dict[str, Any]:
     """The PropertyFilterSpec of these properties of one object."""
-    wanted = {"_typeName": "PropertySpec", "type": ref["type"], "pathSet": paths}
+    prop_spec = {"_typeName": "PropertySpec", "type": ref["type"], "pathSet": paths}
     start = {"_typeName": "ObjectSpec", "obj": ref}
-    return {"_typeName": "PropertyFilterSpec", "propSet": [wanted], "objectSet": [start]}
+    return {"_typeName": "PropertyFilterSpec", "propSet": [prop_spec], "objectSet": [start]}
 
 
 def retrieve(client: JsonClient, spec: Mapping[str, Any], **options: int) -> Reply:

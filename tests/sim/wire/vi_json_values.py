@@ -38,7 +38,7 @@ def decoded(value: Any, expected: Any = object) -> Any:
         return of_any_type(value)
     if issubclass(expected, list):
         assert type(value) is list
-        return expected([decoded(each, expected.Item) for each in value])
+        return expected([decoded(element, expected.Item) for element in value])
     if issubclass(expected, VmomiSupport.ManagedObject):
         assert sorted(value) == ["_typeName", "type", "value"]
         return VmomiSupport.GetWsdlType("urn:vim25", value["type"])(value["value"])
@@ -72,10 +72,10 @@ def structure(value: Any, expected: Any) -> Any:
     fields = dict(value)
     kind = named(fields.pop("_typeName"))
     assert issubclass(kind, expected)
-    made = kind()
+    structured = kind()
     if issubclass(kind, vmodl.MethodFault):
-        made.msg = fields.pop("faultstring", None)
-    for name, each in fields.items():
-        info = made._GetPropertyInfo(name)
-        setattr(made, name, decoded(each, info.type))
-    return made
+        structured.msg = fields.pop("faultstring", None)
+    for name, child in fields.items():
+        info = structured._GetPropertyInfo(name)
+        setattr(structured, name, decoded(child, info.type))
+    return structured

@@ -207,7 +207,7 @@ DUTIES: Final = {
 
 def place(world: World, name: str) -> str:
     kinds = ("Folder", "HostSystem", "VirtualMachine", "ClusterComputeResource")
-    [moid] = [privilege.moid for kind in kinds for privilege in world.by_type(kind) if privilege.display_name == name]
+    [moid] = [entity.moid for kind in kinds for entity in world.by_type(kind) if entity.display_name == name]
     return str(moid)
 
 
@@ -230,7 +230,7 @@ def told_by_doctor(server: SimServer, duty: Duty) -> list[str]:
         findings = doctor(site, Scope(), wishes).findings
         unread = [finding for finding in findings if "some of its settings cannot be read" in finding.reason]
         assert not [finding for finding in unread if finding.severity is not Severity.NOTE]
-        return [str(privilege) for privilege in findings if (privilege.subject, privilege.reason) not in usual]
+        return [str(finding) for finding in findings if (finding.subject, finding.reason) not in usual]
 
 
 def worked(server: SimServer, duty: Duty, state_dir: Path) -> list[Any]:

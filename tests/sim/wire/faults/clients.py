@@ -35,10 +35,10 @@ def ledger_of_others(lab: Lab) -> list[tuple[str, str]]:
 
 def powers(lab: Lab, name: str) -> list[Any]:
     """Name and power state of a VM in one bulk read."""
-    wanted = Q.PropertySpec(type=vim.VirtualMachine, pathSet=["name", "runtime.powerState"])
-    spec = Q.FilterSpec(objectSet=[Q.ObjectSpec(obj=lab.vm(name))], propSet=[wanted])
-    found: list[Any] = lab.si.content.propertyCollector.RetrievePropertiesEx([spec], Q.RetrieveOptions()).objects
-    return found
+    prop_spec = Q.PropertySpec(type=vim.VirtualMachine, pathSet=["name", "runtime.powerState"])
+    spec = Q.FilterSpec(objectSet=[Q.ObjectSpec(obj=lab.vm(name))], propSet=[prop_spec])
+    objects: list[Any] = lab.si.content.propertyCollector.RetrievePropertiesEx([spec], Q.RetrieveOptions()).objects
+    return objects
 
 
 def wait(lab: Lab) -> None:

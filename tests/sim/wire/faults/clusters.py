@@ -77,9 +77,9 @@ def sees_C9(lab: Lab) -> None:
     uuid, booted = old_vm.config.instanceUuid, old_vm.runtime.bootTime
     assert "vdi-07" in {vm for on_it in lab.gpus("esx-02.lab").values() for vm in on_it}
     lab.vm("vdi-01").SuspendVM_Task()
-    for gone in (old_vm, old_host):
+    for old_object in (old_vm, old_host):
         with pytest.raises(vmodl.fault.ManagedObjectNotFound):
-            gone.name  # noqa: B018 - a read over the wire
+            old_object.name  # noqa: B018 - a read over the wire
     vm = lab.vm("vdi-07")
     assert (vm.config.instanceUuid, vm.runtime.bootTime, vm.runtime.powerState) == (uuid, booted, "poweredOn")
     assert (vm.customValue, vm.parent.name) == ([], "Discovered virtual machine")

@@ -140,9 +140,9 @@ def sees_B3(lab: Lab) -> None:
     give(lab, "B3", target="esx-02.lab")
     listed = {gpu.pciId for gpu in lab.host("esx-02.lab").config.graphicsInfo}
     assert listed
-    found = rebooted(lab)
-    assert found.runtime.connectionState == "connected"
-    assert not {gpu.pciId for gpu in found.config.graphicsInfo or ()} & listed
+    host = rebooted(lab)
+    assert host.runtime.connectionState == "connected"
+    assert not {gpu.pciId for gpu in host.config.graphicsInfo or ()} & listed
 
 
 def sees_B4(lab: Lab) -> None:

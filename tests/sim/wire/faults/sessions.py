@@ -23,11 +23,11 @@ def sees_N2(lab: Lab) -> None:
     give(lab, "N2")
     [content] = powers(lab, "vdi-01")
     assert content.propSet[0].name == "name"
-    assert [(each.path, type(each.fault)) for each in content.missingSet] == [
+    assert [(missing.path, type(missing.fault)) for missing in content.missingSet] == [
         ("runtime.powerState", vim.fault.NotAuthenticated)
     ]
-    [again] = powers(lab, "vdi-01")
-    assert not again.missingSet
+    [second_content] = powers(lab, "vdi-01")
+    assert not second_content.missingSet
 
 
 def sees_N3(lab: Lab) -> None:
@@ -109,8 +109,8 @@ def sees_N10(lab: Lab) -> None:
     lab.vm("vdi-01").SuspendVM_Task()
     with pytest.raises(vim.fault.NotAuthenticated):
         lab.si.CurrentTime()
-    again = lab.si.RetrieveContent()
-    assert again.about.instanceUuid != before
+    content_after = lab.si.RetrieveContent()
+    assert content_after.about.instanceUuid != before
     vms = {vm.name: vm for vm in lab.world.by_type("VirtualMachine")}
     assert vms["vdi-07"].moid != vm._moId
     assert (vms["vdi-07"].attributes, vms["vdi-07"].state.power) == ({}, "poweredOn")

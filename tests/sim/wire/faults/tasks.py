@@ -13,10 +13,10 @@ from tests.sim.wire.faults.clients import give, powers
 def sees_A1(lab: Lab) -> None:
     give(lab, "A1", target="vdi-01")
     powers(lab, "vdi-01")
-    own = lab.vm("vdi-01").SuspendVM_Task()
+    suspend = lab.vm("vdi-01").SuspendVM_Task()
     first, last = lab.vm("vdi-01").recentTask
     assert (first.info.state, first.info.reason.userName) == ("running", OTHER_USER)
-    assert (last, own.info.state) == (own, "queued")
+    assert (last, suspend.info.state) == (suspend, "queued")
 
 
 def sees_A2(lab: Lab) -> None:
@@ -70,7 +70,9 @@ def sees_A8(lab: Lab) -> None:
     give(lab, "A8")
     off = lab.vm("vdi-06")
     result = lab.run(lab.datacenter().PowerOnMultiVM_Task([off]))
-    assert [(each.vm, type(each.fault)) for each in result.notAttempted] == [(off, vim.fault.NoCompatibleHost)]
+    assert [(not_attempted.vm, type(not_attempted.fault)) for not_attempted in result.notAttempted] == [
+        (off, vim.fault.NoCompatibleHost)
+    ]
 
 
 def sees_A9(lab: Lab) -> None:
@@ -111,9 +113,9 @@ def sees_A12(lab: Lab) -> None:
     spec = Q.FilterSpec(objectSet=[Q.ObjectSpec(obj=view, skip=True, selectSet=[walk])], propSet=[names])
     collector = lab.si.content.propertyCollector
     page = collector.RetrievePropertiesEx([spec], Q.RetrieveOptions())
-    found = []
+    vm_names = []
     while page is not None:
-        found += [content.propSet[0].val for content in page.objects if content.propSet]
+        vm_names += [content.propSet[0].val for content in page.objects if content.propSet]
         page = collector.ContinueRetrievePropertiesEx(page.token) if page.token else None
-    assert "vdi-12" not in found
-    assert {"vdi-01", "ml-07", "twin"} <= set(found)
+    assert "vdi-12" not in vm_names
+    assert {"vdi-01", "ml-07", "twin"} <= set(vm_names)

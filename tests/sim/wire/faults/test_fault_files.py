@@ -28,7 +28,7 @@ def test_a_fault_file_holds_ids_aimed_ids_and_rules(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "reason"),
     [
         ("faults: [T99]", "fault 1: no fault is called 'T99'"),
         ("faults: [{fault: V1, colour: red}]", "fault 1: not a fault rule: colour"),
@@ -43,10 +43,10 @@ def test_a_fault_file_holds_ids_aimed_ids_and_rules(tmp_path: Path) -> None:
         ("faults: [{fault: T11, delay_s: 1e999}]", "fault 1: not a fault rule: delay_s"),
     ],
 )
-def test_a_wrong_fault_file_is_refused_by_its_entry(written: str, said: str, tmp_path: Path) -> None:
+def test_a_wrong_fault_file_is_refused_by_its_entry(written: str, reason: str, tmp_path: Path) -> None:
     path = tmp_path / "faults.yaml"
     path.write_text(written)
-    with pytest.raises(UsageError, match=said.replace("[", r"\[")) as refused:
+    with pytest.raises(UsageError, match=reason.replace("[", r"\[")) as refused:
         read(path)
     assert "\n" not in refused.value.line
 

@@ -109,12 +109,12 @@ def test_a_gpu_with_another_vm_on_it_is_not_taken(lab: Lab) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("request", "error"),
+    ("bad_wish", "error"),
     [(wish(" "), "--guest-command is empty"), (wish("true", 0), "--counts 0"), (wish("true", 65), "65")],
 )
-def test_options_that_mean_nothing_are_refused(lab: Lab, request: MeasureWish, error: str) -> None:
+def test_options_that_mean_nothing_are_refused(lab: Lab, bad_wish: MeasureWish, error: str) -> None:
     with pytest.raises(UsageError, match=error):
-        lab.measure(request)
+        lab.measure(bad_wish)
 
 
 @pytest.mark.long
