@@ -16,8 +16,7 @@ from gpuops.execute.journal.journal_reads import BegunSince, JournalReads, RunsS
 from gpuops.execute.journal.journal_state import JournalState
 from gpuops.execute.journal.journal_state_json import dump_state
 from gpuops.execute.journal.record import IntentState, Kind, Record, Recorded, Run, Saved, dump_step
-from gpuops.execute.journal.store import FallbackStore, Overtaken, Store
-from gpuops.execute.journal.stores import open_store
+from gpuops.execute.journal.stores import FallbackStore, Overtaken, Store, open_store
 from gpuops.model.nights.journal import GivenUp
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.steps import CreationStep, Step, VcenterSetting
