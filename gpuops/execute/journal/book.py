@@ -48,7 +48,7 @@ from sqlalchemy import (
 
 from gpuops import clock
 from gpuops.errors import StateDamaged
-from gpuops.execute.journal.database import BOOK_OF, Database, book_table
+from gpuops.execute.journal.database import BOOK_OF, Database, book_table, bring_up
 from gpuops.execute.journal.stores import (
     FILE_NAME,
     Broken,
@@ -58,7 +58,6 @@ from gpuops.execute.journal.stores import (
     make_file,
     open_database,
 )
-from gpuops.execute.journal.upgrading import bring_up
 from gpuops.execute.migrations import HEAD, Contents
 from gpuops.execute.state.lock import DatabaseLock, hold_to_the_end
 from gpuops.files.file import NOT_PARSED

@@ -41,9 +41,10 @@ from gpuops.execute.journal.database import (
     heads_table,
     records_table,
     sqlite_engine,
+    to_read,
+    upgrade,
 )
 from gpuops.execute.journal.record import GENESIS, Kind, Record, checksum, text_of
-from gpuops.execute.journal.upgrading import to_read, upgrade
 from gpuops.execute.migrations import HEAD, Contents
 from gpuops.execute.state.state_dir import prepare_state_dir, private_file
 
