@@ -11,7 +11,7 @@ from pathlib import Path
 from gpuops.config.policy import parse_policy
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.record import Record
-from gpuops.execute.journal.sql import SqlStore
+from gpuops.execute.journal.stores import SqlStore
 from gpuops.execute.rotation.rotation import resume, rotate
 from gpuops.execute.runs.run_kind import ROTATION_RUNS, RunKind
 from gpuops.execute.site import Site, agreed

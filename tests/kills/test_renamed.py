@@ -18,7 +18,7 @@ from typing import Any, get_args
 import pytest
 
 from gpuops.execute.journal import FILE_NAME
-from gpuops.execute.journal.step_json import Recorded
+from gpuops.execute.journal.record import Recorded
 from gpuops.model.stored import stored_name
 from tests.kills.judge import Seen, broken
 from tests.kills.loop import RUN_S, Loop

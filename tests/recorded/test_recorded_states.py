@@ -15,8 +15,7 @@ from typing import Any, Final, get_args
 
 import pytest
 
-from gpuops.execute.journal.record import Kind
-from gpuops.execute.journal.step_json import Recorded, load_step
+from gpuops.execute.journal.record import Kind, Recorded, load_step
 from tests.cli.conftest import new_home
 from tests.recorded import states
 from tests.recorded.states import GUEST_LOGIN, RecordedState

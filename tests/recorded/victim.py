@@ -25,7 +25,7 @@ from gpuops.cli.app import main
 from gpuops.clock import set_ahead
 from gpuops.execute.journal import journal
 from gpuops.execute.journal.record import Record
-from gpuops.execute.journal.sql import SqlStore
+from gpuops.execute.journal.stores import SqlStore
 from gpuops.extras.jobs import job_queue
 
 FORKED: Final = get_context("forkserver")

@@ -11,8 +11,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from gpuops.execute.journal.orders import ChangeOrder
-from gpuops.execute.journal.remembered import Intended, IntentState
-from gpuops.execute.journal.step_json import Recorded, load_step
+from gpuops.execute.journal.record import Intended, IntentState, Recorded, load_step
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.abandonment import host_now, vm_now
 from gpuops.plan.core.steps import (

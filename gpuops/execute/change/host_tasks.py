@@ -13,7 +13,7 @@ from gpuops.errors import OutcomeUnknown
 from gpuops.execute.change.history import History, history_of, ids_now, intents_now
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.journal_reads import OPEN_STATES
-from gpuops.execute.journal.step_json import load_step
+from gpuops.execute.journal.record import load_step
 from gpuops.execute.lease.lease import HeldLease
 from gpuops.execute.site.ports import Hosts, Vcenter
 from gpuops.execute.steps.host_executor import GONE, HostExecutor

@@ -14,7 +14,7 @@ Given up: nothing is ever deleted, so the file grows with the nights (the manual
 
 from gpuops.execute.journal.journal import Journal
 from gpuops.execute.journal.journal_reads import Intent
-from gpuops.execute.journal.remembered import IntentState, Run
+from gpuops.execute.journal.record import IntentState, Run
 from gpuops.execute.journal.stores import FILE_NAME
 
 __all__ = ["FILE_NAME", "Intent", "IntentState", "Journal", "Run"]

@@ -16,8 +16,7 @@ from gpuops.execute.journal.database import BOOK_OF, book_table, has_journal, he
 from gpuops.execute.journal.journal_state import JournalState
 from gpuops.execute.journal.journal_state_json import FOLD, dump_state
 from gpuops.execute.journal.record import GENESIS, Kind, text_of
-from gpuops.execute.journal.sql import Broken, Chain, head_of, rows_of
-from gpuops.execute.journal.stores import FILE_NAME, file_database, open_database
+from gpuops.execute.journal.stores import FILE_NAME, Broken, Chain, file_database, head_of, open_database, rows_of
 from gpuops.model.nights.journal import Audit, AuditedChain
 
 

@@ -48,11 +48,16 @@ from sqlalchemy import (
 
 from gpuops import clock
 from gpuops.errors import StateDamaged
-from gpuops.execute.journal.database import BOOK_OF, Database, book_table
-from gpuops.execute.journal.sql import Broken, append_entry
-from gpuops.execute.journal.store import Overtaken
-from gpuops.execute.journal.stores import FILE_NAME, file_database, make_file, open_database
-from gpuops.execute.journal.upgrading import bring_up
+from gpuops.execute.journal.database import BOOK_OF, Database, book_table, bring_up
+from gpuops.execute.journal.stores import (
+    FILE_NAME,
+    Broken,
+    Overtaken,
+    append_entry,
+    file_database,
+    make_file,
+    open_database,
+)
 from gpuops.execute.migrations import HEAD, Contents
 from gpuops.execute.state.lock import DatabaseLock, hold_to_the_end
 from gpuops.files.file import NOT_PARSED

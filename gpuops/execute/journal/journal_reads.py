@@ -12,11 +12,8 @@ from gpuops.errors import Locked, StateDamaged
 from gpuops.execute.journal.database import MARKERS_HINT
 from gpuops.execute.journal.journal_state import JournalState
 from gpuops.execute.journal.journal_state_json import load_state
-from gpuops.execute.journal.record import Kind, Record
-from gpuops.execute.journal.remembered import DurationKey, Intended, IntentState, Run
-from gpuops.execute.journal.step_json import Recorded, load_step
-from gpuops.execute.journal.store import FallbackStore, MemoryStore, Store
-from gpuops.execute.journal.stores import look_into_store
+from gpuops.execute.journal.record import DurationKey, Intended, IntentState, Kind, Record, Recorded, Run, load_step
+from gpuops.execute.journal.stores import FallbackStore, MemoryStore, Store, look_into_store
 from gpuops.execute.state.lock import LockHold
 from gpuops.model.nights.journal import GivenUp
 from gpuops.model.nights.ml_queue import GuestCommand

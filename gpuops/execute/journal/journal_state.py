@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, assert_never
 
-from gpuops.execute.journal.record import Kind, Record
-from gpuops.execute.journal.remembered import DurationKey, Intended, IntentState, OpenRun, Run, Saved
+from gpuops.execute.journal.record import DurationKey, Intended, IntentState, Kind, OpenRun, Record, Run, Saved
 from gpuops.model.nights.journal import GivenUp, Thing
 from gpuops.model.nights.night_record import Role
 from gpuops.model.nights.rotation import LATE

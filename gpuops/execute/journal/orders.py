@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 
 from gpuops.config.date_text import parse_window
 from gpuops.errors import StateDamaged, UsageError
-from gpuops.execute.journal.step_json import dump_step, load_step
+from gpuops.execute.journal.record import dump_step, load_step
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.stored import from_stored, stored_as, to_stored
 from gpuops.model.vcenter.host_settings import Displacement, Rolling, VsanMode

@@ -11,8 +11,7 @@ from typing import TypeVar
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.database import has_journal, vcenters_in
-from gpuops.execute.journal.sql import SqlStore
-from gpuops.execute.journal.stores import file_database, open_database
+from gpuops.execute.journal.stores import SqlStore, file_database, open_database
 from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.site import Site
 from gpuops.plan.rotation.returns.foreign_nights import NightsElsewhere

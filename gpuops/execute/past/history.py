@@ -14,8 +14,16 @@ from gpuops.errors import StateDamaged, UsageError
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.database import RETURN_HINT, has_journal, vcenters_in
 from gpuops.execute.journal.record import Record
-from gpuops.execute.journal.sql import Broken, Chain, head_of, rows_of
-from gpuops.execute.journal.stores import FILE_NAME, file_database, look_into_store, open_database
+from gpuops.execute.journal.stores import (
+    FILE_NAME,
+    Broken,
+    Chain,
+    file_database,
+    head_of,
+    look_into_store,
+    open_database,
+    rows_of,
+)
 from gpuops.execute.past.past_events import PastEventsReader, read_events
 from gpuops.model.nights.history import EventKind, PastEvents, PastNight
 

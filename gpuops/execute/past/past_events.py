@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal.orders import load_change_order
-from gpuops.execute.journal.record import Kind, Record
-from gpuops.execute.journal.remembered import IntentState
+from gpuops.execute.journal.record import IntentState, Kind, Record
 from gpuops.execute.past.past_night import (
     RETURNED_BY,
     ROLE_OF_RETURN,

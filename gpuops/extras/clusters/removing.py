@@ -16,8 +16,7 @@ from typing import Final, Protocol, runtime_checkable
 from gpuops.errors import Refused
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.orders import load_cluster_order
-from gpuops.execute.journal.record import Kind
-from gpuops.execute.journal.step_json import load_step
+from gpuops.execute.journal.record import Kind, load_step
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.site.agreement import Agreement, ask_until_agreed
 from gpuops.execute.steps.plan_executor import execute

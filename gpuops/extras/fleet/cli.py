@@ -50,8 +50,8 @@ def runner_init(
     import asyncio
     from contextlib import closing
 
+    from gpuops.execute.journal.database import upgrade
     from gpuops.execute.journal.stores import open_database
-    from gpuops.execute.journal.upgrading import upgrade
     from gpuops.execute.migrations import HEAD, Contents
     from gpuops.extras.fleet.runner_view import RunnerInitDocument, init_text
 
@@ -198,8 +198,8 @@ def _sql(common: CommonOptions) -> str:
 
     Includes the tables of the queue if procrastinate is installed. Raises TargetError, UsageError, QueueAway.
     """
+    from gpuops.execute.journal.database import statements
     from gpuops.execute.journal.stores import open_database
-    from gpuops.execute.journal.upgrading import statements
     from gpuops.extras.fleet.runner.configuration import database_of
 
     url = database_of(_configuration(), common.journal_url or os.environ.get("GPUOPS_JOURNAL_URL"))

@@ -21,9 +21,8 @@ from sqlalchemy import text as sql_text
 
 from gpuops.errors import Locked, Refused
 from gpuops.execute.journal.book import Book, BookKind, BookView
-from gpuops.execute.journal.database import Database
+from gpuops.execute.journal.database import Database, bring_up
 from gpuops.execute.journal.stores import file_database, make_file, open_database
-from gpuops.execute.journal.upgrading import bring_up
 from gpuops.execute.migrations import Contents
 from gpuops.execute.state.lock import DatabaseLock, hold_to_the_end
 from gpuops.extras.jobs.dependencies import required_numbers

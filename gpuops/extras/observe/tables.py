@@ -25,9 +25,8 @@ from sqlalchemy import (
 )
 
 from gpuops.errors import StateDamaged
-from gpuops.execute.journal.database import Database
+from gpuops.execute.journal.database import Database, to_read, to_write
 from gpuops.execute.journal.stores import make_file, open_database
-from gpuops.execute.journal.upgrading import to_read, to_write
 from gpuops.execute.migrations import Contents
 
 FILE_NAME: Final = "measurements.sqlite"

@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpuops.execute.change.history import History, history_of
-from gpuops.execute.journal.remembered import Intended, IntentState
-from gpuops.execute.journal.step_json import Recorded, dump_step
+from gpuops.execute.journal.record import Intended, IntentState, Recorded, dump_step
 from gpuops.plan.core.steps import (
     ConfigureModule,
     EndTurn,

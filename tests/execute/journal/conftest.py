@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.execute.journal.store import MemoryStore, Store
-from gpuops.execute.journal.stores import open_store
+from gpuops.execute.journal.stores import MemoryStore, Store, open_store
 
 Opening = Callable[[], Store]
 

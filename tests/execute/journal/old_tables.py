@@ -9,8 +9,7 @@ from typing import Final
 from alembic import command
 from sqlalchemy import text
 
-from gpuops.execute.journal.database import Database
-from gpuops.execute.journal.upgrading import _alembic_config
+from gpuops.execute.journal.database import Database, _alembic_config
 from gpuops.execute.migrations import Contents
 
 JOURNAL: Final = (

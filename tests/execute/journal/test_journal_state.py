@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from gpuops.execute.journal.journal_state import DURATIONS_KEPT, KEPT_AFTER_RETURN, JournalState
 from gpuops.execute.journal.journal_state_json import FOLD, dump_state, load_state
-from gpuops.execute.journal.record import Kind, Record
-from gpuops.execute.journal.remembered import DurationKey
+from gpuops.execute.journal.record import DurationKey, Kind, Record
 from gpuops.model.nights.rotation import LATE
 
 NOW = datetime(2026, 11, 20, 21, tzinfo=UTC)

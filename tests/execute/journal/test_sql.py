@@ -20,8 +20,7 @@ from gpuops.execute.journal.database import Database, sqlite_engine
 from gpuops.execute.journal.journal_state import JournalState
 from gpuops.execute.journal.journal_state_json import dump_state
 from gpuops.execute.journal.record import GENESIS, Kind, Record, checksum
-from gpuops.execute.journal.sql import Broken, Chain
-from gpuops.execute.journal.stores import FILE_NAME, look_into_store, open_database, open_store
+from gpuops.execute.journal.stores import FILE_NAME, Broken, Chain, look_into_store, open_database, open_store
 from tests.execute.journal.postgres import PASSWORD, Server
 
 NOW = datetime(2026, 11, 20, 21, tzinfo=UTC)

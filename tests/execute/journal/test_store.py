@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.execute.journal.record import Kind, Record
-from gpuops.execute.journal.store import Overtaken, Store
-from gpuops.execute.journal.stores import look_into_store, open_store
+from gpuops.execute.journal.stores import Overtaken, Store, look_into_store, open_store
 from tests.execute.journal.postgres import Server
 from tests.recorded.victim import FORKED
 

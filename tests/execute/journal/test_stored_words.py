@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import gpuops
-from gpuops.execute.journal.record import Kind
-from gpuops.execute.journal.remembered import RETURN_KINDS, IntentState
+from gpuops.execute.journal.record import RETURN_KINDS, IntentState, Kind
 from gpuops.execute.past.past_events import _VERBS
 from gpuops.execute.runs.run_kind import CHANGE, RunKind
 from gpuops.model.nights.night_record import Role

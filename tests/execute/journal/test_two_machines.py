@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.execute.journal.journal_reads import BegunSince
-from gpuops.execute.journal.sql import SqlStore
+from gpuops.execute.journal.stores import SqlStore
 from gpuops.execute.rotation.rotation import resume, rotate
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed

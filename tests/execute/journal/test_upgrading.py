@@ -27,11 +27,9 @@ from gpuops.execute import migrations
 from gpuops.execute.journal import Journal, stores
 from gpuops.execute.journal import database as journal_tables
 from gpuops.execute.journal.audit import verify
-from gpuops.execute.journal.database import Database
+from gpuops.execute.journal.database import Database, statements, upgrade
 from gpuops.execute.journal.record import Record
-from gpuops.execute.journal.sql import SqlStore
-from gpuops.execute.journal.stores import look_into_store, make_file, open_database, open_store
-from gpuops.execute.journal.upgrading import statements, upgrade
+from gpuops.execute.journal.stores import SqlStore, look_into_store, make_file, open_database, open_store
 from gpuops.execute.migrations import HEAD, REVISIONS, Contents
 from gpuops.extras.fleet.runner import shared_targets
 from gpuops.extras.jobs import store as job_store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from gpuops.execute.journal import Journal
-from gpuops.execute.journal.store import MemoryStore
+from gpuops.execute.journal.stores import MemoryStore
 from gpuops.execute.past.history import FollowedNights
 from gpuops.execute.runs.nights import NightVms
 from gpuops.model.nights.night_record import Original, Role

@@ -10,7 +10,7 @@ import pytest
 
 from gpuops.config.policy import parse_policy
 from gpuops.execute.journal.journal import Journal
-from gpuops.execute.journal.store import MemoryStore
+from gpuops.execute.journal.stores import MemoryStore
 from gpuops.execute.rotation.rotation import rotate
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import agreed

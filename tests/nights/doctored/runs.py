@@ -7,8 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from gpuops.errors import GpuopsError
-from gpuops.execute.journal.record import Kind
-from gpuops.execute.journal.remembered import IntentState
+from gpuops.execute.journal.record import IntentState, Kind
 from gpuops.plan.core.plan import Rejection, Verdict
 from gpuops.plan.rotation.lease import KEY
 from tests.nights.at_once.beside import Beside

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from gpuops.execute.journal.record import Kind
-from gpuops.execute.journal.remembered import IntentState
+from gpuops.execute.journal.record import IntentState, Kind
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power

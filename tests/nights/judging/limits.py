@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final
 
-from gpuops.execute.journal.record import Kind
-from gpuops.execute.journal.remembered import IntentState
+from gpuops.execute.journal.record import IntentState, Kind
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.model.window import RETURN_FLOOR
 from gpuops.plan.core.plan import Verdict

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from gpuops.execute.journal.record import Kind
-from gpuops.execute.journal.remembered import IntentState
+from gpuops.execute.journal.record import IntentState, Kind
 from gpuops.model.nights.night_record import parse_marker
 from gpuops.plan.core.plan import Report, Verdict
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, ShutDownGuest, SuspendVm

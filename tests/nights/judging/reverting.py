@@ -10,8 +10,7 @@ from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from gpuops.execute.journal.record import Kind
-from gpuops.execute.journal.remembered import IntentState
+from gpuops.execute.journal.record import IntentState, Kind
 from gpuops.plan.core.plan import Report
 from gpuops.sim.core.ledger import Entry
 from tests.nights.judging.doings import START, SUSPEND, is_desktop, is_ours

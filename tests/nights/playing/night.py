@@ -14,8 +14,7 @@ from typing import Final
 
 from pyVmomi import vmodl
 
-from gpuops.execute.journal.record import Kind
-from gpuops.execute.journal.remembered import IntentState
+from gpuops.execute.journal.record import IntentState, Kind
 from gpuops.execute.rotation.abandon_vm import abandon_vm
 from gpuops.execute.rotation.rotation import restore
 from gpuops.execute.runs.run_kind import RunKind

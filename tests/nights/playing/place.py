@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal.journal import Journal
 from gpuops.execute.journal.record import Record
-from gpuops.execute.journal.store import FallbackStore, MemoryStore, Store
+from gpuops.execute.journal.stores import FallbackStore, MemoryStore, Store
 from gpuops.execute.site import Site
 from gpuops.execute.state.lock import LockedBy, LockHold, locked
 from gpuops.model.nights.night_record import LockHolder

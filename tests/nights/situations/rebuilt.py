@@ -7,8 +7,7 @@ from functools import partial
 from typing import Any
 
 from gpuops.execute.journal.record import Kind
-from gpuops.execute.journal.store import Store
-from gpuops.execute.journal.stores import open_store
+from gpuops.execute.journal.stores import Store, open_store
 from gpuops.execute.rotation.adopt import adopt
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site.ports import Vcenter

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from gpuops.execute.journal.record import Kind
-from gpuops.execute.journal.remembered import IntentState
+from gpuops.execute.journal.record import IntentState, Kind
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.steps import RunInGuest

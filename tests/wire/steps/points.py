@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuops.execute.journal.sql import SqlStore
+from gpuops.execute.journal.stores import SqlStore
 from gpuops.vsphere.connection import Connection
 from gpuops.vsphere.writing.hosts import HostConnection
 
