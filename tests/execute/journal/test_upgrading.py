@@ -261,10 +261,11 @@ def _killed_after(state_dir: Path, url: str, count: int) -> None:
 
 
 @pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("first", [1, 3, 5])
 def test_an_upgrade_that_is_killed_at_any_statement_changed_nothing_and_is_done_by_the_next(
-    new_place: Callable[[], Place],
+    new_place: Callable[[], Place], first: int
 ) -> None:
-    count, is_killed = 1, True
+    count, is_killed = first, True
     while is_killed:
         place = new_place()
         place.age()
@@ -278,7 +279,7 @@ def test_an_upgrade_that_is_killed_at_any_statement_changed_nothing_and_is_done_
             assert place.schema() == before, f"after statement {count}"
         assert place.records() == seen
         assert place.revisions() == [(HEAD,)]
-        count += 5 if place.url else 2  # each of them takes a database
+        count += 15 if place.url else 6  # each of them takes a database
     assert count > 10, "it was killed in the middle"
 
 
@@ -388,8 +389,11 @@ def _move_pools(state_dir: Path, count: int) -> None:
 
 
 @pytest.mark.quick_cases(1)
-def test_a_move_of_pools_that_is_killed_at_any_point_is_finished_by_the_next_command(tmp_path: Path) -> None:
-    count, is_killed = 1, True
+@pytest.mark.parametrize("first", [1, 2, 3, 4])
+def test_a_move_of_pools_that_is_killed_at_any_point_is_finished_by_the_next_command(
+    tmp_path: Path, first: int
+) -> None:
+    count, is_killed = first, True
     while is_killed:
         (tmp_path / f"{count}").mkdir(mode=0o700)
         place = Place(tmp_path / f"{count}", "")
@@ -404,7 +408,7 @@ def test_a_move_of_pools_that_is_killed_at_any_point_is_finished_by_the_next_com
         with PoolBooks.open(place.state_dir, "", "vc-1", write=True) as books:
             books.remove_empty("empty")
         assert list(_pools(place, write=True)) == ["lab"], "what was removed stays removed"
-        count += 1
+        count += 4
     assert count > 10, "it was killed in the middle"
 
 
