@@ -8,9 +8,9 @@ from typing import Any, Final, get_args
 from gpuops.errors import StateDamaged
 from gpuops.model.stored import stored_name, to_stored
 from gpuops.model.stored_json import decode_stored, json_values
-from gpuops.plan.core.steps import EndTurn, HostStep, HostTask, Step, VcenterSetting
+from gpuops.plan.core.steps import EndTurn, HostStep, HostTask, RunClusterProgram, Step, VcenterSetting
 
-Recorded = Step | HostStep | HostTask | EndTurn | VcenterSetting
+Recorded = Step | HostStep | HostTask | EndTurn | VcenterSetting | RunClusterProgram
 """The steps whose intent a journal records."""
 _KINDS: Final[Mapping[str, type[Recorded]]] = {stored_name(kind): kind for kind in get_args(Recorded)}
 """By stored name: several kinds have the same fields."""
