@@ -19,7 +19,7 @@ from gpuops.execute.journal.record import IntentState, Kind, Record, Recorded, R
 from gpuops.execute.journal.stores import FallbackStore, Overtaken, Store, open_store
 from gpuops.model.nights.journal import GivenUp
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.steps import CreationStep, Step, VcenterSetting
+from gpuops.plan.core.steps import CreationStep, EndTurn, HostStep, HostTask, VcenterSetting
 
 CHECKPOINT_EVERY: Final = 2000
 """Records between two checkpoints: at most this many records, and those of one run, are read."""
@@ -259,7 +259,7 @@ def _state_before(step: Recorded, before: Inventory) -> Mapping[str, Any]:
     """Return the state of the step's host, VM or login before the step; {} if the snapshot lacks it."""
     if isinstance(step, VcenterSetting):
         return {"login": before.user}
-    if not isinstance(step, Step):  # a step of a host
+    if isinstance(step, HostStep | HostTask | EndTurn):
         host = before.hosts.get(step.host)
         return {} if host is None else {"host": host.ref, "name": host.name, "uuid": host.uuid}
     if isinstance(step, CreationStep):

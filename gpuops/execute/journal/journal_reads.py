@@ -17,7 +17,7 @@ from gpuops.execute.journal.stores import FallbackStore, MemoryStore, Store, loo
 from gpuops.execute.state.lock import LockHold
 from gpuops.model.nights.journal import GivenUp
 from gpuops.model.nights.ml_queue import GuestCommand
-from gpuops.plan.core.steps import HostStep, Step, VcenterSetting
+from gpuops.plan.core.steps import HostStep, RunClusterProgram, Step, VcenterSetting
 from gpuops.plan.rotation.nights.stop_conditions import StepCounts
 
 
@@ -194,6 +194,12 @@ class JournalReads:
             (intended.op_id, step)
             for intended, step in self._open_steps(run)
             if isinstance(step, HostStep | VcenterSetting)
+        )
+
+    def open_programs(self, run: Run) -> tuple[tuple[str, RunClusterProgram], ...]:
+        """Return the op id and the step of the run's programs over clusters that have no known outcome."""
+        return tuple(
+            (intended.op_id, step) for intended, step in self._open_steps(run) if isinstance(step, RunClusterProgram)
         )
 
     def _open_steps(self, run: Run) -> list[tuple[Intended, Recorded]]:

@@ -99,6 +99,11 @@ class HeldLease:
         """The managed object id of the lock VM."""
         return self._vm.ref
 
+    @property
+    def seen(self) -> Inventory:
+        """The snapshot that the lease was taken on, with the latest reading of the lock VM."""
+        return self._vm.seen
+
     def objection(self) -> str | None:
         """Return why the next change must not be sent, or None.
 

@@ -39,7 +39,7 @@ _NOUNS: Final = {
     "OpenGate": "opening of the gate", "EnterMaintenance": "maintenance mode",
     "LeaveMaintenance": "end of maintenance mode", "RebootHost": "reboot",
     "CloneVm": "clone", "CreateVm": "creation", "PowerOffForRemoval": "power-off for removal", "RemoveVm": "removal",
-    "DefineAttribute": "definition", "SetRole": "role",
+    "DefineAttribute": "definition", "SetRole": "role", "RunClusterProgram": "program",
 }  # fmt: skip
 """The noun for a kind of step in sentences; any other kind is a setting."""
 

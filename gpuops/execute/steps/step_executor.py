@@ -25,7 +25,7 @@ from gpuops.execute.site.ports import Vcenter
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.task import TaskEnd, TaskRef
 from gpuops.plan.core.plan import Outcome, Verdict
-from gpuops.plan.core.steps import AnyStep, HostStep, HostTask, Step, VcenterSetting
+from gpuops.plan.core.steps import AnyStep, HostStep, HostTask, RunClusterProgram, Step, VcenterSetting
 
 SLICE_S: Final = 20.0
 """The longest wait without an update: how often the lease and the time limits of steps in flight are checked."""
@@ -44,7 +44,7 @@ STATES: Final = {
 }
 """The state of an intent in the journal for each verdict."""
 
-Kind = TypeVar("Kind", bound=Step | HostStep | HostTask | VcenterSetting)
+Kind = TypeVar("Kind", bound=Step | HostStep | HostTask | VcenterSetting | RunClusterProgram)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,11 @@ from gpuops.extras.clusters.answers import ClusterRemoved
 from gpuops.extras.clusters.members import REMOVE_PRIVILEGES, MarkedVm, marked_vms, removal_refusals
 from gpuops.extras.clusters.run import (
     CLUSTER,
+    PROGRAM,
     alone_with,
     begin,
     changing,
+    end_cut_off_programs,
     keep_runs_away,
     open_runs,
     require_unused,
@@ -146,7 +148,7 @@ def delete_cluster(
             if current.rejections:
                 return current
             agreement.require(current)
-            if not current.changed and not open_runs(journal, name):
+            if not (current.changed or open_runs(journal, name) or open_runs(journal, name, PROGRAM)):
                 return replace(current, applied=True)
             members = current.vms
             return begin(journal, name, members[0].marker.id if members else "", [member.vm.ref for member in members])
@@ -170,6 +172,7 @@ def delete_cluster(
             remaining_vms += tuple(f"{vm}: {why}" for vm, why in overrides if why)
             if not remaining_vms:
                 # nothing of the cluster is left, so an interrupted `cluster create` has nothing to continue
+                end_cut_off_programs(journal, name)  # their processes ended with their VMs
                 for open_run in open_runs(journal, name):
                     journal.end(open_run, cut_off=open_run.id != run.id)
     return ClusterRemoved(

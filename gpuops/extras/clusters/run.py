@@ -1,6 +1,7 @@
 """What keeps calls that make, use or remove a cluster apart: its run in the journal, a local lock, and a lease.
 
-The run in the journal is open from before the first clone until the cluster is complete or removed.
+The run in the journal is open from before the first clone until the cluster is complete or removed. A program has a run
+of its own, which is open until nothing of the program is left in the guests.
 
 A lease on the VM of rank 0 ensures that only one program at a time runs over a cluster, on all machines. The program's
 call holds it until it ends; a call that removes VMs which a program could use takes it first. It is the lease of
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops.clock import rounds
 from gpuops.errors import GpuopsError, Locked, Refused, Trouble
-from gpuops.execute.journal import Journal, Run
+from gpuops.execute.journal import IntentState, Journal, Run
 from gpuops.execute.journal.orders import ClusterOrder, dump_order, load_cluster_order
 from gpuops.execute.lease.lease import HeldLease, NotWritten, take
 from gpuops.execute.lease.nonces import Nonces
@@ -34,10 +35,13 @@ from gpuops.model.workloads.cluster import TrainingCluster
 from gpuops.plan.rotation.lease import KEY, holder_of, lease_holder_text, parse_lease
 
 if TYPE_CHECKING:
+    from gpuops.extras.clusters.launch import Launch
     from gpuops.extras.clusters.members import MarkedVm
 
 CLUSTER: Final = "cluster"
 """The kind of these runs in the journal."""
+PROGRAM: Final = "cluster run"
+"""The kind of the runs of programs, those of `cluster bench` too."""
 _ID: Final = 4
 """Bytes."""
 ROTATION_S: Final = 4 * 3600.0
@@ -87,10 +91,27 @@ def changing(site: Site, *, waits: bool = False) -> Iterator[Journal]:
         yield journal
 
 
-def open_runs(journal: Journal | None, name: str) -> tuple[Run, ...]:
+def open_runs(journal: Journal | None, name: str, kind: str = CLUSTER) -> tuple[Run, ...]:
     """Return the open runs of this cluster, oldest first."""
-    runs = journal.open_runs((CLUSTER,)) if journal is not None else ()
+    runs = journal.open_runs((kind,)) if journal is not None else ()
     return tuple(run for run in runs if load_cluster_order(run.order).cluster == name)
+
+
+def begin_program(journal: Journal, launch: Launch) -> Run:
+    """Begin the run of a program over a cluster."""
+    return journal.begin(PROGRAM, order=dump_order(ClusterOrder(launch.cluster, launch.run, ())))
+
+
+def end_cut_off_programs(journal: Journal, name: str, run: Run | None = None) -> None:
+    """Settle and end the runs of programs that killed calls left open, except for `run`.
+
+    Call this when no process of them is left in a guest, and while no other call can use the cluster.
+    """
+    for cut_off in open_runs(journal, name, PROGRAM):
+        if run is None or cut_off.id != run.id:
+            for op_id, _ in journal.open_programs(cut_off):
+                journal.record_outcome(op_id, IntentState.FAILED, "the run was cut off before it was seen to end")
+            journal.end(cut_off, cut_off=True)
 
 
 def known_id(name: str, inventory: Inventory, site: Site) -> tuple[str, bool]:

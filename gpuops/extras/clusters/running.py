@@ -1,25 +1,32 @@
 """Runs a launch to its end: starts it in the guests, passes on the output of rank 0, and cleans up.
 
-The next run of the cluster removes what a killed run left; two runs never use a cluster at once (`used_alone`). Ctrl-C,
-SIGTERM and the limit end the processes in every guest.
+The intent is in the journal before anything is started in a guest. The next run of the cluster, or its removal, removes
+and settles what a killed run left; two runs never use a cluster at once (`used_alone`). Ctrl-C, SIGTERM and the limit
+end the processes in every guest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from math import inf
 from typing import TYPE_CHECKING, Final
 
 from gpuops.clock import rounds
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown
+from gpuops.execute.journal import Journal
 from gpuops.execute.lease.lease import HeldLease
 from gpuops.execute.site.guest_work import guest_work
+from gpuops.execute.steps.step_executor import StepExecutor
 from gpuops.extras.clusters.cluster_run import RunEnd
 from gpuops.extras.clusters.guests import ENDED_S, PART, SHOWN, LaunchGuests, NotEntered, ReadyGuests
 from gpuops.extras.clusters.launch import Launch
-from gpuops.extras.clusters.run import lease_lost_error
+from gpuops.extras.clusters.run import begin_program, end_cut_off_programs, lease_lost_error
 from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.plan.core.plan import Outcome, Verdict
+from gpuops.plan.core.steps import RunClusterProgram
 
 if TYPE_CHECKING:
     from gpuops.execute.site import Site
@@ -39,25 +46,105 @@ def run(launch: Launch, site: Site, lease: HeldLease, hear: Hear) -> RunEnd:
     """Run the launch, clean up the guests, and return how it ended. `RunEnd.left` names what could not be cleaned up.
 
     `lease`: the lease on the cluster. Raises Refused if a guest cannot be prepared, Locked if another machine has taken
-    over the cluster, NotConnected if vCenter cannot be reached: then the next run of this cluster ends the processes.
+    over the cluster, NotConnected if vCenter cannot be reached, StateDamaged if the journal cannot be written. If
+    something may be left in a guest, the run in the journal stays open: the next run of this cluster ends both.
     """
     guests = LaunchGuests(launch, guest_work(site.vcenter))
-    try:
-        ready = guests.prepare()
-        if (objection := lease.objection()) is not None:
-            raise lease_lost_error(launch.cluster, objection)
-        end = _Running(guests, site, lease, hear).run_to_end(ready)
-    except NotConnected:
-        site.say(f"vCenter cannot be reached: the program on {launch.cluster} may still run; the next run ends it")
-        raise
-    except NotEntered:  # nothing was started, so there is nothing to clean up
-        raise
-    except BaseException:  # also Ctrl-C and SIGTERM: no process may stay in a guest
-        site.say(f"ending the processes in the {len(launch.members)} guests of {launch.cluster}")
-        for failure in guests.clear():
-            site.say(f"left: {failure}")
-        raise
-    return replace(end, left=guests.clear())
+    with site.unlocked_journal() as journal:
+        executor = ProgramExecutor(guests, site, lease, hear, journal)
+        try:
+            outcome = executor.begin(RunClusterProgram(launch.members[0].vm, launch.mark))
+        finally:
+            if executor.is_clean:
+                journal.end(executor.run)
+    if executor.error is not None:
+        raise executor.error
+    if executor.end is None:
+        assert isinstance(outcome, Outcome), "a program has no task"
+        raise lease_lost_error(launch.cluster, outcome.reason)
+    return executor.end
+
+
+class ProgramExecutor(StepExecutor[RunClusterProgram]):
+    """Runs a launch as one step. It is done when it has ended and nothing of it is left in the guests."""
+
+    end: RunEnd | None = None
+    error: GpuopsError | None = None
+    """Why the launch has no end."""
+    is_clean = True
+    """Whether nothing of the launch is in a guest."""
+
+    def __init__(self, guests: LaunchGuests, site: Site, lease: HeldLease, hear: Hear, journal: Journal) -> None:
+        run = begin_program(journal, guests.launch)
+        super().__init__(site.vcenter, journal, run, lease.seen, passed_s=site.passed_s)
+        self._guests, self._site, self._lease, self._hear = guests, site, lease, hear
+
+    def read_back(self, step: RunClusterProgram) -> None:
+        """Do nothing: `send` cleans up the guests itself, and sees what is left there."""
+
+    def is_done(self, step: RunClusterProgram) -> bool:
+        """Return whether the launch has ended and the guests are clean."""
+        return self.end is not None and self.is_clean
+
+    def objection(self, step: RunClusterProgram) -> str | None:
+        """Return None: the caller has planned the launch and holds the lease."""
+        return None
+
+    def last_objection(self, step: RunClusterProgram, judged: Inventory) -> str | None:
+        """Return why the launch must not start: the lease is lost, or it failed with a session that ended."""
+        return self.error.line if self.error is not None else self._lease.objection()
+
+    def send(self, step: RunClusterProgram, op_id: str) -> None:
+        """Run the launch to its end, and clean up the guests."""
+        self.is_clean = False
+        try:
+            self.end = self._run_to_end()
+        except GpuopsError as error:
+            self.error = error
+            raise
+        except BaseException:  # Ctrl-C or SIGTERM
+            if self.is_clean:
+                self.settle(op_id, Outcome(step, Verdict.FAILED, "interrupted"))
+            raise
+
+    def _run_to_end(self) -> RunEnd:
+        guests, launch = self._guests, self._guests.launch
+        try:
+            ready = guests.prepare()
+            end_cut_off_programs(self.journal, launch.cluster, self.run)  # `prepare` has ended their processes
+            if (objection := self._lease.objection()) is not None:
+                raise lease_lost_error(launch.cluster, objection)
+            end = _Running(guests, self._site, self._lease, self._hear).run_to_end(ready)
+        except NotConnected:
+            self._site.say(
+                f"vCenter cannot be reached: the program on {launch.cluster} may still run; the next run ends it"
+            )
+            raise
+        except NotEntered:  # nothing was started, so there is nothing to clean up
+            self.is_clean = True
+            raise
+        except BaseException:  # also Ctrl-C and SIGTERM: no process may stay in a guest
+            self._site.say(f"ending the processes in the {len(launch.members)} guests of {launch.cluster}")
+            for failure in self._clear():
+                self._site.say(f"left: {failure}")
+            raise
+        return replace(end, left=self._clear())
+
+    def _clear(self) -> tuple[str, ...]:
+        failures = self._guests.clear()
+        self.is_clean = not failures
+        return failures
+
+    def find_task(self, step: RunClusterProgram, since: datetime) -> None:
+        """Return None: a program has no task."""
+
+    def twice_is_once(self, step: RunClusterProgram, sent: Inventory) -> bool:
+        """Return False: a program must not run a second time."""
+        return False
+
+    def not_shown(self, step: RunClusterProgram) -> str:
+        """Return what is left in the guests."""
+        return "; ".join(self.end.left) if self.end is not None else super().not_shown(step)
 
 
 class _Running:

@@ -171,6 +171,17 @@ VcenterSetting = DefineAttribute | SetRole
 """A setting of vCenter as a whole. It is made when the call returns."""
 
 
+@stored_as("RunClusterProgram")
+@dataclass(frozen=True, slots=True)
+class RunClusterProgram:
+    """Run a program over the VMs of a training cluster until it ends, and remove all that it leaves in the guests."""
+
+    vm: str
+    """The VM of rank 0."""
+    mark: str
+    """`CLUSTER/RUN`, which each process of the program has in its environment, in every guest."""
+
+
 GUEST_PRIVILEGES: Final = ("VirtualMachine.GuestOperations.Execute", "VirtualMachine.GuestOperations.Query")
 """Needed to start a program and to wait for its end (vSphere API reference, GuestProcessManager)."""
 
@@ -579,7 +590,9 @@ Step = VcenterStep | CreationStep | RemovalStep | GateStep
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # that of Python 3.11 has no `default`
 
-    AnyStep = TypeVar("AnyStep", bound=Step | HostStep | HostTask | VcenterSetting, default=Step, covariant=True)
+    AnyStep = TypeVar(
+        "AnyStep", bound=Step | HostStep | HostTask | VcenterSetting | RunClusterProgram, default=Step, covariant=True
+    )
 else:
     from typing import TypeVar
 

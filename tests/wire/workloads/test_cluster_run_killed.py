@@ -1,13 +1,16 @@
-"""Programs and all-reduces over a cluster whose call is killed anywhere, before or after each request that it sends.
+"""Programs and all-reduces over a cluster whose call is killed anywhere, before or after each request that it sends and
+each record of its journal.
 
-A call that is killed here sends nothing more, as after `kill -9`; what runs in the guests goes on. Then another run, of
-this machine or, once its lease has run out, of another one, or the removal of the cluster, leaves nothing of it: files,
-keys, processes, overrides of DRS. Real processes are killed in `tests/cli/workloads/test_cluster_run.py`.
+A call that is killed here sends and records nothing more, as after `kill -9`; what runs in the guests goes on, and the
+journal has its intent. Then another run, of this machine or, once its lease has run out, of another one, or the removal
+of the cluster, leaves nothing of it: files, keys, processes, overrides of DRS, open runs. Real processes are killed in
+`tests/cli/workloads/test_cluster_run.py`.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -21,6 +24,8 @@ from pyVmomi import vim
 from gpuops.api import Site
 from gpuops.clock import wall_clock
 from gpuops.errors import Locked
+from gpuops.execute.journal import Journal
+from gpuops.execute.journal.record import Kind
 from gpuops.execute.site.guest_work import guest_work
 from gpuops.extras.clusters import guests, running
 from gpuops.extras.clusters.cluster_run import AllReduceProgram, BenchWish, Launcher, RunWish, Transport
@@ -28,7 +33,7 @@ from gpuops.extras.clusters.cluster_runs import cluster_bench, cluster_run, stan
 from gpuops.extras.clusters.launch import plan_launch
 from gpuops.extras.clusters.members import marked_vms
 from gpuops.extras.clusters.removing import delete_cluster
-from gpuops.extras.clusters.run import require_unused, used_alone, wait_for_tasks
+from gpuops.extras.clusters.run import PROGRAM, open_runs, require_unused, used_alone, wait_for_tasks
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.model.vcenter.vm import VmDrs
 from gpuops.plan.core.steps import SetVmDrs
@@ -42,7 +47,9 @@ from tests.wire.conftest import target_of
 pytestmark = needs_mpi
 SEEDS: Final = 100
 MOST: Final = 220
-"""Requests of a run of a few seconds, and a few more."""
+"""Requests and records of a run of a few seconds, and a few more."""
+RECORDS: Final = ("the run begins", "its intent", "its outcome", "the run ends")
+"""Those that a run writes to the journal, in their order."""
 
 
 class KilledHere(BaseException):
@@ -112,6 +119,16 @@ class Machines:
         wish = BenchWish(nodes, (4096,), (Transport.TCP,), program, ssh_port=self.guests.ssh_port)
         return 0 if cluster_bench(NAME, wish, site).complete else 4
 
+    def open_programs(self, machine: int = 0) -> list[int]:
+        """How many intents are open in each open run of a program, by the journal of that machine."""
+
+        def read(site: Site) -> list[int]:
+            with site.journal_to_read(site.vcenter.uuid) as journal:
+                return [len(journal.open_programs(run)) for run in open_runs(journal, NAME, PROGRAM)] if journal else []
+
+        programs: list[int] = self.alive(read, machine)
+        return programs
+
     def lease_runs_out(self) -> None:
         self.guests.server.world.clock.advance(TTL_S + 1)
 
@@ -119,8 +136,9 @@ class Machines:
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
     """Those of gpuops, and of no other client; guests are asked more often than of real ones."""
-    requests, sent = Requests(), Stub.InvokeMethod
+    requests, sent, append = Requests(), Stub.InvokeMethod, Journal._append
     monkeypatch.setattr(Stub, "InvokeMethod", lambda *words: requests.around(lambda: sent(*words)))
+    monkeypatch.setattr(Journal, "_append", lambda *words: requests.around(lambda: append(*words)))
     monkeypatch.setattr(running, "POLL_S", 0.2)
     monkeypatch.setattr(guest_commands, "POLLS_S", (0.2,))
     return requests
@@ -166,12 +184,15 @@ def play(seed: int, machines: Machines) -> None:
             refused_or_free(machines, machine)
         machines.requests.left, machines.requests.after = dice.randint(1, MOST), dice.random() < 0.5
         machines.alive(call, machine)
+        if machines.guests.left():
+            assert 1 in machines.open_programs(0) + machines.open_programs(1), f"seed {seed}: no intent"
         last = machine
     machine = dice.randint(0, 1)
     if machine != last:
         refused_or_free(machines, machine)
     assert machines.alive(drawn(dice, machines), machine) == 0, f"seed {seed}: {machines.heard}"
     assert machines.guests.left() == [], f"seed {seed}"
+    assert machines.open_programs(machine) == [], f"seed {seed}"
 
 
 def refused_or_free(machines: Machines, machine: int) -> None:
@@ -204,6 +225,63 @@ def lease_left_s(site: Site) -> float:
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_runs_that_are_killed_leave_nothing_that_the_next_does_not_end(seed: int, machines: Machines) -> None:
     play(seed, machines)
+
+
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("after", [True, False])
+@pytest.mark.parametrize(
+    ("record", "open_before", "open_after"),
+    [("the run begins", [], [0]), ("its intent", [0], [1]), ("its outcome", [1], [0]), ("the run ends", [0], [])],
+)
+def test_a_run_that_is_killed_at_a_record_is_settled_by_the_next(
+    *,
+    record: str,
+    open_before: list[int],
+    open_after: list[int],
+    after: bool,
+    machines: Machines,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    number, append, records = RECORDS.index(record), Journal._append, Counter[str]()
+
+    def killed(journal: Journal, drafted: Any) -> Any:
+        records["appended"] += 1
+        if records["appended"] != number + 1:
+            return append(journal, drafted)
+        if after:
+            append(journal, drafted)
+        machines.requests.left = 0
+        raise KilledHere
+
+    monkeypatch.setattr(Journal, "_append", killed)
+    machines.alive(lambda site: machines.run(site, "true"))
+    assert machines.open_programs() == (open_after if after else open_before)
+    assert machines.guests.left() == []
+    machines.lease_runs_out()
+    assert machines.alive(lambda site: machines.run(site, "true")) == 0
+    assert machines.open_programs() == []
+
+
+@pytest.mark.long
+def test_a_run_that_is_interrupted_cleans_up_and_settles(machines: Machines) -> None:
+    outcomes: list[str] = []
+
+    def interrupt(_: float) -> None:
+        if marked_processes():
+            raise KeyboardInterrupt
+        threading.Event().wait(0.1)
+
+    def interrupted(site: Site) -> None:
+        site.pause = interrupt
+        with pytest.raises(KeyboardInterrupt):
+            machines.run(site, "sleep", "60")
+        with site.journal_to_read(site.vcenter.uuid) as journal:
+            assert journal is not None
+            outcomes.extend(each.body["reason"] for each in journal.records() if each.kind is Kind.SETTLED)
+
+    machines.alive(interrupted)
+    assert outcomes == ["interrupted"]
+    assert machines.open_programs() == []
 
 
 @pytest.mark.long
@@ -301,6 +379,7 @@ def test_a_cluster_whose_run_was_killed_is_removed_with_all_that_it_left(
         removed = machines.alive(lambda site: delete_cluster(NAME, site, apply=True))
         assert (removed.exit_code, len(removed.vms)) == (0, NODES)
         assert marked_processes() == []
+        assert machines.open_programs() == []
         inventory = machines.alive(lambda site: site.vcenter.inventory())
         assert marked_vms(inventory, NAME) == ()
         assert [cluster.drs_overrides for cluster in inventory.clusters.values()] == [()]
