@@ -17,10 +17,11 @@ from typing import Final
 from gpuops.advise.capacity import Slots, slots_in_mode, starts_gb
 from gpuops.advise.spread import spread
 from gpuops.model.devices.catalog import Board
-from gpuops.model.devices.gpu import VgpuMode
+from gpuops.model.devices.gpu import PhysicalGpu, VgpuMode
 from gpuops.model.devices.gpu_layout import GpuLayout, LayoutForm, LayoutPart
 from gpuops.model.devices.mig import InstancePlacement, InstanceProfile, MigGeometry, arrangements, free_starts
 from gpuops.model.devices.vgpu import VgpuProfile, near
+from gpuops.model.vcenter.host import Host
 
 _PART_OF_AN_INSTANCE: Final = re.compile(r"\d+c\.")
 
@@ -68,6 +69,17 @@ class JudgedLayout:
 def judge_layout(layout: GpuLayout, board: Board) -> JudgedLayout:
     """Return whether a GPU of the model can have what each part of the layout says."""
     return JudgedLayout(layout, tuple(judge_part(part, layout.form, board) for part in layout.parts))
+
+
+def part_for(layout: GpuLayout, gpu: PhysicalGpu, host: Host) -> LayoutPart | None:
+    """Return the part of the layout for this GPU: the last one that names it.
+
+    GPUs are numbered as by nvidia-smi on the host: by PCI address, without those in passthrough. `gpu` is none of them.
+    """
+    number = sorted(host_gpu.address for host_gpu in host.gpus if not host_gpu.passed_through).index(gpu.address)
+    model = frozenset({(gpu.vendor_id, gpu.device_id)})
+    fitting = [part for part in layout.parts if part.is_for(model) and (part.gpus is None or number in part.gpus)]
+    return fitting[-1] if fitting else None
 
 
 def judge_part(part: LayoutPart, form: LayoutForm, board: Board) -> JudgedPart:

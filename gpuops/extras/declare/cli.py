@@ -11,7 +11,7 @@ import typer
 from gpuops.console import output
 from gpuops.console.options import CommonOptions, DryRun, HostShellOptions, RebootOptions
 from gpuops.console.spread import spread
-from gpuops.extras.declare.site_file import load_site
+from gpuops.extras.declare.layout_site import LayoutOptions, load_wishes
 
 if TYPE_CHECKING:
     from gpuops.extras.declare.applying import SiteReport
@@ -26,7 +26,7 @@ SitePath = Annotated[
 
 
 @spread
-def diff(common: CommonOptions, host_shell: HostShellOptions, file: SitePath) -> None:
+def diff(common: CommonOptions, host_shell: HostShellOptions, file: SitePath, layout: LayoutOptions) -> None:
     """Show what differs from a file of what hosts and VMs should be, and whether it can be changed. Changes nothing.
 
     Exit code 3 if something of the file cannot be done.
@@ -38,7 +38,7 @@ def diff(common: CommonOptions, host_shell: HostShellOptions, file: SitePath) ->
     """
     from gpuops.extras.declare.view import DiffDocument, site_report_text
 
-    report = _compare(common, host_shell, file)
+    report = _compare(common, host_shell, file, layout)
     output.show(site_report_text(report), DiffDocument.made_of(report))
     output.leave(report.exit_code)
 
@@ -49,6 +49,7 @@ def apply(
     rebooting: RebootOptions,
     host_shell: HostShellOptions,
     file: SitePath,
+    layout: LayoutOptions,
     dry_run: DryRun = False,
 ) -> None:
     """Change what differs from a file of what hosts and VMs should be: hosts first, then VMs.
@@ -67,7 +68,7 @@ def apply(
     from gpuops.extras.declare.applying import apply_site
     from gpuops.extras.declare.view import ApplyDocument, site_report_text
 
-    site_file, rolling = load_site(file), _rolling(rebooting)
+    wishes, rolling = load_wishes(file, layout), _rolling(rebooting)
 
     def consent(planned: SiteReport) -> None:
         if planned.disruptive and not rebooting.yes:
@@ -78,7 +79,7 @@ def apply(
         ChangeProgress() as progress,
     ):
         host_shell.give_to(site)
-        report = apply_site(site_file, site, rolling, apply=not dry_run, consent=consent, told=progress)
+        report = apply_site(wishes(site), site, rolling, apply=not dry_run, consent=consent, told=progress)
     remember(common, report.before)
     output.show(site_report_text(report), ApplyDocument.made_of(report))
     output.leave(report.exit_code)
@@ -96,6 +97,7 @@ def assert_(
     common: CommonOptions,
     host_shell: HostShellOptions,
     file: SitePath,
+    layout: LayoutOptions,
     junit: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE", help="Also write the result as JUnit XML.")
     ] = None,
@@ -112,7 +114,7 @@ def assert_(
     from gpuops.extras.declare.view import AssertDocument, assertion_text, junit_xml
     from gpuops.files.private_file import write_readable
 
-    report = _compare(common, host_shell, file)
+    report = _compare(common, host_shell, file, layout)
     document = AssertDocument.made_of(report)
     if junit is not None:
         write_readable(junit, junit_xml(report))
@@ -125,6 +127,7 @@ def drift(
     common: CommonOptions,
     host_shell: HostShellOptions,
     file: SitePath,
+    layout: LayoutOptions,
     heal: Annotated[
         list[str] | None,
         typer.Option("--heal", metavar="KEY", help="Set this key back: mig, scheduler, drs. May be repeated."),
@@ -152,11 +155,11 @@ def drift(
     def show(look: DriftLook) -> None:
         output.show(drift_text(look), DriftDocument.made_of(look))
 
-    site_file, heals = load_site(file), check_heals(heal or ())
+    wishes, heals = load_wishes(file, layout), check_heals(heal or ())
     opens = parse_window(window) if window is not None else None
     with open_site(common, guarded=bool(heals), run="drift" if heals else "") as site:
         host_shell.give_to(site)
-        watch = DriftWatch(site_file, site, heals, opens)
+        watch = DriftWatch(wishes(site), site, heals, opens)
         if not once:
             follow(watch, show)
         look = watch.look()
@@ -206,13 +209,13 @@ def export(
     output.show(f"{save}: {len(text.splitlines())} lines", document)
 
 
-def _compare(common: CommonOptions, host_shell: HostShellOptions, file: Path) -> SiteReport:
+def _compare(common: CommonOptions, host_shell: HostShellOptions, file: Path, layout: LayoutOptions) -> SiteReport:
     from gpuops.console.opening import open_site, remember
     from gpuops.extras.declare.applying import plan_site
 
-    site_file = load_site(file)
+    wishes = load_wishes(file, layout)
     with open_site(common) as site:
         host_shell.give_to(site)
-        report = plan_site(site_file, site)
+        report = plan_site(wishes(site), site)
     remember(common, report.before)
     return report

@@ -14,11 +14,12 @@ from msgspec import Meta
 from gpuops.errors import UsageError
 from gpuops.model.devices.gpu import AssignmentPolicy
 from gpuops.model.devices.scheduler import SchedulerPolicy
-from gpuops.model.file_keys import Before, Mistaken, Text
+from gpuops.model.file_keys import NOT_IN_FILE, Before, Mistaken, Text
 from gpuops.model.fleet_change import ChosenGpus
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.vcenter.host_settings import SharedType, SizeMode
 from gpuops.model.vcenter.vm import VmDrs
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.hosts.scheduler.change import SetScheduler
 from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.vm.vm_blockers import MoveMode, PowerPolicy
@@ -152,6 +153,9 @@ class SiteFile:
     vms: Annotated[tuple[VmEntry, ...], Meta(max_length=100_000)] = ()
     policies: Annotated[tuple[Text, ...], Meta(max_length=100)] = ()
     """Paths of rotation policies, relative to the directory of the file."""
+
+    misfits: Annotated[tuple[Rejection, ...], NOT_IN_FILE] = ()
+    """Why a layout in NVIDIA's form, of which this file was made, does not fit the GPUs."""
 
     @property
     def needs_tags(self) -> bool:

@@ -96,7 +96,7 @@ def selected_vms(file: SiteFile, inventory: Inventory) -> Collection[str]:
 
 def compare(file: SiteFile, inventory: Inventory, catalog: Catalog, now: datetime) -> Comparison:
     """Return how this snapshot differs from the file. It needs the settings of the selected hosts."""
-    rejections: list[Rejection] = []
+    rejections = [*file.misfits]
     hosts = _host_wishes(file, inventory, rejections)
     vms = _vm_wishes(file, inventory, rejections)
     differences: list[SiteDifference] = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from gpuops.advise.gpu_layouts import LayoutVerdict, instances_of, judge_part
+from gpuops.advise.gpu_layouts import LayoutVerdict, instances_of, judge_part, part_for
 from gpuops.errors import UsageError
 from gpuops.extras.sizing.what_if.hardware import (
     Changed,
@@ -47,7 +47,7 @@ def with_layout(change: ApplyLayout, inventory: Inventory, catalog: Catalog) -> 
         if gpu.passed_through:
             not_meant.append(f"{host.name} {gpu.address}: it is in passthrough")
             continue
-        part = _part_for(change.layout, gpu, host)
+        part = part_for(change.layout, gpu, host)
         if part is None:
             not_meant.append(f"{host.name} {gpu.address}: the layout has no part for this {gpu.name}")
             continue
@@ -98,17 +98,6 @@ def _divide_gpu(layout: GpuLayout, part: LayoutPart, gpu: PhysicalGpu, catalog: 
     if judged.mode is not VgpuMode.MULTI_INSTANCE:
         return "its vGPUs are time-sliced: a layout divides GPUs for MIG-backed vGPUs only"
     return replace(gpu, vgpu_mode=judged.mode, gpu_instances=instances_of(part, layout.form, board))
-
-
-def _part_for(layout: GpuLayout, gpu: PhysicalGpu, host: Host) -> LayoutPart | None:
-    """Return the part of the layout for this GPU: the last one that names it.
-
-    GPUs are numbered as by nvidia-smi on the host: by PCI address, without those in passthrough.
-    """
-    number = sorted(host_gpu.address for host_gpu in host.gpus if not host_gpu.passed_through).index(gpu.address)
-    model = frozenset({(gpu.vendor_id, gpu.device_id)})
-    fitting = [part for part in layout.parts if part.is_for(model) and (part.gpus is None or number in part.gpus)]
-    return fitting[-1] if fitting else None
 
 
 def _divide_gpus_of_host(
