@@ -105,14 +105,19 @@ SiteConsent = Callable[[SiteReport], None]
 """Called before the first change. If it raises, nothing is changed."""
 
 
-def plan_site(file: SiteFile, site: Site, rolling: Rolling | None = None) -> SiteReport:
+def plan_site(
+    file: SiteFile, site: Site, rolling: Rolling | None = None, only: Collection[str] | None = None
+) -> SiteReport:
     """Return what differs and how it would be changed, by vCenter's present state. Changes nothing.
 
-    `rolling`: how hosts are rebooted; None = they are not. Raises NotConnected and its subclasses.
+    `rolling`: how hosts are rebooted; None = they are not. `only`: refs of the hosts and VMs that are changed; None =
+    all. Raises NotConnected and its subclasses.
     """
     inventory = read_for(file, site)
     catalog, now = catalog_of(inventory), site.clock()
     comparison = compare(file, inventory, catalog, now)
+    if only is not None:
+        comparison = comparison.only(only)
     host_plan = SiteHosts(comparison.hosts).plan(inventory, catalog)
     roll = Roll()
     if rolling is not None and host_plan.feasible:
@@ -166,15 +171,17 @@ def apply_site(
     apply: bool,
     consent: SiteConsent = agreed,
     told: Told = unheard,
+    only: Collection[str] | None = None,
 ) -> SiteReport:
     """Change what differs from the file, and return the plan, the outcomes and what still differs.
 
-    If something of the file is infeasible, nothing is changed. A rolling change of an earlier call that was cut off is
-    finished first. Raises NotConnected, Locked, StateDamaged, and Refused while a rotation or another change is open.
+    `only`: refs of the hosts and VMs that are changed; None = all. If something of these is infeasible, nothing is
+    changed. A rolling change of an earlier call that was cut off is finished first. Raises NotConnected, Locked,
+    StateDamaged, and Refused while a rotation or another change is open.
     """
     if apply:
         _finish_earlier_calls(site, told)
-    report = plan_site(file, site, rolling)
+    report = plan_site(file, site, rolling, only)
     if not apply or not report.feasible or not report.has_work:
         return replace(report, applied=apply and report.feasible)
     consent(report)
@@ -186,6 +193,7 @@ def apply_site(
         vm_outcomes, unmet_vms = _set_vms(report, site, consent)
         unmet += unmet_vms
     after = compare_now(file, site)
+    after = after if only is None else after.only(only)
     return replace(
         report,
         applied=True,

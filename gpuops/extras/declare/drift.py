@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
-from gpuops.errors import Locked, LoginRefused, NotConnected, UsageError, report_exit_code
+from gpuops.errors import Locked, LoginRefused, NotConnected, PartlyDone, Refused, UsageError, report_exit_code
 from gpuops.execute.rotation.watch import wait_for_news
 from gpuops.execute.site import Site
 from gpuops.extras.declare.applying import SiteReport, apply_site, compare_now
@@ -15,6 +15,7 @@ from gpuops.extras.declare.entries import GPU_KEYS, HOST_KEYS, SiteFile
 from gpuops.extras.declare.wishes import SiteDifference
 from gpuops.model.vcenter.host_settings import Rolling
 from gpuops.model.window import Window
+from gpuops.plan.core.plan import Rejection
 from gpuops.plan.hosts.change.rolling_plan import shut
 
 HEALABLE: Final = ("assignment", "default_graphics", "vgpu_mode", "mig", "scheduler", "label", "drs", "marks")
@@ -35,19 +36,21 @@ class DriftLook:
     back: tuple[SiteDifference, ...]
     remaining: tuple[SiteDifference, ...]
     """All that differs after the look."""
-    healed: SiteReport | None = None
-    """What was set back; None = nothing was tried."""
-
-    @property
-    def has_news(self) -> bool:
-        return bool(self.drifted or self.back or (self.healed is not None and self.healed.changed))
+    unmatched: tuple[Rejection, ...]
+    """Why entries of the file do not fit this vCenter, for example because a VM was deleted."""
+    healed: tuple[SiteReport, ...] = ()
+    """What was set back, or tried."""
+    refusals: tuple[Rejection, ...] = ()
+    """Why something was not set back."""
+    has_news: bool = False
+    """Whether something drifted, is back, was set back, or for another reason than before was not."""
 
     @property
     def exit_code(self) -> int:
         """0 = nothing differs, 3 = something does, 4 = something could not be set back."""
-        if self.healed is not None and self.healed.failed:
-            return self.healed.exit_code
-        return report_exit_code(refused=self.remaining)
+        if any(report.failed for report in self.healed):
+            return report_exit_code(partly=True)
+        return report_exit_code(refused=self.remaining or self.unmatched)
 
 
 @dataclass(slots=True)
@@ -60,26 +63,51 @@ class DriftWatch:
     window: Window | None = None
     """Only while it is open is something set back; None = at any time."""
     known: tuple[SiteDifference, ...] = field(default=(), init=False)
+    reasons: tuple[Rejection, ...] = field(default=(), init=False)
+    """What the last look found of `unmatched` and `refusals`."""
 
     def look(self) -> DriftLook:
-        """Compare once, and set back the keys of `heals` in their window. Raises NotConnected, Locked, StateDamaged."""
-        drifted = compare_now(self.file, self.site)
-        new = tuple(difference for difference in drifted.differences if difference not in self.known)
-        back = tuple(difference for difference in self.known if difference not in drifted.differences)
-        remaining, healed = drifted.differences, None
-        if self._may_heal(remaining):
-            healed = apply_site(healing_part(self.file, self.heals), self.site, apply=True)
-            remaining = compare_now(self.file, self.site).differences
-        self.known = remaining
+        """Compare once, and set back the keys of `heals` in their window. Raises NotConnected, StateDamaged."""
         now = self.site.clock()
-        return DriftLook(now, self.site.vcenter.uuid, new, back, remaining, healed)
-
-    def _may_heal(self, differences: Collection[SiteDifference]) -> bool:
-        is_open = next(shut(Rolling(window=self.window), self.site.clock()), None) is None
-        return is_open and any(
-            difference.key.partition(" ")[0].replace("mark", "marks") in self.heals and not difference.pending
-            for difference in differences
+        comparison = compare_now(self.file, self.site)
+        new = tuple(difference for difference in comparison.differences if difference not in self.known)
+        back = tuple(difference for difference in self.known if difference not in comparison.differences)
+        healed, refusals = tuple[SiteReport, ...](), tuple[Rejection, ...]()
+        if healable := self._healable(comparison.differences):
+            try:
+                healed = self._heal(healable)
+            except (Locked, Refused, PartlyDone) as error:  # for example while a rotation runs: tried again
+                refusals = (Rejection("drift", error.message, hint=error.hint),)
+            refusals += tuple(reason for report in healed for reason in (*report.rejections, *report.unmet))
+            comparison = compare_now(self.file, self.site)
+        reasons = (*comparison.rejections, *refusals)
+        has_news = bool(new or back or reasons != self.reasons) or any(report.changed for report in healed)
+        self.known, self.reasons = comparison.differences, reasons
+        return DriftLook(
+            now, self.site.vcenter.uuid, new, back, self.known, comparison.rejections, healed, refusals, has_news
         )
+
+    def _healable(self, differences: Iterable[SiteDifference]) -> list[tuple[str, str]]:
+        """Return the ref of the host or VM and the key of each setting that may be set back now."""
+        if next(shut(Rolling(window=self.window), self.site.clock()), None) is not None:
+            return []
+        settings = ((difference.ref, _key_of(difference)) for difference in differences if not difference.pending)
+        return [(ref, key) for ref, key in dict.fromkeys(settings) if key in self.heals]
+
+    def _heal(self, settings: Sequence[tuple[str, str]]) -> tuple[SiteReport, ...]:
+        """Set these settings back: together, or one by one if one of them cannot be set."""
+        refs = {ref for ref, _ in settings}
+        report = apply_site(healing_part(self.file, self.heals), self.site, apply=True, only=refs)
+        if report.feasible or len(settings) == 1:
+            return (report,)
+        return tuple(
+            apply_site(healing_part(self.file, (key,)), self.site, apply=True, only=(ref,)) for ref, key in settings
+        )
+
+
+def _key_of(difference: SiteDifference) -> str:
+    """Return the key of the file: `marks` for `mark NAME`."""
+    return "marks" if difference.key.startswith("mark ") else difference.key
 
 
 def check_heals(keys: Collection[str]) -> tuple[str, ...]:
@@ -116,7 +144,7 @@ def healing_part(file: SiteFile, keys: Collection[str]) -> SiteFile:
 def follow(watch: DriftWatch, show: Callable[[DriftLook], None]) -> None:
     """Look until a signal ends it, whenever vCenter reports a change and after `LONGEST_S`. Show looks with news.
 
-    Tries again if vCenter does not answer or the lock is held. Raises LoginRefused.
+    Tries again if vCenter does not answer. Raises LoginRefused.
     """
     site, is_first = watch.site, True
     while True:
@@ -128,7 +156,7 @@ def follow(watch: DriftWatch, show: Callable[[DriftLook], None]) -> None:
             is_first = False
         except LoginRefused:
             raise
-        except (NotConnected, Locked) as error:
+        except NotConnected as error:
             site.say(f"{error.line}; tried again in {LONGEST_S:.0f} s")
         wait_for_news(site, LONGEST_S)
         # news may come in bursts: never look more often than once in `SHORTEST_S`

@@ -243,18 +243,19 @@ def drift_text(look: DriftLook) -> Iterator[Text]:
         yield Text(f"{moment} drifted: {subject(difference)} {difference.key}: {change_in_words(difference)}", "yellow")
     for difference in look.back:
         yield Text(f"{moment} back: {subject(difference)} {difference.key}: {difference.after or 'none'}", "green")
-    if look.healed is not None:
-        yield from (Text(f"{moment} set back: ").append(line) for line in healed_lines(look.healed))
-        yield from rejection_lines("not set back", (*look.healed.rejections, *look.healed.unmet), "bold red")
-    number = len(look.remaining)
+    yield from rejection_lines(f"{moment} does not fit", look.unmatched, "yellow")
+    yield from (Text(f"{moment} set back: ").append(line) for line in healed_lines(look.healed))
+    yield from rejection_lines("not set back", look.refusals, "bold red")
+    number = len(look.remaining) + len(look.unmatched)
     yield Text(f"{moment} {count(number, 'setting')} {'differs' if number == 1 else 'differ'} from the file", "bold")
 
 
-def healed_lines(report: SiteReport) -> Iterator[str]:
+def healed_lines(reports: Iterable[SiteReport]) -> Iterator[str]:
     """Yield a line for each setting that was set back."""
-    for difference in report.differences:
-        if report.changed and difference not in report.remaining:
-            yield f"{subject(difference)} {difference.key}: {change_in_words(difference)}"
+    for report in reports:
+        for difference in report.differences if report.changed else ():
+            if difference not in report.remaining:
+                yield f"{subject(difference)} {difference.key}: {change_in_words(difference)}"
 
 
 @printed("drift", by="gpuops drift")
@@ -266,14 +267,11 @@ class DriftDocument(SiteDocument, frozen=True):
     set_back: Annotated[list[str], "what gpuops set back, one line each"]
     rejections: Annotated[list[RejectionRecord], "why something could not be set back"]
     remaining: Annotated[list[SiteDifferenceRecord], "all that differs after the look"]
+    unmatched: Annotated[list[RejectionRecord], "why entries of the file do not fit this vCenter"]
     exit_code: int
 
     @classmethod
     def made_of(cls, look: DriftLook) -> Self:
-        healed = look.healed
         return cls.from_attributes(
-            look,
-            read_at=look.at,
-            set_back=list(healed_lines(healed)) if healed is not None else [],
-            rejections=[*healed.rejections, *healed.unmet] if healed is not None else [],
+            look, read_at=look.at, set_back=list(healed_lines(look.healed)), rejections=list(look.refusals)
         )

@@ -83,6 +83,12 @@ class Comparison:
     rejections: tuple[Rejection, ...] = ()
     """Why the file does not fit this vCenter, for example because an entry selects nothing."""
 
+    def only(self, refs: Collection[str]) -> Comparison:
+        """Return the part about these hosts and VMs. What else does not fit this vCenter is left out."""
+        differences = tuple(difference for difference in self.differences if difference.ref in refs)
+        hosts = tuple(wish for wish in self.hosts if wish.ref in refs)
+        return Comparison(differences, hosts, tuple(wish for wish in self.vms if wish.ref in refs))
+
 
 def selected_hosts(file: SiteFile, inventory: Inventory) -> Collection[str]:
     """Return the refs of the hosts that the file says something about."""
