@@ -19,7 +19,7 @@ from gpuops.model.nights.night_record import Role
 from gpuops.model.stored import stored_name, to_stored
 from gpuops.model.stored_json import decode_stored, json_values
 from gpuops.model.vcenter.vm import VmDrs
-from gpuops.plan.core.steps import EndTurn, HostStep, HostTask, Step, VcenterSetting
+from gpuops.plan.core.steps import EndTurn, HostStep, HostTask, RunClusterProgram, Step, VcenterSetting
 
 GENESIS: Final = "0" * 64
 """The checksum before the first record of a vCenter."""
@@ -190,7 +190,7 @@ class DurationKey(NamedTuple):
     host: str
 
 
-Recorded = Step | HostStep | HostTask | EndTurn | VcenterSetting
+Recorded = Step | HostStep | HostTask | EndTurn | VcenterSetting | RunClusterProgram
 """The steps whose intent a journal records."""
 _KINDS: Final[Mapping[str, type[Recorded]]] = {stored_name(kind): kind for kind in get_args(Recorded)}
 """By stored name: several kinds have the same fields."""
