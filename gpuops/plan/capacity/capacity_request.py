@@ -31,7 +31,7 @@ from gpuops.plan.capacity.fleet_room import Device, Fit, FleetPart, HostRoom, Le
 from gpuops.plan.core.command_line import Names, Option
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import SuspendVm
-from gpuops.plan.devices.requested import offered_profile
+from gpuops.plan.devices.goal import offered_profile
 from gpuops.plan.placement.keep_free import devices_reserved_in, remaining, reserved_in, reserved_unknown
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.seating import around
