@@ -19,8 +19,7 @@ from typing import Annotated, Final
 
 from gpuops.advise.capacity import Slots
 from gpuops.advise.fragmentation import Fragmentation, measure_fragmentation
-from gpuops.advise.occupancy import GpuState, gpu_states
-from gpuops.advise.room import Rooms
+from gpuops.advise.occupancy import GpuState, Rooms, gpu_states
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import VgpuMode
 from gpuops.model.vcenter.host import Host

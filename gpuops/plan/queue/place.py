@@ -36,8 +36,7 @@ from datetime import datetime
 from typing import Annotated, Final
 
 from gpuops.advise.capacity import free_slots
-from gpuops.advise.expected_start import with_expected
-from gpuops.advise.occupancy import GpuState, Tenant, gpu_states, may_run
+from gpuops.advise.occupancy import GpuState, Tenant, gpu_states, may_run, with_expected
 from gpuops.errors import UsageError, report_exit_code
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress
