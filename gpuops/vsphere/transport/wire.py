@@ -17,9 +17,8 @@ from gpuops.errors import ProtocolError
 from gpuops.model.vcenter.target import Target
 from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.exchange import HttpReply, exchange
-from gpuops.vsphere.transport.messages import elements, reference
+from gpuops.vsphere.transport.messages import elements, kind, reference
 from gpuops.vsphere.transport.network import AWAY, SILENCE_S, NoVcenterForUs, UnreadableReply
-from gpuops.vsphere.transport.xml_values import kind
 
 CALL_S: Final = 120
 """The limit for one call and its complete reply."""
