@@ -383,7 +383,7 @@ RULES: Final = (
             "gpuops/model/vcenter/target.py",  # it is looked for in text, and withheld there
             "gpuops/extras/clusters/run_view.py",  # for its length
             "gpuops/vsphere/session.py",
-            "gpuops/vsphere/transport/vi_json.py",
+            "gpuops/vsphere/transport/wire.py",
             "gpuops/vsphere/transport/automation_login.py",
             "gpuops/vsphere/guests/guest_login.py",
             "gpuops/vsphere/guests/guest_file.py",
