@@ -13,8 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gpuops.advise.occupancy import GpuState, gpu_states
-from gpuops.advise.room import Rooms
+from gpuops.advise.occupancy import GpuState, Rooms, gpu_states
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gpuops.model.desktops.broker import BrokerVcenter, DesktopMachine
-from gpuops.model.vcenter.entity_name import decode_name
+from gpuops.model.vcenter.inventory import decode_name
 from gpuops.model.vcenter.vm import Vm
 
 

@@ -1,17 +1,35 @@
-"""Which vGPUs run on each GPU of a host, as far as vCenter reports it.
+"""Which vGPUs run on each GPU of a host, how many more fit, and where the host is expected to start the next one.
 
 vCenter lists the VMs on a GPU, not which vGPU of a VM is where (vSphere API, HostGraphicsInfo.vm). If the place of a
 vGPU is not known, it counts on every GPU that it may be on: a GPU may seem fuller than it is, never emptier.
+
+Room: such a vGPU takes a slot here in the worst case and none in the best; the room for more is the range between. A
+place is promised only by the worst case. If all vGPUs that may be here are more than the GPU can hold, some of them are
+elsewhere, and the vGPUs that are certainly here bound the room.
+
+Placement uses the expected start for the vGPUs that a plan starts; where running vGPUs lie is read. The rules, by mode
+of the GPU:
+
+* mixed size: the free start that leaves the most starts of all sizes free (NVIDIA AI Enterprise, vGPU for Compute);
+* MIG, Hopper and later: the same, so that large GPU instances stay possible (F. Denneman, "Architecting AI
+  Infrastructure": a 3g goes to slice 4 first); Ampere: the lowest free start;
+* ties go to the lowest start (from memory, not documented).
+
+A host that chooses otherwise may refuse a later power-on of the same plan, which then ends with the host's reason; the
+next read of its nvidia-smi shows the truth.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 
-from gpuops.model.devices.catalog import Catalog
-from gpuops.model.devices.gpu import PhysicalGpu, VgpuPlacement
+from gpuops.advise.capacity import Slots, free_slots, instance_of, share_an_instance, slices, starts_gb
+from gpuops.advise.spread import Shape
+from gpuops.model.devices.catalog import Board, Catalog, Generation
+from gpuops.model.devices.gpu import PhysicalGpu, VgpuMode, VgpuPlacement
+from gpuops.model.devices.vgpu import VgpuProfile
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Awaited, Vm, passthru_number, pins_of
@@ -243,3 +261,176 @@ def _seats(
         for number, profile in enumerate(possible_profiles):
             certain = listed and (len(where) == 1 or (alike and number == 0))
             yield index, Tenant(vm.ref, vm.name, profile, certain, awaited=vm.awaited)
+
+
+_Alike = tuple[object, ...]
+_Sets = tuple[tuple[str, ...], ...]
+
+
+def room_for(state: GpuState, profile: str, catalog: Catalog) -> Slots:
+    """Return the room for more vGPUs of the profile if all vGPUs that may be on the GPU are on it.
+
+    If these are more than it can hold, the range of room between the certain ones and all of them.
+    """
+    fullest = free_slots(state.gpu, state.holders, profile, catalog, state.starts)
+    if not fullest.contradictory:
+        return fullest
+    return _between(state.gpu, state.holders, state.starts, state.fewest, profile, catalog)
+
+
+def range_of_room(state: GpuState, profile: str, catalog: Catalog) -> Slots:
+    """Return the room for more vGPUs of the profile: the least and the most over all ways in which vGPUs may lie
+    there."""
+    return _between(state.gpu, state.holders, state.starts, state.fewest, profile, catalog)
+
+
+class Rooms:
+    """The room on many GPUs. Most GPUs of a fleet are alike, so it is computed once for each kind of GPU."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._rooms_by_kind: dict[_Alike, Mapping[str, Slots]] = {}
+
+    def on(self, state: GpuState, profiles: tuple[str, ...]) -> Mapping[str, Slots]:
+        """Return the range of room for each of these profiles that the GPU's model can run, or may be able to run."""
+        # The order of the vGPUs does not matter: sorted, more GPUs are alike.
+        vgpus = sorted(((tenant.profile, tenant.start) for tenant in state.tenants), key=str)
+        holders = None if state.holders is None else tuple(holder for holder, _ in vgpus)
+        starts, fewest = tuple(start for _, start in vgpus), state.fewest
+        kind = (*state.gpu.admission_traits, holders, starts, fewest, profiles)
+        return self._of_kind(
+            kind,
+            state.gpu,
+            profiles,
+            lambda profile: _between(state.gpu, holders, starts, fewest, profile, self._catalog),
+        )
+
+    def thought_full(self, state: GpuState, profiles: tuple[str, ...]) -> Mapping[str, Slots]:
+        """Return `room_for` each of these profiles that the GPU's model can run, or may be able to run."""
+        kind = ("thought full", *state.gpu.admission_traits, state.holders, state.starts, state.fewest, profiles)
+        return self._of_kind(kind, state.gpu, profiles, lambda profile: room_for(state, profile, self._catalog))
+
+    def _of_kind(
+        self, kind: _Alike, gpu: PhysicalGpu, profiles: tuple[str, ...], room: Callable[[str], Slots]
+    ) -> Mapping[str, Slots]:
+        if kind not in self._rooms_by_kind:
+            able = [profile for profile in profiles if may_run(gpu, profile, self._catalog) is not False]
+            self._rooms_by_kind[kind] = {profile: room(profile) for profile in able}
+        return self._rooms_by_kind[kind]
+
+
+def _between(
+    gpu: PhysicalGpu,
+    holders: tuple[str, ...] | None,
+    starts: tuple[int | None, ...],
+    fewest: _Sets,
+    profile: str,
+    catalog: Catalog,
+) -> Slots:
+    """Return the range of room between the fullest GPU (all `holders` run on it) and the emptiest (`fewest`)."""
+    fullest = free_slots(gpu, holders, profile, catalog, starts)
+    if holders is None or fewest == (tuple(sorted(holders)),):
+        return fullest
+    every = (free_slots(gpu, holder_set, profile, catalog) for holder_set in fewest)
+    emptiest = [slots for slots in every if not slots.contradictory]
+    if not emptiest:
+        return fullest
+    most = [slots.at_most for slots in emptiest if slots.at_most is not None]
+    at_least = min(fullest.at_least, *(slots.at_least for slots in emptiest))
+    at_most = max(most) if len(most) == len(emptiest) else None
+    if at_most is not None and fullest.at_most is not None:
+        # For an empty GPU whose mode is not reported, less room may be known than for one whose vGPUs show its mode.
+        at_most = max(at_most, fullest.at_most)
+    return Slots(at_least, at_most, _because(fullest, emptiest[0], at_most))
+
+
+def _because(fullest: Slots, emptiest: Slots, at_most: int | None) -> str:
+    if fullest.possible and not fullest.contradictory:
+        return fullest.because or emptiest.because
+    if at_most == 0:
+        return emptiest.because if fullest.contradictory else fullest.because
+    return "depends on which vGPUs run on it, which vCenter does not tell"
+
+
+_KEEP_LARGE_POSSIBLE = (Generation.HOPPER, Generation.BLACKWELL)
+
+
+def with_expected(state: GpuState, tenant: Tenant, catalog: Catalog) -> GpuState:
+    """Return the GPU with this vGPU too, where the host is expected to let it start."""
+    return state.with_tenants(replace(tenant, start=expected_start(state, tenant.profile, catalog)))
+
+
+def expected_start(state: GpuState, profile: str, catalog: Catalog) -> int | None:
+    """Return the memory slice at which the host is expected to start one more vGPU of this profile.
+
+    None = there is no room, it is not known where the running ones lie, or the GPU's mode has no starts.
+    """
+    if state.gpu.vgpus is None or state.unclear or any(tenant.start is None for tenant in state.tenants):
+        return None
+    gpu, vgpu_profile = state.gpu, catalog.profile(profile)
+    board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
+    holder_profiles = [catalog.profile(tenant.profile) for tenant in state.tenants]
+    if vgpu_profile is None or board is None or any(facts is None for facts in holder_profiles):
+        return None
+    if not free_slots(gpu, state.holders, profile, catalog, state.starts).possible:
+        return None
+    # each start is known here; `or 0` is for the type checker only
+    running = [
+        (facts, tenant.start or 0) for facts, tenant in zip(holder_profiles, state.tenants, strict=True) if facts
+    ]
+    match gpu.vgpu_mode:
+        case VgpuMode.MIXED_SIZE:
+            shapes = _shapes_of(board, gpu.vgpu_mode)
+        case VgpuMode.MULTI_INSTANCE:
+            shared = _instance_with_room(running, vgpu_profile)
+            if shared is not None:
+                return shared
+            # the others take the lowest free start: there are no shapes to keep room for
+            keeps_large_possible = board.generation in _KEEP_LARGE_POSSIBLE
+            shapes = _shapes_of(board, gpu.vgpu_mode) if keeps_large_possible else frozenset()
+        case _:
+            return None
+    held_shapes = [(_shape(board, facts, gpu.vgpu_mode), start) for facts, start in running]
+    if any(shape is not None and start not in shape.starts for shape, start in held_shapes):
+        return None  # the host counts in other units than the catalogue
+    new_shape = _shape(board, vgpu_profile, gpu.vgpu_mode)
+    occupied = {(start, start + shape.size) for shape, start in held_shapes if shape is not None}
+    return None if new_shape is None else _least_fragmenting(new_shape, tuple(sorted(occupied)), shapes)
+
+
+def _instance_with_room(running: Sequence[tuple[VgpuProfile, int]], vgpu_profile: VgpuProfile) -> int | None:
+    """Return the start of the first GPU instance that vGPUs share (RTX PRO Blackwell) and that has room for one
+    more."""
+    starts = sorted(start for facts, start in running if share_an_instance(facts, vgpu_profile))
+    limit = vgpu_profile.max_per_gpu_instance or 1
+    return next((start for start in starts if starts.count(start) < limit), None)
+
+
+def _shape(board: Board, facts: VgpuProfile, mode: VgpuMode) -> Shape | None:
+    if mode is VgpuMode.MIXED_SIZE:
+        return starts_gb(facts) if facts.placement_ids_mixed else None
+    kind = instance_of(board, facts)
+    return None if kind is None else slices(kind)
+
+
+def _shapes_of(board: Board, mode: VgpuMode) -> frozenset[Shape]:
+    """Return the shapes of all vGPUs that GPUs of the model can run in this mode."""
+    is_mig = mode is VgpuMode.MULTI_INSTANCE
+    shapes = (_shape(board, profile, mode) for profile in board.profiles if profile.mig_backed is is_mig)
+    return frozenset(shape for shape in shapes if shape is not None)
+
+
+@lru_cache(maxsize=4096)
+def _least_fragmenting(new_shape: Shape, occupied: tuple[tuple[int, int], ...], shapes: frozenset[Shape]) -> int | None:
+    """Return the free start after which the most starts of all shapes are free; the lowest of several."""
+
+    def free_after(start: int) -> int:
+        after = (*occupied, (start, start + new_shape.size))
+        return sum(_is_free(other_start, shape.size, after) for shape in shapes for other_start in shape.starts)
+
+    free = [start for start in new_shape.starts if _is_free(start, new_shape.size, occupied)]
+    return max(free, key=lambda start: (free_after(start), -start), default=None)
+
+
+def _is_free(start: int, size: int, occupied: Iterable[tuple[int, int]]) -> bool:
+    return all(start + size <= begin or end <= start for begin, end in occupied)

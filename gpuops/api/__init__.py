@@ -13,10 +13,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.api.broker import broker_show
-from gpuops.api.connection import connect, connect_checked, offline
+from gpuops.api.connection import connect, connect_checked, login_test, offline
 from gpuops.api.guests import guest_check
 from gpuops.api.hosts import doctor, mig_show, mode_show, readiness, roles, scheduler_show
-from gpuops.api.login import login_test
 from gpuops.api.vms import capacity, clone, defrag, foresee, idle, place, run
 from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.execute.site.host_shell import HostShell

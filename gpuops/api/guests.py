@@ -31,7 +31,7 @@ def guest_check(
     verdict with the reason. Raises UsageError, VmNotFound, VmAmbiguous, Refused without a login for guests,
     NotConnected.
     """
-    from gpuops.catalog.driver_file import load_drivers
+    from gpuops.catalog.catalog_files import load_drivers
     from gpuops.model.guests.guest import GuestReply
     from gpuops.plan.guest.question import check_reachable, judge_guests, select_guests
     from gpuops.vsphere.connection import Connection

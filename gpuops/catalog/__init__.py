@@ -82,7 +82,7 @@ class _Index:
 
 @cache
 def _index() -> _Index:
-    from gpuops.catalog.fields import read
+    from gpuops.catalog.catalog_files import read
 
     by_board_name: dict[str, str] = {}
     by_device: dict[int, tuple[str, ...]] = {}
@@ -105,7 +105,7 @@ def _catalog(keys: tuple[str, ...], devices: tuple[DeviceModel, ...]) -> Catalog
 
 @cache
 def _devices() -> tuple[DeviceModel, ...]:
-    from gpuops.catalog.fields import read
+    from gpuops.catalog.catalog_files import read
 
     fields = read(_DEVICES)
     models = []
@@ -119,6 +119,6 @@ def _devices() -> tuple[DeviceModel, ...]:
 
 @cache
 def _board(key: str) -> Board:
-    from gpuops.catalog.board_file import board
+    from gpuops.catalog.catalog_files import board
 
     return board(key)

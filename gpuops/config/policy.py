@@ -1,20 +1,371 @@
 """Reads a rotation policy from its YAML file, checks it, and returns it as `gpuops.model.nights.rotation.Policy`.
 
-`templates/policy.yaml` is the commented example; every key it shows is described there.
+`templates/policy.yaml` is the commented example; every key it shows is described there. A policy is decoded as the
+classes below, which also check the rules between its keys.
 """
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
+from datetime import datetime, time, timedelta
 from difflib import get_close_matches
+from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args
+from zoneinfo import ZoneInfo
 
-from gpuops.config.decoding import UNKNOWN_KEY, WrongContent, decode, keys_at
-from gpuops.config.policy_file import PolicyFile
+from msgspec import UNSET, Meta, UnsetType
+
+from gpuops.config.decoding import UNKNOWN_KEY, Section, WrongContent, decode, keys_at, was_accepted
+from gpuops.config.windows import WindowSection, Zone, named_apart, refuse_overlapping
 from gpuops.errors import PolicyError
 from gpuops.files.yaml_file import parse_yaml, read_text
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.desktops.evidence import Source, names
+from gpuops.model.file_keys import Before, Mistaken, Reads, Text
+from gpuops.model.nights.fair_share import FairShare
+from gpuops.model.nights.ml_queue import OF_THE_QUEUE, Checkpoint, MlStop, QueuedVm
+from gpuops.model.nights.rotation import (
+    Broker,
+    DirectPath,
+    DrsOverride,
+    IdleRule,
+    Limits,
+    Mode,
+    MorningOrder,
+    Policy,
+    Pool,
+    ReadyAhead,
+    SpareRule,
+)
+from gpuops.model.nights.selector import Mark, Selector
+from gpuops.model.time_text import format_clock
+from gpuops.model.window import Window
+from gpuops.model.workloads.job_rules import JobRules, is_pattern
+
+SLOT_MINUTES = 15
+"""A forecast is made of quarters of an hour; the desktops that come back within one need about as long."""
+MOST_AHEAD_MINUTES = 4 * 60
+"""The limit of `ahead_min`; with more, desktops would run half a day without a user."""
+
+_Askable = Literal["console", "cpu", "counters", "nvidia-smi", "sessions", "broker", "command"]
+_ASKABLE = tuple(map(Source, get_args(_Askable)))
+"""What a pool may require."""
+_ASKABLE_SCHEMA: Final = {"enum": list(get_args(_Askable))}
+
+NO_OWNER = "none"
+ANY_TIME = "any"
+
+
+def _askable(value: Any) -> Source:
+    """Return the source of this name. Raises Mistaken for one without readings: no desktop would be idle by it."""
+    if value not in _ASKABLE:
+        raise Mistaken(f"{str(value)!r} is not evidence that a pool can require", f"use some of {names(_ASKABLE)}")
+    return Source(value)
+
+
+class EvidenceSection(Section):
+    """What must be known of a desktop of the pool, and be idle; anything else can keep it, and no more."""
+
+    required: Annotated[
+        tuple[Annotated[Source, Reads(_askable, Annotated[Any, Meta(extra_json_schema=_ASKABLE_SCHEMA)])], ...],
+        Meta(min_length=1),
+    ]
+
+
+class ReadySection(Section):
+    """How many desktops of the pool stay ready for users; with `ahead_min` as many as a forecast asks for, too."""
+
+    at_least: Annotated[int, Meta(ge=0)] = 0
+    ahead_min: Annotated[int, Meta(ge=SLOT_MINUTES, le=MOST_AHEAD_MINUTES)] | None = None
+    zone: Zone | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        if self.zone is not UNSET and self.ahead_min is None:
+            raise Mistaken("`zone` needs a forecast (`ahead_min`)", "add ahead_min: 60, or leave `zone` out")
+
+    def ahead(self) -> ReadyAhead | None:
+        if self.ahead_min is None:
+            return None
+        return ReadyAhead(timedelta(minutes=self.ahead_min), self.zone or ZoneInfo("UTC"))
+
+
+def _number_alone(value: Any) -> Any:
+    """Return the mapping of a `ready` key; a number alone stands for `at_least`. Raises Mistaken."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return {"at_least": value}
+    if isinstance(value, dict):
+        return value
+    raise Mistaken(f"{value!r} is neither a number of desktops nor a forecast", _SAY_READY)
+
+
+_SAY_READY = "such as 10, or {at_least: 2, ahead_min: 60}"
+_Ready = Annotated[ReadySection, Before(_number_alone, int | ReadySection)]
+
+
+def _none_is_said(owner: Any) -> Any:
+    if owner is None:
+        raise Mistaken("is empty", _SAY_OWNER)
+    if isinstance(owner, str) and owner != NO_OWNER:
+        raise Mistaken(f"{owner!r} is not a mark", _SAY_OWNER)
+    return None if owner == NO_OWNER else owner
+
+
+class PoolSection(Section):
+    """One pool."""
+
+    name: Text
+    parked: bool
+    select: Selector
+    idle: IdleRule
+    evidence: EvidenceSection | None = None
+    floor: Annotated[int, Meta(ge=0)] = 0
+    ready: _Ready = ReadySection()
+    owner: Annotated[Mark | None, Before(_none_is_said, Mark | Literal["none"])] | UnsetType = UNSET
+    priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
+    directpath: DirectPath = DirectPath.LEAVE
+
+    def __post_init__(self) -> None:
+        if self.owner is UNSET and not was_accepted():
+            raise Mistaken(f"pool {self.name!r} has no `owner`: the mark that its desktops' owners set", _SAY_OWNER)
+
+    def pool(self) -> Pool:
+        return Pool(
+            name=self.name,
+            select=self.select,
+            idle=self.idle.requiring(frozenset(self.evidence.required)) if self.evidence is not None else self.idle,
+            parked=self.parked,
+            floor=self.floor,
+            ready=self.ready.at_least,
+            ready_ahead=self.ready.ahead(),
+            owner=self.owner or None,
+            priority=self.priority,
+            directpath=self.directpath,
+        )
+
+
+_SAY_OWNER = "owner: {attribute: gpuops.owner}, or `owner: none` if this file alone may select"
+
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+
+def _checked_entry(queued: QueuedVm) -> QueuedVm:
+    if (queued.vm is None) == (queued.vms is None):
+        raise Mistaken("give either `vm` or `vms`")
+    for name in queued.names:
+        if is_pattern(name) and not name.strip("*?"):
+            raise Mistaken(f"{name!r} would start every VM", "use a narrower pattern, such as `ml-*`")
+    if queued.count is not None and not is_pattern(queued.names[0]) and queued.count > len(queued.names):
+        raise Mistaken(
+            f"`count: {queued.count}`, but the number of VMs named is {len(queued.names)}",
+            "name more VMs, or a pattern: `ml-*`",
+        )
+    return queued
+
+
+def _checked_rules(rules: JobRules) -> JobRules:
+    if not rules.names:
+        raise Mistaken("no VM can run jobs", "add `vms`, or a `template` to clone them from")
+    return rules
+
+
+class MlSection(Section):
+    """The queue whole."""
+
+    queue: tuple[Annotated[QueuedVm, Reads(_checked_entry, QueuedVm)], ...] = ()
+    stop: MlStop = MlStop()
+    checkpoint: Checkpoint = Checkpoint()
+    jobs: Annotated[JobRules, Reads(_checked_rules, JobRules)] | None = None
+
+    def __post_init__(self) -> None:
+        names = [name for queued in self.queue for name in queued.names]
+        names += self.jobs.vms if self.jobs is not None else []
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise Mistaken(f"the queue names the VM {twice[0]!r} twice", "name each VM in one entry")
+
+        if self.jobs is not None and not self.stop.then_off:
+            raise Mistaken(
+                "`jobs` excludes `then: leave-running`: VMs of jobs are powered off in the morning",
+                "write `then: power-off`",
+            )
+
+    def queued(self) -> tuple[QueuedVm, ...]:
+        """Return the entries with their checkpoints, and one for all VMs of jobs, so that a return recognises these."""
+        entries = tuple(
+            replace(queued, checkpoint=self.checkpoint) if queued.checkpoint is OF_THE_QUEUE else queued
+            for queued in self.queue
+        )
+        if self.jobs is None:
+            return entries
+        rules = self.jobs
+        of_jobs = QueuedVm(
+            vms=rules.names, relocate=rules.relocate, priority=rules.priority, minimum_run=rules.minimum_run,
+            for_jobs=True
+        )  # fmt: skip
+        return (*entries, of_jobs)
+
+
+class MorningSection(Section):
+    """How desktops come back."""
+
+    order: MorningOrder = MorningOrder.CANARY_FIRST
+
+
+def _only(choice: type[Choice], why: str) -> Reads:
+    """Return the reader of a key that accepts only these choices, and names any other text in its error."""
+
+    def check(value: Any) -> Any:
+        if value not in tuple(choice):
+            raise Mistaken(f"{str(value)!r} is not supported: {why}", f"use {' or '.join(choice)}")
+        return choice(value)
+
+    schema = {"enum": list(choice), "description": str(choice.__doc__)}
+    return Reads(check, Annotated[Any, Meta(extra_json_schema=schema)])
+
+
+_PoolWithOwner = Annotated[
+    PoolSection, Meta(extra_json_schema={"required": ["name", "parked", "select", "idle", "owner"]})
+]
+"""In the schema only: a text that was accepted before may have a pool without `owner`."""
+_NO_BROKER = "gpuops closes no gate at another broker"
+_SAY_WINDOWS = "give a list of them, or `windows: any` where every hour of every day is meant"
+_A_LOCK = "name a small VM for it that stays off; gpuops rotate init makes it"
+_NO_OTHER_MODE = "gpuops takes what nights free, or what is spare"
+_Windows = Annotated[tuple[WindowSection, ...], Meta(min_length=1, max_length=50)]
+
+
+def _list_or_any(windows: Any) -> Any:
+    if isinstance(windows, str) and windows != ANY_TIME:
+        raise Mistaken(f"{windows!r} is no list of windows", _SAY_WINDOWS)
+    return windows
+
+
+class PolicyFile(Section):
+    """The file whole."""
+
+    version: Literal[1]
+    name: Text
+    mode: Annotated[Mode, _only(Mode, _NO_OTHER_MODE)] = Mode.SUSPEND_DESKTOPS
+    broker: Annotated[Broker, _only(Broker, _NO_BROKER)] = Broker.NONE
+    spare: SpareRule | None = None
+    pools: Annotated[tuple[_PoolWithOwner, ...], Meta(min_length=1)] = ()
+    ml: MlSection = MlSection()
+    window: WindowSection | None = None
+    windows: Annotated[_Windows | Literal["any"] | None, Before(_list_or_any, _Windows | Literal["any"] | None)] = None
+    morning: MorningSection = MorningSection()
+    drs_override: DrsOverride = DrsOverride.NONE
+    user_wins: bool = False
+    fair_share: FairShare | None = None
+    opt_out: Mark = Mark(attribute="gpuops.opt-out")
+    marker: Text = "gpuops.rotation"
+    lock_vm: Text | None = None
+    limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        self._check_mode()
+        self._check_forecasts()
+        self._check_names_of_pools()
+        self._check_windows()
+        self._check_marker()
+        self._check_lock_vm()
+        self.queue()  # each deadline has a day and a zone
+
+    def _check_mode(self) -> None:
+        if (self.mode is Mode.SPARE_CAPACITY) is (self.spare is None):
+            raise Mistaken("`mode: spare-capacity` and `spare` belong together", "give both or neither")
+        if self.spare is not None and (self.windows is not None or self.window is not None):
+            raise Mistaken("spare capacity is used at any hour, not in `windows`", "leave out `windows`")
+        if self.spare is not None and self.ml.jobs is not None:
+            raise Mistaken("a watch runs no `jobs`: only nights do", "leave `jobs` out")
+        if not self.pools and (self.spare is None or self.spare.take_idle):
+            raise Mistaken("`pools` is missing or empty: no desktop would be taken", "add the pools of desktops")
+
+    def _check_forecasts(self) -> None:
+        ahead = next((pool for pool in self.pools if pool.ready.ahead_min is not None), None)
+        if ahead is not None and (self.spare is None or not self.spare.take_idle):
+            raise Mistaken(
+                f"`ready` of pool {ahead.name!r} follows a forecast, but only a watch that takes desktops uses one",
+                "give a number of desktops, or set `mode: spare-capacity` with `take_idle: true`",
+            )
+
+    def _check_names_of_pools(self) -> None:
+        names = [pool.name for pool in self.pools]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise Mistaken(f"two pools are called {twice[0]!r}", "give each pool a name of its own")
+
+    def _check_windows(self) -> None:
+        if self.window is not None and self.windows is not None:
+            raise Mistaken("`window` and `windows` exclude each other", "put all of them under `windows`")
+        windows = self.all_windows()
+        if not was_accepted():
+            refuse_overlapping(windows)
+        pools = {pool.name for pool in self.pools}
+        unknown = sorted({name for window in windows for name in window.pools} - pools)
+        if unknown:
+            raise Mistaken(
+                f"`pools` of a window names {unknown[0]!r}, but no pool has this name", "use a name from `pools`"
+            )
+
+    def _check_marker(self) -> None:
+        marks = [mark for pool in self.pools for mark in (pool.owner, *pool.select.marks) if mark]
+        if self.marker in {mark.attribute for mark in (self.opt_out, *marks)} and not was_accepted():
+            raise Mistaken(
+                f"the marker {self.marker!r} is an attribute that people set: a night would overwrite it",
+                "leave `marker` out, or name an attribute that nothing else uses",
+            )
+
+    def _check_lock_vm(self) -> None:
+        if self.lock_vm in {name for queued in self.ml.queued() for name in queued.names} and not was_accepted():
+            raise Mistaken(f"the lock_vm {self.lock_vm!r} is a VM of the queue", _A_LOCK)
+
+    def all_pools(self) -> tuple[Pool, ...]:
+        """Return the pools. With a broker, pools that are not parked are gated, and their sessions must be known."""
+        return tuple(self._gated(section.pool()) for section in self.pools)
+
+    def _gated(self, pool: Pool) -> Pool:
+        if self.broker is Broker.NONE or pool.parked:
+            return pool
+        idle = replace(pool.idle, required=pool.idle.needed | {Source.BROKER})
+        return replace(pool, gated=True, idle=idle)
+
+    @property
+    def any_time(self) -> bool:
+        """Whether it says `windows: any`; a list of none is refused."""
+        return self.windows == ANY_TIME
+
+    def all_windows(self) -> tuple[Window, ...]:
+        sections = (
+            self.windows if isinstance(self.windows, tuple) else (self.window,) if self.window is not None else ()
+        )
+        return named_apart([section.window() for section in sections])
+
+    def queue(self) -> tuple[QueuedVm, ...]:
+        """Return the entries of the queue, each deadline in the zone of the windows."""
+        return tuple(self._dated(queued) for queued in self.ml.queued())
+
+    def _dated(self, queued: QueuedVm) -> QueuedVm:
+        """Return the entry, its deadline in the zone of the windows. Raises Mistaken if date or zone are missing."""
+        windows = self.all_windows()
+        zones = {str(window.zone): window.zone for window in windows}
+        match queued.deadline:
+            case datetime() as moment if moment.tzinfo is None:
+                if len(zones) != 1:
+                    raise Mistaken(
+                        f"deadline {moment} of {queued.label} needs a time zone: the windows do not give one",
+                        "write it as 2026-11-24T06:00+01:00",
+                    )
+                return replace(queued, deadline=moment.replace(tzinfo=next(iter(zones.values()))))
+            case time() if not windows:
+                raise Mistaken(
+                    f"deadline {format_clock(queued.deadline)} of {queued.label} needs a date: no window",
+                    "add `windows`, or write it as 2026-11-24T06:00+01:00",
+                )
+            case _:
+                return queued
+
 
 _HINT: Final = "templates/policy.yaml shows every key, with comments"
 

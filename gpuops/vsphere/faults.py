@@ -22,7 +22,7 @@ from gpuops.errors import (
     StepFailed,
     Trouble,
 )
-from gpuops.model.vcenter.entity_name import decode_name
+from gpuops.model.vcenter.inventory import decode_name
 
 _MIB: Final = 1024 * 1024
 _FAULT_NAME: Final = re.compile("[A-Za-z]{1,120}")

@@ -21,10 +21,8 @@ from gpuops.model.vcenter.task import LEASE_OPERATION, TaskRef
 from gpuops.plan.core.versions import TOO_OLD_NEXT, why_only_read
 from gpuops.vsphere.faults import fault_error, translate
 from gpuops.vsphere.transport import network
-from gpuops.vsphere.transport.messages import REFERENCE, escape_text
-from gpuops.vsphere.transport.vi_json import JsonLogin, offers_vi_json
-from gpuops.vsphere.transport.wire import SessionEnded, Wire, WireFault, negotiate
-from gpuops.vsphere.transport.xml_values import child, children, text, texts
+from gpuops.vsphere.transport.messages import REFERENCE, child, children, escape_text, text, texts
+from gpuops.vsphere.transport.wire import JsonLogin, SessionEnded, Wire, WireFault, negotiate, offers_vi_json
 
 CANCEL_OPERATION: Final = "gpuops-cancel-"
 """Prefix of the operation ids that cancel a queued task."""

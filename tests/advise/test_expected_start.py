@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuops.advise.capacity import free_slots
-from gpuops.advise.expected_start import expected_start, with_expected
-from gpuops.advise.occupancy import GpuState, Tenant
+from gpuops.advise.occupancy import GpuState, Tenant, expected_start, with_expected
 from gpuops.model.devices.gpu import VgpuMode
 from gpuops.sim.state.board import GpuMode, board
 from gpuops.sim.state.gpu_admission import GpuLoad, NotAdmitted, VgpuPolicy, WantedVgpu, admit

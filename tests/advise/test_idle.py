@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.advise.evidence import SourceReading, Use, vgpu_use_at
-from gpuops.advise.idle import Idleness, idleness
+from gpuops.advise.idle import Idleness, SourceReading, Use, idleness, vgpu_use_at
 from gpuops.model.desktops.evidence import SESSION_SOURCES, VGPU_USE_FRESH_S, SessionCount, Source, VgpuUse
 from gpuops.model.measurements.measurement import CPU_MHZ, CounterSeries, CounterWindow, Measured
 from gpuops.model.nights.rotation import IdleRule

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuops.advise.evidence import Use
+from gpuops.advise.idle import Use
 from gpuops.extras.observe.replay import SOON_STEPS, STEP
 from gpuops.model.desktops.evidence import Source
 from gpuops.model.nights.rotation import IdleRule

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.advise.evidence import Use
+from gpuops.advise.idle import Use
 from gpuops.advise.managed_vms import never_taken
 from gpuops.extras.observe.replay import (
     STEP,

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuops.advise.capacity import Slots, free_slots
-from gpuops.advise.occupancy import GpuState, gpu_states
-from gpuops.advise.room import Rooms, room_for
+from gpuops.advise.occupancy import GpuState, Rooms, gpu_states, room_for
 from gpuops.model.devices.gpu import PciAddress, VgpuMode
 from gpuops.model.devices.gpu_health import GpuHealth
 from gpuops.model.vcenter.host import Host

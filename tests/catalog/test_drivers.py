@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.catalog.driver_file import load_drivers
+from gpuops.catalog.catalog_files import load_drivers
 from gpuops.errors import UsageError
 from gpuops.model.guests.driver import version_of
 from gpuops.model.guests.guest import GuestSystem

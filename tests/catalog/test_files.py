@@ -11,8 +11,8 @@ import yaml
 
 import gpuops.catalog
 from gpuops.catalog import load
-from gpuops.catalog.board_file import BOARDS as BOARD_FILES
-from gpuops.catalog.fields import Fields, read
+from gpuops.catalog.catalog_files import BOARDS as BOARD_FILES
+from gpuops.catalog.catalog_files import Fields, read
 from gpuops.errors import UsageError
 from gpuops.model.devices.catalog import Board, Catalog
 
@@ -116,7 +116,7 @@ def edited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str) 
     text = (BOARD_FILES / "a100.yaml").read_text("utf-8")
     assert old in text
     (tmp_path / "a100.yaml").write_text(text.replace(old, new, 1), "utf-8")
-    monkeypatch.setattr("gpuops.catalog.board_file.BOARDS", tmp_path)
+    monkeypatch.setattr("gpuops.catalog.catalog_files.BOARDS", tmp_path)
     return "a100"
 
 
@@ -140,7 +140,7 @@ def edited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str) 
 def test_a_file_with_a_mistake_is_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, complaint: str
 ) -> None:
-    from gpuops.catalog.board_file import board
+    from gpuops.catalog.catalog_files import board
 
     key = edited(tmp_path, monkeypatch, old, new)
     with pytest.raises(UsageError) as caught:
@@ -150,7 +150,7 @@ def test_a_file_with_a_mistake_is_refused_by_name(
 
 
 def test_a_profile_without_a_name_is_in_no_look_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpuops.catalog.board_file import board
+    from gpuops.catalog.catalog_files import board
 
     found = board(edited(tmp_path, monkeypatch, "full_name: GRID A100", "full_name: null"))
     assert (found.profiles, found.esxi_prefix) == ((), None)
@@ -160,7 +160,7 @@ def test_a_profile_without_a_name_is_in_no_look_up(tmp_path: Path, monkeypatch: 
 
 
 def test_what_one_profile_has_of_its_own_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpuops.catalog.board_file import board
+    from gpuops.catalog.catalog_files import board
 
     key = edited(tmp_path, monkeypatch, "names_seen:", "exceptions:\n  8C: {count: 3, verified: derived}\nnames_seen:")
     [changed] = [profile for profile in board(key).profiles if profile.short_name == "A100-8C"]

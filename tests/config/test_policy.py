@@ -13,8 +13,7 @@ import pytest
 import yaml
 
 from gpuops.config.decoding import fields_of, keys_of, sections_of
-from gpuops.config.policy import load_policy, parse_policy
-from gpuops.config.policy_file import PolicyFile
+from gpuops.config.policy import PolicyFile, load_policy, parse_policy
 from gpuops.errors import PolicyError
 from gpuops.model.desktops.evidence import Source
 from gpuops.model.measurements.measurement import CPU_MHZ

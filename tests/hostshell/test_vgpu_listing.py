@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.advise.capacity import Slots
-from gpuops.advise.occupancy import gpu_states
-from gpuops.advise.room import room_for
+from gpuops.advise.occupancy import gpu_states, room_for
 from gpuops.api import Site, run
 from gpuops.catalog import load
 from gpuops.clock import wall_clock

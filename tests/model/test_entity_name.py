@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.model.vcenter.entity_name import decode_name, encode_name
+from gpuops.model.vcenter.inventory import decode_name, encode_name
 
 
 @pytest.mark.parametrize(

@@ -285,7 +285,7 @@ RULES: Final = (
             "gpuops/execute/",  # the state directory's own, checked by state/state_dir.py
             "gpuops/extras/diagnosis/diagnoses.py",
             "gpuops/extras/notify/outbox.py",
-            "gpuops/catalog/fields.py",  # from here on what gpuops brings
+            "gpuops/catalog/catalog_files.py",  # from here on what gpuops brings
             "gpuops/catalog/assumptions.py",
             "gpuops/guest_scripts/commands.py",
             "gpuops/sim/scenario/deviations.py",
@@ -319,7 +319,7 @@ RULES: Final = (
             "gpuops/plan/devices/settings.py",  # attributes of VMs: short, and read with their errors
             "gpuops/plan/rotation/lease.py",
             "gpuops/plan/guest/answer.py",  # 64 KiB at the most, and read with their errors
-            "gpuops/catalog/fields.py",  # from here on what gpuops brings
+            "gpuops/catalog/catalog_files.py",  # from here on what gpuops brings
             "gpuops/catalog/assumptions.py",
             "gpuops/extras/bundle/harmless.py",
             "gpuops/extras/bundle/world.py",  # and what it wrote itself
@@ -383,7 +383,7 @@ RULES: Final = (
             "gpuops/model/vcenter/target.py",  # it is looked for in text, and withheld there
             "gpuops/extras/clusters/run_view.py",  # for its length
             "gpuops/vsphere/session.py",
-            "gpuops/vsphere/transport/vi_json.py",
+            "gpuops/vsphere/transport/wire.py",
             "gpuops/vsphere/transport/automation_login.py",
             "gpuops/vsphere/guests/guest_login.py",
             "gpuops/vsphere/guests/guest_file.py",

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from gpuops.vsphere.reading.bulk import soap_pages as module
 from gpuops.vsphere.reading.bulk.soap_pages import PIECE, split_reply
+from gpuops.vsphere.transport.messages import child, children, text
 from gpuops.vsphere.transport.wire import parse_reply
-from gpuops.vsphere.transport.xml_values import child, children, text
 
 HEAD = (
     '<?xml version="1.0" encoding="UTF-8"?><soapenv:Envelope '

@@ -26,7 +26,7 @@ _FILES_OF_THE_CORE: Final = {
     "mig-layout": InputFile(
         "Layouts of `gpuops host mig check`", "gpuops.config.layout_file:LayoutFile", "mig-layout.yaml"
     ),
-    "policy": InputFile("A rotation policy", "gpuops.config.policy_file:PolicyFile", "policy.yaml"),
+    "policy": InputFile("A rotation policy", "gpuops.config.policy:PolicyFile", "policy.yaml"),
     "requests": InputFile("Requests of `gpuops place`", "gpuops.config.requests_file:RequestsFile", "requests.yaml"),
     "role-file": InputFile(
         "Roles that `gpuops roles` compares", "gpuops.config.role_file:RoleFile", "roles/night.yaml"

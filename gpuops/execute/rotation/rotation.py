@@ -12,10 +12,14 @@ from gpuops.execute.journal import Journal
 from gpuops.execute.journal.journal_reads import BegunSince
 from gpuops.execute.lease.lease_set import for_night, for_return
 from gpuops.execute.rotation.night_extension import add_to_queue, before_return
-from gpuops.execute.rotation.rotation_lock import locked_journal, require_no_rotation, without_journal
+from gpuops.execute.rotation.rotation_lock import (
+    locked_journal,
+    refuse_beside_watch,
+    require_no_rotation,
+    without_journal,
+)
 from gpuops.execute.rotation.rotation_run import NOTHING_KNOWN, RotationRun, SpareNow
 from gpuops.execute.rotation.setup import require_broker, require_markers_seen, require_mode, require_setup
-from gpuops.execute.rotation.watch_state import refuse_beside_watch
 from gpuops.execute.runs.exclusion import no_change_open
 from gpuops.execute.runs.nights import (
     NightVms,

@@ -7,8 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from gpuops.advise.evidence import Use
-from gpuops.advise.idle import idleness
+from gpuops.advise.idle import Use, idleness
 from gpuops.execute.site.broker_gates import BrokerGates
 from gpuops.execute.site.broker_reads import BrokerSessions
 from gpuops.model.desktops.evidence import SessionCount, Source

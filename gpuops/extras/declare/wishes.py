@@ -20,7 +20,7 @@ from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, 
 from gpuops.plan.core.passthru_devices import gpu_names, option_of
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.devices.requested import pci_type, profile_meant
+from gpuops.plan.devices.goal import pci_type, profile_meant
 from gpuops.plan.hosts.graphics.device_modes import sizes_due
 from gpuops.plan.hosts.scheduler.change import SetScheduler
 from gpuops.plan.hosts.scheduler.state import scheduler_of, unscheduled

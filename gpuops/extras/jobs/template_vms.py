@@ -35,7 +35,7 @@ from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.workloads.job_rules import JobRules, JobTemplate, Submitter
 from gpuops.plan.core.plan import Plan, Rejection
 from gpuops.plan.core.steps import CloneVm, PowerOnVm, SuspendVm
-from gpuops.plan.devices.requested import profile_meant
+from gpuops.plan.devices.goal import profile_meant
 from gpuops.plan.placement.project import project
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.clone import Clone

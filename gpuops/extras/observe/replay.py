@@ -27,8 +27,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from gpuops.advise.evidence import Use, vgpu_use_at
-from gpuops.advise.idle import idleness
+from gpuops.advise.idle import Use, idleness, vgpu_use_at
 from gpuops.model.desktops.evidence import SESSION_SOURCES, SessionCount, Source
 from gpuops.model.measurements.measurement import (
     CPU_MHZ,

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gpuops.advise.evidence import vgpu_use_at
+from gpuops.advise.idle import vgpu_use_at
 from gpuops.errors import GpuopsError
 from gpuops.model.desktops.evidence import VgpuUse
 from gpuops.model.measurements.measurement import VGPU_USE

@@ -24,7 +24,7 @@ from gpuops.model.nights.selector import Mark
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.command_line import Names, Option
-from gpuops.plan.devices.requested import offered_profile
+from gpuops.plan.devices.goal import offered_profile
 
 _PATTERN: Final = frozenset("*?[")
 

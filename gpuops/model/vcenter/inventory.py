@@ -1,7 +1,13 @@
-"""One immutable snapshot of a vCenter, on which plans decide."""
+"""One immutable snapshot of a vCenter, on which plans decide, and how vCenter writes the names in it.
+
+In a name, vCenter writes a slash as %2f, a backslash as %5c, and a percent sign as %25 (vSphere API reference,
+ManagedEntity.name). The letters of an escape may be capitals. `vsphere` decodes each name that it reads, and encodes
+each name that it sends: everything else has the name as the vSphere Client shows it.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -234,3 +240,20 @@ def _near_hosts(text: str, names: Iterable[str]) -> list[str]:
     name_by_spelling = {spelled: name for name in names for spelled in (name.split(".")[0], name)}
     near = get_close_matches(text, name_by_spelling, n=6)
     return list(dict.fromkeys(name_by_spelling[spelling] for spelling in near))[:3]
+
+
+_CHARACTERS: Final = {"%2f": "/", "%5c": "\\", "%25": "%"}
+_ESCAPE: Final = re.compile("|".join(_CHARACTERS), re.IGNORECASE)
+
+
+def decode_name(written: str) -> str:
+    """Return the real name, `train/bert` for `train%2fbert`. Text without an escape is its own name."""
+    if "%" not in written:  # nearly every name: a fleet has ten thousand
+        return written
+    return _ESCAPE.sub(lambda escape: _CHARACTERS[escape.group().lower()], written)
+
+
+def encode_name(name: str) -> str:
+    """Return the name as vCenter writes it, `train%2fbert` for `train/bert`."""
+    # the percent sign first: the other two escapes begin with one
+    return name.replace("%", "%25").replace("/", "%2f").replace("\\", "%5c")

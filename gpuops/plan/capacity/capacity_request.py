@@ -19,8 +19,7 @@ from typing import Annotated, Final
 
 from gpuops.advise.capacity import Slots
 from gpuops.advise.fragmentation import Fragmentation, measure_fragmentation
-from gpuops.advise.occupancy import GpuState, gpu_states
-from gpuops.advise.room import Rooms
+from gpuops.advise.occupancy import GpuState, Rooms, gpu_states
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import VgpuMode
 from gpuops.model.vcenter.host import Host
@@ -31,7 +30,7 @@ from gpuops.plan.capacity.fleet_room import Device, Fit, FleetPart, HostRoom, Le
 from gpuops.plan.core.command_line import Names, Option
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import SuspendVm
-from gpuops.plan.devices.requested import offered_profile
+from gpuops.plan.devices.goal import offered_profile
 from gpuops.plan.placement.keep_free import devices_reserved_in, remaining, reserved_in, reserved_unknown
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.seating import around

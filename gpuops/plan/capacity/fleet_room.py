@@ -16,8 +16,7 @@ from itertools import count
 from typing import TypeVar
 
 from gpuops.advise.capacity import Slots, best, total
-from gpuops.advise.occupancy import GpuState, gpu_states
-from gpuops.advise.room import Rooms
+from gpuops.advise.occupancy import GpuState, Rooms, gpu_states
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress, PhysicalGpu
 from gpuops.model.devices.other_device import OtherDevice

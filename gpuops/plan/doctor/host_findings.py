@@ -13,8 +13,7 @@ from shlex import quote
 from typing import Final, assert_never
 
 from gpuops.advise.capacity import Slots, total
-from gpuops.advise.occupancy import gpu_states
-from gpuops.advise.room import Rooms
+from gpuops.advise.occupancy import Rooms, gpu_states
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import GraphicsType, PhysicalGpu
 from gpuops.model.devices.gpu_health import RecoveryAction

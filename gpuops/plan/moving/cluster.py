@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from gpuops.advise.capacity import Slots
 from gpuops.advise.fragmentation import FragmentationMeasure
-from gpuops.advise.occupancy import GpuState, Tenant
-from gpuops.advise.room import Rooms
+from gpuops.advise.occupancy import GpuState, Rooms, Tenant
 from gpuops.model.devices.catalog import Board, Catalog
 from gpuops.model.devices.gpu import AssignmentPolicy, PhysicalGpu
 from gpuops.model.vcenter.host import Host

@@ -22,8 +22,7 @@ from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.command_line import Names, Option, word
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import RelocateVm
-from gpuops.plan.devices.goal import pin_changes
-from gpuops.plan.devices.requested import offered_profile
+from gpuops.plan.devices.goal import offered_profile, pin_changes
 from gpuops.plan.moving.cluster import (
     CERTAIN,
     ClusterHost,

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from gpuops.advise.occupancy import GpuState, gpu_states, may_run
-from gpuops.advise.room import room_for
+from gpuops.advise.occupancy import GpuState, gpu_states, may_run, room_for
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PhysicalGpu
 from gpuops.model.devices.other_device import OtherDevice

@@ -12,9 +12,7 @@ from functools import wraps
 from typing import Final, TypeVar, cast
 
 from gpuops.advise.capacity import Slots
-from gpuops.advise.expected_start import with_expected
-from gpuops.advise.occupancy import GpuState, Tenant, may_run
-from gpuops.advise.room import range_of_room, room_for
+from gpuops.advise.occupancy import GpuState, Tenant, may_run, range_of_room, room_for, with_expected
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import AssignmentPolicy, GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.devices.other_device import OtherDevice

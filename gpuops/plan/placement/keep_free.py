@@ -22,8 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Final
 
 from gpuops.advise.capacity import Slots, total
-from gpuops.advise.occupancy import GpuState, Tenant, gpu_states
-from gpuops.advise.room import Rooms
+from gpuops.advise.occupancy import GpuState, Rooms, Tenant, gpu_states
 from gpuops.errors import UsageError
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress

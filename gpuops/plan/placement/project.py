@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, assert_never
 
-from gpuops.advise.expected_start import with_expected
-from gpuops.advise.occupancy import Tenant, gpu_states
+from gpuops.advise.occupancy import Tenant, gpu_states, with_expected
 from gpuops.model.desktops.gate import Gate
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress, PhysicalGpu, VgpuPlacement

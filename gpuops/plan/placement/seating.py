@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import assert_never
 
-from gpuops.advise.expected_start import with_expected
-from gpuops.advise.occupancy import GpuState, Tenant, gpu_states
+from gpuops.advise.occupancy import GpuState, Tenant, gpu_states, with_expected
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host import Host

@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gpuops.advise.expected_start import with_expected
-from gpuops.advise.occupancy import GpuState, Tenant
+from gpuops.advise.occupancy import GpuState, Tenant, with_expected
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host import Host

@@ -36,8 +36,7 @@ from datetime import datetime
 from typing import Annotated, Final
 
 from gpuops.advise.capacity import free_slots
-from gpuops.advise.expected_start import with_expected
-from gpuops.advise.occupancy import GpuState, Tenant, gpu_states, may_run
+from gpuops.advise.occupancy import GpuState, Tenant, gpu_states, may_run, with_expected
 from gpuops.errors import UsageError, report_exit_code
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress
@@ -48,7 +47,7 @@ from gpuops.model.workloads.workload import Workload
 from gpuops.plan.core.command_line import Option, word
 from gpuops.plan.core.passthru_devices import with_passthru_numbers
 from gpuops.plan.core.rejection import some_names
-from gpuops.plan.devices.requested import profile_meant, profiles_to_keep
+from gpuops.plan.devices.goal import profile_meant, profiles_to_keep
 from gpuops.plan.devices.settings import nodes_of, numa_binding_text
 from gpuops.plan.placement.gpu_filters import matches_type
 from gpuops.plan.placement.keep_free import KeepFreeOption, KeptCount, is_reserved_in, kept_counts, kept_profiles

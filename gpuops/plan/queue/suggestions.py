@@ -20,7 +20,7 @@ from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.workload import Workload
 from gpuops.plan.core.plan import Rejection, Shortage
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.devices.requested import groups_of, profile_meant
+from gpuops.plan.devices.goal import groups_of, profile_meant
 from gpuops.plan.placement.project import project
 from gpuops.plan.queue.one_workload import Placed, WorkloadQuestion, without_reasons
 from gpuops.plan.queue.workload import scope_of, unknown_profiles, vm_of

@@ -23,14 +23,20 @@ from gpuops.plan.core.passthru_devices import gpu_names, is_no_gpu, option_of, s
 from gpuops.plan.core.plan import Plan, Rejection, Wave, refuse
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, RelocateVm, Step
 from gpuops.plan.core.versions import unsupported_option
-from gpuops.plan.devices.goal import Goal, broken_groups, devices_named, kept_pins, only_requested, other_gpus, vgpus
-from gpuops.plan.devices.requested import (
+from gpuops.plan.devices.goal import (
     Answer,
+    Goal,
+    broken_groups,
     device_goal,
+    devices_named,
     dynamic_goal,
     group_goal,
+    kept_pins,
+    only_requested,
+    other_gpus,
     profile_meant,
     profiles_to_keep,
+    vgpus,
     with_backings,
 )
 from gpuops.plan.devices.rules import Case, findings

@@ -17,8 +17,18 @@ from gpuops.plan.core.command_line import Names, Option, VmName, word
 from gpuops.plan.core.passthru_devices import gpu_names, is_no_gpu, signature, signatures
 from gpuops.plan.core.plan import Plan, Wave, refuse
 from gpuops.plan.core.steps import ReconfigureVm, VmChange
-from gpuops.plan.devices.goal import Goal, broken_groups, devices_named, group_of, kept_pins, pin_changes, without
-from gpuops.plan.devices.requested import group_goal, pci_type, profile_meant
+from gpuops.plan.devices.goal import (
+    Goal,
+    broken_groups,
+    devices_named,
+    group_goal,
+    group_of,
+    kept_pins,
+    pci_type,
+    pin_changes,
+    profile_meant,
+    without,
+)
 from gpuops.plan.devices.settings import KEY, Baseline, read, restore_settings
 from gpuops.plan.placement.host_filters import unreachable
 from gpuops.plan.vm.vm_blockers import POWER_HELP, PowerPolicy, power_blockers, power_moves, state_blockers

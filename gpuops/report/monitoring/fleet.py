@@ -11,8 +11,7 @@ from functools import cached_property
 from typing import Final
 
 from gpuops.advise.capacity import Slots, total
-from gpuops.advise.occupancy import GpuState, gpu_states
-from gpuops.advise.room import Rooms
+from gpuops.advise.occupancy import GpuState, Rooms, gpu_states
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.devices.other_device import OtherDevice

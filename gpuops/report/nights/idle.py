@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Final, Self
 
-from gpuops.advise.evidence import SourceReading, Use
-from gpuops.advise.idle import JudgedVm, verdicts_without_sessions
+from gpuops.advise.idle import JudgedVm, SourceReading, Use, verdicts_without_sessions
 from gpuops.model.desktops.evidence import Source
 from gpuops.model.time_text import format_limit, format_zoned_minute
 from gpuops.model.vcenter.inventory import Inventory

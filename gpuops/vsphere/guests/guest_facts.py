@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.model.guests.guest import GuestSystem
-from gpuops.model.vcenter.entity_name import decode_name
+from gpuops.model.vcenter.inventory import decode_name
 
 if TYPE_CHECKING:
     from gpuops.vsphere.session import Session

@@ -26,7 +26,7 @@ from gpuops.vsphere.reading.decoding.decode_host import ThinHost, decode_cluster
 from gpuops.vsphere.reading.decoding.decode_vm import ThinVm, running_task, thin_vm, with_detail
 from gpuops.vsphere.reading.reservations import reservations
 from gpuops.vsphere.session import OptionalRead, Session
-from gpuops.vsphere.transport.xml_values import child, mebibytes, moment
+from gpuops.vsphere.transport.messages import child, mebibytes, moment
 
 HOT_MIGRATE: Final = "vgpu.hotmigrate.enabled"
 _DEEPEST_FOLDER: Final = 100

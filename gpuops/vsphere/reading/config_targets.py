@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuops.errors import GpuopsError, NotConnected
 from gpuops.model.vcenter.host import ConfigTarget, DynamicTarget, Host, PassthroughTarget, StunEstimate
 from gpuops.model.vcenter.host_settings import DeviceGroup, DeviceGroupMember
-from gpuops.vsphere.transport.xml_values import pci_address
+from gpuops.vsphere.transport.messages import pci_address
 
 if TYPE_CHECKING:
     from gpuops.model.vcenter.inventory import Inventory

@@ -19,9 +19,8 @@ from gpuops.model.time_text import format_stamp
 from gpuops.vsphere.faults import is_gone
 from gpuops.vsphere.reading.bulk.reader import Reader, reading
 from gpuops.vsphere.reading.bulk.values import number
-from gpuops.vsphere.transport.messages import escape_text
+from gpuops.vsphere.transport.messages import child, children, escape_text, moment, text
 from gpuops.vsphere.transport.wire import WireFault
-from gpuops.vsphere.transport.xml_values import child, children, moment, text
 
 if TYPE_CHECKING:
     import numpy as np

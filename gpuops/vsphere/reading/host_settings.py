@@ -29,7 +29,7 @@ from gpuops.plan.core.versions import GROUP, version_numbers
 from gpuops.vsphere.device_modes import sets_modes
 from gpuops.vsphere.reading.config_targets import AT_A_TIME, device_groups
 from gpuops.vsphere.session import OptionalRead
-from gpuops.vsphere.transport.xml_values import pci_address
+from gpuops.vsphere.transport.messages import pci_address
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -44,7 +44,7 @@ from gpuops.vsphere.reading.bulk.values import (
     whole,
 )
 from gpuops.vsphere.session import Session
-from gpuops.vsphere.transport.xml_values import pci_address
+from gpuops.vsphere.transport.messages import pci_address
 
 PVRDMA_ADAPTER: Final = "Net.PVRDMAVmknic"
 RULE_SET: Final = "pvrdma"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops import clock
 from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, StepFailed, Trouble
-from gpuops.model.vcenter.entity_name import decode_name
+from gpuops.model.vcenter.inventory import decode_name
 from gpuops.model.vcenter.task import TaskEnd, TaskRef
 from gpuops.vsphere.faults import translate
 from gpuops.vsphere.session import CANCEL_OPERATION

@@ -26,7 +26,7 @@ from gpuops.vsphere.authorization import held_on, lacking_on_objects
 from gpuops.vsphere.faults import is_gone
 from gpuops.vsphere.reading.collect import with_all_devices
 from gpuops.vsphere.reading.host_settings import MODULE, settings_of
-from gpuops.vsphere.transport.xml_values import pci_address
+from gpuops.vsphere.transport.messages import pci_address
 from gpuops.vsphere.waiting.states import BOOTED
 
 if TYPE_CHECKING:

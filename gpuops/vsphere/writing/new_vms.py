@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import Refused
-from gpuops.model.vcenter.entity_name import decode_name, encode_name
+from gpuops.model.vcenter.inventory import decode_name, encode_name
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.cluster import LatencyLevel, RdmaKind
 from gpuops.plan.core.step_checks import NOT_MADE, NOT_OFF

@@ -16,9 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gpuops.advise.capacity import Slots
-from gpuops.advise.expected_start import with_expected
-from gpuops.advise.occupancy import GpuState, Tenant, gpu_states
-from gpuops.advise.room import room_for
+from gpuops.advise.occupancy import GpuState, Tenant, gpu_states, room_for, with_expected
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host import Host
 from gpuops.sim.state.gpu_admission import NotAdmitted

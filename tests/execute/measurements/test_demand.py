@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.advise.evidence import Use
 from gpuops.advise.forecast import SLOT, UseHistory
+from gpuops.advise.idle import Use
 from gpuops.extras.observe.demand import in_use, limits_of, slot_use
 from gpuops.extras.observe.packing import MISSING, WHOLE, Block
 from gpuops.extras.observe.replay import STEP, desktop_night

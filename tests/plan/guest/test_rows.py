@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpuops.catalog.driver_file import load_drivers
+from gpuops.catalog.catalog_files import load_drivers
 from gpuops.errors import UsageError
 from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, PciAddress
 from gpuops.model.guests.guest import (

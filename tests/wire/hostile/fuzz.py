@@ -182,8 +182,7 @@ def _json_respelled(example: bytes, rng: random.Random) -> bytes:
 def _pages(recording: Recorded) -> Decoder:
     """What the reader of inventories does with one reply, without the other replies that it would ask for."""
     from gpuops.vsphere.reading.bulk.soap_pages import read_objects, split_reply
-    from gpuops.vsphere.transport.messages import check_reply
-    from gpuops.vsphere.transport.xml_values import child
+    from gpuops.vsphere.transport.messages import check_reply, child
 
     def play(reply: bytes) -> None:
         with contextlib.suppress(ProtocolError, WireFault, SessionEnded), network.decoding("vc:443", "a bulk read"):

@@ -16,9 +16,9 @@ from gpuops.api import Site, rotate_day, rotate_night, rotate_restore, rotate_st
 from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Locked, NotConnected, UsageError, VcenterUnreachable
-from gpuops.execute.rotation import watch_state
+from gpuops.execute.rotation import rotation_lock
+from gpuops.execute.rotation.rotation_lock import WatchState, alone
 from gpuops.execute.rotation.watch import Watch
-from gpuops.execute.rotation.watch_state import WatchState, alone
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Outcome, Verdict
@@ -323,7 +323,7 @@ def test_a_night_that_means_one_of_its_vms_is_refused_beside_it(watched: Watched
             rotate_night(NIGHT, site, apply=True)
         watched.look()
         with alone(site, site.clock()):
-            watch_state.keep(site, WatchState(POLICY.text))
+            rotation_lock.keep(site, WatchState(POLICY.text))
             for apply in (False, True):
                 with pytest.raises(Locked, match=r"pid \d+ since .* watches ml-06 under policy spare"):
                     rotate_night(NIGHT, site, apply=apply)

@@ -23,8 +23,7 @@ from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport.exchange import HttpReply
 from gpuops.vsphere.transport.messages import MOST_MARKS
 from gpuops.vsphere.transport.network import UnreadableReply
-from gpuops.vsphere.transport.vi_json import JsonLogin
-from gpuops.vsphere.transport.wire import Wire
+from gpuops.vsphere.transport.wire import JsonLogin, Wire
 from tests.sample import mostly_long
 from tests.wire.conftest import target_of
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Self
 
-from gpuops.advise.evidence import Use
-from gpuops.advise.idle import JudgedVm
+from gpuops.advise.idle import JudgedVm, Use
 from gpuops.advise.showback import OwnerShare, Showback
 from gpuops.extras.diagnosis.answer import StoredDiagnosis
 from gpuops.extras.diagnosis.case import Component

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from gpuops.advise.evidence import Use
+from gpuops.advise.idle import Use
 from gpuops.advise.showback import Showback
 from gpuops.extras.web.page.fleet_map import GpuUse
 from gpuops.extras.web.page.fleet_report import FleetReport, ReportDocument

@@ -15,9 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from gpuops.advise.capacity import free_slots
-from gpuops.advise.expected_start import with_expected
-from gpuops.advise.occupancy import GpuState, Tenant, may_run
-from gpuops.advise.room import Rooms
+from gpuops.advise.occupancy import GpuState, Rooms, Tenant, may_run, with_expected
 from gpuops.model.devices.catalog import Board, Catalog
 from gpuops.model.devices.gpu import GraphicsType, PciAddress, VgpuMode
 from gpuops.model.vcenter.host import Host

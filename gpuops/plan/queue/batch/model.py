@@ -32,9 +32,7 @@ from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import Final
 
-from gpuops.advise.expected_start import with_expected
-from gpuops.advise.occupancy import GpuState, Tenant, gpu_states, may_run
-from gpuops.advise.room import room_for
+from gpuops.advise.occupancy import GpuState, Tenant, gpu_states, may_run, room_for, with_expected
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.vcenter.host import Host, NumaPolicy

@@ -13,8 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gpuops.advise.evidence import Use, readings
-from gpuops.advise.idle import idleness
+from gpuops.advise.idle import Use, idleness, readings
 from gpuops.advise.managed_vms import kept_by_marks
 from gpuops.model.desktops.evidence import SESSION_SOURCES, Source
 from gpuops.model.desktops.gate import NO_MACHINE

@@ -25,7 +25,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.scope import gpu_hosts
 from gpuops.plan.core.steps import PowerOnVm, RelocateVm, ShutDownGuest
-from gpuops.plan.devices.requested import profile_meant
+from gpuops.plan.devices.goal import profile_meant
 from gpuops.plan.placement.keep_free import FreeSlots, place_name
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.suspended_vms import suspend_or_shut_down

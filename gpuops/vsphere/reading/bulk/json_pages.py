@@ -24,8 +24,7 @@ from gpuops.vsphere.reading.bulk.values import BOXED, text
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport.messages import MOST_MARKS, REFERENCE
 from gpuops.vsphere.transport.network import UnreadableReply
-from gpuops.vsphere.transport.vi_json import JsonLogin, decode_reply
-from gpuops.vsphere.transport.wire import SessionEnded, Wire
+from gpuops.vsphere.transport.wire import JsonLogin, SessionEnded, Wire, decode_reply
 
 _ESCAPED: Final = (b"\\u", b"\\b", b"\\f")
 _UNWRITABLE: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\(?:[bf]|u00(?:0[0-8bBcCeEfF]|1))")

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from gpuops.model.vcenter.entity_name import decode_name
+from gpuops.model.vcenter.inventory import decode_name
 from gpuops.vsphere.reading.bulk.values import text
 
 

@@ -9,9 +9,8 @@ from typing import Any, Final
 from gpuops.errors import ProtocolError
 from gpuops.vsphere.reading.bulk.pages import PAGE_OBJECTS, PathsByType, Piece, ReadObject, ReadStart, Traversal
 from gpuops.vsphere.session import Session
-from gpuops.vsphere.transport.messages import REFERENCE, check_reply, escape_text
+from gpuops.vsphere.transport.messages import REFERENCE, check_reply, child, children, escape_text, kind, text
 from gpuops.vsphere.transport.wire import SessionEnded, Wire, parse_reply
-from gpuops.vsphere.transport.xml_values import child, children, kind, text
 
 PIECE: Final = 384 * 1024
 """At least so many bytes of objects are parsed at a time; about thirty VMs. The tree, ten times the XML, then stays in

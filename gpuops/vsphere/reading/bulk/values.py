@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
-from gpuops.vsphere.transport import xml_values
+from gpuops.vsphere.transport import messages
 from gpuops.vsphere.transport.network import UnreadableReply
 
 BOXED: Final = "_value"
@@ -30,14 +30,14 @@ def child(node: Any, name: str) -> Any:
     """Return the property of that name, or None."""
     if type(node) is dict:
         return node.get(name)
-    return xml_values.child(node, name)
+    return messages.child(node, name)
 
 
 def children(node: Any, name: str) -> Iterator[Any]:
     """Yield the items of the list of that name; nothing if the list is missing."""
     if type(node) is dict:
         return iter(_require_list(node.get(name)))
-    return xml_values.children(node, name)
+    return messages.children(node, name)
 
 
 def items(node: Any) -> Iterator[Any]:
@@ -46,12 +46,12 @@ def items(node: Any) -> Iterator[Any]:
         return iter(node or ())
     if type(node) is dict:
         raise UnreadableReply(f"a {kind(node)[:80]} where a list belongs")
-    return xml_values.children(node)
+    return messages.children(node)
 
 
 def count(node: Any, name: str) -> int:
     """Return how many items the list of that name has."""
-    return len(_require_list(node.get(name))) if type(node) is dict else xml_values.count(node, name)
+    return len(_require_list(node.get(name))) if type(node) is dict else messages.count(node, name)
 
 
 def text(node: Any, name: str | None = None) -> str | None:
@@ -78,22 +78,22 @@ def number(node: Any, name: str | None = None) -> int | None:
 def flag(node: Any, name: str | None = None) -> bool | None:
     """Return a boolean, or None."""
     leaf = node if name is None else child(node, name)
-    return leaf if type(leaf) is bool else xml_values.truth(text(leaf))
+    return leaf if type(leaf) is bool else messages.truth(text(leaf))
 
 
 def word(vocabulary: type[Vocabulary], node: Any, name: str | None = None) -> Vocabulary | None:
     """Return the member of the vocabulary, or None for another word."""
-    return xml_values.vocabulary_word(vocabulary, text(node, name))
+    return messages.vocabulary_word(vocabulary, text(node, name))
 
 
 def leaves(node: Any) -> Mapping[str, Any]:
     """Return the leaves of an object by name, for `leaf_text`, `whole` and `truth`: cheaper than three single reads."""
-    return node if type(node) is dict else xml_values.texts(node)
+    return node if type(node) is dict else messages.texts(node)
 
 
 def parts_of(node: Any) -> Mapping[str, Any]:
     """Return the properties of an object by name, in one pass."""
-    return node if type(node) is dict else xml_values.parts_of(node)
+    return node if type(node) is dict else messages.parts_of(node)
 
 
 def leaf_text(leaf: Any) -> str | None:
@@ -105,12 +105,12 @@ def whole(leaf: Any) -> int | None:
     """Return the whole number of a leaf, or None. Numbers beyond 64 bits (xsd:long) are ill-formed."""
     if type(leaf) is int:
         return leaf if -_BEYOND_LONG <= leaf < _BEYOND_LONG else None
-    return xml_values.whole(leaf) if type(leaf) is str else None
+    return messages.whole(leaf) if type(leaf) is str else None
 
 
 def truth(leaf: Any) -> bool | None:
     """Return the boolean of a leaf, or None."""
-    return leaf if type(leaf) is bool else xml_values.truth(leaf_text(leaf))
+    return leaf if type(leaf) is bool else messages.truth(leaf_text(leaf))
 
 
 def leaves_by_name(node: Any, name: str) -> Iterator[tuple[Any, Any]]:
@@ -120,7 +120,7 @@ def leaves_by_name(node: Any, name: str) -> Iterator[tuple[Any, Any]]:
     """
     if node is None or type(node) is list:
         return ((leaf, owner_object) for owner_object in node or () if (leaf := owner_object.get(name)) is not None)
-    return ((owner_object.text, owner_object) for owner_object in xml_values.descendants(node, name))
+    return ((owner_object.text, owner_object) for owner_object in messages.descendants(node, name))
 
 
 def leaf_owner(leaf: Any) -> Any:
@@ -130,7 +130,7 @@ def leaf_owner(leaf: Any) -> Any:
 
 def kind(node: Any) -> str:
     """Return the vmomi type of an object, or ''."""
-    return (leaf_text(node.get(TYPE)) or "") if type(node) is dict else xml_values.kind(node)
+    return (leaf_text(node.get(TYPE)) or "") if type(node) is dict else messages.kind(node)
 
 
 _LEAVES: Final = frozenset({int, bool, float, list})

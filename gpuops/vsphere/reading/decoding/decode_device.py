@@ -16,7 +16,7 @@ from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.devices.other_device import DeviceKind
 from gpuops.vsphere.reading.bulk.pages import ReadObject
 from gpuops.vsphere.reading.bulk.values import child, children, count, items, leaf_text, leaves, text, whole
-from gpuops.vsphere.transport.xml_values import pci_address, unsigned_short
+from gpuops.vsphere.transport.messages import pci_address, unsigned_short
 
 NETWORK: Final = "config.network"
 ADAPTERS: Final = "config.storageDevice.hostBusAdapter"

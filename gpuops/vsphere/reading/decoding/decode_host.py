@@ -47,7 +47,7 @@ from gpuops.vsphere.reading.bulk.values import (
     word,
 )
 from gpuops.vsphere.reading.decoding.decode_device import kind_of, may_be_function
-from gpuops.vsphere.transport.xml_values import mebibytes, moment, pci_address, unsigned_short, vocabulary_word
+from gpuops.vsphere.transport.messages import mebibytes, moment, pci_address, unsigned_short, vocabulary_word
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from gpuops.vsphere.reading.bulk.values import (
     whole,
     word,
 )
-from gpuops.vsphere.transport.xml_values import moment, pci_address, unsigned_short
+from gpuops.vsphere.transport.messages import moment, pci_address, unsigned_short
 
 _KEPT_KEYS: Final = ("pcipassthru", "numa.", "sched.", "gpuops.", "guestinfo.gpuops.")
 """extraConfig keys a plan may need, in lower case; the rest stays in vCenter."""

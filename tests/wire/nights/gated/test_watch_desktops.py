@@ -11,8 +11,8 @@ import pytest
 
 from gpuops.api import Site, rotate_day
 from gpuops.config.policy import parse_policy
+from gpuops.execute.rotation.rotation_lock import WatchState
 from gpuops.execute.rotation.watch import Watch
-from gpuops.execute.rotation.watch_state import WatchState
 from gpuops.model.nights.rotation import Policy
 from gpuops.plan.core.plan import Report
 from gpuops.plan.rotation.nights.desktops import running_desktops
