@@ -23,7 +23,7 @@ from gpuops.model.vcenter.vm import (
     VmNic,
     pin_key,
 )
-from gpuops.plan.devices.mmio import SIZE_KEY, USE_KEY
+from gpuops.plan.devices.rules import SIZE_KEY, USE_KEY
 from gpuops.plan.placement.numa_nodes import AFFINITY_KEY
 from gpuops.vsphere.reading.bulk.pages import ReadObject
 from gpuops.vsphere.reading.bulk.soap_pages import read_objects
