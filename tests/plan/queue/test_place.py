@@ -18,7 +18,7 @@ from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.placement.numa_nodes import AFFINITY_KEY
+from gpuops.plan.placement.host_filters import AFFINITY_KEY
 from gpuops.plan.placement.project import take
 from gpuops.plan.placement.suspended_vms import SuspendedPolicy
 from gpuops.plan.placement.vm_demand import PinPolicy

@@ -41,8 +41,13 @@ from gpuops.model.vcenter.vm import DynamicDevice, VgpuDevice, Vm
 from gpuops.model.workloads.workload import Workload
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.gpu_filters import holders, matches_type, refuse_vgpus
-from gpuops.plan.placement.host_filters import refusals
-from gpuops.plan.placement.numa_nodes import free_cores, free_memory_mib, surely_unreserved_mib, unreserved_mib
+from gpuops.plan.placement.host_filters import (
+    free_cores,
+    free_memory_mib,
+    refusals,
+    surely_unreserved_mib,
+    unreserved_mib,
+)
 from gpuops.plan.placement.vm_demand import Wanted, WantsDynamic, demands_of
 from gpuops.plan.queue.batch.problem import Amounts, BatchProblem, GpuGroup, HostShape, PlacementOption
 from gpuops.plan.queue.workload import Devices, choices_of_devices, eligible_hosts, framebuffer_mib, vm_of
