@@ -100,7 +100,6 @@ def from_stored(kind: type[Class], body: Mapping[str, Any]) -> Class:
     return kind(**{fields_of[stored]: field_value for stored, field_value in body.items()})
 
 
-StoredClass = TypeVar("Class")
 Decode = Callable[[Any], Any]
 _PLACE: Final = " - at $"
 """How msgspec begins the place of a mistake."""
@@ -128,13 +127,13 @@ def _without_subclass(part: Any) -> Any:
     raise NotImplementedError
 
 
-def decode_stored(kind: type[StoredClass], body: Any) -> StoredClass:
+def decode_stored(kind: type[Class], body: Any) -> Class:
     """Return the value of this type whose stored fields are in `body`, which is decoded JSON.
 
     Unknown names are ignored: a later version may have written them. Raises NotDecoded.
     """
     try:
-        decoded: StoredClass = _convert(_decodable(kind), body)  # type: ignore[arg-type]  # to mypy classes are not hashable
+        decoded: Class = _convert(_decodable(kind), body)  # type: ignore[arg-type]  # to mypy classes are not hashable
     except msgspec.ValidationError as error:
         # each level that msgspec leaves appends its place: the innermost comes first
         reason, *inner_to_outer = str(error).replace("`", "").split(_PLACE)

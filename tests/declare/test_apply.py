@@ -18,6 +18,7 @@ from gpuops.extras.declare.wishes import compare
 from gpuops.model.vcenter.host_settings import Rolling
 from gpuops.sim.server import SimServer
 from gpuops.sim.world import World
+from gpuops.vsphere import watches
 from gpuops.vsphere.connection import Connection
 from tests.declare.worlds import misfits, other_values, random_file, random_world, site_of
 from tests.wire.conftest import target_of

@@ -18,6 +18,7 @@ from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.server import start as start_server
 from gpuops.sim.world import World
+from gpuops.vsphere import watches
 from gpuops.vsphere.connection import Connection
 from gpuops.vsphere.reading import collect
 from gpuops.vsphere.session import Session

@@ -11,6 +11,7 @@ import pytest
 
 from gpuops.sim.fault_injection.rule import rules_of
 from gpuops.sim.state.vm_state import Power
+from gpuops.vsphere import watches
 from tests.cli.conftest import Lab
 
 POLICY = str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml")

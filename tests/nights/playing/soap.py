@@ -24,6 +24,7 @@ from gpuops.plan.core.steps import Step
 from gpuops.sim.server import USERNAME
 from gpuops.sim.wire.endpoint import Endpoint
 from gpuops.sim.wire.handler import Handler
+from gpuops.vsphere import watches
 from gpuops.vsphere.connection import Connection
 from gpuops.vsphere.transport import network
 from tests.canary import CANARY
