@@ -1,7 +1,7 @@
 """The revisions of gpuops's database tables, which alembic applies one after another.
 
 There is one list of revisions for all databases. A PostgreSQL database has all tables; a file in a state directory has
-those of its `Contents`. `journal/upgrading.py` applies the missing revisions when a database is opened for writing, or
+those of its `Contents`. `journal/database.py` applies the missing revisions when a database is opened for writing, or
 prints them. Nothing else creates a table.
 
 To add or change a table, add a file in `versions/` and its number at the end of `REVISIONS`. A revision defines its

@@ -1,4 +1,4 @@
-"""What alembic runs around revisions: `upgrading.py` tells it the connection, and what the database keeps."""
+"""What alembic runs around revisions: `database.py` tells it the connection, and what the database keeps."""
 
 from __future__ import annotations
 

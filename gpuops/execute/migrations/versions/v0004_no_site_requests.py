@@ -1,4 +1,4 @@
-"""Drop requests across sites, which gpuops no longer has. `upgrading.py` names those that a database still holds."""
+"""Drop requests across sites, which gpuops no longer has. `database.py` names those that a database still holds."""
 
 from __future__ import annotations
 
