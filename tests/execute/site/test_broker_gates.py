@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from gpuops.advise.desktop_sessions import NOT_IN_LIST
-from gpuops.execute.site.broker_gates import BrokerGates
-from gpuops.execute.site.broker_reads import BrokerSessions
+from gpuops.execute.site.broker import BrokerGates, BrokerSessions
 from gpuops.model.desktops.broker import (
     BrokerVcenter,
     DesktopMachine,
