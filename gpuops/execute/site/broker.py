@@ -14,9 +14,16 @@ from gpuops.advise.desktop_sessions import NO_AGENT, NOT_IN_LIST, read_sessions
 from gpuops.advise.machine_match import MachineMatch
 from gpuops.advise.machine_match import match_machines as match_machines_to_vms
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown, Refused
-from gpuops.model.desktops.broker import BrokerVcenter, DesktopBroker, DesktopMachine, DesktopPool
+from gpuops.model.desktops.broker import (
+    NO_MACHINE,
+    BrokerVcenter,
+    DesktopBroker,
+    DesktopMachine,
+    DesktopPool,
+    Gate,
+    unknown_gate,
+)
 from gpuops.model.desktops.evidence import SessionCount
-from gpuops.model.desktops.gate import NO_MACHINE, Gate, unknown_gate
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 

@@ -10,14 +10,15 @@ import pytest
 from gpuops.advise.desktop_sessions import NOT_IN_LIST
 from gpuops.execute.site.broker import BrokerGates, BrokerSessions
 from gpuops.model.desktops.broker import (
+    NO_MACHINE,
     BrokerVcenter,
     DesktopMachine,
     DesktopPool,
     DesktopPowerPolicy,
     DesktopSession,
+    Gate,
     PoolKind,
 )
-from gpuops.model.desktops.gate import NO_MACHINE, Gate
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 

@@ -15,8 +15,8 @@ from typing import Final
 
 from gpuops.advise.idle import Use, idleness, readings
 from gpuops.advise.managed_vms import kept_by_marks
+from gpuops.model.desktops.broker import NO_MACHINE
 from gpuops.model.desktops.evidence import SESSION_SOURCES, Source
-from gpuops.model.desktops.gate import NO_MACHINE
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.nights.night_record import Original, Role
 from gpuops.model.nights.rotation import DirectPath, Policy, Pool
