@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from gpuops.model.desktops.broker import Gate
     from gpuops.model.desktops.evidence import SessionCount, VgpuUse
     from gpuops.model.devices.device_mode import Impacts
-    from gpuops.model.devices.rdma import Networks
+    from gpuops.model.devices.other_device import Networks
     from gpuops.model.measurements.measurement import Samples
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.model.vcenter.login import ObjectKind

@@ -28,7 +28,7 @@ from gpuops.extras.clusters.prerequisites import (
     uplink_node,
 )
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.devices.rdma import Networks
+from gpuops.model.devices.other_device import Networks
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm, pins_of
