@@ -20,7 +20,7 @@ from gpuops.plan.core.plan import READ_HOST, RECONNECT, TEST_LOGIN, Rejection, s
 from gpuops.plan.core.versions import version_numbers
 from gpuops.plan.hosts.host_plan import kept_as_they_are
 from gpuops.plan.hosts.scheduler import module_options
-from gpuops.plan.hosts.scheduler.rmpvmrl import against, ambiguous
+from gpuops.plan.hosts.scheduler.module_options import against, ambiguous
 from gpuops.plan.hosts.scheduler.state import HostScheduler, generation_of, unscheduled
 
 SHOWN: Final = 4
