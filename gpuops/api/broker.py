@@ -12,8 +12,7 @@ from gpuops.errors import UsageError
 if TYPE_CHECKING:
     from gpuops.broker.horizon import Horizon
     from gpuops.execute.site import Site
-    from gpuops.model.desktops.broker import BrokerIdentity
-    from gpuops.model.desktops.broker_state import BrokerState
+    from gpuops.model.desktops.broker import BrokerIdentity, BrokerState
 
 
 def broker_show(site: Site) -> BrokerState:
@@ -21,7 +20,7 @@ def broker_show(site: Site) -> BrokerState:
 
     Reads the complete inventory of both. Raises UsageError if no broker is configured, NotConnected.
     """
-    from gpuops.model.desktops.broker_state import BrokerState, pool_states
+    from gpuops.model.desktops.broker import BrokerState, pool_states
 
     with open_broker(site) as broker:
         identity, pools, machines = broker.identity(), broker.pools(), broker.machines()

@@ -25,8 +25,7 @@ from gpuops.api.broker import broker_identity, kept_open
 from gpuops.clock import wall_clock
 from gpuops.errors import GpuopsError, Refused, StateDamaged, TargetError
 from gpuops.execute.site import WITHOUT_GUESTS, Site
-from gpuops.execute.site.broker_gates import BrokerGates
-from gpuops.execute.site.broker_reads import BrokerRest, BrokerSessions
+from gpuops.execute.site.broker import BrokerGates, BrokerRest, BrokerSessions
 from gpuops.execute.site.host_shell import HostsHealth
 from gpuops.execute.site.notice_way import NoticeWay
 from gpuops.execute.state.state_dir import prepare_state_dir, refuse_writable
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from gpuops.hostshell.guest_ssh import GuestSsh
     from gpuops.hostshell.nvidia_smi import NvidiaSmi
     from gpuops.model.desktops.broker import BrokerIdentity
-    from gpuops.model.measurements.measurement_settings import HostLogin
+    from gpuops.model.measurements.measurement import HostLogin
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.model.vcenter.target import BrokerTarget, GuestLogin, Secret, Target
     from gpuops.sim.server import SimServer

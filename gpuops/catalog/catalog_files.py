@@ -24,7 +24,7 @@ from gpuops.errors import UsageError
 from gpuops.model.devices.catalog import Board, Generation, MixedSizeRule, MultiVgpu, PciId
 from gpuops.model.devices.mig import InstanceProfile, MigGeometry, Variant
 from gpuops.model.devices.vgpu import ProfileKind, Series, Verified, VgpuProfile
-from gpuops.model.guests.driver import CudaMinimum, DriverTables, VgpuPairs, WindowsNumbers, version_of
+from gpuops.model.guests.guest import CudaMinimum, DriverTables, VgpuPairs, WindowsNumbers, version_of
 
 E = TypeVar("E", bound=StrEnum)
 

@@ -14,8 +14,7 @@ from gpuops.vsphere import authorization
 from gpuops.vsphere.guests.guest_login import GuestOperations
 from gpuops.vsphere.reading import collect, config_targets, counters, networks, tags
 from gpuops.vsphere.session import Session
-from gpuops.vsphere.waiting.states import ADDRESS, POWER, RUNNING, TOOLS, ChangeWatch, StateWatch
-from gpuops.vsphere.waiting.tasks import TaskWatch
+from gpuops.vsphere.watches import ADDRESS, POWER, RUNNING, TOOLS, ChangeWatch, StateWatch, TaskWatch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuops.advise.capacity import Slots, free_slots
-from gpuops.advise.gpu_layouts import instances_of
+from gpuops.advise.gpu_profiles import instances_of
 from gpuops.model.devices.gpu_layout import LayoutForm, LayoutPart
 from tests.advise.test_capacity import CATALOG, MIG, gpu
 

@@ -9,8 +9,7 @@ import pytest
 
 from gpuops.catalog.catalog_files import load_drivers
 from gpuops.errors import UsageError
-from gpuops.model.guests.driver import version_of
-from gpuops.model.guests.guest import GuestSystem
+from gpuops.model.guests.guest import GuestSystem, version_of
 
 TABLES = load_drivers()
 

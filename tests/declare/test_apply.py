@@ -18,8 +18,8 @@ from gpuops.extras.declare.wishes import compare
 from gpuops.model.vcenter.host_settings import Rolling
 from gpuops.sim.server import SimServer
 from gpuops.sim.world import World
+from gpuops.vsphere import watches
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.waiting import states
 from tests.declare.worlds import misfits, other_values, random_file, random_world, site_of
 from tests.wire.conftest import target_of
 from tests.wire.cutting_off import CutOffHere
@@ -30,7 +30,7 @@ OnSite = Callable[[Callable[[Site], Any]], Any]
 @pytest.fixture
 def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[World], OnSite]]:
     """Serves a world, and returns what does something in a login of its own; boots are polled every five minutes."""
-    for module in (step_executor, states):
+    for module in (step_executor, watches):
         monkeypatch.setattr(module, "SLICE_S", 300.0)
     with ExitStack() as stack:
 

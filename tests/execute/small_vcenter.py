@@ -13,7 +13,7 @@ from gpuops.errors import GpuopsError, NoFreeGpu, OutcomeUnknown, StepFailed, Tr
 from gpuops.execute.site.ports import Hosts
 from gpuops.execute.site.saved_inventory import SavedHosts
 from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.devices.rdma import Networks
+from gpuops.model.devices.other_device import Networks
 from gpuops.model.measurements.measurement import CounterWindow, Samples
 from gpuops.model.vcenter.host import Cluster, Datastore, Host, OfferedProfile
 from gpuops.model.vcenter.inventory import Inventory

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from gpuops.model.nights.journal import GivenUp, Thing
 from gpuops.plan.core.abandonment import Abandonment
 from gpuops.report.first_steps.simulator import faults_document
-from gpuops.report.hosts.given_up import abandonment_document
+from gpuops.report.hosts.change import abandonment_document
 from gpuops.report.schema import document_kinds, document_schema
 from tests.document_schemas import misfits
 from tests.report.document_places import SOURCES, built_as_dicts, registered_kinds

@@ -23,8 +23,8 @@ from gpuops.model.vcenter.vm import (
     VmNic,
     pin_key,
 )
-from gpuops.plan.devices.mmio import SIZE_KEY, USE_KEY
-from gpuops.plan.placement.numa_nodes import AFFINITY_KEY
+from gpuops.plan.devices.rules import SIZE_KEY, USE_KEY
+from gpuops.plan.placement.host_filters import AFFINITY_KEY
 from gpuops.vsphere.reading.bulk.pages import ReadObject
 from gpuops.vsphere.reading.bulk.soap_pages import read_objects
 from gpuops.vsphere.reading.decoding.decode_device import read_device_uses

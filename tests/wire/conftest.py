@@ -18,10 +18,10 @@ from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.server import start as start_server
 from gpuops.sim.world import World
+from gpuops.vsphere import watches
 from gpuops.vsphere.connection import Connection
 from gpuops.vsphere.reading import collect
 from gpuops.vsphere.session import Session
-from gpuops.vsphere.waiting import states
 
 if TYPE_CHECKING:
     from tests.wire.hosts.rolling import Bench
@@ -80,7 +80,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     """
     from tests.wire.hosts.rolling import Bench
 
-    for module in (step_executor, states):
+    for module in (step_executor, watches):
         monkeypatch.setattr(module, "SLICE_S", 300.0)
     with ExitStack() as stack:
         benches: list[Bench] = []

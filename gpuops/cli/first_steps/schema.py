@@ -154,7 +154,7 @@ def explain(
       gpuops explain config.targets.host
     """
     from gpuops.config.explanation import explain as explain_key
-    from gpuops.report.first_steps.explain import ExplainDocument, explain_text
+    from gpuops.report.first_steps.config import ExplainDocument, explain_text
 
     # `policy.yaml.pools[].idle` and `policy.pools.0.idle` mean the same key
     file, *words = [word for word in key.replace("[]", "").split(".") if word not in ("toml", "yaml", "yml")]

@@ -145,7 +145,7 @@ def confirm_giving_up(*, yes: bool) -> Callable[[Abandonment], None]:
 
     def ask(abandonment: Abandonment) -> None:
         from gpuops.console.running import confirm
-        from gpuops.report.hosts.given_up import abandonment_text
+        from gpuops.report.hosts.change import abandonment_text
 
         if not yes:
             confirm(abandonment_text(abandonment), "the above gives something up for good")
@@ -155,7 +155,7 @@ def confirm_giving_up(*, yes: bool) -> Callable[[Abandonment], None]:
 
 def show_abandoned(abandonment: Abandonment) -> None:
     """Print what was given up."""
-    from gpuops.report.hosts.given_up import abandonment_document, abandonment_text
+    from gpuops.report.hosts.change import abandonment_document, abandonment_text
 
     output.show(abandonment_text(abandonment), abandonment_document(abandonment))
 

@@ -274,7 +274,7 @@ def mig_check(
       gpuops host mig check --file templates/mig-layout.yaml --model a100
       gpuops host mig check --file templates/mig-layout.yaml --layout balanced --model h100 --output json
     """
-    from gpuops.advise.gpu_layouts import judge_layout
+    from gpuops.advise.gpu_profiles import judge_layout
     from gpuops.catalog import load
     from gpuops.config.layout_file import find_layout, load_layouts
     from gpuops.plan.capacity.gpu_models import board_meant

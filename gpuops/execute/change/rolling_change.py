@@ -16,8 +16,14 @@ from gpuops.execute.change.host_tasks import HostTaskExecutor
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.orders import ChangeOrder, MovesOrder, dump_order, load_change_order
 from gpuops.execute.lease.lease import HeldLease, RunLease, lease_during_run
-from gpuops.execute.runs.exclusion import in_rotation, locked_for_change, open_change
-from gpuops.execute.runs.nights import last_policy, note_returned, still_given_up
+from gpuops.execute.runs.nights import (
+    in_rotation,
+    last_policy,
+    locked_for_change,
+    note_returned,
+    open_change,
+    still_given_up,
+)
 from gpuops.execute.runs.run_kind import CHANGE, EXCLUSIVE_RUNS, RESUME_CHANGE
 from gpuops.execute.site import Site, agreed, catalog_of
 from gpuops.execute.site.agreement import Agreement, apply_agreed, ask_until_agreed

@@ -9,33 +9,80 @@ vCenter checks no lease: one change that had passed its check when the lease cha
 
 Why its writes are no steps of the executor: a step is sent only while the lease is held, and its intent may be in a
 journal that only one machine reads, while the lease is for all machines. The lock VM itself is the record. A run writes
-its nonce to disk before it requests the lease (`nonces`), so the machine of a killed run knows at once that the lease
-is its own and dead. Other machines wait until it expires. A write is repeated only after a look that does not show it.
+its nonce to the state directory before it requests the lease, so the machine of a killed run knows at once that the
+lease is its own and dead. Nonces are files and no records of the book: a return needs them even if the journal cannot
+be opened. Other machines wait until the lease expires. A write is repeated only after a look that does not show it.
 `tests/execute/lease/test_lease.py` kills a run before and after each write.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import secrets
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Final
 
-from gpuops.errors import GpuopsError, LeaseReverted, Locked, Refused
+from gpuops.errors import GpuopsError, LeaseReverted, Locked, Refused, StateDamaged, UsageError
 from gpuops.execute.journal import Journal
 from gpuops.execute.lease.lock_vm import LockVm, highest_number, owner
-from gpuops.execute.lease.nonces import Nonces
 from gpuops.execute.site import Site
+from gpuops.execute.state.state_dir import prepare_state_dir, private_file
+from gpuops.files.private_file import write_private
 from gpuops.model.nights.night_record import parse_marker
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.command_line import command
 from gpuops.plan.rotation import lease as rules
 from gpuops.plan.rotation.lease import Numbered
+
+_LONGEST: Final = 80
+"""How many characters of a lock VM's name the file name holds: the length of a file name is limited."""
+
+
+class Nonces:
+    """The nonces for one vCenter. Under the lock of this machine, all of them belong to runs that have ended.
+
+    `returning`: a file that cannot be used is ignored, so that the return can continue.
+    """
+
+    def __init__(self, state_dir: Path, vcenter: str, *, returning: bool = False, lock_vm: str = "") -> None:
+        """`lock_vm`: its name. Each lock VM has its own file: a lease that a run leaves on one is recognised even after
+        another run has taken a lease on another."""
+        self._state_dir = state_dir
+        self._vcenter = vcenter
+        self._returning = returning
+        self._tolerated: tuple[type[Exception], ...] = (StateDamaged,) if returning else ()
+        self._path = state_dir / f"{_plain(vcenter)}-{_plain(lock_vm)[:_LONGEST]}.lease"
+
+    def on(self, lock_vm: str) -> Nonces:
+        """Return the nonces of leases on this lock VM."""
+        return Nonces(self._state_dir, self._vcenter, returning=self._returning, lock_vm=lock_vm)
+
+    def read(self) -> frozenset[str]:
+        """Return the stored nonces. Empty if none are stored; then a lease that was left behind must expire first."""
+        with suppress(*self._tolerated):
+            if self._path.exists():
+                private_file(self._path)
+                return frozenset(self._path.read_text(encoding="ascii", errors="replace").split())
+        return frozenset()
+
+    def keep(self, nonces: Collection[str]) -> None:
+        """Store these nonces in place of the earlier ones. A full disk is ignored, so that the return can continue."""
+        with suppress(UsageError, *self._tolerated):
+            prepare_state_dir(self._state_dir)
+            private_file(self._path)
+            write_private(self._path, "\n".join(sorted(nonces)))
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9-]", "_", name)
+
 
 TRIES: Final = 3
 WAIT: Final = "wait for it to end; gpuops rotate status shows it"

@@ -20,11 +20,11 @@ from gpuops.execute.rotation.rotation_lock import (
 )
 from gpuops.execute.rotation.rotation_run import NOTHING_KNOWN, RotationRun, SpareNow
 from gpuops.execute.rotation.setup import require_broker, require_markers_seen, require_mode, require_setup
-from gpuops.execute.runs.exclusion import no_change_open
 from gpuops.execute.runs.nights import (
     NightVms,
     known_originals,
     last_policy,
+    no_change_open,
     own_policy,
     policies_of,
     remembered_policy,

@@ -32,8 +32,7 @@ from gpuops.files.private_file import write_private
 from gpuops.model.nights.night_record import LockHolder
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.plan import Report
-from gpuops.plan.core.rejection import some_names
+from gpuops.plan.core.plan import Report, some_names
 from gpuops.plan.rotation.nights.watch_look import shared_vms
 from gpuops.plan.rotation.returns.return_time import ends_at, holder_advice, holder_text
 

@@ -1,26 +1,33 @@
-"""Read nights from the journal: their policies, and their VMs as the return must restore them."""
+"""Read nights from the journal: their policies, and their VMs as the return must restore them.
+
+Rolling changes and rotations are kept apart: one lock, one lease, and a refusal while the other is open.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
 from gpuops.config.policy import parse_policy
-from gpuops.errors import PolicyError, UsageError
+from gpuops.errors import PolicyError, Refused, UsageError
 from gpuops.execute.journal import Journal, Run
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.lease.lease import RunLease, lease_during_run
+from gpuops.execute.runs.run_kind import CHANGE, CUT_OFF_HINT, RESUME_CHANGE, ROTATION_RUNS, RunKind
 from gpuops.execute.site import Site
 from gpuops.execute.site.ports import Vcenter
 from gpuops.model.nights.ml_queue import GuestCommand
 from gpuops.model.nights.night_record import Original
 from gpuops.model.nights.rotation import LATE, Policy
 from gpuops.model.stored import to_stored
+from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.abandonment import Missed, is_back, missed
+from gpuops.plan.core.plan import Rejection
 from gpuops.plan.rotation.power_moments import started_anew
 from gpuops.plan.rotation.taken_vms import marked_strangers, vms_of
 from gpuops.plan.rotation.witness import Witness, judge_vcenter, key_of, the_vm
@@ -245,3 +252,57 @@ def note_returned(journal: Journal, inventory: Inventory) -> None:
     returned = [given_up for given_up in journal.given_up() if is_back(given_up, inventory)]
     if returned:
         journal.back(returned)
+
+
+@contextmanager
+def locked_for_change(site: Site, vcenter: str) -> Iterator[tuple[Journal, RunLease]]:
+    """Yield the locked journal and the lease for a change that begins.
+
+    Raises Locked, and Refused while a change or a rotation is unfinished.
+    """
+    with site.locked_journal(vcenter, alone=True) as journal:
+        no_change_open(journal)
+        no_rotation_open(journal)
+        policy = last_policy(journal)
+        policies, lock_vm = ((policy,), policy.lock_vm) if policy else ((), None)
+        with lease_during_run(site, lock_vm, journal, policies, returning=False) as lease:
+            yield journal, lease
+
+
+def open_change(journal: Journal | None) -> Run | None:
+    """Return the change that has not ended, or None."""
+    runs = journal.open_runs((CHANGE,)) if journal is not None else ()
+    return runs[-1] if runs else None
+
+
+def no_change_open(journal: Journal | None) -> None:
+    """Raise Refused while a change is cut off or has stopped: its hosts may be half changed."""
+    run = open_change(journal)
+    if run is not None:
+        raise Refused(
+            f"the change of hosts that began at {format_zoned_minute(run.started)} did not end",
+            hint=f"gpuops change status shows it; {RESUME_CHANGE} or gpuops change abort ends it",
+        )
+
+
+def no_rotation_open(journal: Journal | None) -> None:
+    """Raise Refused while a night or a return is cut off."""
+    runs = journal.open_runs(ROTATION_RUNS) if journal is not None else ()
+    if runs:
+        raise Refused(
+            f"the {runs[-1].kind.removeprefix('rotate ')} that began at {format_zoned_minute(runs[-1].started)} "
+            "did not end",
+            hint=CUT_OFF_HINT,
+        )
+
+
+def in_rotation(journal: Journal | None, hosts: Iterable[str], inventory: Inventory) -> Iterator[Rejection]:
+    """Yield a refusal for each VM on these hosts that a night took and that has not been returned."""
+    host_refs = set(hosts)
+    for original in NightVms(journal).all() if journal is not None else ():
+        affected_hosts = host_refs.intersection((original.host, *(vm.host for vm in vms_of(original, inventory))))
+        for host in sorted(affected_hosts) if original.taken else ():
+            hint = "run gpuops rotate day first, which brings the VM back"
+            yield Rejection(
+                inventory.hosts[host].name, f"{original.name} is in the rotation of night {original.night}", hint=hint
+            )

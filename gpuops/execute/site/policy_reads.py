@@ -8,10 +8,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from gpuops.advise.idle import Use, idleness
-from gpuops.execute.site.broker_gates import BrokerGates
-from gpuops.execute.site.broker_reads import BrokerSessions
+from gpuops.execute.site.broker import BrokerGates, BrokerSessions
+from gpuops.model.desktops.broker import unknown_gate
 from gpuops.model.desktops.evidence import SessionCount, Source
-from gpuops.model.desktops.gate import unknown_gate
 
 if TYPE_CHECKING:
     from gpuops.execute.site.ports import DesktopGates, SessionSource, Vcenter, VgpuUseSource

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from gpuops.advise.machine_match import MachineMatch
+    from gpuops.model.desktops.broker import Gate
     from gpuops.model.desktops.evidence import SessionCount, VgpuUse
-    from gpuops.model.desktops.gate import Gate
     from gpuops.model.devices.device_mode import Impacts
-    from gpuops.model.devices.rdma import Networks
+    from gpuops.model.devices.other_device import Networks
     from gpuops.model.measurements.measurement import Samples
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.model.vcenter.login import ObjectKind

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from gpuops.errors import Refused
 from gpuops.execute.site.ports import Hosts
-from gpuops.model.devices.rdma import Networks
+from gpuops.model.devices.other_device import Networks
 from gpuops.model.measurements.measurement import Samples
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.login import ObjectKind

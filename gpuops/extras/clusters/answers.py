@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from gpuops.errors import report_exit_code
 from gpuops.extras.clusters.members import MarkedVm
 from gpuops.extras.clusters.plan import ClusterPlan
-from gpuops.plan.core.plan import Rejection
-from gpuops.plan.core.rejection import said_once
+from gpuops.plan.core.plan import Rejection, said_once
 
 
 @dataclass(frozen=True, slots=True)

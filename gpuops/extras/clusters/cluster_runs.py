@@ -25,7 +25,7 @@ from gpuops.guest_scripts.commands import shell_command
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.cluster import Member, RdmaKind, TrainingCluster
-from gpuops.plan.core.rejection import said_once
+from gpuops.plan.core.plan import said_once
 
 if TYPE_CHECKING:
     from gpuops.extras.clusters.cluster_run import RunEnd

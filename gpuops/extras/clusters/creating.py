@@ -36,7 +36,7 @@ from gpuops.extras.clusters.run import (
     require_unused,
     wait_for_tasks,
 )
-from gpuops.model.devices.rdma import Networks
+from gpuops.model.devices.other_device import Networks
 from gpuops.model.nights.rotation import Limits
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.login import ASSIGN_TO_POOL, ObjectKind

@@ -20,7 +20,7 @@ from gpuops.model.vcenter.vm import DirectPathDevice, PowerState, Vm, VmDrs, pin
 from gpuops.model.workloads.cluster import ClusterWish, RdmaKind
 from gpuops.plan.core.plan import Plan, Rejection, Wave
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, SetVmDrs, Step, VmChange
-from gpuops.plan.placement.numa_nodes import AFFINITY_KEY
+from gpuops.plan.placement.host_filters import AFFINITY_KEY
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.select import place
 from gpuops.plan.placement.vm_demand import PinPolicy, Placement, Wanted, demands_of

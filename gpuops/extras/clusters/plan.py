@@ -28,14 +28,13 @@ from gpuops.extras.clusters.prerequisites import (
     uplink_node,
 )
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.devices.rdma import Networks
+from gpuops.model.devices.other_device import Networks
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm, pins_of
 from gpuops.model.workloads.cluster import MARKER_KEY, Arrangement, ClusterMarker, ClusterWish, LatencyLevel, RdmaKind
-from gpuops.plan.core.plan import Plan, Rejection, Wave
+from gpuops.plan.core.plan import Plan, Rejection, Wave, said_once
 from gpuops.plan.core.privileges import too_old
-from gpuops.plan.core.rejection import said_once
 from gpuops.plan.core.steps import NEW_VM, CloneVm, NewCard, PowerOnVm, ReconfigureVm, SetVmDrs, Step
 from gpuops.plan.hosts.pvrdma import Prerequisite
 from gpuops.plan.placement.host_filters import unreachable

@@ -12,8 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gpuops.model.devices.other_device import OtherDevice
-from gpuops.model.devices.rdma import DistributedPortGroup, DistributedSwitch, HostRdma, Networks, PhysicalNic
+from gpuops.model.devices.other_device import (
+    DistributedPortGroup,
+    DistributedSwitch,
+    HostRdma,
+    Networks,
+    OtherDevice,
+    PhysicalNic,
+)
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Firmware, Vm

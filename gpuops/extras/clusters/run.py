@@ -22,8 +22,7 @@ from gpuops.clock import rounds
 from gpuops.errors import GpuopsError, Locked, Refused, Trouble
 from gpuops.execute.journal import IntentState, Journal, Run
 from gpuops.execute.journal.orders import ClusterOrder, dump_order, load_cluster_order
-from gpuops.execute.lease.lease import HeldLease, NotWritten, take
-from gpuops.execute.lease.nonces import Nonces
+from gpuops.execute.lease.lease import HeldLease, Nonces, NotWritten, take
 from gpuops.execute.site import Site
 from gpuops.execute.state.lock import LockedBy, locked
 from gpuops.execute.steps.vm_runs import CREATION_S

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from gpuops.advise.gpu_layouts import LayoutVerdict, judge_part, part_for
+from gpuops.advise.gpu_profiles import LayoutVerdict, judge_part, part_for
 from gpuops.config.layout_file import find_layout, parse_layouts
 from gpuops.errors import UsageError
 from gpuops.execute.site import Site, catalog_of

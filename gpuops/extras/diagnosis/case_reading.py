@@ -16,8 +16,8 @@ from gpuops.extras.diagnosis.case import OF_GPU, OF_HOST, OF_VM, CaseFacts, Diag
 from gpuops.extras.observe.rolling_up import FINE_S
 from gpuops.extras.observe.store_reads import MeasurementReads
 from gpuops.model.measurements.measurement import GPU_USE, SMI_POWER_LIMIT
-from gpuops.plan.core.rejection import some_names
-from gpuops.plan.hosts.scheduler.rmpvmrl import Unread
+from gpuops.plan.core.plan import some_names
+from gpuops.plan.hosts.scheduler.module_options import Unread
 from gpuops.plan.hosts.scheduler.state import scheduler_of
 
 if TYPE_CHECKING:

@@ -22,8 +22,13 @@ from gpuops.execute.site.guest_work import GuestWork, ScriptRunner
 from gpuops.extras.jobs.container_command import checkpoint_words, run_words
 from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime
 from gpuops.guest_scripts.commands import home_directory, script_text, shell_command
-from gpuops.model.guests.container_state import CheckpointEnd, ContainerPhase, ContainerState
-from gpuops.model.guests.guest_command import CHECKPOINT_REFUSALS, CommandEnd
+from gpuops.model.guests.guest_command import (
+    CHECKPOINT_REFUSALS,
+    CheckpointEnd,
+    CommandEnd,
+    ContainerPhase,
+    ContainerState,
+)
 from gpuops.model.vcenter.target import Secret
 from gpuops.model.vcenter.vm import Vm
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gpuops.extras.jobs.template_vms import JobVmRoom
     from gpuops.model.nights.rotation import Policy
     from gpuops.model.vcenter.inventory import Inventory
-    from gpuops.plan.core.rejection import Rejection
+    from gpuops.plan.core.plan import Rejection
 
 
 def run_jobs(policy: Policy, site: Site, *, stop: bool = False) -> JobsRun:

@@ -24,7 +24,7 @@ from gpuops.extras.lending.lease_book import LeaseBook, LeaseWish, LendingPool, 
 from gpuops.extras.lending.members import Reclaim
 from gpuops.extras.lending.pool_file import load_program
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.rejection import Rejection
+from gpuops.plan.core.plan import Rejection
 from gpuops.plan.rotation.nights.stop_conditions import ahead_by, clock_trouble
 
 MOST_AGE: Final = timedelta(minutes=10)

@@ -1,15 +1,18 @@
-"""The desktop pools, machines and sessions of a connection broker, without any user's name.
+"""The desktop pools, machines, sessions and gates of a connection broker, without any user's name.
 
-gpuops asks only whether a session exists; its user's name stays with the broker.
+gpuops asks only whether a session exists; its user's name stays with the broker. If the gate before a desktop is
+closed, its machine is in maintenance: no user gets it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Final, Protocol
+
+from gpuops.model.stored import stored_as
 
 
 class PoolKind(StrEnum):
@@ -193,3 +196,87 @@ class DesktopBroker(Protocol):
     def exit_maintenance(self, machines: Collection[str]) -> Mapping[str, str]:
         """Take these machines out of maintenance mode."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """A pool of a broker, and how many of what it has."""
+
+    pool: DesktopPool
+    machines: int = 0
+    vms: int = 0
+    """Those whose VM is in this vCenter."""
+    in_maintenance: int = 0
+    sessions: int = 0
+    connected: int = 0
+    """Those that are not known to be disconnected."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerState:
+    """A broker at one moment."""
+
+    identity: BrokerIdentity
+    pools: tuple[PoolState, ...]
+    not_found: tuple[tuple[str, str], ...]
+    """(name, reason) of the machines that are not certainly a VM of this vCenter."""
+    reasons: tuple[str, ...]
+    """The same, a line for each reason."""
+    in_other_vcenters: int
+    """Machines that are certainly in another vCenter."""
+    other_sessions: int
+    """Sessions on no machine of these pools."""
+
+
+def pool_states(
+    pools: Iterable[DesktopPool],
+    machines: Sequence[DesktopMachine],
+    sessions: Sequence[DesktopSession],
+    matched: Iterable[str],
+) -> tuple[PoolState, ...]:
+    """Return each pool with its numbers, by name; `matched` are the ids of the machines whose VM was found."""
+    matched_ids = set(matched)
+    return tuple(
+        _state(pool, [machine for machine in machines if machine.pool == pool.id], sessions, matched_ids)
+        for pool in sorted(pools, key=lambda pool: (pool.name, pool.id))
+    )
+
+
+def _state(
+    pool: DesktopPool, machines: Sequence[DesktopMachine], sessions: Sequence[DesktopSession], matched_ids: set[str]
+) -> PoolState:
+    machine_ids = {machine.id for machine in machines}
+    pool_sessions = [session for session in sessions if session.machine in machine_ids]
+    # after the pool: machines, VMs, machines in maintenance, sessions, connected sessions
+    return PoolState(
+        pool,
+        len(machines),
+        len(machine_ids & matched_ids),
+        sum(machine.in_maintenance is True for machine in machines),
+        len(pool_sessions),
+        sum(session.state is not SessionState.DISCONNECTED for session in pool_sessions),
+    )
+
+
+@stored_as("Gate")
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The gate of one VM at one moment, as the broker reports it."""
+
+    closed: bool | None
+    """Whether the broker assigns the desktop to no user; None = unknown."""
+    machine: str = ""
+    """The broker's id of the machine; empty = it is not known."""
+    refusal: str = ""
+    """Why a night cannot close it, or cannot know; empty = it can."""
+    spare_machines: int = 0
+    """How many unused machines of its pool the broker keeps powered on."""
+
+
+NO_MACHINE: Final = Gate(closed=False, refusal="it is no machine of the connection broker")
+"""There is nothing that users could be kept from, or let in to."""
+
+
+def unknown_gate(why: str) -> Gate:
+    """Return the gate of a VM about which the broker could not be asked."""
+    return Gate(closed=None, refusal=why)

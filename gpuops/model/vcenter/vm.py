@@ -11,8 +11,8 @@ from itertools import count
 from typing import Final, Literal, assert_never
 
 from gpuops.errors import UsageError
+from gpuops.model.desktops.broker import Gate
 from gpuops.model.desktops.evidence import SessionCount, Source, VgpuUse
-from gpuops.model.desktops.gate import Gate
 from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, PciAddress
 from gpuops.model.measurements.measurement import CounterWindow
 from gpuops.model.stored import stored_as

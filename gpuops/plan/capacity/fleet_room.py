@@ -28,8 +28,15 @@ from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import NewVgpu
 from gpuops.plan.devices.rules import Case, several_vgpus
 from gpuops.plan.placement.gpu_filters import holders
-from gpuops.plan.placement.host_filters import Bar, bars, limit_slots
-from gpuops.plan.placement.numa_nodes import free_cores, free_memory_mib, surely_free_memory_mib, unreserved_mib
+from gpuops.plan.placement.host_filters import (
+    Bar,
+    bars,
+    free_cores,
+    free_memory_mib,
+    limit_slots,
+    surely_free_memory_mib,
+    unreserved_mib,
+)
 
 _NOBODY = Vm(ref="", name="")
 

@@ -23,8 +23,8 @@ from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.passthru_devices import signatures
 from gpuops.plan.core.steps import NewDevice, NewVgpu, VmChange
 from gpuops.plan.devices.goal import Goal, find_stale_entries, kept_pins, pin_changes
-from gpuops.plan.devices.mmio import mmio_for, mmio_keys
-from gpuops.plan.placement.numa_nodes import AFFINITY_KEY, affinity
+from gpuops.plan.devices.rules import mmio_for, mmio_keys
+from gpuops.plan.placement.host_filters import AFFINITY_KEY, affinity
 from gpuops.plan.placement.vm_demand import Placement
 
 KEY: Final = "gpuops.baseline"

@@ -24,7 +24,7 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import OtherPassthrough, PowerState, VgpuDevice, Vm, passthru_number, pins_of
 from gpuops.plan.core.steps import PowerOnVm
-from gpuops.plan.placement.numa_nodes import memory_doubt
+from gpuops.plan.placement.host_filters import memory_doubt
 from gpuops.plan.placement.project import project, release
 from gpuops.plan.placement.seating import Room, around, seat
 from gpuops.plan.placement.vm_demand import demands_of

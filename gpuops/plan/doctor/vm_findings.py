@@ -27,7 +27,7 @@ from gpuops.plan.devices.goal import find_stale_entries, group_of
 from gpuops.plan.devices.rules import Case, start_obstacles
 from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.plan.moving.movability import MovabilityCase, MoveMethod, judge_movability
-from gpuops.plan.placement.numa_nodes import AFFINITY_KEY
+from gpuops.plan.placement.host_filters import AFFINITY_KEY
 
 
 def of_vm(vm: Vm, host: Host | None, catalog: Catalog) -> Iterator[Finding]:

@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from gpuops.model.guests.driver import version_of
-from gpuops.model.guests.guest import GuestAnswer, GuestSystem, RdmaLink, SmiReport
+from gpuops.model.guests.guest import GuestAnswer, GuestSystem, RdmaLink, SmiReport, version_of
 from gpuops.plan.guest.smi import read_smi
 
 MOST_BYTES: Final = 1 << 20

@@ -12,8 +12,7 @@ from typing import Final, Self
 from packaging.requirements import InvalidRequirement, Requirement
 
 from gpuops.errors import UsageError, VmNotFound
-from gpuops.model.guests.driver import DriverTables
-from gpuops.model.guests.guest import GuestReply, GuestSystem, GuestWay
+from gpuops.model.guests.guest import DriverTables, GuestReply, GuestSystem, GuestWay
 from gpuops.model.nights.ml_queue import NAME, SshDoor
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory

@@ -14,8 +14,17 @@ from typing import Final
 from packaging.requirements import Requirement
 from packaging.version import InvalidVersion, Version
 
-from gpuops.model.guests.driver import DriverTables, VgpuPairs, version_of
-from gpuops.model.guests.guest import GuestAnswer, GuestGpu, GuestMode, GuestReply, GuestSystem, SmiReport
+from gpuops.model.guests.guest import (
+    DriverTables,
+    GuestAnswer,
+    GuestGpu,
+    GuestMode,
+    GuestReply,
+    GuestSystem,
+    SmiReport,
+    VgpuPairs,
+    version_of,
+)
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.vm import Vm, is_gpu
 from gpuops.plan.hosts.scheduler.state import branch_of, driver_of

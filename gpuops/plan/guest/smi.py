@@ -11,8 +11,7 @@ from __future__ import annotations
 from typing import Final
 from xml.parsers.expat import ExpatError, ParserCreate
 
-from gpuops.model.guests.driver import version_of
-from gpuops.model.guests.guest import GuestGpu, GuestMode, SmiReport
+from gpuops.model.guests.guest import GuestGpu, GuestMode, SmiReport, version_of
 
 MOST_ELEMENTS: Final = 50_000
 MOST_DEPTH: Final = 32

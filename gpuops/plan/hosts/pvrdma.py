@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gpuops.model.devices.rdma import DistributedSwitch, HostRdma, Networks
+from gpuops.model.devices.other_device import DistributedSwitch, HostRdma, Networks
 from gpuops.model.vcenter.host import Host
 
 LARGEST_ROCE_MTU: Final = 4096

@@ -39,7 +39,7 @@ from gpuops.plan.moving.cluster import (
 from gpuops.plan.moving.frontier import ClusterPlans, combine_clusters, explore_cluster
 from gpuops.plan.moving.movability import OPT_OUT, Movability, MoveMethod, TargetHosts, admitted_moves, judge_all
 from gpuops.plan.moving.moves import ArrivalBasis, MoveSequence, apply_move, arrival_of, host_of, make_frontier, replay
-from gpuops.plan.placement.numa_nodes import surely_unreserved_mib
+from gpuops.plan.placement.host_filters import surely_unreserved_mib
 from gpuops.plan.placement.suspended_vms import with_claims
 from gpuops.plan.placement.vm_demand import PinPolicy
 

@@ -25,6 +25,7 @@ from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import ReconfigureVm, RelocateVm, VmChange
 from gpuops.plan.moving.vmotion_stun import too_long
 from gpuops.plan.placement.host_filters import (
+    AFFINITY_KEY,
     Headroom,
     cpu_to_reserve,
     logical_cpus,
@@ -36,7 +37,6 @@ from gpuops.plan.placement.host_filters import (
     stays_in_its_vapp,
 )
 from gpuops.plan.placement.keep_free import reserved_left
-from gpuops.plan.placement.numa_nodes import AFFINITY_KEY
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.seating import seat
 from gpuops.plan.placement.suspended_vms import claims

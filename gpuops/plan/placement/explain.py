@@ -18,7 +18,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm, is_gpu, pins_of
 from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.placement.gpu_filters import judge_device, judge_slot
-from gpuops.plan.placement.numa_nodes import free_memory_mib, short_beside, surely_free_memory_mib
+from gpuops.plan.placement.host_filters import free_memory_mib, short_beside, surely_free_memory_mib
 from gpuops.plan.placement.project import take
 from gpuops.plan.placement.seating import seat
 from gpuops.plan.placement.vm_demand import (

@@ -2,8 +2,8 @@
 
 Requested (`--keep-free`): once a VM has its place, so many more vGPUs of the profile must be able to start in its
 cluster. A VM that takes none of these vGPUs away is admitted even if fewer are free already. The count is what
-`gpuops capacity` shows as sure (`advise/room.py`). A VM that starts takes from the GPUs it is expected on, and as much
-as a VM on several GPUs may have on any of them. A host outside any cluster counts as a cluster of its own.
+`gpuops capacity` shows as sure (`advise/occupancy.py`). A VM that starts takes from the GPUs it is expected on, and as
+much as a VM on several GPUs may have on any of them. A host outside any cluster counts as a cluster of its own.
 
 Reserved (vSphere 9.0): vCenter counts each profile by cluster, or by host for hosts outside any cluster. `remaining`
 devices can still be given, and `unusedReservation` of them only to VMs of the reservation (vSphere API 9.0,

@@ -28,9 +28,8 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.placement.gpu_filters import matches_type
-from gpuops.plan.placement.host_filters import refusals
+from gpuops.plan.placement.host_filters import cores_of, refusals, short_beside
 from gpuops.plan.placement.keep_free import KeptRoom, reserved_unknown
-from gpuops.plan.placement.numa_nodes import cores_of, short_beside
 from gpuops.plan.placement.seating import Seating, seat
 from gpuops.plan.placement.select import place, without_full_hosts
 from gpuops.plan.placement.vm_demand import (

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final, assert_never
 
 from gpuops.advise.occupancy import Tenant, gpu_states, with_expected
-from gpuops.model.desktops.gate import Gate
+from gpuops.model.desktops.broker import Gate
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress, PhysicalGpu, VgpuPlacement
 from gpuops.model.vcenter.host import Cluster, DeviceBinding, Host

@@ -25,8 +25,7 @@ from gpuops.plan.placement.gpu_filters import (
     range_beside,
     slots_in_turn,
 )
-from gpuops.plan.placement.host_filters import refusals
-from gpuops.plan.placement.numa_nodes import memory_doubt
+from gpuops.plan.placement.host_filters import memory_doubt, refusals
 from gpuops.plan.placement.vm_demand import Demand, Wanted, WantsDirectPath, WantsDynamic, WantsVgpu, demands_of
 
 

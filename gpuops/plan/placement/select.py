@@ -25,9 +25,8 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.placement.fleet.site_demand import NO_LOSS, Loss
 from gpuops.plan.placement.gpu_filters import judge_slot
-from gpuops.plan.placement.host_filters import refusals
+from gpuops.plan.placement.host_filters import memory_doubt, node_of, refusals, short_beside
 from gpuops.plan.placement.keep_free import KeptRoom, reserved_unknown
-from gpuops.plan.placement.numa_nodes import memory_doubt, node_of, short_beside
 from gpuops.plan.placement.seating import Seating, seat
 from gpuops.plan.placement.vm_demand import Demand, PinPolicy, Placement, Wanted, WantsVgpu
 

@@ -30,7 +30,7 @@ from gpuops.model.vcenter.vm import Awaited, PowerState, Vm, pins_of
 from gpuops.model.workloads.workload import moment
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import PowerOnVm, ResumeVm, ShutDownGuest, SuspendVm
-from gpuops.plan.placement.numa_nodes import unreserved_mhz, unreserved_mib
+from gpuops.plan.placement.host_filters import unreserved_mhz, unreserved_mib
 from gpuops.plan.placement.project import project, take
 from gpuops.plan.placement.seating import Room, around, seat
 from gpuops.plan.placement.vm_demand import demands_of

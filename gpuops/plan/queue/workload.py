@@ -32,8 +32,7 @@ from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 from gpuops.plan.core.versions import hardware_on
 from gpuops.plan.devices.goal import group_members, groups_of, profile_meant
 from gpuops.plan.devices.rules import Case, findings
-from gpuops.plan.placement.host_filters import Headroom
-from gpuops.plan.placement.numa_nodes import AFFINITY_KEY, affinity
+from gpuops.plan.placement.host_filters import AFFINITY_KEY, Headroom, affinity
 from gpuops.plan.placement.vm_demand import Placement
 
 

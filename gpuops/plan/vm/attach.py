@@ -42,10 +42,9 @@ from gpuops.plan.devices.goal import (
 from gpuops.plan.devices.rules import Case, findings
 from gpuops.plan.devices.settings import Fitting, change_of, warnings_of
 from gpuops.plan.placement.explain import remote_memory, warn_of_displaced, warn_of_remote_memory
-from gpuops.plan.placement.host_filters import Headroom, unreachable
+from gpuops.plan.placement.host_filters import AFFINITY_KEY, Headroom, short_beside, unreachable
 from gpuops.plan.placement.keep_free import KeepFreeOption, kept_profiles
 from gpuops.plan.placement.multi_node import nodes_needed, place_near, share_of_vm
-from gpuops.plan.placement.numa_nodes import AFFINITY_KEY, short_beside
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.select import place
 from gpuops.plan.placement.vm_demand import NOTHING_KEPT, KeepFree, PinPolicy, Placement, Wanted, demands_of

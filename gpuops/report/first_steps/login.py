@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Self
 
 from gpuops.model.vcenter.login import LackingPrivileges, LoginTest, ObjectKind, VerbNeed, VerbPrivileges
-from gpuops.plan.core.rejection import some_names
+from gpuops.plan.core.plan import some_names
 from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text
 from gpuops.report.nights.broker import BrokerRecord

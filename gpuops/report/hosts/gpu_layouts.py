@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Final, Self
 
-from gpuops.advise.gpu_layouts import JudgedLayout, JudgedPart, LayoutVerdict
+from gpuops.advise.gpu_profiles import JudgedLayout, JudgedPart, LayoutVerdict
 from gpuops.errors import report_exit_code
 from gpuops.model.devices.catalog import Board
 from gpuops.model.devices.gpu import VgpuMode

@@ -15,7 +15,7 @@ from gpuops.model.devices.scheduler import Frequency, RoundRobin, SchedulerPolic
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import HostSettings, SmiState
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.hosts.scheduler.rmpvmrl import Reading, Unread, describe_clamping
+from gpuops.plan.hosts.scheduler.module_options import Reading, Unread, describe_clamping
 from gpuops.plan.hosts.scheduler.state import GpuScheduler, HostScheduler, Schedulers
 from gpuops.report.device import GpuHealthRecord
 from gpuops.report.document import DocumentRecord, Ref, SiteDocument, VersionedSiteDocument, printed

@@ -33,7 +33,7 @@ from gpuops.model.vcenter.vm import (
     VgpuDevice,
     Vm,
 )
-from gpuops.plan.core.rejection import some_names
+from gpuops.plan.core.plan import some_names
 from gpuops.plan.core.scope import cluster_name
 from gpuops.report.device import GpuHealthRecord, describe
 from gpuops.report.document import DocumentRecord, NamedRecord, Ref, SlotsRecord, VersionedSiteDocument, printed

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Self
 
-from gpuops.model.desktops.broker import AfterLogoff, BrokerIdentity, DesktopPool, DesktopPowerPolicy, PoolKind
-from gpuops.model.desktops.broker_state import BrokerState, PoolState
+from gpuops.model.desktops.broker import (
+    AfterLogoff,
+    BrokerIdentity,
+    BrokerState,
+    DesktopPool,
+    DesktopPowerPolicy,
+    PoolKind,
+    PoolState,
+)
 from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
 from gpuops.report.text import count

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops import clock
 from gpuops.errors import GpuopsError, NotConnected, Refused
-from gpuops.guest_scripts import guest_check
+from gpuops.guest_scripts import commands
 from gpuops.model.guests.guest import GuestReply, GuestSystem
 from gpuops.plan.core.steps import RunInGuest
 from gpuops.vsphere.guests import guest_programs
@@ -93,10 +93,10 @@ class ToolsAnswers:
         if self._refused:
             self._replies[vm.ref] = GuestReply(None, self._refused, _LOGIN_MOVE)
             return
-        path = guest_check.answer_path(system, secrets.token_hex(16))
+        path = commands.answer_path(system, secrets.token_hex(16))
         check = _RunningCheck(vm, system, path, vcenter_time(self._session))
         try:
-            running[self._run(vm, guest_check.to_file(system, frameworks, path))] = check
+            running[self._run(vm, commands.to_file(system, frameworks, path))] = check
         except NotConnected:
             raise
         except GpuopsError as error:
@@ -106,7 +106,7 @@ class ToolsAnswers:
                 self._refused = "another guest has refused the login of GPUOPS_GUEST_USERNAME"
                 self._replies[vm.ref] = GuestReply(None, error.message, _LOGIN_MOVE)
 
-    def _run(self, vm: Vm, call: guest_check.GuestCall) -> TaskRef:
+    def _run(self, vm: Vm, call: commands.GuestCall) -> TaskRef:
         step = RunInGuest(vm.ref, call.program, call.arguments, int(LIMIT_S))
         return guest_programs.start_program(self._session, step, vm.name, f"gpuops-guest-{secrets.token_hex(8)}")
 
@@ -116,7 +116,7 @@ class ToolsAnswers:
             raise error
         reply = self._reply(check) if error is None else GuestReply(None, error.message, error.hint or _LOOK)
         try:
-            self._run(check.vm, guest_check.removal(check.system, check.path))
+            self._run(check.vm, commands.removal(check.system, check.path))
         except NotConnected:
             raise
         except GpuopsError as failed:

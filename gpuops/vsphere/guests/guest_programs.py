@@ -16,7 +16,7 @@ from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, Refused, St
 from gpuops.model.guests.guest_command import CHECKPOINT_REFUSALS
 from gpuops.model.vcenter.task import TaskEnd, TaskRef
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.vsphere.waiting.states import POWER
+from gpuops.vsphere.watches import POWER
 
 if TYPE_CHECKING:
     from gpuops.plan.core.steps import RunInGuest

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gpuops.model.devices.gpu import PciAddress
-from gpuops.model.devices.rdma import (
+from gpuops.model.devices.other_device import (
     DistributedPortGroup,
     DistributedSwitch,
     HostRdma,

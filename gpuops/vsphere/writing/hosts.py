@@ -27,7 +27,7 @@ from gpuops.vsphere.faults import is_gone
 from gpuops.vsphere.reading.collect import with_all_devices
 from gpuops.vsphere.reading.host_settings import MODULE, settings_of
 from gpuops.vsphere.transport.messages import pci_address
-from gpuops.vsphere.waiting.states import BOOTED
+from gpuops.vsphere.watches import BOOTED
 
 if TYPE_CHECKING:
     from gpuops.model.devices.device_mode import Impacts

@@ -11,7 +11,7 @@ import pytest
 
 from gpuops.sim.fault_injection.rule import rules_of
 from gpuops.sim.state.vm_state import Power
-from gpuops.vsphere.waiting import updates
+from gpuops.vsphere import watches
 from tests.cli.conftest import Lab
 
 POLICY = str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml")
@@ -28,7 +28,7 @@ def pauses(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> list[float]:
             lab.server.world.clock.advance(seconds)
 
     monkeypatch.setattr(time, "sleep", pause)
-    monkeypatch.setattr(updates, "PAUSES_S", (0.0, 0.0, 0.0, 0.0))
+    monkeypatch.setattr(watches, "PAUSES_S", (0.0, 0.0, 0.0, 0.0))
     return found
 
 

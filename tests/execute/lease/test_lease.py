@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.errors import Locked, PartlyDone, Refused
-from gpuops.execute.lease.lease import take
-from gpuops.execute.lease.nonces import Nonces
+from gpuops.execute.lease.lease import Nonces, take
 from gpuops.execute.rotation.rotation import restore, rotate
 from gpuops.execute.rotation.unlock import unlock
 from gpuops.execute.runs.run_kind import RunKind

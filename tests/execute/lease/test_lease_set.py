@@ -11,8 +11,7 @@ import pytest
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Locked
 from gpuops.execute.journal import Journal
-from gpuops.execute.lease.lease import take
-from gpuops.execute.lease.nonces import Nonces
+from gpuops.execute.lease.lease import Nonces, take
 from gpuops.execute.rotation.rotation import restore, rotate
 from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.runs.run_kind import RunKind

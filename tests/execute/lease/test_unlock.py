@@ -9,8 +9,7 @@ import pytest
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Locked, Refused, UsageError
-from gpuops.execute.lease.lease import take
-from gpuops.execute.lease.nonces import Nonces
+from gpuops.execute.lease.lease import Nonces, take
 from gpuops.execute.rotation.status import status
 from gpuops.execute.rotation.unlock import unlock
 from gpuops.execute.runs.run_kind import RunKind

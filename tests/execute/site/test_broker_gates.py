@@ -8,17 +8,17 @@ from datetime import UTC, datetime
 import pytest
 
 from gpuops.advise.desktop_sessions import NOT_IN_LIST
-from gpuops.execute.site.broker_gates import BrokerGates
-from gpuops.execute.site.broker_reads import BrokerSessions
+from gpuops.execute.site.broker import BrokerGates, BrokerSessions
 from gpuops.model.desktops.broker import (
+    NO_MACHINE,
     BrokerVcenter,
     DesktopMachine,
     DesktopPool,
     DesktopPowerPolicy,
     DesktopSession,
+    Gate,
     PoolKind,
 )
-from gpuops.model.desktops.gate import NO_MACHINE, Gate
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 

@@ -17,8 +17,7 @@ from typing import Any, Final
 
 from gpuops.execute.journal.record import Kind
 from gpuops.execute.runs.run_kind import RunKind
-from gpuops.execute.site.broker_gates import BrokerGates
-from gpuops.execute.site.broker_reads import BrokerRest, BrokerSessions
+from gpuops.execute.site.broker import BrokerGates, BrokerRest, BrokerSessions
 from gpuops.model.desktops.evidence import Source
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.steps import Step

@@ -24,9 +24,9 @@ from gpuops.plan.core.steps import Step
 from gpuops.sim.server import USERNAME
 from gpuops.sim.wire.endpoint import Endpoint
 from gpuops.sim.wire.handler import Handler
+from gpuops.vsphere import watches
 from gpuops.vsphere.connection import Connection
 from gpuops.vsphere.transport import network
-from gpuops.vsphere.waiting import updates
 from tests.canary import CANARY
 from tests.nights.playing.night import Nightly
 from tests.nights.playing.played import Played
@@ -203,7 +203,7 @@ class _Served(Handler):
 @contextmanager
 def _at_once() -> Iterator[None]:
     """Nobody pauses before asking again: the world's clock is another one."""
-    with patch.object(updates, "PAUSES_S", (0.0, 0.0, 0.0, 0.0)):
+    with patch.object(watches, "PAUSES_S", (0.0, 0.0, 0.0, 0.0)):
         yield
 
 

@@ -22,7 +22,7 @@ from gpuops.errors import (
 )
 from gpuops.execute.site.ports import Hosts
 from gpuops.execute.site.saved_inventory import SavedHosts
-from gpuops.model.devices.rdma import Networks
+from gpuops.model.devices.other_device import Networks
 from gpuops.model.measurements.measurement import Samples
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.login import ObjectKind

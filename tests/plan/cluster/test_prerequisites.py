@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpuops.extras.clusters.prerequisites import ClusterNetwork, host_rows, is_linux_64, network_of, template_rows
-from gpuops.model.devices.rdma import (
+from gpuops.model.devices.other_device import (
     DistributedPortGroup,
     DistributedSwitch,
     HostRdma,

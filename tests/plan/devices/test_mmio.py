@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuops.catalog import load
-from gpuops.plan.devices.mmio import SIZE_KEY, USE_KEY, Mmio, mmio_for, mmio_keys
+from gpuops.plan.devices.rules import SIZE_KEY, USE_KEY, Mmio, mmio_for, mmio_keys
 from tests.plan.snapshots import FIRST, catalog, device, host, whole
 
 

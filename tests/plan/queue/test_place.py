@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 from gpuops.errors import UsageError
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress, VgpuMode
-from gpuops.model.stored import to_stored
-from gpuops.model.stored_json import decode_stored
+from gpuops.model.stored import decode_stored, to_stored
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.placement.numa_nodes import AFFINITY_KEY
+from gpuops.plan.placement.host_filters import AFFINITY_KEY
 from gpuops.plan.placement.project import take
 from gpuops.plan.placement.suspended_vms import SuspendedPolicy
 from gpuops.plan.placement.vm_demand import PinPolicy

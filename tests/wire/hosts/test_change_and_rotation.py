@@ -12,8 +12,7 @@ from gpuops.clock import wall_clock
 from gpuops.errors import Locked, Refused
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.orders import ChangeOrder, dump_order
-from gpuops.execute.lease.lease import take
-from gpuops.execute.lease.nonces import Nonces
+from gpuops.execute.lease.lease import Nonces, take
 from gpuops.execute.runs.run_kind import CHANGE
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.vcenter.host_settings import Displacement, Rolling

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gpuops.model.devices.gpu import PciAddress
-from gpuops.model.devices.rdma import Networks, PhysicalNic, RdmaDevice, VmkernelAdapter
+from gpuops.model.devices.other_device import Networks, PhysicalNic, RdmaDevice, VmkernelAdapter
 from gpuops.sim.server import SimServer
 from gpuops.sim.vcenter.authority import ADMIN, NO_ACCESS
 from gpuops.vsphere.connection import Connection

@@ -10,9 +10,8 @@ import pytest
 from gpuops.api import rotate_day, rotate_init, rotate_night, rotate_restore, rotate_status, rotate_unlock
 from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError, Locked, NoPermission
-from gpuops.execute.lease.lease import take
+from gpuops.execute.lease.lease import Nonces, take
 from gpuops.execute.lease.lock_vm import LockVm
-from gpuops.execute.lease.nonces import Nonces
 from gpuops.plan.core.steps import ShutDownGuest
 from gpuops.plan.rotation.lease import next_lease
 from gpuops.sim.fault_injection.rule import Effect, Rule

@@ -17,8 +17,7 @@ from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Question
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.waiting.tasks import TaskWatch
-from gpuops.vsphere.waiting.updates import PAUSES_S, Updates
+from gpuops.vsphere.watches import PAUSES_S, TaskWatch, Updates
 from tests.wire.conftest import target_of
 
 pytestmark = pytest.mark.long

@@ -20,8 +20,8 @@ from gpuops.plan.core.plan import Report
 from gpuops.plan.vm.attach import Attach
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
 from gpuops.sim.server import SimServer
+from gpuops.vsphere import watches
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.waiting import updates
 from tests.cli.aside import Aside
 from tests.execute.journals import left_open, op_ids
 from tests.sample import mostly_long
@@ -99,7 +99,7 @@ class Wire:
 
 @pytest.fixture
 def wire(lab: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
-    monkeypatch.setattr(updates, "PAUSES_S", (0.0,) * len(updates.PAUSES_S))  # test_tasks.py sees to the real ones
+    monkeypatch.setattr(watches, "PAUSES_S", (0.0,) * len(watches.PAUSES_S))  # test_tasks.py sees to the real ones
     wire = Wire(lab, tmp_path / "state")
     yield wire
     assert wire.aside.wrong == []

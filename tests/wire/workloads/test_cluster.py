@@ -25,7 +25,7 @@ from gpuops.extras.clusters.creating import (
 from gpuops.extras.clusters.members import marked_vms
 from gpuops.extras.clusters.showing import read_clusters
 from gpuops.extras.clusters.view import ClusterCreateDocument
-from gpuops.model.devices.rdma import Networks
+from gpuops.model.devices.other_device import Networks
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.login import ASSIGN_TO_POOL
 from gpuops.model.vcenter.task import TaskRef

@@ -165,7 +165,7 @@ def place_demand(
 ) -> PlacedDemand:
     """Return which of these requests, one draw of the demand, find a place. The GPUs of suspended VMs stay theirs.
 
-    On which GPU a host will start a vGPU is not certain; the expected one is used (`advise/expected_start.py`).
+    On which GPU a host will start a vGPU is not certain; the expected one is used (`advise/occupancy.py`).
     """
     # the first claims show which GPUs are empty even if suspended VMs run; the expected starts are for these
     claimed, _ = with_claims(inventory, catalog)

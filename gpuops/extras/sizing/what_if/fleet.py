@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from gpuops.advise.gpu_layouts import LayoutVerdict, instances_of, judge_part, part_for
+from gpuops.advise.gpu_profiles import LayoutVerdict, instances_of, judge_part, part_for
 from gpuops.errors import UsageError
 from gpuops.extras.sizing.what_if.hardware import (
     Changed,

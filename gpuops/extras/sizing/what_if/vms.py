@@ -23,7 +23,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import GpuDevice, PowerState, VgpuDevice, Vm
 from gpuops.model.workloads.workload import Vgpus, Workload
 from gpuops.plan.core.steps import PowerOffVm
-from gpuops.plan.placement.numa_nodes import AFFINITY_KEY
+from gpuops.plan.placement.host_filters import AFFINITY_KEY
 from gpuops.plan.placement.project import project, take
 from gpuops.plan.placement.suspended_vms import with_claims
 from gpuops.plan.placement.vm_demand import PinPolicy

@@ -33,7 +33,7 @@ from gpuops.model.vcenter.owner import OwnerKey
 from gpuops.plan.capacity.capacity_request import Capacity
 from gpuops.plan.capacity.fleet_room import Fit, FleetPart
 from gpuops.plan.doctor.examination import Examination
-from gpuops.plan.hosts.scheduler.rmpvmrl import Reading, Unread
+from gpuops.plan.hosts.scheduler.module_options import Reading, Unread
 from gpuops.plan.hosts.scheduler.state import GpuScheduler, HostScheduler, scheduler_of
 from gpuops.plan.rotation.ml_queue.team_shares import gpus_of
 from gpuops.report.document import DocumentRecord, Moment, Ref, VersionedSiteDocument, printed

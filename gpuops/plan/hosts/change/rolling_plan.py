@@ -16,9 +16,8 @@ from gpuops.model.vcenter.host_settings import Rolling
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.abandonment import Missed
 from gpuops.plan.core.command_line import command
-from gpuops.plan.core.plan import Outcome, Plan, Rejection, Verdict
+from gpuops.plan.core.plan import READ_HOST, READ_VM, RECONNECT, Outcome, Plan, Rejection, Verdict
 from gpuops.plan.core.privileges import HOT_MOVE, needed_on_host
-from gpuops.plan.core.rejection import READ_HOST, READ_VM, RECONNECT
 from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.emptying import Away, Leaving, empty_hosts, names_not_fitting_back, running_vms_on
 from gpuops.plan.hosts.host_plan import kept_as_they_are, tells_impact

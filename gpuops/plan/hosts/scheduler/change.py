@@ -27,7 +27,7 @@ from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import ConfigureModule, GpuDifference, HostStep
 from gpuops.plan.hosts.host_plan import HostPart, combine_parts, hosts_meant
 from gpuops.plan.hosts.scheduler import module_options
-from gpuops.plan.hosts.scheduler.rmpvmrl import encode
+from gpuops.plan.hosts.scheduler.module_options import encode
 from gpuops.plan.hosts.scheduler.rules import branch_blockers, doubts, gpu_blockers, host_blockers, setting_back
 from gpuops.plan.hosts.scheduler.state import HostScheduler, scheduler_of, unscheduled
 

@@ -16,12 +16,11 @@ from gpuops.model.devices.scheduler import DriverBranch, SchedulerPolicy, VgpuSc
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import Custody, HostSettings
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.plan import Rejection
-from gpuops.plan.core.rejection import READ_HOST, RECONNECT, TEST_LOGIN, some_names
+from gpuops.plan.core.plan import READ_HOST, RECONNECT, TEST_LOGIN, Rejection, some_names
 from gpuops.plan.core.versions import version_numbers
 from gpuops.plan.hosts.host_plan import kept_as_they_are
 from gpuops.plan.hosts.scheduler import module_options
-from gpuops.plan.hosts.scheduler.rmpvmrl import against, ambiguous
+from gpuops.plan.hosts.scheduler.module_options import against, ambiguous
 from gpuops.plan.hosts.scheduler.state import HostScheduler, generation_of, unscheduled
 
 SHOWN: Final = 4

@@ -15,7 +15,7 @@ from gpuops.model.vcenter.host_settings import HostSettings, SoftwarePackage
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.scheduler import module_options
-from gpuops.plan.hosts.scheduler.rmpvmrl import Reading
+from gpuops.plan.hosts.scheduler.module_options import Reading
 
 
 @dataclass(frozen=True, slots=True)

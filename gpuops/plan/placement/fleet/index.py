@@ -31,8 +31,8 @@ from gpuops.plan.placement.fleet.board_geometry import GpuStates
 from gpuops.plan.placement.fleet.geometry import NO_LIMIT
 from gpuops.plan.placement.fleet.site_demand import SiteDemand
 from gpuops.plan.placement.gpu_filters import holders, used_mib
+from gpuops.plan.placement.host_filters import free_cores, free_memory_mib, surely_unreserved_mib, unreserved_mib
 from gpuops.plan.placement.keep_free import KeptRoom, is_reserved_in
-from gpuops.plan.placement.numa_nodes import free_cores, free_memory_mib, surely_unreserved_mib, unreserved_mib
 from gpuops.plan.placement.vm_demand import WantsVgpu
 
 if TYPE_CHECKING:

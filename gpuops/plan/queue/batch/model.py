@@ -19,7 +19,7 @@ found too. Example: an empty A40 in same-size mode and the profiles 8q and 24q g
 
 Plans that hold wherever vGPUs start on their GPUs come first. If they leave requests without a place, expected starts
 are tried (`expecting_starts`). The VMs are then bound to their GPUs and started in turn, so the content of a GPU at
-each start is known. The start follows from the host's documented rule (`advise/expected_start.py`); for Ampere it is an
+each start is known. The start follows from the host's documented rule (`advise/occupancy.py`); for Ampere it is an
 expectation. Example: a 3g instance starts at slice 4 of an H100, and four 1g fit beside it. With an unknown start only
 three surely fit.
 """
@@ -41,8 +41,13 @@ from gpuops.model.vcenter.vm import DynamicDevice, VgpuDevice, Vm
 from gpuops.model.workloads.workload import Workload
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.gpu_filters import holders, matches_type, refuse_vgpus
-from gpuops.plan.placement.host_filters import refusals
-from gpuops.plan.placement.numa_nodes import free_cores, free_memory_mib, surely_unreserved_mib, unreserved_mib
+from gpuops.plan.placement.host_filters import (
+    free_cores,
+    free_memory_mib,
+    refusals,
+    surely_unreserved_mib,
+    unreserved_mib,
+)
 from gpuops.plan.placement.vm_demand import Wanted, WantsDynamic, demands_of
 from gpuops.plan.queue.batch.problem import Amounts, BatchProblem, GpuGroup, HostShape, PlacementOption
 from gpuops.plan.queue.workload import Devices, choices_of_devices, eligible_hosts, framebuffer_mib, vm_of

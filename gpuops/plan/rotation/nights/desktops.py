@@ -15,16 +15,15 @@ from typing import Final
 
 from gpuops.advise.idle import Use, idleness, readings
 from gpuops.advise.managed_vms import kept_by_marks
+from gpuops.model.desktops.broker import NO_MACHINE
 from gpuops.model.desktops.evidence import SESSION_SOURCES, Source
-from gpuops.model.desktops.gate import NO_MACHINE
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.nights.night_record import Original, Role
 from gpuops.model.nights.rotation import DirectPath, Policy, Pool
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
-from gpuops.plan.core.plan import Choice
-from gpuops.plan.core.rejection import Rejection
+from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.placement.suspended_vms import role_of
 from gpuops.plan.rotation.taken_vms import TakenVm, is_marked, stays_running
 

@@ -22,7 +22,7 @@ from gpuops.model.nights.night_record import Original, Role
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
-from gpuops.plan.core.rejection import Rejection, some_names
+from gpuops.plan.core.plan import Rejection, some_names
 from gpuops.plan.core.steps import PowerOnVm, RelocateVm
 from gpuops.plan.placement.keep_free import reserved_left, reserved_unknown
 from gpuops.plan.placement.project import project

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.devices.scheduler import BEST_EFFORT, RoundRobin, SchedulerPolicy, TimeSlices, VgpuScheduler
-from gpuops.plan.hosts.scheduler.module_options import differs_in, gpus_with_entry, read, set_word, unfit
-from gpuops.plan.hosts.scheduler.rmpvmrl import Unread
+from gpuops.plan.hosts.scheduler.module_options import Unread, differs_in, gpus_with_entry, read, set_word, unfit
 
 ONE, TWO, THREE = (PciAddress.parse(text) for text in ("0000:3b:00.0", "0000:86:00.0", "0000:af:00.0"))
 EQUAL, FIXED = VgpuScheduler(SchedulerPolicy.EQUAL_SHARE), VgpuScheduler(SchedulerPolicy.FIXED_SHARE)

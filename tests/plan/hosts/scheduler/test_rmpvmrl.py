@@ -17,7 +17,7 @@ from gpuops.model.devices.scheduler import (
     TimeSlices,
     VgpuScheduler,
 )
-from gpuops.plan.hosts.scheduler.rmpvmrl import Unread, against, ambiguous, decode, describe_clamping, encode
+from gpuops.plan.hosts.scheduler.module_options import Unread, against, ambiguous, decode, describe_clamping, encode
 
 EQUAL, FIXED = SchedulerPolicy.EQUAL_SHARE, SchedulerPolicy.FIXED_SHARE
 PLAIN, ADAPTIVE = RoundRobin.PLAIN, RoundRobin.ADAPTIVE
