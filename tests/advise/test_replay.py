@@ -156,22 +156,6 @@ def test_use_that_comes_back_after_a_late_suspend_counts_past_the_hour_of_return
     assert found == DesktopNight(Use.IDLE, harvested=minutes(5), false_idle=minutes(10), taken_at=taken_at)
 
 
-@pytest.mark.parametrize(
-    ("every", "expected"),
-    [
-        (BUSY, DesktopNight(Use.BUSY)),
-        (BUSY_ON_AVERAGE, DesktopNight(Use.BUSY)),
-        (None, DesktopNight(Use.UNKNOWN, Untold.NO_SAMPLES)),
-        (HALF, DesktopNight(Use.UNKNOWN, Untold.SAMPLES_MISSING)),
-        (AVERAGE, DesktopNight(Use.UNKNOWN, Untold.AVERAGES_ALONE)),
-    ],
-)
-def test_a_desktop_is_not_taken_where_it_is_used_or_nothing_shows_that_it_is_not(
-    every: Measured | None, expected: DesktopNight
-) -> None:
-    assert replayed([every] * STEPS) == expected
-
-
 def test_a_desktop_that_is_idle_only_after_the_closing_is_not_taken() -> None:
     until_close = [BUSY] * (BEFORE + 6) + [QUIET] * (STEPS - BEFORE - 6)
     assert replayed(until_close) == DesktopNight(Use.BUSY)

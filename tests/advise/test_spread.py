@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise, product
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,24 +21,6 @@ MIXED = (
     Shape(6, (0, 6, 12, 18)),
     Shape(4, (0, 8, 12, 20)),
 )
-
-
-@pytest.mark.parametrize(
-    ("wanted", "taken", "expected"),
-    [
-        (ONE, (), Spread(7, 7)),
-        (ONE, (THREE,), Spread(3, 4)),
-        (ONE, (THREE, THREE), Spread(0, 0)),
-        (ONE, (FOUR, THREE), Spread(0, 0)),
-        (FOUR, (ONE,), Spread(0, 1)),
-        (THREE, (ONE, ONE), Spread(0, 1)),
-        (SEVEN, (ONE,), Spread(0, 0)),
-        (MIXED[2], (MIXED[4],), Spread(1, 2)),  # at 0 or 20 it spoils a start of 8 GB, at 8 or 12 it lies between
-        (MIXED[4], (MIXED[4],), Spread(3, 3)),
-    ],
-)
-def test_room_left(wanted: Shape, taken: tuple[Shape, ...], expected: Spread) -> None:
-    assert spread(wanted, taken) == expected
 
 
 def test_what_cannot_be_there_together_leaves_no_answer() -> None:

@@ -21,7 +21,7 @@ from gpuops.model.nights.ml_queue import Checkpoint, GuestCommand, QueuedVm, Ssh
 from gpuops.model.nights.night_record import Marker, Role, is_unreadable_marker, marker_value, parse_marker
 from gpuops.model.nights.rotation import IdleRule, Limits
 from gpuops.model.nights.selector import Mark
-from gpuops.model.vcenter.vm import Vm, VmDrs
+from gpuops.model.vcenter.vm import VmDrs
 
 OPTIONAL = re.compile(r"^( *)# ((?: {2})*(?:- )?[a-z_.]+:(?: .*)?)$", re.MULTILINE)
 """What the template shows as a comment that is YAML without its `#`."""
@@ -265,30 +265,6 @@ def test_white_space_upper_case_and_keys_of_a_later_version_leave_a_marker_reada
 def test_white_space_alone_is_no_marker() -> None:
     assert parse_marker("  ") is None
     assert not is_unreadable_marker("  ")
-
-
-@pytest.mark.parametrize(
-    ("select", "selected"),
-    [
-        ("folder: /dc/vm/desktops", True),
-        ("folder: /dc/vm/desk", False),
-        ("folder: desktops/cad", True),
-        ("folder: vm/cad", False),
-        ("folder: cad/d-01", False),
-        ('name: "d-*"', True),
-        ('name: "D-*"', False),
-        ("marks: [{attribute: role}]", True),
-        ("marks: [{attribute: role, value: ml}]", False),
-        ('marks: [{tag: "a:b"}]', False),
-        ('profile: "*-8q"', False),
-        ('folder: desktops, name: "d-*"', True),
-        ('folder: desktops, name: "e-*"', False),
-    ],
-)
-def test_a_selector_means_what_fits_all_its_conditions(select: str, selected: bool) -> None:
-    policy = parse_policy(SMALL.replace('name: "d-*"', select), "p")
-    vm = Vm(ref="vm-1", name="d-01", path="/dc/vm/desktops/cad/d-01", attributes={"role": "desktop"})
-    assert policy.pools[0].select.selects(vm) is selected
 
 
 def test_a_pool_that_is_not_parked_is_gated_where_there_is_a_broker() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.errors import Refused
-from gpuops.hostshell.gpu_lines import DETAILS, GPUS, read_details, read_notices
+from gpuops.hostshell.gpu_lines import DETAILS, GPUS, read_details
 from gpuops.hostshell.nvidia_smi import INDEX, INSTANCES, QUERY, VGPUS, NvidiaSmi
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.devices.gpu_health import GpuHealth, RecoveryAction
@@ -46,27 +46,6 @@ def test_an_answer_with_a_corrupt_inforom_is_complete(tmp_path: Path) -> None:
     first, sick = states(tmp_path, f"{ROW}\n{SICK_ROW}\n{CORRUPT}\n", 14)
     assert (first.current, first.health) == (True, GpuHealth())
     assert (sick.current, sick.pending, sick.health) == (True, True, GpuHealth(has_corrupt_inforom=True))
-
-
-@pytest.mark.parametrize(
-    ("line", "health"),
-    [
-        (LOST, GpuHealth(is_lost=True)),
-        (LOST.replace("GPU1: ", "GPU "), GpuHealth(is_lost=True)),
-        (LOST.replace("GPU1:", "gpu"), GpuHealth(is_lost=True)),
-        ("Unable to determine the device handle for gpu 0000:AF:00.0: Unknown Error", GpuHealth(error="Unknown Error")),
-        (
-            "Unable to determine the device handle for GPU0000:AF:00.0: GPU requires reset",
-            GpuHealth(requires_reset=True),
-        ),
-        (CORRUPT, GpuHealth(has_corrupt_inforom=True)),
-        ("WARNING: something else at gpu 0000:AF:00.0", None),
-        (f"        VM Name                           : {LOST}", None),
-        (f"        VM Name                           : {CORRUPT}", None),
-    ],
-)
-def test_a_sentence_names_its_gpu(line: str, health: GpuHealth | None) -> None:
-    assert read_notices(f"{ROW}\n{line}\n") == ({} if health is None else {SICK: health})
 
 
 @pytest.mark.parametrize("status", [15, 255, 6])

@@ -39,27 +39,6 @@ BESIDE = days((9, 0.45), (12, OFF))
 OFF_ALL_DAY = np.full(len(HOURS), OFF)
 
 
-def test_a_pair_is_as_fast_as_what_it_used_beside_each_other_to_what_it_used_alone() -> None:
-    # both on odd days; each alone on some of the even ones, by hours
-    day = np.arange(len(HOURS)) // 288
-    morning, middle = (HOURS >= 9) & (HOURS < 12), HOURS == 10
-    a = np.where(morning & (day % 2 == 1), 0.45, np.where(morning & (day > 4), 0.6, OFF))
-    a = np.where(middle & (day == 4), 0.6, a)
-    a = np.where(morning & (day == 2), 0.6, a)
-    b = np.where(morning & (day % 2 == 1), 0.3, np.where(morning & (day == 0), 0.5, OFF))
-    b = np.where(~middle & morning & (day == 4), 0.5, b)
-    b = np.where(HOURS == 11, np.where(day == 2, OFF, b), b)
-    assert list(seen_pairs({"a": a, "b": b}, [["b", "a"]], SINCE)) == [], "b was alone on two days"
-    a[day == 2] = OFF
-    b = np.where(morning & (day == 2), 0.5, b)
-    assert list(seen_pairs({"a": a, "b": b}, [["b", "a"]], SINCE)) == [], "now a was"
-    a = np.where(HOURS == 9, np.where(day == 2, 0.6, a), a)
-    b = np.where(HOURS == 9, np.where(day == 2, OFF, b), b)
-    [pair] = seen_pairs({"a": a, "b": b}, [["b", "a"]], SINCE)
-    assert pair.names == ("a", "b")
-    assert pair.speeds == pytest.approx((0.75, 0.6), abs=1e-6)
-
-
 def test_work_of_another_hour_is_not_compared() -> None:
     mornings = every_other_day(days((9, 0.6), (12, OFF)), OFF_ALL_DAY)
     both = every_other_day(OFF_ALL_DAY, days((14, 0.2), (17, OFF)))

@@ -9,22 +9,6 @@ from gpuops.errors import TargetError
 from gpuops.model.vcenter.target import Secret
 
 
-@pytest.mark.parametrize(
-    ("text", "url"),
-    [
-        ("vc.example.com", "https://vc.example.com"),
-        ("VC.Example.com/sdk", "https://vc.example.com"),
-        ("https://vc.example.com/sdk/", "https://vc.example.com"),
-        ("https://vc.example.com:8443", "https://vc.example.com:8443"),
-        ("http://127.0.0.1:8989/sdk", "http://127.0.0.1:8989"),
-        ("https://[::1]:8443/sdk", "https://[::1]:8443"),
-        ("user@vc.example.com", "https://vc.example.com"),
-    ],
-)
-def test_https_and_sdk_are_implied(text: str, url: str) -> None:
-    assert str(Address.parse(text)) == url
-
-
 def test_user_and_password_are_decoded_and_kept_apart() -> None:
     address = Address.parse("https://svc%40vsphere.local:p%3Ass@vc.example.com")
     assert (address.username, address.password) == ("svc@vsphere.local", Secret("p:ss"))

@@ -61,27 +61,6 @@ def test_a_flag_wins_over_everything() -> None:
     assert (found.verify, found.origins["verify"]) == (False, "--insecure")
 
 
-@pytest.mark.parametrize(
-    ("environ", "username", "password", "proxy", "origin"),
-    [
-        ({**GPUOPS, **VMWARE, **GOVC}, "of-gpuops", "pw-gpuops", "gpuops:1", "GPUOPS_INSECURE"),
-        ({**VMWARE, **GOVC}, "of-vmware", "pw-vmware", "vmware:1", "VMWARE_VALIDATE_CERTS"),
-        (GOVC, "of-govc", "pw-govc", None, "GOVC_INSECURE"),
-        ({"GOVC_URL": GOVC["GOVC_URL"]}, "of-url", "pw-url", None, ""),
-    ],
-    ids=["gpuops", "vmware", "govc", "govc-url"],
-)
-def test_families_of_variables_in_their_order(
-    environ: dict[str, str], username: str, password: str, proxy: str | None, origin: str
-) -> None:
-    found = reach(Flags(), environ, CONFIGURATION)
-    assert (found.address.host, found.username, found.password) == ("vc.example.com", username, Secret(password))
-    assert found.proxy == proxy
-    assert found.verify is (origin == "")
-    if origin:
-        assert found.origins["verify"] == origin
-
-
 def test_each_setting_is_looked_up_alone() -> None:
     environ = {"GPUOPS_VCENTER": "https://vc.example.com", "VMWARE_USER": "of-vmware", "GOVC_PASSWORD": "pw-govc"}
     found = reach(Flags(), environ)

@@ -8,8 +8,6 @@ from datetime import datetime, timedelta
 from random import Random
 from types import MappingProxyType
 
-import pytest
-
 from gpuops.model.nights.ml_queue import Checkpoint, GuestCommand, QueuedVm
 from gpuops.model.nights.night_record import Original, Role
 from gpuops.model.nights.rotation import KeptSlots, Mode, Policy, SpareRule
@@ -155,24 +153,6 @@ def test_the_history_knows_the_fewest_of_the_last_while() -> None:
     assert len(history.after(1000, [state(9)], 300).looks) == 2, "the latest of the old ones tells how the time began"
     elsewhere = history.after(400, [KeptState((EIGHTH, "host-9"), "esx-09", 1, 3)], 300)
     assert elsewhere.lowest(650, 300) == {KEY: 0}, "a place that was not told of at a look has none"
-
-
-@pytest.mark.parametrize(
-    ("ran", "chosen"),
-    [
-        ({"ml-01": 60, "ml-02": 30, "ml-03": 90}, ["ml-02"]),
-        ({"ml-01": 10, "ml-02": 30, "ml-03": 90}, ["ml-01"]),
-        ({"ml-02": 30}, ["ml-02"]),
-        ({}, ["ml-01"]),
-    ],
-    ids=["the shortest run", "another", "one of which it is known", "by name where nothing is known"],
-)
-def test_the_one_gives_way_that_loses_the_least(ran: dict[str, float], chosen: list[str]) -> None:
-    snapshot = world(("1a", WHOLE), ("1b", WHOLE), ("2a", WHOLE), ("2b", EIGHTH), ("2b", EIGHTH), ("2b", EIGHTH))
-    of = policy(QueuedVm(vms=("ml-01", "ml-02", "ml-03")))
-    mine = [own_vm for own_vm in taken_by_night(of, snapshot, ran) if own_vm.original.name < "ml-04"]
-    way = give_way(RULE, mine, snapshot, catalog(), TAKEN_AT)
-    assert (names(way), way.still_missing) == (chosen, ())
 
 
 def test_a_checkpoint_of_its_own_or_a_hook_loses_less_and_a_priority_decides_before() -> None:
