@@ -76,10 +76,7 @@ class DriftWatch:
 
     def _may_heal(self, differences: Collection[SiteDifference]) -> bool:
         is_open = next(shut(Rolling(window=self.window), self.site.clock()), None) is None
-        return is_open and any(
-            difference.key.partition(" ")[0].replace("mark", "marks") in self.heals and not difference.pending
-            for difference in differences
-        )
+        return is_open and any(difference.key in self.heals and not difference.pending for difference in differences)
 
 
 def check_heals(keys: Collection[str]) -> tuple[str, ...]:

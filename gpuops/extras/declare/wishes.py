@@ -39,10 +39,18 @@ class SiteDifference:
     ref: str
     name: str
     key: str
+    """As in the file."""
     before: str
     after: str
     gpu: PciAddress | None = None
     pending: bool = False
+    mark: str = ""
+    """The custom attribute, of a difference in `marks`."""
+
+    @property
+    def title(self) -> str:
+        """Return the key as messages and documents show it: `mark NAME` for a mark."""
+        return f"mark {self.mark}" if self.mark else self.key
 
 
 class GpuWish(NamedTuple):
@@ -298,7 +306,7 @@ def vm_differences(
     for name, mark in wish.marks.items():
         value, wished = vm.attributes.get(name, ""), mark.value or ""
         if value != wished:
-            yield SiteDifference("vm", vm.ref, vm.name, f"mark {name}", value or "none", wished or "none")
+            yield SiteDifference("vm", vm.ref, vm.name, "marks", value or "none", wished or "none", mark=name)
 
 
 def in_words(devices: DeviceWish) -> str:
