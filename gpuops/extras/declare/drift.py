@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
-from gpuops.errors import Locked, LoginRefused, NotConnected, UsageError, report_exit_code
+from gpuops.errors import Locked, LoginRefused, NoPermission, NotConnected, UsageError, report_exit_code
 from gpuops.execute.rotation.watch import wait_for_news
 from gpuops.execute.site import Site
 from gpuops.extras.declare.applying import SiteReport, apply_site, compare_now
 from gpuops.extras.declare.entries import GPU_KEYS, HOST_KEYS, SiteFile
 from gpuops.extras.declare.wishes import SiteDifference
+from gpuops.model.vcenter.contact import SettingChange
 from gpuops.model.vcenter.host_settings import Rolling
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.window import Window
 from gpuops.plan.hosts.change.rolling_plan import shut
+from gpuops.vsphere.connection import Connection
+from gpuops.vsphere.reading.past_events import setting_changes
 
 HEALABLE: Final = ("assignment", "default_graphics", "vgpu_mode", "mig", "scheduler", "label", "drs", "marks")
 """Keys that may be set back without a person: setting them stops, moves and reboots nothing."""
@@ -23,6 +27,11 @@ LONGEST_S: Final = 45.0
 """The time between two looks if vCenter reports no change: it reports none of some settings of hosts."""
 SHORTEST_S: Final = 10.0
 """Shortest time between two looks; all changes in that time are handled by one look."""
+
+LONGEST_PAST: Final = timedelta(days=1)
+"""How far back the first look reads events."""
+EVENTS_LAG: Final = timedelta(minutes=1)
+"""A change that a look did not see may have an event from before that look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +69,44 @@ class DriftWatch:
     window: Window | None = None
     """Only while it is open is something set back; None = at any time."""
     known: tuple[SiteDifference, ...] = field(default=(), init=False)
+    looked_at: datetime | None = field(default=None, init=False)
+    """When vCenter was read last, by its clock."""
 
     def look(self) -> DriftLook:
         """Compare once, and set back the keys of `heals` in their window. Raises NotConnected, Locked, StateDamaged."""
         drifted = compare_now(self.file, self.site)
         new = tuple(difference for difference in drifted.differences if difference not in self.known)
         back = tuple(difference for difference in self.known if difference not in drifted.differences)
+        new = self._with_users(new, drifted.snapshot) if new else ()
         remaining, healed = drifted.differences, None
         if self._may_heal(remaining):
             healed = apply_site(healing_part(self.file, self.heals), self.site, apply=True)
-            remaining = compare_now(self.file, self.site).differences
-        self.known = remaining
+            drifted = compare_now(self.file, self.site)
+            remaining = drifted.differences
+        self.known, self.looked_at = remaining, drifted.snapshot.taken_at
         now = self.site.clock()
         return DriftLook(now, self.site.vcenter.uuid, new, back, remaining, healed)
+
+    def _with_users(self, drifted: Collection[SiteDifference], snapshot: Inventory) -> tuple[SiteDifference, ...]:
+        """Return these differences with the users who made them, as far as vCenter's events tell."""
+        assert isinstance(self.site.vcenter, Connection), "events are those of a vCenter"
+        since = snapshot.taken_at - LONGEST_PAST if self.looked_at is None else self.looked_at - EVENTS_LAG
+        try:
+            changes = setting_changes(self.site.vcenter, since)
+        except NoPermission as error:
+            self.site.say(f"who changed settings is unknown: {error.line}")
+            changes = ()
+        return tuple(replace(difference, by=self._user(difference, changes, snapshot)) for difference in drifted)
+
+    def _user(self, difference: SiteDifference, changes: Collection[SettingChange], snapshot: Inventory) -> str | None:
+        if difference.key != "drs":
+            setting = (difference.ref, difference.key, difference.mark)
+            users = [change.user for change in changes if (change.ref, change.setting, change.mark) == setting]
+            return users[-1] if users else None  # the last change made what there is now
+        cluster = snapshot.cluster_of(snapshot.vms[difference.ref])
+        users = [change.user for change in changes if cluster is not None and change.ref == cluster.ref]
+        # a change of a cluster may be about anything: certain is only who alone changed it since the override was right
+        return users[0] if self.looked_at is not None and len(set(users)) == 1 else None
 
     def _may_heal(self, differences: Collection[SiteDifference]) -> bool:
         is_open = next(shut(Rolling(window=self.window), self.site.clock()), None) is None

@@ -245,9 +245,8 @@ def drift_text(look: DriftLook) -> Iterator[Text]:
     """Yield what drifted, what is back, and what was set back."""
     moment = format_zoned_minute(look.at)
     for difference in look.drifted:
-        yield Text(
-            f"{moment} drifted: {subject(difference)} {difference.title}: {change_in_words(difference)}", "yellow"
-        )
+        by = f", by {difference.by}" if difference.by else ""
+        yield Text(f"{moment} drifted: {in_one_line(difference)}{by}", "yellow")
     for difference in look.back:
         yield Text(f"{moment} back: {subject(difference)} {difference.title}: {difference.after or 'none'}", "green")
     if look.healed is not None:
@@ -264,11 +263,17 @@ def healed_lines(report: SiteReport) -> Iterator[str]:
             yield in_one_line(difference)
 
 
+class DriftedRecord(SiteDifferenceRecord, frozen=True):
+    """One setting that drifted."""
+
+    by: Annotated[str | None, "user who changed it, by vCenter's events; null = unknown"]
+
+
 @printed("drift", by="gpuops drift")
 class DriftDocument(SiteDocument, frozen=True):
     """What a look of `gpuops drift` found."""
 
-    drifted: Annotated[list[SiteDifferenceRecord], "what differs since this look"]
+    drifted: Annotated[list[DriftedRecord], "what differs since this look"]
     back: Annotated[list[SiteDifferenceRecord], "what is as the file says again"]
     set_back: Annotated[list[str], "what gpuops set back, one line each"]
     rejections: Annotated[list[RejectionRecord], "why something could not be set back"]

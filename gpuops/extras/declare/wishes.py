@@ -46,6 +46,8 @@ class SiteDifference:
     pending: bool = False
     mark: str = ""
     """The custom attribute, of a difference in `marks`."""
+    by: str | None = field(default=None, compare=False)
+    """The user who made it; None = unknown; only `gpuops drift` asks vCenter."""
 
     @property
     def title(self) -> str:
@@ -83,11 +85,12 @@ class VmWish:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The differences between a file and a snapshot, and the wishes that they come from."""
+    """The differences between a file and `snapshot`, and the wishes that they come from."""
 
     differences: tuple[SiteDifference, ...]
     hosts: tuple[HostWish, ...]
     vms: tuple[VmWish, ...]
+    snapshot: Inventory
     rejections: tuple[Rejection, ...] = ()
     """Why the file does not fit this vCenter, for example because an entry selects nothing."""
 
@@ -115,7 +118,7 @@ def compare(file: SiteFile, inventory: Inventory, catalog: Catalog, now: datetim
             differences += vm_differences(vm_wish, inventory.vms[vm_wish.ref], inventory, catalog, now)
         except UsageError as error:  # an unknown profile
             rejections.append(Rejection(vm_wish.name, error.message, hint=error.hint))
-    return Comparison(tuple(differences), hosts, vms, tuple(dict.fromkeys(rejections)))
+    return Comparison(tuple(differences), hosts, vms, inventory, tuple(dict.fromkeys(rejections)))
 
 
 # hosts
