@@ -94,7 +94,7 @@ SEED = 14
 def test_the_world_that_is_killed_has_something_of_everything(serve: Callable[[World], OnSite]) -> None:
     report = serve(random_world(Random(SEED)))(lambda site: plan_site(site_of(FILE), site, Rolling()))
     assert report.feasible, report.rejections
-    assert {difference.key for difference in report.differences} >= {
+    assert {difference.title for difference in report.differences} >= {
         "scheduler", "assignment", "passthrough", "label", "devices", "drs", "mark team"
     }  # fmt: skip
     assert report.roll.rounds

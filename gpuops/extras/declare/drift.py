@@ -4,19 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
-from gpuops.errors import Locked, LoginRefused, NotConnected, PartlyDone, Refused, UsageError, report_exit_code
+from gpuops.errors import (
+    Locked,
+    LoginRefused,
+    NoPermission,
+    NotConnected,
+    PartlyDone,
+    Refused,
+    UsageError,
+    report_exit_code,
+)
 from gpuops.execute.rotation.watch import wait_for_news
 from gpuops.execute.site import Site
 from gpuops.extras.declare.applying import SiteReport, apply_site, compare_now
 from gpuops.extras.declare.entries import GPU_KEYS, HOST_KEYS, SiteFile
 from gpuops.extras.declare.wishes import SiteDifference
+from gpuops.model.vcenter.contact import SettingChange
 from gpuops.model.vcenter.host_settings import Rolling
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.window import Window
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.hosts.change.rolling_plan import shut
+from gpuops.vsphere.connection import Connection
+from gpuops.vsphere.reading.past_events import setting_changes
 
 HEALABLE: Final = ("assignment", "default_graphics", "vgpu_mode", "mig", "scheduler", "label", "drs", "marks")
 """Keys that may be set back without a person: setting them stops, moves and reboots nothing."""
@@ -24,6 +37,11 @@ LONGEST_S: Final = 45.0
 """The time between two looks if vCenter reports no change: it reports none of some settings of hosts."""
 SHORTEST_S: Final = 10.0
 """Shortest time between two looks; all changes in that time are handled by one look."""
+
+LONGEST_PAST: Final = timedelta(days=1)
+"""How far back the first look reads events."""
+EVENTS_LAG: Final = timedelta(minutes=1)
+"""A change that a look did not see may have an event from before that look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +83,8 @@ class DriftWatch:
     known: tuple[SiteDifference, ...] = field(default=(), init=False)
     reasons: tuple[Rejection, ...] = field(default=(), init=False)
     """What the last look found of `unmatched` and `refusals`."""
+    looked_at: datetime | None = field(default=None, init=False)
+    """When vCenter was read last, by its clock."""
 
     def look(self) -> DriftLook:
         """Compare once, and set back the keys of `heals` in their window. Raises NotConnected, StateDamaged."""
@@ -72,6 +92,7 @@ class DriftWatch:
         comparison = compare_now(self.file, self.site)
         new = tuple(difference for difference in comparison.differences if difference not in self.known)
         back = tuple(difference for difference in self.known if difference not in comparison.differences)
+        new = self._with_users(new, comparison.snapshot) if new else ()
         healed, refusals = tuple[SiteReport, ...](), tuple[Rejection, ...]()
         if healable := self._healable(comparison.differences):
             try:
@@ -82,16 +103,37 @@ class DriftWatch:
             comparison = compare_now(self.file, self.site)
         reasons = (*comparison.rejections, *refusals)
         has_news = bool(new or back or reasons != self.reasons) or any(report.changed for report in healed)
-        self.known, self.reasons = comparison.differences, reasons
+        self.known, self.reasons, self.looked_at = comparison.differences, reasons, comparison.snapshot.taken_at
         return DriftLook(
             now, self.site.vcenter.uuid, new, back, self.known, comparison.rejections, healed, refusals, has_news
         )
+
+    def _with_users(self, drifted: Collection[SiteDifference], snapshot: Inventory) -> tuple[SiteDifference, ...]:
+        """Return these differences with the users who made them, as far as vCenter's events tell."""
+        assert isinstance(self.site.vcenter, Connection), "events are those of a vCenter"
+        since = snapshot.taken_at - LONGEST_PAST if self.looked_at is None else self.looked_at - EVENTS_LAG
+        try:
+            changes = setting_changes(self.site.vcenter, since)
+        except NoPermission as error:
+            self.site.say(f"who changed settings is unknown: {error.line}")
+            changes = ()
+        return tuple(replace(difference, by=self._user(difference, changes, snapshot)) for difference in drifted)
+
+    def _user(self, difference: SiteDifference, changes: Collection[SettingChange], snapshot: Inventory) -> str | None:
+        if difference.key != "drs":
+            setting = (difference.ref, difference.key, difference.mark)
+            users = [change.user for change in changes if (change.ref, change.setting, change.mark) == setting]
+            return users[-1] if users else None  # the last change made what there is now
+        cluster = snapshot.cluster_of(snapshot.vms[difference.ref])
+        users = [change.user for change in changes if cluster is not None and change.ref == cluster.ref]
+        # a change of a cluster may be about anything: certain is only who alone changed it since the override was right
+        return users[0] if self.looked_at is not None and len(set(users)) == 1 else None
 
     def _healable(self, differences: Iterable[SiteDifference]) -> list[tuple[str, str]]:
         """Return the ref of the host or VM and the key of each setting that may be set back now."""
         if next(shut(Rolling(window=self.window), self.site.clock()), None) is not None:
             return []
-        settings = ((difference.ref, _key_of(difference)) for difference in differences if not difference.pending)
+        settings = ((difference.ref, difference.key) for difference in differences if not difference.pending)
         return [(ref, key) for ref, key in dict.fromkeys(settings) if key in self.heals]
 
     def _heal(self, settings: Sequence[tuple[str, str]]) -> tuple[SiteReport, ...]:
@@ -103,11 +145,6 @@ class DriftWatch:
         return tuple(
             apply_site(healing_part(self.file, (key,)), self.site, apply=True, only=(ref,)) for ref, key in settings
         )
-
-
-def _key_of(difference: SiteDifference) -> str:
-    """Return the key of the file: `marks` for `mark NAME`."""
-    return "marks" if difference.key.startswith("mark ") else difference.key
 
 
 def check_heals(keys: Collection[str]) -> tuple[str, ...]:

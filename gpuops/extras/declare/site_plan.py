@@ -204,6 +204,7 @@ class SiteVms:
                 rejections.append(Rejection(vm.name, error.message, hint=error.hint))
                 continue
             keys = {difference.key for difference in differences}
+            marks = {difference.mark for difference in differences}
             if request is not None:
                 requests.append(request)
             # the devices are there, but not on the required node: the same request binds the VM to it
@@ -212,9 +213,7 @@ class SiteVms:
             if "drs" in keys and wish.drs is not None:
                 quick_steps.append(SetVmDrs(vm.ref, wish.drs))
             quick_steps += [
-                SetAttribute(vm.ref, name, mark.value or "")
-                for name, mark in wish.marks.items()
-                if f"mark {name}" in keys
+                SetAttribute(vm.ref, name, mark.value or "") for name, mark in wish.marks.items() if name in marks
             ]
         plan = SeveralVms(tuple(requests)).plan(inventory, catalog, now)
         if rejections or plan.rejections:

@@ -58,8 +58,8 @@ def _diff(report: SiteReport) -> list[Document]:
         # a setting that waits for a reboot changes only with one, and what was not done differs as before
         is_left = setting in report.remaining if report.applied else setting.pending and not report.roll.rounds
         if not is_left:
-            before.setdefault(subject(setting), {})[setting.key] = setting.before
-            after.setdefault(subject(setting), {})[setting.key] = setting.after
+            before.setdefault(subject(setting), {})[setting.title] = setting.before
+            after.setdefault(subject(setting), {})[setting.title] = setting.after
     return [difference(name, before[name], after[name]) for name in before]
 
 

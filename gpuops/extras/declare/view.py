@@ -30,9 +30,14 @@ def difference_lines(differences: Iterable[SiteDifference]) -> Iterator[Text]:
         yield (
             Text("  ")
             .append(subject(difference), "bold")
-            .append(f"  {difference.key}: ")
+            .append(f"  {difference.title}: ")
             .append(change_in_words(difference), "yellow" if difference.pending else "green")
         )
+
+
+def in_one_line(difference: SiteDifference) -> str:
+    """Return the host with its GPU or the VM, the key, and what it is and should be."""
+    return f"{subject(difference)} {difference.title}: {change_in_words(difference)}"
 
 
 def subject(difference: SiteDifference) -> str:
@@ -107,8 +112,7 @@ def junit_xml(report: SiteReport) -> str:
     rejections = report.comparison.rejections
     lines_by_ref: dict[str, list[str]] = {}
     for difference in report.differences:
-        line = f"{subject(difference)} {difference.key}: {change_in_words(difference)}"
-        lines_by_ref.setdefault(difference.ref, []).append(line)
+        lines_by_ref.setdefault(difference.ref, []).append(in_one_line(difference))
     suite = Element(
         "testsuite",
         name="gpuops assert",
@@ -141,7 +145,8 @@ class SiteDifferenceRecord(DocumentRecord, frozen=True):
     @classmethod
     def made_of(cls, difference: SiteDifference) -> Self:
         gpu = str(difference.gpu) if difference.gpu is not None else None
-        return cls.from_attributes(difference, target=NamedRecord(difference.ref, difference.name), gpu=gpu)
+        target = NamedRecord(difference.ref, difference.name)
+        return cls.from_attributes(difference, target=target, gpu=gpu, key=difference.title)
 
 
 class SiteComparisonDocument(SiteDocument, frozen=True):
@@ -240,9 +245,10 @@ def drift_text(look: DriftLook) -> Iterator[Text]:
     """Yield what drifted, what is back, and what was set back."""
     moment = format_zoned_minute(look.at)
     for difference in look.drifted:
-        yield Text(f"{moment} drifted: {subject(difference)} {difference.key}: {change_in_words(difference)}", "yellow")
+        by = f", by {difference.by}" if difference.by else ""
+        yield Text(f"{moment} drifted: {in_one_line(difference)}{by}", "yellow")
     for difference in look.back:
-        yield Text(f"{moment} back: {subject(difference)} {difference.key}: {difference.after or 'none'}", "green")
+        yield Text(f"{moment} back: {subject(difference)} {difference.title}: {difference.after or 'none'}", "green")
     yield from rejection_lines(f"{moment} does not fit", look.unmatched, "yellow")
     yield from (Text(f"{moment} set back: ").append(line) for line in healed_lines(look.healed))
     yield from rejection_lines("not set back", look.refusals, "bold red")
@@ -255,14 +261,20 @@ def healed_lines(reports: Iterable[SiteReport]) -> Iterator[str]:
     for report in reports:
         for difference in report.differences if report.changed else ():
             if difference not in report.remaining:
-                yield f"{subject(difference)} {difference.key}: {change_in_words(difference)}"
+                yield in_one_line(difference)
+
+
+class DriftedRecord(SiteDifferenceRecord, frozen=True):
+    """One setting that drifted."""
+
+    by: Annotated[str | None, "user who changed it, by vCenter's events; null = unknown"]
 
 
 @printed("drift", by="gpuops drift")
 class DriftDocument(SiteDocument, frozen=True):
     """What a look of `gpuops drift` found."""
 
-    drifted: Annotated[list[SiteDifferenceRecord], "what differs since this look"]
+    drifted: Annotated[list[DriftedRecord], "what differs since this look"]
     back: Annotated[list[SiteDifferenceRecord], "what is as the file says again"]
     set_back: Annotated[list[str], "what gpuops set back, one line each"]
     rejections: Annotated[list[RejectionRecord], "why something could not be set back"]

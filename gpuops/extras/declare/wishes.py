@@ -39,10 +39,20 @@ class SiteDifference:
     ref: str
     name: str
     key: str
+    """As in the file."""
     before: str
     after: str
     gpu: PciAddress | None = None
     pending: bool = False
+    mark: str = ""
+    """The custom attribute, of a difference in `marks`."""
+    by: str | None = field(default=None, compare=False)
+    """The user who made it; None = unknown; only `gpuops drift` asks vCenter."""
+
+    @property
+    def title(self) -> str:
+        """Return the key as messages and documents show it: `mark NAME` for a mark."""
+        return f"mark {self.mark}" if self.mark else self.key
 
 
 class GpuWish(NamedTuple):
@@ -75,11 +85,12 @@ class VmWish:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The differences between a file and a snapshot, and the wishes that they come from."""
+    """The differences between a file and `snapshot`, and the wishes that they come from."""
 
     differences: tuple[SiteDifference, ...]
     hosts: tuple[HostWish, ...]
     vms: tuple[VmWish, ...]
+    snapshot: Inventory
     rejections: tuple[Rejection, ...] = ()
     """Why the file does not fit this vCenter, for example because an entry selects nothing."""
 
@@ -87,7 +98,8 @@ class Comparison:
         """Return the part about these hosts and VMs. What else does not fit this vCenter is left out."""
         differences = tuple(difference for difference in self.differences if difference.ref in refs)
         hosts = tuple(wish for wish in self.hosts if wish.ref in refs)
-        return Comparison(differences, hosts, tuple(wish for wish in self.vms if wish.ref in refs))
+        vms = tuple(wish for wish in self.vms if wish.ref in refs)
+        return Comparison(differences, hosts, vms, self.snapshot)
 
 
 def selected_hosts(file: SiteFile, inventory: Inventory) -> Collection[str]:
@@ -113,7 +125,7 @@ def compare(file: SiteFile, inventory: Inventory, catalog: Catalog, now: datetim
             differences += vm_differences(vm_wish, inventory.vms[vm_wish.ref], inventory, catalog, now)
         except UsageError as error:  # an unknown profile
             rejections.append(Rejection(vm_wish.name, error.message, hint=error.hint))
-    return Comparison(tuple(differences), hosts, vms, tuple(dict.fromkeys(rejections)))
+    return Comparison(tuple(differences), hosts, vms, inventory, tuple(dict.fromkeys(rejections)))
 
 
 # hosts
@@ -304,7 +316,7 @@ def vm_differences(
     for name, mark in wish.marks.items():
         value, wished = vm.attributes.get(name, ""), mark.value or ""
         if value != wished:
-            yield SiteDifference("vm", vm.ref, vm.name, f"mark {name}", value or "none", wished or "none")
+            yield SiteDifference("vm", vm.ref, vm.name, "marks", value or "none", wished or "none", mark=name)
 
 
 def in_words(devices: DeviceWish) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 from gpuops.model.desktops.broker import DesktopMachine
 from gpuops.model.vcenter.inventory import Inventory
@@ -43,6 +44,18 @@ class PastEvent:
     """Managed object id of the host where the VM was then, after a move of the one it moved to."""
     source: str | None = None
     """Of the host that it came from by a move."""
+
+
+class SettingChange(NamedTuple):
+    """One event about a setting that a user changed."""
+
+    ref: str
+    """Managed object id of the VM or cluster."""
+    setting: str
+    """`devices` (those with GPUs), `marks` or `cluster`."""
+    user: str
+    mark: str = ""
+    """The custom attribute, of a change of `marks`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.model.vcenter.contact import PastEvent, PastTask
+from gpuops.model.vcenter.contact import PastEvent, PastTask, SettingChange
 from gpuops.vsphere.reading.counters import SAMPLE_S, counter_keys
 
 if TYPE_CHECKING:
@@ -66,6 +66,42 @@ def _task(task_info: Any) -> PastTask:
 
 def past_events(session: Session, since: datetime, kinds: Collection[str] = EVENTS) -> tuple[PastEvent, ...]:
     """Return the events of these kinds about VMs since then (by vCenter), in their order."""
+    events = _raw_events(session, since, kinds)
+    with session.decoding("ReadNextEvents"):
+        read = [_event(event) for event in events]
+    return tuple(event for event in read if event is not None)
+
+
+def setting_changes(session: Session, since: datetime) -> tuple[SettingChange, ...]:
+    """Return who changed GPU devices and custom attributes of VMs, and clusters, since then (by vCenter), in order.
+
+    vCenter has no events about the settings of GPUs.
+    """
+    events = _raw_events(session, since, (*CHANGES, "ClusterReconfiguredEvent"))
+    with session.decoding("ReadNextEvents"):
+        read = [_setting_change(event) for event in events]
+    return tuple(change for change in read if change is not None and change.user)
+
+
+def _setting_change(event: Any) -> SettingChange | None:
+    """Return the change; None for one of anything else. Changes by vCenter itself have no user."""
+    from pyVmomi import vim
+
+    user = str(event.userName or "")
+    match event:
+        case vim.event.VmReconfiguredEvent():
+            devices = [change.device for change in event.configSpec.deviceChange or ()]
+            if event.vm and any(isinstance(device, vim.vm.device.VirtualPCIPassthrough) for device in devices):
+                return SettingChange(str(event.vm.vm._moId), "devices", user)
+        case vim.event.CustomFieldValueChangedEvent():
+            return SettingChange(str(event.entity.entity._moId), "marks", user, str(event.name))
+        case vim.event.ClusterReconfiguredEvent() if event.computeResource:
+            return SettingChange(str(event.computeResource.computeResource._moId), "cluster", user)
+    return None
+
+
+def _raw_events(session: Session, since: datetime, kinds: Collection[str]) -> list[Any]:
+    """Return vCenter's events of these kinds since then, in their order."""
     from pyVmomi import vim
 
     spec = vim.event.EventFilterSpec(
@@ -73,8 +109,7 @@ def past_events(session: Session, since: datetime, kinds: Collection[str] = EVEN
     )
     events = _pages(session, lambda: session.content.eventManager.CreateCollectorForEvents(spec), "ReadNextEvents")
     with session.decoding("ReadNextEvents"):
-        read = (_event(event) for event in sorted(events, key=lambda event: int(event.key)))
-        return tuple(event for event in read if event is not None)
+        return sorted(events, key=lambda event: int(event.key))
 
 
 def _event(event: Any) -> PastEvent | None:
