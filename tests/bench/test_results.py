@@ -15,7 +15,7 @@ from tests.bench.reads import commands, wires
 from tests.bench.simulator import simulators
 from tests.bench.verdict import Figure, Result
 
-PAGE = "# Results\n\nIntroduction.\n\n## help\n\nold help\n\n## other\n\nby hand\n"
+PAGE = "# Results\n\nIntroduction.\n\n## help\n\nold help\n\n## other\n\nentered manually\n"
 TODAY = datetime(2026, 2, 28, 23, 59, tzinfo=UTC)
 
 
@@ -67,7 +67,7 @@ def test_what_lacks_its_input_keeps_its_last_figures(
     text = page.read_text(encoding="utf-8")
     assert ("old help" in text) is keeps
     assert ("| rest | 2 s |" in text) is not keeps
-    assert "by hand" in text
+    assert "entered manually" in text
     page.write_text("# Results\n", encoding="utf-8")
     assert bench.main(["results", "help"]) == 0
     assert "| start | 1 s |" in page.read_text(encoding="utf-8"), "a first section holds what there is"

@@ -44,7 +44,7 @@ class FleetSeen:
     taken_over_s: list[float] = field(default_factory=list)
     """From the moment a runner died or stood still to the next connection to a vCenter whose turn it had."""
     not_taken_over: list[str] = field(default_factory=list)
-    """Names of vCenters to which nobody came after that."""
+    """Names of vCenters to which no runner connected after that."""
     bugs: list[str] = field(default_factory=list)
     """Of the simulated vCenters."""
 
@@ -78,7 +78,7 @@ def powers(site: SiteSeen) -> dict[str, str]:
 
 
 def marked(site: SiteSeen) -> set[str]:
-    """Who carries a marker at the end."""
+    """Return the VMs with a marker at the end."""
     marker_by_desktop: dict[str, str] = {}
     for change in site.ledger:
         if change["object_type"] == "VirtualMachine" and site.marker in change["after"]:
@@ -149,7 +149,7 @@ def _sent_without_journal(site: SiteSeen, output: str) -> Callable[[dict[str, An
     lost = any(line.startswith(f"{site.name}: ") and NO_JOURNAL in line for line in output.splitlines())
     intents = {record["body"]["op"] for record in site.journal if record["kind"] == "intent"}
     kinds = {record["run"]: record["body"]["kind"] for record in site.journal if record["kind"] == "begun"}
-    # whoever takes a run over settles its effects and ends it in its name, and intends nothing there
+    # the runner that takes a run over settles its effects and ends it, and intends nothing in it
     last = {record["run"]: record["at"] for record in site.journal if record["kind"] in ("begun", "intent")}
 
     def answer(entry: dict[str, Any]) -> bool:

@@ -124,7 +124,7 @@ class Play:
             event_text += f": {site.name} for {event.for_s:.0f} s"
             door = self.fleet.doors[site.name]
             door.shut()
-            # whoever should have come to it could not
+            # the runner that should have connected could not
             self._overtakings = [
                 overtaking
                 for overtaking in self._overtakings

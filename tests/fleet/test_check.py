@@ -88,7 +88,7 @@ def test_one_that_lost_it_before_it_began_is_not_in_the_journal() -> None:
     assert violations(fleet_seen) == []
     fleet_seen.sites[0].ledger[3]["method"] = "SuspendVM_Task"
     assert any("I15: SuspendVM_Task on vdi-1" in violation for violation in violations(fleet_seen)), (
-        "a return suspends nobody"
+        "a return suspends no VM"
     )
 
 

@@ -18,7 +18,7 @@ import yaml
 OURS = "gpuops-"
 """What the operation id of a call of ours begins with."""
 FINE = (0, 3, 4, 5, 6)
-"""How a run may end that nobody killed: done, refused, partly done, no vCenter, somebody else is at it."""
+"""Exit codes of runs that were not killed: done, refused, partly done, no vCenter, locked by another run."""
 ENDED = (-9, -15, 143)
 """And one that was killed, or told to stop."""
 ALWAYS = datetime(1970, 1, 1, tzinfo=UTC)
@@ -83,7 +83,7 @@ class Seen:
         return power_by_name
 
     def marked(self) -> set[str]:
-        """Who carries a marker at the end."""
+        """Return the VMs with a marker at the end."""
         marker_by_name: dict[str, str] = {}
         for name, entry in self.effects():
             if self.marker in entry["after"]:
@@ -114,7 +114,7 @@ def _lost(record: Seen) -> Iterator[str]:
 
 
 def _busy(record: Seen) -> Iterator[str]:
-    """Nobody is suspended who works."""
+    """No desktop in use is suspended."""
     limit = min(pool["idle"]["cpu_below_mhz"] for pool in record.policy["pools"])
     since = {name: ALWAYS for name, vm in record.evening.items() if vm["cpu_mhz"] >= limit}
     for usage in record.used:

@@ -195,7 +195,7 @@ def _matched_lists(patterns: list[Any], nodes: list[Any], bindings: Bindings) ->
 
 
 def _metavariable(pattern: Any, mark: str) -> str:
-    """Return the marked name of the metavariable that the pattern is; empty if it is none with this mark."""
+    """Return the marked name of the metavariable that the pattern is; empty for anything else."""
     if mark == _MANY and isinstance(pattern, ast.Expr | ast.keyword):
         pattern = pattern.value
     if mark == _MANY and isinstance(pattern, ast.arg):

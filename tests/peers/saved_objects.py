@@ -72,7 +72,7 @@ class SavedObject:
         return self._root.findtext("obj") or ""
 
     def text(self, path: str) -> str:
-        """The text at `path`; empty when there is none."""
+        """Return the text at `path`; empty without one."""
         element = self._find(path)
         return "" if element is None else element.text or ""
 

@@ -4,7 +4,7 @@
     .venv/bin/python -m tests.peers.side_by_side the table, as Markdown
 
 Each side has a simulated vCenter of its own, with the same inventory, on the clock that it has by default; where
-seconds are told its tasks take theirs.
+seconds are printed, tasks take real time.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def judged(wish: Wish, result: Mapping[str, Any] | None) -> str:
 
 
 def compared() -> Iterator[tuple[Wish, str, str]]:
-    """Each wish with what became of it, on the peer's side and on ours, both at the same time: no seconds are told."""
+    """Yield each wish with its outcome on the peer's side and on ours, both at the same time, so without seconds."""
     with ThreadPoolExecutor(2) as sides:
         results_of_sides = sides.map(
             _results, (PEER, GPUOPS), ([wish.peer for wish in WISHES], [wish.ours for wish in WISHES])

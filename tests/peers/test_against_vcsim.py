@@ -1,6 +1,6 @@
 """Every operation of the table comes to what `vcsim_table/outcomes.tsv` says, on our simulator and on vcsim.
 
-Nobody here wrote vcsim: where the two agree, our reading of the API is not our only witness. Both have the same
+vcsim is third-party: where the two agree, our reading of the API is confirmed independently. Both have the same
 inventory without GPUs, and the same pyvmomi client does the same to it. The verdict of a row: `same`; `stricter` = ours
 refuses or answers what the named document says, and vcsim takes anything; `vcsim wrong` = the named document says
 otherwise; `not simulated` = ours answers NotSupported, and the manual does not name the method among the simulated, or

@@ -1,4 +1,4 @@
-"""Replies of a vCenter that nobody here wrote, with a few bytes changed: nothing but a value or an error of ours."""
+"""Replies of a third-party vCenter (vcsim), with a few bytes changed: each ends in a value or one of our errors."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def test_a_runner_that_wakes_after_it_was_struck_off_takes_turns_again(postgresq
 
 @pytest.mark.long
 def test_turns_of_a_site_that_is_added_are_taken_by_a_runner_that_serves(postgresql: Server) -> None:
-    """And those of a site that nobody here knows are left to others."""
+    """Turns of a site that is unknown here are left to other runners."""
 
     async def story() -> None:
         async with queues(postgresql.database()) as (queue,):

@@ -87,7 +87,7 @@ def told(busy: float, sharers: int, overlap: float = 1.0, policy: str = "best-ef
 
 
 def busy_by(told_of: Callable[[float], float], target: float) -> float:
-    """The busy share by which that is told, which grows with it."""
+    """Return the busy share at which `told_of`, which grows with it, reaches the target."""
     low, high = 0.001, 1.0
     for _ in range(40):
         middle = (low + high) / 2

@@ -60,13 +60,15 @@ def repacked(kind: FleetKind, requests: Sequence[tuple[str, int]]) -> float:
 
 
 def taken_in_turn(kinds: Sequence[Kind], fit: Callable[[Sequence[Kind]], bool]) -> list[Kind]:
-    """Who is taken of those that come in this order and never leave; `fit`: whether all of some may run at once."""
+    """Return the kinds accepted of VMs that come in this order and never leave; `fit` says whether all given may run at
+    once.
+    """
     # 1. As long as all of them fit, everybody is taken.
     least, most = 0, len(kinds)
     while least < most:
         middle = (least + most + 1) // 2
         least, most = (middle, most) if fit(kinds[:middle]) else (least, middle - 1)
-    # 2. Then whoever fits beside those taken. A kind that did not fit never fits again.
+    # 2. Then each VM that fits beside the accepted ones. A kind that did not fit never fits again.
     accepted, refused = list(kinds[:least]), set[Kind]()
     for kind in kinds[least:]:
         if kind not in refused and fit([*accepted, kind]):

@@ -53,8 +53,9 @@ def test_no_rule_is_above_the_bound(kind: FleetKind) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("starts", [True, False])
 def test_a_fleet_is_filled_by_place_without_a_refusal(starts: bool) -> None:
-    """A seat that is promised is one: where starts are told each is, and where they are not a promise is for the
-    worst."""
+    """Every promised slot can be used. If vCenter shows vGPU start offsets, all slots are; if not, a promise covers the
+    worst case.
+    """
     fleet = FillingFleet(SMALL, starts=starts)
     assert filling.fill_by_place(fleet, SMALL.requests(1)) == 0
     assert fleet.filled > 90

@@ -1,7 +1,7 @@
 """A simulated vCenter in this process, on whose hosts VMs are created and started as `place` says.
 
-Only the making of VMs is by hand; devices, settings and power go over the wire, as `attach` and the rotation send them.
-What became of a VM is read from the ledger alone.
+Only the creation of VMs bypasses the wire; devices, settings and power go over it, as `attach` and the rotation send
+them. What became of a VM is read from the ledger alone.
 """
 
 from __future__ import annotations

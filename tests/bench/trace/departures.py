@@ -2,10 +2,10 @@
 
 The twelve scenarios of `profiles.py` with arrivals by chance and the stays of the trace; what finds no place is lost,
 and nothing migrates. Every rule plays the same ten streams, so that differences are paired. The hours counted are those
-between the end of the warm-up and the last arrival, of whoever runs then: a VM that came in the warm-up takes room from
-others, and one that comes last stays for hours in which nobody else asks. The fluid reference packs perfectly and
-migrates for nothing: it takes whoever fits in the GPU memory, cores and memory that the fleet has left in all, and
-refuses nobody on purpose.
+between the end of the warm-up and the last arrival, of the VMs that run then: a VM that came in the warm-up takes room
+from others, and one that comes last stays for hours without further requests. The fluid reference packs perfectly and
+migrates for nothing: it takes every VM that fits in the GPU memory, cores and memory left in the whole fleet, and
+refuses none on purpose.
 
 Needs the trace: `make bench OPENB=DIR`; with `BASELINES=DIR` (`vgpu_churn.csv`) the other rules are held to the share
 of GPU memory that they are known to place.
@@ -126,7 +126,7 @@ def _churned(job: tuple[Scenario, str, int]) -> ChurnOutcome:
 
 @dataclass
 class Stream:
-    """The VMs that run, by the number of their arrival; who comes takes the seat that the pool chooses."""
+    """The VMs that run, by the number of their arrival; a new VM gets the seat that the pool chooses."""
 
     of: Scenario
     pool: Hosts

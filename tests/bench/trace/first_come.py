@@ -1,8 +1,9 @@
-"""What VMs can have that are served in the order of coming: why nobody meets the bounds of `profiles`.
+"""What VMs can get that are served in the order of coming: why no rule meets the bounds of `profiles`.
 
-Such a bound knows all requests and leaves out those that others are worth more than. The reference here takes whoever
-still fits beside all whom it has taken, and refuses nobody on purpose; it may pack them anew each time, for nothing, as
-the bounds do: hosts are one large host, or GPUs count alone. What does not fit so nobody can place beside the same VMs.
+Such a bound knows all requests and leaves out those that others are worth more than. The reference here takes each VM
+that still fits beside those it has taken, and refuses none on purpose; it may pack them anew each time, for nothing, as
+the bounds do: hosts are one large host, or GPUs count alone. No rule can place beside the same VMs what does not fit
+so.
 
 Example: a VM of one GPU comes, then as many of eight GPUs as there are hosts. The bound has all but the first, and no
 GPU is free; the reference has the first, and one of the others finds no host.

@@ -66,6 +66,6 @@ def test_the_reference_packs_cores_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_hours_are_those_between_the_warm_up_and_the_last_arrival() -> None:
-    """Who came before counts for what is left of its stay, and nobody for what comes after."""
+    """A VM that came earlier counts for the rest of its stay, and none for later hours."""
     come = departures.Arrivals([0] * 200, [float(at) for at in range(200)], [2] * 200, [60.0] * 200)
     assert [come.hours(at) for at in (0, 39, 40, 41, 99, 100, 139, 140, 199)] == [0, 0, 0, 2, 118, 120, 120, 118, 0]

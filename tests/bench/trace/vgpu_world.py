@@ -183,7 +183,7 @@ def read_rows(folder: Path, name: str) -> list[dict[str, str]]:
 
 
 def scenario(folder: Path, trace: str, mode: str, host: str) -> Scenario:
-    """`trace#small70`: 70 % of the draws are of pods that ask for half a GPU at the most."""
+    """`trace#small70`: 70 % of the draws are of pods that ask for at most half a GPU."""
     pods, _, small = trace.partition("#")
     geometry = SameSize() if mode == "ts" else Mig()
     rows = [row for row in read_rows(folder, f"openb_pod_list_{pods}") if int(row["num_gpu"])]

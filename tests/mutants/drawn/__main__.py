@@ -68,7 +68,7 @@ def judged(chosen: Sequence[tuple[str, Mutation]], seconds: float, jobs: int) ->
 
 
 def refresh(seconds: float, jobs: int) -> int:
-    """Judges anew which recorded nights kill no more, and which mutants nobody killed or judged."""
+    """Judge again which recorded nights kill no more, and which mutants were not killed or judged."""
     load_libraries()
     recorded = {judgement.mutation: judgement for judgement in read()} if RECORD.is_file() else {}
     nights_held = [judgement.night for judgement in recorded.values() if judgement.night is not None]

@@ -122,7 +122,7 @@ def _words(node: ast.AST) -> str:
 
 
 def _sites(tree: ast.Module) -> Iterator[_Site]:
-    """Each place of a function that a night can tell of."""
+    """Yield each place of a function that a night can judge."""
     todo: list[tuple[ast.AST, str]] = [(tree, "")]
     while todo:
         node, function = todo.pop()

@@ -79,7 +79,7 @@ def renamed_at_first(night: Played) -> Played:
 
 
 def late_and_made_anew(night: Played) -> Played:
-    """No hook was tried, and each VM that was made anew in the night is told to be late."""
+    """No hook was tried, and each VM that was recreated in the night is reported as late."""
     names = {moid: name for moid, name in night.names.items() if name.startswith("desktop-")}
     report, length = night.told[-1]
     queue = [queued.names[0] for queued in night.site.policy.ml]
@@ -160,7 +160,7 @@ def the_first_come_last(night: Played) -> Played:
 
 
 def stays_for_nothing(night: Played) -> Played:
-    """Nobody is told why it waits."""
+    """No report says why the VM waits."""
     reports = [
         (replace(report, plan=replace(report.plan, choices=tuple(
             replace(choice, reason=choice.reason if choice.chosen else "") for choice in report.plan.choices))), length)

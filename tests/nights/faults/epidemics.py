@@ -133,7 +133,7 @@ def _boomerangs(seed: int, desktops: Sequence[str]) -> list[Event]:
 
 
 def _unseen(seed: int) -> list[Event]:
-    """How much the desktops are used is told of none of them, all night or for some reads."""
+    """vCenter reports no utilization for any desktop, all night or for some reads."""
     rng = _dice(seed, "unseen")
     if rng is None:
         return []

@@ -1,4 +1,4 @@
-"""Gated nights: no desktop is taken from a user whom the broker knows, and nobody stays gated, whatever fails."""
+"""Gated nights: no desktop is taken from a user whom the broker knows, and no desktop stays gated, whatever fails."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What must hold of every story with jobs, told by the guests that were made up and by the simulator.
+"""Invariants of every story with jobs, checked with the made-up guests and the simulator.
 
 JA no job is lost, none is there twice, and in calm nights each comes to an end.
-JB none runs twice to its end, and one that did is told so, with its exit code and all that it wrote.
+JB none runs twice to its end, and one that did is reported so, with its exit code and its whole output.
 JC one that was interrupted goes on at most as often as it says, and from its last checkpoint.
 JD no container runs beside another in its VM, nor beside another of its job.
 JE in the morning no VM of a job runs, and every desktop does.
@@ -116,7 +116,7 @@ def _states(story: JobStory) -> Iterator[str]:
         if cancelled_at and any(container.began > cancelled_at[0] for container in attempts):
             yield f"JF: {job.job.name} was begun after it was cancelled"
         if cancelled_at and job.job.name not in story.cancelled:
-            yield f"JF: {job.job.name} was cancelled by nobody"
+            yield f"JF: {job.job.name} was cancelled without a request"
 
 
 def _after(story: JobStory) -> Iterator[str]:

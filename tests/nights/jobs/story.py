@@ -39,7 +39,7 @@ FIRST: Final = datetime(2026, 11, 2, 19, 0, tzinfo=UTC)
 DAY: Final = timedelta(days=1)
 NIGHTS: Final = 3
 CALM: Final = 25
-"""So many more nights at the most, until all jobs have ended."""
+"""Highest number of further nights until all jobs have ended."""
 CHECKPOINT: Final = 2 * MINUTE
 OWNERS: Final = ("vision", "audio", None)
 CALLS: Final = ("start", "look", "output", "checkpoint", "stop", "clear")
@@ -168,7 +168,7 @@ class JobNights:
         calls += [
             (opens + minute * MINUTE, self._look_after) for minute in range(5, 155, self.rng.choice([10, 15, 25]))
         ]
-        looked_after = self.rng.random() < 0.6  # else nobody does any more, and the return finds them running
+        looked_after = self.rng.random() < 0.6  # else no later look stops them, and the return finds them running
         if looked_after:
             calls += [(opens + minute * MINUTE, self._look_after) for minute in range(155, 180, 5)]
         # a machine that was off: then the return comes when desktops need all the time that is left
@@ -244,7 +244,7 @@ class JobNights:
         self._look_after(place)
 
     def _submit(self, place: NightPlace) -> None:
-        """A job; whoever is killed types it again, at some time."""
+        """Submit a job; a killed submission is repeated at some time."""
         number = len(self.story.guests.work) + 1
         waiting = [name for name in self.story.guests.work if name not in self.story.wanted]
         name = waiting[0] if waiting else f"job-{number}"

@@ -38,7 +38,7 @@ def work_is_kept(night: Played) -> Iterator[str]:
 
 
 def asked_to_keep(night: Played) -> Iterator[str]:
-    """I8: whatever goes wrong, a guest's hook is tried before its VM is stopped, or it is told that it is too late."""
+    """I8: whatever goes wrong, a guest's hook is tried before its VM stops, or a report says that it is too late."""
     if not night.events or not _hooked(night) or any(event.fault == "K3" for event in night.events):
         return
     tried = dict(_tried(night))

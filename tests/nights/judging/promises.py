@@ -1,8 +1,8 @@
 """Promises: what the journal and the reports say, held against the ledger.
 
-I1 who is named is told why and what to type, I5 the journal keeps what is not back, I10 the markers alone would be
-enough, I15 intent before effect, I16 unknown is never told as known, I24 what is called done was done, I28 whoever does
-what is advised gets further.
+I1 each named VM has a reason and a command, I5 the journal keeps what is not back, I10 the markers alone would be
+enough, I15 intent before effect, I16 unknown is never reported as known, I24 what is called done was done, I28 advice
+that is followed helps.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _takes(entry: Entry, vm: str) -> bool:
 
 
 def _awaited(night: Played, length: int) -> set[str]:
-    """Desktops of the evening that were not back when the ledger was so long, and that nobody had given up."""
+    """Return desktops of the evening that were not back at this length of the ledger and were not given up."""
     return not_back(list(night.world.ledger)[:length]) & night.names.keys() - night.given_up
 
 
@@ -131,9 +131,10 @@ def each_step_is_told(night: Played) -> Iterator[str]:
 
 
 def told_is_back(night: Played) -> Iterator[str]:
-    """I24: a morning that ends with 0 leaves no desktop behind that we suspended and nobody gave up; of those that
-    another machine did, none that is still there: one that is gone is in the journal of that machine alone, and so is
-    every one of them where somebody has edited the name of the marker."""
+    """I24: a morning that ends with 0 leaves no desktop suspended that we suspended, unless it was given up; and none
+    of another machine that still exists: one that is gone is in the journal of that machine alone, and so is every one
+    of them where somebody has edited the name of the marker.
+    """
     ledger = list(night.world.ledger)
     elsewhere = {id(report) for report in night.told_elsewhere}
     taken_by = {entry.moid: machine_of(night, entry) for entry in effects(night) if takes(entry)}
@@ -148,7 +149,7 @@ def told_is_back(night: Played) -> Iterator[str]:
 
 
 def told_with_a_command(night: Played) -> Iterator[str]:
-    """I1: a desktop that the morning names is told with a reason and with what to type next."""
+    """I1: the morning names each desktop with a reason and with the next command."""
     if night.last is None:
         return
     reasons: dict[str, str] = {}
@@ -159,7 +160,7 @@ def told_with_a_command(night: Played) -> Iterator[str]:
     reasons |= {unmet.subject: f"{unmet.rule} {unmet.hint}" if unmet.rule else "" for unmet in night.last.plan.unmet}
     for name, words in sorted(reasons.items()):
         if name.startswith("desktop-") and not any(way in words for way in ("gpuops ", "the same command")):
-            yield f"I1: {name} is named, and nobody is told what to do: {words.strip()!r}"
+            yield f"I1: {name} is named without a next command: {words.strip()!r}"
 
 
 def advice_gets_further(night: Played) -> Iterator[str]:

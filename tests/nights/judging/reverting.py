@@ -1,4 +1,4 @@
-"""Reverting: desktops that somebody reverts to another suspended snapshot while they are away, and who tells of it.
+"""Reverting: desktops that an admin reverts to another suspended snapshot while they are away, and the report of it.
 
 I24, by the ledger and the journal's own records: the suspend is noted as done, then the desktop is reverted, then a
 return looks, and resumes it.

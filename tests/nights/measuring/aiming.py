@@ -183,9 +183,9 @@ def aimed(fault: str, state: str, rng: random.Random) -> Iterator[Event]:
     at_s = rng.choice([1.0, 60.0, 600.0])
     if fault in ("H2", "H3") and state == Whereabouts.UNTOUCHED:
         yield Event("", (Rule(Effect.HAPPEN, happening="vm.suspended"),), state=state)
-    if fault in ("H1", "H4") and state == Whereabouts.UNKNOWN:  # nobody works with what a night has suspended
+    if fault in ("H1", "H4") and state == Whereabouts.UNKNOWN:  # no user works on a suspended desktop
         yield Event("", (Rule(Effect.HAPPEN, happening="vm.inaccessible"),), state=Whereabouts.UNTOUCHED)
-    if (fault, state) == ("V11", Whereabouts.CHANGING):  # nobody reverts a VM that has a task: it may only seem to
+    if (fault, state) == ("V11", Whereabouts.CHANGING):  # a VM with a task is not reverted: it may only seem so
         yield Event("T1", rules_of("T1", {"method": "SuspendVM_Task", "times": 5}))
     before = _just_before(fault, state)
     if before is not None:

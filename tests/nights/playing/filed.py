@@ -50,7 +50,7 @@ def _told(record: Record) -> tuple[Any, ...]:
 
 
 class DamagedNightly(FiledNightly):
-    """In the night somebody else changes the file: its last record, what it says of that, or one in between."""
+    """In the night the file is changed from outside: its last record, the digest of that, or an earlier record."""
 
     def __init__(self, seed: int, folder: Path) -> None:
         # no record of a return that goes on without its journal is durable: `K3` says so to the checkers

@@ -1,7 +1,6 @@
 """Forty nights by cron, over a change of the clocks, three days without the jump host and a night without vCenter.
 
-What must be back when, and who is told of what, is worked out here by the calendar alone, from the rendered lines and
-the hours of the window.
+The expected returns and notices are computed here from the calendar, the rendered lines and the hours of the window.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tests.nights.playing.forty import BACK_BY, BERLIN, CLOSES, DAY, OPENS, Call
 @dataclass(frozen=True)
 class Stretch:
     """So many days from the noon of the first on; the host dies on the evening of one Friday, and vCenter goes on that
-    of another. On the evenings of `quiet` nobody goes home."""
+    of another. On the evenings of `quiet` no user goes home."""
 
     first: date
     days: int

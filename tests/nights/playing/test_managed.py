@@ -115,7 +115,7 @@ def test_no_night_touches_a_vm_of_another_product(nth: int) -> None:
 
 @pytest.mark.parametrize("nth", mostly_long([2, 1], [2]))
 def test_a_desktop_that_is_handed_over_while_it_is_suspended_comes_back(nth: int) -> None:
-    """Its user is owed it, whoever has taken the VM over since; nobody else's VM is left suspended either."""
+    """Its user gets it back although another product manages the VM now; no other VM stays suspended either."""
     came_back = 0
     for seed in every_nth(range(40), nth):
         night = night_of(seed, quiet=True)

@@ -126,14 +126,14 @@ SAID: Final = {
     "shut down in": Power.OFF,
     "is powered off": Power.OFF,
 }
-"""What state of a VM is told by reasons that begin so."""
+"""The state of a VM for each beginning of a reason."""
 
 
 def differences(foreseen: Report, actual: Report, *, settled: bool = True) -> list[str]:
     """Where a report of what would be done and the one of what was done are not the same.
 
-    Where tasks of a killed run are still under way (not `settled`) their effects come between the two, and the reasons
-    for which VMs stay tell of them: the free space of a datastore, for one.
+    Where tasks of a killed run are still under way (not `settled`) their effects come between the two, and show in the
+    reasons for which VMs stay, for example in the free space of a datastore.
     """
     problems = []
     for part, of in (

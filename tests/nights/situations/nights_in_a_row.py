@@ -49,8 +49,9 @@ class LeftOver(Situated):
 
 
 class Forgotten(Situated):
-    """The night is killed when it has just asked for a start, and nobody goes on with it: vCenter has long forgotten
-    the task when the return comes."""
+    """The night is killed when it has just sent a start, and is not resumed: vCenter has long forgotten the task when
+    the return comes.
+    """
 
     policy: Mapping[str, Any] = {"full": True}
     size = Size(2, 4, 3)

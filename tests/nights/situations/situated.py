@@ -15,7 +15,7 @@ from tests.nights.playing.played import Played
 from tests.nights.world.worlds import Site, Size, arranged
 
 SOMETHING: Final = Rule(Effect.HAPPEN, happening="vm.used")
-"""What others' doings are told with here."""
+"""The method under which foreign changes are recorded here."""
 LATER: Final = timedelta(minutes=25)
 
 

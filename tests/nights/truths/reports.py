@@ -1,5 +1,6 @@
-"""Truths of reports: I1, I21, I24 each can be shown, names whoever is away and nobody else, and its reasons are so; I28
-what is shown is what is done."""
+"""Truths of reports: I1, I21, I24 each can be rendered, names exactly the VMs that are away, and gives true reasons;
+I28 what is shown is what is done.
+"""
 
 from __future__ import annotations
 
@@ -45,17 +46,17 @@ def every_report_is_shown(night: Played) -> Iterator[str]:
 
 
 def gone_is_gone(night: Played) -> Iterator[str]:
-    """I24: of a VM that is told to be gone from vCenter there is none under its id at the end."""
+    """I24: if a report says that a VM was removed from vCenter, nothing has its id at the end."""
     if night.last is None:
         return
     by_name = {name: moid for moid, name in night.names.items()}
     for refusal in night.last.plan.unmet:
         if refusal.rule == GONE and night.world.find(by_name.get(refusal.subject, "")) is not None:
-            yield f"I24: {refusal.subject} is told to be gone from vCenter, and something has its id"
+            yield f"I24: {refusal.subject} is reported as removed from vCenter, and something has its id"
 
 
 def gone_is_let_go(night: Played) -> Iterator[str]:
-    """I24: who was gone from vCenter before a night is named by no morning after it."""
+    """I24: a VM that was removed from vCenter before a night is named by no morning after it."""
     since: dict[str, datetime] = {}
     let_go: set[str] = set()
     for report, _ in night.told if has_one_journal(night) else ():
@@ -86,7 +87,7 @@ def clocks_are_told(night: Played) -> Iterator[str]:
 
 
 def a_reason_is_told(night: Played) -> Iterator[str]:
-    """I24: whatever was not done is told with a reason."""
+    """I24: every step that was not done has a reason."""
     for report, _ in night.told:
         for outcome in report.outcomes:
             if outcome.verdict in (Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED) and not outcome.reason:
@@ -103,8 +104,9 @@ def _called(night: Played) -> dict[str, set[str]]:
 
 
 def whoever_is_away_is_named(night: Played) -> Iterator[str]:
-    """I1: whoever has not come back is named by each return, by a name that it has had; unless a fault hides where a VM
-    is, or a person gave it up."""
+    """I1: each return names every VM that has not come back, by a name that it has had, unless a fault hides where the
+    VM is, or an admin gave it up.
+    """
     if any(event.fault in UNSEEN for event in night.events) or not has_one_journal(night):
         return
     ledger, called = list(night.world.ledger), _called(night)
@@ -159,7 +161,7 @@ def _returns(report: Report, *, alone: bool = False) -> bool:
 
 
 def each_return_advises(night: Played) -> Iterator[str]:
-    """I1: whatever a return could not do to a desktop is told with what to type."""
+    """I1: every step on a desktop that a return could not do comes with a command."""
     bad = (Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED)
     for report, _ in night.told:
         if not _returns(report):

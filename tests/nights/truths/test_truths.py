@@ -1,4 +1,4 @@
-"""Each truth can fail: a whole night, doctored in one place, is told wrongly."""
+"""Each truth can fail: in a complete night that is changed in one place."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def hook_unknown(night: Played) -> Played:
 
 
 def never_named(night: Played) -> Played:
-    """Nobody comes back, and no return says so."""
+    """No desktop comes back, and no return says so."""
     night = without("PowerOnVM_Task", desktop=True)(night)
     for number in returns(night):
         report = night.told[number][0]

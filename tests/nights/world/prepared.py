@@ -2,7 +2,7 @@
 
 Drawn worlds have what a seed gives them; a state that is rare there is here in every night. Two hosts with two GPUs
 each, idle desktops, ML VMs of which two must move to another host and each stops in a way of its own, DRS that the
-policy overrides, and desktops of somebody else.
+policy overrides, and desktops outside the policy.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ _KEEPERS: Final = {
         "has-none": [],
     }.items()
 }  # fmt: skip
-"""Guests by what their hook does; whoever is not among them lets nobody in."""
+"""Guests by what their hook does; a guest that is not listed accepts no login."""
 _ML: Final = ("nvidia_a40-48c", "nvidia_a40-48c", "nvidia_a40-24c")
 
 
@@ -170,7 +170,7 @@ def arranged(
     """A site of a seed whose policy is given; `left_over` of its desktops carry the marker of yesterday's night.
     `full`: each GPU holds two idle desktops, and each ML VM that starts needs the room of both. `passthrough`: each GPU
     is given to one idle desktop whole, as any of its kind, and each ML VM needs one so. `shared`: what the policy says
-    of teams, as JSON; each ML VM is of one of those, or of nobody."""
+    of teams, as JSON; each ML VM belongs to one of those, or to none."""
     rng, hooks = random.Random(f"{seed}:site"), random.Random(f"{seed}:hooks")
     scenario = _scenario(size, rng, hooks if hooked else None)
     if full or passthrough:
@@ -217,7 +217,7 @@ def _full(scenario: dict[str, Any], size: Size, *, passthrough: bool) -> dict[st
 
 
 def _noted_by_others(scenario: dict[str, Any], seed: int) -> None:
-    """Gives VMs of half of the worlds a custom attribute that is somebody else's."""
+    """Give VMs of half of the worlds a custom attribute of another tool."""
     if random.Random(f"{seed}:noted").random() < 0.5:
         for vm in scenario["vms"]:
             vm["attributes"] = {**vm.get("attributes", {}), "site.cost-centre": "4711"}

@@ -14,7 +14,7 @@ USER: Final = "DOMAIN\\someone"
 
 
 def anonymous(call: Any) -> Any:
-    """Does this with a service instance that nobody has logged in to."""
+    """Do this with a service instance without a login."""
 
     def do(site: Site) -> Any:
         with site.another_session(login=False) as service:

@@ -57,7 +57,7 @@ def free(server: SimServer) -> str:
 def devices_of(server: SimServer, monkeypatch: pytest.MonkeyPatch) -> Any:
     client = sdk_client(server, monkeypatch)
     service = client.vcenter.host.hardware.DirectPathDevices
-    service.client = client  # it logs out when nobody holds it any more
+    service.client = client  # it logs out when it is garbage collected
     return service
 
 

@@ -1,4 +1,4 @@
-"""Incremental updates through real pyVmomi: what changed is told, once, and nothing else."""
+"""Incremental updates through real pyVmomi: each change is reported once, and nothing else."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from tests.sim.objects.all_managers import ask_for_all
 
 HOME: Final = Path(gpuops.sim.__file__).parent
 PACKAGES: Final = ("state", "operations", "inventory", "objects", "services", "managers", "vcenter")
-"""Where faults are raised because of a rule; `wire` and `core` answer requests that are none."""
+"""Where faults are raised because of a rule; `wire` and `core` answer invalid requests."""
 _CITED: Final = re.compile(r"\(((?:vSphere|VMware|NVIDIA|KB|from memory)(?=[ ,;:)])[^()]*(?:\([^()]*\)[^()]*)*)\)")
 _ROOTS: Final = ("VimFault", "MethodFault")
 _OWN: Final = "The simulated vCenter "
@@ -238,7 +238,7 @@ def _called(call: ast.Call, helpers: Mapping[str, tuple[str, str]], texts: Mappi
 
 
 def _arguments(call: ast.Call) -> list[ast.expr]:
-    """What a fault may be told to say."""
+    """Yield the arguments that may hold the text of a fault."""
     return [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg in ("msg", "text", "reason"))]
 
 

@@ -1,4 +1,4 @@
-"""Bundles that nobody wrote with gpuops: each is played, or refused in a line."""
+"""Bundles that gpuops did not write: each is played, or refused in one line."""
 
 from __future__ import annotations
 

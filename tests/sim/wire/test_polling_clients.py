@@ -1,4 +1,4 @@
-"""Clients that nobody here wrote, on the default clock: they poll a task, or come back later, and see it end.
+"""Third-party clients on the default clock: they poll a task, or come back later, and see it end.
 
 Real time is what the fixture says, so that nothing depends on how fast the machine is.
 """

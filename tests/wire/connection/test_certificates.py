@@ -1,8 +1,8 @@
-"""Who may receive the password: every state of the server's certificate, of the pin, and of the call.
+"""The password reaches only the right server, in every state of its certificate, of the pin and of the call.
 
 What a server may show: a trusted certificate, three bad ones, a trusted one that becomes another trusted one after the
 first connection, and one that becomes a forged one just before the login. A pin is right for the certificate that the
-rightful server shows, or wrong. Called is for the first time, once more after that, or again in a running session.
+rightful server shows, or wrong. The call is the first one, a repetition, or a later one in a running session.
 """
 
 from __future__ import annotations

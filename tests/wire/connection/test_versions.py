@@ -68,7 +68,7 @@ def test_a_field_the_version_lacks_is_unknown(seen: tuple[str, Inventory]) -> No
     labels = {gpu.passthrough.label for gpu in inventory.find_host("esx-02").gpus if gpu.passthrough}
     assert ("l40s-ml" in labels) is since(version, "7.0.2.0")
     vm = inventory.find_vm("ml-07")
-    assert vm.cores_per_numa_node == (0 if since(version, "8.0.0.1") else None), "nobody has set it"
+    assert vm.cores_per_numa_node == (0 if since(version, "8.0.0.1") else None), "it is not set"
     assert [vgpu.group for vgpu in inventory.find_vm("ml-05").vgpus] == [1 if since(version, "8.0.0.1") else None] * 2
     assert [kind for host in inventory.hosts.values() for kind in host.unreadable] == []
 

@@ -1,4 +1,4 @@
-"""What is no list of devices, and no answer to the call that sets a mode: a reason that is told, within seconds."""
+"""Replies that are no list of devices, or no reply to the call that sets a mode, end with a reason within seconds."""
 
 from __future__ import annotations
 

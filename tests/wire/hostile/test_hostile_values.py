@@ -181,7 +181,7 @@ def test_pages_without_objects_and_without_end(server: HostileServer, capsys: py
 
 
 def test_more_objects_than_were_asked_for(server: HostileServer, capsys: pytest.CaptureFixture[str]) -> None:
-    """Host by host is asked, and a page has 250: whoever says thousands more is not followed."""
+    """Hosts are read one by one and pages hold 250 objects, so a server that sends thousands more is not followed."""
     object_pattern = re.compile(rb"<objects>.*?</objects>", re.DOTALL)
 
     def flooded(body: bytes) -> bytes:

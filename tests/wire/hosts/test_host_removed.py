@@ -1,4 +1,4 @@
-"""A host that is taken out of vCenter while a change is at it: the change ends in a line, whoever shows it."""
+"""A host that is taken out of vCenter while a change is at it: the change ends with one line in each output format."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_with_the_reply_of_what_was_sent(start: Start, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("request_", [ONE, EQUAL], ids=["alone", "beside one that still boots"])
 def test_while_it_boots_is_seen_at_once(start: Start, monkeypatch: pytest.MonkeyPatch, request_: Any) -> None:
-    """A host that boots is waited for, for an hour at the most; nobody waits for one that is gone."""
+    """A booting host is waited for up to an hour; a removed host is not waited for."""
     bench = start(cluster(2, []))
     wait, waits = HostConnection.wait_for_boot, list[frozenset[str]]()
 

@@ -270,7 +270,7 @@ def one(bench: Bench, name: str) -> tuple[Any, list[str]]:
 
 
 def resume(bench: Bench) -> None:
-    """The desktop that sleeps on esx-02 is shut down, by nobody in particular."""
+    """Shut down the suspended desktop on esx-02."""
     [vm] = [vm for vm in bench.server.world.by_type("VirtualMachine") if vm.display_name == "vdi-11"]
     vm.state.power = Power.OFF
 

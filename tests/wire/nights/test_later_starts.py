@@ -1,4 +1,4 @@
-"""An ML VM whose work is done powers itself off. Who starts it after that decides whether the return stops it."""
+"""An ML VM powers itself off when its work is done. If an admin starts it again, the return leaves it running."""
 
 from __future__ import annotations
 

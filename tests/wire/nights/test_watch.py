@@ -1,4 +1,4 @@
-"""`rotate watch` over real SOAP: what is kept for desktops stays free, ML VMs give way, a kill loses nothing."""
+"""`rotate watch` over real SOAP: slots for desktops stay free, ML VMs stop for desktops, and a kill loses nothing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ml:
 POLICY: Policy = parse_policy(TEXT, "of the tests")
 QUEUE = {f"ml-{number:02}" for number in range(6, 11)}
 DESKTOPS = ("ml-11", "ml-12")
-"""VMs of nobody's queue, with a vGPU of the same profile: what users start."""
+"""VMs outside the queue, with a vGPU of the same profile, as users start them."""
 NIGHT: Policy = parse_policy(
     """
 version: 1
@@ -79,7 +79,7 @@ class Killed(BaseException):
 
 @dataclass
 class Watched:
-    """A simulated vCenter, and a watch that looks when it is told to, at times of the test's own."""
+    """A simulated vCenter, and a watch that looks at moments chosen by the test."""
 
     server: SimServer
     state_dir: Path
@@ -130,7 +130,7 @@ class Watched:
         return True
 
     def send(self, step: Step) -> None:
-        """What somebody else does."""
+        """Do something with another login."""
         with Connection(target_of(self.server)) as connection:
             task = connection.submit(step, connection.inventory(), "somebody-else")
             assert task is not None
@@ -387,7 +387,7 @@ def test_vcenter_tells_of_what_moves_gpus(watched: Watched) -> None:
         world = watched.server.world
         with world.lock:
             world.down_until = world.clock.now() + timedelta(hours=1)
-        assert connection.wait_for_change(0.0), "nobody can say that nothing changed"
+        assert connection.wait_for_change(0.0), "it is unknown whether something changed"
         with world.lock:
             world.down_until = world.clock.now()
         assert connection.wait_for_change(5.0), "the first wait after that"
@@ -405,7 +405,7 @@ def test_a_user_wins_where_the_policy_says_so(full_house: Watched, wins: bool) -
         report = rotate_restore(None, site, suspended_names, apply=True)
         power = {vm.name: vm.power for vm in connection.inventory().vms.values()}
     if not wins:
-        assert report.exit_code == 4 and power["ml-01"] is PowerState.ON, "nobody has said that it stops"
+        assert report.exit_code == 4 and power["ml-01"] is PowerState.ON, "no message says that it stops"
         return
     assert report.exit_code == 0
     assert report.plan.because[0] == f"ml-01: is stopped for {', '.join(suspended_names)} (user_wins)"

@@ -1,4 +1,4 @@
-"""`give_way: suspend`: ML VMs give way with their memory, go on when there is room, and a kill loses nothing."""
+"""`give_way: suspend`: ML VMs are suspended for desktops and resumed when there is room, and a kill loses nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SUSPENDING = parse_policy(TEXT.replace(f"calm_s: {CALM_S}", f"calm_s: {CALM_S}, 
 
 
 class Suspending(Watched):
-    """A watch whose ML VMs give way with their memory."""
+    """A watch that suspends ML VMs when desktops need their GPUs."""
 
     def inventory(self) -> Inventory:
         with Connection(target_of(self.server)) as connection:
@@ -41,7 +41,7 @@ class Suspending(Watched):
         return {vm.name for vm in self.inventory().vms.values() if vm.power is PowerState.SUSPENDED} & QUEUE
 
     def gives_way(self) -> str:
-        """A desktop comes, and one ML VM gives way: which one."""
+        """Start a desktop and return the ML VM that is suspended for it."""
         self.calm()
         self.send(PowerOnVm(self.ref("ml-11")))
         [gives] = self.look().look.gives.vms

@@ -169,7 +169,7 @@ def test_a_world_that_no_scenario_declares(play: Callable[[World], tuple[Site, S
 
 @pytest.mark.long
 def test_a_vm_runs_where_it_ran_whatever_the_rules_say(play: Callable[[World], tuple[Site, Site, Bundle]]) -> None:
-    """Seven vGPUs where six fit, by our rules: whoever reports that needs to see it."""
+    """Seven vGPUs on a GPU where our rules fit six: the bundle of such a bug report must show it."""
     lab = build("lab")
     first_host, _ = lab.by_type("HostSystem")
     running = [vm for vm in first_host.vms() if vm.state.seats]
@@ -205,7 +205,7 @@ def test_other_devices_come_back(play: Callable[[World], tuple[Site, Site, Bundl
 
 @pytest.mark.long
 def test_reserved_devices_come_back(play: Callable[[World], tuple[Site, Site, Bundle]]) -> None:
-    """Of GPUs given whole and of other devices; what cannot be told is counted."""
+    """For passed-through GPUs and for other devices; devices that cannot be identified are counted."""
     things = (
         (DirectPathConfig(devices=((0x1002, 0x75A3),), label="mi355x"), 1),
         (DirectPathConfig(devices=((0x8086, 0x09C4), (0x15B3, 0x101D))), 2),

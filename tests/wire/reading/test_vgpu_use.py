@@ -1,4 +1,4 @@
-"""A night goes by what nvidia-smi tells of vGPUs, when it plans and just before each desktop is taken."""
+"""A night uses vGPU utilization from nvidia-smi when it plans and just before it suspends each desktop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PLAIN: Policy = parse_policy(TEXT, "of the tests")
 
 
 class Smi:
-    """Tells of each desktop what the test says, by its name; and which were asked for in each look."""
+    """Return the use of each desktop as the test defines it by name, and record the desktops read in each look."""
 
     def __init__(self, use_of: Callable[[str, int], VgpuUse]) -> None:
         self.told = use_of
@@ -81,4 +81,4 @@ def test_what_is_not_told_keeps_a_desktop_where_it_is_required_alone(tmp_path: P
         looks_before = len(unknown.looks)
         plan = rotate_night(PLAIN, site, apply=False).plan
         assert any(isinstance(step, SuspendVm) for step in plan.steps)
-        assert len(unknown.looks) == looks_before, "a policy that does not go by it has nobody asked"
+        assert len(unknown.looks) == looks_before, "a policy that does not use it reads no guest"

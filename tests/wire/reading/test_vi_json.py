@@ -109,7 +109,7 @@ SURPRISES = {
     "a redirect": replace(OK, status=302, reason="Found"),
     "no such path": replace(OK, status=404, reason="Not Found", body=b"<html>"),
     "a fault": replace(OK, status=500, body=b'{"_typeName":"InvalidProperty","name":"x","faultstring":"no"}'),
-    "a fault that is none": replace(OK, status=500, body=b'{"_typeName":7}'),
+    "an invalid fault": replace(OK, status=500, body=b'{"_typeName":7}'),
     "void": replace(OK, status=204, body=b""),
     "nothing": replace(OK, body=b""),
     "no page": OK,
@@ -121,9 +121,9 @@ SURPRISES = {
     "deep nesting in a value": replace(OK, body=page(b'{"name":"name","val":' + NESTED + b"}")),
     "a number of a million digits": replace(OK, body=b'{"token":' + b"9" * 10**6 + b"}"),
     "more values than a page has": replace(OK, body=b"[" + b"[]," * 2_000_000 + b"1]"),
-    "a token that is none": replace(OK, body=b'{"token":{},"objects":[]}'),
-    "objects that are none": replace(OK, body=b'{"objects":{"a":1}}'),
-    "an object that is none": replace(OK, body=b'{"objects":[7]}'),
+    "an invalid token": replace(OK, body=b'{"token":{},"objects":[]}'),
+    "invalid objects": replace(OK, body=b'{"objects":{"a":1}}'),
+    "an invalid object": replace(OK, body=b'{"objects":[7]}'),
     "an object without an id": replace(OK, body=b'{"objects":[{"obj":{"type":"VirtualMachine"}}]}'),
     "an id with a path in it": replace(OK, body=b'{"objects":[{"obj":{"type":"Task","value":"../x"}}]}'),
     "an id that is a number": replace(OK, body=b'{"objects":[{"obj":{"type":"Task","value":7}}]}'),
@@ -133,7 +133,7 @@ SURPRISES = {
     "a control character": replace(OK, body=page(b'{"name":"name","val":{"_value":"a\\u0007"}}')),
     "half a character": replace(OK, body=page(b'{"name":"name","val":{"_value":"\\ud800"}}')),
     "bytes that are no text": replace(OK, body=page(b'{"name":"name","val":{"_value":"\xff"}}')),
-    "a value that is none": replace(OK, body=page(b'{"name":"name","val":7}')),
+    "an invalid value": replace(OK, body=page(b'{"name":"name","val":7}')),
 }
 
 

@@ -1,4 +1,6 @@
-"""Roles made and mended over the wire, as typed; the state decides, and whoever may not is told."""
+"""Roles created and corrected over the wire from the command line; only the state decides, and a login without the
+privilege is refused.
+"""
 
 from __future__ import annotations
 

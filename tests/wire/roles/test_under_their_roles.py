@@ -130,11 +130,11 @@ def after_a_night(act: Act) -> Act:
 
 
 def _agreed(report: object) -> None:
-    """Nobody is asked."""
+    """Agree without asking."""
 
 
 def _nobody(line: str) -> None:
-    """Nobody listens."""
+    """Ignore the message."""
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ class Points:
 
 
 def _named(sent: Any) -> str:
-    """The kind of a step, and of what the journal is told of one."""
+    """Return the kind of a step, or of a journal record about one."""
     if not isinstance(sent, Sequence):
         return type(sent).__name__
     step = sent[0].body.get("step")

@@ -269,7 +269,7 @@ def test_place_chooses_the_host_with_a_free_one(server: SimServer, site: Site) -
     assert isinstance(answer, Placed)
     assert (answer.placement.host.name, answer.placement.numa_node) == ("esx-03.acc", 0)
     refused = placed(site, gpus=1)
-    assert isinstance(refused, Refusal), "who names neither model nor label asks for a GPU of NVIDIA"
+    assert isinstance(refused, Refusal), "a request without model and label means an NVIDIA GPU"
     assert "no host has a whole GPU in passthrough" in str(refused.rejections[0])
 
 

@@ -1,4 +1,4 @@
-"""Clusters that are removed, on the scenario `training`: what is theirs, and nothing that is somebody else's."""
+"""Clusters that are removed, on the scenario `training`: their own VMs, and no others."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Requests:
             self.sent += 1
             return request()
         if self.left <= 0:
-            raise KilledHere  # whoever is dead asks nothing more
+            raise KilledHere  # a dead process sends no more requests
         self.left -= 1
         if self.left == 0 and not self.after:
             raise KilledHere
