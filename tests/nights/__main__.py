@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> int:
     if options.verb in ("coverage", "results"):
         ordinary = of_ordinary(tally(ORDINARY[: options.ordinary], jobs=options.jobs))
         reached = cover(options.nights, jobs=options.jobs, first=options.first, before=ordinary)
-        return _told(reached, keep=options.verb == "results")
+        return _report_coverage(reached, keep=options.verb == "results")
     if options.verb == "gates":
         return _gates(range(options.first, options.first + options.nights), jobs=options.jobs, keep=options.keep)
     if options.verb == "jobs":
@@ -97,7 +97,7 @@ def first_failure(seed: int) -> list[str]:
     ]
 
 
-def _told(coverage: Coverage, *, keep: bool) -> int:
+def _report_coverage(coverage: Coverage, *, keep: bool) -> int:
     if keep:
         write(coverage)
     print(section(coverage))

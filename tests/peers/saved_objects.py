@@ -126,7 +126,7 @@ class SavedObject:
         return value.find(path_below.replace(".", "/"))
 
 
-def saved(directory: Path, kind: str) -> Iterator[SavedObject]:
+def saved_objects(directory: Path, kind: str) -> Iterator[SavedObject]:
     """Every saved object of one managed object type, in the order vcsim created them."""
     for path in sorted(directory.glob(f"[0-9]*-{kind}-*.xml")):
         yield SavedObject(path)

@@ -19,7 +19,7 @@ from gpuops.extras.fleet.runner.procrastinate_queue import TAKEN_FOR_DEAD_S, Pro
 from gpuops.model.nights.runners import Half, PolicyTurn, TurnState
 from tests.execute.journal.postgres import PASSWORD, Server
 from tests.runner.memory_queue import service_of
-from tests.runner.test_queue import LATER, SINCE, TURN, queues, silent, states, taken, until
+from tests.runner.test_queue import LATER, SINCE, TURN, queues, silent, states, take_turn, until
 
 
 async def nothing(turn: PolicyTurn) -> None:
@@ -185,7 +185,7 @@ def test_a_turn_whose_end_was_not_taken_down_is_offered_again(postgresql: Server
     async def story() -> None:
         async with queues(postgresql.database()) as (queue,):
             await queue.offer(TURN, SINCE)
-            _, job = await taken(queue)
+            _, job = await take_turn(queue)
             assert job is not None
             execute = queue._app.connector.execute_query_async
             await execute("ALTER TABLE procrastinate_jobs RENAME TO elsewhere")
@@ -205,7 +205,7 @@ def test_a_turn_that_was_broken_off_is_offered_again(postgresql: Server) -> None
     async def story() -> None:
         async with queues(postgresql.database()) as (queue,):
             await queue.offer(TURN, SINCE)
-            _, job = await taken(queue)
+            _, job = await take_turn(queue)
             assert job is not None
             await queue._jobs.finish_job(job, Status.ABORTED, True)
             assert await states(queue) == [TurnState.WAITING]

@@ -53,7 +53,7 @@ def _figures(model: Forest, way: Way, cases: Sequence[LabelledCase]) -> Iterator
     healthy = [at for at, case in enumerate(cases) if not case.at_fault]
     alarms = 100 * false_alarms(rows[healthy], [frozenset()] * len(healthy))
     yield Figure("a fault first where nothing is at fault", alarms, "%", MOST_FALSE_ALARMS)
-    full = [at for at in healthy if _preallocated(cases[at])]
+    full = [at for at in healthy if _preallocates(cases[at])]
     yield Figure(
         "... of VMs whose framework fills the frame buffer", 100 * false_alarms(rows[full], [()] * len(full)), "%"
     )
@@ -82,6 +82,6 @@ def _recall(rows: NDArray[np.float64], expected: Sequence[frozenset[Component]],
     return 100 * sum(named) / max(1, len(named))
 
 
-def _preallocated(case: LabelledCase) -> bool:
+def _preallocates(case: LabelledCase) -> bool:
     used, mib = case.case.series.get("vm:gpu.mem.used.average"), case.case.facts.vgpu_mib
     return used is not None and mib is not None and float(np.nanmedian(used)) > PREALLOCATED * mib * 1024

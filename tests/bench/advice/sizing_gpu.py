@@ -92,7 +92,9 @@ def measured_gpu(record: dict[str, Any]) -> MeasuredGpu:
     point_alone = {_like(point): point for point in record["points"] if len(point["busy"]) == 1}
     shared = [point for point in record["points"] if len(point["busy"]) > 1]
     alike = tuple(_point(point, point_alone[_like(point)]) for point in shared if point["part"] != "mixed")
-    mixed = tuple(mixed_point for point in shared if point["part"] == "mixed" for mixed_point in _mixed(point))
+    mixed = tuple(
+        mixed_point for point in shared if point["part"] == "mixed" for mixed_point in _mixed_processes(point)
+    )
     return MeasuredGpu(name, driver, record["date"], alike, mixed)
 
 
@@ -121,7 +123,7 @@ def _point(point: dict[str, Any], point_alone: dict[str, Any]) -> MeasuredPoint:
     )
 
 
-def _mixed(point: dict[str, Any]) -> Iterator[MixedProcess]:
+def _mixed_processes(point: dict[str, Any]) -> Iterator[MixedProcess]:
     """Yield each as busy as planned: processes that differ were not measured alone."""
     foreseen = best_effort(np.array(point["busy"]), SWITCHING)
     for busy, process, model in zip(point["busy"], point["processes"], foreseen, strict=True):

@@ -24,7 +24,7 @@ NEGLIGIBLE_PERCENT: Final = 0.001
 """Of a fleet, by which the solver's answer may miss a whole number."""
 
 
-def bound(kind: FleetKind, requests: Sequence[tuple[str, int]]) -> float:
+def memory_bound(kind: FleetKind, requests: Sequence[tuple[str, int]]) -> float:
     """In percent of the fleet's GPU memory."""
     demand: Counter[str] = Counter()
     for profile, count in requests:
@@ -48,14 +48,16 @@ def bound(kind: FleetKind, requests: Sequence[tuple[str, int]]) -> float:
     return 100 * program.solve(gains, most, limits).value / kind.memory_mib
 
 
-def repacked(kind: FleetKind, requests: Sequence[tuple[str, int]]) -> float:
+def repack(kind: FleetKind, requests: Sequence[tuple[str, int]]) -> float:
     """Percent of the fleet's GPU memory that is taken in the order of coming, with all VMs packed anew for each, for
     nothing."""
 
     def percent(accepted: Sequence[tuple[str, int]]) -> float:
         return 100 * sum(count * kind.size_mib(profile) for profile, count in accepted) / kind.memory_mib
 
-    accepted_requests = taken_in_turn(requests, lambda some: bound(kind, some) >= percent(some) - NEGLIGIBLE_PERCENT)
+    accepted_requests = taken_in_turn(
+        requests, lambda some: memory_bound(kind, some) >= percent(some) - NEGLIGIBLE_PERCENT
+    )
     return percent(accepted_requests)
 
 

@@ -69,7 +69,7 @@ def harvest_of(played: GatedPlayed) -> Harvest:
     return Harvest(ml_hours(played), ml_hours(knowing))
 
 
-def ungated(seed: int, troubles: tuple[Trouble, ...] | None = None) -> GatedPlayed:
+def play_ungated(seed: int, troubles: tuple[Trouble, ...] | None = None) -> GatedPlayed:
     """The night of a seed, with the same people, under a policy that says its pool is parked: its window is open."""
     site = gated_site(seed, gated=False)
     desktops = [f"desktop-{number:03}" for number in range(1, site.size.desktops + 1)]

@@ -94,7 +94,7 @@ def desktops_back(night: Played) -> Iterator[str]:
     """
     ours = {entry.moid for entry in effects(night) if takes(entry)} | night.left_over
     report = night.last
-    named = _named(night)
+    named = _named_vms(night)
     for moid in sorted(not_back(list(night.world.ledger)) - named - let_go(night) - night.given_up):
         vm: Any = night.world.find(moid)
         yield f"I1: {night.names.get(moid)} is {vm.state.power if vm else 'gone'}, and the morning does not name it"
@@ -106,7 +106,7 @@ def desktops_back(night: Played) -> Iterator[str]:
         yield "I1: there is no report in the morning"
 
 
-def _named(night: Played) -> set[str]:
+def _named_vms(night: Played) -> set[str]:
     """The VMs (refs) that the last report says are not as they were."""
     if night.last is None:
         return set()

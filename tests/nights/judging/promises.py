@@ -50,7 +50,7 @@ def journal_keeps(night: Played) -> Iterator[str]:
     for record, length in night.kept:
         if record.kind is Kind.ORIGINAL:
             saved.setdefault(record.body["vm"], length)
-        elif record.kind is Kind.RETURNED and record.body["vm"] in _awaited(night, length) - let_go(night):
+        elif record.kind is Kind.RETURNED and record.body["vm"] in _awaited_desktops(night, length) - let_go(night):
             last = next(change for change in reversed(ledger[:length]) if _takes(change, record.body["vm"]))
             if {machine_of(night, last), night.kept_on.get(id(record), 0)} != {0, 1}:
                 yield f"I5: the journal closed {night.names[record.body['vm']]}, which was not back"
@@ -63,7 +63,7 @@ def _takes(entry: Entry, vm: str) -> bool:
     return entry.moid == vm and takes(entry)
 
 
-def _awaited(night: Played, length: int) -> set[str]:
+def _awaited_desktops(night: Played, length: int) -> set[str]:
     """Return desktops of the evening that were not back at this length of the ledger and were not given up."""
     return not_back(list(night.world.ledger)[:length]) & night.names.keys() - night.given_up
 
@@ -172,11 +172,11 @@ def advice_gets_further(night: Played) -> Iterator[str]:
         returns = [day for day in days if (id(day[0]) in elsewhere) is is_elsewhere]
         for (report, length), (later_report, after) in pairwise(returns):
             if length == after:
-                for line in sorted(_advised(report) & _advised(later_report)):
+                for line in sorted(_advice_lines(report) & _advice_lines(later_report)):
                     yield f"I28: `gpuops rotate day` is advised, and leads to the same line: {line}"
 
 
-def _advised(report: Report) -> set[str]:
+def _advice_lines(report: Report) -> set[str]:
     """The lines of a report that advise the return as it stands."""
     lines = {f"{unmet.subject}: {unmet.rule} (next: {unmet.hint})" for unmet in report.plan.unmet}
     bad = (Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED)

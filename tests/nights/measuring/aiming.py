@@ -169,7 +169,7 @@ def aimed_night(seed: int, pairs: Sequence[Pair]) -> Nightly:
     """The night of a seed in which these faults strike in these states: of the prepared site, or of a drawn world."""
     rng = random.Random(f"{seed}:aimed")
     states = [state for _, state in pairs]
-    aims = [*_first(pairs, rng), *(event for fault, state in pairs for event in aimed(fault, state, rng))]
+    aims = [*_first(pairs, rng), *(event for fault, state in pairs for event in aimed_events(fault, state, rng))]
     if seed % DRAWN or any(kind_of(pair) not in PARTS for pair in pairs):
         leased = LEASE in states or any(fault in MACHINES for fault, _ in pairs)
         crowded = any(state in PERSISTENT for state in states)
@@ -177,7 +177,7 @@ def aimed_night(seed: int, pairs: Sequence[Pair]) -> Nightly:
     return Nightly(seed, [*aims, *Nightly(seed).played.events])
 
 
-def aimed(fault: str, state: str, rng: random.Random) -> Iterator[Event]:
+def aimed_events(fault: str, state: str, rng: random.Random) -> Iterator[Event]:
     """The fault, in that state: at the first time, or at one of the next; and what must happen just before it."""
     point = rng.choice([0, 0, 1, 2, 4]) if state in OFTEN_THERE else 0
     at_s = rng.choice([1.0, 60.0, 600.0])

@@ -44,7 +44,7 @@ class FiledNightly(Nightly):
         return self.file.read(after)
 
 
-def _told(record: Record) -> tuple[Any, ...]:
+def _as_written(record: Record) -> tuple[Any, ...]:
     """As it is written down: a list and a tuple are the same there."""
     return record.seq, record.run, record.kind, record.at, text_of(record.body)
 
@@ -106,7 +106,7 @@ def filed_violations(seed: int, events: Sequence[Event] | None) -> list[str]:
         night = FiledNightly(seed, events, folder / "state")
         try:
             problems = violations(night.play())
-            wrong = [*map(_told, night.file.read(0))] != [*map(_told, night._store.records)]
+            wrong = [*map(_as_written, night.file.read(0))] != [*map(_as_written, night._store.records)]
         finally:
             night.file.close()
     return [*problems, *(["journal: the file does not tell what was written into it"] if wrong else [])]

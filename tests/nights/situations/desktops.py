@@ -29,7 +29,7 @@ from tests.nights.faults.event import Event
 from tests.nights.playing.night_world import wakes
 from tests.nights.playing.played import Played
 from tests.nights.situations.situated import LATER, SOMETHING, Situated
-from tests.nights.world.worlds import EVENING, Site, arranged
+from tests.nights.world.worlds import EVENING, Site, arrange_site
 
 
 class Woken(Situated):
@@ -51,7 +51,7 @@ class LoggedOff(Situated):
     """Desktops are shut down by their users, one after the other, while others are taken."""
 
     def place(self, seed: int) -> Site:
-        return arranged(seed, self.size, floor=self.rng.choice([2, 3, 4, 5, 6]), per_host=1, full=True)
+        return arrange_site(seed, self.size, floor=self.rng.choice([2, 3, 4, 5, 6]), per_host=1, full=True)
 
     def events(self, site: Site) -> Sequence[Event]:
         numbers = self.rng.sample(range(1, 13), 8)

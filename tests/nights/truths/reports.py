@@ -22,7 +22,7 @@ from tests.nights.judging.doings import (
     is_ours,
     not_back,
 )
-from tests.nights.judging.reverting import replaced, tells
+from tests.nights.judging.reverting import replaced_states, tells
 from tests.nights.playing.played import Played
 from tests.nights.world.worlds import DAY
 
@@ -94,7 +94,7 @@ def a_reason_is_told(night: Played) -> Iterator[str]:
                 yield f"I24: {outcome.step} is {outcome.verdict}, and nobody is told why"
 
 
-def _called(night: Played) -> dict[str, set[str]]:
+def _names_of_vms(night: Played) -> dict[str, set[str]]:
     """By VM (ref) that something was done to, the names that it has had."""
     called: dict[str, set[str]] = {}
     for change in night.world.ledger:
@@ -109,7 +109,7 @@ def whoever_is_away_is_named(night: Played) -> Iterator[str]:
     """
     if any(event.fault in UNSEEN for event in night.events) or not has_one_journal(night):
         return
-    ledger, called = list(night.world.ledger), _called(night)
+    ledger, called = list(night.world.ledger), _names_of_vms(night)
     for report, length in night.told:
         if not _returns(report) or not report.applied:
             continue
@@ -178,8 +178,8 @@ def another_state_is_named(night: Played) -> Iterator[str]:
     unless a fault hides what vCenter shows, or sets its clock."""
     if any(event.fault in (*UNSEEN, "K7") for event in night.events) or not has_one_journal(night):
         return
-    called = _called(night)
-    for state in replaced(night):
+    called = _names_of_vms(night)
+    for state in replaced_states(night):
         report = next((report for report, length in night.told if length >= state.resumed.sequence), None)
         if report is None or report.journal_lost or not _returns(report, alone=True):
             continue
@@ -200,7 +200,7 @@ def another_state_is_named(night: Played) -> Iterator[str]:
 def only_another_state_is_named(night: Played) -> Iterator[str]:
     """I24: a desktop that was suspended once, and in no other way came to a suspended state, is not told to be in
     another one."""
-    called, changes = _called(night), Counter[str]()
+    called, changes = _names_of_vms(night), Counter[str]()
     for change in night.world.ledger:
         changes[change.moid] += change.after.get("suspend_time") is not None
     excluded_names = {name for moid, count in changes.items() if count > 1 for name in called[moid]}

@@ -145,12 +145,12 @@ def site_of(seed: int, size: Size | None = None) -> Site:
     terms["directpath"] = "shut-down-guest" if whole_gpus else "leave"
     parts = ("first", "second") if several in (Several.POLICIES, Several.APART) else ()
     strict = random.Random(f"{seed}:strict").randrange(STRICT) == 0
-    whole = _parsed(**terms, part="two pools" if several is Several.POOLS else "strict" if strict else "whole")
-    split = tuple(_parsed(**terms, part=part) for part in parts)
+    whole = _parse_terms(**terms, part="two pools" if several is Several.POOLS else "strict" if strict else "whole")
+    split = tuple(_parse_terms(**terms, part=part) for part in parts)
     return Site(size, ScenarioFile.of(scenario), whole, several, split)
 
 
-def arranged(
+def arrange_site(
     seed: int,
     size: Size,
     *,
@@ -182,7 +182,7 @@ def arranged(
     if leased:
         scenario["vms"].append(_lock_vm(scenario))
     _noted_by_others(scenario, seed)
-    policy = _parsed(floor=floor, owner=rng.random() < 0.7, ml=size.ml, relocate=relocate, then=then,
+    policy = _parse_terms(floor=floor, owner=rng.random() < 0.7, ml=size.ml, relocate=relocate, then=then,
                     in_flight=in_flight, per_host=per_host, zone="UTC", drs="none", hooked=hooked,
                     leased=leased, part="whole", directpath=directpath, shared=shared)  # fmt: skip
     return Site(size, ScenarioFile.of(scenario), policy)
@@ -376,7 +376,7 @@ _POOLS: Final[dict[str, dict[str, str]]] = {
 
 
 @lru_cache(maxsize=4096)
-def _parsed(
+def _parse_terms(
     *,
     floor: int,
     owner: bool,

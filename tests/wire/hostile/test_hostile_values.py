@@ -13,7 +13,7 @@ from gpuops.model.vcenter.target import Secret, Target
 from gpuops.report.monitoring.fleet import fleet
 from gpuops.vsphere.reading import collect
 from gpuops.vsphere.session import Session
-from tests.wire.hostile.hostile_replies import Hostile, _envelope, _packed
+from tests.wire.hostile.hostile_replies import Hostile, _envelope, _pack
 from tests.wire.hostile.hostile_server import HostileServer
 
 Rewrite = Callable[[bytes], bytes]
@@ -108,7 +108,7 @@ def element(name: str, text: str) -> Rewrite:
     ("strike", "reason"),
     [
         (Hostile(b"<a>" + b" " * (3 * 1024**2) + b"</a>"), "more than 1 MiB"),
-        (Hostile(_packed(1), headers={"Content-Encoding": "gzip"}), "compressed"),
+        (Hostile(_pack(1), headers={"Content-Encoding": "gzip"}), "compressed"),
         (Hostile(b"{}"), "not XML"),
     ],
     ids=["large", "packed", "JSON"],

@@ -326,7 +326,7 @@ def test_a_login_that_may_only_read_is_told_what_it_lacks(start: Start) -> None:
     assert "vdi-003: this login lacks VirtualMachine.Interact.PowerOff, VirtualMachine.Interact.PowerOn" in refusals
 
 
-def sixteen() -> World:
+def build_sixteen_hosts() -> World:
     """Sixteen hosts, four or five of six slots taken on each but one, by desktops of which three cannot be moved."""
     work = [desktops(host, 4, first=host * 10) for host in range(1, 16)]
     pinned = {"extra_config": {"pciPassthru0.cfg.gpu-pci-id": "0000:3b:00.0"}}
@@ -359,7 +359,7 @@ def killed_at_each_kind_of_moment(bench: Bench, points: Points, request: Any, **
 def test_sixteen_hosts_under_load_are_switched_two_by_two_whatever_is_killed(
     start: Start, monkeypatch: pytest.MonkeyPatch, by_kind: bool
 ) -> None:
-    bench, points = start(sixteen()), Points(monkeypatch)
+    bench, points = start(build_sixteen_hosts()), Points(monkeypatch)
     before = bench.places()
     bench.world.injector.add(Rule(Effect.RESET, "R*_Task", phase=Phase.AFTER, every=29, times=3))
     options: dict[str, Any] = {"vms": Displacement.SHUT_DOWN, "max_hosts": 2}

@@ -14,7 +14,7 @@ from gpuops.tasks.hosts import change_result
 from gpuops.vsphere.writing.hosts import HostConnection
 from tests.sample import mostly_long
 from tests.wire.hosts.clusters import cluster, desktops
-from tests.wire.hosts.leaving import removed
+from tests.wire.hosts.leaving import remove_host
 from tests.wire.hosts.rolling import EQUAL, ONE, Bench, Start
 
 pytestmark = pytest.mark.long
@@ -40,7 +40,7 @@ def bench_of(start: Start) -> Bench:
 
 def taken_out(bench: Bench) -> None:
     with bench.world.lock:
-        removed(bench.host("esx-01"))
+        remove_host(bench.host("esx-01"))
 
 
 def require_a_line(report: ChangeReport) -> None:

@@ -232,12 +232,12 @@ def test_a_lock_vm_with_snapshots_is_named_by_init_and_doctor(lab: SimServer, tm
         with lab.world.lock:
             [vm] = [vm for vm in lab.world.by_type("VirtualMachine") if vm.name == LOCK]
             snapshots.take(vm, "backup", "", memory=False, make=VirtualMachineSnapshot)
-        assert "warning: gpuops-lock has 1 snapshot: a revert would set back" in shown(rotate_init(LEASED, site))
+        assert "warning: gpuops-lock has 1 snapshot: a revert would set back" in render_setup(rotate_init(LEASED, site))
         [finding] = [finding for finding in doctor(site, Scope()).findings if finding.subject == LOCK]
         assert finding.severity is Severity.WARNING
         assert finding.reason.startswith("lock VM: has 1 snapshot: a revert would set back its lease number")
         assert finding.fix == "delete its snapshots, and exclude it from backups that make them"
 
 
-def shown(setup: Setup) -> str:
+def render_setup(setup: Setup) -> str:
     return plain(setup_text(setup))

@@ -62,7 +62,7 @@ def differences(expected: Any, actual: Any, path: str = "") -> list[str]:
     return [] if expected == actual else [f"{path}: foresaw {expected!r}, found {actual!r}"]
 
 
-def foreseen(before: Inventory, steps: Sequence[Any]) -> Inventory:
+def project_steps(before: Inventory, steps: Sequence[Any]) -> Inventory:
     catalog = catalog_of(before)
     for step in steps:
         before = project(step, before, catalog)
@@ -123,7 +123,7 @@ def test_what_is_foreseen_happens_and_once(lab: SimServer, tmp_path: Path, scrip
             report = run(request, site, apply=True)
             assert report.plan.rejections == () and report.plan.steps, (request, report.plan)
             assert report.exit_code == 0, report.outcomes
-            expected = foreseen(report.before, report.plan.steps)
+            expected = project_steps(report.before, report.plan.steps)
             assert differences(expected, site.vcenter.inventory()) == [], request
             second_run = run(request, site, apply=True)
             assert (second_run.plan.rejections, second_run.plan.steps) == ((), ()), request

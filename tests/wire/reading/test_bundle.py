@@ -53,7 +53,7 @@ def site_of(simulated: World, folder: Path) -> Iterator[Site]:
         assert simulated.bugs == []
 
 
-def bundled(site: Site) -> tuple[Inventory, Bundle]:
+def make_bundle(site: Site) -> tuple[Inventory, Bundle]:
     inventory = site.vcenter.inventory()
     inventory = site.hosts.with_settings(inventory, [host.ref for host in gpu_hosts(inventory) if host.connected])
     names = Pseudonyms(KEY)
@@ -67,7 +67,7 @@ def play(tmp_path: Path) -> Iterator[Callable[[World], tuple[Site, Site, Bundle]
 
         def both(original: World) -> tuple[Site, Site, Bundle]:
             site = stack.enter_context(site_of(original, tmp_path))
-            _, site_bundle = bundled(site)
+            _, site_bundle = make_bundle(site)
             path = tmp_path / "bundle.zip"
             path.write_bytes(site_bundle.pack())
             return site, stack.enter_context(site_of(build(str(path)), tmp_path)), site_bundle

@@ -31,7 +31,7 @@ from tests.wire.conftest import target_of
 Read = Callable[[Session], Inventory]
 
 
-def both(target: Target, read: Read = inventory) -> list[tuple[str, Any, Any]]:
+def reader_differences(target: Target, read: Read = inventory) -> list[tuple[str, Any, Any]]:
     """The values in which the two readers differ; nothing moves between them."""
     with Session(target) as session:
         over_soap = read(session)
@@ -48,7 +48,7 @@ def both(target: Target, read: Read = inventory) -> list[tuple[str, Any, Any]]:
     mostly_long(["lab", "scattered", "fleet:hosts=20", "vdi", "fleet:hosts=300,vms=3000"], ["lab", "scattered"]),
 )
 def test_every_field_of_a_snapshot_is_the_same(serve: Callable[[str], SimServer], scenario: str) -> None:
-    assert both(target_of(serve(scenario))) == []
+    assert reader_differences(target_of(serve(scenario))) == []
 
 
 @pytest.mark.long
@@ -58,7 +58,7 @@ def test_a_look_at_some_vms_is_the_same(lab_target: Target) -> None:
         some = [vm.ref for vm in snapshot.vms.values()][:7]
         return with_drs(session, observe(session, snapshot, some), some)
 
-    assert both(lab_target, look) == []
+    assert reader_differences(lab_target, look) == []
 
 
 @pytest.mark.long
@@ -69,7 +69,7 @@ def test_worlds_that_changed_are_the_same(lab: SimServer, lab_target: Target, se
         for vm in lab.world.by_type("VirtualMachine"):
             if rng.random() < 0.5:
                 vm.state.name = "".join(rng.choices('az"\\/<&>\t é\u2028\U0001f5a5', k=rng.randrange(1, 30)))
-    assert both(lab_target) == []
+    assert reader_differences(lab_target) == []
 
 
 @pytest.mark.long

@@ -127,7 +127,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterGuests]:
+def guests_with_torchrun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterGuests]:
     with cluster_guests(tmp_path_factory.mktemp("guests")) as guests:
         for rank in range(NODES):
             tool = guests.root(rank) / "root/torchrun"
@@ -137,11 +137,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterGuests]:
 
 
 @pytest.fixture
-def machines(served: ClusterGuests, requests: Requests, tmp_path: Path) -> Iterator[Machines]:
+def machines(guests_with_torchrun: ClusterGuests, requests: Requests, tmp_path: Path) -> Iterator[Machines]:
     """Each test leaves nothing in the guests, and no lease."""
-    yield Machines(served, tmp_path, requests)
-    assert served.left() == []
-    served.server.world.clock.advance(TTL_S + 1)
+    yield Machines(guests_with_torchrun, tmp_path, requests)
+    assert guests_with_torchrun.left() == []
+    guests_with_torchrun.server.world.clock.advance(TTL_S + 1)
 
 
 def drawn(dice: Random, machines: Machines) -> Callable[[Site], int]:

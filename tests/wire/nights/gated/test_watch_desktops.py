@@ -118,7 +118,7 @@ AHEAD: Policy = parse_policy(TEXT.replace(f"ready: {READY}", "ready: {ahead_min:
 """Its `ready` follows a forecast."""
 
 
-def measured(vdi: Gated, in_use: Callable[[timedelta, int], int]) -> int:
+def store_measured_weeks(vdi: Gated, in_use: Callable[[timedelta, int], int]) -> int:
     """Two weeks of the pool until now, in the store. Returns how many of its desktops run for users.
 
     `in_use`: how many were in use in the slot that begins so long after this one in each week, where so many run now.
@@ -143,7 +143,7 @@ def measured(vdi: Gated, in_use: Callable[[timedelta, int], int]) -> int:
 
 def test_no_desktop_is_taken_that_a_forecast_needs(vdi: Gated) -> None:
     """All but three of those that run were in use at any time of two weeks."""
-    running = measured(vdi, lambda _, running: running - 3)
+    running = store_measured_weeks(vdi, lambda _, running: running - 3)
     look = Looks(vdi, AHEAD)
     look()
     decision = look().look
@@ -160,7 +160,7 @@ def test_desktops_come_back_before_those_who_will_need_them(vdi: Gated) -> None:
     that, though none of them is in use yet.
     """
     begin, end = timedelta(hours=2), timedelta(hours=26)
-    running = measured(vdi, lambda after, running: 2 * running if begin <= after < end else 0)
+    running = store_measured_weeks(vdi, lambda after, running: 2 * running if begin <= after < end else 0)
     look = Looks(vdi, AHEAD)
     look()
     assert [forecast.expected for forecast in look().look.ahead] == [0]
