@@ -82,7 +82,7 @@ def _write(console: Console, name: str, measured: Sequence[Result]) -> None:
         console.print(f"RESULTS.md: the section {name} stays as it is ({lacking})")
         return
     new_section = page.section(name, [result for result in measured if result.figures], wall_clock())
-    page.FILE.write_text(page.renewed(text, {name: new_section}, list(MODULES)), encoding="utf-8")
+    page.FILE.write_text(page.renew_page(text, {name: new_section}, list(MODULES)), encoding="utf-8")
 
 
 def _results(name: str) -> Iterable[Result]:

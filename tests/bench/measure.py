@@ -71,7 +71,7 @@ class Contender:
             wall_s=time.perf_counter() - started,
             cpu_s=used.ru_utime + used.ru_stime,
             peak_rss_mib=used.ru_maxrss / 1024,
-            said=_said(last),
+            said=_parse_report(last),
         )
 
 
@@ -83,7 +83,7 @@ def _compiling(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
-def _said(output: bytes) -> Mapping[str, Any]:
+def _parse_report(output: bytes) -> Mapping[str, Any]:
     lines = output.decode(errors="replace").strip().splitlines()
     if not lines or not lines[-1].startswith("{"):
         return {}

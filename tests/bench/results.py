@@ -29,7 +29,7 @@ def sections(text: str) -> tuple[str, dict[str, str]]:
     return head.rstrip(), {part.partition("\n")[0].strip(): part.partition("\n")[2].strip() for part in parts}
 
 
-def renewed(text: str, new_sections: Mapping[str, str], order: Sequence[str]) -> str:
+def renew_page(text: str, new_sections: Mapping[str, str], order: Sequence[str]) -> str:
     """The page with these sections put in; the others stay as they are."""
     head, sections_by_name = sections(text)
     sections_by_name |= new_sections

@@ -15,21 +15,21 @@ from tests.bench.reads import commands, wires
 from tests.bench.simulator import simulators
 from tests.bench.verdict import Figure, Result
 
-PAGE = "# Results\n\nIntroduction.\n\n## help\n\nold help\n\n## other\n\nby hand\n"
+PAGE = "# Results\n\nIntroduction.\n\n## help\n\nold help\n\n## other\n\nentered manually\n"
 TODAY = datetime(2026, 2, 28, 23, 59, tzinfo=UTC)
 
 
 def test_one_section_is_renewed_and_the_others_stay() -> None:
-    renewed_page = results.renewed(PAGE, {"help": "new help"}, ["catalog", "help"])
+    renewed_page = results.renew_page(PAGE, {"help": "new help"}, ["catalog", "help"])
     assert renewed_page == PAGE.replace("old help", "new help")
-    page_with_catalog = results.renewed(renewed_page, {"catalog": "first"}, ["catalog", "help"])
+    page_with_catalog = results.renew_page(renewed_page, {"catalog": "first"}, ["catalog", "help"])
     assert list(results.sections(page_with_catalog)[1]) == ["catalog", "help", "other"]
-    assert results.renewed(page_with_catalog, {}, ["catalog", "help"]) == page_with_catalog
+    assert results.renew_page(page_with_catalog, {}, ["catalog", "help"]) == page_with_catalog
 
 
 def test_the_page_is_laid_out_as_the_command_lays_it_out() -> None:
     text = results.FILE.read_text(encoding="utf-8")
-    assert results.renewed(text, {}, list(bench.MODULES)) == text
+    assert results.renew_page(text, {}, list(bench.MODULES)) == text
     for name, section in results.sections(text)[1].items():
         first_line = section.splitlines()[0]
         assert first_line.startswith("`"), name
@@ -67,7 +67,7 @@ def test_what_lacks_its_input_keeps_its_last_figures(
     text = page.read_text(encoding="utf-8")
     assert ("old help" in text) is keeps
     assert ("| rest | 2 s |" in text) is not keeps
-    assert "by hand" in text
+    assert "entered manually" in text
     page.write_text("# Results\n", encoding="utf-8")
     assert bench.main(["results", "help"]) == 0
     assert "| start | 1 s |" in page.read_text(encoding="utf-8"), "a first section holds what there is"

@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # no process is left
     if chosen.verb == "night":
         size = Size(chosen.hosts, chosen.desktops, chosen.hosts, chosen.memory_gib, chosen.in_flight)
-        return 1 if _told(whole(size, chosen.vcenters, chosen.night_s)) else 0
+        return 1 if _play_and_print(whole(size, chosen.vcenters, chosen.night_s)) else 0
     first, _, end = chosen.seeds.partition(":")
     return _runs(range(int(first), int(end)), chosen.jobs)
 
@@ -60,23 +60,23 @@ def _runs(seeds: range, jobs: int) -> int:
 
 
 def _run(seed: int) -> bool:
-    return _told(drawn(seed))
+    return _play_and_print(drawn(seed))
 
 
-def _told(story: Story) -> bool:
+def _play_and_print(story: Story) -> bool:
     """Plays it and prints what came of it; whether something is broken."""
     server_binaries = binaries()
     if server_binaries is None:
         sys.exit("it needs a PostgreSQL server: apt-get install postgresql")
     with running_server(server_binaries) as server, TemporaryDirectory(prefix="gpuops-fleet-") as folder:
         try:
-            return _print(*_timed(story, Path(folder), server))
+            return _print(*_play_timed(story, Path(folder), server))
         except Exception as error:
             print(f"{story.name}: not played: {error!r}", flush=True)
             return True
 
 
-def _timed(story: Story, folder: Path, server: Server) -> tuple[Played, float, float]:
+def _play_timed(story: Story, folder: Path, server: Server) -> tuple[Played, float, float]:
     """With wall seconds and CPU seconds, those of the simulated vCenters among them."""
     began, before = time.monotonic(), os.times()
     played, used = play(story, folder, server), os.times()

@@ -18,7 +18,7 @@ class Trouble(StrEnum):
     STOP = "stop"
     """The same processes stand still, and go on later."""
     END = "end"
-    """A runner is told to end, and hands over."""
+    """A runner is stopped, and hands over."""
     RESTART = "postgresql restarts"
     AWAY = "vcenter is away"
 

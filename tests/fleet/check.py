@@ -44,7 +44,7 @@ class FleetSeen:
     taken_over_s: list[float] = field(default_factory=list)
     """From the moment a runner died or stood still to the next connection to a vCenter whose turn it had."""
     not_taken_over: list[str] = field(default_factory=list)
-    """Names of vCenters to which nobody came after that."""
+    """Names of vCenters to which no runner connected after that."""
     bugs: list[str] = field(default_factory=list)
     """Of the simulated vCenters."""
 
@@ -54,14 +54,14 @@ def violations(fleet_seen: FleetSeen, within_s: float = TAKEN_OVER_S) -> list[st
     problems = [
         *_taken_over(fleet_seen, within_s),
         *(f"a bug of the simulator: {bug}" for bug in fleet_seen.bugs),
-        *_said(fleet_seen),
+        *_tracebacks(fleet_seen),
     ]
     for site in fleet_seen.sites:
         site_problems = [
             *_back(site, fleet_seen.said),
             *_one_actor(site, fleet_seen.said),
             *_once(site),
-            *_intended(site, fleet_seen.said),
+            *_unintended_effects(site, fleet_seen.said),
             *_only_suspended(site),
         ]
         problems += [f"{site.name}: {problem}" for problem in site_problems]
@@ -77,8 +77,8 @@ def powers(site: SiteSeen) -> dict[str, str]:
     return power_by_desktop
 
 
-def marked(site: SiteSeen) -> set[str]:
-    """Who carries a marker at the end."""
+def marked_names(site: SiteSeen) -> set[str]:
+    """Return the VMs with a marker at the end."""
     marker_by_desktop: dict[str, str] = {}
     for change in site.ledger:
         if change["object_type"] == "VirtualMachine" and site.marker in change["after"]:
@@ -91,7 +91,7 @@ def _back(site: SiteSeen, output: str) -> Iterator[str]:
     for name, power in powers(site).items():
         if power != "poweredOn" and name not in output and name not in site.status:
             yield f"I1: {name} is {power}, and nobody says so"
-    for name in sorted(marked(site)):
+    for name in sorted(marked_names(site)):
         if name not in output and name not in site.status:
             yield f"I1: {name} still has its marker, and nobody says so"
 
@@ -133,7 +133,7 @@ def _once(site: SiteSeen) -> Iterator[str]:
             yield f"I16: {operation} took effect {count} times"
 
 
-def _intended(site: SiteSeen, output: str) -> Iterator[str]:
+def _unintended_effects(site: SiteSeen, output: str) -> Iterator[str]:
     """I15: an effect has its intent in the journal, but for what a return sends that says that it lost it."""
     without_journal = _sent_without_journal(site, output)
     intents = {record["body"]["op"] for record in site.journal if record["kind"] == "intent"}
@@ -149,7 +149,7 @@ def _sent_without_journal(site: SiteSeen, output: str) -> Callable[[dict[str, An
     lost = any(line.startswith(f"{site.name}: ") and NO_JOURNAL in line for line in output.splitlines())
     intents = {record["body"]["op"] for record in site.journal if record["kind"] == "intent"}
     kinds = {record["run"]: record["body"]["kind"] for record in site.journal if record["kind"] == "begun"}
-    # whoever takes a run over settles its effects and ends it in its name, and intends nothing there
+    # the runner that takes a run over settles its effects and ends it, and intends nothing in it
     last = {record["run"]: record["at"] for record in site.journal if record["kind"] in ("begun", "intent")}
 
     def answer(entry: dict[str, Any]) -> bool:
@@ -178,7 +178,7 @@ def _taken_over(fleet_seen: FleetSeen, within_s: float) -> Iterator[str]:
         yield f"{name}: nobody took the turn over"
 
 
-def _said(fleet_seen: FleetSeen) -> Iterator[str]:
+def _tracebacks(fleet_seen: FleetSeen) -> Iterator[str]:
     if "Traceback" in fleet_seen.said:
         yield f"a traceback: {fleet_seen.said[fleet_seen.said.index('Traceback') :][:2000]}"
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own, which a test may stop and start: nobody else has it."""
+"""A PostgreSQL server of the tests' own, which a test may stop and start."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Door:
         self._lock = Lock()
         self._open: set[socket.socket] = set()
         self._shut = 0
-        self._kept = socket.socket()  # bound, and never listening: nobody else is given the port of a shut door
+        self._kept = socket.socket()  # bound, and never listening: no other process gets the port of a shut door
         self._kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._kept.bind(("127.0.0.1", 0))
         self.port: Final[int] = self._kept.getsockname()[1]
@@ -51,7 +51,7 @@ class Door:
         self._kept.close()
 
     def first_after(self, moment: float) -> float | None:
-        """When somebody first connected after that moment; None = nobody has."""
+        """Return the moment of the first connection after that moment; None without one."""
         return next((connected_at for connected_at in tuple(self.came) if connected_at > moment), None)
 
     def _listen(self) -> socket.socket:
@@ -79,7 +79,7 @@ class Door:
                 Thread(target=self._pass_on, args=(source, sink), daemon=True).start()
 
     def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
-        with suppress(OSError):  # one side has gone: the other is told
+        with suppress(OSError):  # one side has closed: the other is closed too
             while piece := source.recv(_PIECE):
                 sink.sendall(piece)
         for end in (source, sink):
@@ -89,6 +89,6 @@ class Door:
 
 
 def _end(connection: socket.socket) -> None:
-    with suppress(OSError):  # nobody is at the other end any more
+    with suppress(OSError):  # the other end has closed
         connection.shutdown(socket.SHUT_RDWR)
     connection.close()

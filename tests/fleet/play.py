@@ -16,7 +16,7 @@ from psycopg.rows import dict_row
 
 from tests.execute.journal.postgres import Server
 from tests.fleet.chaos import RUNNERS, Event, Story, Trouble
-from tests.fleet.check import AWAY, FleetSeen, SiteSeen, marked, powers
+from tests.fleet.check import AWAY, FleetSeen, SiteSeen, marked_names, powers
 from tests.fleet.processes import ANY, DisturbedFleet, disturbed_fleet, sites_played
 from tests.fleet.world import MARKER, desktop_names
 from tests.harness.fleet import Runner
@@ -102,7 +102,7 @@ class Play:
 
     def _all_back(self) -> bool:
         sites = self._sites_seen()
-        return all(set(powers(site).values()) == {"poweredOn"} and not marked(site) for site in sites)
+        return all(set(powers(site).values()) == {"poweredOn"} and not marked_names(site) for site in sites)
 
     # what befalls it
 
@@ -124,7 +124,7 @@ class Play:
             event_text += f": {site.name} for {event.for_s:.0f} s"
             door = self.fleet.doors[site.name]
             door.shut()
-            # whoever should have come to it could not
+            # the runner that should have connected could not
             self._overtakings = [
                 overtaking
                 for overtaking in self._overtakings

@@ -88,7 +88,7 @@ def test_one_that_lost_it_before_it_began_is_not_in_the_journal() -> None:
     assert violations(fleet_seen) == []
     fleet_seen.sites[0].ledger[3]["method"] = "SuspendVM_Task"
     assert any("I15: SuspendVM_Task on vdi-1" in violation for violation in violations(fleet_seen)), (
-        "a return suspends nobody"
+        "a return suspends no VM"
     )
 
 
@@ -142,7 +142,7 @@ def test_a_return_that_lost_its_journal_may_act_beside_the_next() -> None:
     )
 
 
-def lost(fleet_seen: FleetSeen) -> None:
+def lose_desktop(fleet_seen: FleetSeen) -> None:
     del fleet_seen.sites[0].ledger[3]
 
 
@@ -182,14 +182,14 @@ def never(fleet_seen: FleetSeen) -> None:
     fleet_seen.not_taken_over.append("site-0")
 
 
-def traced(fleet_seen: FleetSeen) -> None:
+def add_traceback(fleet_seen: FleetSeen) -> None:
     fleet_seen.said = "Traceback (most recent call last)"
 
 
 @pytest.mark.parametrize(
     ("breaks", "problem_start"),
     [
-        (lost, "site-0: I1: vdi-1 is suspended, and nobody says so"),
+        (lose_desktop, "site-0: I1: vdi-1 is suspended, and nobody says so"),
         (left_marked, "site-0: I1: vdi-2 still has its marker"),
         (intended_late, "site-0: I6: gpuops-aaa-4 was intended after run bbb had begun"),
         (two_late_requests, "site-0: I6: 2 requests took effect after run bbb had begun"),
@@ -199,7 +199,7 @@ def traced(fleet_seen: FleetSeen) -> None:
         (powered_off, "site-0: I11: PowerOffVM_Task powered off vdi-1"),
         (slow, "a turn was taken over after 30.5 s"),
         (never, "site-0: nobody took the turn over"),
-        (traced, "a traceback: Traceback"),
+        (add_traceback, "a traceback: Traceback"),
     ],
 )
 def test_what_is_broken_is_told(breaks: Callable[[FleetSeen], None], problem_start: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from tests.harness import office
 
 DESKTOPS_A_HOST: Final = 32
-"""So many vGPUs a GPU has at the most."""
+"""Highest number of vGPUs on a GPU."""
 HOSTS_A_DATASTORE: Final = 10
 MARKER: Final = "gpuops.rotation"
 OPENS, BACK_BY = "21:00", "23:30"

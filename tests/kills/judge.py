@@ -18,7 +18,7 @@ import yaml
 OURS = "gpuops-"
 """What the operation id of a call of ours begins with."""
 FINE = (0, 3, 4, 5, 6)
-"""How a run may end that nobody killed: done, refused, partly done, no vCenter, somebody else is at it."""
+"""Exit codes of runs that were not killed: done, refused, partly done, no vCenter, locked by another run."""
 ENDED = (-9, -15, 143)
 """And one that was killed, or told to stop."""
 ALWAYS = datetime(1970, 1, 1, tzinfo=UTC)
@@ -83,7 +83,7 @@ class Seen:
         return power_by_name
 
     def marked(self) -> set[str]:
-        """Who carries a marker at the end."""
+        """Return the VMs with a marker at the end."""
         marker_by_name: dict[str, str] = {}
         for name, entry in self.effects():
             if self.marker in entry["after"]:
@@ -96,7 +96,7 @@ def broken(record: Seen) -> list[str]:
 
     Each morning must leave what there was before the first night: every check is asked of all that was seen by then.
     """
-    checks = (_lost, _busy, _discarded, _foreign, _markers, _codes, _twice)
+    checks = (_lost_desktops, _busy, _discarded_states, _foreign, _markers, _codes, _twice)
     nights = [record.until(morning) for morning in record.mornings] or [record]
     return list(dict.fromkeys(problem for night in nights for check in checks for problem in check(night)))
 
@@ -105,7 +105,7 @@ def _last(record: Seen) -> dict[str, Any]:
     return record.runs[-1]
 
 
-def _lost(record: Seen) -> Iterator[str]:
+def _lost_desktops(record: Seen) -> Iterator[str]:
     """Every desktop that ran in the evening runs, or is named in the last words."""
     powers = record.powers()
     for name, vm in record.evening.items():
@@ -114,7 +114,7 @@ def _lost(record: Seen) -> Iterator[str]:
 
 
 def _busy(record: Seen) -> Iterator[str]:
-    """Nobody is suspended who works."""
+    """No desktop in use is suspended."""
     limit = min(pool["idle"]["cpu_below_mhz"] for pool in record.policy["pools"])
     since = {name: ALWAYS for name, vm in record.evening.items() if vm["cpu_mhz"] >= limit}
     for usage in record.used:
@@ -126,7 +126,7 @@ def _busy(record: Seen) -> Iterator[str]:
             yield f"{name} was suspended at {at:%H:%M:%S}, and was busy since {since[name]:%H:%M:%S}"
 
 
-def _discarded(record: Seen) -> Iterator[str]:
+def _discarded_states(record: Seen) -> Iterator[str]:
     """No suspended state is discarded, and no desktop that ran is powered off."""
     for name, entry in record.ours():
         before, after = entry["before"].get("power"), entry["after"].get("power")
@@ -176,11 +176,11 @@ def _twice(record: Seen) -> Iterator[str]:
     first_effects: dict[str, Sequence[str]] = {}
     for name, entry in record.ours():
         effect = (entry["method"], name)
-        if first_effects.setdefault(entry["operation_id"], effect) != effect or _again(entry):
+        if first_effects.setdefault(entry["operation_id"], effect) != effect or _repeats_state(entry):
             yield f"{entry['operation_id']} did {entry['method']} to {name}, and {first_effects[entry['operation_id']]}"
 
 
-def _again(entry: dict[str, Any]) -> bool:
+def _repeats_state(entry: dict[str, Any]) -> bool:
     """Whether an effect changed nothing of the power that it is about."""
     before, after = entry["before"].get("power"), entry["after"].get("power")
     return before is not None and before == after

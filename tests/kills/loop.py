@@ -1,7 +1,7 @@
 """The kill loop: real `gpuops rotate` processes against a simulated vCenter in a process of its own, over TLS, killed.
 
 A seed gives the world, and before each run its command, its signal and its moment: after so many writes to the journal,
-or after so many seconds. Each night ends with a morning that nobody disturbs, and nights go on until enough runs were
+or after so many seconds. Each night ends with an undisturbed morning, and nights go on until enough runs were
 killed; what was seen lies in files that `judge.py` reads.
 """
 
@@ -34,12 +34,12 @@ LATE_S: Final = 700.0
 """After so long what the last killed run has sent is not waited for any more."""
 MORNINGS: Final = 4
 NIGHTS: Final = 8
-"""At the most, in one world."""
+"""Limit for one world."""
 LATER_S: Final = 60.0
 """So much later each next night begins: a night is named by its minute, and one that has had its morning is over."""
 WORKED_ON, RENAMED = "vm.used", "vm.renamed"
 HAPPENINGS: Final = (RENAMED, "vm.refiled", WORKED_ON)
-"""What somebody else does to a desktop meanwhile, for good; on the host that stays free it is renamed at the most."""
+"""Permanent changes to a desktop by another login; on the host that stays free, a desktop is at most renamed."""
 
 Disturb = Callable[[subprocess.Popen[str]], str]
 
@@ -89,7 +89,7 @@ class Loop:
             assert not any(ready.password in run["said"] for run in self.runs)
 
     def _night(self, kills: int, dice: Random, files: Files) -> None:
-        """One night and its morning, half of the missing kills in each; then a morning that nobody disturbs."""
+        """One night and its morning, half of the missing kills in each; then an undisturbed morning."""
         self._killed((kills - self.kills + 1) // 2, ("night", "resume"), dice, files)
         if dice.random() < 0.7:
             self._rotate("resume", files)
@@ -104,7 +104,7 @@ class Loop:
         self.mornings.append({"ledger": len(self.vcenter.ledger()), "runs": len(self.runs)})
 
     def _killed(self, kills: int, commands: Sequence[str], dice: Random, files: Files) -> None:
-        """Runs that are disturbed, so many at the most, until one has nothing left to do."""
+        """Disturb runs, at most so many, until one has nothing left to do."""
         kills_to_reach, command = self.kills + kills, commands[0]  # there must be something to go on with
         for _ in range(2 * kills):
             if self.runs and dice.random() < 0.3:

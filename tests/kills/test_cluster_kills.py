@@ -86,7 +86,7 @@ def broken(ledger: list[dict[str, Any]]) -> list[str]:
         for creation in created_vms.values()
         if not OWNER.search(json.dumps(creation["after"]))
     ]
-    return problems + [f"{moid} was removed, and nobody had made it" for moid in removed_vms - created_vms.keys()]
+    return problems + [f"{moid} was removed without having been created" for moid in removed_vms - created_vms.keys()]
 
 
 def check_seed(seed: int, folder: Path, kills: int) -> None:

@@ -88,15 +88,15 @@ def became_busy(record: Seen) -> None:
     record.used.append({"name": "vdi-01", "from": "2026-11-02T18:50:00+00:00"})
 
 
-def discarded(record: Seen) -> None:
+def discard_state(record: Seen) -> None:
     record.ledger.insert(2, effect("vdi-01", "PowerOffVM_Task", SUSPENDED, OFF))
 
 
-def stopped(record: Seen) -> None:
+def stop_desktop(record: Seen) -> None:
     record.ledger.insert(0, effect("vdi-01", "PowerOffVM_Task", ON, OFF))
 
 
-def touched(record: Seen) -> None:
+def touch_other_vm(record: Seen) -> None:
     record.ledger.append(effect("bare", "ReconfigVM_Task", {"memory": 1}, {"memory": 2}))
 
 
@@ -105,11 +105,11 @@ def left_marked(record: Seen) -> None:
     record.runs[-1]["code"] = 4
 
 
-def crashed(record: Seen) -> None:
+def crash_run(record: Seen) -> None:
     record.runs[0] |= {"code": 1, "said": "internal error"}
 
 
-def traced(record: Seen) -> None:
+def add_traceback(record: Seen) -> None:
     record.runs[0]["said"] = "Traceback (most recent call last)"
 
 
@@ -133,12 +133,12 @@ def two_for_one(record: Seen) -> None:
         (named_but_fine, "the last morning ended 0, and vdi-01 is suspended"),
         (busy, "vdi-02 was suspended"),
         (became_busy, "vdi-01 was suspended at 19:00:00, and was busy since 18:53:00"),
-        (discarded, "discarded what vdi-01 held"),
-        (stopped, "PowerOffVM_Task powered off vdi-01"),
-        (touched, "touched bare, which the policy does not name"),
+        (discard_state, "discarded what vdi-01 held"),
+        (stop_desktop, "PowerOffVM_Task powered off vdi-01"),
+        (touch_other_vm, "touched bare, which the policy does not name"),
         (left_marked, "vdi-01 still has its marker"),
-        (crashed, "rotate night ended 1"),
-        (traced, "printed a traceback"),
+        (crash_run, "rotate night ended 1"),
+        (add_traceback, "printed a traceback"),
         (killed_by_nobody, "rotate night ended -9"),
         (never_ended, "the last run is rotate day, which ended 5"),
         (two_for_one, "gpuops-2-1 did SetField to vdi-03"),

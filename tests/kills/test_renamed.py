@@ -42,7 +42,7 @@ class LoopOfTwo(Loop):
         self._note_morning()
 
     def _disturb(self, process: subprocess.Popen[str], dice: Random) -> str:
-        """Kills the night as soon as a step is under way: nobody has seen its end."""
+        """Kill the night as soon as a step is under way, before its end is seen."""
         until = time.monotonic() + RUN_S
         while process.poll() is None and time.monotonic() < until:
             kinds = [kind for kind, _ in records_in(self.folder / "state")]

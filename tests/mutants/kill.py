@@ -51,7 +51,7 @@ def kill(mutant: Mutant, budget_s: float = MINUTE_S) -> End:
         shutil.copytree(ROOT / "templates", root / "templates")  # which commands look for beside the package
         apply(mutant.edits, root)
         _lint(mutant, root)
-        return _tested(mutant, root, budget_s) if mutant.test else _hunt(mutant, root, budget_s)
+        return _run_test(mutant, root, budget_s) if mutant.test else _hunt(mutant, root, budget_s)
 
 
 def _lint(mutant: Mutant, root: Path) -> None:
@@ -72,7 +72,7 @@ sys.exit(pytest.main(sys.argv[2:]))
 """
 
 
-def _tested(mutant: Mutant, root: Path, budget_s: float) -> End:
+def _run_test(mutant: Mutant, root: Path, budget_s: float) -> End:
     """Whether its test fails; which it does not for want of the test, or of pytest."""
     options = [
         "-q",

@@ -32,13 +32,13 @@ def said_of(mutants: Sequence[Mutant]) -> Iterator[str]:
         while mutants_left:
             for file in {edit.file for mutant in mutants for edit in mutant.edits}:
                 shutil.copy(ROOT / file, root / file)
-            together = [mutant for mutant in mutants_left if _applied(mutant, root)]
+            together = [mutant for mutant in mutants_left if _apply_mutant(mutant, root)]
             mutants_left = [mutant for mutant in mutants_left if mutant not in together]
             for program, *arguments in PROGRAMS:
                 yield from _against(root, program, *arguments)
 
 
-def _applied(mutant: Mutant, root: Path) -> bool:
+def _apply_mutant(mutant: Mutant, root: Path) -> bool:
     """Apply the edits of a mutant if all of their patterns still match, and return whether they did."""
     try:
         apply(mutant.edits, root)

@@ -28,13 +28,13 @@ _ONE, _MANY = _MARKS["$"], _MARKS["$$"]
 _NOT_COMPARED: Final = {"ctx", "kind", "type_comment"}
 
 
-def replaced(source: str, name: str, pattern: str, replacement: str) -> str:
+def replace_code(source: str, name: str, pattern: str, replacement: str) -> str:
     """Return the source with the replacement in place of the code in definition `name` that matches the pattern.
 
     The statement around it is written anew, without its comments. An empty `name` stands for the whole module. Raises
     ValueError unless the pattern matches exactly once and the replacement differs.
     """
-    tree, old, new = ast.parse(source), _parsed(pattern), _parsed(replacement)
+    tree, old, new = ast.parse(source), _parse_code(pattern), _parse_code(replacement)
     if all(len(code) == 1 and isinstance(code[0], ast.Expr) for code in (old, new)):
         old, new = [old[0].value], [new[0].value]
     lines = source.splitlines(keepends=True)
@@ -43,15 +43,15 @@ def replaced(source: str, name: str, pattern: str, replacement: str) -> str:
         raise ValueError(f"{name}: the pattern matches {len(places)} times, not once: {pattern.strip()}")
     [(slot, start, bindings)] = places
     matched = slot.nodes[start : start + len(old)]
-    filled = _filled(new, bindings)
+    filled = _fill(new, bindings)
     if not filled and len(slot.nodes) == len(old):
         filled = [ast.Pass()]
     if [ast.dump(node) for node in matched] == [ast.dump(node) for node in filled]:
         raise ValueError(f"{name}: the replacement changes nothing: {replacement.strip()}")
     slot.put(start, len(old), filled)
     if isinstance(matched[0], ast.stmt) and not _is_elif(matched[0], lines):
-        return _spliced(lines, matched, filled)
-    return _spliced(lines, [slot.statement], [slot.statement])
+        return _splice(lines, matched, filled)
+    return _splice(lines, [slot.statement], [slot.statement])
 
 
 @cache
@@ -102,7 +102,7 @@ def _sources(root: Path) -> dict[str, str]:
     return {str(file.relative_to(root)): file.read_text(encoding="utf-8") for file in root.glob("gpuops/**/*.py")}
 
 
-def _parsed(code: str) -> list[Any]:
+def _parse_code(code: str) -> list[Any]:
     """Return the statements, `case` blocks or `except` blocks of a pattern or a replacement."""
     text = re.sub(r"(\$\$?)(?=[a-z_])", lambda mark: _MARKS[mark[1]], dedent(code).strip())
     if text.startswith("case "):
@@ -144,7 +144,7 @@ def _places(definition: ast.AST, pattern: list[Any], lines: Sequence[str]) -> It
     for slot in _slots(top, top.body[0], lines):
         nodes = slot.nodes
         for start in range(len(nodes) - len(pattern) + 1):
-            bindings = _matched(pattern, nodes[start : start + len(pattern)], {})
+            bindings = _match(pattern, nodes[start : start + len(pattern)], {})
             if bindings is not None:
                 yield slot, start, bindings
 
@@ -162,7 +162,7 @@ def _is_elif(node: ast.AST, lines: Sequence[str]) -> bool:
     return isinstance(node, ast.If) and lines[node.lineno - 1].lstrip().startswith("elif")
 
 
-def _matched(pattern: Any, node: Any, bindings: Bindings) -> Bindings | None:
+def _match(pattern: Any, node: Any, bindings: Bindings) -> Bindings | None:
     """Return the bindings under which the pattern matches the node, which include these; None if it does not."""
     name = _metavariable(pattern, _ONE)
     if name:
@@ -178,7 +178,7 @@ def _matched(pattern: Any, node: Any, bindings: Bindings) -> Bindings | None:
     bindings_now: Bindings | None = bindings
     for field in pattern._fields:
         if bindings_now is not None and field not in _NOT_COMPARED:
-            bindings_now = _matched(getattr(pattern, field, None), getattr(node, field, None), bindings_now)
+            bindings_now = _match(getattr(pattern, field, None), getattr(node, field, None), bindings_now)
     return bindings_now
 
 
@@ -190,12 +190,12 @@ def _matched_lists(patterns: list[Any], nodes: list[Any], bindings: Bindings) ->
         ends = range(len(nodes) + 1)
         rests = (_matched_lists(patterns[1:], nodes[end:], {**bindings, name: nodes[:end]}) for end in ends)
         return next((bindings_of_rest for bindings_of_rest in rests if bindings_of_rest is not None), None)
-    first = _matched(patterns[0], nodes[0], bindings) if nodes else None
+    first = _match(patterns[0], nodes[0], bindings) if nodes else None
     return None if first is None else _matched_lists(patterns[1:], nodes[1:], first)
 
 
 def _metavariable(pattern: Any, mark: str) -> str:
-    """Return the marked name of the metavariable that the pattern is; empty if it is none with this mark."""
+    """Return the marked name of the metavariable that the pattern is; empty for anything else."""
     if mark == _MANY and isinstance(pattern, ast.Expr | ast.keyword):
         pattern = pattern.value
     if mark == _MANY and isinstance(pattern, ast.arg):
@@ -208,22 +208,22 @@ def _text(bound: Any) -> str:
     return bound if isinstance(bound, str) else ast.unparse(bound)
 
 
-def _filled(code: Any, bindings: Bindings) -> Any:
+def _fill(code: Any, bindings: Bindings) -> Any:
     """Return the replacement with what its metavariables stand for. Raises KeyError for one the pattern lacks."""
     if isinstance(code, list):
         parts = ((part, _metavariable(part, _MANY)) for part in code)
-        return [filled for part, name in parts for filled in (bindings[name] if name else [_filled(part, bindings)])]
+        return [filled for part, name in parts for filled in (bindings[name] if name else [_fill(part, bindings)])]
     if name := _metavariable(code, _ONE):
         bound = bindings[name]
         if isinstance(code, str):
             return _text(bound)
         return ast.Name(bound) if isinstance(bound, str) else bound
     if isinstance(code, ast.AST):
-        return type(code)(**{field: _filled(value, bindings) for field, value in ast.iter_fields(code)})
+        return type(code)(**{field: _fill(value, bindings) for field, value in ast.iter_fields(code)})
     return code
 
 
-def _spliced(lines: Sequence[str], old: Sequence[Any], new: Sequence[Any]) -> str:
+def _splice(lines: Sequence[str], old: Sequence[Any], new: Sequence[Any]) -> str:
     """Return the source with new statements in place of old ones, at their indentation."""
     first = min([old[0].lineno, *(decorator.lineno for decorator in getattr(old[0], "decorator_list", []))])
     depth, block = old[0].col_offset // 4, list(new)

@@ -13,7 +13,7 @@ from pathlib import Path
 from symtable import symtable
 from typing import Any, Final
 
-from tests.mutants.pattern import file_of, replaced
+from tests.mutants.pattern import file_of, replace_code
 
 HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parents[1]
@@ -35,7 +35,7 @@ class Edit:
 
     def applied(self, source: str) -> str:
         """Return the mutated source of its file. Raises ValueError unless the pattern matches exactly once."""
-        return replaced(source, file_of(ROOT, self.definition)[1], self.pattern, self.replacement)
+        return replace_code(source, file_of(ROOT, self.definition)[1], self.pattern, self.replacement)
 
 
 @dataclass(frozen=True, slots=True)

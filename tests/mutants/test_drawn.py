@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.mutants.drawn.draw import AREAS, EACH, drawn
-from tests.mutants.drawn.operators import Mutation, enums, is_change, mutated, mutations
+from tests.mutants.drawn.operators import Mutation, enums, is_change, mutate, mutations
 from tests.mutants.table import ROOT
 
 SOURCE = """
@@ -58,9 +58,9 @@ def test_every_operator_finds_its_places_and_leaves_messages_and_types_alone() -
 def test_a_mutation_is_found_again_after_an_edit_elsewhere_and_missed_where_it_is_gone() -> None:
     [mutation] = [mutation for mutation in mutations("x.py", SOURCE, MEMBERS) if mutation.after == "vm <= 'y'"]
     edited = SOURCE.replace("def may", "def other() -> bool:\n    return 1 < 2\n\ndef may").replace("note(vm", "note(1")
-    assert "vm <= 'y'" in ast.unparse(mutated(mutation, edited, MEMBERS))
+    assert "vm <= 'y'" in ast.unparse(mutate(mutation, edited, MEMBERS))
     with pytest.raises(LookupError):
-        mutated(mutation, SOURCE.replace('vm < "y"', 'vm < "z"'), MEMBERS)
+        mutate(mutation, SOURCE.replace('vm < "y"', 'vm < "z"'), MEMBERS)
 
 
 def test_between_moments_nothing_hangs_on_the_one_at_which_both_are_the_same() -> None:

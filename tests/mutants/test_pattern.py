@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.mutants.pattern import file_of, replaced
+from tests.mutants.pattern import file_of, replace_code
 from tests.mutants.table import ROOT
 
 SOURCE = '''
@@ -34,12 +34,12 @@ class Queue:
     ],
 )
 def test_code_is_replaced_whatever_its_locals_and_comments(pattern: str, replacement: str, line: str) -> None:
-    mutated = replaced(SOURCE, "Queue.take", pattern, replacement)
+    mutated = replace_code(SOURCE, "Queue.take", pattern, replacement)
     assert line in mutated.splitlines()
     renamed = SOURCE.replace("vm", "guest").replace("lost", "missing").replace("  # nobody", "")
     assert (
         line.replace("vm", "guest").replace("lost", "missing")
-        in replaced(renamed, "Queue.take", pattern, replacement).splitlines()
+        in replace_code(renamed, "Queue.take", pattern, replacement).splitlines()
     )
 
 
@@ -49,12 +49,12 @@ def test_code_is_replaced_whatever_its_locals_and_comments(pattern: str, replace
 )
 def test_a_pattern_that_fits_no_place_or_several_is_refused(pattern: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        replaced(SOURCE, "Queue.take", pattern, pattern)
+        replace_code(SOURCE, "Queue.take", pattern, pattern)
 
 
 def test_a_replacement_uses_only_what_the_pattern_has_matched() -> None:
     with pytest.raises(KeyError):
-        replaced(SOURCE, "Queue.take", "$x is None", "$y is None")
+        replace_code(SOURCE, "Queue.take", "$x is None", "$y is None")
 
 
 def test_a_definition_is_looked_up_by_its_qualified_name() -> None:

@@ -1,14 +1,13 @@
-"""Nights by hand and in numbers.
+"""Play single nights and many nights.
 
-python -m tests.nights play [--nights N] [--first SEED] [--step K] [--jobs J]   nights, effects, faults, violations
-python -m tests.nights replay SEED|FILE                                         what happened in one
-python -m tests.nights replay SEED --aims FAULT/STATE,...                       the same of one that coverage tells of
-python -m tests.nights coverage [--ordinary N] [--nights N] [--first SEED] [--jobs J]   which fault met which state
-python -m tests.nights results [--ordinary N] [--nights N] [--first SEED] [--jobs J]    the same, into RESULTS.md
-python -m tests.nights gates [--nights N] [--first SEED] [--jobs J] [--keep]       behind a gate; kept in RESULTS.md
-python -m tests.nights gate SEED                                                what happened in one of these
-python -m tests.nights jobs [--nights N] [--first SEED] [--jobs J]              with jobs in containers, some a story
-python -m tests.nights shrink SEED [--aims FAULT/STATE,...] [--out FILE]        the fewest events that still break it
+python -m tests.nights play [--nights N] [--first SEED] [--step K] [--jobs J] nights, effects, faults, violations python
+-m tests.nights replay SEED|FILE what happened in one python -m tests.nights replay SEED --aims FAULT/STATE,... the same
+for an aimed night of the coverage python -m tests.nights coverage [--ordinary N] [--nights N] [--first SEED] [--jobs J]
+which fault met which state python -m tests.nights results [--ordinary N] [--nights N] [--first SEED] [--jobs J] the
+same, into RESULTS.md python -m tests.nights gates [--nights N] [--first SEED] [--jobs J] [--keep] behind a gate; kept
+in RESULTS.md python -m tests.nights gate SEED what happened in one of these python -m tests.nights jobs [--nights N]
+[--first SEED] [--jobs J] with jobs in containers, some a story python -m tests.nights shrink SEED [--aims
+FAULT/STATE,...] [--out FILE] the fewest events that still break it
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def main(arguments: list[str]) -> int:
     if options.verb in ("coverage", "results"):
         ordinary = of_ordinary(tally(ORDINARY[: options.ordinary], jobs=options.jobs))
         reached = cover(options.nights, jobs=options.jobs, first=options.first, before=ordinary)
-        return _told(reached, keep=options.verb == "results")
+        return _report_coverage(reached, keep=options.verb == "results")
     if options.verb == "gates":
         return _gates(range(options.first, options.first + options.nights), jobs=options.jobs, keep=options.keep)
     if options.verb == "jobs":
@@ -98,7 +97,7 @@ def first_failure(seed: int) -> list[str]:
     ]
 
 
-def _told(coverage: Coverage, *, keep: bool) -> int:
+def _report_coverage(coverage: Coverage, *, keep: bool) -> int:
     if keep:
         write(coverage)
     print(section(coverage))

@@ -56,7 +56,7 @@ def shared_vcsim(gpu_inventory: Path, tmp_path_factory: pytest.TempPathFactory) 
         yield endpoint
 
 
-def _simulated() -> Iterator[SimServer]:
+def _serve_simulated() -> Iterator[SimServer]:
     with start("lab") as server:
         yield server
     assert server.world.bugs == []
@@ -70,7 +70,7 @@ def _endpoint(server: SimServer) -> Endpoint:
 @pytest.fixture
 def lab() -> Iterator[SimServer]:
     """Our simulated vCenter with the scenario `lab`, over TLS, to change at will."""
-    yield from _simulated()
+    yield from _serve_simulated()
 
 
 @pytest.fixture(params=WIRES)
@@ -82,7 +82,7 @@ def ask(lab: SimServer, govc: Callable[[Endpoint], Govc], request: pytest.Fixtur
 @pytest.fixture(scope="session")
 def shared_lab() -> Iterator[SimServer]:
     """A `lab` that tests only read."""
-    yield from _simulated()
+    yield from _serve_simulated()
 
 
 @pytest.fixture(scope="session", params=WIRES)

@@ -13,7 +13,7 @@ from tests.peers.saved_objects import Content, SavedObject, reference
 FIRST_PASSTHROUGH_KEY = 13000
 PCI_CONTROLLER_KEY = 100
 HARDWARE_VERSION = "vmx-21"
-# An idle guest: what vSphere shows for a desktop nobody uses.
+# An idle guest: what vSphere shows for an unused desktop.
 IDLE_CPU_MHZ = 25
 SUSPENDED_AT = "2026-01-05T19:30:00Z"
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.peers.edit_hosts import edit_config_target, edit_host
 from tests.peers.edit_machines import edit_machine
 from tests.peers.gpu_model import HOSTS, MACHINES
-from tests.peers.saved_objects import SavedObject, saved
+from tests.peers.saved_objects import SavedObject, saved_objects
 
 API_VERSION = "8.0.3.0"
 
@@ -26,19 +26,19 @@ API_VERSION = "8.0.3.0"
 def edit(directory: Path) -> None:
     """Give the saved inventory in `directory` its GPUs; the files are changed in place."""
     drop_tasks(directory)
-    for service in saved(directory, "ServiceInstance"):
+    for service in saved_objects(directory, "ServiceInstance"):
         edit_about(service)
-    hosts = dict(zip((h.name for h in HOSTS), saved(directory, "HostSystem"), strict=True))
-    machines = dict(zip((m.name for m in MACHINES), saved(directory, "VirtualMachine"), strict=True))
+    hosts = dict(zip((h.name for h in HOSTS), saved_objects(directory, "HostSystem"), strict=True))
+    machines = dict(zip((m.name for m in MACHINES), saved_objects(directory, "VirtualMachine"), strict=True))
     moids = {name: document.moid for name, document in [*hosts.items(), *machines.items()]}
 
     for host in HOSTS:
         edit_host(hosts[host.name], host, MACHINES, moids)
     for machine in MACHINES:
         edit_machine(machines[machine.name], machine, moids)
-    for cluster in saved(directory, "ClusterComputeResource"):
+    for cluster in saved_objects(directory, "ClusterComputeResource"):
         _edit_cluster(cluster, list(hosts.values()))
-    for pool in saved(directory, "ResourcePool"):
+    for pool in saved_objects(directory, "ResourcePool"):
         _edit_pool(pool, sum(int(host.text("hardware.memorySize")) for host in hosts.values()))
     for answer in directory.glob("EnvironmentBrowser-*/QueryConfigTarget.xml"):
         target = SavedObject(answer)

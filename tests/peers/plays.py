@@ -91,7 +91,7 @@ def _book(tasks: Sequence[Task], results_file: Path) -> list[dict[str, Any]]:
 
 
 def environment(endpoint: Endpoint, folder: Path, binaries: Path) -> Mapping[str, str]:
-    """Both read the same variables; the peer's pyVmomi trusts what OpenSSL is told to trust."""
+    """Both read the same variables; the peer's pyVmomi trusts the CA files of OpenSSL."""
     where = urlsplit(endpoint.url)
     return {
         "PATH": f"{binaries}:/usr/bin:/bin",

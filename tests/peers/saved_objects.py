@@ -72,7 +72,7 @@ class SavedObject:
         return self._root.findtext("obj") or ""
 
     def text(self, path: str) -> str:
-        """The text at `path`; empty when there is none."""
+        """Return the text at `path`; empty without one."""
         element = self._find(path)
         return "" if element is None else element.text or ""
 
@@ -126,7 +126,7 @@ class SavedObject:
         return value.find(path_below.replace(".", "/"))
 
 
-def saved(directory: Path, kind: str) -> Iterator[SavedObject]:
+def saved_objects(directory: Path, kind: str) -> Iterator[SavedObject]:
     """Every saved object of one managed object type, in the order vcsim created them."""
     for path in sorted(directory.glob(f"[0-9]*-{kind}-*.xml")):
         yield SavedObject(path)

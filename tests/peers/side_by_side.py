@@ -4,7 +4,7 @@
     .venv/bin/python -m tests.peers.side_by_side the table, as Markdown
 
 Each side has a simulated vCenter of its own, with the same inventory, on the clock that it has by default; where
-seconds are told its tasks take theirs.
+seconds are printed, tasks take real time.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _gpu(vm: str, **arguments: Any) -> Task:
     return {"gpuops.vsphere.vm_gpu": {"vm": vm, **arguments}}
 
 
-def _gone(vm: str) -> Task:
+def _remove_gpu(vm: str) -> Task:
     return _gpu(vm, profile=PROFILE, state="absent")
 
 
@@ -82,8 +82,8 @@ WISHES: Final = (
         _gpu("vm-001", profile=PROFILE, count=2),
     ),
     Wish("the same again", "unchanged", _vgpu("vm-001", force=True), _gpu("vm-001", profile=PROFILE, count=2)),
-    Wish("taken away", "changed", _vgpu("vm-001", state="absent"), _gone("vm-001")),
-    Wish("taken away where there is none", "unchanged", _vgpu("vm-004", state="absent"), _gone("vm-004")),
+    Wish("taken away", "changed", _vgpu("vm-001", state="absent"), _remove_gpu("vm-001")),
+    Wish("taken away where there is none", "unchanged", _vgpu("vm-004", state="absent"), _remove_gpu("vm-004")),
     Wish(
         "vGPU for a running VM, restarted for it",
         "changed",
@@ -109,7 +109,7 @@ WISHES: Final = (
 """Played in this order, each on what the ones before it have left."""
 
 
-def judged(wish: Wish, result: Mapping[str, Any] | None) -> str:
+def judge_result(wish: Wish, result: Mapping[str, Any] | None) -> str:
     """What became of it, in a word; `crashes` = the module ended in an error of its own that it did not foresee."""
     if result is None:
         return "no module"
@@ -124,19 +124,19 @@ def judged(wish: Wish, result: Mapping[str, Any] | None) -> str:
     return "changed" if result["changed"] else "unchanged"
 
 
-def compared() -> Iterator[tuple[Wish, str, str]]:
-    """Each wish with what became of it, on the peer's side and on ours, both at the same time: no seconds are told."""
+def compare_sides() -> Iterator[tuple[Wish, str, str]]:
+    """Yield each wish with its outcome on the peer's side and on ours, both at the same time, so without seconds."""
     with ThreadPoolExecutor(2) as sides:
         results_of_sides = sides.map(
             _results, (PEER, GPUOPS), ([wish.peer for wish in WISHES], [wish.ours for wish in WISHES])
         )
     for wish, peer, ours in zip(WISHES, *results_of_sides, strict=True):
-        yield wish, judged(wish, peer), judged(wish, ours)
+        yield wish, judge_result(wish, peer), judge_result(wish, ours)
 
 
 def _results(side: Side, tasks: Sequence[Task | None]) -> list[Mapping[str, Any] | None]:
     """What became of each task, in the order of the tasks; None where there is no module for it."""
-    with served() as (endpoint, folder):
+    with serve_vcenter() as (endpoint, folder):
         results = iter(side.play(endpoint, folder, [task for task in tasks if task is not None]).results)
         return [None if task is None else next(results) for task in tasks]
 
@@ -153,9 +153,9 @@ LOOPS: Final = (
 """Who, how, and the task that gives each of these VMs a vGPU."""
 
 
-def timed(side: Side, task: Task) -> float:
+def time_task(side: Side, task: Task) -> float:
     """Seconds that the play took, in which the task changed something and refused nothing."""
-    with served("--clock=real") as (endpoint, folder):
+    with serve_vcenter("--clock=real") as (endpoint, folder):
         played = side.play(endpoint, folder, [task])
     (result,) = played.results
     if result.get("failed") or not result["changed"]:
@@ -169,7 +169,7 @@ def names(count: int) -> list[str]:
 
 
 @contextmanager
-def served(*flags: str) -> Iterator[tuple[Endpoint, Path]]:
+def serve_vcenter(*flags: str) -> Iterator[tuple[Endpoint, Path]]:
     """A simulated vCenter, and a folder for the play."""
     with tempfile.TemporaryDirectory() as folder, our_simulator(str(SCENARIO), *flags) as running:
         yield running.endpoint, Path(folder)
@@ -180,12 +180,12 @@ def main() -> None:
     if not PEER.binaries.exists():
         sys.exit("community.vmware is not there: make -C tests/peers ansible")
     print(f"| What is wanted | should be | {PEER.name} | {GPUOPS.name} |\n|---|---|---|---|")
-    for wish, *outcomes in compared():
+    for wish, *outcomes in compare_sides():
         peer, ours = (outcome if len(outcome) <= WIDTH else f"{outcome[:WIDTH].rstrip()} …" for outcome in outcomes)
         print(f"| {wish.what} | {wish.should} | {peer} | {ours} |", flush=True)
     print(f"\n| {MANY} VMs get a vGPU each | seconds | seconds per VM |\n|---|---|---|")
     for side, how, task in LOOPS:
-        wall_s = timed(side, task(names(MANY)))
+        wall_s = time_task(side, task(names(MANY)))
         print(f"| {side.name}: {how} | {wall_s:.1f} | {wall_s / MANY:.2f} |", flush=True)
 
 

@@ -1,6 +1,6 @@
 """Every operation of the table comes to what `vcsim_table/outcomes.tsv` says, on our simulator and on vcsim.
 
-Nobody here wrote vcsim: where the two agree, our reading of the API is not our only witness. Both have the same
+vcsim is third-party: where the two agree, our reading of the API is confirmed independently. Both have the same
 inventory without GPUs, and the same pyvmomi client does the same to it. The verdict of a row: `same`; `stricter` = ours
 refuses or answers what the named document says, and vcsim takes anything; `vcsim wrong` = the named document says
 otherwise; `not simulated` = ours answers NotSupported, and the manual does not name the method among the simulated, or
@@ -29,7 +29,7 @@ from gpuops.sim.server import SimServer
 from .conftest import _endpoint
 from .processes import running_vcsim
 from .vcsim_table.site import FLAGS, like_vcsim
-from .vcsim_table.table import OPERATIONS, Served, played, recorded, write
+from .vcsim_table.table import OPERATIONS, Served, play_operations, recorded_rows, write
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
 
@@ -63,10 +63,10 @@ def vcsim_server() -> Iterator[Served]:
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # pyvmomi drops connections that a server has ended
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_every_operation_comes_to_what_the_table_says(govc: object, request: pytest.FixtureRequest) -> None:
-    ours, vcsim = played(our_server), played(vcsim_server)
+    ours, vcsim = play_operations(our_server), play_operations(vcsim_server)
     if request.config.getoption("--refresh-golden"):
         write(ours, vcsim)
-    rows = recorded()
+    rows = recorded_rows()
     assert [row.operation for row in rows] == list(ours)
     changed = [
         f"{row.operation}: ours {ours[row.operation]} (was {row.ours}), vcsim {vcsim[row.operation]} (was {row.vcsim})"
@@ -77,7 +77,7 @@ def test_every_operation_comes_to_what_the_table_says(govc: object, request: pyt
 
 
 def test_every_difference_is_explained() -> None:
-    rows = recorded()
+    rows = recorded_rows()
     assert len(rows) == len({operation.name for operation in OPERATIONS}) >= ROWS
     assert [row.operation for row in rows if row.verdict not in VERDICTS] == []
     assert [row.operation for row in rows if (row.ours == row.vcsim) != (row.verdict == "same")] == []
@@ -88,7 +88,7 @@ def test_every_difference_is_explained() -> None:
 
 
 def test_what_is_not_simulated_says_so_and_is_not_in_the_manual() -> None:
-    rows = [row for row in recorded() if row.verdict == "not simulated"]
+    rows = [row for row in recorded_rows() if row.verdict == "not simulated"]
     assert [row.operation for row in rows if not NOT_SIMULATED.match(row.ours)] == []
     simulated, manual = simulated_methods(), MANUAL.read_text(encoding="utf-8")
     for row in rows:
@@ -100,7 +100,7 @@ def test_what_is_not_simulated_says_so_and_is_not_in_the_manual() -> None:
 
 
 def test_the_faults_that_a_row_names_are_those_that_the_api_declares() -> None:
-    declared_faults = [(row, match) for row in recorded() for match in DECLARED.finditer(row.why)]
+    declared_faults = [(row, match) for row in recorded_rows() for match in DECLARED.finditer(row.why)]
     assert declared_faults
     assert [row.operation for row, match in declared_faults if not declares(match["method"], match["fault"])] == []
 

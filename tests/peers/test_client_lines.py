@@ -17,7 +17,7 @@ from .processes import BINARIES
 pytestmark = pytest.mark.peer
 
 
-def typed(lines: str, home: Path) -> str:
+def run_lines(lines: str, home: Path) -> str:
     """What a shell prints for these lines."""
     environment = {"HOME": str(home), "PATH": "/usr/bin:/bin", "GOVC_PERSIST_SESSION": "false", "LC_ALL": "C.UTF-8"}
     completed = subprocess.run(
@@ -29,7 +29,7 @@ def typed(lines: str, home: Path) -> str:
 
 def test_govc_logs_in_by_its_lines(shared_lab: SimServer, tmp_path: Path) -> None:
     built()
-    output = typed(f"{client_blocks(shared_lab)['govc']}\n{BINARIES / 'govc'} ls /lab-dc/host", tmp_path)
+    output = run_lines(f"{client_blocks(shared_lab)['govc']}\n{BINARIES / 'govc'} ls /lab-dc/host", tmp_path)
     assert output.split() == ["/lab-dc/host/lab-cluster"]
 
 
@@ -37,5 +37,5 @@ def test_community_vmware_logs_in_by_its_lines(shared_lab: SimServer, tmp_path: 
     if not (COMMUNITY / "ansible").exists():
         pytest.skip("community.vmware is not there: make -C tests/peers ansible")
     module = f"{COMMUNITY / 'ansible'} localhost -m community.vmware.vmware_about_info"
-    output = typed(f"{client_blocks(shared_lab)['Ansible']}\n{module}", tmp_path)
+    output = run_lines(f"{client_blocks(shared_lab)['Ansible']}\n{module}", tmp_path)
     assert "simulated by gpuops" in output

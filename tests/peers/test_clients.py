@@ -35,7 +35,7 @@ MCP_SERVERS = ("vmware-privateai", "vmware-monitor", "vmware-aiops")
 
 
 @pytest.fixture(autouse=True)
-def installed() -> None:
+def require_clients() -> None:
     """Fail in CI, where `make peers` installs the clients first; skip elsewhere, saying what to type."""
     if (CLIENTS.parent / ".installed").exists():
         return
@@ -76,7 +76,7 @@ def test_the_plugins_of_checkvsphere_print_what_the_table_says(shared_lab: SimSe
 def test_vmware_exporter_serves_the_metrics_of_the_table(shared_lab: SimServer, tmp_path: Path) -> None:
     samples = [
         sample
-        for family in text_string_to_metric_families(_exported(shared_lab, tmp_path))
+        for family in text_string_to_metric_families(_exported_metrics(shared_lab, tmp_path))
         for sample in family.samples
     ]
     for row in TABLE["vmware_exporter"]:
@@ -85,7 +85,7 @@ def test_vmware_exporter_serves_the_metrics_of_the_table(shared_lab: SimServer, 
         assert values == row["gives"], row
 
 
-def _exported(vcenter: SimServer, home: Path) -> str:
+def _exported_metrics(vcenter: SimServer, home: Path) -> str:
     """Return the text of the metrics that vmware_exporter serves for the vCenter."""
     port = free_port()
     environment = {

@@ -1,4 +1,4 @@
-"""Replies of a vCenter that nobody here wrote, with a few bytes changed: nothing but a value or an error of ours."""
+"""Replies of a third-party vCenter (vcsim), with a few bytes changed: each ends in a value or one of our errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpuops.config.vcenter.destination import Address
 from gpuops.model.vcenter.target import Secret, Target
 from tests.peers.processes import Endpoint
 from tests.sample import every_nth
-from tests.wire.hostile.mutated_replies import fuzz_both, fuzz_reader, recorded
+from tests.wire.hostile.mutated_replies import fuzz_both, fuzz_reader, record_replies
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
 
@@ -27,9 +27,9 @@ def target(shared_vcsim: Endpoint) -> Target:
 
 def test_two_of_ten_parts_of_a_hundred_thousand(target: Target) -> None:
     for seed in every_nth(range(1, 11), 5):
-        fuzz_both(recorded(target).replies, 10_000, seed=seed)
+        fuzz_both(record_replies(target).replies, 10_000, seed=seed)
 
 
 @pytest.mark.parametrize("seed", range(1, 4))
 def test_whole_inventories(target: Target, seed: int) -> None:
-    assert fuzz_reader(target, recorded(target), 500, seed=seed) > 0
+    assert fuzz_reader(target, record_replies(target), 500, seed=seed) > 0

@@ -41,7 +41,7 @@ def test_a_program_is_run_and_what_it_prints_comes_back(ask: Govc) -> None:
 def test_files_go_in_and_come_out_and_processes_are_listed_and_killed(ask: Govc, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("of this machine\n", encoding="utf-8")
     ask("guest.mkdir", *LOGIN, "-p", "/opt/a/b")
-    uploaded(ask, tmp_path / "in", "/opt/a/in")
+    upload(ask, tmp_path / "in", "/opt/a/in")
     ask("guest.download", *LOGIN, "/opt/a/in", str(tmp_path / "out"))
     assert (tmp_path / "out").read_text(encoding="utf-8") == "of this machine\n"
     assert "in" in ask("guest.ls", *LOGIN, "/opt/a")
@@ -53,7 +53,7 @@ def test_files_go_in_and_come_out_and_processes_are_listed_and_killed(ask: Govc,
         ask("guest.ls", *LOGIN, "/opt/a")
 
 
-def uploaded(ask: Govc, source: Path, path: str) -> None:
+def upload(ask: Govc, source: Path, path: str) -> None:
     """By guest.upload, again where govc fails itself: at times it looks for more to send when the answer has come, and
     its count of what was sent is closed by then (v0.52.0, vim25/progress/reader.go)."""
     for _ in range(20):

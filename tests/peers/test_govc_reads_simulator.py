@@ -1,6 +1,6 @@
 """govc reads our simulated vCenter: what an administrator would type, over verified TLS, and what must come out.
 
-Nobody here wrote govc; what it prints is what a client makes of our wire. The scenario is `lab`. The rows of
+govc is third-party; what it prints shows how a client reads our wire. The scenario is `lab`. The rows of
 `govc_calls.tsv` have what a verb prints; here are answers of several fields, and what is refused.
 """
 

@@ -1,4 +1,4 @@
-"""gpuops against a vCenter that nobody here wrote: govmomi's vcsim, taught GPUs from its own saved inventory.
+"""gpuops against a third-party vCenter: govmomi's vcsim, with GPUs added to its own saved inventory.
 
 vcsim has no GPU admission, and its graphicsInfo never follows a VM's power state: what it can witness is the wire, the
 device that lands on the VM and the power states. govc, from the same house, says what vcsim then holds.

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from .plays import PEER
-from .side_by_side import LOOPS, compared, names, timed
+from .side_by_side import LOOPS, compare_sides, names, time_task
 
 pytestmark = [
     pytest.mark.peer,
@@ -23,7 +23,7 @@ pytestmark = [
 
 
 def test_ours_is_as_it_should_be_and_the_peers_faults_are_as_told() -> None:
-    outcomes = list(compared())
+    outcomes = list(compare_sides())
     ours = {wish.what: ours.partition(":")[0] for wish, _, ours in outcomes}
     assert ours == {wish.what: wish.should if wish.ours is not None else "no module" for wish, _, _ in outcomes}
     peers = [(wish.what, peer.partition(":")[0]) for wish, peer, _ in outcomes]
@@ -37,5 +37,5 @@ def test_ours_is_as_it_should_be_and_the_peers_faults_are_as_told() -> None:
 
 def test_every_loop_ends_well() -> None:
     with ThreadPoolExecutor(len(LOOPS)) as sides:
-        wall_s = sides.map(lambda loop: timed(loop[0], loop[2](names(2))), LOOPS)
+        wall_s = sides.map(lambda loop: time_task(loop[0], loop[2](names(2))), LOOPS)
     assert all(seconds > 0 for seconds in wall_s)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.peers.test_against_vcsim import our_server
-from tests.peers.vcsim_table.table import played, recorded
+from tests.peers.vcsim_table.table import play_operations, recorded_rows
 
 
 @pytest.mark.long
 def test_each_operation_comes_to_what_the_table_says_of_ours() -> None:
-    assert played(our_server) == {row.operation: row.ours for row in recorded()}
+    assert play_operations(our_server) == {row.operation: row.ours for row in recorded_rows()}

@@ -130,7 +130,7 @@ HOOK_POLICY: Final = policy(ml={"checkpoint": {"grace_s": 60, "hook": {"program"
 
 
 def _ml_vm_elsewhere() -> dict[str, Any]:
-    """An ML VM that must move to the host whose desktops give way to it."""
+    """An ML VM that must move to the host on which desktops are suspended for it."""
     vms = [desktop(number, "esx-02") for number in range(1, 4)]
     busy = [desktop(number, "esx-01", cpu_usage_mhz=5200) for number in (4, 5)]
     return scenario([*vms, *busy, ml_vm(1, "esx-01")])

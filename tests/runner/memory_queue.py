@@ -22,7 +22,7 @@ TURN = PolicyTurn("prod", "nights")
 
 @dataclass
 class MemoryQueue:
-    """Implements `JobQueue`; it is away while it is told so."""
+    """Implement `JobQueue`; unreachable while `away` is set."""
 
     place: int = 0
     away: bool = False

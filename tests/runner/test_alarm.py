@@ -1,4 +1,4 @@
-"""A vCenter that nobody returns is told of in the log and by a notice once a day; no target has it."""
+"""A vCenter without a returning runner is reported in the log and by a notice once a day."""
 
 from __future__ import annotations
 

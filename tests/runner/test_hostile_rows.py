@@ -12,7 +12,7 @@ from gpuops.extras.fleet.cli import _say
 from gpuops.extras.fleet.runner.procrastinate_queue import LAST_RANK, ProcrastinateQueue, _digest
 from gpuops.model.nights.runners import PolicyTurn
 from tests.execute.journal.postgres import Server
-from tests.runner.test_queue import SINCE, TURN, queues, taken, until
+from tests.runner.test_queue import SINCE, TURN, queues, take_turn, until
 
 TASK = "gpuops.turn"
 GOOD = {"site": TURN.site, "policy": TURN.policy}
@@ -88,7 +88,7 @@ def test_moments_that_cannot_be_read_hide_no_turn_and_no_runner(postgresql: Serv
     async def story() -> None:
         async with queues(postgresql.database()) as (queue,):
             await queue.offer(TURN, SINCE)
-            number, _ = await taken(queue)
+            number, _ = await take_turn(queue)
             await do(queue, "INSERT INTO procrastinate_workers (last_heartbeat) VALUES ('infinity'), ('-infinity')")
             await do(queue, "UPDATE procrastinate_events SET at = 'infinity'")
             status = await queue.status()
@@ -106,7 +106,7 @@ def test_runners_that_do_not_exist_put_off_no_return(postgresql: Server) -> None
             await do(
                 queue, "INSERT INTO procrastinate_workers (last_heartbeat) SELECT now() FROM generate_series(1, 99)"
             )
-            await taken(queue)
+            await take_turn(queue)
             await queue.status()
             assert queue.rank == LAST_RANK
 

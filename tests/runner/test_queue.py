@@ -42,7 +42,7 @@ async def until(true: Callable[[], Awaitable[bool]], seconds: float = 20) -> Non
             await asyncio.sleep(0.05)
 
 
-async def taken(queue: ProcrastinateQueue) -> tuple[int, Job | None]:
+async def take_turn(queue: ProcrastinateQueue) -> tuple[int, Job | None]:
     """What a worker with a new number takes now, and its number."""
     number = await queue._jobs.register_worker()
     return number, await queue._jobs.fetch_job(queues=None, worker_id=number)
@@ -65,14 +65,14 @@ def test_a_turn_of_a_dead_runner_gives_way_to_one_that_waits(postgresql: Server,
     async def story() -> None:
         async with queues(postgresql.database()) as (queue,):
             assert await queue.offer(TURN, SINCE)
-            number, first = await taken(queue)
+            number, first = await take_turn(queue)
             assert first is not None
             assert await queue.offer(TURN, LATER)
             await (queue._jobs.unregister_worker(number) if pruned else silent(queue, number))
             assert await queue.rescue() == 1
             assert await queue.rescue() == 0
             assert await states(queue) == [TurnState.WAITING]
-            _, second = await taken(queue)
+            _, second = await take_turn(queue)
             assert second is not None
             assert second.id != first.id
 
@@ -98,7 +98,7 @@ def test_a_turn_that_is_handed_over_gives_way_to_one_that_waits(postgresql: Serv
             go_on.set()
             await asyncio.wait_for(serving, 20)
             assert await states(queue) == [TurnState.WAITING]
-            assert (await taken(second_queue))[1] is not None
+            assert (await take_turn(second_queue))[1] is not None
 
     asyncio.run(story())
 
@@ -109,7 +109,7 @@ def test_an_offer_between_look_and_hand_over_is_found_by_the_second_try(postgres
     async def story() -> None:
         async with queues(postgresql.database(), 2) as (first_queue, second_queue):
             await first_queue.offer(TURN, SINCE)
-            _, job = await taken(first_queue)
+            _, job = await take_turn(first_queue)
             assert job is not None
             async with second_queue._pool.connection() as connection:
                 await connection.execute(
@@ -133,11 +133,11 @@ def test_a_turn_that_somebody_else_has_by_now_is_left_alone(postgresql: Server) 
     async def story() -> None:
         async with queues(postgresql.database(), 2) as (first_queue, second_queue):
             await first_queue.offer(TURN, SINCE)
-            number, _ = await taken(first_queue)
+            number, _ = await take_turn(first_queue)
             await silent(first_queue, number)
             (stalled_job,) = list(await second_queue._jobs.get_stalled_jobs(seconds_since_heartbeat=TAKEN_FOR_DEAD_S))
             assert await first_queue.rescue() == 1
-            _, second_job = await taken(first_queue)
+            _, second_job = await take_turn(first_queue)
             assert second_job is not None
             assert not await second_queue._jobs.give_back(stalled_job, TAKEN_FOR_DEAD_S)
             await second_queue._jobs.finish_job(stalled_job, Status.SUCCEEDED, True)
@@ -151,7 +151,7 @@ def test_a_runner_that_gave_a_sign_of_life_meanwhile_keeps_its_turn(postgresql: 
     async def story() -> None:
         async with queues(postgresql.database()) as (queue,):
             await queue.offer(TURN, SINCE)
-            number, _ = await taken(queue)
+            number, _ = await take_turn(queue)
             await silent(queue, number)
             (stalled_job,) = list(await queue._jobs.get_stalled_jobs(seconds_since_heartbeat=TAKEN_FOR_DEAD_S))
             await queue._jobs.update_heartbeat(number)
@@ -165,10 +165,10 @@ def test_what_is_given_back_is_taken_at_once_whatever_a_runners_clock_says(postg
     async def story() -> None:
         async with queues(postgresql.database()) as (queue,):
             await queue.offer(TURN, SINCE)
-            _, job = await taken(queue)
+            _, job = await take_turn(queue)
             assert job is not None
             await queue._jobs.retry_job(job, retry_at=datetime(2099, 1, 1, tzinfo=UTC))
-            assert (await taken(queue))[1] is not None
+            assert (await take_turn(queue))[1] is not None
 
     asyncio.run(story())
 
@@ -193,7 +193,7 @@ def test_a_runner_that_wakes_after_it_was_struck_off_takes_turns_again(postgresq
 
 @pytest.mark.long
 def test_turns_of_a_site_that_is_added_are_taken_by_a_runner_that_serves(postgresql: Server) -> None:
-    """And those of a site that nobody here knows are left to others."""
+    """Turns of a site that is unknown here are left to other runners."""
 
     async def story() -> None:
         async with queues(postgresql.database()) as (queue,):

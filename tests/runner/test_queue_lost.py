@@ -19,7 +19,7 @@ from gpuops.extras.fleet.runner.procrastinate_queue import TAKEN_FOR_DEAD_S, Pro
 from gpuops.model.nights.runners import Half, PolicyTurn, TurnState
 from tests.execute.journal.postgres import PASSWORD, Server
 from tests.runner.memory_queue import service_of
-from tests.runner.test_queue import LATER, SINCE, TURN, queues, silent, states, taken, until
+from tests.runner.test_queue import LATER, SINCE, TURN, queues, silent, states, take_turn, until
 
 
 async def nothing(turn: PolicyTurn) -> None:
@@ -110,7 +110,7 @@ def test_a_runner_takes_turns_again_when_the_database_is_found_whatever_it_plays
 
 @pytest.mark.usefixtures("soon")
 def test_a_runner_that_is_told_to_end_waits_for_what_it_plays(postgresql: Server) -> None:
-    """A vCenter's process takes its time to close its journal: until then nobody else begins."""
+    """A vCenter's process takes its time to close its journal: until then no other runner begins."""
 
     async def story() -> None:
         async with queues(postgresql.database()) as (queue,):
@@ -185,7 +185,7 @@ def test_a_turn_whose_end_was_not_taken_down_is_offered_again(postgresql: Server
     async def story() -> None:
         async with queues(postgresql.database()) as (queue,):
             await queue.offer(TURN, SINCE)
-            _, job = await taken(queue)
+            _, job = await take_turn(queue)
             assert job is not None
             execute = queue._app.connector.execute_query_async
             await execute("ALTER TABLE procrastinate_jobs RENAME TO elsewhere")
@@ -205,7 +205,7 @@ def test_a_turn_that_was_broken_off_is_offered_again(postgresql: Server) -> None
     async def story() -> None:
         async with queues(postgresql.database()) as (queue,):
             await queue.offer(TURN, SINCE)
-            _, job = await taken(queue)
+            _, job = await take_turn(queue)
             assert job is not None
             await queue._jobs.finish_job(job, Status.ABORTED, True)
             assert await states(queue) == [TurnState.WAITING]
@@ -352,7 +352,7 @@ def test_a_database_that_is_lost_leaves_no_traceback(postgresql: Server, caplog:
             with pytest.raises(QueueAway):
                 await asyncio.wait_for(serving, 20)
             del serving
-            gc.collect()  # then asyncio says what nobody asked for
+            gc.collect()  # then asyncio logs an exception that was never read
 
     asyncio.run(story())
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
@@ -404,7 +404,7 @@ def test_a_turn_that_had_no_journal_is_offered_again_once_in_ten_minutes(
 
             await until(over)
             first = len(children.called)
-            assert first in (2, 3), "whoever waited for it may have been cancelled before it ended; then once"
+            assert first in (2, 3), "its waiter may have been cancelled before it ended; then once"
             await asyncio.sleep(2)
             assert await begun(first), "once for each turn"
             at("2026-11-02T22:10:10")

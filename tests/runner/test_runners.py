@@ -109,7 +109,7 @@ def test_a_runner_that_is_told_to_end_hands_over(pair: Fleet) -> None:
     second = pair.runner(EVENING)
     assert first.end() == 0
     wait_until(lambda: all(ml_started(site) for site in pair.sites), NIGHT_S)
-    assert "offered again" not in second.said, "nobody had to be taken for dead"
+    assert "offered again" not in second.said, "no runner was taken for dead"
     assert second.end() == 0
     for site in pair.sites:
         once(site)

@@ -134,7 +134,7 @@ def test_the_loop_goes_on_after_the_database_was_away_and_ends_when_it_is_told(
     async def play() -> None:
         running = asyncio.create_task(service.run())
         await asyncio.sleep(0.1)
-        assert not running.done(), "a database that is away ends nobody"
+        assert not running.done(), "a database that is away ends no process"
         assert set(answered) == {False}, "it looks all the same, and says that it finds none"
         queue.away = False
         while not children.called:

@@ -42,7 +42,7 @@ class Machine(Edited):
         return list(leaving(self.known))
 
     def look(self) -> list[str]:
-        """The same, after a look and what other runners are told."""
+        """Return the same after a look that other runners see."""
         self.read()
         self.obeyed.share(self.known)
         self.read()
@@ -98,7 +98,7 @@ def test_a_target_that_left_is_returned_by_a_machine_that_never_had_it(database:
 
 @pytest.mark.long
 def test_machines_that_are_made_anew_with_the_file_as_it_is_then(database: Database, tmp_path: Path) -> None:
-    """No runner saw the edit: what none plays for half an hour is taken up."""
+    """No runner saw the edit: a target that none plays for half an hour is adopted."""
     old = Machine(tmp_path / "old", database.url, "prod", "munich")
     old.begin()
     old.lost()
@@ -107,7 +107,7 @@ def test_machines_that_are_made_anew_with_the_file_as_it_is_then(database: Datab
     database.pass_minutes(29)
     assert new.look() == []
     database.pass_minutes(2)
-    assert new.look() == [], "the database may have been away: whoever plays it says so first"
+    assert new.look() == [], "the database may have been away: its runner reports first"
     assert new.look() == ["prod"]
     assert "this runner takes over prod: it was a target, and no runner plays it" in new.said
     alone = Machine(tmp_path / "alone", database.url)
@@ -191,7 +191,7 @@ def test_one_that_is_played_again_is_nobody_elses(database: Database, tmp_path: 
 
 
 def left_alone(database: Database, folder: Path, host: str, settings: str = "", row: str = "") -> None:
-    """A target is played by nobody: of this host, and these keys of it. `row`: what is done to its row then."""
+    """Leave a target with this host and these settings without a runner. `row` then changes its row."""
     old = Machine(folder / "old", database.url)
     old.write(further_text=f"[targets.prod]\nhost = '{host}'\n{settings}\nrotations = ['{old.policy('prod')}']\n")
     old.obeyed.text = old.file.read_text(encoding="utf-8")
@@ -252,7 +252,7 @@ def test_of_a_row_neither_command_nor_proxy_is_believed(database: Database, tmp_
 def test_of_a_policy_no_command_is_believed_but_those_of_the_own_file(
     database: Database, tmp_path: Path, is_here: bool
 ) -> None:
-    """Whoever writes into the database must not have a command run in a guest."""
+    """A client that writes into the database must not get a command run in a guest."""
     left_alone(database, tmp_path, "vc-prod")
     ((text,),) = database.do("SELECT CAST(body AS jsonb)->>'policies' FROM book_records")
     hooked = str(text).replace("ml: {", "ml: {checkpoint: {grace_s: 60, hook: {program: /opt/evil, arguments: -x}}, ")

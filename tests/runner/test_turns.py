@@ -64,7 +64,7 @@ def test_no_night_begins_when_the_runner_ends(at: object) -> None:
 
 
 def test_a_process_that_is_begun_while_the_runner_ends_is_told_to_end() -> None:
-    """It did not exist yet when all were told."""
+    """It did not exist yet when the others were asked to end."""
     children = Children({})
 
     async def play() -> int:
@@ -144,8 +144,9 @@ def test_a_return_is_begun_beside_a_night_that_does_not_end(at: object) -> None:
 
 
 def test_a_return_beside_a_night_has_a_turn_in_the_queue_even_if_its_runner_lost_its_own(at: object) -> None:
-    """Its turn was given to another runner while it stood still, or the database was lost: if it dies now, nobody else
-    knows of the return before the next full ten minutes."""
+    """Its turn was given to another runner while it stood still, or the database was lost: if it dies now, no other
+    runner knows of the return before the next full ten minutes.
+    """
     at("2026-11-03T04:31:10")  # type: ignore[operator]
     queue = MemoryQueue()
     service, children, _ = service_of(queue)
@@ -158,7 +159,7 @@ def test_a_return_beside_a_night_has_a_turn_in_the_queue_even_if_its_runner_lost
         assert queue.asked == [TURN], "once for each return"
         taking = asyncio.create_task(service.play(TURN))
         await looks(service, 2)
-        assert not taking.done(), "whoever takes it here waits for the return"
+        assert not taking.done(), "the runner that takes it here waits for the return"
         assert len(children.called) == 2
         children.lasts.set()
         await asyncio.gather(night, taking)
@@ -207,7 +208,7 @@ def test_no_return_of_one_policy_ends_the_night_of_another(at: object) -> None:
 
 
 def test_a_line_without_an_end_does_not_stop_what_prints_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A return that waits for its pipe would bring nobody back."""
+    """A return that waits for its pipe would bring no desktop back."""
     monkeypatch.setattr(children_module, "LONGEST_LINE", 1000)
     messages: list[str] = []
     children = Children({}, say=messages.append)

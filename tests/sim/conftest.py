@@ -10,7 +10,7 @@ from pyVim.connect import Disconnect
 
 from gpuops.sim.server import SimServer
 from gpuops.sim.world import World
-from tests.sim.lab import Lab, connect, served
+from tests.sim.lab import Lab, connect, serve_lab
 from tests.sim.small_world import small_world
 
 
@@ -35,5 +35,5 @@ def si(server: SimServer) -> Iterator[Any]:
 
 @pytest.fixture
 def lab() -> Iterator[Lab]:
-    with served() as lab:
+    with serve_lab() as lab:
         yield lab

@@ -119,7 +119,7 @@ class Lab:
 
 
 @contextmanager
-def served(scenario: str = "lab", **options: Any) -> Iterator[Lab]:
+def serve_lab(scenario: str = "lab", **options: Any) -> Iterator[Lab]:
     """A scenario on a socket; when it ends the simulator must have had no bug of its own."""
     world = build(scenario, **options)
     with SimServer(world, tls=False) as server:

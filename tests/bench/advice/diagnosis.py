@@ -160,13 +160,15 @@ def _corrections(learned: Examples, fleet: Sequence[LabelledCase]) -> Iterator[F
     yield Figure(f"on the fleet {NEW_FLEET} without corrections", right(grown, judged), "%")
     after = right(with_confirmed(grown, learned, corrected), judged)
     yield Figure(f"after {CORRECTIONS} corrections of it", after, "%")
-    lost = [after - right(with_confirmed(grown, learned, _poisoned(corrected, at)), judged) for at in range(WRONG_ONES)]
+    lost = [
+        after - right(with_confirmed(grown, learned, _mislabel_case(corrected, at)), judged) for at in range(WRONG_ONES)
+    ]
     yield Figure("one of them wrong takes off", lost[0], "points", 1.0)
     yield Figure(f"... the mean of {WRONG_ONES}, each alone", sum(lost) / len(lost), "points", 1.0)
     yield Figure("... the worst of these", max(lost), "points", 1.0)
 
 
-def _poisoned(corrected: Sequence[LabelledCase], at: int) -> list[LabelledCase]:
+def _mislabel_case(corrected: Sequence[LabelledCase], at: int) -> list[LabelledCase]:
     """With the case at that place labelled wrongly: by one fault more, or by none that is there."""
     case = corrected[at]
     wrong = LabelledCase("wrong", case.case, frozenset(FAULTS[at % len(FAULTS) :][:1]) ^ case.at_fault)

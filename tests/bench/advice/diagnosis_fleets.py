@@ -346,7 +346,7 @@ def _as_stored(rng: np.random.Generator, fine: dict[str, Floats], steps: int, wa
     if way is not None:
         asks_hosts = way is Way.NVIDIA_SMI
     has_sample = np.ones(steps, bool)
-    if rng.random() < 0.4:  # nobody observed for a while
+    if rng.random() < 0.4:  # not observed for a while
         begin = int(rng.integers(steps))
         has_sample[begin : begin + int(rng.integers(1, max(2, steps // 4)))] = False
     has_sample &= rng.random(steps) >= rng.choice((0.0, 0.02, 0.1))

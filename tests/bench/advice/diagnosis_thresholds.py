@@ -65,7 +65,7 @@ def thresholds(cases: Sequence[LabelledCase]) -> dict[Component, Threshold]:
 
 
 def scores(rules: dict[Component, Threshold], cases: Sequence[LabelledCase]) -> Floats:
-    """By how many spreads each threshold is passed; that of `none` is 0: it is told where none is passed."""
+    """Return by how many spreads each threshold is passed; the score of `none` is 0: it wins if none is passed."""
     case_means, names = means(cases), list(NUMBERS)
     score_rows = np.zeros((len(cases), len(COMPONENTS)))
     for fault, rule in rules.items():

@@ -1,8 +1,8 @@
 """How much `gpuops diagnose` has right in each way of running it: by vCenter alone, with nvidia-smi, with guests.
 
-A component that `tellable.NEEDS` makes tellable in that way counts as missed where it is not named, also where
-the answer is that it cannot be told of this VM. A case of which all components are beyond the table is left out: the
-answer names what is needed. Among those that are left out, a fault that is named first is counted by itself.
+A component that `tellable.NEEDS` makes tellable in that way counts as missed where it is not named, also if the answer
+is that it is unknown for this VM. A case of which all components are beyond the table is left out: the answer names
+what is needed. Among those that are left out, a fault that is named first is counted by itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PREALLOCATED: Final = 0.94
 SEEDS: Final = (1, 11, 12, 13)
 """Seeds of the test fleets; the cases of all are judged together."""
 MOSTLY_TELLABLE: Final = 90.0
-"""Of a component of which fewer cases can be told at all, in percent, the recall of those is a figure of its own."""
+"""Percentage of tellable cases of a component below which the recall of those gets its own figure."""
 
 
 def results(model: Forest, of_a_fleet: int) -> Iterator[Result]:
@@ -53,7 +53,7 @@ def _figures(model: Forest, way: Way, cases: Sequence[LabelledCase]) -> Iterator
     healthy = [at for at, case in enumerate(cases) if not case.at_fault]
     alarms = 100 * false_alarms(rows[healthy], [frozenset()] * len(healthy))
     yield Figure("a fault first where nothing is at fault", alarms, "%", MOST_FALSE_ALARMS)
-    full = [at for at in healthy if _preallocated(cases[at])]
+    full = [at for at in healthy if _preallocates(cases[at])]
     yield Figure(
         "... of VMs whose framework fills the frame buffer", 100 * false_alarms(rows[full], [()] * len(full)), "%"
     )
@@ -69,7 +69,7 @@ def _figures(model: Forest, way: Way, cases: Sequence[LabelledCase]) -> Iterator
                 yield Figure("... of its cases have the counters or facts that it needs", most, "%")
                 of_these = _recall(rows[able], [expected[at] for at in able], fault)
                 yield Figure("... recall of these", of_these, "%")
-        yield Figure(f"{fault.value}: cannot be told", cannot, "% of the VMs")
+        yield Figure(f"{fault.value}: not tellable", cannot, "% of the VMs")
 
 
 def _recall(rows: NDArray[np.float64], expected: Sequence[frozenset[Component]], fault: Component) -> float:
@@ -82,6 +82,6 @@ def _recall(rows: NDArray[np.float64], expected: Sequence[frozenset[Component]],
     return 100 * sum(named) / max(1, len(named))
 
 
-def _preallocated(case: LabelledCase) -> bool:
+def _preallocates(case: LabelledCase) -> bool:
     used, mib = case.case.series.get("vm:gpu.mem.used.average"), case.case.facts.vgpu_mib
     return used is not None and mib is not None and float(np.nanmedian(used)) > PREALLOCATED * mib * 1024

@@ -40,7 +40,7 @@ SEEDS: Final = (0, 1, 2)
 
 
 def run() -> Iterator[Result]:
-    yield Result("sizing: beside VMware's measurements", tuple(_published()))
+    yield Result("sizing: beside VMware's measurements", tuple(_published_figures()))
     yield from on_gpus()
     folder = os.environ.get("GAVEL")
     if not folder:
@@ -51,13 +51,13 @@ def run() -> Iterator[Result]:
         yield Result(f"sizing: pairs of jobs on {gpu.upper()}", tuple(_pairs(measured_pairs(data[gpu]), most)))
 
 
-def _published() -> Iterator[Figure]:
+def _published_figures() -> Iterator[Figure]:
     middle = mean(LONGER_OF_3)
-    by_24 = busy_by(lambda busy: told(busy, 24)["slowdown"], TIMES_OF_24)
-    by_3 = busy_by(lambda busy: told(busy, 3, OVERLAP)["slowdown"], 1 + middle)
-    by_4 = busy_by(lambda busy: told(busy, 4)["slowdown"], 1 + LONGER_OF_4)
+    by_24 = busy_by(lambda busy: size_forecast(busy, 24)["slowdown"], TIMES_OF_24)
+    by_3 = busy_by(lambda busy: size_forecast(busy, 3, OVERLAP)["slowdown"], 1 + middle)
+    by_4 = busy_by(lambda busy: size_forecast(busy, 4)["slowdown"], 1 + LONGER_OF_4)
     yield Figure("busy share by 24 VMs that take 17 times as long", by_24, "")
-    three = told(by_24, 3, OVERLAP)
+    three = size_forecast(by_24, 3, OVERLAP)
     yield Figure("by it, 3 VMs with 25 % overlap take longer, in the mean", 100 * (three["slowdown"] - 1), "%")
     yield Figure("... the first and the last", 100 * (three["low"] - 1), "%")
     yield Figure("... the one in between", 100 * (three["high"] - 1), "%")
@@ -66,28 +66,28 @@ def _published() -> Iterator[Figure]:
     )
     yield Figure("their longer time alone, off its middle", _off(three["slowdown"] - 1, middle), "%", MOST_OFF)
     yield Figure("busy share by 3 VMs that take 19.5 % longer", by_3, "")
-    yield Figure("by it, 24 VMs take as long, times", told(by_3, 24)["slowdown"], "")
-    yield Figure("24 VMs, off 17 times", _off(told(by_3, 24)["slowdown"], TIMES_OF_24), "%", MOST_OFF)
+    yield Figure("by it, 24 VMs take as long, times", size_forecast(by_3, 24)["slowdown"], "")
+    yield Figure("24 VMs, off 17 times", _off(size_forecast(by_3, 24)["slowdown"], TIMES_OF_24), "%", MOST_OFF)
     yield Figure("busy share by 4 quarter-GPU jobs that take 17 % longer", by_4, "")
-    throughput = told(by_4, 4)["throughput"]
+    throughput = size_forecast(by_4, 4)["throughput"]
     yield Figure("by it, their throughput", throughput, "times")
     yield Figure("throughput of 4, off 3 times", _off(throughput, THROUGHPUT_OF_4), "%", MOST_OFF)
     behind = sum(
-        told(busy, sharers)["slowdown"] > told(busy, sharers, policy="equal-share")["slowdown"]
+        size_forecast(busy, sharers)["slowdown"] > size_forecast(busy, sharers, policy="equal-share")["slowdown"]
         for busy in (by_24, by_4)
         for sharers in range(2, 25)
     )
     yield Figure("counts of 2 to 24 VMs by which best effort is behind equal share", behind, "", 0)
 
 
-def told(busy: float, sharers: int, overlap: float = 1.0, policy: str = "best-effort") -> Any:
+def size_forecast(busy: float, sharers: int, overlap: float = 1.0, policy: str = "best-effort") -> Any:
     """What `gpuops size --busy BUSY --sharers N` prints of a scheduler in JSON."""
     document = sizing_document(size_numbers(SizeRequest(sharers=sharers), busy, overlap, None))
     return as_values(document.sizes[0].schedulers[policy])
 
 
 def busy_by(told_of: Callable[[float], float], target: float) -> float:
-    """The busy share by which that is told, which grows with it."""
+    """Return the busy share at which `told_of`, which grows with it, reaches the target."""
     low, high = 0.001, 1.0
     for _ in range(40):
         middle = (low + high) / 2
@@ -115,7 +115,7 @@ def _pairs(pairs: Sequence[ObservedPair], most: float) -> Iterator[Figure]:
     began_s = process_time()
     errors = [mean(errors_on_unknown(pairs, seed)) for seed in SEEDS]
     took_s = (process_time() - began_s) / len(SEEDS) / FOLDS
-    speeds = [speed for pair in pairs for speed in _directed(pair).values()]
+    speeds = [speed for pair in pairs for speed in _directed_speeds(pair).values()]
     usual = mean(speeds)
     yield Figure("directed pairs", len(speeds), "")
     yield Figure("each half as fast, off by", mean(abs(speed - 0.5) for speed in speeds), "")
@@ -131,13 +131,13 @@ def errors_on_unknown(pairs: Sequence[ObservedPair], seed: int) -> Iterator[floa
     for part in range(FOLDS):
         model = fit_pairs([pair for pair, its in zip(pairs, fold, strict=True) if its != part])
         for pair in (pair for pair, its in zip(pairs, fold, strict=True) if its == part):
-            for (of, beside), speed in _directed(pair).items():
+            for (of, beside), speed in _directed_speeds(pair).items():
                 told_speed = model.speed(of, beside)
                 assert told_speed is not None, f"{of} is in no other pair"
                 yield abs(told_speed - speed)
 
 
-def _directed(pair: ObservedPair) -> dict[tuple[str, str], float]:
+def _directed_speeds(pair: ObservedPair) -> dict[tuple[str, str], float]:
     """Both directions; of a job beside its own like it is one."""
     first, second = pair.names
     return {(first, second): pair.speeds[0], (second, first): pair.speeds[1]}

@@ -92,7 +92,9 @@ def measured_gpu(record: dict[str, Any]) -> MeasuredGpu:
     point_alone = {_like(point): point for point in record["points"] if len(point["busy"]) == 1}
     shared = [point for point in record["points"] if len(point["busy"]) > 1]
     alike = tuple(_point(point, point_alone[_like(point)]) for point in shared if point["part"] != "mixed")
-    mixed = tuple(mixed_point for point in shared if point["part"] == "mixed" for mixed_point in _mixed(point))
+    mixed = tuple(
+        mixed_point for point in shared if point["part"] == "mixed" for mixed_point in _mixed_processes(point)
+    )
     return MeasuredGpu(name, driver, record["date"], alike, mixed)
 
 
@@ -121,8 +123,8 @@ def _point(point: dict[str, Any], point_alone: dict[str, Any]) -> MeasuredPoint:
     )
 
 
-def _mixed(point: dict[str, Any]) -> Iterator[MixedProcess]:
-    """Each as busy as planned: of processes that differ nobody was measured alone."""
+def _mixed_processes(point: dict[str, Any]) -> Iterator[MixedProcess]:
+    """Yield each as busy as planned: processes that differ were not measured alone."""
     foreseen = best_effort(np.array(point["busy"]), SWITCHING)
     for busy, process, model in zip(point["busy"], point["processes"], foreseen, strict=True):
         burst, pause = _longer([process])
@@ -142,16 +144,16 @@ def _figures(gpu: MeasuredGpu) -> Iterator[Figure]:
     yield Figure(
         "slowdown by the model, off in the mean", mean(abs(arrangement.off()) for arrangement in main), "%", MOST_OFF
     )
-    yield Figure("... at the most", max(abs(arrangement.off()) for arrangement in main), "%", MOST_OFF)
+    yield Figure("... at most", max(abs(arrangement.off()) for arrangement in main), "%", MOST_OFF)
     yield Figure(
         "... by a model in which switching is free", mean(abs(arrangement.off(0.0)) for arrangement in main), "%"
     )
-    yield Figure("... at the most", max(abs(arrangement.off(0.0)) for arrangement in main), "%", MOST_OFF)
+    yield Figure("... at most", max(abs(arrangement.off(0.0)) for arrangement in main), "%", MOST_OFF)
     yield Figure("switching that fits best, as a share of GPU work", best_switching(main), "")
     for part, part_name in _PARTS.items():
         points = gpu.part(part)
         yield Figure(f"{part_name}: off in the mean of {len(points)}", mean(abs(point.off()) for point in points), "%")
-        yield Figure("... at the most", max(abs(point.off()) for point in points), "%", MOST_OFF)
+        yield Figure("... at most", max(abs(point.off()) for point in points), "%", MOST_OFF)
     unlike = [100 * abs(point.model / point.slowdown - 1) for point in gpu.mixed]
     yield Figure(f"processes that differ: each off, in the mean of {len(unlike)}", mean(unlike), "%", MOST_OFF)
 

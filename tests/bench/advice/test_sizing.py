@@ -10,7 +10,7 @@ from statistics import mean
 import pytest
 
 from gpuops.model.devices.shared_gpu import ObservedPair
-from tests.bench.advice.sizing import ERRORS, busy_by, errors_on_unknown, measured_pairs, run, told
+from tests.bench.advice.sizing import ERRORS, busy_by, errors_on_unknown, measured_pairs, run, size_forecast
 from tests.bench.advice.sizing_gpu import measured_gpu, measured_gpus, table
 
 
@@ -26,8 +26,8 @@ def test_published_measurements_are_met_within_what_is_allowed(monkeypatch: pyte
 
 
 def test_the_busy_share_is_that_by_which_it_is_told() -> None:
-    busy = busy_by(lambda share: told(share, 8)["slowdown"], 4.0)
-    assert told(busy, 8)["slowdown"] == pytest.approx(4.0)
+    busy = busy_by(lambda share: size_forecast(share, 8)["slowdown"], 4.0)
+    assert size_forecast(busy, 8)["slowdown"] == pytest.approx(4.0)
 
 
 def test_a_pair_is_read_once_and_what_was_not_run_is_none() -> None:

@@ -29,7 +29,7 @@ from gpuops.plan.queue.place import Place
 from tests.bench.measure import python
 from tests.bench.placement import batch_fleets
 from tests.bench.placement.decisions import PROFILES, fleet
-from tests.bench.trace.profiles import HOSTS_EACH, SEEDS, Bounds, drawn, known, scenarios
+from tests.bench.trace.profiles import HOSTS_EACH, SEEDS, Bounds, drawn, read_known_bounds, scenarios
 from tests.bench.trace.vgpu_world import GB, HOSTS, Scenario
 from tests.bench.verdict import Figure, Result
 from tests.plan.snapshots import catalog, gpu, host, inventory
@@ -60,7 +60,10 @@ def run() -> Iterator[Result]:
     if not folder:
         yield Result("batch: scenarios not run, they need the trace (make bench OPENB=DIR)", ())
         return
-    yield Result("batch: vGPU profiles, 16 hosts", tuple(_scenarios(Path(folder), known(os.environ.get("BASELINES")))))
+    yield Result(
+        "batch: vGPU profiles, 16 hosts",
+        tuple(_scenarios(Path(folder), read_known_bounds(os.environ.get("BASELINES")))),
+    )
 
 
 def main(kind: str) -> None:

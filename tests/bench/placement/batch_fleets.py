@@ -65,7 +65,7 @@ def run() -> Result:
 
 def _figures() -> Iterator[Figure]:
     for fleet in FLEETS:
-        outcomes = [played(fleet, seed) for seed in SEEDS]
+        outcomes = [play_batch(fleet, seed) for seed in SEEDS]
         yield Figure(f"{fleet}: GPU memory placed", mean(outcome.placed for outcome in outcomes), "%")
         below = mean(outcome.bound - outcome.placed for outcome in outcomes)
         yield Figure(f"{fleet}: below the bound", below, "points", MOST_BELOW)
@@ -73,7 +73,7 @@ def _figures() -> Iterator[Figure]:
         yield Figure(f"{fleet}: power-ons refused in the order prescribed", refused, "", 0)
 
 
-def played(fleet: Fleet, seed: int) -> Outcome:
+def play_batch(fleet: Fleet, seed: int) -> Outcome:
     """One batch, planned and started."""
     workloads = batch(fleet, seed)
     with simulated_fleet(HOSTS, fleet.mode.value, "performance", fleet.board) as simulated:

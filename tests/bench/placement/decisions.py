@@ -89,7 +89,7 @@ def refused_kinds() -> dict[str, Workload]:
     }
 
 
-def crowded(hosts: int) -> Inventory:
+def crowd_fleet(hosts: int) -> Inventory:
     """The same hosts with a VM on every GPU, of a profile by chance that leaves none of them empty."""
     chance = random.Random(hosts)
     hosts_made, vms = [], []
@@ -102,7 +102,7 @@ def crowded(hosts: int) -> Inventory:
         new_host = host(f"esx-{number:04}", *gpus)
         hosts_made.append(new_host)
         for name in on:
-            workload = asked(name, chance, ()).vm
+            workload = draw_workload(name, chance, ()).vm
             devices = (VgpuDevice(13000, f"grid_a100-{chance.choice(PROFILES[:-1])}"),)
             vms.append(replace(workload, ref=f"vm-{name}", host=new_host.ref, power=PowerState.ON, devices=devices))
     return inventory(hosts_made, vms)
@@ -110,19 +110,19 @@ def crowded(hosts: int) -> Inventory:
 
 def refuse(hosts: int) -> None:
     """CPU seconds of each refused request, planned and put into words; as JSON."""
-    world = crowded(hosts)
+    world = crowd_fleet(hosts)
     seconds_by_kind: dict[str, float] = {}
     started = time.process_time()
     for kind, workload in refused_kinds().items():
-        _told(workload, world)
+        _refuse_workload(workload, world)
         seconds_by_kind.setdefault("first_s", time.process_time() - started)
         started = time.process_time()
-        _told(workload, world)
+        _refuse_workload(workload, world)
         seconds_by_kind[kind] = time.process_time() - started
     print(json.dumps(seconds_by_kind))
 
 
-def _told(workload: Workload, world: Inventory) -> None:
+def _refuse_workload(workload: Workload, world: Inventory) -> None:
     placements = Place((workload,)).placements(world, catalog())
     assert placements.refused and placements_text(placements) is not None
 
@@ -134,14 +134,14 @@ def fleet(hosts: int) -> Inventory:
     chance = random.Random(hosts)
     for number, ref in enumerate(world.hosts):
         for at in range(6):
-            workload = asked(f"there-{number}-{at}", chance, (ref,))
+            workload = draw_workload(f"there-{number}-{at}", chance, (ref,))
             placement = place(workload, world, catalog())
             if isinstance(placement, Placement):
                 world = take(running(workload.vm, placement, workload.numa), world, catalog())
     return world
 
 
-def asked(name: str, chance: random.Random, hosts: tuple[str, ...]) -> Wanted:
+def draw_workload(name: str, chance: random.Random, hosts: tuple[str, ...]) -> Wanted:
     """A VM of one of 72 kinds."""
     profile = f"grid_a100-{chance.choice(PROFILES)}"
     workload = Workload(name, chance.choice((4, 8, 16)), chance.choice((8, 16, 32, 48)) * 1024, profile)
@@ -195,7 +195,7 @@ def main(hosts: int) -> None:
     decide, take_ms = [], []
     chance = random.Random(1)
     for number in range(ASKED):
-        workload = asked(f"vm-{number}", chance, tuple(world.hosts))
+        workload = draw_workload(f"vm-{number}", chance, tuple(world.hosts))
         started = time.process_time()
         placement = place(workload, world, catalog())
         decide.append(1000 * (time.process_time() - started))
@@ -205,7 +205,7 @@ def main(hosts: int) -> None:
         take_ms.append(1000 * (time.process_time() - started))
     fgd_ms = plain_fgd(world, chance)
     started = time.process_time()
-    place_exactly(asked("last", chance, tuple(world.hosts)), world, catalog())
+    place_exactly(draw_workload("last", chance, tuple(world.hosts)), world, catalog())
     report = {
         "decide_ms": median(decide),
         "fgd_ms": fgd_ms,

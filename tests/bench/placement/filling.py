@@ -22,7 +22,7 @@ from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.queue.one_by_one import Queue
 from gpuops.plan.queue.one_workload import Placed, Refusal
 from gpuops.sim.state.gpu_admission import Deviation, GpuOrder, NotAdmitted, StartOrder
-from tests.bench.placement.filling_bound import bound, repacked
+from tests.bench.placement.filling_bound import memory_bound, repack
 from tests.bench.placement.filling_fleet import FLEETS, MEMORY_MIB, SAME, VCPUS, FillingFleet, FleetKind
 from tests.bench.placement.filling_rules import RULES, fill
 from tests.bench.verdict import Figure, Result
@@ -56,11 +56,11 @@ class Filled:
 
 def run() -> Iterator[Result]:
     """Per kind of fleet; judged: that no rule with the same knowledge is better beyond doubt."""
-    yield measured("fleets that fill, by the product's path", FLEETS)
+    yield measure_fleets("fleets that fill, by the product's path", FLEETS)
     yield Result(f"fleets whose hosts choose otherwise than documented, {_drawn()}", tuple(_deviating()))
 
 
-def measured(title: str, kinds: Sequence[FleetKind]) -> Result:
+def measure_fleets(title: str, kinds: Sequence[FleetKind]) -> Result:
     """Fill fleets of these kinds by every rule."""
     return Result(f"{title}, {_drawn()}", tuple(_figures(kinds)))
 
@@ -74,22 +74,22 @@ def _figures(kinds: Sequence[FleetKind]) -> Iterator[Figure]:
         for kind in kinds:
             for starts_known in (True, False) if set(kind.modes) != {SAME} else (False,):
                 jobs = [(rule, kind, seed, starts_known) for rule in (OURS, *RULES) for seed in SEEDS]
-                filled_by_job = dict(zip(jobs, workers.map(_filled, jobs), strict=True))
-                yield from _judged(
+                filled_by_job = dict(zip(jobs, workers.map(_fill_fleet, jobs), strict=True))
+                yield from _judge_fleet(
                     kind,
                     starts_known,
                     {rule: [filled_by_job[rule, kind, s, starts_known] for s in SEEDS] for rule in (OURS, *RULES)},
                 )
 
 
-def _judged(kind: FleetKind, starts_known: bool, by_rule: dict[str, list[Filled]]) -> Iterator[Figure]:
+def _judge_fleet(kind: FleetKind, starts_known: bool, by_rule: dict[str, list[Filled]]) -> Iterator[Figure]:
     starts = "" if set(kind.modes) == {SAME} else ", starts told" if starts_known else ", starts not told"
     name = f"{kind.name}{starts}"
     filled = {rule: mean(run.percent for run in runs) for rule, runs in by_rule.items()}
     best = max((rule for rule in by_rule if rule != OURS), key=lambda rule: filled[rule])
     requests = [kind.requests(seed) for seed in SEEDS]
-    yield Figure(f"{name}: bound", mean(bound(kind, request) for request in requests), "%")
-    yield Figure(f"{name}: repacked for nothing", mean(repacked(kind, request) for request in requests), "%")
+    yield Figure(f"{name}: bound", mean(memory_bound(kind, request) for request in requests), "%")
+    yield Figure(f"{name}: repacked for nothing", mean(repack(kind, request) for request in requests), "%")
     yield from (Figure(f"{name}: {rule}", percent, "%") for rule, percent in filled.items())
     yield from (
         Figure(
@@ -107,7 +107,7 @@ def _judged(kind: FleetKind, starts_known: bool, by_rule: dict[str, list[Filled]
     yield Figure(f"{name}: behind it at most, with 95 % confidence", upper, "points", MOST_BEHIND)
 
 
-def _filled(job: tuple[str, FleetKind, int, bool]) -> Filled:
+def _fill_fleet(job: tuple[str, FleetKind, int, bool]) -> Filled:
     rule, kind, seed, starts_known = job
     fleet = FillingFleet(kind.drawn(seed), starts=starts_known)
     requests = kind.requests(seed)

@@ -24,7 +24,7 @@ NEGLIGIBLE_PERCENT: Final = 0.001
 """Of a fleet, by which the solver's answer may miss a whole number."""
 
 
-def bound(kind: FleetKind, requests: Sequence[tuple[str, int]]) -> float:
+def memory_bound(kind: FleetKind, requests: Sequence[tuple[str, int]]) -> float:
     """In percent of the fleet's GPU memory."""
     demand: Counter[str] = Counter()
     for profile, count in requests:
@@ -48,25 +48,29 @@ def bound(kind: FleetKind, requests: Sequence[tuple[str, int]]) -> float:
     return 100 * program.solve(gains, most, limits).value / kind.memory_mib
 
 
-def repacked(kind: FleetKind, requests: Sequence[tuple[str, int]]) -> float:
+def repack(kind: FleetKind, requests: Sequence[tuple[str, int]]) -> float:
     """Percent of the fleet's GPU memory that is taken in the order of coming, with all VMs packed anew for each, for
     nothing."""
 
     def percent(accepted: Sequence[tuple[str, int]]) -> float:
         return 100 * sum(count * kind.size_mib(profile) for profile, count in accepted) / kind.memory_mib
 
-    accepted_requests = taken_in_turn(requests, lambda some: bound(kind, some) >= percent(some) - NEGLIGIBLE_PERCENT)
+    accepted_requests = taken_in_turn(
+        requests, lambda some: memory_bound(kind, some) >= percent(some) - NEGLIGIBLE_PERCENT
+    )
     return percent(accepted_requests)
 
 
 def taken_in_turn(kinds: Sequence[Kind], fit: Callable[[Sequence[Kind]], bool]) -> list[Kind]:
-    """Who is taken of those that come in this order and never leave; `fit`: whether all of some may run at once."""
+    """Return the kinds accepted of VMs that come in this order and never leave; `fit` says whether all given may run at
+    once.
+    """
     # 1. As long as all of them fit, everybody is taken.
     least, most = 0, len(kinds)
     while least < most:
         middle = (least + most + 1) // 2
         least, most = (middle, most) if fit(kinds[:middle]) else (least, middle - 1)
-    # 2. Then whoever fits beside those taken. A kind that did not fit never fits again.
+    # 2. Then each VM that fits beside the accepted ones. A kind that did not fit never fits again.
     accepted, refused = list(kinds[:least]), set[Kind]()
     for kind in kinds[least:]:
         if kind not in refused and fit([*accepted, kind]):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.bench.placement.filling import measured
+from tests.bench.placement.filling import measure_fleets
 from tests.bench.placement.filling_fleet import SEVERAL
 from tests.bench.verdict import Result
 
 
 def run() -> Result:
     """Per kind of fleet; judged: that no rule with the same knowledge is better beyond doubt."""
-    return measured("fleets that fill with VMs that have several GPUs", SEVERAL)
+    return measure_fleets("fleets that fill with VMs that have several GPUs", SEVERAL)

@@ -11,7 +11,7 @@ from gpuops.model.devices.gpu import VgpuMode
 from gpuops.plan.queue.one_workload import Placed
 from gpuops.sim.state.gpu_admission import NotAdmitted, VgpuPolicy, WantedVgpu, admit
 from tests.bench.placement import filling
-from tests.bench.placement.filling_bound import bound, fillings
+from tests.bench.placement.filling_bound import fillings, memory_bound
 from tests.bench.placement.filling_fleet import FLEETS, HOSTS, SEVERAL, FillingFleet, FleetKind
 from tests.bench.placement.filling_rules import RULES, fill
 from tests.bench.simulator.simulated_fleet import simulated_fleet
@@ -47,14 +47,15 @@ def test_no_rule_is_above_the_bound(kind: FleetKind) -> None:
     requests = kind.requests(1)
     fleet = FillingFleet(kind, starts=False)
     fill(RULES["first fit"], fleet, requests)
-    assert 70 < fleet.filled <= bound(kind, requests) + 1e-6 <= 100 + 1e-6
+    assert 70 < fleet.filled <= memory_bound(kind, requests) + 1e-6 <= 100 + 1e-6
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("starts", [True, False])
 def test_a_fleet_is_filled_by_place_without_a_refusal(starts: bool) -> None:
-    """A seat that is promised is one: where starts are told each is, and where they are not a promise is for the
-    worst."""
+    """Every promised slot can be used. If vCenter shows vGPU start offsets, all slots are; if not, a promise covers the
+    worst case.
+    """
     fleet = FillingFleet(SMALL, starts=starts)
     assert filling.fill_by_place(fleet, SMALL.requests(1)) == 0
     assert fleet.filled > 90

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from xml.sax.saxutils import escape
 
 from tests.bench.readers.account import Account
-from tests.bench.readers.question import Question, asked
+from tests.bench.readers.question import Question, read_question
 
 ENVELOPE = (
     '<?xml version="1.0"?><soapenv:Envelope xmlns:soapenv="http://schemas.xmlsoap.org/soap/envelope/" '
@@ -79,7 +79,7 @@ def read(wire: Wire, kind: str, paths: list[str], page: int, account: Account) -
 
 if __name__ == "__main__":
     counted = Account()
-    question = asked()
+    question = read_question()
     connection = Wire(question)
     counted.begin()
     for kind, paths in question.paths.items():

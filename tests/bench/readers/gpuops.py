@@ -21,7 +21,7 @@ from gpuops.vsphere.reading.decoding.decode_host import host_with_gpus, pci_devi
 from gpuops.vsphere.reading.decoding.decode_vm import thin_vm, with_detail
 from gpuops.vsphere.session import Session
 from tests.bench.readers.account import Account
-from tests.bench.readers.question import Question, asked
+from tests.bench.readers.question import Question, read_question
 
 
 def target_of(question: Question) -> Target:
@@ -45,7 +45,7 @@ def decode(read_object: ReadObject) -> Vm | Host:
 
 def main() -> None:
     """Read what is asked, or the whole inventory when no properties are named, and count."""
-    account, question = Account(), asked()
+    account, question = Account(), read_question()
     gc.set_threshold(NEW_OBJECTS_BEFORE_COLLECTION)  # as the command line does
     with Session(target_of(question)) as session:
         if question.vi_json:

@@ -27,6 +27,6 @@ class Question:
         return file
 
 
-def asked() -> Question:
+def read_question() -> Question:
     """The question in the file named by the first argument."""
     return Question(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))

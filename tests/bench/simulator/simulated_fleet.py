@@ -1,7 +1,7 @@
 """A simulated vCenter in this process, on whose hosts VMs are created and started as `place` says.
 
-Only the making of VMs is by hand; devices, settings and power go over the wire, as `attach` and the rotation send them.
-What became of a VM is read from the ledger alone.
+Only the creation of VMs bypasses the wire; devices, settings and power go over it, as `attach` and the rotation send
+them. What became of a VM is read from the ledger alone.
 """
 
 from __future__ import annotations
@@ -92,14 +92,14 @@ class SimulatedFleet:
 @contextmanager
 def simulated_fleet(hosts: int, mode: str, policy: str, board: str = "a100") -> Iterator[SimulatedFleet]:
     """So many hosts with nothing on them: 128 cores and 768 GiB in two nodes each."""
-    world = build_declared(_declared(hosts, mode, policy, board))
+    world = build_declared(_declare_fleet(hosts, mode, policy, board))
     with SimServer(world, tls=False) as server:
         target = Target("127.0.0.1", server.username, Secret(server.password), port=server.port, tls=False)
         with Connection(target) as connection:
             yield SimulatedFleet(world, connection, catalog(), connection.inventory())
 
 
-def _declared(hosts: int, mode: str, policy: str, board: str) -> ScenarioFile:
+def _declare_fleet(hosts: int, mode: str, policy: str, board: str) -> ScenarioFile:
     server = {"vendor": "Any", "model": "Any", "cpu": "Any", "cores_per_socket": 64, "threads_per_core": 1}
     gpus = [{"board": board, "at": at, "node": node, "mode": mode} for at, node in NODE_OF.items()]
     host_group = {"name": "esx-{:03}", "count": hosts, "group": "gpu", "model": "server", "driver": "550.90.05"}

@@ -22,8 +22,8 @@ from gpuops.plan.placement.fleet.geometry import WASTE_UNIT, PoolRequest, PoolSe
 from gpuops.plan.placement.fleet.losses import NO_ROOM, NodePool
 from tests.bench.placement import filling
 from tests.bench.placement.filling_fleet import FLEETS, SEVERAL, FillingFleet, FleetKind
-from tests.bench.trace.departures import churned
-from tests.bench.trace.profiles import SEEDS, Bounds, inflated, known, scenarios
+from tests.bench.trace.departures import churn
+from tests.bench.trace.profiles import SEEDS, Bounds, inflate, read_known_bounds, scenarios
 from tests.bench.trace.vgpu_across import Engine, Hosts
 from tests.bench.verdict import Figure, Result
 
@@ -124,7 +124,7 @@ def run() -> Iterator[Result]:
     if not folder:
         yield Result("ablation of the engine: not run, it needs the trace (make bench OPENB=DIR)", ())
         return
-    bounds = known(os.environ.get("BASELINES"))
+    bounds = read_known_bounds(os.environ.get("BASELINES"))
     yield Result("ablation of the engine", tuple(_figures(Path(folder), bounds)))
 
 
@@ -151,13 +151,13 @@ def _filled_without(job: tuple[str, FleetKind, int]) -> float:
 def _figures(folder: Path, bounds: Bounds) -> Iterator[Figure]:
     all_scenarios = list(scenarios(folder))
     for name, kind in PARTS.items():
-        filled = [inflated(of, kind, seed) for of in all_scenarios for seed in SEEDS]
+        filled = [inflate(of, kind, seed) for of in all_scenarios for seed in SEEDS]
         allocated = mean(outcome.allocated for outcome in filled)
         yield Figure(f"{name}: allocated", allocated, "%")
         if bounds:
             best = mean(bounds[of.trace, of.mode, of.host, seed, "fgd"][0] for of in all_scenarios for seed in SEEDS)
             yield Figure(f"{name}: gap to the bound", best - allocated, "points")
         yield Figure(f"{name}: not NUMA-local", 100 - mean(outcome.local for outcome in filled), "%")
-        come_and_go = [churned(of, kind, CHURN_SEED) for of in all_scenarios if of.host == CHURN_HOST]
+        come_and_go = [churn(of, kind, CHURN_SEED) for of in all_scenarios if of.host == CHURN_HOST]
         yield Figure(f"{name}: placed under churn", mean(outcome.allocated for outcome in come_and_go), "%")
         yield Figure(f"{name}: not NUMA-local under churn", 100 - mean(outcome.local for outcome in come_and_go), "%")

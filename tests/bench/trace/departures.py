@@ -2,10 +2,10 @@
 
 The twelve scenarios of `profiles.py` with arrivals by chance and the stays of the trace; what finds no place is lost,
 and nothing migrates. Every rule plays the same ten streams, so that differences are paired. The hours counted are those
-between the end of the warm-up and the last arrival, of whoever runs then: a VM that came in the warm-up takes room from
-others, and one that comes last stays for hours in which nobody else asks. The fluid reference packs perfectly and
-migrates for nothing: it takes whoever fits in the GPU memory, cores and memory that the fleet has left in all, and
-refuses nobody on purpose.
+between the end of the warm-up and the last arrival, of the VMs that run then: a VM that came in the warm-up takes room
+from others, and one that comes last stays for hours without further requests. The fluid reference packs perfectly and
+migrates for nothing: it takes every VM that fits in the GPU memory, cores and memory left in the whole fleet, and
+refuses none on purpose.
 
 Needs the trace: `make bench OPENB=DIR`; with `BASELINES=DIR` (`vgpu_churn.csv`) the other rules are held to the share
 of GPU memory that they are known to place.
@@ -73,7 +73,7 @@ def _figures(folder: Path) -> Iterator[Figure]:
         for seed in KNOWN_SEEDS
     ]
     with ProcessPoolExecutor(os.cpu_count()) as workers:
-        played_so = workers.map(_churned, [(all_scenarios[at], name, seed) for at, name, seed in jobs], chunksize=4)
+        played_so = workers.map(_churn_job, [(all_scenarios[at], name, seed) for at, name, seed in jobs], chunksize=4)
         outcomes = dict(zip(jobs, played_so, strict=True))
     hours = {
         name: [[outcomes[at, name, seed].hours for seed in SEEDS] for at in range(len(all_scenarios))]
@@ -109,7 +109,7 @@ def _beside_known(
     all_scenarios: Sequence[Scenario], outcomes: dict[tuple[int, str, int], ChurnOutcome]
 ) -> Iterator[Figure]:
     """How far the rules here are from what they are known to place."""
-    known_hours = _known(os.environ.get("BASELINES"))
+    known_hours = _read_known_shares(os.environ.get("BASELINES"))
     for name, (_, word) in RULES.items() if known_hours else ():
         off = [
             outcomes[at, name, seed].allocated - known_hours[of.trace, of.mode, of.host, seed, word]
@@ -119,14 +119,14 @@ def _beside_known(
         yield Figure(f"{name} differs from what is known by", abs(mean(off)), "points", 0.3)
 
 
-def _churned(job: tuple[Scenario, str, int]) -> ChurnOutcome:
+def _churn_job(job: tuple[Scenario, str, int]) -> ChurnOutcome:
     of, name, seed = job
-    return churned(of, Engine if name == OURS else RULES[name][0], seed)
+    return churn(of, Engine if name == OURS else RULES[name][0], seed)
 
 
 @dataclass
 class Stream:
-    """The VMs that run, by the number of their arrival; who comes takes the seat that the pool chooses."""
+    """The VMs that run, by the number of their arrival; a new VM gets the seat that the pool chooses."""
 
     of: Scenario
     pool: Hosts
@@ -161,9 +161,9 @@ class Stream:
         ]
 
 
-def churned(of: Scenario, kind: type[Hosts], seed: int) -> ChurnOutcome:
+def churn(of: Scenario, kind: type[Hosts], seed: int) -> ChurnOutcome:
     """What one rule makes of one stream of arrivals."""
-    return played(Stream(of, pool_of(kind, of, HOSTS_EACH, STEP)), seed)
+    return play_stream(Stream(of, pool_of(kind, of, HOSTS_EACH, STEP)), seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ def arrivals(of: Scenario, seed: int) -> Arrivals:
     return Arrivals(numbers.tolist(), times.tolist(), sizes[numbers].tolist(), stays[numbers].tolist())
 
 
-def played(stream: Stream, seed: int) -> ChurnOutcome:
+def play_stream(stream: Stream, seed: int) -> ChurnOutcome:
     """The same of this stream."""
     come = arrivals(stream.of, seed)
     leaving: list[tuple[float, int]] = []
@@ -249,7 +249,7 @@ def fluid_hours(of: Scenario, seed: int, only: Callable[[Request], bool] = _ever
     return 100 * placed / asked_hours
 
 
-def _known(folder: str | None) -> Known:
+def _read_known_shares(folder: str | None) -> Known:
     if not folder:
         return {}
     with (Path(folder) / "vgpu_churn.csv").open() as lines:

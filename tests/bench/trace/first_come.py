@@ -1,8 +1,9 @@
-"""What VMs can have that are served in the order of coming: why nobody meets the bounds of `profiles`.
+"""What VMs can get that are served in the order of coming: why no rule meets the bounds of `profiles`.
 
-Such a bound knows all requests and leaves out those that others are worth more than. The reference here takes whoever
-still fits beside all whom it has taken, and refuses nobody on purpose; it may pack them anew each time, for nothing, as
-the bounds do: hosts are one large host, or GPUs count alone. What does not fit so nobody can place beside the same VMs.
+Such a bound knows all requests and leaves out those that others are worth more than. The reference here takes each VM
+that still fits beside those it has taken, and refuses none on purpose; it may pack them anew each time, for nothing, as
+the bounds do: hosts are one large host, or GPUs count alone. No rule can place beside the same VMs what does not fit
+so.
 
 Example: a VM of one GPU comes, then as many of eight GPUs as there are hosts. The bound has all but the first, and no
 GPU is free; the reference has the first, and one of the others finds no host.
@@ -24,7 +25,7 @@ from gpuops.plan.queue.batch.column_generation import bound_whole, solve_fluid
 from gpuops.plan.queue.batch.problem import BatchProblem, with_loosest_options
 from tests.bench.placement.batch import problem_of
 from tests.bench.placement.filling_bound import taken_in_turn
-from tests.bench.trace.profiles import HOSTS_EACH, SEEDS, drawn, inflated, known, scenarios
+from tests.bench.trace.profiles import HOSTS_EACH, SEEDS, drawn, inflate, read_known_bounds, scenarios
 from tests.bench.trace.vgpu_across import Engine
 from tests.bench.trace.vgpu_rules import RULES
 from tests.bench.trace.vgpu_world import GB, Request, Scenario
@@ -57,8 +58,8 @@ def _scenarios(folder: Path) -> Iterator[Figure]:
     all_scenarios = list(scenarios(folder))
     jobs = [(of, seed) for of in all_scenarios for seed in SEEDS]
     with ProcessPoolExecutor(os.cpu_count()) as workers:
-        served_by_job = list(workers.map(_served, jobs))
-    bounds = known(os.environ.get("BASELINES"))
+        served_by_job = list(workers.map(_serve_job, jobs))
+    bounds = read_known_bounds(os.environ.get("BASELINES"))
     for at, of in enumerate(all_scenarios):
         served_here, name = served_by_job[at * len(SEEDS) :][: len(SEEDS)], f"{of.trace} {of.mode} {of.host}"
         yield Figure(f"{name}: reference", mean(served.reference for served in served_here), "%")
@@ -74,10 +75,10 @@ def _scenarios(folder: Path) -> Iterator[Figure]:
     )
 
 
-def _served(job: tuple[Scenario, int]) -> Served:
+def _serve_job(job: tuple[Scenario, int]) -> Served:
     of, seed = job
     fgd, _ = RULES["FGD"]
-    return Served(reference(of, seed), inflated(of, Engine, seed).allocated, inflated(of, fgd, seed).allocated)
+    return Served(reference(of, seed), inflate(of, Engine, seed).allocated, inflate(of, fgd, seed).allocated)
 
 
 def reference(of: Scenario, seed: int) -> float:

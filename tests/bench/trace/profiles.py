@@ -43,7 +43,7 @@ def run() -> Result:
     folder = os.environ.get("OPENB")
     if not folder:
         return Result("vGPU profiles: not run, it needs the trace (make bench OPENB=DIR)", ())
-    bounds = known(os.environ.get("BASELINES"))
+    bounds = read_known_bounds(os.environ.get("BASELINES"))
     return Result("vGPU profiles: GPU memory allocated at 100 % arrivals", tuple(_figures(Path(folder), bounds)))
 
 
@@ -58,8 +58,8 @@ def _figures(folder: Path, bounds: Bounds) -> Iterator[Figure]:
     off: dict[str, list[float]] = {}
     behind = []
     for of in scenarios(folder):
-        reached = {name: [inflated(of, kind, seed) for seed in SEEDS] for name, (kind, _) in RULES.items()}
-        reached[OURS] = [inflated(of, Engine, seed) for seed in SEEDS]
+        reached = {name: [inflate(of, kind, seed) for seed in SEEDS] for name, (kind, _) in RULES.items()}
+        reached[OURS] = [inflate(of, Engine, seed) for seed in SEEDS]
         local += [outcome.local for outcome in reached[OURS]]
         share = {name: mean(outcome.allocated for outcome in outcomes) for name, outcomes in reached.items()}
         best = max(value for name, value in share.items() if name != OURS)
@@ -84,7 +84,7 @@ def _figures(folder: Path, bounds: Bounds) -> Iterator[Figure]:
     yield Figure("VMs of ours not NUMA-local", 100 - mean(local), "%", 0.1)
 
 
-def known(folder: str | None) -> Bounds:
+def read_known_bounds(folder: str | None) -> Bounds:
     """By trace, mode, host, seed and rule: the bound and what the rule is known to reach, in percent."""
     if not folder:
         return {}
@@ -98,7 +98,7 @@ def known(folder: str | None) -> Bounds:
         }
 
 
-def inflated(of: Scenario, kind: type[Hosts], seed: int) -> Outcome:
+def inflate(of: Scenario, kind: type[Hosts], seed: int) -> Outcome:
     """Requests by chance until they ask for all of the GPU memory."""
     pool = pool_of(kind, of, HOSTS_EACH, STEP)
     geometry, whole = of.geometry(), HOSTS_EACH * 8 * GB

@@ -6,7 +6,7 @@ import pytest
 
 from gpuops.plan.placement.fleet.geometry import PoolRequest
 from tests.bench.trace import departures
-from tests.bench.trace.departures import fluid_hours, played
+from tests.bench.trace.departures import fluid_hours, play_stream
 from tests.bench.trace.profiles import STEP
 from tests.bench.trace.vgpu_across import Engine
 from tests.bench.trace.vgpu_rules import pool_of
@@ -41,7 +41,7 @@ def test_the_reference_takes_all_that_is_small_and_is_never_below_a_rule(
     monkeypatch.setattr(departures, "LOAD", load)
     whole = of((WHOLE, 3600.0))
     pool = pool_of(Engine, whole, 1, STEP)
-    outcome = played(departures.Stream(whole, pool), 1)
+    outcome = play_stream(departures.Stream(whole, pool), 1)
     assert outcome.hours == pytest.approx(fluid_hours(whole, 1))
     assert (outcome.hours == 100.0) is (load < 1)
 
@@ -51,7 +51,7 @@ def test_memory_hours_count_stays_and_not_vms(monkeypatch: pytest.MonkeyPatch) -
     """Where VMs that stay long are as many as those that do not, nearly all that is placed is theirs."""
     monkeypatch.setattr(departures, "LOAD", 3.0)
     mixed = of((WHOLE, 60.0), (WHOLE, 36_000.0))
-    outcome = played(departures.Stream(mixed, pool_of(Engine, mixed, 1, STEP)), 1)
+    outcome = play_stream(departures.Stream(mixed, pool_of(Engine, mixed, 1, STEP)), 1)
     assert outcome.allocated > outcome.hours > 20
 
 
@@ -60,12 +60,12 @@ def test_the_reference_packs_cores_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where each VM takes a quarter of a host's cores, four of eight GPUs are all that anybody can give."""
     monkeypatch.setattr(departures, "LOAD", 3.0)
     thirsty = of((WHOLE, 3600.0), cpu=HOSTS["G3"][0] // 4)
-    outcome = played(departures.Stream(thirsty, pool_of(Engine, thirsty, 1, STEP)), 1)
+    outcome = play_stream(departures.Stream(thirsty, pool_of(Engine, thirsty, 1, STEP)), 1)
     assert outcome.hours == pytest.approx(fluid_hours(thirsty, 1))
     assert outcome.hours < fluid_hours(of((WHOLE, 3600.0)), 1) / 1.5
 
 
 def test_hours_are_those_between_the_warm_up_and_the_last_arrival() -> None:
-    """Who came before counts for what is left of its stay, and nobody for what comes after."""
+    """A VM that came earlier counts for the rest of its stay, and none for later hours."""
     come = departures.Arrivals([0] * 200, [float(at) for at in range(200)], [2] * 200, [60.0] * 200)
     assert [come.hours(at) for at in (0, 39, 40, 41, 99, 100, 139, 140, 199)] == [0, 0, 0, 2, 118, 120, 120, 118, 0]

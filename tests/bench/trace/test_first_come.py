@@ -8,7 +8,7 @@ from gpuops.plan.placement.fleet.geometry import PoolRequest
 from gpuops.plan.queue.batch.solve import bound
 from tests.bench.placement import batch
 from tests.bench.placement.batch import problem_of
-from tests.bench.placement.filling_bound import repacked
+from tests.bench.placement.filling_bound import repack
 from tests.bench.placement.filling_fleet import FLEETS
 from tests.bench.trace import first_come
 from tests.bench.trace.first_come import WHOLE, reference
@@ -43,5 +43,5 @@ def test_halves_are_packed_anew_for_whole_gpus_that_come_later() -> None:
     """64 halves fill 32 GPUs once they are packed anew, and 32 whole ones find theirs; of 33 the last finds none."""
     kind = next(kind for kind in FLEETS if kind.name == "L40S mixed size")
     half, whole = ("nvidia_l40s-24q", 1), ("nvidia_l40s-48q", 1)
-    assert repacked(kind, [half] * 64 + [whole] * 32) == pytest.approx(100)
-    assert repacked(kind, [half] * 63 + [whole] * 33) == pytest.approx(100 * (63 * 24 + 32 * 48) / (64 * 48))
+    assert repack(kind, [half] * 64 + [whole] * 32) == pytest.approx(100)
+    assert repack(kind, [half] * 63 + [whole] * 33) == pytest.approx(100 * (63 * 24 + 32 * 48) / (64 * 48))

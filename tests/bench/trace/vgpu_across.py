@@ -125,7 +125,7 @@ class Hosts(NodePool):
         return float(loss.sum()), destroyed.sum(axis=0)
 
     def first(self, ask: PoolRequest, row: int, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The first GPUs of the node that can take a device each, so many at the most, and their states then."""
+        """Return the first GPUs of the node that can take a device each, at most so many, and their states then."""
         after = self.moves.after(ask.kind).of(self.state[row])[:, 0]
         gpus = np.flatnonzero(after > 0)[:count]
         return tuple(gpus.tolist()), tuple(after[gpus].tolist())

@@ -183,7 +183,7 @@ def read_rows(folder: Path, name: str) -> list[dict[str, str]]:
 
 
 def scenario(folder: Path, trace: str, mode: str, host: str) -> Scenario:
-    """`trace#small70`: 70 % of the draws are of pods that ask for half a GPU at the most."""
+    """`trace#small70`: 70 % of the draws are of pods that ask for at most half a GPU."""
     pods, _, small = trace.partition("#")
     geometry = SameSize() if mode == "ts" else Mig()
     rows = [row for row in read_rows(folder, f"openb_pod_list_{pods}") if int(row["num_gpu"])]
@@ -213,7 +213,7 @@ def scenario(folder: Path, trace: str, mode: str, host: str) -> Scenario:
 def site(of: Scenario) -> tuple[SameSize | Mig, Shapes]:
     """The geometry with what is asked of it, and the shapes."""
     geometry = of.geometry()
-    asked_kinds = _asked(of)
+    asked_kinds = _shape_frequencies(of)
     demand = [0.0] * len(geometry.sizes)
     for kind in asked_kinds:
         demand[kind.kind] += kind.often * kind.count
@@ -241,7 +241,9 @@ class TypicalShapes:
 
 def typical_shapes(of: Scenario, kinds: Sequence[int]) -> TypicalShapes:
     """The commonest shapes as they are, of these kinds."""
-    ranked = sorted(_asked(of), key=lambda shape: (-shape.often, shape.cpu, shape.memory, shape.kind, shape.count))
+    ranked = sorted(
+        _shape_frequencies(of), key=lambda shape: (-shape.often, shape.cpu, shape.memory, shape.kind, shape.count)
+    )
     upto = np.cumsum([shape.often for shape in ranked])
     typical = ranked[: int(np.searchsorted(upto, TYPICAL * upto[-1]) + 1)]
     sizes = of.geometry().sizes
@@ -256,7 +258,7 @@ def typical_shapes(of: Scenario, kinds: Sequence[int]) -> TypicalShapes:
     )
 
 
-def _asked(of: Scenario) -> list[ShapeFrequency]:
+def _shape_frequencies(of: Scenario) -> list[ShapeFrequency]:
     """How often each shape comes."""
     counts: dict[tuple[int, int, int, int], float] = {}
     for request in of.requests:

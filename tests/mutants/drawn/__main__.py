@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
         print(*(f"{area:9} {mutation.name}" for area, mutation in chosen), sep="\n")
         return 0
     load_libraries()
-    judgements = list(judged(chosen, options.seconds, options.jobs))
+    judgements = list(judge_mutations(chosen, options.seconds, options.jobs))
     killed = sum(verb_parser.said is not None for verb_parser in judgements)
     print(f"{killed} of {len(judgements)} killed")
     if not options.dry:
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     return 0 if killed >= LEAST * len(judgements) else 1
 
 
-def judged(chosen: Sequence[tuple[str, Mutation]], seconds: float, jobs: int) -> Iterator[Judged]:
+def judge_mutations(chosen: Sequence[tuple[str, Mutation]], seconds: float, jobs: int) -> Iterator[Judged]:
     """What becomes of each, printed as it comes."""
     with ThreadPoolExecutor(jobs) as pool:
         outcomes = pool.map(lambda outcome: hunt(outcome[1], Plan(seconds, outcome[0], shrink=True)), chosen)
@@ -68,7 +68,7 @@ def judged(chosen: Sequence[tuple[str, Mutation]], seconds: float, jobs: int) ->
 
 
 def refresh(seconds: float, jobs: int) -> int:
-    """Judges anew which recorded nights kill no more, and which mutants nobody killed or judged."""
+    """Judge again which recorded nights kill no more, and which mutants were not killed or judged."""
     load_libraries()
     recorded = {judgement.mutation: judgement for judgement in read()} if RECORD.is_file() else {}
     nights_held = [judgement.night for judgement in recorded.values() if judgement.night is not None]
@@ -105,7 +105,7 @@ def replay(jobs: int) -> int:
     present = [judgement for judgement in recorded if is_there(judgement.mutation)]
     missing_names = [judgement.mutation.name for judgement in recorded if judgement not in present]
     with ThreadPoolExecutor(jobs) as pool:
-        wrong += [problem for problem in pool.map(_replayed, present) if problem is not None]
+        wrong += [problem for problem in pool.map(_replay_mutant, present) if problem is not None]
     print(*wrong, *(f"what it changes is not there any more: {name}" for name in missing_names), sep="\n")
     print(f"{len(present)} mutants replayed, {len(wrong)} of them not as recorded; {len(missing_names)} are gone")
     too_few = len(present) < LEAST * len(recorded)
@@ -114,7 +114,7 @@ def replay(jobs: int) -> int:
     return 1 if wrong or too_few else 0
 
 
-def _replayed(judgement: Judged) -> str | None:
+def _replay_mutant(judgement: Judged) -> str | None:
     outcome = hunt(
         judgement.mutation, Plan(AGAIN_S, judgement.area, first=() if judgement.night is None else (judgement.night,))
     )

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Final
 
-from tests.mutants.drawn.operators import Members, Mutation, enums, is_change, mutated, mutations
+from tests.mutants.drawn.operators import Members, Mutation, enums, is_change, mutate, mutations
 from tests.mutants.table import ROOT
 
 ROTATION: Final = "gpuops/plan/rotation"
@@ -60,7 +60,7 @@ def source_of(file: str) -> str:
 def is_there(mutation: Mutation) -> bool:
     """Whether what it changes is still in the source."""
     try:
-        mutated(mutation, source_of(mutation.file), members())
+        mutate(mutation, source_of(mutation.file), members())
     except LookupError:
         return False
     return True

@@ -28,7 +28,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
 from tests.mutants.drawn.draw import members, source_of
-from tests.mutants.drawn.operators import Mutation, mutated
+from tests.mutants.drawn.operators import Mutation, mutate
 from tests.mutants.table import ROOT
 
 BUDGET_S: Final = 120.0
@@ -78,7 +78,7 @@ def hunt(mutation: Mutation, plan: Plan) -> Found:
     """
     broken = list(plan.broken)
     while True:
-        outcome = _forked(lambda: _hunt(mutation, replace(plan, broken=tuple(broken))), plan.budget_s)
+        outcome = _run_forked(lambda: _hunt(mutation, replace(plan, broken=tuple(broken))), plan.budget_s)
         if outcome["night"] is None or outcome["met"] in plan.first:
             return outcome
         if not clean([outcome["met"]]):
@@ -88,7 +88,7 @@ def hunt(mutation: Mutation, plan: Plan) -> Found:
 
 def clean(nights: Sequence[Found]) -> list[str]:
     """What these nights break under the engine as it is."""
-    return list(_forked(lambda: _clean(nights), 30.0 * len(nights))["said"])
+    return list(_run_forked(lambda: _clean(nights), 30.0 * len(nights))["said"])
 
 
 def _hunt(mutation: Mutation, plan: Plan) -> Found:
@@ -106,7 +106,7 @@ def _hunt(mutation: Mutation, plan: Plan) -> Found:
         if night in broken:
             continue
         played += 1
-        if problems := _limited(night.said):
+        if problems := _within_limit(night.said):
             seconds, fewest = time.process_time() - began, night
             if plan.shrink and not problems[0].startswith(ENDLESS):
                 fewest = _within(SHRINKING_S, partial(shrunk, night)) or night
@@ -121,11 +121,11 @@ def _clean(nights: Sequence[Found]) -> Found:
     problems = []
     for night_document in nights:
         night = Night.from_json(night_document)
-        problems += [f"{night.kind} {night.seed}: {problem}" for problem in _limited(night.said)]
+        problems += [f"{night.kind} {night.seed}: {problem}" for problem in _within_limit(night.said)]
     return {"said": problems}
 
 
-def _limited(problems_of: Callable[[], list[str]]) -> list[str]:
+def _within_limit(problems_of: Callable[[], list[str]]) -> list[str]:
     try:
         return _within(ENDLESS_S, problems_of, otherwise=[f"{ENDLESS}: the night does not end"])
     except MemoryError:
@@ -175,11 +175,11 @@ def _mutate(mutation: Mutation) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "gpuops"]:
         del sys.modules[name]  # under pytest each process has the clock from its start on
     module = mutation.file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
-    tree = mutated(mutation, source_of(mutation.file), members())
+    tree = mutate(mutation, source_of(mutation.file), members())
     sys.meta_path.insert(0, _Mutating(module, ROOT / mutation.file, tree))
 
 
-def _forked(act: Callable[[], Found], budget_s: float) -> Found:
+def _run_forked(act: Callable[[], Found], budget_s: float) -> Found:
     """What it tells, from a child of this process. A child that is killed or crashes raises RuntimeError."""
     with TemporaryDirectory(prefix="gpuops-judge-") as folder:
         outcome_file, errors = Path(folder) / "told.json", Path(folder) / "errors.txt"

@@ -65,7 +65,7 @@ class Night:
     events: tuple[Event, ...] | None = None
 
     def said(self) -> list[str]:
-        """What it breaks; a crash of the engine is told as one."""
+        """Return the broken invariants; a crash of the engine counts as one."""
         try:
             return _KINDS[self.kind](self.seed, self.events)
         except Exception as error:

@@ -68,10 +68,10 @@ def mutations(file: str, source: str, members: Members) -> tuple[Mutation, ...]:
 
 def is_change(mutation: Mutation, source: str, members: Members) -> bool:
     """Whether Python compiles anything else after it."""
-    return _code(mutated(mutation, source, members), mutation.file) != _code(ast.parse(source), mutation.file)
+    return _code(mutate(mutation, source, members), mutation.file) != _code(ast.parse(source), mutation.file)
 
 
-def mutated(mutation: Mutation, source: str, members: Members) -> ast.Module:
+def mutate(mutation: Mutation, source: str, members: Members) -> ast.Module:
     """The file with that change. Raises LookupError where what it changes is not there any more."""
     tree = ast.parse(source)
     for candidate, change in _changes(tree, mutation.file, members):
@@ -122,7 +122,7 @@ def _words(node: ast.AST) -> str:
 
 
 def _sites(tree: ast.Module) -> Iterator[_Site]:
-    """Each place of a function that a night can tell of."""
+    """Yield each place of a function that a night can judge."""
     todo: list[tuple[ast.AST, str]] = [(tree, "")]
     while todo:
         node, function = todo.pop()
@@ -131,7 +131,7 @@ def _sites(tree: ast.Module) -> Iterator[_Site]:
             if name in _UNREAD or (isinstance(node, ast.ClassDef) and name == "keywords"):
                 continue
             for child, put in _children(node, name, value):
-                named = _named(child, function)
+                named = _function_of(child, function)
                 if named is None:
                     continue
                 if function and not isinstance(child, ast.FunctionDef | ast.ClassDef):
@@ -149,7 +149,7 @@ def _children(node: ast.AST, name: str, value: Any) -> Iterator[tuple[ast.AST, C
                 yield child, lambda new, number=number: value.__setitem__(number, new)  # type: ignore[misc]
 
 
-def _named(child: ast.AST, function: str) -> str | None:
+def _function_of(child: ast.AST, function: str) -> str | None:
     """The function that the child is of; None = it is left out, with all that is in it."""
     match child:
         case ast.FunctionDef() | ast.AsyncFunctionDef():

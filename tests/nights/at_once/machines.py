@@ -173,7 +173,7 @@ def under_a_lease(night: Played) -> Iterator[str]:
 
 
 def lease_in(state: Mapping[str, Any]) -> Lease | None:
-    """The lease in what the ledger tells of a lock VM; None where there is none, or what no gpuops wrote."""
+    """Return the lease in the ledger's state of a lock VM; None without one, or if gpuops did not write it."""
     try:
         return parse_lease(state.get("extra_config", {}).get(KEY, ""))
     except Refused:

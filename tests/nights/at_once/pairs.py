@@ -52,7 +52,7 @@ def pair_violations(seed: int) -> list[str]:
                 ["I6: the lease was not given back"] if lease is not None and lease.held_at(world.clock.now()) else []
             )
             if not pauses and all(runner.ended == "Locked" for runner in runners):
-                problems.append("I6: each of them is kept away by another, and nobody acts")
+                problems.append("I6: each run is blocked by another one, and none acts")
             mornings(world, *machines)
         except AssertionError as wrong:
             return [

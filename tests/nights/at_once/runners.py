@@ -200,7 +200,7 @@ class Runner:
 
 
 class _Choices:
-    """Answers as it was told, and the first of each choice after that; remembers all of them."""
+    """Answer with the given choices, then with the first of each choice, and remember all of them."""
 
     def __init__(self, first_choices: Sequence[int]) -> None:
         self._told = first_choices
@@ -214,7 +214,7 @@ class _Choices:
         return answer
 
     def following(self) -> list[int] | None:
-        """The last choice that has another answer gets its next one, and all before it stay; None = there is none."""
+        """Return the choices with the last one that has a further answer advanced; None if no choice has one."""
         choices = list(self.made)
         while choices and choices[-1] + 1 == self._widths[len(choices) - 1]:
             choices.pop()

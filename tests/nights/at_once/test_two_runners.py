@@ -56,7 +56,7 @@ def by_markers(site: Site) -> Report:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever meets a taken lock does not wait for it to be free after all."""
+    """Let a run that finds the lock taken end at once instead of waiting for it."""
     monkeypatch.setattr(lock, "TRIES", 1)
 
 
@@ -239,8 +239,9 @@ def test_a_lock_vm_reverted_to_a_snapshot_lets_no_two_nights_act(
 
 @pytest.mark.long
 def test_the_last_suspend_of_a_machine_that_is_lost_is_brought_back_by_the_other_alone(tmp_path: Path) -> None:
-    """It was stopped before each of its steps, the return on the other machine saw nothing to bring back but a marker,
-    then its one step came after all; its journal is gone. Nobody else does anything."""
+    """The night is stopped before each of its steps; the return on the other machine sees only a marker; then that one
+    step arrives after all. Its journal is lost, and no one else acts.
+    """
     late: list[str] = []
     for stops in range(1, steps_of(tmp_path / "n", night, evening())):
         world, lost, second_machine = evening(), Machine(tmp_path / f"{stops}a"), Machine(tmp_path / f"{stops}b")

@@ -51,7 +51,7 @@ def no_room(night: Played) -> Played:
 
 
 def blocked_by_nobody(night: Played) -> Played:
-    """A desktop is told not to have come back, and not who is on the GPUs of its host."""
+    """The report names a desktop that did not come back, but not the VMs on the GPUs of its host."""
     moid = first(night, START, desktop=True).moid
     assert night.last is not None
     outcome = Outcome(ResumeVm(moid), Verdict.FAILED, "no graphics resources")

@@ -12,7 +12,7 @@ from gpuops.model.nights.rotation import DrsOverride
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.fault_injection.rule import rules_of
 from gpuops.sim.state.vm_state import Power
-from tests.nights.doctored.nights import Doctor, after, first, shared, with_ledger
+from tests.nights.doctored.nights import Doctor, after, first, night_with_teams, with_ledger
 from tests.nights.faults.event import Event
 from tests.nights.judging.doings import CLONE, MARK, OFF, SHUT_DOWN, START, effects, is_desktop
 from tests.nights.judging.hooks import RUN
@@ -21,12 +21,12 @@ from tests.nights.playing.night import play
 from tests.nights.playing.played import OVERRIDE, Played
 
 
-def unsaved(night: Played) -> Played:
+def without_hooks(night: Played) -> Played:
     """No hook ever ran."""
     return with_ledger(night, [change for change in night.world.ledger if change.method != RUN])
 
 
-def hurried(night: Played) -> Played:
+def with_short_hooks(night: Played) -> Played:
     """Each hook began a second before its VM was stopped."""
     stops = {change.moid: change.at for change in night.world.ledger if change.method == "ShutdownGuest"}
     late = timedelta(seconds=1)
@@ -79,7 +79,7 @@ def renamed_at_first(night: Played) -> Played:
 
 
 def late_and_made_anew(night: Played) -> Played:
-    """No hook was tried, and each VM that was made anew in the night is told to be late."""
+    """No hook was tried, and each VM that was recreated in the night is reported as late."""
     names = {moid: name for moid, name in night.names.items() if name.startswith("desktop-")}
     report, length = night.told[-1]
     queue = [queued.names[0] for queued in night.site.policy.ml]
@@ -140,33 +140,37 @@ def with_teams(night: Played, teams: dict[str, object]) -> Played:
     return replace(night, site=replace(night.site, policy=replace(night.site.policy, text=text)))
 
 
-def limited(limit: str) -> Doctor:
+def with_team_limit(limit: str) -> Doctor:
     """No team may have anything."""
-    return lambda night: with_teams(shared(), {team: {"at_most": {limit: 0}} for team in (*TEAMS, "(no owner)")})
+    return lambda night: with_teams(
+        night_with_teams(), {team: {"at_most": {limit: 0}} for team in (*TEAMS, "(no owner)")}
+    )
 
 
 def the_first_come_last(night: Played) -> Played:
     """The weights are such that each VM that started had a team with far more than that of one that stayed."""
     stays = {
         moid
-        for report, _ in shared().told
+        for report, _ in night_with_teams().told
         for choice in report.plan.choices
-        for moid, name in shared().names.items()
+        for moid, name in night_with_teams().names.items()
         if name == choice.subject and "fair share:" in choice.reason
     }
-    teams = teams_of(shared())
+    teams = teams_of(night_with_teams())
     least = sorted(teams[moid] for moid in stays)[0]
-    return with_teams(shared(), {team: {"weight": 1000 if team == least else 0.001} for team in (*TEAMS, "(no owner)")})
+    return with_teams(
+        night_with_teams(), {team: {"weight": 1000 if team == least else 0.001} for team in (*TEAMS, "(no owner)")}
+    )
 
 
 def stays_for_nothing(night: Played) -> Played:
-    """Nobody is told why it waits."""
+    """No report says why the VM waits."""
     reports = [
         (replace(report, plan=replace(report.plan, choices=tuple(
             replace(choice, reason=choice.reason if choice.chosen else "") for choice in report.plan.choices))), length)
-        for report, length in shared().told
+        for report, length in night_with_teams().told
     ]  # fmt: skip
-    return replace(shared(), told=reports)
+    return replace(night_with_teams(), told=reports)
 
 
 def stops_a_clone(night: Played) -> Played:

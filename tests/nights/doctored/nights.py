@@ -34,14 +34,14 @@ def quiet() -> Played:
 
 
 @cache
-def hooked() -> Played:
+def night_with_hooks() -> Played:
     night = play(HOOKED, ())
     assert [change.method for change in night.world.ledger].count(RUN) > 2
     return night
 
 
 @cache
-def shared() -> Played:
+def night_with_teams() -> Played:
     """Two nights of a full site that teams share."""
     return next(
         night

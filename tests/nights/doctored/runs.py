@@ -115,7 +115,7 @@ def acts_under_a_lease_that_was_reverted(night: Played) -> Played:
 
 
 def without_a_lease(night: Played) -> Played:
-    """There is a lock VM, and nobody has written to it."""
+    """There is a lock VM without a lease."""
     policy = replace(night.site.policy, lock_vm=LOCK)
     return replace(night, site=replace(night.site, policy=policy))
 

@@ -53,10 +53,10 @@ def policies_in_the_morning(seed: int, policy: Policy) -> tuple[Policy, ...]:
     rng = random.Random(f"{seed}:edits")
     if rng.randrange(20):
         return (policy_in_the_morning(seed, policy),)
-    return tuple(_edited(policy, rng) for _ in range(rng.choice([1, 1, 2, 3])))
+    return tuple(_edit_policy(policy, rng) for _ in range(rng.choice([1, 1, 2, 3])))
 
 
-def _edited(policy: Policy, rng: random.Random) -> Policy:
+def _edit_policy(policy: Policy, rng: random.Random) -> Policy:
     """Two edits or more at once."""
     pool = policy.pools[0]
     narrowed = replace(pool.select, name=rng.choice(["desktop-*[13579]", "desktop-00[1-3]", "old-*"]))

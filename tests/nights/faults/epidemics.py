@@ -30,12 +30,12 @@ def epidemics_of(seed: int, desktops: Sequence[str], ml: Sequence[str]) -> tuple
         *_working_from_afar(seed, desktops),
         *_withdrawn(seed, desktops),
         *_moved_out(seed, desktops),
-        *_reverted(seed, desktops, ml),
+        *_snapshot_reverts(seed, desktops, ml),
         *suspended_before(seed, desktops),
         *_thieves(seed, ml),
         *_boomerangs(seed, desktops),
-        *_unseen(seed),
-        *_recreated(seed, desktops),
+        *_missing_utilization(seed),
+        *_recreated_desktops(seed, desktops),
         *_elsewhere(seed, desktops),
         *_return_cut_off(seed),
     )
@@ -83,7 +83,7 @@ def _moved_out(seed: int, desktops: Sequence[str]) -> list[Event]:
     ]
 
 
-def _reverted(seed: int, desktops: Sequence[str], ml: Sequence[str]) -> list[Event]:
+def _snapshot_reverts(seed: int, desktops: Sequence[str], ml: Sequence[str]) -> list[Event]:
     """VMs are reverted to snapshots that were taken when they were off, suspended or running; while they are taken, in
     the night, or when they come back."""
     rng = _dice(seed, "reverted")
@@ -132,8 +132,8 @@ def _boomerangs(seed: int, desktops: Sequence[str]) -> list[Event]:
     return [Event("H3", target=desktop, at_s=float(rng.randint(60, 300))) for desktop in desktops]
 
 
-def _unseen(seed: int) -> list[Event]:
-    """How much the desktops are used is told of none of them, all night or for some reads."""
+def _missing_utilization(seed: int) -> list[Event]:
+    """vCenter reports no utilization for any desktop, all night or for some reads."""
     rng = _dice(seed, "unseen")
     if rng is None:
         return []
@@ -142,7 +142,7 @@ def _unseen(seed: int) -> list[Event]:
             for property_name in rng.choice([READ_FOR_IDLE, READ_FOR_IDLE[:1], READ_FOR_IDLE[1:]])]  # fmt: skip
 
 
-def _recreated(seed: int, desktops: Sequence[str]) -> list[Event]:
+def _recreated_desktops(seed: int, desktops: Sequence[str]) -> list[Event]:
     """Half of the desktops are deleted at night, and made anew under their names."""
     rng = _dice(seed, "recreated")
     return [_at(rng, "V4", desktop) for desktop in desktops[::2]] if rng else []

@@ -1,7 +1,7 @@
 """Schedules: from a seed, what goes wrong in a night. A swarm: each night has a few kinds of trouble, at its own rates.
 
 An event is a rule of the simulator with its id in the catalogue, a user at a desktop, or a kill of the run; a schedule
-is a list of them, so that a failing one can be told, replayed and shrunk.
+is a list of them, so that a failing one can be printed, replayed and shrunk.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ FIRST_OF_IDENTITY: Final = 20_000
 """Nights of lower seeds were recorded, with mutants that they kill, before there were these faults."""
 
 RARE: Final = ("H2", "H2", "H2", "V2", "V3", "C6", "N8")
-"""What often finds nobody to strike: tried more often."""
+"""Faults that often find no target: tried more often."""
 
 NIGHT_S: Final = 10 * 3600
 

@@ -26,13 +26,13 @@ def edits(edited: Policy, policy: Policy) -> int:
     return sum(getattr(edited, field.name) != getattr(policy, field.name) for field in fields(Policy))
 
 
-def mixed(seed: int) -> bool:
+def has_several_edits(seed: int) -> bool:
     policy = site_of(seed).policy
     return all(edits(edited, policy) >= 2 for edited in policies_in_the_morning(seed, policy))
 
 
 def test_one_night_in_twenty_has_several_edits_at_once() -> None:
-    mixed_seeds = [seed for seed in SEEDS[:400] if mixed(seed)]
+    mixed_seeds = [seed for seed in SEEDS[:400] if has_several_edits(seed)]
     assert len(SEEDS[:400]) / 40 < len(mixed_seeds) < len(SEEDS[:400]) / 8
     policies = [policies_in_the_morning(seed, site_of(seed).policy) for seed in mixed_seeds]
     assert any(len(policy) > 1 for policy in policies), "and other ones between two returns"
@@ -41,7 +41,7 @@ def test_one_night_in_twenty_has_several_edits_at_once() -> None:
 
 def test_they_keep_nobody_away() -> None:
     returned = 0
-    for seed in [seed for seed in SEEDS[:400] if mixed(seed)][:8]:
+    for seed in [seed for seed in SEEDS[:400] if has_several_edits(seed)][:8]:
         night = play(seed, ())
         assert violations(night) == []
         returned += len({entry.moid for entry in effects(night, SUSPEND)} & {e.moid for e in effects(night, START)})

@@ -12,7 +12,7 @@ from tests.nights.faults.epidemics import ONE_IN, REVERTED, epidemics_of, suspen
 from tests.nights.faults.event import Event
 from tests.nights.judging.checkers import violations
 from tests.nights.judging.doings import SUSPEND, effects
-from tests.nights.judging.reverting import replaced
+from tests.nights.judging.reverting import replaced_states
 from tests.nights.playing.night import Nightly, play
 from tests.nights.playing.played import Played
 from tests.nights.world.worlds import site_of
@@ -57,7 +57,7 @@ def test_desktops_that_are_away_are_reverted_to_another_suspended_state() -> Non
     replaced_count = 0
     for night in nights_of(SUSPENDED_BEFORE, 8):
         assert violations(night) == []
-        replaced_count += len(list(replaced(night)))
+        replaced_count += len(list(replaced_states(night)))
     assert replaced_count > 5, "they come back in that state"
 
 
@@ -68,4 +68,4 @@ def test_a_return_that_is_killed_leaves_nobody_of_them_unnamed(point: int) -> No
     reverts = [event for event in play(seed).events if event.fault == "V11"]
     night = Nightly(seed, [*reverts, Event("K1", point=point, target=RunKind.DAY)]).play()
     assert violations(night) == []
-    assert len(list(replaced(night))) > 3
+    assert len(list(replaced_states(night))) > 3

@@ -3,9 +3,9 @@
 It answers as `gpuops.broker.horizon.Horizon` would: a read that fails is `BrokerUnreachable` after the time that three
 tries take; a change whose reply is lost is `OutcomeUnknown`.
 
-What is wrong with a list is what can be told: a list of sessions that is old or lacks some, while the record of the
-machine names its session; a list of machines that is old or lacks some. One in which both are wrong in the same way, at
-the same time and about the same desktop, nobody could tell from a true one.
+A list is wrong only in ways that can be detected: a list of sessions is old or incomplete while the record of the
+machine names its session, or a list of machines is old or incomplete. If both were wrong in the same way, at the same
+time and about the same desktop, no reader could detect it.
 """
 
 from __future__ import annotations

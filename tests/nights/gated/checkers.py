@@ -1,8 +1,8 @@
-"""What must hold of a gated night, told by the pod's own records and the simulator's ledger.
+"""Invariants of a gated night, checked with the pod's own records and the simulator's ledger.
 
 GA no desktop is suspended under a session that the broker knew at the last look, or that it let in after the gate;
-GB whoever began between the last look and the suspend has the desktop back at once;
-GC nobody is kept away when all is over, but for an admin's own maintenance, which no night ends;
+GB a session that began between the last look and the suspend has its desktop back at once;
+GC no gate is closed when all is over, except for an admin's own maintenance, which no night ends;
 GD no desktop is suspended whose gate was open when the suspend was sent, unless it was opened within the last look;
 GE a broker that is away keeps no engine going round and round.
 """
@@ -29,7 +29,7 @@ from tests.nights.truths.reports import only_who_is_away_is_named
 AT_ONCE: Final = timedelta(minutes=3)
 """From the end of the suspend to the end of the resume; a vCenter that is in trouble takes its time."""
 LIST: Final = timedelta(seconds=10)
-"""A list that is told late by this much was asked for before."""
+"""A list that arrives this late was requested earlier."""
 
 _WITHOUT_TROUBLE: Final = (
     first_night_is_whole,
@@ -38,7 +38,7 @@ _WITHOUT_TROUBLE: Final = (
     closed_at_the_end,
     only_who_is_away_is_named,
 )
-"""What holds of nights in which nothing goes wrong, or nobody comes: here somebody always comes, and the broker is in
+"""What holds for nights in which nothing goes wrong, or no user comes: here users always come, and the broker is in
 trouble."""
 
 Checker = Callable[[GatedPlayed], Iterator[str]]
@@ -124,7 +124,7 @@ def _destroyed_at_once(gated: GatedPlayed, cut: Cut) -> bool:
 
 
 def nobody_is_kept_away(gated: GatedPlayed) -> Iterator[str]:
-    """GC: only an admin's own maintenance is left, and the gates of desktops that the simulator lets nobody resume."""
+    """GC: only an admin's own maintenance is left, and gates of desktops that cannot be resumed in the simulator."""
     world = gated.night.world
     for moid in sorted(gated.gated_at_end):
         vm: Any = world.find(moid)

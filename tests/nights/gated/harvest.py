@@ -2,7 +2,7 @@
 
 That planner takes the same desktops from the same world without a gate, and leaves those alone to which somebody comes
 while the night takes; it needs no second look and loses no time. What is counted are the hours that ML VMs run until
-the window closes, on however large a share of a GPU. Whoever comes later is given another desktop in both.
+the window closes, on however large a share of a GPU. A user who comes later gets another desktop in both.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ def ml_hours(gated: GatedPlayed) -> float:
 
 
 class KnowingNight(GatedNight):
-    """The night of the planner that knows all sessions: to whom somebody comes while it takes is in use from the start,
-    and nobody comes to the others."""
+    """The night of the planner that knows all sessions: a desktop whose user comes while VMs are suspended is in use
+    from the start, and the others stay unused.
+    """
 
     def __init__(self, seed: int, site: Site, used: frozenset[str]) -> None:
         super().__init__(seed, (), (), site)
@@ -68,7 +69,7 @@ def harvest_of(played: GatedPlayed) -> Harvest:
     return Harvest(ml_hours(played), ml_hours(knowing))
 
 
-def ungated(seed: int, troubles: tuple[Trouble, ...] | None = None) -> GatedPlayed:
+def play_ungated(seed: int, troubles: tuple[Trouble, ...] | None = None) -> GatedPlayed:
     """The night of a seed, with the same people, under a policy that says its pool is parked: its window is open."""
     site = gated_site(seed, gated=False)
     desktops = [f"desktop-{number:03}" for number in range(1, site.size.desktops + 1)]

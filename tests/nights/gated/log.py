@@ -1,4 +1,4 @@
-"""Log: what happened in one gated night, line by line: who came, what the broker did, and what gpuops made of it."""
+"""Log: what happened in one gated night, line by line: users, the broker's calls, and what gpuops did."""
 
 from __future__ import annotations
 

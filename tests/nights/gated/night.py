@@ -160,7 +160,7 @@ class GatedNight(Nightly):
             if vm is not None:
                 looks = self.broker.looked_at, self._noting.looked_at.get(vm.moid)
                 self.gated.suspends.append((vm.moid, self.world.clock.now(), *looks))
-        if point.startswith(("before close ", "before open ")):  # the broker is told no op id: the journal has it
+        if point.startswith(("before close ", "before open ")):  # the broker gets no op id: only the journal has it
             intent = next(record for record in reversed(self._store.records) if record.kind is Kind.INTENT)
             self._asked(intent.body["op"])
         super()._boundary(point)

@@ -1,8 +1,8 @@
 """The pod of a gated night: a simulated Horizon pod that remembers who had which session when, and whose each
 maintenance is.
 
-Half of the users who come by the broker show in nothing but its list of sessions: they read, and use no CPU. Whoever
-comes by RDP straight to the guest shows in vCenter alone.
+Half of the users who come by the broker show in nothing but its list of sessions: they read, and use no CPU. Users who
+come by RDP straight to the guest show only in vCenter.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 OURS: Final = "gpuops"
 ADMIN: Final = "an admin"
 BOTH: Final = "both"
-"""An admin asked for it when a night had it already: nothing tells the two apart, and the admin is told so."""
+"""An admin asked for it when a night had it already: gpuops cannot tell the two apart, and the manual says so."""
 _NOTHING: Final = Rule(Effect.HAPPEN)
 _IDLE_MHZ: Final = 60
 
@@ -58,7 +58,7 @@ class MaintenanceChange:
 
 @dataclass(slots=True)
 class NightPod(Pod):
-    """Whoever calls it holds the world's lock."""
+    """Callers hold the world's lock."""
 
     stays: list[Stay] = field(default_factory=list)
     by_session: dict[str, Stay] = field(default_factory=dict)
@@ -131,7 +131,7 @@ class NightPod(Pod):
             begun = max((change.at for change in self.changes if change.moid == vm.moid), default=None)
             unknown_to_us = (
                 requested_at is not None and begun is not None and begun > requested_at
-            )  # nobody can take it back
+            )  # it cannot be taken back
             if before and by == OURS and owner == ADMIN and not unknown_to_us:
                 self.wrongly_opened.append((vm.moid, self.world.clock.now()))
             if before and by == ADMIN and owner == OURS:

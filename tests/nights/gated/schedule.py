@@ -1,4 +1,4 @@
-"""Schedules of gated nights: who comes when, and what is wrong with the broker; drawn from the seed.
+"""Schedules of gated nights: which users come when, and the broker's faults; drawn from the seed.
 
 The names are the rows of the fault catalogue: H1 a user between check and suspend, H2 one whose desktop is suspended,
 H3 machines that come back by themselves, H4 a machine that is made anew, H5 a broker that is away, slow, or answers
@@ -67,7 +67,7 @@ def is_calm(seed: int) -> bool:
 
 
 def schedule_of(seed: int, desktops: Sequence[str]) -> tuple[Trouble, ...]:
-    """Who comes, and what is wrong with the broker, in the night of a seed."""
+    """Return the users who come and the broker's faults in the night of a seed."""
     rng = random.Random(f"{seed}:gated")
     people = [
         Trouble("logon", at_s=_moment(rng), target=rng.choice(desktops)) for _ in range(rng.choice([0, 1, 2, 4, 8]))
@@ -83,7 +83,7 @@ def schedule_of(seed: int, desktops: Sequence[str]) -> tuple[Trouble, ...]:
         return tuple(people)
     for kind in rng.choices(AIMED_USERS, k=rng.choice([0, 1, 1, 3])):
         people.append(Trouble(kind, for_s=rng.choice([0.5, 2, 8]), skip=rng.choice([0, 1, 2, 3, 5, 8, 13])))
-    if rng.randrange(8) == 0:  # nobody can say whether somebody came while their desktop was being suspended
+    if rng.randrange(8) == 0:  # it is unknown whether a user came while the desktop was being suspended
         people.append(Trouble(AIMED_USERS[2], for_s=8, skip=rng.choice([0, 1, 2])))
         people.append(Trouble(rng.choice(["away", "server error"]), at_s=rng.uniform(8, 40), for_s=90))
     kinds = rng.sample((*AWAY, *LISTS, *LISTS, *REPLIES, *REPLIES, *OTHERS), rng.choice([0, 1, 2, 3, 5]))
@@ -134,7 +134,9 @@ def _soon(rng: random.Random) -> float:
 
 
 def called_off_s(seed: int) -> float | None:
-    """When somebody calls the night of a seed off by `rotate day`, after the evening; None = nobody does."""
+    """Return the seconds after the evening at which an admin runs `rotate day` in the night of a seed; None if no one
+    does.
+    """
     rng = random.Random(f"{seed}:called off")
     return rng.uniform(30, 400) if not is_calm(seed) and rng.randrange(5) == 0 else None
 

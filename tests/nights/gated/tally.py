@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final, Self
 
 from tests.nights.gated.checkers import cuts, violations
-from tests.nights.gated.harvest import harvest_of, ungated
+from tests.nights.gated.harvest import harvest_of, play_ungated
 from tests.nights.gated.night import play
 from tests.nights.gated.schedule import KINDS, ROW, is_calm
 from tests.nights.measuring.results import FILE
@@ -104,9 +104,9 @@ def _add(tally_of_nights: GatedTally, seed: int) -> None:
         gated = play(seed)
         broken_invariants = violations(gated)
     except Exception as crash:  # of the engine: as bad as an invariant that does not hold, and other nights go on
-        tally_of_nights.violations.append(f"{type(crash).__name__}: {crash} {_again(seed)}")
+        tally_of_nights.violations.append(f"{type(crash).__name__}: {crash} {_replay_command(seed)}")
         return
-    tally_of_nights.violations += [f"{violation} {_again(seed)}" for violation in broken_invariants]
+    tally_of_nights.violations += [f"{violation} {_replay_command(seed)}" for violation in broken_invariants]
     tally_of_nights.suspends += len(gated.suspends)
     tally_of_nights.struck.update(gated.struck)
     for cut in cuts(gated):
@@ -120,7 +120,7 @@ def _add(tally_of_nights: GatedTally, seed: int) -> None:
             tally_of_nights.longest_s = max(tally_of_nights.longest_s, (cut.back_at - cut.suspended.at).total_seconds())
     if not is_calm(seed):
         return
-    harvest, open_ = harvest_of(gated), ungated(seed)
+    harvest, open_ = harvest_of(gated), play_ungated(seed)
     tally_of_nights.calm += 1
     tally_of_nights.hours += min(harvest.hours, harvest.possible)
     tally_of_nights.possible += harvest.possible
@@ -128,7 +128,7 @@ def _add(tally_of_nights: GatedTally, seed: int) -> None:
     tally_of_nights.ungated_cuts += len(cuts(open_))
 
 
-def _again(seed: int) -> str:
+def _replay_command(seed: int) -> str:
     return f"(again: python -m tests.nights gate {seed})"
 
 

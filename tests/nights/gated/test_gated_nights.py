@@ -1,4 +1,4 @@
-"""Gated nights: no desktop is taken from a user whom the broker knows, and nobody stays gated, whatever fails."""
+"""Gated nights: no desktop is taken from a user whom the broker knows, and no desktop stays gated, whatever fails."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from tests.nights.gated.checkers import cuts, violations
-from tests.nights.gated.harvest import harvest_of, ungated
+from tests.nights.gated.harvest import harvest_of, play_ungated
 from tests.nights.gated.night import GatedNight, GatedPlayed, play
 from tests.nights.gated.pod import ADMIN, Stay
 from tests.nights.gated.schedule import KINDS, ROW, Trouble
@@ -55,7 +55,7 @@ def test_a_calm_night_gets_nearly_what_who_knows_all_sessions_gets() -> None:
 @pytest.mark.long
 def test_without_a_gate_sessions_are_cut() -> None:
     """What the gate is for: else nothing is shown by nights in which none is."""
-    assert sum(len(cuts(ungated(seed))) for seed in range(0, 160, 8)) > 0
+    assert sum(len(cuts(play_ungated(seed))) for seed in range(0, 160, 8)) > 0
 
 
 @pytest.mark.long

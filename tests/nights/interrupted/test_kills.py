@@ -31,14 +31,15 @@ def points_of(seed: int) -> dict[str, int]:
 
 
 def killed_at(seed: int, half: str, *points: int) -> tuple[int, list[str]]:
-    """How many processes were killed in the night whose half is killed at the first of these points, and whoever goes
-    on with it at the next ones; and what that broke."""
+    """Kill this half of the night at the first of these points, and each run that continues it at the next ones. Return
+    the number of killed processes and the broken invariants.
+    """
     first, *then = points
     goes_on = RunKind.DAY if half == RunKind.DAY else RESUME  # a morning that was killed is cron's
     events = [Event("K1", target=half, point=first), *(Event("K1", target=goes_on, point=point) for point in then)]
     night = play(seed, events)
     killed = [name for name, ended, _ in night.calls if ended == "killed"]
-    assert killed[:1] == [half], f"seed {seed}: nobody was killed in {half} at {first}"
+    assert killed[:1] == [half], f"seed {seed}: no process was killed in {half} at {first}"
     return len(killed), [f"seed {seed}, {half} killed at {points}: {violation}" for violation in violations(night)]
 
 
@@ -89,7 +90,7 @@ def test_nights_are_killed_everywhere(half: str) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", PAIRED)
 def test_two_nights_are_killed_at_all_pairs_of_points(seed: int) -> None:
-    """Whoever goes on after the first kill, at every fourth point, is killed too, at each point that it has."""
+    """After a kill at every fourth point, the run that continues is killed too, at each of its points."""
     pairs = 0
     for half, most in points_of(seed).items():
         for point in every_nth(range(1, most + 1), 4):

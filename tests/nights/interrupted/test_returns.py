@@ -83,7 +83,7 @@ class CutShort(Nightly):
         ]
 
 
-def returned(seed: int, *, lost: bool) -> tuple[int, int, list[str]]:
+def count_returns(seed: int, *, lost: bool) -> tuple[int, int, list[str]]:
     """How many effects the evening of a seed had been cut off after, how often a desktop was suspended then, and what
     the return left undone."""
     points, suspended_count, wrong = 0, 0, list[str]()
@@ -99,7 +99,7 @@ def returned(seed: int, *, lost: bool) -> tuple[int, int, list[str]]:
 
 @pytest.mark.parametrize("lost", [False, True], ids=["by the journal", "by the markers"])
 def test_a_return_at_once_brings_everybody_back(lost: bool) -> None:
-    points, suspended_count, wrong = returned(162, lost=lost)
+    points, suspended_count, wrong = count_returns(162, lost=lost)
     assert wrong == []
     assert points > suspended_count > 5
 
@@ -119,7 +119,7 @@ def test_in_twenty_nights_a_return_at_any_moment_brings_everybody_back(lost: boo
     """Where ML VMs may be powered off: what the policy leaves running keeps desktops away. A quarter a run."""
     seeds = islice((seed for seed in count(200, 2) if site_of(seed).policy.ml_stop.then_off), WORLDS)
     with ProcessPoolExecutor(os.cpu_count() or 1) as pool:
-        results_of_nights = list(pool.map(partial(returned, lost=lost), every_nth(list(seeds), 4)))
+        results_of_nights = list(pool.map(partial(count_returns, lost=lost), every_nth(list(seeds), 4)))
     points, suspended_count = (
         sum(number for number, _, _ in results_of_nights),
         sum(number for _, number, _ in results_of_nights),

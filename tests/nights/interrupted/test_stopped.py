@@ -55,7 +55,7 @@ class Jumps:
             return process.wait(timeout=100)
 
     def run_here(self, machine: str, run_name: str) -> int:
-        """The same in this process, for runs that nobody stops."""
+        """Run it in this process, for runs that are not stopped."""
         return zombie.work(target_of(self.server), self._states / machine, run_name, zombie.Sleeper("", 0, 0.0))
 
     def until_stopped(self, process: subprocess.Popen[str]) -> None:
@@ -111,7 +111,7 @@ def test_a_stopped_night_wakes_after_its_lease_changed_hands(wakes: str, slept_s
                 assert second_process.wait(timeout=100) in (*RETURNED, Locked.exit_code)
         jumps.lease_runs_out()
         assert jumps.run("b", "return") in RETURNED
-        # what was in flight when it was stopped is told once: its desktop is back, by others' doing
+        # a step in flight at the stop is reported once: another run has resumed its desktop
         assert jumps.run("a", "day") in (0, PartlyDone.exit_code)
         assert jumps.running() == evening
         before = jumps.effects()

@@ -1,7 +1,7 @@
-"""What must hold of every story with jobs, told by the guests that were made up and by the simulator.
+"""Invariants of every story with jobs, checked with the made-up guests and the simulator.
 
 JA no job is lost, none is there twice, and in calm nights each comes to an end.
-JB none runs twice to its end, and one that did is told so, with its exit code and all that it wrote.
+JB none runs twice to its end, and one that did is reported so, with its exit code and its whole output.
 JC one that was interrupted goes on at most as often as it says, and from its last checkpoint.
 JD no container runs beside another in its VM, nor beside another of its job.
 JE in the morning no VM of a job runs, and every desktop does.
@@ -18,14 +18,14 @@ from datetime import timedelta
 from itertools import combinations, pairwise
 
 from gpuops.extras.jobs.job import JobEvent, JobState, SubmittedJob
-from tests.nights.jobs.guests import MadeContainer, written
+from tests.nights.jobs.guests import MadeContainer, output_until
 from tests.nights.jobs.story import AT_MOST, JobStory
 
 
 def violations(story: JobStory) -> list[str]:
     return [
         *_none_lost(story), *_ends(story), *_goes_on(story), *_alone(story), *_mornings(story), *_states(story),
-        *_made(story), *_after(story), *(error for error in story.errors if error.startswith("bug")),
+        *_made_vms(story), *_after(story), *(error for error in story.errors if error.startswith("bug")),
     ]  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def _ends(story: JobStory) -> Iterator[str]:
             yield f"JB: {job.job.name} ran to its end {len(ended)} times"
         if ended and job.exit_code != ended[0].exit_code:
             yield f"JB: {job.job.name} ended with {ended[0].exit_code}, and {job.state} says {job.exit_code}"
-        if ended and not story.outputs[job.job.name].endswith(written(ended[0], ended[0].ends)):
+        if ended and not story.outputs[job.job.name].endswith(output_until(ended[0], ended[0].ends)):
             yield f"JB: what {job.job.name} wrote is not all there"
 
 
@@ -94,7 +94,7 @@ def _mornings(story: JobStory) -> Iterator[str]:
             yield f"JE: {', '.join(suspended_names)} are away on the morning of {at:%Y-%m-%d %H:%M}"
 
 
-def _made(story: JobStory) -> Iterator[str]:
+def _made_vms(story: JobStory) -> Iterator[str]:
     for at, made_vms, missing_vms in story.counts:
         if len(made_vms) > (0 if story.keep is None else AT_MOST) or len(set(made_vms)) < len(made_vms):
             yield f"JG: {', '.join(made_vms)} are there on {at:%Y-%m-%d %H:%M}"
@@ -116,7 +116,7 @@ def _states(story: JobStory) -> Iterator[str]:
         if cancelled_at and any(container.began > cancelled_at[0] for container in attempts):
             yield f"JF: {job.job.name} was begun after it was cancelled"
         if cancelled_at and job.job.name not in story.cancelled:
-            yield f"JF: {job.job.name} was cancelled by nobody"
+            yield f"JF: {job.job.name} was cancelled without a request"
 
 
 def _after(story: JobStory) -> Iterator[str]:

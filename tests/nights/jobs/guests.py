@@ -101,7 +101,7 @@ class MadeGuests:
     def output(self, vm: Vm, attempt: str, offset: int, limit: int) -> bytes:
         self._reached(vm, "output")
         container = self._made(attempt)
-        return b"" if container is None else written(container, self._until(container))[offset : offset + limit]
+        return b"" if container is None else output_until(container, self._until(container))[offset : offset + limit]
 
     def checkpoint(self, vm: Vm, job: ContainerJob, attempt: str, limit: timedelta) -> CheckpointEnd:
         self._reached(vm, "checkpoint")
@@ -203,7 +203,7 @@ class MadeGuests:
         self.point(f"after {call}")
 
 
-def written(container: MadeContainer, until: datetime | None) -> bytes:
+def output_until(container: MadeContainer, until: datetime | None) -> bytes:
     """What it wrote, a line a minute."""
     minutes = int(((until or container.ends) - container.began) / MINUTE) if until is not None else 0
     return b"".join(f"{container.attempt} {minute}\n".encode() for minute in range(max(minutes, 0)))

@@ -33,13 +33,13 @@ from tests.nights.jobs.guests import MINUTE, MadeGuests, Work
 from tests.nights.playing.place import Killed, NightPlace, NightStore, folder_in_memory
 from tests.nights.world.direct import DirectVcenter
 from tests.nights.world.showing import Showing
-from tests.nights.world.worlds import Size, arranged, policies_read_quickly
+from tests.nights.world.worlds import Size, arrange_site, policies_read_quickly
 
 FIRST: Final = datetime(2026, 11, 2, 19, 0, tzinfo=UTC)
 DAY: Final = timedelta(days=1)
 NIGHTS: Final = 3
 CALM: Final = 25
-"""So many more nights at the most, until all jobs have ended."""
+"""Highest number of further nights until all jobs have ended."""
 CHECKPOINT: Final = 2 * MINUTE
 OWNERS: Final = ("vision", "audio", None)
 CALLS: Final = ("start", "look", "output", "checkpoint", "stop", "clear")
@@ -114,7 +114,7 @@ class JobNights:
         size = Size(self.rng.randint(1, 3), self.rng.randint(4, 8), self.rng.randint(2, 4))
         if self._templated:
             size = Size(size.hosts, size.desktops, 2)  # the template, and one that is there
-        declared = arranged(seed, size, full=True, relocate=1).declared
+        declared = arrange_site(seed, size, full=True, relocate=1).declared
         self.world = build_declared(msgspec.structs.replace(declared, start=FIRST), seed=seed)
         for name in ("gpuops.rotation", "gpuops.owner", "gpuops.opt-out"):
             self.world.custom_fields.define(name)
@@ -168,7 +168,7 @@ class JobNights:
         calls += [
             (opens + minute * MINUTE, self._look_after) for minute in range(5, 155, self.rng.choice([10, 15, 25]))
         ]
-        looked_after = self.rng.random() < 0.6  # else nobody does any more, and the return finds them running
+        looked_after = self.rng.random() < 0.6  # else no later look stops them, and the return finds them running
         if looked_after:
             calls += [(opens + minute * MINUTE, self._look_after) for minute in range(155, 180, 5)]
         # a machine that was off: then the return comes when desktops need all the time that is left
@@ -238,13 +238,13 @@ class JobNights:
 
     def _look_after(self, place: NightPlace) -> None:
         for deed in job_queue.run_jobs(self.policy, place).vms:
-            self.story.guests.met[f"VM {_told(deed)}"] += 1
+            self.story.guests.met[f"VM {_kind_of_deed(deed)}"] += 1
 
     def _look_after_by_day(self, place: NightPlace) -> None:
         self._look_after(place)
 
     def _submit(self, place: NightPlace) -> None:
-        """A job; whoever is killed types it again, at some time."""
+        """Submit a job; a killed submission is repeated at some time."""
         number = len(self.story.guests.work) + 1
         waiting = [name for name in self.story.guests.work if name not in self.story.wanted]
         name = waiting[0] if waiting else f"job-{number}"
@@ -344,7 +344,7 @@ class JobNights:
         database.engine.dispose()
 
 
-def _told(deed: JobVmDeed) -> str:
+def _kind_of_deed(deed: JobVmDeed) -> str:
     """What a pass did with a VM, in one word or two."""
     if deed.failed:
         return "refused"

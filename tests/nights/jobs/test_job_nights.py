@@ -54,7 +54,7 @@ def test_kills_and_troubles_meet_nearly_every_record_of_a_job() -> None:
 
 @pytest.mark.long
 def test_a_checker_sees_what_it_is_for() -> None:
-    """Stories that went wrong: each invariant is broken once, by hand."""
+    """Stories changed so that each invariant is broken once."""
     story = play(3)
     container = next(submitted for submitted in story.guests.made if story.guests.came_to_its_end(submitted))
     story.guests.made.append(type(container)(**{**vars(container), "attempt": "again"}))

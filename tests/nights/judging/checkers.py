@@ -1,9 +1,9 @@
 """Checkers: what must hold of every night, on the simulator's ledger alone. Each names its invariant.
 
-Numbers are those of the protocol: I1 every desktop is back or named, I2 nobody's session is cut, I4 a second run is
-empty, I6/I14 how much is in flight, I7 whose VMs are touched, I11 no suspended state is discarded, I13 the floor,
-I17 who came back is left alone, I19 sessions, I20 the window. What journal and reports say is checked in `promises`,
-what a night never does, and what it does not do when nothing goes wrong, in `limits`.
+Numbers are those of the protocol: I1 every desktop is back or named, I2 no session is cut, I4 a second run is empty,
+I6/I14 how much is in flight, I7 whose VMs are touched, I11 no suspended state is discarded, I13 the floor, I17 a
+desktop that came back is left alone, I19 sessions, I20 the window. What journal and reports say is checked in
+`promises`, what a night never does, and what it does not do when nothing goes wrong, in `limits`.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def desktops_back(night: Played) -> Iterator[str]:
     """
     ours = {entry.moid for entry in effects(night) if takes(entry)} | night.left_over
     report = night.last
-    named = _named(night)
+    named = _named_vms(night)
     for moid in sorted(not_back(list(night.world.ledger)) - named - let_go(night) - night.given_up):
         vm: Any = night.world.find(moid)
         yield f"I1: {night.names.get(moid)} is {vm.state.power if vm else 'gone'}, and the morning does not name it"
@@ -106,7 +106,7 @@ def desktops_back(night: Played) -> Iterator[str]:
         yield "I1: there is no report in the morning"
 
 
-def _named(night: Played) -> set[str]:
+def _named_vms(night: Played) -> set[str]:
     """The VMs (refs) that the last report says are not as they were."""
     if night.last is None:
         return set()
@@ -223,8 +223,9 @@ def nothing_discarded(night: Played) -> Iterator[str]:
 
 
 def _is_to_be_shut_down(night: Played, start: Entry) -> bool:
-    """Whether a night marked it as a desktop whose guest is shut down: nothing of it can be discarded, and whether its
-    guest was faster or a host that crashed, nobody can tell."""
+    """Whether a night marked it as a desktop whose guest is shut down: nothing of it can be discarded, and it is
+    unknown whether its guest was faster or its host crashed.
+    """
     marker = night.site.policy.marker
     before = (change for change in night.world.ledger if change.moid == start.moid and change.sequence < start.sequence)
     marks = [parse_marker(str(change.after[marker])) for change in before if marker in change.after]

@@ -21,4 +21,4 @@ def nothing_on_a_wrong_clock(night: Played) -> Iterator[str]:
     always = all(abs(rule.delay_s) > MOST_CLOCK_DIFFERENCE.total_seconds() for rule in skews)
     apart = always and any(rule.skip == 0 for rule in skews)
     for entry in takings(night) if apart else ():
-        yield f"I21: {entry.method} on {entry.name}, and nobody knew what time it was"
+        yield f"I21: {entry.method} on {entry.name}, and the time was unknown"

@@ -24,7 +24,7 @@ OLD_VALUES: Final = "reads.frozen"
 GONE: Final = "is gone from vCenter"
 POWERS: Final = (SUSPEND, START, OFF)
 CALL: Final = timedelta(seconds=60) + REQUEST_COST
-"""What one call takes at the most: its answer is a minute late (T11), beside what each takes."""
+"""The longest time of one call: its reply is a minute late (T11), in addition to the usual time."""
 
 
 def is_ours(entry: Entry) -> bool:
@@ -33,7 +33,7 @@ def is_ours(entry: Entry) -> bool:
 
 
 def effects(night: Played, *methods: str) -> list[Entry]:
-    """What gpuops did, in order; what it wrote on the lock VM is none of it."""
+    """Return what gpuops did, in order, without its writes to the lock VM."""
     ours = (change for change in night.world.ledger if is_ours(change) and not night.is_lock_vm(change.moid))
     return [entry for entry in ours if not methods or entry.method in methods]
 
@@ -84,7 +84,7 @@ def let_go(night: Played) -> set[str]:
 
 
 def told_late(night: Played) -> timedelta:
-    """How old what vCenter tells of a VM may be in this night."""
+    """Return how old vCenter's values of a VM may be in this night."""
     ages = (rule.for_s for event in night.events for rule in event.rules if rule.happening == OLD_VALUES)
     return timedelta(seconds=max(ages, default=0.0))
 

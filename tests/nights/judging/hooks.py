@@ -16,7 +16,7 @@ RUN = "StartProgramInGuest"
 
 def work_is_kept(night: Played) -> Iterator[str]:
     """I8: where nothing goes wrong, a guest that has a hook ran it to its end, or for as long as it was given."""
-    if night.events or not _hooked(night):
+    if night.events or not _has_hooks(night):
         return
     limits_s = _limits_s(night)
     for stop, started in _stops(night):
@@ -38,16 +38,16 @@ def work_is_kept(night: Played) -> Iterator[str]:
 
 
 def asked_to_keep(night: Played) -> Iterator[str]:
-    """I8: whatever goes wrong, a guest's hook is tried before its VM is stopped, or it is told that it is too late."""
-    if not night.events or not _hooked(night) or any(event.fault == "K3" for event in night.events):
+    """I8: whatever goes wrong, a guest's hook is tried before its VM stops, or a report says that it is too late."""
+    if not night.events or not _has_hooks(night) or any(event.fault == "K3" for event in night.events):
         return
-    tried = dict(_tried(night))
+    tried = dict(_tried_hooks(night))
     for stop, _ in _stops(night):
         if tried.get(stop.moid, stop.sequence) >= stop.sequence and not _told_late(night, stop.moid):
             yield f"I8: {stop.name} was stopped, and its hook was not even tried"
 
 
-def _hooked(night: Played) -> bool:
+def _has_hooks(night: Played) -> bool:
     return any(queued.checkpoint.hook is not None for queued in night.site.policy.ml)
 
 
@@ -63,7 +63,7 @@ def _stops(night: Played) -> Iterator[tuple[Entry, int]]:
             yield entry, started.pop(entry.moid)
 
 
-def _tried(night: Played) -> Iterator[tuple[str, int]]:
+def _tried_hooks(night: Played) -> Iterator[tuple[str, int]]:
     """(VM, length of the ledger then) of each intent of a hook, the last one first."""
     for record, length in reversed(night.kept):
         if record.kind is Kind.INTENT and "RunInGuest" in record.body["step"]:

@@ -44,7 +44,7 @@ FEWEST_FAILED: Final = 3
 OF_OURS: Final = frozenset(
     {*CALLS, *SESSIONS, "T8", "T12", "T13", "N7", "K1", "K2", "K3", "K5", "K7", "K10", "H1", "H4"}
 )
-"""What befalls our calls, our process and whoever sits down: no GPU, and no other machine acts."""
+"""Faults of our calls and our process, and users at desktops: no GPU fails, and no other machine acts."""
 NO_ROOM: Final = ("InsufficientGraphicsResourcesFault", "InsufficientMemoryResourceFault", "NoCompatibleHost")
 
 
@@ -105,14 +105,15 @@ def _in_time(moment: datetime) -> bool:
 
 
 def nobody_left_behind(night: Played) -> Iterator[str]:
-    """I23: when nothing goes wrong any more, whoever the simulator would let resume has been resumed, unless a person
-    gave it up."""
+    """I23: when nothing goes wrong any more, every VM that the simulator would let resume has been resumed, unless an
+    admin gave it up.
+    """
     for moid in sorted(not_back(list(night.world.ledger)) & night.left_behind - night.given_up):
         yield f"I23: {night.names.get(moid)} could be running again, and is not"
 
 
 def ml_stops(night: Played) -> Iterator[str]:
-    """I23: an ML VM that we started and nobody else has, stops in the morning, unless the policy says otherwise or a
+    """I23: an ML VM that only we started stops in the morning, unless the policy says otherwise or a
     person gave it up. One with a task that hangs takes no other, and is named."""
     if not night.site.policy.ml_stop.then_off:
         return
@@ -136,7 +137,7 @@ def ml_stops(night: Played) -> Iterator[str]:
 
 
 def fits(night: Played) -> Iterator[str]:
-    """I3: where nobody else changes what runs and where, vCenter has to refuse no start for want of room: no ML VM's in
+    """I3: if no one else moves or starts VMs, vCenter refuses no start for want of room: no ML VM's in
     the evening, and no desktop's in the morning, but where the policy leaves ML VMs running that their guests do not
     stop, or where the machine that returns first finds desktops of the other one: what that one has started is not its
     own to stop, and after a revert of the lock VM two machines may have had leases of one number."""
@@ -154,7 +155,7 @@ def fits(night: Played) -> Iterator[str]:
 
 
 def _others_moved_or_started(night: Played) -> bool:
-    """Whether somebody else changed what runs where, of whom the events of the night need not tell (situations/)."""
+    """Return whether another login moved or started VMs; the events of the night need not name it (situations/)."""
     states_by_others = (change.after for change in night.world.ledger if not is_ours(change))
     return any("host" in after or after.get("power") == Power.ON for after in states_by_others)
 

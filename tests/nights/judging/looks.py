@@ -67,11 +67,11 @@ def looking() -> Iterator[Looks]:
         if ours and request.method in TAKING:
             looks.sent(request.method, request.moid, at)
         if ours:
-            looks.written |= {request.moid, *_named(request, "entity")}
+            looks.written |= {request.moid, *_vm_refs(request, "entity")}
         reply = answer(self, request, call)
         if request.method == "RetrievePropertiesEx" and (reply.status, reply.ending) == (200, Ending.WHOLE):
             kinds = {element.text for element in request.element.iter("{*}type")}
-            vms_read = _named(request, "obj")
+            vms_read = _vm_refs(request, "obj")
             if "runtime.powerState" in {element.text for element in request.element.iter("{*}pathSet")}:
                 whole = "ContainerView" in kinds
                 looks.looked([] if whole else vms_read, at)
@@ -81,6 +81,6 @@ def looking() -> Iterator[Looks]:
         yield looks
 
 
-def _named(request: SoapRequest, tag: str) -> list[str]:
+def _vm_refs(request: SoapRequest, tag: str) -> list[str]:
     elements = (element for element in request.element.iter(f"{{*}}{tag}") if element.get("type") == "VirtualMachine")
     return [element.text or "" for element in elements]

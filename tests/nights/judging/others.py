@@ -1,7 +1,7 @@
 """Others: VMs that no night started. They are left alone, and named where they are in a desktop's way.
 
-I18 who holds the GPUs of a desktop that could not come back is told by name; whoever a night did not start is not
-stopped by it.
+I18 the VMs on the GPUs of a desktop that could not come back are named; a night does not stop a VM that it did not
+start.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ QUEUED: Final = timedelta(seconds=45)
 
 
 def others_are_left(night: Played) -> Iterator[str]:
-    """I18: only a VM that a night started is stopped by its morning, and once: who starts it after that, or after it
-    powered itself off, is not the night. On another machine, which has no journal of that night, only one that carries
-    its marker."""
+    """I18: the morning stops only a VM that its night started, and once: a start after that, or after it powered itself
+    off, is not the night's. On another machine, which has no journal of that night, only one that carries its marker.
+    """
     started: set[str] = set()
     marked: dict[str, int] = {}
     """By the machine that did it."""
     anew: dict[str, datetime] = {}
-    """When somebody else started it: what was sent shortly before may have stood in vCenter's queue behind that."""
+    """Time after a foreign start: a request sent shortly before may have waited in vCenter's queue behind it."""
     for change in night.world.ledger:
         if change.method == START and not is_ours(change) and change.before.get("power") == Power.OFF:
             started.discard(change.moid)
@@ -74,8 +74,9 @@ def clones_are_left(night: Played) -> Iterator[str]:
 
 
 def blockers_are_named(night: Played) -> Iterator[str]:
-    """I18: in the end, a desktop that could not come back is told with everybody who is on the GPUs of its host, unless
-    it is another task on the desktop that kept it."""
+    """I18: in the end, a desktop that could not come back is named with all VMs on the GPUs of its host, unless another
+    task on the desktop was in the way.
+    """
     if night.last is None:
         return
     for outcome in night.last.outcomes:

@@ -1,8 +1,8 @@
 """Promises: what the journal and the reports say, held against the ledger.
 
-I1 who is named is told why and what to type, I5 the journal keeps what is not back, I10 the markers alone would be
-enough, I15 intent before effect, I16 unknown is never told as known, I24 what is called done was done, I28 whoever does
-what is advised gets further.
+I1 each named VM has a reason and a command, I5 the journal keeps what is not back, I10 the markers alone would be
+enough, I15 intent before effect, I16 unknown is never reported as known, I24 what is called done was done, I28 advice
+that is followed helps.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def journal_keeps(night: Played) -> Iterator[str]:
     for record, length in night.kept:
         if record.kind is Kind.ORIGINAL:
             saved.setdefault(record.body["vm"], length)
-        elif record.kind is Kind.RETURNED and record.body["vm"] in _awaited(night, length) - let_go(night):
+        elif record.kind is Kind.RETURNED and record.body["vm"] in _awaited_desktops(night, length) - let_go(night):
             last = next(change for change in reversed(ledger[:length]) if _takes(change, record.body["vm"]))
             if {machine_of(night, last), night.kept_on.get(id(record), 0)} != {0, 1}:
                 yield f"I5: the journal closed {night.names[record.body['vm']]}, which was not back"
@@ -62,8 +62,8 @@ def _takes(entry: Entry, vm: str) -> bool:
     return entry.moid == vm and takes(entry)
 
 
-def _awaited(night: Played, length: int) -> set[str]:
-    """Desktops of the evening that were not back when the ledger was so long, and that nobody had given up."""
+def _awaited_desktops(night: Played, length: int) -> set[str]:
+    """Return desktops of the evening that were not back at this length of the ledger and were not given up."""
     return not_back(list(night.world.ledger)[:length]) & night.names.keys() - night.given_up
 
 
@@ -130,9 +130,10 @@ def each_step_is_told(night: Played) -> Iterator[str]:
 
 
 def told_is_back(night: Played) -> Iterator[str]:
-    """I24: a morning that ends with 0 leaves no desktop behind that we suspended and nobody gave up; of those that
-    another machine did, none that is still there: one that is gone is in the journal of that machine alone, and so is
-    every one of them where somebody has edited the name of the marker."""
+    """I24: a morning that ends with 0 leaves no desktop suspended that we suspended, unless it was given up; and none
+    of another machine that still exists: one that is gone is in the journal of that machine alone, and so is every one
+    of them where somebody has edited the name of the marker.
+    """
     ledger = list(night.world.ledger)
     elsewhere = {id(report) for report in night.told_elsewhere}
     taken_by = {entry.moid: machine_of(night, entry) for entry in effects(night) if takes(entry)}
@@ -147,7 +148,7 @@ def told_is_back(night: Played) -> Iterator[str]:
 
 
 def told_with_a_command(night: Played) -> Iterator[str]:
-    """I1: a desktop that the morning names is told with a reason and with what to type next."""
+    """I1: the morning names each desktop with a reason and with the next command."""
     if night.last is None:
         return
     reasons: dict[str, str] = {}
@@ -158,7 +159,7 @@ def told_with_a_command(night: Played) -> Iterator[str]:
     reasons |= {unmet.subject: f"{unmet.rule} {unmet.hint}" if unmet.rule else "" for unmet in night.last.plan.unmet}
     for name, words in sorted(reasons.items()):
         if name.startswith("desktop-") and not any(way in words for way in ("gpuops ", "the same command")):
-            yield f"I1: {name} is named, and nobody is told what to do: {words.strip()!r}"
+            yield f"I1: {name} is named without a next command: {words.strip()!r}"
 
 
 def advice_gets_further(night: Played) -> Iterator[str]:
@@ -170,11 +171,11 @@ def advice_gets_further(night: Played) -> Iterator[str]:
         returns = [day for day in days if (id(day[0]) in elsewhere) is is_elsewhere]
         for (report, length), (later_report, after) in pairwise(returns):
             if length == after:
-                for line in sorted(_advised(report) & _advised(later_report)):
+                for line in sorted(_advice_lines(report) & _advice_lines(later_report)):
                     yield f"I28: `gpuops rotate day` is advised, and leads to the same line: {line}"
 
 
-def _advised(report: Report) -> set[str]:
+def _advice_lines(report: Report) -> set[str]:
     """The lines of a report that advise the return as it stands."""
     lines = {f"{unmet.subject}: {unmet.rule} (next: {unmet.hint})" for unmet in report.plan.unmet}
     bad = (Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED)

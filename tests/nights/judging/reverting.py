@@ -1,4 +1,4 @@
-"""Reverting: desktops that somebody reverts to another suspended snapshot while they are away, and who tells of it.
+"""Reverting: desktops that an admin reverts to another suspended snapshot while they are away, and the report of it.
 
 I24, by the ledger and the journal's own records: the suspend is noted as done, then the desktop is reverted, then a
 return looks, and resumes it.
@@ -31,9 +31,9 @@ class Replaced(NamedTuple):
     resumed: Entry
 
 
-def replaced(night: Played) -> Iterator[Replaced]:
+def replaced_states(night: Played) -> Iterator[Replaced]:
     """Each of them that a journal has noted as suspended before it was reverted."""
-    noted = dict(_noted(night))
+    noted = dict(_noted_suspends(night))
     ours: dict[str, Entry] = {}
     reverted: dict[str, Entry] = {}
     for change in night.world.ledger:
@@ -50,7 +50,7 @@ def replaced(night: Played) -> Iterator[Replaced]:
             yield Replaced(moid, datetime.fromisoformat(then), datetime.fromisoformat(now), reverted[moid], change)
 
 
-def _noted(night: Played) -> Iterator[tuple[str, int]]:
+def _noted_suspends(night: Played) -> Iterator[tuple[str, int]]:
     """Desktops of which one suspend alone is in the journal, and how long the ledger was when it was noted as done."""
     suspends = {
         record.body["op"]: str(record.body["step"]["SuspendVm"]["vm"])
@@ -64,8 +64,8 @@ def _noted(night: Played) -> Iterator[tuple[str, int]]:
             yield vm, length
 
 
-def tells(report: Report, names: Collection[str], replaced: Replaced) -> bool:
+def tells(report: Report, names: Collection[str], replaced_states: Replaced) -> bool:
     """Whether the report says of it, by one of its names, both moments."""
-    moments = [f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}" for moment in (replaced.then, replaced.now)]
+    moments = [f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}" for moment in (replaced_states.then, replaced_states.now)]
     warnings = (warning for warning in report.plan.warnings if warning.partition(": ")[0] in names)
     return any(all(moment in warning for moment in moments) for warning in warnings)

@@ -26,7 +26,7 @@ _EXACT_H: Final = 0.5
 """GPU-hours: starts come some minutes after their plan, and what a return sees is noted some minutes later."""
 
 
-def _shared(night: Played) -> dict[str, Any] | None:
+def _fair_share(night: Played) -> dict[str, Any] | None:
     """What the policy says of teams, as it is written; None = nothing."""
     if night.site.policy.fair_share is None:
         return None
@@ -81,7 +81,7 @@ def _closes(at: datetime) -> datetime:
 def teams_within_limits(night: Played) -> Iterator[str]:
     """I29: at each start the team's VMs that run are within its GPUs, and its hours, if all of them run until desktops
     are due, within those of a week."""
-    shared = _shared(night)
+    shared = _fair_share(night)
     if shared is None:
         return
     teams, ledger = teams_of(night), list(night.world.ledger)
@@ -103,7 +103,7 @@ def teams_within_limits(night: Played) -> Iterator[str]:
 
 def fair_order_kept(night: Played) -> Iterator[str]:
     """I30: a VM that would find room and stays is not passed by one like it whose team had more for its weight."""
-    if _shared(night) is None:
+    if _fair_share(night) is None:
         return
     for report, _ in night.told:
         if isinstance(report.request, RotateNight) and report.plan.feasible and report.plan.choices:
@@ -112,7 +112,7 @@ def fair_order_kept(night: Played) -> Iterator[str]:
 
 
 def _order_of(night: Played, report: Report, ledger: Sequence[Entry]) -> Iterator[str]:
-    shared = _shared(night) or {}
+    shared = _fair_share(night) or {}
     now = report.before.taken_at
     half_life = shared.get("half_life_days", 7)
     used = _hours(night, _as_seen(night, ledger), now, lambda age: 0.5 ** (age / half_life))

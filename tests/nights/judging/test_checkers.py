@@ -30,11 +30,9 @@ from tests.nights.doctored.desktops import (
 )
 from tests.nights.doctored.ml_vms import (
     came_in_the_night,
-    hurried,
     kept_off,
     late_and_made_anew,
     left_running,
-    limited,
     names_no_clone,
     never_asked,
     powered_off_in_its_grace,
@@ -45,9 +43,20 @@ from tests.nights.doctored.ml_vms import (
     stopped_elsewhere_without_its_marker,
     stops_a_clone,
     the_first_come_last,
-    unsaved,
+    with_short_hooks,
+    with_team_limit,
+    without_hooks,
 )
-from tests.nights.doctored.nights import Doctor, after, first, hooked, quiet, shared, with_ledger, without
+from tests.nights.doctored.nights import (
+    Doctor,
+    after,
+    first,
+    night_with_hooks,
+    night_with_teams,
+    quiet,
+    with_ledger,
+    without,
+)
 from tests.nights.doctored.runs import (
     acts_under_a_lease_that_was_reverted,
     advised_in_vain,
@@ -139,9 +148,9 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
         without(START, desktop=True)(night), left_behind=frozenset(night.names))),
     ("I23", "ml_stops", left_running),
     ("I7", "only_the_queue", kept_off(desktop=True)),
-    ("I8", "work_is_kept", lambda night: unsaved(hooked())),
-    ("I8", "work_is_kept", lambda night: hurried(hooked())),
-    ("I8", "asked_to_keep", lambda night: never_asked(hooked())),
+    ("I8", "work_is_kept", lambda night: without_hooks(night_with_hooks())),
+    ("I8", "work_is_kept", lambda night: with_short_hooks(night_with_hooks())),
+    ("I8", "asked_to_keep", lambda night: never_asked(night_with_hooks())),
     ("I21", "nothing_on_a_wrong_clock", lambda night: replace(
         night, events=(Event("K7", rules_of("K7", {"delay_s": -3600})),))),
     ("I21", "nothing_on_a_wrong_clock", lambda night: replace(
@@ -151,8 +160,8 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
         night, told=[(replace(report, outcomes=()), length) for report, length in night.told])),
     ("I24", "done_was_done", told_before),
     ("I24", "told_is_back", morning_told_too_early),
-    ("I29", "teams_within_limits", limited("gpus")),
-    ("I29", "teams_within_limits", limited("gpu_hours_per_week")),
+    ("I29", "teams_within_limits", with_team_limit("gpus")),
+    ("I29", "teams_within_limits", with_team_limit("gpu_hours_per_week")),
     ("I31", "clones_are_left", stops_a_clone),
     ("I31", "clones_are_left", names_no_clone),
     ("I30", "fair_order_kept", the_first_come_last),
@@ -163,22 +172,22 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
 @pytest.mark.long
 def test_the_nights_that_are_doctored_are_whole() -> None:
     assert violations(quiet()) == []
-    assert violations(hooked()) == []
-    assert violations(shared()) == []
+    assert violations(night_with_hooks()) == []
+    assert violations(night_with_teams()) == []
 
 
 @pytest.mark.long
 def test_hooks_end_in_every_way_and_none_keeps_desktops_from_coming_back() -> None:
     reasons = {
         outcome.reason
-        for report, _ in hooked().told
+        for report, _ in night_with_hooks().told
         for outcome in report.outcomes
         if isinstance(outcome.step, RunInGuest)
     }
     assert "" in reasons, "one that saved"
     assert any("still runs after" in reason for reason in reasons), "one that hung, and was not waited for longer"
     assert any("VMware Tools" in reason for reason in reasons), "one that could not be asked"
-    assert not hooked().left_behind
+    assert not night_with_hooks().left_behind
 
 
 @pytest.mark.long
@@ -198,7 +207,7 @@ def test_a_checker_fails_where_its_invariant_is_broken(invariant: str, checker: 
 def test_what_a_vm_that_came_in_the_night_is_called_later_changes_nothing() -> None:
     renamed = came_in_the_night(quiet(), at_first=False)
     assert [*only_ours(renamed), *only_the_queue(renamed), *stays_where_it_is(renamed)] == []
-    assert list(asked_to_keep(late_and_made_anew(hooked()))) == []
+    assert list(asked_to_keep(late_and_made_anew(night_with_hooks()))) == []
 
 
 def test_one_request_of_a_machine_that_was_paused_may_resume_a_desktop_where_it_was() -> None:

@@ -169,7 +169,7 @@ def aimed_night(seed: int, pairs: Sequence[Pair]) -> Nightly:
     """The night of a seed in which these faults strike in these states: of the prepared site, or of a drawn world."""
     rng = random.Random(f"{seed}:aimed")
     states = [state for _, state in pairs]
-    aims = [*_first(pairs, rng), *(event for fault, state in pairs for event in aimed(fault, state, rng))]
+    aims = [*_first(pairs, rng), *(event for fault, state in pairs for event in aimed_events(fault, state, rng))]
     if seed % DRAWN or any(kind_of(pair) not in PARTS for pair in pairs):
         leased = LEASE in states or any(fault in MACHINES for fault, _ in pairs)
         crowded = any(state in PERSISTENT for state in states)
@@ -177,15 +177,15 @@ def aimed_night(seed: int, pairs: Sequence[Pair]) -> Nightly:
     return Nightly(seed, [*aims, *Nightly(seed).played.events])
 
 
-def aimed(fault: str, state: str, rng: random.Random) -> Iterator[Event]:
+def aimed_events(fault: str, state: str, rng: random.Random) -> Iterator[Event]:
     """The fault, in that state: at the first time, or at one of the next; and what must happen just before it."""
     point = rng.choice([0, 0, 1, 2, 4]) if state in OFTEN_THERE else 0
     at_s = rng.choice([1.0, 60.0, 600.0])
     if fault in ("H2", "H3") and state == Whereabouts.UNTOUCHED:
         yield Event("", (Rule(Effect.HAPPEN, happening="vm.suspended"),), state=state)
-    if fault in ("H1", "H4") and state == Whereabouts.UNKNOWN:  # nobody works with what a night has suspended
+    if fault in ("H1", "H4") and state == Whereabouts.UNKNOWN:  # no user works on a suspended desktop
         yield Event("", (Rule(Effect.HAPPEN, happening="vm.inaccessible"),), state=Whereabouts.UNTOUCHED)
-    if (fault, state) == ("V11", Whereabouts.CHANGING):  # nobody reverts a VM that has a task: it may only seem to
+    if (fault, state) == ("V11", Whereabouts.CHANGING):  # a VM with a task is not reverted: it may only seem so
         yield Event("T1", rules_of("T1", {"method": "SuspendVM_Task", "times": 5}))
     before = _just_before(fault, state)
     if before is not None:

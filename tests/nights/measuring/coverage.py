@@ -125,7 +125,7 @@ def _nights(aimed: Sequence[tuple[int, tuple[Pair, ...]]]) -> tuple[list[frozens
                 played = aimed_night(seed, pairs).play()
                 broken += [f"{violation} {replay_command}" for violation in dict.fromkeys(violations(played))]
                 reached.append(played.reached)
-            except Exception as crash:  # of the engine: it is told, and other nights go on
+            except Exception as crash:  # of the engine: it is reported, and other nights go on
                 broken.append(f"{type(crash).__name__}: {crash} {replay_command}")
             gc.collect()
     return reached, broken

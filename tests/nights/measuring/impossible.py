@@ -68,7 +68,7 @@ IMPOSSIBLE: Final[tuple[Row, ...]] = (
     (
         (*CALLS, *WAITS, "N6", *OF_TASKS, *REFUSALS, *MISSING),
         APPENDS,
-        "whoever writes to the journal asks nothing of vCenter meanwhile",
+        "a run that writes to the journal sends nothing to vCenter meanwhile",
     ),
     (
         (*OF_TASKS, *REFUSALS),
@@ -82,7 +82,7 @@ IMPOSSIBLE: Final[tuple[Row, ...]] = (
     (MISSING, (LOGIN, WAIT, ADOPT, *SENDS), "it is a property that a look does not get"),
     (DISKS, (LOGIN, LOOK, WAIT, ADOPT, *SENDS), "the journal alone is on the disk"),
     (REPLIES, (LOGIN,), "a login whose reply is lost is to a night's client one that was not answered"),
-    (("N1", "N5"), (LOGIN,), "who is not logged in has no session that could end"),
+    (("N1", "N5"), (LOGIN,), "a run that is not logged in has no session that could end"),
     (("K5", HANGS), (LOGIN,), "a run that is not logged in does not hold its lock"),
     # whereabouts
     (
@@ -94,17 +94,17 @@ IMPOSSIBLE: Final[tuple[Row, ...]] = (
     (
         (*SUSPENDS, *(start for start in STARTS if start != "A8")),
         (Whereabouts.UNTOUCHED,),
-        "from its intent on, whoever is suspended or started counts as taken",
+        "from its intent on, a suspended or started VM counts as taken",
     ),
     (SUSPENDS, (Whereabouts.AWAY,), "a desktop that is away is suspended already"),
     (
         SUSPENDS,
         (Whereabouts.FOREIGN, Whereabouts.GIVEN_UP),
-        "whoever is suspended stands in the journal of that night first",
+        "a VM is in the journal of that night before it is suspended",
     ),
     ((*_befalling_vms(), *MISSING), (Whereabouts.GONE,), "a VM that is gone is not there"),
     (("H1", "H4"), (Whereabouts.LOST,), "it is powered off already"),
-    (("H1", "H4"), (Whereabouts.AWAY,), "nobody sits down at a desktop that is suspended, or works with it"),
+    (("H1", "H4"), (Whereabouts.AWAY,), "no user works at a suspended desktop"),
     (("H1", "H4"), (Whereabouts.GIVEN_UP,), "a desktop that was given up and runs is back"),
     (
         ("H2", "H3"),

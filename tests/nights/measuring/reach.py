@@ -2,7 +2,8 @@
 
 A fault counts when the simulator lets it take effect, not when it is armed: a reply that was broken, a task that was
 given its trouble, the happening that changed something. A fault of one VM, or of a host, counts for the whereabouts of
-the VMs that it struck; one of a whole vCenter for all that there are. An event that is aimed is fired from here.
+the VMs that it struck; a fault of a whole vCenter counts for all whereabouts. An event that is aimed is fired from
+here.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ class Reach:
     def _struck(self, rule: Rule, targets: tuple[Any, ...]) -> None:
         fault = self._faults.get(id(rule))
         if fault is None or (rule.effect in TASKS and not (self.stages.submits and self._is_ours())):
-            return  # the task of somebody else, or one that was queued before
+            return  # a foreign task, or one that was queued before
         if rule.effect is Effect.EXPIRE and self.stages.now == LOGIN:
             return  # there is no session yet that could end
         if self._looks > 2 * LOOKS:

@@ -66,7 +66,7 @@ LEASE_OP: Final = "gpuops-lease-"
 
 
 class Stages:
-    """The stage that the run at work is in; `entered` is told each one as it begins, with the VM that it is about."""
+    """The stage of the current run; `entered` is called with each stage as it begins, and with its VM."""
 
     def __init__(self, entered: Callable[[Stage, str], None] = lambda stage, vm: None) -> None:
         self.now = NO_RUN

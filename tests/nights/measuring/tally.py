@@ -82,7 +82,7 @@ def tally(seeds: Sequence[int], *, jobs: int) -> Tally:
 def in_processes(
     nights: Callable[[Sequence[int]], Part], seeds: Sequence[int], jobs: int, chunk: int
 ) -> Iterator[Part]:
-    """What `nights` tells of each few of these seeds, in so many processes, in their order."""
+    """Yield the result of `nights` for each chunk of these seeds, in order, from so many processes."""
     chunks = [seeds[at : at + chunk] for at in range(0, len(seeds), chunk)]
     if jobs == 1:
         yield from map(nights, chunks)

@@ -1,4 +1,4 @@
-"""A night that breaks an invariant can be had again, and is told in the fewest events that still break it."""
+"""A night that breaks an invariant can be replayed, and is shrunk to the fewest events that still break it."""
 
 from __future__ import annotations
 

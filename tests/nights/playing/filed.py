@@ -44,13 +44,13 @@ class FiledNightly(Nightly):
         return self.file.read(after)
 
 
-def _told(record: Record) -> tuple[Any, ...]:
+def _as_written(record: Record) -> tuple[Any, ...]:
     """As it is written down: a list and a tuple are the same there."""
     return record.seq, record.run, record.kind, record.at, text_of(record.body)
 
 
 class DamagedNightly(FiledNightly):
-    """In the night somebody else changes the file: its last record, what it says of that, or one in between."""
+    """In the night the file is changed from outside: its last record, the digest of that, or an earlier record."""
 
     def __init__(self, seed: int, folder: Path) -> None:
         # no record of a return that goes on without its journal is durable: `K3` says so to the checkers
@@ -106,7 +106,7 @@ def filed_violations(seed: int, events: Sequence[Event] | None) -> list[str]:
         night = FiledNightly(seed, events, folder / "state")
         try:
             problems = violations(night.play())
-            wrong = [*map(_told, night.file.read(0))] != [*map(_told, night._store.records)]
+            wrong = [*map(_as_written, night.file.read(0))] != [*map(_as_written, night._store.records)]
         finally:
             night.file.close()
     return [*problems, *(["journal: the file does not tell what was written into it"] if wrong else [])]

@@ -33,7 +33,7 @@ from gpuops.sim.state.vm_state import Power
 from tests.nights.playing.place import Killed, NightPlace, NightStore
 from tests.nights.world.direct import DirectVcenter
 from tests.nights.world.showing import Showing
-from tests.nights.world.worlds import Size, arranged, policies_read_quickly
+from tests.nights.world.worlds import Size, arrange_site, policies_read_quickly
 
 BERLIN: Final = ZoneInfo("Europe/Berlin")
 OPENS, CLOSES, BACK_BY = time(20, 0), time(5, 0), time(7, 0)
@@ -129,7 +129,7 @@ class FortyNights:
     def __init__(
         self, first: date, days: int, state: Path, host_away: Span | None, vcenter_away: Span | None, quiet: set[date]
     ) -> None:
-        declared = arranged(4, SIZE, full=True).declared
+        declared = arrange_site(4, SIZE, full=True).declared
         start = at(first, time(12)).astimezone(ZoneInfo("UTC"))
         self.world = build_declared(msgspec.structs.replace(declared, start=start), seed=4)
         self.world.custom_fields.define("gpuops.rotation")

@@ -117,7 +117,7 @@ class NightWorld:
         return True
 
     def _withdraws(self, vm: VirtualMachine, event: Event) -> bool:
-        """Whoever owns the desktop does not want it taken any more."""
+        """The desktop's owner opts out."""
         if not vm.is_registered or (event.fault == "H6" and self.site.policy.pools[0].owner is None):
             return False
         call = somebody(self.world, "SetField")

@@ -51,7 +51,7 @@ class Signed(LockHold):
 
 
 class Turnstile:
-    """The lock of a machine on which a process may hang, in memory: nobody else gets in until that one has ended."""
+    """The lock of a machine on which a process may hang, in memory: no other process gets it before that one ends."""
 
     def __init__(self) -> None:
         self.held: Signed | None = None

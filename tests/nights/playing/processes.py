@@ -150,7 +150,7 @@ class NightProcesses(NightWorld):
         return policy_named
 
     def _consents(self, report: Report) -> None:
-        """Who is asked agrees, to something."""
+        """The admin agrees, to this plan or another."""
         if not report.plan.steps:
             self.played.foretold.append(f"{report.request} asks to agree, and would do nothing")
 
@@ -172,8 +172,9 @@ class NightProcesses(NightWorld):
             self.played.last = report
 
     def _process(self, name: str, act: Callable[[NightPlace], Report | None], suffix: str = "") -> Report | None:
-        """One process from its login to its end; what it reports, if it comes to that. `told`: how its call is told
-        apart from others of that name."""
+        """One process from its login to its end; what it reports, if it comes to that. `suffix` distinguishes the call
+        from others of that name.
+        """
         self._points, self._of_others = 0, self._open_sessions()
         self._run = len(self.played.machine_of)
         self.played.machine_of.append(self._machine)
@@ -282,7 +283,7 @@ class NightProcesses(NightWorld):
         self.played.struck["K10"] = self.played.struck.get("K10", 0) + (self._points == 1)
 
     def _compare_clocks(self, point: str) -> None:
-        """What takes something while nobody can tell the time; in a look or two nobody can have seen that."""
+        """Record a step that takes a VM while the clocks differ; one or two looks are not enough to notice that."""
         now = self.world.clock.now()
         ahead = self._second.clock(self.world.clock.now, EVENING)() - now if self._machine and self._second else ZERO
         if abs(self.world.skew - ahead) <= MOST_CLOCK_DIFFERENCE:
@@ -363,7 +364,7 @@ class NightProcesses(NightWorld):
 
     def _count_in_flight(self) -> None:
         """Count our tasks, but not those that the engine has given up: hung ones, those of a VM that waits or waited
-        for an answer, if only for a task of somebody else, and those of a removed VM. None of them must keep desktops
+        for an answer, if only for a foreign task, and those of a removed VM. None of them must keep desktops
         from returning."""
         given_up = self.world.clock.now() - timedelta(seconds=HUNG_S)
         unfinished: list[Any] = self.world.tasks.unfinished()

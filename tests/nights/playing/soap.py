@@ -1,7 +1,7 @@
 """Soap: the same nights by our own client, pyVmomi's serialiser and parser among it, in this process: no socket, one
 thread, no real time.
 
-What the simulator's HTTP handler writes for a request is what the client reads for it; how a reply ends is told by the
+What the simulator's HTTP handler writes for a request is what the client reads for it; the end of a reply shows as the
 error that a socket would raise.
 """
 
@@ -134,7 +134,7 @@ class _Socket:
         return _Reading(self)
 
     def close(self) -> None:
-        """Nothing: whoever closes it asks no more."""
+        """Do nothing: no call follows."""
 
     def received(self, size: int) -> bytes:
         """The next bytes. Raises what a socket does whose other end is gone, or says no more."""
@@ -202,7 +202,7 @@ class _Served(Handler):
 
 @contextmanager
 def _at_once() -> Iterator[None]:
-    """Nobody pauses before asking again: the world's clock is another one."""
+    """Retry without a pause: the world has its own clock."""
     with patch.object(watches, "PAUSES_S", (0.0, 0.0, 0.0, 0.0)):
         yield
 

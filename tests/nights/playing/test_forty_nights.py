@@ -1,7 +1,6 @@
 """Forty nights by cron, over a change of the clocks, three days without the jump host and a night without vCenter.
 
-What must be back when, and who is told of what, is worked out here by the calendar alone, from the rendered lines and
-the hours of the window.
+The expected returns and notices are computed here from the calendar, the rendered lines and the hours of the window.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tests.nights.playing.forty import BACK_BY, BERLIN, CLOSES, DAY, OPENS, Call
 @dataclass(frozen=True)
 class Stretch:
     """So many days from the noon of the first on; the host dies on the evening of one Friday, and vCenter goes on that
-    of another. On the evenings of `quiet` nobody goes home."""
+    of another. On the evenings of `quiet` no user goes home."""
 
     first: date
     days: int
@@ -62,7 +61,7 @@ def evening_of(moment: datetime) -> date | None:
     return evening if (moment.time() >= OPENS or moment.time() < CLOSES) and evening.isoweekday() <= 5 else None
 
 
-def played(stretch: Stretch, state: Path) -> FortyNights:
+def play_stretch(stretch: Stretch, state: Path) -> FortyNights:
     night = FortyNights(stretch.first, stretch.days, state, stretch.host_away, stretch.vcenter_away, set(stretch.quiet))
     night.play()
     assert night.trouble == []
@@ -109,16 +108,16 @@ def check_notices(stretch: Stretch, night: FortyNights) -> None:
     ended = {call.at for call in night.calls if call.taken and call.ended != "killed"}
     evenings = {evening for call in night.calls if call.taken and (evening := evening_of(call.at)) is not None}
     returns = {due for evening in evenings if (due := stretch.back_at(evening, night.calls)) is not None}
-    assert told(night, "night ended") == sorted(ended)
-    assert told(night, "return ended") == sorted(returns)
+    assert notice_times(night, "night ended") == sorted(ended)
+    assert notice_times(night, "return ended") == sorted(returns)
     gone_on, outage = stretch.vcenter_goes, stretch.vcenter_away
     alarms = first_of_each_day([call for call in night.calls if outage is not None and call.at in outage])
     assert sorted({moment.date() for moment in alarms}) == ([gone_on, gone_on + DAY] if gone_on is not None else [])
     alarms += first_of_each_day(blocked_calls(stretch, night))
-    assert told(night, "alarm") == sorted(alarms)
+    assert notice_times(night, "alarm") == sorted(alarms)
     host = stretch.host_away
     back = [next(call.at for call in night.calls if call.at >= host.ends)] if host is not None else []
-    assert told(night, "run died") == back
+    assert notice_times(night, "run died") == back
     assert sum(len(call.notices) for call in night.calls) == len(ended) + len(returns) + len(alarms) + len(back)
 
 
@@ -150,14 +149,14 @@ def first_of_each_day(calls: Iterable[Call]) -> list[datetime]:
     return list(first_calls.values())
 
 
-def told(night: FortyNights, kind: str) -> list[datetime]:
+def notice_times(night: FortyNights, kind: str) -> list[datetime]:
     """When each notice of that kind was sent, by its call."""
     return [call.at for call in night.calls for notice in call.notices if f"prod: {kind}: " in notice.subject]
 
 
 @pytest.mark.long
 def test_three_nights_before_the_weekend_of_the_change(tmp_path: Path) -> None:
-    check(QUICK, played(QUICK, tmp_path))
+    check(QUICK, play_stretch(QUICK, tmp_path))
 
 
 @pytest.mark.drawn_cases(4)
@@ -165,7 +164,7 @@ def test_three_nights_before_the_weekend_of_the_change(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("stretch", [SPRING, AUTUMN], ids=["spring", "autumn"])
 def test_forty_nights(stretch: Stretch, tmp_path: Path) -> None:
-    night = played(stretch, tmp_path)
+    night = play_stretch(stretch, tmp_path)
     assert stretch.host_dies is not None
     assert [(call.at.date(), call.away) for call in night.calls if call.ended == "killed"] == [(stretch.host_dies, 3)]
     assert BERLIN.utcoffset(at(stretch.first, OPENS)) != BERLIN.utcoffset(night.calls[-1].at)

@@ -65,7 +65,7 @@ def night_of(seed: int, *, quiet: bool = False) -> Played:
     return Nightly(seed, [*handed, *events], site).play()
 
 
-def touched(night: Played) -> Iterator[str]:
+def touched_vms(night: Played) -> Iterator[str]:
     """What was done to a VM of another product, but for what gives back what a night took before the product came."""
     evening = night.site.world(night.seed)
     since: dict[str, datetime] = {
@@ -107,7 +107,7 @@ def test_no_night_touches_a_vm_of_another_product(nth: int) -> None:
     effect_count = 0
     for seed in every_nth(range(60), nth):
         night = night_of(seed)
-        assert list(touched(night)) == []
+        assert list(touched_vms(night)) == []
         assert [violation for violation in violations(night) if not _is_of_others_now(night, violation)] == []
         effect_count += len(effects(night))
     assert effect_count * nth > 300, "these nights did something"
@@ -115,7 +115,7 @@ def test_no_night_touches_a_vm_of_another_product(nth: int) -> None:
 
 @pytest.mark.parametrize("nth", mostly_long([2, 1], [2]))
 def test_a_desktop_that_is_handed_over_while_it_is_suspended_comes_back(nth: int) -> None:
-    """Its user is owed it, whoever has taken the VM over since; nobody else's VM is left suspended either."""
+    """Its user gets it back although another product manages the VM now; no other VM stays suspended either."""
     came_back = 0
     for seed in every_nth(range(40), nth):
         night = night_of(seed, quiet=True)

@@ -31,13 +31,13 @@ def broken(seed: int, night: Played) -> list[str]:
     return problems
 
 
-def told(seed: int) -> tuple[list[str], int]:
+def play_and_judge(seed: int) -> tuple[list[str], int]:
     """What a night breaks, and how many effects it had."""
     night = play_over_soap(seed)
     return broken(seed, night), sum(1 for change in night.world.ledger if change.operation_id)
 
 
-def done(night: Played) -> list[tuple[str, str]]:
+def effects_in_order(night: Played) -> list[tuple[str, str]]:
     """What was done to whom, in order; without a wire the marker's definition is no call of its own."""
     return [
         (change.method, change.name) for change in night.world.ledger if change.operation_id and change.method != DEFINE
@@ -46,14 +46,14 @@ def done(night: Played) -> list[tuple[str, str]]:
 
 @pytest.mark.long
 def test_a_few_nights_by_our_own_client() -> None:
-    nights_told = [told(71), told(74)]
+    nights_told = [play_and_judge(71), play_and_judge(74)]
     assert [problem for broken, _ in nights_told for problem in broken] == []
     assert sum(effects for _, effects in nights_told) > 30
 
 
 def same_effects(seed: int) -> None:
     direct, soap = play(seed, ()), SoapNightly(seed, ()).play()
-    assert done(direct) == done(soap) != []
+    assert effects_in_order(direct) == effects_in_order(soap) != []
     assert broken(seed, soap) == []
 
 
@@ -74,7 +74,7 @@ def test_quiet_nights_have_the_same_effects_without_soap_and_over_it() -> None:
 def test_nights_by_our_own_client() -> None:
     """A tenth of two hundred and ten a run; of the ten tenths the calmest has 13 effects in the median."""
     with ProcessPoolExecutor(os.cpu_count() or 1) as pool:
-        nights_told = list(pool.map(told, every_nth(range(10_000, 10_210), 10)))
+        nights_told = list(pool.map(play_and_judge, every_nth(range(10_000, 10_210), 10)))
     print(f"{len(nights_told)} nights, {median(effects for _, effects in nights_told)} effects in the median")
     assert [problem for broken, _ in nights_told for problem in broken] == []
     assert len(nights_told) == 21

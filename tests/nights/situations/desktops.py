@@ -1,5 +1,6 @@
 """Situations of desktops: they are woken, shut down, renamed, deleted, used or given devices, before or after they are
-taken, and somebody else does the very same."""
+taken, and another login does the same step.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from tests.nights.faults.event import Event
 from tests.nights.playing.night_world import wakes
 from tests.nights.playing.played import Played
 from tests.nights.situations.situated import LATER, SOMETHING, Situated
-from tests.nights.world.worlds import EVENING, Site, arranged
+from tests.nights.world.worlds import EVENING, Site, arrange_site
 
 
 class Woken(Situated):
@@ -50,7 +51,7 @@ class LoggedOff(Situated):
     """Desktops are shut down by their users, one after the other, while others are taken."""
 
     def place(self, seed: int) -> Site:
-        return arranged(seed, self.size, floor=self.rng.choice([2, 3, 4, 5, 6]), per_host=1, full=True)
+        return arrange_site(seed, self.size, floor=self.rng.choice([2, 3, 4, 5, 6]), per_host=1, full=True)
 
     def events(self, site: Site) -> Sequence[Event]:
         numbers = self.rng.sample(range(1, 13), 8)
@@ -126,7 +127,7 @@ class Redevised(Situated):
 
 class ShutDown(Situated):
     """Desktops have a GPU by DirectPath I/O each, and give it up by shutting down. Nothing else is wrong, or somebody
-    starts them again, or powers them off first, or a guest shuts down when nobody waits for it any more, or a run is
+    starts them again, or powers them off first, or a guest shuts down when no run waits for it any more, or a run is
     killed, or the journal is lost before the morning."""
 
     policy: Mapping[str, Any] = {"passthrough": True, "directpath": "shut-down-guest"}
@@ -157,7 +158,7 @@ class ShutDown(Situated):
 
 
 class Overtaken(Situated):
-    """Just before a request is sent, or while the one before it is under way, somebody else does the very same."""
+    """Just before a request is sent, or during the one before it, another login makes the same request."""
 
     def events(self, site: Site) -> Sequence[Event]:
         return [Event("G1")]
@@ -182,7 +183,7 @@ class Overtaken(Situated):
 
     def arrange(self) -> None:
         self._early: dict[str, int] = {}
-        """Desktops that somebody else suspended before their turn, and the run that was under way."""
+        """Desktops that another login suspended before their turn, and the run that was under way."""
 
     def _half(self, half: RunKind | None, policy: Policy | None = None) -> None:
         super()._half(half, policy)
@@ -194,7 +195,9 @@ class Overtaken(Situated):
             skipped = isinstance(outcome.step, SuspendVm) and outcome.verdict is Verdict.SKIPPED
             under_way = outcome.reason.startswith("a task is running")
             if skipped and not under_way and self._early.get(name) == self._run:
-                self.played.foretold.append(f"{name} was suspended before its turn, and is told: {outcome.reason}")
+                self.played.foretold.append(
+                    f"{name} was suspended before its turn, and is reported as: {outcome.reason}"
+                )
 
 
 class TakenOver(Situated):

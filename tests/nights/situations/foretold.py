@@ -23,14 +23,14 @@ from gpuops.sim.state.vm_state import Power
 from tests.nights.faults.cron import MORNING
 from tests.nights.faults.event import Event
 from tests.nights.situations.situated import SOMETHING, Situated
-from tests.nights.world.worlds import EVENING, LOCK, Site, arranged
+from tests.nights.world.worlds import EVENING, LOCK, Site, arrange_site
 
 
 class Looked(Situated):
     """Somebody looks at what each run would do, just before it does; runs are killed now and then."""
 
     def place(self, seed: int) -> Site:
-        return arranged(seed, self.size, leased=self.rng.random() < 0.3, in_flight=self.rng.choice([1, 4]))
+        return arrange_site(seed, self.size, leased=self.rng.random() < 0.3, in_flight=self.rng.choice([1, 4]))
 
     def events(self, site: Site) -> Sequence[Event]:
         return [Event("K1", point=self.rng.randint(1, 60)) for _ in range(self.rng.choice([1, 2, 3]))]
@@ -67,7 +67,7 @@ class Stated(Situated):
         given_up_by: dict[str, Any] = self.rng.choice(
             [{"full": True}, {"full": True}, {"passthrough": True, "directpath": "shut-down-guest"}]
         )
-        return arranged(seed, self.size, **given_up_by)
+        return arrange_site(seed, self.size, **given_up_by)
 
     def events(self, site: Site) -> Sequence[Event]:
         killed = Event("K1", point=self.rng.randint(2, 60), target=RunKind.NIGHT)
@@ -126,14 +126,14 @@ SAID: Final = {
     "shut down in": Power.OFF,
     "is powered off": Power.OFF,
 }
-"""What state of a VM is told by reasons that begin so."""
+"""The state of a VM for each beginning of a reason."""
 
 
 def differences(foreseen: Report, actual: Report, *, settled: bool = True) -> list[str]:
     """Where a report of what would be done and the one of what was done are not the same.
 
-    Where tasks of a killed run are still under way (not `settled`) their effects come between the two, and the reasons
-    for which VMs stay tell of them: the free space of a datastore, for one.
+    Where tasks of a killed run are still under way (not `settled`) their effects come between the two, and show in the
+    reasons for which VMs stay, for example in the free space of a datastore.
     """
     problems = []
     for part, of in (

@@ -18,7 +18,7 @@ from tests.nights.faults.cron import MORNING
 from tests.nights.faults.event import Event
 from tests.nights.playing.place import Killed
 from tests.nights.situations.situated import LATER, SOMETHING, Situated
-from tests.nights.world.worlds import DAY, EVENING, Site, Size, arranged
+from tests.nights.world.worlds import DAY, EVENING, Site, Size, arrange_site
 
 
 class LeftOver(Situated):
@@ -27,7 +27,7 @@ class LeftOver(Situated):
     size = Size(3, 12, 5)
 
     def place(self, seed: int) -> Site:
-        return arranged(seed, self.size, left_over=5, leased=self.rng.random() < 0.6)
+        return arrange_site(seed, self.size, left_over=5, leased=self.rng.random() < 0.6)
 
     def events(self, site: Site) -> Sequence[Event]:
         point = self.rng.randint(2, 40)
@@ -49,8 +49,9 @@ class LeftOver(Situated):
 
 
 class Forgotten(Situated):
-    """The night is killed when it has just asked for a start, and nobody goes on with it: vCenter has long forgotten
-    the task when the return comes."""
+    """The night is killed when it has just sent a start, and is not resumed: vCenter has long forgotten the task when
+    the return comes.
+    """
 
     policy: Mapping[str, Any] = {"full": True}
     size = Size(2, 4, 3)
@@ -75,7 +76,7 @@ class NextNight(Situated):
     """A night, its morning, and the next night: meanwhile desktops that were away were deleted, or the lock VM was."""
 
     def place(self, seed: int) -> Site:
-        return arranged(seed, self.size, full=True, leased=self.rng.random() < 0.5)
+        return arrange_site(seed, self.size, full=True, leased=self.rng.random() < 0.5)
 
     def events(self, site: Site) -> Sequence[Event]:
         return [Event("V4")]
@@ -106,7 +107,7 @@ class Teams(Situated):
             for name in ("red", "green", "blue")[: draw([1, 2, 3, 3])]
         }
         shared = {"by": "attribute:team", "half_life_days": draw([0.5, 7]), "teams": teams}
-        return arranged(seed, self.size, full=draw([True, True, False]), relocate=None, shared=json.dumps(shared))
+        return arrange_site(seed, self.size, full=draw([True, True, False]), relocate=None, shared=json.dumps(shared))
 
     def events(self, site: Site) -> Sequence[Event]:
         killed = [Event("K1", point=self.rng.randint(1, 60)) for _ in range(self.rng.choice([0, 0, 1, 2]))]

@@ -20,7 +20,7 @@ from gpuops.sim.state.vm_state import Power
 from tests.nights.faults.cron import MORNING
 from tests.nights.faults.event import Event
 from tests.nights.situations.situated import SOMETHING, Situated
-from tests.nights.world.worlds import EVENING, Site, Size, arranged
+from tests.nights.world.worlds import EVENING, Site, Size, arrange_site
 
 
 class Failing(Situated):
@@ -53,7 +53,7 @@ class Silent(Situated):
     policy: Mapping[str, Any] = {"in_flight": 2}
 
     def place(self, seed: int) -> Site:
-        return arranged(seed, Size(3, self.rng.choice([4, 12]), 6), in_flight=2)
+        return arrange_site(seed, Size(3, self.rng.choice([4, 12]), 6), in_flight=2)
 
     def events(self, site: Site) -> Sequence[Event]:
         self.step, method = self.rng.choice(

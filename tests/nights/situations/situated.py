@@ -12,10 +12,10 @@ from gpuops.sim.objects.virtual_machine import VirtualMachine
 from tests.nights.faults.event import Event
 from tests.nights.playing.night import Nightly
 from tests.nights.playing.played import Played
-from tests.nights.world.worlds import Site, Size, arranged
+from tests.nights.world.worlds import Site, Size, arrange_site
 
 SOMETHING: Final = Rule(Effect.HAPPEN, happening="vm.used")
-"""What others' doings are told with here."""
+"""The method under which foreign changes are recorded here."""
 LATER: Final = timedelta(minutes=25)
 
 
@@ -33,7 +33,7 @@ class Situated(Nightly):
         self._in_the_morning = site.policy
 
     def place(self, seed: int) -> Site:
-        return arranged(seed, self.size, **self.policy)
+        return arrange_site(seed, self.size, **self.policy)
 
     def events(self, site: Site) -> Sequence[Event]:
         """What goes wrong; an event without rules and target says only that something does."""

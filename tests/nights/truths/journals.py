@@ -1,5 +1,6 @@
-"""Truths of journals and markers: I5 whoever is back is closed, once; I1, I10, I18, I20 what a night left open is known
-to be so, and what is over is left."""
+"""Truths of journals and markers: I5 a VM that is back is closed, once; I1, I10, I18, I20 what a night left open is
+known to be so, and what is over is left.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ TAKE: Final = ("SuspendVm", "PowerOnVm", "ShutDownGuest")
 
 
 def over_has_begun(night: Played) -> Iterator[str]:
-    """I20: a night that is told to be over had taken something: a return before that is none of its own."""
+    """I20: a night that is reported as over had taken something: an earlier return is not its own."""
     if not has_one_journal(night):
         return
     first = min((entry.sequence for entry in takings(night)), default=None)
@@ -53,8 +54,9 @@ def left_over_come_back(night: Played) -> Iterator[str]:
 
 
 def what_is_over_is_left(night: Played) -> Iterator[str]:
-    """I18: what the journal has closed is neither stopped nor resumed again: whoever runs or suspended it since is not
-    us."""
+    """I18: what the journal has closed is neither stopped nor resumed again: another login started or suspended it
+    since.
+    """
     if not has_one_journal(night):
         return
     closed: dict[str, int] = {}
@@ -69,7 +71,7 @@ def what_is_over_is_left(night: Played) -> Iterator[str]:
 
 
 def closed_once(night: Played) -> Iterator[str]:
-    """I5: who is back is closed in the journal, once, however many returns there are."""
+    """I5: a VM that is back is closed in the journal, once, however many returns there are."""
     if not has_one_journal(night):
         return  # each machine has a journal of its own
     open_: Counter[tuple[str, str]] = Counter()

@@ -28,9 +28,10 @@ MARKERS_STAY: Final = {"K1", "K2", "K6", "K7", "K11", "G1"}
 
 
 def numbers_grow(night: Played) -> Iterator[str]:
-    """I6: nobody writes a lease with a lower number than the one there, or over one that another machine holds; and no
-    machine one with a lower number than one under which it changed anything, whatever lock VM and clock say: it knows
-    that by its journal, or by the marker of a desktop that is away."""
+    """I6: no machine writes a lease with a lower number than the current one, or over one that another machine holds;
+    and no machine one with a lower number than one under which it changed anything, whatever lock VM and clock say: it
+    knows that by its journal, or by the marker of a desktop that is away.
+    """
     highest: dict[int, int] = {}
     written: dict[int, int] = {}
     last: tuple[int, str, datetime] | None = None
@@ -84,7 +85,7 @@ def asked_at_most(night: Played) -> Iterator[str]:
 
 
 def no_return_is_kept_away(night: Played) -> Iterator[str]:
-    """I1: a return goes on where its lock VM was reverted or is gone, and nobody else has taken the lease."""
+    """I1: a return goes on if its lock VM was reverted or is gone, and no other machine has taken the lease."""
     if not has_one_journal(night) or any(run == -1 for run, _, _ in night.sent_by.values()):
         return
     for name, ended, at in night.calls:

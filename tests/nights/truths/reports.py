@@ -1,5 +1,6 @@
-"""Truths of reports: I1, I21, I24 each can be shown, names whoever is away and nobody else, and its reasons are so; I28
-what is shown is what is done."""
+"""Truths of reports: I1, I21, I24 each can be rendered, names exactly the VMs that are away, and gives true reasons;
+I28 what is shown is what is done.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from tests.nights.judging.doings import (
     is_ours,
     not_back,
 )
-from tests.nights.judging.reverting import replaced, tells
+from tests.nights.judging.reverting import replaced_states, tells
 from tests.nights.playing.played import Played
 from tests.nights.world.worlds import DAY
 
@@ -45,17 +46,17 @@ def every_report_is_shown(night: Played) -> Iterator[str]:
 
 
 def gone_is_gone(night: Played) -> Iterator[str]:
-    """I24: of a VM that is told to be gone from vCenter there is none under its id at the end."""
+    """I24: if a report says that a VM was removed from vCenter, nothing has its id at the end."""
     if night.last is None:
         return
     by_name = {name: moid for moid, name in night.names.items()}
     for refusal in night.last.plan.unmet:
         if refusal.rule == GONE and night.world.find(by_name.get(refusal.subject, "")) is not None:
-            yield f"I24: {refusal.subject} is told to be gone from vCenter, and something has its id"
+            yield f"I24: {refusal.subject} is reported as removed from vCenter, and something has its id"
 
 
 def gone_is_let_go(night: Played) -> Iterator[str]:
-    """I24: who was gone from vCenter before a night is named by no morning after it."""
+    """I24: a VM that was removed from vCenter before a night is named by no morning after it."""
     since: dict[str, datetime] = {}
     let_go: set[str] = set()
     for report, _ in night.told if has_one_journal(night) else ():
@@ -86,14 +87,14 @@ def clocks_are_told(night: Played) -> Iterator[str]:
 
 
 def a_reason_is_told(night: Played) -> Iterator[str]:
-    """I24: whatever was not done is told with a reason."""
+    """I24: every step that was not done has a reason."""
     for report, _ in night.told:
         for outcome in report.outcomes:
             if outcome.verdict in (Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED) and not outcome.reason:
                 yield f"I24: {outcome.step} is {outcome.verdict}, and nobody is told why"
 
 
-def _called(night: Played) -> dict[str, set[str]]:
+def _names_of_vms(night: Played) -> dict[str, set[str]]:
     """By VM (ref) that something was done to, the names that it has had."""
     called: dict[str, set[str]] = {}
     for change in night.world.ledger:
@@ -103,11 +104,12 @@ def _called(night: Played) -> dict[str, set[str]]:
 
 
 def whoever_is_away_is_named(night: Played) -> Iterator[str]:
-    """I1: whoever has not come back is named by each return, by a name that it has had; unless a fault hides where a VM
-    is, or a person gave it up."""
+    """I1: each return names every VM that has not come back, by a name that it has had, unless a fault hides where the
+    VM is, or an admin gave it up.
+    """
     if any(event.fault in UNSEEN for event in night.events) or not has_one_journal(night):
         return
-    ledger, called = list(night.world.ledger), _called(night)
+    ledger, called = list(night.world.ledger), _names_of_vms(night)
     for report, length in night.told:
         if not _returns(report) or not report.applied:
             continue
@@ -159,7 +161,7 @@ def _returns(report: Report, *, alone: bool = False) -> bool:
 
 
 def each_return_advises(night: Played) -> Iterator[str]:
-    """I1: whatever a return could not do to a desktop is told with what to type."""
+    """I1: every step on a desktop that a return could not do comes with a command."""
     bad = (Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED)
     for report, _ in night.told:
         if not _returns(report):
@@ -176,8 +178,8 @@ def another_state_is_named(night: Played) -> Iterator[str]:
     unless a fault hides what vCenter shows, or sets its clock."""
     if any(event.fault in (*UNSEEN, "K7") for event in night.events) or not has_one_journal(night):
         return
-    called = _called(night)
-    for state in replaced(night):
+    called = _names_of_vms(night)
+    for state in replaced_states(night):
         report = next((report for report, length in night.told if length >= state.resumed.sequence), None)
         if report is None or report.journal_lost or not _returns(report, alone=True):
             continue
@@ -198,7 +200,7 @@ def another_state_is_named(night: Played) -> Iterator[str]:
 def only_another_state_is_named(night: Played) -> Iterator[str]:
     """I24: a desktop that was suspended once, and in no other way came to a suspended state, is not told to be in
     another one."""
-    called, changes = _called(night), Counter[str]()
+    called, changes = _names_of_vms(night), Counter[str]()
     for change in night.world.ledger:
         changes[change.moid] += change.after.get("suspend_time") is not None
     excluded_names = {name for moid, count in changes.items() if count > 1 for name in called[moid]}

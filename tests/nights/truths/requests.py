@@ -25,8 +25,9 @@ ROW: Final = 2
 
 
 def refusals_are_so(night: Played) -> Iterator[str]:
-    """I25: a night that stops because vCenter refuses one step after the other was refused that many, for no want of
-    room, and not because somebody else was at it."""
+    """I25: a night that stops because vCenter refuses one step after the other was refused that many, not for want of
+    room, and not because of a foreign change.
+    """
     history: list[Any] = list(night.world.tasks.history())
     ended = {task.call.operation_id: type(task.error).__name__.rpartition(".")[2] for task in history if task.error}
     faults = {
@@ -82,8 +83,9 @@ def _vm_of(night: Played, op: str) -> str:
 
 
 def never_sent_is_not_lost(night: Played) -> Iterator[str]:
-    """I16: what is told to be unknown was asked for at least once, unless its run was cut off and another one settled
-    it: what the first left open it may have asked for, and a task of that kind may be its own."""
+    """I16: a step that is reported as unknown was sent at least once, unless its run was cut off and another one
+    settled it: what the first left open it may have asked for, and a task of that kind may be its own.
+    """
     requested_ops = {op for op, _, _ in night.asks}
     cut_off = [
         at for _, ended, at in night.calls if ended not in ("done", "refused") and not ended.startswith("Locked")
@@ -97,7 +99,7 @@ def never_sent_is_not_lost(night: Played) -> Iterator[str]:
             since = intended.get(body["op"], record.at)
             clock = (second_machine(night.seed) if night.kept_on.get(id(record)) == 1 else Machine()).clock
             if not any(since <= clock(lambda at=at: at, EVENING)() <= record.at for at in cut_off):  # type: ignore[misc]
-                yield f"I16: {body['op']} is told to be unknown ({body['reason']}), and was never sent"
+                yield f"I16: {body['op']} is reported as unknown ({body['reason']}), and was never sent"
 
 
 def moved_meanwhile(night: Played) -> Iterator[str]:
@@ -108,11 +110,11 @@ def moved_meanwhile(night: Played) -> Iterator[str]:
             since, until = asks[0][1], asks[-1][1]
             ledger = list(night.world.ledger)[since:until]
             if any(change.moid == _vm_of(night, op) and change.method == "MigrateVM_Task" for change in ledger):
-                yield f"I7: {_vm_of(night, op)} was moved by somebody else, and then once more by a repeated request"
+                yield f"I7: {_vm_of(night, op)} was moved by another login, and then once more by a repeated request"
 
 
 def hooks_end_as_told(night: Played) -> Iterator[str]:
-    """I8: where nothing goes wrong, a guest's program that ended well in its time is told as done."""
+    """I8: if nothing goes wrong, a guest's program that ended well in time is reported as done."""
     if night.events:
         return
     [manager] = night.world.by_type("GuestProcessManager")

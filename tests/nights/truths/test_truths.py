@@ -1,4 +1,4 @@
-"""Each truth can fail: a whole night, doctored in one place, is told wrongly."""
+"""Each truth can fail: in a complete night that is changed in one place."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def next_night() -> Played:
 
 
 @cache
-def hooked() -> Played:
+def night_with_hook() -> Played:
     for seed in range(SEED, SEED + 100, 2):
         night = SITUATIONS["Hooked"](seed).play()
         hook_outcomes = [
@@ -60,7 +60,7 @@ def returns(night: Played) -> list[int]:
     return [number for number, (report, _) in enumerate(night.told) if type(report.request).__name__ == "RotateDay"]
 
 
-def told(night: Played, number: int, report: Report) -> Played:
+def with_report(night: Played, number: int, report: Report) -> Played:
     reports = list(night.told)
     reports[number] = report, reports[number][1]
     return replace(night, told=reports)
@@ -73,7 +73,7 @@ def with_unmet(name: str, rule: str) -> Doctor:
         for number in returns(night):
             report = night.told[number][0]
             unmet = (*report.plan.unmet, Rejection(name, rule, hint="gpuops rotate day"))
-            night = told(night, number, replace(report, plan=replace(report.plan, unmet=unmet)))
+            night = with_report(night, number, replace(report, plan=replace(report.plan, unmet=unmet)))
         return replace(night, last=night.told[-1][0])
 
     return doctored
@@ -85,7 +85,7 @@ def with_outcomes(**changes: Any) -> Doctor:
     def doctored(night: Played) -> Played:
         for number, (report, _) in enumerate(night.told):
             outcomes = tuple(replace(outcome, **changes) for outcome in report.outcomes)
-            night = told(night, number, replace(report, outcomes=outcomes))
+            night = with_report(night, number, replace(report, outcomes=outcomes))
         return night
 
     return doctored
@@ -94,7 +94,7 @@ def with_outcomes(**changes: Any) -> Doctor:
 def because(words: str, *, keeps_ledger: bool) -> Doctor:
     def doctored(night: Played) -> Played:
         report = night.told[0][0]
-        night = told(night, 0, replace(report, plan=replace(report.plan, because=(words,))))
+        night = with_report(night, 0, replace(report, plan=replace(report.plan, because=(words,))))
         return night if keeps_ledger else replace(with_ledger(night, []), doubtful=frozenset())
 
     return doctored
@@ -103,7 +103,7 @@ def because(words: str, *, keeps_ledger: bool) -> Doctor:
 def shown_badly(night: Played) -> Played:
     report = night.told[0][0]
     choices: Any = (None,)
-    return told(night, 0, replace(report, plan=replace(report.plan, choices=choices)))
+    return with_report(night, 0, replace(report, plan=replace(report.plan, choices=choices)))
 
 
 def refused_three_times(night: Played) -> Played:
@@ -151,7 +151,7 @@ def off_by_an_hour(night: Played) -> Played:
     """A night says by how much the clocks differ, and they were set otherwise."""
     report = night.told[0][0]
     rejections = (Rejection("clocks", "vCenter's is 1 h 0 min ahead of this machine's: the hours cannot be told"),)
-    doctored = told(night, 0, replace(report, plan=replace(report.plan, rejections=rejections)))
+    doctored = with_report(night, 0, replace(report, plan=replace(report.plan, rejections=rejections)))
     return replace(doctored, events=(Event("K7", rules_of("K7", {"delay_s": 7200})),))
 
 
@@ -208,16 +208,16 @@ def hook_unknown(night: Played) -> Played:
             replace(outcome, verdict=Verdict.UNKNOWN) if isinstance(outcome.step, RunInGuest) else outcome
             for outcome in report.outcomes
         )
-        night = told(night, number, replace(report, outcomes=outcomes))
+        night = with_report(night, number, replace(report, outcomes=outcomes))
     return night
 
 
 def never_named(night: Played) -> Played:
-    """Nobody comes back, and no return says so."""
+    """No desktop comes back, and no return says so."""
     night = without("PowerOnVM_Task", desktop=True)(night)
     for number in returns(night):
         report = night.told[number][0]
-        night = told(night, number, replace(report, applied=True, outcomes=()))
+        night = with_report(night, number, replace(report, applied=True, outcomes=()))
     return night
 
 
@@ -226,14 +226,14 @@ def resume_without_a_word(night: Played) -> Played:
         report = night.told[number][0]
         if report.plan.steps:
             outcomes = (Outcome(ResumeVm("vm-1"), Verdict.FAILED, "no room"),)
-            night = told(night, number, replace(report, outcomes=outcomes))
+            night = with_report(night, number, replace(report, outcomes=outcomes))
     return night
 
 
 def nothing_was_taken(night: Played) -> Played:
     for number in returns(night):
         report = night.told[number][0]
-        night = told(night, number, replace(report, plan=replace(report.plan, because=(NOTHING,))))
+        night = with_report(night, number, replace(report, plan=replace(report.plan, because=(NOTHING,))))
     return night
 
 
@@ -259,7 +259,7 @@ def reverted_without_a_word(night: Played) -> Played:
 def another_state_of_nobody(night: Played) -> Played:
     report = night.told[0][0]
     warnings = (f"{idle_name(night)}: {ANOTHER}",)
-    return told(night, 0, replace(report, plan=replace(report.plan, warnings=warnings)))
+    return with_report(night, 0, replace(report, plan=replace(report.plan, warnings=warnings)))
 
 
 DOCTORED: list[tuple[str, Any, Doctor]] = [
@@ -278,7 +278,7 @@ DOCTORED: list[tuple[str, Any, Doctor]] = [
     ("never_sent_is_not_lost", quiet, with_record(
         Kind.SETTLED, op="gpuops-0-1", state=IntentState.UNKNOWN, reason="")),
     ("moved_meanwhile", quiet, moved_twice),
-    ("hooks_end_as_told", hooked, hook_unknown),
+    ("hooks_end_as_told", night_with_hook, hook_unknown),
     ("left_over_come_back", quiet, lambda night: replace(
         night, left_over=frozenset(night.names), left_behind=frozenset(night.names))),
     ("no_directpath_is_suspended", quiet, a_device),
@@ -331,5 +331,5 @@ def test_every_truth_is_seen_to_fail() -> None:
 @pytest.mark.long
 def test_the_doctored_nights_are_whole() -> None:
     assert not calm().events
-    assert not hooked().events
-    assert RUN in {change.method for change in hooked().world.ledger}
+    assert not night_with_hook().events
+    assert RUN in {change.method for change in night_with_hook().world.ledger}

@@ -87,8 +87,9 @@ class DirectVcenter(DirectSession):
         refused: Callable[[str], None] = lambda fault: None,
         user: str = USER,
     ) -> None:
-        """`showing` is what this vCenter showed others before; None = nobody has looked yet. `asked` is told each op id
-        that is sent, and `refused` the type of the fault that it was answered with."""
+        """`showing` is what this vCenter showed others before; None = no look yet. `on_request` is called with each op
+        id that is sent, and `refused` with the type of the fault in reply.
+        """
         super().__init__(world, trusted, user)
         self._showing = showing or Showing(world)
         self._boundary = boundary

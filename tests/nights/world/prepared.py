@@ -2,7 +2,7 @@
 
 Drawn worlds have what a seed gives them; a state that is rare there is here in every night. Two hosts with two GPUs
 each, idle desktops, ML VMs of which two must move to another host and each stops in a way of its own, DRS that the
-policy overrides, and desktops of somebody else.
+policy overrides, and desktops outside the policy.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _MARKED: Final = [
 
 
 @lru_cache
-def _declared(*, leased: bool, crowded: bool) -> ScenarioFile:
+def _declare_site(*, leased: bool, crowded: bool) -> ScenarioFile:
     desktops = 3 if crowded else 2
     further_vms = [*([_small(LOCK, "ops")] if leased else ()), *(_MARKED if crowded else ())]
     vms = [_desktops(0, desktops), _desktops(1, desktops), *_VMS, *further_vms]
@@ -97,7 +97,7 @@ def prepared_site(seed: int, *, leased: bool, crowded: bool) -> Site:
     marked VMs that no journal knows and every morning names."""
     rng = random.Random(f"{seed}:prepared")
     policy = _policy(rng.choice([1, 2, 8]), rng.choice([1, 2, 4]), leased=leased)
-    return Site(Size(2, 6 if crowded else 4, 4), _declared(leased=leased, crowded=crowded), policy)
+    return Site(Size(2, 6 if crowded else 4, 4), _declare_site(leased=leased, crowded=crowded), policy)
 
 
 def everywhere(rng: random.Random, *, asked_for: bool) -> list[Event]:

@@ -1,4 +1,4 @@
-"""A login to the simulated vCenter without a wire, and one call of it: how faults strike, and what is taken up again.
+"""A login to the simulated vCenter without a wire, and one call of it: how faults strike, and which calls are repeated.
 
 Faults strike here as they do on the wire: the same rules, asked at the same calls, and what a broken connection or a
 fault becomes is what `vsphere` makes of it.
@@ -74,7 +74,7 @@ class DirectSession:
             raise translate(fault) from fault
 
     def _updates(self, ready: Callable[[], Any], wait_s: float) -> Any:
-        """What WaitForUpdatesEx tells: a session or a connection that broke is taken up again, and time passes."""
+        """Return what WaitForUpdatesEx reports: a broken session or connection is opened again, and time passes."""
         for _ in range(8):
             try:
                 return self._ask("WaitForUpdatesEx", "ServiceInstance", lambda call: self._world.wait(ready, wait_s))

@@ -1,6 +1,6 @@
 """Showing: the inventory of a simulated vCenter as our client would decode it, made without a wire between them.
 
-`test_showing.py` holds it to what is really read over the wire. What nobody touched since the last look is the same
+`test_showing.py` holds it to what is really read over the wire. What did not change since the last look is the same
 object, as its XML is on the wire: a night looks at its VMs hundreds of times.
 """
 
@@ -69,7 +69,7 @@ class Showing:
         self._touched: set[str] = set()
         """VMs and hosts that are not as they were shown last."""
         self._changed_late: set[str] = set()
-        """Those that changed while old values were told of them."""
+        """VMs that changed while vCenter showed old values of them."""
         self._devices: dict[str, tuple[tuple[PciDevice, ...], tuple[GpuDevice, ...]]] = {}
         """By VM, what it carries, and how that is shown: while it carries the very same, it is shown the same."""
         self._paths: dict[str, str] = {}
@@ -91,7 +91,7 @@ class Showing:
         )
 
     def _reservations(self) -> Reservations | None:
-        """What vCenter 9.0 tells of what has a DirectPath profile, cluster by cluster; device groups are not shown."""
+        """Return the DirectPath reservations that vCenter 9.0 shows, cluster by cluster, without device groups."""
         world = self._world
         if version_numbers(world.api_version) < (9,):
             return None
@@ -171,10 +171,10 @@ class Showing:
         return self._world.fragments.is_frozen(ref) and not self._as_it_is
 
     def object_removed(self, obj: ManagedObject) -> None:
-        """Nobody will ask for it again."""
+        """Forget it: no later read asks for it."""
 
     def _vm(self, vm: VirtualMachine) -> Vm:
-        """The VM; the one made before when it was not touched, or only since old values are told of it."""
+        """Return the VM; the earlier record if it did not change, or only since vCenter shows its old values."""
         shown_vm, old = self._vms.get(vm.moid), self._tells_old(vm.moid)
         if shown_vm is None:
             self._world.registry.watch(vm.moid, self)
@@ -353,7 +353,7 @@ _address = cache(PciAddress.parse)
 
 
 def _drs(drs: Any) -> dict[str, Any]:
-    """As ClusterConfigInfoEx tells it; a cluster always tells of DRS."""
+    """Return the DRS settings as in ClusterConfigInfoEx, which every cluster has."""
     assert not drs.rules, "these nights have no rules"
     return {
         "rules": (),

@@ -67,7 +67,7 @@ _KEEPERS: Final = {
         "has-none": [],
     }.items()
 }  # fmt: skip
-"""Guests by what their hook does; whoever is not among them lets nobody in."""
+"""Guests by what their hook does; a guest that is not listed accepts no login."""
 _ML: Final = ("nvidia_a40-48c", "nvidia_a40-48c", "nvidia_a40-24c")
 
 
@@ -145,12 +145,12 @@ def site_of(seed: int, size: Size | None = None) -> Site:
     terms["directpath"] = "shut-down-guest" if whole_gpus else "leave"
     parts = ("first", "second") if several in (Several.POLICIES, Several.APART) else ()
     strict = random.Random(f"{seed}:strict").randrange(STRICT) == 0
-    whole = _parsed(**terms, part="two pools" if several is Several.POOLS else "strict" if strict else "whole")
-    split = tuple(_parsed(**terms, part=part) for part in parts)
+    whole = _parse_terms(**terms, part="two pools" if several is Several.POOLS else "strict" if strict else "whole")
+    split = tuple(_parse_terms(**terms, part=part) for part in parts)
     return Site(size, ScenarioFile.of(scenario), whole, several, split)
 
 
-def arranged(
+def arrange_site(
     seed: int,
     size: Size,
     *,
@@ -170,7 +170,7 @@ def arranged(
     """A site of a seed whose policy is given; `left_over` of its desktops carry the marker of yesterday's night.
     `full`: each GPU holds two idle desktops, and each ML VM that starts needs the room of both. `passthrough`: each GPU
     is given to one idle desktop whole, as any of its kind, and each ML VM needs one so. `shared`: what the policy says
-    of teams, as JSON; each ML VM is of one of those, or of nobody."""
+    of teams, as JSON; each ML VM belongs to one of those, or to none."""
     rng, hooks = random.Random(f"{seed}:site"), random.Random(f"{seed}:hooks")
     scenario = _scenario(size, rng, hooks if hooked else None)
     if full or passthrough:
@@ -182,7 +182,7 @@ def arranged(
     if leased:
         scenario["vms"].append(_lock_vm(scenario))
     _noted_by_others(scenario, seed)
-    policy = _parsed(floor=floor, owner=rng.random() < 0.7, ml=size.ml, relocate=relocate, then=then,
+    policy = _parse_terms(floor=floor, owner=rng.random() < 0.7, ml=size.ml, relocate=relocate, then=then,
                     in_flight=in_flight, per_host=per_host, zone="UTC", drs="none", hooked=hooked,
                     leased=leased, part="whole", directpath=directpath, shared=shared)  # fmt: skip
     return Site(size, ScenarioFile.of(scenario), policy)
@@ -217,7 +217,7 @@ def _full(scenario: dict[str, Any], size: Size, *, passthrough: bool) -> dict[st
 
 
 def _noted_by_others(scenario: dict[str, Any], seed: int) -> None:
-    """Gives VMs of half of the worlds a custom attribute that is somebody else's."""
+    """Give VMs of half of the worlds a custom attribute of another tool."""
     if random.Random(f"{seed}:noted").random() < 0.5:
         for vm in scenario["vms"]:
             vm["attributes"] = {**vm.get("attributes", {}), "site.cost-centre": "4711"}
@@ -376,7 +376,7 @@ _POOLS: Final[dict[str, dict[str, str]]] = {
 
 
 @lru_cache(maxsize=4096)
-def _parsed(
+def _parse_terms(
     *,
     floor: int,
     owner: bool,

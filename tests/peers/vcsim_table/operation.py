@@ -71,8 +71,8 @@ def _came(step: Step, site: Site, *, exact: bool = False) -> str:
     try:
         result = step(site)
         if isinstance(result, vim.Task):
-            return f"task: {described(site.ended(result))}"
-        return exactly(result) if exact else described(result)
+            return f"task: {describe(site.ended(result))}"
+        return exactly(result) if exact else describe(result)
     except TaskFailed as failed:
         return f"task: {type(failed.fault).__name__.rpartition('.')[2]}"
     except vmodl.MethodFault as fault:
@@ -83,10 +83,10 @@ def _came(step: Step, site: Site, *, exact: bool = False) -> str:
         return f"client: {type(error).__name__}"
 
 
-def described(value: Any) -> str:
+def describe(value: Any) -> str:
     """The class of a result; of a list the classes of its items."""
     if isinstance(value, list):
-        return f"list of {' and '.join(sorted({described(element) for element in value})) or 'nothing'}"
+        return f"list of {' and '.join(sorted({describe(element) for element in value})) or 'nothing'}"
     if value is None or isinstance(value, bool):
         return {None: "nothing", True: "true", False: "false"}[value]
     return VmomiSupport.GetWsdlName(type(value))
@@ -99,4 +99,4 @@ def exactly(value: Any) -> str:
     if isinstance(value, (str, int, float)) and not isinstance(value, bool):
         text = " ".join(str(value).split())
         return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
-    return described(value)
+    return describe(value)

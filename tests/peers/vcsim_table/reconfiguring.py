@@ -93,7 +93,7 @@ def sizes(site: Site) -> Any:
     return [disk.capacityInKB >> 20 for disk in disks]
 
 
-def resized(kib: int) -> Any:
+def resize_disk(kib: int) -> Any:
     def make(site: Site) -> Any:
         virtual_disk = has(site, D.VirtualDisk)
         virtual_disk.capacityInKB, virtual_disk.capacityInBytes = kib, kib << 10
@@ -167,8 +167,8 @@ OPERATIONS: Final = (
     change("a disk added without a controller", devices(D.VirtualDisk), ("add", disk(controllerKey=4711))),
     change("a disk of no size", devices(D.VirtualDisk), ("add", disk(capacityInKB=0))),
     change("two disks in one place", devices(D.VirtualDisk), ("add", disk(-1)), ("add", disk(-2))),
-    change("a disk made larger", sizes, ("edit", resized(1 << 25))),
-    change("a disk made smaller", sizes, ("edit", resized(1 << 10))),
+    change("a disk made larger", sizes, ("edit", resize_disk(1 << 25))),
+    change("a disk made smaller", sizes, ("edit", resize_disk(1 << 10))),
     change("a disk removed", devices(D.VirtualDisk), ("remove", first(D.VirtualDisk))),
     change("a disk removed that is not there", devices(D.VirtualDisk), ("remove", with_key(D.VirtualDisk, 4711))),
     change("a network card added", devices(D.VirtualEthernetCard), ("add", card())),

@@ -14,7 +14,7 @@ USER: Final = "DOMAIN\\someone"
 
 
 def anonymous(call: Any) -> Any:
-    """Does this with a service instance that nobody has logged in to."""
+    """Do this with a service instance without a login."""
 
     def do(site: Site) -> Any:
         with site.another_session(login=False) as service:
@@ -102,7 +102,7 @@ SESSIONS: Final[Cases] = {
     "SessionManager.TerminateSession": {
         "of nobody": lambda s: s.content.sessionManager.TerminateSession(["none"]),
         "one's own": lambda s: s.content.sessionManager.TerminateSession([s.content.sessionManager.currentSession.key]),
-        "another": lambda s: _terminated(s),
+        "another": lambda s: _terminate_session(s),
     },
     "SessionManager.SetLocale": {
         "en": lambda s: s.content.sessionManager.SetLocale("en"),
@@ -127,7 +127,7 @@ def _login(site: Site, name: str, password: str) -> Any:
         return service.RetrieveContent().sessionManager.Login(name, password)
 
 
-def _terminated(site: Site) -> Any:
+def _terminate_session(site: Site) -> Any:
     with site.another_session() as service:
         content = service.RetrieveContent()
         site.content.sessionManager.TerminateSession([content.sessionManager.currentSession.key])

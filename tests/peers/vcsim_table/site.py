@@ -169,7 +169,7 @@ def _hardware() -> list[Any]:
 
 
 @contextmanager
-def connected(endpoint: Endpoint, wait: Callable[[], None]) -> Iterator[Site]:
+def connect_site(endpoint: Endpoint, wait: Callable[[], None]) -> Iterator[Site]:
     """The site behind an endpoint, with a session for as long as the block; `wait` lets its time pass for a task."""
     for service in _service(endpoint, login=True):
         yield Site(service, endpoint, wait)

@@ -12,7 +12,7 @@ from typing import Final
 from tests.peers.processes import Endpoint
 from tests.peers.vcsim_table import hosts, inventory, machines, reading, reconfiguring, services
 from tests.peers.vcsim_table.operation import ENDED, Operation, outcome
-from tests.peers.vcsim_table.site import connected
+from tests.peers.vcsim_table.site import connect_site
 
 GROUPS: Final = (machines, reconfiguring, inventory, hosts, reading, services)
 OPERATIONS: Final[tuple[Operation, ...]] = tuple(operation for group in GROUPS for operation in group.OPERATIONS)
@@ -31,7 +31,7 @@ class Row:
     why: str
 
 
-def recorded() -> list[Row]:
+def recorded_rows() -> list[Row]:
     """The rows of the file."""
     with FILE.open(encoding="utf-8", newline="") as file:
         return [Row(**row) for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
@@ -39,7 +39,7 @@ def recorded() -> list[Row]:
 
 def write(ours: Mapping[str, str], vcsim: Mapping[str, str]) -> None:
     """Write what was seen into the file; what it said of a row that is as it was stays."""
-    rows_by_operation = {row.operation: row for row in recorded()} if FILE.exists() else {}
+    rows_by_operation = {row.operation: row for row in recorded_rows()} if FILE.exists() else {}
     lines = ["\t".join(COLUMNS)]
     for operation, came in ours.items():
         row = rows_by_operation.get(operation)
@@ -53,11 +53,11 @@ Served = tuple[Endpoint, Callable[[], None]]
 """A server, and how its time passes while a task is waited for."""
 
 
-def played(serve: Callable[[], AbstractContextManager[Served]]) -> dict[str, str]:
+def play_operations(serve: Callable[[], AbstractContextManager[Served]]) -> dict[str, str]:
     """What each operation comes to; by one client, on one server for as long as none ends it."""
     operations_left, came = list(OPERATIONS), dict[str, str]()
     while operations_left:
-        with serve() as (endpoint, wait), connected(endpoint, wait) as site:
+        with serve() as (endpoint, wait), connect_site(endpoint, wait) as site:
             while operations_left:
                 operation = operations_left.pop(0)
                 came[operation.name] = outcome(operation, site)

@@ -69,7 +69,7 @@ class Guest:
         return int(self.processes.StartProgramInGuest(self.vm, self.auth, spec))
 
     def ended(self, pid: int, *, wait: bool = True) -> Any:
-        """What is told of a process, once it has ended."""
+        """Return the information about a process, once it has ended."""
 
         def look() -> Any:
             [process] = self.processes.ListProcessesInGuest(self.vm, self.auth, [pid])

@@ -54,11 +54,11 @@ def _answer(host: HostEntity, words: list[str]) -> tuple[str, int]:
     if words[1:] == ["-q", "-x"]:
         return f"{_HEAD}<nvidia_smi_log>{''.join(map(_details, _answering(host)))}</nvidia_smi_log>\n", 0
     if words[1:] == ["vgpu", "-q"]:
-        return "".join(map(_listed(host), _answering(host))), 0
+        return "".join(map(_format_vgpus(host), _answering(host))), 0
     if words[1:] == ["mig", "-lgi"]:
         return _instances(host)
     if len(words) == 5 and (words[1], words[3]) == ("-i", "-mig") and words[4] in ("0", "1"):
-        return _switched(host, words[2], on=words[4] == "1")
+        return _switch_mig(host, words[2], on=words[4] == "1")
     return f'Invalid combination of input arguments. Please run "nvidia-smi -h" for help. {" ".join(words[1:])}\n', 1
 
 
@@ -85,7 +85,7 @@ def _address(gpu: HostGpu) -> str:
     return f"0000{gpu.pci_id}".upper()
 
 
-def _listed(host: HostEntity) -> Callable[[HostGpu], str]:
+def _format_vgpus(host: HostEntity) -> Callable[[HostGpu], str]:
     """A GPU and its vGPUs as `vgpu -q` writes them; the id of a GPU instance is its start and three."""
     names = {vm.moid: vm.name for vm in host.vms()}
 
@@ -147,7 +147,7 @@ def _word(mode: GpuMode) -> str:
     return "Enabled" if mode is GpuMode.MULTI_INSTANCE else "Disabled"
 
 
-def _switched(host: HostEntity, address: str, *, on: bool) -> tuple[str, int]:
+def _switch_mig(host: HostEntity, address: str, *, on: bool) -> tuple[str, int]:
     gpu = host.state.gpu(address)
     if gpu is None:
         return "No devices were found\n", 6

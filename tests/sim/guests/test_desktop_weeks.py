@@ -1,4 +1,4 @@
-"""Made-up weeks of desktops: who is there, which sessions that leaves, and what the counters show of it."""
+"""Made-up weeks of desktops: when users are present, their sessions, and what the counters show."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_counters_show_work_hardly_show_reading_and_are_missing_where_they_would
     cpu_at_work = np.concatenate([cpu[_present(week)] for week in office for cpu in [week.values[CPU_MHZ]]])
     cpu_away = np.concatenate([cpu[~_present(week)] for week in office for cpu in [week.values[CPU_MHZ]]])
     assert np.median(cpu_at_work) > 500 > 3 * np.median(cpu_away), "work shows"
-    assert (cpu_at_work < 200).mean() > 0.1, "reading looks as if nobody were there"
+    assert (cpu_at_work < 200).mean() > 0.1, "reading looks like absence"
     assert (cpu_away > 1000).any(), "scans look as if somebody were"
 
 

@@ -252,7 +252,7 @@ def test_real_processes_are_of_a_scenario_that_says_so_and_of_time_that_passes(t
 
 
 def _until(ask: Callable[[], Any]) -> Any:
-    """The first answer that is something; a file that is not there yet is none."""
+    """Return the first answer that is not empty; a file that does not exist yet counts as empty."""
 
     def look() -> Any:
         try:

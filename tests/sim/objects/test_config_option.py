@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 from pyVmomi import vim
 
-from tests.sim.lab import Lab, served
+from tests.sim.lab import Lab, serve_lab
 
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    with served() as lab:
+    with serve_lab() as lab:
         yield lab
 
 

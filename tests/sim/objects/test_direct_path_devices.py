@@ -57,11 +57,11 @@ def free(server: SimServer) -> str:
 def devices_of(server: SimServer, monkeypatch: pytest.MonkeyPatch) -> Any:
     client = sdk_client(server, monkeypatch)
     service = client.vcenter.host.hardware.DirectPathDevices
-    service.client = client  # it logs out when nobody holds it any more
+    service.client = client  # it logs out when it is garbage collected
     return service
 
 
-def configured(service: Any, moid: str, device: str, mode: str) -> list[str]:
+def configure_device(service: Any, moid: str, device: str, mode: str) -> list[str]:
     """The impacts that the SDK's own task tells, once it has ended."""
     task = service.configure_task(moid, service.ConfigureSpec(device=device, new_mode=mode))
     statuses: list[str] = []
@@ -114,9 +114,9 @@ def test_a_size_is_in_force_at_once(serve: Callable[..., SimServer], monkeypatch
     server = serve()
     at = free(server)
     service = devices_of(server, monkeypatch)
-    assert configured(service, host(server).moid, at, "VGPU_MIXED_SIZE") == ["NONE"]
+    assert configure_device(service, host(server).moid, at, "VGPU_MIXED_SIZE") == ["NONE"]
     assert gpu(server, at).mode == "mixedSize"
-    assert configured(service, host(server).moid, at, "VGPU_MIXED_SIZE") == ["NONE"], "it is so already"
+    assert configure_device(service, host(server).moid, at, "VGPU_MIXED_SIZE") == ["NONE"], "it is so already"
 
 
 @pytest.mark.long
@@ -129,7 +129,7 @@ def test_who_has_a_gpu_waits_for_a_reboot_or_for_maintenance_mode(
     state.rebinds_without_reboot = rebinds
     service = devices_of(server, monkeypatch)
     impact = "HOST_MAINTENANCE_MODE_REQUIRED" if rebinds else "HOST_REBOOT_REQUIRED"
-    assert configured(service, host(server).moid, at, "DIRECTPATH") == [impact]
+    assert configure_device(service, host(server).moid, at, "DIRECTPATH") == [impact]
     assert (gpu(server, at).passthrough_enabled, gpu(server, at).passthrough_active) == (True, False)
     assert state.reboot_required is not rebinds
     listed = service.list(host(server).moid, filter_spec=service.FilterSpec(devices={at})).items
@@ -143,7 +143,9 @@ def test_who_has_a_gpu_waits_for_a_reboot_or_for_maintenance_mode(
     assert state.in_maintenance
     assert gpu(server, at).passthrough_active is rebinds
     if rebinds:
-        assert configured(service, host(server).moid, at, "VGPU_SAME_SIZE") == ["NONE"], "in maintenance mode already"
+        assert configure_device(service, host(server).moid, at, "VGPU_SAME_SIZE") == ["NONE"], (
+            "in maintenance mode already"
+        )
         assert gpu(server, at).passthrough_active is False
 
 

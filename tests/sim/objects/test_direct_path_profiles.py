@@ -122,7 +122,7 @@ def test_profiles_are_made_changed_listed_and_deleted(server: SimServer, si: Any
         manager.DirectPathProfileManagerDelete("dpp-1")
 
 
-def ended(task: Any) -> str:
+def task_error(task: Any) -> str:
     """What a task was refused with; empty = it was done."""
     try:
         WaitForTask(task)
@@ -131,26 +131,26 @@ def ended(task: Any) -> str:
     return ""
 
 
-def started(server: SimServer, si: Any, name: str) -> str:
-    return ended(ref(server, si, vim.VirtualMachine, name).PowerOnVM_Task())
+def power_on_error(server: SimServer, si: Any, name: str) -> str:
+    return task_error(ref(server, si, vim.VirtualMachine, name).PowerOnVM_Task())
 
 
 @pytest.mark.long
 def test_a_start_that_takes_what_is_reserved_is_refused(server: SimServer, si: Any) -> None:
     """Fourteen more fit, four of them reserved: a whole GPU takes six, and then eight are left for the next."""
-    assert started(server, si, "ml-01") == ""
+    assert power_on_error(server, si, "ml-01") == ""
     for number in range(6, 9):
-        assert ended(ref(server, si, vim.VirtualMachine, f"desk-{number:02}").SuspendVM_Task()) == ""
-    refused = started(server, si, "ml-02")
+        assert task_error(ref(server, si, vim.VirtualMachine, f"desk-{number:02}").SuspendVM_Task()) == ""
+    refused = power_on_error(server, si, "ml-02")
     assert refused == "", "eleven are left and four reserved: a second whole GPU leaves five"
     # five are left, four of them reserved: one desktop of three comes back
-    assert [bool(started(server, si, f"desk-{number:02}")) for number in (6, 7, 8)] == [False, True, True]
-    assert started(server, si, "kube-03") == ""
+    assert [bool(power_on_error(server, si, f"desk-{number:02}")) for number in (6, 7, 8)] == [False, True, True]
+    assert power_on_error(server, si, "kube-03") == ""
 
 
 def test_who_has_a_reservation_starts_on_it(server: SimServer, si: Any) -> None:
     manager, target = si.content.directPathProfileManager, cluster_target(server, si)
-    assert started(server, si, "kube-03") == ""
+    assert power_on_error(server, si, "kube-03") == ""
     [eight] = manager.DirectPathProfileManagerQueryCapacity(target, [of_vgpu("nvidia_a40-8q")])
     assert figures(eight) == (11, 13, 24, 3)
 

@@ -18,7 +18,7 @@ from gpuops.sim.server import start
 from gpuops.sim.world import World
 from tests.sim.lab import connect
 from tests.sim.objects.all_managers import ask_for_all
-from tests.sim.objects.test_property_collector import one
+from tests.sim.objects.test_property_collector import spec_of_object
 
 VERSION = "vim.version.v8_0_3_0"
 
@@ -67,7 +67,7 @@ def test_every_property_is_readable_at_every_version(version: str) -> None:
 
 def _unreadable(si: Any, obj: Any) -> Iterator[str]:
     """What a bulk read of all properties and one Fetch of each cannot read."""
-    (content,) = si.content.propertyCollector.RetrieveProperties([one(obj, everything=True)])
+    (content,) = si.content.propertyCollector.RetrieveProperties([spec_of_object(obj, everything=True)])
     yield from (f"{missing.path}: {missing.fault.msg}" for missing in content.missingSet)
     bulk = {prop.name: prop.val for prop in content.propSet}
     for name in top_level(type(obj)._wsdlName, si._stub.version):

@@ -12,13 +12,13 @@ from gpuops.sim.core.clock import VIRTUAL_START
 from gpuops.sim.objects.host_system import HostProfile
 from gpuops.sim.scenario.measurement import measure
 from gpuops.sim.vcenter.counters import BY_NAME
-from tests.sim.lab import Lab, served
+from tests.sim.lab import Lab, serve_lab
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[Lab]:
+def shared_lab() -> Iterator[Lab]:
     """For tests that only read, or are refused."""
-    with served() as lab:
+    with serve_lab() as lab:
         yield lab
 
 
@@ -34,16 +34,16 @@ def stop_all(lab: Lab, host: str) -> None:
             lab.power_off(vm.name)
 
 
-def test_numa_nodes_name_the_gpus_beside_them(shared: Lab) -> None:
-    nodes = shared.host("esx-01.lab").hardware.numaInfo.numaNode
+def test_numa_nodes_name_the_gpus_beside_them(shared_lab: Lab) -> None:
+    nodes = shared_lab.host("esx-01.lab").hardware.numaInfo.numaNode
     assert ["0000:3b:00.0" in node.pciId for node in nodes] == [True, False]
     assert ["0000:d8:00.0" in node.pciId for node in nodes] == [False, True]
-    assert sum(node.memorySize for node in nodes) == shared.host("esx-01.lab").hardware.memorySize
+    assert sum(node.memorySize for node in nodes) == shared_lab.host("esx-01.lab").hardware.memorySize
     assert [len(node.cpuID) for node in nodes] == [64, 64]
 
 
-def test_pci_ids_are_signed_shorts(shared: Lab) -> None:
-    devices = {device.id: device for device in shared.host("esx-01.lab").hardware.pciDevice}
+def test_pci_ids_are_signed_shorts(shared_lab: Lab) -> None:
+    devices = {device.id: device for device in shared_lab.host("esx-01.lab").hardware.pciDevice}
     gpu, bridge = devices["0000:af:00.0"], devices["0000:ae:00.0"]
     assert (gpu.vendorId, gpu.deviceId & 0xFFFF, gpu.subDeviceId) == (0x10DE, 0x20F1, 0x145F)
     assert (bridge.vendorId, bridge.vendorId & 0xFFFF) == (0x8086 - 0x10000, 0x8086)
@@ -51,8 +51,8 @@ def test_pci_ids_are_signed_shorts(shared: Lab) -> None:
     assert gpu.parentBridge == bridge.id
 
 
-def test_modes_decide_what_is_offered(shared: Lab) -> None:
-    config = shared.host("esx-01.lab").config
+def test_modes_decide_what_is_offered(shared_lab: Lab) -> None:
+    config = shared_lab.host("esx-01.lab").config
     assert [(gpu.pciId, gpu.vgpuMode) for gpu in config.graphicsInfo] == [
         ("0000:3b:00.0", "multiInstanceGpu"),
         ("0000:af:00.0", "multiInstanceGpu"),
@@ -65,16 +65,16 @@ def test_modes_decide_what_is_offered(shared: Lab) -> None:
     assert "nvidia_a40-48c" not in config.sharedPassthruGpuTypes
 
 
-def test_passthrough_gpus_are_not_in_the_graphics_stack(shared: Lab) -> None:
-    host = shared.host("esx-02.lab")
+def test_passthrough_gpus_are_not_in_the_graphics_stack(shared_lab: Lab) -> None:
+    host = shared_lab.host("esx-02.lab")
     listed = {gpu.pciId for gpu in host.config.graphicsInfo}
     active = {info.id for info in host.config.pciPassthruInfo if info.passthruActive}
     assert active == {"0000:5e:00.0", "0000:d8:00.0"}
     assert listed.isdisjoint(active)
 
 
-def test_profile_info_says_class_and_sharing(shared: Lab) -> None:
-    manager = shared.host("esx-01.lab").configManager.graphicsManager
+def test_profile_info_says_class_and_sharing(shared_lab: Lab) -> None:
+    manager = shared_lab.host("esx-01.lab").configManager.graphicsManager
     profiles = {info.profileName: info for info in manager.RetrieveVgpuProfileInfo()}
     mig, desktop = profiles["grid_a100-3-20c"], profiles["nvidia_a40-8q"]
     assert (mig.profileSharing, mig.profileClass, mig.fbSizeInGib) == ("mig", "compute", 20)
@@ -86,18 +86,18 @@ def test_profile_info_says_class_and_sharing(shared: Lab) -> None:
 
 
 @pytest.mark.long
-def test_config_target_is_of_the_host_asked(shared: Lab) -> None:
+def test_config_target_is_of_the_host_asked(shared_lab: Lab) -> None:
     first_target, second_target, common_target = (
-        target(shared, "esx-01.lab"),
-        target(shared, "esx-02.lab"),
-        target(shared),
+        target(shared_lab, "esx-01.lab"),
+        target(shared_lab, "esx-02.lab"),
+        target(shared_lab),
     )
     assert [device.pciDevice.id for device in first_target.pciPassthrough] == []
     assert [device.pciDevice.id for device in second_target.pciPassthrough] == ["0000:5e:00.0", "0000:d8:00.0"]
     assert [(device.deviceId, device.customLabel) for device in second_target.dynamicPassthrough] == [
         (0x26B9, "l40s-ml")
     ]
-    assert second_target.pciPassthrough[0].systemId == shared.host("esx-02.lab").hardware.systemInfo.uuid
+    assert second_target.pciPassthrough[0].systemId == shared_lab.host("esx-02.lab").hardware.systemInfo.uuid
     assert [group.deviceGroupName for group in second_target.vendorDeviceGroupInfo] == [
         "Nvidia:2@grid_a100d-80c%NVLink"
     ]
@@ -135,13 +135,13 @@ def test_mode_changes_on_an_empty_gpu_at_once(lab: Lab) -> None:
     ],
 )
 def test_graphics_changes_that_are_refused(
-    shared: Lab, host: str, gpu: str, change: dict[str, str], fault: Any
+    shared_lab: Lab, host: str, gpu: str, change: dict[str, str], fault: Any
 ) -> None:
     with pytest.raises(fault):
-        shared.host(host).configManager.graphicsManager.UpdateGraphicsConfig(
-            graphics_config(shared.host(host), **{gpu: change})
+        shared_lab.host(host).configManager.graphicsManager.UpdateGraphicsConfig(
+            graphics_config(shared_lab.host(host), **{gpu: change})
         )
-    assert len(shared.world.ledger) == 0
+    assert len(shared_lab.world.ledger) == 0
 
 
 @pytest.mark.long
@@ -191,9 +191,11 @@ def test_passthrough_is_configured_now_and_in_force_after_a_reboot(lab: Lab) -> 
         ("esx-01.lab", {"id": "0000:99:00.0", "passthruEnabled": True}),
     ],
 )
-def test_passthrough_changes_that_are_refused(shared: Lab, host: str, fields: dict[str, Any]) -> None:
+def test_passthrough_changes_that_are_refused(shared_lab: Lab, host: str, fields: dict[str, Any]) -> None:
     with pytest.raises(vim.fault.HostConfigFault):
-        shared.host(host).configManager.pciPassthruSystem.UpdatePassthruConfig([vim.host.PciPassthruConfig(**fields)])
+        shared_lab.host(host).configManager.pciPassthruSystem.UpdatePassthruConfig(
+            [vim.host.PciPassthruConfig(**fields)]
+        )
 
 
 @pytest.mark.long
@@ -210,8 +212,8 @@ def test_module_options_are_for_the_next_boot(lab: Lab) -> None:
         system.QueryConfiguredModuleOptionString("amd")
 
 
-def test_driver_version_is_readable_from_the_packages(shared: Lab) -> None:
-    packages = shared.host("esx-01.lab").configManager.imageConfigManager.fetchSoftwarePackages()
+def test_driver_version_is_readable_from_the_packages(shared_lab: Lab) -> None:
+    packages = shared_lab.host("esx-01.lab").configManager.imageConfigManager.fetchSoftwarePackages()
     assert {package.vendor: package.version for package in packages}["NVIDIA"].startswith("550.90")
 
 
@@ -246,11 +248,11 @@ def test_reboot_needs_maintenance_mode(lab: Lab) -> None:
 
 
 @pytest.mark.long
-def test_gpu_counters_follow_what_runs(shared: Lab) -> None:
-    manager = shared.si.content.perfManager
+def test_gpu_counters_follow_what_runs(shared_lab: Lab) -> None:
+    manager = shared_lab.si.content.perfManager
     names = {f"{c.groupInfo.key}.{c.nameInfo.key}.{c.rollupType}": c.key for c in manager.perfCounter}
     query = vim.PerformanceManager.QuerySpec(
-        entity=shared.host("esx-01.lab"),
+        entity=shared_lab.host("esx-01.lab"),
         metricId=[vim.PerformanceManager.MetricId(counterId=names["gpu.mem.used.average"], instance="*")],
         intervalId=20,
         maxSample=1,
@@ -294,8 +296,8 @@ def test_vcls_machines_leave_a_host_for_maintenance_and_come_back(lab: Lab) -> N
     assert lab.power("vCLS-4711") == "poweredOn"
 
 
-def test_what_hosts_and_machines_measure_are_counters_of_vcenter(shared: Lab) -> None:
+def test_what_hosts_and_machines_measure_are_counters_of_vcenter(shared_lab: Lab) -> None:
     for wsdl_name in ("HostSystem", "VirtualMachine"):
-        measured = {name for obj in shared.world.by_type(wsdl_name) for name, _ in measure(obj, VIRTUAL_START)}
+        measured = {name for obj in shared_lab.world.by_type(wsdl_name) for name, _ in measure(obj, VIRTUAL_START)}
         assert measured
         assert measured <= BY_NAME.keys()

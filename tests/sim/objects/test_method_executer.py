@@ -24,7 +24,7 @@ def esxcli(lab: Lab, command: str, host: str = "esx-01.lab", **arguments: str) -
     )
 
 
-def listed(lab: Lab) -> dict[str, str]:
+def list_module_options(lab: Lab) -> dict[str, str]:
     reply = esxcli(lab, "vim.EsxCLI.system.module.parameters.list", module="nvidia")
     name, value = "{urn:vim25}Name", "{urn:vim25}Value"
     return {row.findtext(name, ""): row.findtext(value, "") for row in ElementTree.fromstring(reply.response)}
@@ -32,9 +32,13 @@ def listed(lab: Lab) -> dict[str, str]:
 
 def test_what_one_sets_the_other_shows(lab: Lab) -> None:
     system = lab.host("esx-01.lab").configManager.kernelModuleSystem
-    assert listed(lab) == {"NVreg_RegistryDwords": "", "NVreg_RegistryDwordsPerDevice": ""}
+    assert list_module_options(lab) == {"NVreg_RegistryDwords": "", "NVreg_RegistryDwordsPerDevice": ""}
     system.UpdateModuleOptionString("nvidia", "a=1 NVreg_RegistryDwords=RmPVMRL=0x01;B=2")
-    assert listed(lab) == {"NVreg_RegistryDwords": "RmPVMRL=0x01;B=2", "NVreg_RegistryDwordsPerDevice": "", "a": "1"}
+    assert list_module_options(lab) == {
+        "NVreg_RegistryDwords": "RmPVMRL=0x01;B=2",
+        "NVreg_RegistryDwordsPerDevice": "",
+        "a": "1",
+    }
     esxcli(lab, "vim.EsxCLI.system.module.parameters.set", module="nvidia", parameterstring="c=&lt;3&gt;")
     assert system.QueryConfiguredModuleOptionString("nvidia") == "c=<3>"
     assert {module.name: module.optionString for module in system.QueryModules()}["nvidia"] == ""
@@ -61,17 +65,17 @@ def test_graphics_devices_are_those_of_the_graphics_stack_and_who_runs_on_them(l
     lab.attach("ml-07", "grid_a100-3-20c")
     lab.power_on("ml-07", "esx-01.lab")
     graphics_devices = {gpu.pciId: gpu for gpu in lab.host("esx-01.lab").config.graphicsInfo}
-    listed = {row["Address"]: row for row in rows(lab, "graphics.device.list")}
-    assert listed.keys() == graphics_devices.keys()
-    for address, row in listed.items():
+    list_module_options = {row["Address"]: row for row in rows(lab, "graphics.device.list")}
+    assert list_module_options.keys() == graphics_devices.keys()
+    for address, row in list_module_options.items():
         assert row["DeviceName"] == graphics_devices[address].deviceName
         assert (row["MemorySizeinKB"], row["NumberofVMs"]) == (
             str(graphics_devices[address].memorySizeInKB),
             str(len(graphics_devices[address].vm)),
         )
         assert (row["VendorName"], row["ModuleName"]) == ("NVIDIA Corporation", "nvidia")
-    assert {row["GraphicsType"] for row in listed.values()} == {"SharedPassthru"}
-    assert any(row["NumberofVMs"] != "0" for row in listed.values())
+    assert {row["GraphicsType"] for row in list_module_options.values()} == {"SharedPassthru"}
+    assert any(row["NumberofVMs"] != "0" for row in list_module_options.values())
     [host] = rows(lab, "graphics.host.get")
     assert host == {"DefaultGraphicsType": "SharedPassthru", "SharedPassthruAssignmentPolicy": "Performance"}
     assert rows(lab, "graphics.host.get", "esx-02.lab")[0]["SharedPassthruAssignmentPolicy"] == "Consolidation"
@@ -87,9 +91,9 @@ def test_pci_devices_say_whose_they_are_now_and_after_a_reboot(lab: Lab) -> None
     hardware = {device.id: device for device in lab.host("esx-02.lab").hardware.pciDevice}
     passthrough = {gpu.id: gpu for gpu in lab.host("esx-02.lab").config.pciPassthruInfo}
     owners = set()
-    listed = rows(lab, "hardware.pci.list", "esx-02.lab")
-    assert [row["Address"] for row in listed] == list(hardware)
-    for row in listed:
+    list_module_options = rows(lab, "hardware.pci.list", "esx-02.lab")
+    assert [row["Address"] for row in list_module_options] == list(hardware)
+    for row in list_module_options:
         device = hardware[row["Address"]]
         assert int(row["Bus"], 16) == device.bus & 0xFF
         assert (int(row["VendorID"], 16), int(row["DeviceID"], 16)) == (

@@ -23,7 +23,7 @@ def view_spec(si: Any, paths: list[str], kind: Any = vim.VirtualMachine, **optio
     )
 
 
-def one(obj: Any, paths: list[str] | None = None, *, everything: bool = False) -> Any:
+def spec_of_object(obj: Any, paths: list[str] | None = None, *, everything: bool = False) -> Any:
     """A filter spec for one object."""
     prop_set = [Q.PropertySpec(type=type(obj), all=everything, pathSet=paths or [])]
     return Q.FilterSpec(objectSet=[Q.ObjectSpec(obj=obj)], propSet=prop_set)
@@ -108,13 +108,13 @@ def test_an_unknown_named_traversal_is_an_argument_fault(si: Any) -> None:
 )
 def test_paths_may_index_lists_by_key(si: Any, path: str, expected: str) -> None:
     vm = vim.VirtualMachine("vm-1", si._stub)
-    contents = si.content.propertyCollector.RetrieveProperties([one(vm, [path])])
+    contents = si.content.propertyCollector.RetrieveProperties([spec_of_object(vm, [path])])
     assert as_dicts(contents) == {"vm-1": {path: expected}}
 
 
 def test_an_absent_key_is_an_absent_property(si: Any) -> None:
     vm = vim.VirtualMachine("vm-1", si._stub)
-    contents = si.content.propertyCollector.RetrieveProperties([one(vm, ["config.hardware.device[9999]"])])
+    contents = si.content.propertyCollector.RetrieveProperties([spec_of_object(vm, ["config.hardware.device[9999]"])])
     assert as_dicts(contents) == {"vm-1": {}}
 
 
@@ -124,13 +124,13 @@ def test_an_absent_key_is_an_absent_property(si: Any) -> None:
 def test_a_wrong_path_names_itself(si: Any, path: str) -> None:
     vm = vim.VirtualMachine("vm-1", si._stub)
     with pytest.raises(vmodl.query.InvalidProperty) as caught:
-        si.content.propertyCollector.RetrieveProperties([one(vm, ["name", path])])
+        si.content.propertyCollector.RetrieveProperties([spec_of_object(vm, ["name", path])])
     assert caught.value.name == path
 
 
 def test_an_unreadable_property_is_missing_with_its_fault(si: Any) -> None:
     vm = vim.VirtualMachine("vm-1", si._stub)
-    (content,) = si.content.propertyCollector.RetrieveProperties([one(vm, ["name", "config.version"])])
+    (content,) = si.content.propertyCollector.RetrieveProperties([spec_of_object(vm, ["name", "config.version"])])
     assert [prop.name for prop in content.propSet] == ["name"]
     (missing,) = content.missingSet
     assert missing.path == "config.version"
@@ -140,7 +140,7 @@ def test_an_unreadable_property_is_missing_with_its_fault(si: Any) -> None:
 
 def test_a_bug_in_one_property_leaves_the_others_readable(world: World, si: Any) -> None:
     vm = vim.VirtualMachine("vm-1", si._stub)
-    (content,) = si.content.propertyCollector.RetrieveProperties([one(vm, ["name", "guest.toolsStatus"])])
+    (content,) = si.content.propertyCollector.RetrieveProperties([spec_of_object(vm, ["name", "guest.toolsStatus"])])
     assert [prop.name for prop in content.propSet] == ["name"]
     assert isinstance(content.missingSet[0].fault, vmodl.fault.SystemError)
     assert len(world.bugs) == 1
@@ -148,12 +148,14 @@ def test_a_bug_in_one_property_leaves_the_others_readable(world: World, si: Any)
 
 
 def test_all_properties_of_a_service_object(si: Any) -> None:
-    (content,) = si.content.propertyCollector.RetrieveProperties([one(si.content.viewManager, everything=True)])
+    (content,) = si.content.propertyCollector.RetrieveProperties(
+        [spec_of_object(si.content.viewManager, everything=True)]
+    )
     assert "viewList" in {prop.name for prop in content.propSet}
 
 
 def test_a_missing_object_is_a_fault_or_is_left_out(si: Any) -> None:
-    spec = one(vim.VirtualMachine("vm-404", si._stub), ["name"])
+    spec = spec_of_object(vim.VirtualMachine("vm-404", si._stub), ["name"])
     with pytest.raises(vmodl.fault.ManagedObjectNotFound):
         si.content.propertyCollector.RetrieveProperties([spec])
     spec.reportMissingObjectsInResults = True
@@ -163,7 +165,7 @@ def test_a_missing_object_is_a_fault_or_is_left_out(si: Any) -> None:
 def test_each_property_is_rendered_once_until_it_is_touched(world: World, si: Any) -> None:
     machine = world.get("vm-1")
     assert isinstance(machine, Machine)
-    spec = one(vim.VirtualMachine("vm-1", si._stub), ["config.hardware.device"])
+    spec = spec_of_object(vim.VirtualMachine("vm-1", si._stub), ["config.hardware.device"])
     for _ in range(3):
         si.content.propertyCollector.RetrieveProperties([spec])
     assert machine.reads == 1

@@ -1,4 +1,4 @@
-"""Incremental updates through real pyVmomi: what changed is told, once, and nothing else."""
+"""Incremental updates through real pyVmomi: each change is reported once, and nothing else."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pyVmomi import vim, vmodl
 from gpuops.sim.server import SimServer
 from gpuops.sim.world import World
 from tests.sim.lab import connect
-from tests.sim.objects.test_property_collector import Q, one, view_spec
+from tests.sim.objects.test_property_collector import Q, spec_of_object, view_spec
 from tests.sim.small_world import Folder, Machine, small_world
 
 
-def told(update_set: Any) -> list[tuple[str, str, dict[str, Any]]]:
+def object_updates(update_set: Any) -> list[tuple[str, str, dict[str, Any]]]:
     """(kind, moid, changes) of every object update."""
     return [
         (update.kind, update.obj._moId, {change.name: change.val for change in update.changeSet})
@@ -37,13 +37,13 @@ def collector(si: Any) -> Any:
 def test_objects_enter_then_only_changes_are_told(world: World, si: Any, collector: Any) -> None:
     collector.CreateFilter(view_spec(si, ["name", "runtime.powerState"]), False)
     first = now(collector)
-    assert [(kind, moid) for kind, moid, _ in told(first)] == [("enter", f"vm-{n}") for n in (1, 2, 3)]
+    assert [(kind, moid) for kind, moid, _ in object_updates(first)] == [("enter", f"vm-{n}") for n in (1, 2, 3)]
     assert now(collector, first.version) is None
     machine = world.get("vm-2")
     machine.power = "poweredOn"
     machine.touch("runtime")
     second = now(collector, first.version)
-    assert told(second) == [("modify", "vm-2", {"runtime.powerState": "poweredOn"})]
+    assert object_updates(second) == [("modify", "vm-2", {"runtime.powerState": "poweredOn"})]
     assert now(collector, second.version) is None
 
 
@@ -72,7 +72,7 @@ def test_objects_of_a_view_enter_and_leave(world: World, si: Any, collector: Any
     folder.lose(world.get("vm-1"))
     Machine(world, "vm-9", "ml-09", folder)
     update = now(collector, version)
-    assert sorted(told(update)) == [("enter", "vm-9", {"name": "ml-09"}), ("leave", "vm-1", {})]
+    assert sorted(object_updates(update)) == [("enter", "vm-9", {"name": "ml-09"}), ("leave", "vm-1", {})]
 
 
 def test_updates_come_in_pages(si: Any, collector: Any) -> None:
@@ -80,10 +80,10 @@ def test_updates_come_in_pages(si: Any, collector: Any) -> None:
     options = Q.WaitOptions(maxWaitSeconds=0, maxObjectUpdates=2)
     first = collector.WaitForUpdatesEx("", options)
     assert first.truncated
-    assert len(told(first)) == 2
+    assert len(object_updates(first)) == 2
     second = collector.WaitForUpdatesEx(first.version, options)
     assert not second.truncated
-    assert len(told(second)) == 1
+    assert len(object_updates(second)) == 1
 
 
 @pytest.mark.long
@@ -96,7 +96,7 @@ def test_a_hundred_updates_fill_a_page(machines: int, pages: list[int]) -> None:
         sizes, version, truncated = [], "", True
         while truncated:
             update = now(collector, version)
-            sizes.append(len(told(update)))
+            sizes.append(len(object_updates(update)))
             version, truncated = update.version, update.truncated
         Disconnect(si)
     assert sizes == pages
@@ -110,7 +110,7 @@ def test_a_lost_reply_is_told_again(world: World, si: Any, collector: Any) -> No
     machine.touch("runtime.powerState")
     lost = now(collector, version)
     repeated = now(collector, version)
-    assert told(repeated) == told(lost) == [("modify", "vm-1", {"runtime.powerState": "suspended"})]
+    assert object_updates(repeated) == object_updates(lost) == [("modify", "vm-1", {"runtime.powerState": "suspended"})]
     assert repeated.version == lost.version
 
 
@@ -123,13 +123,13 @@ def test_an_unknown_version_is_refused(si: Any, collector: Any) -> None:
 
 def test_starting_over_tells_everything_again(si: Any, collector: Any) -> None:
     collector.CreateFilter(view_spec(si, ["name"]), False)
-    assert len(told(now(collector))) == 3
-    assert len(told(now(collector))) == 3
+    assert len(object_updates(now(collector))) == 3
+    assert len(object_updates(now(collector))) == 3
 
 
 def test_an_unset_property_is_removed(world: World, si: Any, collector: Any) -> None:
     path = 'config.extraConfig["a.b"].value'
-    collector.CreateFilter(one(vim.VirtualMachine("vm-1", si._stub), [path]), False)
+    collector.CreateFilter(spec_of_object(vim.VirtualMachine("vm-1", si._stub), [path]), False)
     version = now(collector).version
     machine = world.get("vm-1")
     del machine.options["a.b"]
@@ -151,7 +151,7 @@ def test_a_destroyed_filter_is_silent(world: World, si: Any, collector: Any) -> 
 
 
 def test_missing_objects_are_reported_when_asked(si: Any, collector: Any) -> None:
-    spec = one(vim.VirtualMachine("vm-404", si._stub), ["name"])
+    spec = spec_of_object(vim.VirtualMachine("vm-404", si._stub), ["name"])
     with pytest.raises(vmodl.fault.ManagedObjectNotFound):
         collector.CreateFilter(spec, False)
     spec.reportMissingObjectsInResults = True

@@ -14,7 +14,7 @@ from gpuops.sim.scenario.build import build_declared
 from tests.sim.lab import Lab
 
 
-def reconfigured(lab: Lab, name: str, annotation: str) -> Any:
+def reconfigure_vm(lab: Lab, name: str, annotation: str) -> Any:
     return lab.vm(name).ReconfigVM_Task(vim.vm.ConfigSpec(annotation=annotation))
 
 
@@ -24,7 +24,7 @@ def states(*tasks: Any) -> list[str]:
 
 @pytest.mark.long
 def test_tasks_of_a_vm_run_one_after_the_other(lab: Lab) -> None:
-    tasks = [reconfigured(lab, "ml-07", text) for text in ("first", "second", "third")]
+    tasks = [reconfigure_vm(lab, "ml-07", text) for text in ("first", "second", "third")]
     assert states(*tasks) == ["running", "queued", "queued"]
     assert list(lab.vm("ml-07").recentTask) == tasks
     waiting = tasks[1].info
@@ -55,7 +55,7 @@ def test_what_a_task_needs_is_judged_when_it_starts(lab: Lab) -> None:
 
 
 def test_a_queued_task_is_cancelled(lab: Lab) -> None:
-    first, second, third = (reconfigured(lab, "ml-07", text) for text in ("first", "second", "third"))
+    first, second, third = (reconfigure_vm(lab, "ml-07", text) for text in ("first", "second", "third"))
     second.CancelTask()
     info = second.info
     assert (info.state, info.cancelled, info.startTime) == ("error", True, None)
@@ -70,22 +70,22 @@ def test_a_queued_task_is_cancelled(lab: Lab) -> None:
 
 
 def test_a_task_whose_vm_is_gone_when_its_turn_comes_does_nothing(lab: Lab) -> None:
-    destroy, late = lab.vm("ml-07").Destroy_Task(), reconfigured(lab, "ml-07", "late")
+    destroy, late = lab.vm("ml-07").Destroy_Task(), reconfigure_vm(lab, "ml-07", "late")
     lab.run(destroy)
     assert isinstance(late.info.error, vmodl.fault.ManagedObjectNotFound)
     assert [change.method for change in lab.world.ledger] == ["Destroy_Task"]
 
 
 def test_what_has_no_task_is_refused_meanwhile(lab: Lab) -> None:
-    first = reconfigured(lab, "vdi-01", "first")
+    first = reconfigure_vm(lab, "vdi-01", "first")
     with pytest.raises(vim.fault.TaskInProgress) as refused:
         lab.vm("vdi-01").ShutdownGuest()
     assert refused.value.task == first
 
 
 def test_what_waits_is_lost_when_vcenter_restarts(lab: Lab) -> None:
-    reconfigured(lab, "ml-07", "first")
-    reconfigured(lab, "ml-07", "second")
+    reconfigure_vm(lab, "ml-07", "first")
+    reconfigure_vm(lab, "ml-07", "second")
     with lab.world.lock:
         lab.world.injector.clear()
         for task in lab.world.tasks.readable():

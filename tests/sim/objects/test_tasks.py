@@ -14,7 +14,7 @@ from gpuops.sim.server import SimServer
 from gpuops.sim.world import World
 from tests.sim.lab import connect
 from tests.sim.objects.test_property_collector import Q
-from tests.sim.objects.test_property_filter import told
+from tests.sim.objects.test_property_filter import object_updates
 from tests.sim.small_world import small_world
 
 
@@ -184,7 +184,7 @@ def test_two_hundred_tasks_are_awaited_in_a_few_round_trips() -> None:
             update = collector.WaitForUpdatesEx(version, Q.WaitOptions(maxWaitSeconds=30))
             trips += 1
             version = update.version
-            for _, moid, changes in told(update):
+            for _, moid, changes in object_updates(update):
                 states |= {moid: changes["info.state"]} if "info.state" in changes else {}
         Disconnect(si)
         assert trips <= 10

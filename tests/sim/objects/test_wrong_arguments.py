@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from pyVmomi import vim, vmodl
 
-from tests.sim.lab import Lab, Q, served
+from tests.sim.lab import Lab, Q, serve_lab
 
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
     """One for all of these tests: what they ask for is refused, and changes nothing."""
-    with served() as lab:
+    with serve_lab() as lab:
         yield lab
         assert list(lab.world.ledger) == []
 
@@ -74,7 +74,7 @@ def test_a_snapshot_and_a_custom_field_need_names(lab: Lab) -> None:
 
 def test_slashes_and_percent_signs_of_a_name_are_escaped() -> None:
     """VSphere API, ManagedEntity.name."""
-    with served() as lab:
+    with serve_lab() as lab:
         home = lab.datacenter().vmFolder
         folder = home.CreateFolder("a/b\\c 5% %2f")
         assert folder.name == "a%2fb%5cc 5%25 %2f"
@@ -142,7 +142,7 @@ BODY = """<soapenv:Envelope xmlns:soapenv="http://schemas.xmlsoap.org/soap/envel
 </soapenv:Body></soapenv:Envelope>"""
 
 
-def posted(lab: Lab, method: str, content: str) -> str:
+def post_request(lab: Lab, method: str, content: str) -> str:
     """The text of the fault that a request gets."""
     stub = lab.si._stub
     request = urllib.request.Request(
@@ -177,7 +177,7 @@ def posted(lab: Lab, method: str, content: str) -> str:
 )
 def test_a_value_of_another_type_is_an_invalid_request(lab: Lab, method: str, content: str) -> None:
     """InvalidType is an InvalidRequest (vSphere API)."""
-    answer = posted(lab, method, content.format(vm=lab.vm("ml-07")._moId))
+    answer = post_request(lab, method, content.format(vm=lab.vm("ml-07")._moId))
     assert re.search(r'type="Invalid(Type|Request)"', answer)
     assert not re.search(r"[A-Z]\w+Error|Traceback|object has no", answer), "no text of an exception of ours"
 
@@ -222,7 +222,7 @@ def test_what_the_api_declares_is_refused(lab: Lab, call: Callable[[Lab], Any], 
         call(lab)
 
 
-def mistyped(lab: Lab, kind: Any = vim.VirtualApp) -> Any:
+def mistyped_reference(lab: Lab, kind: Any = vim.VirtualApp) -> Any:
     """A reference to the cluster's root pool as an object of another type: how Terraform asks whether it is a vApp."""
     return kind(lab.cluster().resourcePool._moId, lab.si._stub)
 
@@ -241,14 +241,14 @@ def permissions(lab: Lab) -> Any:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda lab: read_names(lab, mistyped(lab)),
+        lambda lab: read_names(lab, mistyped_reference(lab)),
         lambda lab: read_names(lab, vim.HostSystem("propertyCollector")),
-        lambda lab: mistyped(lab).name,
+        lambda lab: mistyped_reference(lab).name,
         lambda lab: vim.VirtualMachine("propertyCollector", lab.si._stub).name,
-        lambda lab: permissions(lab).RetrieveEntityPermissions(mistyped(lab), False),
+        lambda lab: permissions(lab).RetrieveEntityPermissions(mistyped_reference(lab), False),
         lambda lab: permissions(lab).SetEntityPermissions(vim.Folder("group-none"), []),
-        lambda lab: permissions(lab).RemoveEntityPermission(mistyped(lab), "nobody", False),
-        lambda lab: lab.si.content.searchIndex.FindByUuid(mistyped(lab, vim.Datacenter), "", True),
+        lambda lab: permissions(lab).RemoveEntityPermission(mistyped_reference(lab), "nobody", False),
+        lambda lab: lab.si.content.searchIndex.FindByUuid(mistyped_reference(lab, vim.Datacenter), "", True),
     ],
 )
 def test_a_reference_of_another_type_finds_nothing(lab: Lab, call: Callable[[Lab], Any]) -> None:
@@ -263,7 +263,7 @@ def test_a_reference_of_a_base_type_finds_the_object(lab: Lab) -> None:
 
 def test_a_list_view_returns_references_of_another_type(lab: Lab) -> None:
     view = lab.si.content.viewManager.CreateListView([])
-    assert view.ModifyListView([mistyped(lab), lab.cluster()], []) == [mistyped(lab)]
+    assert view.ModifyListView([mistyped_reference(lab), lab.cluster()], []) == [mistyped_reference(lab)]
     assert list(view.view) == [lab.cluster()]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyVmomi import vim
 
-from tests.sim.lab import Lab, P, served
+from tests.sim.lab import Lab, P, serve_lab
 from tests.sim.operations.test_rdma import Sriov, clone, sriov_card
 
 DeviceSpec = vim.vm.device.VirtualDeviceSpec
@@ -20,7 +20,7 @@ PROFILE = "grid_a100d-20c"
 
 @pytest.fixture
 def lab() -> Iterator[Lab]:
-    with served("training") as lab:
+    with serve_lab("training") as lab:
         yield lab
 
 

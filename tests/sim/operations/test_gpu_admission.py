@@ -21,7 +21,9 @@ from gpuops.sim.state.gpu_admission import (
 )
 
 
-def sliced(name: str, size_gib: int, board_gib: int, starts: tuple[int, ...] = (), series: str = "C") -> VgpuType:
+def time_sliced_type(
+    name: str, size_gib: int, board_gib: int, starts: tuple[int, ...] = (), series: str = "C"
+) -> VgpuType:
     per_vm = 1 if series in "AB" else 16
     return VgpuType(name, size_gib * 1024, series, min(board_gib // size_gib, 32), per_vm, starts)
 
@@ -42,10 +44,10 @@ MIG_TYPES = (
     VgpuType("a100-7-40c", 40960, "C", 1, instance=SEVEN),
 )
 A100_SLICED = (
-    sliced("a100-40c", 40, 40, (0,)),
-    sliced("a100-20c", 20, 40, (0, 20)),
-    sliced("a100-8c", 8, 40, (0, 12, 20, 32)),
-    sliced("a100-4c", 4, 40, (0, 6, 10, 16, 20, 26, 30, 36)),
+    time_sliced_type("a100-40c", 40, 40, (0,)),
+    time_sliced_type("a100-20c", 20, 40, (0, 20)),
+    time_sliced_type("a100-8c", 8, 40, (0, 12, 20, 32)),
+    time_sliced_type("a100-4c", 4, 40, (0, 6, 10, 16, 20, 26, 30, 36)),
 )
 AMPERE = GpuBoard("A100", 0x20F1, 0x145F, 40960, MIG_TYPES + A100_SLICED, mixed_size=True)
 HOPPER = GpuBoard("H100", 0x2331, 0x1626, 40960, MIG_TYPES + A100_SLICED, mixed_size=True, careful_instances=True)
@@ -55,11 +57,11 @@ A40 = GpuBoard(
     0x145A,
     49152,
     (
-        sliced("a40-48q", 48, 48, series="Q"),
-        sliced("a40-8q", 8, 48, series="Q"),
-        sliced("a40-8c", 8, 48),
-        sliced("a40-4q", 4, 48, series="Q"),
-        sliced("a40-2b", 2, 48, series="B"),
+        time_sliced_type("a40-48q", 48, 48, series="Q"),
+        time_sliced_type("a40-8q", 8, 48, series="Q"),
+        time_sliced_type("a40-8c", 8, 48),
+        time_sliced_type("a40-4q", 4, 48, series="Q"),
+        time_sliced_type("a40-2b", 2, 48, series="B"),
     ),
 )
 
@@ -74,14 +76,14 @@ def fill(
     """Start one VM per name, in order; the seats taken and the refusal that ended it, if one did."""
     seats: list[RunningVgpu] = []
     for number, name in enumerate(names):
-        admission = admit(f"vm-{number}", [WantedVgpu(name)], seated(gpus, seats), policy)
+        admission = admit(f"vm-{number}", [WantedVgpu(name)], with_seats(gpus, seats), policy)
         if isinstance(admission, NotAdmitted):
             return seats, admission
         seats.extend(admission)
     return seats, None
 
 
-def seated(gpus: tuple[GpuLoad, ...], seats: list[RunningVgpu]) -> tuple[GpuLoad, ...]:
+def with_seats(gpus: tuple[GpuLoad, ...], seats: list[RunningVgpu]) -> tuple[GpuLoad, ...]:
     return tuple(
         GpuLoad(
             gpu.pci_id,
@@ -229,9 +231,9 @@ def test_instances_shared_by_several_vgpus_are_filled_before_a_new_one() -> None
 def test_offer_drops_other_sizes_while_locked_but_not_what_is_full() -> None:
     free = (gpu("3b"),)
     seats, _ = fill(free, ["a40-48q"])
-    assert offered_types(seated(free, seats)) == ("a40-48q",)
+    assert offered_types(with_seats(free, seats)) == ("a40-48q",)
     assert set(offered_types(free)) == {type_.name for type_ in A40.types}
-    assert {type_.name for type_ in supported_types(seated(free, seats))} == {type_.name for type_ in A40.types}
+    assert {type_.name for type_ in supported_types(with_seats(free, seats))} == {type_.name for type_ in A40.types}
 
 
 STARTED = st.lists(st.sampled_from([type_.name for type_ in (*MIG_TYPES, *A100_SLICED)]), min_size=1, max_size=24)
@@ -250,9 +252,9 @@ def test_no_gpu_ever_holds_more_than_it_has(
     gpus = (gpu("3b", boards, mode), gpu("5e", boards, mode))
     seats: list[RunningVgpu] = []
     for number, name in enumerate(names):
-        admission = admit(f"vm-{number}", [WantedVgpu(name)], seated(gpus, seats), policy)
+        admission = admit(f"vm-{number}", [WantedVgpu(name)], with_seats(gpus, seats), policy)
         seats.extend(() if isinstance(admission, NotAdmitted) else admission)
-    for loaded_gpu in seated(gpus, seats):
+    for loaded_gpu in with_seats(gpus, seats):
         assert sum(seat.type.framebuffer_mib for seat in loaded_gpu.seats) <= loaded_gpu.board.framebuffer_mib
         if mode is GpuMode.SAME_SIZE:
             assert len({seat.type.framebuffer_mib for seat in loaded_gpu.seats}) <= 1

@@ -16,7 +16,7 @@ D: Any = vim.vm.device
 SCSI = D.ParaVirtualSCSIController(key=1000, busNumber=0, sharedBus="noSharing")
 
 
-def added(device: Any, **options: Any) -> Any:
+def add_device(device: Any, **options: Any) -> Any:
     return D.VirtualDeviceSpec(operation="add", device=device, **options)
 
 
@@ -25,12 +25,12 @@ def disk(gib: int, controller: int, key: int = -20, unit: int | None = None) -> 
     virtual_disk = D.VirtualDisk(
         key=key, controllerKey=controller, unitNumber=unit, capacityInKB=gib << 20, backing=backing
     )
-    return added(virtual_disk, fileOperation="create")
+    return add_device(virtual_disk, fileOperation="create")
 
 
 def card(network: str = "VM Network", key: int = -30) -> Any:
     backing = D.VirtualEthernetCard.NetworkBackingInfo(deviceName=network)
-    return added(D.VirtualVmxnet3(key=key, backing=backing, addressType="generated"))
+    return add_device(D.VirtualVmxnet3(key=key, backing=backing, addressType="generated"))
 
 
 def whole(lab: Lab, name: str = "small") -> Any:
@@ -38,13 +38,13 @@ def whole(lab: Lab, name: str = "small") -> Any:
     drive = D.VirtualCdrom(
         key=-40, controllerKey=200, backing=D.VirtualCdrom.IsoBackingInfo(fileName="[lab-ds-1] iso/a.iso")
     )
-    scsi = added(D.ParaVirtualSCSIController(key=-10, busNumber=0, sharedBus="noSharing"))
+    scsi = add_device(D.ParaVirtualSCSIController(key=-10, busNumber=0, sharedBus="noSharing"))
     spec = vim.vm.ConfigSpec(
         name=name,
         files=vim.vm.FileInfo(vmPathName="[lab-ds-1]"),
         numCPUs=1,
         memoryMB=64,
-        deviceChange=[scsi, disk(8, -10), disk(16, -10, key=-21), card(), added(drive)],
+        deviceChange=[scsi, disk(8, -10), disk(16, -10, key=-21), card(), add_device(drive)],
     )
     return lab.run(lab.datacenter().vmFolder.CreateVM_Task(spec, lab.cluster().resourcePool))
 
@@ -143,7 +143,7 @@ def test_a_running_vm_gets_and_loses_a_disk_and_a_card(lab: Lab) -> None:
         (disk(4, 1000, unit=0), vim.fault.InvalidDeviceSpec),
         (disk(4, 1000, unit=7), vim.fault.InvalidDeviceSpec),
         (disk(0, 1000), vim.fault.InvalidDeviceSpec),
-        (added(disk(4, 1000).device), vim.fault.FileNotFound),
+        (add_device(disk(4, 1000).device), vim.fault.FileNotFound),
         (card("no such network"), vim.fault.InvalidDeviceBacking),
         (D.VirtualDeviceSpec(operation="remove", device=D.VirtualDisk(key=2009)), vim.fault.DeviceNotFound),
         (
@@ -156,7 +156,7 @@ def test_a_running_vm_gets_and_loses_a_disk_and_a_card(lab: Lab) -> None:
             D.VirtualDeviceSpec(operation="edit", device=disk(1, 1000, key=2000).device),
             vim.fault.InvalidDeviceOperation,
         ),
-        (added(D.VirtualFloppy(key=-1)), vmodl.fault.NotSupported),
+        (add_device(D.VirtualFloppy(key=-1)), vmodl.fault.NotSupported),
     ],
 )
 def test_what_is_refused_changes_nothing(lab: Lab, spec: Any, fault: type[Exception]) -> None:
@@ -176,7 +176,7 @@ def test_a_disk_of_an_existing_file_is_not_made_anew(lab: Lab, file: str, fault:
     child = disk(4, 1000)
     child.device.backing.parent = D.VirtualDisk.FlatVer2BackingInfo(fileName=file, diskMode="persistent")
     child.device.capacityInKB = 0
-    attached = added(disk(4, 1000).device)
+    attached = add_device(disk(4, 1000).device)
     attached.device.backing.fileName = file
     for spec in (child, attached):
         with pytest.raises(fault):
@@ -218,7 +218,7 @@ def test_virtual_hardware_is_upgraded_while_the_vm_is_off(lab: Lab) -> None:
 @pytest.mark.long
 def test_a_vm_has_four_scsi_controllers_at_most(lab: Lab) -> None:
     controllers = [
-        added(D.VirtualLsiLogicController(key=-number, busNumber=0, sharedBus="noSharing")) for number in (1, 2, 3)
+        add_device(D.VirtualLsiLogicController(key=-number, busNumber=0, sharedBus="noSharing")) for number in (1, 2, 3)
     ]
     change(lab, lab.vm("ml-07"), *controllers)
     assert [controller.key for controller in of(lab.vm("ml-07"), D.VirtualSCSIController)] == [1000, 1001, 1002, 1003]

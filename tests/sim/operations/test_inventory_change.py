@@ -20,7 +20,7 @@ def connection(name: str = "esx-09.lab", **fields: Any) -> Any:
     return vim.host.ConnectSpec(**spec)
 
 
-def unlimited() -> Any:
+def unlimited_resources() -> Any:
     allocation = vim.ResourceAllocationInfo(
         reservation=0, expandableReservation=True, limit=-1, shares=vim.SharesInfo(shares=4000, level="normal")
     )
@@ -37,7 +37,7 @@ def whole(lab: Lab) -> tuple[Any, Any, Any, Any]:
     datacenter = lab.si.content.rootFolder.CreateDatacenter("dc-2")
     cluster = datacenter.hostFolder.CreateClusterEx("cluster-2", vim.cluster.ConfigSpecEx())
     host = lab.run(cluster.AddHost_Task(connection(), True))
-    pool = cluster.resourcePool.CreateResourcePool("pool-2", unlimited())
+    pool = cluster.resourcePool.CreateResourcePool("pool-2", unlimited_resources())
     folder = datacenter.vmFolder.CreateFolder("folder-2")
     vm = new_vm(lab, folder, pool)
     assert (vm.runtime.host, vm.resourcePool, vm.parent) == (host, pool, folder)
@@ -189,14 +189,14 @@ def test_the_root_pool_stays_and_alone_reserves_what_there_is(lab: Lab) -> None:
     root = lab.cluster().resourcePool
     with pytest.raises(vmodl.fault.InvalidType):
         lab.run(root.Destroy_Task())
-    pool = root.CreateResourcePool("p", unlimited())
+    pool = root.CreateResourcePool("p", unlimited_resources())
     assert (pool.config.cpuAllocation.reservation, pool.config.memoryAllocation.reservation) == (0, 0)
     assert root.config.cpuAllocation.reservation == lab.cluster().summary.totalCpu
 
 
 @pytest.mark.parametrize("try_name", ["vm folder", "cluster in a folder of vms", "pool with a limit"])
 def test_what_vcenter_has_not(lab: Lab, try_name: str) -> None:
-    limited = unlimited()
+    limited = unlimited_resources()
     limited.cpuAllocation.limit = 1000
     tries = {
         "vm folder": lambda: lab.run(lab.datacenter().vmFolder.Destroy_Task()),

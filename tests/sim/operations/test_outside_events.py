@@ -22,7 +22,7 @@ def world() -> World:
     return build("lab")
 
 
-def named(world: World, kind: str, name: str) -> Any:
+def find_entity(world: World, kind: str, name: str) -> Any:
     return next(entity for entity in world.by_type(kind) if entity.name == name)
 
 
@@ -36,7 +36,7 @@ def strike(world: World, happening: str, *targets: Any, for_s: float = 0.0) -> N
 
 
 def test_vsphere_ha_starts_a_vm_anew_without_a_task(world: World) -> None:
-    vm = named(world, "VirtualMachine", "vdi-07")
+    vm = find_entity(world, "VirtualMachine", "vdi-07")
     with world.lock:
         booted = vm.state.boot_time
         tasks = len(list(world.tasks.readable()))
@@ -47,7 +47,7 @@ def test_vsphere_ha_starts_a_vm_anew_without_a_task(world: World) -> None:
 
 
 def test_a_guest_that_ignores_a_shutdown_goes_on_until_it_listens_again(world: World) -> None:
-    vm = named(world, "VirtualMachine", "vdi-07")
+    vm = find_entity(world, "VirtualMachine", "vdi-07")
     with world.lock:
         strike(world, "vm.ignores_shutdown", vm, for_s=600)
         power.shut_down_guest(vm, somebody(world, "ShutdownGuest"))
@@ -60,7 +60,7 @@ def test_a_guest_that_ignores_a_shutdown_goes_on_until_it_listens_again(world: W
 
 
 def test_vgpu_types_disappear_with_a_driver_and_come_back_with_it(world: World) -> None:
-    host = named(world, "HostSystem", "esx-02.lab")
+    host = find_entity(world, "HostSystem", "esx-02.lab")
 
     def types() -> set[str]:
         return {type_.name for gpu in host.state.gpus for type_ in gpu.board.types}
@@ -73,7 +73,7 @@ def test_vgpu_types_disappear_with_a_driver_and_come_back_with_it(world: World) 
 
 
 def test_gpus_that_can_take_mixed_sizes_from_then_on(world: World) -> None:
-    host = named(world, "HostSystem", "esx-02.lab")
+    host = find_entity(world, "HostSystem", "esx-02.lab")
     with world.lock:
         strike(world, "gpu.mixed_size", host, for_s=60)
         modes = {gpu.mode for gpu in host.state.gpus if gpu.board.mixed_size}
@@ -92,12 +92,12 @@ def test_a_password_that_changes_is_refused_and_open_sessions_go_on(world: World
 
 
 def test_a_lost_gpu_stays_listed_takes_nothing_and_is_back_after_a_boot(world: World) -> None:
-    host = named(world, "HostSystem", "esx-02.lab")
+    host = find_entity(world, "HostSystem", "esx-02.lab")
     with world.lock:
         host.state.gpus[0].faults = frozenset({GpuFault.CORRUPT_INFOROM})
         listed = len(host.state.gpus)
         strike(world, "gpu.lost", host)
-        assert power_of(named(world, "VirtualMachine", "vdi-07")) is Power.OFF, "it was on this GPU"
+        assert power_of(find_entity(world, "VirtualMachine", "vdi-07")) is Power.OFF, "it was on this GPU"
         assert host.state.gpus[0].faults == {GpuFault.CORRUPT_INFOROM, GpuFault.LOST}
         assert len(host.state.gpus) == listed
         strike(world, "host.crashed", host, for_s=60)
@@ -106,11 +106,14 @@ def test_a_lost_gpu_stays_listed_takes_nothing_and_is_back_after_a_boot(world: W
 
 
 def test_a_host_that_is_added_again_brings_its_vms_along_under_other_ids(world: World) -> None:
-    host, vm = named(world, "HostSystem", "esx-02.lab"), named(world, "VirtualMachine", "vdi-07")
+    host, vm = find_entity(world, "HostSystem", "esx-02.lab"), find_entity(world, "VirtualMachine", "vdi-07")
     names, seats, free_mib = {vm.name for vm in host.vms()}, vm.state.seats, vm.datastore().free_mib
     with world.lock:
         strike(world, "host.readded", host)
-        readded_host, entered = named(world, "HostSystem", "esx-02.lab"), named(world, "VirtualMachine", "vdi-07")
+        readded_host, entered = (
+            find_entity(world, "HostSystem", "esx-02.lab"),
+            find_entity(world, "VirtualMachine", "vdi-07"),
+        )
         assert readded_host.moid != host.moid and entered.moid != vm.moid
         assert {vm.name for vm in readded_host.vms()} == names
         assert power_of(entered) is Power.ON and len(entered.state.seats) == len(seats)
@@ -125,7 +128,7 @@ def test_a_host_that_is_added_again_brings_its_vms_along_under_other_ids(world: 
 
 
 def test_a_clone_is_off_if_its_source_is_and_made_once(world: World) -> None:
-    vm = named(world, "VirtualMachine", "ml-01")
+    vm = find_entity(world, "VirtualMachine", "ml-01")
     with world.lock:
         strike(world, "vm.cloned", vm, vm)
         clones = [vm for vm in world.by_type("VirtualMachine") if vm.name == "ml-01-copy"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyVmomi import vim, vmodl
 
-from tests.sim.lab import Lab, served
+from tests.sim.lab import Lab, serve_lab
 from tests.sim.scenario.test_saved_state import run
 
 pytestmark = pytest.mark.long
@@ -21,7 +21,7 @@ PORT, OTHER_PORT = "0000:9b:00.0", "0000:4b:00.0"
 
 @pytest.fixture
 def lab() -> Iterator[Lab]:
-    with served("training") as lab:
+    with serve_lab("training") as lab:
         yield lab
 
 
@@ -162,7 +162,7 @@ def test_it_is_not_added_while_the_vm_runs(lab: Lab) -> None:
 # --- SR-IOV -----------------------------------------------------------------------------------------------------
 
 
-def held(vm: Any) -> str | None:
+def virtual_function_of(vm: Any) -> str | None:
     """The virtual function that its card has."""
     [card] = cards(vm, Sriov)
     function = card.sriovBacking.virtualFunctionBacking
@@ -172,7 +172,7 @@ def held(vm: Any) -> str | None:
 @pytest.mark.long
 def test_a_card_takes_a_function_at_the_power_on_and_gives_it_back(lab: Lab) -> None:
     vms = [clone(lab, f"node-{number}", sriov_card(lab)) for number in range(1, 10)]
-    assert held(vms[0]) is None
+    assert virtual_function_of(vms[0]) is None
     for vm in vms[:8]:
         lab.power_on(vm.name, "esx-01.trn")
     listed = {
@@ -180,15 +180,15 @@ def test_a_card_takes_a_function_at_the_power_on_and_gives_it_back(lab: Lab) -> 
         for pci_device in lab.host("esx-01.trn").hardware.pciDevice
         if "Virtual Function" in pci_device.deviceName
     }
-    assert {held(vm) for vm in vms[:8]} == listed
+    assert {virtual_function_of(vm) for vm in vms[:8]} == listed
     assert len(listed) == 8
     with pytest.raises(vim.fault.GenericVmConfigFault, match=f"No virtual function of device {PORT} .* is free"):
         lab.power_on("node-9", "esx-01.trn")
-    freed = held(vms[3])
+    freed = virtual_function_of(vms[3])
     lab.power_off("node-4")
-    assert held(vms[3]) is None
+    assert virtual_function_of(vms[3]) is None
     lab.power_on("node-9", "esx-01.trn")
-    assert held(vms[8]) == freed
+    assert virtual_function_of(vms[8]) == freed
 
 
 @pytest.mark.long
@@ -219,7 +219,7 @@ def test_its_memory_is_reserved_and_its_port_divided(lab: Lab) -> None:
 def test_vcenter_can_choose_the_port_among_the_uplinks_of_its_network(lab: Lab) -> None:
     vm = clone(lab, "node-1", sriov_card(lab, "Automatic-0000:00:00.0"))
     lab.power_on("node-1", "esx-02.trn")
-    assert (held(vm) or "").startswith("0000:9b:")
+    assert (virtual_function_of(vm) or "").startswith("0000:9b:")
 
 
 @pytest.mark.long
@@ -318,7 +318,7 @@ def test_network_cards_are_beside_their_numa_node(lab: Lab) -> None:
 # --- saved state ------------------------------------------------------------------------------------------------
 
 
-def shown(lab: Lab) -> list[Any]:
+def read_networks(lab: Lab) -> list[Any]:
     """What clients can read of networks, of the network of hosts, and of the VM."""
     groups, switches = {}, {}
     for child in lab.datacenter().networkFolder.childEntity:
@@ -347,9 +347,9 @@ def test_all_of_it_is_there_in_the_next_run(tmp_path: Path) -> None:
         [port_group] = [child for child in lab.datacenter().networkFolder.childEntity if child.name == "rdma-vm"]
         spec = vim.dvs.DistributedVirtualPortgroup.ConfigSpec(name="spare", type="earlyBinding", numPorts=2)
         lab.run(port_group.config.distributedVirtualSwitch.AddDVPortgroup_Task([spec]))
-        before = shown(lab)
+        before = read_networks(lab)
     with run("training", state) as lab:
-        assert shown(lab) == before
+        assert read_networks(lab) == before
         lab.power_off("node-1")
         with pytest.raises(vim.fault.GenericVmConfigFault, match=r"Net\.PVRDMAVmknic"):
             tag(lab, "esx-02.trn", "")

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from pyVmomi import vim, vmodl
 
-from tests.sim.lab import Lab, P, served
+from tests.sim.lab import Lab, P, serve_lab
 
 DeviceSpec = vim.vm.device.VirtualDeviceSpec
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[Lab]:
+def shared_lab() -> Iterator[Lab]:
     """For tests that are refused, and so change nothing."""
-    with served() as lab:
+    with serve_lab() as lab:
         yield lab
 
 
@@ -165,7 +165,7 @@ def test_device_group_comes_and_goes_as_a_whole(lab: Lab) -> None:
 
 
 @pytest.mark.long
-def test_half_a_device_group_is_refused(shared: Lab) -> None:
+def test_half_a_device_group_is_refused(shared_lab: Lab) -> None:
     member = vgpu("grid_a100d-80c", deviceGroupInfo=vim.vm.device.VirtualDevice.DeviceGroupInfo())
     member.deviceGroupInfo.groupInstanceKey, member.deviceGroupInfo.sequenceId = -1, 0
     declared = vim.vm.VirtualDeviceGroups.VendorDeviceGroup(
@@ -173,7 +173,7 @@ def test_half_a_device_group_is_refused(shared: Lab) -> None:
     )
     with pytest.raises(vmodl.fault.InvalidArgument, match="as a whole"):
         reconfigure(
-            shared,
+            shared_lab,
             "ml-08",
             deviceChange=change("add", member),
             deviceGroups=vim.vm.VirtualDeviceGroups(deviceGroup=[declared]),
@@ -205,11 +205,11 @@ DYNAMIC = P(key=-1, backing=P.DynamicBackingInfo(deviceName="", allowedDevice=[]
         ("ml-07", {"name": "ml-01"}, vim.fault.DuplicateName),
     ],
 )
-def test_what_is_refused(shared: Lab, name: str, fields: dict[str, Any], fault: type[Exception]) -> None:
-    before = shared.vm(name).config.changeVersion
+def test_what_is_refused(shared_lab: Lab, name: str, fields: dict[str, Any], fault: type[Exception]) -> None:
+    before = shared_lab.vm(name).config.changeVersion
     with pytest.raises(fault):
-        reconfigure(shared, name, **fields)
-    assert shared.vm(name).config.changeVersion == before
+        reconfigure(shared_lab, name, **fields)
+    assert shared_lab.vm(name).config.changeVersion == before
 
 
 @pytest.mark.long
@@ -220,10 +220,10 @@ def test_running_vm_takes_reservations_and_options(lab: Lab) -> None:
 
 
 @pytest.mark.long
-def test_more_than_sixteen_vgpus_are_too_many(shared: Lab) -> None:
+def test_more_than_sixteen_vgpus_are_too_many(shared_lab: Lab) -> None:
     many = change("add", *[vgpu("grid_a100-1-5c", -number) for number in range(1, 18)])
     with pytest.raises(vim.fault.TooManyDevices):
-        reconfigure(shared, "ml-08", deviceChange=many)
+        reconfigure(shared_lab, "ml-08", deviceChange=many)
 
 
 @pytest.mark.long
@@ -275,6 +275,6 @@ def test_boot_options_stay_until_they_are_changed(lab: Lab) -> None:
         {"bootOrder": [vim.vm.BootOptions.BootableDiskDevice(deviceKey=2009)]},
     ],
 )
-def test_boot_options_that_cannot_be(shared: Lab, wrong: dict[str, Any]) -> None:
+def test_boot_options_that_cannot_be(shared_lab: Lab, wrong: dict[str, Any]) -> None:
     with pytest.raises(vmodl.fault.InvalidArgument):
-        reconfigure(shared, "ml-08", bootOptions=vim.vm.BootOptions(**wrong))
+        reconfigure(shared_lab, "ml-08", bootOptions=vim.vm.BootOptions(**wrong))

@@ -11,7 +11,7 @@ from pyVmomi import vim
 
 from gpuops.errors import PolicyError
 from gpuops.sim.scenario.build import build
-from tests.sim.lab import Lab, P, served
+from tests.sim.lab import Lab, P, serve_lab
 from tests.sim.operations.mixed import CARD, mixed_lab
 
 Card = vim.vm.device.VirtualSriovEthernetCard
@@ -20,7 +20,7 @@ DeviceSpec = vim.vm.device.VirtualDeviceSpec
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    with served(mixed_lab(tmp_path)) as lab:
+    with serve_lab(mixed_lab(tmp_path)) as lab:
         yield lab
 
 

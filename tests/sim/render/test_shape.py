@@ -33,7 +33,7 @@ def alone(obj: ManagedObject, path: str) -> bytes:
     return encoder(VERSION).element("val", typed(value, static)).encode()
 
 
-def shaped(world: World) -> Iterator[tuple[ManagedObject, str]]:
+def shaped_values(world: World) -> Iterator[tuple[ManagedObject, str]]:
     for kind, paths in PATHS.items():
         for obj in world.by_type(kind):
             for path in paths:
@@ -47,7 +47,7 @@ def test_shared_xml_is_the_own_xml(scenario: str) -> None:
     world = build(scenario)
     different = [
         f"{obj.display_name} {path}"
-        for obj, path in shaped(world)
+        for obj, path in shaped_values(world)
         if world.fragments.render(obj, path, encoder(VERSION)) != alone(obj, path)
     ]
     assert different == []

@@ -26,7 +26,7 @@ from tests.sim.objects.all_managers import ask_for_all
 
 HOME: Final = Path(gpuops.sim.__file__).parent
 PACKAGES: Final = ("state", "operations", "inventory", "objects", "services", "managers", "vcenter")
-"""Where faults are raised because of a rule; `wire` and `core` answer requests that are none."""
+"""Where faults are raised because of a rule; `wire` and `core` answer invalid requests."""
 _CITED: Final = re.compile(r"\(((?:vSphere|VMware|NVIDIA|KB|from memory)(?=[ ,;:)])[^()]*(?:\([^()]*\)[^()]*)*)\)")
 _ROOTS: Final = ("VimFault", "MethodFault")
 _OWN: Final = "The simulated vCenter "
@@ -43,7 +43,7 @@ def sections() -> dict[str, str]:
 
 def methods() -> str:
     """A row for each type of managed object: the methods that are simulated, and how many of all those of the API."""
-    simulated = _simulated()
+    simulated = _simulated_methods()
     rows = ["| Type | Methods | of |", "|---|---|---|"]
     bare = []
     for name in sorted(simulated):
@@ -56,7 +56,7 @@ def methods() -> str:
 
 
 @cache
-def _simulated() -> Mapping[str, set[str]]:
+def _simulated_methods() -> Mapping[str, set[str]]:
     """The methods by WSDL name of the type: of the classes of the simulator, and of the objects of a scenario."""
     methods_by_type: defaultdict[str, set[str]] = defaultdict(set)
     for module in pkgutil.walk_packages(gpuops.sim.__path__, "gpuops.sim."):
@@ -120,7 +120,7 @@ def refusals() -> str:
 def _declaring() -> dict[str, set[str]]:
     """By fault: the simulated methods that the API declares it for."""
     methods: defaultdict[str, set[str]] = defaultdict(set)
-    for name, simulated in _simulated().items():
+    for name, simulated in _simulated_methods().items():
         for kind in VmomiSupport.GetWsdlType("urn:vim25", name).__mro__:
             for info in kind.__dict__.get("_methodInfo", {}).values():
                 if info.wsdlName in simulated:
@@ -160,10 +160,10 @@ class _Module:
         """In the order of the source; the rule is the source cited in the function, in the module, or the API's."""
         helpers = _shared_faults() | _faults_of(self.tree)
         for function in sorted(_functions(self.tree), key=lambda node: node.lineno):
-            raised = [node.exc for node in _own(function) if isinstance(node, ast.Raise)]
-            texts = _assigned(function) if raised else {}
+            raised = [node.exc for node in _own_nodes(function) if isinstance(node, ast.Raise)]
+            texts = _assigned_texts(function) if raised else {}
             for exception in raised:
-                fault, says = _called(exception, helpers, texts) if isinstance(exception, ast.Call) else ("", "")
+                fault, says = _fault_of_call(exception, helpers, texts) if isinstance(exception, ast.Call) else ("", "")
                 if fault:
                     is_own_text = says.startswith(_OWN)
                     yield Refusal(
@@ -181,22 +181,22 @@ def _functions(tree: ast.Module) -> list[ast.FunctionDef]:
     return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
 
 
-def _own(function: ast.AST) -> Iterator[ast.AST]:
+def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
     """The nodes of a function without those of functions in it."""
     for child in ast.iter_child_nodes(function):
         if not isinstance(child, ast.FunctionDef):
             yield child
-            yield from _own(child)
+            yield from _own_nodes(child)
 
 
-def _assigned(function: ast.FunctionDef) -> dict[str, str]:
+def _assigned_texts(function: ast.FunctionDef) -> dict[str, str]:
     """The texts that a function gives names to; of several for one name, all of them."""
     texts_by_name: defaultdict[str, list[str]] = defaultdict(list)
-    for statement in _own(function):
+    for statement in _own_nodes(function):
         if (
             isinstance(statement, ast.Assign)
             and isinstance(statement.targets[0], ast.Name)
-            and (text := _spelled(statement.value))
+            and (text := _text_of(statement.value))
         ):
             texts_by_name[statement.targets[0].id].append(text)
     return {name: " / ".join(texts) for name, texts in texts_by_name.items()}
@@ -213,15 +213,15 @@ def _faults_of(tree: ast.Module) -> dict[str, tuple[str, str]]:
     for function in _functions(tree):
         if function.returns is not None and ast.unparse(function.returns) == "Exception":
             named = next(filter(None, map(_type, ast.walk(function))), "")
-            calls = [node for node in _own(function) if isinstance(node, ast.Call)]
-            texts = [_spelled(argument) for call in calls for argument in _arguments(call)]
-            faults[function.name] = (named, max([*texts, *_assigned(function).values()], key=len, default=""))
+            calls = [node for node in _own_nodes(function) if isinstance(node, ast.Call)]
+            texts = [_text_of(argument) for call in calls for argument in _arguments(call)]
+            faults[function.name] = (named, max([*texts, *_assigned_texts(function).values()], key=len, default=""))
     return faults
 
 
-def _called(call: ast.Call, helpers: Mapping[str, tuple[str, str]], texts: Mapping[str, str]) -> tuple[str, str]:
+def _fault_of_call(call: ast.Call, helpers: Mapping[str, tuple[str, str]], texts: Mapping[str, str]) -> tuple[str, str]:
     """(fault, text) of `vim.fault.X(msg=…)`, `faults.helper(…)`, `_helper(…)` or `TagFault("not_found", …)`."""
-    texts_given = [_spelled(argument) or texts.get(getattr(argument, "id", ""), "") for argument in _arguments(call)]
+    texts_given = [_text_of(argument) or texts.get(getattr(argument, "id", ""), "") for argument in _arguments(call)]
     longest = max(texts_given, key=len, default="").replace("|", "\\|")
     if named := _type(call.func):
         return named, longest
@@ -238,7 +238,7 @@ def _called(call: ast.Call, helpers: Mapping[str, tuple[str, str]], texts: Mappi
 
 
 def _arguments(call: ast.Call) -> list[ast.expr]:
-    """What a fault may be told to say."""
+    """Yield the arguments that may hold the text of a fault."""
     return [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg in ("msg", "text", "reason"))]
 
 
@@ -249,22 +249,22 @@ def _type(node: ast.AST) -> str:
     return match[1] if match else ""
 
 
-def _spelled(node: ast.expr) -> str:
+def _text_of(node: ast.expr) -> str:
     """A text as it stands in the source, what is filled in as `…`; empty for what is no text."""
     match node:
         case ast.Constant(value=str(text)):
             return text
         case ast.JoinedStr(values=parts):
-            return "".join(_spelled(part) if isinstance(part, ast.Constant) else "…" for part in parts)
+            return "".join(_text_of(part) if isinstance(part, ast.Constant) else "…" for part in parts)
         case ast.IfExp(body=first, orelse=second):
-            return " / ".join(filter(None, (_spelled(first), _spelled(second))))
+            return " / ".join(filter(None, (_text_of(first), _text_of(second))))
         case ast.BoolOp(values=values):
-            return max(map(_spelled, values), key=len)
+            return max(map(_text_of, values), key=len)
         case _:
             return ""
 
 
-def renewed(page: str, parts: Mapping[str, str]) -> str:
+def renew_page(page: str, parts: Mapping[str, str]) -> str:
     """The page with these generated parts in the place of its own."""
     for name, text in parts.items():
         begin, end = f"<!-- {name}: made by tests/sim/scenario/simulated_page.py -->", f"<!-- end of {name} -->"

@@ -1,4 +1,4 @@
-"""Bundles that nobody wrote with gpuops: each is played, or refused in a line."""
+"""Bundles that gpuops did not write: each is played, or refused in one line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WEIRD: Final[tuple[Any, ...]] = (
 NODE: Final = {"id": 0, "logical_cpus": 1, "memory_mib": 1}
 
 
-def packed(scenario: Any, path: Path) -> Path:
+def pack_scenario(scenario: Any, path: Path) -> Path:
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         archive.writestr("manifest.json", json.dumps({"kind": "gpuops-bundle"}))
@@ -70,7 +70,9 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def test_it_is_played_as_it_is(scenario: str, tmp_path: Path) -> None:
-    assert len(list(build(str(packed(json.loads(scenario), tmp_path / "b.zip"))).by_type("VirtualMachine"))) == 28
+    assert (
+        len(list(build(str(pack_scenario(json.loads(scenario), tmp_path / "b.zip"))).by_type("VirtualMachine"))) == 28
+    )
 
 
 @pytest.mark.drawn_cases(10)
@@ -90,7 +92,7 @@ def test_a_bundle_with_anything_in_it(seed: int, scenarios: tuple[str, ...], tmp
                 container.append(container[key])
             case _:
                 del container[key]
-    path = packed(document, tmp_path / "b.zip")
+    path = pack_scenario(document, tmp_path / "b.zip")
     try:
         played = build(str(path))
     except GpuopsError as refused:
@@ -171,5 +173,5 @@ def test_what_no_bundle_has(path: tuple[Any, ...], value: Any, message_end: str,
         place = place[key]
     place[path[-1]] = value
     with pytest.raises(GpuopsError) as refused:
-        build(str(packed(document, tmp_path / "b.zip")))
+        build(str(pack_scenario(document, tmp_path / "b.zip")))
     assert refused.value.message.endswith(message_end)

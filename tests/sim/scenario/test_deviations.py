@@ -14,7 +14,7 @@ from gpuops.sim.outside_events.hosts import restart_vcenter
 from gpuops.sim.scenario.deviations import deviate
 from gpuops.sim.scenario.measurement import measure
 from gpuops.sim.state.gpu_admission import GpuOrder
-from tests.sim.lab import Lab, served
+from tests.sim.lab import Lab, serve_lab
 
 FIRST, SECOND = "esx-01.lab", "esx-02.lab"
 
@@ -22,7 +22,7 @@ FIRST, SECOND = "esx-01.lab", "esx-02.lab"
 @pytest.fixture
 def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """The scenario `lab` under the deviation that the test is named after."""
-    with served() as lab:
+    with serve_lab() as lab:
         deviate(lab.world, [request.node.originalname.removeprefix("test_").replace("_", "-")])
         yield lab
 

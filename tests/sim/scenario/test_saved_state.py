@@ -19,7 +19,7 @@ from tests.sim.lab import Lab, category_spec, connect
 pytestmark = pytest.mark.long
 
 
-def described(lab: Lab) -> dict[str, Any]:
+def describe_lab(lab: Lab) -> dict[str, Any]:
     """What clients can read of every VM and host."""
     vms = {
         vm.moid: [
@@ -80,10 +80,10 @@ def test_next_run_goes_on_where_the_last_stopped(tmp_path: Path) -> None:
     state = tmp_path / "state.json"
     with run("lab", state) as lab:
         change_much(lab)
-        before, stopped_at = described(lab), lab.world.clock.now()
+        before, stopped_at = describe_lab(lab), lab.world.clock.now()
     with run("lab", state) as lab:
         assert lab.world.clock.now() >= stopped_at
-        assert described(lab) == before
+        assert describe_lab(lab) == before
         lab.power_off("ml-07")
         lab.power_on("vdi-01", "esx-01.lab")
         uuids = {vm.state.uuid for vm in lab.world.by_type("VirtualMachine")}
@@ -131,7 +131,7 @@ def test_the_task_history_goes_on_where_it_stopped(tmp_path: Path) -> None:
         assert second[0] != first[0], "an id is given once"
 
 
-def tagged(lab: Lab, name: str) -> list[str]:
+def tag_names(lab: Lab, name: str) -> list[str]:
     """The names of the tags of a VM, as a client of the tagging service reads them."""
     store, vm = lab.world.tags, {"object_id": {"type": "VirtualMachine", "id": lab.vm(name)._moId}}
     ids = store.invoke("com.vmware.cis.tagging.tag_association", "list_attached_tags", vm)
@@ -152,13 +152,13 @@ def test_tags_are_kept_and_can_be_changed_after(tmp_path: Path) -> None:
         category_before = store.invoke(f"{tagging}.category", "get", {"category_id": category})
     with run("lab", state) as lab:
         store = lab.world.tags
-        assert (tagged(lab, "vdi-01"), tagged(lab, "vdi-02")) == (["night"], [])
+        assert (tag_names(lab, "vdi-01"), tag_names(lab, "vdi-02")) == (["night"], [])
         assert store.invoke(f"{tagging}.category", "get", {"category_id": category}) == category_before
         spec = {"name": "day", "description": "", "category_id": category}
         second_tag = store.invoke(f"{tagging}.tag", "create", {"create_spec": spec})
         assert second_tag != tag
         store.invoke(f"{tagging}.tag_association", "detach", {"tag_id": tag, "object_id": vm})
-        assert tagged(lab, "vdi-01") == []
+        assert tag_names(lab, "vdi-01") == []
 
 
 def test_only_what_changed_is_written(tmp_path: Path) -> None:

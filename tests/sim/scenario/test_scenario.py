@@ -113,14 +113,14 @@ vms:
 """
 
 
-def written(tmp_path: Path, text: str) -> str:
+def write_scenario(tmp_path: Path, text: str) -> str:
     file = tmp_path / "own.yaml"
     file.write_text(text, encoding="utf-8")
     return str(file)
 
 
 def test_own_file_is_a_scenario(tmp_path: Path) -> None:
-    world = build(written(tmp_path, MINIMAL.replace("BOARD", "a40").replace("COUNT", "2")))
+    world = build(write_scenario(tmp_path, MINIMAL.replace("BOARD", "a40").replace("COUNT", "2")))
     assert powers(world) == {"poweredOn": 2}
 
 
@@ -144,7 +144,7 @@ def test_malformed_file_names_what_is_wrong(tmp_path: Path, changes: dict[str, s
     for old, new in {**changes, "BOARD": "a40", "COUNT": "2"}.items():
         text = text.replace(old, changes.get(old, new))
     with pytest.raises(PolicyError, match=message):
-        build(written(tmp_path, text))
+        build(write_scenario(tmp_path, text))
 
 
 def test_scattered_has_no_free_gpu_and_allows_vmotion() -> None:

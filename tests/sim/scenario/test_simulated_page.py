@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from tests.sim.scenario.simulated_page import renewed, sections
+from tests.sim.scenario.simulated_page import renew_page, sections
 
 pytestmark = pytest.mark.long
 
@@ -16,22 +16,22 @@ PAGE: Final = Path(__file__).parents[3] / "gpuops" / "sim" / "SIMULATED.md"
 
 
 @pytest.fixture(scope="module")
-def made() -> Mapping[str, str]:
+def page_sections() -> Mapping[str, str]:
     return sections()
 
 
-def test_the_page_is_what_the_sources_make(made: Mapping[str, str], request: pytest.FixtureRequest) -> None:
-    text = renewed(PAGE.read_text(encoding="utf-8"), made)
+def test_the_page_is_what_the_sources_make(page_sections: Mapping[str, str], request: pytest.FixtureRequest) -> None:
+    text = renew_page(PAGE.read_text(encoding="utf-8"), page_sections)
     if request.config.getoption("--refresh-golden"):
         PAGE.write_text(text, encoding="utf-8")
     same = text == PAGE.read_text(encoding="utf-8")
     assert same, "pytest tests/sim/scenario/test_simulated_page.py --refresh-golden renews gpuops/sim/SIMULATED.md"
 
 
-def test_methods_and_refusals_that_everybody_knows_are_in_it(made: Mapping[str, str]) -> None:
-    [machine] = [line for line in made["methods"].splitlines() if line.startswith("| VirtualMachine |")]
+def test_methods_and_refusals_that_everybody_knows_are_in_it(page_sections: Mapping[str, str]) -> None:
+    [machine] = [line for line in page_sections["methods"].splitlines() if line.startswith("| VirtualMachine |")]
     assert "PowerOnVM_Task" in machine
-    rows = [line.strip("| ").split(" | ") for line in made["refusals"].splitlines() if line.startswith("| ")]
+    rows = [line.strip("| ").split(" | ") for line in page_sections["refusals"].splitlines() if line.startswith("| ")]
     assert [row for row in rows if len(row) != 3] == []
     rules = {(fault, says): rule for fault, says, rule in rows}
     assert rules["NotSupported", "A template cannot be powered on."] == "RuntimeFault, of any method"

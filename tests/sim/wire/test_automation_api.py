@@ -32,7 +32,7 @@ def rest() -> Iterator[Rest]:
     assert server.world.bugs == []
 
 
-def refused(answer: tuple[int, Any], status: int, kind: str) -> dict[str, Any]:
+def require_refusal(answer: tuple[int, Any], status: int, kind: str) -> dict[str, Any]:
     """The message of an error reply, whose shape is that of a vCenter 8 (terraform-provider-vsphere issue 1819)."""
     assert (answer[0], answer[1]["type"]) == (status, f"{ERRORS}.{kind}")
     assert answer[1]["value"]["error_type"] == kind.upper()
@@ -67,22 +67,22 @@ def test_null_is_no_body(rest: Rest) -> None:
 )
 def test_a_body_of_another_shape_is_an_invalid_argument(rest: Rest, path: str, body: object, message: str) -> None:
     answer = rest("POST", f"{TAGGING}/{path}", body)
-    assert message in refused(answer, 400, "invalid_argument")["default_message"]
+    assert message in require_refusal(answer, 400, "invalid_argument")["default_message"]
 
 
 def test_a_list_in_place_of_parameters_is_an_invalid_argument(rest: Rest) -> None:
     tag = rest.tag("night", rest.category("rotation"))
     answer = rest("POST", f"{TAGGING}/tag-association/id:{tag}?~action=list-attached-objects", [])
-    assert refused(answer, 400, "invalid_argument")["id"] == "vapi.data.validate.mismatch"
+    assert require_refusal(answer, 400, "invalid_argument")["id"] == "vapi.data.validate.mismatch"
 
 
 def test_other_errors_have_their_kinds(rest: Rest) -> None:
     answer = rest("POST", f"{TAGGING}/category", {"create_spec": category_spec("a"), "more": 1})
-    assert refused(answer, 400, "unexpected_input")["args"] == ["more", "operation-input"]
-    assert refused(rest("POST", f"{TAGGING}/category", b"{"), 400, "invalid_request")
-    assert refused(rest("GET", f"{TAGGING}/tag/id:none"), 404, "not_found")
-    assert refused(rest("POST", f"{TAGGING}/tag?~action=fly"), 404, "operation_not_found")
-    message = refused(rest("GET", "/rest/vcenter/no-such-thing"), 404, "not_found")
+    assert require_refusal(answer, 400, "unexpected_input")["args"] == ["more", "operation-input"]
+    assert require_refusal(rest("POST", f"{TAGGING}/category", b"{"), 400, "invalid_request")
+    assert require_refusal(rest("GET", f"{TAGGING}/tag/id:none"), 404, "not_found")
+    assert require_refusal(rest("POST", f"{TAGGING}/tag?~action=fly"), 404, "operation_not_found")
+    message = require_refusal(rest("GET", "/rest/vcenter/no-such-thing"), 404, "not_found")
     assert message["default_message"] == "Unable to find operations for URL: /rest/vcenter/no-such-thing."
 
 
@@ -90,9 +90,11 @@ def test_names_of_tags_and_categories_are_had_once(rest: Rest) -> None:
     first, second = rest.category("first"), rest.category("second")
     assert rest("POST", f"{TAGGING}/category", {"create_spec": category_spec("first")})[0] == 400
     rename = {"update_spec": {"name": "first"}}
-    refused(rest("PATCH", f"{TAGGING}/category/id:{second}", rename), 400, "already_exists")
+    require_refusal(rest("PATCH", f"{TAGGING}/category/id:{second}", rename), 400, "already_exists")
     first_tag, second_tag = rest.tag("one", first), rest.tag("two", first)
-    refused(rest("PATCH", f"{TAGGING}/tag/id:{second_tag}", {"update_spec": {"name": "one"}}), 400, "already_exists")
+    require_refusal(
+        rest("PATCH", f"{TAGGING}/tag/id:{second_tag}", {"update_spec": {"name": "one"}}), 400, "already_exists"
+    )
     assert rest("PATCH", f"{TAGGING}/tag/id:{first_tag}", {"update_spec": {"name": "one"}})[0] == 200
 
 
@@ -100,16 +102,16 @@ def test_a_tag_is_attached_where_its_category_allows_it(rest: Rest) -> None:
     """Tag_association.attach of the vSphere Automation API reference: associability, cardinality, a valid object."""
     of_hosts = rest.tag("rack-1", rest.category("rack", "HostSystem"))
     vm, host = rest.moid("ml-07"), rest.moid("esx-01.lab", "HostSystem")
-    refused(rest.attach(of_hosts, "VirtualMachine", vm), 400, "invalid_argument")
+    require_refusal(rest.attach(of_hosts, "VirtualMachine", vm), 400, "invalid_argument")
     assert rest.attach(of_hosts, "HostSystem", host)[0] == 200
     anything = rest.tag("mine", rest.category("owner"))
     for kind, moid in (("VirtualMachine", "vm-none"), ("HostSystem", vm), ("NoType", vm)):
-        refused(rest.attach(anything, kind, moid), 400, "invalid_argument")
+        require_refusal(rest.attach(anything, kind, moid), 400, "invalid_argument")
     assert rest.attached(anything)[1] == {"value": []}
     single = rest.category("role", "VirtualMachine", cardinality="SINGLE")
     day, night = rest.tag("day", single), rest.tag("night", single)
     assert [rest.attach(day, "VirtualMachine", vm)[0] for _ in range(2)] == [200, 200]
-    refused(rest.attach(night, "VirtualMachine", vm), 400, "invalid_argument")
+    require_refusal(rest.attach(night, "VirtualMachine", vm), 400, "invalid_argument")
     attachable = rest("POST", f"{TAGGING}/tag-association?~action=list-attachable-tags", _object(vm))[1]["value"]
     assert sorted(attachable) == sorted([anything, day])
 
@@ -129,7 +131,7 @@ def test_a_batch_does_what_it_can_and_tells_the_rest(rest: Rest) -> None:
     path = f"{TAGGING}/tag-association?~action=attach-multiple-tags-to-object"
     result = rest("POST", path, {**_object(vm), "tag_ids": ["urn:none"]})[1]["value"]
     assert (result["success"], "urn:none" in result["error_messages"][0]["default_message"]) == (False, True)
-    refused(rest("POST", path, {**_object("vm-none"), "tag_ids": [tag]}), 403, "unauthorized")
+    require_refusal(rest("POST", path, {**_object("vm-none"), "tag_ids": [tag]}), 403, "unauthorized")
 
 
 def test_the_newer_shape_has_no_wrapping(rest: Rest) -> None:
@@ -169,10 +171,10 @@ def test_a_cookie_jar_is_enough(rest: Rest, login: str, use: str) -> None:
     with opener.open(f"{at}{use}") as reply:
         assert json.loads(reply.read()) in ([], {"value": []})
     opener.open(urllib.request.Request(f"{at}{login}", method="DELETE")).close()
-    with pytest.raises(urllib.error.HTTPError) as refused:
+    with pytest.raises(urllib.error.HTTPError) as require_refusal:
         opener.open(f"{at}{use}")
-    with refused.value:
-        assert refused.value.code == 401
+    with require_refusal.value:
+        assert require_refusal.value.code == 401
 
 
 PYTHON = re.compile(r"\b[A-Z]\w*(Error|Exception)\b|Traceback|NoneType|object has no|\bdict\b|\.py\b")

@@ -39,7 +39,7 @@ KEYS = {"ResourcePool": "resource_pool"}
 
 
 @pytest.fixture
-def secured() -> Iterator[SimServer]:
+def server_with_tls() -> Iterator[SimServer]:
     """Over TLS: the SDK knows nothing else."""
     with SimServer(build("lab")) as server:
         yield server
@@ -47,15 +47,15 @@ def secured() -> Iterator[SimServer]:
 
 
 @pytest.fixture
-def lab(secured: SimServer) -> Iterator[Lab]:
-    si = connect(secured)
-    yield Lab(secured.world, si)
+def lab(server_with_tls: SimServer) -> Iterator[Lab]:
+    si = connect(server_with_tls)
+    yield Lab(server_with_tls.world, si)
     Disconnect(si)
 
 
 @pytest.fixture
-def client(secured: SimServer, monkeypatch: pytest.MonkeyPatch) -> Any:
-    return sdk_client(secured, monkeypatch)
+def client(server_with_tls: SimServer, monkeypatch: pytest.MonkeyPatch) -> Any:
+    return sdk_client(server_with_tls, monkeypatch)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tests.sim.lab import connect
 from tests.sim.objects.all_managers import ask_for_all
 from tests.sim.objects.test_every_property import VERSION, chosen
 from tests.sim.wire.vi_json import COLLECTOR, JsonClient, reference
-from tests.sim.wire.vi_json_values import decoded
+from tests.sim.wire.vi_json_values import decode
 
 OF_THE_CALLER = {
     ("ServiceInstance", "serverClock"),
@@ -119,7 +119,8 @@ def compare(client: JsonClient, si: Any, objects: Sequence[ManagedObject]) -> in
             different += [
                 f"{kind} {moid} {name}"
                 for name in soap_properties
-                if (kind, name) not in OF_THE_CALLER and shown(soap_properties[name]) != shown(json[moid][name])
+                if (kind, name) not in OF_THE_CALLER
+                and format_value(soap_properties[name]) != format_value(json[moid][name])
             ]
             compared += len(soap_properties)
         different += [f"GET {kind} {name}" for name in one_by_one(client, alike[0])]
@@ -140,12 +141,12 @@ def over_soap(si: Any, objects: list[ManagedObject]) -> dict[str, dict[str, Any]
 
 
 def over_json(client: JsonClient, objects: list[ManagedObject]) -> dict[str, dict[str, Any]]:
-    contents = decoded(retrieved(client, objects), vmodl.query.PropertyCollector.ObjectContent.Array)
+    contents = decode(retrieve_contents(client, objects), vmodl.query.PropertyCollector.ObjectContent.Array)
     assert [content.missingSet for content in contents] == [[] for _ in contents]
     return {content.obj._moId: {prop.name: prop.val for prop in content.propSet} for content in contents}
 
 
-def retrieved(client: JsonClient, objects: list[ManagedObject]) -> list[Any]:
+def retrieve_contents(client: JsonClient, objects: list[ManagedObject]) -> list[Any]:
     kind = objects[0].wsdl_name
     spec = {
         "_typeName": "PropertyFilterSpec",
@@ -160,15 +161,15 @@ def retrieved(client: JsonClient, objects: list[ManagedObject]) -> list[Any]:
 
 def one_by_one(client: JsonClient, obj: ManagedObject) -> Iterator[str]:
     """What GET says otherwise than the bulk read does: that one puts simple values and arrays in a box."""
-    (content,) = retrieved(client, [obj])
+    (content,) = retrieve_contents(client, [obj])
     for prop in content.get("propSet", ()):
         name, value = prop["name"], prop["val"]
         read = client.read(obj.wsdl_name, obj.moid, name)
         bare = value["_value"] if set(value) == {"_typeName", "_value"} else value
         if read.status != 200 or (read.document != bare and (obj.wsdl_name, name) not in OF_THE_CALLER):
             yield f"{name}: {read}"
-        decoded(read.document, resolve(obj.wsdl_name, name, VERSION).static)
+        decode(read.document, resolve(obj.wsdl_name, name, VERSION).static)
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     return str(VmomiSupport.FormatObject(value)).replace("(vmodl.DynamicData) []", "")

@@ -136,7 +136,7 @@ GET = "GET /sdk/vimServiceVersions.xml HTTP/1.1\r\n"
     ids=["space", "colon", "name", "0.9", "2.0", "words", "verb", "many", "too many", "long", "too long", "long path"],
 )
 def test_a_head_is_read_within_limits(large: SimServer, head: str, status: int) -> None:
-    assert told(large, head + "\r\n")[0] == status
+    assert first_reply(large, head + "\r\n")[0] == status
 
 
 @pytest.mark.parametrize(
@@ -149,15 +149,15 @@ def test_a_head_is_read_within_limits(large: SimServer, head: str, status: int) 
     ],
 )
 def test_a_connection_lasts_as_its_client_says(large: SimServer, head: str, lasts: bool) -> None:
-    status, ended = told(large, head + "\r\n")
+    status, ended = first_reply(large, head + "\r\n")
     assert (status, ended) == (200, not lasts)
 
 
 def test_who_asks_before_it_sends_a_body_is_told_to_send_it(large: SimServer) -> None:
-    assert told(large, "POST /api HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n")[0] == 100
+    assert first_reply(large, "POST /api HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n")[0] == 100
 
 
-def told(server: SimServer, head: str) -> tuple[int, bool]:
+def first_reply(server: SimServer, head: str) -> tuple[int, bool]:
     """The status of the first reply, and whether the connection ends with it."""
     with closing(connection(server)) as wire:
         wire.connect()

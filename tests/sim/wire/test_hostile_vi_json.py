@@ -179,7 +179,7 @@ def test_every_method_is_reached_without_parameters() -> None:
 WORDS = ("null", "true", "-1", "1e400", "[]", "{}", '""', '"\\ud800"', "9" * 40, '{"_typeName": "int", "_value": 1}')
 
 
-def mutated(document: bytes, rng: random.Random) -> bytes:
+def mutate_json(document: bytes, rng: random.Random) -> bytes:
     """One place of a JSON text changed: bytes, or a whole value."""
     at = rng.randrange(len(document))
     if rng.random() < 0.5:
@@ -211,7 +211,7 @@ def test_mutated_requests(server: SimServer, client: JsonClient, seed: int) -> N
     ]
     for _ in range(100):
         path, document = rng.choice(requests)
-        reply = client.send("POST", path, mutated(json.dumps(document).encode(), rng))
+        reply = client.send("POST", path, mutate_json(json.dumps(document).encode(), rng))
         assert reply.status in (200, 204, 500), reply
         assert reply.fault != "SystemError", reply
         assert server.world.bugs == []

@@ -1,4 +1,4 @@
-"""Clients that nobody here wrote, on the default clock: they poll a task, or come back later, and see it end.
+"""Third-party clients on the default clock: they poll a task, or come back later, and see it end.
 
 Real time is what the fixture says, so that nothing depends on how fast the machine is.
 """
@@ -69,7 +69,7 @@ def info_of(task: Any, *paths: str) -> Any:
     return Q.FilterSpec(objectSet=[Q.ObjectSpec(obj=task)], propSet=[prop_spec])
 
 
-def ended(task: Any) -> bool:
+def has_ended(task: Any) -> bool:
     return task.info.state in (vim.TaskInfo.State.success, vim.TaskInfo.State.error)
 
 
@@ -78,7 +78,7 @@ def by_property(lab: Lab, task: Any) -> Callable[[], bool]:
 
     def look() -> bool:
         time.sleep(0)
-        return ended(task)
+        return has_ended(task)
 
     return look
 
@@ -175,7 +175,7 @@ def test_a_task_that_hangs_is_not_brought_nearer(lab: Lab, real: Real) -> None:
     task = lab.vm("legacy").Rename_Task("legacy")
     begun = moment(lab.world)
     for _ in range(3 * LOOKS):
-        assert not ended(task)
+        assert not has_ended(task)
     assert moment(lab.world) == begun
     lab.world.injector.clear()
 
@@ -185,7 +185,7 @@ def test_an_ended_task_moves_nothing(lab: Lab, slow: Any) -> None:
     WaitForTask(slow, si=lab.si)
     begun = moment(lab.world)
     for _ in range(LOOKS):
-        assert ended(slow)
+        assert has_ended(slow)
     assert moment(lab.world) == begun
 
 

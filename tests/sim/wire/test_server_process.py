@@ -1,4 +1,4 @@
-"""A simulated vCenter that outlives whoever started it, and takes no secret of theirs along."""
+"""A simulated vCenter outlives the process that started it, and keeps none of its secrets."""
 
 from __future__ import annotations
 

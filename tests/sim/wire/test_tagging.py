@@ -22,7 +22,7 @@ USER, PASSWORD = "administrator@vsphere.local", "s3cret"
 
 
 @pytest.fixture
-def secured() -> Iterator[SimServer]:
+def server_with_tls() -> Iterator[SimServer]:
     """Over TLS: the SDK knows nothing else."""
     with SimServer(small_world(), username=USER, password=PASSWORD) as running:
         yield running
@@ -30,8 +30,8 @@ def secured() -> Iterator[SimServer]:
 
 
 @pytest.mark.long
-def test_sdk_creates_attaches_and_lists_tags(secured: SimServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = sdk_client(secured, monkeypatch)
+def test_sdk_creates_attaches_and_lists_tags(server_with_tls: SimServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = sdk_client(server_with_tls, monkeypatch)
     from com.vmware.vapi.std_client import DynamicID
 
     category = client.tagging.Category.create(
@@ -57,13 +57,13 @@ def test_sdk_creates_attaches_and_lists_tags(secured: SimServer, monkeypatch: py
     assert [attached_object.id for attached_object in client.tagging.TagAssociation.list_attached_objects(tag)] == [
         "vm-2"
     ]
-    (entry,) = secured.world.ledger
+    (entry,) = server_with_tls.world.ledger
     assert (entry.method, entry.name, entry.user, entry.after) == ("attach", "ml-02", USER, {"tags": [tag]})
 
 
 @pytest.mark.long
-def test_sdk_detaches_and_deletes_what_it_made(secured: SimServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = sdk_client(secured, monkeypatch)
+def test_sdk_detaches_and_deletes_what_it_made(server_with_tls: SimServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = sdk_client(server_with_tls, monkeypatch)
     from com.vmware.vapi.std.errors_client import AlreadyExists, InvalidArgument, NotFound
     from com.vmware.vapi.std_client import DynamicID
 
@@ -96,8 +96,8 @@ def test_sdk_detaches_and_deletes_what_it_made(secured: SimServer, monkeypatch: 
         tagging.TagAssociation.attach(tag_ids[1], vms[0])
 
 
-def test_sdk_has_a_session_and_ends_it(secured: SimServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = sdk_client(secured, monkeypatch)
+def test_sdk_has_a_session_and_ends_it(server_with_tls: SimServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = sdk_client(server_with_tls, monkeypatch)
     from com.vmware.cis_client import Session
     from com.vmware.vapi.std.errors_client import Unauthenticated
 
@@ -106,11 +106,11 @@ def test_sdk_has_a_session_and_ends_it(secured: SimServer, monkeypatch: pytest.M
     session.delete()
     with pytest.raises(Unauthenticated):
         client.tagging.Tag.list()
-    assert list(secured.world.sessions) == []
+    assert list(server_with_tls.world.sessions) == []
 
 
-def test_sdk_meets_typed_errors(secured: SimServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = sdk_client(secured, monkeypatch)
+def test_sdk_meets_typed_errors(server_with_tls: SimServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = sdk_client(server_with_tls, monkeypatch)
     from com.vmware.vapi.std.errors_client import NotFound
 
     with pytest.raises(NotFound):
@@ -118,22 +118,24 @@ def test_sdk_meets_typed_errors(secured: SimServer, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.long
-def test_sdk_with_a_wrong_password_is_unauthenticated(secured: SimServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sdk_with_a_wrong_password_is_unauthenticated(
+    server_with_tls: SimServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from com.vmware.vapi.std.errors_client import Unauthenticated
 
     with pytest.raises(Unauthenticated):
-        sdk_client(secured, monkeypatch, password="wrong")
-    assert list(secured.world.sessions) == []
+        sdk_client(server_with_tls, monkeypatch, password="wrong")
+    assert list(server_with_tls.world.sessions) == []
 
 
-def _rest(secured: SimServer, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+def _rest(server_with_tls: SimServer, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
     request = urllib.request.Request(
-        f"https://127.0.0.1:{secured.port}/rest/com/vmware/cis/{path}",
+        f"https://127.0.0.1:{server_with_tls.port}/rest/com/vmware/cis/{path}",
         data=json.dumps(body).encode() if method == "POST" else None,
         headers=headers,
         method=method,
     )
-    context = ssl.create_default_context(cafile=secured.ca_file)
+    context = ssl.create_default_context(cafile=server_with_tls.ca_file)
     try:
         with urllib.request.urlopen(request, context=context) as reply:
             return reply.status, json.loads(reply.read())
@@ -143,21 +145,21 @@ def _rest(secured: SimServer, method: str, path: str, body: Any = None, **header
 
 
 @pytest.mark.long
-def test_rest_wire_answers_as_govc_asks(secured: SimServer) -> None:
+def test_rest_wire_answers_as_govc_asks(server_with_tls: SimServer) -> None:
     basic = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
-    _, session = _rest(secured, "POST", "session", {}, Authorization=f"Basic {basic}")
+    _, session = _rest(server_with_tls, "POST", "session", {}, Authorization=f"Basic {basic}")
     token = {SESSION_HEADER: session["value"]}
-    _, category = _rest(secured, "POST", "tagging/category", {"create_spec": category_spec("owner")}, **token)
+    _, category = _rest(server_with_tls, "POST", "tagging/category", {"create_spec": category_spec("owner")}, **token)
     spec = {"name": "team-a", "description": "", "category_id": category["value"]}
-    _, tag = _rest(secured, "POST", "tagging/tag", {"create_spec": spec}, **token)
+    _, tag = _rest(server_with_tls, "POST", "tagging/tag", {"create_spec": spec}, **token)
     vm = {"object_id": {"type": "VirtualMachine", "id": "vm-1"}}
     attach = f"tagging/tag-association/id:{tag['value']}?~action=attach"
-    assert _rest(secured, "POST", attach, vm, **token) == (200, {"value": None})
-    assert _rest(secured, "POST", "tagging/tag-association?~action=list-attached-tags", vm, **token) == (
+    assert _rest(server_with_tls, "POST", attach, vm, **token) == (200, {"value": None})
+    assert _rest(server_with_tls, "POST", "tagging/tag-association?~action=list-attached-tags", vm, **token) == (
         200,
         {"value": [tag["value"]]},
     )
-    status, tag_model = _rest(secured, "GET", f"tagging/tag/id:{tag['value']}", **token)
+    status, tag_model = _rest(server_with_tls, "GET", f"tagging/tag/id:{tag['value']}", **token)
     assert (status, tag_model["value"]["name"]) == (200, "team-a")
-    assert _rest(secured, "GET", "tagging/tag")[0] == 401
-    assert _rest(secured, "GET", "tagging/tag/id:none", **token)[0] == 404
+    assert _rest(server_with_tls, "GET", "tagging/tag")[0] == 401
+    assert _rest(server_with_tls, "GET", "tagging/tag/id:none", **token)[0] == 404

@@ -51,7 +51,7 @@ def server() -> Iterator[SimServer]:
 
 
 @contextmanager
-def configured(server: SimServer) -> Iterator[Provider]:
+def configure_provider(server: SimServer) -> Iterator[Provider]:
     provider = Provider(server)
     provider.configure()
     yield provider
@@ -60,7 +60,7 @@ def configured(server: SimServer) -> Iterator[Provider]:
 
 @pytest.fixture
 def provider(server: SimServer) -> Iterator[Provider]:
-    with configured(server) as client:
+    with configure_provider(server) as client:
         yield client
 
 
@@ -298,7 +298,7 @@ def test_vms_with_gpus_are_applied_planned_and_destroyed(provider: Provider, ser
         ["0000:d8:00.0"]
     ]
 
-    with configured(server) as second_provider:
+    with configure_provider(server) as second_provider:
         assert data_sources(second_provider).store == site.store
         assert second_provider.rest("GET", f"{TAGGING}/category/id:{category}")["associable_types"] == [
             "VirtualMachine"
@@ -307,7 +307,7 @@ def test_vms_with_gpus_are_applied_planned_and_destroyed(provider: Provider, ser
         for name, uuid in uuids.items():
             assert differences(second_provider, name, uuid, site.network, tag) == {}
 
-    with configured(server) as last:
+    with configure_provider(server) as last:
         for uuid, vm in zip(uuids.values(), machines.values(), strict=True):
             assert last.by_uuid(uuid) == vm
             last.run("PowerOffVM_Task", vm)

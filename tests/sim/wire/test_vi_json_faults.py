@@ -27,7 +27,7 @@ def client(server: SimServer) -> JsonClient:
     return JsonClient(server).log_in()
 
 
-def asked(client: JsonClient) -> Reply:
+def read_current_time(client: JsonClient) -> Reply:
     return client.call("ServiceInstance", "ServiceInstance", "CurrentTime")
 
 
@@ -35,34 +35,34 @@ def asked(client: JsonClient) -> Reply:
 def test_a_connection_that_breaks(server: SimServer, client: JsonClient, effect: Effect) -> None:
     server.world.injector.add(Rule(effect, method="CurrentTime"))
     with pytest.raises(BROKEN):
-        asked(client)
-    assert asked(client).status == 200
+        read_current_time(client)
+    assert read_current_time(client).status == 200
 
 
 def test_a_reply_that_never_comes(server: SimServer, client: JsonClient) -> None:
     server.world.injector.add(Rule(Effect.HANG, method="CurrentTime"))
     client.timeout_s = 0.3
     with pytest.raises(TimeoutError):
-        asked(client)
+        read_current_time(client)
 
 
 def test_half_a_reply_as_if_it_were_whole(server: SimServer, client: JsonClient) -> None:
     server.world.injector.add(Rule(Effect.TRUNCATED, method="CurrentTime"))
     with pytest.raises(json.JSONDecodeError):
-        asked(client)
+        read_current_time(client)
 
 
 def test_a_page_of_something_else(server: SimServer, client: JsonClient) -> None:
     server.world.injector.add(Rule(Effect.HTTP, method="CurrentTime", status=200, body="<html>It works!</html>"))
     with pytest.raises(json.JSONDecodeError):
-        asked(client)
+        read_current_time(client)
     server.world.injector.add(Rule(Effect.HTTP, method="CurrentTime", status=503))
-    assert asked(client).status == 503
+    assert read_current_time(client).status == 503
 
 
 def test_a_reply_that_comes_a_byte_at_a_time(server: SimServer, client: JsonClient) -> None:
     server.world.injector.add(Rule(Effect.DRIP, method="CurrentTime", delay_s=0.001))
-    assert asked(client).status == 200
+    assert read_current_time(client).status == 200
 
 
 def test_the_reply_of_a_change_is_lost(server: SimServer, client: JsonClient) -> None:
@@ -75,7 +75,10 @@ def test_the_reply_of_a_change_is_lost(server: SimServer, client: JsonClient) ->
 
 def test_named_faults_and_sessions_that_end(server: SimServer, client: JsonClient) -> None:
     server.world.injector.add(Rule(Effect.FAULT, method="CurrentTime", fault="HostNotReachable"))
-    assert asked(client).document == {"_typeName": "HostNotReachable", "faultstring": "HostNotReachable, as injected"}
+    assert read_current_time(client).document == {
+        "_typeName": "HostNotReachable",
+        "faultstring": "HostNotReachable, as injected",
+    }
     server.world.injector.add(Rule(Effect.EXPIRE, method="RetrievePropertiesEx"))
     spec = object_spec(reference("Folder", "group-d1"), ["name"])
     assert retrieve(client, spec).fault == "NotAuthenticated"

@@ -23,7 +23,7 @@ SIMPLE = {
 }
 
 
-def named(name: str) -> Any:
+def type_named(name: str) -> Any:
     """The type of a `_typeName`."""
     if name in SIMPLE:
         return SIMPLE[name]
@@ -32,13 +32,13 @@ def named(name: str) -> Any:
     return VmomiSupport.GetWsdlType("urn:vim25", name)
 
 
-def decoded(value: Any, expected: Any = object) -> Any:
+def decode(value: Any, expected: Any = object) -> Any:
     """The value of a JSON document in a place of this type. Raises what Python does for one that does not fit."""
     if expected is object:
         return of_any_type(value)
     if issubclass(expected, list):
         assert type(value) is list
-        return expected([decoded(element, expected.Item) for element in value])
+        return expected([decode(element, expected.Item) for element in value])
     if issubclass(expected, VmomiSupport.ManagedObject):
         assert sorted(value) == ["_typeName", "type", "value"]
         return VmomiSupport.GetWsdlType("urn:vim25", value["type"])(value["value"])
@@ -49,7 +49,7 @@ def decoded(value: Any, expected: Any = object) -> Any:
     if issubclass(expected, VmomiSupport.binary):
         return expected(base64.b64decode(value, validate=True))
     if expected is type:
-        return named(value)
+        return type_named(value)
     if expected is VmomiSupport.ManagedMethod:
         return VmomiSupport.GetWsdlMethod("urn:vim25", value)
     kinds = {bool: (bool,), int: (int,), float: (int, float)}
@@ -60,22 +60,22 @@ def decoded(value: Any, expected: Any = object) -> Any:
 
 def of_any_type(value: Any) -> Any:
     if value["_typeName"] == "ManagedObjectReference":
-        return decoded(value, VmomiSupport.ManagedObject)
-    kind = named(value["_typeName"])
+        return decode(value, VmomiSupport.ManagedObject)
+    kind = type_named(value["_typeName"])
     if issubclass(kind, VmomiSupport.DataObject):
         return structure(value, kind)
     assert sorted(value) == ["_typeName", "_value"]
-    return decoded(value["_value"], kind)
+    return decode(value["_value"], kind)
 
 
 def structure(value: Any, expected: Any) -> Any:
     fields = dict(value)
-    kind = named(fields.pop("_typeName"))
+    kind = type_named(fields.pop("_typeName"))
     assert issubclass(kind, expected)
     structured = kind()
     if issubclass(kind, vmodl.MethodFault):
         structured.msg = fields.pop("faultstring", None)
     for name, child in fields.items():
         info = structured._GetPropertyInfo(name)
-        setattr(structured, name, decoded(child, info.type))
+        setattr(structured, name, decode(child, info.type))
     return structured

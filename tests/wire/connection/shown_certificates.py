@@ -1,4 +1,4 @@
-"""Certificates that a server may show: trusted ones, and those that nobody may take."""
+"""Certificates that a server may show: trusted ones, and ones that every client must refuse."""
 
 from __future__ import annotations
 

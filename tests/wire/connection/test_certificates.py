@@ -1,8 +1,8 @@
-"""Who may receive the password: every state of the server's certificate, of the pin, and of the call.
+"""The password reaches only the right server, in every state of its certificate, of the pin and of the call.
 
 What a server may show: a trusted certificate, three bad ones, a trusted one that becomes another trusted one after the
 first connection, and one that becomes a forged one just before the login. A pin is right for the certificate that the
-rightful server shows, or wrong. Called is for the first time, once more after that, or again in a running session.
+rightful server shows, or wrong. The call is the first one, a repetition, or a later one in a running session.
 """
 
 from __future__ import annotations
@@ -83,22 +83,22 @@ def one_server(certificates: dict[str, Shown]) -> Iterator[Watched]:
 
 
 @pytest.fixture
-def watched(one_server: Watched) -> Watched:
+def watched_server(one_server: Watched) -> Watched:
     one_server.show("good")
     one_server.received.clear()
     one_server.swap = None
     return one_server
 
 
-def target_of(watched: Watched, pin: str | None) -> Target:
-    server = watched.server
+def target_of(watched_server: Watched, pin: str | None) -> Target:
+    server = watched_server.server
     return Target(
         "127.0.0.1", server.username, Secret(CANARY), port=server.port, ca_files=(str(server.ca_file),), pin=pin
     )
 
 
-def _pin(watched: Watched, pin: str, rightful: str) -> str | None:
-    return {"no pin": None, "right pin": watched.of[rightful].sha256, "wrong pin": "0" * 64}[pin]
+def _pin(watched_server: Watched, pin: str, rightful: str) -> str | None:
+    return {"no pin": None, "right pin": watched_server.of[rightful].sha256, "wrong pin": "0" * 64}[pin]
 
 
 def _open(target: Target) -> None:
@@ -109,27 +109,29 @@ def _open(target: Target) -> None:
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("pin", PINS)
 @pytest.mark.parametrize("certificate", SHOWN)
-def test_the_password_reaches_the_rightful_server_only(watched: Watched, certificate: str, pin: str, call: str) -> None:
+def test_the_password_reaches_the_rightful_server_only(
+    watched_server: Watched, certificate: str, pin: str, call: str
+) -> None:
     accepted = (certificate, pin) in ACCEPTED
     calls: dict[str, Callable[[Watched, str, str], bool]] = {
         "first call": _first_call,
         "retry": _retry,
         "reconnect": _reconnect,
     }
-    assert calls[call](watched, certificate, pin) is accepted
-    assert watched.saw_the_password is accepted
+    assert calls[call](watched_server, certificate, pin) is accepted
+    assert watched_server.saw_the_password is accepted
 
 
-def _begin(watched: Watched, certificate: str) -> str:
+def _begin(watched_server: Watched, certificate: str) -> str:
     """Shows what is to be shown, now or at its time; the certificate that the right pin is of."""
     swaps = {
         RENEWED: ("vimServiceVersions", "renewed"),
         FORGED: ("<RetrieveServiceContent", "self-signed"),
     }
-    watched.swap = swaps.get(certificate)
-    if watched.swap is not None:
+    watched_server.swap = swaps.get(certificate)
+    if watched_server.swap is not None:
         return "good"
-    watched.show(certificate)
+    watched_server.show(certificate)
     return certificate
 
 
@@ -141,24 +143,24 @@ def _accepts(target: Target) -> bool:
     return True
 
 
-def _first_call(watched: Watched, certificate: str, pin: str) -> bool:
-    rightful = _begin(watched, certificate)
-    return _accepts(target_of(watched, _pin(watched, pin, rightful)))
+def _first_call(watched_server: Watched, certificate: str, pin: str) -> bool:
+    rightful = _begin(watched_server, certificate)
+    return _accepts(target_of(watched_server, _pin(watched_server, pin, rightful)))
 
 
-def _retry(watched: Watched, certificate: str, pin: str) -> bool:
+def _retry(watched_server: Watched, certificate: str, pin: str) -> bool:
     """Once more by the same target, after whatever came of the first."""
-    rightful = _begin(watched, certificate)
-    target = target_of(watched, _pin(watched, pin, rightful))
+    rightful = _begin(watched_server, certificate)
+    target = target_of(watched_server, _pin(watched_server, pin, rightful))
     first = _accepts(target)
     second = _accepts(target)
     assert first == second
     return second
 
 
-def _reconnect(watched: Watched, certificate: str, pin: str) -> bool:
+def _reconnect(watched_server: Watched, certificate: str, pin: str) -> bool:
     """A session begun with the rightful server; then the connections break, and another one answers."""
-    target = target_of(watched, _pin(watched, pin, "good"))
+    target = target_of(watched_server, _pin(watched_server, pin, "good"))
     try:
         session = Session(target)
     except NotTrusted:
@@ -166,8 +168,8 @@ def _reconnect(watched: Watched, certificate: str, pin: str) -> bool:
     becomes = {RENEWED: "renewed", FORGED: "self-signed"}
     with session:
         session.read(session.instance.CurrentTime)
-        watched.received.clear()
-        watched.show(becomes.get(certificate, certificate))
+        watched_server.received.clear()
+        watched_server.show(becomes.get(certificate, certificate))
         try:
             session.read(session.instance.CurrentTime)  # pyVmomi's way
             typed = True
@@ -182,42 +184,42 @@ def _reconnect(watched: Watched, certificate: str, pin: str) -> bool:
         return True
 
 
-def test_another_certificate_is_named_and_what_to_do(watched: Watched) -> None:
-    with pytest.raises(NotTrusted, match=f"its SHA-256 is {watched.of['good'].sha256}") as raised:
-        _open(target_of(watched, "0" * 64))
+def test_another_certificate_is_named_and_what_to_do(watched_server: Watched) -> None:
+    with pytest.raises(NotTrusted, match=f"its SHA-256 is {watched_server.of['good'].sha256}") as raised:
+        _open(target_of(watched_server, "0" * 64))
     assert raised.value.exit_code == 5
     assert raised.value.hint
 
 
-def test_a_pin_holds_where_verification_is_switched_off(watched: Watched) -> None:
-    watched.show("self-signed")
-    pinned = changed(target_of(watched, watched.of["self-signed"].sha256), verify=False)
+def test_a_pin_holds_where_verification_is_switched_off(watched_server: Watched) -> None:
+    watched_server.show("self-signed")
+    pinned = changed(target_of(watched_server, watched_server.of["self-signed"].sha256), verify=False)
     _open(pinned)
-    watched.received.clear()
+    watched_server.received.clear()
     with pytest.raises(NotTrusted):
         _open(changed(pinned, pin="0" * 64))
-    assert not watched.saw_the_password
+    assert not watched_server.saw_the_password
 
 
-def test_a_pin_without_tls_is_refused(watched: Watched) -> None:
+def test_a_pin_without_tls_is_refused(watched_server: Watched) -> None:
     with pytest.raises(NotTrusted, match="without TLS"):
-        _open(changed(target_of(watched, "0" * 64), tls=False))
-    assert watched.received == []
+        _open(changed(target_of(watched_server, "0" * 64), tls=False))
+    assert watched_server.received == []
 
 
 @pytest.mark.long
-def test_tags_are_asked_of_the_pinned_server_only(watched: Watched) -> None:
+def test_tags_are_asked_of_the_pinned_server_only(watched_server: Watched) -> None:
     from gpuops.vsphere.reading import collect
 
-    with Session(target_of(watched, watched.of["good"].sha256)) as session:
+    with Session(target_of(watched_server, watched_server.of["good"].sha256)) as session:
         inventory = collect.inventory(session)
         with_tags(session, inventory)
-        watched.received.clear()
-        watched.show("renewed")
+        watched_server.received.clear()
+        watched_server.show("renewed")
         with pytest.raises(NotTrusted, match="pinned"):
             with_tags(session, inventory)
-        assert watched.received == []
-        watched.show("good")
+        assert watched_server.received == []
+        watched_server.show("good")
 
 
 @contextmanager
@@ -234,8 +236,10 @@ def _contexts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ssl.SSLContext]]
     yield contexts
 
 
-def test_every_connection_verifies_with_a_context_of_its_own(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    with _contexts(monkeypatch) as contexts, Session(target_of(watched, None)) as session:
+def test_every_connection_verifies_with_a_context_of_its_own(
+    watched_server: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _contexts(monkeypatch) as contexts, Session(target_of(watched_server, None)) as session:
         session.read(session.instance.CurrentTime)
     assert len(contexts) == 2  # the session's own calls, of which the version is the first, and pyVmomi
     assert len({id(context) for context in contexts}) == len(contexts)
@@ -243,35 +247,35 @@ def test_every_connection_verifies_with_a_context_of_its_own(watched: Watched, m
     assert all(context.check_hostname for context in contexts)
 
 
-def test_a_redirect_is_not_followed(watched: Watched) -> None:
+def test_a_redirect_is_not_followed(watched_server: Watched) -> None:
     """Neither by ours nor by the library that reads tags: that one would follow, and send the password again."""
     from gpuops.vsphere.reading import collect
 
     def elsewhere(incoming: Incoming) -> Outgoing:
         if incoming.target.startswith("/api"):
-            watched.received.append(incoming.body)
-            return Outgoing(307, headers={"Location": f"https://127.0.0.1:{watched.server.port}/elsewhere"})
+            watched_server.received.append(incoming.body)
+            return Outgoing(307, headers={"Location": f"https://127.0.0.1:{watched_server.server.port}/elsewhere"})
         if incoming.target.startswith("/elsewhere"):
-            watched.received.append(incoming.body)
-        return Watched.serve(watched, incoming)
+            watched_server.received.append(incoming.body)
+        return Watched.serve(watched_server, incoming)
 
-    with Session(target_of(watched, None)) as session:
+    with Session(target_of(watched_server, None)) as session:
         inventory = collect.inventory(session)
-        http: Any = watched.server._http
-        watched.received.clear()
-        http.endpoint = _Elsewhere(watched, elsewhere)
+        http: Any = watched_server.server._http
+        watched_server.received.clear()
+        http.endpoint = _Elsewhere(watched_server, elsewhere)
         try:
             with pytest.raises(GpuopsError) as raised:
                 with_tags(session, inventory)
         finally:
-            http.endpoint = watched
+            http.endpoint = watched_server
         assert raised.value.exit_code == 5
-        assert len(watched.received) == 1
+        assert len(watched_server.received) == 1
 
 
 class _Elsewhere:
-    def __init__(self, watched: Watched, serve: Callable[[Incoming], Outgoing]) -> None:
-        self._watched, self.serve = watched, serve
+    def __init__(self, watched_server: Watched, serve: Callable[[Incoming], Outgoing]) -> None:
+        self._watched, self.serve = watched_server, serve
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._watched, name)

@@ -43,7 +43,7 @@ def test_an_exception_logs_out_too(lab: SimServer, lab_target: Target) -> None:
 
 
 @contextmanager
-def expired(tmp_path: Path) -> Iterator[SimServer]:
+def serve_expired_certificate(tmp_path: Path) -> Iterator[SimServer]:
     long_ago = datetime(2020, 1, 1, tzinfo=UTC)
     expired_certificates = certificates.create(tmp_path, now=long_ago, validity=timedelta(days=1))
     with SimServer(build("lab"), server_certificates=expired_certificates) as server:
@@ -51,7 +51,7 @@ def expired(tmp_path: Path) -> Iterator[SimServer]:
 
 
 def test_an_expired_certificate_is_refused_before_the_password_is_sent(tmp_path: Path) -> None:
-    with expired(tmp_path) as server:
+    with serve_expired_certificate(tmp_path) as server:
         target = Target("127.0.0.1", "u", Secret("p"), port=server.port, ca_files=(str(server.ca_file),))
         with pytest.raises(NotTrusted, match="has expired"):
             Session(target)

@@ -44,7 +44,9 @@ def vcenter(version: str, state_dir: Path) -> Iterator[tuple[SimServer, Site]]:
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
-def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Inventory]:
+def version_and_inventory(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Inventory]:
     with vcenter(request.param, tmp_path_factory.mktemp("state")) as (_, site):
         return request.param, site.vcenter.inventory()
 
@@ -53,28 +55,28 @@ def since(version: str, first: str) -> bool:
     return version >= first  # as texts: all of these have one digit per place
 
 
-def test_the_newest_version_that_both_know_is_spoken(seen: tuple[str, Inventory]) -> None:
-    version, inventory = seen
+def test_the_newest_version_that_both_know_is_spoken(version_and_inventory: tuple[str, Inventory]) -> None:
+    version, inventory = version_and_inventory
     assert inventory.api_version == version
     release = (version + ".0")[:5]
     assert {host.version for host in inventory.hosts.values()} == {release}, "three numbers, as device rules read them"
 
 
-def test_a_field_the_version_lacks_is_unknown(seen: tuple[str, Inventory]) -> None:
-    version, inventory = seen
+def test_a_field_the_version_lacks_is_unknown(version_and_inventory: tuple[str, Inventory]) -> None:
+    version, inventory = version_and_inventory
     first = inventory.find_host("esx-01")
     modes = {gpu.vgpu_mode for gpu in first.gpus}
     assert modes == ({VgpuMode.MULTI_INSTANCE, VgpuMode.SAME_SIZE} if since(version, "8.0.3.0") else {None})
     labels = {gpu.passthrough.label for gpu in inventory.find_host("esx-02").gpus if gpu.passthrough}
     assert ("l40s-ml" in labels) is since(version, "7.0.2.0")
     vm = inventory.find_vm("ml-07")
-    assert vm.cores_per_numa_node == (0 if since(version, "8.0.0.1") else None), "nobody has set it"
+    assert vm.cores_per_numa_node == (0 if since(version, "8.0.0.1") else None), "it is not set"
     assert [vgpu.group for vgpu in inventory.find_vm("ml-05").vgpus] == [1 if since(version, "8.0.0.1") else None] * 2
     assert [kind for host in inventory.hosts.values() for kind in host.unreadable] == []
 
 
-def test_what_every_version_has_is_read_the_same(seen: tuple[str, Inventory]) -> None:
-    version, inventory = seen
+def test_what_every_version_has_is_read_the_same(version_and_inventory: tuple[str, Inventory]) -> None:
+    version, inventory = version_and_inventory
     host = inventory.find_host("esx-01")
     assert [(node.id, node.memory_mib, len(node.devices)) for node in host.numa_nodes] == [
         (0, 524288, 4),
@@ -88,7 +90,7 @@ def test_what_every_version_has_is_read_the_same(seen: tuple[str, Inventory]) ->
     assert all(isinstance(device, VgpuDevice) for device in inventory.find_vm("ml-05").devices or ())
 
 
-def applied(site: Site, request: Request) -> Report:
+def apply_request(site: Site, request: Request) -> Report:
     report = run(request, site, apply=True)
     assert report.plan.rejections == (), request
     assert {outcome.verdict for outcome in report.outcomes} <= {Verdict.DONE, Verdict.ALREADY}, report.outcomes
@@ -96,7 +98,7 @@ def applied(site: Site, request: Request) -> Report:
     return report
 
 
-def refused(site: Site, request: Request) -> list[str]:
+def refusal_lines(site: Site, request: Request) -> list[str]:
     report = run(request, site, apply=True)
     assert (report.exit_code, report.plan.steps) == (3, ())
     return [str(rejection) for rejection in report.plan.rejections]
@@ -106,15 +108,15 @@ def refused(site: Site, request: Request) -> list[str]:
 @pytest.mark.parametrize("version", mostly_long(CHANGED, ("7.0.3.0", "8.0.2.0", "9.1.0.0")))
 def test_attach_and_detach(version: str, tmp_path: Path) -> None:
     with vcenter(version, tmp_path) as (server, site):
-        applied(site, Attach("ml-07", profile="a100-3-20c", numa=NumaPolicy.REQUIRED, power=PowerPolicy.ON))
-        applied(site, Detach("ml-07", all=True, power=PowerPolicy.OFF))
-        applied(site, Attach("ml-08", device=("0000:5e:00.0",), power=PowerPolicy.ON))
-        applied(site, Detach("ml-08", all=True, power=PowerPolicy.OFF))
-        applied(site, Attach("ml-08", device_type=("10de:26b9",)))
-        applied(site, Detach("ml-08", all=True))
+        apply_request(site, Attach("ml-07", profile="a100-3-20c", numa=NumaPolicy.REQUIRED, power=PowerPolicy.ON))
+        apply_request(site, Detach("ml-07", all=True, power=PowerPolicy.OFF))
+        apply_request(site, Attach("ml-08", device=("0000:5e:00.0",), power=PowerPolicy.ON))
+        apply_request(site, Detach("ml-08", all=True, power=PowerPolicy.OFF))
+        apply_request(site, Attach("ml-08", device_type=("10de:26b9",)))
+        apply_request(site, Detach("ml-08", all=True))
         if since(version, "8.0.0.1"):
-            applied(site, Detach("ml-05", all=True))
-            applied(site, Attach("ml-05", device_group=NVLINK, power=PowerPolicy.ON))
+            apply_request(site, Detach("ml-05", all=True))
+            apply_request(site, Attach("ml-05", device_group=NVLINK, power=PowerPolicy.ON))
         if not since(version, "8.0.3.0"):
             doubted = run(Attach("ml-07", profile="a100-3-20c"), site, apply=False).plan.warnings
             assert "esx-01.lab 0000:3b:00.0: whether it is in MIG mode is not known" in doubted
@@ -137,7 +139,7 @@ def test_what_the_version_cannot_say_is_refused_by_name(
 ) -> None:
     """Not "no such label on the host", nor "it offers: none": this API cannot show whether there is one."""
     with vcenter(version, tmp_path) as (server, site):
-        assert refused(site, wish) == [f"{wish.vm}: this vCenter speaks API {version}; {limitation}"]
+        assert refusal_lines(site, wish) == [f"{wish.vm}: this vCenter speaks API {version}; {limitation}"]
         assert list(server.world.ledger) == []
 
 

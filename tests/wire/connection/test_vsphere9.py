@@ -35,7 +35,7 @@ from gpuops.vsphere.connection import Connection
 from gpuops.vsphere.reading import collect
 from gpuops.vsphere.session import Session
 from tests.wire.conftest import target_of
-from tests.wire.placement.test_headroom import named
+from tests.wire.placement.test_headroom import find_entity
 
 NOW = datetime(2026, 11, 2, 18, tzinfo=UTC)
 EIGHT = "nvidia_a40-8q"
@@ -96,7 +96,7 @@ def test_no_verb_touches_a_vm_of_another_product(server: SimServer, site: Site, 
 def test_a_vm_that_is_handed_over_after_the_plan_is_left_alone(server: SimServer, site: Site) -> None:
     def consent(report: Report) -> None:
         with server.world.changed:
-            hand_over(named(server, "VirtualMachine", "desk-06"), Rule(Effect.HAPPEN))
+            hand_over(find_entity(server, "VirtualMachine", "desk-06"), Rule(Effect.HAPPEN))
 
     report = run(Detach("desk-06", all=True, power=PowerPolicy.CYCLE), site, apply=True, consent=consent)
     assert report.exit_code != 0

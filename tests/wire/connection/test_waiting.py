@@ -38,12 +38,14 @@ def server(hostile_server: HostileServer) -> HostileServer:
     return hostile_server
 
 
-def connected(server: HostileServer) -> Connection:
+def connect(server: HostileServer) -> Connection:
     honest = server.honest
     return Connection(Target("127.0.0.1", honest.username, Secret(honest.password), port=server.port, tls=False))
 
 
-def waited(server: HostileServer, attempt: Callable[[], object], failed: NotConnected | None = None) -> list[float]:
+def measure_waits(
+    server: HostileServer, attempt: Callable[[], object], failed: NotConnected | None = None
+) -> list[float]:
     """How long a return rested before its vCenter was back, which it was after the first rest."""
     rests: list[float] = []
 
@@ -63,16 +65,16 @@ def waited(server: HostileServer, attempt: Callable[[], object], failed: NotConn
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_another_answer_at_the_login_is_waited_for(server: HostileServer, method: str, answer: str) -> None:
     server.strikes = {method: ANSWERS[answer]}
-    assert waited(server, lambda: connected(server).close()) == [FIRST_S]
+    assert measure_waits(server, lambda: connect(server).close()) == [FIRST_S]
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_another_answer_in_the_middle_is_waited_for(server: HostileServer, answer: str) -> None:
-    with connected(server) as vcenter:
+    with connect(server) as vcenter:
         server.strikes = {"RetrievePropertiesEx": ANSWERS[answer]}
         with pytest.raises(NotConnected) as failed:
             vcenter.inventory()
-        assert waited(server, vcenter.inventory, failed.value) == [FIRST_S]
+        assert measure_waits(server, vcenter.inventory, failed.value) == [FIRST_S]
 
 
 @pytest.mark.parametrize(
@@ -84,4 +86,4 @@ def test_a_server_that_is_no_such_vcenter_is_not(
 ) -> None:
     server.rewrites = {method: lambda body: body.replace(before, after)}
     with pytest.raises(NotConnected, match=r"offers no API version|is a single ESXi host"):
-        waited(server, lambda: connected(server).close())
+        measure_waits(server, lambda: connect(server).close())

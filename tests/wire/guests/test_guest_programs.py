@@ -40,7 +40,7 @@ def guests(lab: SimServer) -> SimServer:
 
 
 @contextmanager
-def connected(server: SimServer, login: GuestLogin | None = LOGIN) -> Iterator[Connection]:
+def connect(server: SimServer, login: GuestLogin | None = LOGIN) -> Iterator[Connection]:
     with Connection(replace(target_of(server), guest=login)) as connection:
         yield connection
 
@@ -54,7 +54,7 @@ def policy(program: str, grace_s: int = 120) -> Policy:
 def night_and_day(server: SimServer, rules: Policy, state_dir: Path, login: GuestLogin | None = LOGIN) -> list[Report]:
     reports = []
     for half in (rotate_night, rotate_day):
-        with connected(server, login) as connection:
+        with connect(server, login) as connection:
             reports.append(half(rules, Site(connection, state_dir, wall_clock), apply=True))
     return reports
 
@@ -112,7 +112,7 @@ def test_without_a_login_for_guests_the_evening_says_so_and_the_morning_goes_on(
 
 
 def submit(server: SimServer, login: GuestLogin | None, name: str) -> Any:
-    with connected(server, login) as connection:
+    with connect(server, login) as connection:
         inventory = connection.inventory()
         step: Step = RunInGuest(inventory.find_vm(name).ref, "/opt/fails")
         task = connection.submit(step, inventory, "op")
@@ -156,7 +156,7 @@ def test_a_guest_that_declares_no_user_takes_part_in_nothing(lab: SimServer) -> 
 
 @pytest.mark.long
 def test_a_login_can_be_tried_without_a_program(guests: SimServer, running: str) -> None:
-    with connected(guests) as connection:
+    with connect(guests) as connection:
         manager = connection.content.guestOperationsManager.authManager
         ref = vim.VirtualMachine(connection.inventory().find_vm(running).ref)
         right = vim.vm.guest.NamePasswordAuthentication(username="ml", password="Kept4now", interactiveSession=False)

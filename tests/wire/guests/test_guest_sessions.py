@@ -1,4 +1,4 @@
-"""Sessions that guests tell of over real SOAP: who is asked, what keeps a desktop, and what is never told."""
+"""Sessions that guests report over real SOAP: which guests are read, what keeps a desktop, and what stays unread."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ from gpuops.vsphere.reading.bulk.pages import ReadObject
 from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.wire import SessionEnded, WireFault, parse_reply
 from tests.sim.lab import category_spec
-from tests.wire.hostile.mutated_replies import Recorded, mutated, recorded, revalued
+from tests.wire.hostile.mutated_replies import Recorded, change_values, mutate_reply, record_replies
 
 CORPUS: Final = Path(__file__).parent / "corpus"
 ROOT: Final = Path(__file__).parents[3]
@@ -53,13 +53,15 @@ class Decoder:
 
     examples: list[bytes]
     play: Play
-    change: Callable[[bytes, random.Random], bytes] = lambda example, rng: rng.choice((mutated, revalued))(example, rng)
+    change: Callable[[bytes, random.Random], bytes] = lambda example, rng: rng.choice((mutate_reply, change_values))(
+        example, rng
+    )
 
 
-def respelled(example: bytes, rng: random.Random) -> bytes:
+def respell(example: bytes, rng: random.Random) -> bytes:
     """Bytes changed, or one word of it another value: for JSON, YAML, TOML and CSV."""
     if rng.random() < 0.5:
-        return mutated(example, rng)
+        return mutate_reply(example, rng)
     words = example.split(b" ")
     words[rng.randrange(len(words))] = rng.choice(_JSON_VALUES)
     return b" ".join(words)
@@ -77,7 +79,7 @@ def decoders(*names: str) -> Iterator[dict[str, Decoder]]:
             ca_files=(str(server.ca_file),),
         )
         _tag(server)
-        recording = recorded(target)
+        recording = record_replies(target)
         decoders_by_name: dict[str, Decoder] = {}
         for name in names:
             if name in FILES:
@@ -87,7 +89,9 @@ def decoders(*names: str) -> Iterator[dict[str, Decoder]]:
             elif name == "json":
                 decoders_by_name[name] = _json_pages(target)
             else:
-                decoders_by_name[name] = {"parsed": _parsed, "typed": _typed, "pages": _pages}[name](recording)
+                decoders_by_name[name] = {"parsed": _parsed_decoder, "typed": _typed_decoder, "pages": _pages}[name](
+                    recording
+                )
         yield decoders_by_name
 
 
@@ -105,7 +109,7 @@ def _tag(server: SimServer) -> None:
         invoke("tag_association", "attach_tag_to_multiple_objects", tag_id=tag, object_ids=objects)
 
 
-def _parsed(recording: Recorded) -> Decoder:
+def _parsed_decoder(recording: Recorded) -> Decoder:
     def play(reply: bytes) -> None:
         with contextlib.suppress(ProtocolError, WireFault, SessionEnded):
             parse_reply(reply, "vc:443")
@@ -113,7 +117,7 @@ def _parsed(recording: Recorded) -> Decoder:
     return Decoder([reply for _, reply in recording.read], play)
 
 
-def _typed(recording: Recorded) -> Decoder:
+def _typed_decoder(recording: Recorded) -> Decoder:
     from xml.parsers.expat import ExpatError
 
     from gpuops.vsphere.transport.stub import deserialize_reply
@@ -172,7 +176,7 @@ def _json_pages(target: Target) -> Decoder:
 def _json_respelled(example: bytes, rng: random.Random) -> bytes:
     """Bytes changed, or some values of it other ones."""
     if rng.random() < 0.5:
-        return mutated(example, rng)
+        return mutate_reply(example, rng)
     ends = [match.span() for match in re.finditer(rb'(?<=":)("[^"]*"|-?\d+|true|false)', example)]
     for start, end in sorted(rng.sample(ends, min(len(ends), 5)), reverse=True):
         example = example[:start] + rng.choice(_JSON_VALUES) + example[end:]
@@ -235,7 +239,7 @@ def _tags(target: Target) -> Decoder:
 
     def change(example: bytes, rng: random.Random) -> bytes:
         number, _, body = example.partition(b"\n")
-        return number + b"\n" + respelled(body, rng)
+        return number + b"\n" + respell(body, rng)
 
     return Decoder([b"%d\n" % number + body for number, body in enumerate(bodies)], play, change)
 
@@ -268,7 +272,7 @@ def _file_decoder(name: str, folder: Path, target: Target) -> Decoder:
         with contextlib.suppress(GpuopsError):
             read(path)
 
-    return Decoder([_example(name, path, target)], play, respelled)
+    return Decoder([_example(name, path, target)], play, respell)
 
 
 def _example(name: str, path: Path, target: Target) -> bytes:

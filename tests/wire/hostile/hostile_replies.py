@@ -36,7 +36,7 @@ def _envelope(inside: str, doctype: str = "") -> bytes:
     return f"{XML}{doctype}{OPEN}{inside}{CLOSE}".encode()
 
 
-def _said(text: str, doctype: str = "") -> bytes:
+def _time_reply(text: str, doctype: str = "") -> bytes:
     """The answer of CurrentTime, and of any other call as far as SOAP goes."""
     return _envelope(
         f'<CurrentTimeResponse xmlns="urn:vim25"><returnval>{text}</returnval></CurrentTimeResponse>', doctype
@@ -65,13 +65,13 @@ def _chain(length: int) -> str:
     return f'<!DOCTYPE x [<!ENTITY e0 "ha">{links}]>'
 
 
-def _packed(mebibytes: int) -> bytes:
+def _pack(mebibytes: int) -> bytes:
     packer = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS | 16)
     parts = [packer.compress(bytes(MIB)) for _ in range(mebibytes)]
     return b"".join(parts) + packer.flush()
 
 
-def _chunked(body: bytes, size: int) -> bytes:
+def _chunk(body: bytes, size: int) -> bytes:
     pieces = (body[start : start + size] for start in range(0, len(body), size))
     return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
 
@@ -83,18 +83,18 @@ def _wide(doctype_and_more: bytes) -> bytes:
 def small() -> dict[str, Hostile]:
     """Those that cost nothing to make and nothing to refuse."""
     return {
-        "X1 billion laughs": Hostile(_said("&l9;", _laughs())),
-        "X6 external entity": Hostile(_said("&x;", '<!DOCTYPE x [<!ENTITY x SYSTEM "file:///etc/hostname">]>')),
-        "X6 external document type": Hostile(_said("", '<!DOCTYPE x SYSTEM "file:///etc/hostname">')),
-        "X6 parameter entity": Hostile(_said("", '<!DOCTYPE x [<!ENTITY % p SYSTEM "file:///etc/passwd">%p;]>')),
-        "entities in another encoding": Hostile(_wide(_said("&l9;", _laughs()))),
-        "X7 nested elements": Hostile(_said("<a>" * 10_000 + "</a>" * 10_000)),
+        "X1 billion laughs": Hostile(_time_reply("&l9;", _laughs())),
+        "X6 external entity": Hostile(_time_reply("&x;", '<!DOCTYPE x [<!ENTITY x SYSTEM "file:///etc/hostname">]>')),
+        "X6 external document type": Hostile(_time_reply("", '<!DOCTYPE x SYSTEM "file:///etc/hostname">')),
+        "X6 parameter entity": Hostile(_time_reply("", '<!DOCTYPE x [<!ENTITY % p SYSTEM "file:///etc/passwd">%p;]>')),
+        "entities in another encoding": Hostile(_wide(_time_reply("&l9;", _laughs()))),
+        "X7 nested elements": Hostile(_time_reply("<a>" * 10_000 + "</a>" * 10_000)),
         "X9 redirect": Hostile(status="301 Moved", headers={"Location": "https://elsewhere.example.com/sdk"}),
         "X17 nothing": Hostile(),
         "X17 HTML": Hostile(b"<html><body>Log in to the network<br></body></html>"),
         "X17 well-formed HTML": Hostile(b"<html><body>Log in to the network</body></html>"),
         "X17 JSON": Hostile(b'{"error": "no"}'),
-        "X17 cut in the middle": Hostile(_said("2026-11-21T12:00:00Z")[:-60]),
+        "X17 cut in the middle": Hostile(_time_reply("2026-11-21T12:00:00Z")[:-60]),
         "M5 no envelope": Hostile(b"<a/>"),
         "M6 id with elements": Hostile(_vm("", "vm-1&quot;&gt;&lt;_this&gt;")),
     }
@@ -117,26 +117,34 @@ def nonsense() -> dict[str, Hostile]:
 def large() -> dict[str, Callable[[], Hostile]]:
     """Those that would take seconds, memory, or the process; made only when called for, for one packs a gigabyte."""
     return {
-        "X2 quadratic blow-up": lambda: Hostile(_said("&a;" * 1000, f'<!DOCTYPE x [<!ENTITY a "{"a" * 100_000}">]>')),
-        "X3 text of 16 MB": lambda: Hostile(_said("a" * 16 * MIB)),
-        "X4 chained entities": lambda: Hostile(_said("&e99999;", _chain(100_000))),
-        "X5 packed": lambda: Hostile(_packed(1024), headers={"Content-Encoding": "gzip"}),
-        "X7 half a million nested": lambda: Hostile(_said("<a>" * 500_000 + "</a>" * 500_000)),
+        "X2 quadratic blow-up": lambda: Hostile(
+            _time_reply("&a;" * 1000, f'<!DOCTYPE x [<!ENTITY a "{"a" * 100_000}">]>')
+        ),
+        "X3 text of 16 MB": lambda: Hostile(_time_reply("a" * 16 * MIB)),
+        "X4 chained entities": lambda: Hostile(_time_reply("&e99999;", _chain(100_000))),
+        "X5 packed": lambda: Hostile(_pack(1024), headers={"Content-Encoding": "gzip"}),
+        "X7 half a million nested": lambda: Hostile(_time_reply("<a>" * 500_000 + "</a>" * 500_000)),
         "X8 silence": lambda: Hostile(silent=True),
-        "X8 drip": lambda: Hostile(_said("x"), drip_s=0.1),
+        "X8 drip": lambda: Hostile(_time_reply("x"), drip_s=0.1),
         "M1 blow-up under the limit": lambda: Hostile(
-            _said("&a;" * 90, f'<!DOCTYPE x [<!ENTITY a "{"a" * 1_000_000}">]>')
+            _time_reply("&a;" * 90, f'<!DOCTYPE x [<!ENTITY a "{"a" * 1_000_000}">]>')
         ),
-        "M3 text of 100 MB": lambda: Hostile(_said("a" * 100_000_000)),
-        "a flood of elements": lambda: Hostile(_said("<a/>" * (15 * MIB))),
+        "M3 text of 100 MB": lambda: Hostile(_time_reply("a" * 100_000_000)),
+        "a flood of elements": lambda: Hostile(_time_reply("<a/>" * (15 * MIB))),
         "a flood of objects": lambda: Hostile(_objects("<objects/>" * 6 * MIB)),
-        "a flood of attributes": lambda: Hostile(_said("<a " + " ".join(f'b{n}=""' for n in range(2_000_000)) + "/>")),
-        "attributes as far as allowed": lambda: Hostile(
-            _said("<a " + " ".join(f'b{n}=""' for n in range(700_000)) + "/>")
+        "a flood of attributes": lambda: Hostile(
+            _time_reply("<a " + " ".join(f'b{n}=""' for n in range(2_000_000)) + "/>")
         ),
-        "namespaces": lambda: Hostile(_said("<a " + " ".join(f'xmlns:b{n}="u{n}"' for n in range(700_000)) + "/>")),
+        "attributes as far as allowed": lambda: Hostile(
+            _time_reply("<a " + " ".join(f'b{n}=""' for n in range(700_000)) + "/>")
+        ),
+        "namespaces": lambda: Hostile(
+            _time_reply("<a " + " ".join(f'xmlns:b{n}="u{n}"' for n in range(700_000)) + "/>")
+        ),
         "a namespace an element": lambda: Hostile(_vm("".join(f'<a xmlns:b{n}="u{n}"/>' for n in range(450_000)))),
-        "1.4 million attributes": lambda: Hostile(_said("<a " + " ".join(f'b{n}=""' for n in range(1_400_000)) + "/>")),
+        "1.4 million attributes": lambda: Hostile(
+            _time_reply("<a " + " ".join(f'b{n}=""' for n in range(1_400_000)) + "/>")
+        ),
         "honest values without end": lambda: Hostile(
             _vm('<propSet><name>name</name><val xsi:type="xsd:string">x</val></propSet>' * 200_000)
         ),
@@ -148,7 +156,7 @@ def large() -> dict[str, Callable[[], Hostile]]:
         "a chunk of a terabyte": lambda: Hostile(
             b"e8d4a51000\r\n<a/>", headers={"Transfer-Encoding": "chunked"}, length=-1
         ),
-        "crumbs": lambda: Hostile(_chunked(bytes(4 * MIB), 1), headers={"Transfer-Encoding": "chunked"}, length=-1),
+        "crumbs": lambda: Hostile(_chunk(bytes(4 * MIB), 1), headers={"Transfer-Encoding": "chunked"}, length=-1),
         "headers without end": lambda: Hostile(flood=b"X-More: more\r\n"),
         "continue without end": lambda: Hostile(flood=b"\r\nHTTP/1.1 100 Continue\r\n", status="100 Continue"),
     }

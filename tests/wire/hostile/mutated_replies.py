@@ -42,7 +42,7 @@ PIECES: Final = [
 ]
 
 
-def mutated(reply: bytes, rng: random.Random) -> bytes:
+def mutate_reply(reply: bytes, rng: random.Random) -> bytes:
     """The same with one to four small changes: bytes put in, taken out, turned over, or repeated."""
     changed = bytearray(reply)
     for _ in range(rng.randint(1, 4)):
@@ -81,7 +81,7 @@ _VALUES: Final = (
 )
 
 
-def revalued(reply: bytes, rng: random.Random) -> bytes:
+def change_values(reply: bytes, rng: random.Random) -> bytes:
     """The same, well-formed, with the text of one to four elements, or their type, another."""
     for _ in range(rng.randint(1, 4)):
         match = _TEXT.search(reply, rng.randrange(len(reply)))
@@ -107,7 +107,7 @@ class Recorded:
         return [*self.typed, *((reply, datetime) for _, reply in self.read)]
 
 
-def recorded(target: Target) -> Recorded:
+def record_replies(target: Target) -> Recorded:
     """The replies of this vCenter to both parsers."""
     recording = Recorded()
     typed, fetch = stub.deserialize_reply, Wire.fetch
@@ -139,7 +139,7 @@ def fuzz_both(replies: Sequence[tuple[bytes, Any]], turns: int, *, seed: int) ->
     rng = random.Random(seed)
     for turn in range(turns):
         reply, result = replies[turn % len(replies)]
-        changed = mutated(reply, rng)
+        changed = mutate_reply(reply, rng)
         with suppress(network.UnreadableReply, ExpatError):
             deserialize_reply(changed, result, None)
         with suppress(ProtocolError, WireFault, SessionEnded):
@@ -186,7 +186,7 @@ def fuzz_reader(target: Target, recording: Recorded, turns: int, *, seed: int) -
             struck = rng.choice(of_reads)
             answers.clear()
             for number, (method, reply) in enumerate(recording.read):
-                change = rng.choice((mutated, revalued)) if number == struck else _as_it_is
+                change = rng.choice((mutate_reply, change_values)) if number == struck else _as_it_is
                 answers.setdefault(method, []).append(change(reply, rng))
             answers["RetrieveServiceContent"] = answers["RetrieveServiceContent"][-1:]
             try:

@@ -29,29 +29,29 @@ PARTS = [
 
 
 @pytest.fixture(scope="module")
-def made() -> Iterator[dict[str, Decoder]]:
+def decoders_by_name() -> Iterator[dict[str, Decoder]]:
     with decoders(*NAMES) as all_decoders:
         yield all_decoders
 
 
 @pytest.mark.long
-def test_every_decoder_has_cases_and_takes_part(made: dict[str, Decoder]) -> None:
-    assert {name for name, _, _ in PARTS} == set(NAMES) == set(made)
+def test_every_decoder_has_cases_and_takes_part(decoders_by_name: dict[str, Decoder]) -> None:
+    assert {name for name, _, _ in PARTS} == set(NAMES) == set(decoders_by_name)
     assert sum(turns * len(seeds) for _, turns, seeds in PARTS) >= 200_000
     assert {path.name.rpartition("-")[0] for path in CORPUS.iterdir()} <= set(NAMES)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("path", sorted(CORPUS.iterdir()), ids=lambda path: path.name)
-def test_what_once_broke_a_decoder_does_so_no_more(made: dict[str, Decoder], path: Path) -> None:
+def test_what_once_broke_a_decoder_does_so_no_more(decoders_by_name: dict[str, Decoder], path: Path) -> None:
 
-    assert broken(made[path.name.rpartition("-")[0]], path.read_bytes()) is None
+    assert broken(decoders_by_name[path.name.rpartition("-")[0]], path.read_bytes()) is None
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
-def test_a_few(made: dict[str, Decoder], name: str) -> None:
-    decoder, rng = made[name], random.Random(0)
+def test_a_few(decoders_by_name: dict[str, Decoder], name: str) -> None:
+    decoder, rng = decoders_by_name[name], random.Random(0)
     for example in decoder.examples[:5]:
         assert broken(decoder, example) is None
         assert broken(decoder, decoder.change(example, rng)) is None

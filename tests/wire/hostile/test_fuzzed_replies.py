@@ -11,12 +11,12 @@ import pytest
 
 from gpuops.errors import ProtocolError
 from gpuops.model.vcenter.target import Target
-from tests.wire.hostile.mutated_replies import fuzz_both, fuzz_reader, recorded, reread
+from tests.wire.hostile.mutated_replies import fuzz_both, fuzz_reader, record_replies, reread
 
 
 @pytest.mark.long
 def test_a_few_hundred(lab_target: Target) -> None:
-    recording = recorded(lab_target)
+    recording = record_replies(lab_target)
     fuzz_both(recording.replies, 300, seed=0)
     assert 0 < fuzz_reader(lab_target, recording, 20, seed=0) < 20
 
@@ -24,7 +24,7 @@ def test_a_few_hundred(lab_target: Target) -> None:
 @pytest.mark.long
 def test_an_object_that_was_not_asked_for_is_refused(lab_target: Target) -> None:
     """Found by seed 1 of whole inventories of vcsim."""
-    replies = recorded(lab_target).read
+    replies = record_replies(lab_target).read
     assert reread(lab_target, replies).vms
     last = max(number for number, (method, _) in enumerate(replies) if method == "RetrievePropertiesEx")
     method, reply = replies[last]
@@ -40,7 +40,7 @@ def test_a_number_that_is_none_is_unknown(lab_target: Target, key: str) -> None:
     """Found by seed 1 of whole inventories, of custom attributes; `²` is a digit, and no number."""
     strange = [
         (method, re.sub(rb"(<key[^>]*>)\d+(</key>)", rb"\g<1>" + key.encode() + rb"\g<2>", reply))
-        for method, reply in recorded(lab_target).read
+        for method, reply in record_replies(lab_target).read
     ]
     inventory = reread(lab_target, strange)
     assert inventory.vms
@@ -51,4 +51,4 @@ def test_a_number_that_is_none_is_unknown(lab_target: Target, key: str) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_whole_inventories(lab_target: Target, seed: int) -> None:
-    assert fuzz_reader(lab_target, recorded(lab_target), 500, seed=seed) > 100
+    assert fuzz_reader(lab_target, record_replies(lab_target), 500, seed=seed) > 100

@@ -1,4 +1,4 @@
-"""What is no list of devices, and no answer to the call that sets a mode: a reason that is told, within seconds."""
+"""Replies that are no list of devices, or no reply to the call that sets a mode, end with a reason within seconds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         assert server.world.bugs == []
 
 
-def shown(site: Site) -> HostSettings:
+def read_settings(site: Site) -> HostSettings:
     inventory, hosts = mode_show(site, Scope(host=HOST))
     assert mode_text(inventory, hosts)
     assert misfits(read_whole(mode_document(inventory, hosts))) == []
@@ -55,7 +55,7 @@ def shown(site: Site) -> HostSettings:
 def test_a_reply_that_is_none_is_a_reason(site: Site, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     strike(monkeypatch, REPLIES[name], service="direct_path_devices")
     before_s = time.process_time()
-    settings = shown(site)
+    settings = read_settings(site)
     assert time.process_time() - before_s < 10
     assert settings.devices is None
     assert len(settings.unread) == 1
@@ -64,7 +64,7 @@ def test_a_reply_that_is_none_is_a_reason(site: Site, monkeypatch: pytest.Monkey
     assert outcome.reason.startswith(HOST)
 
 
-def altered(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
+def alter_replies(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
     """From here on this text of replies about devices and tasks is another."""
     honest = rest.answer_rpc
 
@@ -87,21 +87,21 @@ def altered(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
     ],
 )
 def test_values_of_other_types_are_a_reason(site: Site, monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
-    altered(monkeypatch, old, new)
-    settings = shown(site)
+    alter_replies(monkeypatch, old, new)
+    settings = read_settings(site)
     assert settings.devices is None
     assert "does not return modes of devices" in settings.unread[0]
 
 
 @pytest.mark.long
 def test_words_and_ids_that_nobody_knows_are_shown_as_they_come(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    altered(monkeypatch, "VGPU_SAME_SIZE", "VGPU_\\u202eANY")
-    settings = shown(site)
+    alter_replies(monkeypatch, "VGPU_SAME_SIZE", "VGPU_\\u202eANY")
+    settings = read_settings(site)
     assert settings.devices is not None
     assert {device.mode for device in settings.devices} == {"host", "VGPU_\u202eANY"}
     monkeypatch.undo()
-    altered(monkeypatch, '"device": "0000:af', '"device": "vmhba')
-    settings = shown(site)
+    alter_replies(monkeypatch, '"device": "0000:af', '"device": "vmhba')
+    settings = read_settings(site)
     assert settings.devices is not None
     assert [device.address for device in settings.devices][-1] is None
     [outcome] = configure(MIXED, site, apply=True).outcomes
@@ -123,7 +123,7 @@ def test_an_end_that_cannot_be_read_is_answered_by_looking(
     from gpuops.vsphere import device_modes
 
     monkeypatch.setattr(device_modes, "TASK_S", 0.5)
-    altered(monkeypatch, old, new)
+    alter_replies(monkeypatch, old, new)
     report = configure(MIXED, site, apply=True)
     assert [outcome.verdict for outcome in report.outcomes] == [Verdict.DONE]
     assert report.plan.afterwards[0].startswith("takes effect after a reboot"), "what it takes is not known"

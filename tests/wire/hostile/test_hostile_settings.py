@@ -31,7 +31,7 @@ def server(hostile_server: HostileServer) -> HostileServer:
     return hostile_server
 
 
-def connected(server: HostileServer) -> Connection:
+def connect(server: HostileServer) -> Connection:
     honest = server.honest
     return Connection(Target("127.0.0.1", honest.username, Secret(honest.password), port=server.port, tls=False))
 
@@ -55,7 +55,7 @@ def without(name: str) -> Rewrite:
     ],
 )
 def test_settings_of_hosts(server: HostileServer, method: str, name: str) -> None:
-    with connected(server) as vcenter:
+    with connect(server) as vcenter:
         before = vcenter.inventory()
         server.rewrites = {method: without(name)}
         refused_or_unknown(lambda: vcenter.hosts.with_settings(before, list(before.hosts)))
@@ -63,7 +63,7 @@ def test_settings_of_hosts(server: HostileServer, method: str, name: str) -> Non
 
 @pytest.mark.parametrize("name", ["pciDevice", "id", "vendorId", "componentDeviceInfo", "device", "backing"])
 def test_what_hosts_offer(server: HostileServer, name: str) -> None:
-    with connected(server) as vcenter:
+    with connect(server) as vcenter:
         before = vcenter.inventory()
         server.rewrites = {"QueryConfigTarget": without(name)}
         refused_or_unknown(lambda: vcenter.with_config_targets(before, list(before.hosts)))
@@ -79,7 +79,7 @@ def refused_or_unknown(read: Callable[[], Inventory]) -> None:
 
 @pytest.mark.parametrize("name", ["graphicsManager", "deviceId", "returnval"])
 def test_a_change_of_graphics_that_cannot_be_told_apart_sends_nothing(server: HostileServer, name: str) -> None:
-    with connected(server) as vcenter:
+    with connect(server) as vcenter:
         before = vcenter.inventory()
         host = next(host for host in before.hosts.values() if host.gpus)
         settings = vcenter.hosts.with_settings(before, [host.ref]).hosts[host.ref].settings
@@ -95,7 +95,7 @@ def test_a_change_of_graphics_that_cannot_be_told_apart_sends_nothing(server: Ho
 
 @pytest.mark.long
 def test_a_folder_that_is_its_own_parent_ends_the_making_of_a_vm(server: HostileServer) -> None:
-    with connected(server) as vcenter:
+    with connect(server) as vcenter:
         before = vcenter.inventory()
         host = next(iter(before.hosts.values()))
         store = next(iter(before.datastores.values()))
@@ -108,7 +108,7 @@ def test_a_folder_that_is_its_own_parent_ends_the_making_of_a_vm(server: Hostile
 
 @pytest.mark.long
 def test_devices_that_are_none_are_not_sent_back(server: HostileServer) -> None:
-    with connected(server) as vcenter:
+    with connect(server) as vcenter:
         before = vcenter.inventory()
         vm = next(vm for vm in before.vms.values() if vm.profiles)
         strings = b'<val xsi:type="ArrayOfString"><string>x</string></val>'

@@ -13,7 +13,7 @@ from gpuops.model.vcenter.target import Secret, Target
 from gpuops.report.monitoring.fleet import fleet
 from gpuops.vsphere.reading import collect
 from gpuops.vsphere.session import Session
-from tests.wire.hostile.hostile_replies import Hostile, _envelope, _packed
+from tests.wire.hostile.hostile_replies import Hostile, _envelope, _pack
 from tests.wire.hostile.hostile_server import HostileServer
 
 Rewrite = Callable[[bytes], bytes]
@@ -108,7 +108,7 @@ def element(name: str, text: str) -> Rewrite:
     ("strike", "reason"),
     [
         (Hostile(b"<a>" + b" " * (3 * 1024**2) + b"</a>"), "more than 1 MiB"),
-        (Hostile(_packed(1), headers={"Content-Encoding": "gzip"}), "compressed"),
+        (Hostile(_pack(1), headers={"Content-Encoding": "gzip"}), "compressed"),
         (Hostile(b"{}"), "not XML"),
     ],
     ids=["large", "packed", "JSON"],
@@ -181,7 +181,7 @@ def test_pages_without_objects_and_without_end(server: HostileServer, capsys: py
 
 
 def test_more_objects_than_were_asked_for(server: HostileServer, capsys: pytest.CaptureFixture[str]) -> None:
-    """Host by host is asked, and a page has 250: whoever says thousands more is not followed."""
+    """Hosts are read one by one and pages hold 250 objects, so a server that sends thousands more is not followed."""
     object_pattern = re.compile(rb"<objects>.*?</objects>", re.DOTALL)
 
     def flooded(body: bytes) -> bytes:

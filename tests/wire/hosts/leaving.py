@@ -12,7 +12,7 @@ from gpuops.sim.operations.removal import forget
 from gpuops.sim.scenario.hosts import enter_host
 
 
-def removed(host: HostSystem) -> list[VmEntity]:
+def remove_host(host: HostSystem) -> list[VmEntity]:
     """Takes the host out of the inventory; the VMs that were registered on it."""
     world, vms = host.world, host.vms()
     with world.lock:

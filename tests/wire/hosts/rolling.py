@@ -83,7 +83,7 @@ class Bench:
         return {vm.display_name: (vm.host().state.name, vm.state.power) for vm in self.world.by_type("VirtualMachine")}
 
     def most_down(self) -> int:
-        """How many hosts were out of service at once at the most, by the ledger."""
+        """Return the highest number of hosts that were out of service at once, by the ledger."""
         down: set[str] = set()
         most = 0
         for change in self.world.ledger:

@@ -23,7 +23,7 @@ from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World
 from tests.sample import mostly_long
 from tests.wire.hosts.clusters import cluster, desktops
-from tests.wire.hosts.leaving import added_again, removed
+from tests.wire.hosts.leaving import added_again, remove_host
 from tests.wire.hosts.rolling import EQUAL, ONE, OPTIONS, Bench, Start
 from tests.wire.steps.points import Killed, Points
 
@@ -43,7 +43,7 @@ def three() -> World:
     return cluster(3, [desktops(1, 2, first=1), desktops(2, 3, first=3)])
 
 
-def died(start: Start, world: World | None = None, request: Any = ONE) -> Bench:
+def start_with_dead_host(start: Start, world: World | None = None, request: Any = ONE) -> Bench:
     """A change that stopped at esx-01, which does not come back from its reboot."""
     bench = start(world or two())
     bench.world.injector.add(DIES)
@@ -51,11 +51,11 @@ def died(start: Start, world: World | None = None, request: Any = ONE) -> Bench:
     return bench
 
 
-def abandoned(bench: Bench, thing: Thing, name: str, *, apply: bool = True) -> Abandonment:
+def abandon(bench: Bench, thing: Thing, name: str, *, apply: bool = True) -> Abandonment:
     return bench.on_site(lambda site: change_abandon(site, thing, name, apply=apply))
 
 
-def named(bench: Bench) -> list[list[str]]:
+def names_given_up(bench: Bench) -> list[list[str]]:
     """What doctor, and what status, names as given up."""
 
     def look(site: Site) -> list[list[str]]:
@@ -63,17 +63,17 @@ def named(bench: Bench) -> list[list[str]]:
         status = change_status(site)
         return [
             sorted(finding.subject for finding in examination.findings if "was given up" in finding.reason),
-            sorted(abandoned.given.name for abandoned in status.given_up),
+            sorted(abandon.given.name for abandon in status.given_up),
         ]
 
     return bench.on_site(look)
 
 
 def test_a_host_that_never_comes_back_is_given_up_and_named_until_it_is_back(start: Start) -> None:
-    bench = died(start)
+    bench = start_with_dead_host(start)
     reason = bench.abort().outcomes[0].reason
     assert reason.endswith("it stays in maintenance mode; if it never comes back: gpuops change abandon --host esx-01")
-    dry_run = abandoned(bench, Thing.HOST, "esx-01", apply=False)
+    dry_run = abandon(bench, Thing.HOST, "esx-01", apply=False)
     assert bench.is_open(), "a dry run writes nothing"
     with pytest.raises(GpuopsError, match="did not end"):
         bench.on_site(no_open)
@@ -85,26 +85,26 @@ def test_a_host_that_never_comes_back_is_given_up_and_named_until_it_is_back(sta
         "scheduler set has nothing else to do: the change ends, and other changes and nights can run",
     )
     before = len(bench.world.ledger)
-    assert abandoned(bench, Thing.HOST, "esx-01").applied
+    assert abandon(bench, Thing.HOST, "esx-01").applied
     assert len(bench.world.ledger) == before, "nothing is asked of vCenter"
     assert not bench.is_open()
     assert bench.on_site(no_open), "it keeps no night away"
-    assert abandoned(bench, Thing.HOST, "esx-01").already
-    assert named(bench) == [["esx-01", "vdi-003"]] * 2
+    assert abandon(bench, Thing.HOST, "esx-01").already
+    assert names_given_up(bench) == [["esx-01", "vdi-003"]] * 2
     maintenance.boot(bench.host("esx-01"), somebody(bench.world, "PowerButton"))
-    assert named(bench) == [["esx-01", "vdi-003"]] * 2, "it is in maintenance mode"
+    assert names_given_up(bench) == [["esx-01", "vdi-003"]] * 2, "it is in maintenance mode"
     bench.host("esx-01").state.in_maintenance = False
     bench.host("esx-01").runtime_changed()
-    assert named(bench) == [["vdi-003"]] * 2
+    assert names_given_up(bench) == [["vdi-003"]] * 2
     vm = next(vm for vm in bench.world.by_type("VirtualMachine") if vm.display_name == "vdi-003")
     vm.state.power = Power.ON
     vm.power_changed()
-    assert named(bench) == [[]] * 2
+    assert names_given_up(bench) == [[]] * 2
 
 
 def test_the_change_goes_on_without_the_host_that_was_given_up(start: Start) -> None:
-    bench = died(start, three(), EQUAL)
-    abandoned_host = abandoned(bench, Thing.HOST, "esx-01")
+    bench = start_with_dead_host(start, three(), EQUAL)
+    abandoned_host = abandon(bench, Thing.HOST, "esx-01")
     assert abandoned_host.left == ("gpuops change resume goes on with esx-02; gpuops change abort ends it",)
     assert bench.is_open()
     report = bench.resume()
@@ -112,7 +112,7 @@ def test_the_change_goes_on_without_the_host_that_was_given_up(start: Start) -> 
     assert [outcome.reason for outcome in report.outcomes if outcome.reason] == ["was given up: left as it is"]
     assert bench.host("esx-02").state.loaded_module_options == OPTIONS
     assert bench.host("esx-01").state.in_maintenance, "it is left alone"
-    assert named(bench)[0] == ["esx-01"]
+    assert names_given_up(bench)[0] == ["esx-01"]
     assert bench.roll(EQUAL).exit_code in (0, 3), "another roll is not kept away by it"
 
 
@@ -122,35 +122,35 @@ def test_a_vm_that_cannot_be_brought_back_is_given_up(start: Start) -> None:
     assert bench.roll(ONE, vms=Displacement.SHUT_DOWN).exit_code == 4
     assert bench.abort().exit_code == 4
     assert bench.is_open()
-    assert abandoned(bench, Thing.VM, "vdi-003").means[0].startswith("vdi-003 stays as it is (it is powered off)")
+    assert abandon(bench, Thing.VM, "vdi-003").means[0].startswith("vdi-003 stays as it is (it is powered off)")
     report = bench.abort()
     assert (report.exit_code, bench.is_open()) == (0, False), report.outcomes
-    assert named(bench) == [["vdi-003"]] * 2
+    assert names_given_up(bench) == [["vdi-003"]] * 2
 
 
 def test_what_no_change_holds_is_not_given_up(start: Start) -> None:
-    bench = died(start)
+    bench = start_with_dead_host(start)
     with pytest.raises(Refused, match="esx-02 is not an open host of the unfinished change"):
-        abandoned(bench, Thing.HOST, "esx-02")
+        abandon(bench, Thing.HOST, "esx-02")
     with pytest.raises(Refused, match="vdi-009 was not taken from a host, or is already back"):
-        abandoned(bench, Thing.VM, "vdi-009")
-    abandoned(bench, Thing.HOST, "esx-01")
+        abandon(bench, Thing.VM, "vdi-009")
+    abandon(bench, Thing.HOST, "esx-01")
     for thing, name in ((Thing.HOST, "esx-02"), (Thing.VM, "vdi-009")):
         with pytest.raises(Refused, match="no change of hosts is open"):
-            abandoned(bench, thing, name)
+            abandon(bench, thing, name)
 
 
 def test_a_host_that_is_gone_from_vcenter_ends_in_a_line_and_can_be_given_up(start: Start) -> None:
-    bench = died(start)
+    bench = start_with_dead_host(start)
     with bench.world.lock:
-        removed(bench.host("esx-01"))
+        remove_host(bench.host("esx-01"))
     for act in (bench.resume, bench.abort):
         [outcome] = act().outcomes
         assert outcome.reason.startswith("is gone from vCenter; it stays as it is")
-    abandoned(bench, Thing.HOST, "esx-01")
+    abandon(bench, Thing.HOST, "esx-01")
     assert not bench.is_open()
     assert bench.on_site(lambda site: no_open(site))
-    assert named(bench) == [["esx-01", "vdi-003"]] * 2
+    assert names_given_up(bench) == [["esx-01", "vdi-003"]] * 2
 
 
 def no_open(site: Site) -> bool:
@@ -161,11 +161,11 @@ def no_open(site: Site) -> bool:
 
 @pytest.mark.parametrize("act", mostly_long(["resume", "abort"], ["resume"]))
 def test_a_host_that_was_added_again_under_another_id_is_known_by_its_uuid(start: Start, act: str) -> None:
-    bench = died(start)
+    bench = start_with_dead_host(start)
     before = dict.fromkeys(bench.places(), Power.ON)
     with bench.world.lock:
         old = bench.host("esx-01")
-        vms = removed(old)
+        vms = remove_host(old)
         maintenance.boot(old_again := added_again(old, vms), somebody(bench.world, "PowerButton"))
     report = getattr(bench, act)()
     assert report.exit_code == 0, report.outcomes
@@ -195,7 +195,7 @@ def test_abort_waits_for_a_host_that_still_boots(start: Start, monkeypatch: pyte
 
 
 def test_abort_leaves_a_dead_host_in_maintenance_mode(start: Start) -> None:
-    bench = died(start)
+    bench = start_with_dead_host(start)
     for _ in range(2):
         began = bench.world.clock.now()
         report = bench.abort()
@@ -205,7 +205,7 @@ def test_abort_leaves_a_dead_host_in_maintenance_mode(start: Start) -> None:
 
 
 def test_a_host_that_does_not_respond_takes_no_orders(start: Start) -> None:
-    bench = died(start)
+    bench = start_with_dead_host(start)
     server = bench.server
     host = bench.host("esx-01")
     order = somebody(server.world, "ChangeOrder")

@@ -50,7 +50,7 @@ def test_a_cluster_is_switched_host_by_host_and_every_vm_is_where_it_was(start: 
     assert bench.most_down() == 1
     for host in bench.world.by_type("HostSystem"):
         assert (host.state.loaded_module_options, host.state.in_maintenance) == (OPTIONS, False)
-    assert [change for change in bench.world.ledger if change.after.get("power")] == [], "nobody lost its session"
+    assert [change for change in bench.world.ledger if change.after.get("power")] == [], "every session is still open"
 
 
 @pytest.mark.long
@@ -92,7 +92,7 @@ def check_switched(bench: Bench, before: dict[str, tuple[str, Power]], hosts: in
 
 
 def kill_and_resume(bench: Bench, points: Points, stride: int, request: Any, **options: Any) -> int:
-    """How often the change was killed: after every so many moments, and gone on with each time."""
+    """Kill the change after every so many moments, resume it each time, and return the number of kills."""
     kills = 0
     while True:
         points.kill_at(stride + kills % 3)  # the same number again and again would kill before the same effect
@@ -326,7 +326,7 @@ def test_a_login_that_may_only_read_is_told_what_it_lacks(start: Start) -> None:
     assert "vdi-003: this login lacks VirtualMachine.Interact.PowerOff, VirtualMachine.Interact.PowerOn" in refusals
 
 
-def sixteen() -> World:
+def build_sixteen_hosts() -> World:
     """Sixteen hosts, four or five of six slots taken on each but one, by desktops of which three cannot be moved."""
     work = [desktops(host, 4, first=host * 10) for host in range(1, 16)]
     pinned = {"extra_config": {"pciPassthru0.cfg.gpu-pci-id": "0000:3b:00.0"}}
@@ -346,7 +346,7 @@ EFFECTS = (
 
 
 def killed_at_each_kind_of_moment(bench: Bench, points: Points, request: Any, **options: Any) -> None:
-    """Killed at the first moment of each kind, and gone on with each time."""
+    """Kill the change at the first moment of each kind, and resume it each time."""
     points.kill_at_each_kind()
     kills = kill_and_resume(bench, points, 1 << 20, request, **options)
     assert kills == len(points.kinds or ())
@@ -359,7 +359,7 @@ def killed_at_each_kind_of_moment(bench: Bench, points: Points, request: Any, **
 def test_sixteen_hosts_under_load_are_switched_two_by_two_whatever_is_killed(
     start: Start, monkeypatch: pytest.MonkeyPatch, by_kind: bool
 ) -> None:
-    bench, points = start(sixteen()), Points(monkeypatch)
+    bench, points = start(build_sixteen_hosts()), Points(monkeypatch)
     before = bench.places()
     bench.world.injector.add(Rule(Effect.RESET, "R*_Task", phase=Phase.AFTER, every=29, times=3))
     options: dict[str, Any] = {"vms": Displacement.SHUT_DOWN, "max_hosts": 2}
@@ -370,7 +370,7 @@ def test_sixteen_hosts_under_load_are_switched_two_by_two_whatever_is_killed(
     check_switched(bench, before, hosts=16)
     assert bench.most_down() == 2
     stopped = {change.name for change in bench.world.ledger if change.after.get("power") == "poweredOff"}
-    assert stopped == {"vdi-035", "vdi-075", "vdi-115"}, "nobody else lost a session"
+    assert stopped == {"vdi-035", "vdi-075", "vdi-115"}, "no other session was closed"
     assert {host.state.loaded_module_options for host in bench.world.by_type("HostSystem")} == {OPTIONS}
 
 

@@ -94,7 +94,7 @@ def test_a_rotation_of_another_machine_keeps_the_change_away_by_its_lease(lab: S
 
 
 def make_way(lab: SimServer) -> None:
-    """Nobody on the host opted out, waits for an answer or lacks VMware Tools."""
+    """Let no VM on the host opt out, wait for an answer or lack VMware Tools."""
     from gpuops.sim.state.vm_state import Power
 
     for vm in lab.world.by_type("VirtualMachine"):

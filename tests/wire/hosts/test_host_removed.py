@@ -1,4 +1,4 @@
-"""A host that is taken out of vCenter while a change is at it: the change ends in a line, whoever shows it."""
+"""A host that is taken out of vCenter while a change is at it: the change ends with one line in each output format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuops.tasks.hosts import change_result
 from gpuops.vsphere.writing.hosts import HostConnection
 from tests.sample import mostly_long
 from tests.wire.hosts.clusters import cluster, desktops
-from tests.wire.hosts.leaving import removed
+from tests.wire.hosts.leaving import remove_host
 from tests.wire.hosts.rolling import EQUAL, ONE, Bench, Start
 
 pytestmark = pytest.mark.long
@@ -40,7 +40,7 @@ def bench_of(start: Start) -> Bench:
 
 def taken_out(bench: Bench) -> None:
     with bench.world.lock:
-        removed(bench.host("esx-01"))
+        remove_host(bench.host("esx-01"))
 
 
 def require_a_line(report: ChangeReport) -> None:
@@ -89,7 +89,7 @@ def test_with_the_reply_of_what_was_sent(start: Start, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("request_", [ONE, EQUAL], ids=["alone", "beside one that still boots"])
 def test_while_it_boots_is_seen_at_once(start: Start, monkeypatch: pytest.MonkeyPatch, request_: Any) -> None:
-    """A host that boots is waited for, for an hour at the most; nobody waits for one that is gone."""
+    """A booting host is waited for up to an hour; a removed host is not waited for."""
     bench = start(cluster(2, []))
     wait, waits = HostConnection.wait_for_boot, list[frozenset[str]]()
 

@@ -203,10 +203,12 @@ def test_the_intent_is_in_the_journal_before_it_is_sent(bench: Bench, mocker: An
 
 def test_a_vgpu_mode_changes_at_once_and_all_else_stays(bench: Bench) -> None:
     resume(bench)
-    before = bench.site.vcenter.hosts.with_settings(*one(bench, "esx-02.lab")).find_host("esx-02.lab").settings
+    before = (
+        bench.site.vcenter.hosts.with_settings(*inventory_and_ref(bench, "esx-02.lab")).find_host("esx-02.lab").settings
+    )
     report = configure(SetMode(vgpu_mode=SizeMode.SAME_SIZE, gpu=("af:00.0",), host="esx-02*"), bench.site, apply=True)
     assert (report.exit_code, report.plan.afterwards, bench.effects) == (0, (), ["UpdateGraphicsConfig"])
-    inventory = bench.site.vcenter.hosts.with_settings(*one(bench, "esx-02.lab"))
+    inventory = bench.site.vcenter.hosts.with_settings(*inventory_and_ref(bench, "esx-02.lab"))
     after = inventory.find_host("esx-02.lab").settings
     assert before is not None
     assert before.graphics is not None
@@ -264,13 +266,13 @@ def test_each_change_names_the_privilege_it_needs(bench: Bench, request_: Any, p
     assert bench.effects == []
 
 
-def one(bench: Bench, name: str) -> tuple[Any, list[str]]:
+def inventory_and_ref(bench: Bench, name: str) -> tuple[Any, list[str]]:
     inventory = bench.site.vcenter.inventory()
     return inventory, [inventory.find_host(name).ref]
 
 
 def resume(bench: Bench) -> None:
-    """The desktop that sleeps on esx-02 is shut down, by nobody in particular."""
+    """Shut down the suspended desktop on esx-02."""
     [vm] = [vm for vm in bench.server.world.by_type("VirtualMachine") if vm.display_name == "vdi-11"]
     vm.state.power = Power.OFF
 

@@ -30,12 +30,12 @@ from tests.wire.hosts.rolling import Bench, Start
 OPTION = "VmDevicesStunTimeTolerated"
 
 
-def asked(bench: Bench, **scope: Any) -> Readiness:
+def read_readiness(bench: Bench, **scope: Any) -> Readiness:
     return bench.on_site(lambda site: api.readiness(Scope(**scope), site.vcenter.inventory(), site))
 
 
 def answer(bench: Bench, host: str) -> HostReadiness:
-    [readiness] = asked(bench, host=host).hosts
+    [readiness] = read_readiness(bench, host=host).hosts
     return readiness
 
 
@@ -72,7 +72,7 @@ def _fits(size: int, sizes_placed: list[int]) -> bool:
     return True
 
 
-def seen(inventory: Inventory) -> Small:
+def build_small_world(inventory: Inventory) -> Small:
     """The world as the simulator has it. Memory is ample there."""
     profiles = {vm.ref: int(vm.profiles[0][11:-1]) for vm in inventory.vms.values() if vm.vgpus}
     hosts = sorted(inventory.hosts.values(), key=lambda host: host.name)
@@ -85,7 +85,7 @@ def check(seed: int, start: Start) -> bool:
     """Whether the first host of the world of this seed can be emptied."""
     bench = start(drawn(Random(seed)))
     before = bench.places()
-    truth = can_be_emptied(seen(Showing(bench.world).inventory()), 0)
+    truth = can_be_emptied(build_small_world(Showing(bench.world).inventory()), 0)
     readiness = answer(bench, "esx-01")
     assert readiness.proven and readiness.ready is truth, seed
     report = roll(bench, "esx-01")

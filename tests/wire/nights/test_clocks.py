@@ -19,7 +19,7 @@ from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
-from tests.wire.roles.test_least_privilege import DESKTOPS, POLICY, suspended
+from tests.wire.roles.test_least_privilege import DESKTOPS, POLICY, suspended_names
 
 pytestmark = pytest.mark.long
 
@@ -66,18 +66,18 @@ def test_a_night_takes_nothing_more_once_somebody_has_set_a_clock(lab: SimServer
     why = "clocks: vCenter's is 1 h 0 min ahead of this machine's: the hours of a night cannot be told"
     assert why in skipped
     assert report.exit_code == 4
-    suspended_names = suspended(lab)
-    assert 0 < len(suspended_names) < len(DESKTOPS)
+    names = suspended_names(lab)
+    assert 0 < len(names) < len(DESKTOPS)
     assert sum(isinstance(outcome.step, SuspendVm) and outcome.reason == why for outcome in report.outcomes)
     lab.world.skew = timedelta()
     assert night(lab, tmp_path).exit_code == 0, "cron comes again, and the clocks agree"
-    assert suspended(lab) == DESKTOPS
+    assert suspended_names(lab) == DESKTOPS
 
 
 def test_a_minute_is_nothing(lab: SimServer, tmp_path: Path) -> None:
     lab.world.skew = timedelta(seconds=50)
     assert night(lab, tmp_path).exit_code == 0
-    assert suspended(lab) == DESKTOPS
+    assert suspended_names(lab) == DESKTOPS
 
 
 def test_the_way_back_goes_on_by_any_clock(lab: SimServer, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def show_suspend(wire: Wire, name: str, moment: datetime | None) -> None:
         vm.power_changed()
 
 
-def marked(wire: Wire) -> set[str]:
+def marked_names(wire: Wire) -> set[str]:
     world = wire.server.world
     keys = [key for key, field in world.custom_fields.fields.items() if field.name == "gpuops.rotation"]
     return {vm.name for vm in world.by_type("VirtualMachine") if any(vm.attributes.get(key) for key in keys)}
@@ -178,4 +178,4 @@ def test_desktops_that_a_return_closed_by_mistake_come_back_by_their_markers(wir
     assert wire.day().exit_code == 0
     assert wire.to_power("poweredOn") == Counter(DESKTOPS | ML)
     assert wire.to_power("poweredOff") == Counter(ML)
-    assert marked(wire) == set()
+    assert marked_names(wire) == set()

@@ -16,7 +16,7 @@ from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.operations.vms import movement, power
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power
-from tests.wire.nights.test_copied_vcenter import marked, vm_called
+from tests.wire.nights.test_copied_vcenter import marked_names, vm_called
 from tests.wire.nights.test_rotation import DESKTOPS, LAB_POLICY, ML, Wire
 
 
@@ -29,7 +29,7 @@ def wire(lab: SimServer, tmp_path: Path) -> Iterator[Wire]:
     assert wire.aside.wrong == []
 
 
-def cloned(wire: Wire, name: str, *, runs: bool) -> VirtualMachine:
+def clone_vm(wire: Wire, name: str, *, runs: bool) -> VirtualMachine:
     """A clone of the VM without its GPU, as its owner made it."""
     world, source = wire.server.world, vm_called(wire, name)
     with world.lock:
@@ -41,12 +41,12 @@ def cloned(wire: Wire, name: str, *, runs: bool) -> VirtualMachine:
         clone = enter_new(VirtualMachine(world, new_moid(world, "vm"), state))
         if runs:
             power.start(clone, source.state.host, (), ())
-    assert f"{name}-copy" in marked(wire)
+    assert f"{name}-copy" in marked_names(wire)
     assert isinstance(clone, VirtualMachine)
     return clone
 
 
-def cleared(wire: Wire, name: str) -> int:
+def clear_marker(wire: Wire, name: str) -> int:
     policy = wire.policy
     return wire._with(lambda site: rotate_clear_marker(policy, site, (name,), apply=True)).exit_code
 
@@ -57,7 +57,7 @@ def test_a_clone_of_what_a_night_took_is_named_and_left_alone_until_its_marker_i
     wire: Wire, name: str, runs: bool
 ) -> None:
     wire.night()
-    clone = cloned(wire, name, runs=runs)
+    clone = clone_vm(wire, name, runs=runs)
     morning = wire.day()
     assert morning.exit_code == 4
     [named] = morning.plan.unmet
@@ -65,18 +65,18 @@ def test_a_clone_of_what_a_night_took_is_named_and_left_alone_until_its_marker_i
     assert "it is a copy of a VM of that night" in named.rule
     assert clone.state.power == (Power.ON if runs else Power.OFF)
     assert wire.to_power("poweredOn").keys() >= DESKTOPS
-    assert marked(wire) == {clone.name}
-    assert cleared(wire, clone.name) == 0
+    assert marked_names(wire) == {clone.name}
+    assert clear_marker(wire, clone.name) == 0
     assert clone.state.power == (Power.ON if runs else Power.OFF)
     assert wire.day().exit_code == 0
-    assert marked(wire) == set()
+    assert marked_names(wire) == set()
 
 
 def test_a_vm_that_an_open_night_holds_keeps_its_marker(wire: Wire) -> None:
     wire.night()
-    assert cleared(wire, "vdi-07") == 3
-    assert cleared(wire, "no-such-vm") == 3
-    assert marked(wire) == DESKTOPS | ML
+    assert clear_marker(wire, "vdi-07") == 3
+    assert clear_marker(wire, "no-such-vm") == 3
+    assert marked_names(wire) == DESKTOPS | ML
 
 
 WAYS: dict[str, Callable[[Wire], int]] = {
@@ -106,5 +106,5 @@ def test_without_its_journal_a_marker_that_somebody_changed_is_read_or_named(
         with world.lock:
             power.power_on(desktop, somebody(world, "PowerOnVM_Task"), None)
             world.clock.advance(600)
-        assert cleared(elsewhere, "vdi-08") == 0
-    assert marked(wire) == set()
+        assert clear_marker(elsewhere, "vdi-08") == 0
+    assert marked_names(wire) == set()

@@ -124,7 +124,7 @@ def test_an_attribute_of_hosts_is_refused_before_anything_is_made(lab: SimServer
 
 
 def test_a_marker_that_is_an_attribute_of_hosts_takes_no_desktop(lab: SimServer, tmp_path: Path) -> None:
-    """Without a lock VM nobody needs `rotate init`: the night says it, and suspends nothing."""
+    """A policy without a lock VM does not need `rotate init`: the night reports the marker and suspends nothing."""
     lab.world.custom_fields.define("gpuops.rotation", "HostSystem")
     with site_of(lab, tmp_path) as site:
         report = rotate_night(replace(LEASED, lock_vm=None), site, apply=True)
@@ -147,7 +147,7 @@ def test_desktops_without_their_owner_are_named(lab: SimServer, tmp_path: Path) 
 
 @pytest.mark.long
 def test_who_may_makes_it_and_the_night_account_uses_it(lab: SimServer, tmp_path: Path) -> None:
-    """The night's login may neither define nor create; it is told before it takes anything."""
+    """The login of the night may neither define nor create anything, and is refused before it suspends a VM."""
     night_account(lab, defined=False)
     with site_of(lab, tmp_path) as site:
         with pytest.raises(NoPermission, match=r"Global\.ManageCustomFields"):
@@ -186,7 +186,7 @@ def test_what_was_made_before_a_refusal_is_said(lab: SimServer, tmp_path: Path) 
 def test_a_lost_reply_is_looked_at_and_nothing_is_made_twice(
     lab: SimServer, tmp_path: Path, method: str, fault: str
 ) -> None:
-    """T1: it did not arrive; T2: it happened, and nobody was told."""
+    """T1: the request did not arrive. T2: it was executed, and its reply was lost."""
     with site_of(lab, tmp_path) as site:
         for rule in rules_of(fault, {"method": method, "times": 1}):
             lab.world.injector.add(rule)
@@ -232,12 +232,12 @@ def test_a_lock_vm_with_snapshots_is_named_by_init_and_doctor(lab: SimServer, tm
         with lab.world.lock:
             [vm] = [vm for vm in lab.world.by_type("VirtualMachine") if vm.name == LOCK]
             snapshots.take(vm, "backup", "", memory=False, make=VirtualMachineSnapshot)
-        assert "warning: gpuops-lock has 1 snapshot: a revert would set back" in shown(rotate_init(LEASED, site))
+        assert "warning: gpuops-lock has 1 snapshot: a revert would set back" in render_setup(rotate_init(LEASED, site))
         [finding] = [finding for finding in doctor(site, Scope()).findings if finding.subject == LOCK]
         assert finding.severity is Severity.WARNING
         assert finding.reason.startswith("lock VM: has 1 snapshot: a revert would set back its lease number")
         assert finding.fix == "delete its snapshots, and exclude it from backups that make them"
 
 
-def shown(setup: Setup) -> str:
+def render_setup(setup: Setup) -> str:
     return plain(setup_text(setup))

@@ -1,4 +1,4 @@
-"""An ML VM whose work is done powers itself off. Who starts it after that decides whether the return stops it."""
+"""An ML VM powers itself off when its work is done. If an admin starts it again, the return leaves it running."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def start_by_ha(wire: Wire) -> None:
         world.clock.advance(timedelta(minutes=10).total_seconds())
 
 
-def stopped(wire: Wire) -> set[str]:
+def stopped_names(wire: Wire) -> set[str]:
     """Which VMs the return has stopped: an effect of gpuops has the id of its step."""
     ours = (entry for entry in wire.entries() if entry.operation_id.startswith("gpuops-"))
     return {entry.name for entry in ours if entry.after.get("power") == "poweredOff"}
@@ -66,7 +66,7 @@ def test_what_its_user_has_started_since_is_not_stopped(lab_wire: Wire) -> None:
     assert whereabouts[NAME] == (Whereabouts.UNTOUCHED, "runs: somebody else has started it since")
     report = lab_wire.day()
     assert report.exit_code == 0
-    assert stopped(lab_wire) == ML - {NAME}
+    assert stopped_names(lab_wire) == ML - {NAME}
     assert desktop(lab_wire, NAME).state.power == "poweredOn"
     assert back(lab_wire) == DESKTOPS
     assert not lab_wire.day().plan.steps, "the night is over for it"
@@ -79,5 +79,5 @@ def test_what_vsphere_ha_has_restarted_is_still_of_the_night(lab_wire: Wire, res
         power_itself_off(lab_wire)
         start_by_ha(lab_wire)
     assert lab_wire.day().exit_code == 0
-    assert stopped(lab_wire) == ML
+    assert stopped_names(lab_wire) == ML
     assert back(lab_wire) == DESKTOPS

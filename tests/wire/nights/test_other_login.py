@@ -16,7 +16,7 @@ from gpuops.model.vcenter.target import Secret
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
-from tests.wire.nights.test_later_starts import stopped
+from tests.wire.nights.test_later_starts import stopped_names
 from tests.wire.nights.test_rotation import DESKTOPS, LAB_POLICY, ML, Made, Wire
 from tests.wire.nights.test_suspended_state import back
 
@@ -65,5 +65,5 @@ def test_what_the_first_login_started_is_stopped_by_the_return_of_the_other(
     assert not [note for note in other_login.resume(apply=False).plan.because if "somebody else" in note]
     assert other_login.resume().exit_code == 0
     assert other_login.day().exit_code == 0
-    assert stopped(wire) == ML
+    assert stopped_names(wire) == ML
     assert back(wire) == DESKTOPS

@@ -46,14 +46,14 @@ marker: site.marker
 """The lab's policy by the morning: nearly all of its desktops and all of its ML VMs are out, its marker is another."""
 
 
-def renamed(world: World) -> None:
+def rename_vms(world: World) -> None:
     for vm in world.by_type("VirtualMachine"):
         if vm.name in DESKTOPS | ML:
             vm.rename(f"old-{vm.name}")
             vm.state.name = vm.name
 
 
-def moved(world: World) -> None:
+def move_vms(world: World) -> None:
     folders = {folder.name: folder for folder in world.by_type("Folder")}
     for vm in world.by_type("VirtualMachine"):
         if vm.name in DESKTOPS | ML:
@@ -81,7 +81,7 @@ def nothing(world: World) -> None:
 
 def everything(world: World) -> None:
     """All of it in one night."""
-    for befell in (renamed, moved, folder_renamed, marks_withdrawn):
+    for befell in (rename_vms, move_vms, folder_renamed, marks_withdrawn):
         befell(world)
 
 
@@ -123,7 +123,7 @@ def lab_wire(lab: SimServer, tmp_path: Path) -> Iterator[Wire]:
 @pytest.mark.drawn_cases(3)
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "befell", mostly_long([everything, renamed, moved, folder_renamed, marks_withdrawn, nothing], [everything])
+    "befell", mostly_long([everything, rename_vms, move_vms, folder_renamed, marks_withdrawn, nothing], [everything])
 )
 @pytest.mark.parametrize("way", WAYS)
 def test_all_of_it_is_back(lab_wire: Wire, way: str, befell: Callable[[World], None]) -> None:
@@ -146,7 +146,7 @@ def test_all_of_it_is_back(lab_wire: Wire, way: str, befell: Callable[[World], N
 @pytest.mark.long
 def test_a_desktop_that_was_renamed_and_powered_on_by_hand_is_done_with(lab_wire: Wire) -> None:
     lab_wire.night()
-    renamed(lab_wire.server.world)
+    rename_vms(lab_wire.server.world)
     lab_wire._with(lambda site: rotate_restore(None, site, ("old-vdi-07", "old-ml-09"), apply=True))
     assert {mine.whereabouts for mine in lab_wire.status().vms if mine.original.name == "vdi-07"} == {Whereabouts.BACK}
     assert lab_wire.day().exit_code == 0

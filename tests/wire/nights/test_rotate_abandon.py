@@ -40,7 +40,7 @@ def given_up(site: Site) -> tuple[list[str], list[str]]:
     return names_in_status, [finding.subject for finding in findings if "was given up" in finding.reason]
 
 
-def connected(lab: SimServer, name: str, state: str) -> None:
+def set_connection(lab: SimServer, name: str, state: str) -> None:
     [host] = [host for host in lab.world.by_type("HostSystem") if host.display_name == name]
     with lab.world.lock:
         host.state.connection = state
@@ -60,7 +60,7 @@ def test_a_desktop_on_a_dead_host_is_given_up_and_named_until_it_is_back(lab: Si
         names_on_host = sorted(
             name for name, mine in vms_of_night.items() if mine.vm is not None and mine.vm.host == _ref(lab)
         )
-        connected(lab, "esx-02.lab", "notResponding")
+        set_connection(lab, "esx-02.lab", "notResponding")
         for _ in range(2):
             assert rotate_day(LAB, site, apply=True).exit_code == 4
         for name in names_on_host:
@@ -69,7 +69,7 @@ def test_a_desktop_on_a_dead_host_is_given_up_and_named_until_it_is_back(lab: Si
         assert rotate_abandon(site, names_on_host[0]).already
         assert rotate_day(LAB, site, apply=True).exit_code == 0
         assert tuple(map(sorted, given_up(site))) == (names_on_host, names_on_host)
-        connected(lab, "esx-02.lab", "connected")
+        set_connection(lab, "esx-02.lab", "connected")
         desktops = [name for name in names_on_host if name.startswith("vdi-")]
         rotate_day(LAB, site, apply=True)
         assert not any(runs(lab, name) for name in desktops), "a person brings back what a person gave up"
@@ -104,7 +104,7 @@ def test_what_its_marker_alone_tells_of_is_given_up_as_an_entry_of_the_journal_i
     )
     assert {vms_of_night[name].original.role for name in names_on_host} == {Role.DESKTOP, Role.ML}
     with site_of(lab, tmp_path / "new") as site:
-        connected(lab, "esx-02.lab", "notResponding")
+        set_connection(lab, "esx-02.lab", "notResponding")
         assert rotate_day(LAB, site, apply=True).exit_code == 4
         before = len(lab.world.ledger)
         for name in names_on_host:
@@ -117,7 +117,7 @@ def test_what_its_marker_alone_tells_of_is_given_up_as_an_entry_of_the_journal_i
         assert rotate_abandon(site, names_on_host[0], LAB).already
         assert rotate_day(LAB, site, apply=True).exit_code == 0
         assert tuple(map(sorted, given_up(site))) == (names_on_host, names_on_host)
-        connected(lab, "esx-02.lab", "connected")
+        set_connection(lab, "esx-02.lab", "connected")
         rotate_day(LAB, site, apply=True)
         assert not any(runs(lab, name) for name in names_on_host if name.startswith("vdi-")), (
             "they are left to a person"

@@ -59,11 +59,11 @@ def revert(wire: Wire) -> None:
         OUTSIDE_EVENTS[happening].strike(wire.server.world, [desktop(wire)], Rule(Effect.HAPPEN, happening=happening))
 
 
-def shown(moment: datetime) -> str:
+def format_moment(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def warned(report: Report) -> list[str]:
+def state_warnings(report: Report) -> list[str]:
     return [warning for warning in report.plan.warnings if "when its night suspended it" in warning]
 
 
@@ -77,7 +77,7 @@ def test_it_is_resumed_and_named_with_both_moments(lab_wire: Wire, way: str) -> 
     then = suspended_at(lab_wire)
     revert(lab_wire)
     another = (
-        f"its suspended state was saved at {shown(suspended_at(lab_wire))}, not at {shown(then)} when "
+        f"its suspended state was saved at {format_moment(suspended_at(lab_wire))}, not at {format_moment(then)} when "
         "its night suspended it: somebody has reverted it to a snapshot; tell its user"
     )
     reasons = {mine.original.name: mine.reason for mine in lab_wire.status().away}
@@ -88,7 +88,7 @@ def test_it_is_resumed_and_named_with_both_moments(lab_wire: Wire, way: str) -> 
         assert NAME not in back(lab_wire)
     report = lab_wire._with(WAYS[way])
     assert report.exit_code == 0
-    assert warned(report) == [f"{NAME}: {another}"]
+    assert state_warnings(report) == [f"{NAME}: {another}"]
     assert NAME in back(lab_wire)
 
 
@@ -102,19 +102,19 @@ def test_one_that_is_resumed_before_the_return_is_named_once(lab_wire: Wire) -> 
         power.power_on(desktop(lab_wire), somebody(lab_wire.server.world, "PowerOnVM_Task"), None)
         lab_wire.server.world.clock.advance(timedelta(minutes=10).total_seconds())
     assert NAME in back(lab_wire)
-    [warning] = warned(lab_wire.day())
+    [warning] = state_warnings(lab_wire.day())
     assert warning.startswith(
-        f"{NAME}: it was resumed in a state that was saved at {shown(suspended_at(lab_wire))}, not at "
+        f"{NAME}: it was resumed in a state that was saved at {format_moment(suspended_at(lab_wire))}, not at "
     )
-    assert shown(then) in warning
-    assert warned(lab_wire.day()) == []
+    assert format_moment(then) in warning
+    assert state_warnings(lab_wire.day()) == []
 
 
 def test_a_restore_of_others_does_not_speak_of_it(lab_wire: Wire) -> None:
     lab_wire.night()
     revert(lab_wire)
     report = lab_wire._with(lambda site: rotate_restore(None, site, ("ml-09", "vdi-07"), apply=True))
-    assert warned(report) == []
+    assert state_warnings(report) == []
     assert back(lab_wire) == {"vdi-07"}
 
 
@@ -124,7 +124,7 @@ def test_one_that_was_resumed_and_suspended_since_is_named_as_that(lab_wire: Wir
     with world.lock:
         world.clock.advance(3600)
         power.restore_checkpoint(desktop(lab_wire), world.clock.now())
-    [warning] = warned(lab_wire.day())
+    [warning] = state_warnings(lab_wire.day())
     assert warning.startswith(f"{NAME}: ")
     assert warning.endswith("somebody has resumed and suspended it since, or reverted it to a snapshot; tell its user")
 
@@ -133,7 +133,7 @@ def test_who_is_as_its_night_left_it_is_not_named(lab_wire: Wire) -> None:
     lab_wire.night()
     with lab_wire.server.world.lock:
         power.restore_checkpoint(desktop(lab_wire), suspended_at(lab_wire) - GRAIN)
-    assert warned(lab_wire.day()) == []
+    assert state_warnings(lab_wire.day()) == []
     assert back(lab_wire) == DESKTOPS
 
 
@@ -142,7 +142,7 @@ def test_where_no_journal_tells_when_the_night_suspended_it_nothing_is_said(lab_
     revert(lab_wire)
     lab_wire.state_dir = tmp_path / "another machine"
     report = lab_wire.day()
-    assert warned(report) == []
+    assert state_warnings(report) == []
     assert back(lab_wire) == DESKTOPS
 
 
@@ -152,5 +152,5 @@ def test_of_a_desktop_that_a_second_run_suspended_the_last_moment_counts(lab_wir
         power.power_on(desktop(lab_wire), somebody(lab_wire.server.world, "PowerOnVM_Task"), None)
         lab_wire.server.world.clock.advance(timedelta(minutes=10).total_seconds())
     lab_wire.night()
-    assert warned(lab_wire.day()) == []
+    assert state_warnings(lab_wire.day()) == []
     assert back(lab_wire) == DESKTOPS

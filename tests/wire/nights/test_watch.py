@@ -1,4 +1,4 @@
-"""`rotate watch` over real SOAP: what is kept for desktops stays free, ML VMs give way, a kill loses nothing."""
+"""`rotate watch` over real SOAP: slots for desktops stay free, ML VMs stop for desktops, and a kill loses nothing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ml:
 POLICY: Policy = parse_policy(TEXT, "of the tests")
 QUEUE = {f"ml-{number:02}" for number in range(6, 11)}
 DESKTOPS = ("ml-11", "ml-12")
-"""VMs of nobody's queue, with a vGPU of the same profile: what users start."""
+"""VMs outside the queue, with a vGPU of the same profile, as users start them."""
 NIGHT: Policy = parse_policy(
     """
 version: 1
@@ -79,7 +79,7 @@ class Killed(BaseException):
 
 @dataclass
 class Watched:
-    """A simulated vCenter, and a watch that looks when it is told to, at times of the test's own."""
+    """A simulated vCenter, and a watch that looks at moments chosen by the test."""
 
     server: SimServer
     state_dir: Path
@@ -130,7 +130,7 @@ class Watched:
         return True
 
     def send(self, step: Step) -> None:
-        """What somebody else does."""
+        """Do something with another login."""
         with Connection(target_of(self.server)) as connection:
             task = connection.submit(step, connection.inventory(), "somebody-else")
             assert task is not None
@@ -158,7 +158,7 @@ class Watched:
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> Iterator[Watched]:
+def watched_site(tmp_path: Path) -> Iterator[Watched]:
     with SimServer(small_vdi()) as server:
         yield Watched(server, tmp_path / "state")
         assert server.world.bugs == []
@@ -178,150 +178,150 @@ def free_of(report: WatchReport) -> int:
 
 
 @pytest.mark.long
-def test_ml_vms_start_as_far_as_enough_is_left_for_desktops(watched: Watched) -> None:
-    assert watched.look().look.starts == (), "it is not known yet how many were free"
-    assert watched.look(CALM_S - 1).look.starts == ()
-    report = watched.look(1)
+def test_ml_vms_start_as_far_as_enough_is_left_for_desktops(watched_site: Watched) -> None:
+    assert watched_site.look().look.starts == (), "it is not known yet how many were free"
+    assert watched_site.look(CALM_S - 1).look.starts == ()
+    report = watched_site.look(1)
     assert len(report.look.starts) == 5 and {outcome.verdict for outcome in report.outcomes} == {Verdict.DONE}
-    assert free_of(watched.look()) == KEPT
-    assert watched.running == QUEUE == watched.marked() == watched.owed()
+    assert free_of(watched_site.look()) == KEPT
+    assert watched_site.running == QUEUE == watched_site.marked() == watched_site.owed()
 
 
 @pytest.mark.long
-def test_teams_share_what_is_spare(watched: Watched) -> None:
+def test_teams_share_what_is_spare(watched_site: Watched) -> None:
     """All are of one team, which may have one GPU: two of its VMs with a half each."""
     shared = "fair_share: {by: 'attribute:gpuops.owner', teams: {research: {at_most: {gpus: 1}}}}\n"
-    watched.policy = parse_policy(TEXT + shared, "of the tests")
-    watched.calm()
-    assert len(watched.running) == 2
-    waiting = {choice.subject: choice.reason for choice in watched.calm().look.waiting}
-    waiting_names = QUEUE - watched.running
+    watched_site.policy = parse_policy(TEXT + shared, "of the tests")
+    watched_site.calm()
+    assert len(watched_site.running) == 2
+    waiting = {choice.subject: choice.reason for choice in watched_site.calm().look.waiting}
+    waiting_names = QUEUE - watched_site.running
     assert {waiting[name] for name in waiting_names} == {"team research has 1 of 1 GPUs at once"}
-    assert len(watched.running) == 2
+    assert len(watched_site.running) == 2
 
 
 @pytest.mark.long
-def test_one_that_would_take_what_is_kept_waits(watched: Watched) -> None:
-    watched.send(PowerOnVm(watched.ref("ml-11")))
-    report = watched.calm()
+def test_one_that_would_take_what_is_kept_waits(watched_site: Watched) -> None:
+    watched_site.send(PowerOnVm(watched_site.ref("ml-11")))
+    report = watched_site.calm()
     assert len(report.look.starts) == 4
     [waiting] = [waiting_vm for waiting_vm in report.look.waiting if waiting_vm.subject in QUEUE]
     assert waiting.reason == f"vdi-cluster: {KEPT - 1} of grid_a100-3-20c would be left free, {KEPT} are kept"
-    assert free_of(watched.look()) == KEPT
+    assert free_of(watched_site.look()) == KEPT
 
 
-def test_a_slot_that_comes_and_goes_is_no_room(watched: Watched) -> None:
+def test_a_slot_that_comes_and_goes_is_no_room(watched_site: Watched) -> None:
     """Between two looks of a calm a desktop ran for a moment: its slot counts as taken for all of that time."""
-    watched.look()
-    watched.send(PowerOnVm(watched.ref("ml-11")))
-    watched.look(100)
-    watched.send(PowerOffVm(watched.ref("ml-11")))
-    assert len(watched.look(CALM_S - 100).look.starts) == 4, "as many as if it still ran"
-    assert free_of(watched.look()) == KEPT + 1
+    watched_site.look()
+    watched_site.send(PowerOnVm(watched_site.ref("ml-11")))
+    watched_site.look(100)
+    watched_site.send(PowerOffVm(watched_site.ref("ml-11")))
+    assert len(watched_site.look(CALM_S - 100).look.starts) == 4, "as many as if it still ran"
+    assert free_of(watched_site.look()) == KEPT + 1
 
 
 @pytest.mark.long
-def test_ml_vms_give_way_to_desktops_and_come_back_when_it_is_calm(watched: Watched) -> None:
-    watched.calm()
-    watched.send(PowerOnVm(watched.ref("ml-11")))
-    report = watched.look()
+def test_ml_vms_give_way_to_desktops_and_come_back_when_it_is_calm(watched_site: Watched) -> None:
+    watched_site.calm()
+    watched_site.send(PowerOnVm(watched_site.ref("ml-11")))
+    report = watched_site.look()
     [gives] = report.look.gives.vms
     assert gives.name != "ml-06", "it has the highest priority"
     assert [type(outcome.step) for outcome in report.outcomes] == [ShutDownGuest, SetAttribute]
-    assert free_of(watched.look()) == KEPT
-    assert watched.running == watched.marked() == watched.owed() == QUEUE - {gives.name}
-    watched.send(PowerOffVm(watched.ref("ml-11")))
-    assert watched.look().look.starts == (), "not at once"
-    assert watched.look(CALM_S).look.starts == (watched.ref(gives.name),)
-    assert watched.running == QUEUE == watched.owed()
+    assert free_of(watched_site.look()) == KEPT
+    assert watched_site.running == watched_site.marked() == watched_site.owed() == QUEUE - {gives.name}
+    watched_site.send(PowerOffVm(watched_site.ref("ml-11")))
+    assert watched_site.look().look.starts == (), "not at once"
+    assert watched_site.look(CALM_S).look.starts == (watched_site.ref(gives.name),)
+    assert watched_site.running == QUEUE == watched_site.owed()
 
 
-def test_just_before_a_start_it_is_counted_once_more(watched: Watched) -> None:
+def test_just_before_a_start_it_is_counted_once_more(watched_site: Watched) -> None:
     """Two desktops start after the plan was made: the starts that would take what is kept are not sent."""
     users = iter(DESKTOPS)
 
     def desktops_come(outcome: Outcome) -> None:
         if isinstance(outcome.step, SetAttribute):
-            watched.now_s += 6.0  # a look is shared for 5 s
+            watched_site.now_s += 6.0  # a look is shared for 5 s
             for name in users:
-                watched.send(PowerOnVm(watched.ref(name)))
+                watched_site.send(PowerOnVm(watched_site.ref(name)))
 
-    watched.look()
-    report = watched.look(CALM_S, desktops_come)
+    watched_site.look()
+    report = watched_site.look(CALM_S, desktops_come)
     left_out = [
         outcome
         for outcome in report.outcomes
         if isinstance(outcome.step, PowerOnVm) and outcome.verdict is Verdict.SKIPPED
     ]
     assert len(left_out) == 2 and all("would be left free" in skipped.reason for skipped in left_out)
-    assert free_of(watched.look()) == KEPT
+    assert free_of(watched_site.look()) == KEPT
 
 
 @pytest.mark.long
-def test_one_that_is_off_again_has_done_its_work(watched: Watched) -> None:
-    watched.calm()
-    watched.send(PowerOffVm(watched.ref("ml-08")))
-    watched.look()
-    assert watched.marked() == watched.owed() == QUEUE - {"ml-08"}
-    report = watched.look(CALM_S)
+def test_one_that_is_off_again_has_done_its_work(watched_site: Watched) -> None:
+    watched_site.calm()
+    watched_site.send(PowerOffVm(watched_site.ref("ml-08")))
+    watched_site.look()
+    assert watched_site.marked() == watched_site.owed() == QUEUE - {"ml-08"}
+    report = watched_site.look(CALM_S)
     assert report.look.starts == () and "its work is done" in next(
         waiting_vm.reason for waiting_vm in report.look.waiting if waiting_vm.subject == "ml-08"
     )
-    watched.send(PowerOnVm(watched.ref("ml-08")))
-    watched.look()
-    watched.send(PowerOffVm(watched.ref("ml-08")))
-    watched.look()
-    assert watched.look(CALM_S).look.starts == (watched.ref("ml-08"),), "somebody has started it once"
+    watched_site.send(PowerOnVm(watched_site.ref("ml-08")))
+    watched_site.look()
+    watched_site.send(PowerOffVm(watched_site.ref("ml-08")))
+    watched_site.look()
+    assert watched_site.look(CALM_S).look.starts == (watched_site.ref("ml-08"),), "somebody has started it once"
 
 
 @pytest.mark.long
-def test_what_somebody_else_starts_is_left_alone(watched: Watched) -> None:
-    watched.send(PowerOnVm(watched.ref("ml-09")))
-    watched.calm()
-    assert watched.running == QUEUE and watched.marked() == QUEUE - {"ml-09"}
+def test_what_somebody_else_starts_is_left_alone(watched_site: Watched) -> None:
+    watched_site.send(PowerOnVm(watched_site.ref("ml-09")))
+    watched_site.calm()
+    assert watched_site.running == QUEUE and watched_site.marked() == QUEUE - {"ml-09"}
     for name in DESKTOPS:
-        watched.send(PowerOnVm(watched.ref(name)))
-    watched.look()
-    assert "ml-09" in watched.running and len(watched.running) == 3
+        watched_site.send(PowerOnVm(watched_site.ref(name)))
+    watched_site.look()
+    assert "ml-09" in watched_site.running and len(watched_site.running) == 3
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("after", mostly_long(range(10), (1, 6, 8)))
-def test_a_watch_that_is_killed_while_it_starts_goes_on(watched: Watched, after: int) -> None:
-    watched.look()
-    assert watched.killed(after, lambda kill: watched.look(CALM_S, kill))
-    watched.calm()
-    assert watched.running == QUEUE == watched.marked() == watched.owed()
-    with Connection(target_of(watched.server)) as connection, watched.site(connection) as site:
-        assert rotate_day(watched.policy, site, apply=True).exit_code == 0
-    assert (watched.running, watched.marked(), watched.owed()) == (set(), set(), set())
+def test_a_watch_that_is_killed_while_it_starts_goes_on(watched_site: Watched, after: int) -> None:
+    watched_site.look()
+    assert watched_site.killed(after, lambda kill: watched_site.look(CALM_S, kill))
+    watched_site.calm()
+    assert watched_site.running == QUEUE == watched_site.marked() == watched_site.owed()
+    with Connection(target_of(watched_site.server)) as connection, watched_site.site(connection) as site:
+        assert rotate_day(watched_site.policy, site, apply=True).exit_code == 0
+    assert (watched_site.running, watched_site.marked(), watched_site.owed()) == (set(), set(), set())
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("after", range(2))
-def test_a_watch_that_is_killed_while_one_gives_way_goes_on(watched: Watched, after: int) -> None:
-    watched.calm()
-    watched.send(PowerOnVm(watched.ref("ml-11")))
-    assert watched.killed(after, lambda kill: watched.look(60, kill))
-    assert free_of(watched.look()) in (KEPT - 1, KEPT)
-    assert free_of(watched.look()) == KEPT
-    assert len(watched.running) == 4 and watched.marked() == watched.owed() == watched.running
+def test_a_watch_that_is_killed_while_one_gives_way_goes_on(watched_site: Watched, after: int) -> None:
+    watched_site.calm()
+    watched_site.send(PowerOnVm(watched_site.ref("ml-11")))
+    assert watched_site.killed(after, lambda kill: watched_site.look(60, kill))
+    assert free_of(watched_site.look()) in (KEPT - 1, KEPT)
+    assert free_of(watched_site.look()) == KEPT
+    assert len(watched_site.running) == 4 and watched_site.marked() == watched_site.owed() == watched_site.running
 
 
 @pytest.mark.long
-def test_a_killed_watch_is_ended_by_a_morning(watched: Watched) -> None:
-    watched.look()
-    assert watched.killed(7, lambda kill: watched.look(CALM_S, kill))
-    with Connection(target_of(watched.server)) as connection, watched.site(connection) as site:
+def test_a_killed_watch_is_ended_by_a_morning(watched_site: Watched) -> None:
+    watched_site.look()
+    assert watched_site.killed(7, lambda kill: watched_site.look(CALM_S, kill))
+    with Connection(target_of(watched_site.server)) as connection, watched_site.site(connection) as site:
         assert rotate_day(None, site, apply=True).exit_code == 0, "the journal has its policy"
-    assert (watched.running, watched.marked(), watched.owed()) == (set(), set(), set())
+    assert (watched_site.running, watched_site.marked(), watched_site.owed()) == (set(), set(), set())
 
 
-def test_a_night_that_means_one_of_its_vms_is_refused_beside_it(watched: Watched) -> None:
-    with Connection(target_of(watched.server)) as connection, watched.site(connection) as site:
+def test_a_night_that_means_one_of_its_vms_is_refused_beside_it(watched_site: Watched) -> None:
+    with Connection(target_of(watched_site.server)) as connection, watched_site.site(connection) as site:
         with pytest.raises(Locked, match="its policy cannot be read"), alone(site, site.clock()):
             rotate_night(NIGHT, site, apply=True)
-        watched.look()
+        watched_site.look()
         with alone(site, site.clock()):
             rotation_lock.keep(site, WatchState(POLICY.text))
             for apply in (False, True):
@@ -333,16 +333,16 @@ def test_a_night_that_means_one_of_its_vms_is_refused_beside_it(watched: Watched
 
 
 @pytest.mark.long
-def test_a_watch_does_not_begin_while_a_night_holds_its_vms(watched: Watched) -> None:
-    with Connection(target_of(watched.server)) as connection, watched.site(connection) as site:
+def test_a_watch_does_not_begin_while_a_night_holds_its_vms(watched_site: Watched) -> None:
+    with Connection(target_of(watched_site.server)) as connection, watched_site.site(connection) as site:
         assert rotate_night(NIGHT, site, apply=True).changed
         with pytest.raises(Locked, match="has taken ml-06, which policy spare selects too"):
             rotate_watch(POLICY, site, lambda report: None)
 
 
 @pytest.mark.long
-def test_each_command_refuses_the_other_kind_of_policy(watched: Watched) -> None:
-    with Connection(target_of(watched.server)) as connection, watched.site(connection) as site:
+def test_each_command_refuses_the_other_kind_of_policy(watched_site: Watched) -> None:
+    with Connection(target_of(watched_site.server)) as connection, watched_site.site(connection) as site:
         with pytest.raises(UsageError, match="has `mode: spare-capacity`: rotate night cannot use it"):
             rotate_night(POLICY, site, apply=True)
         with pytest.raises(UsageError, match="has `mode: suspend-desktops`: rotate watch cannot use it"):
@@ -350,7 +350,7 @@ def test_each_command_refuses_the_other_kind_of_policy(watched: Watched) -> None
 
 
 @pytest.mark.long
-def test_it_goes_on_while_vcenter_comes_and_goes(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_goes_on_while_vcenter_comes_and_goes(watched_site: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop itself: it looks, waits for a change, says that vCenter is away, and starts what may start."""
     looks: list[WatchReport] = []
 
@@ -359,11 +359,11 @@ def test_it_goes_on_while_vcenter_comes_and_goes(watched: Watched, monkeypatch: 
         if next_wait.outcomes:
             raise Killed
 
-    with Connection(target_of(watched.server)) as connection, watched.site(connection) as site:
+    with Connection(target_of(watched_site.server)) as connection, watched_site.site(connection) as site:
         waits = iter([False, True, VcenterUnreachable("no answer"), *[False] * 100])
 
         def wait_for_change(timeout_s: float) -> bool:
-            watched.now_s += timeout_s
+            watched_site.now_s += timeout_s
             next_wait = next(waits)
             if isinstance(next_wait, NotConnected):
                 raise next_wait
@@ -372,22 +372,22 @@ def test_it_goes_on_while_vcenter_comes_and_goes(watched: Watched, monkeypatch: 
         monkeypatch.setattr(connection, "wait_for_change", wait_for_change)
         with pytest.raises(Killed):
             rotate_watch(POLICY, site, on_look)
-    assert watched.said == ["no answer; tried again in 30 s"]
-    assert watched.running == QUEUE and len(looks) < 8
+    assert watched_site.said == ["no answer; tried again in 30 s"]
+    assert watched_site.running == QUEUE and len(looks) < 8
 
 
 @pytest.mark.long
-def test_vcenter_tells_of_what_moves_gpus(watched: Watched) -> None:
-    with Connection(target_of(watched.server)) as connection:
+def test_vcenter_tells_of_what_moves_gpus(watched_site: Watched) -> None:
+    with Connection(target_of(watched_site.server)) as connection:
         assert connection.wait_for_change(0.0), "what was read before the first wait may be old"
         assert not connection.wait_for_change(0.0)
-        watched.send(PowerOnVm(watched.ref("ml-11")))
+        watched_site.send(PowerOnVm(watched_site.ref("ml-11")))
         assert connection.wait_for_change(5.0)
         assert not connection.wait_for_change(0.0)
-        world = watched.server.world
+        world = watched_site.server.world
         with world.lock:
             world.down_until = world.clock.now() + timedelta(hours=1)
-        assert connection.wait_for_change(0.0), "nobody can say that nothing changed"
+        assert connection.wait_for_change(0.0), "it is unknown whether something changed"
         with world.lock:
             world.down_until = world.clock.now()
         assert connection.wait_for_change(5.0), "the first wait after that"
@@ -401,18 +401,18 @@ def test_a_user_wins_where_the_policy_says_so(full_house: Watched, wins: bool) -
     night = parse_policy(f"{text}user_wins: {str(wins).lower()}\n", "of the test")
     with Connection(target_of(full_house.server)) as connection, full_house.site(connection) as site:
         assert rotate_night(night, site, apply=True).changed
-        suspended_names = _away(connection)
+        suspended_names = _suspended_names(connection)
         report = rotate_restore(None, site, suspended_names, apply=True)
         power = {vm.name: vm.power for vm in connection.inventory().vms.values()}
     if not wins:
-        assert report.exit_code == 4 and power["ml-01"] is PowerState.ON, "nobody has said that it stops"
+        assert report.exit_code == 4 and power["ml-01"] is PowerState.ON, "no message says that it stops"
         return
     assert report.exit_code == 0
     assert report.plan.because[0] == f"ml-01: is stopped for {', '.join(suspended_names)} (user_wins)"
     assert (power["ml-01"], {power[name] for name in suspended_names}) == (PowerState.OFF, {PowerState.ON})
 
 
-def _away(connection: Connection) -> tuple[str, ...]:
+def _suspended_names(connection: Connection) -> tuple[str, ...]:
     """Names of the desktops that are marked as taken."""
     vms = connection.inventory().vms.values()
     return tuple(sorted(vm.name for vm in vms if "desktop" in vm.attributes.get("gpuops.rotation", "")))

@@ -25,12 +25,12 @@ from tests.wire.conftest import target_of
 Serve = Callable[[str], SimServer]
 
 
-def planned(connection: Connection, **options: Any) -> Defragmentation:
+def plan_moves(connection: Connection, **options: Any) -> Defragmentation:
     inventory = connection.inventory()
     return Defrag(**options).find_moves(inventory, catalog_of(inventory))
 
 
-def done(step: Step, connection: Connection) -> None:
+def perform_step(step: Step, connection: Connection) -> None:
     task = connection.submit(step, connection.inventory(), "test")
     assert task is not None
     assert [end.error for end in connection.wait([task], 600)] == [None]
@@ -44,10 +44,10 @@ def steps_of(move: PlannedMove) -> tuple[Step, ...]:
 
 def carried_out(connection: Connection, **options: Any) -> Defragmentation:
     """The plan, once each of its moves was admitted and is where it was to be."""
-    plan = planned(connection, **options)
+    plan = plan_moves(connection, **options)
     for move in plan.moves:
         for step in steps_of(move):
-            done(step, connection)
+            perform_step(step, connection)
         now = connection.inventory()
         vm, host = now.vms[move.vm.ref], now.hosts[move.target.ref]
         assert (vm.host, vm.power) == (host.ref, PowerState.ON)
@@ -78,7 +78,7 @@ def test_scattered_ends_as_planned(serve: Serve, policy: AssignmentPolicy, profi
     with Connection(target_of(server)) as connection:
         plan = carried_out(connection, profile=profile)
         assert plan.after > plan.before
-        assert planned(connection, profile=profile, max_moves=0).before == plan.after == plan.bound
+        assert plan_moves(connection, profile=profile, max_moves=0).before == plan.after == plan.bound
     moves = [change.method for change in server.world.ledger]
     assert moves == ["RelocateVM_Task"] * len(plan.moves)
 
@@ -88,10 +88,10 @@ def test_without_hot_migration_the_same_is_done_powered_off(serve: Serve) -> Non
     server = serve("scattered")
     server.world.options["vgpu.hotmigrate.enabled"] = False
     with Connection(target_of(server)) as connection:
-        assert planned(connection).moves == ()
+        assert plan_moves(connection).moves == ()
         plan = carried_out(connection, powered_off=True)
         assert {move.way for move in plan.moves} == {MoveMethod.POWERED_OFF}
-        assert planned(connection, max_moves=0).before == plan.after == 4
+        assert plan_moves(connection, max_moves=0).before == plan.after == 4
 
 
 MODES = {"a40": ("sameSize", "mixedSize"), "a100": ("multiInstanceGpu", "sameSize")}
@@ -101,7 +101,7 @@ KINDS = {
 }
 
 
-def churned(seed: int, folder: Path) -> str:
+def write_churned_scenario(seed: int, folder: Path) -> str:
     """A scenario file: three hosts of three GPUs in modes by chance, and what its hosts took of many VMs, thinned."""
     chance = Random(seed)
     scattered = Path(__file__).parents[3] / "gpuops" / "sim" / "scenarios" / "scattered.yaml"
@@ -138,16 +138,16 @@ def churned(seed: int, folder: Path) -> str:
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_a_churned_world_ends_no_worse_than_planned(serve: Serve, seed: int, tmp_path: Path) -> None:
-    server = serve(churned(seed, tmp_path))
+    server = serve(write_churned_scenario(seed, tmp_path))
     chance = Random(seed)
     with Connection(target_of(server)) as connection:
         now = connection.inventory()
         running = [vm.ref for vm in now.vms.values() if vm.power is PowerState.ON]
         for ref in chance.sample(running, len(running) // 2):
-            done(PowerOffVm(ref), connection)
+            perform_step(PowerOffVm(ref), connection)
         for profile in (chance.choice(now.offered_profiles), None):
             plan = carried_out(connection, profile=profile)
-            assert planned(connection, profile=profile, max_moves=0).before >= plan.after
+            assert plan_moves(connection, profile=profile, max_moves=0).before >= plan.after
 
 
 @pytest.mark.long

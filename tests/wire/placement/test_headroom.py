@@ -23,7 +23,7 @@ from tests.wire.conftest import target_of
 pytestmark = pytest.mark.long
 
 
-def named(server: SimServer, kind: str, name: str) -> Any:
+def find_entity(server: SimServer, kind: str, name: str) -> Any:
     return next(entity for entity in server.world.by_type(kind) if entity.name == name)
 
 
@@ -41,7 +41,7 @@ def named(server: SimServer, kind: str, name: str) -> Any:
 def test_what_is_refused_here_is_refused_there(
     lab: SimServer, tmp_path: Path, admission: HaAdmission, read: AdmissionControl
 ) -> None:
-    host, vm = named(lab, "HostSystem", "esx-01.lab"), named(lab, "VirtualMachine", "ml-07")
+    host, vm = find_entity(lab, "HostSystem", "esx-01.lab"), find_entity(lab, "VirtualMachine", "ml-07")
     if admission.failover_hosts:
         admission, read = HaAdmission(failover_hosts=(host.moid,)), AdmissionControl(failover_hosts=(host.moid,))
     with lab.world.changed:

@@ -24,24 +24,24 @@ REQUEST = Attach(vm="ml-08", profile="a100-3-20c", move=MoveMode.COLD)
 """ml-08 is on esx-02, and only esx-01 has the profile."""
 
 
-def named(lab: SimServer, kind: str, name: str) -> Any:
+def find_entity(lab: SimServer, kind: str, name: str) -> Any:
     return next(entity for entity in lab.world.by_type(kind) if entity.display_name == name)
 
 
-def attached(target: Target, state_dir: Path, request: Attach = REQUEST) -> Report:
+def attach(target: Target, state_dir: Path, request: Attach = REQUEST) -> Report:
     with Connection(target) as vcenter:
         return run(request, Site(vcenter, state_dir, wall_clock), apply=True)
 
 
 def test_a_host_that_sees_the_files_takes_the_vm(lab: SimServer, lab_target: Target, tmp_path: Path) -> None:
-    assert attached(lab_target, tmp_path).exit_code == 0
+    assert attach(lab_target, tmp_path).exit_code == 0
     assert [change.method for change in lab.world.ledger] == ["RelocateVM_Task", "ReconfigVM_Task"]
 
 
 def test_a_device_that_only_another_host_has_is_looked_for_there(
     lab: SimServer, lab_target: Target, tmp_path: Path
 ) -> None:
-    report = attached(lab_target, tmp_path, Attach(vm="ml-07", device=("0000:5e:00.0",), move=MoveMode.COLD))
+    report = attach(lab_target, tmp_path, Attach(vm="ml-07", device=("0000:5e:00.0",), move=MoveMode.COLD))
     assert report.exit_code == 0
     assert [change.method for change in lab.world.ledger] == ["RelocateVM_Task", "ReconfigVM_Task"]
 
@@ -50,17 +50,17 @@ def test_a_host_that_does_not_see_the_files_is_refused_naming_the_datastore(
     lab: SimServer, lab_target: Target, tmp_path: Path
 ) -> None:
     """The simulator refuses the move as vCenter does; the plan knows before anything is done."""
-    host = named(lab, "HostSystem", "esx-01.lab")
+    host = find_entity(lab, "HostSystem", "esx-01.lab")
     host.state.datastores = ()
     host.touch("datastore")
-    report = attached(lab_target, tmp_path)
+    report = attach(lab_target, tmp_path)
     assert report.exit_code == 3
     assert "esx-01.lab: does not see datastore lab-ds-1, where files of ml-08 are" in map(str, report.plan.rejections)
     assert len(lab.world.ledger) == 0
 
 
 def test_a_member_of_a_vapp_is_known_by_it(lab: SimServer, lab_target: Target, tmp_path: Path) -> None:
-    vm = named(lab, "VirtualMachine", "ml-08")
+    vm = find_entity(lab, "VirtualMachine", "ml-08")
     vapp = VirtualApp(lab.world, "resgroup-v901", "trainers", lab.world.get(vm.state.pool), vm.state.folder)
     lab.world.register(vapp)
     vapp.take_in(vm)
@@ -72,7 +72,7 @@ def test_a_member_of_a_vapp_is_known_by_it(lab: SimServer, lab_target: Target, t
         assert inventory.find_vm("ml-07").vapp is None
         observed = vcenter.observe(inventory, [member.ref]).vm(member.ref)
         assert (observed.vapp, observed.path) == (member.vapp, member.path)
-    assert attached(lab_target, tmp_path).exit_code == 0, "within the cluster the vApp comes along"
+    assert attach(lab_target, tmp_path).exit_code == 0, "within the cluster the vApp comes along"
     assert vm.state.pool == vapp.moid
 
 

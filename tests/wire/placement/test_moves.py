@@ -70,11 +70,11 @@ class Bench:
 
 
 def _yes(report: Any) -> None:
-    """Nobody is asked."""
+    """Agree without asking."""
 
 
 def _nobody(line: str) -> None:
-    """Nobody listens."""
+    """Ignore the message."""
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_moves_that_are_killed_go_on(bench: Bench, monkeypatch: pytest.MonkeyPat
     off = [
         vm.display_name for vm in bench.server.world.by_type("VirtualMachine") if vm.state.power.value == "poweredOff"
     ]
-    assert off == ["desk-11"], "who was shut down for a move runs again"
+    assert off == ["desk-11"], "a VM that was shut down for a move runs again"
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ def by_hand(lab: SimServer) -> Iterator[Lab]:
     Disconnect(si)
 
 
-def made(placed: Placed, by_hand: Lab) -> str:
+def create_vm(placed: Placed, by_hand: Lab) -> str:
     """A VM of that size on that host, without devices; its ref."""
     config = vim.vm.ConfigSpec(numCPUs=placed.workload.vcpus, memoryMB=placed.workload.memory_mib)
     where = vim.vm.RelocateSpec(host=by_hand.host(placed.placement.host.name))
@@ -49,7 +49,7 @@ def made(placed: Placed, by_hand: Lab) -> str:
     return str(vm._moId)
 
 
-def done(step: Step, connection: Connection) -> None:
+def perform_step(step: Step, connection: Connection) -> None:
     inventory = connection.inventory()
     task = connection.submit(step, connection.observe(inventory, [step.vm]), "test")
     assert task is not None
@@ -80,14 +80,14 @@ def test_the_template_comes_true(lab: SimServer, by_hand: Lab, pin: PinPolicy, s
         catalog = catalog_of(before)
         placements = request.placements(before, catalog)
         assert (placements.refused, placements.doubts) == ((), ())
-        refs = {placed.workload.name: made(placed, by_hand) for placed in placements.placed}
+        refs = {placed.workload.name: create_vm(placed, by_hand) for placed in placements.placed}
         for placed in in_some_order(placements, Random(seed)):
             ref = refs[placed.workload.name]
-            done(ReconfigureVm(ref, recipe(placed, catalog)), connection)
-            done(PowerOnVm(ref, placed.placement.host.ref), connection)
+            perform_step(ReconfigureVm(ref, recipe(placed, catalog)), connection)
+            perform_step(PowerOnVm(ref, placed.placement.host.ref), connection)
         # The desktop that is suspended meanwhile finds its GPU.
         (suspended,) = (claim.vm for claim in placements.claims)
-        done(ResumeVm(suspended.ref, suspended.host), connection)
+        perform_step(ResumeVm(suspended.ref, suspended.host), connection)
         now = connection.inventory()
     for placed in placements.placed:
         host = now.hosts[placed.placement.host.ref]
@@ -109,9 +109,9 @@ def test_the_ledger_shows_a_pinned_vm_on_its_gpu_and_node(lab: SimServer, by_han
         placements = Place(workloads).placements(before, catalog)
         assert (placements.refused, placements.doubts) == ((), ())
         for placed in reversed(placements.placed):
-            ref = made(placed, by_hand)
-            done(ReconfigureVm(ref, recipe(placed, catalog)), connection)
-            done(PowerOnVm(ref, placed.placement.host.ref), connection)
+            ref = create_vm(placed, by_hand)
+            perform_step(ReconfigureVm(ref, recipe(placed, catalog)), connection)
+            perform_step(PowerOnVm(ref, placed.placement.host.ref), connection)
     for placed in placements.placed:
         name, host = placed.workload.name, placed.placement.host
         (gpu,) = (gpu for gpu, _, _ in by_hand.seats(name))

@@ -49,7 +49,7 @@ NOT_FORESEEN: Final = frozenset(
 
 
 def differences(expected: Any, actual: Any, path: str = "") -> list[str]:
-    """Where two snapshots differ, but for what nobody can foresee."""
+    """Return where two snapshots differ, except in fields that cannot be predicted."""
     if is_dataclass(expected) and type(expected) is type(actual):
         names = [field.name for field in fields(expected) if field.name not in NOT_FORESEEN]
         return [d for n in names for d in differences(getattr(expected, n), getattr(actual, n), f"{path}.{n}")]
@@ -62,7 +62,7 @@ def differences(expected: Any, actual: Any, path: str = "") -> list[str]:
     return [] if expected == actual else [f"{path}: foresaw {expected!r}, found {actual!r}"]
 
 
-def foreseen(before: Inventory, steps: Sequence[Any]) -> Inventory:
+def project_steps(before: Inventory, steps: Sequence[Any]) -> Inventory:
     catalog = catalog_of(before)
     for step in steps:
         before = project(step, before, catalog)
@@ -123,14 +123,14 @@ def test_what_is_foreseen_happens_and_once(lab: SimServer, tmp_path: Path, scrip
             report = run(request, site, apply=True)
             assert report.plan.rejections == () and report.plan.steps, (request, report.plan)
             assert report.exit_code == 0, report.outcomes
-            expected = foreseen(report.before, report.plan.steps)
+            expected = project_steps(report.before, report.plan.steps)
             assert differences(expected, site.vcenter.inventory()) == [], request
             second_run = run(request, site, apply=True)
             assert (second_run.plan.rejections, second_run.plan.steps) == ((), ()), request
 
 
 def test_a_guest_sees_its_gpus_where_they_are(lab: SimServer, tmp_path: Path) -> None:
-    """Nobody has sized the virtual NUMA nodes of ml-07: what vCenter shows of them is what ESXi makes of it."""
+    """The virtual NUMA nodes of ml-07 have no configured size: vCenter shows the size that ESXi chose."""
     with Connection(target_of(lab)) as vcenter:
         site = Site(vcenter, tmp_path, wall_clock)
         assert run(Attach("ml-07", profile=VGPU, count=4), site, apply=True).exit_code == 0

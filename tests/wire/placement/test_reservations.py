@@ -16,15 +16,15 @@ from gpuops.sim.operations.host_admission import admission
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
-from tests.wire.placement.test_headroom import named
+from tests.wire.placement.test_headroom import find_entity
 
 pytestmark = pytest.mark.long
 
 
 @pytest.mark.parametrize("asked_mhz", [2_000, 2_001])
 def test_what_is_refused_here_is_refused_there(lab: SimServer, tmp_path: Path, asked_mhz: int) -> None:
-    desk, vm = named(lab, "VirtualMachine", "vdi-01"), named(lab, "VirtualMachine", "ml-07")
-    host = named(lab, "HostSystem", "esx-01.lab")
+    desk, vm = find_entity(lab, "VirtualMachine", "vdi-01"), find_entity(lab, "VirtualMachine", "ml-07")
+    host = find_entity(lab, "HostSystem", "esx-01.lab")
     with lab.world.changed:
         desk.state.cpu_reservation_mhz = host.state.model.capacity_mhz - 2_000
         vm.state.cpu_reservation_mhz = asked_mhz

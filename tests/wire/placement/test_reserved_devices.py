@@ -26,7 +26,7 @@ from gpuops.sim.services.direct_path_profile_manager import DirectPathProfileMan
 from gpuops.sim.state.direct_path import DirectPathConfig, DirectPathProfileState, DirectPathState, ReservationState
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
-from tests.wire.placement.test_headroom import named
+from tests.wire.placement.test_headroom import find_entity
 
 L40S = (0x10DE, 0x26B9)
 WHOLE = DirectPathConfig(devices=(L40S,), label="l40s-ml")
@@ -44,7 +44,7 @@ def reserve(tmp_path: Path) -> Iterator[Reserve]:
     with SimServer(world) as server, Connection(target_of(server)) as connection:
 
         def reserved(*units: tuple[DirectPathConfig, int]) -> Site:
-            place = named(server, "ClusterComputeResource", "lab-cluster").moid
+            place = find_entity(server, "ClusterComputeResource", "lab-cluster").moid
             profiles = {
                 f"dpp-{number}": DirectPathProfileState(f"dpp-{number}", f"kind-{number}", "", config)
                 for number, (config, _) in enumerate(units)
@@ -171,7 +171,7 @@ def test_passthrough_of_a_device_that_is_no_gpu_warns_of_what_is_reserved(tmp_pa
     world = build("accelerators", api_version=version)
     with SimServer(world) as server, Connection(target_of(server)) as connection:
         site = Site(connection, tmp_path, lambda: datetime(2026, 11, 2, 18, tzinfo=UTC))
-        host = named(server, "HostSystem", "esx-02.acc")
+        host = find_entity(server, "HostSystem", "esx-02.acc")
         fpga, amd = "0000:af:00.0", "0000:86:00.0"
 
         def switch(

@@ -53,7 +53,7 @@ def site_of(simulated: World, folder: Path) -> Iterator[Site]:
         assert simulated.bugs == []
 
 
-def bundled(site: Site) -> tuple[Inventory, Bundle]:
+def make_bundle(site: Site) -> tuple[Inventory, Bundle]:
     inventory = site.vcenter.inventory()
     inventory = site.hosts.with_settings(inventory, [host.ref for host in gpu_hosts(inventory) if host.connected])
     names = Pseudonyms(KEY)
@@ -67,7 +67,7 @@ def play(tmp_path: Path) -> Iterator[Callable[[World], tuple[Site, Site, Bundle]
 
         def both(original: World) -> tuple[Site, Site, Bundle]:
             site = stack.enter_context(site_of(original, tmp_path))
-            _, site_bundle = bundled(site)
+            _, site_bundle = make_bundle(site)
             path = tmp_path / "bundle.zip"
             path.write_bytes(site_bundle.pack())
             return site, stack.enter_context(site_of(build(str(path)), tmp_path)), site_bundle
@@ -169,7 +169,7 @@ def test_a_world_that_no_scenario_declares(play: Callable[[World], tuple[Site, S
 
 @pytest.mark.long
 def test_a_vm_runs_where_it_ran_whatever_the_rules_say(play: Callable[[World], tuple[Site, Site, Bundle]]) -> None:
-    """Seven vGPUs where six fit, by our rules: whoever reports that needs to see it."""
+    """Seven vGPUs on a GPU where our rules fit six: the bundle of such a bug report must show it."""
     lab = build("lab")
     first_host, _ = lab.by_type("HostSystem")
     running = [vm for vm in first_host.vms() if vm.state.seats]
@@ -205,7 +205,7 @@ def test_other_devices_come_back(play: Callable[[World], tuple[Site, Site, Bundl
 
 @pytest.mark.long
 def test_reserved_devices_come_back(play: Callable[[World], tuple[Site, Site, Bundle]]) -> None:
-    """Of GPUs given whole and of other devices; what cannot be told is counted."""
+    """For passed-through GPUs and for other devices; devices that cannot be identified are counted."""
     things = (
         (DirectPathConfig(devices=((0x1002, 0x75A3),), label="mi355x"), 1),
         (DirectPathConfig(devices=((0x8086, 0x09C4), (0x15B3, 0x101D))), 2),

@@ -148,22 +148,24 @@ WISH: Final = request_of({"name": "one", "vcpu": 2, "memory": "8GiB", "profile":
 
 
 @pytest.fixture
-def lost(lab: Lab) -> Lab:
+def lab_with_lost_gpus(lab: Lab) -> Lab:
     """Both GPUs of the profile are lost."""
     for address in (FIRST, SECOND):
         lab.gpu(address).faults = frozenset({GpuFault.LOST})
     return lab
 
 
-def test_place_does_not_count_on_it(lost: Lab) -> None:
-    assert place(Place((WISH,)), lost.site).exit_code == 3
+def test_place_does_not_count_on_it(lab_with_lost_gpus: Lab) -> None:
+    assert place(Place((WISH,)), lab_with_lost_gpus.site).exit_code == 3
 
 
-def test_what_if_does_not_count_on_it(lost: Lab) -> None:
+def test_what_if_does_not_count_on_it(lab_with_lost_gpus: Lab) -> None:
     from gpuops.extras.sizing.what_if.comparing import compare_fleets
     from gpuops.extras.sizing.what_if.question import WhatIf
 
-    answer = compare_fleets(WhatIf((LoseHost(TWO),), (WISH,)), lost.site.vcenter.inventory(), lost.site)
+    answer = compare_fleets(
+        WhatIf((LoseHost(TWO),), (WISH,)), lab_with_lost_gpus.site.vcenter.inventory(), lab_with_lost_gpus.site
+    )
     [gpu] = [gpu for gpu in answer.inventory.find_host(ONE).gpus if str(gpu.address) == FIRST]
     assert gpu.vgpu_obstacle == "is lost (nvidia-smi)"
 

@@ -55,7 +55,7 @@ def test_vcenter_is_read_where_it_told_of_a_change(lab: SimServer, tmp_path: Pat
             power_off(running, Rule(Effect.HAPPEN))
         assert [reads(), reads()] == [1, 0]
         now[0] += LONGEST_S
-        assert [reads(), reads()] == [1, 0], "it tells of power, hosts and maintenance mode alone"
+        assert [reads(), reads()] == [1, 0], "it reports only power, hosts and maintenance mode"
 
         lab.world.down_until = lab.world.clock.now() + timedelta(hours=1)
         for _ in range(2):
@@ -65,7 +65,7 @@ def test_vcenter_is_read_where_it_told_of_a_change(lab: SimServer, tmp_path: Pat
         after = [reads() for _ in range(4)]
         assert (after[0], after[-1]) == (1, 0)
         assert source.values().inventory.vms, "unless it is to follow changes, it reads each time"
-        assert len(lab.world.ledger) == 1, "what somebody else did"
+        assert len(lab.world.ledger) == 1, "a change by another client"
 
 
 @pytest.mark.long

@@ -53,18 +53,18 @@ vms:
 
 
 @pytest.fixture
-def served(serve: Callable[[str], SimServer], tmp_path: Path) -> SimServer:
+def named_server(serve: Callable[[str], SimServer], tmp_path: Path) -> SimServer:
     path = tmp_path / "world.yaml"
     path.write_text(WORLD, encoding="utf-8")
     return serve(str(path))
 
 
-def test_objects_of_all_types_have_their_real_names(served: SimServer) -> None:
+def test_objects_of_all_types_have_their_real_names(named_server: SimServer) -> None:
     names = {entity.display_name for kind in ("VirtualMachine", "HostSystem", "Folder", "Datacenter", "Datastore",
              "ClusterComputeResource", "DistributedVirtualPortgroup", "VmwareDistributedVirtualSwitch")
-             for entity in served.world.by_type(kind)}  # fmt: skip
+             for entity in named_server.world.by_type(kind)}  # fmt: skip
     assert names > {"dc%2f1", "ds%5c1", "dvs%2f1", "rdma%2fvm", "100%25", "GPU DEV%2fQA", "esx%251", "train%2fbert"}
-    with Connection(target_of(served)) as connection:
+    with Connection(target_of(named_server)) as connection:
         inventory, networks = connection.inventory(), connection.networks()
     assert [cluster.name for cluster in inventory.clusters.values()] == ["GPU DEV/QA"]
     assert [host.name for host in inventory.hosts.values()] == ["esx%1"]
@@ -76,8 +76,8 @@ def test_objects_of_all_types_have_their_real_names(served: SimServer) -> None:
     ]  # fmt: skip
 
 
-def test_a_vm_is_found_by_its_real_name_and_by_its_path(served: SimServer) -> None:
-    with Connection(target_of(served)) as connection:
+def test_a_vm_is_found_by_its_real_name_and_by_its_path(named_server: SimServer) -> None:
+    with Connection(target_of(named_server)) as connection:
         inventory = connection.inventory()
         observed = connection.observe(inventory, list(inventory.vms))
     for snapshot in (inventory, observed):
@@ -101,15 +101,15 @@ def test_a_vm_is_found_by_its_real_name_and_by_its_path(served: SimServer) -> No
         ("1/vm", []),
     ],
 )
-def test_a_policy_names_folders_by_their_real_names(served: SimServer, folder: str, vms: list[str]) -> None:
-    with Connection(target_of(served)) as connection:
+def test_a_policy_names_folders_by_their_real_names(named_server: SimServer, folder: str, vms: list[str]) -> None:
+    with Connection(target_of(named_server)) as connection:
         inventory = connection.inventory()
     selector = Selector(folder=folder)
     assert sorted(vm.name for vm in inventory.vms.values() if selector.selects(vm)) == vms
 
 
-def test_new_vms_are_written_as_vcenter_writes_names(served: SimServer) -> None:
-    with Connection(target_of(served)) as connection:
+def test_new_vms_are_written_as_vcenter_writes_names(named_server: SimServer) -> None:
+    with Connection(target_of(named_server)) as connection:
         folder = connection.folder_at("/dc/1/vm/b/team/a")
         inventory = connection.inventory()
         cloning = Clone("50%\\2", "100%", folder="/dc/1/vm/b/team/a", datastore="ds\\1").planned(inventory, folder)
@@ -127,7 +127,7 @@ def test_new_vms_are_written_as_vcenter_writes_names(served: SimServer) -> None:
         connection.require_made(vms_by_name["lock 5%"].ref, "lock 5%", "the lock")
         with pytest.raises(Refused, match="not the VM that was made"):
             connection.require_made(vms_by_name["lock 5%"].ref, "lock 5%25", "the lock")
-    assert {vm.display_name for vm in served.world.by_type("VirtualMachine")} > {"50%25%5c2", "lock 5%25"}
+    assert {vm.display_name for vm in named_server.world.by_type("VirtualMachine")} > {"50%25%5c2", "lock 5%25"}
 
 
 class Shell:
@@ -141,9 +141,9 @@ class Shell:
         return tuple(SmiVgpu(gpu, vm, "nvidia_a40-8q", start, None, None, None) for vm, start in starts.items())
 
 
-def test_what_nvidia_smi_says_is_of_the_vm_of_that_name(served: SimServer) -> None:
+def test_what_nvidia_smi_says_is_of_the_vm_of_that_name(named_server: SimServer) -> None:
     messages = list[str]()
-    with Connection(target_of(served)) as connection:
+    with Connection(target_of(named_server)) as connection:
         read = connection.inventory()
         bert_in_folder = next(vm for vm in read.vms.values() if vm.path == "/dc/1/vm/team/a/bert")
         remaining_vms = {ref: vm for ref, vm in read.vms.items() if vm is not bert_in_folder}
@@ -159,8 +159,8 @@ def test_what_nvidia_smi_says_is_of_the_vm_of_that_name(served: SimServer) -> No
     assert messages == []
 
 
-def test_a_folder_is_found_by_its_real_path(served: SimServer) -> None:
-    with Connection(target_of(served)) as connection:
+def test_a_folder_is_found_by_its_real_path(named_server: SimServer) -> None:
+    with Connection(target_of(named_server)) as connection:
         assert connection.folder_at("/dc/1/vm/b/team") != connection.folder_at("/dc/1/vm/b/team/a")
         with pytest.raises(UsageError, match="no folder '/dc/1/vm/none' in this vCenter"):
             connection.folder_at("/dc/1/vm/none")

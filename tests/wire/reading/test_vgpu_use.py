@@ -1,4 +1,4 @@
-"""A night goes by what nvidia-smi tells of vGPUs, when it plans and just before each desktop is taken."""
+"""A night uses vGPU utilization from nvidia-smi when it plans and just before it suspends each desktop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PLAIN: Policy = parse_policy(TEXT, "of the tests")
 
 
 class Smi:
-    """Tells of each desktop what the test says, by its name; and which were asked for in each look."""
+    """Return the use of each desktop as the test defines it by name, and record the desktops read in each look."""
 
     def __init__(self, use_of: Callable[[str, int], VgpuUse]) -> None:
         self.told = use_of
@@ -53,7 +53,7 @@ def lab(tmp_path: Path, smi: Smi | None) -> Iterator[Site]:
         yield site
 
 
-def suspended(report: Report) -> set[str]:
+def suspended_names(report: Report) -> set[str]:
     inventory = report.before
     completed_steps = (outcome.step for outcome in report.outcomes if outcome.verdict is Verdict.DONE)
     return {inventory.vms[step.vm].name for step in completed_steps if isinstance(step, SuspendVm)}
@@ -64,7 +64,7 @@ def test_one_that_becomes_busy_after_the_plan_is_left_alone(tmp_path: Path) -> N
         report = rotate_night(REQUIRED, site, apply=True)
         planned = {report.before.vms[step.vm].name for step in report.plan.steps if isinstance(step, SuspendVm)}
         assert "vdi-07" in planned
-        assert suspended(report) == planned - {"vdi-07"}
+        assert suspended_names(report) == planned - {"vdi-07"}
         reasons = [outcome.reason for outcome in report.outcomes if outcome.verdict is not Verdict.DONE]
         assert any("its vGPU is used 60 %, idle is below 5" in reason for reason in reasons)
 
@@ -72,7 +72,7 @@ def test_one_that_becomes_busy_after_the_plan_is_left_alone(tmp_path: Path) -> N
 def test_what_is_not_told_keeps_a_desktop_where_it_is_required_alone(tmp_path: Path) -> None:
     unknown = Smi(lambda name, look: VgpuUse(None, because="of the test"))
     with lab(tmp_path, unknown) as site:
-        assert suspended(rotate_night(REQUIRED, site, apply=False)) == set()
+        assert suspended_names(rotate_night(REQUIRED, site, apply=False)) == set()
         inventory = site.read_for_policy(site.vcenter.inventory(), REQUIRED)
         verdicts = judge_vms([vm for vm in inventory.vms.values() if vm.vgpu_use is not None], REQUIRED)
         assert {verdict.verdict.objection for verdict in verdicts if verdict.vm.name == "vdi-07"} == {
@@ -81,4 +81,4 @@ def test_what_is_not_told_keeps_a_desktop_where_it_is_required_alone(tmp_path: P
         looks_before = len(unknown.looks)
         plan = rotate_night(PLAIN, site, apply=False).plan
         assert any(isinstance(step, SuspendVm) for step in plan.steps)
-        assert len(unknown.looks) == looks_before, "a policy that does not go by it has nobody asked"
+        assert len(unknown.looks) == looks_before, "a policy that does not use it reads no guest"

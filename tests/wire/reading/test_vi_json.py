@@ -30,7 +30,7 @@ from tests.wire.conftest import target_of
 Read = Callable[[Session], Inventory]
 
 
-def both(target: Target, read: Read = inventory) -> list[tuple[str, Any, Any]]:
+def reader_differences(target: Target, read: Read = inventory) -> list[tuple[str, Any, Any]]:
     """The values in which the two readers differ; nothing moves between them."""
     with Session(target) as session:
         over_soap = read(session)
@@ -47,7 +47,7 @@ def both(target: Target, read: Read = inventory) -> list[tuple[str, Any, Any]]:
     mostly_long(["lab", "scattered", "fleet:hosts=20", "vdi", "fleet:hosts=300,vms=3000"], ["lab", "scattered"]),
 )
 def test_every_field_of_a_snapshot_is_the_same(serve: Callable[[str], SimServer], scenario: str) -> None:
-    assert both(target_of(serve(scenario))) == []
+    assert reader_differences(target_of(serve(scenario))) == []
 
 
 @pytest.mark.long
@@ -57,7 +57,7 @@ def test_a_look_at_some_vms_is_the_same(lab_target: Target) -> None:
         some = [vm.ref for vm in snapshot.vms.values()][:7]
         return with_drs(session, observe(session, snapshot, some), some)
 
-    assert both(lab_target, look) == []
+    assert reader_differences(lab_target, look) == []
 
 
 @pytest.mark.long
@@ -68,7 +68,7 @@ def test_worlds_that_changed_are_the_same(lab: SimServer, lab_target: Target, se
         for vm in lab.world.by_type("VirtualMachine"):
             if rng.random() < 0.5:
                 vm.state.name = "".join(rng.choices('az"\\/<&>\t é\u2028\U0001f5a5', k=rng.randrange(1, 30)))
-    assert both(lab_target) == []
+    assert reader_differences(lab_target) == []
 
 
 @pytest.mark.long
@@ -108,7 +108,7 @@ SURPRISES = {
     "a redirect": replace(OK, status=302, reason="Found"),
     "no such path": replace(OK, status=404, reason="Not Found", body=b"<html>"),
     "a fault": replace(OK, status=500, body=b'{"_typeName":"InvalidProperty","name":"x","faultstring":"no"}'),
-    "a fault that is none": replace(OK, status=500, body=b'{"_typeName":7}'),
+    "an invalid fault": replace(OK, status=500, body=b'{"_typeName":7}'),
     "void": replace(OK, status=204, body=b""),
     "nothing": replace(OK, body=b""),
     "no page": OK,
@@ -120,9 +120,9 @@ SURPRISES = {
     "deep nesting in a value": replace(OK, body=page(b'{"name":"name","val":' + NESTED + b"}")),
     "a number of a million digits": replace(OK, body=b'{"token":' + b"9" * 10**6 + b"}"),
     "more values than a page has": replace(OK, body=b"[" + b"[]," * 2_000_000 + b"1]"),
-    "a token that is none": replace(OK, body=b'{"token":{},"objects":[]}'),
-    "objects that are none": replace(OK, body=b'{"objects":{"a":1}}'),
-    "an object that is none": replace(OK, body=b'{"objects":[7]}'),
+    "an invalid token": replace(OK, body=b'{"token":{},"objects":[]}'),
+    "invalid objects": replace(OK, body=b'{"objects":{"a":1}}'),
+    "an invalid object": replace(OK, body=b'{"objects":[7]}'),
     "an object without an id": replace(OK, body=b'{"objects":[{"obj":{"type":"VirtualMachine"}}]}'),
     "an id with a path in it": replace(OK, body=b'{"objects":[{"obj":{"type":"Task","value":"../x"}}]}'),
     "an id that is a number": replace(OK, body=b'{"objects":[{"obj":{"type":"Task","value":7}}]}'),
@@ -132,7 +132,7 @@ SURPRISES = {
     "a control character": replace(OK, body=page(b'{"name":"name","val":{"_value":"a\\u0007"}}')),
     "half a character": replace(OK, body=page(b'{"name":"name","val":{"_value":"\\ud800"}}')),
     "bytes that are no text": replace(OK, body=page(b'{"name":"name","val":{"_value":"\xff"}}')),
-    "a value that is none": replace(OK, body=page(b'{"name":"name","val":7}')),
+    "an invalid value": replace(OK, body=page(b'{"name":"name","val":7}')),
 }
 
 

@@ -86,7 +86,7 @@ def effects(server: SimServer) -> list[str]:
     return [change.method for change in server.world.ledger]
 
 
-def suspended(server: SimServer) -> set[str]:
+def suspended_names(server: SimServer) -> set[str]:
     return {change.name for change in server.world.ledger if change.after.get("power") == "suspended"}
 
 
@@ -95,7 +95,7 @@ def test_a_night_and_a_morning_under_the_minimal_role(lab: SimServer, tmp_path: 
     with site_of(lab, tmp_path) as site:
         assert rotate_night(load_policy(POLICY), site, apply=True).exit_code == 0
         assert rotate_day(load_policy(POLICY), site, apply=True).exit_code == 0
-    assert suspended(lab) == DESKTOPS
+    assert suspended_names(lab) == DESKTOPS
     assert {change.name for change in lab.world.ledger if change.before.get("power") == "suspended"} == DESKTOPS
 
 
@@ -232,7 +232,7 @@ def test_a_desktop_of_which_something_is_hidden_is_not_taken(lab: SimServer, tmp
     with site_of(lab, tmp_path) as site:
         refused = hidden == "desktops out of sight"
         assert rotate_night(load_policy(POLICY), site, apply=True).exit_code == (3 if refused else 0)
-    assert suspended(lab) == set()
+    assert suspended_names(lab) == set()
     started = {change.name for change in lab.world.ledger if change.after.get("power") == "poweredOn"}
     assert "ml-09" not in started, "it needs their GPU"
 

@@ -17,7 +17,7 @@ from tests.wire.roles.test_least_privilege import (
     effects,
     night_account,
     site_of,
-    suspended,
+    suspended_names,
 )
 
 ROLES = {role.name: role for role in load_roles(TEMPLATES / "roles" / "one-account.yaml")}
@@ -33,7 +33,7 @@ def test_one_account_does_all_that_the_readme_shows(lab: SimServer, tmp_path: Pa
         assert rotate_day(policy, site, apply=True).exit_code == 0
         assert run(RotateMark(policy, opt_out=True, vm=("vdi-07",)), site, apply=True).exit_code == 0
         assert rotate_night(policy, site, apply=False).exit_code == 0
-    assert suspended(lab) == DESKTOPS
+    assert suspended_names(lab) == DESKTOPS
 
 
 def test_an_account_that_may_set_no_attribute_is_refused_before_anything_is_set(lab: SimServer, tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_an_attach_names_what_the_login_lacks(
 def test_what_the_login_lacks_is_said_beside_all_other_reasons(
     lab: SimServer, lab_target: Target, tmp_path: Path, request_: Attach | Detach, lacking: str, beside: str
 ) -> None:
-    """Who mends one blocker and runs again must not meet the next one: all are named at once."""
+    """All blockers are named at once, so that an admin does not meet them one after the other."""
     _may(lab, ATTACH - {f"VirtualMachine.Config.{lacking}"})
     with Connection(lab_target) as vcenter:
         report = run(request_, Site(vcenter, tmp_path, wall_clock), apply=True)

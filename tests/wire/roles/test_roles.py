@@ -1,4 +1,6 @@
-"""Roles made and mended over the wire, as typed; the state decides, and whoever may not is told."""
+"""Roles created and corrected over the wire from the command line; only the state decides, and a login without the
+privilege is refused.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ def brought(server: SimServer, state_dir: Path, *, apply: bool) -> tuple[RoleSta
         return roles(NIGHT, site, apply=apply)
 
 
-def there(server: SimServer) -> dict[str, frozenset[str] | None]:
+def privileges_by_role(server: SimServer) -> dict[str, frozenset[str] | None]:
     return {role.name: role.privileges for role in server.world.authority.roles.values() if not role.system}
 
 
@@ -30,9 +32,9 @@ def there(server: SimServer) -> dict[str, frozenset[str] | None]:
 def test_what_is_missing_is_made_once(lab: SimServer, tmp_path: Path) -> None:
     dry_run = brought(lab, tmp_path, apply=False)
     assert [state.there for state in dry_run] == [None] * len(NIGHT)
-    assert there(lab) == {}
+    assert privileges_by_role(lab) == {}
     assert all(state.written for state in brought(lab, tmp_path, apply=True))
-    assert there(lab) == {wish.name: wish.privileges | IMPLIED for wish in NIGHT}
+    assert privileges_by_role(lab) == {wish.name: wish.privileges | IMPLIED for wish in NIGHT}
     second_run = brought(lab, tmp_path, apply=True)
     assert all(state.right and not state.written for state in second_run)
 
@@ -55,7 +57,7 @@ def test_who_may_not_is_told_and_nothing_is_made(lab: SimServer, tmp_path: Path)
         brought(lab, tmp_path, apply=True)
     assert "Authorization.ModifyRoles" in raised.value.hint
     assert "(" not in raised.value.message, "vCenter's own advice is replaced by ours"
-    assert there(lab) == {}
+    assert privileges_by_role(lab) == {}
 
 
 @pytest.mark.long
@@ -66,7 +68,7 @@ def test_a_privilege_that_vcenter_has_not_is_named_before_anything(lab: SimServe
         pytest.raises(PolicyError, match=r"no privilege VirtualMachine\.Interact\.Fly"),
     ):
         roles(wishes, site, apply=True)
-    assert there(lab) == {}
+    assert privileges_by_role(lab) == {}
 
 
 @pytest.mark.long

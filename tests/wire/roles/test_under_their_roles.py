@@ -114,7 +114,7 @@ def setting(request: Any) -> Act:
 
 def rolling(request: Any, vms: Displacement) -> Act:
     return lambda site: rolling_change.roll(
-        request, "scheduler set", Rolling(vms=vms), site, apply=True, consent=_agreed, told=_nobody
+        request, "scheduler set", Rolling(vms=vms), site, apply=True, consent=_agree, told=_nobody
     )
 
 
@@ -129,12 +129,12 @@ def after_a_night(act: Act) -> Act:
     return begun
 
 
-def _agreed(report: object) -> None:
-    """Nobody is asked."""
+def _agree(report: object) -> None:
+    """Agree without asking."""
 
 
 def _nobody(line: str) -> None:
-    """Nobody listens."""
+    """Ignore the message."""
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ def told_by_doctor(server: SimServer, duty: Duty) -> list[str]:
         return [str(finding) for finding in findings if (finding.subject, finding.reason) not in usual]
 
 
-def worked(server: SimServer, duty: Duty, state_dir: Path) -> list[Any]:
+def perform_duty(server: SimServer, duty: Duty, state_dir: Path) -> list[Any]:
     """What each of the duty's acts came to: its report, or its error."""
     reports: list[Any] = []
     for act in duty.acts:
@@ -257,13 +257,13 @@ def test_the_roles_are_enough(name: str, tmp_path: Path) -> None:
         employ(server, duty)
         if duty.file:
             assert told_by_doctor(server, duty) == []
-        reports = worked(server, duty, tmp_path / "state")
+        reports = perform_duty(server, duty, tmp_path / "state")
         assert [getattr(report, "exit_code", None) for report in reports] == [0] * len(duty.acts), reports
         assert server.world.ledger, "there was something to do"
         assert server.world.bugs == []
 
 
-def said(error: Any) -> str:
+def error_text(error: Any) -> str:
     return str(error) if isinstance(error, GpuopsError) else ""
 
 
@@ -281,8 +281,8 @@ def test_what_is_missing_is_named_before_it_is_missed(name: str, where: str, pri
     duty = DUTIES[name]
     with SimServer(duty.world(tmp_path)) as server:
         employ(server, duty, (where, privilege))
-        reports = worked(server, duty, tmp_path / "state")
-        short = [report for report in reports if privilege in said(report) + refusals(report)]
+        reports = perform_duty(server, duty, tmp_path / "state")
+        short = [report for report in reports if privilege in error_text(report) + refusals(report)]
         assert short, reports
         assert {report.exit_code for report in short} == {3}
 
@@ -299,7 +299,7 @@ def test_nothing_works_without_it_though_nobody_asked(
     monkeypatch.setattr("gpuops.vsphere.writing.hosts.HostConnection.lacking", lambda *arguments: {})
     with SimServer(duty.world(tmp_path)) as server:
         employ(server, duty, (where, privilege))
-        reports = worked(server, duty, tmp_path / "state")
+        reports = perform_duty(server, duty, tmp_path / "state")
         assert any(getattr(report, "exit_code", None) != 0 for report in reports), f"{privilege} is not needed"
 
 

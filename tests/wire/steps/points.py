@@ -35,7 +35,7 @@ class Points:
 
     def _around(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*arguments: Any) -> Any:
-            call_name = f"{name} {_named(arguments[1])}"
+            call_name = f"{name} {_kind_of(arguments[1])}"
             self._point(f"before {call_name}")
             answer = real(*arguments)
             self._point(f"after {call_name}")
@@ -64,8 +64,8 @@ class Points:
         self.kinds = set()
 
 
-def _named(sent: Any) -> str:
-    """The kind of a step, and of what the journal is told of one."""
+def _kind_of(sent: Any) -> str:
+    """Return the kind of a step, or of a journal record about one."""
     if not isinstance(sent, Sequence):
         return type(sent).__name__
     step = sent[0].body.get("step")

@@ -38,7 +38,7 @@ from gpuops.vsphere.connection import Connection
 from gpuops.vsphere.reading import collect
 from gpuops.vsphere.session import Session
 from tests.wire.conftest import target_of
-from tests.wire.placement.test_headroom import named
+from tests.wire.placement.test_headroom import find_entity
 
 pytestmark = pytest.mark.long
 
@@ -65,7 +65,7 @@ def read(server: SimServer, *, json: bool = False) -> Inventory:
         return collect.inventory(session)
 
 
-def sent(server: SimServer) -> list[str]:
+def sent_changes(server: SimServer) -> list[str]:
     """What gpuops has changed, in order."""
     return [change.method for change in server.world.ledger if change.operation_id.startswith("gpuops-")]
 
@@ -139,7 +139,7 @@ def test_one_is_attached_started_not_attached_again_and_taken_back(
 ) -> None:
     before = vm_of(site, attach.vm)
     report = run(attach, site, apply=True)
-    assert (report.exit_code, sent(server)) == (0, ["ReconfigVM_Task", "PowerOnVM_Task"]), why(report)
+    assert (report.exit_code, sent_changes(server)) == (0, ["ReconfigVM_Task", "PowerOnVM_Task"]), why(report)
     vm_read = vm_of(site, attach.vm)
     assert (vm_read.power, vm_read.memory_locked, len(vm_read.devices or ())) == (PowerState.ON, True, 1)
     (device,) = vm_read.devices or ()
@@ -148,7 +148,7 @@ def test_one_is_attached_started_not_attached_again_and_taken_back(
         address = device.assigned
     assert address in [other_device.address for other_device in read(server).hosts[vm_read.host or ""].others]
     second_run = run(attach, site, apply=True)
-    assert (second_run.exit_code, second_run.plan.steps, len(sent(server))) == (0, (), 2), (
+    assert (second_run.exit_code, second_run.plan.steps, len(sent_changes(server))) == (0, (), 2), (
         "a second run changes nothing"
     )
     back = run(replace(detach, power=PowerPolicy.OFF), site, apply=True)
@@ -182,7 +182,7 @@ def test_the_space_for_its_memory_is_named_where_that_is_known_and_said_where_it
 def test_without_enough_space_the_host_refuses_its_start(server: SimServer, site: Site) -> None:
     assert run(Attach("rocm-02", device=("86:00.0",)), site, apply=True).exit_code == 0
     with server.world.changed:
-        vm = named(server, "VirtualMachine", "rocm-02")
+        vm = find_entity(server, "VirtualMachine", "rocm-02")
         vm.state.extra_config = tuple(option for option in vm.state.extra_config if "MMIO" not in option[0])
     with pytest.raises(Exception, match="pages needed for 288 GB exceeds limit 32 GB") as refused:
         admission(vm, vm.host())
@@ -210,7 +210,7 @@ REFUSED: list[tuple[Request, str]] = [
 @pytest.mark.parametrize(("request_", "reason"), REFUSED, ids=lambda each: each if isinstance(each, str) else "")
 def test_each_refusal_says_what_and_why(server: SimServer, site: Site, request_: Request, reason: str) -> None:
     report = run(request_, site, apply=True)
-    assert (report.exit_code, sent(server)) == (3, [])
+    assert (report.exit_code, sent_changes(server)) == (3, [])
     assert reason in why(report)
 
 
@@ -251,7 +251,7 @@ def test_a_vm_is_moved_to_a_host_without_gpus_that_has_the_device(server: SimSer
     assert host.name == "esx-03.acc", "both of esx-02 are held"
 
 
-def placed(site: Site, **fields: object) -> Placed | Refusal:
+def find_place(site: Site, **fields: object) -> Placed | Refusal:
     inventory = site.vcenter.inventory()
     workload = Workload(name="new", vcpus=8, memory_mib=65536, **fields)  # type: ignore[arg-type]
     (answer,) = Place((workload,)).placements(inventory, catalog_of(inventory)).answers
@@ -261,15 +261,15 @@ def placed(site: Site, **fields: object) -> Placed | Refusal:
 @pytest.mark.long
 def test_place_chooses_the_host_with_a_free_one(server: SimServer, site: Site) -> None:
     for fields in ({"gpus": 1, "label": "mi355x"}, {"gpus": 1, "model": "instinct mi355x"}):
-        answer = placed(site, **fields)
+        answer = find_place(site, **fields)
         assert isinstance(answer, Placed)
         assert answer.placement.host.name == "esx-02.acc"
     assert run(Attach("rocm-02", device=("86:00.0",), power=PowerPolicy.ON), site, apply=True).exit_code == 0
-    answer = placed(site, gpus=1, label="mi355x", numa=NumaPolicy.REQUIRED)
+    answer = find_place(site, gpus=1, label="mi355x", numa=NumaPolicy.REQUIRED)
     assert isinstance(answer, Placed)
     assert (answer.placement.host.name, answer.placement.numa_node) == ("esx-03.acc", 0)
-    refused = placed(site, gpus=1)
-    assert isinstance(refused, Refusal), "who names neither model nor label asks for a GPU of NVIDIA"
+    refused = find_place(site, gpus=1)
+    assert isinstance(refused, Refusal), "a request without model and label means an NVIDIA GPU"
     assert "no host has a whole GPU in passthrough" in str(refused.rejections[0])
 
 
@@ -280,7 +280,7 @@ def switch(site: Site, *devices: str, on: bool = True, host: str = "esx-02.acc",
 @pytest.mark.long
 def test_passthrough_of_one_is_switched_on_and_off(server: SimServer, site: Site) -> None:
     on = switch(site, "0000:af:00.0", label="fpga")
-    assert (on.exit_code, sent(server)) == (0, ["UpdatePassthruConfig"])
+    assert (on.exit_code, sent_changes(server)) == (0, ["UpdatePassthruConfig"])
     assert "takes effect after a reboot of esx-02.acc" in on.plan.afterwards[0]
     state = site.vcenter.inventory().find_host("esx-02.acc").others[-1].passthrough
     assert state is not None
@@ -327,7 +327,7 @@ def test_what_must_not_be_passed_through_is_refused(
     server: SimServer, site: Site, request_: SetPassthrough, reason: str
 ) -> None:
     report = configure(request_, site, apply=True)
-    assert (report.exit_code, sent(server)) == (3, [])
+    assert (report.exit_code, sent_changes(server)) == (3, [])
     assert reason in why(report)
 
 

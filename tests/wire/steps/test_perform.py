@@ -350,5 +350,5 @@ def test_the_task_history_tells_who_started_a_vm(bench: Bench) -> None:
         assert not bench.connection.started_by_this_login(ref, since)
         assert bench.connection.started_by_others(ref, since)
         assert not stranger_connection.started_by_others(ref, before.replace(year=before.year + 1)), (
-            "nobody has since then"
+            "no login has started it since then"
         )

@@ -69,12 +69,12 @@ def pins(tmp_path: Path) -> Iterator[Pins]:
         assert server.world.bugs == []
 
 
-def required(name: str, count: int = 1, **options: object) -> Attach:
+def attach_on_one_node(name: str, count: int = 1, **options: object) -> Attach:
     return Attach(name, profile=PROFILE, count=count, numa=NumaPolicy.REQUIRED, **options)  # type: ignore[arg-type]
 
 
 def test_the_vgpu_of_a_vm_with_an_sriov_card_is_bound_to_its_gpu(pins: Pins) -> None:
-    pins.apply(required("carded", power=PowerPolicy.ON))
+    pins.apply(attach_on_one_node("carded", power=PowerPolicy.ON))
     [(key, address)] = pins.pins("carded").items()
     assert pins.keys("carded") == [13000, 13031]
     assert key == "pciPassthru0.cfg.gpu-pci-id"
@@ -83,11 +83,11 @@ def test_the_vgpu_of_a_vm_with_an_sriov_card_is_bound_to_its_gpu(pins: Pins) -> 
 
 @pytest.mark.long
 def test_a_pin_stays_with_its_vgpu_when_another_one_goes_and_the_next_takes_the_gap(pins: Pins) -> None:
-    pins.apply(required("carded", 2))
+    pins.apply(attach_on_one_node("carded", 2))
     bound = pins.pins("carded")
     assert bound.keys() == {"pciPassthru0.cfg.gpu-pci-id", "pciPassthru1.cfg.gpu-pci-id"}
     pins.change("carded", devices=tuple(device for device in pins.state("carded").devices if device.key != 13000))
-    pins.apply(required("carded", 2))
+    pins.apply(attach_on_one_node("carded", 2))
     assert (pins.keys("carded"), pins.pins("carded")) == ([13000, 13001, 13031], bound)
     pins.apply(Detach("carded", profile=PROFILE, count=1))
     assert (pins.keys("carded"), list(pins.pins("carded"))) == ([13000, 13031], ["pciPassthru0.cfg.gpu-pci-id"])
@@ -111,7 +111,7 @@ def test_a_pin_that_waits_for_its_device_and_names_no_gpu_is_refused(pins: Pins)
 
 @pytest.mark.long
 def test_the_pin_of_a_vgpu_goes_with_it_where_another_device_takes_its_number(pins: Pins) -> None:
-    pins.apply(required("carded"))
+    pins.apply(attach_on_one_node("carded"))
     assert pins.pins("carded")
     pins.apply(Attach("carded", device=("0000:5e:00.0",), replace=PROFILE))
     assert (pins.keys("carded"), pins.pins("carded")) == ([13000, 13031], {})
@@ -120,7 +120,7 @@ def test_the_pin_of_a_vgpu_goes_with_it_where_another_device_takes_its_number(pi
 @pytest.mark.long
 def test_a_vgpu_that_got_another_key_than_expected_is_not_started(pins: Pins, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuops.sim.state.vm_state.pci_slot", lambda used_keys, *, sriov: (13005, 23))
-    report = run(required("carded", power=PowerPolicy.ON), pins.site, apply=True)
+    report = run(attach_on_one_node("carded", power=PowerPolicy.ON), pins.site, apply=True)
     first, *later = report.outcomes
     assert (first.verdict, {outcome.verdict for outcome in later}) == (Verdict.UNKNOWN, {Verdict.SKIPPED})
     assert first.reason == (
@@ -128,5 +128,5 @@ def test_a_vgpu_that_got_another_key_than_expected_is_not_started(pins: Pins, mo
     )
     assert pins.gpus("carded") == {}
     monkeypatch.undo()
-    pins.apply(required("carded", power=PowerPolicy.ON))  # the same again pins it by the key that it has
+    pins.apply(attach_on_one_node("carded", power=PowerPolicy.ON))  # the same again pins it by the key that it has
     assert pins.gpus("carded") == {pins.pins("carded")["pciPassthru5.cfg.gpu-pci-id"]: 1}

@@ -1,4 +1,4 @@
-"""A step that vCenter queues behind somebody else's task must not happen long after the look that it went by."""
+"""A step that vCenter queues behind a foreign task must not run long after the check that allowed it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.wire.nights.test_rotation import DESKTOPS, LAB_POLICY, Wire, busy_rea
 pytestmark = pytest.mark.long
 
 ANOTHER_S = 1800.0
-"""How long somebody else is at the desktops."""
+"""How long foreign tasks occupy the desktops."""
 
 
 @pytest.fixture

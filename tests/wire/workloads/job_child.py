@@ -82,7 +82,7 @@ class _Killing:
 
 
 def _name(method: Any) -> str:
-    """Of a method of a managed object, which pyVmomi makes a lambda of; "" = it is none."""
+    """Return the name of a method of a managed object, for which pyVmomi makes a lambda; "" for anything else."""
     cells = [cell.cell_contents for cell in method.__closure__ or ()]
     return next((cell.info.wsdlName for cell in cells if hasattr(cell, "info")), "")
 

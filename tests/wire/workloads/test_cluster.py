@@ -249,7 +249,7 @@ def test_a_vm_that_is_bound_to_gpus_gets_them_before_one_of_a_lower_rank_that_is
 
 @pytest.mark.long
 def test_few_bulk_reads_make_and_remove_a_cluster(training: Training) -> None:
-    """Before anything, with the lock, before the clones, behind them, before the start; then likewise."""
+    """Creation reads at first, with the lock, before and after the clones, and before the start."""
     counted = training.site.vcenter = CountedLooks(training.site.vcenter)
     assert training.create(PVRDMA).failed == ""
     assert counted.looks == 5

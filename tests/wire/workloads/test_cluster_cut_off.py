@@ -38,7 +38,7 @@ from tests.wire.cutting_off import CutOffHere
 
 SCHEDULES: Final = 500
 CALLS: Final = 4
-"""That are cut off at the most, in one schedule."""
+"""Highest number of calls cut off in one schedule."""
 NAME: Final = "train"
 CARDS: Final[tuple[tuple[dict[str, Any], int], ...]] = (
     ({}, 6),
@@ -115,7 +115,7 @@ def names(server: SimServer) -> list[str]:
 
 
 def without_owner(server: SimServer, before: list[str]) -> list[str]:
-    """VMs that nobody had declared and that say of no cluster that they are of it."""
+    """Return the VMs that the scenario does not declare and that carry no cluster marker."""
     with server.world.lock:
         vms = {vm.name: dict(vm.state.extra_config) for vm in server.world.by_type("VirtualMachine")}
     return [

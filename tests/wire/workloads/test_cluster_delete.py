@@ -1,4 +1,4 @@
-"""Clusters that are removed, on the scenario `training`: what is theirs, and nothing that is somebody else's."""
+"""Clusters that are removed, on the scenario `training`: their own VMs, and no others."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_copy_of_the_same_name_keeps_both_until_it_is_renamed(training: Traini
     assert vm.moid == marked[0].vm.ref
 
 
-def copied(training: Training, name: str) -> Any:
+def copy_vm(training: Training, name: str) -> Any:
     """Somebody makes a copy of the VM, under the same name in another folder; its managed object."""
     [source] = [vm.vm for vm in marked_vms(training.site.vcenter.inventory(), "train") if vm.vm.name == name]
     vm = training.site.vcenter.vm(source.ref)  # type: ignore[attr-defined]
@@ -150,7 +150,7 @@ def test_a_copy_that_is_made_during_a_removal_is_not_removed(
     training.create(replace(PVRDMA, nodes=1))
     copies: list[Any] = []
     if when == "while clones are waited for":
-        monkeypatch.setattr(removing, "wait_for_tasks", lambda *_: copies.append(copied(training, "train-00")))
+        monkeypatch.setattr(removing, "wait_for_tasks", lambda *_: copies.append(copy_vm(training, "train-00")))
     else:
         real = training.site.vcenter
 
@@ -162,7 +162,7 @@ def test_a_copy_that_is_made_during_a_removal_is_not_removed(
                 ends = list(real.wait(tasks, timeout_s))
                 if timeout_s == SLICE_S and training.site.vcenter is not real:
                     training.site.vcenter = real
-                    copies.append(copied(training, "train-00"))
+                    copies.append(copy_vm(training, "train-00"))
                 return ends
 
         training.site.vcenter = Copying()

@@ -147,7 +147,7 @@ def test_an_interrupt_while_guests_are_prepared_leaves_nothing(
 
     monkeypatch.setattr(Connection, "wait_for_commands", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        launched(without_ssh, "train.py")
+        launch_torchrun(without_ssh, "train.py")
     assert without_ssh.guests.left() == []
 
 
@@ -203,7 +203,7 @@ def with_torchrun(cluster: Cluster, script: str) -> None:
         tool.chmod(0o700)
 
 
-def launched(cluster: Cluster, *command: str, **options: Any) -> ClusterRun:
+def launch_torchrun(cluster: Cluster, *command: str, **options: Any) -> ClusterRun:
     """By that `torchrun`, which is on no path: as a command line of its own."""
     wish = RunWish(command, Launcher.TORCHRUN, **options)
     cluster_vms = standing(NAME, cluster.site)
@@ -217,7 +217,7 @@ def launched(cluster: Cluster, *command: str, **options: Any) -> ClusterRun:
 @pytest.mark.long
 def test_torchrun_is_started_in_every_guest_and_that_of_rank_0_is_shown(without_ssh: Cluster) -> None:
     with_torchrun(without_ssh, 'echo "$@" from $GPUOPS_GUEST_NAME; echo $NCCL_IB_DISABLE')
-    cluster_run = launched(without_ssh, "train.py", transport=Transport.TCP)
+    cluster_run = launch_torchrun(without_ssh, "train.py", transport=Transport.TCP)
     address = without_ssh.guests.guests[0].vm.guest.ipAddress
     assert cluster_run.exit_code == 0
     words = f"--nnodes=4 --nproc-per-node=1 --node-rank=0 --master-addr={address} --master-port=29500 train.py"
@@ -228,7 +228,7 @@ def test_torchrun_is_started_in_every_guest_and_that_of_rank_0_is_shown(without_
 @pytest.mark.long
 def test_a_node_whose_launcher_fails_ends_the_others_and_is_named(without_ssh: Cluster) -> None:
     with_torchrun(without_ssh, f"[ $GPUOPS_GUEST_NAME != {NAME}-02 ] || exit 5; exec sleep 600")
-    cluster_run = launched(without_ssh, "train.py")
+    cluster_run = launch_torchrun(without_ssh, "train.py")
     assert cluster_run.end is not None and (cluster_run.exit_code, cluster_run.end.failed_on) == (5, f"{NAME}-02")
     assert without_ssh.guests.left() == []
 
@@ -236,13 +236,13 @@ def test_a_node_whose_launcher_fails_ends_the_others_and_is_named(without_ssh: C
 @pytest.mark.long
 def test_a_node_that_fails_after_the_first_did_well_is_no_success(without_ssh: Cluster) -> None:
     with_torchrun(without_ssh, f"[ $GPUOPS_GUEST_NAME = {NAME}-00 ] && exit; sleep 4; exit 5")
-    cluster_run = launched(without_ssh, "train.py")
+    cluster_run = launch_torchrun(without_ssh, "train.py")
     assert cluster_run.end is not None and cluster_run.exit_code == 5
     assert cluster_run.end.failed_on in {f"{NAME}-{rank:02}" for rank in range(1, NODES)}
     assert without_ssh.guests.left() == []
 
 
-def unanswered(monkeypatch: pytest.MonkeyPatch, call: str, first: int, times: int) -> None:
+def fail_calls(monkeypatch: pytest.MonkeyPatch, call: str, first: int, times: int) -> None:
     """That call to guests fails so many times, from the first of them on."""
     original, call_numbers = getattr(Connection, call), iter(range(1 << 30))
 
@@ -263,8 +263,8 @@ def test_a_guest_that_does_not_answer_for_a_while_ends_no_run(
     with_torchrun(without_ssh, "echo begun; sleep 4; echo done")
     messages: list[str] = []
     without_ssh.site.say = messages.append
-    unanswered(monkeypatch, call, 2, times)
-    assert launched(without_ssh, "train.py").exit_code == 0
+    fail_calls(monkeypatch, call, 2, times)
+    assert launch_torchrun(without_ssh, "train.py").exit_code == 0
     assert without_ssh.lines == ["begun", "done"]
     assert sum("trying again for up to" in message for message in messages) in (1, 2)
     assert without_ssh.guests.left() == []
@@ -276,9 +276,9 @@ def test_a_guest_that_does_not_answer_for_long_ends_the_run(
 ) -> None:
     with_torchrun(without_ssh, "exec sleep 600")
     monkeypatch.setattr(running, "PATIENCE_S", 1.5)
-    unanswered(monkeypatch, "command_end", 2, 1 << 20)
+    fail_calls(monkeypatch, "command_end", 2, 1 << 20)
     with pytest.raises(StepFailed, match="does not answer"):
-        launched(without_ssh, "train.py")
+        launch_torchrun(without_ssh, "train.py")
     assert marked_processes() == []
 
 
@@ -293,7 +293,7 @@ def test_a_guest_with_output_without_end_is_not_followed_for_ever(
         "guest_file_if_there",
         lambda self, vm, name, path: part if "/part." in path else original(self, vm, name, path),
     )
-    cluster_run = launched(without_ssh, "train.py")
+    cluster_run = launch_torchrun(without_ssh, "train.py")
     assert cluster_run.end is not None and cluster_run.end.cut
     assert sum(map(len, without_ssh.heard)) < guests.SHOWN + (2 << 20)
 
@@ -304,7 +304,7 @@ def test_of_much_output_the_beginning_is_shown_and_that_it_was_cut(
 ) -> None:
     monkeypatch.setattr(guests, "SHOWN", 600_000)
     with_torchrun(without_ssh, "yes | head -c 3000000; sleep 2; yes | head -c 3000000; sleep 2")
-    cluster_run = launched(without_ssh, "train.py")
+    cluster_run = launch_torchrun(without_ssh, "train.py")
     assert cluster_run.end is not None and cluster_run.end.cut
     assert 600_000 <= cluster_run.end.printed_bytes <= 600_000 + guests.PART
     assert cluster_run.end.printed_bytes == sum(map(len, without_ssh.heard))
@@ -327,5 +327,5 @@ def test_the_next_run_ends_and_removes_what_a_killed_one_left(without_ssh: Clust
     wait_until(marked_processes)
     assert without_ssh.guests.left()
     with_torchrun(without_ssh, "true")
-    assert launched(without_ssh, "train.py").exit_code == 0
+    assert launch_torchrun(without_ssh, "train.py").exit_code == 0
     assert without_ssh.guests.left() == []

@@ -69,7 +69,7 @@ class Requests:
             self.sent += 1
             return request()
         if self.left <= 0:
-            raise KilledHere  # whoever is dead asks nothing more
+            raise KilledHere  # a dead process sends no more requests
         self.left -= 1
         if self.left == 0 and not self.after:
             raise KilledHere
@@ -145,7 +145,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterGuests]:
+def guests_with_torchrun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterGuests]:
     with cluster_guests(tmp_path_factory.mktemp("guests")) as guests:
         for rank in range(NODES):
             tool = guests.root(rank) / "root/torchrun"
@@ -155,11 +155,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterGuests]:
 
 
 @pytest.fixture
-def machines(served: ClusterGuests, requests: Requests, tmp_path: Path) -> Iterator[Machines]:
+def machines(guests_with_torchrun: ClusterGuests, requests: Requests, tmp_path: Path) -> Iterator[Machines]:
     """Each test leaves nothing in the guests, and no lease."""
-    yield Machines(served, tmp_path, requests)
-    assert served.left() == []
-    served.server.world.clock.advance(TTL_S + 1)
+    yield Machines(guests_with_torchrun, tmp_path, requests)
+    assert guests_with_torchrun.left() == []
+    guests_with_torchrun.server.world.clock.advance(TTL_S + 1)
 
 
 def drawn(dice: Random, machines: Machines) -> Callable[[Site], int]:

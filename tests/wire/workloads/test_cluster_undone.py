@@ -1,4 +1,4 @@
-"""Clusters of which something fails on the way, on the scenario `training`: undone, kept or gone on with."""
+"""Clusters of which something fails on the way, on the scenario `training`: undone, kept or continued."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_return_begins_while_clones_or_guests_are_waited_for_and_is_waited_for
 
     assert create_cluster(PVRDMA, site, apply=True, keep=False, consent=consent).failed == ""
     returned.close()
-    assert new_vm_counts == [2], "whoever is asked keeps no rotation away, and is asked once"
+    assert new_vm_counts == [2], "the question blocks no rotation, and is asked once"
     waiting_lines = [line for line in happened if line.startswith("waiting: ")]
     assert [line for line in happened if line in ("clones", "waited", "guests")] == ["clones", "waited", "guests"]
     assert len(waiting_lines) == 1, happened

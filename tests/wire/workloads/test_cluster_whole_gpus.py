@@ -57,7 +57,7 @@ def whole_gpus(folder: Path) -> Iterator[tuple[SimServer, Site]]:
         assert server.world.bugs == []
 
 
-def held(server: SimServer) -> dict[str, list[str]]:
+def held_addresses(server: SimServer) -> dict[str, list[str]]:
     """The addresses of the devices that each VM holds."""
     with server.world.lock:
         return {vm.moid: [address for _, address in vm.state.held] for vm in server.world.by_type("VirtualMachine")}
@@ -81,7 +81,7 @@ def test_a_cluster_of_whole_gpus_is_made_run_over_and_removed(tmp_path: Path, ca
             host = inventory.host_of(member.vm)
             assert host is not None
             gpus = {str(gpu.address) for gpu in host.gpus}
-            assert len(gpus & set(held(server)[member.vm.ref])) == 2
+            assert len(gpus & set(held_addresses(server)[member.vm.ref])) == 2
         second_run = create_cluster(wish, site, apply=True, keep=False, consent=lambda plan: pytest.fail("asked"))
         assert (second_run.exit_code, second_run.changed) == (0, False)
 
@@ -105,7 +105,7 @@ def test_a_cluster_of_whole_gpus_is_made_run_over_and_removed(tmp_path: Path, ca
         after = site.vcenter.inventory()
         assert sorted(vm.name for vm in after.vms.values()) == ["old-trainer", "trainer"]
         assert [cluster.drs_overrides for cluster in after.clusters.values()] == [()]
-        assert not any(held(server).values())
+        assert not any(held_addresses(server).values())
 
 
 def test_more_whole_gpus_than_hosts_have_are_refused_and_nothing_is_made(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """New VMs whose requests are cut off at each point of a step, on the scenario `training`: the same call then ends them.
 
-None is made twice or left without its name, and a VM of somebody else that took the name meanwhile stays as it is.
+None is made twice or left without its name, and a foreign VM that took the name meanwhile stays unchanged.
 """
 
 from __future__ import annotations

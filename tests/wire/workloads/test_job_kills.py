@@ -44,7 +44,7 @@ POINTS: Final = [
 
 @dataclass
 class Lab:
-    """The guest, and what is told to the process."""
+    """The guest, and the requests to the process."""
 
     guest: PodmanGuest
     containers: GuestContainers

@@ -1,4 +1,4 @@
-"""Passes over a job in a real Podman container of a simulated guest: begun, stopped, gone on with, ended."""
+"""Passes over a job in a real Podman container of a simulated guest: start, stop, continue, end."""
 
 from __future__ import annotations
 

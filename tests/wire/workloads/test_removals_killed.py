@@ -36,7 +36,7 @@ def one_vm(training: Training) -> MarkedVm:
     return member
 
 
-def removed(training: Training) -> ClusterRemoved:
+def remove_cluster(training: Training) -> ClusterRemoved:
     return delete_cluster("train", training.site, apply=True)
 
 
@@ -67,8 +67,8 @@ def test_a_removal_that_is_cut_off_is_ended_by_the_same_call(
     training: Training, step: str, line: Kind, before: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     member, sent = one_vm(training), removals_sent(training)
-    cut_off(lambda: removed(training), step, line, monkeypatch, before=before)
-    assert removed(training).left == ()
+    cut_off(lambda: remove_cluster(training), step, line, monkeypatch, before=before)
+    assert remove_cluster(training).left == ()
     assert member.vm.ref not in training.site.vcenter.inventory().vms
     assert removals_sent(training) == sent + 1
     check_settled(training)
@@ -78,7 +78,7 @@ def test_a_removal_that_is_cut_off_is_ended_by_the_same_call(
 def test_a_removal_whose_request_or_reply_is_lost_is_done_once(training: Training, phase: Phase) -> None:
     member, sent = one_vm(training), removals_sent(training)
     training.fails(Rule(Effect.RESET, "Destroy_Task", phase=phase, times=1))
-    assert removed(training).left == ()
+    assert remove_cluster(training).left == ()
     assert member.vm.ref not in training.site.vcenter.inventory().vms
     assert removals_sent(training) == sent + 1
     check_settled(training)
@@ -86,7 +86,7 @@ def test_a_removal_whose_request_or_reply_is_lost_is_done_once(training: Trainin
 
 def test_a_vm_that_takes_the_name_of_a_removed_one_stays(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
     one_vm(training)
-    cut_off(lambda: removed(training), KINDS[1], Kind.SETTLED, monkeypatch, before=True)
+    cut_off(lambda: remove_cluster(training), KINDS[1], Kind.SETTLED, monkeypatch, before=True)
     template = training.site.vcenter.vm(training.site.vcenter.inventory().find_vm("trainer").ref)  # type: ignore[attr-defined]
     host = next(iter(training.site.vcenter.inventory().hosts))
     pool = training.site.vcenter.host(host).parent.resourcePool  # type: ignore[attr-defined]
@@ -94,7 +94,7 @@ def test_a_vm_that_takes_the_name_of_a_removed_one_stays(training: Training, mon
     task = template.CloneVM_Task(folder=template.parent, name="train-00", spec=spec)
     assert [task_end.error for task_end in training.site.vcenter.wait([TaskRef(task._moId)], 600.0)] == [None]
     foreign_ref = task.info.result._moId
-    answer = removed(training)
+    answer = remove_cluster(training)
     assert (answer.vms, answer.left) == ((), ())
     assert foreign_ref in training.site.vcenter.inventory().vms
     check_settled(training)
@@ -107,9 +107,9 @@ def test_a_vm_that_somebody_took_over_before_the_request_stays(
 ) -> None:
     """Its notes were changed after the intent was on disk and before anything was sent."""
     member, sent = one_vm(training), removals_sent(training)
-    cut_off(lambda: removed(training), KINDS[1], Kind.INTENT, monkeypatch, before=False)
+    cut_off(lambda: remove_cluster(training), KINDS[1], Kind.INTENT, monkeypatch, before=False)
     notes = training.noted(member.vm.ref, "mine now")
-    answer = removed(training)
+    answer = remove_cluster(training)
     assert answer.left == (f"train-00: train-00 {NOT_MADE}",)
     assert member.vm.ref in training.site.vcenter.inventory().vms
     assert removals_sent(training) == sent

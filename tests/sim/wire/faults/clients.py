@@ -62,7 +62,7 @@ def post(connection: http.client.HTTPConnection) -> None:
     connection.request("POST", "/sdk", body, {"SOAPAction": '"urn:vim25/8.0.3.0"'})
 
 
-def asked(connection: http.client.HTTPConnection) -> tuple[int, bytes]:
+def send_request(connection: http.client.HTTPConnection) -> tuple[int, bytes]:
     post(connection)
     response = connection.getresponse()
     return response.status, response.read()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.sim.lab import Lab, served
+from tests.sim.lab import Lab, serve_lab
 from tests.sim.wire.faults.clients import OPENED
 
 for kind in ("transport", "sessions", "tasks", "vms", "gpus", "clusters"):
@@ -15,7 +15,7 @@ for kind in ("transport", "sessions", "tasks", "vms", "gpus", "clusters"):
 
 @pytest.fixture
 def lab() -> Iterator[Lab]:
-    with served() as lab:
+    with serve_lab() as lab:
         yield lab
     while OPENED:
         OPENED.pop().close()

@@ -116,7 +116,7 @@ def sees_G12(lab: Lab) -> None:
     assert modes["0000:3b:00.0"] == "mixedSize"
 
 
-def rebooted(lab: Lab) -> Any:
+def reboot_host(lab: Lab) -> Any:
     """The host esx-02.lab, twenty-five minutes after it was asked to reboot."""
     lab.run(lab.host("esx-02.lab").RebootHost_Task(force=True))
     lab.let_pass(1500)
@@ -125,14 +125,14 @@ def rebooted(lab: Lab) -> Any:
 
 def sees_B1(lab: Lab) -> None:
     give(lab, "B1", target="esx-02.lab")
-    assert rebooted(lab).runtime.connectionState == "notResponding"
+    assert reboot_host(lab).runtime.connectionState == "notResponding"
 
 
 def sees_B2(lab: Lab) -> None:
     give(lab, "B2", target="esx-02.lab")
     modules = lab.host("esx-02.lab").configManager.kernelModuleSystem
     modules.UpdateModuleOptionString("nvidia", "NVreg_RegistryDwords=RmPVMRL=0x01")
-    assert rebooted(lab).runtime.connectionState == "connected"
+    assert reboot_host(lab).runtime.connectionState == "connected"
     assert modules.QueryConfiguredModuleOptionString("nvidia") == ""
 
 
@@ -140,7 +140,7 @@ def sees_B3(lab: Lab) -> None:
     give(lab, "B3", target="esx-02.lab")
     listed = {gpu.pciId for gpu in lab.host("esx-02.lab").config.graphicsInfo}
     assert listed
-    host = rebooted(lab)
+    host = reboot_host(lab)
     assert host.runtime.connectionState == "connected"
     assert not {gpu.pciId for gpu in host.config.graphicsInfo or ()} & listed
 
@@ -149,6 +149,6 @@ def sees_B4(lab: Lab) -> None:
     give(lab, "B4", target="esx-02.lab")
     [host] = [host for host in lab.world.by_type("HostSystem") if host.name == "esx-02.lab"]
     assert nvidia_smi.answer(host, "nvidia-smi -i 0000:86:00.0 -mig 1")[1] == 0
-    assert rebooted(lab).runtime.connectionState == "connected"
+    assert reboot_host(lab).runtime.connectionState == "connected"
     modes = {gpu.pciId: gpu.vgpuMode for gpu in lab.host("esx-02.lab").config.graphicsInfo}
     assert modes["0000:86:00.0"] == "sameSize"

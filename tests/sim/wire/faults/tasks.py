@@ -1,4 +1,4 @@
-"""Faults of the API and of tasks (A): those of somebody else, that hang, are forgotten, or are told of late."""
+"""Faults of the API and of tasks (A): foreign tasks, and tasks that hang, are forgotten or reported late."""
 
 from __future__ import annotations
 

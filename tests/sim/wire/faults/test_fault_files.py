@@ -10,7 +10,7 @@ import pytest
 from gpuops.errors import UsageError
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule, rules_of
 from gpuops.sim.outside_events.fault_file import read
-from tests.sim.lab import Lab, served
+from tests.sim.lab import Lab, serve_lab
 
 
 def test_a_fault_file_holds_ids_aimed_ids_and_rules(tmp_path: Path) -> None:
@@ -54,14 +54,14 @@ def test_a_wrong_fault_file_is_refused_by_its_entry(written: str, reason: str, t
 @pytest.mark.long
 def test_the_same_seed_gives_the_same_trouble() -> None:
     def night(seed: int) -> list[str]:
-        with served(seed=seed) as lab:
+        with serve_lab(seed=seed) as lab:
             lab.world.injector.add(Rule(Effect.TASK, fault="NoDiskSpace", probability=0.5, times=None))
-            return [ended(lab, lab.vm(f"vdi-0{number}").SuspendVM_Task()) for number in (1, 2, 3, 7, 8, 9)]
+            return [task_state(lab, lab.vm(f"vdi-0{number}").SuspendVM_Task()) for number in (1, 2, 3, 7, 8, 9)]
 
     assert night(3) == night(3)
     assert len({tuple(night(seed)) for seed in range(4)}) > 1
 
 
-def ended(lab: Lab, task: Any) -> str:
+def task_state(lab: Lab, task: Any) -> str:
     lab.let_pass(600)
     return str(task.info.state)

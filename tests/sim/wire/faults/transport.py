@@ -9,7 +9,7 @@ import pytest
 
 from gpuops.sim.server import SimServer
 from tests.sim.lab import Lab
-from tests.sim.wire.faults.clients import BROKEN, asked, bare, effects, give, post
+from tests.sim.wire.faults.clients import BROKEN, bare, effects, give, post, send_request
 
 
 def sees_T1(lab: Lab) -> None:
@@ -30,33 +30,33 @@ def sees_T2(lab: Lab) -> None:
 def sees_T3(lab: Lab) -> None:
     give(lab, "T3")
     connection = bare(lab)
-    assert asked(connection)[0] == 200
+    assert send_request(connection)[0] == 200
     with pytest.raises((http.client.RemoteDisconnected, ConnectionError)):
-        asked(connection)
+        send_request(connection)
 
 
 def sees_T4(lab: Lab) -> None:
     give(lab, "T4", method="*")
     with pytest.raises((http.client.IncompleteRead, ssl.SSLEOFError)):
-        asked(bare(lab))
+        send_request(bare(lab))
 
 
 def sees_T5(lab: Lab) -> None:
     give(lab, "T5", method="*")
-    status, body = asked(bare(lab))
+    status, body = send_request(bare(lab))
     assert status == 200
     assert b"</soapenv:Envelope>" not in body
 
 
 def sees_T6(lab: Lab) -> None:
     give(lab, "T6", method="Retrieve*")
-    assert asked(bare(lab)) == (200, b"<html><body>It works!</body></html>")
+    assert send_request(bare(lab)) == (200, b"<html><body>It works!</body></html>")
 
 
 def sees_T7(lab: Lab) -> None:
     give(lab, "T7", method="Retrieve*")
     with pytest.raises(TimeoutError):
-        asked(bare(lab, timeout_s=0.3))
+        send_request(bare(lab, timeout_s=0.3))
 
 
 def sees_T8(lab: Lab) -> None:
@@ -70,12 +70,12 @@ def sees_T8(lab: Lab) -> None:
 def sees_T9(lab: Lab) -> None:
     give(lab, "T9")
     connection = bare(lab)
-    assert [asked(connection)[0] for _ in range(4)] == [503, 503, 503, 200]
+    assert [send_request(connection)[0] for _ in range(4)] == [503, 503, 503, 200]
 
 
 def sees_T10(lab: Lab) -> None:
     give(lab, "T10")
-    assert asked(bare(lab))[0] == 429
+    assert send_request(bare(lab))[0] == 429
 
 
 def sees_T11(lab: Lab) -> None:
@@ -104,10 +104,10 @@ def sees_T13(lab: Lab) -> None:
         trusting = ssl.create_default_context(cafile=server.ca_file)
         connection = http.client.HTTPSConnection("127.0.0.1", server.port, context=trusting, timeout=5)
         with pytest.raises(BROKEN):
-            asked(connection)
+            send_request(connection)
         connection.close()
         with pytest.raises(ssl.SSLCertVerificationError):
-            asked(connection)
+            send_request(connection)
 
 
 def sees_K7(lab: Lab) -> None:

@@ -1,9 +1,9 @@
 """A GPU whose time guests share on loopback, as its vGPU scheduler says; and the program in a guest that asks for it.
 
 A guest asks for so many milliseconds, thinks, and asks again. Time is handed out in slices of 2 ms, by what really
-passed. Best effort: a slice to whoever asks, in turn. Equal share: to each VM that runs, in turn, if it asks or not.
-`python gpu_time.py PORT THINK_MS BURST_MS ROUNDS` is the program: bursts and thoughts are the quantiles of exponential
-distributions, in an order of the guest's own, so that each guest has the same work in all.
+passed. Best effort: a slice to each process that asks, in turn. Equal share: to each VM that runs, in turn, if it asks
+or not. `python gpu_time.py PORT THINK_MS BURST_MS ROUNDS` is the program: bursts and thoughts are the quantiles of
+exponential distributions, in an order of the guest's own, so that each guest has the same work in all.
 """
 
 from __future__ import annotations

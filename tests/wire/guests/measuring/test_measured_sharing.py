@@ -22,7 +22,7 @@ PROGRAM = Path(__file__).with_name("gpu_time.py")
 
 
 ATTEMPTS = 3
-"""Real time passes: whoever takes the cores for half a second is measured too."""
+"""Real time passes: a process that takes the cores for half a second is measured too."""
 
 
 def curve_of(request: MeasureWish, lab: Lab) -> MeasuredCurve:

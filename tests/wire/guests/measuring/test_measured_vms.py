@@ -109,7 +109,7 @@ def runs(pid: int) -> bool:
 def test_a_vm_that_only_has_such_a_name_is_neither_used_nor_removed(lab: Lab) -> None:
     begun_measurement = SharingMeasurement("0123abcd", wish("true"), made=1)
     keep(lab, begun_measurement)
-    namesake = _renamed(lab, "vm-02", begun_measurement.name(1))
+    namesake = _rename_vm(lab, "vm-02", begun_measurement.name(1))
     seats = namesake.state.seats
     measured = lab.measure(begun_measurement.wish)
     assert [count.error for count in measured.measurement.done] == [NOT_MADE.format(begun_measurement.name(1))]
@@ -124,13 +124,13 @@ def test_a_vm_that_only_has_such_a_name_is_neither_used_nor_removed(lab: Lab) ->
 def test_a_clone_that_somebody_made_of_its_vm_is_not_removed(lab: Lab) -> None:
     begun_measurement = SharingMeasurement("0123abcd", wish("true"), made=1)
     keep(lab, begun_measurement)
-    clone = _renamed(lab, "vm-02", f"{begun_measurement.name(1)}-copy", begun_measurement.marker)
+    clone = _rename_vm(lab, "vm-02", f"{begun_measurement.name(1)}-copy", begun_measurement.marker)
     removal = remove_measurement(lab.site, apply=True)
     assert (removal.vms, removal.left, lab.kept) == ((), (), None)
     assert clone in lab.vms() and clone.state.power is Power.ON
 
 
-def _renamed(lab: Lab, name: str, to: str, notes: str = "") -> Any:
+def _rename_vm(lab: Lab, name: str, to: str, notes: str = "") -> Any:
     vm = next(vm for vm in lab.server.world.by_type("VirtualMachine") if vm.name == name)
     with lab.server.world.lock:
         vm.state.rename(to)

@@ -1,4 +1,4 @@
-"""Modes of devices where replies are lost, vCenter refuses, or says what nobody knows."""
+"""Modes of devices where replies are lost, and where vCenter refuses or answers with an unknown word."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def test_a_lost_reply_is_answered_by_looking(bench: Bench, monkeypatch: pytest.M
     assert bench.effects == ([] if before else ["ConfigureDirectPathDevice"])
     if not before:
         assert outcome.reason == "the reply was lost; found done"
-        assert report.plan.afterwards[0].startswith("takes effect after a reboot"), "nobody knows what it takes"
+        assert report.plan.afterwards[0].startswith("takes effect after a reboot"), (
+            "it is unknown what the change needs"
+        )
     assert bench.site.applied is None
 
 

@@ -111,7 +111,7 @@ def test_a_change_of_modes_goes_on_from_where_it_was_killed(
     assert kills > 10
     host = bench.host("esx-01").state
     assert [(gpu.passthrough_active, gpu.label) for gpu in host.gpus] == [(True, "ml")] * 2
-    assert (host.in_maintenance, boots(bench)) == (False, 1), "nobody knows any more what vCenter said"
+    assert (host.in_maintenance, boots(bench)) == (False, 1), "vCenter's reply is lost"
     sets = [change for change in bench.world.ledger if change.method == "ConfigureDirectPathDevice"]
     assert len(sets) == 2, "each mode was set once"
 

@@ -1,4 +1,4 @@
-"""The scenario `vdi` and its Connection Server, served; nobody logs in by himself."""
+"""The scenario `vdi` and its Connection Server, served; no user logs in unless a test makes one."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class Gated:
             self.pod.sessions[name] = PodSession(name, vm, "S-1-5-21-1", disconnected_at or now, disconnected_at)
 
     def nothing_is_left(self) -> None:
-        """Every desktop runs, nobody is kept away, nothing is marked, and the journal owes nothing."""
+        """Every desktop runs with an open gate and no marker, and the journal has nothing left to return."""
         assert (self.suspended, self.gated) == (set(), set())
         with Connection(target_of(self.server)) as connection:
             vms = connection.inventory().vms.values()

@@ -1,4 +1,4 @@
-"""A broker that is away, fails, loses replies, or does late what it was asked for: nobody is left gated."""
+"""A broker that is away, fails, loses replies or acts late: no desktop stays gated."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_lost_replies_of_the_broker_leave_nobody_gated(vdi: Gated) -> None:
 
 
 class ComesLate(Horizon):
-    """Each request to close a gate is lost, and arrives when `late` is told to let it."""
+    """Each request to close a gate is lost, and arrives once `late` releases it."""
 
     late: ClassVar[list[Collection[str]]] = []
 

@@ -1,4 +1,4 @@
-"""Nights with a broker that goes by other rules than the assumed ones: nobody is kept away from a desktop for good."""
+"""Nights with a broker that goes by other rules than the assumed ones: no user is kept away from a desktop for good."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_the_journal_lost_the_marker_alone_opens_the_gate(vdi: Gated) -> None:
 
 @pytest.mark.long
 def test_of_a_parked_pool_a_marker_alone_opens_no_gate(vdi: Gated) -> None:
-    """A night has closed none there: that maintenance is somebody else's."""
+    """A night closed no gate in that pool: the maintenance mode was set by an admin."""
     text = POLICY.text.replace("parked: false", "parked: true") + "\n"
     second_pool = (
         "  - {name: other, parked: false, select: {name: none}, idle: {cpu_below_mhz: 500}, owner: none}\nml:\n"

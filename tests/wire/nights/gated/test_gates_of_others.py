@@ -1,4 +1,4 @@
-"""Maintenance that somebody else began, and gates that somebody opens: what is not ours is left alone."""
+"""Maintenance mode set by an admin, and gates that an admin opens: gpuops leaves both alone."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def prepare(vdi: Gated, pod: str) -> None:
 
 
 def night(vdi: Gated, policy: Policy) -> Report:
-    """A night of a target whose broker also tells of sessions, as that of a real vCenter does."""
+    """Run a night of a target whose broker also reports sessions, as a real one does."""
 
     def run(site: Site) -> Report:
         assert site.gates is not None

@@ -20,7 +20,7 @@ def policy_with(floor: int) -> Policy:
 
 
 @pytest.fixture
-def spared(vdi: Gated) -> Gated:
+def vdi_with_spares(vdi: Gated) -> Gated:
     """The pool `office`, three of whose unused machines are kept powered on."""
     with vdi.server.world.lock:
         vdi.server.world.desktop_pools = tuple(
@@ -30,15 +30,15 @@ def spared(vdi: Gated) -> Gated:
     return vdi
 
 
-def test_the_broker_tells_how_many_spare_machines_a_pool_has(spared: Gated) -> None:
-    with Horizon(spared.target) as broker:
+def test_the_broker_tells_how_many_spare_machines_a_pool_has(vdi_with_spares: Gated) -> None:
+    with Horizon(vdi_with_spares.target) as broker:
         pools = {pool.name: (pool.spare_machines, pool.refusal) for pool in broker.pools()}
     assert (pools["office"], pools["contractors"]) == ((SPARES, None), (0, None))
 
 
-def test_a_night_takes_nothing_of_a_pool_with_more_spare_machines_than_the_floor(spared: Gated) -> None:
-    night = spared.night(policy_with(SPARES - 1))
-    assert spared.suspended == spared.gated == set()
+def test_a_night_takes_nothing_of_a_pool_with_more_spare_machines_than_the_floor(vdi_with_spares: Gated) -> None:
+    night = vdi_with_spares.night(policy_with(SPARES - 1))
+    assert vdi_with_spares.suspended == vdi_with_spares.gated == set()
     reasons = {choice.subject: choice.reason for choice in night.plan.choices}
     assert reasons["vdi-001"] == (
         "the broker keeps 3 spare machines of its pool powered on, and would resume others: pool office needs "
@@ -47,11 +47,11 @@ def test_a_night_takes_nothing_of_a_pool_with_more_spare_machines_than_the_floor
 
 
 @pytest.mark.long
-def test_a_floor_of_as_many_lets_the_night_take_the_others(spared: Gated) -> None:
-    spared.night(policy_with(SPARES))
-    assert spared.suspended and spared.gated == spared.suspended
-    spared.day()
-    spared.nothing_is_left()
+def test_a_floor_of_as_many_lets_the_night_take_the_others(vdi_with_spares: Gated) -> None:
+    vdi_with_spares.night(policy_with(SPARES))
+    assert vdi_with_spares.suspended and vdi_with_spares.gated == vdi_with_spares.suspended
+    vdi_with_spares.day()
+    vdi_with_spares.nothing_is_left()
 
 
 def test_the_simulated_broker_keeps_so_many_powered_on() -> None:

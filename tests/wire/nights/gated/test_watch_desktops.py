@@ -118,7 +118,7 @@ AHEAD: Policy = parse_policy(TEXT.replace(f"ready: {READY}", "ready: {ahead_min:
 """Its `ready` follows a forecast."""
 
 
-def measured(vdi: Gated, in_use: Callable[[timedelta, int], int]) -> int:
+def store_measured_weeks(vdi: Gated, in_use: Callable[[timedelta, int], int]) -> int:
     """Two weeks of the pool until now, in the store. Returns how many of its desktops run for users.
 
     `in_use`: how many were in use in the slot that begins so long after this one in each week, where so many run now.
@@ -143,7 +143,7 @@ def measured(vdi: Gated, in_use: Callable[[timedelta, int], int]) -> int:
 
 def test_no_desktop_is_taken_that_a_forecast_needs(vdi: Gated) -> None:
     """All but three of those that run were in use at any time of two weeks."""
-    running = measured(vdi, lambda _, running: running - 3)
+    running = store_measured_weeks(vdi, lambda _, running: running - 3)
     look = Looks(vdi, AHEAD)
     look()
     decision = look().look
@@ -156,15 +156,16 @@ def test_no_desktop_is_taken_that_a_forecast_needs(vdi: Gated) -> None:
 
 
 def test_desktops_come_back_before_those_who_will_need_them(vdi: Gated) -> None:
-    """In both weeks nobody was there until two hours after this time, and everybody was then, for a day: an hour before
-    that they come back, though none of them is in use yet."""
+    """In both weeks all desktops came into use two hours after this time, for a day: they are resumed an hour before
+    that, though none of them is in use yet.
+    """
     begin, end = timedelta(hours=2), timedelta(hours=26)
-    running = measured(vdi, lambda after, running: 2 * running if begin <= after < end else 0)
+    running = store_measured_weeks(vdi, lambda after, running: 2 * running if begin <= after < end else 0)
     look = Looks(vdi, AHEAD)
     look()
     assert [forecast.expected for forecast in look().look.ahead] == [0]
     suspended = vdi.suspended
-    assert len(suspended) == 18, "nobody is expected, so nothing is kept"
+    assert len(suspended) == 18, "no user is expected, so no desktop is kept"
     vdi.server.world.clock.advance(timedelta(minutes=75).total_seconds())
     report = look()
     [office] = report.look.ahead
