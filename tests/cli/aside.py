@@ -83,27 +83,27 @@ class Aside:
         self.advised(words, getattr(answer, "exit_code", 0), _text(answer))
         return answer
 
-    def _advice(self, run: Callable[..., Any], kept: Path) -> Advice:
+    def _advice(self, run: Callable[..., Any], state_dir: Path) -> Advice:
         world = self.server.world if self.server else None
-        return Advice(run, lambda: fingerprint(len(world.ledger) if world else 0, kept))
+        return Advice(run, lambda: fingerprint(len(world.ledger) if world else 0, state_dir))
 
     def _copied(self, ran: Ran, target: str) -> list[str]:
         place = self.kept.with_name(f"{self.kept.name}-aside-{self.played}")
         place.mkdir()
-        told = place / "told.json"
+        answer_file = place / "told.json"
         with self._still():
             pid = os.fork()
         if pid == 0:
-            self._child(ran, place, told, target)
+            self._child(ran, place, answer_file, target)
         _wait(pid)
-        if told.exists():
-            found = json.loads(told.read_text(encoding="utf-8"))
+        if answer_file.exists():
+            objections = json.loads(answer_file.read_text(encoding="utf-8"))
         else:
             stacks = _stacks(place)
             where = stacks.read_text(encoding="utf-8") if stacks.exists() else "it did not begin"
-            found = [f"did not end: {[*ran.advised]}\n{where}"]
+            objections = [f"did not end: {[*ran.advised]}\n{where}"]
         shutil.rmtree(place)
-        return [str(each) for each in found]
+        return [str(objection) for objection in objections]
 
     @contextmanager
     def _still(self) -> Iterator[None]:
@@ -117,13 +117,13 @@ class Aside:
             yield
             return
         latest_s = passed_s() + ENDING_S
-        for each in threading.enumerate():
-            if "process_request" in each.name:
-                each.join(max(0.0, latest_s - passed_s()))
+        for thread in threading.enumerate():
+            if "process_request" in thread.name:
+                thread.join(max(0.0, latest_s - passed_s()))
         with self.server.world.lock:
             yield
 
-    def _child(self, ran: Ran, place: Path, told: Path, target: str) -> None:
+    def _child(self, ran: Ran, place: Path, answer_file: Path, target: str) -> None:
         try:
             os.setsid()
             stacks = _stacks(place).open("w", encoding="utf-8")
@@ -135,40 +135,40 @@ class Aside:
             if self.now is not None:
                 set_ahead(self.now() - machine_time())
             if self.server is not None:
-                made = certificates.create(place)
+                certificate_files = certificates.create(place)
                 served = SimServer(
-                    self.server.world, server_certificates=made
+                    self.server.world, server_certificates=certificate_files
                 )  # the threads of the other were not copied
                 ready_file.write(place / "ready.json", ready_file.of(served))
                 target = f"sim@{place / 'ready.json'}"
 
             def run(*words: str) -> Any:
-                there = [] if words[0] == "help" or words[-1] == "--help" else ["--vcenter", target]
-                return CliRunner().invoke(app, [*words, *there])
+                target_options = [] if words[0] == "help" or words[-1] == "--help" else ["--vcenter", target]
+                return CliRunner().invoke(app, [*words, *target_options])
 
-            found = self._advice(run, place / "kept").play(ran)
+            objections = self._advice(run, place / "kept").play(ran)
         except BaseException:
-            found = [traceback.format_exc()]
+            objections = [traceback.format_exc()]
         finally:
-            told.with_suffix(".part").write_text(json.dumps(found), encoding="utf-8")
-            told.with_suffix(".part").rename(told)
+            answer_file.with_suffix(".part").write_text(json.dumps(objections), encoding="utf-8")
+            answer_file.with_suffix(".part").rename(answer_file)
             os._exit(0)
 
 
 def _text(answer: object) -> str:
     """As it is printed; empty for what nobody prints."""
-    found: Any = ""
+    text: Any = ""
     match answer:
         case ChangeReport():
-            found = change_text(answer)
+            text = change_text(answer)
         case Report():
-            found = report_text(answer)
+            text = report_text(answer)
         case Abandonment():
-            found = abandonment_text(answer)
+            text = abandonment_text(answer)
         case _:
             pass
     stream = io.StringIO()
-    print_text(found, stream)
+    print_text(text, stream)
     return stream.getvalue()
 
 

@@ -38,10 +38,10 @@ def documents_fit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     wrong: list[str] = []
     show, show_document = output.show, output.show_document
 
-    def checked_show(text: Any, document: Any, **more: Any) -> None:
+    def checked_show(text: Any, document: Any, **options: Any) -> None:
         whole = read_whole(document)
         wrong.extend(misfits(whole))
-        show(text, whole, **more)
+        show(text, whole, **options)
 
     def checked_error(document: Any) -> None:
         wrong.extend(misfits(document) if isinstance(document, ErrorDocument) else ())
@@ -98,9 +98,9 @@ class Lab:
     ready: Path
     aside: Aside
 
-    def run(self, *arguments: str, **more: Any) -> Result:
+    def run(self, *arguments: str, **options: Any) -> Result:
         """What the command says; what it advises is played in a copy."""
-        result = CliRunner().invoke(app, [*arguments, "--vcenter", f"sim@{self.ready}"], **more)
+        result = CliRunner().invoke(app, [*arguments, "--vcenter", f"sim@{self.ready}"], **options)
         self.aside.advised(arguments, result.exit_code, f"{result.stdout}\n{result.stderr}")
         return result
 
@@ -166,8 +166,8 @@ def gpuops(clean: Path) -> Iterator[Callable[..., Result]]:
     """The command line by itself. Whatever it advises in a world of its own gets somewhere."""
     aside = Aside(None, clean)
 
-    def run(*arguments: str, **more: Any) -> Result:
-        result = CliRunner().invoke(app, list(arguments), **more)
+    def run(*arguments: str, **options: Any) -> Result:
+        result = CliRunner().invoke(app, list(arguments), **options)
         aside.advised(arguments, result.exit_code, f"{result.stdout}\n{result.stderr}")
         return result
 

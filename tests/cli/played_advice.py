@@ -37,8 +37,8 @@ class Ran:
     def advised(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """(the advice, the words to type) of each command that is advised as it stands."""
         for line in sorted(self.lines):
-            for found in OURS.findall(line) if self._advises(line) else ():
-                words = typed(found.split(), self.words)
+            for command in OURS.findall(line) if self._advises(line) else ():
+                words = typed(command.split(), self.words)
                 if words:
                     yield line, words
 
@@ -48,8 +48,8 @@ class Ran:
 
     def repeats(self, before: Ran) -> set[str]:
         """What it says again of what went wrong."""
-        said = before.lines & self.lines
-        return {line for line in said if line.startswith("error:") or OURS.search(line)}
+        repeated_lines = before.lines & self.lines
+        return {line for line in repeated_lines if line.startswith("error:") or OURS.search(line)}
 
 
 @dataclass
@@ -68,15 +68,15 @@ class Advice:
         return [bad for advice, words in before.advised for bad in self._followed(before, advice, words)]
 
     def _followed(self, before: Ran, advice: str, words: tuple[str, ...]) -> Iterator[str]:
-        seen = {before.words}
+        words_seen = {before.words}
         for _ in range(HOPS):
             result = self.run(*words)
             ran = self.ran(words, result.exit_code, f"{result.stdout}\n{result.stderr}")
             same = ran.repeats(before)
-            if ran.exit_code and ran.state == before.state and (same or words in seen):
+            if ran.exit_code and ran.state == before.state and (same or words in words_seen):
                 yield f"`gpuops {' '.join(words)}` is advised ({advice!r}), and says the same: {sorted(same)}"
                 return
-            seen.add(words)
+            words_seen.add(words)
             onward = next(iter(ran.advised), None)
             if ran.exit_code == 0 or onward is None:
                 return
@@ -97,7 +97,7 @@ def typed(advised: list[str], before: tuple[str, ...]) -> tuple[str, ...]:
         option = takes[advised[0]]
         words.append(advised.pop(0))
         if not getattr(option, "is_flag", False):
-            value = _value(words[-1], advised.pop(0) if advised else "", before)
+            value = _option_value(words[-1], advised.pop(0) if advised else "", before)
             if not value:
                 return ()
             words.append(value)
@@ -108,22 +108,22 @@ def typed(advised: list[str], before: tuple[str, ...]) -> tuple[str, ...]:
     return (*words, "--yes") if "--yes" in takes and "--yes" not in words else tuple(words)
 
 
-def _value(option: str, said: str, before: tuple[str, ...]) -> str:
+def _option_value(option: str, word: str, before: tuple[str, ...]) -> str:
     """What is said, or where that is a name for it (FILE, NAME) what the command before had there."""
-    if not said.isupper():
-        return said
+    if not word.isupper():
+        return word
     return before[before.index(option) + 1] if option in before else ""
 
 
 def _lacks(command: Any, words: list[str]) -> bool:
-    given = {name for name in words if name.startswith("--")}
-    return any(param.required and not given & {*param.opts} for param in command.params)
+    options_used = {name for name in words if name.startswith("--")}
+    return any(param.required and not options_used & {*param.opts} for param in command.params)
 
 
 def fingerprint(ledger: int, folder: Path) -> str:
     """Of a simulated vCenter's ledger and of what lies in a home, but for what is written each time."""
-    found = hashlib.sha256(str(ledger).encode())
+    digest = hashlib.sha256(str(ledger).encode())
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.suffix in (".sqlite", ".sqlite-wal", ".json"):
-            found.update(path.name.encode() + path.read_bytes())
-    return found.hexdigest()
+            digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()

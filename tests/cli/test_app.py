@@ -82,8 +82,8 @@ def typed(*arguments: str) -> Result:
 @pytest.mark.long
 def test_a_home_that_cannot_be_and_an_encoding_without_lines() -> None:
     """Trees are drawn with what there is; what one run left at a home would be another's configuration or journal."""
-    done = run("inventory", "--vcenter", "sim:lab", PYTHONIOENCODING="ascii")
-    assert (done.returncode, "NUMA node 0" in done.stdout, "\\u" in done.stdout) == (0, True, False)
+    process = run("inventory", "--vcenter", "sim:lab", PYTHONIOENCODING="ascii")
+    assert (process.returncode, "NUMA node 0" in process.stdout, "\\u" in process.stdout) == (0, True, False)
     assert not Path("/nonexistent").exists()
 
 
@@ -93,8 +93,10 @@ def test_help_imports_nothing_heavy() -> None:
         "import sys\nfrom gpuops.cli.app import app\n"
         "try:\n    app(['--help'])\nexcept SystemExit:\n    print(*sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", timeout=60, check=True)
-    loaded = {name.partition(".")[0] for name in done.stdout.splitlines()[-1].split()}
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, encoding="utf-8", timeout=60, check=True
+    )
+    loaded = {name.partition(".")[0] for name in process.stdout.splitlines()[-1].split()}
     assert "typer" in loaded
     assert loaded.isdisjoint(HEAVY), sorted(loaded.intersection(HEAVY))
 
@@ -109,8 +111,10 @@ def test_a_look_at_the_rotation_loads_no_planner() -> None:
         "from gpuops.report.monitoring import fleet, inventory\n"
         "from gpuops.vsphere import connection\nfrom gpuops.hostshell import guest_ssh\nprint(*sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", timeout=60, check=True)
-    loaded = set(done.stdout.split())
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, encoding="utf-8", timeout=60, check=True
+    )
+    loaded = set(process.stdout.split())
     assert "gpuops.report.nights.rotation_status" in loaded
     planners = {"numpy", "highspy", "gpuops.plan.rotation.nights.night", "gpuops.plan.capacity.capacity_request"}
     assert loaded.isdisjoint({*planners, "gpuops.plan.hosts.change.rolling_plan", "gpuops.hostshell.ssh", "pyVmomi"})
@@ -159,9 +163,9 @@ def test_a_file_that_may_not_be_read_is_refused_before_anything_is_done(
     file = tmp_path / "ca.pem"
     file.touch()
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # the tests may run as root, who may read all of them
-    done = CliRunner().invoke(app, ["inventory", "--vcenter", "sim:lab", "--ca-file", str(file)])
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert "is not readable" in done.stderr
+    refusal = CliRunner().invoke(app, ["inventory", "--vcenter", "sim:lab", "--ca-file", str(file)])
+    assert (refusal.exit_code, refusal.stdout) == (2, "")
+    assert "is not readable" in refusal.stderr
 
 
 @pytest.mark.long
@@ -171,8 +175,10 @@ def test_a_command_ends_without_a_look_for_cycles() -> None:
         "import atexit, gc, sys\natexit.register(lambda: print(gc.get_freeze_count()))\nsys.argv = ['gpuops', '-V']\n"
         "from gpuops.cli import main\nmain()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", timeout=60, check=True)
-    version, frozen = done.stdout.splitlines()
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, encoding="utf-8", timeout=60, check=True
+    )
+    version, frozen = process.stdout.splitlines()
     assert version.startswith("gpuops ")
     assert int(frozen) > 10_000
 
@@ -184,7 +190,7 @@ def _loaded_by(arguments: str, **environ: str) -> set[str]:
         f"try:\n    app({arguments})\nexcept SystemExit as end:\n    assert not end.code\n"
         "    print(*sys.modules, file=sys.stderr)"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         encoding="utf-8",
@@ -192,7 +198,7 @@ def _loaded_by(arguments: str, **environ: str) -> set[str]:
         check=True,
         env={**os.environ, **environ},
     )
-    return set(done.stderr.splitlines()[-1].split())
+    return set(process.stderr.splitlines()[-1].split())
 
 
 @pytest.mark.long
@@ -205,8 +211,8 @@ def test_version(option: str) -> None:
 def test_a_list_of_commands_cuts_no_summary_and_fits_80_columns(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     arguments = ["help", "--all"] if words == "gpuops" else [*words.split()[1:], "--help"]
-    shown = CliRunner().invoke(app, arguments, prog_name="gpuops").stdout
-    commands = shown[shown.index("\nCommands") :]
+    help_text = CliRunner().invoke(app, arguments, prog_name="gpuops").stdout
+    commands = help_text[help_text.index("\nCommands") :]
     assert "..." not in commands and "\u2026" not in commands
     assert max(map(len, commands.splitlines())) <= 80
 
@@ -215,17 +221,17 @@ def test_a_list_of_commands_cuts_no_summary_and_fits_80_columns(words: str, monk
 @pytest.mark.parametrize("words", CONNECTED)
 def test_how_vcenter_is_reached_is_listed_once(words: str) -> None:
     """In `gpuops help --all`; the help of a command names these options, and comes after what is its own."""
-    shown = CliRunner().invoke(app, [*words.split()[1:], "--help"], prog_name="gpuops").stdout
-    assert not re.findall(r"^  --(?:ca-file|thumbprint|proxy|reader) [A-Z<]", shown, re.MULTILINE)
-    assert shown.index("\nOptions:") < shown.index("\nConnection:") < shown.index("\nOutput:")
-    assert all(re.search(rf"{parameter.opts[0]}[\s:,]", shown) for parameter in LEAVES[words].params)
-    assert "gpuops help targets" in shown
+    help_text = CliRunner().invoke(app, [*words.split()[1:], "--help"], prog_name="gpuops").stdout
+    assert not re.findall(r"^  --(?:ca-file|thumbprint|proxy|reader) [A-Z<]", help_text, re.MULTILINE)
+    assert help_text.index("\nOptions:") < help_text.index("\nConnection:") < help_text.index("\nOutput:")
+    assert all(re.search(rf"{parameter.opts[0]}[\s:,]", help_text) for parameter in LEAVES[words].params)
+    assert "gpuops help targets" in help_text
 
 
 def test_the_page_about_the_connection_has_each_of_its_options() -> None:
     page = (Path(__file__).resolve().parents[2] / "gpuops" / "manual" / "targets.md").read_text(encoding="utf-8")
-    told = {field.name: f"--{field.name.replace('_', '-')}" for field in fields(CommonOptions)}
-    assert [option for option in told.values() if f"`{option}" not in page] == []
+    options = {field.name: f"--{field.name.replace('_', '-')}" for field in fields(CommonOptions)}
+    assert [option for option in options.values() if f"`{option}" not in page] == []
 
 
 @pytest.mark.long
@@ -247,31 +253,31 @@ def test_every_command_shows_an_example_of_itself(words: str) -> None:
     examples = re.findall(rf"^ *(?:Example: )?({words}(?: .*?)?)(?: &)?$", LEAVES[words].help, re.MULTILINE)
     assert examples, f"{words} has no example"
     for example in examples:
-        own, _, _ = example.partition(" -- ")  # what follows is a command of somebody else
-        assert_options_exist(own.split()[len(words.split()) :], LEAVES[words])
+        command_line, _, _ = example.partition(" -- ")  # what follows is a command of somebody else
+        assert_options_exist(command_line.split()[len(words.split()) :], LEAVES[words])
 
 
 def assert_options_exist(arguments: Sequence[str], command: Any) -> None:
-    known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-    unknown = [word for word in arguments if word.startswith("--") and word not in known]
+    known_options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    unknown = [word for word in arguments if word.startswith("--") and word not in known_options]
     assert not unknown
 
 
 def test_the_help_of_the_program_is_a_screen_with_the_commands_of_every_day_first() -> None:
-    shown = CliRunner().invoke(app, ["--help"], prog_name="gpuops", env={"COLUMNS": "80"}).stdout
-    lines = shown.splitlines()
+    help_text = CliRunner().invoke(app, ["--help"], prog_name="gpuops", env={"COLUMNS": "80"}).stdout
+    lines = help_text.splitlines()
     assert len(lines) <= 45 and max(map(len, lines)) <= 80
     assert lines.index("Every day:") < 6
     named = [*EVERYDAY, *(name for names in BY_SUBJECT.values() for name in names)]
     assert len(named) == len(set(named)) and set(named) < set(SHORT_HELP)
-    assert [name for name in named if not re.search(rf"(?<![\w-]){name}(?![\w-])", shown)] == []
+    assert [name for name in named if not re.search(rf"(?<![\w-]){name}(?![\w-])", help_text)] == []
 
 
 def test_help_all_names_every_command_and_every_option_of_the_program() -> None:
-    shown = CliRunner().invoke(app, ["help", "--all"], prog_name="gpuops").stdout
-    assert [name for name in SHORT_HELP if f"\n  {name} " not in shown] == []
+    help_text = CliRunner().invoke(app, ["help", "--all"], prog_name="gpuops").stdout
+    assert [name for name in SHORT_HELP if f"\n  {name} " not in help_text] == []
     options = [option for parameter in typer.main.get_command(app).params for option in parameter.opts]
-    assert [option for option in options if option not in shown] == []
+    assert [option for option in options if option not in help_text] == []
 
 
 def test_a_command_about_one_vm_takes_its_name_without_the_option() -> None:
@@ -296,19 +302,19 @@ def test_every_option_is_explained() -> None:
 
 @pytest.mark.long
 def test_in_json_an_error_is_a_document_too() -> None:
-    done = run("inventory", "--output", "json", "--bogus")
-    assert '"kind": "error"' in done.stdout
-    assert '"exit_code": 2' in done.stdout
-    assert done.stderr.startswith("error: No such option")
+    process = run("inventory", "--output", "json", "--bogus")
+    assert '"kind": "error"' in process.stdout
+    assert '"exit_code": 2' in process.stdout
+    assert process.stderr.startswith("error: No such option")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("words", ["", "rotate", "sim"])
 def test_a_group_without_a_command_shows_its_help(words: str) -> None:
-    done = typed(*words.split())
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"Usage: gpuops {words}".rstrip())
-    assert ("Every day:" if not words else "\nCommands:\n") in done.stderr
+    usage = typed(*words.split())
+    assert (usage.exit_code, usage.stdout) == (2, "")
+    assert usage.stderr.startswith(f"Usage: gpuops {words}".rstrip())
+    assert ("Every day:" if not words else "\nCommands:\n") in usage.stderr
 
 
 @pytest.mark.parametrize(
@@ -316,15 +322,15 @@ def test_a_group_without_a_command_shows_its_help(words: str) -> None:
     ["inventory -o json --bogus", "--output=json bogus", "rotate night -ojson", "inventory --output json --vms=x"],
 )
 def test_in_json_a_wrong_option_is_a_document_too(words: str) -> None:
-    done = typed(*words.split())
-    assert done.exit_code == 2
-    assert json.loads(done.stdout)["kind"] == "error"
+    refusal = typed(*words.split())
+    assert refusal.exit_code == 2
+    assert json.loads(refusal.stdout)["kind"] == "error"
 
 
 @pytest.mark.long
 def test_options_may_stand_before_the_command() -> None:
-    done = typed("--output", "json", "--vcenter", "prod", "inventory")
-    assert "no target 'prod'" in done.stdout
+    refusal = typed("--output", "json", "--vcenter", "prod", "inventory")
+    assert "no target 'prod'" in refusal.stdout
 
 
 class TestGuarded:
@@ -360,7 +366,7 @@ class TestGuarded:
 
 @pytest.mark.parametrize("arguments", ["--help", "sim serve --help"])
 def test_a_reader_that_goes_away_is_not_complained_about(arguments: str) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         f"{shlex.quote(sys.executable)} -m gpuops {arguments} | true; echo ${{PIPESTATUS[0]}}",
         shell=True,
         executable="/bin/bash",
@@ -369,8 +375,8 @@ def test_a_reader_that_goes_away_is_not_complained_about(arguments: str) -> None
         timeout=60,
         check=False,
     )
-    assert done.stderr == ""
-    assert done.stdout == "141\n"
+    assert process.stderr == ""
+    assert process.stdout == "141\n"
 
 
 @pytest.mark.long
@@ -379,16 +385,16 @@ def test_a_result_that_stdout_does_not_take_is_said_in_one_line(saved_lab: Path,
     """Text that fills no buffer fails when it is flushed, a long document while it is written."""
     words = [sys.executable, "-m", "gpuops", "inventory", "--inventory", str(saved_lab), "--output", form]
     with Path("/dev/full").open("w", encoding="utf-8") as full:
-        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, encoding="utf-8", timeout=60, check=False)
-    assert done.stderr.splitlines()[0] == "error: the result cannot be written: No space left on device"
-    assert len(done.stderr.splitlines()) == 2
-    assert done.returncode == 141
+        process = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, encoding="utf-8", timeout=60, check=False)
+    assert process.stderr.splitlines()[0] == "error: the result cannot be written: No space left on device"
+    assert len(process.stderr.splitlines()) == 2
+    assert process.returncode == 141
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_streams_may_be_closed(closed: str) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         f"{shlex.quote(sys.executable)} -m gpuops inventory --vcenter no-such-target {closed}",
         shell=True,
         capture_output=True,
@@ -396,9 +402,9 @@ def test_streams_may_be_closed(closed: str) -> None:
         timeout=60,
         check=False,
     )
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr == "" or done.stderr.startswith("error: no target")
+    assert process.returncode == 2
+    assert process.stdout == ""
+    assert process.stderr == "" or process.stderr.startswith("error: no target")
 
 
 @pytest.mark.long
@@ -407,15 +413,17 @@ def test_sigterm_ends_with_its_own_code() -> None:
         "import os, signal\nfrom gpuops.cli import app\n"
         "app.app = lambda **_: os.kill(os.getpid(), signal.SIGTERM) or __import__('time').sleep(30)\napp.main()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, "")
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, encoding="utf-8", timeout=60, check=False
+    )
+    assert (process.returncode, process.stderr) == (128 + signal.SIGTERM, "")
 
 
 @pytest.mark.long
 def test_the_demo_says_first_what_is_wrong_with_its_policy() -> None:
-    done = typed("demo", "--policy", "/nonexistent.yaml")
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr.splitlines() == [
+    refusal = typed("demo", "--policy", "/nonexistent.yaml")
+    assert (refusal.exit_code, refusal.stdout) == (2, "")
+    assert refusal.stderr.splitlines() == [
         f"error: /nonexistent.yaml cannot be read: {os.strerror(errno.ENOENT)}",
         "next: check the path",
     ]

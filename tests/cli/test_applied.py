@@ -27,9 +27,9 @@ def test_an_error_says_whether_something_was_changed(
 ) -> None:
     write = getattr(Journal, record)
 
-    def on_a_full_disk(*arguments: Any, **more: Any) -> None:
+    def on_a_full_disk(*arguments: Any, **options: Any) -> None:
         if written:
-            write(*arguments, **more)
+            write(*arguments, **options)
         raise StateDamaged("the journal cannot be written: No space left on device")
 
     monkeypatch.setattr(Journal, record, on_a_full_disk)
@@ -58,8 +58,8 @@ def test_nothing_was_changed_before_a_refusal(lab: Lab, words: tuple[str, ...], 
 def test_a_bug_in_the_middle_says_it_too(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     record_outcome = Journal.record_outcome
 
-    def broken(*arguments: Any, **more: Any) -> None:
-        record_outcome(*arguments, **more)
+    def broken(*arguments: Any, **options: Any) -> None:
+        record_outcome(*arguments, **options)
         raise ZeroDivisionError
 
     monkeypatch.setattr(Journal, "record_outcome", broken)
@@ -71,6 +71,6 @@ def test_a_bug_in_the_middle_says_it_too(lab: Lab, monkeypatch: pytest.MonkeyPat
 def test_a_plan_that_is_refused_or_has_nothing_to_do_applies_nothing(lab: Lab) -> None:
     refused = json.loads(lab.run("detach", "--vm", "vdi-01", "--all", *ATTACH[-2:]).stdout)
     assert (refused["feasible"], refused["applied"], refused["changed"]) == (False, False, False)
-    done, again = (json.loads(lab.run(*ATTACH).stdout) for _ in range(2))
-    assert (done["applied"], done["changed"]) == (True, True)
-    assert (again["applied"], again["changed"]) == (False, False)
+    first_attach, second_attach = (json.loads(lab.run(*ATTACH).stdout) for _ in range(2))
+    assert (first_attach["applied"], first_attach["changed"]) == (True, True)
+    assert (second_attach["applied"], second_attach["changed"]) == (False, False)

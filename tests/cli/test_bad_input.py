@@ -53,9 +53,9 @@ class Mistake:
 
     def require_one_line(self, result: Result) -> None:
         """Fail unless this is said, and nothing else is: no password, and no advice to start a service."""
-        said, contained = self.error.removeprefix("... "), self.error.startswith("... ")
-        one_line(result, self.exit, said if contained else f"error: {said}", self.next)
-        assert contained or result.stderr.startswith(f"error: {said}")
+        message, contained = self.error.removeprefix("... "), self.error.startswith("... ")
+        one_line(result, self.exit, message if contained else f"error: {message}", self.next)
+        assert contained or result.stderr.startswith(f"error: {message}")
         assert not re.search(r"Value error|Cn4ry|next: .*metrics --listen", result.stderr)
 
 
@@ -63,11 +63,11 @@ CASES: Final = yaml.safe_load((Path(__file__).parent / "cases" / "bad-input.yaml
 AT_THE_LAB: Final = [Mistake(**row) for row in CASES["lab"]]
 
 
-def one_line(result: Result, exit_code: int, said: str, move: str = "") -> None:
+def one_line(result: Result, exit_code: int, message: str, move: str = "") -> None:
     lines = result.stderr.splitlines()
     assert (result.exit_code, result.stdout) == (exit_code, ""), result.stderr
     assert lines[0].startswith("error: ")
-    assert said in lines[0]
+    assert message in lines[0]
     assert all(line.startswith("next: ") for line in lines[1:])
     assert len(lines) <= 2
     assert move in lines[-1]
@@ -132,21 +132,21 @@ def test_what_an_attach_cannot_do_is_refused_line_by_line(lab: Lab, arguments: s
     """Each line of a refusal names a thing and the reason; the last counts them. Every reason is in `tests/plan`."""
     result = lab.run("attach", "--vm", *arguments.split())
     assert (result.exit_code, result.stderr) == (3, "")
-    said = [line.strip().removeprefix("refused: ") for line in result.stdout.splitlines()]
-    missing = [line for line in lines if not any(line in one for one in said)]
+    refusals = [line.strip().removeprefix("refused: ") for line in result.stdout.splitlines()]
+    missing = [line for line in lines if not any(line in refusal for refusal in refusals)]
     assert not missing, result.stdout
-    assert said[-1].startswith("nothing changed: refused for ")
+    assert refusals[-1].startswith("nothing changed: refused for ")
     assert lab.effects == []
 
 
 @pytest.mark.long
 def test_a_refusal_does_not_list_gpus_that_could_never_help(lab: Lab) -> None:
     """esx-02 has GPUs of three models; of two of them no slot could come."""
-    said = lab.run("attach", "--vm", "ml-08", "--profile", "a100d-80c", "--count", "3").stdout
-    assert "needs 3 slots, 2 there" in said
-    assert "0000:86:00.0" in said
-    assert "A40" not in said
-    assert "DirectPath" not in said
+    refusal = lab.run("attach", "--vm", "ml-08", "--profile", "a100d-80c", "--count", "3").stdout
+    assert "needs 3 slots, 2 there" in refusal
+    assert "0000:86:00.0" in refusal
+    assert "A40" not in refusal
+    assert "DirectPath" not in refusal
 
 
 @pytest.mark.long
@@ -176,7 +176,7 @@ ml: {queue: [{vm: ml-09}]}
 
 
 @pytest.mark.parametrize(
-    ("verb", "old", "new", "said", "move"),
+    ("verb", "old", "new", "message", "move"),
     [
         (
             "plan",
@@ -203,11 +203,11 @@ ml: {queue: [{vm: ml-09}]}
     ],
 )
 def test_a_policy_that_cannot_be_meant(
-    lab: Lab, tmp_path: Path, verb: str, old: str, new: str, said: str, move: str
+    lab: Lab, tmp_path: Path, verb: str, old: str, new: str, message: str, move: str
 ) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(GOOD.replace(old, new), encoding="utf-8")
-    one_line(lab.run("rotate", verb, "--policy", str(policy)), 2, f"policy.yaml: {said}", move)
+    one_line(lab.run("rotate", verb, "--policy", str(policy)), 2, f"policy.yaml: {message}", move)
     assert lab.effects == []
 
 
@@ -224,21 +224,21 @@ def test_a_saved_inventory_and_a_shell_on_the_hosts_exclude_each_other(
     gpuops: Gpuops, saved_lab: Path, command: list[str]
 ) -> None:
     """What hosts tell now is not true of a snapshot that was saved."""
-    asked = gpuops(*command, "--inventory", str(saved_lab), "--host-shell", "ssh")
-    one_line(asked, 2, "--host-shell and --inventory exclude each other", "leave one of them out")
+    refusal = gpuops(*command, "--inventory", str(saved_lab), "--host-shell", "ssh")
+    one_line(refusal, 2, "--host-shell and --inventory exclude each other", "leave one of them out")
 
 
 @pytest.mark.parametrize("command", [["attach", "--vm", "ml-07", "--profile", "x"], ["capacity"], ["inventory"]])
 @pytest.mark.parametrize(
-    "other", [["--vcenter", "sim:lab"], ["--ca-file", "ca.pem"], ["--insecure"], ["--password-stdin"]]
+    "options", [["--vcenter", "sim:lab"], ["--ca-file", "ca.pem"], ["--insecure"], ["--password-stdin"]]
 )
 def test_a_saved_inventory_and_a_connection_exclude_each_other(
-    gpuops: Gpuops, saved_lab: Path, command: list[str], other: list[str]
+    gpuops: Gpuops, saved_lab: Path, command: list[str], options: list[str]
 ) -> None:
     """Nothing is ignored in silence: whoever names both means something that will not happen."""
-    said = f"--inventory and {other[0]} exclude each other"
-    one_line(gpuops(*command, "--inventory", str(saved_lab), *other), 2, said, "leave one of them out")
-    one_line(gpuops(*other, *command, "--inventory", str(saved_lab)), 2, said)
+    message = f"--inventory and {options[0]} exclude each other"
+    one_line(gpuops(*command, "--inventory", str(saved_lab), *options), 2, message, "leave one of them out")
+    one_line(gpuops(*options, *command, "--inventory", str(saved_lab)), 2, message)
 
 
 @pytest.mark.long
@@ -273,9 +273,11 @@ class TestConnection:
         assert (result.exit_code, result.stderr) == (0, "")
 
     def test_down(self, gpuops: Gpuops, environ: dict[str, str], lab: Lab, tmp_path: Path) -> None:
-        kept = Path(shutil.copy(str(lab.server.ca_file), tmp_path / "ca.pem"))
+        ca_file = Path(shutil.copy(str(lab.server.ca_file), tmp_path / "ca.pem"))
         lab.server.close()
-        one_line(gpuops("inventory", env={**environ, "GPUOPS_CA_FILE": str(kept)}), 5, f"127.0.0.1:{lab.server.port}")
+        one_line(
+            gpuops("inventory", env={**environ, "GPUOPS_CA_FILE": str(ca_file)}), 5, f"127.0.0.1:{lab.server.port}"
+        )
 
     @pytest.mark.long
     def test_wrong_password(self, gpuops: Gpuops, environ: dict[str, str], lab: Lab) -> None:
@@ -303,16 +305,16 @@ class TestConnection:
         path.write_text(lab.server.password, encoding="utf-8")
         path.chmod(0o644)
         unset = {**environ, "GPUOPS_PASSWORD": ""}
-        for given in (["--password-file", str(path)], []):
-            by_variable = {} if given else {"GPUOPS_PASSWORD_FILE": str(path)}
-            result = gpuops("inventory", *given, env={**unset, **by_variable})
+        for options in (["--password-file", str(path)], []):
+            by_variable = {} if options else {"GPUOPS_PASSWORD_FILE": str(path)}
+            result = gpuops("inventory", *options, env={**unset, **by_variable})
             one_line(result, 2, f"{path} can be read or written by others (mode 644)", f"chmod 600 {path}")
         path.chmod(0o600)
         assert gpuops("inventory", "--password-file", str(path), env=unset).exit_code == 0
 
     @pytest.mark.long
     @pytest.mark.parametrize(
-        ("content", "said"),
+        ("content", "reason"),
         [
             ("junk", "holds no PEM certificate"),
             (None, f"cannot be read: {os.strerror(errno.ENOENT)}"),
@@ -320,12 +322,12 @@ class TestConnection:
         ],
     )
     def test_bad_ca_file(
-        self, gpuops: Gpuops, environ: dict[str, str], lab: Lab, tmp_path: Path, content: str | None, said: str
+        self, gpuops: Gpuops, environ: dict[str, str], lab: Lab, tmp_path: Path, content: str | None, reason: str
     ) -> None:
         path = tmp_path / "ca.pem"
         if content is not None:
             path.write_text(content, encoding="utf-8")
-        one_line(gpuops("inventory", "--ca-file", str(path), env=environ), 5, f"CA file {path} {said}", "--ca-file")
+        one_line(gpuops("inventory", "--ca-file", str(path), env=environ), 5, f"CA file {path} {reason}", "--ca-file")
         assert lab.effects == []
 
     @pytest.mark.parametrize(("content", "move"), [(None, "name a file"), ("", "hold the password and nothing else")])
@@ -382,8 +384,10 @@ class TestConnection:
 
 @pytest.fixture
 def expired(tmp_path: Path) -> Iterator[SimServer]:
-    made = certificates.create(tmp_path, now=machine_time() - timedelta(days=30), validity=timedelta(days=7))
-    with SimServer(build("lab", seed=0), server_certificates=made) as server:
+    certificate_files = certificates.create(
+        tmp_path, now=machine_time() - timedelta(days=30), validity=timedelta(days=7)
+    )
+    with SimServer(build("lab", seed=0), server_certificates=certificate_files) as server:
         yield server
 
 

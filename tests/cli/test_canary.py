@@ -207,11 +207,11 @@ def look_through(home: Path) -> None:
 def typed(environ: dict[str, str], capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
     """Types a command: what it prints, on either stream and by any other way, is looked through."""
 
-    def run(words: str, **more: str) -> Result:
-        result = CliRunner().invoke(app, shlex.split(words), env={**environ, **more})
+    def run(words: str, **variables: str) -> Result:
+        result = CliRunner().invoke(app, shlex.split(words), env={**environ, **variables})
         by_other_ways = capfd.readouterr()
-        for shown in (result.stdout, result.stderr, by_other_ways.out, by_other_ways.err):
-            require_hidden(f"gpuops {words}", shown)
+        for printed in (result.stdout, result.stderr, by_other_ways.out, by_other_ways.err):
+            require_hidden(f"gpuops {words}", printed)
         return result
 
     return run
@@ -255,11 +255,14 @@ def test_every_command_hides_it(
 @pytest.mark.parametrize("scenario", ["accelerators", "fleet", "scattered", "supervisor", "training", "vdi"])
 def test_no_scenario_shows_it(scenario: str, typed: Callable[..., Result], clean: Path) -> None:
     """What the other simulated vCenters bring up: their names, their sizes, their hosts."""
-    with SimServer(build(scenario), password=CANARY) as other:
-        there = {"GPUOPS_VCENTER": f"https://127.0.0.1:{other.port}", "GPUOPS_CA_FILE": str(other.ca_file)}
-        codes = {words: typed(words, **there).exit_code for words in READING}
+    with SimServer(build(scenario), password=CANARY) as other_server:
+        variables = {
+            "GPUOPS_VCENTER": f"https://127.0.0.1:{other_server.port}",
+            "GPUOPS_CA_FILE": str(other_server.ca_file),
+        }
+        codes = {words: typed(words, **variables).exit_code for words in READING}
         assert set(codes.values()) <= {0, 3}, codes
-        assert list(other.world.sessions) == []
+        assert list(other_server.world.sessions) == []
     look_through(clean)
 
 
@@ -272,31 +275,31 @@ def test_processes_of_sites_hide_it(
     is refused, and not told."""
     monkeypatch.chdir(clean)
     file = clean / "sites.toml"
-    there = f'host = "https://127.0.0.1:{server.port}"\n'
-    mine = f'{there}username = "{server.username}"\n'
-    targets = {"one": mine, "two": f'{there}username = "nobody@vsphere.local"\n', "gone": 'host = "127.0.0.1:1"\n'}
+    host_line = f'host = "https://127.0.0.1:{server.port}"\n'
+    mine = f'{host_line}username = "{server.username}"\n'
+    targets = {"one": mine, "two": f'{host_line}username = "nobody@vsphere.local"\n', "gone": 'host = "127.0.0.1:1"\n'}
     password = f'password_file = "{clean / "vcenter"}"\n'
     guest = f'username = "ml"\npassword_file = "{clean / "guest"}"\n'
     entries = [f"[targets.{name}]\n{keys}{password}[targets.{name}.guest]\n{guest}" for name, keys in targets.items()]
     file.write_text("".join(entries), encoding="utf-8")
     logins = ("USERNAME", "PASSWORD_FILE", "GUEST_USERNAME", "GUEST_PASSWORD_FILE")
-    own = {"GPUOPS_CONFIG": str(file), **{f"GPUOPS_{each}": "" for each in logins}}
-    result = typed(f"{words} --site all", **own)
+    variables = {"GPUOPS_CONFIG": str(file), **{f"GPUOPS_{login}": "" for login in logins}}
+    result = typed(f"{words} --site all", **variables)
     assert result.exit_code == 4, result.stderr
-    assert typed(f"{words} --site all", **own, GPUOPS_PASSWORD=CANARY).exit_code == 2
-    assert typed(f"{words} --site all", **{**own, "GPUOPS_GUEST_PASSWORD": CANARY}).exit_code == 2
+    assert typed(f"{words} --site all", **variables, GPUOPS_PASSWORD=CANARY).exit_code == 2
+    assert typed(f"{words} --site all", **{**variables, "GPUOPS_GUEST_PASSWORD": CANARY}).exit_code == 2
     look_through(clean)
     assert list(server.world.sessions) == []
 
 
 @pytest.mark.parametrize("wrong", UNLIKE)
 def test_no_error_shows_it(typed: Callable[..., Result], clean: Path, wrong: str) -> None:
-    more, code = UNLIKE[wrong]
-    result = typed("rotate status", **more)
+    variables, code = UNLIKE[wrong]
+    result = typed("rotate status", **variables)
     assert result.exit_code not in (0, 1)
     assert code in (None, result.exit_code), result.stderr
-    told = typed(f"metrics --textfile {clean / 'metrics.prom'}", **more)
-    assert code in (None, told.exit_code), told.stderr
+    metrics = typed(f"metrics --textfile {clean / 'metrics.prom'}", **variables)
+    assert code in (None, metrics.exit_code), metrics.stderr
     look_through(clean)
 
 
@@ -315,12 +318,12 @@ def test_no_process_shows_it(environ: dict[str, str]) -> None:
     ) as process:
         try:
             proc = Path(f"/proc/{process.pid}")
-            shown = (proc / "cmdline").read_bytes() + (proc / "environ").read_bytes()
+            process_text = (proc / "cmdline").read_bytes() + (proc / "environ").read_bytes()
             out, err = process.communicate(f"{CANARY}\n".encode(), timeout=60)
         finally:
             process.kill()
     assert process.returncode == 0, err
-    require_hidden("/proc", shown.decode("utf-8", "replace"))
+    require_hidden("/proc", process_text.decode("utf-8", "replace"))
     require_hidden("its output", (out + err).decode("utf-8", "replace"))
 
 
@@ -331,8 +334,8 @@ def test_a_crash_leaves_no_core() -> None:
         "import resource, sys; from gpuops.cli import app; app.app = lambda **_: None; app.main();"
         " print(resource.getrlimit(resource.RLIMIT_CORE))"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
-    assert told.stdout == "(0, 0)\n"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
+    assert process.stdout == "(0, 0)\n"
     assert resource.getrlimit(resource.RLIMIT_CORE) == (soft, hard), "of that process alone"
 
 

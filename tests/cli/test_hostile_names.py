@@ -70,16 +70,20 @@ LIVE: Final = (
 
 def require_harmless(words: str, result: Result) -> None:
     for stream in (result.stdout, result.stderr):
-        found = {f"U+{ord(one):04X}" for one in stream if unicodedata.category(one) in HIDDEN and one != "\n"}
-        assert not found, f"gpuops {words} prints {sorted(found)}"
+        hidden = {
+            f"U+{ord(character):04X}"
+            for character in stream
+            if unicodedata.category(character) in HIDDEN and character != "\n"
+        }
+        assert not hidden, f"gpuops {words} prints {sorted(hidden)}"
 
 
 def lines(result: Result) -> tuple[int, int, int]:
     return result.exit_code, result.stdout.count("\n"), result.stderr.count("\n")
 
 
-def run(words: str, *more: str, **named: object) -> Result:
-    return CliRunner().invoke(app, [word.format(**named) for word in [*words.split(), *more]])
+def run(words: str, *options: str, **named: object) -> Result:
+    return CliRunner().invoke(app, [word.format(**named) for word in [*words.split(), *options]])
 
 
 def policy(folder: Path, tail: str) -> Path:
@@ -104,8 +108,8 @@ def renamed(document: dict[str, Any]) -> dict[str, Any]:
     """A snapshot whose VMs, hosts, clusters and datastores have names and paths that end in one of these."""
     tails = cycle(endings())
     for kind in ("vms", "hosts", "clusters", "datastores"):
-        for each in document["inventory"][kind].values():
-            each |= {key: each[key] + next(tails) for key in ("name", "path") if key in each}
+        for named_object in document["inventory"][kind].values():
+            named_object |= {key: named_object[key] + next(tails) for key in ("name", "path") if key in named_object}
     return document
 
 
@@ -124,19 +128,19 @@ def test_no_view_of_a_snapshot_obeys_them(tmp_path: Path, snapshots: tuple[Path,
     plain, hostile, refs = snapshots
     for words in OFFLINE:
         usual = run(words, "--inventory", str(plain), policy=policy(tmp_path, ""), **refs)
-        shown = run(words, "--inventory", str(hostile), policy=policy(tmp_path, "\x9b\u202e\u2028"), **refs)
-        require_harmless(words, shown)
+        view = run(words, "--inventory", str(hostile), policy=policy(tmp_path, "\x9b\u202e\u2028"), **refs)
+        require_harmless(words, view)
         assert usual.exit_code in (0, 2, 3), usual.stderr
         # a policy's queue names the plain ones; and YAML folds a long text where it likes
         if "rotate" not in words and "yaml" not in words:
-            assert lines(shown) == lines(usual), (words, shown.stdout[-500:], shown.stderr)
+            assert lines(view) == lines(usual), (words, view.stdout[-500:], view.stderr)
 
 
 def test_no_error_obeys_what_was_typed(clean: Path) -> None:
     for words in ("rotate plan --vcenter sim:lab --policy", "inventory --inventory", "sim ledger --ready-file"):
-        shown = run(words, "/nowhere/\x1b[2J\u202e\u2028.yaml")
-        require_harmless(words, shown)
-        assert (shown.exit_code, "\\u{1b}[2J\\u{202e}" in shown.stderr) == (2, True), shown.stderr
+        refusal = run(words, "/nowhere/\x1b[2J\u202e\u2028.yaml")
+        require_harmless(words, refusal)
+        assert (refusal.exit_code, "\\u{1b}[2J\\u{202e}" in refusal.stderr) == (2, True), refusal.stderr
 
 
 @pytest.fixture
@@ -144,8 +148,8 @@ def labs(clean: Path) -> Iterator[tuple[SimServer, SimServer]]:
     """Plain and hostile."""
     with SimServer(build("lab")) as plain, SimServer(build("lab")) as hostile:
         for kind in ("VirtualMachine", "HostSystem", "ClusterComputeResource", "Datastore"):
-            for each in hostile.world.by_type(kind):
-                each.name += SENT_BY_VCENTER
+            for named_object in hostile.world.by_type(kind):
+                named_object.name += SENT_BY_VCENTER
         yield plain, hostile
 
 
@@ -162,10 +166,10 @@ def test_no_view_of_a_vcenter_obeys_them(
         refs = {vm.name.removesuffix(tail): vm.moid for vm in server.world.by_type("VirtualMachine")}
         for words in LIVE:
             night = json.loads(run("history -o json").stdout)["nights"][-1]["night"] if "{night}" in words else ""
-            shown = run(words, policy=policy(tmp_path, tail), ready=ready, night=night, **refs)
-            require_harmless(words, shown)
-            assert shown.exit_code in (0, 3), (words, shown.stderr)
-            assert codes.setdefault(words, lines(shown)) == lines(shown), (words, shown.stdout, shown.stderr)
+            view = run(words, policy=policy(tmp_path, tail), ready=ready, night=night, **refs)
+            require_harmless(words, view)
+            assert view.exit_code in (0, 3), (words, view.stderr)
+            assert codes.setdefault(words, lines(view)) == lines(view), (words, view.stdout, view.stderr)
         assert server.world.ledger, "things were done"
 
 

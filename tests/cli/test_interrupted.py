@@ -24,11 +24,11 @@ BY_CTRL_C = ([signal.SIGINT], 130, "interrupted\n")
 
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(
-    ("numbers", "exit_code", "said"),
+    ("numbers", "exit_code", "message"),
     mostly_long([BY_TIMEOUT, BY_A_LOST_TERMINAL, BY_CTRL_C], quick=[BY_TIMEOUT, BY_A_LOST_TERMINAL]),
 )
 def test_stopped_while_a_task_runs(
-    tmp_path: Path, clean: Path, numbers: list[signal.Signals], exit_code: int, said: str
+    tmp_path: Path, clean: Path, numbers: list[signal.Signals], exit_code: int, message: str
 ) -> None:
     words = ["attach", "--vm", "bare", "--profile", "a100-3-20c", "--power", "cycle", "--yes"]
     with start("lab", clock="real") as server:
@@ -47,7 +47,7 @@ def test_stopped_while_a_task_runs(
                 run.kill()
         assert (run.returncode, output) == (exit_code, "")
         assert "cut off after 0 of" in errors
-        assert errors.endswith(said)
+        assert errors.endswith(message)
         assert "Traceback" not in errors
         assert list(server.world.sessions) == []
 
@@ -69,10 +69,10 @@ main()
 @pytest.mark.long
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(
-    ("name", "exit_code", "said"),
+    ("name", "exit_code", "message"),
     mostly_long([("SIGTERM", 143, ""), ("SIGINT", 130, "interrupted")], quick=[("SIGINT", 130, "interrupted")]),
 )
-def test_stopped_while_the_journal_closes(tmp_path: Path, clean: Path, name: str, exit_code: int, said: str) -> None:
+def test_stopped_while_the_journal_closes(tmp_path: Path, clean: Path, name: str, exit_code: int, message: str) -> None:
     words = ["attach", "--vm", "bare", "--profile", "a100-3-20c", "--power", "cycle", "--yes", "--vcenter"]
     with start("lab", clock="stepped") as server:
         ready_file.write(tmp_path / "ready.json", ready_file.of(server))
@@ -82,7 +82,7 @@ def test_stopped_while_the_journal_closes(tmp_path: Path, clean: Path, name: str
         )  # fmt: skip
     assert run.returncode == exit_code, run.stderr
     assert "Traceback" not in run.stderr
-    assert said in run.stderr
+    assert message in run.stderr
 
 
 @pytest.mark.long
@@ -99,9 +99,9 @@ def test_kill_nine_leaves_one_session_at_most(tmp_path: Path, clean: Path) -> No
             output, errors = run.communicate(timeout=60)
         sessions = list(server.world.sessions)
         assert len(sessions) <= 1
-        kept = b"".join(path.read_bytes() for path in clean.rglob("*") if path.is_file())
+        stored_bytes = b"".join(path.read_bytes() for path in clean.rglob("*") if path.is_file())
         for session in sessions:
-            assert session.cookie.encode() not in output + errors + kept
+            assert session.cookie.encode() not in output + errors + stored_bytes
 
 
 @pytest.mark.long
@@ -134,10 +134,10 @@ def test_a_change_of_hosts_that_is_stopped_says_how_to_go_on(tmp_path: Path, cle
                 run.kill()
         assert (run.returncode, output) == (143, "")
         assert errors.splitlines()[-1] == "next: gpuops change resume"
-        shown = CliRunner().invoke(app, ["change", "status", "--vcenter", f"sim@{where}"])
-        assert shown.exit_code == 0, shown.output
-        assert "under way esx-04.scattered  not back: cad-04" in shown.stdout
-        assert "scheduler set, begun " in shown.stdout
+        status = CliRunner().invoke(app, ["change", "status", "--vcenter", f"sim@{where}"])
+        assert status.exit_code == 0, status.output
+        assert "under way esx-04.scattered  not back: cad-04" in status.stdout
+        assert "scheduler set, begun " in status.stdout
         assert list(server.world.sessions) == []
 
 
@@ -173,7 +173,7 @@ finally:
 
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(
-    ("while_", "name", "exit_code", "said"),
+    ("while_", "name", "exit_code", "message"),
     [
         pytest.param(STOPPED_WHILE_A_TYPE_IS_MADE, "SIGTERM", 143, "", id="type"),
         pytest.param(STOPPED_WHILE_IT_IS_IMPORTED, "SIGINT", 130, "interrupted\n", id="import"),
@@ -184,7 +184,7 @@ finally:
     ],
 )
 def test_stopped_in_the_middle_of_pyvmomi(
-    tmp_path: Path, clean: Path, while_: str, name: str, exit_code: int, said: str
+    tmp_path: Path, clean: Path, while_: str, name: str, exit_code: int, message: str
 ) -> None:
     """What was left half way cannot be done again, and what is closed then may need it."""
     words = ["attach", "--vm", "bare", "--profile", "a100-3-20c", "--power", "cycle", "--yes", "--vcenter"]
@@ -196,7 +196,7 @@ def test_stopped_in_the_middle_of_pyvmomi(
         )  # fmt: skip
         assert list(server.world.sessions) == []
     assert (run.returncode, run.stdout) == (exit_code, ""), run.stderr
-    assert run.stderr.endswith(said)
+    assert run.stderr.endswith(message)
     assert "Traceback" not in run.stderr
 
 
@@ -225,17 +225,17 @@ main()
 @pytest.mark.quick_cases(1)
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(
-    ("name", "exit_code", "said"),
+    ("name", "exit_code", "message"),
     [("SIGTERM", 143, ""), ("SIGHUP", 129, ""), ("SIGINT", 130, "interrupted\n")],
 )
-def test_stopped_while_pydantic_builds_a_schema(clean: Path, name: str, exit_code: int, said: str) -> None:
+def test_stopped_while_pydantic_builds_a_schema(clean: Path, name: str, exit_code: int, message: str) -> None:
     words, program = ["--inventory", str(clean / "saved.json")], [sys.executable, "-m", "gpuops"]
     subprocess.run([*program, "inventory", "--vcenter", "sim:lab", "--save", words[1]], check=True, timeout=60)
     run = subprocess.run(
         [sys.executable, "-c", STOPPED_WHILE_A_SCHEMA_IS_BUILT, "capacity", *words, name],
         capture_output=True, encoding="utf-8", timeout=60, check=False,
     )  # fmt: skip
-    assert (run.returncode, run.stdout, run.stderr) == (exit_code, "", said)
+    assert (run.returncode, run.stdout, run.stderr) == (exit_code, "", message)
 
 
 WHILE_AN_OBJECT_IS_FREED = """

@@ -20,10 +20,12 @@ main()
 
 
 def run(words: list[str], **environ: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if name not in ("HOME", "LOGNAME", "USER", "USERNAME")}
+    other_variables = {
+        name: value for name, value in os.environ.items() if name not in ("HOME", "LOGNAME", "USER", "USERNAME")
+    }
     return subprocess.run(
         [sys.executable, "-c", NAMELESS, *words],
-        capture_output=True, encoding="utf-8", timeout=60, check=False, env={**kept, **environ},
+        capture_output=True, encoding="utf-8", timeout=60, check=False, env={**other_variables, **environ},
     )  # fmt: skip
 
 
@@ -41,8 +43,8 @@ def run(words: list[str], **environ: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_a_command_works(words: list[str], tmp_path: Path) -> None:
-    done = run(
+    process = run(
         words, GPUOPS_STATE_DIR=str(tmp_path / "state"), XDG_CACHE_HOME=str(tmp_path), GPUOPS_SIM_CLOCK="stepped"
     )
-    assert "internal error" not in done.stderr
-    assert done.returncode in (0, 4), done.stderr
+    assert "internal error" not in process.stderr
+    assert process.returncode in (0, 4), process.stderr

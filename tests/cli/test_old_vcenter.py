@@ -41,10 +41,10 @@ def old(tmp_path: Path, clean: Path, request: pytest.FixtureRequest) -> Old:
 def test_it_is_read_with_a_warning(old: Old, version: str) -> None:
     lab = old(version)
     for command in ("inventory", "capacity", "doctor", "host mode show", "host scheduler show", "rotate status"):
-        shown = lab.run(*command.split())
-        assert shown.exit_code == 0, f"{command}: {shown.output}"
+        view = lab.run(*command.split())
+        assert view.exit_code == 0, f"{command}: {view.output}"
         if command != "rotate status":
-            assert WARNING.format(version) in shown.stderr
+            assert WARNING.format(version) in view.stderr
     assert f"vCenter {version}: 2 hosts with 9 GPUs" in lab.run("doctor").stdout
 
 
@@ -77,6 +77,6 @@ def test_what_has_no_plan_is_refused_before_it_is_sent(old: Old) -> None:
 @pytest.mark.long
 def test_of_7_0_what_its_api_has_is_changed(old: Old) -> None:
     lab = old("7.0.0.0")
-    done = lab.run("attach", "--vm", "ml-07", "--profile", "a100-3-20c")
-    assert (done.exit_code, "only read" in done.stderr) == (0, False), done.output
+    attach = lab.run("attach", "--vm", "ml-07", "--profile", "a100-3-20c")
+    assert (attach.exit_code, "only read" in attach.stderr) == (0, False), attach.output
     assert lab.effects == ["ReconfigVM_Task ml-07"]

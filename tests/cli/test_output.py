@@ -120,13 +120,13 @@ def test_of_colours_the_first_that_is_said_counts(
 
 
 def test_what_an_encoding_lacks_is_written_as_an_escape() -> None:
-    taken = io.BytesIO()
-    stream = io.TextIOWrapper(taken, "latin-1")
+    buffer = io.BytesIO()
+    stream = io.TextIOWrapper(buffer, "latin-1")
     tree = Tree(Text("Zürich"))
     tree.add(Text("山"))
     output.print_text(tree, stream)
     stream.flush()
-    assert taken.getvalue() == b"Z\xfcrich\n`-- \\u5c71\n"
+    assert buffer.getvalue() == b"Z\xfcrich\n`-- \\u5c71\n"
 
 
 def test_nothing_is_written_of_a_view_that_fails() -> None:

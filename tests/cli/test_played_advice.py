@@ -32,11 +32,11 @@ def test_which_commands_a_line_advises(hint: str, before: tuple[str, ...], words
 
 def played(*ends: tuple[int, str], changes: bool = False) -> list[str]:
     """What leads nowhere of commands that end so, one after the other; `changes`: each changes something."""
-    (code, text), *left = ends
+    (code, text), *remaining_ends = ends
     states = iter(range(99))
 
     def run(*words: str) -> Any:
-        code, text = left.pop(0)
+        code, text = remaining_ends.pop(0)
         return SimpleNamespace(exit_code=code, stdout=text, stderr="")
 
     advice = Advice(run, lambda: str(next(states)) if changes else "")

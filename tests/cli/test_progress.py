@@ -114,8 +114,8 @@ def test_a_bar_on_a_terminal_is_gone_at_the_end(
 def frames(written: str) -> list[list[str]]:
     """The pictures that rich drew one over the other, as lines of plain text."""
     drawn = re.split(r"\r|\x1b\[2K|\x1b\[\d*A", written)
-    plain = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", each) for each in drawn]
-    return [each.strip("\n").split("\n") for each in plain if each.strip()]
+    plain = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", frame) for frame in drawn]
+    return [frame.strip("\n").split("\n") for frame in plain if frame.strip()]
 
 
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int = 60) -> None:
@@ -149,9 +149,9 @@ def test_a_verbose_run_has_its_lines_above_what_is_drawn(
     on_a_terminal(monkeypatch)
     output.behave(Manners(verbose=True))
     two_of_three()
-    told = [line for frame in frames(capsys.readouterr().err) for line in frame]
-    assert any("[1/3] done     suspend desk-0" in line for line in told)
-    assert any(line.startswith("steps ") for line in told)
+    printed_lines = [line for frame in frames(capsys.readouterr().err) for line in frame]
+    assert any("[1/3] done     suspend desk-0" in line for line in printed_lines)
+    assert any(line.startswith("steps ") for line in printed_lines)
 
 
 @pytest.mark.parametrize("broken", ["start_progress", "progress_lines", "format_stopwatch"])
@@ -167,13 +167,13 @@ def test_a_run_goes_on_when_nothing_can_be_drawn(broken: str, monkeypatch: pytes
 
 @pytest.mark.parametrize("number", [errno.EPIPE, errno.EIO])
 def test_a_run_goes_on_when_its_terminal_is_gone(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = Unheard(number)
-    monkeypatch.setattr(gone, "isatty", lambda: True)
-    monkeypatch.setattr("sys.stderr", gone)
+    closed_terminal = Unheard(number)
+    monkeypatch.setattr(closed_terminal, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr", closed_terminal)
     monkeypatch.setenv("TERM", "xterm")
     output.behave(Manners(verbose=True))
     two_of_three()
-    assert sys.stderr is gone
+    assert sys.stderr is closed_terminal
 
 
 def test_a_name_that_the_terminal_cannot_write_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,9 +205,9 @@ def test_an_interrupted_prompt_is_no_run(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_of_steps_that_were_told_the_report_repeats_none() -> None:
     outcomes = (Outcome(STEPS[0], Verdict.DONE), Outcome(STEPS[1], Verdict.FAILED, "no space"))
-    shown = report_text(
+    report = report_text(
         replace(REPORT, outcomes=outcomes, applied=True), printed_steps={step_key(step) for step in STEPS[:2]}
     )
-    text = "\n".join("".join(piece for piece, _ in line) for line in lines(shown, None))
+    text = "\n".join("".join(piece for piece, _ in line) for line in lines(report, None))
     assert "desk-0" not in text and "desk-1" not in text
     assert text.endswith("1 step done, 1 failed")

@@ -68,8 +68,8 @@ def test_it_reads_all_that_an_administrator_reads(
     results = []
     for role in (ADMIN, READ_ONLY):
         server.world.authority.permit(server.username, role)
-        done = CliRunner().invoke(app, shlex.split(words), env={"GPUOPS_VCENTER": f"sim@{ready}"})
-        results.append((done.exit_code, done.stderr))
+        completed = CliRunner().invoke(app, shlex.split(words), env={"GPUOPS_VCENTER": f"sim@{ready}"})
+        results.append((completed.exit_code, completed.stderr))
     by_administrator, by_reader = results
     assert by_reader == by_administrator
     assert by_reader[0] in (0, 3)

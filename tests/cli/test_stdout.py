@@ -49,7 +49,7 @@ def place(folder: Path, *options: str, profile: str = "a40-8q", stdout: int = su
     )
     snapshot.save(inventory([host("esx-1", gpu(FIRST, "a40", 0))], []), folder / "inventory.json")
     files = ["--file", str(folder / "requests.csv"), "--inventory", str(folder / "inventory.json")]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "gpuops", "place", "--optimize", *files, *options],
         env={**os.environ, "PYTHONPATH": str(folder), "XDG_STATE_HOME": str(folder)},
         stdout=stdout,
@@ -58,7 +58,7 @@ def place(folder: Path, *options: str, profile: str = "a40-8q", stdout: int = su
         check=False,
         timeout=120,
     )
-    return done.returncode, done.stdout or "", done.stderr
+    return process.returncode, process.stdout or "", process.stderr
 
 
 def test_what_a_solver_prints_is_no_part_of_the_document(tmp_path: Path) -> None:

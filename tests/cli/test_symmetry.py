@@ -34,7 +34,7 @@ def parameters(command: str) -> dict[str, Any]:
 
 
 def options(name: str) -> dict[str, Any]:
-    return {each: parameter for each, parameter in parameters(name).items() if each not in SHARED}
+    return {param: parameter for param, parameter in parameters(name).items() if param not in SHARED}
 
 
 @pytest.mark.parametrize(("name", "request_type"), [("attach", Attach), ("detach", Detach)])
@@ -44,8 +44,8 @@ def test_fields_of_the_request_are_options_of_the_command(name: str, request_typ
 
 @pytest.mark.parametrize(("name", "request_type"), [("attach", Attach), ("detach", Detach)])
 def test_defaults_are_the_same(name: str, request_type: type) -> None:
-    wanted = {field.name: field.default or None for field in fields(request_type) if field.name != "vm"}
-    assert {key: option.default or None for key, option in options(name).items() if key != "vm"} == wanted
+    defaults = {field.name: field.default or None for field in fields(request_type) if field.name != "vm"}
+    assert {key: option.default or None for key, option in options(name).items() if key != "vm"} == defaults
 
 
 @pytest.mark.parametrize(("name", "request_type"), [("attach", Attach), ("detach", Detach)])
@@ -74,14 +74,14 @@ def test_an_option_is_its_field_with_dashes(name: str, request_type: type) -> No
 def test_a_command_takes_its_options_from_the_fields_of_its_request(
     command: str, request_type: type, fixed: set[str]
 ) -> None:
-    shown = parameters(command)
+    params = parameters(command)
     for field in fields(request_type):
         if field.name in fixed:
-            assert field.name not in shown
+            assert field.name not in params
             continue
-        option, hint = shown[field.name], get_type_hints(request_type, include_extras=True)[field.name]
-        (told,) = (each for each in get_args(hint)[1:] if isinstance(each, Option))
-        assert (option.help, option.metavar if told.metavar else None) == (told.help, told.metavar)
+        option, hint = params[field.name], get_type_hints(request_type, include_extras=True)[field.name]
+        (annotation,) = (each for each in get_args(hint)[1:] if isinstance(each, Option))
+        assert (option.help, option.metavar if annotation.metavar else None) == (annotation.help, annotation.metavar)
         assert f"--{field.name.replace('_', '-')}" in option.opts
         assert option.required is (field.default is MISSING)
 

@@ -43,22 +43,22 @@ def document(lab: Lab, *words: str) -> Any:
     return timeless(json.loads(result.stdout))
 
 
-def timeless(found: Any) -> Any:
+def timeless(document: Any) -> Any:
     """The document without the moment it was read."""
-    return {key: value for key, value in found.items() if key != "read_at"}
+    return {key: value for key, value in document.items() if key != "read_at"}
 
 
 def test_json_goes_down_to_the_numa_node(lab: Lab, golden: Golden) -> None:
-    found = document(lab, "--profile", "a40-48c", "--policy", POLICY)
-    assert (found["schema_version"], found["kind"], found["policy"]) == (1, "capacity", "lab-night")
-    golden("capacity.json", json.dumps(found, indent=2) + "\n")
+    answer = document(lab, "--profile", "a40-48c", "--policy", POLICY)
+    assert (answer["schema_version"], answer["kind"], answer["policy"]) == (1, "capacity", "lab-night")
+    golden("capacity.json", json.dumps(answer, indent=2) + "\n")
 
 
 @pytest.mark.long
 def test_without_a_policy_nothing_is_said_of_the_night(lab: Lab) -> None:
-    found = document(lab)
-    assert (found["policy"], found["desktops_to_suspend"]) == (None, None)
-    assert {profile["after"] for profile in found["profiles"]} == {None}
+    answer = document(lab)
+    assert (answer["policy"], answer["desktops_to_suspend"]) == (None, None)
+    assert {profile["after"] for profile in answer["profiles"]} == {None}
 
 
 @pytest.mark.long

@@ -15,18 +15,18 @@ from gpuops.sim.state.vm_state import Power
 from tests.cli.conftest import Lab
 
 
-def asked(lab: Lab, *arguments: str) -> dict[str, Any]:
-    done = lab.run("capacity", "--forecast", *arguments, "--output", "json")
-    assert done.exit_code == 0, done.output
-    found: dict[str, Any] = json.loads(done.stdout)
-    return {each["profile"]: each for each in found["profiles"]} | {"vcenter": found["vcenter"]}
+def forecast_by_profile(lab: Lab, *arguments: str) -> dict[str, Any]:
+    forecast = lab.run("capacity", "--forecast", *arguments, "--output", "json")
+    assert forecast.exit_code == 0, forecast.output
+    answer: dict[str, Any] = json.loads(forecast.stdout)
+    return {profile["profile"]: profile for profile in answer["profiles"]} | {"vcenter": answer["vcenter"]}
 
 
 def weeks(lab: Lab, profile: str, *mosts: int) -> None:
     """The most of each day of so many weeks, the last of which ends now."""
     now = lab.server.world.clock.now()
     default_state_dir().mkdir(parents=True, exist_ok=True, mode=0o700)
-    with Measurements.open(default_state_dir(), "", asked(lab)["vcenter"]) as store:
+    with Measurements.open(default_state_dir(), "", forecast_by_profile(lab)["vcenter"]) as store:
         for back in range(7 * len(mosts)):
             store.note_vgpus(now - timedelta(days=back), {profile: mosts[-1 - back // 7]})
 
@@ -34,7 +34,7 @@ def weeks(lab: Lab, profile: str, *mosts: int) -> None:
 @pytest.mark.long
 def test_a_look_counts_running_vgpus_and_the_day_keeps_the_most(lab: Lab) -> None:
     assert lab.run("observe", "--once").exit_code == 0
-    first = asked(lab)["nvidia_a40-8q"]
+    first = forecast_by_profile(lab)["nvidia_a40-8q"]
     running = [vm for vm in lab.server.world.by_type("VirtualMachine") if vm.state.name.startswith("vdi-")]
     running = [vm for vm in running if vm.state.power is Power.ON]
     assert (first["running"], first["most_in_7_days"], first["days_known"]) == (len(running), len(running), 1)
@@ -44,7 +44,7 @@ def test_a_look_counts_running_vgpus_and_the_day_keeps_the_most(lab: Lab) -> Non
         running[0].power_changed()
     lab.server.world.clock.advance(1200)
     assert lab.run("observe", "--once").exit_code == 0
-    after = asked(lab)["nvidia_a40-8q"]
+    after = forecast_by_profile(lab)["nvidia_a40-8q"]
     assert (after["running"], after["most_in_7_days"]) == (len(running) - 1, len(running))
     assert after["growth_per_week"] is None and after["runs_out"] is None
 
@@ -53,42 +53,42 @@ def test_a_look_counts_running_vgpus_and_the_day_keeps_the_most(lab: Lab) -> Non
 def test_what_grows_runs_out_and_comes_first(lab: Lab) -> None:
     weeks(lab, "nvidia_a40-8q", 4, 5, 6, 7, 8, 9)
     lab.run("observe", "--once")
-    done = lab.run("capacity", "--forecast")
-    assert done.exit_code == 0
-    rows = done.stdout.splitlines()
+    table = lab.run("capacity", "--forecast")
+    assert table.exit_code == 0
+    rows = table.stdout.splitlines()
     assert rows[2].split()[:5] == ["nvidia_a40-8q", "9", "7", "9", "+1.0"]
-    found = asked(lab, "--profile", "a40-8q")["nvidia_a40-8q"]
-    assert found["runs_out"] == "2026-12-15", "nine and seven times one: in the seventh week after this one"
-    assert (found["error"], found["naive_error"], found["tested_days"]) == (0.0, 2.0, 15)
-    assert found["not_before"] == found["runs_out"] == found["not_after"]
+    profile = forecast_by_profile(lab, "--profile", "a40-8q")["nvidia_a40-8q"]
+    assert profile["runs_out"] == "2026-12-15", "nine and seven times one: in the seventh week after this one"
+    assert (profile["error"], profile["naive_error"], profile["tested_days"]) == (0.0, 2.0, 15)
+    assert profile["not_before"] == profile["runs_out"] == profile["not_after"]
 
 
 def test_days_of_a_vm_that_is_gone_stay_counted(lab: Lab) -> None:
     weeks(lab, "nvidia_l40s-24q", 1, 1, 1)
-    found = asked(lab)["nvidia_l40s-24q"]
-    assert (found["running"], found["fit"], found["days_known"]) == (0, 0, 21)
+    profile = forecast_by_profile(lab)["nvidia_l40s-24q"]
+    assert (profile["running"], profile["fit"], profile["days_known"]) == (0, 0, 21)
 
 
 @pytest.mark.long
 def test_old_days_are_forgotten_like_hours(lab: Lab) -> None:
     weeks(lab, "nvidia_a40-8q", 4, 5)
     now = lab.server.world.clock.now()
-    with Measurements.open(default_state_dir(), "", asked(lab)["vcenter"]) as store:
+    with Measurements.open(default_state_dir(), "", forecast_by_profile(lab)["vcenter"]) as store:
         store.forget(now, Retention(fine_days=1, hourly_days=3))
         assert len(store.vgpu_peaks()["nvidia_a40-8q"]) == 4
 
 
 @pytest.mark.parametrize(
-    "more", [["--host", "esx-01*"], ["--cluster", "lab-cluster"], ["--policy", "templates/policy.yaml"]]
+    "options", [["--host", "esx-01*"], ["--cluster", "lab-cluster"], ["--policy", "templates/policy.yaml"]]
 )
-def test_what_the_history_is_not_kept_by_is_refused(lab: Lab, more: list[str]) -> None:
-    done = lab.run("capacity", "--forecast", *more)
-    assert done.exit_code == 2
-    assert done.stderr.startswith(f"error: --forecast and {more[0]} exclude each other")
+def test_what_the_history_is_not_kept_by_is_refused(lab: Lab, options: list[str]) -> None:
+    refusal = lab.run("capacity", "--forecast", *options)
+    assert refusal.exit_code == 2
+    assert refusal.stderr.startswith(f"error: --forecast and {options[0]} exclude each other")
 
 
 @pytest.mark.long
 def test_a_profile_that_is_not_there_is_one_line(lab: Lab) -> None:
-    done = lab.run("capacity", "--forecast", "--profile", "a41-8q")
-    assert done.exit_code in (2, 3)
-    assert "a41-8q" in done.stderr and done.stdout == ""
+    refusal = lab.run("capacity", "--forecast", "--profile", "a41-8q")
+    assert refusal.exit_code in (2, 3)
+    assert "a41-8q" in refusal.stderr and refusal.stdout == ""

@@ -35,10 +35,10 @@ def test_no_more_than_the_layout_has(lab: Lab, tmp_path: Path) -> None:
     entries = [f"{{name: vm-{n}, vcpu: 2, memory: 4GiB, profile: a100d-3-40c}}" for n in range(4)]
     file = tmp_path / "requests.yaml"
     file.write_text(f"version: 1\nrequests: [{', '.join(entries)}]\n", encoding="utf-8")
-    for more in ((), ("--optimize",)):
-        words = ("place", "--file", str(file), "--mig-layout", BALANCED, *more, "--output", "json")
+    for options in ((), ("--optimize",)):
+        words = ("place", "--file", str(file), "--mig-layout", BALANCED, *options, "--output", "json")
         document = json.loads(lab.run(*words).stdout)
-        assert (document["placed"], document["refused"]) == (2, 2), more
+        assert (document["placed"], document["refused"]) == (2, 2), options
 
 
 def test_only_hosts_that_are_named(lab: Lab) -> None:

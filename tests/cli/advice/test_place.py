@@ -71,12 +71,12 @@ def test_the_document_is_the_answer(lab: Lab) -> None:
     }
     (claim,) = document["claims"]
     assert (claim["vm"]["name"], claim["gpus"], claim["lost"]) == ("vdi-11", ["0000:3b:00.0"], [])
-    again = yaml.safe_load(lab.run("place", "--file", str(TEMPLATE), "-o", "yaml").stdout)
-    assert again["requests"] == document["requests"]
+    as_yaml = yaml.safe_load(lab.run("place", "--file", str(TEMPLATE), "-o", "yaml").stdout)
+    assert as_yaml["requests"] == document["requests"]
     refused = lab.run(*WIDE, "--explain", "-o", "json")
-    found = json.loads(refused.stdout)
-    assert (refused.exit_code, found["exit_code"], found["refused"]) == (3, 3, 1)
-    (request,) = found["requests"]
+    answer = json.loads(refused.stdout)
+    assert (refused.exit_code, answer["exit_code"], answer["refused"]) == (3, 3, 1)
+    (request,) = answer["requests"]
     assert (request["place"], request["nearest"]) == (None, "with numa preferred it fits on esx-02.lab")
     assert any(reason["needed"] == 40 and reason["available"] == 32 for reason in request["rejections"])
     subjects = {choice["subject"]: choice["feasible"] for choice in request["choices"]}
@@ -93,9 +93,9 @@ def test_a_saved_inventory_gives_the_same_answer(lab: Lab, gpuops: Callable[...,
 
 @pytest.mark.long
 def test_what_is_to_stay_free_is_told(lab: Lab) -> None:
-    kept = json.loads(lab.run(*ONE, "--keep-free", "a100-3-20c=3", "-o", "json").stdout)
+    answer = json.loads(lab.run(*ONE, "--keep-free", "a100-3-20c=3", "-o", "json").stdout)
     places = [{"where": "lab-cluster", "free_before": 4, "free_after": 3}]
-    assert kept["kept_free"] == [{"profile": "grid_a100-3-20c", "count": 3, "places": places}]
+    assert answer["kept_free"] == [{"profile": "grid_a100-3-20c", "count": 3, "places": places}]
     refused = lab.run(*ONE, "--keep-free", "a100-3-20c=4")
     assert refused.exit_code == 3
     rule = "vGPUs of grid_a100-3-20c left free in cluster lab-cluster afterwards (--keep-free): needs 4, 3 there"
@@ -106,8 +106,8 @@ def test_what_is_to_stay_free_is_told(lab: Lab) -> None:
 @pytest.mark.long
 def test_a_plan_of_the_solver_that_leaves_too_few_is_not_taken(lab: Lab, tmp_path: Path) -> None:
     path = tmp_path / "requests.yaml"
-    asked = "".join(f"  - {{name: w-{n}, vcpu: 4, memory: 4GiB, profile: a100-3-20c}}\n" for n in range(4))
-    path.write_text(f"version: 1\nrequests:\n{asked}", encoding="utf-8")
+    requests = "".join(f"  - {{name: w-{n}, vcpu: 4, memory: 4GiB, profile: a100-3-20c}}\n" for n in range(4))
+    path.write_text(f"version: 1\nrequests:\n{requests}", encoding="utf-8")
     result = lab.run("place", "--file", str(path), "--optimize", "--keep-free", "a100-3-20c=2", "-o", "json")
     document = json.loads(result.stdout)
     assert (document["placed"], document["refused"]) == (2, 2)
@@ -129,14 +129,14 @@ def test_a_bad_file_is_one_line(lab: Lab, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_names_that_mean_nothing_are_a_refusal_with_what_there_is(lab: Lab) -> None:
-    for words, said in (
+    for words, reason in (
         (("--gpus", "1", "--model", "h100"), "(there: NVIDIA L40S)"),
         (("--gpus", "1", "--cluster", "nowhere"), "clusters with GPUs: lab-cluster"),
         (("--gpus", "1", "--host", "nowhere"), "no host with a GPU is named nowhere"),
     ):
         result = lab.run("place", "--vcpu", "4", "--memory", "8GiB", *words)
         assert (result.exit_code, result.stderr) == (3, "")
-        assert said in result.stdout
+        assert reason in result.stdout
 
 
 BAD = """version: 1
@@ -157,27 +157,27 @@ def test_every_reason_of_every_bad_request_is_told(lab: Lab, tmp_path: Path) -> 
     assert (result.exit_code, result.stderr) == (3, "")
     document = json.loads(lab.run("place", "--file", str(path), "-o", "json").stdout)
     assert (document["exit_code"], document["placed"], document["refused"]) == (3, 1, 4)
-    found = {each["name"]: each for each in document["requests"]}
+    by_name = {request["name"]: request for request in document["requests"]}
     for name, reasons in {
         "none-such": ("no host with a GPU is in cluster nowhere",),
         "too-large": ("logical CPUs for", "memory to reserve in full", "room for nvidia_a40-48c", "locked to vGPUs of"),
         "torn-1": ("affinity x and anti-affinity y contradict", "torn-2, of the same affinity, has no place by itself"),
         "torn-2": ("affinity x and anti-affinity y contradict", "logical CPUs for"),
     }.items():
-        told = [each["rule"] for each in found[name]["rejections"]]
-        assert all(any(reason in rule for rule in told) for reason in reasons), (name, told)
+        rules = [rejection["rule"] for rejection in by_name[name]["rejections"]]
+        assert all(any(reason in rule for rule in rules) for reason in reasons), (name, rules)
         assert all(reason in result.stdout for reason in reasons)
     smaller = "with 128 of its 2000 vCPUs and 984 GiB of memory and numa preferred and 1 of its 3 vGPUs"
-    assert found["too-large"]["nearest"] == f"{smaller} it fits on esx-02.lab"
-    assert found["none-such"]["nearest"].startswith("outside of cluster nowhere it fits")
-    assert found["torn-1"]["nearest"].startswith("without affinity x it fits on")
-    assert found["torn-2"]["nearest"].startswith("with 128 of its 2000 vCPUs")
+    assert by_name["too-large"]["nearest"] == f"{smaller} it fits on esx-02.lab"
+    assert by_name["none-such"]["nearest"].startswith("outside of cluster nowhere it fits")
+    assert by_name["torn-1"]["nearest"].startswith("without affinity x it fits on")
+    assert by_name["torn-2"]["nearest"].startswith("with 128 of its 2000 vCPUs")
 
 
 @pytest.mark.long
 def test_several_profiles_in_one_vm_by_options_yaml_and_csv(lab: Lab, tmp_path: Path) -> None:
-    wanted = ["vgpu grid_a100-3-20c", "vgpu grid_a100-1-5c", "vgpu grid_a100-1-5c"]
-    asked = ("place", "--profile", "a100-1-5c", "--profile", "a100-3-20c", "--profile", "a100-1-5c")
+    devices = ["vgpu grid_a100-3-20c", "vgpu grid_a100-1-5c", "vgpu grid_a100-1-5c"]
+    command = ("place", "--profile", "a100-1-5c", "--profile", "a100-3-20c", "--profile", "a100-1-5c")
     by_yaml, by_csv = tmp_path / "several.yaml", tmp_path / "several.csv"
     by_yaml.write_text(
         "version: 1\nrequests:\n"
@@ -188,14 +188,14 @@ def test_several_profiles_in_one_vm_by_options_yaml_and_csv(lab: Lab, tmp_path: 
     by_csv.write_text("name,vcpu,memory,profiles\nrequest,4,8GiB,a100-1-5c; a100-3-20c; a100-1-5c\n", encoding="utf-8")
     torn = None
     for arguments in (
-        (*asked, "--vcpu", "4", "--memory", "8GiB"),
+        (*command, "--vcpu", "4", "--memory", "8GiB"),
         ("place", "--file", str(by_csv)),
         ("place", "--file", str(by_yaml)),
     ):
         answers = json.loads(lab.run(*arguments, "-o", "json").stdout)["requests"]
-        first = next(each for each in answers if each["name"] == "request")
-        assert [each["device"] for each in first["place"]["vm"]["devices"]] == wanted
-        torn = next((each for each in answers if each["name"] == "torn"), None)
+        first = next(answer for answer in answers if answer["name"] == "request")
+        assert [device["device"] for device in first["place"]["vm"]["devices"]] == devices
+        torn = next((answer for answer in answers if answer["name"] == "torn"), None)
     assert torn is not None
     assert (
         torn["rejections"][0]["rule"]
@@ -214,29 +214,29 @@ def test_gpus_of_suspended_vms_that_come_back_later_are_not_kept(
     (suspended,) = [vm for vm in _dicts(snapshot) if vm.get("name") == "vdi-11" and "attributes" in vm]
     suspended["attributes"]["gpuops.return"] = "2026-11-03T06:00+00:00"
     saved.write_text(json.dumps(snapshot), encoding="utf-8")
-    asked = ("place", "--profile", "a40-8q", "--vcpu", "4", "--memory", "8GiB", "--inventory", str(saved))
-    until = gpuops(*asked, "--until", "2026-11-03T05:00+00:00")
+    command = ("place", "--profile", "a40-8q", "--vcpu", "4", "--memory", "8GiB", "--inventory", str(saved))
+    until = gpuops(*command, "--until", "2026-11-03T05:00+00:00")
     assert "the GPUs of vdi-11 (2026-11-03T06:00+00:00)" in until.stdout
-    assert "kept for 1 suspended VM" in gpuops(*asked, "--until", "2026-11-03T06:01+00:00").stdout
-    document = json.loads(gpuops(*asked, "--until", "2026-11-03T05:00+00:00", "-o", "json").stdout)
+    assert "kept for 1 suspended VM" in gpuops(*command, "--until", "2026-11-03T06:01+00:00").stdout
+    document = json.loads(gpuops(*command, "--until", "2026-11-03T05:00+00:00", "-o", "json").stdout)
     assert (document["claims"], document["requests"][0]["request"]["until"]) == ([], "2026-11-03T05:00:00+00:00")
-    assert [each["vm"]["name"] for each in document["later"]] == ["vdi-11"]
+    assert [later_claim["vm"]["name"] for later_claim in document["later"]] == ["vdi-11"]
 
 
 def _dicts(value: object) -> Iterator[dict[str, Any]]:
     """Every mapping in a document."""
     if isinstance(value, dict):
         yield value
-    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _dicts(each)
+    for child in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _dicts(child)
 
 
 def test_an_option_is_a_key_of_the_file() -> None:
-    shown = options("place")
+    shown_options = options("place")
     of_all = ["pin", "suspended", "keep_free", "optimize", "file", "mig_layout"]
-    assert [name for name in shown if name not in keys_of(RequestEntry)] == of_all
+    assert [name for name in shown_options if name not in keys_of(RequestEntry)] == of_all
     by_file_alone = {"name", "profiles", "affinity", "anti_affinity", "spread", "priority"}
-    assert set(keys_of(RequestEntry)) - set(shown) == by_file_alone
+    assert set(keys_of(RequestEntry)) - set(shown_options) == by_file_alone
 
 
 @pytest.mark.long
@@ -261,12 +261,12 @@ def test_what_the_request_itself_takes_does_not_run(gpuops: Callable[..., Result
     first, third = "esx-01.scattered 0000:3b:00.0", "esx-03.scattered 0000:3b:00.0, esx-04.scattered 0000:3b:00.0"
     assert f"{first}: its 1 slot for nvidia_a40-8q is taken by this VM's first vGPUs\n" in twelve
     assert f"{third}: its 4 slots for nvidia_a40-8q are taken by this VM's first vGPUs\n" in twelve
-    kept = "taken by suspended VMs that come back and this VM's first vGPUs; held by desk-10 (suspended)\n"
-    assert f"esx-02.scattered 0000:3b:00.0: its 4 slots for nvidia_a40-8q are {kept}" in twelve
+    reason = "taken by suspended VMs that come back and this VM's first vGPUs; held by desk-10 (suspended)\n"
+    assert f"esx-02.scattered 0000:3b:00.0: its 4 slots for nvidia_a40-8q are {reason}" in twelve
     assert "room for nvidia_a40-8q beside suspended VMs that come back: needs 12 slots, 3 there" in twelve
     three = gpuops(*words, "sim:lab", "--profile", "a100-4-20c", "--count", "3").stdout
-    both = "esx-01.lab 0000:3b:00.0, esx-01.lab 0000:af:00.0"
-    assert f"{both}: its 1 slot for grid_a100-4-20c is taken by this VM's first vGPUs\n" in three
+    addresses = "esx-01.lab 0000:3b:00.0, esx-01.lab 0000:af:00.0"
+    assert f"{addresses}: its 1 slot for grid_a100-4-20c is taken by this VM's first vGPUs\n" in three
     locked = gpuops(*words, "sim:scattered", "--profile", "a40-48q").stdout
     assert "esx-02.scattered 0000:3b:00.0, esx-03.scattered 0000:3b:00.0, esx-04.scattered 0000:3b:00.0: " in locked
     assert "locked to vGPUs of 8192 MiB while 2 run, nvidia_a40-48q has 49152 MiB" in locked

@@ -41,7 +41,9 @@ def test_which_mig_profiles_mix_on_an_h100(gpuops: Gpuops) -> None:
 def test_mixed_sizes_beside_each_other(gpuops: Gpuops) -> None:
     rows = {row["memory_mib"]: row for row in document(gpuops, "a40")["mixed_sizes"]}
     assert (rows[8192]["most"], rows[8192]["starts_gib"]) == (4, [0, 16, 24, 40])
-    beside = {each["memory_mib"]: (each["at_least"], each["at_most"]) for each in rows[8192]["next_to_one"]}
+    beside = {
+        size_row["memory_mib"]: (size_row["at_least"], size_row["at_most"]) for size_row in rows[8192]["next_to_one"]
+    }
     assert (beside[49152], beside[16384], beside[24576]) == ((0, 0), (1, 2), (1, 1))
 
 
@@ -51,7 +53,7 @@ def test_without_a_model_every_model_is_one_line(gpuops: Gpuops) -> None:
     assert len(lines) == len(boards) + 2, "a heading, and how to go on"
     assert [line.split()[0] for line in lines[1:-1]] == [board.key for board in boards]
     models = document(gpuops)["models"]
-    assert [(each["model"], each["profiles"]) for each in models][:1] == [("m10", 14)]
+    assert [(model["model"], model["profiles"]) for model in models][:1] == [("m10", 14)]
 
 
 @pytest.mark.parametrize("text", ["a100", "A100", "NVIDIA A100 PCIe 40GB"])

@@ -24,49 +24,51 @@ WORKLOADS = Path(__file__).parents[3] / "templates" / "workloads.yaml"
 SAME_GPU = ("vdi-01", "vdi-02", "vdi-03", "vdi-04", "vdi-05")
 
 
-def told(done: Result) -> dict[str, Any]:
-    assert done.exit_code == 0, done.output
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+def answer_of(size_run: Result) -> dict[str, Any]:
+    assert size_run.exit_code == 0, size_run.output
+    answer: dict[str, Any] = json.loads(size_run.stdout)
+    return answer
 
 
 def stored(lab: Lab, days: int, percent: dict[str, int], counter: str = GPU_USE, covered: int = WHOLE) -> None:
     """So many days until now, of these VMs how much of a GPU each used, always the same."""
-    vcenter = told(lab.run("inventory", "--output", "json"))["vcenter"]
+    vcenter = answer_of(lab.run("inventory", "--output", "json"))["vcenter"]
     begin = int((lab.server.world.clock.now() - timedelta(days=days)).timestamp()) // FINE_S * FINE_S
     steps = days * 86_400 // FINE_S
-    machines = {each.state.name: each.moid for each in lab.server.world.by_type("VirtualMachine")}
-    rows = {name: np.array([[100 * each, 100 * each, covered]], np.int64) for name, each in percent.items()}
+    machines = {machine.state.name: machine.moid for machine in lab.server.world.by_type("VirtualMachine")}
+    rows = {name: np.array([[100 * share, 100 * share, covered]], np.int64) for name, share in percent.items()}
     values = {name: np.tile(row, (steps, 1)) for name, row in rows.items()}
     default_state_dir().mkdir(parents=True, exist_ok=True, mode=0o700)
     with Measurements.open(default_state_dir(), "", vcenter) as store:
-        store.write(begin, {machines[name]: Block(steps, {counter: each}) for name, each in values.items()})
+        store.write(begin, {machines[name]: Block(steps, {counter: series}) for name, series in values.items()})
         store.note_observed(begin, begin + steps * FINE_S)
 
 
 def test_plain_numbers_ask_no_vcenter(gpuops: Gpuops) -> None:
-    found = told(gpuops("size", "--busy", "0.7", "--sharers", "24", "-o", "json"))
+    found = answer_of(gpuops("size", "--busy", "0.7", "--sharers", "24", "-o", "json"))
     [row] = found["sizes"]
     assert (found["source"], row["sharers"], found["recommended"], found["vms"]) == ("numbers", 24, None, [])
     best, equal, fixed = (row["schedulers"][name] for name in ("best-effort", "equal-share", "fixed-share"))
     assert best["slowdown"] == pytest.approx(18.31, abs=0.01) and best["throughput"] == pytest.approx(1.31, abs=0.01)
     assert equal["slowdown"] == fixed["slowdown"] == pytest.approx(18.61, abs=0.01)
-    assert found == told(gpuops("size", "--busy", "70%", "--sharers", "24", "-o", "json"))
+    assert found == answer_of(gpuops("size", "--busy", "70%", "--sharers", "24", "-o", "json"))
 
 
 def test_a_profile_says_what_a_gpu_holds(gpuops: Gpuops) -> None:
-    found = told(gpuops("size", "--busy", "0.2", "--profile", "A40-8Q", "--at-most", "1.2", "-o", "json"))
+    found = answer_of(gpuops("size", "--busy", "0.2", "--profile", "A40-8Q", "--at-most", "1.2", "-o", "json"))
     assert (found["profile"], found["most_per_gpu"]) == ("nvidia_a40-8q", 6)
     assert (found["recommended"]["sharers"], found["recommended"]["scheduler"]) == (4, "best-effort")
     fixed = [row["schedulers"]["fixed-share"]["slowdown"] for row in found["sizes"]]
     assert fixed == pytest.approx([2.0] + [2.108] * 4), "idle slices are wasted"
-    promised = told(gpuops("size", "--busy", "0.2", "--at-most", "1.5", "--guaranteed", "-o", "json"))["recommended"]
+    promised = answer_of(gpuops("size", "--busy", "0.2", "--at-most", "1.5", "--guaranteed", "-o", "json"))[
+        "recommended"
+    ]
     assert (promised["sharers"], promised["scheduler"]) == (3, "equal-share")
 
 
 @pytest.mark.long
 def test_a_file_of_workloads(gpuops: Gpuops) -> None:
-    found = told(gpuops("size", "--workloads", str(WORKLOADS), "--at-most", "1.2", "-o", "json"))
+    found = answer_of(gpuops("size", "--workloads", str(WORKLOADS), "--at-most", "1.2", "-o", "json"))
     assert (found["source"], len(found["vms"]), found["pairs"]["observed"]) == ("workloads", 36, 2)
     assert {vm["name"] for vm in found["vms"] if not vm["may_share"]} == {"training"}
     assert found["pairs"]["mean_error"] is None, "two pairs say nothing of others"
@@ -78,7 +80,7 @@ def test_a_file_of_workloads(gpuops: Gpuops) -> None:
 @pytest.mark.long
 def test_the_history_of_a_profile(lab: Lab) -> None:
     stored(lab, 8, dict.fromkeys(SAME_GPU, 10) | {"vdi-07": 100})
-    found = told(lab.run("size", "--profile", "a40-8q", "--at-most", "1.15", "-o", "json"))
+    found = answer_of(lab.run("size", "--profile", "a40-8q", "--at-most", "1.15", "-o", "json"))
     vms = {vm["name"]: vm for vm in found["vms"]}
     assert set(vms) == {*SAME_GPU, "vdi-07"}
     assert found["history"]["hours_most"] == pytest.approx(8 * 24)
@@ -95,7 +97,7 @@ def test_the_history_of_a_profile(lab: Lab) -> None:
 @pytest.mark.long
 def test_pairs_that_the_history_saw_correct_what_busy_shares_say(lab: Lab) -> None:
     """Each is alone on the GPU by day in turn, and every third day both are: half as fast then, as neither foresees."""
-    vcenter = told(lab.run("inventory", "--output", "json"))["vcenter"]
+    vcenter = answer_of(lab.run("inventory", "--output", "json"))["vcenter"]
     steps = 9 * 86_400 // FINE_S
     begin = int((lab.server.world.clock.now() - timedelta(days=9)).timestamp()) // FINE_S * FINE_S
     moments = begin + np.arange(steps) * FINE_S
@@ -109,7 +111,7 @@ def test_pairs_that_the_history_saw_correct_what_busy_shares_say(lab: Lab) -> No
         blocks = {name: np.stack([each, each, np.full(steps, WHOLE)], axis=1) for name, each in used.items()}
         store.write(begin, {machines[name]: Block(steps, {GPU_USE: each}) for name, each in blocks.items()})
         store.note_observed(begin, begin + steps * FINE_S)
-    found = told(lab.run("size", "--vm", "vdi-0[12]", "--sharers", "2", "-o", "json"))
+    found = answer_of(lab.run("size", "--vm", "vdi-0[12]", "--sharers", "2", "-o", "json"))
     assert found["pairs"]["observed"] == 1 and set(found["pairs"]["pressure"]) == {"vdi-01", "vdi-02"}
     assert found["pairs"]["sensitivity"]["vdi-01"] == pytest.approx(0.5, abs=0.05)
     slowdown = found["sizes"][0]["schedulers"]["best-effort"]["slowdown"]
@@ -123,9 +125,9 @@ def test_pairs_that_the_history_saw_correct_what_busy_shares_say(lab: Lab) -> No
 @pytest.mark.long
 def test_a_full_gpu_may_have_been_wanted_more(lab: Lab) -> None:
     stored(lab, 1, dict.fromkeys(SAME_GPU, 20))
-    found = told(lab.run("size", "--vm", "vdi-0*", "--sharers", "5", "-o", "json"))
-    assert found["history"]["full"] == 1.0
-    assert all(vm["busy"] > 0.6 for vm in found["vms"])
+    answer = answer_of(lab.run("size", "--vm", "vdi-0*", "--sharers", "5", "-o", "json"))
+    assert answer["history"]["full"] == 1.0
+    assert all(vm["busy"] > 0.6 for vm in answer["vms"])
     text = lab.run("size", "--vm", "vdi-0*").stdout
     assert "GPUs that VMs share were full in 100% of the time" in text
     assert "less than a week" in text
@@ -134,9 +136,9 @@ def test_a_full_gpu_may_have_been_wanted_more(lab: Lab) -> None:
 @pytest.mark.long
 def test_vms_of_a_pool_and_since_when(lab: Lab) -> None:
     stored(lab, 8, {"vdi-01": 30, "vdi-03": 30})
-    asked = ("size", "--policy", LAB_POLICY, "--pool", "office", "--since", "2d", "-o", "json")
-    found = told(lab.run(*asked))
-    assert {vm["hours"] for vm in found["vms"]} == {48.0}
+    command = ("size", "--policy", LAB_POLICY, "--pool", "office", "--since", "2d", "-o", "json")
+    answer = answer_of(lab.run(*command))
+    assert {vm["hours"] for vm in answer["vms"]} == {48.0}
     refused = lab.run("size", "--policy", LAB_POLICY, "--pool", "nobody")
     assert refused.exit_code == 2 and "there is no pool 'nobody'" in refused.stderr
 
@@ -145,6 +147,6 @@ def test_vms_of_a_pool_and_since_when(lab: Lab) -> None:
 def test_what_only_nvidia_smi_told_counts(lab: Lab) -> None:
     """It is one reading in each look: every fourth step of five minutes has one, and stands for no more than itself."""
     stored(lab, 1, {"vdi-07": 40}, VGPU_USE, covered=1)
-    found = told(lab.run("size", "--vm", "vdi-07", "-o", "json"))
-    assert found["vms"][0]["busy"] == pytest.approx(0.4, rel=0.04)
-    assert found["history"]["hours_most"] == pytest.approx(24.0)
+    answer = answer_of(lab.run("size", "--vm", "vdi-07", "-o", "json"))
+    assert answer["vms"][0]["busy"] == pytest.approx(0.4, rel=0.04)
+    assert answer["history"]["hours_most"] == pytest.approx(24.0)

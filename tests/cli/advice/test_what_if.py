@@ -64,29 +64,29 @@ def test_text(lab: Lab, golden: Golden, name: str, words: tuple[str, ...]) -> No
 @pytest.mark.long
 def test_more_desktops_of_a_pool_are_drawn_by_seeds_and_a_night_takes_them(lab: Lab) -> None:
     words = ("--add-vms", "4xoffice", "--policy", POLICY, "--arrivals", "1", "--seeds", "3")
-    found = document(lab, *words)
-    assert (found["vms_added"], found["then"]["added_vms_running"]["mean"]) == (4, 4.0)
-    assert found["then"]["running_vms"]["mean"] == found["now"]["running_vms"]["mean"] + 4
-    assert (len(found["now"]["nights"]), len(found["then"]["nights"])) == (1, 3)
-    assert found["night_at"] is not None
-    again = document(lab, *words)
-    assert {**again, "read_at": "", "night_at": ""} == {**found, "read_at": "", "night_at": ""}, "seeds repeat"
+    answer = document(lab, *words)
+    assert (answer["vms_added"], answer["then"]["added_vms_running"]["mean"]) == (4, 4.0)
+    assert answer["then"]["running_vms"]["mean"] == answer["now"]["running_vms"]["mean"] + 4
+    assert (len(answer["now"]["nights"]), len(answer["then"]["nights"])) == (1, 3)
+    assert answer["night_at"] is not None
+    repeated = document(lab, *words)
+    assert {**repeated, "read_at": "", "night_at": ""} == {**answer, "read_at": "", "night_at": ""}, "seeds repeat"
     assert lab.effects == []
 
 
 @pytest.mark.long
 def test_recorded_days_are_asked_of_both_fleets(lab: Lab) -> None:
-    found = document(lab, "--lose-host", "esx-02")
-    assert (found["requests_from"], len(found["now"]["requests"]["draws"])) == ("made-up arrivals", 5)
+    answer = document(lab, "--lose-host", "esx-02")
+    assert (answer["requests_from"], len(answer["now"]["requests"]["draws"])) == ("made-up arrivals", 5)
     now = lab.server.world.clock.now()
     default_state_dir().mkdir(parents=True, exist_ok=True, mode=0o700)
-    with Measurements.open(default_state_dir(), "", found["vcenter"]) as store:
+    with Measurements.open(default_state_dir(), "", answer["vcenter"]) as store:
         for back, most in enumerate((9, 12, 30)):
             store.note_vgpus(now - timedelta(days=back), {"nvidia_a40-8q": most})
-    found = document(lab, "--lose-host", "esx-02")
-    assert found["requests_from"] == "recorded days"
-    assert [draw["asked"] for draw in found["now"]["requests"]["draws"]] == [21, 3, 0], "nine run now"
-    assert found["now"]["requests"]["placed"]["most"] > found["then"]["requests"]["placed"]["most"]
+    answer = document(lab, "--lose-host", "esx-02")
+    assert answer["requests_from"] == "recorded days"
+    assert [draw["asked"] for draw in answer["now"]["requests"]["draws"]] == [21, 3, 0], "nine run now"
+    assert answer["now"]["requests"]["placed"]["most"] > answer["then"]["requests"]["placed"]["most"]
     assert document(lab, "--lose-host", "esx-02", "--arrivals", "3")["requests_from"] == "made-up arrivals"
 
 
@@ -96,6 +96,8 @@ def test_the_changed_fleet_is_saved_for_other_commands(lab: Lab, gpuops: Gpuops,
     assert (result.exit_code, result.stderr) == (0, "")
     room = gpuops("capacity", "--inventory", str(then), "--profile", "l40s-8q", "--output", "json")
     assert json.loads(room.stdout)["profiles"][0]["now"]["at_least"] == 8 * 6
-    again = gpuops("what-if", "--inventory", str(then), "--lose-host", "new-1-1", "--arrivals", "1", "-o", "json")
-    sides = json.loads(again.stdout)
+    later_question = gpuops(
+        "what-if", "--inventory", str(then), "--lose-host", "new-1-1", "--arrivals", "1", "-o", "json"
+    )
+    sides = json.loads(later_question.stdout)
     assert (sides["now"]["gpus"], sides["then"]["gpus"]) == (17, 9)

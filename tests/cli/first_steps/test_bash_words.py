@@ -39,7 +39,7 @@ def test_the_pieces_are_put_together(pieces: list[str], words: list[str]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("pieces", "kept"),
+    ("pieces", "words"),
     [
         (["gpuops", "--vcenter", "sim", ":", "la"], "sim:"),
         (["gpuops", "--vcenter", "sim", ":"], "sim:"),
@@ -50,9 +50,9 @@ def test_the_pieces_are_put_together(pieces: list[str], words: list[str]) -> Non
         (["gpuops", "--vm", ""], ""),
     ],
 )
-def test_what_bash_keeps(pieces: list[str], kept: str) -> None:
+def test_what_bash_keeps(pieces: list[str], words: str) -> None:
     environ = {"COMP_WORDS": "\n".join(pieces), "COMP_CWORD": str(len(pieces) - 1)}
-    assert joined_words(environ) == kept
+    assert joined_words(environ) == words
     assert environ["COMP_WORDS"].split("\n")[int(environ["COMP_CWORD"])].endswith(pieces[-1])
 
 
@@ -122,29 +122,29 @@ def test_typed_at_a_real_bash(typed: str, line: str, tmp_path: Path) -> None:
     program = Path(sys.executable).with_name("gpuops")
     show = ["bash", "-c", f"{shlex.quote(str(program))} --show-completion; true"]  # it asks which shell called it
     script.write_text(subprocess.run(show, check=True, capture_output=True, encoding="utf-8").stdout, encoding="utf-8")
-    said = tmp_path / "said"
+    output_file = tmp_path / "said"
     child, terminal = pty.fork()
     if child == 0:
         os.environ.update(PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}", PS1="ready> ", TERM="dumb")
         os.execvp("bash", ["bash", "--norc", "--noprofile", "-i"])
     try:
         os.write(terminal, f"source {script}; PS1=$'\\x3eready\\x3e '\r".encode())
-        _until(terminal, lambda told: b"\n>ready> " in told)
+        _until(terminal, lambda screen: b"\n>ready> " in screen)
         os.write(terminal, f"gpuops {typed}".encode())
-        _until(terminal, lambda told: line.split()[-1].encode() in told)
-        os.write(terminal, f"\x01echo \x05 > {said}\r".encode())  # the beginning of the line and its end
-        _until(terminal, lambda told: said.exists() and said.read_text() != "")
+        _until(terminal, lambda screen: line.split()[-1].encode() in screen)
+        os.write(terminal, f"\x01echo \x05 > {output_file}\r".encode())  # the beginning of the line and its end
+        _until(terminal, lambda screen: output_file.exists() and output_file.read_text() != "")
     finally:
         os.write(terminal, b"\x04")
         os.close(terminal)
         os.waitpid(child, 0)
-    assert said.read_text().split() == ["gpuops", *line.split()]
+    assert output_file.read_text().split() == ["gpuops", *line.split()]
 
 
-def _until(terminal: int, done: object) -> None:
+def _until(terminal: int, is_complete: object) -> None:
     """Reads what the terminal shows until it is `done`; a minute and a half at the most."""
-    told, end = b"", time.monotonic() + 90
-    while not done(told):  # type: ignore[operator]
-        assert time.monotonic() < end, told
+    screen, end = b"", time.monotonic() + 90
+    while not is_complete(screen):  # type: ignore[operator]
+        assert time.monotonic() < end, screen
         if select.select([terminal], [], [], 0.1)[0]:
-            told += os.read(terminal, 65536)
+            screen += os.read(terminal, 65536)

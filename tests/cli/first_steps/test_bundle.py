@@ -61,8 +61,8 @@ def hostile(world: World) -> World:
         return f"{NAMES[number % len(NAMES)]} {number}"
 
     for kind in ("VirtualMachine", "HostSystem", "ClusterComputeResource", "Datacenter", "Network"):
-        for each in world.by_type(kind):
-            each.rename(name())
+        for named_object in world.by_type(kind):
+            named_object.rename(name())
     for store in world.by_type("Datastore"):
         store.rename(name())
     for folder in world.by_type("Folder"):
@@ -103,14 +103,18 @@ def site(tmp_path: Path, clean: Path) -> Iterator[Lab]:
 def texts_of(lab: Lab) -> set[str]:
     """Names, ids and addresses of the site, as the simulator has them."""
     world = lab.server.world
-    found = {each.name for each in world.registry if hasattr(each, "name") and hasattr(each, "rename")}
+    names = {
+        named_object.name
+        for named_object in world.registry
+        if hasattr(named_object, "name") and hasattr(named_object, "rename")
+    }
     for vm in world.by_type("VirtualMachine"):
-        found |= {vm.state.uuid, vm.state.instance_uuid, vm.state.annotation, *vm.state.attributes.values()}
+        names |= {vm.state.uuid, vm.state.instance_uuid, vm.state.annotation, *vm.state.attributes.values()}
     for host in world.by_type("HostSystem"):
-        found |= {host.state.uuid, host.state.uuid[-8:].upper(), host.state.model.cpu_model}
-    found |= {lab.server.url, lab.server.username, "127.0.0.1", str(lab.server.ca_file), str(lab.ready)}
-    found |= {socket.gethostname(), str(Path.home())}
-    return {text for text in found if len(text) > 3} - BUILT_IN
+        names |= {host.state.uuid, host.state.uuid[-8:].upper(), host.state.model.cpu_model}
+    names |= {lab.server.url, lab.server.username, "127.0.0.1", str(lab.server.ca_file), str(lab.ready)}
+    names |= {socket.gethostname(), str(Path.home())}
+    return {text for text in names if len(text) > 3} - BUILT_IN
 
 
 def bytes_of(path: Path) -> Iterator[tuple[str, bytes]]:
@@ -124,20 +128,20 @@ def bytes_of(path: Path) -> Iterator[tuple[str, bytes]]:
 def test_a_bundle_holds_nothing_of_a_hostile_site(site: Lab, tmp_path: Path) -> None:
     machines = list(site.server.world.by_type("VirtualMachine"))
     free = [vm for vm in machines if vm.state.power == "poweredOff" and not (vm.state.managed_by or vm.state.question)]
-    done = site.run("detach", "--vm", f"moid:{free[-1].moid}", "--all")
-    assert done.exit_code == 0, done.output
+    detach = site.run("detach", "--vm", f"moid:{free[-1].moid}", "--all")
+    assert detach.exit_code == 0, detach.output
     path = tmp_path / "bundle.zip"
     result = site.run("bundle", "--yes", "--save", str(path))
     assert result.exit_code == 0, result.output
-    own = sorted(texts_of(site))
-    assert len(own) > 200
-    shown = [("stdout", result.stdout.replace(str(path), "").encode()), *bytes_of(path)]
-    assert {name for name, _ in shown} >= {"scenario.json", "versions.json"}
-    for name, content in shown:
+    site_texts = sorted(texts_of(site))
+    assert len(site_texts) > 200
+    contents = [("stdout", result.stdout.replace(str(path), "").encode()), *bytes_of(path)]
+    assert {name for name, _ in contents} >= {"scenario.json", "versions.json"}
+    for name, content in contents:
         text = content.decode("utf-8", "replace")
         require_hidden(name, text)
         unescaped = json.dumps(json.loads(content), ensure_ascii=False) if name.endswith(".json") else text
-        for trace in (*TRACES, *own):
+        for trace in (*TRACES, *site_texts):
             assert trace.lower() not in text.lower(), f"{name} holds {trace!r}"
             assert trace not in unescaped, f"{name} holds {trace!r}"
         assert {*re.findall(r"\b\d{1,3}(?:\.\d{1,3}){3}\b", text)} <= {"8.0.3.0", metadata.version("pyvmomi")}, name
@@ -151,11 +155,11 @@ def test_a_first_contact_puts_nothing_of_a_hostile_site_into_the_bundle(site: La
     result = site.run("bundle", "--first-contact", "--yes", "--save", str(path))
     assert result.exit_code == 0, result.output
     require_hidden("stdout", result.stdout)
-    own = sorted(texts_of(site))
+    site_texts = sorted(texts_of(site))
     for name, content in bytes_of(path):
         text = content.decode("utf-8", "replace")
         require_hidden(name, text)
-        for trace in (*TRACES, *own):
+        for trace in (*TRACES, *site_texts):
             assert trace.lower() not in text.lower(), f"{name} holds {trace!r}"
 
 
@@ -165,8 +169,8 @@ def test_a_hostile_site_is_played(site: Lab, tmp_path: Path) -> None:
     assert site.run("bundle", "--yes", "--save", str(path)).exit_code == 0
     played = CliRunner().invoke(app, ["capacity", "--output", "json", "--vcenter", f"sim:{path}"])
     assert played.exit_code == 0, played.output
-    here = site.run("capacity", "--output", "json")
-    figures = [[each["now"] for each in json.loads(result.stdout)["profiles"]] for result in (played, here)]
+    capacity = site.run("capacity", "--output", "json")
+    figures = [[profile["now"] for profile in json.loads(result.stdout)["profiles"]] for result in (played, capacity)]
     assert figures[0] == figures[1]
 
 
@@ -183,8 +187,8 @@ def test_a_bundle_is_written_once_for_its_owner_alone(tmp_path: Path) -> None:
     assert f"{path}: written" in result.stdout
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     before = path.read_bytes()
-    again = run(*words)
-    assert (again.exit_code, again.stderr) == (
+    second_run = run(*words)
+    assert (second_run.exit_code, second_run.stderr) == (
         2, f"error: {path} exists already\nnext: choose another file with --save\n"
     )  # fmt: skip
     assert path.read_bytes() == before
@@ -223,31 +227,31 @@ def test_pseudonyms_of_one_machine_are_the_same_and_can_be_looked_up(tmp_path: P
     paths = [tmp_path / f"{number}.zip" for number in range(2)]
     for path in paths:
         assert run("bundle", "--yes", "--save", str(path), "--vcenter", "sim:lab").exit_code == 0
-    one, two = map(documents, paths)
-    assert one["scenario.json"]["vms"][0]["name"] == two["scenario.json"]["vms"][0]["name"]
-    assert one["manifest.json"]["site"] == two["manifest.json"]["site"]
-    named = one["scenario.json"]["vms"][0]["name"]
-    told = run("bundle", "--reveal", named)
-    assert (told.exit_code, told.stdout) == (0, f"{named}: vdi-01\n")
+    first, two = map(documents, paths)
+    assert first["scenario.json"]["vms"][0]["name"] == two["scenario.json"]["vms"][0]["name"]
+    assert first["manifest.json"]["site"] == two["manifest.json"]["site"]
+    named = first["scenario.json"]["vms"][0]["name"]
+    revealed = run("bundle", "--reveal", named)
+    assert (revealed.exit_code, revealed.stdout) == (0, f"{named}: vdi-01\n")
     state = clean / ".local" / "state" / "gpuops"
-    for kept in ("bundle.key", "bundle-names.json"):
-        assert stat.S_IMODE((state / kept).stat().st_mode) == 0o600
+    for name in ("bundle.key", "bundle-names.json"):
+        assert stat.S_IMODE((state / name).stat().st_mode) == 0o600
     assert (state / "bundle.key").read_text("ascii").strip().encode() not in paths[0].read_bytes()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("word", "reason"),
     [
         ("vm-000000000000", "'vm-000000000000' is in no bundle that was written here"),
         ("vm-1234", "an id such as vm-1234 is vCenter's own"),
     ],
 )
-def test_a_word_that_no_bundle_has(word: str, said: str, tmp_path: Path) -> None:
+def test_a_word_that_no_bundle_has(word: str, reason: str, tmp_path: Path) -> None:
     assert run("bundle", "--yes", "--save", str(tmp_path / "b.zip"), "--vcenter", "sim:lab").exit_code == 0
-    told = run("bundle", "--reveal", word)
-    assert told.exit_code == 2
-    assert re.search(said, told.stderr)
+    refusal = run("bundle", "--reveal", word)
+    assert refusal.exit_code == 2
+    assert re.search(reason, refusal.stderr)
 
 
 @pytest.mark.parametrize("content", ["", "short\n", "g" * 64])
@@ -268,27 +272,27 @@ def test_a_key_that_is_none(content: str, clean: Path, tmp_path: Path) -> None:
 def test_ordinary_settings_of_a_vm_and_no_time_zone_of_the_site(lab: Lab, tmp_path: Path) -> None:
     """As administrators spell them: True, and a moment by the clock of the site."""
     machines = {vm.name: vm for vm in lab.server.world.by_type("VirtualMachine")}
-    given = {"pciPassthru.use64bitMMIO": "True", "numa.nodeAffinity": "0,1", "numa.vcpu.preferHT": "true",
+    settings = {"pciPassthru.use64bitMMIO": "True", "numa.nodeAffinity": "0,1", "numa.vcpu.preferHT": "true",
              "sched.cpu.affinity": "0-3", "pciPassthru0.cfg.enable_uvm": "1"}  # fmt: skip
-    machines["vdi-01"].state.extra_config = tuple(given.items())
+    machines["vdi-01"].state.extra_config = tuple(settings.items())
     field = lab.server.world.custom_fields.define("gpuops.return")
-    wanted = {
+    attributes = {
         "vdi-01": ("2026-11-27T09:00:00+05:45", "2026-11-27T03:15:00+00:00"),
         "vdi-02": ("2026-11-27T09:00:00+01:00:30", "2026-11-27T07:59:30+00:00"),
     }
-    for name, (typed, _) in wanted.items():
+    for name, (typed, _) in attributes.items():
         machines[name].state.attributes = {**machines[name].state.attributes, field: typed}
     path = tmp_path / "bundle.zip"
     result = lab.run("bundle", "--yes", "--save", str(path))
     assert result.exit_code == 0, result.output
     written = documents(path)
-    shown = {each["as_read"]["moid"]: each for each in written["scenario.json"]["vms"]}
-    for name, (_, said) in wanted.items():
-        assert shown[machines[name].moid]["attributes"]["gpuops.return"] == said
-    spelled = {key: value.upper() for key, value in given.items()}
-    assert shown[machines["vdi-01"].moid]["extra_config"] == spelled
+    vms = {each["as_read"]["moid"]: each for each in written["scenario.json"]["vms"]}
+    for name, (_, written_value) in attributes.items():
+        assert vms[machines[name].moid]["attributes"]["gpuops.return"] == written_value
+    spelled = {key: value.upper() for key, value in settings.items()}
+    assert vms[machines["vdi-01"].moid]["extra_config"] == spelled
     assert b"05:45" not in b"".join(content for _, content in bytes_of(path))
-    assert len(list(build(str(path)).by_type("VirtualMachine"))) == len(shown)
+    assert len(list(build(str(path)).by_type("VirtualMachine"))) == len(vms)
 
 
 @pytest.mark.long

@@ -42,16 +42,16 @@ def test_the_template_is_written_with_its_comments_for_this_user_alone(path: Pat
 
 def test_the_first_target_is_filled_in(filled: Path) -> None:
     text = filled.read_text()
-    found = tomllib.loads(text)
-    assert found["default"] == "gpu"
-    assert found["targets"]["gpu"] == {"host": "vc.lab", "port": 443, "username": "me@lab", "verify": True}
+    config = tomllib.loads(text)
+    assert config["default"] == "gpu"
+    assert config["targets"]["gpu"] == {"host": "vc.lab", "port": 443, "username": "me@lab", "verify": True}
     assert '# password_file = "/etc/gpuops/prod.password"' in text, "an example is no setting"
 
 
 def test_the_first_target_may_have_the_name_of_the_templates_second(path: Path) -> None:
     assert run("init", "--target", "lab", "--address", "vc.lab").exit_code == 0
-    found = tomllib.loads(path.read_text())
-    assert (found["default"], found["targets"]) == ("lab", {"lab": {"host": "vc.lab", "port": 443, "verify": True}})
+    config = tomllib.loads(path.read_text())
+    assert (config["default"], config["targets"]) == ("lab", {"lab": {"host": "vc.lab", "port": 443, "verify": True}})
 
 
 def test_a_file_that_is_there_is_left_as_it_is(path: Path) -> None:
@@ -72,14 +72,14 @@ def test_a_link_that_leads_nowhere_is_something_too(path: Path) -> None:
 
 
 def test_another_place_may_be_named(tmp_path: Path, path: Path) -> None:
-    other = tmp_path / "site" / "gpuops.toml"
-    assert run("init", "--config", str(other)).exit_code == 0
-    assert other.is_file()
+    other_file = tmp_path / "site" / "gpuops.toml"
+    assert run("init", "--config", str(other_file)).exit_code == 0
+    assert other_file.is_file()
     assert not path.exists()
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "reason"),
     [
         (("--target", "prod"), "--address is missing"),
         (("--target", "a.b", "--address", "vc"), "'a.b' cannot name a target"),
@@ -88,10 +88,10 @@ def test_another_place_may_be_named(tmp_path: Path, path: Path) -> None:
         (("--address", ""), "host: should not be empty"),
     ],
 )
-def test_what_cannot_be_meant_writes_nothing(path: Path, words: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_meant_writes_nothing(path: Path, words: tuple[str, ...], reason: str) -> None:
     result = run("init", *words)
     assert result.exit_code == 2, result.output
-    assert said in result.stderr
+    assert reason in result.stderr
     assert "s3cret" not in result.output
     assert not path.exists()
 
@@ -100,13 +100,13 @@ def test_what_is_in_force_is_said_with_its_source(filled: Path, monkeypatch: pyt
     monkeypatch.setenv("GPUOPS_USERNAME", "other@lab")
     monkeypatch.setenv("GPUOPS_PASSWORD", "s3cret")
     document = json.loads(run("show", "--proxy", "proxy:3128", "--output", "json").stdout)
-    shown = document["targets"]["gpu"]
+    settings = document["targets"]["gpu"]
     line = filled.read_text().splitlines().index('host = "vc.lab"') + 1
-    assert shown["host"] == {"value": "vc.lab", "from": f"{filled}:{line}"}
-    assert shown["username"] == {"value": "other@lab", "from": "GPUOPS_USERNAME"}
-    assert shown["password"] == {"value": "set", "from": "GPUOPS_PASSWORD"}
-    assert shown["proxy"] == {"value": "proxy:3128", "from": "--proxy"}
-    assert shown["reader"] == {"value": "auto", "from": "default"}
+    assert settings["host"] == {"value": "vc.lab", "from": f"{filled}:{line}"}
+    assert settings["username"] == {"value": "other@lab", "from": "GPUOPS_USERNAME"}
+    assert settings["password"] == {"value": "set", "from": "GPUOPS_PASSWORD"}
+    assert settings["proxy"] == {"value": "proxy:3128", "from": "--proxy"}
+    assert settings["reader"] == {"value": "auto", "from": "default"}
     assert document["targets"]["lab"]["host"]["value"] == "sim:lab"
     assert "s3cret" not in run("show").output
 
@@ -120,12 +120,12 @@ def test_without_a_file_the_next_move_is_said(path: Path) -> None:
 
 def test_a_vcenter_that_is_no_target_is_shown_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOVC_URL", "https://me:s3cret@vc.example.com:8443/sdk")
-    shown = json.loads(run("show", "--output", "json").stdout)["targets"]
-    [(_, settings)] = shown.items()
+    targets = json.loads(run("show", "--output", "json").stdout)["targets"]
+    [(_, settings)] = targets.items()
     assert settings["host"] == {"value": "vc.example.com", "from": "GOVC_URL"}
     assert settings["port"] == {"value": "8443", "from": "GOVC_URL"}
     assert settings["password"]["value"] == "set"
-    assert "s3cret" not in json.dumps(shown)
+    assert "s3cret" not in json.dumps(targets)
 
 
 def test_one_key_is_changed_and_every_comment_stays(filled: Path) -> None:
@@ -160,8 +160,8 @@ def test_a_value_stands_as_what_it_is(filled: Path, key: str, value: str, stands
 def test_another_target_and_the_default(filled: Path) -> None:
     assert run("set", "other.host", "vc2.lab").exit_code == 0
     assert run("set", "default", "other").exit_code == 0
-    found = tomllib.loads(filled.read_text())
-    assert (found["default"], found["targets"]["other"]) == ("other", {"host": "vc2.lab"})
+    config = tomllib.loads(filled.read_text())
+    assert (config["default"], config["targets"]["other"]) == ("other", {"host": "vc2.lab"})
 
 
 def test_a_link_to_the_file_stays_one(filled: Path, tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_link_to_the_file_stays_one(filled: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "said"),
+    ("key", "value", "reason"),
     [
         ("gpu.password", "s3cret", "every user of this machine can read a command line"),
         ("gpu.passwort", "s3cret", "'passwort' is not a key of a target; did you mean"),
@@ -191,11 +191,11 @@ def test_a_link_to_the_file_stays_one(filled: Path, tmp_path: Path) -> None:
         ("default", "nobody", "there is no [targets.nobody]"),
     ],
 )
-def test_what_no_command_could_use_is_refused(filled: Path, key: str, value: str, said: str) -> None:
+def test_what_no_command_could_use_is_refused(filled: Path, key: str, value: str, reason: str) -> None:
     before = filled.read_text()
     result = run("set", key, value)
     assert result.exit_code == 2, result.output
-    assert said in result.stderr
+    assert reason in result.stderr
     assert "s3cret" not in result.output
     assert len([line for line in result.stderr.splitlines() if line.startswith("error: ")]) == 1
     assert filled.read_text() == before

@@ -23,6 +23,6 @@ QUESTIONS = [
 
 @pytest.mark.parametrize(("question", "words", "answer"), QUESTIONS, ids=[question for question, *_ in QUESTIONS])
 def test_the_page_answers(gpuops: Callable[..., Result], question: str, words: str, answer: str) -> None:
-    shown = gpuops("help", *words.split())
-    assert shown.exit_code == 0
-    assert answer in shown.stdout, question
+    page = gpuops("help", *words.split())
+    assert page.exit_code == 0
+    assert answer in page.stdout, question

@@ -42,12 +42,12 @@ def test_an_example_begins_with_its_key(name: str) -> None:
 
 
 def test_a_key_is_explained_with_its_keys_and_an_example(gpuops: Gpuops) -> None:
-    shown = gpuops("explain", "policy.pools.idle")
-    assert (shown.exit_code, shown.stderr) == (0, "")
-    assert shown.stdout.startswith("policy.pools.idle\n  Idle is: no console connection")
-    assert "  required  yes\n" in shown.stdout
-    assert "\n  for_s " in shown.stdout and "\n  cpu_below_mhz " in shown.stdout
-    assert "example\n  idle:\n    cpu_below_mhz: 500\n" in shown.stdout
+    page = gpuops("explain", "policy.pools.idle")
+    assert (page.exit_code, page.stderr) == (0, "")
+    assert page.stdout.startswith("policy.pools.idle\n  Idle is: no console connection")
+    assert "  required  yes\n" in page.stdout
+    assert "\n  for_s " in page.stdout and "\n  cpu_below_mhz " in page.stdout
+    assert "example\n  idle:\n    cpu_below_mhz: 500\n" in page.stdout
 
 
 def test_programs_get_a_document(gpuops: Gpuops) -> None:

@@ -165,7 +165,9 @@ def look(id: str, *, deviating: bool, folder: Path) -> JudgedAssumption:
     assert world.bugs == []
     rows = judge_assumptions(assumptions().values(), contact, catalog_of(inventory))
     [row] = [row for row in rows if row.row.id == id]
-    assert not deviating or {each.row.id for each in rows if each.standing is Standing.CONTRADICTED} <= {id}
+    assert not deviating or {
+        assumption.row.id for assumption in rows if assumption.standing is Standing.CONTRADICTED
+    } <= {id}
     return row
 
 
@@ -257,12 +259,12 @@ def test_it_is_on_the_terminal_and_without_names_in_the_bundle(lab: CommandLab, 
     """The look is read-only; the same call with --dry-run writes nothing."""
     deviate(lab.server.world, ["gpu-counter-instances"])
     path = tmp_path / "contact.zip"
-    shown = lab.run("bundle", "--first-contact", "--yes", "--save", str(path))
-    assert shown.exit_code == 0, shown.output
-    assert "gpu-counter-instances    contradicted  esx-01.lab has GPU counters with the instance gpu-0" in shown.stdout
-    assert "vgpu-device-keys         confirmed     a device of vdi-01 has the key 13000" in shown.stdout
-    assert "mig-mode-after-boot      not seen      needs a change" in shown.stdout
-    assert "govc vm.power -suspend" in shown.stdout
+    bundle = lab.run("bundle", "--first-contact", "--yes", "--save", str(path))
+    assert bundle.exit_code == 0, bundle.output
+    assert "gpu-counter-instances    contradicted  esx-01.lab has GPU counters with the instance gpu-0" in bundle.stdout
+    assert "vgpu-device-keys         confirmed     a device of vdi-01 has the key 13000" in bundle.stdout
+    assert "mig-mode-after-boot      not seen      needs a change" in bundle.stdout
+    assert "govc vm.power -suspend" in bundle.stdout
     assert lab.effects == []
     with zipfile.ZipFile(path) as archive:
         text = archive.read("first-contact.json").decode()

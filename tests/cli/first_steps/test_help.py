@@ -162,9 +162,9 @@ def test_on_a_terminal_a_topic_is_rendered(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(SystemExit) as ended:
         app(["help", "targets"])
     assert ended.value.code == 0
-    shown = terminal.getvalue()
-    assert "\x1b[" in shown
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
+    screen = terminal.getvalue()
+    assert "\x1b[" in screen
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", screen)
     assert "# Connect to a vCenter" not in plain and "Connect to a vCenter" in plain
     assert max(map(len, plain.splitlines())) <= 70
 
@@ -177,9 +177,9 @@ def test_an_unknown_topic_names_at_most_five_others_in_one_line(words: str, gpuo
 
 @pytest.mark.parametrize("words", ["rotate", "rotate night", "detach", "host mig show"])
 def test_help_of_a_command_without_a_page_is_its_usage(words: str, gpuops: Gpuops) -> None:
-    shown = gpuops("help", *words.split())
-    assert (shown.exit_code, shown.stdout) == (0, gpuops(*words.split(), "--help").stdout)
-    assert shown.stdout.startswith(f"Usage: gpuops {words} ")
+    page = gpuops("help", *words.split())
+    assert (page.exit_code, page.stdout) == (0, gpuops(*words.split(), "--help").stdout)
+    assert page.stdout.startswith(f"Usage: gpuops {words} ")
 
 
 def test_several_words_are_the_topic_that_they_make(gpuops: Gpuops) -> None:
@@ -209,19 +209,19 @@ except SystemExit:
 wrong = [path for path in opened if "manual" in path] + [name for name in sys.modules if name == "rich.markdown"]
 sys.exit(", ".join(wrong) or 0)
 """
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, encoding="utf-8", check=False, timeout=60
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "gpuops help " in done.stdout
+    assert (process.returncode, process.stderr) == (0, "")
+    assert "gpuops help " in process.stdout
 
 
 @pytest.mark.parametrize("page", PAGES, ids=TOPICS)
 def test_every_option_a_page_speaks_of_is_one_of_gpuops(page: Path) -> None:
-    known: set[str] = set()
+    known_options: set[str] = set()
 
     def walk(command: object) -> None:
-        known.update(option for parameter in command.params for option in parameter.opts)  # type: ignore[attr-defined]
+        known_options.update(option for parameter in command.params for option in parameter.opts)  # type: ignore[attr-defined]
         for child in getattr(command, "commands", {}).values():
             walk(child)
 
@@ -229,7 +229,7 @@ def test_every_option_a_page_speaks_of_is_one_of_gpuops(page: Path) -> None:
     lines = [line for line in page.read_text(encoding="utf-8").splitlines() if not line.startswith(OTHER_PROGRAMS)]
     spoken = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", "\n".join(lines)))
     assert spoken
-    assert spoken - known == set()
+    assert spoken - known_options == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=TOPICS)

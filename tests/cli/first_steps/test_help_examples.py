@@ -27,15 +27,15 @@ SERVICE: Final = "gpuops serve"
 
 def examples() -> list[str]:
     """The command lines in the help of all commands that ask a simulated vCenter, and end."""
-    found: list[str] = []
+    lines: list[str] = []
 
     def walk(command: Any) -> None:
-        found.extend(re.findall(r"^ *(?:Example: )?(gpuops .*sim:[a-z]+.*)$", command.help or "", re.MULTILINE))
+        lines.extend(re.findall(r"^ *(?:Example: )?(gpuops .*sim:[a-z]+.*)$", command.help or "", re.MULTILINE))
         for child in getattr(command, "commands", {}).values():
             walk(child)
 
     walk(get_command(app))
-    return [line for line in dict.fromkeys(found) if not line.startswith(SERVICE)]
+    return [line for line in dict.fromkeys(lines) if not line.startswith(SERVICE)]
 
 
 QUICK: Final = re.compile(r"gpuops (attach|mode|passthrough|scheduler set) .*sim:lab")
@@ -51,12 +51,12 @@ def test_an_example_in_help_runs_on_the_scenario_that_it_names(
 ) -> None:
     (clean / "templates").symlink_to(ROOT / "templates")
     monkeypatch.chdir(clean)
-    done = CliRunner().invoke(app, shlex.split(line)[1:], prog_name="gpuops")
+    completed = CliRunner().invoke(app, shlex.split(line)[1:], prog_name="gpuops")
     excuse = next((reason for verb, reason in REFUSED.items() if line.startswith(verb)), None)
-    if done.exit_code == 3 and excuse is not None:
-        assert excuse in done.output
+    if completed.exit_code == 3 and excuse is not None:
+        assert excuse in completed.output
         return
-    assert excuse is None or done.exit_code == 0
+    assert excuse is None or completed.exit_code == 0
     # they end with 3 or 4 where something stands in the way, and say so
     allowed = (0, 3, 4) if line.startswith(("gpuops doctor", "gpuops readiness --strict")) else (0,)
-    assert done.exit_code in allowed, f"{done.exit_code}\n{done.output}"
+    assert completed.exit_code in allowed, f"{completed.exit_code}\n{completed.output}"

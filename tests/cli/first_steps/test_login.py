@@ -26,8 +26,8 @@ Serve = Callable[..., tuple[Lab, SimServer]]
 def serve(tmp_path: Path, clean: Path, request: pytest.FixtureRequest) -> Serve:
     """The scenario `lab` as a vCenter of some API version."""
 
-    def started(**more: Any) -> tuple[Lab, SimServer]:
-        server = SimServer(build("lab", **more))
+    def started(**options: Any) -> tuple[Lab, SimServer]:
+        server = SimServer(build("lab", **options))
         request.addfinalizer(server.close)
         opened = lab_on(server, tmp_path, clean)
         lab = opened.__enter__()
@@ -40,15 +40,15 @@ def serve(tmp_path: Path, clean: Path, request: pytest.FixtureRequest) -> Serve:
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Grows by one with every page that is read over VI/JSON."""
-    seen: list[str] = []
+    pages_read: list[str] = []
     honest = json_pages.pieces
 
-    def counted(reply: bytes, **more: Any) -> Any:
-        seen.append("page")
-        return honest(reply, **more)
+    def counted(reply: bytes, **options: Any) -> Any:
+        pages_read.append("page")
+        return honest(reply, **options)
 
     monkeypatch.setattr(json_pages, "pieces", counted)
-    return seen
+    return pages_read
 
 
 def remembered(clean: Path) -> Path:
@@ -133,7 +133,7 @@ def test_a_difference_is_shown_and_forgets_what_was_equal(
     assert lab.run("login", "test").exit_code == 0
     honest = json_pages.pieces
     monkeypatch.setattr(
-        json_pages, "pieces", lambda reply, **more: honest(reply.replace(b'"ml-07"', b'"ml-70"'), **more)
+        json_pages, "pieces", lambda reply, **options: honest(reply.replace(b'"ml-07"', b'"ml-70"'), **options)
     )
     tested = lab.run("login", "test")
     assert tested.exit_code == 0, tested.output
@@ -179,10 +179,10 @@ def test_a_surprise_on_the_way_is_one_warning(serve: Serve, monkeypatch: pytest.
     lab, _ = serve()
     assert lab.run("login", "test").exit_code == 0
     monkeypatch.setattr(json_pages, "check_json_reply", lambda reply: b"<html>")
-    shown = lab.run("inventory")
-    assert shown.exit_code == 0
-    assert shown.stderr.count("gpuops reads over SOAP from now on, because VI/JSON failed:") == 1
-    assert "28 VMs" in shown.stdout
+    inventory = lab.run("inventory")
+    assert inventory.exit_code == 0
+    assert inventory.stderr.count("gpuops reads over SOAP from now on, because VI/JSON failed:") == 1
+    assert "28 VMs" in inventory.stdout
 
 
 def test_a_word_that_is_no_reader(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,8 +197,8 @@ def employed(server: SimServer, privileges: set[str], folder: str) -> None:
     """The login reads everything, and has these privileges in one folder of VMs."""
     authority = server.world.authority
     authority.permit(server.username, READ_ONLY)
-    [found] = [each for each in server.world.by_type("Folder") if each.display_name == folder]
-    authority.permit(server.username, authority.add_role("some", privileges), found.moid)
+    [matching_folder] = [candidate for candidate in server.world.by_type("Folder") if candidate.display_name == folder]
+    authority.permit(server.username, authority.add_role("some", privileges), matching_folder.moid)
 
 
 NIGHT = {
@@ -224,16 +224,16 @@ def test_what_each_verb_lacks_is_said_with_its_place_and_the_next_move(serve: Se
     employed(server, NIGHT, "ml")
     tested = lab.run("login", "test")
     assert tested.exit_code == 0, "what is lacking is no failure of the login"
-    said = tested.stdout
-    assert "scheduler, mode, passthrough  lacks Host.Config.PciPassthru, Host.Config.Settings on all hosts" in said
-    night = said[said.index("rotate night, day") :].splitlines()[:2]
+    output = tested.stdout
+    assert "scheduler, mode, passthrough  lacks Host.Config.PciPassthru, Host.Config.Settings on all hosts" in output
+    night = output[output.index("rotate night, day") :].splitlines()[:2]
     assert night[0].endswith(
         "VirtualMachine.Interact.Suspend on VMs in /lab-dc/vm/misc, /lab-dc/vm/misc/a, /lab-dc/vm/misc/b and 1 more"
     )
     assert night[1].strip() == "may on VMs in /lab-dc/vm/ml"
-    assert "inventory, capacity, place    may: it needs to see, and no more" in said
-    assert "gpuops help login" in said
-    assert "gpuops template show roles/night.yaml" in said
+    assert "inventory, capacity, place    may: it needs to see, and no more" in output
+    assert "gpuops help login" in output
+    assert "gpuops template show roles/night.yaml" in output
 
 
 @pytest.mark.long
@@ -242,7 +242,7 @@ def test_the_same_in_json(serve: Serve) -> None:
     employed(server, NIGHT, "vdi")
     document = json.loads(lab.run("login", "test", "--output", "json").stdout)["privileges"]
     assert (document["told"], document["asked_vms"]) == (True, 28)
-    verbs = {each["verb"]: each for each in document["verbs"]}
+    verbs = {verb["verb"]: verb for verb in document["verbs"]}
     assert (verbs["rotate night, day"]["allowed"], verbs["rotate night, day"]["role"]) == (False, "roles/night.yaml")
     (need,) = verbs["rotate night, day"]["needs"]
     assert (need["on"], need["allowed"], need["privileges"]) == ("VM", ["/lab-dc/vm/vdi"], sorted(NIGHT))

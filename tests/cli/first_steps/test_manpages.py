@@ -27,8 +27,8 @@ def test_every_command_has_a_page_with_its_options_and_every_topic_has_one() -> 
         options = {option for parameter in command.params for option in parameter.opts if option.startswith("--")}  # type: ignore[attr-defined]
         spoken = PAGES[f"man1/{name}.1"].replace("\\-", "-")
         assert [option for option in options if f"{option}" not in spoken] == [], name
-        for child, found in getattr(command, "commands", {}).items():
-            walk(found, f"{name}-{child}")
+        for child, child_command in getattr(command, "commands", {}).items():
+            walk(child_command, f"{name}-{child}")
 
     walk(get_command(app), "gpuops")
     assert set(PAGES) == expected
@@ -62,15 +62,15 @@ def test_they_are_written_where_man_finds_them(tmp_path: Path) -> None:
 
 def test_without_a_directory_it_says_what_is_missing() -> None:
     command = [sys.executable, "-m", "gpuops.cli.manpages"]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False, timeout=60)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("error: ") and "next: " in done.stderr
+    process = subprocess.run(command, capture_output=True, encoding="utf-8", check=False, timeout=60)
+    assert (process.returncode, process.stdout) == (1, "")
+    assert process.stderr.startswith("error: ") and "next: " in process.stderr
 
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="needs groff")
 @pytest.mark.parametrize("path", ["man1/gpuops-attach.1", "man7/gpuops-commands.7"])
 def test_groff_has_nothing_against_one(path: str) -> None:
     command = ["groff", "-man", "-Kutf8", "-Tutf8", "-ww"]
-    done = subprocess.run(command, input=PAGES[path], capture_output=True, encoding="utf-8", check=False, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"{Path(path).stem.upper()}(")
+    process = subprocess.run(command, input=PAGES[path], capture_output=True, encoding="utf-8", check=False, timeout=60)
+    assert (process.returncode, process.stderr) == (0, "")
+    assert process.stdout.startswith(f"{Path(path).stem.upper()}(")

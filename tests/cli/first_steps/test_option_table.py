@@ -26,16 +26,16 @@ def options() -> dict[str, list[Any]]:
 
 
 def test_an_option_whose_help_differs_between_commands_has_one_meaning(options: dict[str, list[Any]]) -> None:
-    differing = {name for name, found in options.items() if len({option.help for option in found}) > 1}
+    differing = {name for name, same_name in options.items() if len({option.help for option in same_name}) > 1}
     assert differing == set(SHARED), "write its meaning into SHARED, or rename it where it means something else"
 
 
 def test_an_option_takes_one_kind_of_value(options: dict[str, list[Any]]) -> None:
-    values = {name: {option.metavar for option in found} for name, found in options.items()}
+    values = {name: {option.metavar for option in same_name} for name, same_name in options.items()}
     assert values.pop("--output") == FORMATS
-    assert {name: found for name, found in values.items() if len(found) > 1} == {}
-    flags = {name: {option.is_flag for option in found} for name, found in options.items()}
-    assert {name: found for name, found in flags.items() if len(found) > 1} == {}
+    assert {name: metavars for name, metavars in values.items() if len(metavars) > 1} == {}
+    flags = {name: {option.is_flag for option in same_name} for name, same_name in options.items()}
+    assert {name: is_flag for name, is_flag in flags.items() if len(is_flag) > 1} == {}
 
 
 def test_no_two_names_differ_by_a_hyphen_alone(options: dict[str, list[Any]]) -> None:
@@ -43,7 +43,7 @@ def test_no_two_names_differ_by_a_hyphen_alone(options: dict[str, list[Any]]) ->
 
 
 def test_each_option_has_a_row(gpuops: Callable[..., Result], options: dict[str, list[Any]]) -> None:
-    shown = gpuops("help", "options")
-    assert (shown.exit_code, shown.stderr) == (0, "")
-    assert shown.stdout == option_table(get_command(app))
-    assert [line.split("`")[1] for line in shown.stdout.splitlines() if line.startswith("| `")] == sorted(options)
+    page = gpuops("help", "options")
+    assert (page.exit_code, page.stderr) == (0, "")
+    assert page.stdout == option_table(get_command(app))
+    assert [line.split("`")[1] for line in page.stdout.splitlines() if line.startswith("| `")] == sorted(options)

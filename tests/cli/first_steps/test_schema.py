@@ -127,7 +127,7 @@ SCENARIO = (SCENARIOS / "lab.yaml").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said", "instead", "refused"),
+    ("name", "text", "original_text", "instead", "refused"),
     [
         pytest.param("policy", POLICY, "name: night", "name: night", False, id="policy"),
         pytest.param("policy", POLICY, "parked: true", "parkd: true", True, id="policy, a misspelt key"),
@@ -176,10 +176,10 @@ SCENARIO = (SCENARIOS / "lab.yaml").read_text(encoding="utf-8")
     ],
 )
 def test_schema_and_reader_say_the_same(
-    name: str, text: str, said: str, instead: str, refused: bool, tmp_path: Path
+    name: str, text: str, original_text: str, instead: str, refused: bool, tmp_path: Path
 ) -> None:
-    assert said in text
-    changed = text.replace(said, instead, 1)
+    assert original_text in text
+    changed = text.replace(original_text, instead, 1)
     assert _refused_by_reader(name, changed, tmp_path / name) is refused
     assert _refused_by_schema(name, _read(name, changed)) is refused
 
@@ -195,7 +195,7 @@ def test_the_schema_of_a_file_is_one_of_json_schema(name: str) -> None:
 
 def test_every_schema_is_listed_and_printed(gpuops: Gpuops) -> None:
     listed = json.loads(gpuops("--output", "json", "schema").stdout)["schemas"]
-    assert {each["name"]: each["of"] for each in listed} == {
+    assert {schema["name"]: schema["of"] for schema in listed} == {
         **dict.fromkeys(INPUTS, "input"),
         **dict.fromkeys(document_kinds(), "output"),
     }

@@ -41,24 +41,24 @@ def typed(answers: Sequence[tuple[str, str]], *options: str) -> tuple[int, str]:
         os.environ.update(TERM="dumb", LC_ALL="C.UTF-8", PYTHONUTF8="1")
         os.execv(sys.executable, [sys.executable, "-m", "gpuops", "setup", *options])
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
-    shown, begin, waiting = "", passed_s(), list(answers)
+    screen, begin, waiting = "", passed_s(), list(answers)
     try:
         start_of_answer = 0
         while passed_s() - begin < LIMIT_S:
             if not select.select([terminal], [], [], 1)[0]:
                 continue
             try:
-                shown += os.read(terminal, 65536).decode()
+                screen += os.read(terminal, 65536).decode()
             except OSError:  # the process has ended
                 break
-            if waiting and waiting[0][0] in shown[start_of_answer:] and shown.endswith(": "):
-                start_of_answer = len(shown)
+            if waiting and waiting[0][0] in screen[start_of_answer:] and screen.endswith(": "):
+                start_of_answer = len(screen)
                 os.write(terminal, f"{waiting.pop(0)[1]}\n".encode())
         status = os.waitpid(pid, 0)[1]
     finally:
         os.close(terminal)
-    assert waiting == [], shown
-    return os.waitstatus_to_exitcode(status), shown.replace("\r", "")
+    assert waiting == [], screen
+    return os.waitstatus_to_exitcode(status), screen.replace("\r", "")
 
 
 def home_files(home: Path) -> dict[str, Path]:
@@ -77,13 +77,13 @@ def good(server: SimServer, *, trust: str = "y", roles: str = "n") -> list[tuple
 
 
 def test_a_vcenter_is_set_up_and_works(server: SimServer, clean: Path) -> None:
-    code, shown = typed(good(server))
-    assert code == 0, shown
+    code, screen = typed(good(server))
+    assert code == 0, screen
     presented = ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate(("127.0.0.1", server.port)))
     sha256 = hashlib.sha256(presented).hexdigest()
-    assert "authority  commonName=gpuops simulated vCenter, ephemeral CA" in shown
-    assert ":".join(re.findall("..", sha256.upper())) in re.sub(r"\s", "", shown)
-    assert server.password not in shown
+    assert "authority  commonName=gpuops simulated vCenter, ephemeral CA" in screen
+    assert ":".join(re.findall("..", sha256.upper())) in re.sub(r"\s", "", screen)
+    assert server.password not in screen
     files = home_files(clean)
     assert set(files) == {"config.toml", "lab7.password", "lab7.pem"}
     assert {path.stat().st_mode & 0o777 for path in files.values()} == {0o600}
@@ -91,7 +91,7 @@ def test_a_vcenter_is_set_up_and_works(server: SimServer, clean: Path) -> None:
     assert configuration["default"] == "lab7"
     target = configuration["targets"]["lab7"]
     assert (target["host"], target["port"], target["thumbprint"]) == ("localhost", server.port, sha256)
-    commands = re.findall(r"^  (gpuops .*)$", shown, re.MULTILINE)
+    commands = re.findall(r"^  (gpuops .*)$", screen, re.MULTILINE)
     assert [command.split()[1] for command in commands] == ["inventory", "attach", "doctor"]
     assert list(server.world.sessions) == []
     for command in commands:
@@ -107,50 +107,50 @@ def test_wrong_answers_are_asked_again(server: SimServer, clean: Path) -> None:
         ("Name of this vCenter", "no name"),
     ]
     answers[6:6] = [("Account for gpuops", server.username), ("Password of", "wrong")]
-    code, shown = typed(answers)
-    assert code == 0, shown
+    code, screen = typed(answers)
+    assert code == 0, screen
     for text in (
         "sim:lab needs no setup",
         "an address must not contain a password",
         "cannot name a vCenter",
         "refused",
     ):
-        assert text in shown, shown
+        assert text in screen, screen
 
 
 def test_a_certificate_that_is_not_trusted_leaves_nothing(server: SimServer, clean: Path) -> None:
-    code, shown = typed(good(server, trust="n")[:2])
-    assert (code, "nothing was written" in shown, home_files(clean)) == (3, True, {})
+    code, screen = typed(good(server, trust="n")[:2])
+    assert (code, "nothing was written" in screen, home_files(clean)) == (3, True, {})
 
 
 @pytest.mark.long
 def test_a_login_that_is_refused_three_times_leaves_nothing(server: SimServer, clean: Path) -> None:
     wrong = [("Account for gpuops", "nobody@vsphere.local"), ("Password of", "x")]
-    code, shown = typed([*good(server)[:3], *wrong, *wrong, *wrong])
-    assert (code, home_files(clean)) == (5, {}), shown
+    code, screen = typed([*good(server)[:3], *wrong, *wrong, *wrong])
+    assert (code, home_files(clean)) == (5, {}), screen
 
 
 @pytest.mark.long
 def test_the_end_of_the_answers_leaves_nothing(server: SimServer, clean: Path) -> None:
-    code, shown = typed([*good(server)[:3], ("Account for gpuops", "\x04")])
-    assert code in (2, 3, 5), shown
+    code, screen = typed([*good(server)[:3], ("Account for gpuops", "\x04")])
+    assert code in (2, 3, 5), screen
     assert home_files(clean) == {}
-    assert "Traceback" not in shown
+    assert "Traceback" not in screen
 
 
 @pytest.mark.long
 def test_roles_are_made_after_a_yes(server: SimServer, clean: Path) -> None:
-    code, shown = typed([*good(server, roles="y"), ("Account of an administrator", "")])
-    assert code == 0 and "5 roles written" in shown, shown
-    assert "--dry-run" in shown
+    code, screen = typed([*good(server, roles="y"), ("Account of an administrator", "")])
+    assert code == 0 and "5 roles written" in screen, screen
+    assert "--dry-run" in screen
 
 
 @pytest.mark.long
 def test_roles_that_could_not_be_made_leave_the_rest_as_it_is(server: SimServer, clean: Path) -> None:
     administrator = [("Account of an administrator", "root@vsphere.local"), ("Password of root", "x")]
-    code, shown = typed([*good(server, roles="y"), *administrator])
-    assert code == 0, shown
-    assert "not all roles were made: " in shown and "gpuops roles apply --file" in shown
+    code, screen = typed([*good(server, roles="y"), *administrator])
+    assert code == 0, screen
+    assert "not all roles were made: " in screen and "gpuops roles apply --file" in screen
     assert "lab7.password" in home_files(clean)
 
 
@@ -159,8 +159,8 @@ def test_a_certificate_of_a_known_authority_is_not_asked_about(
     server: SimServer, clean: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(server.ca_file))
-    code, shown = typed([good(server)[0], *good(server)[2:]])
-    assert code == 0 and "trusted    yes" in shown, shown
+    code, screen = typed([good(server)[0], *good(server)[2:]])
+    assert code == 0 and "trusted    yes" in screen, screen
     assert set(home_files(clean)) == {"config.toml", "lab7.password"}
 
 
@@ -168,9 +168,9 @@ def test_a_certificate_of_a_known_authority_is_not_asked_about(
 @pytest.mark.parametrize("address", ["127.0.0.2", "127.0.0.1:1", "no such host", "http://vc.example.com"])
 def test_an_address_that_cannot_be_used_leaves_nothing(server: SimServer, clean: Path, address: str) -> None:
     wrong = f"{address}:{server.port}" if address == "127.0.0.2" else address
-    code, shown = typed([("Address", wrong)] * 3)
-    assert code in (2, 5) and home_files(clean) == {}, shown
-    assert "Traceback" not in shown
+    code, screen = typed([("Address", wrong)] * 3)
+    assert code in (2, 5) and home_files(clean) == {}, screen
+    assert "Traceback" not in screen
 
 
 @pytest.mark.long
@@ -179,8 +179,8 @@ def test_a_relative_configuration_file_names_the_other_files_from_the_root(
 ) -> None:
     monkeypatch.setenv("GPUOPS_CONFIG", "site.toml")
     monkeypatch.chdir(clean)
-    code, shown = typed(good(server))
-    assert code == 0, shown
+    code, screen = typed(good(server))
+    assert code == 0, screen
     assert f'password_file = "{clean}/lab7.password"' in (clean / "site.toml").read_text()
 
 
@@ -192,12 +192,12 @@ def test_a_second_vcenter_is_added_and_the_first_stays_the_default(server: SimSe
     (folder / "lab8.password").write_text("x")
     answers = good(server)
     answers[2:2] = [("Name of this vCenter", "one"), ("Name of this vCenter", "lab8")]
-    code, shown = typed(answers)
-    assert code == 0, shown
-    assert "already has a vCenter 'one'" in shown and "lab8.password already exists" in shown
+    code, screen = typed(answers)
+    assert code == 0, screen
+    assert "already has a vCenter 'one'" in screen and "lab8.password already exists" in screen
     text = (folder / "config.toml").read_text()
     assert text.startswith('default = "one"\n[targets.one]  # mine\n') and "[targets.lab7]" in text
-    assert "gpuops inventory --vcenter lab7\n" in shown
+    assert "gpuops inventory --vcenter lab7\n" in screen
 
 
 def test_without_a_terminal_it_names_what_is_missing(gpuops: Callable[..., object], clean: Path) -> None:

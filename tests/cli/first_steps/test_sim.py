@@ -56,28 +56,31 @@ def test_a_ready_file_takes_the_place_of_nothing_but_a_file(tmp_path: Path) -> N
 def client_blocks(server: SimServer) -> dict[str, str]:
     """What `sim serve` prints for each client."""
     lines = client_lines(server.url, server.username, server.password, server.ca_file)
-    return {head.removeprefix("# "): text for head, _, text in (each.partition("\n") for each in lines.split("\n\n"))}
+    return {head.removeprefix("# "): text for head, _, text in (block.partition("\n") for block in lines.split("\n\n"))}
 
 
 @pytest.mark.parametrize("tls", [True, False])
 def test_the_lines_for_pyvmomi_log_in(tls: bool) -> None:
     with start("lab", tls=tls) as server:
         script = client_blocks(server)["pyVmomi"] + "\nprint(vcenter.content.about.instanceUuid)"
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, encoding="utf-8", check=True)
-        assert done.stdout.strip() == server.world.get("ServiceInstance").instance_uuid
+        process = subprocess.run([sys.executable, "-c", script], capture_output=True, encoding="utf-8", check=True)
+        assert process.stdout.strip() == server.world.get("ServiceInstance").instance_uuid
 
 
 def test_the_lines_for_shells_name_the_address_the_login_and_the_authority() -> None:
     with start("lab", password="it's $HOME") as server:
         blocks = client_blocks(server)
         for name, prefix in (("govc", "GOVC_"), ("Ansible", "VMWARE_"), ("Terraform", "VSPHERE_")):
-            shown = subprocess.run(
+            process = subprocess.run(
                 ["sh", "-c", f"{blocks[name]}\nenv"], env={}, capture_output=True, encoding="utf-8", check=True
             )
-            told = dict(line.split("=", 1) for line in shown.stdout.splitlines())
-            assert told[f"{prefix}PASSWORD"] == "it's $HOME"
-            assert server.ca_file in (told.get("SSL_CERT_FILE"), told.get("GOVC_TLS_CA_CERTS"))
-            assert f"{server.port}" in f"{told.get('GOVC_URL')} {told.get('VMWARE_PORT')} {told.get('VSPHERE_SERVER')}"
+            variables = dict(line.split("=", 1) for line in process.stdout.splitlines())
+            assert variables[f"{prefix}PASSWORD"] == "it's $HOME"
+            assert server.ca_file in (variables.get("SSL_CERT_FILE"), variables.get("GOVC_TLS_CA_CERTS"))
+            assert (
+                f"{server.port}"
+                in f"{variables.get('GOVC_URL')} {variables.get('VMWARE_PORT')} {variables.get('VSPHERE_SERVER')}"
+            )
 
 
 def test_over_http_ansible_and_terraform_have_no_lines() -> None:

@@ -32,11 +32,11 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_each_is_listed_with_what_it_says_of_itself(gpuops: Gpuops) -> None:
-    found = json.loads(gpuops("--output", "json", "template", "list").stdout)
-    assert (found["kind"], set(found["templates"])) == ("template-list", set(FILES))
-    assert all(found["templates"].values())
-    assert found["templates"]["policy.yaml"].startswith("A rotation policy")
-    assert found["templates"]["runbook.html.j2"].endswith("is escaped.")
+    listing = json.loads(gpuops("--output", "json", "template", "list").stdout)
+    assert (listing["kind"], set(listing["templates"])) == ("template-list", set(FILES))
+    assert all(listing["templates"].values())
+    assert listing["templates"]["policy.yaml"].startswith("A rotation policy")
+    assert listing["templates"]["runbook.html.j2"].endswith("is escaped.")
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
@@ -77,14 +77,14 @@ def test_the_wheel_brings_them(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     zipfile.ZipFile(wheel).extractall(tmp_path / "installed")
     script = "import sys; sys.path.insert(0, sys.argv.pop(1)); from gpuops.cli import main; main()"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / "installed"), "template", "write", "policy.yaml"],
         cwd=tmp_path,
         capture_output=True,
         encoding="utf-8",
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (process.returncode, process.stderr) == (0, "")
     assert (tmp_path / "templates" / "policy.yaml").read_bytes() == FILES["policy.yaml"].read_bytes()
 
 
@@ -125,8 +125,8 @@ def test_a_unit_leaves_a_service_little_to_do_harm_with(name: str) -> None:
 def test_units_type_commands_that_there_are(name: str) -> None:
     words = re.findall(r"^ExecStart=/usr/local/bin/gpuops (.*)$", FILES[name].read_text(encoding="utf-8"), re.MULTILINE)
     [command] = [line.split() for line in words]
-    asked = [each for each in command if each.startswith("-")]
-    verb = command[: command.index(asked[0])] if asked else command
-    shown = CliRunner().invoke(app, [*verb, "--help"])
-    assert shown.exit_code == 0
-    assert all(option in shown.stdout for option in asked), asked
+    options_used = [word for word in command if word.startswith("-")]
+    verb = command[: command.index(options_used[0])] if options_used else command
+    usage = CliRunner().invoke(app, [*verb, "--help"])
+    assert usage.exit_code == 0
+    assert all(option in usage.stdout for option in options_used), options_used

@@ -24,11 +24,11 @@ def test_a_dry_run_shows_each_round_and_where_each_vm_goes(gpuops: Gpuops, golde
 
 @pytest.mark.long
 def test_the_plan_as_json(gpuops: Gpuops) -> None:
-    found = json.loads(gpuops(*ROLLING, "--running-vms", "shut-down", "--dry-run", *SCATTERED, "-o", "json").stdout)
-    assert (found["kind"], found["verb"], found["applied"], found["exit_code"]) == ("change", "scheduler set", False, 0)
-    [[first], [second]] = found["rounds"]
+    plan = json.loads(gpuops(*ROLLING, "--running-vms", "shut-down", "--dry-run", *SCATTERED, "-o", "json").stdout)
+    assert (plan["kind"], plan["verb"], plan["applied"], plan["exit_code"]) == ("change", "scheduler set", False, 0)
+    [[first], [second]] = plan["rounds"]
     assert [first["host"]["name"], second["host"]["name"]] == ["esx-03.scattered", "esx-04.scattered"]
-    assert {each["vm"]["name"]: each["leaves_by"] for each in first["vms"]} == {
+    assert {vm["vm"]["name"]: vm["leaves_by"] for vm in first["vms"]} == {
         "cad-03": "vmotion",
         "desk-08": "vmotion",
         "desk-09": "shut_down",
@@ -60,7 +60,7 @@ def closed_now() -> str:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (
             ("host", "scheduler", "set", "--scheduler", "equal-share", "--host", "esx-04*", "--max-hosts", "2"),
@@ -90,9 +90,9 @@ def closed_now() -> str:
     ],
 )
 def test_what_is_wrong_is_one_line_and_its_exit_code(
-    gpuops: Gpuops, words: tuple[str, ...], code: int, said: str
+    gpuops: Gpuops, words: tuple[str, ...], code: int, message: str
 ) -> None:
     result = gpuops(*words, *SCATTERED)
     assert result.exit_code == code, result.output
-    assert said in result.output
+    assert message in result.output
     assert "Traceback" not in result.output

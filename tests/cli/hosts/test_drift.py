@@ -61,7 +61,7 @@ def test_one_look_names_each_drift_and_sets_back_what_it_may(lab: Lab, file: Pat
     undo(lab.server)
     drifted = lab.run("drift", "--file", str(file), "--once", "--output", "json")
     document = json.loads(drifted.stdout)
-    assert (drifted.exit_code, [each["key"] for each in document["drifted"]]) == (3, ["assignment", "drs"])
+    assert (drifted.exit_code, [drift["key"] for drift in document["drifted"]]) == (3, ["assignment", "drs"])
     assert lab.effects == []
     healed = lab.run("drift", "--file", str(file), "--once", "--heal", "drs")
     assert healed.exit_code == 3, "the other key is left alone"

@@ -9,11 +9,11 @@ from tests.cli.conftest import Lab
 
 
 def test_hosts_that_could_not_be_read_show_in_the_exit_code(lab: Lab, tmp_path: Path) -> None:
-    asked = lab.run(
+    reading = lab.run(
         "host", "mig", "show", "--host-shell", "ssh", "--ssh-known-hosts", str(tmp_path / "gone"), "-o", "json"
     )
-    hosts = json.loads(asked.stdout)["hosts"]
+    hosts = json.loads(reading.stdout)["hosts"]
     assert hosts
     assert all("gone does not exist: no SSH key of a host is known" in host["unread"][0] for host in hosts)
-    assert asked.exit_code == 4
+    assert reading.exit_code == 4
     assert lab.run("host", "mig", "show").exit_code == 0, "nobody was asked"

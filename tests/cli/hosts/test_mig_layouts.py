@@ -44,7 +44,7 @@ def verdict(document: Any) -> tuple[str, str]:
 
 def free(document: Any) -> dict[str, tuple[int, int]]:
     (part,) = document["layouts"][0]["parts"]
-    return {each["name"]: (each["at_least"], each["at_most"]) for each in part["free"]}
+    return {profile["name"]: (profile["at_least"], profile["at_most"]) for profile in part["free"]}
 
 
 def test_the_template_on_an_a100(gpuops: Gpuops, golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +53,7 @@ def test_the_template_on_an_a100(gpuops: Gpuops, golden: Golden, monkeypatch: py
     assert (result.exit_code, result.stderr) == (0, "")
     golden("mig-check.txt", result.stdout)
     layouts = check(gpuops, TEMPLATE, "a100")["layouts"]
-    assert [(each["name"], each["verdict"]) for each in layouts] == [
+    assert [(layout["name"], layout["verdict"]) for layout in layouts] == [
         ("all-1g.5gb", "fits"),
         ("balanced", "fits"),
         ("half", "fits"),
@@ -62,7 +62,9 @@ def test_the_template_on_an_a100(gpuops: Gpuops, golden: Golden, monkeypatch: py
 
 
 def test_one_layout_by_name(gpuops: Gpuops) -> None:
-    assert [each["name"] for each in check(gpuops, TEMPLATE, "h100", "--layout", "balanced")["layouts"]] == ["balanced"]
+    assert [layout["name"] for layout in check(gpuops, TEMPLATE, "h100", "--layout", "balanced")["layouts"]] == [
+        "balanced"
+    ]
     result = gpuops("host", "mig", "check", "--file", str(TEMPLATE), "--model", "h100", "--layout", "balance")
     assert result.exit_code == 2
     assert "has no layout 'balance'; did you mean balanced?" in result.stderr
@@ -134,8 +136,8 @@ def test_mig_backed_vgpus(gpuops: Gpuops, tmp_path: Path) -> None:
 def test_why_vgpus_do_not_fit(
     gpuops: Gpuops, tmp_path: Path, model: str, counts: str, code: int, word: str, because: str
 ) -> None:
-    shown, reason = verdict(check(gpuops, vgpus(tmp_path, counts), model, code=code))
-    assert (shown, because in reason) == (word, True), reason
+    printed_verdict, reason = verdict(check(gpuops, vgpus(tmp_path, counts), model, code=code))
+    assert (printed_verdict, because in reason) == (word, True), reason
 
 
 def test_a_layout_for_other_models_alone_is_refused(gpuops: Gpuops, tmp_path: Path) -> None:
@@ -148,7 +150,7 @@ def test_a_layout_for_other_models_alone_is_refused(gpuops: Gpuops, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("mig-configs: {a: [{devices: all, mig-enabled: !!bool x}]}", "line 2, column 47: the tag"),
         ("mig-configs: {a: [{devices: all, mig-enabled: true}]}", "`mig-devices` is missing"),
@@ -164,9 +166,9 @@ def test_a_layout_for_other_models_alone_is_refused(gpuops: Gpuops, tmp_path: Pa
         ("mig-configs: {a: [{devices: all, mig-enabled: false}]}\nvgpu-configs: {}", "vgpu-configs: "),
     ],
 )
-def test_a_file_that_cannot_be_read_is_one_line(gpuops: Gpuops, tmp_path: Path, text: str, said: str) -> None:
+def test_a_file_that_cannot_be_read_is_one_line(gpuops: Gpuops, tmp_path: Path, text: str, message: str) -> None:
     file = layout(tmp_path, text)
     result = gpuops("host", "mig", "check", "--file", str(file), "--model", "a100")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert said in result.stderr
+    assert message in result.stderr
     assert len(result.stderr.splitlines()) <= 2

@@ -22,12 +22,12 @@ from tests.cli.conftest import Lab, lab_on
 Golden = Callable[[str, str], None]
 
 
-def told(lab: Lab, *commands: str) -> str:
+def transcript(lab: Lab, *commands: str) -> str:
     return "".join(f"$ gpuops {command}\n{lab.run(*command.split()).stdout}" for command in commands)
 
 
 def test_show_and_set(lab: Lab, golden: Golden) -> None:
-    text = told(
+    text = transcript(
         lab,
         "host mode show",
         "host mode set --assignment consolidation --cluster lab-cluster --dry-run",
@@ -42,15 +42,15 @@ def test_show_and_set(lab: Lab, golden: Golden) -> None:
 
 
 def test_which_devices_are_given_whole(lab: Lab, golden: Golden) -> None:
-    golden("passthrough.txt", told(lab, "host passthrough show --host esx-02.lab"))
-    found = json.loads(lab.run("host", "passthrough", "show", "--host", "esx-02.lab", "-o", "json").stdout)
-    whole = [device["address"] for host in found["hosts"] for device in host["devices"] if device["active"]]
+    golden("passthrough.txt", transcript(lab, "host passthrough show --host esx-02.lab"))
+    answer = json.loads(lab.run("host", "passthrough", "show", "--host", "esx-02.lab", "-o", "json").stdout)
+    whole = [device["address"] for host in answer["hosts"] for device in host["devices"] if device["active"]]
     assert whole == ["0000:5e:00.0", "0000:d8:00.0"]
 
 
 @pytest.mark.long
 def test_refusals_name_every_reason(lab: Lab, golden: Golden) -> None:
-    text = told(
+    text = transcript(
         lab,
         "host mode set --type shared --cluster lab-cluster",
         "host mode set --vgpu-mode mixedSize --host esx-01*",
@@ -63,10 +63,10 @@ def test_refusals_name_every_reason(lab: Lab, golden: Golden) -> None:
 
 def test_json(lab: Lab, golden: Golden) -> None:
     commands = ("host mode set --assignment consolidation --host esx-01.lab", "host mode show --host esx-01.lab")
-    found = [json.loads(lab.run(*command.split(), "--output", "json").stdout) for command in commands]
-    for each in found:
-        del each["read_at"], each["vcenter"]
-    golden("mode.json", json.dumps(found, indent=2) + "\n")
+    answers = [json.loads(lab.run(*command.split(), "--output", "json").stdout) for command in commands]
+    for answer in answers:
+        del answer["read_at"], answer["vcenter"]
+    golden("mode.json", json.dumps(answers, indent=2) + "\n")
 
 
 @pytest.mark.long
@@ -74,7 +74,7 @@ def test_modes_of_vsphere_9_1(tmp_path: Path, clean: Path, golden: Golden) -> No
     """Set by the call that tells what it takes, and shown with all that is listed of a device."""
     world = build("supervisor", api_version="9.1.0.0")
     with SimServer(world) as server, lab_on(server, tmp_path, clean) as lab:
-        text = told(
+        text = transcript(
             lab,
             "host mode show --host esx-02.sup",
             "host mode set --vgpu-mode mixedSize --gpu 0000:af:00.0 --host esx-02.sup --dry-run",
@@ -105,6 +105,6 @@ def test_fields_of_the_request_are_options(noun: str, verb: str, request_type: t
     group: Any = typer.main.get_command(app)
     shared = {field.name for group in (CommonOptions, RebootOptions) for field in fields(group)} | {"dry_run"}
     options = [
-        each.name for each in group.commands["host"].commands[noun].commands[verb].params if each.name not in shared
+        param.name for param in group.commands["host"].commands[noun].commands[verb].params if param.name not in shared
     ]
     assert options == [field.name for field in fields(request_type) if field.name not in without]

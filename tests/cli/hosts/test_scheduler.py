@@ -56,20 +56,20 @@ def test_a_refusal_names_every_reason(lab: Lab, golden: Golden) -> None:
 
 
 def document(lab: Lab, *words: str) -> Any:
-    found = json.loads(lab.run(*words, "--output", "json").stdout)
-    return {key: value for key, value in found.items() if key not in ("read_at", "vcenter")}
+    answer = json.loads(lab.run(*words, "--output", "json").stdout)
+    return {key: value for key, value in answer.items() if key not in ("read_at", "vcenter")}
 
 
 def test_json(lab: Lab, golden: Golden) -> None:
-    told = [document(lab, *SET), document(lab, "host", "scheduler", "show", "--host", "esx-01.lab")]
-    assert [each["kind"] for each in told] == ["scheduler-set", "scheduler-show"]
-    golden("scheduler.json", json.dumps(told, indent=2) + "\n")
+    documents = [document(lab, *SET), document(lab, "host", "scheduler", "show", "--host", "esx-01.lab")]
+    assert [document_of_command["kind"] for document_of_command in documents] == ["scheduler-set", "scheduler-show"]
+    golden("scheduler.json", json.dumps(documents, indent=2) + "\n")
 
 
 def test_fields_of_the_request_are_options_of_the_command() -> None:
     group: Any = typer.main.get_command(app)
     shared = {field.name for group in (CommonOptions, RebootOptions) for field in fields(group)} | {"dry_run"}
-    options = {each.name: each for each in group.commands["host"].commands["scheduler"].commands["set"].params}
+    options = {param.name: param for param in group.commands["host"].commands["scheduler"].commands["set"].params}
     assert [name for name in options if name not in shared] == [field.name for field in fields(SetScheduler)]
     for field in fields(SetScheduler):
         assert f"--{field.name.replace('_', '-')}" in options[field.name].opts

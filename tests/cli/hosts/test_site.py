@@ -54,8 +54,8 @@ def test_what_differs_is_changed_once_and_then_holds(lab: Lab, site: Callable[[s
     applied = lab.run("apply", "--file", file)
     assert (applied.exit_code, applied.stdout.splitlines()[-1]) == (0, "5 steps done; nothing differs any more")
     effects = lab.effects
-    again = lab.run("apply", "--file", file)
-    assert again.stdout == "nothing differs from the file: nothing to do\n"
+    second_apply = lab.run("apply", "--file", file)
+    assert second_apply.stdout == "nothing differs from the file: nothing to do\n"
     junit = tmp_path / "result.xml"
     assert lab.run("assert", "--file", file, "--junit", str(junit)).exit_code == 0
     assert ElementTree.fromstring(junit.read_text(encoding="utf-8")).attrib == {
@@ -67,7 +67,7 @@ def test_what_differs_is_changed_once_and_then_holds(lab: Lab, site: Callable[[s
 def test_the_documents(lab: Lab, site: Callable[[str], str], tmp_path: Path) -> None:
     file, junit = site(SITE), tmp_path / "result.xml"
     diff = json.loads(lab.run("diff", "--file", file, "--output", "json").stdout)
-    assert [(each["target"]["name"], each["key"]) for each in diff["differences"]] == [
+    assert [(difference["target"]["name"], difference["key"]) for difference in diff["differences"]] == [
         ("esx-01.lab", "assignment"),
         ("ml-01", "devices"),
         ("ml-01", "drs"),
@@ -78,9 +78,9 @@ def test_the_documents(lab: Lab, site: Callable[[str], str], tmp_path: Path) -> 
     assert [step["kind"] for step in diff["vm_steps"]] == [
         "set_vm_drs", "set_attribute", "reconfigure", "reconfigure"
     ]  # fmt: skip
-    held = lab.run("assert", "--file", file, "--junit", str(junit), "--output", "json")
-    document = json.loads(held.stdout)
-    assert (held.exit_code, document["exit_code"], document["holds"]) == (3, 3, False)
+    assertion = lab.run("assert", "--file", file, "--junit", str(junit), "--output", "json")
+    document = json.loads(assertion.stdout)
+    assert (assertion.exit_code, document["exit_code"], document["holds"]) == (3, 3, False)
     failed = ElementTree.fromstring(junit.read_text(encoding="utf-8")).findall("testcase/failure")
     assert [failure.get("message") for failure in failed] == ["1 setting differ from the file"] + [
         "2 settings differ from the file"
@@ -113,18 +113,18 @@ def test_a_setting_that_waits_for_a_reboot_is_not_yet_so(lab: Lab, site: Callabl
     assert "next: esx-01.lab must be rebooted" in lab.run("apply", "--file", file).stdout
     waits = "waits for a reboot"
     assert waits in lab.run("apply", "--file", file).stdout
-    held = lab.run("assert", "--file", file)
-    assert (held.exit_code, waits in held.stdout) == (3, True)
+    assertion = lab.run("assert", "--file", file)
+    assert (assertion.exit_code, waits in assertion.stdout) == (3, True)
 
 
 def test_without_a_terminal_a_reboot_needs_yes(site: Callable[[str], str], tmp_path: Path, clean: Path) -> None:
     file = site("{version: 1, hosts: [{host: esx-04, scheduler: equal-share}]}")
     with start("scattered", clock="stepped") as server, lab_on(server, tmp_path, clean) as scattered:
-        asked = scattered.run("apply", "--file", file, "--reboot", "rolling")
-        assert (asked.exit_code, scattered.effects) == (2, [])
-        assert "then add --yes" in asked.stderr
-        done = scattered.run("apply", "--file", file, "--reboot", "rolling", "--yes")
-        assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "2 steps done; nothing differs any more")
+        unattended = scattered.run("apply", "--file", file, "--reboot", "rolling")
+        assert (unattended.exit_code, scattered.effects) == (2, [])
+        assert "then add --yes" in unattended.stderr
+        apply = scattered.run("apply", "--file", file, "--reboot", "rolling", "--yes")
+        assert (apply.exit_code, apply.stdout.splitlines()[-1]) == (0, "2 steps done; nothing differs any more")
         assert scattered.run("assert", "--file", file).exit_code == 0
 
 

@@ -17,10 +17,10 @@ def test_the_table_says_which_rules_this_vcenter_contradicts(lab: Lab) -> None:
     assert holds.exit_code == 0
     assert re.search(r"^gpu-counter-instances +\w+ +confirmed", holds.stdout, re.MULTILINE)
     deviate(lab.server.world, ["gpu-counter-instances"])
-    shown = lab.run(*LIST)
-    assert shown.exit_code == 0
-    assert re.search(r"^gpu-counter-instances +\w+ +contradicted", shown.stdout, re.MULTILINE)
-    assert re.search(r"^mig-mode-after-boot +\w+ +not seen", shown.stdout, re.MULTILINE)
+    table = lab.run(*LIST)
+    assert table.exit_code == 0
+    assert re.search(r"^gpu-counter-instances +\w+ +contradicted", table.stdout, re.MULTILINE)
+    assert re.search(r"^mig-mode-after-boot +\w+ +not seen", table.stdout, re.MULTILINE)
     assert lab.run(*LIST, "--strict").exit_code == 3
     document = json.loads(lab.run(*LIST, "--output", "json").stdout)
     rows = {row["id"]: row for row in document["assumptions"]}

@@ -46,8 +46,8 @@ def observed(scenario: str, tmp_path: Path, home: Path, faults: Mapping[str, Slo
     with start(scenario, clock="stepped") as server:
         put_in(server, faults)
         with lab_on(server, tmp_path, home) as lab:
-            done = lab.run("observe", "--once")
-            assert done.exit_code == 0, done.output
+            observe = lab.run("observe", "--once")
+            assert observe.exit_code == 0, observe.output
             yield lab
 
 
@@ -77,12 +77,14 @@ def beside_the_noisy_one(server: SimServer) -> set[str]:
 
 
 def diagnosed(lab: Lab) -> dict[str, dict[str, Any]]:
-    done = lab.run("diagnose", "-o", "json")
-    if done.exit_code == 2:
-        assert "no VM with a vGPU is selected" in done.stderr or "less than half an hour of" in done.stderr, done.output
+    diagnose = lab.run("diagnose", "-o", "json")
+    if diagnose.exit_code == 2:
+        assert "no VM with a vGPU is selected" in diagnose.stderr or "less than half an hour of" in diagnose.stderr, (
+            diagnose.output
+        )
         return {}
-    assert done.exit_code == 0, done.output
-    return {vm["vm"]: vm for vm in json.loads(done.stdout)["vms"]}
+    assert diagnose.exit_code == 0, diagnose.output
+    return {vm["vm"]: vm for vm in json.loads(diagnose.stdout)["vms"]}
 
 
 def accused(vms: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
@@ -118,8 +120,8 @@ def test_of_the_scenario_lab_nothing_is_accused_and_what_slows_a_desktop_down_is
 ) -> None:
     with observed("lab", tmp_path, clean, {"vdi-05": Slowdown.DATASTORE}) as lab:
         assert accused(diagnosed(lab)) == {"vdi-05": "datastore"}
-    kept = [
+    diagnoses = [
         json.loads(path.read_text(encoding="utf-8")) for path in (default_state_dir() / "diagnosis").rglob("d-*.json")
     ]
-    facts = [diagnosis["case"]["facts"] for diagnosis in kept]
-    assert {(known["scheduler"], known["host_driver"]) for known in facts} == {("best-effort", 550)}
+    facts = [diagnosis["case"]["facts"] for diagnosis in diagnoses]
+    assert {(facts_of_vm["scheduler"], facts_of_vm["host_driver"]) for facts_of_vm in facts} == {("best-effort", 550)}

@@ -25,7 +25,7 @@ def sound_parser(mocker: MockerFixture) -> None:
 
 def spoil(lab: Lab) -> None:
     """A host whose driver is newer, whose GPU is for vSphere's graphics, and that waits for a reboot."""
-    [host] = [each for each in lab.server.world.by_type("HostSystem") if each.display_name == "esx-01.lab"]
+    [host] = [esx for esx in lab.server.world.by_type("HostSystem") if esx.display_name == "esx-01.lab"]
     host.state.driver_version = "570.10.01-1OEM.800.1.0.20613240"
     host.state.module_options = "NVreg_RegistryDwords=RmPVMRL=0x01"
     host.state.gpus[0].graphics_type = host.state.gpus[0].configured_type = "shared"
@@ -41,9 +41,9 @@ def test_findings_worst_first(lab: Lab, golden: Golden) -> None:
 @pytest.mark.long
 def test_json(lab: Lab, golden: Golden) -> None:
     spoil(lab)
-    found = json.loads(lab.run("doctor", "--host", "esx-01.lab", "--output", "json").stdout)
-    del found["read_at"], found["vcenter"]
-    golden("doctor.json", json.dumps(found, indent=2) + "\n")
+    answer = json.loads(lab.run("doctor", "--host", "esx-01.lab", "--output", "json").stdout)
+    del answer["read_at"], answer["vcenter"]
+    golden("doctor.json", json.dumps(answer, indent=2) + "\n")
 
 
 @pytest.mark.long

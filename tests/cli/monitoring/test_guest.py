@@ -52,10 +52,15 @@ def test_a_private_vcenter_needs_no_login_of_the_environment(gpuops: Gpuops, gol
 def test_json(gpuops: Gpuops, golden: Golden) -> None:
     result = gpuops("guest", "check", "--vm", "gpu-unlicensed", *TORCH, *STACKS, "--output", "json")
     assert result.exit_code == 0
-    found: dict[str, Any] = json.loads(result.stdout)
-    assert (found["schema_version"], found["kind"], found["via"], found["ready"]) == (1, "guest-check", "tools", False)
-    del found["read_at"]
-    golden("guest-check.json", json.dumps(found, indent=2) + "\n")
+    answer: dict[str, Any] = json.loads(result.stdout)
+    assert (answer["schema_version"], answer["kind"], answer["via"], answer["ready"]) == (
+        1,
+        "guest-check",
+        "tools",
+        False,
+    )
+    del answer["read_at"]
+    golden("guest-check.json", json.dumps(answer, indent=2) + "\n")
 
 
 @pytest.mark.long
@@ -97,10 +102,10 @@ def test_without_a_login_for_guests_it_is_refused(gpuops: Gpuops) -> None:
 
 
 def test_over_ssh_a_guest_that_cannot_be_entered_is_unknown(gpuops: Gpuops, tmp_path: Path, monkeypatch: Any) -> None:
-    known = tmp_path / "known_hosts"
-    known.write_text("", encoding="ascii")
-    known.chmod(0o600)
-    monkeypatch.setenv("GPUOPS_GUEST_SSH_KNOWN_HOSTS", str(known))
+    known_hosts = tmp_path / "known_hosts"
+    known_hosts.write_text("", encoding="ascii")
+    known_hosts.chmod(0o600)
+    monkeypatch.setenv("GPUOPS_GUEST_SSH_KNOWN_HOSTS", str(known_hosts))
     result = gpuops("guest", "check", "--vm", "gpu-ready", "--via", "ssh", "--ssh-host", "{vm}.invalid", *STACKS)
     assert (result.exit_code, result.stderr) == (0, "")
     assert "1 guest by SSH" in result.stdout

@@ -36,10 +36,10 @@ def test_vms_that_stay_for_one_reason_are_one_line_and_nothing_is_done(lab: Lab,
 def test_json(gpuops: Gpuops, golden: Golden) -> None:
     result = gpuops("readiness", "--host", "esx-0[14]*", *SCATTERED, "--output", "json")
     assert result.exit_code == 0
-    found: dict[str, Any] = json.loads(result.stdout)
-    assert (found["schema_version"], found["kind"], found["ready"]) == (1, "readiness", True)
-    del found["read_at"]
-    golden("readiness.json", json.dumps(found, indent=2) + "\n")
+    answer: dict[str, Any] = json.loads(result.stdout)
+    assert (answer["schema_version"], answer["kind"], answer["ready"]) == (1, "readiness", True)
+    del answer["read_at"]
+    golden("readiness.json", json.dumps(answer, indent=2) + "\n")
 
 
 @pytest.mark.long

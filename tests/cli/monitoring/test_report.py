@@ -22,41 +22,42 @@ Gpuops = Callable[..., Result]
 
 def document(result: Result) -> dict[str, Any]:
     assert result.exit_code == 0, result.output
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
+    answer: dict[str, Any] = json.loads(result.stdout)
+    return answer
 
 
 @pytest.mark.long
 def test_its_figures_are_those_of_the_other_commands(after_a_night: Lab) -> None:
     lab = after_a_night
-    found = document(lab.run("report", "--policy", LAB_POLICY, "-o", "json"))
+    answer = document(lab.run("report", "--policy", LAB_POLICY, "-o", "json"))
     past = document(lab.run("history", "--kind", "night", "-o", "json"))
-    assert (found["totals"], found["nights"]) == (past["totals"], past["nights"])
-    [whole] = document(lab.run("history", "show", found["nights"][0]["night"], "-o", "json"))["nights"]
-    assert found["last_night"] == whole
+    assert (answer["totals"], answer["nights"]) == (past["totals"], past["nights"])
+    [whole] = document(lab.run("history", "show", answer["nights"][0]["night"], "-o", "json"))["nights"]
+    assert answer["last_night"] == whole
     assert {step["what"] for vm in whole["vms"] for step in vm["steps"]} >= {"suspend", "resume", "start", "shutdown"}
 
-    seen = document(lab.run("inventory", "-o", "json"))
+    inventory = document(lab.run("inventory", "-o", "json"))
     holders = {
         (host["name"], gpu["address"]): {vm["ref"] for vm in gpu["holders"]}
-        for host in seen["hosts"] for node in host["numa_nodes"] for gpu in node["gpus"]
+        for host in inventory["hosts"] for node in host["numa_nodes"] for gpu in node["gpus"]
     }  # fmt: skip
     mapped = {
         (host["name"], gpu["address"]): {slot["vm"] for slot in gpu["slots"]}
-        for host in found["hosts"] for node in host["numa_nodes"] for gpu in node["gpus"]
+        for host in answer["hosts"] for node in host["numa_nodes"] for gpu in node["gpus"]
     }  # fmt: skip
     assert mapped == holders
-    assert {vm["name"] for vm in found["vms"]} == {vm["name"] for vm in seen["vms"]}
+    assert {vm["name"] for vm in answer["vms"]} == {vm["name"] for vm in inventory["vms"]}
 
     room = document(lab.run("capacity", "--policy", LAB_POLICY, "-o", "json"))
-    fits = {each["name"]: (each["now"]["at_least"], each["after"]["at_least"]) for each in room["profiles"]}
+    fits = {profile["name"]: (profile["now"]["at_least"], profile["after"]["at_least"]) for profile in room["profiles"]}
     assert {
-        each["name"]: (each["now"]["at_least"], each["after"]["at_least"]) for each in found["capacity"]["profiles"]
+        profile["name"]: (profile["now"]["at_least"], profile["after"]["at_least"])
+        for profile in answer["capacity"]["profiles"]
     } == fits
-    assert found["findings"] == document(lab.run("doctor", "-o", "json"))["findings"]
+    assert answer["findings"] == document(lab.run("doctor", "-o", "json"))["findings"]
     judged = document(lab.run("idle", "--policy", LAB_POLICY, "-o", "json"))["vms"]
-    assert [(each["name"], each["verdict"], each["because"]) for each in found["idle"]] == [
-        (each["name"], each["verdict"], each["because"]) for each in judged
+    assert [(verdict["name"], verdict["verdict"], verdict["because"]) for verdict in answer["idle"]] == [
+        (verdict["name"], verdict["verdict"], verdict["because"]) for verdict in judged
     ]
 
 
@@ -65,10 +66,10 @@ def test_page_and_table_are_written_whole_and_kept_private(after_a_night: Lab, t
     page, table = tmp_path / "fleet.html", tmp_path / "hours.csv"
     table.write_text("old", encoding="utf-8")
     table.chmod(0o644)
-    done = after_a_night.run("report", "--html", str(page), "--csv", str(table))
-    assert done.exit_code == 0, done.output
-    assert f"wrote {page}\n" in done.stderr
-    assert "1 night: " in done.stdout
+    report = after_a_night.run("report", "--html", str(page), "--csv", str(table))
+    assert report.exit_code == 0, report.output
+    assert f"wrote {page}\n" in report.stderr
+    assert "1 night: " in report.stdout
     assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     lines = list(csv.DictReader(io.StringIO(table.read_text(encoding="utf-8"))))
     assert tuple(lines[0]) == FOCUS_COLUMNS
@@ -80,8 +81,8 @@ def test_page_and_table_are_written_whole_and_kept_private(after_a_night: Lab, t
 @pytest.mark.long
 @pytest.mark.parametrize("key", ["tag:team", "attribute:owner"])
 def test_what_no_vm_says_is_nobodys(after_a_night: Lab, key: str) -> None:
-    found = document(after_a_night.run("report", "--by", key, "-o", "json"))["showback"]
-    assert (found["by"], [each["owner"] for each in found["owners"]]) == (key, [None])
+    showback = document(after_a_night.run("report", "--by", key, "-o", "json"))["showback"]
+    assert (showback["by"], [owner["owner"] for owner in showback["owners"]]) == (key, [None])
     assert "no owner" in after_a_night.run("report", "--by", key).stdout
 
 
@@ -96,15 +97,15 @@ def test_what_no_vm_says_is_nobodys(after_a_night: Lab, key: str) -> None:
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_one_line(words: tuple[str, ...], line: str) -> None:
-    done = CliRunner().invoke(app, ["report", *words, "--vcenter", "sim:lab"])
-    assert done.exit_code == 2
-    assert done.stderr.startswith(line)
-    assert done.stderr.splitlines()[1].startswith("next: ")
+    refusal = CliRunner().invoke(app, ["report", *words, "--vcenter", "sim:lab"])
+    assert refusal.exit_code == 2
+    assert refusal.stderr.startswith(line)
+    assert refusal.stderr.splitlines()[1].startswith("next: ")
 
 
 @pytest.mark.long
 def test_a_file_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     for path in (tmp_path / "no" / "fleet.html", tmp_path):
-        done = CliRunner().invoke(app, ["report", "--html", str(path), "--vcenter", "sim:lab"])
-        assert done.exit_code == 2
-        assert str(path) in done.stderr.splitlines()[0]
+        refusal = CliRunner().invoke(app, ["report", "--html", str(path), "--vcenter", "sim:lab"])
+        assert refusal.exit_code == 2
+        assert str(path) in refusal.stderr.splitlines()[0]

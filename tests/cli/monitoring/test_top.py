@@ -62,10 +62,10 @@ class Terminal:
     def text(self) -> str:
         return "\n".join(line.rstrip() for line in self.screen.display)
 
-    def until(self, shown: Callable[[str], bool]) -> str:
+    def until(self, is_shown: Callable[[str], bool]) -> str:
         """What it shows once that is so; fails after a minute."""
         end = time.monotonic() + WAIT_S
-        while not shown(self.text):
+        while not is_shown(self.text):
             assert time.monotonic() < end, self.text
             self._read()
         return self.text
@@ -73,9 +73,9 @@ class Terminal:
     def _read(self) -> None:
         if select.select([self.fd], [], [], 0.1)[0]:
             with suppress(OSError):  # the program has ended
-                told = os.read(self.fd, 65_536)
-                self.sent += told
-                self._stream.feed(told)
+                received = os.read(self.fd, 65_536)
+                self.sent += received
+                self._stream.feed(received)
 
     def press(self, keys: bytes) -> None:
         os.write(self.fd, keys)
@@ -97,13 +97,13 @@ def terminal(*arguments: str) -> Iterator[Terminal]:
     pid, fd = pty.fork()
     if pid == 0:
         # readline, which pytest imports, puts LINES and COLUMNS where programs that are run see them
-        kept = {name: value for name, value in os.environ.items() if name not in ("LINES", "COLUMNS")}
-        environment = {**kept, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1"}
+        environ = {name: value for name, value in os.environ.items() if name not in ("LINES", "COLUMNS")}
+        environment = {**environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1"}
         os.execve(sys.executable, [sys.executable, "-m", "gpuops", "top", *arguments], environment)
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-    found = Terminal(fd, pid)
+    opened = Terminal(fd, pid)
     try:
-        yield found
+        yield opened
     finally:
         with suppress(ProcessLookupError, ChildProcessError):
             os.kill(pid, signal.SIGKILL)
@@ -117,12 +117,12 @@ def typed(*arguments: str) -> Any:
 
 @pytest.mark.long
 def test_figures_are_those_of_the_inventory(lab: Lab) -> None:
-    seen = json.loads(lab.run("inventory", "--output", "json").stdout)
-    shown = json.loads(lab.run("top", "--show", "gpus", "--output", "json").stdout)
-    rows = {(row["host"], row["name"]): row for row in shown["rows"]}
+    inventory = json.loads(lab.run("inventory", "--output", "json").stdout)
+    table = json.loads(lab.run("top", "--show", "gpus", "--output", "json").stdout)
+    rows = {(row["host"], row["name"]): row for row in table["rows"]}
     gpus = {
         (host["name"], gpu["address"]): gpu
-        for host in seen["hosts"]
+        for host in inventory["hosts"]
         for node in host["numa_nodes"]
         for gpu in node["gpus"]
     }
@@ -133,20 +133,20 @@ def test_figures_are_those_of_the_inventory(lab: Lab) -> None:
         whole = gpus[key]["passthrough_active"]
         assert (row["utilization_percent"] is None) == whole, "no driver of the host is at a GPU in DirectPath I/O"
     vms = json.loads(lab.run("top", "--show", "vms", "--output", "json").stdout)
-    assert {row["key"] for row in vms["rows"]} == {vm["ref"] for vm in seen["vms"]}
+    assert {row["key"] for row in vms["rows"]} == {vm["ref"] for vm in inventory["vms"]}
     assert lab.effects == []
 
 
 @pytest.mark.long
 def test_use_is_what_the_counters_say(lab: Lab) -> None:
-    [desk] = [each for each in lab.server.world.by_type("VirtualMachine") if each.state.name == "vdi-01"]
+    [desk] = [desktop for desktop in lab.server.world.by_type("VirtualMachine") if desktop.state.name == "vdi-01"]
     desk.state.cpu_usage_mhz = 5200
     lab.server.world.clock.advance(60)
-    shown = json.loads(lab.run("top", "--show", "vms", "--output", "json").stdout)
-    rows = {row["name"]: row for row in shown["rows"]}
+    table = json.loads(lab.run("top", "--show", "vms", "--output", "json").stdout)
+    rows = {row["name"]: row for row in table["rows"]}
     assert rows["vdi-01"]["utilization_percent"] == 10.0, "a busy VM uses 60 % of its sixth of the GPU"
-    assert shown["rows"][0]["name"] == "vdi-01", "the busiest first"
-    mig = [row for row in shown["rows"] if "a100-1-" in row["devices"] or "a100-3-" in row["devices"]]
+    assert table["rows"][0]["name"] == "vdi-01", "the busiest first"
+    mig = [row for row in table["rows"] if "a100-1-" in row["devices"] or "a100-3-" in row["devices"]]
     assert mig and all(row["utilization_percent"] is None for row in mig), "a MIG-backed vGPU has no counter"
 
 
@@ -157,11 +157,11 @@ def test_what_a_night_has_taken_and_the_verdict_on_desktops_are_shown(lab: Lab) 
     assert verdicts["vdi-01"].startswith("idle: ")
     assert all(name.startswith("vdi-") for name in verdicts), "ML VMs are no desktops"
     assert lab.run("rotate", "night", "--policy", LAB_POLICY, "--yes").exit_code == 0
-    done = lab.run("top", "--show", "vms")
-    assert done.exit_code == 0
-    assert "a night is open: " in done.stdout
-    taken = [line for line in done.stdout.splitlines() if "suspended, night: away" in line]
-    assert taken and all(line.startswith("vdi-") for line in taken)
+    top = lab.run("top", "--show", "vms")
+    assert top.exit_code == 0
+    assert "a night is open: " in top.stdout
+    taken_rows = [line for line in top.stdout.splitlines() if "suspended, night: away" in line]
+    assert taken_rows and all(line.startswith("vdi-") for line in taken_rows)
 
 
 def test_keys_of_a_terminal() -> None:
@@ -173,38 +173,38 @@ def test_keys_of_a_terminal() -> None:
 
 @pytest.mark.long
 def test_a_terminal_is_drilled_into_and_left_as_it_was(lab: Lab) -> None:
-    with terminal("--vcenter", f"sim@{lab.ready}") as shown:
-        before = termios.tcgetattr(shown.fd)
-        shown.until(lambda text: "q quit" in text and "esx-01.lab" in text)
-        assert "hosts, by use: 2" in shown.text
-        assert termios.tcgetattr(shown.fd)[3] & termios.ICANON == 0
-        shown.press(b"sssss")  # once around
-        shown.press(b"/esx-01\r")
-        shown.until(lambda text: 'with "esx-01": 1' in text)
-        shown.press(b"\r")
-        assert "nvidia_a40-8q" not in shown.until(lambda text: "GPUs of esx-01.lab" in text)
-        shown.press(b"v")
-        shown.until(lambda text: "VMs, by use" in text and "nvidia_a40-8q" in text)
-        shown.press(b"q")
-        assert shown.end() == 0
-        assert termios.tcgetattr(shown.fd)[3] == before[3]
-    assert b"\x1b[?1049h" in shown.sent and shown.sent.rstrip().endswith(b"\x1b[?25h\x1b[?1049l")
+    with terminal("--vcenter", f"sim@{lab.ready}") as screen:
+        before = termios.tcgetattr(screen.fd)
+        screen.until(lambda text: "q quit" in text and "esx-01.lab" in text)
+        assert "hosts, by use: 2" in screen.text
+        assert termios.tcgetattr(screen.fd)[3] & termios.ICANON == 0
+        screen.press(b"sssss")  # once around
+        screen.press(b"/esx-01\r")
+        screen.until(lambda text: 'with "esx-01": 1' in text)
+        screen.press(b"\r")
+        assert "nvidia_a40-8q" not in screen.until(lambda text: "GPUs of esx-01.lab" in text)
+        screen.press(b"v")
+        screen.until(lambda text: "VMs, by use" in text and "nvidia_a40-8q" in text)
+        screen.press(b"q")
+        assert screen.end() == 0
+        assert termios.tcgetattr(screen.fd)[3] == before[3]
+    assert b"\x1b[?1049h" in screen.sent and screen.sent.rstrip().endswith(b"\x1b[?25h\x1b[?1049l")
     assert lab.effects == []
 
 
 @pytest.mark.long
 def test_a_change_in_vcenter_is_seen_and_a_signal_ends_it(lab: Lab) -> None:
-    with terminal("--show", "vms", "--every", "5", "--filter", "vdi-01", "--vcenter", f"sim@{lab.ready}") as shown:
-        shown.until(lambda text: "vdi-01" in text and " on " in text)
-        [desk] = [each for each in lab.server.world.by_type("VirtualMachine") if each.state.name == "vdi-01"]
+    with terminal("--show", "vms", "--every", "5", "--filter", "vdi-01", "--vcenter", f"sim@{lab.ready}") as screen:
+        screen.until(lambda text: "vdi-01" in text and " on " in text)
+        [desk] = [desktop for desktop in lab.server.world.by_type("VirtualMachine") if desktop.state.name == "vdi-01"]
         with lab.server.world.lock:
             desk.state.power = Power.OFF
             desk.power_changed()
-        shown.until(lambda text: " off " in text)
-        os.kill(shown.pid, signal.SIGTERM)
-        assert shown.end() == 128 + signal.SIGTERM
-        assert termios.tcgetattr(shown.fd)[3] & termios.ICANON
-    assert shown.sent.rstrip().endswith(b"\x1b[?25h\x1b[?1049l"), "the cursor is back"
+        screen.until(lambda text: " off " in text)
+        os.kill(screen.pid, signal.SIGTERM)
+        assert screen.end() == 128 + signal.SIGTERM
+        assert termios.tcgetattr(screen.fd)[3] & termios.ICANON
+    assert screen.sent.rstrip().endswith(b"\x1b[?25h\x1b[?1049l"), "the cursor is back"
 
 
 @pytest.mark.long
@@ -212,29 +212,29 @@ def test_a_vcenter_that_goes_away_is_said_above_the_last_rows(tmp_path: Path) ->
     ready = tmp_path / "ready.json"
     with start("lab", clock="stepped") as server:
         ready_file.write(ready, ready_file.of(server))
-        with terminal("--every", "5", "--vcenter", f"sim@{ready}") as shown:
-            shown.until(lambda text: "esx-01.lab" in text)
+        with terminal("--every", "5", "--vcenter", f"sim@{ready}") as screen:
+            screen.until(lambda text: "esx-01.lab" in text)
             server.close()
-            away = shown.until(lambda text: "vCenter is away" in text)
-            assert "esx-01.lab" in away, "the rows of the last look stay"
-            shown.press(b"g")
-            shown.until(lambda text: "GPUs, by use" in text)
-            shown.press(b"q")
-            assert shown.end() == 0
+            text_without_vcenter = screen.until(lambda text: "vCenter is away" in text)
+            assert "esx-01.lab" in text_without_vcenter, "the rows of the last look stay"
+            screen.press(b"g")
+            screen.until(lambda text: "GPUs, by use" in text)
+            screen.press(b"q")
+            assert screen.end() == 0
 
 
 def test_no_terminal_that_can_be_drawn_on_is_one_table() -> None:
-    done = typed("--vcenter", "sim:lab")
-    assert done.exit_code == 0
-    assert len(done.stdout.splitlines()) == 4
-    assert "\x1b" not in done.stdout
+    top = typed("--vcenter", "sim:lab")
+    assert top.exit_code == 0
+    assert len(top.stdout.splitlines()) == 4
+    assert "\x1b" not in top.stdout
 
 
 def test_without_colours_a_terminal_gets_one_table_and_no_escape_sequence() -> None:
-    with terminal("--no-color", "--vcenter", "sim:lab") as shown:
-        assert shown.end() == 0
-        assert "esx-01.lab" in shown.text
-        assert b"\x1b" not in shown.sent
+    with terminal("--no-color", "--vcenter", "sim:lab") as screen:
+        assert screen.end() == 0
+        assert "esx-01.lab" in screen.text
+        assert b"\x1b" not in screen.sent
 
 
 def test_an_error_of_a_look_ends_it_where_the_user_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,24 +243,24 @@ def test_an_error_of_a_look_ends_it_where_the_user_is_told(monkeypatch: pytest.M
     def look() -> Top:
         raise KeyError("a bug")
 
-    shown = Top(fleet(EMPTY, catalog_of(EMPTY)), CurrentUse(EMPTY.taken_at), NO_NIGHT, ChangeStatus(), {})
+    last_top = Top(fleet(EMPTY, catalog_of(EMPTY)), CurrentUse(EMPTY.taken_at), NO_NIGHT, ChangeStatus(), {})
     monkeypatch.setattr(top_screen, "_keys_at_once", nullcontext)
     monkeypatch.setattr(top_screen, "_keys", lambda wait_s: iter(()))
     with pytest.raises(KeyError, match="a bug"):
-        TopScreen(look, 0, TopView(), shown).run()
+        TopScreen(look, 0, TopView(), last_top).run()
 
 
 def test_gpus_are_the_same_under_each_form_of_their_instances(lab: Lab) -> None:
     """esx-01 has `gpu-0`, `gpu-1`, ... then, esx-02 `000:059:00.0`, ..."""
     by_address = lab.run("top", "--once", "--show", "gpus", "--output", "json")
     deviate(lab.server.world, ["gpu-counter-instances"])
-    others = lab.run("top", "--once", "--show", "gpus", "--output", "json")
-    assert json.loads(others.stdout)["rows"] == json.loads(by_address.stdout)["rows"]
+    by_index = lab.run("top", "--once", "--show", "gpus", "--output", "json")
+    assert json.loads(by_index.stdout)["rows"] == json.loads(by_address.stdout)["rows"]
 
 
 def test_use_is_unknown_where_vcenter_has_other_counters(lab: Lab) -> None:
     """No number is made up under another name of a counter."""
     deviate(lab.server.world, ["gpu-counter-names"])
-    shown = lab.run("top", "--once")
-    assert shown.exit_code == 0
-    assert "use not known" in shown.stdout
+    top = lab.run("top", "--once")
+    assert top.exit_code == 0
+    assert "use not known" in top.stdout

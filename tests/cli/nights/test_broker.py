@@ -30,14 +30,14 @@ def served(vdi: SimServer, tmp_path: Path, clean: Path) -> Iterator[Lab]:
         yield lab
 
 
-def configured(vdi: SimServer, clean: Path, **more: str) -> None:
+def configured(vdi: SimServer, clean: Path, **keys_of_table: str) -> None:
     """The configuration file of a target `prod` with this broker; `more` are other keys of the broker."""
-    told = vdi.broker
-    assert told is not None
+    broker = vdi.broker
+    assert broker is not None
     secret = clean / "password"
     secret.write_text(vdi.password)
     secret.chmod(0o600)
-    keys = {**told, "password_file": str(secret), "ca_file": str(vdi.ca_file), **more}
+    keys = {**broker, "password_file": str(secret), "ca_file": str(vdi.ca_file), **keys_of_table}
     table = "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items() if value)
     target = f'host = "{vdi.url}"\nusername = "{vdi.username}"\npassword_file = "{secret}"\nca_file = "{vdi.ca_file}"\n'
     path = clean / ".config" / "gpuops" / "config.toml"
@@ -47,18 +47,18 @@ def configured(vdi: SimServer, clean: Path, **more: str) -> None:
 
 @pytest.mark.long
 def test_pools_with_their_numbers_and_whether_they_can_be_gated(served: Lab) -> None:
-    found = json.loads(served.run("broker", "show", "--output", "json").stdout)
-    numbers = {pool["name"]: (pool["machines"], pool["vms"], pool["can_be_gated"]) for pool in found["pools"]}
+    answer = json.loads(served.run("broker", "show", "--output", "json").stdout)
+    numbers = {pool["name"]: (pool["machines"], pool["vms"], pool["can_be_gated"]) for pool in answer["pools"]}
     assert numbers == {
         "contractors": (15, 15, True),
         "finance": (4, 4, False),
         "kiosk": (6, 6, False),
         "office": (94, 94, True),
     }
-    assert found["unmatched_machines"] == []
+    assert answer["unmatched_machines"] == []
     text = served.run("broker", "show").stdout
     assert "kiosk: no gate: instant clones are always powered on" in text
-    assert USER_PREFIX not in text + json.dumps(found)
+    assert USER_PREFIX not in text + json.dumps(answer)
 
 
 @pytest.mark.long
@@ -70,11 +70,11 @@ def test_a_login_test_names_the_broker(served: Lab) -> None:
 def test_a_target_of_the_file_and_what_is_in_force(vdi: SimServer, clean: Path, gpuops: Gpuops) -> None:
     configured(vdi, clean)
     assert gpuops("broker", "show", "--vcenter", "prod").exit_code == 0
-    shown = json.loads(gpuops("config", "show", "--output", "json").stdout)["targets"]["prod"]
-    assert shown["broker.username"]["value"] == r"VSPHERE\administrator"
-    assert shown["broker.password"]["value"].startswith("set, from file ")
-    assert ":6" in shown["broker.url"]["from"], "the line of its table"
-    assert vdi.password not in json.dumps(shown)
+    settings = json.loads(gpuops("config", "show", "--output", "json").stdout)["targets"]["prod"]
+    assert settings["broker.username"]["value"] == r"VSPHERE\administrator"
+    assert settings["broker.password"]["value"].startswith("set, from file ")
+    assert ":6" in settings["broker.url"]["from"], "the line of its table"
+    assert vdi.password not in json.dumps(settings)
 
 
 def test_a_password_of_the_environment_comes_first(
@@ -107,9 +107,9 @@ MISTAKES: dict[str, tuple[dict[str, str], int, str]] = {
 def test_a_mistake_is_one_clear_line(
     vdi: SimServer, clean: Path, gpuops: Gpuops, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
-    more, code, words = MISTAKES[case]
+    keys_of_table, code, words = MISTAKES[case]
     monkeypatch.setattr("gpuops.broker.horizon.PAUSES_S", ())
-    configured(vdi, clean, **more)
+    configured(vdi, clean, **keys_of_table)
     result = gpuops("broker", "show", "--vcenter", "prod")
     assert (result.exit_code, words in result.stderr) == (code, True), result.stderr
     assert CANARY not in result.stdout + result.stderr

@@ -58,16 +58,16 @@ def test_a_night_and_its_changes_in_every_format(after_a_night: Lab) -> None:
 def test_one_night_in_full(after_a_night: Lab) -> None:
     lab = after_a_night
     [night] = json.loads(lab.run("history", "-o", "json").stdout)["nights"]
-    [shown] = json.loads(lab.run("history", "show", night["night"], "-o", "json").stdout)["nights"]
-    assert {key: shown[key] for key in night} == night
-    assert [run["command"] for run in shown["runs"]] == ["rotate night", "rotate day"]
-    held = {vm["name"]: vm["held"] for vm in shown["vms"]}
-    assert all(one["from"] < one["until"] for each in held.values() for one in each)
-    assert sorted(held) == sorted(vm["name"] for vm in shown["vms"] if vm["back"])
+    [night_shown] = json.loads(lab.run("history", "show", night["night"], "-o", "json").stdout)["nights"]
+    assert {key: night_shown[key] for key in night} == night
+    assert [run["command"] for run in night_shown["runs"]] == ["rotate night", "rotate day"]
+    periods = {vm["name"]: vm["held"] for vm in night_shown["vms"]}
+    assert all(period["from"] < period["until"] for held_periods in periods.values() for period in held_periods)
+    assert sorted(periods) == sorted(vm["name"] for vm in night_shown["vms"] if vm["back"])
     text = lab.run("history", "show", night["night"]).stdout
-    assert all(name in text for name in held)
+    assert all(name in text for name in periods)
     assert "nothing went wrong" in text
-    assert {row["vm"] for row in rows(lab.run("history", "show", night["night"], "-o", "csv").stdout)} == set(held)
+    assert {row["vm"] for row in rows(lab.run("history", "show", night["night"], "-o", "csv").stdout)} == set(periods)
 
 
 def test_a_night_that_is_open_is_said_with_the_next_move(lab_by_night: Lab) -> None:
@@ -90,10 +90,10 @@ def write(*names: str, days_ago: int = 0) -> None:
 
 
 def test_no_journal_is_no_error_and_nothing_is_made(gpuops: Gpuops) -> None:
-    said = gpuops("history")
-    assert said.exit_code == 0
-    assert said.stdout.startswith("no nights yet")
-    assert "\nnext: gpuops rotate plan" in said.stdout
+    history_run = gpuops("history")
+    assert history_run.exit_code == 0
+    assert history_run.stdout.startswith("no nights yet")
+    assert "\nnext: gpuops rotate plan" in history_run.stdout
     assert rows(gpuops("history", "-o", "csv").stdout) == []
     assert json.loads(gpuops("history", "-o", "json").stdout)["totals"]["share"] is None
     assert not default_state_dir().exists()
@@ -101,9 +101,9 @@ def test_no_journal_is_no_error_and_nothing_is_made(gpuops: Gpuops) -> None:
 
 def test_an_unknown_night_is_one_line_and_the_command_that_lists_them(gpuops: Gpuops) -> None:
     write("vdi-1")
-    said = gpuops("history", "show", "2026-01-01")
-    assert (said.exit_code, said.stdout) == (2, "")
-    first, following = said.stderr.splitlines()
+    refusal = gpuops("history", "show", "2026-01-01")
+    assert (refusal.exit_code, refusal.stdout) == (2, "")
+    first, following = refusal.stderr.splitlines()
     assert first.startswith("error: no night '2026-01-01' in the journal ")
     assert following == "next: gpuops history lists the nights"
 
@@ -116,24 +116,24 @@ def test_what_began_since_then_and_no_more_than_the_limit(gpuops: Gpuops) -> Non
     assert ids == ["2026-11-20", "2026-11-19", "2026-11-18"], "newest first"
     since = [row["id"] for row in rows(gpuops("history", "--since", "2026-11-19", "-o", "csv").stdout)]
     assert since == ids[:2]
-    said = gpuops("history", "--limit", "1")
-    assert said.stdout.splitlines()[-1] == "2 older not shown: a higher --limit shows them"
+    history_run = gpuops("history", "--limit", "1")
+    assert history_run.stdout.splitlines()[-1] == "2 older not shown: a higher --limit shows them"
     assert rows(gpuops("history", "--kind", "change", "-o", "csv").stdout) == []
     assert gpuops("history", "--kind", "change").stdout.startswith("nothing of kind change in the journal\nnext: ")
 
 
 @pytest.mark.parametrize("since", ["3x", "", "yesterday", "2026-13-01", "0001-01-01", "99999d"])
 def test_a_time_that_is_none_is_refused(gpuops: Gpuops, since: str) -> None:
-    said = gpuops("history", "--since", since)
-    assert (said.exit_code, said.stdout) == (2, "")
-    assert "30d (days), 12w (weeks) or 2026-11-01" in said.stderr
+    refusal = gpuops("history", "--since", since)
+    assert (refusal.exit_code, refusal.stdout) == (2, "")
+    assert "30d (days), 12w (weeks) or 2026-11-01" in refusal.stderr
 
 
 @pytest.mark.parametrize("words", [("-o", "csv", "inventory"), ("inventory", "--output", "csv")])
 def test_csv_is_refused_by_other_commands_before_they_do_anything(gpuops: Gpuops, words: tuple[str, ...]) -> None:
-    said = gpuops(*words, "--vcenter", "https://127.0.0.1:1")
-    assert (said.exit_code, said.stdout) == (2, "")
-    assert said.stderr == (
+    refusal = gpuops(*words, "--vcenter", "https://127.0.0.1:1")
+    assert (refusal.exit_code, refusal.stdout) == (2, "")
+    assert refusal.stderr == (
         "error: only gpuops history has --output csv\nnext: use --output json, which every command has\n"
     )
 
@@ -147,10 +147,10 @@ def test_it_fits_a_terminal_of_80_columns(after_a_night: Lab, user: str) -> None
     from gpuops.report.layout import lines
     from gpuops.report.nights.history import history_text
 
-    found = history(default_state_dir())
-    (night,) = found.nights
+    nights = history(default_state_dir())
+    (night,) = nights.nights
     runs = tuple(replace(run, by=replace(run.by, user=user, machine="jump-01.example.org")) for run in night.runs)
-    found = replace(found, nights=(replace(night, runs=runs),))
-    shown = ["".join(text for text, _ in line).rstrip() for line in lines(history_text(found, ""), 80)]
-    assert max(map(len, shown)) <= 80
-    assert found.nights[0].id in shown[1], "the name of a night is in one piece"
+    nights = replace(nights, nights=(replace(night, runs=runs),))
+    rendered = ["".join(text for text, _ in line).rstrip() for line in lines(history_text(nights, ""), 80)]
+    assert max(map(len, rendered)) <= 80
+    assert nights.nights[0].id in rendered[1], "the name of a night is in one piece"

@@ -41,8 +41,8 @@ def changed(path: Path, *changes: tuple[str, str]) -> Path:
 
 
 def uses(lab: Lab, vm: str, mhz: int) -> None:
-    [found] = [each for each in lab.server.world.by_type("VirtualMachine") if each.state.name == vm]
-    found.state.cpu_usage_mhz = mhz
+    [desktop] = [machine for machine in lab.server.world.by_type("VirtualMachine") if machine.state.name == vm]
+    desktop.state.cpu_usage_mhz = mhz
 
 
 def look(lab: Lab, after_s: float = LOOK_S) -> None:
@@ -65,11 +65,11 @@ def evening(lab: Lab) -> None:
         look(lab)
 
 
-def replayed(lab: Lab, policy: Path, *more: str, since: str = "1d") -> dict[str, Any]:
-    result = lab.run("idle", "--replay", since, "--policy", str(policy), *more, "--output", "json")
+def replayed(lab: Lab, policy: Path, *options: str, since: str = "1d") -> dict[str, Any]:
+    result = lab.run("idle", "--replay", since, "--policy", str(policy), *options, "--output", "json")
     assert (result.exit_code, result.stderr) == (0, "")
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
+    answer: dict[str, Any] = json.loads(result.stdout)
+    return answer
 
 
 @pytest.mark.long
@@ -78,8 +78,8 @@ def test_an_evening_is_replayed_as_it_was_measured(lab: Lab, policy: Path, golde
     19:00: one is used from then on, one from 19:40 on, five stay idle for the 90 minutes until they are due."""
     evening(lab)
     before = list(lab.effects)
-    found = replayed(lab, policy)
-    [office] = found["pools"]
+    answer = replayed(lab, policy)
+    [office] = answer["pools"]
     assert (office["desktops"], office["left_out"], office["not_replayed"]) == (11, 1, ["console"])
     assert office["nights"] == [
         {
@@ -97,14 +97,14 @@ def test_an_evening_is_replayed_as_it_was_measured(lab: Lab, policy: Path, golde
             "used_later": 1,
         }
     ]
-    assert (found["not_observed"], found["gone"]) == ([], 0)
+    assert (answer["not_observed"], answer["gone"]) == ([], 0)
     text = lab.run("idle", "--replay", "1d", "--policy", str(policy), "--pool", "office").stdout
     golden("idle-replay.txt", text)
-    assert "vdi-" not in text + json.dumps(found), "desktops are counted, and none is named"
+    assert "vdi-" not in text + json.dumps(answer), "desktops are counted, and none is named"
     assert lab.effects == before
 
     few = changed(policy.with_name("other.yaml"), ("pools:\n", f"pools:\n{NO_WHILE}"))
-    pools = {each["pool"]: each for each in replayed(lab, few)["pools"]}
+    pools = {pool["pool"]: pool for pool in replayed(lab, few)["pools"]}
     assert pools["office"]["nights"] == office["nights"]
     assert pools["cad"]["nights"] == []
     assert (
@@ -115,7 +115,7 @@ def test_an_evening_is_replayed_as_it_was_measured(lab: Lab, policy: Path, golde
     assert "pool cad: cannot be replayed, its `idle` rule" in few_text
 
     # what a pool would gain by being gated or parked
-    shown = {}
+    texts = {}
     for broker in ("none", "horizon"):
         now = changed(
             policy.with_name(f"{broker}.yaml"),
@@ -123,15 +123,15 @@ def test_an_evening_is_replayed_as_it_was_measured(lab: Lab, policy: Path, golde
             ("parked: true", "parked: false"),
         )
         assert replayed(lab, now)["pools"][0]["nights"][0]["taken"] == office["nights"][0]["taken"]
-        shown[broker] = lab.run("idle", "--replay", "1d", "--policy", str(now)).stdout
+        texts[broker] = lab.run("idle", "--replay", "1d", "--policy", str(now)).stdout
     untaken = {
-        broker: "it is neither parked nor gated: a night takes none of it" in text for broker, text in shown.items()
+        broker: "it is neither parked nor gated: a night takes none of it" in text for broker, text in texts.items()
     }
     assert untaken == {"none": True, "horizon": False}
 
     # vCenter forgets a desktop: its series is of no pool any more
-    gone = next(each for each in lab.server.world.by_type("VirtualMachine") if each.state.name == "vdi-07")
-    vms.delete(gone, Rule(Effect.HAPPEN, happening="vm.deleted"))
+    deleted = next(machine for machine in lab.server.world.by_type("VirtualMachine") if machine.state.name == "vdi-07")
+    vms.delete(deleted, Rule(Effect.HAPPEN, happening="vm.deleted"))
     after = replayed(lab, policy)
     assert (after["gone"], after["pools"][0]["desktops"], after["pools"][0]["nights"][0]["taken"]) == (1, 10, 6)
 
@@ -141,10 +141,10 @@ def test_nights_that_nobody_watched_are_unknown_and_said_to_be(lab: Lab, policy:
     look(lab, 3 * 3600 + 60)
     look(lab, 24 * 3600)
     look(lab, 3 * 24 * 3600)
-    found = replayed(lab, policy, since="7d")
-    nights = {each["night"]: each for each in found["pools"][0]["nights"]}
+    answer = replayed(lab, policy, since="7d")
+    nights = {each["night"]: each for each in answer["pools"][0]["nights"]}
     by_averages = {"averages-alone": 7, "not-observed": 3}
-    assert {night: each["unknown"] for night, each in nights.items()} == {
+    assert {night: facts["unknown"] for night, facts in nights.items()} == {
         "2026-10-31": {"not-observed": 11},
         "2026-11-01": {"not-observed": 11},
         "2026-11-02": by_averages,
@@ -153,9 +153,9 @@ def test_nights_that_nobody_watched_are_unknown_and_said_to_be(lab: Lab, policy:
         "2026-11-05": {"not-observed": 11},
         "2026-11-06": by_averages,
     }
-    assert {(each["taken"], each["harvested_s"], each["not_known_s"]) for each in nights.values()} == {(0, 0, 0)}
-    assert found["not_observed"][0] == {"from": "2026-10-31T18:40:00+00:00", "until": "2026-10-31T20:40:00+00:00"}
-    assert len(found["not_observed"]) == 7
+    assert {(facts["taken"], facts["harvested_s"], facts["not_known_s"]) for facts in nights.values()} == {(0, 0, 0)}
+    assert answer["not_observed"][0] == {"from": "2026-10-31T18:40:00+00:00", "until": "2026-10-31T20:40:00+00:00"}
+    assert len(answer["not_observed"]) == 7
     text = lab.run("idle", "--replay", "7d", "--policy", str(policy)).stdout
     assert "all             0     3       74      0.0 h" in text
     assert text.count("not observed    2026-1") == 7
@@ -170,7 +170,7 @@ NO_WHILE: Final = """  - name: cad
 
 
 @pytest.mark.parametrize(
-    ("words", "change", "said", "next_move"),
+    ("words", "change", "reason", "next_move"),
     [
         ("--replay 1d", None, "--replay needs a policy", "add --policy FILE"),
         (
@@ -222,13 +222,13 @@ NO_WHILE: Final = """  - name: cad
     ],
 )
 def test_what_cannot_be_replayed_is_one_line_and_makes_no_store(
-    lab: Lab, tmp_path: Path, words: str, change: tuple[str, str] | None, said: str, next_move: str
+    lab: Lab, tmp_path: Path, words: str, change: tuple[str, str] | None, reason: str, next_move: str
 ) -> None:
     policy = changed(tmp_path / "policy.yaml", *([change] if change is not None else []))
     result = lab.run("idle", *(str(policy) if word == "P" else word for word in words.split()))
     assert (result.exit_code, result.stdout) == (2, "")
     error, hint = result.stderr.splitlines()
-    assert error.startswith(f"error: {said}")
+    assert error.startswith(f"error: {reason}")
     assert hint.startswith(f"next: {next_move}")
     assert not (default_state_dir() / FILE_NAME).exists()
 

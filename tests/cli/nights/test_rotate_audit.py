@@ -36,9 +36,9 @@ def change(state: Path, statement: str) -> None:
 
 
 def test_a_whole_journal(state: Path, gpuops: Gpuops) -> None:
-    said = gpuops("rotate", "audit", "verify")
-    assert said.exit_code == 0
-    line, verdict = said.stdout.splitlines()
+    verification = gpuops("rotate", "audit", "verify")
+    assert verification.exit_code == 0
+    line, verdict = verification.stdout.splitlines()
     assert line.startswith("vCenter vc-1: 2 records from 2026-11-20 21:00 UTC to 2026-11-20 21:00 UTC, head 2:")
     assert verdict == f"as gpuops wrote it: {state / FILE_NAME}"
     head = line.rpartition(" ")[2]
@@ -47,14 +47,14 @@ def test_a_whole_journal(state: Path, gpuops: Gpuops) -> None:
 
 def test_a_changed_record_is_named_in_text_and_json(state: Path, gpuops: Gpuops) -> None:
     change(state, "UPDATE journal SET at = '2026-11-20T22:00:00+00:00' WHERE seq = 2")
-    said = gpuops("rotate", "audit", "verify")
-    assert said.exit_code == 7
-    assert "vCenter vc-1: record 2: its text does not fit its checksum" in said.stdout
-    assert "only the 1 record from" in said.stdout
-    assert said.stdout.splitlines()[-1].startswith("next: gpuops rotate day --policy FILE ")
-    told = gpuops("rotate", "audit", "verify", "--output", "json")
-    assert told.exit_code == 7
-    document = json.loads(told.stdout)
+    verification = gpuops("rotate", "audit", "verify")
+    assert verification.exit_code == 7
+    assert "vCenter vc-1: record 2: its text does not fit its checksum" in verification.stdout
+    assert "only the 1 record from" in verification.stdout
+    assert verification.stdout.splitlines()[-1].startswith("next: gpuops rotate day --policy FILE ")
+    as_json = gpuops("rotate", "audit", "verify", "--output", "json")
+    assert as_json.exit_code == 7
+    document = json.loads(as_json.stdout)
     assert (document["kind"], document["whole"], document["damage"]) == ("rotate-audit", False, None)
     [chain] = document["vcenters"]
     assert (chain["vcenter"], chain["good_records"]) == ("vc-1", 1)
@@ -67,23 +67,26 @@ def test_an_end_that_was_cut_off_is_told_by_the_head_that_was_noted(state: Path,
     change(state, "DELETE FROM journal WHERE seq = 2")
     change(state, f"UPDATE journal_heads SET seq = 1, checksum = '{first}'")
     assert gpuops("rotate", "audit", "verify").exit_code == 0
-    said = gpuops("rotate", "audit", "verify", "--head", document["vcenters"][0]["head"])
-    assert said.exit_code == 7
-    assert "was noted, and the journal does not have it" in said.stdout
+    verification = gpuops("rotate", "audit", "verify", "--head", document["vcenters"][0]["head"])
+    assert verification.exit_code == 7
+    assert "was noted, and the journal does not have it" in verification.stdout
 
 
 def test_a_file_that_is_no_journal_is_one_line(state: Path, gpuops: Gpuops) -> None:
     (state / FILE_NAME).write_bytes(b"no database" * 1000)
-    said = gpuops("rotate", "audit", "verify")
-    assert (said.exit_code, said.stdout) == (7, "")
-    assert "file is not a database" in said.stderr
-    assert "Traceback" not in said.stderr
+    verification = gpuops("rotate", "audit", "verify")
+    assert (verification.exit_code, verification.stdout) == (7, "")
+    assert "file is not a database" in verification.stderr
+    assert "Traceback" not in verification.stderr
 
 
 def test_nothing_recorded_is_nothing_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpuops: Gpuops) -> None:
     monkeypatch.setenv("GPUOPS_STATE_DIR", str(tmp_path / "none"))
-    said = gpuops("rotate", "audit", "verify")
-    assert (said.exit_code, said.stdout) == (0, f"nothing was recorded yet: {tmp_path / 'none' / FILE_NAME}\n")
+    verification = gpuops("rotate", "audit", "verify")
+    assert (verification.exit_code, verification.stdout) == (
+        0,
+        f"nothing was recorded yet: {tmp_path / 'none' / FILE_NAME}\n",
+    )
     assert not (tmp_path / "none").exists()
 
 
@@ -99,7 +102,7 @@ def test_nothing_recorded_is_nothing_wrong(tmp_path: Path, monkeypatch: pytest.M
 def test_what_is_not_understood_is_refused(
     state: Path, gpuops: Gpuops, arguments: tuple[str, ...], reason: str
 ) -> None:
-    said = gpuops("rotate", "audit", "verify", *arguments)
-    assert said.exit_code == 2
-    assert reason in said.stderr
-    assert "Cn4ry" not in said.stderr
+    refusal = gpuops("rotate", "audit", "verify", *arguments)
+    assert refusal.exit_code == 2
+    assert reason in refusal.stderr
+    assert "Cn4ry" not in refusal.stderr

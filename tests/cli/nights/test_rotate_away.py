@@ -20,16 +20,16 @@ POLICY = str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml")
 @pytest.fixture
 def pauses(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long was paused; in the simulated world so much time passes."""
-    found: list[float] = []
+    seconds_paused: list[float] = []
 
     def pause(seconds: float) -> None:
-        found.append(seconds)
+        seconds_paused.append(seconds)
         with lab.server.world.lock:
             lab.server.world.clock.advance(seconds)
 
     monkeypatch.setattr(time, "sleep", pause)
     monkeypatch.setattr(watches, "PAUSES_S", (0.0, 0.0, 0.0, 0.0))
-    return found
+    return seconds_paused
 
 
 def running(lab: Lab) -> set[str]:

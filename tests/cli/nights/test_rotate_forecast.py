@@ -40,48 +40,48 @@ def later(moment: datetime) -> int:
 def measured(lab: Lab, in_use: Office, days: int = 14) -> None:
     """So many days of the desktops of the lab, until six in the evening, when its scenario begins (19:00 in Berlin)."""
     world = lab.server.world
-    refs = sorted(each.moid for each in world.by_type("VirtualMachine") if each.state.name.startswith("vdi-"))
+    refs = sorted(machine.moid for machine in world.by_type("VirtualMachine") if machine.state.name.startswith("vdi-"))
     now = world.clock.now().replace(minute=0, second=0, microsecond=0)
     default_state_dir().mkdir(parents=True, exist_ok=True, mode=0o700)
     measure(default_state_dir(), planned(lab)["vcenter"], refs, now - timedelta(days=days), now, in_use)
 
 
 def planned(lab: Lab) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(lab.run(*EVENING, "--output", "json").stdout)
-    return found
+    answer: dict[str, Any] = json.loads(lab.run(*EVENING, "--output", "json").stdout)
+    return answer
 
 
 def test_a_plan_shows_the_morning_with_its_error_and_warns_of_those_who_come_before_their_desktops(
     lab: Lab, golden: Golden
 ) -> None:
     measured(lab, office)
-    found = planned(lab)
-    [pool] = found["forecasts"]
+    answer = planned(lab)
+    [pool] = answer["forecasts"]
     by_hour = {slot["begin"]: (slot["in_use"], slot["basis"], slot["weeks"]) for slot in pool["slots"]}
     assert by_hour["2026-11-03T04:45:00+00:00"] == (2, "earlier-weeks", 2)
     assert by_hour["2026-11-03T05:00:00+00:00"] == (8, "earlier-weeks", 2)
     assert by_hour["2026-11-03T06:00:00+00:00"] == (DESKTOPS, "earlier-weeks", 2)
     assert pool["error"]["slots"] == pool["week_before_error"]["slots"] > 0
     assert pool["error"]["mean"] >= 0
-    stay = sum(lab_vm.state.power.value == "poweredOn" for lab_vm in desktops(lab)) - len(found["desktops"])
-    [warning] = [each for each in found["warnings"] if each.startswith("pool office")]
+    stay = sum(lab_vm.state.power.value == "poweredOn" for lab_vm in desktops(lab)) - len(answer["desktops"])
+    [warning] = [line for line in answer["warnings"] if line.startswith("pool office")]
     assert warning == (
         f"pool office: 8 of its desktops are expected in use at 06:00, {stay} stay running and the return of the "
         "others begins at 06:15: set an earlier `back_by`, or `floor: 8`"
     )
     text = lab.run(*EVENING).stdout
     golden("rotate-plan-forecast.txt", text)
-    shown = text[text.index("desktops expected in use") :]
-    assert "vdi-" not in shown, "desktops are counted, and none is named"
+    section = text[text.index("desktops expected in use") :]
+    assert "vdi-" not in section, "desktops are counted, and none is named"
     assert lab.effects == []
 
 
 @pytest.mark.long
 def test_where_nobody_comes_before_the_return_nothing_is_warned_of(lab: Lab) -> None:
     measured(lab, later)
-    found = planned(lab)
-    assert max(slot["in_use"] for slot in found["forecasts"][0]["slots"]) == DESKTOPS
-    assert [each for each in found["warnings"] if "expected" in each] == []
+    answer = planned(lab)
+    assert max(slot["in_use"] for slot in answer["forecasts"][0]["slots"]) == DESKTOPS
+    assert [line for line in answer["warnings"] if "expected" in line] == []
 
 
 @pytest.mark.long
@@ -133,13 +133,13 @@ def test_a_look_tells_how_many_are_to_run(lab: Lab, tmp_path: Path, days: int, t
     if days:
         measured(lab, lambda _: DESKTOPS, days)
     words = ("rotate", "watch", "--policy", str(policy), "--dry-run")
-    found = json.loads(lab.run(*words, "--output", "json").stdout)
+    answer = json.loads(lab.run(*words, "--output", "json").stdout)
     running = sum(vm.state.power.value == "poweredOn" for vm in desktops(lab))
-    assert found["pools"] == [{"pool": "office", "running": running, "to_run": to_run}]
-    said = f"{to_run} are to run" if to_run is not None else "no forecast: earlier weeks are not known"
-    assert f"pool office: {running} desktops run for users, {said}\n" in lab.run(*words).stdout
+    assert answer["pools"] == [{"pool": "office", "running": running, "to_run": to_run}]
+    expectation = f"{to_run} are to run" if to_run is not None else "no forecast: earlier weeks are not known"
+    assert f"pool office: {running} desktops run for users, {expectation}\n" in lab.run(*words).stdout
 
 
 def desktops(lab: Lab) -> list[Any]:
-    found = lab.server.world.by_type("VirtualMachine")
-    return [each for each in found if each.state.name.startswith("vdi-")]
+    machines = lab.server.world.by_type("VirtualMachine")
+    return [machine for machine in machines if machine.state.name.startswith("vdi-")]

@@ -26,23 +26,23 @@ def test_once_and_a_second_time(lab: Lab, tmp_path: Path) -> None:
     assert (dry.exit_code, lab.effects) == (0, [])
     assert "missing  custom attribute gpuops.rotation" in dry.stdout
     assert "2 things missing, nothing changed" in dry.stdout
-    made = lab.run("rotate", "init", *named)
-    assert made.exit_code == 0
-    assert "made     VM gpuops-lock on esx-01.lab, datastore lab-ds-1, powered off" in made.stdout
-    assert "without attribute gpuops.owner = office, so they stay:" in made.stdout
-    assert "gpuops help marks says how to set it" in " ".join(made.stdout.split())
+    first = lab.run("rotate", "init", *named)
+    assert first.exit_code == 0
+    assert "made     VM gpuops-lock on esx-01.lab, datastore lab-ds-1, powered off" in first.stdout
+    assert "without attribute gpuops.owner = office, so they stay:" in first.stdout
+    assert "gpuops help marks says how to set it" in " ".join(first.stdout.split())
     before = lab.effects
-    again = json.loads(lab.run("rotate", "init", "--output", "json", *named).stdout)
-    assert (again["complete"], again["changed"], lab.effects) == (True, False, before)
-    assert {each["defined"] for each in again["attributes"]} == {True}
+    second = json.loads(lab.run("rotate", "init", "--output", "json", *named).stdout)
+    assert (second["complete"], second["changed"], lab.effects) == (True, False, before)
+    assert {attribute["defined"] for attribute in second["attributes"]} == {True}
     assert lab.run("rotate", "night", "--yes", *named).exit_code == 0
 
 
 def test_a_policy_without_a_lock_vm_gets_its_attributes(lab: Lab, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(f"{LAB_POLICY}\ndrs_override: manual\n")
-    made = lab.run("rotate", "init", "--policy", str(policy))
-    assert (made.exit_code, "a run on another machine is not seen" in made.stdout) == (0, True)
-    assert "nights need Host.Inventory.EditCluster on the clusters of the ML VMs" in made.stdout
+    init = lab.run("rotate", "init", "--policy", str(policy))
+    assert (init.exit_code, "a run on another machine is not seen" in init.stdout) == (0, True)
+    assert "nights need Host.Inventory.EditCluster on the clusters of the ML VMs" in init.stdout
     assert [effect.split()[0] for effect in lab.effects] == ["AddCustomFieldDef"]
     assert lab.run("rotate", "night", "--yes", "--policy", str(policy)).exit_code == 0

@@ -44,10 +44,10 @@ def test_a_night_whose_return_no_timer_calls_is_listed_until_a_return_is_typed(l
 def test_a_journal_that_cannot_be_read_is_no_good_news(clean: Path) -> None:
     default_state_dir().mkdir(parents=True, mode=0o700)
     (default_state_dir() / FILE_NAME).write_bytes(b"no database" * 100)
-    shown = overdue()
-    assert (shown.exit_code, shown.stdout) == (7, "")
-    assert "Traceback" not in shown.stderr
-    assert "next: " in shown.stderr
+    refusal = overdue()
+    assert (refusal.exit_code, refusal.stdout) == (7, "")
+    assert "Traceback" not in refusal.stderr
+    assert "next: " in refusal.stderr
 
 
 def test_a_vcenter_whose_records_were_changed_is_named_with_the_next_step(clean: Path) -> None:
@@ -55,8 +55,8 @@ def test_a_vcenter_whose_records_were_changed_is_named_with_the_next_step(clean:
         journal.end(journal.begin("attach"))
     with closing(sqlite3.connect(default_state_dir() / FILE_NAME)) as database, database:
         database.execute("UPDATE journal_heads SET checksum = 'another'")
-    shown = overdue()
-    assert shown.exit_code == 7
-    text = " ".join(shown.stdout.split())
+    refusal = overdue()
+    assert refusal.exit_code == 7
+    text = " ".join(refusal.stdout.split())
     assert "whether it is returned is not known: vCenter vc-1: the journal" in text
     assert "gpuops rotate day --policy FILE" in text

@@ -23,45 +23,45 @@ MONDAY = ("rotate", "plan", "--policy", NIGHTLY, "--at", "2026-11-23 22:00")
 
 
 def document(result: Result) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
+    answer: dict[str, Any] = json.loads(result.stdout)
+    return answer
 
 
 def test_the_whole_night_is_told_in_utc(lab: Lab) -> None:
     result = lab.run(*MONDAY, "--output", "json")
-    found = document(result)
+    answer = document(result)
     assert result.exit_code == 0
-    assert (found["kind"], found["night"], found["at"]) == (
+    assert (answer["kind"], answer["night"], answer["at"]) == (
         "rotation-plan",
         "2026-11-23",
         "2026-11-23T21:00:00+00:00",
     )
-    assert found["window"] == {
+    assert answer["window"] == {
         "zone": "Europe/Berlin",
         "opens": "2026-11-23T19:00:00+00:00",
         "closes": "2026-11-24T04:00:00+00:00",
         "back_by": "2026-11-24T06:00:00+00:00",
     }
-    assert {(vm["name"], vm["how"], vm["for"]) for vm in found["desktops"]} == {
+    assert {(vm["name"], vm["how"], vm["for"]) for vm in answer["desktops"]} == {
         (f"vdi-{number}", "suspend", "ml-09") for number in ("07", "08", "09", "10")
     }
-    ends = {vm["name"]: vm["ends"] for vm in found["ml"]}
+    ends = {vm["name"]: vm["ends"] for vm in answer["ml"]}
     assert ends == {
         "ml-01": "2026-11-24T01:00:00+00:00",
         "ml-06": "2026-11-24T05:15:00+00:00",
         "ml-09": "2026-11-24T05:15:00+00:00",
     }
-    assert found["gpu_hours"] == pytest.approx(sum(vm["gpu_hours"] for vm in found["ml"]))
+    assert answer["gpu_hours"] == pytest.approx(sum(vm["gpu_hours"] for vm in answer["ml"]))
     assert lab.effects == []
 
 
 @pytest.mark.long
 def test_every_vm_has_a_reason_and_every_desktop_a_way_back(lab: Lab) -> None:
-    found = document(lab.run(*MONDAY, "--output", "json"))
-    reasons = {choice["subject"]: choice["reason"] for choice in found["choices"]}
+    answer = document(lab.run(*MONDAY, "--output", "json"))
+    reasons = {choice["subject"]: choice["reason"] for choice in answer["choices"]}
     assert set(reasons) == {"ml-01", "ml-06", "ml-09", *(f"vdi-{number:02d}" for number in range(1, 13))}
     assert all(reasons.values())
-    [way_back] = found["returns"]
+    [way_back] = answer["returns"]
     assert (way_back["proved"], way_back["instants"]) == (True, 4)
     assert way_back["nothing_taken_from"] == "2026-11-24T05:15:00+00:00"
     seats = [seat for back in way_back["order"] for seat in back["seats"]]
@@ -70,9 +70,9 @@ def test_every_vm_has_a_reason_and_every_desktop_a_way_back(lab: Lab) -> None:
 
 @pytest.mark.long
 def test_a_saved_inventory_gives_the_same_night(lab: Lab, gpuops: Gpuops, saved_lab: Path) -> None:
-    seen = document(lab.run(*MONDAY, "--output", "json"))
+    answer = document(lab.run(*MONDAY, "--output", "json"))
     saved = document(gpuops(*MONDAY, "--inventory", str(saved_lab), "--output", "json"))
-    assert {**saved, "read_at": ""} == {**seen, "read_at": ""}
+    assert {**saved, "read_at": ""} == {**answer, "read_at": ""}
 
 
 @pytest.mark.long
@@ -86,14 +86,16 @@ def test_a_night_is_foreseen_as_it_then_is(lab: Lab) -> None:
         step["vm"]["name"] for step in steps if step["kind"] == "suspend"
     }
     assert {vm["name"] for vm in foreseen["ml"]} == {step["vm"]["name"] for step in steps if step["kind"] == "power_on"}
-    again = lab.run("rotate", "plan", "--all")
-    assert (again.exit_code, "0 ML VMs would start" in again.stdout) == (0, True), "by the last night's policy"
-    assert "vdi-07  suspended tonight" in again.stdout
-    assert again.stdout.splitlines()[1].endswith("4 come back, proved"), "the result comes first"
+    later_plan = lab.run("rotate", "plan", "--all")
+    assert (later_plan.exit_code, "0 ML VMs would start" in later_plan.stdout) == (0, True), (
+        "by the last night's policy"
+    )
+    assert "vdi-07  suspended tonight" in later_plan.stdout
+    assert later_plan.stdout.splitlines()[1].endswith("4 come back, proved"), "the result comes first"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said", "move"),
+    ("arguments", "message", "move"),
     [
         (("--policy", NIGHTLY, "--at", "soon"), "error: --at: 'soon' is not a date with a time", "'2026-11-23 22:00'"),
         (("--at", "2026-11-23 22:00"), "error: no night in the journal of this vCenter", "--policy FILE"),
@@ -104,11 +106,11 @@ def test_a_night_is_foreseen_as_it_then_is(lab: Lab) -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_asked_is_one_line(lab: Lab, arguments: tuple[str, ...], said: str, move: str) -> None:
+def test_what_cannot_be_asked_is_one_line(lab: Lab, arguments: tuple[str, ...], message: str, move: str) -> None:
     result = lab.run("rotate", "plan", *arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     line, hint = result.stderr.splitlines()
-    assert line == said
+    assert line == message
     assert move in hint
 
 
@@ -127,20 +129,20 @@ def test_once_tonights_return_has_begun_the_next_night_is_planned(lab: Lab, tmp_
     policy = tmp_path / "policy.yaml"
     lab_policy = (files("gpuops.sim") / "scenarios" / "lab-policy.yaml").read_text(encoding="utf-8")
     policy.write_text(lab_policy.replace("windows: any", window), encoding="utf-8")
-    said = ("--policy", str(policy))
-    tonight = document(lab.run("rotate", "plan", *said, "-o", "json"))["night"]
-    assert lab.run("rotate", "night", *said, "--yes").exit_code == 0
-    assert document(lab.run("rotate", "plan", *said, "-o", "json"))["night"] == tonight
-    assert lab.run("rotate", "day", *said, "--yes").exit_code == 0
-    following = document(lab.run("rotate", "plan", *said, "-o", "json"))
+    options = ("--policy", str(policy))
+    tonight = document(lab.run("rotate", "plan", *options, "-o", "json"))["night"]
+    assert lab.run("rotate", "night", *options, "--yes").exit_code == 0
+    assert document(lab.run("rotate", "plan", *options, "-o", "json"))["night"] == tonight
+    assert lab.run("rotate", "day", *options, "--yes").exit_code == 0
+    following = document(lab.run("rotate", "plan", *options, "-o", "json"))
     assert following["night"] > tonight
     assert following["ml"], "it is planned, and not called over"
 
 
 @pytest.mark.long
 def test_a_time_of_day_alone_is_the_next_such_moment_in_the_zone_of_the_windows(lab: Lab) -> None:
-    found = json.loads(lab.run("rotate", "plan", "--policy", NIGHTLY, "--at", "22:00", "--output", "json").stdout)
-    at = datetime.fromisoformat(found["at"])
+    answer = json.loads(lab.run("rotate", "plan", "--policy", NIGHTLY, "--at", "22:00", "--output", "json").stdout)
+    at = datetime.fromisoformat(answer["at"])
     assert f"{at.astimezone(ZoneInfo('Europe/Berlin')):%H:%M}" == "22:00"
     assert timedelta() <= at - wall_clock() <= timedelta(hours=25)
     wrong = lab.run("rotate", "plan", "--policy", NIGHTLY, "--at", "25:00")

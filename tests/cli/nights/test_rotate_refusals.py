@@ -25,24 +25,24 @@ def night(lab: Lab, tmp_path: Path, text: str) -> tuple[int, list[str]]:
     """Exit code and what was said, but for the next move."""
     policy = tmp_path / "policy.yaml"
     policy.write_text(text, encoding="utf-8")
-    found = lab.run("rotate", "night", "--yes", "--policy", str(policy))
-    said = [line for line in (found.stdout + found.stderr).splitlines() if line.strip()]
-    assert sum("next:" in line for line in said) == 1, "one next move"
-    return found.exit_code, [line for line in said if "next:" not in line]
+    night_run = lab.run("rotate", "night", "--yes", "--policy", str(policy))
+    lines = [line for line in (night_run.stdout + night_run.stderr).splitlines() if line.strip()]
+    assert sum("next:" in line for line in lines) == 1, "one next move"
+    return night_run.exit_code, [line for line in lines if "next:" not in line]
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "said"),
+    ("text", "code", "message"),
     [
         (f"{LAB_POLICY}\ntakes: all\n", 2, "takes: unknown key"),
         (LAB_POLICY.replace("gpuops.owner", "site.owner"), 3, "none of its desktops carries attribute site.owner"),
     ],
     ids=["an unknown key", "no owner tags"],
 )
-def test_a_policy_that_no_night_can_have(lab: Lab, tmp_path: Path, text: str, code: int, said: str) -> None:
-    found, lines = night(lab, tmp_path, text)
-    assert (found, lab.effects) == (code, [])
-    assert said in lines[0]
+def test_a_policy_that_no_night_can_have(lab: Lab, tmp_path: Path, text: str, code: int, message: str) -> None:
+    exit_code, lines = night(lab, tmp_path, text)
+    assert (exit_code, lab.effects) == (code, [])
+    assert message in lines[0]
     assert lines[1:] in ([], ["nothing changed: refused for 1 reason"])
 
 
@@ -70,8 +70,8 @@ def test_somebody_at_a_terminal_may_take_at_any_hour_and_any_clock_brings_back(
     policy.write_text(NO_HOURS, encoding="utf-8")
     with monkeypatch.context() as patched:
         patched.setattr("typer.testing._NamedTextIOWrapper.isatty", lambda stream: stream.name == "<stdin>")
-        taken = lab.run("rotate", "night", "--yes", "--policy", str(policy))
-    assert taken.exit_code == 0, taken.stderr
+        evening = lab.run("rotate", "night", "--yes", "--policy", str(policy))
+    assert evening.exit_code == 0, evening.stderr
     assert lab.effects
     back = lab.run("rotate", "day", "--yes", "--policy", str(policy))
     assert back.exit_code == 0, back.stderr
@@ -83,11 +83,11 @@ def test_a_return_of_more_than_was_agreed_to_is_asked_about_again(
 ) -> None:
     assert lab.run("rotate", "night", "--yes", "--policy", policy_of(tmp_path)).exit_code == 0
     [desktop] = [vm for vm in lab.server.world.by_type("VirtualMachine") if vm.name == "vdi-07"]
-    asked: list[set[str]] = []
+    agreements: list[set[str]] = []
 
     def answered(prompt: ConsentPrompt, report: Report) -> None:
-        asked.append({report.before.vms[step.vm].name for step in report.plan.steps if isinstance(step, ResumeVm)})
-        if len(asked) == 1:  # its user has left it again
+        agreements.append({report.before.vms[step.vm].name for step in report.plan.steps if isinstance(step, ResumeVm)})
+        if len(agreements) == 1:  # its user has left it again
             with lab.server.world.lock:
                 revert_to_suspended(desktop, Rule(Effect.HAPPEN))
 
@@ -99,7 +99,7 @@ def test_a_return_of_more_than_was_agreed_to_is_asked_about_again(
                 power_off(vm, Rule(Effect.HAPPEN))
         revert_to_running(desktop, Rule(Effect.HAPPEN))
     assert lab.run("rotate", "day").exit_code == 0
-    assert ["vdi-07" in names for names in asked] == [False, True]
+    assert ["vdi-07" in names for names in agreements] == [False, True]
 
 
 @pytest.mark.long

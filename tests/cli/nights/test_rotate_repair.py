@@ -25,18 +25,18 @@ def test_the_night_of_a_vcenter_that_was_rebuilt(lab: Lab) -> None:
     assert lab.run("rotate", "day", "--policy", POLICY, "--yes").exit_code == 4
     foreseen = json.loads(lab.run("rotate", "adopt", "--from", before, "--dry-run", "--output", "json").stdout)
     assert (foreseen["kind"], foreseen["from"], foreseen["applied"]) == ("rotate-adopt", before, False)
-    asked = lab.run("rotate", "adopt", "--from", before)
-    assert asked.exit_code != 0, "there is no terminal to ask at"
+    unattended = lab.run("rotate", "adopt", "--from", before)
+    assert unattended.exit_code != 0, "there is no terminal to ask at"
     adopted = lab.run("rotate", "adopt", "--from", before, "--yes")
     assert (adopted.exit_code, f"of vCenter {before}: adopted" in adopted.stdout.replace("\n", " ")) == (0, True)
     assert lab.run("rotate", "day", "--yes").exit_code == 0
-    again = lab.run("rotate", "adopt", "--from", before, "--yes")
-    assert (again.exit_code, "no VM of an open night" in again.stderr) == (3, True)
+    repeated = lab.run("rotate", "adopt", "--from", before, "--yes")
+    assert (repeated.exit_code, "no VM of an open night" in repeated.stderr) == (3, True)
 
 
 def test_a_marker_that_no_night_left(lab: Lab) -> None:
-    held = lab.run("rotate", "clear-marker", "--vm", "vdi-07", "--yes")
-    assert (held.exit_code, "holds it: its return clears its marker" in held.stdout) == (3, True)
+    refusal = lab.run("rotate", "clear-marker", "--vm", "vdi-07", "--yes")
+    assert (refusal.exit_code, "holds it: its return clears its marker" in refusal.stdout) == (3, True)
     unmarked = lab.run("rotate", "clear-marker", "--vm", "vdi-01", "--yes", "--output", "json")
     assert unmarked.exit_code == 0
     document = json.loads(unmarked.stdout)

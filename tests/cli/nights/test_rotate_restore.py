@@ -16,7 +16,7 @@ from tests.cli.conftest import LAB_POLICY as POLICY
 from tests.cli.conftest import Lab
 
 
-def taken(lab: Lab) -> tuple[list[str], list[str]]:
+def suspended_and_started(lab: Lab) -> tuple[list[str], list[str]]:
     """(desktops, ML VMs) that the night took."""
     vms = json.loads(lab.run("rotate", "status", "--output", "json").stdout)["vms"]
     return tuple([vm["name"] for vm in vms if vm["role"] == role] for role in ("desktop", "ml"))  # type: ignore[return-value]
@@ -30,7 +30,7 @@ def lab(lab_by_night: Lab) -> Lab:
 
 @pytest.mark.long
 def test_one_desktop_and_only_what_is_named(lab: Lab) -> None:
-    desktops, ml = taken(lab)
+    desktops, ml = suspended_and_started(lab)
     before = len(lab.effects)
     names = [word for name in (desktops[0], *ml) for word in ("--vm", name)]
     result = lab.run("rotate", "restore", *names, "--yes")
@@ -42,10 +42,10 @@ def test_one_desktop_and_only_what_is_named(lab: Lab) -> None:
 
 
 def test_all_of_it_on_a_machine_without_a_journal(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    desktops, ml = taken(lab)
+    desktops, ml = suspended_and_started(lab)
     monkeypatch.setenv("GPUOPS_STATE_DIR", str(tmp_path / "new-machine"))
-    shown = json.loads(lab.run("rotate", "status", "--output", "json").stdout)["vms"]
-    assert {vm["command"] for vm in shown} == {"gpuops rotate day --policy FILE"}, "it remembers none"
+    vms = json.loads(lab.run("rotate", "status", "--output", "json").stdout)["vms"]
+    assert {vm["command"] for vm in vms} == {"gpuops rotate day --policy FILE"}, "it remembers none"
     assert "this machine has no journal of any run" in lab.run("rotate", "resume", "--yes").stdout
     unsaid = lab.run("rotate", "restore", "--from-markers", "--yes")
     assert (unsaid.exit_code, "--policy FILE" in unsaid.stderr) == (2, True)
@@ -62,7 +62,7 @@ def test_all_of_it_on_a_machine_without_a_journal(lab: Lab, tmp_path: Path, monk
 @pytest.mark.long
 @pytest.mark.parametrize(("journal", "exit_code"), [("missing", 0), ("damaged", 7)])
 def test_the_morning_of_the_manual_needs_no_journal(lab: Lab, journal: str, exit_code: int) -> None:
-    desktops, _ = taken(lab)
+    desktops, _ = suspended_and_started(lab)
     kept = default_state_dir() / FILE_NAME
     if journal == "missing":
         kept.unlink()

@@ -35,34 +35,34 @@ class Ended(Exception):
     """The looks are used up."""
 
 
-def seen(*looks: RotationStatus | VcenterUnreachable) -> list[RotationStatus]:
-    left: Iterator[RotationStatus | VcenterUnreachable] = iter(looks)
+def statuses_shown(*looks: RotationStatus | VcenterUnreachable) -> list[RotationStatus]:
+    remaining: Iterator[RotationStatus | VcenterUnreachable] = iter(looks)
 
     def look() -> RotationStatus:
-        found = next(left, None)
-        if found is None:
+        look_or_error = next(remaining, None)
+        if look_or_error is None:
             raise Ended
-        if isinstance(found, VcenterUnreachable):
-            raise found
-        return found
+        if isinstance(look_or_error, VcenterUnreachable):
+            raise look_or_error
+        return look_or_error
 
-    shown = []
+    statuses = []
     with pytest.raises(Ended):
-        for each in changes(look, repeat(None)):
-            shown.append(each)
-    return shown
+        for status in changes(look, repeat(None)):
+            statuses.append(status)
+    return statuses
 
 
 def test_what_did_not_change_is_not_shown_again() -> None:
-    assert seen(CALM, CALM, HELD, RENEWED, HELD, CALM) == [CALM, HELD, CALM]
+    assert statuses_shown(CALM, CALM, HELD, RENEWED, HELD, CALM) == [CALM, HELD, CALM]
 
 
 def test_it_goes_on_while_vcenter_is_away(capsys: pytest.CaptureFixture[str]) -> None:
     down = VcenterUnreachable("vc: connection refused")
-    assert seen(CALM, down, down, CALM, HELD) == [CALM, HELD]
+    assert statuses_shown(CALM, down, down, CALM, HELD) == [CALM, HELD]
     assert capsys.readouterr().err == "warning: vc: connection refused\n"
     with pytest.raises(VcenterUnreachable):
-        seen(down)
+        statuses_shown(down)
 
 
 @pytest.mark.long
@@ -74,20 +74,20 @@ def test_a_night_is_watched_and_ctrl_c_ends_it_quietly(
     def pause(seconds: float) -> None:
         pauses.append(seconds)
         if len(pauses) == 1:
-            with site_of(lab.server, tmp_path / "other") as other:
-                assert rotate_night(load_policy(Path(POLICY[1])), other, apply=True).exit_code == 0
+            with site_of(lab.server, tmp_path / "other") as other_site:
+                assert rotate_night(load_policy(Path(POLICY[1])), other_site, apply=True).exit_code == 0
         if len(pauses) == 3:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(time, "sleep", pause)
     watched = lab.run("rotate", "status", "--follow", "--output", "json", *POLICY)
     assert watched.exit_code == 0
-    decoder, text, away = json.JSONDecoder(), watched.stdout.strip(), []
+    decoder, text, counts = json.JSONDecoder(), watched.stdout.strip(), []
     while text:
         document, end = decoder.raw_decode(text)
-        away.append(document["away"])
+        counts.append(document["away"])
         text = text[end:].strip()
-    assert away == [0, 7]
+    assert counts == [0, 7]
     assert "interrupted" not in watched.stderr
 
 
@@ -96,9 +96,9 @@ def test_a_damaged_journal_is_said_and_the_markers_are_shown(lab_by_night: Lab) 
     lab = lab_by_night
     journal = default_state_dir() / FILE_NAME
     journal.write_bytes(b"not a database, but long enough to have a header" * 100)
-    told = lab.run("rotate", "status", *POLICY)
-    assert told.exit_code == 7
-    assert "file is not a database: this is what vCenter's markers say" in told.stdout
-    assert "policy lab-night: 7 VMs away" in told.stdout
+    status = lab.run("rotate", "status", *POLICY)
+    assert status.exit_code == 7
+    assert "file is not a database: this is what vCenter's markers say" in status.stdout
+    assert "policy lab-night: 7 VMs away" in status.stdout
     document = json.loads(lab.run("rotate", "status", *POLICY, "--output", "json").stdout)
     assert (document["away"], "not a database" in document["journal_lost"]) == (7, True)

@@ -45,15 +45,15 @@ def test_a_timer_that_calls_the_return_in_an_open_window_ends_no_night(lab: Lab,
     now = wall_clock()
     policy = policy_open(tmp_path, now - timedelta(hours=2), now + timedelta(hours=9))
     assert lab.run("rotate", "night", *policy, "--yes", "--by-timer").exit_code == 0
-    taken = lab.effects
-    assert taken
+    effects = lab.effects
+    assert effects
     early = lab.run("rotate", "day", *policy, "--yes", "--by-timer")
-    assert (early.exit_code, lab.effects) == (0, taken)
+    assert (early.exit_code, lab.effects) == (0, effects)
     assert "is open, and its return begins at" in early.stdout.replace("\n", " ")
     set_ahead(now + timedelta(hours=8, minutes=20) - machine_time())
     due = lab.run("rotate", "day", *policy, "--yes", "--by-timer")
     assert due.exit_code == 0, due.output
-    assert len(lab.effects) > len(taken)
+    assert len(lab.effects) > len(effects)
     assert json.loads(lab.run("rotate", "status", "--output", "json").stdout)["away"] == 0
 
 
@@ -67,8 +67,8 @@ def test_a_return_that_has_begun_is_gone_on_with_by_a_timer(lab: Lab, tmp_path: 
     assert lab.run("rotate", "day", *policy, "--yes").exit_code == 4
     assert "PowerOnVM_Task vdi-07" not in lab.effects
     lab.server.world.injector.clear()
-    again = lab.run("rotate", "day", *policy, "--yes", "--by-timer")
-    assert again.exit_code == 0, again.output
+    second_return = lab.run("rotate", "day", *policy, "--yes", "--by-timer")
+    assert second_return.exit_code == 0, second_return.output
     assert lab.effects.count("PowerOnVM_Task vdi-07") == 1
 
 
@@ -77,11 +77,11 @@ def test_a_return_that_a_timer_calls_needs_no_journal(lab: Lab, tmp_path: Path) 
     now = wall_clock()
     policy = policy_open(tmp_path, now - timedelta(hours=2), now + timedelta(hours=9))
     assert lab.run("rotate", "night", *policy, "--yes").exit_code == 0
-    taken = lab.effects
+    effects = lab.effects
     (default_state_dir() / FILE_NAME).write_bytes(b"not a database, but long enough to have a header" * 100)
     returned = lab.run("rotate", "day", *policy, "--yes", "--by-timer")
     assert returned.exit_code == 7
-    assert any(effect.startswith("PowerOnVM_Task vdi-") for effect in lab.effects[len(taken) :])
+    assert any(effect.startswith("PowerOnVM_Task vdi-") for effect in lab.effects[len(effects) :])
 
 
 def test_a_timer_that_calls_the_night_outside_its_hours_does_nothing(lab: Lab, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_timers_that_do_not_meet_the_windows_are_warned_of(lab: Lab, machine: Pa
     assert status["timers"] == warned
     assert "warning: no call of `rotate night`" in lab.run("rotate", "status", "--policy", str(berlin)).stdout
     doctor = lab.run("doctor", "--policy", str(berlin), "--strict", "--output", "json")
-    findings = [each for each in json.loads(doctor.stdout)["findings"] if "`rotate" in each["reason"]]
+    findings = [finding for finding in json.loads(doctor.stdout)["findings"] if "`rotate" in finding["reason"]]
     assert (doctor.exit_code, len(findings)) == (3, len(warned))
     calls = json.loads(CliRunner().invoke(app, ["rotate", "timers", "--policy", str(berlin), "-o", "json"]).stdout)
     install_units(machine, berlin, {half: calls[half]["systemd"] for half in ("night", "day")}, "--by-timer")

@@ -24,8 +24,8 @@ def test_a_lease_left_behind(lab: Lab, tmp_path: Path) -> None:
     assert lab.run("rotate", "init", *named).exit_code == 0
     free = lab.run("rotate", "unlock", *named)
     assert (free.exit_code, "no run holds the lease on bare" in free.stderr) == (3, True)
-    with site_of(lab.server, tmp_path / "other") as other:
-        take(other, "bare", Nonces(tmp_path / "other", other.vcenter.uuid))
+    with site_of(lab.server, tmp_path / "other") as other_site:
+        take(other_site, "bare", Nonces(tmp_path / "other", other_site.vcenter.uuid))
     lease = json.loads(lab.run("rotate", "status", *named, "--output", "json").stdout)["lease"]
     assert f"(id {lease['id']})" in lab.run("rotate", "status", *named).stdout
     before = lab.effects
@@ -44,8 +44,8 @@ def test_a_lease_left_behind(lab: Lab, tmp_path: Path) -> None:
 def test_one_that_ran_out_needs_no_force(lab: Lab, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(f"{LAB_POLICY}\nlock_vm: bare\n")
-    with site_of(lab.server, tmp_path / "other") as other:
-        take(other, "bare", Nonces(tmp_path / "other", other.vcenter.uuid))
+    with site_of(lab.server, tmp_path / "other") as other_site:
+        take(other_site, "bare", Nonces(tmp_path / "other", other_site.vcenter.uuid))
     lab.server.world.clock.advance(TTL_S)
     nonce = json.loads(lab.run("rotate", "status", "--policy", str(policy), "--output", "json").stdout)["lease"]["id"]
     assert lab.run("rotate", "unlock", "--id", nonce, "--policy", str(policy)).exit_code == 0

@@ -30,44 +30,47 @@ LONGEST_S: Final = 60
 
 @pytest.mark.long
 def test_one_look_changes_nothing_and_is_told_to_programs(lab: Lab) -> None:
-    shown = lab.run("rotate", "watch", "--policy", POLICY, "--dry-run", "--output", "json")
-    assert (shown.exit_code, lab.effects) == (0, [])
-    document = json.loads(shown.stdout)
+    look = lab.run("rotate", "watch", "--policy", POLICY, "--dry-run", "--output", "json")
+    assert (look.exit_code, lab.effects) == (0, [])
+    document = json.loads(look.stdout)
     assert document["starts"] == ["ml-01", "ml-02"] and document["outcomes"] == []
-    assert [each["vm"] for each in document["waiting"]] == ["ml-06"]
-    assert {each["profile"]: each["missing"] for each in document["kept"]} == {"nvidia_a40-8q": 0, "grid_a100-3-20c": 0}
+    assert [vm["vm"] for vm in document["waiting"]] == ["ml-06"]
+    assert {slots["profile"]: slots["missing"] for slots in document["kept"]} == {
+        "nvidia_a40-8q": 0,
+        "grid_a100-3-20c": 0,
+    }
 
 
 def test_too_little_is_shown_as_missing(lab: Lab, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(Path(POLICY).read_text(encoding="utf-8").replace("a40-8q: 2", "a40-8q: 10"), encoding="utf-8")
-    shown = lab.run("rotate", "watch", "--policy", str(policy), "--dry-run")
-    assert shown.exit_code == 0
-    assert "lab-cluster      nvidia_a40-8q       7    10        3" in shown.stdout
-    assert "would start: ml-01" in shown.stdout, "it takes none of those"
+    look = lab.run("rotate", "watch", "--policy", str(policy), "--dry-run")
+    assert look.exit_code == 0
+    assert "lab-cluster      nvidia_a40-8q       7    10        3" in look.stdout
+    assert "would start: ml-01" in look.stdout, "it takes none of those"
 
 
-@pytest.mark.parametrize("meant", ["prod", "https://VC.example.com/sdk", "user@vc.example.com"])
+@pytest.mark.parametrize("target", ["prod", "https://VC.example.com/sdk", "user@vc.example.com"])
 def test_a_vcenter_that_runners_play_nights_on_is_refused(
-    tmp_path: Path, clean: Path, monkeypatch: pytest.MonkeyPatch, meant: str
+    tmp_path: Path, clean: Path, monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
     """By whatever name it is meant: its returns would end what the watch holds."""
     configuration = tmp_path / "config.toml"
     monkeypatch.setenv("GPUOPS_CONFIG", str(configuration))
     configuration.write_text('[targets.prod]\nhost = "vc.example.com"\nrotations = ["/etc/gpuops/vdi.yaml"]\n')
-    shown = CliRunner().invoke(app, ["rotate", "watch", "--policy", POLICY, "--vcenter", meant])
-    assert (shown.exit_code, shown.stdout) == (3, "")
-    assert "error: runners play nights on prod ([targets.prod].rotations)" in shown.stderr
-    assert "next: take `rotations` out of [targets.prod]" in shown.stderr
+    refusal = CliRunner().invoke(app, ["rotate", "watch", "--policy", POLICY, "--vcenter", target])
+    assert (refusal.exit_code, refusal.stdout) == (3, "")
+    assert "error: runners play nights on prod ([targets.prod].rotations)" in refusal.stderr
+    assert "next: take `rotations` out of [targets.prod]" in refusal.stderr
 
 
 @pytest.mark.long
 def test_a_profile_that_is_none_ends_it_at_once(lab: Lab, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(Path(POLICY).read_text(encoding="utf-8").replace("a40-8q: 2", "a40-9q: 2"), encoding="utf-8")
-    for more in ((), ("--dry-run",)):
-        shown = lab.run("rotate", "watch", "--policy", str(policy), *more)
-        assert shown.exit_code == 2 and "a40-9q" in shown.stderr
+    for options in ((), ("--dry-run",)):
+        refusal = lab.run("rotate", "watch", "--policy", str(policy), *options)
+        assert refusal.exit_code == 2 and "a40-9q" in refusal.stderr
 
 
 @pytest.mark.long
@@ -134,13 +137,13 @@ def test_it_is_healthy_while_it_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_tells_when_it_looked() -> None:
-    told = Health()
-    assert told.answer() == (503, {"status": "stale", "looked_at": None})
-    told.note_look()
-    status, said = told.answer()
-    assert status == 200 and said["status"] == "ok" and said["looked_at"]
-    told.note_look(is_available=False)
-    assert (told.answer()[0], told.answer(ready=True)[1]["status"]) == (200, "away")
+    health = Health()
+    assert health.answer() == (503, {"status": "stale", "looked_at": None})
+    health.note_look()
+    status, body = health.answer()
+    assert status == 200 and body["status"] == "ok" and body["looked_at"]
+    health.note_look(is_available=False)
+    assert (health.answer()[0], health.answer(ready=True)[1]["status"]) == (200, "away")
 
 
 @pytest.mark.parametrize(

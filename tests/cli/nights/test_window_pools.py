@@ -36,8 +36,8 @@ def test_a_window_takes_its_pools_alone(lab: Lab, tmp_path: Path, pool: str) -> 
     suspended = [effect for effect in lab.effects if effect.startswith("SuspendVM_Task vdi-")]
     assert bool(suspended) is (pool == "office")
     stays = {choice["subject"]: choice["reason"] for choice in planned["choices"] if not choice["chosen"]}
-    said = "pool office is not one of the pools of this window"
-    assert (stays.get("vdi-07") == said) is (pool == "elsewhere")
+    reason = "pool office is not one of the pools of this window"
+    assert (stays.get("vdi-07") == reason) is (pool == "elsewhere")
     assert lab.run("rotate", "day", "--policy", str(policy), "--yes").exit_code == 0
 
 
@@ -45,6 +45,6 @@ def test_a_night_of_a_weekend_is_shown_with_its_days(lab: Lab, tmp_path: Path) -
     hours = 'windows: [{opens: "fri 20:00", closes: "mon 05:00", back_by: "mon 07:00", zone: UTC}]'
     policy = tmp_path / "policy.yaml"
     policy.write_text(LAB_POLICY.replace("windows: any", hours), encoding="utf-8")
-    shown = lab.run("rotate", "plan", "--policy", str(policy), "--at", "2026-11-28T12:00Z").stdout.replace("\n", " ")
-    assert "night 2026-11-27" in shown
-    assert "open from Fri 20:00 to Mon 05:00, desktops back by Mon 07:00" in shown
+    plan = lab.run("rotate", "plan", "--policy", str(policy), "--at", "2026-11-28T12:00Z").stdout.replace("\n", " ")
+    assert "night 2026-11-27" in plan
+    assert "open from Fri 20:00 to Mon 05:00, desktops back by Mon 07:00" in plan

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.timeout(300)  # an answer stands for fifty times what i
 OPTION: Final = ListenOption("--listen", 9188)
 
 
-def asked(port: int, method: str = "GET", path: str = "/metrics") -> tuple[int, dict[str, str], str]:
+def fetch(port: int, method: str = "GET", path: str = "/metrics") -> tuple[int, dict[str, str], str]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     try:
         connection.request(method, path)
@@ -50,8 +50,8 @@ def asked(port: int, method: str = "GET", path: str = "/metrics") -> tuple[int, 
 
 
 @contextmanager
-def service(port: int, *more: str) -> Iterator[subprocess.Popen[str]]:
-    words = [sys.executable, "-m", "gpuops", "metrics", "--listen", str(port), "--every", "1", *more]
+def service(port: int, *options: str) -> Iterator[subprocess.Popen[str]]:
+    words = [sys.executable, "-m", "gpuops", "metrics", "--listen", str(port), "--every", "1", *options]
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", env=os.environ
     ) as run:
@@ -63,7 +63,7 @@ def service(port: int, *more: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def scraped(port: int) -> Found:
-    status, _, text = asked(port)
+    status, _, text = fetch(port)
     assert status == 200
     return samples(text)
 
@@ -75,30 +75,30 @@ def test_it_answers_get_alone_reads_alone_and_ends_when_it_is_told(clean: Path, 
         ready, port = tmp_path / "ready.json", free_port()
         ready_file.write(ready, ready_file.of(server))
         with service(port, "--vcenter", f"sim@{ready}") as run:
-            status, headers, text = asked(port)
+            status, headers, text = fetch(port)
             assert (status, headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
             assert int(headers["Content-Length"]) == len(text.encode())
             require_taken(text)
-            assert (asked(port, "HEAD")[0], asked(port, "HEAD")[2]) == (200, "")
-            assert asked(port, path="/metrics?a=b")[0] == 200
-            assert {asked(port, path=path)[0] for path in ("/", "/metrics/", "/../metrics", "/etc/passwd")} == {404}
+            assert (fetch(port, "HEAD")[0], fetch(port, "HEAD")[2]) == (200, "")
+            assert fetch(port, path="/metrics?a=b")[0] == 200
+            assert {fetch(port, path=path)[0] for path in ("/", "/metrics/", "/../metrics", "/etc/passwd")} == {404}
             for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"):
-                status, headers, _ = asked(port, method)
+                status, headers, _ = fetch(port, method)
                 assert (method, status, headers["Allow"]) == (method, 405, "GET, HEAD")
-            assert asked(port, "BREW")[0] == 501
+            assert fetch(port, "BREW")[0] == 501
 
             with server.world.lock:
-                gone = next(vm for vm in server.world.by_type("VirtualMachine") if vm.state.seats)
-            assert gone.moid in on_gpus(port)
+                deleted = next(vm for vm in server.world.by_type("VirtualMachine") if vm.state.seats)
+            assert deleted.moid in on_gpus(port)
             with server.world.lock:
-                power_off(gone, Rule(Effect.HAPPEN))
-                done = len(server.world.ledger)
-            wait_until(lambda: gone.moid not in on_gpus(port))
+                power_off(deleted, Rule(Effect.HAPPEN))
+                effects_before = len(server.world.ledger)
+            wait_until(lambda: deleted.moid not in on_gpus(port))
             run.send_signal(signal.SIGTERM)
             _, errors = run.communicate(timeout=LONGEST_S)
         assert run.returncode == 143 and "Traceback" not in errors
         assert f"are at port {port} of 127.0.0.1, path /metrics" in errors
-        assert len(server.world.ledger) == done, "nothing was changed but by somebody else"
+        assert len(server.world.ledger) == effects_before, "nothing was changed but by somebody else"
         assert list(server.world.sessions) == [], "it logged out"
         assert server.world.bugs == []
 
@@ -115,9 +115,9 @@ def test_a_vcenter_that_goes_away_and_comes_back_ends_nothing(clean: Path, tmp_p
         ready_file.write(ready, ready_file.of(server))
         is_down(world, down=True)
         with service(port, "--vcenter", f"sim@{ready}") as run:
-            found = scraped(port)
-            assert only(found, "gpuops_up") == 0, "away from the start"
-            assert set(found) == {"gpuops_up", "gpuops_build_info"}
+            figures = scraped(port)
+            assert only(figures, "gpuops_up") == 0, "away from the start"
+            assert set(figures) == {"gpuops_up", "gpuops_build_info"}
             for _ in range(2):
                 is_down(world, down=False)
                 wait_until(lambda: only(scraped(port), "gpuops_up") == 1)
@@ -147,8 +147,8 @@ def test_a_vcenter_that_is_away_at_the_start_is_tried_at_each_scrape(clean: Path
         ready_file.write(ready, ready_file.of(server))
         is_down(server.world, down=True)
         with service(port, "--vcenter", f"sim@{ready}") as run:
-            found = scraped(port)
-            assert (only(found, "gpuops_up"), set(found)) == (0, {"gpuops_up", "gpuops_build_info"})
+            figures = scraped(port)
+            assert (only(figures, "gpuops_up"), set(figures)) == (0, {"gpuops_up", "gpuops_build_info"})
             is_down(server.world, down=False)
             wait_until(lambda: only(scraped(port), "gpuops_up") == 1)
             run.send_signal(signal.SIGTERM)
@@ -161,28 +161,28 @@ def test_a_refused_login_ends_it_at_once(clean: Path, tmp_path: Path) -> None:
     with SimServer(build("lab")) as server:
         ready, port = tmp_path / "ready.json", free_port()
         ready_file.write(ready, ready_file.of(server))
-        told = json.loads(ready.read_text(encoding="utf-8"))
-        ready.write_text(json.dumps(told | {"password": "another"}), encoding="utf-8")
+        connection = json.loads(ready.read_text(encoding="utf-8"))
+        ready.write_text(json.dumps(connection | {"password": "another"}), encoding="utf-8")
         with service(port, "--vcenter", f"sim@{ready}") as run:
             _, errors = run.communicate(timeout=LONGEST_S)
     assert run.returncode == 5 and errors.startswith("error: ")
 
 
 def test_many_that_ask_at_once_cost_one_page() -> None:
-    page, made, stop = AskedPage(), [0], Event()
+    page, pages, stop = AskedPage(), [0], Event()
 
     def make() -> None:
         while not stop.is_set():
             page.wait_until_asked()
             if not stop.is_set():
-                made[0] += 1
-                page.publish(f"page {made[0]}".encode(), LONGEST_S)
+                pages[0] += 1
+                page.publish(f"page {pages[0]}".encode(), LONGEST_S)
 
     thread = Thread(target=make)
     thread.start()
     with ThreadPoolExecutor(32) as pool:
-        told = list(pool.map(lambda _: page.ask(), range(200)))
-    assert (set(told), made) == ({b"page 1"}, [1])
+        answers = list(pool.map(lambda _: page.ask(), range(200)))
+    assert (set(answers), pages) == ({b"page 1"}, [1])
     stop.set()
     page.publish(b"", 0.0)
     Thread(target=page.ask).start()
@@ -220,8 +220,8 @@ def test_clients_that_send_no_request_shut_nobody_out(sent: bytes) -> None:
         for _ in range(http_listener.MOST_AT_ONCE + 4):
             silent.append(stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10)))
             silent[-1].sendall(sent)
-        assert asked(port)[2] == "hello"
-        assert [each.recv(1) for each in silent[:5]] == [b""] * 5, "the oldest gave way"
+        assert fetch(port)[2] == "hello"
+        assert [client.recv(1) for client in silent[:5]] == [b""] * 5, "the oldest gave way"
 
 
 def test_a_client_that_sends_no_request_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ def test_a_client_that_sends_no_request_is_left(monkeypatch: pytest.MonkeyPatch)
     with listening(OPTION, ("127.0.0.1", 0), Hello) as port:
         with socket.create_connection(("127.0.0.1", port), timeout=10) as silent:
             assert silent.recv(1) == b""
-        assert asked(port)[2] == "hello"
+        assert fetch(port)[2] == "hello"
 
 
 class Large(GetHandler):
@@ -243,7 +243,7 @@ def test_clients_that_take_no_answer_or_end_no_request_shut_nobody_out(sent: byt
         for _ in range(http_listener.MOST_AT_ONCE + 4):
             stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10)).sendall(sent)
         began_s = passed_s()
-        assert len(asked(port)[2]) == 10_000_000
+        assert len(fetch(port)[2]) == 10_000_000
         assert passed_s() - began_s < http_listener.SILENT_S / 2
 
 
@@ -258,4 +258,4 @@ def test_requests_that_are_none_end_nothing() -> None:
                         pass
                 except ConnectionResetError:
                     continue
-        assert asked(port)[2] == "hello"
+        assert fetch(port)[2] == "hello"

@@ -59,8 +59,8 @@ def test_a_night_and_a_morning_are_told_of_once_each(prod: Gpuops, webhook: Webh
     assert night.exit_code == 0, night.output
     day = prod("rotate", "day", "--yes")
     assert day.exit_code == 0, day.output
-    again = prod("rotate", "day", "--yes")
-    assert again.exit_code == 0, again.output
+    second_return = prod("rotate", "day", "--yes")
+    assert second_return.exit_code == 0, second_return.output
     first, second = titles(webhook)
     assert first.startswith("gpuops prod: night ended: rotate night: ")
     assert second.startswith("gpuops prod: return ended: rotate day: ")
@@ -72,9 +72,9 @@ def test_a_receiver_that_refuses_changes_no_exit_code(prod: Gpuops, webhook: Web
     webhook.status = 503
     night = prod("rotate", "night", "--policy", LAB_POLICY, "--yes")
     assert night.exit_code == 0, night.output
-    told = [line for line in night.stderr.splitlines() if "notices not accepted" in line]
+    warnings = [line for line in night.stderr.splitlines() if "notices not accepted" in line]
     trouble = "notices not accepted by json://127.0.0.1 (env:HOOK): the receiver did not accept it"
-    assert told == [f"warning: {trouble}; the next run, or gpuops notify flush, tries again"]
+    assert warnings == [f"warning: {trouble}; the next run, or gpuops notify flush, tries again"]
     refused = prod("notify", "flush")
     assert refused.exit_code == 5
     webhook.status = 200
@@ -115,9 +115,9 @@ def test_a_policy_that_cannot_be_read_at_night_is_told_of_once(
 
 
 def test_a_test_says_who_accepted_it(prod: Gpuops, webhook: Webhook) -> None:
-    found = prod("notify", "test", "--output", "json")
-    assert found.exit_code == 0, found.output
-    document = json.loads(found.stdout)
+    test_run = prod("notify", "test", "--output", "json")
+    assert test_run.exit_code == 0, test_run.output
+    document = json.loads(test_run.stdout)
     assert document["kind"] == "notify-test"
     assert document["receivers"] == [{"receiver": "json://127.0.0.1 (env:HOOK)", "accepted": 1, "trouble": None}]
     webhook.status = 404
@@ -129,7 +129,7 @@ def test_a_test_says_who_accepted_it(prod: Gpuops, webhook: Webhook) -> None:
 
 @pytest.mark.parametrize("verb", ["test", "flush"])
 @pytest.mark.parametrize(
-    ("target", "said", "next_move"),
+    ("target", "reason", "next_move"),
     [
         (
             "silent",
@@ -144,10 +144,10 @@ def test_a_test_says_who_accepted_it(prod: Gpuops, webhook: Webhook) -> None:
     ],
 )
 def test_without_receivers_it_says_what_to_write(
-    verb: str, target: str, said: str, next_move: str, prod: Gpuops
+    verb: str, target: str, reason: str, next_move: str, prod: Gpuops
 ) -> None:
-    found = prod("notify", verb, "--vcenter", target)
-    assert (found.exit_code, found.stderr) == (2, f"error: {said}\nnext: {next_move}\n")
+    refusal = prod("notify", verb, "--vcenter", target)
+    assert (refusal.exit_code, refusal.stderr) == (2, f"error: {reason}\nnext: {next_move}\n")
 
 
 @pytest.mark.long
@@ -161,20 +161,20 @@ def test_a_probable_component_is_told_of_once_a_day_where_that_is_asked_for(
         assert prod("diagnose", *options).exit_code == 0
         assert webhook.calls == [], "not asked for, or nothing is so probable"
     for _ in range(2):
-        done = prod("diagnose", "--notify", "90%")
-        assert (done.exit_code, "not accepted" in done.output) == (0, False)
+        diagnose = prod("diagnose", "--notify", "90%")
+        assert (diagnose.exit_code, "not accepted" in diagnose.output) == (0, False)
     [(_, body)] = webhook.calls
-    told = json.loads(body)
-    assert told["title"] == "gpuops prod: slow VMs: diagnose: 1 VM with a component that is probably at fault"
-    assert "- vdi-05 (d-" in told["message"] and "): 99% vGPU without licence" in told["message"]
-    assert "next: gpuops diagnose --vcenter prod" in told["message"] and "vdi-04" not in told["message"]
+    notice = json.loads(body)
+    assert notice["title"] == "gpuops prod: slow VMs: diagnose: 1 VM with a component that is probably at fault"
+    assert "- vdi-05 (d-" in notice["message"] and "): 99% vGPU without licence" in notice["message"]
+    assert "next: gpuops diagnose --vcenter prod" in notice["message"] and "vdi-04" not in notice["message"]
 
 
 def test_where_to_tell_and_from_which_share_on_is_checked_first(prod: Gpuops) -> None:
-    for words, said in (
+    for words, reason in (
         (["--notify", "80"], "--notify 80: is above 1"),
         (["--notify", "80%", "--vcenter", "silent"], "no notices are configured for silent"),
         (["--notify", "80%", "--cases", "."], "--cases and --notify exclude each other"),
     ):
-        done = prod("diagnose", *words)
-        assert (done.exit_code, done.stdout) == (2, "") and said in done.stderr
+        refusal = prod("diagnose", *words)
+        assert (refusal.exit_code, refusal.stdout) == (2, "") and reason in refusal.stderr

@@ -42,15 +42,15 @@ def document(lab: Lab, *arguments: str) -> dict[str, Any]:
 
 def window(lab: Lab, vm: str, hours: int, *counters: str) -> dict[str, CounterSeries]:
     """What is stored of the hours before now."""
-    [found] = [each for each in lab.server.world.by_type("VirtualMachine") if each.state.name == vm]
+    [machine] = [candidate for candidate in lab.server.world.by_type("VirtualMachine") if candidate.state.name == vm]
     now = lab.server.world.clock.now()
     [vcenter] = stored(default_state_dir()).vcenters
     with Measurements.open(default_state_dir(), "", vcenter.vcenter) as store:
-        return dict(store.window(found.moid, counters, now - timedelta(hours=hours), now, Step.FINE))
+        return dict(store.window(machine.moid, counters, now - timedelta(hours=hours), now, Step.FINE))
 
 
-def known(series: CounterSeries) -> int:
-    return sum(each is not None for each in series.steps)
+def known_steps(series: CounterSeries) -> int:
+    return sum(step is not None for step in series.steps)
 
 
 @pytest.mark.long
@@ -59,21 +59,21 @@ def test_a_day_is_measured_with_its_gaps(lab: Lab) -> None:
     first = document(lab, "observe", "--once")
     assert (first["kind"], first["vms_measured"] > 5, first["hosts_measured"]) == ("observe", True, 2)
     assert first["filled"]["until"] == first["from"]
-    told = window(lab, "vdi-01", 24, CPU_MHZ)[CPU_MHZ].steps
-    full = [each for each in told if each is not None and each.highest is not None]
-    averages = [each for each in told if each is not None and each.highest is None]
-    assert (len(full), {each.covered for each in full}) == (11, {1.0})
+    steps = window(lab, "vdi-01", 24, CPU_MHZ)[CPU_MHZ].steps
+    full = [step for step in steps if step is not None and step.highest is not None]
+    averages = [step for step in steps if step is not None and step.highest is None]
+    assert (len(full), {step.covered for step in full}) == (11, {1.0})
     assert len(averages) > 100, "vCenter's own averages, whose highest is unknown"
-    assert all(each.average > 0 for each in full)
+    assert all(step.average > 0 for step in full)
 
     assert "nothing to do" in lab.run("observe", "--once").stdout
     lab.server.world.clock.advance(5 * 3600)
-    again = document(lab, "observe", "--once")
-    assert again["filled"] == {"from": first["until"], "until": again["from"]}
+    second_look = document(lab, "observe", "--once")
+    assert second_look["filled"] == {"from": first["until"], "until": second_look["from"]}
     lab.server.world.clock.advance(3 * 86_400)
     document(lab, "observe", "--once")
-    told = window(lab, "vdi-01", 70, CPU_MHZ)[CPU_MHZ].steps
-    assert told.count(None) > 45 * 12, "vCenter keeps a day; what was before stays missing"
+    steps = window(lab, "vdi-01", 70, CPU_MHZ)[CPU_MHZ].steps
+    assert steps.count(None) > 45 * 12, "vCenter keeps a day; what was before stays missing"
 
     status = document(lab, "observe", "status")
     [vcenter] = status["vcenters"]
@@ -95,17 +95,17 @@ def test_a_look_keeps_how_fragmented_free_gpu_memory_is(lab: Lab) -> None:
 
 @pytest.mark.long
 def test_gpu_use_of_mig_backed_vgpus_is_unknown_and_not_zero(lab: Lab) -> None:
-    found = document(lab, "observe", "--once")
-    machines = {each.state.name: each.state for each in lab.server.world.by_type("VirtualMachine")}
+    look = document(lab, "observe", "--once")
+    machines = {machine.state.name: machine.state for machine in lab.server.world.by_type("VirtualMachine")}
     backed: set[str] = set()
     sliced: set[str] = set()
     for name, state in machines.items():
         if state.seats:
             (backed if any(seat.type.instance is not None for seat in state.seats) else sliced).add(name)
-    assert all(known(window(lab, name, 1, GPU_USE)[GPU_USE]) == 0 for name in backed)
-    assert all(known(window(lab, name, 1, GPU_USE)[GPU_USE]) > 0 for name in sliced)
+    assert all(known_steps(window(lab, name, 1, GPU_USE)[GPU_USE]) == 0 for name in backed)
+    assert all(known_steps(window(lab, name, 1, GPU_USE)[GPU_USE]) > 0 for name in sliced)
     assert sliced
-    assert found["vms_gpu_unknown"] == len(backed)
+    assert look["vms_gpu_unknown"] == len(backed)
 
 
 def test_the_service_looks_again_and_outlives_an_absent_vcenter(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_the_service_looks_again_and_outlives_an_absent_vcenter(lab: Lab, monkey
     looks = [line for line in result.stderr.splitlines() if line.startswith("measured ")]
     assert len(looks) == 2
     assert "vCenter does not answer; next try in 20 min: vc does not answer" in result.stderr
-    assert all(observing.EVERY_S - 60 < each <= observing.EVERY_S for each in pauses)
+    assert all(observing.EVERY_S - 60 < pause <= observing.EVERY_S for pause in pauses)
     [vcenter] = document(lab, "observe", "status")["vcenters"]
     assert vcenter["gaps"] == []
 
@@ -149,12 +149,12 @@ def test_a_host_whose_nvidia_smi_cannot_be_asked_is_named_and_the_look_goes_on(l
     result = lab.run("observe", "--once", *nobody)
     assert result.exit_code == 0
     assert "the hosts' own nvidia-smi: 0 of 2 hosts" in result.stdout
-    said = [line for line in result.stderr.splitlines() if line.startswith("not measured by its nvidia-smi: ")]
-    assert len(said) == 2
-    assert "no SSH key of a host is known" in said[0]
+    lines = [line for line in result.stderr.splitlines() if line.startswith("not measured by its nvidia-smi: ")]
+    assert len(lines) == 2
+    assert "no SSH key of a host is known" in lines[0]
     lab.server.world.clock.advance(1200)
-    again = lab.run("observe", "--once", *nobody, "--output", "json")
-    assert json.loads(again.stdout)["hosts_entered"] == 0
+    second_look = lab.run("observe", "--once", *nobody, "--output", "json")
+    assert json.loads(second_look.stdout)["hosts_entered"] == 0
 
 
 @pytest.mark.long
@@ -164,7 +164,7 @@ def test_the_target_says_what_is_measured_where_and_whether_hosts_are_asked(
     place, config = tmp_path / "kept", Path.home() / ".config" / "gpuops" / "config.toml"
     place.mkdir(mode=0o700)
     config.parent.mkdir(parents=True)
-    entry = f"""[targets.prod]
+    target_text = f"""[targets.prod]
 host = "sim:lab"
 [targets.prod.measurements]
 store_dir = "{place}"
@@ -172,7 +172,7 @@ counters = ["cpu.usagemhz.average", "gpu.utilization.average"]
 host_shell = "ssh"
 ssh_port = 1
 """
-    config.write_text(entry)
+    config.write_text(target_text)
     result = gpuops("observe", "--once", "--vcenter", "prod")
     assert result.exit_code == 0, result.output
     assert result.stderr.startswith("not measured by its nvidia-smi: ")
@@ -182,14 +182,14 @@ ssh_port = 1
         [span] = store.observed_spans()
         for ref in store.entities(span.begin, span.until):
             series = store.window(ref, VM_COUNTERS, span.begin, span.until)
-            kept = {name for name, each in series.items() if known(each)}
-            assert kept <= {CPU_MHZ, GPU_USE, GPU_MEMORY}, "by its memory a GPU's zero is believed"
-            assert CPU_MHZ in kept
-    told = json.loads(gpuops("observe", "status", "--vcenter", "prod", "-o", "json").stdout)
-    assert told["store"] == str(place / "measurements.sqlite")
+            kept_counters = {name for name, counters in series.items() if known_steps(counters)}
+            assert kept_counters <= {CPU_MHZ, GPU_USE, GPU_MEMORY}, "by its memory a GPU's zero is believed"
+            assert CPU_MHZ in kept_counters
+    status = json.loads(gpuops("observe", "status", "--vcenter", "prod", "-o", "json").stdout)
+    assert status["store"] == str(place / "measurements.sqlite")
     assert "nothing was measured yet" in gpuops("observe", "status", "--vcenter", "sim:lab").stdout
     assert gpuops("observe", "--once", "--host-shell", "none", "--vcenter", "prod").stderr == "", "an option wins"
-    for wrong, said in (
+    for wrong, reason in (
         ('counters = ["cpu.wait"]\n', "counters: 'cpu.wait' is not one of the counters that are kept"),
         ('store_url = "postgresql://me:secret@db/x"\n', "store_url: no password belongs in this file"),
         ('store_dir = "kept"\n', "store_dir: cron starts elsewhere: say the whole path"),
@@ -199,16 +199,16 @@ ssh_port = 1
         config.write_text(f'[targets.prod]\nhost = "sim:lab"\n[targets.prod.measurements]\n{wrong}')
         refused = gpuops("observe", "status", "--vcenter", "prod")
         assert (refused.exit_code, refused.stderr.count("\n")) == (2, 2), refused.stderr
-        assert said in refused.stderr
+        assert reason in refused.stderr
         assert "secret" not in refused.stderr
 
 
 def test_steps_are_kept_as_the_target_says_and_an_option_wins(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Retention | None] = []
+    retentions: list[Retention | None] = []
     look = observing.observe
 
     def noted(site: Site, retention: Retention | None = None) -> Cycle:
-        seen.append(retention)
+        retentions.append(retention)
         return look(site, retention)
 
     opened = opening.open_site
@@ -222,4 +222,4 @@ def test_steps_are_kept_as_the_target_says_and_an_option_wins(lab: Lab, monkeypa
     monkeypatch.setattr(observing, "observe", noted)
     document(lab, "observe", "--once")
     document(lab, "observe", "--once", "--fine-days", "7")
-    assert seen == [Retention(35, 100), Retention(7, 100)]
+    assert retentions == [Retention(35, 100), Retention(7, 100)]

@@ -61,7 +61,7 @@ def login(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "reason"),
     [
         (["--listen", "0.0.0.0:0"], "--listen 0.0.0.0: others reach that address, and it would need no login"),
         (["--listen", "[::]:0"], "--listen ::: others reach that address"),
@@ -78,11 +78,11 @@ def login(tmp_path: Path) -> str:
         (["--by", "shoe"], "--by"),
     ],
 )
-def test_what_it_cannot_do_it_says_in_a_line(words: list[str], said: str) -> None:
+def test_what_it_cannot_do_it_says_in_a_line(words: list[str], reason: str) -> None:
     result = CliRunner().invoke(app, ["serve", "--vcenter", "sim:lab", *words])
     assert (result.exit_code, result.stdout) == (2, "")
     first, following = result.stderr.splitlines()
-    assert first.startswith("error: ") and said in first and following.startswith("next: ")
+    assert first.startswith("error: ") and reason in first and following.startswith("next: ")
 
 
 @pytest.mark.long
@@ -94,10 +94,10 @@ def test_a_file_of_logins_that_others_read_is_refused(tmp_path: Path, login: str
 
 @pytest.mark.long
 def test_a_port_that_is_taken_is_said() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        result = typed("serve", "--vcenter", "sim:lab", "--listen", str(taken.getsockname()[1]))
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        result = typed("serve", "--vcenter", "sim:lab", "--listen", str(listener.getsockname()[1]))
     assert result.returncode == 2 and "cannot be used: Address already in use" in result.stderr
 
 
@@ -145,8 +145,8 @@ def test_a_signal_ends_it_at_once_though_many_watch(lab: SimServer, tmp_path: Pa
     with service(lab, tmp_path) as (url, run), httpx.Client(timeout=60) as client:
         wait_until(lambda: client.get(f"{url}/healthz").status_code == 200)
         with client.stream("GET", f"{url}/events") as response:
-            told = events(response)
-            assert next(told)["edition"] == "1"
+            received_events = events(response)
+            assert next(received_events)["edition"] == "1"
             began_s = passed_s()
             run.send_signal(number)
             _, errors = run.communicate(timeout=60)
@@ -160,8 +160,8 @@ def test_a_signal_ends_it_at_once_though_many_watch(lab: SimServer, tmp_path: Pa
 def test_a_refused_login_at_vcenter_ends_it(lab: SimServer, tmp_path: Path) -> None:
     ready = tmp_path / "ready.json"
     ready_file.write(ready, ready_file.of(lab))
-    told = json.loads(ready.read_text(encoding="utf-8"))
-    ready.write_text(json.dumps(told | {"password": "another"}), encoding="utf-8")
+    connection = json.loads(ready.read_text(encoding="utf-8"))
+    ready.write_text(json.dumps(connection | {"password": "another"}), encoding="utf-8")
     result = typed("serve", "--listen", "0", "--vcenter", f"sim@{ready}")
     assert result.returncode == 5 and "error: " in result.stderr
 
@@ -182,8 +182,8 @@ def test_a_vcenter_that_goes_away_and_comes_back_ends_nothing(lab: SimServer, tm
         assert client.get("/api/report").status_code == 200, "the page stays"
         assert 'gpuops_up{vcenter="' in client.get("/metrics").text
         with client.stream("GET", "/events") as response:
-            told = next(events(response))
-            assert told["edition"] == "1" and told["trouble"] and told["age_s"] > 0
+            event = next(events(response))
+            assert event["edition"] == "1" and event["trouble"] and event["age_s"] > 0
         is_down(lab.world, down=False)
         wait_until(lambda: client.get("/healthz").status_code == 200)
         run.terminate()

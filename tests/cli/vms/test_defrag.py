@@ -71,21 +71,21 @@ def test_a_budget_is_moved_and_then_less_memory_is_fragmented(scattered: Lab) ->
     assert after["before_mib"] == before["after_mib"] < before["before_mib"]
 
 
-@pytest.mark.parametrize("other", [("--profile", "a40-24q"), ("--max-moves", "3"), ("--whole-gpus",)])
-def test_a_budget_excludes_other_goals(gpuops: Gpuops, other: tuple[str, ...]) -> None:
-    result = gpuops("defrag", "--budget", "2", *other, "--dry-run", *SCATTERED)
+@pytest.mark.parametrize("goal", [("--profile", "a40-24q"), ("--max-moves", "3"), ("--whole-gpus",)])
+def test_a_budget_excludes_other_goals(gpuops: Gpuops, goal: tuple[str, ...]) -> None:
+    result = gpuops("defrag", "--budget", "2", *goal, "--dry-run", *SCATTERED)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert f"error: --budget and {other[0]} exclude each other" in result.stderr
+    assert f"error: --budget and {goal[0]} exclude each other" in result.stderr
 
 
 @pytest.mark.long
 def test_json(gpuops: Gpuops, golden: Golden) -> None:
     result = gpuops("defrag", "--dry-run", "--max-moves", "2", *SCATTERED, "--output", "json")
     assert result.exit_code == 0
-    found: dict[str, Any] = json.loads(result.stdout)
-    assert (found["schema_version"], found["kind"]) == (1, "defrag")
-    del found["read_at"]
-    golden("defrag.json", json.dumps(found, indent=2) + "\n")
+    answer: dict[str, Any] = json.loads(result.stdout)
+    assert (answer["schema_version"], answer["kind"]) == (1, "defrag")
+    del answer["read_at"]
+    golden("defrag.json", json.dumps(answer, indent=2) + "\n")
 
 
 @pytest.mark.long
@@ -101,5 +101,7 @@ def test_a_saved_inventory_answers_alike(gpuops: Gpuops, golden: Golden, tmp_pat
 def test_options_are_the_request() -> None:
     command: Any = typer.main.get_command(app)
     names = {parameter.name for parameter in command.commands["defrag"].params}
-    asked = {field.name for field in fields(Defrag)} - {"scope"} | {field.name for field in fields(Scope)} - {"tag"}
-    assert asked <= names
+    request_fields = {field.name for field in fields(Defrag)} - {"scope"} | {field.name for field in fields(Scope)} - {
+        "tag"
+    }
+    assert request_fields <= names

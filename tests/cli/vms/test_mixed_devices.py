@@ -22,7 +22,7 @@ def lab(tmp_path: Path, clean: Path) -> Iterator[Lab]:
         assert list(server.world.bugs) == []
 
 
-def shown(lab: Lab, name: str) -> str:
+def devices_of(lab: Lab, name: str) -> str:
     """The line of a VM in `gpuops inventory --vms`; empty = it is not among those with GPUs."""
     result = lab.run("inventory", "--vms")
     assert result.exit_code == 0
@@ -31,18 +31,21 @@ def shown(lab: Lab, name: str) -> str:
 
 def test_each_is_shown_and_changed_by_itself(lab: Lab) -> None:
     nic = f"other device {CARD}"
-    assert f"DirectPath 0000:5e:00.0, vGPU nvidia_a40-8q, {nic}" in shown(lab, "mixed")
+    assert f"DirectPath 0000:5e:00.0, vGPU nvidia_a40-8q, {nic}" in devices_of(lab, "mixed")
     result = lab.run("attach", "--vm", "mixed", "--profile", "a40-24c", "--replace", "a40-8q", "--add")
     assert (result.exit_code, result.stderr.count("Traceback")) == (0, 0), result.output
-    assert f"DirectPath 0000:5e:00.0, vGPU nvidia_a40-24c, {nic}" in shown(lab, "mixed")
+    assert f"DirectPath 0000:5e:00.0, vGPU nvidia_a40-24c, {nic}" in devices_of(lab, "mixed")
     assert lab.run("detach", "--vm", "mixed", "--device", "0000:5e:00.0").exit_code == 0
-    assert f"vGPU nvidia_a40-24c, {nic}" in shown(lab, "mixed")
+    assert f"vGPU nvidia_a40-24c, {nic}" in devices_of(lab, "mixed")
     assert lab.run("detach", "--vm", "mixed", "--all").exit_code == 0
-    again = lab.run("detach", "--vm", "mixed", "--all")
-    assert (again.exit_code, again.stdout) == (0, "nothing to do: mixed has no GPU device; nothing to detach\n")
-    (vm,) = (each for each in lab.server.world.by_type("VirtualMachine") if each.name == "mixed")
+    second_detach = lab.run("detach", "--vm", "mixed", "--all")
+    assert (second_detach.exit_code, second_detach.stdout) == (
+        0,
+        "nothing to do: mixed has no GPU device; nothing to detach\n",
+    )
+    (vm,) = (machine for machine in lab.server.world.by_type("VirtualMachine") if machine.name == "mixed")
     assert [device.key for device in vm.state.devices] == [13031], "the network card is as it was"
-    assert shown(lab, "carded") == "", "a network card is no GPU"
+    assert devices_of(lab, "carded") == "", "a network card is no GPU"
 
 
 def test_a_device_that_cannot_be_read_is_shown_and_named(lab: Lab) -> None:
@@ -51,7 +54,7 @@ def test_a_device_that_cannot_be_read_is_shown_and_named(lab: Lab) -> None:
     [device] = vm.state.devices
     vm.state.devices = (replace(device, backing=replace(device.backing, pci_id="00000:094:00.0")),)
     vm.state.memory_locked, vm.state.memory_reservation_mib = False, 0
-    assert "unknown device PCI device 0" in shown(lab, "ml-03")
+    assert "unknown device PCI device 0" in devices_of(lab, "ml-03")
     printed = lab.run("doctor").stdout
     assert "ml-03: PCI device 0 cannot be read; it may be a GPU, or keep the VM from starting" in printed
     assert "ml-03: not all its memory is reserved: it does not start" in printed

@@ -55,10 +55,14 @@ def test_json_is_one_document_and_yaml_the_same(lab: Lab) -> None:
     assert (document["changed"], document["applied"]) == (True, False)
     assert document["request"]["profile"] == "a100-3-20c"
     assert yaml.safe_load(lab.run(*ATTACH, "--dry-run", "-o", "yaml").stdout)["waves"] == document["waves"]
-    done = json.loads(lab.run(*ATTACH, "--output", "json").stdout)
-    assert (done["changed"], done["applied"], done["outcomes"][0]["verdict"]) == (True, True, "done")
-    again = json.loads(lab.run(*ATTACH, "--output", "json").stdout)
-    assert (again["changed"], again["waves"]) == (False, [])
+    first_attach = json.loads(lab.run(*ATTACH, "--output", "json").stdout)
+    assert (first_attach["changed"], first_attach["applied"], first_attach["outcomes"][0]["verdict"]) == (
+        True,
+        True,
+        "done",
+    )
+    second_attach = json.loads(lab.run(*ATTACH, "--output", "json").stdout)
+    assert (second_attach["changed"], second_attach["waves"]) == (False, [])
 
 
 @pytest.mark.long
@@ -100,18 +104,18 @@ def test_progress_and_warnings_stay_off_stdout(lab: Lab) -> None:
 
 @pytest.mark.long
 def test_quiet_is_one_line_a_run_and_leaves_looks_as_they_are(lab: Lab) -> None:
-    done = lab.run("detach", "--vm", "vdi-01", "--all", "--power", "off", "--yes", "--quiet")
-    assert (done.exit_code, done.stdout) == (0, "detach: 2 steps done\n")
-    assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["warning"]
-    again = lab.run("-q", "detach", "--vm", "vdi-01", "--all")
-    assert again.stdout.startswith("detach: nothing to do: ")
-    assert again.stdout.count("\n") == 1
+    detach = lab.run("detach", "--vm", "vdi-01", "--all", "--power", "off", "--yes", "--quiet")
+    assert (detach.exit_code, detach.stdout) == (0, "detach: 2 steps done\n")
+    assert [line.partition(":")[0] for line in detach.stderr.splitlines()] == ["warning"]
+    second_detach = lab.run("-q", "detach", "--vm", "vdi-01", "--all")
+    assert second_detach.stdout.startswith("detach: nothing to do: ")
+    assert second_detach.stdout.count("\n") == 1
     refused = lab.run("attach", "--vm", "ml-07", "--profile", "a100-3-20c", "--host", "esx-02.lab", "-q")
     assert (refused.exit_code, refused.stdout.count("\n")) == (3, 1)
     assert refused.stdout.startswith("attach: nothing changed: refused for ")
     assert lab.run("inventory", "-q").stdout == lab.run("inventory").stdout
-    both = lab.run("inventory", "-q", "-v")
-    assert (both.exit_code, both.stderr.splitlines()[0]) == (2, "error: --quiet and --verbose exclude each other")
+    refusal = lab.run("inventory", "-q", "-v")
+    assert (refusal.exit_code, refusal.stderr.splitlines()[0]) == (2, "error: --quiet and --verbose exclude each other")
 
 
 class TestSaved:
@@ -213,8 +217,8 @@ def test_a_night_whose_window_has_closed_is_not_gone_on_with(lab: Lab, tmp_path:
     assert refused.exit_code == 3
     assert "outside the window" in refused.stdout
     assert "gpuops rotate day brings back what a night took" in refused.stdout
-    told = " ".join(lab.run("rotate", "resume", "--help").stdout.split())
-    assert "exit code 3. `gpuops rotate day` then returns its desktops" in told
+    help_text = " ".join(lab.run("rotate", "resume", "--help").stdout.split())
+    assert "exit code 3. `gpuops rotate day` then returns its desktops" in help_text
 
 
 @pytest.mark.long

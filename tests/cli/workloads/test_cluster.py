@@ -37,18 +37,18 @@ class Typed:
 
     def told(self, *arguments: str, code: int = 0) -> dict[str, Any]:
         """The document that it prints."""
-        found = self.run(*arguments, "--output", "json")
-        assert found.exit_code == code, found.output
-        document: dict[str, Any] = json.loads(found.stdout)
+        completed = self.run(*arguments, "--output", "json")
+        assert completed.exit_code == code, completed.output
+        document: dict[str, Any] = json.loads(completed.stdout)
         return document
 
     def changed(self, old: str, new: str) -> str:
         """The path of the file with other words in it."""
         text = self.file.read_text(encoding="utf-8")
         assert old in text
-        other = self.file.with_name("other.yaml")
-        other.write_text(text.replace(old, new), encoding="utf-8")
-        return str(other)
+        changed_file = self.file.with_name("other.yaml")
+        changed_file.write_text(text.replace(old, new), encoding="utf-8")
+        return str(changed_file)
 
     @property
     def vms(self) -> list[str]:
@@ -73,14 +73,18 @@ def test_a_cluster_is_made_shown_and_removed(typed: Typed) -> None:
     assert (planned["applied"], planned["changed"], planned["feasible"]) == (False, True, True)
     assert typed.vms == ["old-trainer", "trainer"]
     assert typed.told("cluster", "show")["clusters"] == []
-    made = typed.run(*make)
-    assert made.exit_code == 0, made.output
-    assert "cluster train runs: 2 VMs" in made.stdout
-    again = typed.told(*make)
-    assert (again["applied"], again["changed"]) == (True, False)
-    assert [each["does"] for each in again["members"]] == [[], []]
-    [shown] = typed.told("cluster", "show", "train")["clusters"]
-    assert (shown["whole"], shown["nodes"], [each["rdma"] for each in shown["members"]]) == (True, 2, ["pvrdma"] * 2)
+    creation = typed.run(*make)
+    assert creation.exit_code == 0, creation.output
+    assert "cluster train runs: 2 VMs" in creation.stdout
+    second_creation = typed.told(*make)
+    assert (second_creation["applied"], second_creation["changed"]) == (True, False)
+    assert [member["does"] for member in second_creation["members"]] == [[], []]
+    [cluster] = typed.told("cluster", "show", "train")["clusters"]
+    assert (cluster["whole"], cluster["nodes"], [member["rdma"] for member in cluster["members"]]) == (
+        True,
+        2,
+        ["pvrdma"] * 2,
+    )
     text = typed.run("cluster", "show", "--file", str(typed.file))
     assert "train: 2 VMs, runs" in text.stdout
     with Connection(target_of(typed.server)) as connection:
@@ -99,20 +103,20 @@ def test_a_cluster_is_made_shown_and_removed(typed: Typed) -> None:
     removed = typed.run("cluster", "delete", "--file", str(typed.file), "--yes")
     assert removed.stdout.splitlines() == ["removed: train-00", "removed: train-01"]
     assert typed.vms == ["old-trainer", "trainer"]
-    gone = typed.told("cluster", "delete", "train", "--yes")
-    assert (gone["vms"], gone["changed"]) == ([], False)
+    second_deletion = typed.told("cluster", "delete", "train", "--yes")
+    assert (second_deletion["vms"], second_deletion["changed"]) == ([], False)
 
 
 @pytest.mark.long
 def test_nothing_is_made_or_removed_where_nobody_is_asked(typed: Typed) -> None:
-    asked = typed.run(*MAKE, str(typed.file))
-    assert asked.exit_code == 2
-    assert "makes and starts VMs, and there is no terminal to ask at" in asked.stderr
+    unattended = typed.run(*MAKE, str(typed.file))
+    assert unattended.exit_code == 2
+    assert "makes and starts VMs, and there is no terminal to ask at" in unattended.stderr
     assert typed.vms == ["old-trainer", "trainer"]
     assert typed.run(*MAKE, str(typed.file), "--yes").exit_code == 0
-    asked = typed.run("cluster", "delete", "train")
-    assert asked.exit_code == 2
-    assert "the VMs above are removed, and there is no terminal to ask at" in asked.stderr
+    unattended = typed.run("cluster", "delete", "train")
+    assert unattended.exit_code == 2
+    assert "the VMs above are removed, and there is no terminal to ask at" in unattended.stderr
     assert "train-00" in typed.vms
 
 
@@ -213,9 +217,12 @@ def test_each_thing_wrong_is_one_line_with_exit_code_3_and_nothing_is_made(
         refused = typed.run(*MAKE, file, last)
         assert (refused.exit_code, refused.stdout) == (3, "")
         assert refused.stderr.splitlines() == [f"error: {line}" for line in lines]
-    told = typed.told(*MAKE, file, "--yes", code=3)
-    assert (told["feasible"], told["applied"], told["changed"]) == (False, False, False)
-    assert len({each["subject"] for each in told["rejections"] if each["subject"].startswith("esx-")}) == hosts
+    refusal = typed.told(*MAKE, file, "--yes", code=3)
+    assert (refusal["feasible"], refusal["applied"], refusal["changed"]) == (False, False, False)
+    assert (
+        len({rejection["subject"] for rejection in refusal["rejections"] if rejection["subject"].startswith("esx-")})
+        == hosts
+    )
     assert typed.vms == ["old-trainer", "trainer"]
     assert len(typed.server.world.ledger) == 0
 
@@ -224,9 +231,9 @@ def test_each_thing_wrong_is_one_line_with_exit_code_3_and_nothing_is_made(
 def test_vms_of_another_file_and_more_ranks_than_gpus_are_one_line_each(typed: Typed) -> None:
     assert typed.run(*MAKE, str(typed.file), "--yes").exit_code == 0
     before = len(typed.server.world.ledger)
-    other = typed.run(*MAKE, typed.changed("nodes: 2", "nodes: 3"), "--yes")
-    assert (other.exit_code, other.stdout) == (3, "")
-    assert other.stderr == (
+    refusal = typed.run(*MAKE, typed.changed("nodes: 2", "nodes: 3"), "--yes")
+    assert (refusal.exit_code, refusal.stdout) == (3, "")
+    assert refusal.stderr == (
         "error: train-00, train-01: belongs to a cluster train that was made from another version of the file "
         "(next: gpuops cluster delete train removes it)\n"
     )
@@ -242,7 +249,7 @@ def test_vms_of_another_file_and_more_ranks_than_gpus_are_one_line_each(typed: T
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "reason"),
     [
         (("cluster", "show", "none"), "there is no cluster 'none'"),
         (("cluster", "delete", "--yes"), "no cluster is named"),
@@ -256,13 +263,13 @@ def test_vms_of_another_file_and_more_ranks_than_gpus_are_one_line_each(typed: T
         (("nodes: 2", "nodes: 2\nnodez: 3"), "nodez"),
     ],
 )
-def test_what_means_nothing_is_one_line(typed: Typed, arguments: tuple[str, ...], said: str) -> None:
+def test_what_means_nothing_is_one_line(typed: Typed, arguments: tuple[str, ...], reason: str) -> None:
     """Words of a file stand with those that take their place."""
     if arguments[0] != "cluster":
         arguments = (*MAKE, typed.changed(*arguments), "--yes")
     wrong = typed.run(*arguments)
     assert (wrong.exit_code, wrong.stdout) == (2, "")
     first, next_move = wrong.stderr.splitlines()
-    assert (first.startswith("error: "), said in first, next_move.startswith("next: ")) == (True, True, True)
+    assert (first.startswith("error: "), reason in first, next_move.startswith("next: ")) == (True, True, True)
     assert typed.vms == ["old-trainer", "trainer"]
     assert len(typed.server.world.ledger) == 0

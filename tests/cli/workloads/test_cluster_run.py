@@ -35,9 +35,9 @@ class Typed:
         return ["cluster", verb, NAME, *where, *options]
 
     def run(self, verb: str, *options: str) -> Result:
-        found = CliRunner().invoke(app, self.words(verb, *options))
-        assert PASSWORD not in found.output
-        return found
+        completed = CliRunner().invoke(app, self.words(verb, *options))
+        assert PASSWORD not in completed.output
+        return completed
 
     def begun(self, *options: str) -> subprocess.Popen[str]:
         """The same as a process of its own, which prints."""
@@ -72,43 +72,43 @@ def wait_for_begun(process: subprocess.Popen[str]) -> None:
 
 
 def test_a_dry_run_shows_the_command_lines_and_starts_nothing(typed: Typed) -> None:
-    shown = typed.run("run", "--dry-run", "--transport", "tcp", "--", "hostname")
-    assert shown.exit_code == 0, shown.output
-    assert f"{NAME}-00: mpirun -np 4 --hostfile" in shown.stdout and "nothing was started" in shown.stdout
-    assert all(not typed.guests.server.world.guests.processes(each.vm._moId)[1:] for each in typed.guests.guests)
+    plan = typed.run("run", "--dry-run", "--transport", "tcp", "--", "hostname")
+    assert plan.exit_code == 0, plan.output
+    assert f"{NAME}-00: mpirun -np 4 --hostfile" in plan.stdout and "nothing was started" in plan.stdout
+    assert all(not typed.guests.server.world.guests.processes(guest.vm._moId)[1:] for guest in typed.guests.guests)
 
 
 @pytest.mark.long
 def test_what_rank_0_prints_is_shown_harmless_and_the_exit_code_is_that_of_the_program(typed: Typed) -> None:
     program = r"printf 'a\033[2Jb\tc\r10%%\n\377 end'; [ $OMPI_COMM_WORLD_RANK = 3 ] && exit 9; true"
-    shown = typed.run("run", "--", "sh", "-c", program)
-    assert shown.exit_code == 9, shown.output
-    assert r"a\u{1b}[2Jb" in shown.stdout and "\x1b" not in shown.output
-    assert "exit code 9 after" in shown.stderr
+    cluster_run = typed.run("run", "--", "sh", "-c", program)
+    assert cluster_run.exit_code == 9, cluster_run.output
+    assert r"a\u{1b}[2Jb" in cluster_run.stdout and "\x1b" not in cluster_run.output
+    assert "exit code 9 after" in cluster_run.stderr
     assert typed.guests.left() == []
 
 
 @pytest.mark.long
 def test_a_password_of_gpuops_that_the_program_prints_is_withheld(typed: Typed) -> None:
-    shown = typed.run("run", "--ranks", "1", "--", "printf", r"login %s%s\n", PASSWORD[:5], PASSWORD[5:])
-    assert shown.exit_code == 0, shown.output
-    assert "login [a password of gpuops, withheld]" in shown.stdout
+    cluster_run = typed.run("run", "--ranks", "1", "--", "printf", r"login %s%s\n", PASSWORD[:5], PASSWORD[5:])
+    assert cluster_run.exit_code == 0, cluster_run.output
+    assert "login [a password of gpuops, withheld]" in cluster_run.stdout
 
 
 @pytest.mark.long
 def test_as_json_the_output_is_on_stderr_and_the_document_on_stdout(typed: Typed) -> None:
-    shown = typed.run("run", "--output", "json", "--ranks", "2", "--", "echo", "to be seen")
-    document = json.loads(shown.stdout)
-    assert (shown.exit_code, document["end"]["exit_code"], document["end"]["left"]) == (0, 0, [])
-    assert [each["ranks"] for each in document["launch"]["members"]] == [1, 1]
-    assert shown.stderr.count("to be seen") == 2
+    cluster_run = typed.run("run", "--output", "json", "--ranks", "2", "--", "echo", "to be seen")
+    document = json.loads(cluster_run.stdout)
+    assert (cluster_run.exit_code, document["end"]["exit_code"], document["end"]["left"]) == (0, 0, [])
+    assert [member["ranks"] for member in document["launch"]["members"]] == [1, 1]
+    assert cluster_run.stderr.count("to be seen") == 2
 
 
 def test_more_ranks_than_gpus_are_refused_in_one_line(typed: Typed) -> None:
-    shown = typed.run("run", "--ranks", "5", "--", "true")
-    assert (shown.exit_code, shown.stdout) == (3, "")
+    refusal = typed.run("run", "--ranks", "5", "--", "true")
+    assert (refusal.exit_code, refusal.stdout) == (3, "")
     next_move = "--ranks 4 is the maximum: each rank needs its own GPU"
-    assert shown.stderr == f"error: {NAME}: more ranks than GPUs: needs 5 GPUs, 4 there (next: {next_move})\n"
+    assert refusal.stderr == f"error: {NAME}: more ranks than GPUs: needs 5 GPUs, 4 there (next: {next_move})\n"
 
 
 @pytest.mark.long
@@ -119,9 +119,9 @@ def test_ctrl_c_and_sigterm_end_the_processes_of_every_guest(typed: Typed, numbe
     wait_for_begun(process)
     assert len(marked_processes()) >= 4
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == (130 if number == signal.SIGINT else 143), said
-    assert "ending the processes in the 4 guests" in said and "Traceback" not in said
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == (130 if number == signal.SIGINT else 143), errors
+    assert "ending the processes in the 4 guests" in errors and "Traceback" not in errors
     assert typed.guests.left() == []
 
 
@@ -131,21 +131,21 @@ def test_what_a_killed_run_left_is_ended_and_removed_by_the_next(typed: Typed) -
     wait_for_begun(process)
     process.kill()
     process.communicate()
-    left = marked_processes()
-    assert left and typed.guests.left()
-    shown = typed.run("run", "--", "true")
-    assert shown.exit_code == 0, shown.output
-    wait_until(lambda: not set(left) & set(marked_processes()))
+    left_processes = marked_processes()
+    assert left_processes and typed.guests.left()
+    cluster_run = typed.run("run", "--", "true")
+    assert cluster_run.exit_code == 0, cluster_run.output
+    wait_until(lambda: not set(left_processes) & set(marked_processes()))
     assert typed.guests.left() == []
 
 
 @pytest.mark.long
 def test_bench_shows_tcp_beside_rdma_which_is_not_measured_here(typed: Typed) -> None:
-    shown = typed.run("bench", "--sizes", "64KiB", "--nodes", "2,4", "--program", "mpi4py")
-    assert shown.exit_code == 0, shown.output
-    assert "rdma over 2 nodes: simulated: not measured" in shown.stdout
-    assert "TCP is the loopback of one machine" in shown.stdout
-    rows = [line.split() for line in shown.stdout.splitlines() if line.strip().startswith(("2 ", "4 "))]
+    bench = typed.run("bench", "--sizes", "64KiB", "--nodes", "2,4", "--program", "mpi4py")
+    assert bench.exit_code == 0, bench.output
+    assert "rdma over 2 nodes: simulated: not measured" in bench.stdout
+    assert "TCP is the loopback of one machine" in bench.stdout
+    rows = [line.split() for line in bench.stdout.splitlines() if line.strip().startswith(("2 ", "4 "))]
     assert [(row[:3], row[5], row[6:]) for row in rows] == [
         (["2", "2", "65536"], "100%", ["-"] * 4),
         (["4", "4", "65536"], rows[1][5], ["-"] * 4),
@@ -154,7 +154,7 @@ def test_bench_shows_tcp_beside_rdma_which_is_not_measured_here(typed: Typed) ->
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "reason"),
     [
         (("--nodes", "0"), "'0' is not a number of nodes"),
         (("--nodes", "2,x"), "'x' is not a number of nodes"),
@@ -163,7 +163,7 @@ def test_bench_shows_tcp_beside_rdma_which_is_not_measured_here(typed: Typed) ->
         (("--nodes", "9", "--program", "osu"), " has 4"),
     ],
 )
-def test_bench_refuses_what_means_nothing(typed: Typed, options: tuple[str, ...], said: str) -> None:
-    shown = typed.run("bench", *options)
-    assert (shown.exit_code, said in shown.stderr) == (2, True), shown.output
-    assert len(shown.stderr.splitlines()) == 2
+def test_bench_refuses_what_means_nothing(typed: Typed, options: tuple[str, ...], reason: str) -> None:
+    refusal = typed.run("bench", *options)
+    assert (refusal.exit_code, reason in refusal.stderr) == (2, True), refusal.output
+    assert len(refusal.stderr.splitlines()) == 2

@@ -31,11 +31,11 @@ def written(path: Path, *jobs: str) -> str:
 
 
 def planned(lab: Lab, *words: str, code: int = 0) -> dict[str, Any]:
-    done = lab.run(*PLAN, *words, "--output", "json")
-    assert done.exit_code == code, done.output
-    found: dict[str, Any] = json.loads(done.stdout)
-    assert found["exit_code"] == code and lab.effects == []
-    return found
+    completed = lab.run(*PLAN, *words, "--output", "json")
+    assert completed.exit_code == code, completed.output
+    answer: dict[str, Any] = json.loads(completed.stdout)
+    assert answer["exit_code"] == code and lab.effects == []
+    return answer
 
 
 def test_the_template(lab: Lab, golden: Callable[[str, str], None]) -> None:
@@ -46,26 +46,26 @@ def test_the_template(lab: Lab, golden: Callable[[str, str], None]) -> None:
 
 def test_a_job_with_two_gpus_is_on_both_and_as_slow_as_on_the_slower_one(lab: Lab, tmp_path: Path) -> None:
     two = JOB.format(name="two", profile="a40-48c") + "    gpus: 2\n"
-    [job] = (found := planned(lab, written(tmp_path / "jobs.yaml", two), "--policy", LAB_POLICY))["jobs"]
-    assert (job["gpus"], [gpu["jobs"] for gpu in found["gpus"]]) == (2, [1, 1])
-    assert (job["gpu"], job["takes_s"]) == (found["gpus"][0]["gpu"], 36_000)
+    [job] = (answer := planned(lab, written(tmp_path / "jobs.yaml", two), "--policy", LAB_POLICY))["jobs"]
+    assert (job["gpus"], [gpu["jobs"] for gpu in answer["gpus"]]) == (2, [1, 1])
+    assert (job["gpu"], job["takes_s"]) == (answer["gpus"][0]["gpu"], 36_000)
 
 
 @pytest.mark.long
 def test_four_containers_on_quarters_of_a_gpu_take_17_percent_longer(lab: Lab) -> None:
     """VMware, blogs.vmware.com/apps 2018/08 and gpuops/extras/sizing/README.md: 17 % longer, up to 3 times the work."""
-    found = planned(lab, str(TEMPLATE), "--allow-mount", "/data")
-    four = [job for job in found["jobs"] if job["name"].startswith("fit-")]
+    answer = planned(lab, str(TEMPLATE), "--allow-mount", "/data")
+    four = [job for job in answer["jobs"] if job["name"].startswith("fit-")]
     assert len({(job["host"]["name"], job["gpu"]) for job in four}) == 1
     for job in four:
         assert (job["sharers"], job["busy_by"], job["scheduler"]) == (4, "stated", "best-effort")
         assert job["slowdown"]["best-effort"] == pytest.approx(1.17, abs=0.01)
         assert job["takes_s"] == pytest.approx(3 * 3600 * job["slowdown"]["best-effort"])
     assert 4 / four[0]["slowdown"]["best-effort"] > 3
-    [gpu] = [gpu for gpu in found["gpus"] if gpu["jobs"] == 4]
+    [gpu] = [gpu for gpu in answer["gpus"] if gpu["jobs"] == 4]
     assert (gpu["most"], gpu["sharers"], gpu["shortest"], gpu["scheduler_known"]) == (4, 4, None, True)
     assert gpu["last_ends_s"]["equal-share"] > gpu["last_ends_s"]["best-effort"]
-    [mig] = [job for job in found["jobs"] if job["name"] == "score"]
+    [mig] = [job for job in answer["jobs"] if job["name"] == "score"]
     assert set(mig["slowdown"].values()) == {1.0} and mig["takes_s"] == mig["run_time_s"]
 
 
@@ -79,17 +79,17 @@ def test_history_comes_before_what_is_stated_and_that_before_the_worst(lab: Lab,
         JOB.format(name="b", profile="a40-12q") + "    busy: 0.9\n    like: ml-07\n",
         JOB.format(name="c", profile="a40-12q"),
     )
-    found = {job["name"]: (job["busy"], job["busy_by"]) for job in planned(lab, file)["jobs"]}
-    assert found["a"] == (pytest.approx(0.3, abs=0.01), "history")
-    assert (found["b"], found["c"]) == ((0.9, "stated"), (1.0, "assumed"))
+    busy_by_name = {job["name"]: (job["busy"], job["busy_by"]) for job in planned(lab, file)["jobs"]}
+    assert busy_by_name["a"] == (pytest.approx(0.3, abs=0.01), "history")
+    assert (busy_by_name["b"], busy_by_name["c"]) == ((0.9, "stated"), (1.0, "assumed"))
 
 
 @pytest.mark.long
 def test_vms_that_run_there_anyway_count(lab: Lab, tmp_path: Path) -> None:
     file = written(tmp_path / "jobs.yaml", JOB.format(name="a", profile="a40-8q") + "    busy: 0.5\n")
-    found = planned(lab, file)
-    [job] = found["jobs"]
-    beside = sum(found["beside"].values())
+    answer = planned(lab, file)
+    [job] = answer["jobs"]
+    beside = sum(answer["beside"].values())
     assert job["sharers"] == 1 + beside
     assert beside > 0 and job["slowdown"]["best-effort"] > 1.3, "of them nothing is known: always busy"
     text = lab.run(*PLAN, file).stdout
@@ -106,15 +106,15 @@ def test_a_night_has_its_hours_and_its_desktops(lab: Lab, tmp_path: Path) -> Non
     save = "    busy: 0.5\n    checkpoint: [save]\n    resumes: {}\n"
     entry = JOB.format(name="a", profile="a40-48q")
     file = written(tmp_path / "jobs.yaml", entry + save.format(1))
-    found = planned(lab, file, "--policy", str(policy))
-    [job] = found["jobs"]
-    assert found["desktops"] > 0 and (job["nights"], job["too_long"]) == (2, False)
-    assert (found["night"]["opens"][11:16], found["night"]["closes"][11:16]) == ("20:00", "04:00")
+    answer = planned(lab, file, "--policy", str(policy))
+    [job] = answer["jobs"]
+    assert answer["desktops"] > 0 and (job["nights"], job["too_long"]) == (2, False)
+    assert (answer["night"]["opens"][11:16], answer["night"]["closes"][11:16]) == ("20:00", "04:00")
     written(tmp_path / "jobs.yaml", entry + save.format(0))
     assert planned(lab, file, "--policy", str(policy), code=3)["jobs"][0]["too_long"] is True
-    done = lab.run(*PLAN, file, "--policy", str(policy))
+    plan = lab.run(*PLAN, file, "--policy", str(policy))
     assert (
-        "too long: a: takes 10 h 00 min, a night has 8 h 00 min: 2 nights, and it may be resumed 0 times" in done.stdout
+        "too long: a: takes 10 h 00 min, a night has 8 h 00 min: 2 nights, and it may be resumed 0 times" in plan.stdout
     )
     at_any_time = planned(lab, file, "--policy", str(LAB_POLICY))
     assert (at_any_time["night"], at_any_time["jobs"][0]["nights"]) == (None, None)
@@ -128,7 +128,7 @@ def test_more_fit_when_desktops_are_suspended(lab: Lab, tmp_path: Path) -> None:
     night = planned(lab, file, "--policy", str(LAB_POLICY), code=3)
     assert 0 < len(now["jobs"]) < len(night["jobs"])
     assert len(night["jobs"]) + len(night["without_place"]) == 6
-    assert all(each["rejections"] for each in night["without_place"])
+    assert all(job["rejections"] for job in night["without_place"])
 
 
 @pytest.mark.long
@@ -143,10 +143,10 @@ def test_mounts_are_those_that_are_allowed(lab: Lab, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     rules = '\nml:\n  jobs: {vms: ["job-*"], mounts: [/data-2]}\n'
     policy.write_text(Path(LAB_POLICY).read_text(encoding="utf-8").replace("\nml:\n", rules, 1), encoding="utf-8")
-    shown = lab.run(*PLAN, file, "--policy", str(policy), "--output", "json")
-    assert json.loads(shown.stdout)["forbidden"] == [], "those of the policy, as for job submit"
-    done = lab.run(*PLAN, file, "--allow-mount", "../x")
-    assert (done.exit_code, done.stdout) == (2, "") and done.stderr.startswith(
+    plan = lab.run(*PLAN, file, "--policy", str(policy), "--output", "json")
+    assert json.loads(plan.stdout)["forbidden"] == [], "those of the policy, as for job submit"
+    refusal = lab.run(*PLAN, file, "--allow-mount", "../x")
+    assert (refusal.exit_code, refusal.stdout) == (2, "") and refusal.stderr.startswith(
         "error: --allow-mount '../x': is not a path"
     )
 
@@ -156,29 +156,29 @@ def test_a_command_is_quoted_where_it_is_shown(lab: Lab, tmp_path: Path) -> None
     file = written(tmp_path / "jobs.yaml", JOB.format(name="a", profile="a40-8q"))
     [job] = planned(lab, file)["jobs"]
     assert job["command"][-2:] == ["python", "a b; $(reboot) '"]
-    shown = lab.run(*PLAN, file, "--commands").stdout
-    assert """quay.io/lab/fit:2 python 'a b; $(reboot) '"'"''""" in shown
+    plan = lab.run(*PLAN, file, "--commands").stdout
+    assert """quay.io/lab/fit:2 python 'a b; $(reboot) '"'"''""" in plan
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("more", "code", "said"),
+    ("keys", "code", "reason"),
     [
         ("    like: nobody\n", 2, "nobody"),
         ("    privileged: true\n", 2, "jobs.0.privileged: unknown key"),
     ],
 )
-def test_a_mistake_is_one_line(lab: Lab, tmp_path: Path, more: str, code: int, said: str) -> None:
-    done = lab.run(*PLAN, written(tmp_path / "jobs.yaml", JOB.format(name="a", profile="a40-8q") + more))
-    assert (done.exit_code, done.stdout) == (code, "")
-    assert said in done.stderr.splitlines()[0]
+def test_a_mistake_is_one_line(lab: Lab, tmp_path: Path, keys: str, code: int, reason: str) -> None:
+    refusal = lab.run(*PLAN, written(tmp_path / "jobs.yaml", JOB.format(name="a", profile="a40-8q") + keys))
+    assert (refusal.exit_code, refusal.stdout) == (code, "")
+    assert reason in refusal.stderr.splitlines()[0]
 
 
 @pytest.mark.long
 def test_a_profile_that_nobody_offers_has_its_reasons(lab: Lab, tmp_path: Path) -> None:
-    found = planned(lab, written(tmp_path / "jobs.yaml", JOB.format(name="a", profile="h900-1q")), code=3)
-    [refused] = found["without_place"]
-    assert (found["jobs"], refused["name"]) == ([], "a") and refused["rejections"]
+    answer = planned(lab, written(tmp_path / "jobs.yaml", JOB.format(name="a", profile="h900-1q")), code=3)
+    [refused] = answer["without_place"]
+    assert (answer["jobs"], refused["name"]) == ([], "a") and refused["rejections"]
 
 
 @pytest.mark.long
@@ -191,14 +191,14 @@ def test_who_gets_a_vm_of_the_policy_or_one_of_its_template(lab: Lab, tmp_path: 
     policy.write_text(text.replace("\nml:\n", f"\nml:\n  jobs: {rules}\n", 1), encoding="utf-8")
     jobs = [JOB.format(name=f"j{number}", profile="a40-48c").replace("10h", "1h") for number in range(1, 5)]
     file = written(tmp_path / "jobs.yaml", *jobs)
-    done = lab.run(*PLAN, file, "--policy", str(policy), "--output", "json")
-    room = json.loads(done.stdout)["vms"]
+    plan = lab.run(*PLAN, file, "--policy", str(policy), "--output", "json")
+    room = json.loads(plan.stdout)["vms"]
     assert (room["template"], room["there"], room["of_template"]) == ("golden", ["j1"], ["j2", "j3"])
     [waits] = room["without"]
     assert waits["name"] == "j4" and "at most 2 are made" in waits["reason"]
-    shown = lab.run(*PLAN, file, "--policy", str(policy)).stdout
-    assert "of 4 jobs 1 get one that is there, 2 one of template golden" in shown
-    assert "j4 waits: no VM of template golden is left for it" in shown
+    plan_text = lab.run(*PLAN, file, "--policy", str(policy)).stdout
+    assert "of 4 jobs 1 get one that is there, 2 one of template golden" in plan_text
+    assert "j4 waits: no VM of template golden is left for it" in plan_text
     assert json.loads(lab.run(*PLAN, file, "--output", "json").stdout)["vms"] is None
     policy.write_text(policy.read_text(encoding="utf-8").replace("name: golden", "name: gold"), encoding="utf-8")
     wrong = lab.run(*PLAN, file, "--policy", str(policy))

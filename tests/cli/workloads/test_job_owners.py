@@ -52,10 +52,10 @@ def night(lab: Lab, policy: str) -> str:
 
 def _ran(lab: Lab, name: str, begins: datetime, length: timedelta) -> None:
     """Writes what a pass notes of a job that ran in ml-06."""
-    found = json.loads(lab.run("inventory", "--vms", "-o", "json").stdout)
-    [uuid] = [vm["instance_uuid"] for vm in found["vms"] if vm["name"] == "ml-06"]
-    store = JobStore(found["vcenter"], default_state_dir())
-    [job] = [each for each in store.read() if each.job.name == name]
+    inventory = json.loads(lab.run("inventory", "--vms", "-o", "json").stdout)
+    [uuid] = [vm["instance_uuid"] for vm in inventory["vms"] if vm["name"] == "ml-06"]
+    store = JobStore(inventory["vcenter"], default_state_dir())
+    [job] = [submitted_job for submitted_job in store.read() if submitted_job.job.name == name]
     for record in (
         JobRecord(JobEvent.BEGUN, begins, uuid, "ml-06"),
         JobRecord(JobEvent.STARTED, begins),
@@ -67,7 +67,7 @@ def _ran(lab: Lab, name: str, begins: datetime, length: timedelta) -> None:
 def test_each_owner_has_the_hours_of_its_own_jobs(lab: Lab, night: str, tmp_path: Path) -> None:
     lines = tmp_path / "hours.csv"
     report: Any = json.loads(lab.run("report", "--by", BY, "--csv", str(lines), "-o", "json").stdout)
-    owners = {each["owner"]: each for each in report["showback"]["owners"]}
+    owners = {owner["owner"]: owner for owner in report["showback"]["owners"]}
     assert owners["audio"]["gpu_hours"] == pytest.approx(2.0)
     assert owners["vision"]["gpu_hours"] == pytest.approx(6.0, abs=0.1), "and what no job used of the VM's time"
     hours: dict[str, float] = defaultdict(float)
@@ -79,7 +79,7 @@ def test_each_owner_has_the_hours_of_its_own_jobs(lab: Lab, night: str, tmp_path
 
 
 def test_fair_share_counts_the_hours_of_each_owners_jobs(lab: Lab, night: str) -> None:
-    found: Any = json.loads(lab.run("queue", "--policy", night, "-o", "json").stdout)
-    week = {each["team"]: each["gpu_hours_week"] for each in found["teams"]}
+    queue: Any = json.loads(lab.run("queue", "--policy", night, "-o", "json").stdout)
+    week = {team["team"]: team["gpu_hours_week"] for team in queue["teams"]}
     assert week["audio"] == pytest.approx(2.0)
     assert week["vision"] == pytest.approx(6.0, abs=0.1)

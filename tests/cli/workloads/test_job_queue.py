@@ -45,28 +45,28 @@ def typed(lab: Lab, *words: str, command: tuple[str, ...] = ("--", "run")) -> Re
 
 
 def submitted(lab: Lab, policy: str, *words: str, code: int = 0) -> Any:
-    options = [each for pair in pairs(OPTIONS) if pair[0] not in words for each in pair]
-    done = typed(lab, *options, "--policy", policy, "--output", "json", *words)
-    assert done.exit_code == code, done.output
-    return json.loads(done.stdout)
+    options = [word for pair in pairs(OPTIONS) if pair[0] not in words for word in pair]
+    submission = typed(lab, *options, "--policy", policy, "--output", "json", *words)
+    assert submission.exit_code == code, submission.output
+    return json.loads(submission.stdout)
 
 
 def listed(lab: Lab, *words: str) -> list[dict[str, Any]]:
-    done = lab.run("job", "list", "--output", "json", *words)
-    assert done.exit_code == 0, done.output
-    return list(json.loads(done.stdout)["jobs"])
+    listing = lab.run("job", "list", "--output", "json", *words)
+    assert listing.exit_code == 0, listing.output
+    return list(json.loads(listing.stdout)["jobs"])
 
 
 def test_a_job_by_options_waits_is_shown_and_cancelled(lab: Lab, policy: str) -> None:
-    found = submitted(lab, policy, "--owner", "vision", "--mount", "/data/a:/in:rw")
-    assert [each["name"] for each in found["submitted"]] == ["train"]
-    again = submitted(lab, policy, "--owner", "vision", "--mount", "/data/a:/in:rw")
-    assert (again["submitted"], [each["number"] for each in again["there"]]) == ([], [1])
+    submission = submitted(lab, policy, "--owner", "vision", "--mount", "/data/a:/in:rw")
+    assert [each["name"] for each in submission["submitted"]] == ["train"]
+    second_submission = submitted(lab, policy, "--owner", "vision", "--mount", "/data/a:/in:rw")
+    assert (second_submission["submitted"], [each["number"] for each in second_submission["there"]]) == ([], [1])
     [job] = listed(lab, "--policy", policy)
     assert (job["state"], job["place"], job["next_vm"], job["starts_at"]) == ("queued", 1, None, None)
     assert "no VM for jobs has one vGPU a40-8q" in job["why_not"]
-    shown = lab.run("job", "show", "train")
-    assert shown.exit_code == 0 and "quay.io/lab/train:2" in shown.stdout
+    job_page = lab.run("job", "show", "train")
+    assert job_page.exit_code == 0 and "quay.io/lab/train:2" in job_page.stdout
     assert lab.run("job", "logs", "1").stdout == ""
     follows = lab.run("job", "logs", "--follow", "1")
     assert (follows.exit_code, follows.stdout) == (0, "") and "train waits for a night" in follows.stderr
@@ -107,9 +107,9 @@ def test_while_a_night_is_over_the_next_one_is_told(lab: Lab, policy: str, monke
         "closes": now + timedelta(hours=8),
         "back_by": now + timedelta(hours=12),
     }
-    said = ", ".join(f'{key}: "{at.astimezone(UTC):%H:%M}"' for key, at in hours.items())
+    times = ", ".join(f'{key}: "{at.astimezone(UTC):%H:%M}"' for key, at in hours.items())
     assert "windows: any" in text
-    Path(policy).write_text(text.replace("windows: any", f"windows: [{{zone: UTC, {said}}}]", 1), encoding="utf-8")
+    Path(policy).write_text(text.replace("windows: any", f"windows: [{{zone: UTC, {times}}}]", 1), encoding="utf-8")
     submitted(lab, policy, "--owner", "vision", "--profile", "a40-48c")
     assert lab.run("rotate", "night", "--policy", policy, "--yes").exit_code == 0
     assert lab.run("rotate", "day", "--policy", policy, "--yes").exit_code == 0
@@ -133,11 +133,11 @@ def test_an_owner_has_submitters_whose_jobs_need_not_say_it(lab: Lab, policy: st
         Path(policy).write_text(
             text.replace("{waiting: 2}", f"{{waiting: 2, submitters: {submitters}}}"), encoding="utf-8"
         )
-        found = submitted(lab, policy, "--owner", "vision", "--name", f"said-{code}", code=code)
-        assert len(found["submitted"]) == (code == 0)
+        submission = submitted(lab, policy, "--owner", "vision", "--name", f"said-{code}", code=code)
+        assert len(submission["submitted"]) == (code == 0)
     assert "is not one of its submitters" not in str(listed(lab))
-    found = submitted(lab, policy)
-    assert [each["owner"] for each in found["submitted"]] == ["vision"]
+    submission = submitted(lab, policy)
+    assert [job["owner"] for job in submission["submitted"]] == ["vision"]
 
 
 @pytest.mark.long
@@ -152,7 +152,7 @@ def test_only_who_may_submit_for_an_owner_or_has_submitted_a_job_cancels_it(
     refused = lab.run("job", "cancel", "fit")
     assert (refused.exit_code, len(refused.stderr.splitlines())) == (3, 2)
     assert "job fit: owner vision: eve@" in refused.stderr and "ask ada, role:vision, or " in refused.stderr
-    assert [each["state"] for each in listed(lab)] == ["queued"]
+    assert [job["state"] for job in listed(lab)] == ["queued"]
     monkeypatch.setattr("gpuops.execute.journal.journal.os_user", lambda: "ada")
     assert lab.run("job", "cancel", "fit").exit_code == 0
     monkeypatch.undo()
@@ -163,7 +163,7 @@ def test_only_who_may_submit_for_an_owner_or_has_submitted_a_job_cancels_it(
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "reason"),
     [
         (("--image", "train"), "--image: "),
         (("--duration", "soon"), "--duration: "),
@@ -174,11 +174,11 @@ def test_only_who_may_submit_for_an_owner_or_has_submitted_a_job_cancels_it(
         (("--file", "x.yaml"), "--file and "),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(lab: Lab, policy: str, words: tuple[str, ...], said: str) -> None:
-    options = [each for pair in pairs(OPTIONS) if pair[0] != words[0] for each in pair]
-    done = typed(lab, *options, *words, "--policy", policy)
-    assert done.exit_code == 2 and said in done.stderr, done.stderr
-    assert len(done.stderr.splitlines()) == 2, "an error and a next move"
+def test_what_is_wrong_is_said_in_one_line(lab: Lab, policy: str, words: tuple[str, ...], reason: str) -> None:
+    options = [word for pair in pairs(OPTIONS) if pair[0] != words[0] for word in pair]
+    refusal = typed(lab, *options, *words, "--policy", policy)
+    assert refusal.exit_code == 2 and reason in refusal.stderr, refusal.stderr
+    assert len(refusal.stderr.splitlines()) == 2, "an error and a next move"
 
 
 @pytest.mark.parametrize(
@@ -194,19 +194,19 @@ def test_a_file_of_jobs_takes_no_option_of_a_job(lab: Lab, option: tuple[str, st
 
 @pytest.mark.long
 def test_a_job_needs_a_policy_that_lets_it(lab: Lab) -> None:
-    done = typed(lab, *OPTIONS)
-    assert done.exit_code == 2 and "no night in the journal" in done.stderr
-    done = typed(lab, *OPTIONS, "--policy", LAB_POLICY)
-    assert done.exit_code == 2 and "has no `jobs`" in done.stderr
+    refusal = typed(lab, *OPTIONS)
+    assert refusal.exit_code == 2 and "no night in the journal" in refusal.stderr
+    refusal = typed(lab, *OPTIONS, "--policy", LAB_POLICY)
+    assert refusal.exit_code == 2 and "has no `jobs`" in refusal.stderr
     assert lab.run("job", "show", "nobody").exit_code == 2
-    done = typed(lab, "--image", "quay.io/lab/a:1", "--policy", LAB_POLICY)
-    assert done.exit_code == 2 and "a job needs --profile" in done.stderr
+    refusal = typed(lab, "--image", "quay.io/lab/a:1", "--policy", LAB_POLICY)
+    assert refusal.exit_code == 2 and "a job needs --profile" in refusal.stderr
 
 
 @pytest.mark.long
 def test_what_people_typed_is_printed_harmless(lab: Lab, policy: str) -> None:
-    done = typed(lab, *OPTIONS, "--policy", policy, "--owner", "vision", command=COMMAND)
-    assert done.exit_code == 2 and "control character" in done.stderr and "\x1b" not in done.stderr
+    refusal = typed(lab, *OPTIONS, "--policy", policy, "--owner", "vision", command=COMMAND)
+    assert refusal.exit_code == 2 and "control character" in refusal.stderr and "\x1b" not in refusal.stderr
 
 
 def test_what_a_job_wrote_is_followed_whole_and_no_password_of_gpuops_is_shown(
@@ -227,9 +227,9 @@ def test_what_a_job_wrote_is_followed_whole_and_no_password_of_gpuops_is_shown(
     ]
     monkeypatch.setattr(job_queue, "job_output", lambda name, site: looks.pop(0) if len(looks) > 1 else looks[0])
     monkeypatch.setattr(clock, "pause", lambda seconds: None)
-    shown = lab.run("job", "logs", "train", "--follow")
-    assert (shown.exit_code, shown.stderr) == (0, "")
-    assert shown.stdout == "old\nepoch 1 \u00e4\nlogin [a password of gpuops, withheld]\nend\n"
+    logs = lab.run("job", "logs", "train", "--follow")
+    assert (logs.exit_code, logs.stderr) == (0, "")
+    assert logs.stdout == "old\nepoch 1 \u00e4\nlogin [a password of gpuops, withheld]\nend\n"
     document = json.loads(lab.run("job", "logs", "train", "--output", "json").stdout)
     assert document["lines"] == ["login [a password of gpuops, withheld]", "end"]
     assert lab.run("job", "logs", "train", "--follow", "--output", "json").exit_code == 2
@@ -253,22 +253,22 @@ def test_an_array_is_listed_in_one_row_and_cancelled_whole_or_by_task(lab: Lab, 
         "--shm",
         "2g",
     )
-    found = submitted(lab, policy, *words)["submitted"]
+    jobs = submitted(lab, policy, *words)["submitted"]
     keys = ("name", "array", "array_index", "array_size", "after", "env", "shm_mib", "gpus", "workdir", "secrets")
-    assert [[each[key] for key in keys] for each in found] == [
+    assert [[job[key] for key in keys] for job in jobs] == [
         [f"sweep-{at}", "sweep", at, 4, ["prep"], {"LR": "a=b"}, 2048, 1, None, {}] for at in range(4)
     ]
-    shown = lab.run("job", "list", "--policy", policy).stdout
-    assert "2-5  sweep-[0-3]" in shown and "sweep-0, sweep-1, sweep-2 and 1 more: starts after prep finished" in shown
+    table = lab.run("job", "list", "--policy", policy).stdout
+    assert "2-5  sweep-[0-3]" in table and "sweep-0, sweep-1, sweep-2 and 1 more: starts after prep finished" in table
     assert "sweep, index 2 of 4" in lab.run("job", "show", "sweep-2").stdout
     assert "sweep is an array of 4 jobs" in lab.run("job", "show", "sweep").stderr
     assert lab.run("job", "cancel", "sweep-1").stdout == "sweep-1: cancelled\n"
     assert "2,4-5  sweep-[0,2-3]" in lab.run("job", "list", "--policy", policy).stdout
     passed = json.loads(lab.run("job", "run", "--policy", policy, "--output", "json").stdout)
-    assert [each["name"] for each in passed["waiting"]] == ["prep", "sweep-0", "sweep-2", "sweep-3"]
+    assert [job["name"] for job in passed["waiting"]] == ["prep", "sweep-0", "sweep-2", "sweep-3"]
     cancelled = json.loads(lab.run("job", "cancel", "sweep", "--output", "json").stdout)
-    assert [each["name"] for each in cancelled["jobs"]] == ["sweep-0", "sweep-2", "sweep-3"]
-    assert {each["state"] for each in listed(lab)} == {"queued", "cancelled"}
+    assert [job["name"] for job in cancelled["jobs"]] == ["sweep-0", "sweep-2", "sweep-3"]
+    assert {job["state"] for job in listed(lab)} == {"queued", "cancelled"}
     refused = typed(lab, *OPTIONS, "--owner", "vision", "--policy", policy, "--name", "last", "--after", "sweep")
     assert refused.exit_code == 3 and "job sweep-0 is cancelled, so this job would never start" in refused.stdout
 

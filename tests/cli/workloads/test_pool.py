@@ -48,9 +48,9 @@ class TypedPool(Typed):
         return super().run("pool", *arguments)
 
     def said(self, *arguments: str, code: int = 0) -> str:
-        found = self.run(*arguments)
-        assert found.exit_code == code, found.output
-        return found.stdout if code in (0, 3) else found.stderr
+        completed = self.run(*arguments)
+        assert completed.exit_code == code, completed.output
+        return completed.stdout if code in (0, 3) else completed.stderr
 
     def without_servers(self) -> str:
         """The path of the file of a pool that is to be deleted."""
@@ -59,7 +59,7 @@ class TypedPool(Typed):
     @property
     def leases(self) -> dict[str, dict[str, Any]]:
         """The open leases, by client."""
-        return {each["client"]: each for each in self.told("show")["pools"][0]["leases"]}
+        return {lease["client"]: lease for lease in self.told("show")["pools"][0]["leases"]}
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def typed_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Type
 
 
 @pytest.fixture
-def made(typed_pool: TypedPool) -> TypedPool:
+def lab_pool(typed_pool: TypedPool) -> TypedPool:
     """The same with the pool."""
     assert typed_pool.told("create", "--file", str(typed_pool.file))["changed"]
     return typed_pool
@@ -89,27 +89,30 @@ def test_a_pool_is_made_once_and_a_dry_run_makes_none(typed_pool: TypedPool) -> 
     assert typed_pool.told(*create, "--dry-run")["changed"]
     assert typed_pool.told("show")["pools"] == []
     first = typed_pool.told(*create)
-    assert [(each["name"], each["state"]) for each in first["servers"]] == [("ml-03", "serving"), ("ml-04", "serving")]
-    assert [each["gpus"] for each in first["servers"]] == [[{"gpu": 0, "memory_mib": 47 * 1024}]] * 2
-    again = typed_pool.told(*create)
-    assert not again["changed"]
+    assert [(server["name"], server["state"]) for server in first["servers"]] == [
+        ("ml-03", "serving"),
+        ("ml-04", "serving"),
+    ]
+    assert [server["gpus"] for server in first["servers"]] == [[{"gpu": 0, "memory_mib": 47 * 1024}]] * 2
+    second_creation = typed_pool.told(*create)
+    assert not second_creation["changed"]
     assert "nothing to do" in typed_pool.said(*create)
 
 
-def test_a_share_is_lent_shown_and_given_back_and_the_same_again_changes_nothing(made: TypedPool) -> None:
+def test_a_share_is_lent_shown_and_given_back_and_the_same_again_changes_nothing(lab_pool: TypedPool) -> None:
     lend = ("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
-    assert made.told(*lend, "--dry-run")["leases"][0]["state"] == "lent"
-    assert made.leases == {}
-    first = made.told(*lend)
+    assert lab_pool.told(*lend, "--dry-run")["leases"][0]["state"] == "lent"
+    assert lab_pool.leases == {}
+    first = lab_pool.told(*lend)
     assert first["leases"][0]["shares"] == [{"server": "ml-03", "gpu": 0, "memory_mib": 8192}]
-    again = made.told(*lend)
-    assert not again["changed"]
-    assert again["lease"] == first["lease"]
-    assert "39 GiB" in made.said("show")
+    second_lease = lab_pool.told(*lend)
+    assert not second_lease["changed"]
+    assert second_lease["lease"] == first["lease"]
+    assert "39 GiB" in lab_pool.said("show")
     give = ("return", "--client", "ml-07")
-    assert made.told(*give)["changed"]
-    assert made.leases == {}
-    assert not made.told(*give)["changed"]
+    assert lab_pool.told(*give)["changed"]
+    assert lab_pool.leases == {}
+    assert not lab_pool.told(*give)["changed"]
 
 
 @pytest.fixture
@@ -121,135 +124,137 @@ def moved_clock() -> Iterator[None]:
 
 
 @pytest.mark.long
-def test_where_there_is_no_room_a_request_is_refused_with_the_next_end(made: TypedPool) -> None:
-    made.told("lend", "--client", "ml-07", "--gpu-memory", "40GiB", "--for", "1h", "--gpus", "2")
+def test_where_there_is_no_room_a_request_is_refused_with_the_next_end(lab_pool: TypedPool) -> None:
+    lab_pool.told("lend", "--client", "ml-07", "--gpu-memory", "40GiB", "--for", "1h", "--gpus", "2")
     request = ("lend", "--client", "ml-08", "--gpu-memory", "20GiB", "--for", "1h")
-    refused = made.told(*request, code=3)["rejections"][-1]
+    refused = lab_pool.told(*request, code=3)["rejections"][-1]
     assert refused["reason"] == "GPUs of pool lab with 20480 MiB idle: needs 1, 0 there"
     assert refused["next"].startswith("a share of at most 7168MiB is idle now; the next lease ends at ")
-    made.told("return", "--client", "ml-07")
-    made.told(*request)
+    lab_pool.told("return", "--client", "ml-07")
+    lab_pool.told(*request)
 
 
-def test_a_lease_ends_by_the_clock(made: TypedPool, moved_clock: None) -> None:
-    made.told("lend", "--client", "ml-07", "--gpu-memory", "40GiB", "--for", "1h")
-    assert not made.told("reclaim", "--due")["changed"], "nothing is due yet"
-    assert made.said("reclaim", "--due", "--quiet") == "", "cron mails nothing"
+def test_a_lease_ends_by_the_clock(lab_pool: TypedPool, moved_clock: None) -> None:
+    lab_pool.told("lend", "--client", "ml-07", "--gpu-memory", "40GiB", "--for", "1h")
+    assert not lab_pool.told("reclaim", "--due")["changed"], "nothing is due yet"
+    assert lab_pool.said("reclaim", "--due", "--quiet") == "", "cron mails nothing"
     clock.set_ahead(clock.wall_clock() - clock.machine_time() + timedelta(hours=1, minutes=1))
-    assert [lease["state"] for lease in made.told("reclaim", "--due")["leases"]] == ["ended"]
+    assert [lease["state"] for lease in lab_pool.told("reclaim", "--due")["leases"]] == ["ended"]
 
 
-def test_a_server_is_drained_with_a_grace_and_lends_again(made: TypedPool) -> None:
-    made.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
+def test_a_server_is_drained_with_a_grace_and_lends_again(lab_pool: TypedPool) -> None:
+    lab_pool.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
     drain = ("reclaim", "--server", "ml-03", "--grace", "30m", "--yes")
-    assert made.told(*drain, "--dry-run")["changed"]
-    assert made.leases["ml-07"]["state"] == "lent"
-    answer = made.told(*drain)
+    assert lab_pool.told(*drain, "--dry-run")["changed"]
+    assert lab_pool.leases["ml-07"]["state"] == "lent"
+    answer = lab_pool.told(*drain)
     assert [(lease["state"], lease["shares"][0]["server"]) for lease in answer["leases"]] == [("ending", "ml-03")]
-    assert not made.told(*drain)["changed"]
+    assert not lab_pool.told(*drain)["changed"]
     assert "ml-03 is drained; it lends again after gpuops pool reclaim lab --server ml-03 --again" in (
-        " ".join(made.said("show").split())
+        " ".join(lab_pool.said("show").split())
     )
-    assert made.told("reclaim", "--server", "ml-03", "--again")["servers"][0]["state"] == "serving"
+    assert lab_pool.told("reclaim", "--server", "ml-03", "--again")["servers"][0]["state"] == "serving"
     # without a person and without --yes nothing is taken
-    made.told("lend", "--client", "ml-08", "--gpu-memory", "40GiB", "--gpus", "2", "--for", "1h", code=3)
-    made.told("return", "--client", "ml-07")
-    made.told("lend", "--client", "ml-08", "--gpu-memory", "40GiB", "--gpus", "2", "--for", "1h")
-    assert "there is no terminal to ask at" in made.said("reclaim", "--server", "ml-04", code=2)
+    lab_pool.told("lend", "--client", "ml-08", "--gpu-memory", "40GiB", "--gpus", "2", "--for", "1h", code=3)
+    lab_pool.told("return", "--client", "ml-07")
+    lab_pool.told("lend", "--client", "ml-08", "--gpu-memory", "40GiB", "--gpus", "2", "--for", "1h")
+    assert "there is no terminal to ask at" in lab_pool.said("reclaim", "--server", "ml-04", code=2)
 
 
 def test_a_lease_that_began_while_the_admin_was_asked_is_asked_about(
-    made: TypedPool, monkeypatch: pytest.MonkeyPatch
+    lab_pool: TypedPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lend = ("lend", "--gpu-memory", "8GiB", "--for", "4h", "--client")
-    made.told(*lend, "ml-07")
+    lab_pool.told(*lend, "ml-07")
     questions: list[str] = []
 
     def confirm(question: Shown, reason: str) -> None:
         questions.append(plain(question))
         if len(questions) == 1:
-            made.told(*lend, "ml-08")
+            lab_pool.told(*lend, "ml-08")
 
     monkeypatch.setattr("gpuops.console.running.confirm", confirm)
-    answer = made.told("reclaim", "--server", "ml-03", "--grace", "0")
+    answer = lab_pool.told("reclaim", "--server", "ml-03", "--grace", "0")
     assert [("ml-07" in question, "ml-08" in question) for question in questions] == [(True, False), (True, True)]
     assert sorted(lease["client"] for lease in answer["leases"]) == ["ml-07", "ml-08"]
 
 
 @pytest.mark.long
-def test_the_leases_of_a_dead_server_end_at_once(made: TypedPool) -> None:
-    made.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
-    answer = made.told("reclaim", "--server", "ml-03", "--dead", "--yes")
+def test_the_leases_of_a_dead_server_end_at_once(lab_pool: TypedPool) -> None:
+    lab_pool.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
+    answer = lab_pool.told("reclaim", "--server", "ml-03", "--dead", "--yes")
     assert [lease["state"] for lease in answer["leases"]] == ["ended"]
-    assert made.leases == {}
-    again = made.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
-    assert again["leases"][0]["shares"] == [{"server": "ml-04", "gpu": 0, "memory_mib": 8192}]
+    assert lab_pool.leases == {}
+    second_lease = lab_pool.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
+    assert second_lease["leases"][0]["shares"] == [{"server": "ml-04", "gpu": 0, "memory_mib": 8192}]
 
 
 @pytest.mark.long
-def test_a_server_that_is_powered_off_is_dead_for_whoever_calls_next(made: TypedPool) -> None:
-    made.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
-    with Connection(target_of(made.server)) as connection:
+def test_a_server_that_is_powered_off_is_dead_for_whoever_calls_next(lab_pool: TypedPool) -> None:
+    lab_pool.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
+    with Connection(target_of(lab_pool.server)) as connection:
         [ref] = [vm.ref for vm in connection.inventory().vms.values() if vm.name == "ml-03"]
         task = connection.vm(ref).PowerOffVM_Task()
         assert [end.error for end in connection.wait([TaskRef(task._moId)], 600.0)] == [None]
-    found = made.told("reclaim", "--due")
-    assert [(each["name"], each["state"]) for each in found["servers"]] == [("ml-03", "dead")]
-    assert [each["state"] for each in found["leases"]] == ["ended"]
-    refused = made.told("reclaim", "--server", "ml-03", "--again", code=3)
+    answer = lab_pool.told("reclaim", "--due")
+    assert [(server["name"], server["state"]) for server in answer["servers"]] == [("ml-03", "dead")]
+    assert [lease["state"] for lease in answer["leases"]] == ["ended"]
+    refused = lab_pool.told("reclaim", "--server", "ml-03", "--again", code=3)
     assert "its VM does not run (poweredOff)" in refused["rejections"][0]["reason"]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("hidden", ["ml-03", "ml-07"])
-def test_a_vm_that_is_not_seen_breaks_nothing_and_is_told_of(made: TypedPool, hidden: str) -> None:
+def test_a_vm_that_is_not_seen_breaks_nothing_and_is_told_of(lab_pool: TypedPool, hidden: str) -> None:
     """Gone, or hidden from this login: to a read they are the same."""
-    made.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
-    before = made.leases
-    with Connection(target_of(made.server)) as connection:
-        [vm] = [each for each in connection.inventory().vms.values() if each.name == hidden]
+    lab_pool.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
+    before = lab_pool.leases
+    with Connection(target_of(lab_pool.server)) as connection:
+        [vm] = [seen_vm for seen_vm in connection.inventory().vms.values() if seen_vm.name == hidden]
         wire = connection.vm(vm.ref)
         for begin in ([wire.PowerOffVM_Task] if vm.power is PowerState.ON else []) + [wire.Destroy_Task]:
             assert [end.error for end in connection.wait([TaskRef(begin()._moId)], 600.0)] == [None]
-    found = made.told("reclaim", "--due")
+    answer = lab_pool.told("reclaim", "--due")
     advice = {
         "ml-03": "pool reclaim lab --server ml-03 --dead",
         "ml-07": "pool return lab --client ml-07",
     }
-    assert [each.split("gpuops ")[-1] for each in found["warnings"]] == [advice[hidden]]
-    assert made.leases == before
-    made.told(*advice[hidden].split()[1:], *(["--yes"] if hidden == "ml-03" else []))
-    assert made.leases == {}
+    assert [warning.split("gpuops ")[-1] for warning in answer["warnings"]] == [advice[hidden]]
+    assert lab_pool.leases == before
+    lab_pool.told(*advice[hidden].split()[1:], *(["--yes"] if hidden == "ml-03" else []))
+    assert lab_pool.leases == {}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("change", [["detach", "--all"], ["attach", "--profile", "l40s-8q"]])
-def test_a_server_that_lends_is_not_changed_until_it_is_drained(made: TypedPool, change: list[str]) -> None:
-    def typed(*more: str) -> Result:
-        return CliRunner().invoke(app, [*change, "--vm", "ml-03", *more, "--vcenter", f"sim@{made.ready}"])
+def test_a_server_that_lends_is_not_changed_until_it_is_drained(lab_pool: TypedPool, change: list[str]) -> None:
+    def typed(*options: str) -> Result:
+        return CliRunner().invoke(app, [*change, "--vm", "ml-03", *options, "--vcenter", f"sim@{lab_pool.ready}"])
 
     refused = typed("--power", "off", "--dry-run")
     assert refused.exit_code == 3
     assert "lends its GPUs over the network (pool lab)" in refused.output
     assert "gpuops pool reclaim --server ml-03" in refused.output
-    made.told("reclaim", "--server", "ml-03", "--yes")
+    lab_pool.told("reclaim", "--server", "ml-03", "--yes")
     assert "lends its GPUs" not in typed("--power", "off", "--dry-run").output
 
 
 @pytest.mark.long
 def test_two_processes_at_once_lend_no_more_than_there_is(typed_pool: TypedPool) -> None:
-    made = typed_pool
-    made.told("create", "--file", made.changed("  research: {memory: 80GiB, shares: 4}\nquota:", "  none:"))
+    lab_pool = typed_pool
+    lab_pool.told("create", "--file", lab_pool.changed("  research: {memory: 80GiB, shares: 4}\nquota:", "  none:"))
     clients = ["ml-07", "ml-08", "snapped", "legacy"]
 
     def lend(client: str) -> int:
-        told = ["--gpu-memory", "40GiB", "--for", "1h", "--vcenter", f"sim@{made.ready}"]
-        return run([executable, "-m", "gpuops", "pool", "lend", "--client", client, *told], check=False).returncode
+        share_options = ["--gpu-memory", "40GiB", "--for", "1h", "--vcenter", f"sim@{lab_pool.ready}"]
+        return run(
+            [executable, "-m", "gpuops", "pool", "lend", "--client", client, *share_options], check=False
+        ).returncode
 
     with ThreadPoolExecutor(4) as pool:
         codes = list(pool.map(lend, clients))
     assert sorted(codes) == [0, 0, 3, 3]
-    assert [lease["state"] for lease in made.leases.values()] == ["lent", "lent"]
+    assert [lease["state"] for lease in lab_pool.leases.values()] == ["lent", "lent"]
 
 
 @pytest.mark.long
@@ -290,9 +295,9 @@ def test_two_processes_at_once_lend_no_more_than_there_is(typed_pool: TypedPool)
         (["show", "x"], 2, "there is no pool 'x'"),
     ],
 )
-def test_what_cannot_be_is_one_line(made: TypedPool, arguments: list[str], code: int, says: str) -> None:
-    assert says in made.said(*arguments, code=code)
-    assert made.leases == {}
+def test_what_cannot_be_is_one_line(lab_pool: TypedPool, arguments: list[str], code: int, says: str) -> None:
+    assert says in lab_pool.said(*arguments, code=code)
+    assert lab_pool.leases == {}
 
 
 @pytest.mark.long
@@ -317,68 +322,68 @@ def test_a_file_that_cannot_be_meant_is_one_line(
 
 
 @pytest.mark.long
-def test_a_server_with_leases_does_not_leave_the_pool(made: TypedPool) -> None:
-    made.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
-    without = made.changed("servers: [ml-03, ml-04]", "servers: [ml-04]")
-    assert "gpuops pool reclaim lab --server ml-03" in made.said("create", "--file", without, code=3)
-    made.told("return", "--client", "ml-07")
-    assert made.told("create", "--file", without)["gone"] == ["ml-03"]
+def test_a_server_with_leases_does_not_leave_the_pool(lab_pool: TypedPool) -> None:
+    lab_pool.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
+    without = lab_pool.changed("servers: [ml-03, ml-04]", "servers: [ml-04]")
+    assert "gpuops pool reclaim lab --server ml-03" in lab_pool.said("create", "--file", without, code=3)
+    lab_pool.told("return", "--client", "ml-07")
+    assert lab_pool.told("create", "--file", without)["gone"] == ["ml-03"]
 
 
 @pytest.mark.long
-def test_vms_are_found_by_what_they_are_called_now_and_by_what_they_were(made: TypedPool) -> None:
+def test_vms_are_found_by_what_they_are_called_now_and_by_what_they_were(lab_pool: TypedPool) -> None:
     def renamed(old: str, new: str) -> str:
-        with Connection(target_of(made.server)) as connection:
-            [vm] = [each for each in connection.inventory().vms.values() if each.name == old]
+        with Connection(target_of(lab_pool.server)) as connection:
+            [vm] = [seen_vm for seen_vm in connection.inventory().vms.values() if seen_vm.name == old]
             task = connection.vm(vm.ref).Rename_Task(new)
             assert [end.error for end in connection.wait([TaskRef(task._moId)], 600.0)] == [None]
         return f"moid:{vm.ref}"
 
     size = ("--gpu-memory", "8GiB", "--for", "4h")
-    made.told("lend", "--client", "ml-07", *size)
+    lab_pool.told("lend", "--client", "ml-07", *size)
     first = renamed("ml-07", "x; reboot")
     for name in ("ml-07", "x; reboot", first):
-        assert made.told("return", "--client", name, "--dry-run")["leases"][0]["state"] == "ended", name
-    [lease] = made.leases.values()
+        assert lab_pool.told("return", "--client", name, "--dry-run")["leases"][0]["state"] == "ended", name
+    [lease] = lab_pool.leases.values()
     renamed("ml-08", "ml-07")
-    assert not made.told("return", "--client", "ml-07")["changed"], "it is another VM, which has no lease"
-    made.told("return", "--client", f"uuid:{lease['client_uuid']}")
-    assert made.leases == {}
-    made.told("lend", "--client", "x; reboot", *size)
-    other = made.said("lend", "--client", "x; reboot", "--gpu-memory", "9GiB", "--for", "4h", code=3)
-    assert "gpuops pool return lab --client 'x; reboot' first" in other, "it is one word of a shell"
+    assert not lab_pool.told("return", "--client", "ml-07")["changed"], "it is another VM, which has no lease"
+    lab_pool.told("return", "--client", f"uuid:{lease['client_uuid']}")
+    assert lab_pool.leases == {}
+    lab_pool.told("lend", "--client", "x; reboot", *size)
+    refusal = lab_pool.said("lend", "--client", "x; reboot", "--gpu-memory", "9GiB", "--for", "4h", code=3)
+    assert "gpuops pool return lab --client 'x; reboot' first" in refusal, "it is one word of a shell"
     server = renamed("ml-03", "gpu-03")
     for name in ("ml-03", "gpu-03", server, "/lab-dc/vm/ml/gpu-03"):
-        taken = made.told("reclaim", "--server", name, "--yes", "--dry-run")
-        assert [each["name"] for each in taken["servers"]] == ["ml-03"], name
-    made.told("reclaim", "--server", server, "--yes")
-    assert made.told("reclaim", "--server", server, "--again")["servers"][0]["state"] == "serving"
+        reclaimed = lab_pool.told("reclaim", "--server", name, "--yes", "--dry-run")
+        assert [each["name"] for each in reclaimed["servers"]] == ["ml-03"], name
+    lab_pool.told("reclaim", "--server", server, "--yes")
+    assert lab_pool.told("reclaim", "--server", server, "--again")["servers"][0]["state"] == "serving"
 
 
 @pytest.mark.long
-def test_the_network_of_a_pool_stays_while_leases_are_set_up_in_it(made: TypedPool) -> None:
-    made.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
-    other = made.changed("network: VM Network", "network: Storage")
-    assert "its leases are set up with no program in the network VM Network" in made.said(
-        "create", "--file", other, code=3
+def test_the_network_of_a_pool_stays_while_leases_are_set_up_in_it(lab_pool: TypedPool) -> None:
+    lab_pool.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
+    other_file = lab_pool.changed("network: VM Network", "network: Storage")
+    assert "its leases are set up with no program in the network VM Network" in lab_pool.said(
+        "create", "--file", other_file, code=3
     )
-    made.told("return", "--client", "ml-07")
-    made.told("create", "--file", other)
+    lab_pool.told("return", "--client", "ml-07")
+    lab_pool.told("create", "--file", other_file)
 
 
 @pytest.mark.long
-def test_a_vm_is_a_server_of_one_pool_only(made: TypedPool) -> None:
-    other = made.changed("name: lab", "name: other")
+def test_a_vm_is_a_server_of_one_pool_only(lab_pool: TypedPool) -> None:
+    other_file = lab_pool.changed("name: lab", "name: other")
     rule = "ml-03: is already a server of pool lab (next: remove it from the file of pool lab, then gpuops pool create)"
-    for more in ((), ("--dry-run",)):
-        assert rule in made.said("create", "--file", other, *more, code=3)
-    assert [each["name"] for each in made.told("show")["pools"]] == ["lab"]
+    for options in ((), ("--dry-run",)):
+        assert rule in lab_pool.said("create", "--file", other_file, *options, code=3)
+    assert [pool["name"] for pool in lab_pool.told("show")["pools"]] == ["lab"]
     for server in ("ml-03", "ml-04"):
-        made.told("reclaim", "--server", server, "--yes")
-    assert rule in made.said("create", "--file", other, code=3), "drained too: it may lend again"
-    made.told("create", "--file", made.without_servers())
-    made.told("create", "--file", made.changed("name: lab", "name: other"))
-    assert marks(made) == {"ml-03": "other", "ml-04": "other"}
+        lab_pool.told("reclaim", "--server", server, "--yes")
+    assert rule in lab_pool.said("create", "--file", other_file, code=3), "drained too: it may lend again"
+    lab_pool.told("create", "--file", lab_pool.without_servers())
+    lab_pool.told("create", "--file", lab_pool.changed("name: lab", "name: other"))
+    assert marks(lab_pool) == {"ml-03": "other", "ml-04": "other"}
 
 
 @pytest.mark.quick_cases(1)
@@ -404,64 +409,64 @@ def test_marks_that_are_cut_off_are_set_and_settled_by_later_commands(
 
 
 @pytest.mark.long
-def test_what_is_kept_of_a_gpu_leaves_room_for_all_that_is_lent_of_it(made: TypedPool) -> None:
+def test_what_is_kept_of_a_gpu_leaves_room_for_all_that_is_lent_of_it(lab_pool: TypedPool) -> None:
     for client in ("ml-07", "ml-08"):
-        made.told("lend", "--client", client, "--gpu-memory", "20GiB", "--for", "4h")
-    assert {each["shares"][0]["server"] for each in made.leases.values()} == {"ml-03"}
-    less = made.changed("keep: 1GiB", "keep: 20GiB")
-    assert "ml-03: has lent GPUs" in made.said("create", "--file", less, code=3)
-    made.told("return", "--client", "ml-07")
-    made.told("create", "--file", less)
+        lab_pool.told("lend", "--client", client, "--gpu-memory", "20GiB", "--for", "4h")
+    assert {lease["shares"][0]["server"] for lease in lab_pool.leases.values()} == {"ml-03"}
+    less = lab_pool.changed("keep: 1GiB", "keep: 20GiB")
+    assert "ml-03: has lent GPUs" in lab_pool.said("create", "--file", less, code=3)
+    lab_pool.told("return", "--client", "ml-07")
+    lab_pool.told("create", "--file", less)
 
 
 @pytest.mark.long
-def test_the_book_of_a_damaged_file_is_one_line(made: TypedPool) -> None:
+def test_the_book_of_a_damaged_file_is_one_line(lab_pool: TypedPool) -> None:
     [file] = Path(os.environ["GPUOPS_STATE_DIR"]).rglob("journal.sqlite")
     with sqlite3.connect(file) as database:
         database.execute("UPDATE book_records SET body = '{'")
     database.close()
-    assert "the book of pool lab cannot be read" in made.said("show", code=7)
+    assert "the book of pool lab cannot be read" in lab_pool.said("show", code=7)
 
 
-def test_a_pool_without_servers_is_deleted_with_its_marks_once_no_lease_is_open(made: TypedPool) -> None:
-    made.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
-    delete = ("create", "--file", made.without_servers())
-    [refused] = made.told(*delete, code=3)["rejections"]
+def test_a_pool_without_servers_is_deleted_with_its_marks_once_no_lease_is_open(lab_pool: TypedPool) -> None:
+    lab_pool.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
+    delete = ("create", "--file", lab_pool.without_servers())
+    [refused] = lab_pool.told(*delete, code=3)["rejections"]
     assert refused["next"].endswith("ends its leases first")
-    made.told("return", "--client", "ml-07")
-    assert made.told(*delete, "--dry-run")["deleted"]
-    assert len(made.told("show")["pools"]) == 1
-    answer = made.told(*delete)
+    lab_pool.told("return", "--client", "ml-07")
+    assert lab_pool.told(*delete, "--dry-run")["deleted"]
+    assert len(lab_pool.told("show")["pools"]) == 1
+    answer = lab_pool.told(*delete)
     assert (answer["deleted"], answer["gone"]) == (True, ["ml-03", "ml-04"])
-    assert made.told("show")["pools"] == []
-    with Connection(target_of(made.server)) as connection:
+    assert lab_pool.told("show")["pools"] == []
+    with Connection(target_of(lab_pool.server)) as connection:
         assert {vm.attributes.get("gpuops.pool", "") for vm in connection.inventory().vms.values()} == {""}
 
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("program", ["/gone/mine.yaml", "lupine", "juice"])
-def test_leases_that_are_set_up_keep_their_program(made: TypedPool, program: str) -> None:
+def test_leases_that_are_set_up_keep_their_program(lab_pool: TypedPool, program: str) -> None:
     """A file that cannot be read now may be there for another machine; without a program nothing is cut off."""
-    made.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
+    lab_pool.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
     [file] = Path(os.environ["GPUOPS_STATE_DIR"]).rglob("journal.sqlite")
     with sqlite3.connect(file) as database:
         change = "UPDATE book_records SET body = replace(body, '\"program\":null', ?)"
         database.execute(change, (f'"program":"{program}"',))
     database.close()
     rule = f"its leases are set up with {program} in the network VM Network"
-    assert rule in made.said("create", "--file", str(made.file), code=3)
+    assert rule in lab_pool.said("create", "--file", str(lab_pool.file), code=3)
     lupine = (TEMPLATE.parent / "remote-gpu" / "lupine.yaml").read_text(encoding="utf-8")
-    made.file.with_name("mine.yaml").write_text(lupine, encoding="utf-8")
-    other = made.changed("# program: lupine ", "program: ./mine.yaml # ")
-    assert rule in made.said("create", "--file", other, code=3)
+    lab_pool.file.with_name("mine.yaml").write_text(lupine, encoding="utf-8")
+    other_file = lab_pool.changed("# program: lupine ", "program: ./mine.yaml # ")
+    assert rule in lab_pool.said("create", "--file", other_file, code=3)
 
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("grace", ["0h", "0", "0m", "0d0h"])
-def test_a_grace_of_zero_takes_a_server_back_at_once(made: TypedPool, grace: str) -> None:
-    made.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
-    made.told("reclaim", "--server", "ml-03", "--grace", grace, "--yes")
-    assert made.leases == {}
+def test_a_grace_of_zero_takes_a_server_back_at_once(lab_pool: TypedPool, grace: str) -> None:
+    lab_pool.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
+    lab_pool.told("reclaim", "--server", "ml-03", "--grace", grace, "--yes")
+    assert lab_pool.leases == {}
 
 
 def marks(pool: TypedPool) -> dict[str, str]:
@@ -471,40 +476,44 @@ def marks(pool: TypedPool) -> dict[str, str]:
         return {vm.name: mark for vm in vms if (mark := vm.attributes.get("gpuops.pool"))}
 
 
-def test_no_server_loses_its_mark_before_it_has_left_the_pool(made: TypedPool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_server_loses_its_mark_before_it_has_left_the_pool(
+    lab_pool: TypedPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another command may have lent its GPUs meanwhile."""
-    without = made.changed("servers: [ml-03, ml-04]", "servers: [ml-04]")
+    without = lab_pool.changed("servers: [ml-03, ml-04]", "servers: [ml-04]")
 
     def locked(*_: object) -> None:
         raise Locked("another command changes it")
 
     with monkeypatch.context() as patched:
         patched.setattr(Book, "changing", locked)
-        made.said("create", "--file", without, code=6)
-    assert marks(made) == {"ml-03": "lab", "ml-04": "lab"}
-    assert made.told("create", "--file", without)["gone"] == ["ml-03"]
-    assert marks(made) == {"ml-04": "lab"}
+        lab_pool.said("create", "--file", without, code=6)
+    assert marks(lab_pool) == {"ml-03": "lab", "ml-04": "lab"}
+    assert lab_pool.told("create", "--file", without)["gone"] == ["ml-03"]
+    assert marks(lab_pool) == {"ml-04": "lab"}
 
 
-def test_a_mark_of_the_pool_on_any_other_vm_is_cleared_by_the_next_command(made: TypedPool) -> None:
-    with Connection(target_of(made.server)) as connection:
+def test_a_mark_of_the_pool_on_any_other_vm_is_cleared_by_the_next_command(lab_pool: TypedPool) -> None:
+    with Connection(target_of(lab_pool.server)) as connection:
         inventory = connection.inventory()
         for name, mark in (("ml-07", "lab"), ("ml-08", "another"), ("ml-04", "")):
             connection.submit(SetAttribute(inventory.find_vm(name).ref, "gpuops.pool", mark), inventory, "test-mark")
-    made.told("reclaim", "--due")
-    assert marks(made) == {"ml-03": "lab", "ml-04": "lab", "ml-08": "another"}
+    lab_pool.told("reclaim", "--due")
+    assert marks(lab_pool) == {"ml-03": "lab", "ml-04": "lab", "ml-08": "another"}
 
 
 @pytest.mark.long
-def test_a_pool_stays_in_the_book_until_its_marks_are_cleared(made: TypedPool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_stays_in_the_book_until_its_marks_are_cleared(
+    lab_pool: TypedPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refused(*_: object) -> None:
         raise Refused("no privilege")
 
-    delete = ("create", "--file", made.without_servers())
+    delete = ("create", "--file", lab_pool.without_servers())
     with monkeypatch.context() as patched:
         patched.setattr(Connection, "submit", refused)
-        answer = made.told(*delete, code=4)
+        answer = lab_pool.told(*delete, code=4)
     assert (answer["deleted"], len(answer["failed"])) == (False, 2)
-    assert marks(made) == {"ml-03": "lab", "ml-04": "lab"}
-    assert made.told(*delete)["deleted"]
-    assert (marks(made), made.told("show")["pools"]) == ({}, [])
+    assert marks(lab_pool) == {"ml-03": "lab", "ml-04": "lab"}
+    assert lab_pool.told(*delete)["deleted"]
+    assert (marks(lab_pool), lab_pool.told("show")["pools"]) == ({}, [])

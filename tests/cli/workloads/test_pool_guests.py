@@ -109,10 +109,10 @@ def test_bytes_go_from_a_client_to_the_server_that_is_granted_until_it_is_revoke
     assert typed.world.use("ds-01", "ECHO bytes", "ALLOC 8000", "ALLOC 193", "ALLOC 192") == [
         "0 OK bytes", "0 OK 8000", "0 NO memory", "0 OK 8192",
     ]  # fmt: skip
-    held = typed.world.hold("ds-01", 100)
+    connection = typed.world.hold("ds-01", 100)
     assert not typed.run(*DUE)["changed"], "its server serves it"
     typed.run(*RETURN)
-    assert held.end() == "0 cut off"
+    assert connection.end() == "0 cut off"
     assert typed.in_guests() == []
 
 
@@ -154,18 +154,18 @@ def test_a_share_whose_revoke_fails_is_lent_to_nobody_until_it_is_revoked(typed:
     for words in (RETURN, DUE):
         [failed] = typed.run(*words, exit_code=4)["failed"]
         assert "revoke fails" in failed
-    other = ("lend", "--client", "ds-02", "--gpu-memory", "40GiB", "--gpus", "2", "--for", "1h")
-    [refused] = typed.run(*other, exit_code=3)["rejections"]
+    lend_other = ("lend", "--client", "ds-02", "--gpu-memory", "40GiB", "--gpus", "2", "--for", "1h")
+    [refused] = typed.run(*lend_other, exit_code=3)["rejections"]
     assert refused["reason"] == "GPUs of pool lab with 40960 MiB idle: needs 2, 1 there"
     typed.world.fail("revoke", "gpu-01", fails=False)
     typed.run(*DUE)
-    typed.run(*other)
+    typed.run(*lend_other)
 
 
 @pytest.mark.long
 def test_a_server_whose_health_fails_is_dead_and_its_leases_end_and_are_revoked(typed: TypedPool) -> None:
     typed.run(*LEND)
-    held = typed.world.hold("ds-01", 100)
+    connection = typed.world.hold("ds-01", 100)
     typed.world.fail("health", "gpu-01")
     answer = typed.run(*DUE)
     assert [(server["name"], server["state"]) for server in answer["servers"]] == [("gpu-01", "dead")]
@@ -173,7 +173,7 @@ def test_a_server_whose_health_fails_is_dead_and_its_leases_end_and_are_revoked(
         answer["servers"][0]["because"].startswith("cannot serve: ") and "no driver" in answer["servers"][0]["because"]
     )
     assert [lease["state"] for lease in answer["leases"]] == ["ended"]
-    assert held.end() == "0 cut off" and typed.in_guests() == []
+    assert connection.end() == "0 cut off" and typed.in_guests() == []
     assert typed.run(*LEND)["leases"][0]["shares"][0]["server"] == "gpu-02"
     typed.world.fail("health", "gpu-01", fails=False)
     typed.run("reclaim", "--server", "gpu-01", "--again")
@@ -330,13 +330,13 @@ def test_a_dead_server_that_cannot_be_reached_frees_its_shares_once_it_is_off_an
     assert typed.leases() == []
     assert typed.in_guests() != [], "what is on its disk comes back with it"
     guest.wait(guest.vm.PowerOnVM_Task(None))
-    again = ("reclaim", "--server", "gpu-01", "--again")
-    refused = CliRunner().invoke(app, typed.words(*again))
+    lend_again = ("reclaim", "--server", "gpu-01", "--again")
+    refused = CliRunner().invoke(app, typed.words(*lend_again))
     assert refused.exit_code == 4 and "revoke fails" in refused.output
     assert [server["state"] for server in typed.run("show")["pools"][0]["servers"]] == ["dead", "serving"]
     for hook in ("health", "revoke"):
         typed.world.fail(hook, "gpu-01", fails=False)
-    assert typed.run(*again)["servers"][0]["state"] == "serving"
+    assert typed.run(*lend_again)["servers"][0]["state"] == "serving"
     assert typed.in_guests() == []
 
 
@@ -361,7 +361,9 @@ def test_a_dead_server_that_is_not_seen_keeps_its_shares_until_it_is_reported_de
 @pytest.mark.long
 def test_all_servers_are_asked_for_their_health_at_once(typed: TypedPool, tmp_path: Path) -> None:
     (tmp_path / "asked").mkdir()
-    both = f'touch "{tmp_path}/asked/$SERVER_ADDRESS"; n=0; until [ $(ls "{tmp_path}/asked" | wc -l) -eq 2 ]; do'
-    waits = f"  {both} n=$((n + 1)); [ $n -lt 50 ] || exit 1; sleep 0.1; done\n"
+    wait_for_both = (
+        f'touch "{tmp_path}/asked/$SERVER_ADDRESS"; n=0; until [ $(ls "{tmp_path}/asked" | wc -l) -eq 2 ]; do'
+    )
+    waits = f"  {wait_for_both} n=$((n + 1)); [ $n -lt 50 ] || exit 1; sleep 0.1; done\n"
     typed.program.write_text(loopback_text().replace("\nhealth: |\n", f"\nhealth: |\n{waits}"), encoding="utf-8")
     assert not typed.run(*DUE)["changed"], "the health of one waits for the other"

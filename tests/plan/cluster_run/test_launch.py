@@ -96,7 +96,7 @@ def test_every_option_of_a_launcher_has_a_page_which_the_source_names(launcher: 
     found = {
         word.partition("=")[0]
         for way, transport in shapes
-        for node in launch("x", launcher=launcher, rdzv=way, transport=transport).command_lines
+        for node in launch("x", launcher=launcher, rendezvous=way, transport=transport).command_lines
         for word in shlex.split(node)
         if word.startswith("-")
     }
@@ -119,11 +119,11 @@ def test_torchrun_on_every_node() -> None:
         ]
         for node in range(3)
     ]
-    c10d = launch("train.py", launcher=Launcher.TORCHRUN, rdzv=Rendezvous.C10D)
+    c10d = launch("train.py", launcher=Launcher.TORCHRUN, rendezvous=Rendezvous.C10D)
     rdzv = "--rdzv-id=r1 --rdzv-backend=c10d --rdzv-endpoint=10.1.2.11:29500"
     assert list(c10d.command_lines) == [
-        f"torchrun --nnodes=3 --nproc-per-node=4 {rdzv} --rdzv-conf=is_host={host} --local-addr={address} train.py"
-        for host, address in ((1, "10.1.2.11"), (0, "10.1.2.12"), (0, "10.1.2.13"))
+        f"torchrun --nnodes=3 --nproc-per-node=4 {rdzv} --rdzv-conf=is_host={host} --local-addr={addr} train.py"
+        for host, addr in ((1, "10.1.2.11"), (0, "10.1.2.12"), (0, "10.1.2.13"))
     ]
     assert not c10d.over_ssh
 
@@ -197,7 +197,7 @@ def test_an_ipv6_address_of_the_first_node_stands_in_brackets_to_torchrun() -> N
         "train", tuple(replace(member, address=f"fd00::{at}") for at, member in enumerate(MEMBERS, 1))
     )
     assert "--master-addr=[fd00::1]" in words(launch("x", launcher=Launcher.TORCHRUN, cluster=six), 1)
-    c10d = words(launch("x", launcher=Launcher.TORCHRUN, cluster=six, rdzv=Rendezvous.C10D), 1)
+    c10d = words(launch("x", launcher=Launcher.TORCHRUN, cluster=six, rendezvous=Rendezvous.C10D), 1)
     assert "--rdzv-endpoint=[fd00::1]:29500" in c10d and "--local-addr=fd00::2" in c10d
 
 

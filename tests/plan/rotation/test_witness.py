@@ -72,7 +72,9 @@ def test_case(case: dict[str, Any]) -> None:
     witnesses = [witness(number, vm) for number, vm in enumerate(case["vms"])]
     verdict = judge_vcenter(witnesses)
     assert verdict.is_another is case["is_another"]
-    kept_open = [number for number, case in enumerate(witnesses) if key_of(case.original) in verdict.contradictions]
+    kept_open = [
+        number for number, account in enumerate(witnesses) if key_of(account.original) in verdict.contradictions
+    ]
     assert kept_open == case["open"]
     noted = [
         replace(account.original, contradiction=verdict.contradictions.get(key_of(account.original), ""))
@@ -96,5 +98,5 @@ def test_one_that_agrees_is_enough_for_the_vcenter_of_the_night() -> None:
     """Whatever else is shown: a few VMs in doubt keep no other from coming back."""
     of_all = [witness(number, vm) for number, vm in enumerate(vm for case in CASES for vm in case["vms"])]
     for pair in combinations(of_all, 2):
-        if any(case.evidence is Evidence.AGREES for case in pair):
+        if any(account.evidence is Evidence.AGREES for account in pair):
             assert not judge_vcenter(pair).is_another
