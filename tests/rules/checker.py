@@ -384,7 +384,7 @@ RULES: Final = (
             "gpuops/extras/clusters/run_view.py",  # for its length
             "gpuops/vsphere/session.py",
             "gpuops/vsphere/transport/wire.py",
-            "gpuops/vsphere/transport/automation.py",
+            "gpuops/vsphere/transport/automation_login.py",
             "gpuops/vsphere/guests/guest_login.py",
             "gpuops/vsphere/guests/guest_file.py",
         ),
