@@ -340,7 +340,7 @@ RULES: Final = (
         (
             "gpuops/model/stored.py",
             "gpuops/config/",  # keys of files that people write are public
-            "gpuops/model/stored.py",
+            "gpuops/model/stored_json.py",
             "gpuops/execute/journal/book.py",  # from here on classes with stored names
             "gpuops/extras/diagnosis/diagnoses.py",
             "gpuops/execute/journal/orders.py",  # from here on nothing that is stored
