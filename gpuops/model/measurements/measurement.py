@@ -1,20 +1,16 @@
-"""What vCenter's performance counters say of VMs and hosts, and what is measured of a vCenter, for how long and where.
+"""What vCenter's performance counters say of VMs and hosts.
 
 Units are those of the counters (vSphere API reference, PerfCounterInfo): percentages are in hundredths, memory is in
-kB, throughput in kB/s, latency in ms, CPU ready in ms within a sample of 20 s. None = not known, never zero.
+kB, throughput in kB/s, latency in ms, CPU ready in ms within a sample of 20 s.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Final
 
-from msgspec import Meta
-
-from gpuops.model.devices.gpu import PciAddress
-from gpuops.model.file_keys import Reads
 from gpuops.model.stored import stored_as
 
 if TYPE_CHECKING:
@@ -217,111 +213,3 @@ class Cycle:
     calls: int
     hosts_entered: int | None = None
     """Of how many the own nvidia-smi told something; None = none was asked."""
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredUse:
-    """What one GPU, or the vGPUs of one VM together, use."""
-
-    utilization_percent: float | None = None
-    memory_used_mib: int | None = None
-    temperature_c: int | None = None
-    """Known of GPUs only."""
-    power_w: int | None = None
-    """Known of GPUs only, as the following ones. From here on they come from the nvidia-smi of the host."""
-    power_limit_w: int | None = None
-    clock_mhz: int | None = None
-    """Of its streaming multiprocessors."""
-    ecc_uncorrected: int | None = None
-    """Memory errors since the host's last boot that were not corrected."""
-    slowed_by_heat: bool | None = None
-    slowed_by_power: bool | None = None
-
-
-UNKNOWN_USE = MeasuredUse()
-
-
-@dataclass(frozen=True, slots=True)
-class CurrentUse:
-    """What was asked for, of GPUs by the host (ref) and the address, of VMs by ref; what is not there is unknown."""
-
-    asked: datetime
-    """By vCenter's clock."""
-    gpus: Mapping[tuple[str, PciAddress], MeasuredUse] = field(default_factory=dict)
-    vms: Mapping[str, MeasuredUse] = field(default_factory=dict)
-
-    def gpu(self, host: str, address: PciAddress) -> MeasuredUse:
-        return self.gpus.get((host, address), UNKNOWN_USE)
-
-    def vm(self, ref: str) -> MeasuredUse:
-        return self.vms.get(ref, UNKNOWN_USE)
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """How long measurements are kept."""
-
-    fine_days: int = 14
-    """Steps of five minutes."""
-    hourly_days: int = 400
-
-
-@dataclass(frozen=True, slots=True)
-class HostLogin:
-    """How hosts are entered for their own nvidia-smi."""
-
-    username: str = "root"
-    known_hosts: str | None = None
-    """The file of the hosts' SSH keys; None = ~/.ssh/known_hosts."""
-    key: str | None = None
-    """The file of the key; None = the agent's and those of ~/.ssh."""
-    port: int = 22
-
-
-def _known_counters(names: tuple[str, ...]) -> frozenset[str]:
-    kept_names = tuple(dict.fromkeys((*VM_COUNTERS, *HOST_COUNTERS)))
-    unknown = next((name for name in names if name not in kept_names), None)
-    if unknown is not None:
-        raise ValueError(f"{unknown!r} is not one of the counters that are kept: {', '.join(kept_names)}")
-    return frozenset(names)
-
-
-@dataclass(frozen=True, slots=True)
-class MeasurementSettings:
-    """What is measured, how long it is kept and where, and whether hosts are asked themselves."""
-
-    store_dir: str | None = None
-    """The directory of `measurements.sqlite`; by default the state directory."""
-    store_url: str | None = field(default=None, repr=False)
-    """The PostgreSQL database that keeps them instead; by default that of the journal."""
-    counters: (
-        Annotated[frozenset[str], Reads(_known_counters, Annotated[tuple[str, ...], Meta(min_length=1)])] | None
-    ) = None
-    """Which performance counters are kept; by default all that are known here."""
-    fine_days: Annotated[int, Meta(ge=1, le=366)] = Retention().fine_days
-    hourly_days: Annotated[int, Meta(ge=1, le=3660)] = Retention().hourly_days
-    host_shell: Literal["none", "ssh"] = "none"
-    """Whether the hosts' own nvidia-smi is asked, and how."""
-    ssh_user: Annotated[str, Meta(min_length=1)] = "root"
-    ssh_known_hosts: str | None = None
-    ssh_key: str | None = None
-    ssh_port: Annotated[int, Meta(ge=1, le=65535)] = 22
-
-    def __post_init__(self) -> None:
-        if self.store_dir is not None and self.store_url is not None:
-            raise ValueError("store_dir and store_url exclude each other: the store is one of them")
-
-    @property
-    def retention(self) -> Retention:
-        return Retention(self.fine_days, self.hourly_days)
-
-    @property
-    def hosts(self) -> HostLogin | None:
-        """Return how hosts are entered; None = they are not."""
-        if self.host_shell == "none":
-            return None
-        return HostLogin(self.ssh_user, self.ssh_known_hosts, self.ssh_key, self.ssh_port)
-
-
-UNSAID: Final = MeasurementSettings()
-"""What holds where the configuration says nothing."""
