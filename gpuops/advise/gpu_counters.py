@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 from typing import Final, TypeVar
 
 from gpuops.model.devices.gpu import PciAddress
-from gpuops.model.measurements.gpu_use import MeasuredUse
 from gpuops.model.measurements.measurement import (
     GPU_MEMORY,
     GPU_POWER,
@@ -20,6 +19,7 @@ from gpuops.model.measurements.measurement import (
     SMI_SLOWED_BY_POWER,
     SMI_TEMPERATURE,
     SMI_USE,
+    MeasuredUse,
 )
 from gpuops.model.vcenter.host import Host
 

@@ -20,7 +20,7 @@ from gpuops.extras.web.top_view import TopView, view_after_key, visible_rows
 from gpuops.extras.web.top_words import SortKey, TopLevel
 from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.devices.gpu_health import GpuHealth
-from gpuops.model.measurements.gpu_use import CurrentUse, MeasuredUse
+from gpuops.model.measurements.measurement import CurrentUse, MeasuredUse
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm

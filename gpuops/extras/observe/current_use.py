@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Final
 from gpuops.advise.gpu_counters import measured_use, numbers_by_gpu
 from gpuops.extras.observe.rolling_up import without_unknown_use
 from gpuops.model.devices.gpu import PciAddress
-from gpuops.model.measurements.gpu_use import CurrentUse, MeasuredUse
-from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_POWER, GPU_TEMPERATURE, GPU_USE
+from gpuops.model.measurements.measurement import (
+    GPU_MEMORY,
+    GPU_POWER,
+    GPU_TEMPERATURE,
+    GPU_USE,
+    CurrentUse,
+    MeasuredUse,
+)
 
 if TYPE_CHECKING:
     import numpy as np

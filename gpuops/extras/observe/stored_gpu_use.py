@@ -16,7 +16,6 @@ from gpuops.extras.observe.packing import Values
 from gpuops.extras.observe.rolling_up import HOUR_S
 from gpuops.extras.observe.store_reads import OLD, MeasurementReads, newest_use
 from gpuops.model.devices.gpu import PciAddress
-from gpuops.model.measurements.gpu_use import CurrentUse, MeasuredUse
 from gpuops.model.measurements.measurement import (
     FRAGMENTATION_COUNTERS,
     FRAGMENTED_MEMORY,
@@ -27,6 +26,8 @@ from gpuops.model.measurements.measurement import (
     SMI_SLOWED_BY_HEAT,
     SMI_SLOWED_BY_POWER,
     UNUSABLE_GPUS,
+    CurrentUse,
+    MeasuredUse,
     NewestUse,
 )
 from gpuops.model.vcenter.inventory import Inventory

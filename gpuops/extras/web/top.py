@@ -14,7 +14,7 @@ from functools import cached_property
 from gpuops.advise.idle import JudgedVm
 from gpuops.extras.web.top_words import SortKey, TopLevel
 from gpuops.model.devices.gpu import PhysicalGpu
-from gpuops.model.measurements.gpu_use import CurrentUse, MeasuredUse
+from gpuops.model.measurements.measurement import CurrentUse, MeasuredUse
 from gpuops.model.time_text import format_clock_second
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory

@@ -29,7 +29,7 @@ from gpuops.extras.web import top_screen
 from gpuops.extras.web.top import Top
 from gpuops.extras.web.top_screen import TopScreen, keys_of
 from gpuops.extras.web.top_view import TopView
-from gpuops.model.measurements.gpu_use import CurrentUse
+from gpuops.model.measurements.measurement import CurrentUse
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.hosts.change.rolling_plan import ChangeStatus
 from gpuops.plan.rotation.status import RotationStatus

@@ -15,7 +15,7 @@ from gpuops.extras.observe.stored_gpu_use import (
     Numbers,
     StoredUse,
 )
-from gpuops.model.measurements.gpu_use import MeasuredUse
+from gpuops.model.measurements.measurement import MeasuredUse
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.scope import cluster_name
 from gpuops.report.document import DocumentRecord, Moment
