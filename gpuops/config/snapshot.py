@@ -13,7 +13,8 @@ from gpuops import __version__
 from gpuops.errors import UsageError
 from gpuops.files.file import NOT_PARSED, parse_json, read_bytes
 from gpuops.files.private_file import write_private
-from gpuops.model.stored import NotDecoded, decode_stored, json_text, to_stored
+from gpuops.model.stored import to_stored
+from gpuops.model.stored_json import NotDecoded, decode_stored, json_text
 from gpuops.model.vcenter.inventory import Inventory
 
 SCHEMA_VERSION: Final = 1

@@ -21,7 +21,7 @@ from gpuops.model.devices.device_mode import ConfigureImpact, DeviceMode, HostDe
 from gpuops.model.vcenter.host_settings import HostSettings
 from gpuops.plan.core.versions import version_numbers
 from gpuops.vsphere.transport import network
-from gpuops.vsphere.transport.automation import Purpose, automation_login, error_text, vapi_errors
+from gpuops.vsphere.transport.automation_login import Purpose, automation_login, error_text, vapi_errors
 from gpuops.vsphere.transport.messages import pci_address
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ import pytest
 
 import gpuops
 from gpuops.files.yaml_file import parse_yaml
-from gpuops.model.stored import NOT_STORED, decode_stored, from_stored, names_of, stored_as, stored_name, to_stored
+from gpuops.model.stored import NOT_STORED, from_stored, names_of, stored_as, stored_name, to_stored
+from gpuops.model.stored_json import decode_stored
 
 PACKAGE: Final = Path(gpuops.__file__).parent
 TABLE: Final[Any] = parse_yaml(

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import pytest
 from msgspec import Meta
 
-from gpuops.model.stored import NotDecoded, decode_stored, json_text, json_values, stored_as, to_stored
+from gpuops.model.stored import stored_as, to_stored
+from gpuops.model.stored_json import NotDecoded, decode_stored, json_text, json_values
 
 
 @stored_as("Slice", length="ms")

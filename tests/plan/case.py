@@ -14,7 +14,8 @@ from typing import Any, Final, Protocol, TypeVar, get_type_hints
 import yaml
 
 from gpuops.model.devices.gpu import PciAddress
-from gpuops.model.stored import decode_stored, to_stored
+from gpuops.model.stored import to_stored
+from gpuops.model.stored_json import decode_stored
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.passthru_devices import signature

@@ -340,7 +340,7 @@ RULES: Final = (
         (
             "gpuops/model/stored.py",
             "gpuops/config/",  # keys of files that people write are public
-            "gpuops/model/stored.py",
+            "gpuops/model/stored_json.py",
             "gpuops/execute/journal/book.py",  # from here on classes with stored names
             "gpuops/extras/diagnosis/diagnoses.py",
             "gpuops/execute/journal/orders.py",  # from here on nothing that is stored
@@ -384,7 +384,7 @@ RULES: Final = (
             "gpuops/extras/clusters/run_view.py",  # for its length
             "gpuops/vsphere/session.py",
             "gpuops/vsphere/transport/wire.py",
-            "gpuops/vsphere/transport/automation.py",
+            "gpuops/vsphere/transport/automation_login.py",
             "gpuops/vsphere/guests/guest_login.py",
             "gpuops/vsphere/guests/guest_file.py",
         ),

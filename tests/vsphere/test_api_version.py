@@ -11,7 +11,7 @@ from pyVmomi import VmomiSupport
 
 from gpuops.plan.core.versions import version_numbers
 from gpuops.sim.core.fragments import resolve
-from gpuops.vsphere.reading.bulk import property_paths
+from gpuops.vsphere.reading.bulk import reader
 from gpuops.vsphere.transport.wire import KNOWN
 
 
@@ -24,14 +24,14 @@ def test_the_known_versions_are_pyvmomis_newest_first() -> None:
 @pytest.mark.parametrize("version", KNOWN)
 def test_a_read_asks_for_no_property_that_the_version_lacks(version: str) -> None:
     paths: dict[str, tuple[str, ...]] = {
-        "HostSystem": property_paths.HOST + property_paths.HOST_DEVICES,
-        "VirtualMachine": property_paths.VM + property_paths.VM_DETAIL,
-        "ClusterComputeResource": property_paths.CLUSTER,
-        "Datastore": property_paths.DATASTORE,
-        "Task": property_paths.TASK,
+        "HostSystem": reader.HOST + reader.HOST_DEVICES,
+        "VirtualMachine": reader.VM + reader.VM_DETAIL,
+        "ClusterComputeResource": reader.CLUSTER,
+        "Datastore": reader.DATASTORE,
+        "Task": reader.TASK,
     }
     for kind, wanted in paths.items():
-        for path in property_paths.supported_paths(wanted, version):
+        for path in reader.supported_paths(wanted, version):
             resolve(kind, path, VmomiSupport.versionMap[f"vim25/{version}"])
 
 

@@ -16,7 +16,7 @@ from pyVmomi import VmomiSupport, vim
 from gpuops.sim.core.encoder import encoder
 from gpuops.sim.core.json_encoder import json_encoder
 from gpuops.vsphere.reading import networks
-from gpuops.vsphere.reading.bulk import property_paths as paths
+from gpuops.vsphere.reading.bulk import reader as paths
 from gpuops.vsphere.reading.bulk.pages import ReadObject
 from gpuops.vsphere.reading.bulk.values import BOXED
 from gpuops.vsphere.reading.collect import _decode

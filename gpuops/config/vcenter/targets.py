@@ -27,7 +27,7 @@ from gpuops.config.vcenter.notices import checked_entry
 from gpuops.errors import TargetError
 from gpuops.files.file import parse_toml
 from gpuops.model.file_keys import Reads
-from gpuops.model.measurements.measurement import MeasurementSettings
+from gpuops.model.measurements.measurement_settings import MeasurementSettings
 from gpuops.model.vcenter.bulk_reader import BulkReader
 
 _Command = Annotated[tuple[str, ...], Meta(min_length=1)]

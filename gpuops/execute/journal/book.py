@@ -61,7 +61,8 @@ from gpuops.execute.journal.stores import (
 from gpuops.execute.migrations import HEAD, Contents
 from gpuops.execute.state.lock import DatabaseLock, hold_to_the_end
 from gpuops.files.file import NOT_PARSED
-from gpuops.model.stored import decode_stored, to_stored
+from gpuops.model.stored import to_stored
+from gpuops.model.stored_json import decode_stored
 
 Body = TypeVar("Body")
 

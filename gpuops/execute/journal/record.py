@@ -16,7 +16,8 @@ from typing import Any, Final, NamedTuple, get_args
 
 from gpuops.errors import StateDamaged
 from gpuops.model.nights.night_record import Role
-from gpuops.model.stored import decode_stored, json_values, stored_name, to_stored
+from gpuops.model.stored import stored_name, to_stored
+from gpuops.model.stored_json import decode_stored, json_values
 from gpuops.model.vcenter.vm import VmDrs
 from gpuops.plan.core.steps import EndTurn, HostStep, HostTask, RunClusterProgram, Step, VcenterSetting
 

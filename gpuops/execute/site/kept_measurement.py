@@ -15,7 +15,8 @@ from gpuops.execute.state.state_dir import prepare_state_dir
 from gpuops.files.file import NOT_PARSED, parse_json, read_bytes
 from gpuops.files.private_file import write_private
 from gpuops.model.measurements.sharing_measurement import SharingMeasurement
-from gpuops.model.stored import decode_stored, json_text, to_stored
+from gpuops.model.stored import to_stored
+from gpuops.model.stored_json import decode_stored, json_text
 
 LARGEST: Final = 16 * 1024 * 1024
 

@@ -20,7 +20,7 @@ from pyVmomi import VmomiSupport, vmodl
 
 from gpuops.errors import StateDamaged, UsageError
 from gpuops.files.file import NOT_PARSED, parse_json, read_bytes
-from gpuops.model.stored import decode_stored, json_values
+from gpuops.model.stored_json import decode_stored, json_values
 from gpuops.sim.core.inventory_tree import ancestors
 from gpuops.sim.inventory.entities import ComputeEntity, FolderEntity, HostEntity
 from gpuops.sim.inventory.managed_entity import enter, leave

@@ -17,7 +17,7 @@ from gpuops.model.devices.other_device import OtherDevice
 from gpuops.model.vcenter.host import Cluster, Datastore, Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import RunningTask, Vm
-from gpuops.vsphere.reading.bulk import property_paths as paths
+from gpuops.vsphere.reading.bulk import reader as paths
 from gpuops.vsphere.reading.bulk.pages import ReadObject
 from gpuops.vsphere.reading.bulk.reader import Reader, reading
 from gpuops.vsphere.reading.bulk.values import flag, items, leaf_text, leaves, number, text, whole

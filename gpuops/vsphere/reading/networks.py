@@ -21,14 +21,14 @@ from gpuops.model.devices.other_device import (
     VmkernelAdapter,
 )
 from gpuops.vsphere.reading.bulk.pages import ReadObject
-from gpuops.vsphere.reading.bulk.property_paths import (
+from gpuops.vsphere.reading.bulk.reader import (
     NETWORK_OF_HOST,
     PORT_GROUP,
     RDMA_SETTINGS,
     SWITCH,
+    reading,
     supported_paths,
 )
-from gpuops.vsphere.reading.bulk.reader import reading
 from gpuops.vsphere.reading.bulk.values import (
     child,
     children,

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.vsphere.transport.automation import Purpose, automation_login
+from gpuops.vsphere.transport.automation_login import Purpose, automation_login
 
 if TYPE_CHECKING:
     from gpuops.model.vcenter.inventory import Inventory

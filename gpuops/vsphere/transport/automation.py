@@ -1,36 +1,27 @@
-"""Logs in to the vSphere Automation API, which has what SOAP does not offer: tags, and the modes of devices.
+"""The `requests` session of the vSphere Automation SDK for `tags`; every call goes through `exchange`.
 
-`vmware-vcenter` uses the JSON-RPC endpoint /api. Only the bindings of the services in use are imported, and only when
-they are needed: loading all of them takes longer than a call.
-
-Every call of the SDK's `requests` session goes through `exchange`. `requests` itself follows redirects, with the login
-in their headers, unpacks compressed replies and reads without limits, and the environment can override even
-`verify=False`. Here it only carries the calls of the SDK: connections, trust and limits are those of every other call
-to a vCenter.
+`requests` itself follows redirects, with the login in their headers, unpacks compressed replies and reads without
+limits, and the environment can override even `verify=False`. Here it only carries the calls of the SDK: connections,
+trust and limits are those of every other call to a vCenter.
 """
 
 from __future__ import annotations
 
 import http.client
 import io
-import logging
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from requests import Response, Session
 from requests.adapters import BaseAdapter
 
 from gpuops import clock
-from gpuops.errors import LoginRefused, NoPermission, ProtocolError, Refused
 from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.exchange import exchange
 from gpuops.vsphere.transport.stub import CALL_S
 
 if TYPE_CHECKING:
-    import requests
     from requests import PreparedRequest
 
     from gpuops.model.vcenter.target import Target
@@ -101,121 +92,3 @@ class _Adapter(BaseAdapter):
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-
-_LONGEST_SAID: Final = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Purpose:
-    """The purpose of a login, for error messages."""
-
-    subject: str
-    access: str
-    """The hint if the login may not read it."""
-    otherwise: str
-    """The hint if the vCenter does not return it."""
-    without_tls: str
-    """The hint if the vCenter is used without TLS."""
-
-
-@contextmanager
-def automation_login(target: Target, purpose: Purpose) -> Iterator[Any]:
-    """Provide the SDK's configuration of a session that is logged in within the block.
-
-    Raises Refused for a target without TLS, NotConnected and its subclasses, NoPermission.
-    """
-    from gpuops.vsphere.transport.automation import automation_session
-
-    if not target.tls:
-        raise Refused(
-            f"{purpose.subject} cannot be read from {target.address}: the API for them needs https",
-            hint=purpose.without_tls,
-        )
-    with (
-        _quiet(),
-        _translate_errors(target, purpose),
-        automation_session(target) as http,
-        _log_in(target, http) as configuration,
-    ):
-        yield configuration
-
-
-def vapi_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions that the SDK raises for an error reply, and for an unreadable one."""
-    from vmware.vapi.bindings.error import VapiError
-    from vmware.vapi.data.serializers.jsonrpc import JsonRpcError
-    from vmware.vapi.exception import CoreException
-
-    return (VapiError, JsonRpcError, CoreException, *network.UNREADABLE_ERRORS)
-
-
-def error_text(error: Exception) -> str:
-    """Return the message of the server's error reply, or of the SDK; empty = no message."""
-    for message in getattr(error, "messages", None) or ():
-        message_text = getattr(message, "default_message", None) or getattr(message, "def_msg", None)
-        if isinstance(message_text, str):
-            return message_text[:_LONGEST_SAID]
-    return ""
-
-
-@contextmanager
-def _log_in(target: Target, http: requests.Session) -> Iterator[Any]:
-    """Log in with the password, provide the configuration of that session, and log out."""
-    from com.vmware.cis_client import Session as LoginService
-    from vmware.vapi.lib.connect import get_requests_connector
-    from vmware.vapi.security.client.security_context_filter import LegacySecurityContextFilter
-    from vmware.vapi.security.session import create_session_security_context
-    from vmware.vapi.security.user_password import create_user_password_security_context
-    from vmware.vapi.stdlib.client.factories import StubConfigurationFactory
-
-    def make_configuration(security: Any) -> Any:
-        connector = get_requests_connector(
-            session=http,
-            url=f"https://{target.address}/api",
-            timeout=network.SILENCE_S,
-            pool_size=None,  # a number would make it mount adapters of its own, with the system's trust
-            provider_filter_chain=[LegacySecurityContextFilter(security_context=security)],
-        )
-        return StubConfigurationFactory.new_std_configuration(connector)
-
-    password = create_user_password_security_context(target.username, target.password.reveal())
-    configuration = make_configuration(
-        create_session_security_context(LoginService(make_configuration(password)).create())
-    )
-    try:
-        yield configuration
-    finally:
-        with suppress(*vapi_errors(), *network.LOST_ERRORS):
-            LoginService(configuration).delete()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress warnings and log lines of the SDK: the error of gpuops has the same information."""
-    logging.getLogger("vmware").addHandler(logging.NullHandler())
-    with warnings.catch_warnings():
-        # the SDK loads its messages by functions that newer Pythons deprecate
-        warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"(vmware|com)\.")
-        warnings.filterwarnings("ignore", message="Unverified HTTPS request")  # the command line has warned already
-        yield
-
-
-@contextmanager
-def _translate_errors(target: Target, purpose: Purpose) -> Iterator[None]:
-    from com.vmware.vapi.std.errors_client import Unauthenticated, Unauthorized
-
-    try:
-        yield
-    except Unauthenticated as error:
-        raise LoginRefused(
-            f"{target.address} refuses {target.username} for {purpose.subject}", hint="check the user name and password"
-        ) from error
-    except Unauthorized as error:
-        raise NoPermission(f"this login may not read {purpose.subject}", hint=purpose.access) from error
-    except (*network.LOST_ERRORS, network.UnreadableReply) as error:
-        raise network.connection_error(target, error) from error
-    except vapi_errors() as error:
-        reason = ": ".join(filter(None, (type(error).__name__, error_text(error))))
-        message = f"{target.address} does not return {purpose.subject}: {reason}"
-        raise ProtocolError(message, hint=purpose.otherwise) from error

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuops.vsphere.reading.bulk.pages import PAGE_OBJECTS
-from gpuops.vsphere.reading.bulk.property_paths import HOST, HOST_DEVICES, VM, VM_DETAIL
+from gpuops.vsphere.reading.bulk.reader import HOST, HOST_DEVICES, VM, VM_DETAIL
 from tests.bench.measure import Contender, Rounds, interleave, paired_ratio, python
 from tests.bench.readers.question import Question
 from tests.bench.simulator.simulators import our_simulator, unbuilt_govc

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from gpuops.errors import UsageError
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress, VgpuMode
-from gpuops.model.stored import decode_stored, to_stored
+from gpuops.model.stored import to_stored
+from gpuops.model.stored_json import decode_stored
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState

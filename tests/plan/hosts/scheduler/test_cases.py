@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from gpuops.errors import GpuopsError
-from gpuops.model.stored import decode_stored
+from gpuops.model.stored_json import decode_stored
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import ConfigureModule, HostStep
