@@ -156,7 +156,7 @@ def _refused_privileges(
 def _may_define(session: Session, attributes: Collection[str]) -> bool:
     """Return whether all of these attributes are defined, or this login may define them."""
     content: Any = session.content
-    if not attributes or content.customFieldsManager is None:
+    if content.customFieldsManager is None or session.attribute_keys.keys() >= set(attributes):
         return True
     defined = {field.name for field in session.read(lambda: content.customFieldsManager.field) or ()}
     if defined.issuperset(attributes):

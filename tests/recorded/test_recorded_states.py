@@ -36,6 +36,7 @@ NOT_RECORDED: Final = {
         ("PowerOffForRemoval", "RemoveVm"),
         "it removes a VM that gpuops made, and recorded worlds hold declared VMs; test_removals_killed.py cuts it off",
     ),
+    "RunClusterProgram": "its guests run real programs, whose processes no state holds; test_cluster_run_killed.py",
 }
 """Kinds of step that no recorded journal holds, and why."""
 

@@ -357,7 +357,7 @@ class RotationRun:
             raise partly from refused
         if self.leases is not None:
             self.leases.must_be_ours()
-        after = self._close_returned(report, journal)
+        after = self._close_returned(report, journal, executor)
         journal.end(run)
         if night:
             return replace(report, outcomes=outcomes, after=executor.inventory)
@@ -425,8 +425,10 @@ class RotationRun:
         limits = self.policy.limits
         return limits if self.kind.takes else strictest((limits, *(policy.limits for policy in self.other_policies)))
 
-    def _close_returned(self, report: Report, journal: Journal) -> Inventory:
+    def _close_returned(self, report: Report, journal: Journal, executor: VmExecutor | None = None) -> Inventory:
         """Close the records of the VMs that are back. Return the inventory after the run.
+
+        `executor`: that of the run; its latest look is used if it read all these VMs after the last step.
 
         Only a return closes them: a desktop that someone woke during the night still belongs to that night. A VM that
         was deleted from vCenter is named by every return of its night, in case an admin misses one; the next night
@@ -446,7 +448,10 @@ class RotationRun:
             return report.before
         refs = {original.vm for original in originals} | {step.vm for step in report.plan.steps}
         refs |= {vm.ref for original in originals for vm in vms_of(original, report.before)}
-        after = self.site.vcenter.observe(report.before, refs)
+        if executor is not None and refs <= executor.just_read:
+            after = executor.inventory
+        else:
+            after = self.site.vcenter.observe(report.before, refs)
         steered = {vm.ref for original in originals if original.drs is not None for vm in vms_of(original, after)}
         after = self.site.vcenter.with_drs(after, steered) if steered else after
         gated = {

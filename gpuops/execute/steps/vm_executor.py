@@ -213,7 +213,7 @@ class VmExecutor(VmLooks):
 
     def send(self, step: Step, op_id: str) -> TaskRef | None:
         """Send the request and return its task, or None if it has no task."""
-        self._sent_since_look = True
+        self._sent_since_look, self.just_read = True, frozenset()
         self.forget_earlier_looks()
         lease = self._leases.of(step.vm)
         if lease is not None:

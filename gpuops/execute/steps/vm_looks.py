@@ -193,6 +193,8 @@ class VmLooks(StepExecutor[Step]):
         """By VM ref, when the look was requested that its next step is judged by."""
         self._looked_at: dict[str, float] = {}
         """By VM ref, when it was read for steps, as long as nothing has been sent since."""
+        self.just_read: frozenset[str] = frozenset()
+        """Refs of the VMs that the latest look read; empty if something was sent since."""
         self._sent_since_look = False
         self._ahead: timedelta | None = None
         """How far vCenter's clock was ahead of ours at the last look before steps; None if they cannot be compared."""
@@ -215,6 +217,7 @@ class VmLooks(StepExecutor[Step]):
         if steered:
             self.inventory = self.vcenter.with_drs(self.inventory, steered)
         self.inventory = self.step_gates.read(self.inventory, vms)
+        self.just_read = frozenset(vms)
 
     def look_before(self, steps: Sequence[Step], ended: Collection[str] = ()) -> None:
         """Read the VMs of steps that are about to be sent, and with them the VMs that the guard needs, the lock VM, and

@@ -52,9 +52,12 @@ class _RecentTask:
 
 @dataclass(frozen=True, slots=True)
 class _CustomFields:
-    """Names of the custom attributes by key."""
+    """The custom attributes that this login may see."""
 
     names: Mapping[int, str]
+    """By key."""
+    keys_for_vms: Mapping[str, int]
+    """By name, of those for VMs alone."""
 
 
 _AROUND_VMS: Final = {
@@ -92,6 +95,9 @@ def inventory(session: Session) -> Inventory:
             _decode,
             extra_objects=_custom_fields_manager(session),
         )
+        for fields in thin:
+            if isinstance(fields, _CustomFields):
+                session.attribute_keys = dict(fields.keys_for_vms)  # a marker is then written without another read
         places = {place.ref: place for place in thin if isinstance(place, _Parent)}
         hosts = _hosts(reader, [host for host in thin if isinstance(host, ThinHost)], places)
         gpu_hosts = {host.ref for host in hosts.values() if host.gpus or host.gives_others}
@@ -263,7 +269,7 @@ def _decode(read_object: ReadObject) -> _Record:
         case "Task":
             return _RecentTask(read_object.ref, running_task(read_object))
         case "CustomFieldsManager":
-            return _CustomFields(_field_names(read_object))
+            return _custom_fields(read_object)
         case "Datastore":
             return Datastore(
                 read_object.ref,
@@ -380,14 +386,16 @@ def _custom_fields_manager(session: Session) -> Collection[tuple[str, str]]:
     return [manager] if manager is not None and manager[0] == _FIELDS else []
 
 
-def _field_names(read_object: ReadObject) -> Mapping[int, str]:
-    """Return the names of the custom attributes by key; empty if this login may not see them."""
-    fields = map(leaves, items(read_object.properties.get("field")))
-    return {
-        key: name
-        for field in fields
-        if (key := whole(field.get("key"))) is not None and (name := leaf_text(field.get("name")))
-    }
+def _custom_fields(read_object: ReadObject) -> _CustomFields:
+    """Return the custom attributes; none if this login may not see them."""
+    names: dict[int, str] = {}
+    keys_for_vms: dict[str, int] = {}
+    for field in map(leaves, items(read_object.properties.get("field"))):
+        if (key := whole(field.get("key"))) is not None and (name := leaf_text(field.get("name"))):
+            names[key] = name
+            if leaf_text(field.get("managedObjectType")) == "VirtualMachine":
+                keys_for_vms[name] = key
+    return _CustomFields(names, keys_for_vms)
 
 
 def _hot_migrate(reader: Reader, session: Session) -> bool | None:

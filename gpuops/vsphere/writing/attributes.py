@@ -1,6 +1,6 @@
 """Defines custom attributes of VMs by name, and writes their values.
 
-The keys of the definitions are read once, and cached in `session.attribute_keys`.
+The keys of the definitions are cached in `session.attribute_keys`: by each inventory, or by a read of their own.
 """
 
 from __future__ import annotations

@@ -228,6 +228,21 @@ def test_an_attribute_that_somebody_else_defines_meanwhile_is_used(bench: Bench)
 
 
 @pytest.mark.long
+def test_keys_of_attributes_come_with_each_inventory(bench: Bench) -> None:
+    """One that an admin removes and defines again has another key; one for hosts is not for VMs."""
+    fields = bench.server.world.custom_fields
+    fields.define("gpuops.night", "HostSystem")
+    first = fields.define("gpuops.role")
+    bench.connection.inventory()
+    assert bench.connection.attribute_keys["gpuops.role"] == first
+    assert "gpuops.night" not in bench.connection.attribute_keys
+    del fields.fields[first]
+    again = fields.define("gpuops.role")
+    bench.connection.inventory()
+    assert bench.connection.attribute_keys["gpuops.role"] == again != first
+
+
+@pytest.mark.long
 def test_a_stopped_vm_moves_to_another_host(bench: Bench) -> None:
     host = bench.inventory.find_host("esx-02").ref
     assert bench.perform(RelocateVm(bench.ref("ml-07"), host)) is None
