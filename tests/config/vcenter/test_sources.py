@@ -136,19 +136,6 @@ def test_a_target_that_says_verify_false_is_remembered_as_such() -> None:
     assert (by_flag.verify, by_flag.insecure_by_target) == (False, False)
 
 
-@pytest.mark.parametrize(
-    ("flags", "environ"),
-    [
-        (Flags(vcenter="sim:lab"), {**VMWARE, **GOVC}),
-        (Flags(), {"GPUOPS_VCENTER": "sim:lab", **GOVC}),
-        (Flags(vcenter="lab"), {}),
-    ],
-    ids=["flag", "variable", "target"],
-)
-def test_a_simulated_vcenter_is_asked_for_by_name(flags: Flags, environ: dict[str, str]) -> None:
-    assert resolve(flags, environ, CONFIGURATION) == Simulated("lab")
-
-
 def test_nothing_configured_names_the_simulated_one_and_does_not_pick_it() -> None:
     with pytest.raises(TargetError, match="no vCenter is configured") as caught:
         resolve(Flags(), {}, Configuration())

@@ -12,7 +12,6 @@ from gpuops.plan.core.steps import (
     EndTurn,
     EnterMaintenance,
     PowerOnVm,
-    RebootHost,
     RelocateVm,
     ShutDownGuest,
 )
@@ -49,11 +48,6 @@ def test_a_guest_that_was_asked_counts_as_shut_down_whatever_was_seen_of_it() ->
     assert away(history((ShutDownGuest("v"), DONE, "h1"), (PowerOnVm("v", "h1"), DONE, "h1")), "h1") == {}
 
 
-def test_one_that_was_shut_down_to_be_moved_is_to_run_again() -> None:
-    found = history((ShutDownGuest("v"), DONE, "h1"), (RelocateVm("v", "h2"), DONE, "h1"))
-    assert away(found, "h1") == {"v": True}
-
-
 def test_a_host_is_under_way_from_its_first_effect_to_the_end_of_its_turn() -> None:
     entering = (EnterMaintenance("h1"), INTENT, None)
     assert history((RelocateVm("v", "h2"), INTENT, "h1")).left_open == {"h1"}
@@ -61,10 +55,3 @@ def test_a_host_is_under_way_from_its_first_effect_to_the_end_of_its_turn() -> N
     assert history((ConfigureModule("h1", "", "a=1"), FAILED, None)).left_open == {"h1"}
     ended = history(entering, (EndTurn("h1"), DONE, None), (EnterMaintenance("h2"), DONE, None))
     assert (set(ended.left_open), ended.ended, ended.begun) == ({"h2"}, {"h1"}, {"h1", "h2"})
-
-
-def test_a_reboot_counts_unless_it_failed_for_certain() -> None:
-    reboot = RebootHost("h1", SEEN)
-    assert history((reboot, FAILED, None)).reboots == {}
-    for state in (INTENT, IntentState.UNKNOWN, DONE):
-        assert history((reboot, state, None)).reboots == {"h1": reboot}

@@ -78,15 +78,9 @@ class LeasePoints:
                 raise Killed(name)
 
 
-@pytest.mark.parametrize(
-    ("kind", "machine"),
-    [
-        (RunKind.NIGHT, "the same"),
-        pytest.param(RunKind.NIGHT, "another", marks=pytest.mark.long),
-        pytest.param(RunKind.DAY, "the same", marks=pytest.mark.long),
-        pytest.param(RunKind.DAY, "another", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("machine", ["the same", "another"])
+@pytest.mark.parametrize("kind", [RunKind.NIGHT, RunKind.DAY])
 def test_a_run_killed_at_any_write_of_its_lease_delays_only_other_machines_and_only_until_it_expires(
     tmp_path: Path, kind: RunKind, machine: str
 ) -> None:

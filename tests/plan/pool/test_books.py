@@ -124,18 +124,6 @@ def live(life: Life) -> None:
         assert [idle[server.name, gpu.index] for gpu in server.gpus] == [gpu.memory_mib * lent for gpu in server.gpus]
 
 
-def test_shares_are_on_few_servers_then_where_the_least_room_is() -> None:
-    gpus = (ServerGpu(0, 80 * GIB), ServerGpu(1, 40 * GIB))
-    servers = (PoolServer("one", "u1", (ServerGpu(0, 48 * GIB),)), PoolServer("two", "u2", gpus))
-    book = LeaseBook(LendingPool("lab", "net"), servers)
-
-    def chosen(gpus: int) -> list[tuple[str, int]]:
-        return [(share.server, share.gpu) for share in choose_shares(LeaseWish("ds", "u3", 8 * GIB, HOUR, gpus), book)]
-
-    assert (chosen(1), chosen(2)) == ([("two", 1)], [("two", 0), ("two", 1)])
-    assert chosen(3) == chosen(4) == [("one", 0), ("two", 0), ("two", 1)], "there are three"
-
-
 def test_a_share_of_a_lease_that_is_over_is_free_only_once_its_client_is_cut_off() -> None:
     book = LeaseBook(LendingPool("lab", "net"), (PoolServer("gpu-01", "u1", (ServerGpu(0, 40 * GIB),)),))
     book, _ = lending.lend(book, LeaseWish("ds", "u2", 40 * GIB, HOUR), "a1", BEGIN)

@@ -46,19 +46,6 @@ def test_an_hour_with_a_step_goes_on_to_the_end_of_the_day() -> None:
     assert {minute % DAY_MINUTES // 60 for minute in minutes_and_days[0]} == {18, 20, 22}
 
 
-@pytest.mark.parametrize(
-    ("line", "minutes"),
-    [
-        ("@hourly\troot\tgpuops rotate night --yes", 7 * 24),
-        ("@weekly root gpuops rotate night --yes", 1),
-        ("30 20 * * 1-5 root gpuops rotate night --yes", 5),
-    ],
-)
-def test_a_line_of_cron(line: str, minutes: int) -> None:
-    (calls,) = calls_of_crontab("/etc/cron.d/gpuops", f"{line}\n", UTC, has_cron_tz=False)
-    assert (calls.half, len(calls.minutes), calls.unreadable) == (Half.NIGHT, minutes, "")
-
-
 @pytest.mark.parametrize("name", ["@fortnightly", "@monthly", "@every 15m", "@DAILY"])
 def test_a_name_that_cannot_be_compared(name: str) -> None:
     line = f"{name} root gpuops rotate night --policy /etc/p.yaml --yes\n"

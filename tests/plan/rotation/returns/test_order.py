@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuops.model.devices.gpu import VgpuMode
 from gpuops.model.nights.rotation import MorningOrder
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Plan
@@ -15,17 +14,6 @@ from tests.plan.rotation.returns.morning import NIGHT, POLICY, plan
 
 def resumed(day: Plan) -> list[str]:
     return [step.vm for step in day.steps if isinstance(step, ResumeVm)]
-
-
-def test_each_profile_claims_its_gpus_before_any_fills_up() -> None:
-    """A host that spreads VMs would give the second 24q an empty GPU, and no 12q would find one."""
-    world = small_world()
-    for ref in ("vm-1", "vm-2", "vm-3", "vm-4", "vm-5"):
-        world._set_power(ref, PowerState.SUSPENDED)
-        world.set(ref, attributes={"gpuops.rotation": f"{NIGHT} desktop"})
-    day = plan(world, policy=replace(POLICY, morning=MorningOrder.LARGEST_FIRST))
-    assert [step.vm for step in day.waves[0].steps] == ["vm-1", "vm-3"]
-    assert resumed(day) == ["vm-1", "vm-3", "vm-2", "vm-4", "vm-5"]
 
 
 def test_a_canary_of_each_host_comes_first_and_the_order_on_each_host_is_kept() -> None:
@@ -48,14 +36,3 @@ def test_a_profile_that_has_its_gpu_lets_the_others_claim_theirs_first() -> None
         world._set_power(ref, PowerState.SUSPENDED)
         world.set(ref, attributes={"gpuops.rotation": f"{NIGHT} desktop"})
     assert resumed(plan(world)) == ["vm-3", "vm-2", "vm-4", "vm-5"]
-
-
-def test_on_mixed_size_gpus_the_largest_comes_first() -> None:
-    world = small_world()
-    host = world.hosts["host-1"]
-    world.hosts["host-1"] = replace(host, gpus=tuple(replace(gpu, vgpu_mode=VgpuMode.MIXED_SIZE) for gpu in host.gpus))
-    world.vms["vm-6"] = desktop(6, "nvidia_a40-48q", "host-1")
-    for ref in ("vm-1", "vm-2", "vm-3", "vm-4", "vm-5", "vm-6"):
-        world.set(ref, power=PowerState.SUSPENDED, attributes={"gpuops.rotation": f"{NIGHT} desktop"})
-    day = plan(world)
-    assert resumed(day) == ["vm-6", "vm-1", "vm-2", "vm-3", "vm-4", "vm-5"]

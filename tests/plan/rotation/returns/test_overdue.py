@@ -33,23 +33,6 @@ def test_a_return_that_is_recorded_by_a_wrong_clock_silences_nothing() -> None:
     assert overdue("uuid", (AWAY,), now + timedelta(days=1), now) is not None
 
 
-@pytest.mark.parametrize("last_return", [NEVER, AT_NIGHT])
-def test_nobody_returns_it(last_return: datetime | None) -> None:
-    ml = replace(AWAY, vm="vm-9", name="ml-01", role=Role.ML)
-    overdue_night = overdue("uuid", (ml, AWAY), last_return, CLOSED + HALF_AN_HOUR)
-    assert overdue_night is not None
-    assert (overdue_night.vms, overdue_night.closed, overdue_night.last_return) == (
-        ("desk-1", "ml-01"),
-        CLOSED,
-        last_return,
-    )
-    since = "since 2026-11-02 22:00 UTC" if last_return is not None else "ever"
-    assert str(overdue_night) == (
-        "vCenter uuid: desk-1, ml-01 not back; the night closed at 2026-11-03 06:00 UTC, and no return is recorded "
-        + since
-    )
-
-
 @pytest.mark.parametrize(
     ("original", "last_return", "after"),
     [

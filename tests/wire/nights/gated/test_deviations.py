@@ -17,6 +17,7 @@ from gpuops.sim.scenario.deviations import deviate
 from tests.wire.nights.gated.gates import Gated
 
 
+@pytest.mark.long
 def test_a_machine_in_maintenance_that_is_not_shown_as_such_is_opened(vdi: Gated) -> None:
     deviate(vdi.server.world, ["broker-maintenance"])
     vdi.night()
@@ -95,6 +96,7 @@ limits: {desktops: 14}
     assert "agent" in reasons[name]
 
 
+@pytest.mark.long
 def test_a_machine_that_is_provisioned_anew_in_maintenance_is_named(vdi: Gated) -> None:
     """Its VM is another one than the night took, so nothing is changed at it."""
     deviate(vdi.server.world, ["broker-new-machine"])
@@ -108,6 +110,7 @@ def test_a_machine_that_is_provisioned_anew_in_maintenance_is_named(vdi: Gated) 
     assert "the broker may have a machine of its name in maintenance" in reasons[name]
 
 
+@pytest.mark.long
 def test_a_first_contact_reads_the_broker(vdi: Gated) -> None:
     """A suspended machine that it shows in maintenance confirms the rule."""
     vdi.night()
