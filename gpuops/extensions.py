@@ -39,6 +39,8 @@ class Extra:
     """The module of each Ansible module's task."""
     files: Mapping[str, InputFile] = field(default_factory=dict)
     """The files that people write, by their names in `gpuops schema`."""
+    runs: Mapping[str, str] = field(default_factory=dict)
+    """The command of each kind of run that its requests have in journals."""
     night: str = ""
     """The module and name of its `NightExtension`; empty = it adds nothing to nights."""
 
@@ -93,6 +95,7 @@ EXTRAS: Final[Mapping[str, Extra]] = {
         documents=("view",),
         tasks={"gpu_site": "tasks"},
         files={"site": InputFile("What hosts and VMs should be (`gpuops apply`)", "entries:SiteFile", "site.yaml")},
+        runs={"sitehosts": "apply", "sitevms": "apply"},
     ),
     "mcp": Extra(commands={"mcp": "cli"}),
 }
@@ -163,6 +166,11 @@ def load(path: str) -> Any:
     _check_installed(path.removeprefix(f"{PACKAGE}.").partition(".")[0])
     module, _, name = path.rpartition(".")
     return getattr(import_module(module), name)
+
+
+def run_commands() -> dict[str, str]:
+    """Return the command of each kind of run of extras, also of those that are not installed: journals keep runs."""
+    return {kind: command for extra in EXTRAS.values() for kind, command in extra.runs.items()}
 
 
 def night_extensions() -> tuple[Any, ...]:

@@ -20,6 +20,7 @@ from gpuops.execute.past.past_night import (
     in_order,
 )
 from gpuops.execute.runs.run_kind import CHANGE, ROTATION_RUNS
+from gpuops.extensions import run_commands
 from gpuops.model.nights.history import GAVE_UP, Incident, PastChange, PastNight, PastStep, RunBy
 
 _VERBS: Final = {
@@ -28,8 +29,7 @@ _VERBS: Final = {
     "setpassthrough": "passthrough",
     "setmig": "mig set",
     "rotatemark": "rotate mark",
-    "sitehosts": "apply",
-    "sitevms": "apply",
+    **run_commands(),
 }
 """The commands of runs whose kind is the name of a request."""
 _NOUNS: Final = {

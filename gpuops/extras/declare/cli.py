@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 SitePath = Annotated[
     Path,
     typer.Option(
-        "--file", "-f", metavar="FILE", help="What should be: templates/site.yaml is one; or a directory of them."
+        "--file",
+        "-f",
+        metavar="FILE",
+        help="What should be: templates/site.yaml is one; a directory of them; or a file of mig-parted.",
     ),
 ]
 
@@ -35,6 +38,7 @@ def diff(common: CommonOptions, host_shell: HostShellOptions, file: SitePath, la
     Examples:
       gpuops diff --file templates/site.yaml --vcenter sim:lab
       gpuops diff --file site/ --output json --vcenter prod
+      gpuops diff --file templates/mig-layout.yaml --layout balanced --host 'esx-01*' --mode-only --vcenter sim:lab
     """
     from gpuops.extras.declare.view import DiffDocument, site_report_text
 

@@ -38,7 +38,7 @@ class LayoutOptions:
     host: Annotated[
         tuple[str, ...], Option("A host that gets the layout, or a pattern. May be repeated.", "HOST", Names.HOSTS)
     ] = ()
-    mode_only: Annotated[bool, Option("Of a layout: set only the GPUs' mode.")] = False
+    mode_only: Annotated[bool, Option("Of a layout set only the GPUs' mode; ESXi makes GPU instances.")] = False
 
 
 def load_wishes(path: Path, options: LayoutOptions) -> Callable[[Site], SiteFile]:
@@ -46,8 +46,10 @@ def load_wishes(path: Path, options: LayoutOptions) -> Callable[[Site], SiteFile
 
     Raises PolicyError for the file, and UsageError for options that do not go with it.
     """
-    content = None if path.is_dir() else parse_yaml(read_text(path), str(path))
-    if not (isinstance(content, dict) and any(form in content for form in LayoutForm)):
+    in_folder = next(filter(_has_layouts, sorted(path.glob("*.yaml"))), None) if path.is_dir() else None
+    if in_folder is not None:
+        raise UsageError(f"{in_folder} has layouts, and is no site file", hint=f"give it alone: --file {in_folder}")
+    if path.is_dir() or not _has_layouts(path):
         if options != LayoutOptions():
             raise UsageError(
                 f"--layout, --host and --mode-only need a file with {' or '.join(LayoutForm)}; {path} has neither",
@@ -62,6 +64,11 @@ def load_wishes(path: Path, options: LayoutOptions) -> Callable[[Site], SiteFile
         return site_of_layout(layout, options.host, inventory, catalog_of(inventory))
 
     return make
+
+
+def _has_layouts(path: Path) -> bool:
+    content = parse_yaml(read_text(path), str(path))
+    return isinstance(content, dict) and any(form in content for form in LayoutForm)
 
 
 def _chosen_layout(path: Path, options: LayoutOptions) -> GpuLayout:

@@ -5,19 +5,29 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 import pytest
 
 from gpuops.config.layout_file import find_layout, parse_layouts
+from gpuops.execute.site import Site
+from gpuops.extras.declare.applying import apply_site, plan_site
 from gpuops.extras.declare.entries import plain_entry
-from gpuops.extras.declare.layout_site import site_of_layout
+from gpuops.extras.declare.layout_site import LayoutOptions, load_wishes, site_of_layout
+from gpuops.hostshell.nvidia_smi import NvidiaSmi
 from gpuops.sim.server import SimServer
+from gpuops.vsphere.connection import Connection
 from tests.cli.conftest import Lab, lab_on
 from tests.declare.worlds import random_world
 from tests.plan import snapshots
 from tests.plan.snapshots import FIRST, SECOND
+from tests.wire.conftest import target_of
+from tests.wire.reading.test_gpu_health import SimulatedSsh
 
+if TYPE_CHECKING:
+    from gpuops.hostshell.ssh import Ssh
+
+SECOND_OF_LAB: Final = "0000:af:00.0"
 LAYOUTS: Final = """
 version: v1
 mig-configs:
@@ -93,6 +103,20 @@ def test_a_layout_is_compared_and_applied_as_a_site_file(lab: Lab, layouts: str,
     assert lab.effects == []
 
 
+def test_mig_mode_of_a_layout_is_set_by_the_host_shell(lab: Lab, layouts: str, tmp_path: Path) -> None:
+    make = load_wishes(Path(layouts), LayoutOptions("first", ("esx-01*",), mode_only=True))
+    with Connection(target_of(lab.server)) as connection:
+        site = Site(connection, tmp_path / "state", lab.server.world.clock.now)
+        site.shell = NvidiaSmi(cast("Ssh", SimulatedSsh(lab.server)))
+        changed = apply_site(make(site), site, apply=True)
+        assert [(str(each.gpu), each.key, each.after) for each in changed.differences] == [
+            (SECOND_OF_LAB, "mig", "off")
+        ]
+        assert changed.exit_code == 0
+        [left] = plan_site(make(site), site).differences
+        assert (left.pending, left.before, left.after) == (True, "on", "off"), "the host was not rebooted"
+
+
 def test_the_mode_for_vgpus_of_several_sizes_is_set_once(vgpus: str, tmp_path: Path, clean: Path) -> None:
     chosen = ("--file", vgpus, "--layout", "mixed", "--host", "*", "--mode-only")
     with SimServer(random_world(Random(2))) as server, lab_on(server, tmp_path, clean) as lab:
@@ -128,6 +152,11 @@ def test_what_has_no_counterpart_is_refused(
 def test_a_layout_of_vgpus_that_names_none_is_refused(lab: Lab, vgpus: str) -> None:
     refused = lab.run("diff", "--file", vgpus, "--layout", "none", "--host", "esx-01*")
     assert (refused.exit_code, "names no vGPUs" in refused.stdout) == (3, True)
+
+
+def test_a_file_of_layouts_is_not_read_from_a_directory(lab: Lab, layouts: str) -> None:
+    refused = lab.run("diff", "--file", str(Path(layouts).parent), "--host", "*")
+    assert (refused.exit_code, f"give it alone: --file {layouts}" in refused.stderr) == (2, True)
 
 
 def test_the_options_of_layouts_need_a_layout_file(lab: Lab, tmp_path: Path) -> None:
