@@ -12,6 +12,7 @@ from gpuops.model.vcenter.host_settings import Rolling
 from gpuops.sim.world import World
 from tests.declare.play import play_kill, play_seed, playing
 from tests.declare.worlds import random_world, site_of
+from tests.wire.hosts.clusters import ADDRESSES
 
 
 @pytest.mark.quick_cases(6)
@@ -54,3 +55,11 @@ def test_the_world_that_is_killed_has_something_of_everything(tmp_path: Path) ->
 def test_killed_at_a_line_of_the_journal_and_applied_again_the_end_is_the_same(line: int, tmp_path: Path) -> None:
     was_killed, faults = play_kill(killed_world, line, tmp_path)
     assert (was_killed, faults) == (line < 2 * LINES, []), "only the last case has no such line"
+
+
+def test_mig_mode_for_all_hosts_says_nothing_about_gpus_without_it(tmp_path: Path) -> None:
+    world, _ = killed_world()
+    text = FILE.replace("{host: '*', scheduler", "{host: '*', mig: true, scheduler")
+    with playing(world, text, tmp_path) as play:
+        report = play.on_site(lambda site: plan_site(site_of(text), site, Rolling()))
+    assert {difference.key for difference in report.differences if str(difference.gpu) == ADDRESSES[0]} == {"scheduler"}
