@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 AND_TWO := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup hooks demo test lint format generate bench model bench-results pictures site peers collection collections long core soak soak-services fleet clusters job-nights mutants results sbom release man lock clean
+.PHONY: help setup hooks demo test lint format generate bench model bench-results pictures site peers collection collections long core soak soak-services fleet clusters job-nights site-worlds mutants results sbom release man lock clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -97,6 +97,10 @@ job-nights: setup  ## 2,000 simulated nights with jobs in containers, whose runs
 fleet: setup  ## a night of 4 vCenters by three runners, of which one is killed, then 200 small ones (HOSTS=N, DESKTOPS=N of each, NIGHT_S=S, SEEDS=A:B)
 	$(BIN)/python -m tests.fleet night --hosts $(or $(HOSTS),250) --desktops $(or $(DESKTOPS),2500) --night-s $(or $(NIGHT_S),1500)
 	$(BIN)/python -m tests.fleet runs --seeds $(or $(SEEDS),0:200) --jobs $$(nproc)
+
+site-worlds: setup  ## 1,000 random clusters and site files, and applies of 20 killed at each line of their journals (SEEDS=A:B)
+	$(BIN)/python -m tests.declare worlds --seeds $(or $(SEEDS),0:1000) --jobs $$(nproc)
+	$(BIN)/python -m tests.declare kills --seeds $(or $(SEEDS),0:20) --jobs $$(nproc)
 
 clusters: setup  ## all clusters that are cut off or killed while they are made, used or removed (20 minutes of CPU)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal --timeout 900 \

@@ -20,11 +20,13 @@ from gpuops.hostshell.nvidia_smi import NvidiaSmi
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
+from gpuops.sim.state.board import GpuMode
 from gpuops.sim.world import World
 from gpuops.vsphere.connection import Connection
-from tests.declare.undoing import SimulatedSsh, undo
+from tests.declare.undoing import SimulatedSsh, entities_called, undo
 from tests.declare.worlds import site_of
 from tests.wire.conftest import target_of
+from tests.wire.hosts.clusters import cluster
 
 CASES: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "drifts.yaml").read_text(encoding="utf-8"))
 WATCHED_S = 180.0
@@ -85,9 +87,9 @@ def differing(look: DriftLook) -> list[str]:
     return sorted([*map(in_words, look.remaining), *(str(rejection) for rejection in look.unmatched)])
 
 
-def watched(case: dict[str, Any], folder: Path, heals: Collection[str]) -> Watched:
-    """Return the watch of a case, which went on for three minutes."""
-    world = build("lab")
+def watched(case: dict[str, Any], folder: Path, heals: Collection[str], *, reboots: bool = False) -> Watched:
+    """Return the watch of a case, which went on for three minutes. Its world is `lab` unless it has another."""
+    world = case.get("world") or build("lab")
     for action in case.get("first", ()):
         undo(world, action)
     world.clock.advance(10)
@@ -102,7 +104,7 @@ def watched(case: dict[str, Any], folder: Path, heals: Collection[str]) -> Watch
         watch.effects = len(world.ledger)
         site.pause = watch.pause
         with pytest.raises(Enough):
-            follow(DriftWatch(file, site, tuple(heals)), watch.show)
+            follow(DriftWatch(file, site, tuple(heals), reboots=reboots), watch.show)
     return watch
 
 
@@ -142,3 +144,43 @@ def test_what_drifts_is_named_while_a_rotation_holds_the_lock(tmp_path: Path) ->
             assert [refusal.subject for refusal in look.refusals] == ["drift"]
             assert (look.healed, look.exit_code, watch.look().has_news) == ((), 3, False)
         assert [report.changed for report in watch.look().healed] == [True]
+
+
+LOST_MIG = {**CASES["a host crashes and comes back without MIG mode"], "remains": []}
+
+
+def host_changes(watch: Watched) -> list[str]:
+    """Return what the ledger has of maintenance mode and reboots, and of starts of VMs."""
+    methods = ("EnterMaintenanceMode_Task", "RebootHost_Task", "ExitMaintenanceMode_Task", "PowerOnVM_Task")
+    entries = [entry for entry in watch.world.ledger if entry.method in methods]
+    return list(dict.fromkeys(entry.method for entry in entries))
+
+
+def test_mig_mode_is_in_force_again_before_a_vm_starts_on_a_host_that_came_back(tmp_path: Path) -> None:
+    watch = watched(LOST_MIG, tmp_path, ("mig",), reboots=True)
+    assert differing(watch.looks[-1]) == []
+    assert [gpu.mode for gpu in entities_called(watch.world, "esx-01.lab")[0].state.gpus[:2]] == [
+        GpuMode.MULTI_INSTANCE, GpuMode.MULTI_INSTANCE
+    ]  # fmt: skip
+    assert host_changes(watch) == ["EnterMaintenanceMode_Task", "RebootHost_Task", "ExitMaintenanceMode_Task"]
+    assert not any(report.failed for look in watch.looks for report in look.healed)
+
+
+def test_a_host_on_which_a_vm_started_first_is_not_rebooted(tmp_path: Path) -> None:
+    undone = [*LOST_MIG["undo"], {"do": "starts when its host is back", "at": "vdi-01", "after_s": 300}]
+    watch = watched({**LOST_MIG, "undo": undone}, tmp_path, ("mig",), reboots=True)
+    assert differing(watch.looks[-1]) == [
+        "esx-01.lab 0000:3b:00.0 mig (pending)", "esx-01.lab 0000:af:00.0 mig (pending)"
+    ]  # fmt: skip
+    assert host_changes(watch) == ["PowerOnVM_Task"]
+
+
+@pytest.mark.parametrize("reboots", [False, True])
+def test_from_hopper_on_mig_mode_is_in_force_at_once(reboots: bool, tmp_path: Path) -> None:
+    world = cluster(1, [], gpus=2, board="h100", mode="multiInstanceGpu")
+    undone = [{**action, "at": "esx-01"} for action in LOST_MIG["undo"]]
+    case = {**LOST_MIG, "world": world, "undo": undone, "file": {"hosts": [{"host": "esx-01", "mig": True}]}}
+    watch = watched(case, tmp_path, ("mig",), reboots=reboots)
+    assert differing(watch.looks[-1]) == []
+    maintenance = ["EnterMaintenanceMode_Task", "ExitMaintenanceMode_Task"]
+    assert host_changes(watch) == (maintenance if reboots else []), "a reboot would end MIG mode again"

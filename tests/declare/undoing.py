@@ -16,6 +16,7 @@ from gpuops.sim.inventory.entities import HostEntity, VmEntity
 from gpuops.sim.operations import cluster_change, device_settings
 from gpuops.sim.operations.vms import reconfigure
 from gpuops.sim.outside_events.fault_file import OUTSIDE_EVENTS
+from gpuops.sim.outside_events.vms import power_on
 from gpuops.sim.world import World
 from tests.sim.guests import nvidia_smi
 
@@ -85,6 +86,10 @@ def _boot_without_driver(host: HostEntity) -> None:
     host.boot = replace(host.boot, driver_late_s=None)
 
 
+def _start_later(vm: VmEntity, *, after_s: float) -> None:
+    vm.world.clock.schedule(after_s, lambda: power_on(vm, Rule(Effect.HAPPEN)))
+
+
 def _switch_mig(host: HostEntity, *, gpu: str, to: bool) -> None:
     nvidia_smi.answer(host, f"nvidia-smi -i {gpu} -mig {int(to)}")
 
@@ -146,6 +151,7 @@ ACTIONS: Final[Mapping[str, Callable[..., None]]] = {
     "boots with options": _boot_with,
     "boots without driver": _boot_without_driver,
     "nvidia-smi -mig": _switch_mig,
+    "starts when its host is back": _start_later,
     "devices removed": _remove_devices,
     "options of VM": _set_options,
     "drs": _set_drs,

@@ -14,41 +14,33 @@ from gpuops.extras.declare.site_file import parse_site
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.scenario.build import build_declared
 from gpuops.sim.scenario.scenario_file import ScenarioFile
+from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.vm_state import VgpuBacking
 from gpuops.sim.world import World
 from tests.wire.hosts.clusters import ADDRESSES, START
 
 DESKTOP = "nvidia_a40-8q"
+MIG_ADDRESS = "0000:d8:00.0"
 MARKS: list[dict[str, Any]] = [{"value": "red"}, {"value": "blue"}, {"absent": True}]
 WORDS = {"best-effort": "0x00", "equal-share": "0x01"}
 
 
 def random_world(random: Random) -> World:
-    """One to three hosts with one or two A40 each, and VMs that are off, some of them with a vGPU."""
-    hosts = [
+    """One to three hosts with one or two A40, some with an A100 or H100 too, and VMs; some have a vGPU, some run."""
+    hosts: list[dict[str, Any]] = [
         {
             "name": f"esx-{number:02}",
             "model": "server",
             "driver": "550.90.05",
             "policy": random.choice(["performance", "consolidation"]),
-            "gpus": [_random_gpu(random, at) for at in ADDRESSES[: random.randint(1, 2)]],
+            "gpus": [
+                *(_random_gpu(random, at) for at in ADDRESSES[: random.randint(1, 2)]),
+                *([_mig_gpu(random)] if random.random() < 0.3 else []),
+            ],
         }
         for number in range(1, random.randint(1, 3) + 1)
     ]
-    vms = [
-        {
-            "name": f"vm-{number:02}",
-            "on": random.choice(hosts)["name"],
-            "folder": "vms",
-            "guest": "bare",
-            "cpus": 4,
-            "memory_gib": 16,
-            "disk_gib": 40,
-            "devices": [{"vgpu": DESKTOP}] if random.random() < 0.4 else [],
-            "attributes": {"team": "red"} if random.random() < 0.4 else {},
-        }
-        for number in range(1, random.randint(1, 4) + 1)
-    ]
+    vms = [_random_vm(random, number, random.choice(hosts)) for number in range(1, random.randint(1, 4) + 1)]
     return build_declared(
         ScenarioFile.of(
             {
@@ -75,6 +67,28 @@ def random_world(random: Random) -> World:
     )
 
 
+def _random_vm(random: Random, number: int, host: dict[str, Any]) -> dict[str, Any]:
+    has_vgpu = random.random() < 0.4
+    serves = any(gpu["board"] == "a40" and not gpu["passthrough"] for gpu in host["gpus"])
+    return {
+        "name": f"vm-{number:02}",
+        "on": host["name"],
+        "folder": random.choice(["vms", "vms/ml"]),
+        "guest": "bare",
+        "cpus": 4,
+        "memory_gib": 16,
+        "disk_gib": 40,
+        "devices": [{"vgpu": DESKTOP}] if has_vgpu else [],
+        "attributes": {"team": "red"} if random.random() < 0.4 else {},
+        "power": "on" if random.random() < 0.2 and (serves or not has_vgpu) else "off",
+    }
+
+
+def _mig_gpu(random: Random) -> dict[str, Any]:
+    mode = random.choice(["sameSize", "multiInstanceGpu"])
+    return {"board": random.choice(["a100", "h100"]), "at": MIG_ADDRESS, "node": 0, "mode": mode, "passthrough": False}
+
+
 def _random_gpu(random: Random, at: str) -> dict[str, Any]:
     is_whole = random.random() < 0.25
     return {
@@ -98,11 +112,14 @@ def random_file(random: Random, world: World) -> str:
             entry["gpu"] = ADDRESSES[0]
         choices: dict[str, list[Any]] = {
             "assignment": ["performance", "consolidation"],
+            "default_graphics": ["sharedDirect", "shared"],
+            "mig": [True, False],
             "vgpu_mode": ["sameSize", "mixedSize"],
             "scheduler": list(WORDS),
             "passthrough": [True, False],
         }
-        keys = [key for key in choices if random.random() < 0.4] or ["assignment"]
+        keys = [key for key in choices if random.random() < 0.4 and not (key == "mig" and "gpu" in entry)]
+        keys = keys or ["assignment"]
         entry |= {key: random.choice(choices[key]) for key in keys}
         if "passthrough" in keys and random.random() < 0.5:
             entry["label"] = random.choice(["ml", "render"])
@@ -111,19 +128,43 @@ def random_file(random: Random, world: World) -> str:
     for name in ["vm-*", *(vm.state.name for vm in vms if random.random() < 0.5)]:
         entry = {"vm": name}
         if name != "vm-*" and random.random() < 0.6:
-            entry["devices"] = random.choice([{"profile": "a40-8q", "count": 1}, {"absent": True}])
+            devices: dict[str, Any] = {"absent": True} if random.random() < 0.5 else {"profile": "a40-8q", "count": 1}
+            entry["devices"] = devices | ({"power": "off"} if random.random() < 0.5 else {})
+        elif name != "vm-*" and random.random() < 0.2:
+            entry["folder"] = "vms/ml"
         if random.random() < 0.5:
             entry["drs"] = random.choice(["manual", "fullyAutomated", "off", "cluster"])
         mark: dict[str, Any] = {"attribute": "team"} | random.choice(MARKS)
-        if random.random() < 0.5 or len(entry) == 1:
+        if random.random() < 0.5 or not {"devices", "drs"} & set(entry):
             entry["marks"] = [mark]
         vm_entries.append(entry)
     return yaml.safe_dump({"version": 1, "hosts": host_entries, "vms": vm_entries}, sort_keys=False)
 
 
-def other_values(file: SiteFile, text: str) -> Iterator[tuple[str, str]]:
+def one_subject_each(text: str, world: World) -> Iterator[tuple[str, str]]:
+    """Yield for each host and VM of the file its name, and the file with the entries for it alone."""
+    content = yaml.safe_load(text)
+    for part, key, kind in (("hosts", "host", "HostSystem"), ("vms", "vm", "VirtualMachine")):
+        for entity in world.by_type(kind):
+            entries = [{**entry, key: entity.name} for entry in content[part] if fnmatchcase(entity.name, entry[key])]
+            if part == "hosts":  # a GPU that this host does not have is refused in every file
+                entries = [entry for entry in entries if entity.state.gpu(entry.get("gpu", ADDRESSES[0])) is not None]
+            else:
+                entries = [entry for entry in entries if _is_in_folder(entity, entry, world)]
+            if entries:
+                yield entity.name, yaml.safe_dump({"version": 1, part: entries}, sort_keys=False)
+
+
+def _is_in_folder(vm: VirtualMachine, entry: dict[str, Any], world: World) -> bool:
+    """Return whether the entry names no folder, or the one folder that files here name."""
+    return "folder" not in entry or world.get(vm.state.folder).name == "ml"
+
+
+def other_values(text: str) -> Iterator[tuple[str, str]]:
     """Yield the file with one key changed, for each key that decides something, and the key's place."""
     other = {
+        "shared": "sharedDirect",
+        "sharedDirect": "shared",
         "performance": "consolidation",
         "consolidation": "performance",
         "sameSize": "mixedSize",
@@ -141,7 +182,7 @@ def other_values(file: SiteFile, text: str) -> Iterator[tuple[str, str]]:
     }
     content = yaml.safe_load(text)
     # general entries are overruled by exceptions: only the last entry of each list decides for certain
-    for part, keys in (("hosts", ("assignment", "passthrough")), ("vms", ("drs",))):
+    for part, keys in (("hosts", ("assignment", "default_graphics", "passthrough")), ("vms", ("drs",))):
         entry = content[part][-1]
         for key in keys:
             if key in entry:
@@ -167,11 +208,12 @@ def misfits(text: str, world: World) -> list[str]:
         of_gpus: dict[str, dict[str, Any]] = {gpu.pci_id: {} for gpu in state.gpus}
         for entry in content["hosts"]:
             if fnmatchcase(state.name, entry["host"]):
-                of_host |= {"policy": entry["assignment"]} if "assignment" in entry else {}
+                of_host |= {key: entry[key] for key in ("assignment", "default_graphics") if key in entry}
                 for address, keys in of_gpus.items():
                     if entry.get("gpu", address) == address:
-                        keys |= {key: entry[key] for key in entry if key not in ("host", "gpu", "assignment")}
-        wrong += [f"{state.name}: {state.policy}" for policy in of_host.values() if state.policy != policy]
+                        keys |= {key: entry[key] for key in entry if key not in ("host", "gpu", *of_host)}
+        present = {"assignment": state.policy, "default_graphics": state.default_graphics_type}
+        wrong += [f"{state.name}: {present[key]}" for key, wished in of_host.items() if present[key] != wished]
         for gpu in state.gpus:
             keys = of_gpus[gpu.pci_id]
             if "passthrough" in keys and not gpu.passthrough_active == gpu.passthrough_enabled == keys["passthrough"]:
@@ -180,6 +222,12 @@ def misfits(text: str, world: World) -> list[str]:
                 wrong.append(f"{state.name} {gpu.pci_id}: label {gpu.label}")
             if gpu.passthrough_active:
                 continue
+            if gpu.board.types_in(GpuMode.MULTI_INSTANCE):
+                is_divided = gpu.mode is GpuMode.MULTI_INSTANCE
+                if keys.get("mig", is_divided) is not is_divided:
+                    wrong.append(f"{state.name} {gpu.pci_id}: MIG {is_divided}")
+                if is_divided:
+                    continue  # in MIG mode it has neither vGPU mode nor scheduler
             if "vgpu_mode" in keys and gpu.mode != keys["vgpu_mode"]:
                 wrong.append(f"{state.name} {gpu.pci_id}: mode {gpu.mode}")
             if (
@@ -195,8 +243,8 @@ def misfits(text: str, world: World) -> list[str]:
 def _vm_misfits(vm: VirtualMachine, entries: list[dict[str, Any]], world: World) -> Iterator[str]:
     keys: dict[str, Any] = {}
     for entry in entries:
-        if fnmatchcase(vm.state.name, entry["vm"]):
-            keys |= {key: entry[key] for key in entry if key != "vm"}
+        if fnmatchcase(vm.state.name, entry["vm"]) and _is_in_folder(vm, entry, world):
+            keys |= {key: entry[key] for key in entry if key not in ("vm", "folder")}
     profiles = [device.backing.type_name for device in vm.state.devices if isinstance(device.backing, VgpuBacking)]
     if "devices" in keys and profiles != ([] if keys["devices"].get("absent") else [DESKTOP]):
         yield f"{vm.state.name}: {profiles}"

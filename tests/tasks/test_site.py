@@ -10,6 +10,7 @@ import pytest
 from gpuops.errors import PolicyError, Refused, UsageError
 from gpuops.extras.declare.tasks import gpu_site
 from gpuops.files.yaml_file import parse_yaml
+from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire import ready_file
 from gpuops.tasks.connection import ConnectionArguments
@@ -103,3 +104,43 @@ def test_what_cannot_be_meant_is_refused(
     with pytest.raises(error, match=message):
         set_site(lab, text, apply=True, **options)
     assert lab.effects == []
+
+
+PARTS = """version: 1
+hosts:
+  - {host: esx-02.lab, assignment: performance}
+  - {host: esx-01.lab, default_graphics: shared}
+vms:
+  - {vm: ml-07, devices: {profile: a100-3-20c}}
+  - {vm: ml-08, marks: [{attribute: team, value: blue}]}
+"""
+
+
+def test_a_host_that_fails_is_named_and_vms_wait_for_the_next_run(lab: Lab) -> None:
+    rule = Rule(Effect.FAULT, "UpdateGraphicsConfig", target="esx-02.lab", fault="HostConfigFault")
+    lab.server.world.injector.add(rule)
+    partly = set_site(lab, PARTS, apply=True)
+    assert (partly.exit_code, partly.result["changed"]) == (4, True)
+    assert [diff["before_header"] for diff in partly.result["diff"]] == ["esx-01.lab"]
+    failure, waiting = sorted(partly.result["reasons"])
+    assert failure.startswith("esx-02.lab: ")
+    assert waiting.startswith("vms: are not changed, because a host was not")
+    assert partly.message == f"partly done: {'; '.join(partly.result['reasons'])}"
+    assert {record["target"]["name"] for record in partly.result["plan"]["remaining"]} == {
+        "esx-02.lab", "ml-07", "ml-08"
+    }  # fmt: skip
+    again = set_site(lab, PARTS, apply=True)
+    assert (again.exit_code, again.result["changed"], again.result["reasons"]) == (0, True, [])
+    assert again.result["plan"]["remaining"] == []
+
+
+def test_a_vm_that_fails_is_named_and_the_others_are_changed(lab: Lab) -> None:
+    rule = Rule(Effect.TASK, "ReconfigVM_Task", target="ml-07", fault="GenericVmConfigFault")
+    lab.server.world.injector.add(rule)
+    partly = set_site(lab, PARTS, apply=True)
+    assert (partly.exit_code, partly.result["changed"]) == (4, True)
+    assert [diff["before_header"] for diff in partly.result["diff"]] == ["esx-01.lab", "esx-02.lab", "ml-08"]
+    [failure] = partly.result["reasons"]
+    assert failure.startswith("ml-07: ")
+    assert partly.message == f"partly done: {failure}"
+    assert set_site(lab, PARTS, apply=True).exit_code == 0

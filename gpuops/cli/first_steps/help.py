@@ -64,6 +64,7 @@ SHARED: Final = {
     "--pool": "VMs of this pool of the policy.",
     "--profile": "A vGPU profile.",
     "--ready-file": "The file in which `sim serve` says where it listens.",
+    "--reboot": "Bring settings of hosts into force: `rolling` = one host after another.",
     "--running-vms": "What is done to VMs on a host that is rebooted.",
     "--save": "Write the result to this file.",
     "--scenario": "A simulated vCenter.",

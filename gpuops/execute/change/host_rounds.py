@@ -27,7 +27,15 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.command_line import command
 from gpuops.plan.core.plan import Outcome, Plan, Rejection, Verdict
-from gpuops.plan.core.steps import EndTurn, EnterMaintenance, HostStep, HostTask, LeaveMaintenance, RebootHost
+from gpuops.plan.core.steps import (
+    ConfigureMig,
+    EndTurn,
+    EnterMaintenance,
+    HostStep,
+    HostTask,
+    LeaveMaintenance,
+    RebootHost,
+)
 from gpuops.plan.hosts.change.emptying import leaving, returning
 from gpuops.plan.hosts.change.in_force import gpus_not_listed, lost_mig_modes, not_in_force, task_satisfied
 from gpuops.plan.hosts.change.rolling_plan import PlannedHost, planned_together
@@ -158,15 +166,16 @@ class HostRounds:
         """Return whether the host must be rebooted for the setting.
 
         It need not be if vCenter reported that no reboot is needed, and shows the setting in force. If an interrupted
-        run applied the setting, that report is lost, and the host is rebooted.
+        run applied the setting, that report is lost, and the host is rebooted. MIG mode has no such report: from Hopper
+        on, an idle GPU changes it at once and loses it by a reboot (NVIDIA MIG User Guide; gpu-operator issue 2600).
         """
         impacts = setting.impacts.get(step.host)
-        if impacts is None or ConfigureImpact.REBOOT in impacts:
+        if not isinstance(step, ConfigureMig) and (impacts is None or ConfigureImpact.REBOOT in impacts):
             return True
         host = self._with_settings(step)
         if host is None or self._not_in_force(step, host) is not None:
             return True
-        self._say([step], "needs no reboot, as vCenter says")
+        self._say([step], "needs no reboot")
         return False
 
     def _look_at(self, steps: Sequence[HostStep]) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from gpuops.api import change, change_resume, change_status, configure, run
 from gpuops.errors import PartlyDone, report_exit_code
 from gpuops.execute.change.host_rounds import Told
-from gpuops.execute.change.rolling_change import unheard
+from gpuops.execute.change.rolling_change import ChangeConsent, unheard
 from gpuops.execute.site import Site, agreed, catalog_of
 from gpuops.execute.site.agreement import no_step_more
 from gpuops.execute.steps.vm_runs import end_killed_calls
@@ -31,6 +31,9 @@ VERB: Final = "apply"
 """The name of its rolling changes in journals. It is stored, and never changes."""
 MOST_PASSES: Final = 3
 """How often hosts are set: a GPU that is given back by DirectPath I/O gets its graphics type only after a reboot."""
+VMS_WAIT: Final = Rejection(
+    "vms", "are not changed, because a host was not", hint="fix the problem of the host, then run it again"
+)
 REBOOT: Final = (
     "{} must be rebooted before everything is in force: add --reboot rolling, or empty and reboot each of them"
 )
@@ -89,6 +92,15 @@ class SiteReport:
         if not self.applied:
             return self.feasible and self.has_work
         return any(outcome.verdict is Verdict.DONE for outcome in (*self.host_outcomes, *self.vm_outcomes))
+
+    @property
+    def failures(self) -> tuple[Rejection, ...]:
+        """Why steps were not done, each with the name of its host or VM."""
+        hosts, vms = self.before.hosts, self.before.vms
+        names = {ref: host.name for ref, host in hosts.items()} | {ref: vm.name for ref, vm in vms.items()}
+        reasons = [(outcome.step.host, outcome.reason) for outcome in self.host_outcomes if _bad((outcome,))]
+        reasons += [(outcome.step.vm, outcome.reason) for outcome in self.vm_outcomes if _bad((outcome,))]
+        return tuple(Rejection(names.get(ref, ref), reason) for ref, reason in reasons)
 
     @property
     def failed(self) -> bool:
@@ -172,12 +184,15 @@ def apply_site(
     consent: SiteConsent = agreed,
     told: Told = unheard,
     only: Collection[str] | None = None,
+    in_maintenance: ChangeConsent | None = None,
 ) -> SiteReport:
     """Change what differs from the file, and return the plan, the outcomes and what still differs.
 
-    `only`: refs of the hosts and VMs that are changed; None = all. If something of these is infeasible, nothing is
-    changed. A rolling change of an earlier call that was cut off is finished first. Raises NotConnected, Locked,
-    StateDamaged, and Refused while a rotation or another change is open.
+    `only`: refs of the hosts and VMs that are changed; None = all. `in_maintenance`: hosts are set in maintenance mode
+    only, if this consents to what becomes of their VMs.
+
+    If something of these is infeasible, nothing is changed. A rolling change of an earlier call that was cut off is
+    finished first. Raises NotConnected, Locked, StateDamaged, and Refused while a rotation or another change is open.
     """
     if apply:
         _finish_earlier_calls(site, told)
@@ -185,13 +200,14 @@ def apply_site(
     if not apply or not report.feasible or not report.has_work:
         return replace(report, applied=apply and report.feasible)
     consent(report)
-    host_phase = _HostPhase(site, rolling, told)
+    host_phase = _HostPhase(site, rolling, told, in_maintenance)
     if report.hosts.steps or report.roll.rounds:
         host_phase.set_hosts(report.comparison.hosts)
-    vm_outcomes, unmet = tuple[Outcome, ...](), host_phase.unmet
-    if host_phase.is_done and report.vms.steps:
+    vm_outcomes, unmet_vms = tuple[Outcome, ...](), tuple[Rejection, ...]()
+    if report.vms.steps and not host_phase.is_done:
+        unmet_vms = (VMS_WAIT,)
+    elif report.vms.steps:
         vm_outcomes, unmet_vms = _set_vms(report, site, consent)
-        unmet += unmet_vms
     after = compare_now(file, site)
     after = after if only is None else after.only(only)
     return replace(
@@ -199,7 +215,7 @@ def apply_site(
         applied=True,
         host_outcomes=tuple(host_phase.outcomes),
         vm_outcomes=vm_outcomes,
-        unmet=tuple(unmet),
+        unmet=(*host_phase.unmet, *unmet_vms),
         remaining=after.differences,
         afterwards=_reboots_left(after.differences, (), report.before),
     )
@@ -234,6 +250,7 @@ class _HostPhase:
     site: Site
     rolling: Rolling | None
     told: Told
+    in_maintenance: ChangeConsent | None = None
     outcomes: list[Outcome[HostStep]] = field(default_factory=list)
     unmet: list[Rejection] = field(default_factory=list)
 
@@ -246,15 +263,21 @@ class _HostPhase:
         for _ in range(MOST_PASSES):
             if not self.is_done:
                 return
-            set_report = configure(SiteHosts(wishes), self.site, apply=True)
-            self._note(set_report.plan.rejections, set_report.outcomes)
+            has_set = self.in_maintenance is None and self._set(wishes)
             has_rebooted = self.rolling is not None and self.is_done and self._reboot(wishes, self.rolling)
-            if not set_report.outcomes and not has_rebooted:
+            if not has_set and not has_rebooted:
                 return
+
+    def _set(self, wishes: tuple[HostWish, ...]) -> bool:
+        """Set what differs. Return whether there was something."""
+        set_report = configure(SiteHosts(wishes), self.site, apply=True)
+        self._note(set_report.plan.rejections, set_report.outcomes)
+        return bool(set_report.outcomes)
 
     def _reboot(self, wishes: tuple[HostWish, ...], rolling: Rolling) -> bool:
         """Reboot the hosts on which settings wait for that. Return whether there was one."""
-        rolled = change(SiteHosts(wishes, reboots_only=True), VERB, rolling, self.site, apply=True, hear=self.told)
+        request, consent = SiteHosts(wishes, reboots_only=True), self.in_maintenance or agreed
+        rolled = change(request, VERB, rolling, self.site, apply=True, consent=consent, hear=self.told)
         self._note(rolled.plan.rejections, rolled.outcomes)
         return bool(rolled.outcomes)
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuops.console import output
-from gpuops.console.options import CommonOptions, DryRun, HostShellOptions, RebootOptions
+from gpuops.console.options import CommonOptions, DryRun, HostShellOptions, Reboot, RebootOptions
 from gpuops.console.spread import spread
+from gpuops.errors import UsageError
 from gpuops.extras.declare.layout_site import LayoutOptions, load_wishes
 
 if TYPE_CHECKING:
@@ -140,11 +141,16 @@ def drift(
         str | None,
         typer.Option("--window", metavar="WINDOW", help="Set back only while it is open: 'Sat 22:00-04:00 UTC'."),
     ] = None,
+    reboot: Annotated[
+        Reboot | None,
+        typer.Option(help="With --heal mig: set a host without running VMs in maintenance mode; reboot it if needed."),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="Look once and end: exit code 3 if something differs.")] = False,
 ) -> None:
     """Say within a minute what drifts from a file of what hosts and VMs should be, until it is stopped.
 
-    --heal sets back keys that stop, move and reboot nothing. MIG mode is in force after a reset or reboot all the same.
+    --heal sets back keys that stop, move and reboot nothing. MIG mode of some GPUs is in force after a reboot only:
+    --reboot rolling reboots a host for it while no VM runs on the host.
 
     \b
     Examples:
@@ -160,10 +166,12 @@ def drift(
         output.show(drift_text(look), DriftDocument.made_of(look))
 
     wishes, heals = load_wishes(file, layout), check_heals(heal or ())
+    if reboot is not None and "mig" not in heals:
+        raise UsageError("--reboot needs --heal mig", hint="add --heal mig, or leave --reboot out")
     opens = parse_window(window) if window is not None else None
     with open_site(common, guarded=bool(heals), run="drift" if heals else "") as site:
         host_shell.give_to(site)
-        watch = DriftWatch(wishes(site), site, heals, opens)
+        watch = DriftWatch(wishes(site), site, heals, opens, reboot is not None)
         if not once:
             follow(watch, show)
         look = watch.look()

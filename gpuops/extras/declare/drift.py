@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from gpuops.api import change_abort
 from gpuops.errors import (
     Locked,
     LoginRefused,
@@ -27,7 +28,8 @@ from gpuops.model.vcenter.host_settings import Rolling
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.window import Window
 from gpuops.plan.core.plan import Rejection
-from gpuops.plan.hosts.change.rolling_plan import shut
+from gpuops.plan.hosts.change.emptying import running_vms_on
+from gpuops.plan.hosts.change.rolling_plan import ChangeReport, shut
 from gpuops.vsphere.connection import Connection
 from gpuops.vsphere.reading.past_events import setting_changes
 
@@ -80,6 +82,9 @@ class DriftWatch:
     heals: tuple[str, ...] = ()
     window: Window | None = None
     """Only while it is open is something set back; None = at any time."""
+    reboots: bool = False
+    """Whether a host without running VMs goes into maintenance mode while its MIG mode is set back, and is rebooted if
+    the mode needs that."""
     known: tuple[SiteDifference, ...] = field(default=(), init=False)
     reasons: tuple[Rejection, ...] = field(default=(), init=False)
     """What the last look found of `unmatched` and `refusals`."""
@@ -99,7 +104,8 @@ class DriftWatch:
                 healed = self._heal(healable)
             except (Locked, Refused, PartlyDone) as error:  # for example while a rotation runs: tried again
                 refusals = (Rejection("drift", error.message, hint=error.hint),)
-            refusals += tuple(reason for report in healed for reason in (*report.rejections, *report.unmet))
+            for report in healed:
+                refusals += (*report.rejections, *report.unmet, *report.failures)
             comparison = compare_now(self.file, self.site)
         reasons = (*comparison.rejections, *refusals)
         has_news = bool(new or back or reasons != self.reasons) or any(report.changed for report in healed)
@@ -133,18 +139,52 @@ class DriftWatch:
         """Return the ref of the host or VM and the key of each setting that may be set back now."""
         if next(shut(Rolling(window=self.window), self.site.clock()), None) is not None:
             return []
-        settings = ((difference.ref, difference.key) for difference in differences if not difference.pending)
+        settings = (
+            (difference.ref, difference.key)
+            for difference in differences
+            # what waits for a reboot is set already
+            if not difference.pending or (self.reboots and difference.key == "mig")
+        )
         return [(ref, key) for ref, key in dict.fromkeys(settings) if key in self.heals]
 
     def _heal(self, settings: Sequence[tuple[str, str]]) -> tuple[SiteReport, ...]:
-        """Set these settings back: together, or one by one if one of them cannot be set."""
+        """Set these settings back: together, or one by one if one of them cannot be set; MIG mode of hosts first."""
+        reports = tuple[SiteReport, ...]()
+        if self.reboots and (refs := {ref for ref, key in settings if key == "mig"}):
+            empty = _empty_hosts(self.site.vcenter.inventory(), refs)
+            reports = tuple(map(self._heal_mig, empty))
+            settings = [(ref, key) for ref, key in settings if key != "mig" or ref not in empty]
+        if not settings:
+            return reports
         refs = {ref for ref, _ in settings}
         report = apply_site(healing_part(self.file, self.heals), self.site, apply=True, only=refs)
         if report.feasible or len(settings) == 1:
-            return (report,)
-        return tuple(
+            return (*reports, report)
+        return reports + tuple(
             apply_site(healing_part(self.file, (key,)), self.site, apply=True, only=(ref,)) for ref, key in settings
         )
+
+    def _heal_mig(self, ref: str) -> SiteReport:
+        """Set MIG mode of a host without running VMs back in maintenance mode, in which no VM starts on it."""
+        part, rolling = healing_part(self.file, ("mig",)), Rolling(window=self.window)
+        report = apply_site(part, self.site, rolling, apply=True, only=(ref,), in_maintenance=_refuse_to_move)
+        host = self.site.vcenter.inventory().hosts.get(ref)
+        if report.failed and host is not None and host.in_maintenance is False:
+            change_abort(self.site)  # a VM started before maintenance mode: the host is as it was
+        return report
+
+
+def _empty_hosts(inventory: Inventory, refs: Collection[str]) -> list[str]:
+    """Return those of the hosts on which no VM runs, and which are in service."""
+    hosts = [inventory.hosts[ref] for ref in refs if ref in inventory.hosts]
+    return [host.ref for host in hosts if host.in_maintenance is False and not running_vms_on(host, inventory)]
+
+
+def _refuse_to_move(report: ChangeReport) -> None:
+    """Raise Refused if a VM has started on the host: then it is neither moved nor stopped."""
+    for planned in report.plan.planned_hosts:
+        if planned.away:
+            raise Refused(f"{planned.host.name}: {planned.away[0].vm.name} runs on it: the host is not rebooted")
 
 
 def check_heals(keys: Collection[str]) -> tuple[str, ...]:

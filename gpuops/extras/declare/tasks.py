@@ -12,7 +12,7 @@ from gpuops.extras.declare.view import ApplyDocument, subject
 from gpuops.report.document import Document
 from gpuops.tasks.connection import NO_SHELL, ConnectionArguments, HostShellArguments, open_site
 from gpuops.tasks.hosts import refuse_outside_window, rolling_of
-from gpuops.tasks.result import BAD, PARTLY, REFUSED, TaskResult, difference, task_result
+from gpuops.tasks.result import PARTLY, REFUSED, TaskResult, difference, task_result
 
 
 def gpu_site(
@@ -65,6 +65,4 @@ def _diff(report: SiteReport) -> list[Document]:
 
 def _reasons(report: SiteReport) -> list[str]:
     """Return every reason why something was not done, each with its next step."""
-    outcomes = (*report.host_outcomes, *report.vm_outcomes)
-    failures = [outcome.reason for outcome in outcomes if outcome.verdict in BAD and outcome.reason]
-    return [*(rejection.line for rejection in (*report.rejections, *report.unmet)), *failures]
+    return [rejection.line for rejection in (*report.rejections, *report.unmet, *report.failures)]

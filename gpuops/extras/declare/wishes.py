@@ -253,9 +253,11 @@ def _applies(key: str, wish: GpuWish, gpu: PhysicalGpu, wishes: Mapping[str, Gpu
     if key in ("vgpu_mode", "scheduler"):
         states.append(("mig", gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE))
     for other_key, is_on in states:
-        if other_key in wishes:
+        other = wishes.get(other_key)
+        # `mig: true` for all hosts means nothing for a GPU that has no MIG mode
+        if other is not None and _applies(other_key, other, gpu, wishes, catalog):
             # also if the file switches it off: until then the key means nothing
-            if wishes[other_key].setting is True or is_on:
+            if other.setting is True or is_on:
                 return False
         elif is_on:
             return wish.is_named

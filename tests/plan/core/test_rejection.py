@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from gpuops.plan.core.rejection import said_once, some_names
-
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.plan import Rejection, said_once, some_names
 
 
 def lines(*rejections: Rejection) -> list[str]:

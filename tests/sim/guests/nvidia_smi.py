@@ -156,6 +156,11 @@ def _switch_mig(host: HostEntity, address: str, *, on: bool) -> tuple[str, int]:
         return f"Unable to {'enable' if on else 'disable'} MIG Mode for GPU {name}: Not Supported\n", 3
     if any(seat.pci_id == gpu.pci_id for seat in host.seats()):
         return f"Unable to {'enable' if on else 'disable'} MIG Mode for GPU {name}: In use by another client\n", 19
-    gpu.next_mode = GpuMode.MULTI_INSTANCE if on else GpuMode.SAME_SIZE
+    mode = GpuMode.MULTI_INSTANCE if on else GpuMode.SAME_SIZE
+    if gpu.board.careful_instances:  # from Hopper on in force at once (NVIDIA MIG User Guide)
+        gpu.mode, gpu.next_mode = mode, None
+        host.graphics_changed()
+        return f"{'Enabled' if on else 'Disabled'} MIG Mode for GPU {name}\nAll done.\n", 0
+    gpu.next_mode = mode
     warning = f"Warning: MIG mode is in pending {'enable' if on else 'disable'} state for GPU {name}:Reset Required\n"
     return f"{warning}{'Enabled' if on else 'Disabled'} MIG Mode for GPU {name}\nAll done.\n", 0
