@@ -135,12 +135,12 @@ class GatedNight(Nightly):
         place = super()._place(vcenter)
         horizons: list[NightBroker] = []
 
-        def opened() -> NightBroker:
+        def open_broker() -> NightBroker:
             if not horizons:
                 horizons.append(self.broker.opened())
             return horizons[0]
 
-        place.gates = BrokerGates(opened, BrokerSessions(opened, broker_rest=BrokerRest(place.passed_s)))
+        place.gates = BrokerGates(open_broker, BrokerSessions(open_broker, broker_rest=BrokerRest(place.passed_s)))
         if self.gated.watched:
             place.sources = {Source.COMMAND: RdpWatch(self.pod)}
         place.in_flight = self._in_flight

@@ -310,13 +310,13 @@ class JobNights:
         """Records of jobs are points too, and all guests are made up."""
         add, submit = JobStore.add, JobStore.submit
 
-        def added(of_jobs: JobStore, job_before: SubmittedJob, record: JobRecord) -> SubmittedJob:
+        def add_record(of_jobs: JobStore, job_before: SubmittedJob, record: JobRecord) -> SubmittedJob:
             self._point(f"before {record.event}")
             job = add(of_jobs, job_before, record)
             self._point(f"after {record.event}")
             return job
 
-        def submitted(of_jobs: JobStore, *args: Any) -> Any:
+        def submit_job(of_jobs: JobStore, *args: Any) -> Any:
             self._point("before submit")
             submission = submit(of_jobs, *args)
             self._point("after submit")
@@ -332,8 +332,8 @@ class JobNights:
             return True
 
         with (
-            patch.object(JobStore, "add", added),
-            patch.object(JobStore, "submit", submitted),
+            patch.object(JobStore, "add", add_record),
+            patch.object(JobStore, "submit", submit_job),
             patch.object(store, "make_file", lambda state_dir: database),
             patch.object(store, "file_database", lambda state_dir: database),
             patch.object(nightly, "guests_of", guests),

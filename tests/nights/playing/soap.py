@@ -47,10 +47,10 @@ class SoapNightly(Nightly):
         self.world.sessions.passwords[USERNAME] = CANARY
         endpoint = Endpoint(self.world)
 
-        def opened(target: Target, context: ssl.SSLContext | None) -> http.client.HTTPConnection:
+        def open_connection(target: Target, context: ssl.SSLContext | None) -> http.client.HTTPConnection:
             return _Line(endpoint, lambda: self._certificate)
 
-        with patch.object(network, "open_connection", opened), _at_once(), policies_read_quickly():
+        with patch.object(network, "open_connection", open_connection), _at_once(), policies_read_quickly():
             return self._play()
 
     def _connect(self, boundary: Callable[[str], None]) -> Vcenter:

@@ -152,13 +152,13 @@ def test_what_somebody_else_wrote_meanwhile_is_not_overwritten(bench: Bench, moc
     if session_ends:  # the host is looked at once more before the request goes out again
         bench.server.world.injector.add(Rule(Effect.EXPIRE, "UpdateModuleOptionString"))
 
-    def looked(*arguments: Any) -> Any:
+    def look_and_change(*arguments: Any) -> Any:
         looks.append(arguments)
         if len(looks) == 3 + session_ends:  # after the two looks that the plan is made on
             bench.state().module_options = "foreign=2"
         return real(*arguments)
 
-    mocker.patch.object(type(hosts), "with_settings", looked)
+    mocker.patch.object(type(hosts), "with_settings", look_and_change)
     report = bench.set()
     [outcome] = report.outcomes
     assert (outcome.verdict, report.exit_code) == (Verdict.FAILED if session_ends else Verdict.SKIPPED, 4)
@@ -236,13 +236,13 @@ def test_passthrough_is_pending_until_the_host_reboots(bench: Bench) -> None:
 def test_gpus_that_nvlink_joins_are_warned_of_when_one_goes_alone(bench: Bench) -> None:
     resume(bench)
 
-    def warned(*devices: str) -> tuple[str, ...]:
+    def warnings_for(*devices: str) -> tuple[str, ...]:
         return configure(SetPassthrough(True, devices, None, "esx-02.lab"), bench.site, apply=False).plan.warnings
 
-    [warning] = warned("86:00.0")
+    [warning] = warnings_for("86:00.0")
     assert warning.startswith("esx-02.lab offers Nvidia:2@grid_a100d-80c%NVLink: a GPU without its NVLink peers makes")
     assert "0000:8a:00.0 would stay behind" in warning
-    assert warned("86:00.0", "8a:00.0") == ()
+    assert warnings_for("86:00.0", "8a:00.0") == ()
 
 
 def test_a_host_that_rebinds_does_so_at_once(bench: Bench) -> None:

@@ -58,11 +58,11 @@ class Bench:
         return self._with(ask)
 
     def _with(self, act: Callable[[Site], Any]) -> Any:
-        def played() -> Any:
+        def play() -> Any:
             with Connection(target_of(self.server)) as connection:
                 return act(Site(connection, self.state_dir, self.server.world.clock.now))
 
-        return self.aside.of(("defrag",), played)
+        return self.aside.of(("defrag",), play)
 
     @property
     def effects(self) -> list[tuple[str, str]]:

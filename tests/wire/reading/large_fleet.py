@@ -97,7 +97,7 @@ def _around(honest: bytes) -> tuple[bytes, bytes]:
 def fleet(count: int) -> Iterator[tuple[Session, Pages]]:
     pages, honest = Pages(count), Wire._exchange
 
-    def answered(wire: Wire, path: str, body: bytes, *remaining_arguments: Any) -> HttpReply:
+    def answer_request(wire: Wire, path: str, body: bytes, *remaining_arguments: Any) -> HttpReply:
         return HttpReply(
             200,
             "OK",
@@ -107,7 +107,7 @@ def fleet(count: int) -> Iterator[tuple[Session, Pages]]:
 
     with (
         SimServer(build("lab"), tls=False) as server,
-        patch.object(Wire, "_exchange", answered),
+        patch.object(Wire, "_exchange", answer_request),
         Session(Target("127.0.0.1", server.username, Secret(server.password), port=server.port, tls=False)) as session,
     ):
         yield session, pages
