@@ -163,7 +163,7 @@ class GatedNight(Nightly):
                 self.gated.suspends.append((vm.moid, self.world.clock.now(), *looks))
         if point.startswith(("before close ", "before open ")):  # the broker gets no op id: only the journal has it
             intent = next(record for record in reversed(self._store.records) if record.kind is Kind.INTENT)
-            self._asked(intent.body["op"])
+            self._note_request(intent.body["op"])
         super()._boundary(point)
 
     def _calm(self) -> None:

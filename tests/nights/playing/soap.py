@@ -55,7 +55,7 @@ class SoapNightly(Nightly):
 
     def _connect(self, boundary: Callable[[str], None]) -> Vcenter:
         target = Target("127.0.0.1", USERNAME, Secret(CANARY), tls=False, guest=LOGIN)
-        return Watched(Connection(target), boundary, self._asked, self._refused)
+        return Watched(Connection(target), boundary, self._note_request, self._note_refusal)
 
 
 class Watched:

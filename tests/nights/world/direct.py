@@ -341,7 +341,7 @@ class DirectVcenter(DirectSession):
         refs_left, left_s = [task.ref for task in tasks], max(timeout_s, 0.0)
         while refs_left:
             slice_s = min(SLICE_S, left_s)
-            ended = self._updates(lambda: self._ended(refs_left), slice_s)
+            ended = self._updates(lambda: self._ended_tasks(refs_left), slice_s)
             if ended is None:
                 left_s -= slice_s
                 ended = [ref for ref in refs_left if self._asks(ref)]
@@ -377,7 +377,7 @@ class DirectVcenter(DirectSession):
         self._updates(lambda: vms_in_state() if len(vms_in_state()) + len(removed_vms) >= len(vms) else None, timeout_s)
         return self._read(vms_in_state)
 
-    def _ended(self, refs: Sequence[str]) -> list[str] | None:
+    def _ended_tasks(self, refs: Sequence[str]) -> list[str] | None:
         ended_refs = [ref for ref in refs if self._has_ended(ref)]
         return ended_refs or None
 
