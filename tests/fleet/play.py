@@ -67,7 +67,7 @@ class Play:
         self.closes_s = time.monotonic() + self.story.night_s
         for _ in range(self.story.runners):
             self.fleet.runner(ANY)
-        while not self._begun() and time.monotonic() < self.closes_s:
+        while not self._has_begun() and time.monotonic() < self.closes_s:
             time.sleep(LOOK_S)
         began = time.monotonic()
         for event in self.story.events:
@@ -77,7 +77,7 @@ class Play:
             timer.join()
         self._until(self.closes_s + self.story.limit_s, until_back=True)
         self.played.back_s = time.monotonic() - self.closes_s
-        return self._seen()
+        return self._observe()
 
     # while it goes on
 
@@ -88,7 +88,7 @@ class Play:
                 at = datetime.fromisoformat(entry["at"]) + timedelta(seconds=self.fleet.later_s)
                 ledger.append({**entry, "at": at.isoformat()})
 
-    def _begun(self) -> bool:
+    def _has_begun(self) -> bool:
         self._read()
         return any(entry["method"] == AWAY for ledger in self.ledgers.values() for entry in ledger)
 
@@ -173,7 +173,7 @@ class Play:
 
     # afterwards
 
-    def _seen(self) -> Played:
+    def _observe(self) -> Played:
         for runner in self.fleet.runners:
             if runner.process.poll() is None:
                 runner.end()

@@ -90,10 +90,10 @@ class Loop:
 
     def _night(self, kills: int, dice: Random, files: Files) -> None:
         """One night and its morning, half of the missing kills in each; then an undisturbed morning."""
-        self._killed((kills - self.kills + 1) // 2, ("night", "resume"), dice, files)
+        self._run_killed((kills - self.kills + 1) // 2, ("night", "resume"), dice, files)
         if dice.random() < 0.7:
             self._rotate("resume", files)
-        self._killed(kills - self.kills, ("day", "resume", "restore"), dice, files)
+        self._run_killed(kills - self.kills, ("day", "resume", "restore"), dice, files)
         for _ in range(MORNINGS):
             if self._rotate("day", files) == 0:
                 break
@@ -103,7 +103,7 @@ class Loop:
     def _note_morning(self) -> None:
         self.mornings.append({"ledger": len(self.vcenter.ledger()), "runs": len(self.runs)})
 
-    def _killed(self, kills: int, commands: Sequence[str], dice: Random, files: Files) -> None:
+    def _run_killed(self, kills: int, commands: Sequence[str], dice: Random, files: Files) -> None:
         """Disturb runs, at most so many, until one has nothing left to do."""
         kills_to_reach, command = self.kills + kills, commands[0]  # there must be something to go on with
         for _ in range(2 * kills):

@@ -62,11 +62,11 @@ def test_another_policy_of_that_name_is_refused(policy: Path) -> None:
 def test_with_consent_the_queue_is_asked(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reached: list[str] = []
 
-    async def asked(url: str, site: str, name: str) -> bool:
+    async def ask(url: str, site: str, name: str) -> bool:
         reached.append(f"{site} {name}")
         return True
 
-    monkeypatch.setattr("gpuops.extras.fleet.cli._ask_for_night", asked)
+    monkeypatch.setattr("gpuops.extras.fleet.cli._ask_for_night", ask)
     ask_fleet(CommonOptions(), policy, yes=True)
     assert reached == ["prod nights"]
 

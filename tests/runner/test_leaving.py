@@ -95,19 +95,19 @@ def test_the_process_of_its_return_has_that_file(tmp_path: Path, monkeypatch: py
 
     environments: list[dict[str, str]] = []
 
-    async def refused(*words: str, env: dict[str, str], **keywords: object) -> None:
+    async def refuse(*words: str, env: dict[str, str], **keywords: object) -> None:
         environments.append(env)
         raise OSError("none here")
 
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", refused)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
     children = Children({"GPUOPS_CONFIG": "all"}, lambda site: tmp_path / "own" if site == "prod" else None)
 
-    async def both() -> None:
+    async def run_both() -> None:
         for site in ("prod", "munich"):
             with pytest.raises(OSError, match="none here"):
                 await children.begin(Half.DAY, site, tmp_path)
 
-    asyncio.run(both())
+    asyncio.run(run_both())
     assert [environment["GPUOPS_CONFIG"] for environment in environments] == [str(tmp_path / "own"), "all"]
 
 

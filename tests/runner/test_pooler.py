@@ -29,9 +29,9 @@ def test_a_pooler_in_transaction_mode_is_refused_before_anything_is_made(pgbounc
 
 
 def test_a_pooler_in_session_mode_is_used(pgbouncer: str, postgresql: Server) -> None:
-    async def used(url: str) -> None:
+    async def use_pooler(url: str) -> None:
         async with queues(url) as (queue,):
             assert await played_of(queue) == [TURN]
 
     with pooler(pgbouncer, postgresql, "session") as url:
-        asyncio.run(used(url))
+        asyncio.run(use_pooler(url))

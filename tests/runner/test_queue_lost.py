@@ -47,16 +47,16 @@ def test_a_return_of_a_runner_that_lost_its_turn_and_died_goes_on_at_once(postgr
             lives, children, _ = service_of(second_queue)
             serving = asyncio.create_task(second_queue.serve(lambda: [TURN.site], lives.play))
 
-            async def played(returns: int) -> bool:
+            async def has_played(returns: int) -> bool:
                 return children.called == [(Half.DAY, TURN.site)] * returns and await states(second_queue) == []
 
             await dies._look()
-            await until(lambda: played(1))
+            await until(lambda: has_played(1))
             its_children.lasts = asyncio.Event()
             night = its_children.begin(Half.NIGHT, TURN.site, Path("policy.yaml"))
             await dies._look()
             assert its_children.called == [(Half.NIGHT, TURN.site), (Half.DAY, TURN.site)]
-            await until(lambda: played(2))
+            await until(lambda: has_played(2))
             its_children.lasts.set()
             await asyncio.gather(night, *dies.alone)
             second_queue.stop()
@@ -224,10 +224,10 @@ def test_runners_that_played_nothing_have_ranks_and_dead_ones_have_none(postgres
             for number, new_runner in enumerate(runners, 1):
                 serving.append(asyncio.create_task(new_runner.serve(lambda: [TURN.site], nothing)))
 
-                async def registered(number: int = number) -> bool:
+                async def are_registered(number: int = number) -> bool:
                     return len((await first.status()).runners) >= number
 
-                await until(registered)
+                await until(are_registered)
                 await asyncio.sleep(0.2)
             await first._app.connector.execute_query_one_async(
                 "INSERT INTO procrastinate_workers (id, last_heartbeat) OVERRIDING SYSTEM VALUE "
@@ -255,7 +255,7 @@ def test_names_may_be_long(postgresql: Server) -> None:
             async def play(turn: PolicyTurn) -> None:
                 played.append(turn)
 
-            async def both() -> bool:
+            async def both_played() -> bool:
                 return played == [turn, TURN]
 
             serving = asyncio.create_task(queue.serve(lambda: [turn.site, TURN.site], play))
@@ -263,7 +263,7 @@ def test_names_may_be_long(postgresql: Server) -> None:
             assert not await queue.offer(turn, SINCE)
             await asyncio.sleep(1)
             assert await queue.offer(TURN, LATER)
-            await until(both)
+            await until(both_played)
             assert not serving.done()
             queue.stop()
             await asyncio.wait_for(serving, 20)
@@ -317,12 +317,12 @@ def test_a_turn_that_fails_is_told_in_one_line(postgresql: Server, caplog: pytes
             async def play(turn: PolicyTurn) -> None:
                 raise OSError("no more processes")
 
-            async def gone() -> bool:
+            async def is_empty() -> bool:
                 return await states(queue) == []
 
             await queue.offer(TURN, SINCE)
             serving = asyncio.create_task(queue.serve(lambda: [TURN.site], play))
-            await until(gone)
+            await until(is_empty)
             queue.stop()
             await asyncio.wait_for(serving, 20)
 
@@ -387,11 +387,11 @@ def test_a_turn_that_had_no_journal_is_offered_again_once_in_ten_minutes(
             service, children, messages = service_of(queue)
             children.code, children.lasts = 7, asyncio.Event()
 
-            async def begun(turns: int) -> bool:
+            async def has_begun(turns: int) -> bool:
                 return len(children.called) == turns
 
             running = asyncio.create_task(service.run())
-            await until(lambda: begun(1))
+            await until(lambda: has_begun(1))
             await asyncio.to_thread(postgresql.stop)
             if ends_first:
                 children.lasts.set()
@@ -399,23 +399,23 @@ def test_a_turn_that_had_no_journal_is_offered_again_once_in_ten_minutes(
             await asyncio.to_thread(postgresql.start)
             children.lasts.set()
 
-            async def over() -> bool:
+            async def is_over() -> bool:
                 return len(children.called) > 1 and await states(queue) == []
 
-            await until(over)
+            await until(is_over)
             first = len(children.called)
             assert first in (2, 3), "its waiter may have been cancelled before it ended; then once"
             await asyncio.sleep(2)
-            assert await begun(first), "once for each turn"
+            assert await has_begun(first), "once for each turn"
             at("2026-11-02T22:10:10")
-            await until(lambda: begun(first + 2))
+            await until(lambda: has_begun(first + 2))
             await asyncio.sleep(1)
             assert children.called == [(Half.NIGHT, "prod")] * (first + 2)
             children.code = 0
             at("2026-11-02T22:20:10")
-            await until(lambda: begun(first + 3))
+            await until(lambda: has_begun(first + 3))
             await asyncio.sleep(1)
-            assert await begun(first + 3), "one that had its journal is over"
+            assert await has_begun(first + 3), "one that had its journal is over"
             service.end()
             await asyncio.wait_for(running, 30)
             assert messages.count("prod: rotate night of nights ended with 7") == 4

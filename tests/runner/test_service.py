@@ -79,23 +79,23 @@ def test_a_policy_is_obeyed_as_its_file_says_now(at: object, tmp_path: Path) -> 
     file = tmp_path / "policy.yaml"
     service.load, service.rotations = load_policy_file, {"prod": {"nights": SitePolicy(policy_of(PARIS), file)}}
 
-    def written(text: str) -> None:
+    def write_and_play(text: str) -> None:
         file.write_text(text, encoding="utf-8")
         asyncio.run(service.play(TURN))
 
-    written(policy_of(PARIS).text)
+    write_and_play(policy_of(PARIS).text)
     assert (children.called, messages) == ([(Half.NIGHT, "prod")], [])
     for _ in range(2):
-        written("version: 1")
-    written(policy_of(PARIS, "others").text)
+        write_and_play("version: 1")
+    write_and_play(policy_of(PARIS, "others").text)
     assert len(children.called) == 1
     assert len(messages) == 2
     assert "no night of nights begins" in messages[0]
     assert "is now called others" in messages[1]
     at("2026-11-03T12:00:10")  # type: ignore[operator]
-    written("version: 1")
+    write_and_play("version: 1")
     assert children.called[1:] == [(Half.DAY, "prod")]
-    written(policy_of('[{opens: "11:00", closes: "13:00", zone: UTC}]').text)
+    write_and_play(policy_of('[{opens: "11:00", closes: "13:00", zone: UTC}]').text)
     assert children.called[2:] == [(Half.NIGHT, "prod")]
     assert messages[3:] == [f"prod: policy nights has changed: {file}"]
 

@@ -36,10 +36,10 @@ class Lab:
 
     def vm(self, name: str) -> Any:
         """The VM of that name; the first of several."""
-        return self._named("VirtualMachine", vim.VirtualMachine, name)
+        return self._object_named("VirtualMachine", vim.VirtualMachine, name)
 
     def host(self, name: str) -> Any:
-        return self._named("HostSystem", vim.HostSystem, name)
+        return self._object_named("HostSystem", vim.HostSystem, name)
 
     def cluster(self) -> Any:
         return self._first("ClusterComputeResource", vim.ClusterComputeResource)
@@ -47,7 +47,7 @@ class Lab:
     def datacenter(self) -> Any:
         return self._first("Datacenter", vim.Datacenter)
 
-    def _named(self, wsdl_name: str, kind: Any, name: str) -> Any:
+    def _object_named(self, wsdl_name: str, kind: Any, name: str) -> Any:
         moid = next(obj.moid for obj in self.world.by_type(wsdl_name) if obj.name == name)
         return kind(moid, self.si._stub)
 

@@ -40,7 +40,7 @@ def cut_off(
     def append_or_end(journal: Journal, drafted: Any) -> Any:
         is_last = False
 
-        def watched(state: Any) -> Any:
+        def watch_state(state: Any) -> Any:
             nonlocal is_last
             drafts = drafted(state)
             is_last = any(map(is_meant, drafts))
@@ -48,7 +48,7 @@ def cut_off(
                 raise CutOffHere
             return drafts
 
-        state = append(journal, watched)
+        state = append(journal, watch_state)
         if is_last:
             raise CutOffHere
         return state

@@ -57,12 +57,12 @@ def requests_of(command: tuple[str, ...]) -> tuple[Counter[str], int]:
     """Requests by method, and how many change something: they carry an operation id. Raises RuntimeError."""
     requests, changes, answer = Counter[str](), [0], Dispatcher._answer
 
-    def counted(self: Dispatcher, request: SoapRequest, call: Call) -> Any:
+    def count_request(self: Dispatcher, request: SoapRequest, call: Call) -> Any:
         requests[request.method] += 1
         changes[0] += bool(request.operation_id)
         return answer(self, request, call)
 
-    with patch.object(Dispatcher, "_answer", counted):
+    with patch.object(Dispatcher, "_answer", count_request):
         completed = CliRunner().invoke(app, list(command))
     if completed.exit_code:
         raise RuntimeError(f"{' '.join(command[:2])}: {completed.output[-2000:]}")

@@ -74,7 +74,7 @@ def main(arguments: list[str]) -> None:
 
     walk, invoke = Walk(), Stub.InvokeMethod
 
-    def watched(self: Stub, *call: Any) -> Any:
+    def count_call(self: Stub, *call: Any) -> Any:
         if "operationID" in VmomiSupport.GetRequestContext():
             sys.setprofile(None)
             print("", " ".join(map(str, walk.figures())), sep="\n")
@@ -82,7 +82,7 @@ def main(arguments: list[str]) -> None:
             os._exit(0)
         return invoke(self, *call)
 
-    with patch.object(Stub, "InvokeMethod", watched):
+    with patch.object(Stub, "InvokeMethod", count_call):
         sys.setprofile(walk.note)
         app(arguments, prog_name="gpuops")
 

@@ -115,17 +115,17 @@ def _lying(model: GpuBoard, mode: GpuMode, types: Sequence[VgpuType | None]) -> 
     # From the last place on: what can lie from here on, if nothing before reaches further than `free_from`.
     after: dict[int, set[Counts]] = {}
 
-    def rest(at: int) -> set[Counts]:
+    def lying_from(at: int) -> set[Counts]:
         if at >= len(places):
             return {empty}
         if at not in after:
             _, end, number = places[at]
             then = next((n for n in range(at + 1, len(places)) if places[n][0] >= end), len(places))
-            with_it = {tuple(c + (n == number) for n, c in enumerate(counts)) for counts in rest(then)}
-            after[at] = with_it | rest(at + 1)
+            with_it = {tuple(c + (n == number) for n, c in enumerate(counts)) for counts in lying_from(then)}
+            after[at] = with_it | lying_from(at + 1)
         return after[at]
 
-    return rest(0)
+    return lying_from(0)
 
 
 def _largest(counts: set[Counts]) -> tuple[Counts, ...]:

@@ -85,13 +85,13 @@ class FleetKind:
         kind, random, remaining_mib = self.drawn(seed), Random(f"{self.name} {seed}"), self.memory_mib
         requests: list[tuple[str, int]] = []
         while True:
-            profile, count = kind._one(random)
+            profile, count = kind._draw_request(random)
             remaining_mib -= count * self.size_mib(profile)
             if remaining_mib < 0:
                 return requests
             requests.append((profile, count))
 
-    def _one(self, random: Random) -> tuple[str, int]:
+    def _draw_request(self, random: Random) -> tuple[str, int]:
         if self.weights:
             return self.name_of(random.choices((*self.profiles, self.whole), self.weights)[0]), 1
         if random.random() < self.whole_share:
@@ -227,7 +227,7 @@ class FillingFleet:
             GpuLoad(address, board_there, MODES[mode], serves_vgpus=True)
             for address, mode in zip(addresses, modes, strict=True)
         )
-        return replace(new_host, gpus=tuple(self._shown(gpu, ()) for gpu in new_host.gpus))
+        return replace(new_host, gpus=tuple(self._gpu_shown(gpu, ()) for gpu in new_host.gpus))
 
     def power_on(self, vm: Vm, host: str, pins: Mapping[int, PciAddress]) -> tuple[RunningVgpu, ...] | NotAdmitted:
         """Starts the VM as its host admits it, and reads the host again."""
@@ -250,10 +250,10 @@ class FillingFleet:
         by_address = {load.pci_id: load for load in self.loads[host]}
         host_seen = self.seen.hosts[host]
         return replace(
-            host_seen, gpus=tuple(self._shown(gpu, by_address[str(gpu.address)].seats) for gpu in host_seen.gpus)
+            host_seen, gpus=tuple(self._gpu_shown(gpu, by_address[str(gpu.address)].seats) for gpu in host_seen.gpus)
         )
 
-    def _shown(self, gpu: PhysicalGpu, seats: Sequence[RunningVgpu]) -> PhysicalGpu:
+    def _gpu_shown(self, gpu: PhysicalGpu, seats: Sequence[RunningVgpu]) -> PhysicalGpu:
         placements = (
             tuple(VgpuPlacement(seat.vm, seat.type.name, seat.start) for seat in seats) if self.starts else None
         )

@@ -52,7 +52,7 @@ class SimulatedFleet:
 
     def refusals(self, placed: Sequence[Placed]) -> list[str]:
         """Create the VMs and power them on in this order; return the reason for each power-on that was refused."""
-        refs = {placed_vm.workload.name: self._made(placed_vm) for placed_vm in placed}
+        refs = {placed_vm.workload.name: self._create_vm(placed_vm) for placed_vm in placed}
         self._look(refs.values())
         for end in self._ends(
             [ReconfigureVm(refs[placed_vm.workload.name], recipe(placed_vm, self.catalog)) for placed_vm in placed]
@@ -65,7 +65,7 @@ class SimulatedFleet:
         self._look(refs.values())
         return [str(end.error) for end in ends if end.error is not None]
 
-    def _made(self, placed: Placed) -> str:
+    def _create_vm(self, placed: Placed) -> str:
         workload = placed.workload
         with self.world.lock:
             state = next(vm for vm in self.world.by_type("VirtualMachine") if vm.name == "model").state

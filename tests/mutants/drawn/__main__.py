@@ -76,7 +76,7 @@ def refresh(seconds: float, jobs: int) -> int:
         print(f"broken by the engine as it is: {problem}", flush=True)
     chosen = [(area, chosen_mutation) for area in AREAS for chosen_mutation in drawn(area)]
 
-    def again(area: str, mutation: Mutation) -> Judged:
+    def judge_again(area: str, mutation: Mutation) -> Judged:
         recorded_before = recorded.get(mutation)
         first = (recorded_before.night,) if recorded_before is not None and recorded_before.night is not None else ()
         outcome = hunt(mutation, Plan(seconds, area, first=first, shrink=True))
@@ -86,7 +86,7 @@ def refresh(seconds: float, jobs: int) -> int:
 
     with ThreadPoolExecutor(jobs) as pool:
         outcome = []
-        for judgement in pool.map(lambda chosen_mutation: again(*chosen_mutation), chosen):
+        for judgement in pool.map(lambda chosen_mutation: judge_again(*chosen_mutation), chosen):
             print(judgement, flush=True)
             outcome.append(judgement)
     write(outcome, seconds)

@@ -45,14 +45,14 @@ def never_asked(night: Played) -> Played:
 def kept_off(*, desktop: bool) -> Doctor:
     """DRS is kept off a VM in the end."""
 
-    def doctored(night: Played) -> Played:
+    def doctor_night(night: Played) -> Played:
         start = first(night, START, desktop=desktop)
         override = replace(
             start, method=OVERRIDE, before={"overrides": {}}, after={"overrides": {start.moid: "manual"}}
         )
         return with_ledger(night, [*night.world.ledger, override])
 
-    return doctored
+    return doctor_night
 
 
 def came_in_the_night(night: Played, *, at_first: bool) -> Played:

@@ -74,17 +74,17 @@ def first(night: Played, method: str, *, desktop: bool) -> Entry:
 def without(method: str, *, desktop: bool) -> Doctor:
     """The first such effect never was."""
 
-    def doctored(night: Played) -> Played:
+    def doctor_night(night: Played) -> Played:
         removed_effect = first(night, method, desktop=desktop)
         return with_ledger(night, [change for change in night.world.ledger if change is not removed_effect])
 
-    return doctored
+    return doctor_night
 
 
 def after(effect: str, *, desktop: bool, **changes: Any) -> Doctor:
     """One more effect right after the first such: the same, but for the changes."""
 
-    def doctored(night: Played) -> Played:
+    def doctor_night(night: Played) -> Played:
         effect_before = first(night, effect, desktop=desktop)
         effect_added = replace(effect_before, **changes)
         entries = [
@@ -94,4 +94,4 @@ def after(effect: str, *, desktop: bool, **changes: Any) -> Doctor:
         ]
         return with_ledger(night, entries)
 
-    return doctored
+    return doctor_night

@@ -87,7 +87,7 @@ class NightBroker:
 
     def machines(self) -> tuple[DesktopMachine, ...]:
         self._arrive()
-        machines = self._listed(self._old_s("stale machines", "stale lists"))
+        machines = self._list_machines(self._old_s("stale machines", "stale lists"))
         if self._lies("partial machines"):
             machines = [machine for machine in machines if self._chance.random() < 0.6]
         answer = tuple(machines)
@@ -97,7 +97,7 @@ class NightBroker:
     def machine(self, identity: str) -> DesktopMachine | None:
         """One machine, as it is now: a record that is asked for by itself is no list."""
         self._arrive()
-        return next((machine for machine in self._listed(0.0) if machine.id == identity), None)
+        return next((machine for machine in self._list_machines(0.0) if machine.id == identity), None)
 
     def sessions(self) -> tuple[DesktopSession, ...]:
         self._arrive()
@@ -133,7 +133,7 @@ class NightBroker:
         if self._lies("server error"):
             raise ProtocolError("the broker answers with status 500")
 
-    def _listed(self, old_s: float) -> list[DesktopMachine]:
+    def _list_machines(self, old_s: float) -> list[DesktopMachine]:
         at = self.pod.world.clock.now() - timedelta(seconds=old_s)
         sessions = {stay.moid: identity for identity, stay in self.pod.shown_sessions(at)}
         return [self._machine(record, sessions, at) for record in self.pod.records()]
@@ -158,13 +158,13 @@ class NightBroker:
         self.pod.doubtful |= unsure
         self._boundary(f"before {word} {names}")
         try:
-            refusals = self._changed({machine: vms.get(machine) for machine in machines}, word, enter=enter)
+            refusals = self._change_machines({machine: vms.get(machine) for machine in machines}, word, enter=enter)
             self.pod.doubtful -= unsure
             return refusals
         finally:
             self._boundary(f"after {word} {names}")
 
-    def _changed(self, vms_by_machine: Mapping[str, Any], word: str, *, enter: bool) -> Mapping[str, str]:
+    def _change_machines(self, vms_by_machine: Mapping[str, Any], word: str, *, enter: bool) -> Mapping[str, str]:
         try:
             self._arrive()
         except (BrokerUnreachable, ProtocolError) as error:

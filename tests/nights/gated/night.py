@@ -134,12 +134,12 @@ class GatedNight(Nightly):
         place = super()._place(vcenter)
         horizons: list[NightBroker] = []
 
-        def opened() -> NightBroker:
+        def open_broker() -> NightBroker:
             if not horizons:
                 horizons.append(self.broker.opened())
             return horizons[0]
 
-        place.gates = BrokerGates(opened, BrokerSessions(opened, broker_rest=BrokerRest(place.passed_s)))
+        place.gates = BrokerGates(open_broker, BrokerSessions(open_broker, broker_rest=BrokerRest(place.passed_s)))
         if self.gated.watched:
             place.sources = {Source.COMMAND: RdpWatch(self.pod)}
         place.in_flight = self._in_flight
@@ -162,7 +162,7 @@ class GatedNight(Nightly):
                 self.gated.suspends.append((vm.moid, self.world.clock.now(), *looks))
         if point.startswith(("before close ", "before open ")):  # the broker gets no op id: only the journal has it
             intent = next(record for record in reversed(self._store.records) if record.kind is Kind.INTENT)
-            self._asked(intent.body["op"])
+            self._note_request(intent.body["op"])
         super()._boundary(point)
 
     def _calm(self) -> None:

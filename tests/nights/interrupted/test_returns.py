@@ -42,7 +42,7 @@ class CutShort(Nightly):
         self.back_at = EVENING
         self.ends: list[Report] = []
 
-    def _played(self) -> Played:
+    def _play_night(self) -> Played:
         self.world.custom_fields.define(self.site.policy.marker)  # as `rotate init` does
         self._half(RunKind.NIGHT)
         self.taken = sum(1 for vm in self._desktops() if vm.state.power is Power.SUSPENDED)

@@ -68,7 +68,7 @@ class MadeGuests:
     met: Counter[str] = field(default_factory=Counter)
 
     def start(self, vm: Vm, job: ContainerJob, attempt: str, *, resume: bool) -> None:
-        self._reached(vm, "start")
+        self._reach_guest(vm, "start")
         if attempt in self.revoked:
             self.met["start of what is revoked"] += 1
         elif not any(container.attempt == attempt for container in self.made):
@@ -81,30 +81,30 @@ class MadeGuests:
             )
         else:
             self.met["started twice"] += 1
-        self._left("start")
+        self._leave_guest("start")
 
     def look(self, vm: Vm, attempt: str) -> ContainerState:
-        self._reached(vm, "look")
+        self._reach_guest(vm, "look")
         state = self.state(attempt)
         self.met[f"look {state.state}"] += 1
-        self._left("look")
+        self._leave_guest("look")
         return state
 
     def revoke(self, vm: Vm, attempt: str) -> ContainerState:
-        self._reached(vm, "revoke")
-        if self._made(attempt) is None:
+        self._reach_guest(vm, "revoke")
+        if self._container_of(attempt) is None:
             self.revoked.add(attempt)
             self.met["revoked"] += 1
-        self._left("revoke")
+        self._leave_guest("revoke")
         return self.state(attempt)
 
     def output(self, vm: Vm, attempt: str, offset: int, limit: int) -> bytes:
-        self._reached(vm, "output")
-        container = self._made(attempt)
+        self._reach_guest(vm, "output")
+        container = self._container_of(attempt)
         return b"" if container is None else output_until(container, self._until(container))[offset : offset + limit]
 
     def checkpoint(self, vm: Vm, job: ContainerJob, attempt: str, limit: timedelta) -> CheckpointEnd:
-        self._reached(vm, "checkpoint")
+        self._reach_guest(vm, "checkpoint")
         drawn = self.rng.random() if self.troubled else 1.0
         if drawn < 0.1:
             self.met["checkpoint fails"] += 1
@@ -115,29 +115,29 @@ class MadeGuests:
             self.met["checkpoint too slow"] += 1
             return CheckpointEnd(saved=False, reason="took longer")
         self.world.clock.advance(takes.total_seconds())
-        container = self._made(attempt)
+        container = self._container_of(attempt)
         if container is None or self.state(attempt).state is not ContainerPhase.RUNNING:
             self.met["ended while it saved"] += 1
             return CheckpointEnd(saved=False, reason="it does not run")
         self.work[container.job].saved = container.progress + self.now - container.began
         self.met["saved"] += 1
-        self._left("checkpoint")
+        self._leave_guest("checkpoint")
         return CheckpointEnd(saved=True)
 
     def stop(self, vm: Vm, attempt: str, grace: timedelta) -> ContainerState:
-        self._reached(vm, "stop")
-        container = self._made(attempt)
+        self._reach_guest(vm, "stop")
+        container = self._container_of(attempt)
         if container is not None and self.state(attempt).state is ContainerPhase.RUNNING:
             container.stopped = self.now
-        self._left("stop")
+        self._leave_guest("stop")
         return self.state(attempt)
 
     def clear(self, vm: Vm, attempt: str) -> None:
-        self._reached(vm, "clear")
-        container = self._made(attempt)
+        self._reach_guest(vm, "clear")
+        container = self._container_of(attempt)
         if container is not None:
             container.cleared = True
-        self._left("clear")
+        self._leave_guest("clear")
 
     @property
     def now(self) -> datetime:
@@ -146,7 +146,7 @@ class MadeGuests:
     def state(self, attempt: str) -> ContainerState:
         """As its guest would tell it now; what somebody has stopped ends with the exit code 0, as programs that catch
         the signal do."""
-        container = self._made(attempt)
+        container = self._container_of(attempt)
         if container is None or container.cleared:
             return ContainerState(ContainerPhase.ABSENT)
         until = self._until(container)
@@ -183,10 +183,10 @@ class MadeGuests:
         ]
         return min(ends, default=None)
 
-    def _made(self, attempt: str) -> MadeContainer | None:
+    def _container_of(self, attempt: str) -> MadeContainer | None:
         return next((container for container in self.made if container.attempt == attempt), None)
 
-    def _reached(self, vm: Vm, call: str) -> None:
+    def _reach_guest(self, vm: Vm, call: str) -> None:
         """Raises StepFailed for a guest that does not answer."""
         self.point(f"before {call}")
         self.world.clock.advance(2)
@@ -199,7 +199,7 @@ class MadeGuests:
             self.met[f"{call} refused"] += 1
             raise StepFailed(f"{vm.name}: its guest refuses")
 
-    def _left(self, call: str) -> None:
+    def _leave_guest(self, call: str) -> None:
         self.point(f"after {call}")
 
 

@@ -154,7 +154,7 @@ class JobNights:
             for _ in range(3):  # by day, when all is over
                 self.world.clock.advance_to(self.world.clock.now().replace(hour=10) + DAY)
                 self._process(self._look_after, killed=False)
-            self._counted()
+            self._count_vms()
             self.story.jobs = self._jobs()
             for job in self.story.jobs:
                 self.story.outputs[job.job.name] = self._job_store().output(job)[0]
@@ -191,12 +191,12 @@ class JobNights:
         running = [vm.name for vm in self._vms() if vm.name.startswith("ml-") and vm.state.power is not Power.OFF]
         suspended_names = [vm.name for vm in self.desktops if vm.state.power is not Power.ON]
         self.story.mornings.append((self.world.clock.now(), running, suspended_names))
-        self._counted()
+        self._count_vms()
 
     def _vms(self) -> list[Any]:
         return list(self.world.by_type("VirtualMachine"))
 
-    def _counted(self) -> None:
+    def _count_vms(self) -> None:
         names = [vm.name for vm in self._vms()]
         missing_names = sorted(self.story.others - set(names))
         self.story.counts.append(
@@ -211,7 +211,7 @@ class JobNights:
             self._left = self.rng.randint(1, self.rng.choice([4, 12, 40]))
         vcenter = DirectVcenter(self.world, self._point, None, self._showing)
         place = NightPlace.on_one_machine(self.world, vcenter, self._state, self._store)
-        place.say = self._said
+        place.say = self._note_line
         try:
             call(place)
         except Killed:
@@ -222,7 +222,7 @@ class JobNights:
             vcenter.close()
             self._left = self._aimed = None
 
-    def _said(self, line: str) -> None:
+    def _note_line(self, line: str) -> None:
         if line.startswith("jobs were not stopped"):
             self.story.errors.append(f"bug: {line}")
         elif "its checkpoint was made" in line:
@@ -310,13 +310,13 @@ class JobNights:
         """Records of jobs are points too, and all guests are made up."""
         add, submit = JobStore.add, JobStore.submit
 
-        def added(of_jobs: JobStore, job_before: SubmittedJob, record: JobRecord) -> SubmittedJob:
+        def add_record(of_jobs: JobStore, job_before: SubmittedJob, record: JobRecord) -> SubmittedJob:
             self._point(f"before {record.event}")
             job = add(of_jobs, job_before, record)
             self._point(f"after {record.event}")
             return job
 
-        def submitted(of_jobs: JobStore, *args: Any) -> Any:
+        def submit_job(of_jobs: JobStore, *args: Any) -> Any:
             self._point("before submit")
             submission = submit(of_jobs, *args)
             self._point("after submit")
@@ -332,8 +332,8 @@ class JobNights:
             return True
 
         with (
-            patch.object(JobStore, "add", added),
-            patch.object(JobStore, "submit", submitted),
+            patch.object(JobStore, "add", add_record),
+            patch.object(JobStore, "submit", submit_job),
             patch.object(store, "make_file", lambda state_dir: database),
             patch.object(store, "file_database", lambda state_dir: database),
             patch.object(nightly, "guests_of", guests),

@@ -61,7 +61,7 @@ def looking() -> Iterator[Looks]:
     """What the simulated vCenters of this process are asked within the block."""
     looks, answer = Looks(), Dispatcher._answer
 
-    def noted(self: Dispatcher, request: SoapRequest, call: Call) -> Any:
+    def note_request(self: Dispatcher, request: SoapRequest, call: Call) -> Any:
         at = self.world.clock.now()  # a look is as old as its question
         ours = request.operation_id.startswith("gpuops-") and not request.operation_id.startswith(LEASE)
         if ours and request.method in TAKING:
@@ -77,7 +77,7 @@ def looking() -> Iterator[Looks]:
                 looks.looked([] if whole else vms_read, at)
         return reply
 
-    with patch.object(Dispatcher, "_answer", noted):
+    with patch.object(Dispatcher, "_answer", note_request):
         yield looks
 
 

@@ -64,8 +64,8 @@ def _noted_suspends(night: Played) -> Iterator[tuple[str, int]]:
             yield vm, length
 
 
-def tells(report: Report, names: Collection[str], replaced_states: Replaced) -> bool:
+def tells(report: Report, names: Collection[str], replaced: Replaced) -> bool:
     """Whether the report says of it, by one of its names, both moments."""
-    moments = [f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}" for moment in (replaced_states.then, replaced_states.now)]
+    moments = [f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}" for moment in (replaced.then, replaced.now)]
     warnings = (warning for warning in report.plan.warnings if warning.partition(": ")[0] in names)
     return any(all(moment in warning for moment in moments) for warning in warnings)

@@ -218,11 +218,11 @@ def test_one_request_of_a_machine_that_was_paused_may_resume_a_desktop_where_it_
 
 
 def test_what_is_withdrawn_may_be_suspended_by_the_call_that_was_past_its_check_and_by_no_later_one() -> None:
-    def suspended(after: timedelta) -> list[str]:
+    def problems_of_suspend(after: timedelta) -> list[str]:
         return list(what_is_withdrawn_stays(replace(quiet(), in_spite=[("vm-1", EVENING, EVENING + after)])))
 
-    assert suspended(CALL) == []
-    assert suspended(CALL + timedelta(milliseconds=1))
+    assert problems_of_suspend(CALL) == []
+    assert problems_of_suspend(CALL + timedelta(milliseconds=1))
 
 
 @pytest.mark.long

@@ -58,7 +58,7 @@ class Reach:
         fire: Callable[[Event, VirtualMachine | None], None],
     ) -> None:
         """`fire` lets an event strike that is no rule of the simulator."""
-        self.stages = Stages(self._entered)
+        self.stages = Stages(self._enter_stage)
         self.journal: Journal | None = None
         self.pairs: frozenset[tuple[str, str]] = frozenset()
         self._world = world
@@ -147,14 +147,14 @@ class Reach:
         if rule.effect in TASKS or fault in REFUSALS:
             self._count(fault, {self._were[self._about]} if self._about in self._were else ())
         else:
-            self.reached(fault, self._meant(rule, targets))
+            self.reached(fault, self._targets_of(rule, targets))
 
     def _is_ours(self) -> bool:
         """Whether the task that begins was made in this submit, by gpuops."""
         last_task: Any = self._world.tasks.history()[-1]
         return bool(last_task.call.operation_id) and last_task.name == SENT.get(self.stages.now, last_task.name)
 
-    def _meant(self, rule: Rule, targets: Sequence[Any]) -> Sequence[Any]:
+    def _targets_of(self, rule: Rule, targets: Sequence[Any]) -> Sequence[Any]:
         """Whom a rule strikes, of the objects that its pattern fits."""
         if rule.effect is Effect.HAPPEN:
             kind = OUTSIDE_EVENTS[rule.happening].kind
@@ -163,7 +163,7 @@ class Reach:
 
     # aims
 
-    def _entered(self, stage: Stage, ref: str) -> None:
+    def _enter_stage(self, stage: Stage, ref: str) -> None:
         self._about = ref
         if self._aimed and not self._strikes:
             self._let_aimed_strike(stage, ref)
@@ -192,7 +192,7 @@ class Reach:
         """Those whose turn it is strike: all light ones, and one of the others, so that each meets its own moment."""
         due = []
         for event in events:
-            targets = self._there(event)
+            targets = self._vms_to_strike(event)
             if targets:
                 self._passed[id(event)] = passed = self._passed.get(id(event), 0) + 1
                 due += [(event, targets)] if passed > event.point else []
@@ -209,7 +209,7 @@ class Reach:
             elif not light and event.fault:  # without one it is what must be so just before another
                 alone = True
 
-    def _there(self, event: Event) -> list[str]:
+    def _vms_to_strike(self, event: Event) -> list[str]:
         """The VMs that an event may strike now: those at its whereabouts, or any."""
         if event.state in WHEREABOUTS:
             return [vm for vm, where in self._were.items() if where.value == event.state]

@@ -100,7 +100,7 @@ class Staged:
         if stage is None:
             return attribute
         if name == "wait":
-            return lambda *args: self._waited(attribute(*args))
+            return lambda *args: self._wait_for_ends(attribute(*args))
         if name == SUBMIT:
             return self._submit
 
@@ -115,7 +115,7 @@ class Staged:
         with self._stages.within(stage, step.vm):
             return self._vcenter.submit(step, inventory, op_id)
 
-    def _waited(self, ends: Iterator[Any]) -> Iterator[Any]:
+    def _wait_for_ends(self, ends: Iterator[Any]) -> Iterator[Any]:
         """What the engine does with an end, between two of them, is not waiting."""
         while True:
             with self._stages.within(WAIT):

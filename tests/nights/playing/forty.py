@@ -175,7 +175,7 @@ class FortyNights:
             if (change.method, desktop) in (("SuspendVM_Task", True), ("PowerOnVM_Task", False)):
                 yield change.at.astimezone(BERLIN), change.name
 
-    def _suspended(self) -> int:
+    def _count_suspends(self) -> int:
         return sum(name.startswith("desktop-") for _, name in self.takings())
 
     def _play(self, call: Call) -> None:
@@ -189,7 +189,7 @@ class FortyNights:
         self.world.down_until = None
         if self.vcenter_away is not None and call.at in self.vcenter_away:
             self.world.down_until = self.vcenter_away.ends.astimezone(ZoneInfo("UTC"))
-        self._taken_here, self._dies, before = 0, call.at == self._dies_in, self._suspended()
+        self._taken_here, self._dies, before = 0, call.at == self._dies_in, self._count_suspends()
         try:
             report = self._process(call.half)
             call.ended = str(report.exit_code)
@@ -199,7 +199,7 @@ class FortyNights:
         except GpuopsError as error:
             call.ended = f"{type(error).__name__}: {error.message}"
         call.notices, self._sent = self._sent, []
-        call.taken, call.away = self._suspended() - before, self.away()
+        call.taken, call.away = self._count_suspends() - before, self.away()
         call.over = self.world.clock.now().astimezone(BERLIN)
 
     def _process(self, half: str) -> Report:

@@ -55,13 +55,13 @@ class Nightly(NightProcesses):
     def _play(self) -> Played:
         locking = any(event.fault == "K5" for event in self.played.events)
         if not locking and self.site.policy.lock_vm is None:
-            return self._played()
+            return self._play_night()
         with folder_in_memory() as locks:
             self._states = locks
             self._locks = self._states if locking else None
-            return self._played()
+            return self._play_night()
 
-    def _played(self) -> Played:
+    def _play_night(self) -> Played:
         with self.world.lock:
             self._let_happen()
         for half, moment in self._evening():

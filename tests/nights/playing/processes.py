@@ -100,8 +100,8 @@ class NightProcesses(NightWorld):
                 boundary,
                 self._trusts(),
                 self._showing,
-                self._asked,
-                self._refused,
+                self._note_request,
+                self._note_refusal,
                 self._login_name(),
             )
         return cast(Vcenter, Staged(vcenter, self._reach.stages))
@@ -116,10 +116,10 @@ class NightProcesses(NightWorld):
         self.played.struck[OTHER_LOGIN] = self.played.struck.get(OTHER_LOGIN, 0) + changed
         return f"{USER}-2" if changed else USER
 
-    def _refused(self, fault: str) -> None:
+    def _note_refusal(self, fault: str) -> None:
         self.played.refused[len(self.played.asks) - 1] = fault
 
-    def _asked(self, op_id: str) -> None:
+    def _note_request(self, op_id: str) -> None:
         self.played.asked[op_id] = self.world.clock.now()
         self.played.asks.append((op_id, self.world.clock.now(), len(self.world.ledger)))
         run = (-1, RunKind.DAY.value) if self._machines.other_acts else (self._run, self._running)
@@ -138,7 +138,7 @@ class NightProcesses(NightWorld):
         named = morning_names(seed)
         return [self.site.policies[named] if named is not None else None]
 
-    def _said(self, half: RunKind, policy: Policy | None) -> Policy | None:
+    def _policy_of_run(self, half: RunKind, policy: Policy | None) -> Policy | None:
         """The policy that a run names: `policy`, or that of its machine."""
         if self._machine:
             return self.site.policies[-1]
@@ -160,7 +160,7 @@ class NightProcesses(NightWorld):
         def act(place: NightPlace) -> Report:
             if half is None:
                 return resume(place, apply=True, consent=self._consents)
-            return rotate(half, self._said(half, policy), place, apply=True, consent=self._consents)
+            return rotate(half, self._policy_of_run(half, policy), place, apply=True, consent=self._consents)
 
         suffix = " on the other machine" if self._machine else " of the other policy" if policy is not None else ""
         report = self._process(half.value if half else "rotate resume", act, suffix)
@@ -342,7 +342,7 @@ class NightProcesses(NightWorld):
         goes_on, sessions_before = since + timedelta(seconds=event.at_s), self._open_sessions()
         while turnstile.held is hung and (at := max(now() + CRON, MORNING)) < goes_on:
             self._wait_until(at)
-            with patch.object(rotation_lock, "end_hung_run", self._ended):
+            with patch.object(rotation_lock, "end_hung_run", self._end_holder):
                 self._half(RunKind.DAY)
         self._points, self._of_others, self._running, self._run = state_before
         self._of_others |= self._open_sessions() - sessions_before
@@ -353,7 +353,7 @@ class NightProcesses(NightWorld):
         self._wait_until(goes_on)
         self.played.stood.append((since, now()))
 
-    def _ended(self, holder: LockHolder, site: Place) -> bool:
+    def _end_holder(self, holder: LockHolder, site: Place) -> bool:
         """As gpuops ends a process of its machine that hangs, by the moment that it has for that."""
         at = ends_at(holder)
         if self._turnstile is None or at is None or site.clock() < at:

@@ -47,15 +47,15 @@ class SoapNightly(Nightly):
         self.world.sessions.passwords[USERNAME] = CANARY
         endpoint = Endpoint(self.world)
 
-        def opened(target: Target, context: ssl.SSLContext | None) -> http.client.HTTPConnection:
+        def open_connection(target: Target, context: ssl.SSLContext | None) -> http.client.HTTPConnection:
             return _Line(endpoint, lambda: self._certificate)
 
-        with patch.object(network, "open_connection", opened), _at_once(), policies_read_quickly():
+        with patch.object(network, "open_connection", open_connection), _at_once(), policies_read_quickly():
             return self._play()
 
     def _connect(self, boundary: Callable[[str], None]) -> Vcenter:
         target = Target("127.0.0.1", USERNAME, Secret(CANARY), tls=False, guest=LOGIN)
-        return Watched(Connection(target), boundary, self._asked, self._refused)
+        return Watched(Connection(target), boundary, self._note_request, self._note_refusal)
 
 
 class Watched:

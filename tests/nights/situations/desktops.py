@@ -142,10 +142,10 @@ class ShutDown(Situated):
         if self.also == "lost":
             self.at((MORNING - EVENING).total_seconds() - 5, self.lose_journal)
 
-    def _played(self) -> Played:
+    def _play_night(self) -> Played:
         takes_s = self.rng.uniform(300, 3000) if self.also == "slow" else power.GUEST_SHUTDOWN_S
         with patch.object(power, "GUEST_SHUTDOWN_S", takes_s):
-            return super()._played()
+            return super()._play_night()
 
     def met(self, before: bool, step: str, name: str) -> None:
         vm = self.named(name)

@@ -37,7 +37,7 @@ class Looked(Situated):
 
     def _half(self, half: RunKind | None, policy: Policy | None = None) -> None:
         under_way: list[Any] = self.world.tasks.unfinished()
-        foreseen, entries = self._foreseen(half), len(self.world.ledger)
+        foreseen, entries = self._foresee(half), len(self.world.ledger)
         if len(self.world.ledger) != entries:
             self.played.foretold.append("looking at it changed something")
         reports_before = len(self.played.told)
@@ -45,7 +45,7 @@ class Looked(Situated):
         if foreseen is not None and len(self.played.told) > reports_before:
             self.played.foretold += differences(foreseen, self.played.told[-1][0], settled=not under_way)
 
-    def _foreseen(self, half: RunKind | None) -> Report | None:
+    def _foresee(self, half: RunKind | None) -> Report | None:
         vcenter: Any = self._connect(lambda point: None)
         try:
             place = self._place(vcenter)

@@ -53,11 +53,11 @@ class Rebuilt(Situated):
         first_s, last_s = self.rng.choice([(1, 400), (400, morning_s), (morning_s + 1, morning_s + 300)])
         self.at(self.rng.uniform(first_s, last_s), self._is_rebuilt)
 
-    def _played(self) -> Played:
+    def _play_night(self) -> Played:
         with folder_in_memory() as folder:
             self._folder = folder
             try:
-                return super()._played()
+                return super()._play_night()
             finally:
                 for file in self._journals:
                     file.close()

@@ -45,10 +45,10 @@ class Situated(Nightly):
     def met(self, before: bool, step: str, name: str) -> None:
         """Before and after each request, and each append to the journal (`append`)."""
 
-    def _played(self) -> Played:
+    def _play_night(self) -> Played:
         with self.world.lock:
             self.arrange()
-        return super()._played()
+        return super()._play_night()
 
     def _boundary(self, point: str) -> None:
         super()._boundary(point)

@@ -69,35 +69,35 @@ def with_report(night: Played, number: int, report: Report) -> Played:
 def with_unmet(name: str, rule: str) -> Doctor:
     """Each return names that desktop."""
 
-    def doctored(night: Played) -> Played:
+    def doctor_night(night: Played) -> Played:
         for number in returns(night):
             report = night.told[number][0]
             unmet = (*report.plan.unmet, Rejection(name, rule, hint="gpuops rotate day"))
             night = with_report(night, number, replace(report, plan=replace(report.plan, unmet=unmet)))
         return replace(night, last=night.told[-1][0])
 
-    return doctored
+    return doctor_night
 
 
 def with_outcomes(**changes: Any) -> Doctor:
     """The outcome of the first step of each kind in each report is another one."""
 
-    def doctored(night: Played) -> Played:
+    def doctor_night(night: Played) -> Played:
         for number, (report, _) in enumerate(night.told):
             outcomes = tuple(replace(outcome, **changes) for outcome in report.outcomes)
             night = with_report(night, number, replace(report, outcomes=outcomes))
         return night
 
-    return doctored
+    return doctor_night
 
 
 def because(words: str, *, keeps_ledger: bool) -> Doctor:
-    def doctored(night: Played) -> Played:
+    def doctor_night(night: Played) -> Played:
         report = night.told[0][0]
         night = with_report(night, 0, replace(report, plan=replace(report.plan, because=(words,))))
         return night if keeps_ledger else replace(with_ledger(night, []), doubtful=frozenset())
 
-    return doctored
+    return doctor_night
 
 
 def shown_badly(night: Played) -> Played:

@@ -341,7 +341,7 @@ class DirectVcenter(DirectSession):
         refs_left, left_s = [task.ref for task in tasks], max(timeout_s, 0.0)
         while refs_left:
             slice_s = min(SLICE_S, left_s)
-            ended = self._updates(lambda: self._ended(refs_left), slice_s)
+            ended = self._updates(lambda: self._ended_tasks(refs_left), slice_s)
             if ended is None:
                 left_s -= slice_s
                 ended = [ref for ref in refs_left if self._asks(ref)]
@@ -367,17 +367,17 @@ class DirectVcenter(DirectSession):
                 continue
 
     def wait_for_power(self, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
-        def reached() -> frozenset[str]:
+        def vms_in_state() -> frozenset[str]:
             vms_by_ref: dict[str, Any] = {vm: self._world.find(vm) for vm in vms}
             return frozenset(
                 ref for ref, vm in vms_by_ref.items() if vm is not None and vm.state.power.value == power.value
             )
 
         removed_vms = [vm for vm in vms if self._world.find(vm) is None]
-        self._updates(lambda: reached() if len(reached()) + len(removed_vms) >= len(vms) else None, timeout_s)
-        return self._read(reached)
+        self._updates(lambda: vms_in_state() if len(vms_in_state()) + len(removed_vms) >= len(vms) else None, timeout_s)
+        return self._read(vms_in_state)
 
-    def _ended(self, refs: Sequence[str]) -> list[str] | None:
+    def _ended_tasks(self, refs: Sequence[str]) -> list[str] | None:
         ended_refs = [ref for ref in refs if self._has_ended(ref)]
         return ended_refs or None
 

@@ -49,7 +49,7 @@ class Guests:
 
     def ended(self, ref: str) -> bool:
         """Whether it runs no more, or will never be known to."""
-        vm, process = self._found(ref)
+        vm, process = self._find_process(ref)
         if vm is None or process is None or vm.state.power is not Power.ON or vm.state.boot_time != process.boot_time:
             return True
         return process.ends_at is not None and process.ends_at <= self._world.clock.now()
@@ -58,7 +58,7 @@ class Guests:
         """How it ended."""
         task = TaskRef(ref)
         try:
-            vm, process = self._read(lambda: self._found(ref))
+            vm, process = self._read(lambda: self._find_process(ref))
         except GpuopsError as error:
             return TaskEnd(task, error)
         now = self._world.clock.now()
@@ -70,7 +70,7 @@ class Guests:
             return TaskEnd(task, StepFailed(f"its program ended with exit code {process.exit_code}"))
         return TaskEnd(task, None, (process.ends_at - process.started_at).total_seconds())
 
-    def _found(self, ref: str) -> tuple[Any, Any]:
+    def _find_process(self, ref: str) -> tuple[Any, Any]:
         moid, _, pid = ref.removeprefix(PREFIX).rpartition(":")
         process = next(
             (process for process in self._manager.processes if (process.vm, process.pid) == (moid, int(pid))), None

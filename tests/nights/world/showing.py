@@ -225,7 +225,7 @@ class Showing:
             datastores=(state.datastore,),
             snapshots=0,
             managed_by=ManagedBy(*state.managed_by) if state.managed_by else None,
-            devices=self._carried(vm.moid, state.devices),
+            devices=self._carried_devices(vm.moid, state.devices),
             nics=(),
             extra_config=dict(state.extra_config),
             change_version=state.change_version,
@@ -241,7 +241,7 @@ class Showing:
             tools_running=tools_running(state) == "guestToolsRunning",
         )
 
-    def _carried(self, ref: str, devices: tuple[PciDevice, ...]) -> tuple[GpuDevice, ...]:
+    def _carried_devices(self, ref: str, devices: tuple[PciDevice, ...]) -> tuple[GpuDevice, ...]:
         carried, devices_shown = self._devices.get(ref, ((), ()))
         if carried is not devices:
             devices_shown = tuple(_device(device) for device in devices)

@@ -60,15 +60,15 @@ class Site:
         self._wait = wait
         self.content = service.RetrieveContent()
         self.collector = self.content.propertyCollector
-        self.datacenter = self._named(vim.Datacenter, "DC0")
-        self.cluster = self._named(vim.ClusterComputeResource, "DC0_C0")
-        self.datastore = self._named(vim.Datastore, "LocalDS_0")
-        self.network = self._named(vim.Network, "VM Network")
+        self.datacenter = self._entity_named(vim.Datacenter, "DC0")
+        self.cluster = self._entity_named(vim.ClusterComputeResource, "DC0_C0")
+        self.datastore = self._entity_named(vim.Datastore, "LocalDS_0")
+        self.network = self._entity_named(vim.Network, "VM Network")
         self.pool = self.cluster.resourcePool
         self.hosts = sorted(self.cluster.host, key=lambda host: str(host.name))
         self.host = self.hosts[0]
         self.folder = self.datacenter.vmFolder
-        self.running = self._named(vim.VirtualMachine, "DC0_C0_RP0_VM1")
+        self.running = self._entity_named(vim.VirtualMachine, "DC0_C0_RP0_VM1")
         self._numbers = itertools.count(1)
         self._counters: dict[str, int] = {}
         self.kept: Any = None
@@ -83,7 +83,7 @@ class Site:
         finally:
             view.Destroy()
 
-    def _named(self, kind: Any, name: str) -> Any:
+    def _entity_named(self, kind: Any, name: str) -> Any:
         return next(entity for entity in self._all(kind) if entity.name == name)
 
     def keep(self, entity: Any) -> Any:

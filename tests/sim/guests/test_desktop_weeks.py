@@ -118,13 +118,13 @@ def test_desktops_of_a_scenario_were_used_until_it_began() -> None:
     running = [vm for vm in world.by_type("VirtualMachine") if vm.state.power is Power.ON]
     desktops = [vm for vm in running if vm.state.past is not None and vm.state.cpu_usage_mhz < 500]
 
-    def used(moment: datetime) -> int:
+    def used_at(moment: datetime) -> int:
         values = [world.counters(vm, moment) for vm in desktops]
         return sum(counters[CPU_MHZ, ""] > 500 and counters[GPU_USE, ""] > 0 for counters in values)
 
     assert len(desktops) > 90
-    assert used(now - timedelta(hours=8)) > used(now - timedelta(hours=5.5)) > 0, "some are at lunch"
-    assert used(now - timedelta(minutes=1)) > 0 == used(now), "from then on it is as declared"
+    assert used_at(now - timedelta(hours=8)) > used_at(now - timedelta(hours=5.5)) > 0, "some are at lunch"
+    assert used_at(now - timedelta(minutes=1)) > 0 == used_at(now), "from then on it is as declared"
 
 
 @pytest.mark.long

@@ -65,17 +65,17 @@ def test_graphics_devices_are_those_of_the_graphics_stack_and_who_runs_on_them(l
     lab.attach("ml-07", "grid_a100-3-20c")
     lab.power_on("ml-07", "esx-01.lab")
     graphics_devices = {gpu.pciId: gpu for gpu in lab.host("esx-01.lab").config.graphicsInfo}
-    list_module_options = {row["Address"]: row for row in rows(lab, "graphics.device.list")}
-    assert list_module_options.keys() == graphics_devices.keys()
-    for address, row in list_module_options.items():
+    device_rows = {row["Address"]: row for row in rows(lab, "graphics.device.list")}
+    assert device_rows.keys() == graphics_devices.keys()
+    for address, row in device_rows.items():
         assert row["DeviceName"] == graphics_devices[address].deviceName
         assert (row["MemorySizeinKB"], row["NumberofVMs"]) == (
             str(graphics_devices[address].memorySizeInKB),
             str(len(graphics_devices[address].vm)),
         )
         assert (row["VendorName"], row["ModuleName"]) == ("NVIDIA Corporation", "nvidia")
-    assert {row["GraphicsType"] for row in list_module_options.values()} == {"SharedPassthru"}
-    assert any(row["NumberofVMs"] != "0" for row in list_module_options.values())
+    assert {row["GraphicsType"] for row in device_rows.values()} == {"SharedPassthru"}
+    assert any(row["NumberofVMs"] != "0" for row in device_rows.values())
     [host] = rows(lab, "graphics.host.get")
     assert host == {"DefaultGraphicsType": "SharedPassthru", "SharedPassthruAssignmentPolicy": "Performance"}
     assert rows(lab, "graphics.host.get", "esx-02.lab")[0]["SharedPassthruAssignmentPolicy"] == "Consolidation"
@@ -91,9 +91,9 @@ def test_pci_devices_say_whose_they_are_now_and_after_a_reboot(lab: Lab) -> None
     hardware = {device.id: device for device in lab.host("esx-02.lab").hardware.pciDevice}
     passthrough = {gpu.id: gpu for gpu in lab.host("esx-02.lab").config.pciPassthruInfo}
     owners = set()
-    list_module_options = rows(lab, "hardware.pci.list", "esx-02.lab")
-    assert [row["Address"] for row in list_module_options] == list(hardware)
-    for row in list_module_options:
+    device_rows = rows(lab, "hardware.pci.list", "esx-02.lab")
+    assert [row["Address"] for row in device_rows] == list(hardware)
+    for row in device_rows:
         device = hardware[row["Address"]]
         assert int(row["Bus"], 16) == device.bus & 0xFF
         assert (int(row["VendorID"], 16), int(row["DeviceID"], 16)) == (

@@ -277,12 +277,22 @@ def test_a_role_does_not_take_the_name_of_another(lab: Lab) -> None:
 
 
 def test_users_are_found_by_their_name(lab: Lab) -> None:
-    def found(text: str, *, exact: bool, users: bool = True) -> list[str]:
+    def find_users(text: str, *, exact: bool, users: bool = True) -> list[str]:
         directory = lab.si.content.userDirectory
         return [
             account.principal for account in directory.RetrieveUserGroups(None, text, None, None, exact, users, True)
         ]
 
-    (user,) = found("", exact=False)
-    assert found("ADMIN", exact=False) == found(user, exact=True) == found("administrator", exact=True) == [user]
-    assert found("admin", exact=True) == found("nobody", exact=False) == found("", exact=False, users=False) == []
+    (user,) = find_users("", exact=False)
+    assert (
+        find_users("ADMIN", exact=False)
+        == find_users(user, exact=True)
+        == find_users("administrator", exact=True)
+        == [user]
+    )
+    assert (
+        find_users("admin", exact=True)
+        == find_users("nobody", exact=False)
+        == find_users("", exact=False, users=False)
+        == []
+    )

@@ -271,14 +271,14 @@ def test_a_move_into_a_folder_is_read_while_it_runs(lab: Lab) -> None:
 
 
 def test_a_view_of_a_folder_of_hosts_holds_their_vms(lab: Lab) -> None:
-    def seen(container: Any) -> set[str]:
+    def vms_in_view(container: Any) -> set[str]:
         return {vm._moId for vm in views.CreateContainerView(container, [vim.VirtualMachine], True).view}
 
     views, datacenter = lab.si.content.viewManager, lab.datacenter()
     racks = datacenter.hostFolder.CreateFolder("racks")
-    assert seen(racks) == set()
+    assert vms_in_view(racks) == set()
     lab.run(racks.MoveIntoFolder_Task([lab.cluster()]))
-    assert seen(racks) == seen(datacenter.hostFolder) == seen(lab.cluster().resourcePool)
+    assert vms_in_view(racks) == vms_in_view(datacenter.hostFolder) == vms_in_view(lab.cluster().resourcePool)
     template = next(vm for vm in lab.world.by_type("VirtualMachine") if vm.name == "golden")  # it is in no pool
-    assert seen(racks) | {template.moid} == seen(datacenter.vmFolder) == seen(datacenter)
-    assert seen(datacenter.networkFolder) == set()
+    assert vms_in_view(racks) | {template.moid} == vms_in_view(datacenter.vmFolder) == vms_in_view(datacenter)
+    assert vms_in_view(datacenter.networkFolder) == set()

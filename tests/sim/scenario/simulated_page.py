@@ -167,10 +167,12 @@ class _Module:
                 if fault:
                     is_own_text = says.startswith(_OWN)
                     yield Refusal(
-                        fault, says, "not simulated" if is_own_text else self._cited(function) or _rule(fault, declared)
+                        fault,
+                        says,
+                        "not simulated" if is_own_text else self._cited_sources(function) or _rule(fault, declared),
                     )
 
-    def _cited(self, function: ast.FunctionDef) -> str:
+    def _cited_sources(self, function: ast.FunctionDef) -> str:
         """The sources that a function names in docstring and comments; else "as above" where the module names any."""
         lines = self.text.splitlines()[function.lineno - 1 : function.end_lineno]
         sources = _CITED.findall(" ".join(" ".join(lines).replace("#", " ").split()))

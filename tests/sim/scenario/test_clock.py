@@ -33,12 +33,12 @@ def test_an_action_may_schedule_what_is_due_before_the_end() -> None:
     clock = Clock()
     ran: list[int] = []
 
-    def again() -> None:
+    def run_and_schedule() -> None:
         ran.append(1)
         if len(ran) < 3:
-            clock.schedule(2, again)
+            clock.schedule(2, run_and_schedule)
 
-    clock.schedule(2, again)
+    clock.schedule(2, run_and_schedule)
     clock.advance(10)
     assert len(ran) == 3
 

@@ -61,11 +61,11 @@ def test_fleet_is_as_large_as_asked() -> None:
 
 
 def test_same_seed_same_world_and_another_seed_only_other_ids() -> None:
-    def described(seed: int) -> list[tuple[str, str, str, str]]:
+    def describe_world(seed: int) -> list[tuple[str, str, str, str]]:
         vms = build("lab", seed=seed).by_type("VirtualMachine")
         return [(vm.moid, vm.name, vm.state.power.value, vm.state.uuid) for vm in vms]
 
-    first, second, other_seed = described(1), described(1), described(2)
+    first, second, other_seed = describe_world(1), describe_world(1), describe_world(2)
     assert first == second
     assert [row[:3] for row in first] == [row[:3] for row in other_seed]
     assert first != other_seed

@@ -171,10 +171,10 @@ def test_a_cookie_jar_is_enough(rest: Rest, login: str, use: str) -> None:
     with opener.open(f"{at}{use}") as reply:
         assert json.loads(reply.read()) in ([], {"value": []})
     opener.open(urllib.request.Request(f"{at}{login}", method="DELETE")).close()
-    with pytest.raises(urllib.error.HTTPError) as require_refusal:
+    with pytest.raises(urllib.error.HTTPError) as raised:
         opener.open(f"{at}{use}")
-    with require_refusal.value:
-        assert require_refusal.value.code == 401
+    with raised.value:
+        assert raised.value.code == 401
 
 
 PYTHON = re.compile(r"\b[A-Z]\w*(Error|Exception)\b|Traceback|NoneType|object has no|\bdict\b|\.py\b")

@@ -98,7 +98,7 @@ def by_retrieval(lab: Lab, task: Any) -> Callable[[], bool]:
 def by_updates(ask: Callable[[Any, str], Any]) -> Callable[[Lab, Any], Callable[[], bool]]:
     """One request for updates, answered at once, for each look."""
 
-    def made(lab: Lab, task: Any) -> Callable[[], bool]:
+    def make_look(lab: Lab, task: Any) -> Callable[[], bool]:
         collector = lab.si.content.propertyCollector.CreatePropertyCollector()
         collector.CreateFilter(info_of(task, "info.state"), False)
         version = [""]
@@ -113,7 +113,7 @@ def by_updates(ask: Callable[[Any, str], Any]) -> Callable[[Lab, Any], Callable[
 
         return look
 
-    return made
+    return make_look
 
 
 def from_recent_tasks(lab: Lab, task: Any) -> Callable[[], bool]:

@@ -39,7 +39,9 @@ def make(directory: Path) -> dict[str, Shown]:
     of_ours = _certificate("gpuops test CA", authority.public_key(), "gpuops test CA", authority, ca=True)
     (directory / "ca.pem").write_bytes(of_ours.public_bytes(serialization.Encoding.PEM))
 
-    def shown(name: str, *, address: str = "127.0.0.1", end: datetime = NOW + DAY, alone: bool = False) -> Shown:
+    def show_certificate(
+        name: str, *, address: str = "127.0.0.1", end: datetime = NOW + DAY, alone: bool = False
+    ) -> Shown:
         key = ec.generate_private_key(ec.SECP256R1())
         issuer, signer = ("vcenter.test", key) if alone else ("gpuops test CA", authority)
         leaf = _certificate("vcenter.test", key.public_key(), issuer, signer, end=end, address=address)
@@ -54,11 +56,11 @@ def make(directory: Path) -> dict[str, Shown]:
         return Shown(certificates, hashlib.sha256(leaf.public_bytes(serialization.Encoding.DER)).hexdigest())
 
     return {
-        "good": shown("good"),
-        "renewed": shown("renewed"),
-        "self-signed": shown("self-signed", alone=True),
-        "expired": shown("expired", end=NOW - DAY),
-        "wrong name": shown("wrong-name", address="127.0.0.9"),
+        "good": show_certificate("good"),
+        "renewed": show_certificate("renewed"),
+        "self-signed": show_certificate("self-signed", alone=True),
+        "expired": show_certificate("expired", end=NOW - DAY),
+        "wrong name": show_certificate("wrong-name", address="127.0.0.9"),
     }
 
 
@@ -72,13 +74,13 @@ def _certificate(
     end: datetime = NOW + DAY,
     address: str = "127.0.0.1",
 ) -> x509.Certificate:
-    def named(name: str) -> x509.Name:
+    def name_of(name: str) -> x509.Name:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
     return (
         x509.CertificateBuilder()
-        .subject_name(named(subject))
-        .issuer_name(named(issuer))
+        .subject_name(name_of(subject))
+        .issuer_name(name_of(issuer))
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(end - 3 * DAY)

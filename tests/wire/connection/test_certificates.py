@@ -227,12 +227,12 @@ def _contexts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ssl.SSLContext]]
     contexts: list[ssl.SSLContext] = []
     make_one = network.tls_context
 
-    def kept(target: Target) -> ssl.SSLContext | None:
+    def keep_context(target: Target) -> ssl.SSLContext | None:
         context = make_one(target)
         contexts.extend([context] if context is not None else [])
         return context
 
-    monkeypatch.setattr(network, "tls_context", kept)
+    monkeypatch.setattr(network, "tls_context", keep_context)
     yield contexts
 
 

@@ -49,11 +49,11 @@ def measure_waits(
     """How long a return rested before its vCenter was back, which it was after the first rest."""
     rests: list[float] = []
 
-    def rest(seconds: float) -> None:
+    def resume_service(seconds: float) -> None:
         rests.append(seconds)
         server.strikes, server.rewrites = {}, {}
 
-    vcenter_wait = VcenterWait(None, wall_clock, rest, lambda line: None)
+    vcenter_wait = VcenterWait(None, wall_clock, resume_service, lambda line: None)
     if failed is None:
         vcenter_wait.reach_vcenter(attempt)
     else:

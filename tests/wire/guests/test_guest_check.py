@@ -122,11 +122,11 @@ def test_a_login_that_one_guest_refuses_is_tried_in_no_other(stacks: Stacks, mon
     tried: list[str] = []
     started = GuestProcessManager.StartProgramInGuest
 
-    def noted(self: GuestProcessManager, call: object, vm: object, auth: object, spec: object) -> object:
+    def note_start(self: GuestProcessManager, call: object, vm: object, auth: object, spec: object) -> object:
         tried.append(self.world.get(vm).name)
         return started(self, call, vm, auth, spec)
 
-    monkeypatch.setattr(GuestProcessManager, "StartProgramInGuest", noted)
+    monkeypatch.setattr(GuestProcessManager, "StartProgramInGuest", note_start)
     verdicts = stacks.check(login=GuestLogin("checker", Secret("wrong-Secret-9")))
     assert tried == ["gpu-bare"]
     messages = {name: only_row(verdict) for name, verdict in verdicts.items()}
@@ -139,12 +139,12 @@ def test_so_many_are_asked_at_a_time(stacks: Stacks, monkeypatch: pytest.MonkeyP
     together: list[int] = []
     wait = guest_programs.wait
 
-    def noted(connection: Connection, running: Sequence[TaskRef], timeout_s: float) -> Any:
+    def note_wait(connection: Connection, running: Sequence[TaskRef], timeout_s: float) -> Any:
         together.append(len(running))
         return wait(connection, running, timeout_s)
 
     monkeypatch.setattr(guest_answers, "AT_ONCE", 2)
-    monkeypatch.setattr(guest_programs, "wait", noted)
+    monkeypatch.setattr(guest_programs, "wait", note_wait)
     assert sum(verdict.ready for verdict in stacks.check().values()) == 2
     assert max(together) == 2
 
@@ -234,12 +234,12 @@ def url_of(stacks: Stacks, monkeypatch: pytest.MonkeyPatch, begins: str) -> None
     """Has vCenter name URLs that begin so."""
     transfer = GuestFileManager.InitiateFileTransferFromGuest
 
-    def named(self: GuestFileManager, call: Any, vm: Any, auth: Any, guestFilePath: str) -> Any:  # noqa: N803 - its name on the wire
+    def name_url(self: GuestFileManager, call: Any, vm: Any, auth: Any, guestFilePath: str) -> Any:  # noqa: N803 - its name on the wire
         info = transfer(self, call, vm, auth, guestFilePath)
         info.url = info.url.replace(f"https://*:{stacks.server.port}", begins)
         return info
 
-    monkeypatch.setattr(GuestFileManager, "InitiateFileTransferFromGuest", named)
+    monkeypatch.setattr(GuestFileManager, "InitiateFileTransferFromGuest", name_url)
 
 
 @pytest.mark.long

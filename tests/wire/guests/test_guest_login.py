@@ -44,7 +44,7 @@ def refusals(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     guest_names: list[str] = []
     admit = guest_operations.admit
 
-    def noted(vm: VmEntity, auth: Any) -> str:
+    def note_refusal(vm: VmEntity, auth: Any) -> str:
         try:
             return admit(vm, auth)
         except Exception as fault:
@@ -53,7 +53,7 @@ def refusals(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
             raise
 
     for module in _users_of(admit):
-        monkeypatch.setattr(module, "admit", noted)
+        monkeypatch.setattr(module, "admit", note_refusal)
     yield guest_names
 
 
@@ -152,22 +152,24 @@ def test_commands_of_jobs_and_pools_try_it_once_until_half_an_hour_later(
     ):
         refs = {name: connection.inventory().find_vm(name).ref for name in (f"{NAME}-00", f"{NAME}-01")}
 
-        def told(name: str) -> str:
+        def refusal_text(name: str) -> str:
             with pytest.raises(GpuopsError) as error:
                 start_command(connection, refs[name], name, "true", "op")
             assert isinstance(error.value, StepFailed | Refused)
             return error.value.message
 
         first, second = refs
-        assert "refuses the user or the password" in told(first)
-        assert told(first) == f"{first}: its guest has refused the login of GPUOPS_GUEST_USERNAME: not tried again"
-        assert told(second) == (
+        assert "refuses the user or the password" in refusal_text(first)
+        assert (
+            refusal_text(first) == f"{first}: its guest has refused the login of GPUOPS_GUEST_USERNAME: not tried again"
+        )
+        assert refusal_text(second) == (
             f"{second}: no login tried: the guest of {first} has refused the login of GPUOPS_GUEST_USERNAME"
         )
         assert refusals == [first]
         passed_s = clock.passed_s
         monkeypatch.setattr(clock, "passed_s", lambda: passed_s() + guest_login.AGAIN_S)
-        assert "refuses the user or the password" in told(second)
+        assert "refuses the user or the password" in refusal_text(second)
         assert refusals == [first, second]
 
 
@@ -179,13 +181,13 @@ def test_threads_that_enter_guests_at_once_try_a_wrong_password_no_oftener(tmp_p
     ):
         vms = [(vm.ref, vm.name) for vm in connection.inventory().vms.values() if vm.name.startswith(NAME)]
 
-        def told(vm: tuple[str, str]) -> str:
+        def refusal_text(vm: tuple[str, str]) -> str:
             with pytest.raises(GpuopsError) as error:
                 start_command(connection, *vm, "true", "op", refusals=CHECKPOINT_REFUSALS)
             return error.value.message
 
         with ThreadPoolExecutor(len(vms)) as threads:
-            refusal_texts = list(threads.map(told, vms))
+            refusal_texts = list(threads.map(refusal_text, vms))
     assert len(vms) == 4 and len(refusals) == 2
     assert sum("no login tried: " in text for text in refusal_texts) == 2
 
@@ -193,14 +195,14 @@ def test_threads_that_enter_guests_at_once_try_a_wrong_password_no_oftener(tmp_p
 def test_a_guest_that_accepts_the_login_speaks_for_it_until_one_that_did_refuses_it() -> None:
     logins = GuestLogins()
 
-    def asked(vm: str) -> bool:
+    def is_admitted(vm: str) -> bool:
         return logins.objection(vm, vm, 1, 0.0) is None
 
     logins.note_accepted("a")
     logins.note_refused("b", "b", 0.0)
-    assert [asked(vm) for vm in "abc"] == [True, False, False]
+    assert [is_admitted(vm) for vm in "abc"] == [True, False, False]
     logins.note_accepted("a")
-    assert [asked(vm) for vm in "abc"] == [True, False, True]
+    assert [is_admitted(vm) for vm in "abc"] == [True, False, True]
     logins.note_accepted("c")
     logins.note_refused("a", "a", 0.0)
-    assert [asked(vm) for vm in "abcd"] == [False] * 4, "the password was changed"
+    assert [is_admitted(vm) for vm in "abcd"] == [False] * 4, "the password was changed"

@@ -68,11 +68,11 @@ def guests(lab: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     guests_entered: list[str] = []
     listed = GuestProcessManager.ListProcessesInGuest
 
-    def noted(self: GuestProcessManager, call: object, vm: object, auth: object, pids: list[int]) -> object:
+    def note_list(self: GuestProcessManager, call: object, vm: object, auth: object, pids: list[int]) -> object:
         guests_entered.append(self.world.get(vm).name)
         return listed(self, call, vm, auth, pids)
 
-    monkeypatch.setattr(GuestProcessManager, "ListProcessesInGuest", noted)
+    monkeypatch.setattr(GuestProcessManager, "ListProcessesInGuest", note_list)
     for vm in lab.world.by_type("VirtualMachine"):
         vm.state.template = replace(vm.state.template, login=GuestAccount("inspector", "Kept4now"))
     with Connection(replace(target_of(lab), guest=LOGIN)) as connection:

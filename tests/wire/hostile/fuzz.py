@@ -227,14 +227,14 @@ def _tags(target: Target) -> Decoder:
         number, _, changed = case.partition(b"\n")
         replies_left = iter([changed if place == int(number) else body for place, body in enumerate(bodies)])
 
-        def answered(*_: Any, body: bytes, **__: Any) -> HttpReply:
+        def answer(*_: Any, body: bytes, **__: Any) -> HttpReply:
             identity = json.loads(body)["id"].encode()
             body_to_send = next(replies_left, b"{}")
             return HttpReply(200, "OK", body_to_send.replace(b'"id": "', b'"id": "' + identity + b'", "was": "', 1), ())
 
         spoken: Any = Spoken()
         with pytest.MonkeyPatch.context() as patched, contextlib.suppress(GpuopsError):
-            patched.setattr(automation, "exchange", answered)
+            patched.setattr(automation, "exchange", answer)
             tags.with_tags(spoken, inventory)
 
     def change(example: bytes, rng: random.Random) -> bytes:

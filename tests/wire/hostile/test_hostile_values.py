@@ -184,12 +184,12 @@ def test_more_objects_than_were_asked_for(server: HostileServer, capsys: pytest.
     """Hosts are read one by one and pages hold 250 objects, so a server that sends thousands more is not followed."""
     object_pattern = re.compile(rb"<objects>.*?</objects>", re.DOTALL)
 
-    def flooded(body: bytes) -> bytes:
+    def flood(body: bytes) -> bytes:
         first = object_pattern.search(body)
         assert first is not None
         return body.replace(first[0], b'<objects><obj type="Task">task-1</obj></objects>' * 30_000 + first[0], 1)
 
-    server.rewrites = {"RetrievePropertiesEx": flooded}
+    server.rewrites = {"RetrievePropertiesEx": flood}
     require_refused(server, capsys, "more than 20,000 objects")
 
 

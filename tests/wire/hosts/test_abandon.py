@@ -63,7 +63,7 @@ def names_given_up(bench: Bench) -> list[list[str]]:
         status = change_status(site)
         return [
             sorted(finding.subject for finding in examination.findings if "was given up" in finding.reason),
-            sorted(abandon.given.name for abandon in status.given_up),
+            sorted(entry.given.name for entry in status.given_up),
         ]
 
     return bench.on_site(look)

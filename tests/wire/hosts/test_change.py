@@ -58,11 +58,11 @@ def test_a_host_costs_so_many_reads_of_the_inventory(start: Start, monkeypatch: 
     """In a large fleet one takes seconds."""
     bench, reads, read = start(cluster(1, [])), list[object](), Connection.inventory
 
-    def counted(self: Connection) -> Any:
+    def count_read(self: Connection) -> Any:
         reads.append(self)
         return read(self)
 
-    monkeypatch.setattr(Connection, "inventory", counted)
+    monkeypatch.setattr(Connection, "inventory", count_read)
     assert bench.roll(ONE).exit_code == 0
     assert len(reads) <= 12
 

@@ -71,7 +71,7 @@ def test_with_the_reply_of_what_was_sent(start: Start, monkeypatch: pytest.Monke
     submit = HostConnection.submit
     sent: list[str] = []
 
-    def lost(self: HostConnection, step: Any, inventory: Any, op_id: str) -> Any:
+    def lose_reply(self: HostConnection, step: Any, inventory: Any, op_id: str) -> Any:
         from gpuops.errors import OutcomeUnknown
 
         task = submit(self, step, inventory, op_id)
@@ -82,7 +82,7 @@ def test_with_the_reply_of_what_was_sent(start: Start, monkeypatch: pytest.Monke
                 raise OutcomeUnknown("the reply was lost")
         return task
 
-    monkeypatch.setattr(HostConnection, "submit", lost)
+    monkeypatch.setattr(HostConnection, "submit", lose_reply)
     require_a_line(bench.roll(ONE))
     assert len(sent) == 1
 
@@ -93,7 +93,7 @@ def test_while_it_boots_is_seen_at_once(start: Start, monkeypatch: pytest.Monkey
     bench = start(cluster(2, []))
     wait, waits = HostConnection.wait_for_boot, list[frozenset[str]]()
 
-    def waited(self: HostConnection, since: Any, timeout_s: float) -> frozenset[str]:
+    def wait_once(self: HostConnection, since: Any, timeout_s: float) -> frozenset[str]:
         waits.append(wait(self, since, timeout_s))
         return waits[-1]
 
@@ -101,7 +101,7 @@ def test_while_it_boots_is_seen_at_once(start: Start, monkeypatch: pytest.Monkey
         with bench.world.lock:
             bench.world.clock.schedule(200, lambda: taken_out(bench))
 
-    monkeypatch.setattr(HostConnection, "wait_for_boot", waited)
+    monkeypatch.setattr(HostConnection, "wait_for_boot", wait_once)
     bench.told = Telling("reboots", out_soon)
     require_a_line(bench.roll(request_, max_hosts=2))
     assert len(waits) < 6, "one in five minutes (`start`), and a boot takes ten"

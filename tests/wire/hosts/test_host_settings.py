@@ -53,7 +53,7 @@ class Bench:
     def set(self, request: SetScheduler = EQUAL) -> Report[HostStep]:
         return configure(request, self.site, apply=True)
 
-    def shown(self, name: str = "esx-01.lab") -> HostScheduler:
+    def host_scheduler(self, name: str = "esx-01.lab") -> HostScheduler:
         [host] = scheduler_show(self.site, Scope(host=name)).hosts
         return host
 
@@ -75,7 +75,7 @@ def test_a_policy_is_configured_pending_and_after_a_reboot_in_force(bench: Bench
     report = bench.set()
     assert (report.exit_code, [outcome.verdict for outcome in report.outcomes]) == (0, [Verdict.DONE])
     assert bench.effects == ["UpdateModuleOptionString"]
-    listing = bench.shown()
+    listing = bench.host_scheduler()
     a40 = listing.gpus[2]
     assert (listing.settings.reboot_pending, a40.reboot_pending) == (True, True)
     assert (str(a40.configured), str(a40.effective), str(listing.branch)) == ("equal-share", "best-effort", "R550")
@@ -85,7 +85,7 @@ def test_a_policy_is_configured_pending_and_after_a_reboot_in_force(bench: Bench
     vim.HostSystem(host.moid, si._stub).RebootHost_Task(force=True)
     world.clock.advance(3600)
     Disconnect(si)
-    a40 = bench.shown().gpus[2]
+    a40 = bench.host_scheduler().gpus[2]
     assert (str(a40.configured), str(a40.effective), a40.reboot_pending) == ("equal-share", "equal-share", False)
 
 
@@ -152,13 +152,13 @@ def test_what_somebody_else_wrote_meanwhile_is_not_overwritten(bench: Bench, moc
     if session_ends:  # the host is looked at once more before the request goes out again
         bench.server.world.injector.add(Rule(Effect.EXPIRE, "UpdateModuleOptionString"))
 
-    def looked(*arguments: Any) -> Any:
+    def look_and_change(*arguments: Any) -> Any:
         looks.append(arguments)
         if len(looks) == 3 + session_ends:  # after the two looks that the plan is made on
             bench.state().module_options = "foreign=2"
         return real(*arguments)
 
-    mocker.patch.object(type(hosts), "with_settings", looked)
+    mocker.patch.object(type(hosts), "with_settings", look_and_change)
     report = bench.set()
     [outcome] = report.outcomes
     assert (outcome.verdict, report.exit_code) == (Verdict.FAILED if session_ends else Verdict.SKIPPED, 4)
@@ -171,7 +171,7 @@ def test_a_login_that_may_only_read_is_told_what_it_lacks(bench: Bench) -> None:
     report = bench.set()
     assert (report.exit_code, bench.effects) == (3, [])
     assert "Host.Config.Settings" in " ".join(map(str, report.plan.rejections))
-    listing = bench.shown()
+    listing = bench.host_scheduler()
     assert {gpu.configured for gpu in listing.gpus} == {None}
     assert (listing.settings.reboot_pending, listing.branch) == (None, None)
     assert any("Host.Config.Settings" in reason for reason in listing.settings.unread)
@@ -184,7 +184,7 @@ def test_a_host_without_the_driver_says_so(bench: Bench) -> None:
 
 def test_a_host_out_of_reach_is_unknown(bench: Bench) -> None:
     bench.state().connection = "notResponding"
-    assert bench.shown().settings.unread == ("it is not connected",)
+    assert bench.host_scheduler().settings.unread == ("it is not connected",)
     assert str(bench.set().plan.rejections[0]) == "esx-01.lab: is not connected"
 
 
@@ -236,13 +236,13 @@ def test_passthrough_is_pending_until_the_host_reboots(bench: Bench) -> None:
 def test_gpus_that_nvlink_joins_are_warned_of_when_one_goes_alone(bench: Bench) -> None:
     resume(bench)
 
-    def warned(*devices: str) -> tuple[str, ...]:
+    def warnings_for(*devices: str) -> tuple[str, ...]:
         return configure(SetPassthrough(True, devices, None, "esx-02.lab"), bench.site, apply=False).plan.warnings
 
-    [warning] = warned("86:00.0")
+    [warning] = warnings_for("86:00.0")
     assert warning.startswith("esx-02.lab offers Nvidia:2@grid_a100d-80c%NVLink: a GPU without its NVLink peers makes")
     assert "0000:8a:00.0 would stay behind" in warning
-    assert warned("86:00.0", "8a:00.0") == ()
+    assert warnings_for("86:00.0", "8a:00.0") == ()
 
 
 def test_a_host_that_rebinds_does_so_at_once(bench: Bench) -> None:
@@ -286,7 +286,7 @@ def test_an_address_means_to_gpuops_what_it_means_to_the_driver(bench: Bench, sp
         "nvidia", options.format(spelled, "0x11")
     )
     Disconnect(si)
-    a40 = bench.shown().gpus[2]
+    a40 = bench.host_scheduler().gpus[2]
     assert (str(a40.configured), a40.reboot_pending) == ("fixed-share", True)
     assert bench.set(SetScheduler(SchedulerPolicy.BEST_EFFORT, gpu=("0000:d8:00.0",), host="esx-01.lab")).changed
     assert bench.state().module_options == options.format(spelled, "0x00")

@@ -203,13 +203,13 @@ def test_eight_seconds_into_the_night_everybody_works(lab_wire: Wire) -> None:
 
 @pytest.mark.long
 def test_desktops_that_somebody_works_with_when_the_question_is_answered_are_not_even_marked(lab_wire: Wire) -> None:
-    def answered(report: Report) -> None:
+    def answer(report: Report) -> None:
         assert report.plan.steps
         for vm in lab_wire.server.world.by_type("VirtualMachine"):
             if vm.name.startswith("vdi-"):
                 use_desktop(vm, Rule(Effect.HAPPEN, happening="vm.used"))
 
-    report = lab_wire.night(consent=answered)
+    report = lab_wire.night(consent=answer)
     assert "uses 5200 MHz, idle is below 500" in busy_reasons(report)
     assert [entry for entry in lab_wire.entries() if entry.name.startswith("vdi-")] == []
 

@@ -354,9 +354,9 @@ def test_it_goes_on_while_vcenter_comes_and_goes(watched_site: Watched, monkeypa
     """The loop itself: it looks, waits for a change, says that vCenter is away, and starts what may start."""
     looks: list[WatchReport] = []
 
-    def on_look(next_wait: WatchReport) -> None:
-        looks.append(next_wait)
-        if next_wait.outcomes:
+    def on_look(report: WatchReport) -> None:
+        looks.append(report)
+        if report.outcomes:
             raise Killed
 
     with Connection(target_of(watched_site.server)) as connection, watched_site.site(connection) as site:

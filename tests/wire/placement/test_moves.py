@@ -48,7 +48,7 @@ class Bench:
     def status(self) -> Any:
         return self._with(rolling_change.status)
 
-    def planned(self, max_moves: int | None = 2) -> Any:
+    def plan_moves(self, max_moves: int | None = 2) -> Any:
         def ask(site: Site) -> Any:
             from gpuops.execute.site import catalog_of
 
@@ -58,11 +58,11 @@ class Bench:
         return self._with(ask)
 
     def _with(self, act: Callable[[Site], Any]) -> Any:
-        def played() -> Any:
+        def play() -> Any:
             with Connection(target_of(self.server)) as connection:
                 return act(Site(connection, self.state_dir, self.server.world.clock.now))
 
-        return self.aside.of(("defrag",), played)
+        return self.aside.of(("defrag",), play)
 
     @property
     def effects(self) -> list[tuple[str, str]]:
@@ -85,11 +85,11 @@ def bench(serve: Serve, tmp_path: Path) -> Iterator[Bench]:
 
 
 def test_the_moves_are_made_as_planned_one_after_another(bench: Bench) -> None:
-    plan = bench.planned()
+    plan = bench.plan_moves()
     report = bench.execute()
     assert (report.exit_code, {outcome.verdict for outcome in report.outcomes}) == (0, {Verdict.DONE})
     assert bench.effects == [("RelocateVM_Task", move.vm.name) for move in plan.moves]
-    assert bench.planned(max_moves=0).before == plan.after
+    assert bench.plan_moves(max_moves=0).before == plan.after
     second_run = bench.execute(max_moves=0)
     assert (second_run.changed, second_run.exit_code, second_run.plan.because) == (
         False,
@@ -100,13 +100,13 @@ def test_the_moves_are_made_as_planned_one_after_another(bench: Bench) -> None:
 
 def test_a_dry_run_moves_nothing(bench: Bench) -> None:
     report = bench.execute(apply=False)
-    assert (len(report.plan.steps), report.plan.disruptive, bench.effects) == (len(bench.planned().moves), True, [])
+    assert (len(report.plan.steps), report.plan.disruptive, bench.effects) == (len(bench.plan_moves().moves), True, [])
 
 
 @pytest.mark.parametrize("powered_off", [pytest.param(False, marks=pytest.mark.long), True])
 def test_moves_that_are_killed_go_on(bench: Bench, monkeypatch: pytest.MonkeyPatch, powered_off: bool) -> None:
     bench.server.world.options["vgpu.hotmigrate.enabled"] = not powered_off
-    before = bench.planned(max_moves=0).before
+    before = bench.plan_moves(max_moves=0).before
     points, kills, report = Points(monkeypatch), 0, None
     while report is None:
         points.kill_at(7 + kills % 4)
@@ -116,7 +116,7 @@ def test_moves_that_are_killed_go_on(bench: Bench, monkeypatch: pytest.MonkeyPat
             kills += 1
     assert kills > 1
     assert report.exit_code == 0
-    assert bench.planned(max_moves=0).before == before + 2
+    assert bench.plan_moves(max_moves=0).before == before + 2
     moved = [name for method, name in bench.effects if method == "RelocateVM_Task"]
     assert sorted(moved) == sorted(set(moved))
     off = [
@@ -142,16 +142,16 @@ def emptiest_first(serve: Serve, tmp_path: Path) -> Iterator[Bench]:
 def test_a_vm_that_is_off_for_its_move_is_pinned_where_that_frees_more(emptiest_first: Bench) -> None:
     unpinned = emptiest_first.execute(powered_off=True, pin="never")
     assert (unpinned.plan.because, emptiest_first.effects) == (("no move frees anything",), [])
-    before = emptiest_first.planned(max_moves=0).before
+    before = emptiest_first.plan_moves(max_moves=0).before
     report = emptiest_first.execute(powered_off=True)
     assert (report.exit_code, {outcome.verdict for outcome in report.outcomes}) == (0, {Verdict.DONE})
     methods = [method for method, _ in emptiest_first.effects]
     assert methods == ["ShutdownGuest", "RelocateVM_Task", "ReconfigVM_Task", "PowerOnVM_Task"]
-    assert emptiest_first.planned(max_moves=0).before == before + 1
+    assert emptiest_first.plan_moves(max_moves=0).before == before + 1
 
 
 def test_a_pinned_move_that_is_killed_goes_on(emptiest_first: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = emptiest_first.planned(max_moves=0).before
+    before = emptiest_first.plan_moves(max_moves=0).before
     points, kills, report = Points(monkeypatch), 0, None
     while report is None:
         points.kill_at(5 + kills % 3)
@@ -162,13 +162,13 @@ def test_a_pinned_move_that_is_killed_goes_on(emptiest_first: Bench, monkeypatch
             kills += 1
     assert kills > 1
     assert report.exit_code == 0
-    assert emptiest_first.planned(max_moves=0).before == before + 1
+    assert emptiest_first.plan_moves(max_moves=0).before == before + 1
     pins = [name for method, name in emptiest_first.effects if method == "ReconfigVM_Task"]
     assert len(pins) == 1
 
 
 def test_a_move_that_fails_ends_it_and_the_rest_is_not_tried(bench: Bench) -> None:
-    count = len(bench.planned().moves)
+    count = len(bench.plan_moves().moves)
     bench.server.world.injector.add(Rule(Effect.TASK, "RelocateVM_Task", fault="GenericVmConfigFault"))
     report = bench.execute()
     assert report.exit_code == 4

@@ -43,7 +43,7 @@ def reserve(tmp_path: Path) -> Iterator[Reserve]:
     world = build("lab", api_version="9.0.0.0")
     with SimServer(world) as server, Connection(target_of(server)) as connection:
 
-        def reserved(*units: tuple[DirectPathConfig, int]) -> Site:
+        def reserve_units(*units: tuple[DirectPathConfig, int]) -> Site:
             place = find_entity(server, "ClusterComputeResource", "lab-cluster").moid
             profiles = {
                 f"dpp-{number}": DirectPathProfileState(f"dpp-{number}", f"kind-{number}", "", config)
@@ -56,7 +56,7 @@ def reserve(tmp_path: Path) -> Iterator[Reserve]:
                 world.direct_path = DirectPathState(profiles, reservations)
             return Site(connection, tmp_path, lambda: datetime(2026, 11, 2, 18, tzinfo=UTC))
 
-        yield reserved
+        yield reserve_units
         assert world.bugs == []
 
 

@@ -63,20 +63,20 @@ class Pages:
             return self._page(self._around, self._detail, [int(ref[3:]) for ref in requested_refs], None)
         token = _TOKEN.search(body)
         if token is not None:
-            return self._numbered(int(token[1]))
+            return self._numbered_page(int(token[1]))
         honest = ask(body)
         if b'type="ContainerView"' in body and b"<RetrievePropertiesEx" in body and not self._thin:
-            return self._begun(honest)
+            return self._begin_pages(honest)
         return honest
 
-    def _begun(self, honest: bytes) -> bytes:
+    def _begin_pages(self, honest: bytes) -> bytes:
         """The honest page, and that more follow."""
         match = next(match for match in _OBJECT.finditer(honest) if b"nvidia" not in match[0] and b"Host" in match[0])
         self._thin, self._like = match[0], match[1]
         self._around_thin = _around(honest.replace(b"RetrievePropertiesEx", b"ContinueRetrievePropertiesEx"))
         return honest.replace(b"<returnval>", b"<returnval><token>fleet-0</token>", 1)
 
-    def _numbered(self, page: int) -> bytes:
+    def _numbered_page(self, page: int) -> bytes:
         first = page * PAGE_OBJECTS
         last = min(first + PAGE_OBJECTS, self._count)
         token = f"<token>fleet-{page + 1}</token>".encode() if last < self._count else None
@@ -97,7 +97,7 @@ def _around(honest: bytes) -> tuple[bytes, bytes]:
 def fleet(count: int) -> Iterator[tuple[Session, Pages]]:
     pages, honest = Pages(count), Wire._exchange
 
-    def answered(wire: Wire, path: str, body: bytes, *remaining_arguments: Any) -> HttpReply:
+    def answer_request(wire: Wire, path: str, body: bytes, *remaining_arguments: Any) -> HttpReply:
         return HttpReply(
             200,
             "OK",
@@ -107,7 +107,7 @@ def fleet(count: int) -> Iterator[tuple[Session, Pages]]:
 
     with (
         SimServer(build("lab"), tls=False) as server,
-        patch.object(Wire, "_exchange", answered),
+        patch.object(Wire, "_exchange", answer_request),
         Session(Target("127.0.0.1", server.username, Secret(server.password), port=server.port, tls=False)) as session,
     ):
         yield session, pages

@@ -65,14 +65,14 @@ def play(tmp_path: Path) -> Iterator[Callable[[World], tuple[Site, Site, Bundle]
     """The site of a world, and that of its bundle."""
     with ExitStack() as stack:
 
-        def both(original: World) -> tuple[Site, Site, Bundle]:
+        def build_both(original: World) -> tuple[Site, Site, Bundle]:
             site = stack.enter_context(site_of(original, tmp_path))
             _, site_bundle = make_bundle(site)
             path = tmp_path / "bundle.zip"
             path.write_bytes(site_bundle.pack())
             return site, stack.enter_context(site_of(build(str(path)), tmp_path)), site_bundle
 
-        yield both
+        yield build_both
 
 
 def differences(before: Any, now: Any, at: str = "") -> Iterator[str]:
@@ -239,24 +239,24 @@ def in_pseudonyms(inventory: Inventory) -> Inventory:
     """The snapshot under the names that a bundle gives. Between equal places a name decides, so answers go by them."""
     names = Pseudonyms(KEY)
 
-    def renamed(kind: NameKind, named: Any) -> Any:
+    def rename(kind: NameKind, named: Any) -> Any:
         return replace(named, name=names.of(kind, named.name))
 
-    def labelled(gpu: Any) -> Any:
+    def with_label(gpu: Any) -> Any:
         if gpu.passthrough is None or gpu.passthrough.label is None:
             return gpu
         return replace(gpu, passthrough=replace(gpu.passthrough, label=names.of(NameKind.LABEL, gpu.passthrough.label)))
 
     return replace(
         inventory,
-        vms={ref: renamed(NameKind.VM, vm) for ref, vm in inventory.vms.items()},
-        clusters={ref: renamed(NameKind.CLUSTER, named) for ref, named in inventory.clusters.items()},
+        vms={ref: rename(NameKind.VM, vm) for ref, vm in inventory.vms.items()},
+        clusters={ref: rename(NameKind.CLUSTER, named) for ref, named in inventory.clusters.items()},
         hosts={
             ref: replace(
-                renamed(NameKind.HOST, host),
-                gpus=tuple(map(labelled, host.gpus)),
+                rename(NameKind.HOST, host),
+                gpus=tuple(map(with_label, host.gpus)),
                 others=tuple(
-                    labelled(replace(named, name=f"{named.kind} {named.vendor_id:04x}:{named.device_id:04x}"))
+                    with_label(replace(named, name=f"{named.kind} {named.vendor_id:04x}:{named.device_id:04x}"))
                     for named in host.others
                 ),
             )

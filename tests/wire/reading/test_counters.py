@@ -107,11 +107,11 @@ def test_fifty_are_asked_for_at_once_and_the_names_once(
     subjects: list[str] = []
     answer = session.read
 
-    def counted(call: Callable[..., Any], *arguments: Any, subject: str = "") -> Any:
+    def count_call(call: Callable[..., Any], *arguments: Any, subject: str = "") -> Any:
         subjects.append(subject)
         return answer(call, *arguments, subject=subject)
 
-    monkeypatch.setattr(session, "read", counted)
+    monkeypatch.setattr(session, "read", count_call)
     monkeypatch.setattr(counters, "ENTITIES_PER_CALL", 10)
     with_counters(session, inventory, inventory.vms, [CPU_MHZ], QUARTER_S)
     assert subjects.count("counters") == -(-len(inventory.vms) // 10)

@@ -173,16 +173,16 @@ def test_what_if_does_not_count_on_it(lab_with_lost_gpus: Lab) -> None:
 def test_a_night_does_not_count_on_it(lab: Lab) -> None:
     policy = parse_policy(LAB_POLICY.read_text(encoding="utf-8"), "of the tests")
 
-    def suspended() -> set[str]:
+    def suspended_names() -> set[str]:
         plan, inventory = rotate_night(policy, lab.site, apply=False).plan, lab.site.vcenter.inventory()
         assert all(vm.power is not PowerState.OFF for vm in inventory.vms.values() if vm.name == "vdi-07")
         return {inventory.vms[step.vm].name for step in plan.steps if isinstance(step, SuspendVm)}
 
-    assert "vdi-07" in suspended()
+    assert "vdi-07" in suspended_names()
     lab.gpu(FIRST, TWO).faults = frozenset({GpuFault.REQUIRES_RESET})
-    assert not suspended() & {"vdi-07", "vdi-08", "vdi-09", "vdi-10"}, "they could not resume there"
+    assert not suspended_names() & {"vdi-07", "vdi-08", "vdi-09", "vdi-10"}, "they could not resume there"
     lab.site.gpu_health = None
-    assert "vdi-07" in suspended()
+    assert "vdi-07" in suspended_names()
 
 
 def test_a_host_is_asked_once_a_minute_and_warned_of_once(lab: Lab) -> None:

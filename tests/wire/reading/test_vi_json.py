@@ -141,7 +141,7 @@ def answering(method: str, reply: HttpReply, *, times: int = 1_000) -> Iterator[
     """The vCenter answers the calls of a method over VI/JSON with this."""
     answers_left, honest = [times], Wire._exchange
 
-    def answered(wire: Wire, path: str, *remaining_arguments: Any) -> HttpReply:
+    def answer_call(wire: Wire, path: str, *remaining_arguments: Any) -> HttpReply:
         if path.endswith(f"/{method}") and answers_left[0]:
             answers_left[0] -= 1
             _, _, answers, _ = remaining_arguments
@@ -151,7 +151,7 @@ def answering(method: str, reply: HttpReply, *, times: int = 1_000) -> Iterator[
         return honest(wire, path, *remaining_arguments)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Wire, "_exchange", answered)
+        patched.setattr(Wire, "_exchange", answer_call)
         yield
 
 
@@ -271,14 +271,14 @@ def test_a_value_that_moves_is_no_difference(
 def test_a_value_that_differs_is_named(lab_target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     from gpuops.vsphere.reading import comparison
 
-    def other(session: Session) -> Inventory:
+    def read_other(session: Session) -> Inventory:
         snapshot = inventory(session)
         if session.vi_json is None:
             return snapshot
         vm = next(iter(snapshot.vms.values()))
         return replace(snapshot, vms={**snapshot.vms, vm.ref: replace(vm, vcpus=99)})
 
-    monkeypatch.setattr(comparison, "inventory", other)
+    monkeypatch.setattr(comparison, "inventory", read_other)
     with Session(lab_target) as session:
         snapshot, differences, _ = compare(session)
         assert session.vi_json is None

@@ -265,10 +265,10 @@ def attempt() -> Callable[[Site, Attach], Report | str]:
     """The report, or the words of the usage error."""
     from gpuops.errors import UsageError
 
-    def attempted(site: Site, request: Attach) -> Report | str:
+    def try_request(site: Site, request: Attach) -> Report | str:
         try:
             return run(request, site, apply=True)
         except UsageError as error:
             return str(error)
 
-    return attempted
+    return try_request

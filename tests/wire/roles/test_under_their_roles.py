@@ -121,12 +121,12 @@ def rolling(request: Any, vms: Displacement) -> Act:
 def after_a_night(act: Act) -> Act:
     """The journal remembers a night whose policy names a lock VM: its lease is a change's too."""
 
-    def begun(site: Site) -> object:
+    def begin(site: Site) -> object:
         with site.locked_journal(site.vcenter.uuid, alone=True) as journal:
             journal.end(journal.begin("rotate night", policy=TEXT))
         return act(site)
 
-    return begun
+    return begin
 
 
 def _agree(report: object) -> None:

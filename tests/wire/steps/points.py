@@ -34,14 +34,14 @@ class Points:
             monkeypatch.setattr(kind, name, self._around(f"{kind.__name__}.{name}", getattr(kind, name)))
 
     def _around(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(*arguments: Any) -> Any:
+        def call_at_points(*arguments: Any) -> Any:
             call_name = f"{name} {_kind_of(arguments[1])}"
             self._point(f"before {call_name}")
             answer = real(*arguments)
             self._point(f"after {call_name}")
             return answer
 
-        return watched
+        return call_at_points
 
     def _point(self, kind: str) -> None:
         self.passed += 1

@@ -77,12 +77,12 @@ class Killed(BaseException):
 def test_what_a_run_left_in_the_queue_is_taken_back_by_the_next_one(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(*_: Any) -> Any:
+    def kill(*_: Any) -> Any:
         raise Killed
 
     begin_another_task(wire, ANOTHER_S)
     with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(Connection, "wait", killed)
+        patched.setattr(Connection, "wait", kill)
         wire.night()
     wire.resume()
     let_pass(wire, 2 * ANOTHER_S)

@@ -66,7 +66,7 @@ class _Killing:
         self._last = ""
 
     def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def called(*words: Any, **named: Any) -> Any:
+        def call_and_kill(*words: Any, **named: Any) -> Any:
             operation = _name(words[0])
             is_repeated = operation == self._last == "ListProcessesInGuest"
             self.count, self._last = self.count + (not is_repeated), operation
@@ -78,7 +78,7 @@ class _Killing:
                 os.kill(os.getpid(), signal.SIGKILL)
             return reply
 
-        return called
+        return call_and_kill
 
 
 def _name(method: Any) -> str:

@@ -241,7 +241,7 @@ def test_a_vm_that_is_bound_to_gpus_gets_them_before_one_of_a_lower_rank_that_is
         task = port.vm(member.vm.ref).PowerOffVM_Task()
         assert [end.error for end in port.wait([TaskRef(task._moId)], 600.0)] == [None]
         options = [vim.option.OptionValue(key=key, value=text) for key, text in entries.items()]
-        training.reconfigured(member.vm.ref, extraConfig=options)
+        training.reconfigure(member.vm.ref, extraConfig=options)
     assert training.create(wish).exit_code == 0
     running = [member.vm for member in marked_vms(port.inventory(), "train")]
     assert [(vm.power, bool(pins_of(vm))) for vm in running] == [(PowerState.ON, False), (PowerState.ON, True)]

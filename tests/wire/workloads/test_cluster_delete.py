@@ -34,12 +34,12 @@ pytestmark = pytest.mark.long
 def test_a_vm_without_its_notes_is_never_removed(training: Training) -> None:
     training.create(replace(PVRDMA, nodes=1))
     [first] = [vm for vm in training.vms() if vm.name == "train-00"]
-    notes = training.noted(first.moid, "mine now")
+    notes = training.replace_notes(first.moid, "mine now")
     removal = delete_cluster("train", training.site, apply=True)
     assert removal.exit_code == 4
     assert removal.left == ("train-00: train-00 is not the VM that was made: it is left as it is",)
     assert "train-00" in training.names()
-    training.noted(first.moid, notes)
+    training.replace_notes(first.moid, notes)
 
 
 def test_overrides_of_drs_are_taken_back_of_vms_that_the_removal_leaves(training: Training) -> None:
@@ -47,10 +47,10 @@ def test_overrides_of_drs_are_taken_back_of_vms_that_the_removal_leaves(training
     training.create(replace(PVRDMA, nodes=4))
     port = training.site.vcenter
     noted, renamed, unmarked, removed_vm = marked_vms(port.inventory(), "train")
-    notes = training.noted(noted.vm.ref, "mine now")
-    training.reconfigured(renamed.vm.ref, name="mine")
+    notes = training.replace_notes(noted.vm.ref, "mine now")
+    training.reconfigure(renamed.vm.ref, name="mine")
     marker = vim.option.OptionValue(key=MARKER_KEY, value="")
-    training.reconfigured(unmarked.vm.ref, extraConfig=[marker])
+    training.reconfigure(unmarked.vm.ref, extraConfig=[marker])
     before = delete_cluster("train", training.site, apply=False)
     assert ([vm.vm.name for vm in before.vms], before.overrides) == (["train-00", "train-03"], ("mine", "train-02"))
     removed = delete_cluster("train", training.site, apply=True)
@@ -61,10 +61,10 @@ def test_overrides_of_drs_are_taken_back_of_vms_that_the_removal_leaves(training
     assert [cluster.drs_overrides for cluster in inventory.clusters.values()] == [()]
     power = [inventory.vms[marked_vm.vm.ref].power for marked_vm in (noted, renamed, unmarked)]
     assert power == [PowerState.ON] * 3, "they are left as they are"
-    training.noted(noted.vm.ref, notes)
-    training.reconfigured(renamed.vm.ref, name="train-01")
+    training.replace_notes(noted.vm.ref, notes)
+    training.reconfigure(renamed.vm.ref, name="train-01")
     back = vim.option.OptionValue(key=MARKER_KEY, value=unmarked.marker.text)
-    training.reconfigured(unmarked.vm.ref, extraConfig=[back])
+    training.reconfigure(unmarked.vm.ref, extraConfig=[back])
 
 
 def test_a_vm_that_left_the_cluster_while_the_admin_was_asked_is_asked_about(training: Training) -> None:
@@ -74,12 +74,12 @@ def test_a_vm_that_left_the_cluster_while_the_admin_was_asked_is_asked_about(tra
 
     def consent(planned: ClusterRemoved) -> None:
         questions.append(([member.vm.name for member in planned.vms], planned.overrides))
-        training.reconfigured(second.vm.ref, name="mine")
+        training.reconfigure(second.vm.ref, name="mine")
 
     removed = delete_cluster("train", training.site, apply=True, consent=consent)
     assert questions == [(["train-00", "train-01"], ()), (["train-00"], ("mine",))]
     assert ([member.vm.ref for member in removed.vms], removed.left) == ([first.vm.ref], ())
-    training.reconfigured(second.vm.ref, name="train-01")
+    training.reconfigure(second.vm.ref, name="train-01")
 
 
 @pytest.mark.parametrize("stays", ["the task fails", "set by a night since"])
@@ -87,7 +87,7 @@ def test_an_override_that_stays_is_told_and_the_same_again_takes_it_back(trainin
     training.create(replace(PVRDMA, nodes=1))
     port = training.site.vcenter
     [first] = marked_vms(port.inventory(), "train")
-    training.reconfigured(first.vm.ref, name="mine")
+    training.reconfigure(first.vm.ref, name="mine")
     if stays == "the task fails":
         training.fails(Rule(Effect.TASK, "ReconfigureComputeResource_Task", times=1))
         removal = delete_cluster("train", training.site, apply=True)
@@ -101,21 +101,21 @@ def test_an_override_that_stays_is_told_and_the_same_again_takes_it_back(trainin
         assert delete_cluster("train", training.site, apply=True).overrides == ()
         [overrides] = [dict(cluster.drs_overrides) for cluster in port.inventory().clusters.values()]
         assert overrides[first.vm.ref] == VmDrs.MANUAL
-    training.reconfigured(first.vm.ref, name="train-00")
+    training.reconfigure(first.vm.ref, name="train-00")
 
 
 def test_an_override_that_its_owner_sets_after_the_cluster_has_taken_its_own_back_stays(training: Training) -> None:
     training.create(replace(PVRDMA, nodes=1))
     port = training.site.vcenter
     [first] = marked_vms(port.inventory(), "train")
-    training.reconfigured(first.vm.ref, name="mine")
+    training.reconfigure(first.vm.ref, name="mine")
     assert delete_cluster("train", training.site, apply=True).overrides == ("mine",)
     task = port.submit(SetVmDrs(first.vm.ref, VmDrs.MANUAL), port.inventory(), "owner")
     assert task is not None and [end.error for end in port.wait([task], 60.0)] == [None]
     assert delete_cluster("train", training.site, apply=True).overrides == ()
     inventory = port.inventory()
     assert inventory.drs_of(inventory.vms[first.vm.ref]) is VmDrs.MANUAL
-    training.reconfigured(first.vm.ref, name="train-00")
+    training.reconfigure(first.vm.ref, name="train-00")
 
 
 def test_a_copy_of_the_same_name_keeps_both_until_it_is_renamed(training: Training) -> None:
@@ -172,7 +172,7 @@ def test_a_copy_that_is_made_during_a_removal_is_not_removed(
     [copy] = copies
     assert copy._moId in {vm.moid for vm in training.vms()}
     monkeypatch.undo()
-    training.reconfigured(copy._moId, name="mine")
+    training.reconfigure(copy._moId, name="mine")
     task = copy.Destroy_Task()
     assert [end.error for end in training.site.vcenter.wait([TaskRef(task._moId)], 600.0)] == [None]
 

@@ -141,11 +141,11 @@ def test_an_interrupt_while_guests_are_prepared_leaves_nothing(
 ) -> None:
     waited = Connection.wait_for_commands
 
-    def interrupted(self: Connection, *arguments: Any) -> Any:
+    def interrupt(self: Connection, *arguments: Any) -> Any:
         monkeypatch.setattr(Connection, "wait_for_commands", waited)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Connection, "wait_for_commands", interrupted)
+    monkeypatch.setattr(Connection, "wait_for_commands", interrupt)
     with pytest.raises(KeyboardInterrupt):
         launch_torchrun(without_ssh, "train.py")
     assert without_ssh.guests.left() == []
@@ -246,12 +246,12 @@ def fail_calls(monkeypatch: pytest.MonkeyPatch, call: str, first: int, times: in
     """That call to guests fails so many times, from the first of them on."""
     original, call_numbers = getattr(Connection, call), iter(range(1 << 30))
 
-    def answered(*words: Any) -> Any:
+    def answer_or_fail(*words: Any) -> Any:
         if first <= next(call_numbers) < first + times:
             raise StepFailed("VMware Tools does not answer in its guest")
         return original(*words)
 
-    monkeypatch.setattr(Connection, call, answered)
+    monkeypatch.setattr(Connection, call, answer_or_fail)
 
 
 @pytest.mark.long

@@ -51,7 +51,7 @@ class Lab:
     vm: Vm
     data: Path
 
-    def told(self, verb: str, attempt: str, at: int = 0, *, after: bool = False) -> dict[str, Any]:
+    def request_for(self, verb: str, attempt: str, at: int = 0, *, after: bool = False) -> dict[str, Any]:
         server = self.guest.server
         script = "echo run >> /data/runs; echo it ran; "
         end = "exit 7" if verb == "collect" else "exec sleep 600"
@@ -108,7 +108,7 @@ def lab(module_guest: PodmanGuest, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(("verb", "at", "after"), POINTS)
 def test_killed_at_a_call_and_done_again(lab: Lab, verb: str, at: int, after: bool) -> None:
     attempt = f"{verb}-{at}-{'after' if after else 'before'}"
-    request = lab.told(verb, attempt, at, after=after)
+    request = lab.request_for(verb, attempt, at, after=after)
     if verb != "start":
         lab.containers.start(lab.vm, job_of(request), attempt, resume=False)
         lab.until(attempt, ContainerPhase.ENDED if verb == "collect" else ContainerPhase.RUNNING)
@@ -136,7 +136,7 @@ def test_killed_at_a_call_and_done_again(lab: Lab, verb: str, at: int, after: bo
 @pytest.mark.parametrize("at", range(1, CALLS["revoke"] + 1))
 def test_what_is_revoked_is_started_by_nobody(lab: Lab, at: int, after: bool) -> None:
     """The pass that was about to start it is late, and would be killed before it notes that: nothing may run on."""
-    request = lab.told("revoke", f"revoke-{at}-{after}".lower(), at, after=after)
+    request = lab.request_for("revoke", f"revoke-{at}-{after}".lower(), at, after=after)
     assert lab.child(request)[0] == KILLED
     assert lab.containers.revoke(lab.vm, request["attempt"]).state is ContainerPhase.ABSENT
     lab.containers.start(lab.vm, job_of(request), request["attempt"], resume=False)
@@ -148,7 +148,7 @@ def test_what_is_revoked_is_started_by_nobody(lab: Lab, at: int, after: bool) ->
 
 
 def test_what_has_begun_cannot_be_revoked(lab: Lab) -> None:
-    request = lab.told("start", "begun")
+    request = lab.request_for("start", "begun")
     lab.containers.start(lab.vm, job_of(request), "begun", resume=False)
     assert lab.containers.revoke(lab.vm, "begun").state is ContainerPhase.RUNNING
     lab.containers.stop(lab.vm, "begun", timedelta(0))
@@ -160,7 +160,7 @@ def test_what_has_begun_cannot_be_revoked(lab: Lab) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("verb", VERBS)
 def test_each_call_is_tried(lab: Lab, verb: str) -> None:
-    request = lab.told(verb, f"whole-{verb}")
+    request = lab.request_for(verb, f"whole-{verb}")
     if verb not in ("start", "revoke"):
         lab.containers.start(lab.vm, job_of(request), request["attempt"], resume=False)
         lab.until(request["attempt"], ContainerPhase.ENDED if verb == "collect" else ContainerPhase.RUNNING)

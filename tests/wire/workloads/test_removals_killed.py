@@ -108,12 +108,12 @@ def test_a_vm_that_somebody_took_over_before_the_request_stays(
     """Its notes were changed after the intent was on disk and before anything was sent."""
     member, sent = one_vm(training), removals_sent(training)
     cut_off(lambda: remove_cluster(training), KINDS[1], Kind.INTENT, monkeypatch, before=False)
-    notes = training.noted(member.vm.ref, "mine now")
+    notes = training.replace_notes(member.vm.ref, "mine now")
     answer = remove_cluster(training)
     assert answer.left == (f"train-00: train-00 {NOT_MADE}",)
     assert member.vm.ref in training.site.vcenter.inventory().vms
     assert removals_sent(training) == sent
-    training.noted(member.vm.ref, notes)
+    training.replace_notes(member.vm.ref, notes)
 
 
 def test_another_vm_under_the_same_id_stays(training: Training) -> None:

@@ -46,15 +46,15 @@ class Training:
     def names(self) -> list[str]:
         return [vm.name for vm in self.vms()]
 
-    def reconfigured(self, ref: str, **values: Any) -> None:
+    def reconfigure(self, ref: str, **values: Any) -> None:
         """Somebody changes a VM without gpuops."""
         task = self.site.vcenter.vm(ref).ReconfigVM_Task(vim.vm.ConfigSpec(**values))  # type: ignore[attr-defined]
         assert [end.error for end in self.site.vcenter.wait([TaskRef(task._moId)], 600.0)] == [None]
 
-    def noted(self, ref: str, notes: str) -> str:
+    def replace_notes(self, ref: str, notes: str) -> str:
         """What its notes said before they say this."""
         before = str(self.site.vcenter.vm(ref).config.annotation)  # type: ignore[attr-defined]
-        self.reconfigured(ref, annotation=notes)
+        self.reconfigure(ref, annotation=notes)
         return before
 
     def fails(self, rule: Rule) -> None:

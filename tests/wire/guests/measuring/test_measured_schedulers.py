@@ -38,7 +38,7 @@ def _after_each_change(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], No
     """What happens when the host is back; the list gets a line for each change that was applied."""
     changed, applied_verbs = api.change, list[str]()
 
-    def watched(request: Any, verb: str, *arguments: Any, apply: bool, **options: Any) -> ChangeReport:
+    def change_and_happen(request: Any, verb: str, *arguments: Any, apply: bool, **options: Any) -> ChangeReport:
         report = changed(request, verb, *arguments, apply=apply, **options)
         if apply:
             applied_verbs.append(verb)
@@ -46,7 +46,7 @@ def _after_each_change(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], No
             happens()
         return report
 
-    monkeypatch.setattr(api, "change", watched)
+    monkeypatch.setattr(api, "change", change_and_happen)
     return applied_verbs
 
 
@@ -98,7 +98,7 @@ def test_what_a_killed_call_had_changed_the_same_call_sets_back(lab: Lab, monkey
     class Killed(BaseException):
         pass
 
-    def killed(*_: object) -> None:
+    def kill(*_: object) -> None:
         raise Killed
 
     waited = Connection.wait_for_commands
@@ -106,7 +106,7 @@ def test_what_a_killed_call_had_changed_the_same_call_sets_back(lab: Lab, monkey
 
     def second_time(self: Connection, *arguments: Any) -> Any:
         calls.append(arguments)
-        return killed() if len(calls) == 2 else waited(self, *arguments)
+        return kill() if len(calls) == 2 else waited(self, *arguments)
 
     monkeypatch.setattr(Connection, "wait_for_commands", second_time)
     with pytest.raises(Killed):
@@ -134,13 +134,13 @@ def test_what_stands_in_the_way_of_schedulers_too_is_exit_code_3(lab: Lab) -> No
 def test_a_gpu_that_is_taken_after_a_reboot_ends_it_and_the_first_scheduler_is_set_again(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def taken() -> None:
+    def take_gpu() -> None:
         other_vm = _vm(lab, "vm-02")
         with lab.server.world.lock:
             other_vm.state.seats = tuple(replace(seat, pci_id=GPU) for seat in other_vm.state.seats)
             other_vm.power_changed()
 
-    applied_verbs = _after_each_change(monkeypatch, taken)
+    applied_verbs = _after_each_change(monkeypatch, take_gpu)
     schedulers = (BEST, EQUAL, SchedulerPolicy.FIXED_SHARE)
     request = wish("true", schedulers=schedulers, sets_schedulers=True)
     report = measure_schedulers(request, lab.site, SHUT, apply=True)
@@ -253,12 +253,12 @@ def test_vms_that_a_killed_call_left_do_not_keep_the_host_from_being_emptied(
             vm.state.power, vm.state.seats = Power.OFF, ()
             vm.power_changed()
 
-    def killed(*_: object) -> None:
+    def kill(*_: object) -> None:
         raise KeyboardInterrupt
 
     request = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
     moving = SettingSchedulers(Rolling(), lambda line: None)
-    monkeypatch.setattr(Connection, "wait_for_commands", killed)
+    monkeypatch.setattr(Connection, "wait_for_commands", kill)
     with pytest.raises(KeyboardInterrupt):
         measure_schedulers(request, lab.site, moving, apply=True)
     monkeypatch.undo()

@@ -28,10 +28,10 @@ def test_a_measurement_that_was_cut_off_goes_on_with_its_vms(lab: Lab, monkeypat
     class Killed(BaseException):
         pass
 
-    def killed(*_: object) -> None:
+    def kill(*_: object) -> None:
         raise Killed
 
-    monkeypatch.setattr(Connection, "wait_for_commands", killed)
+    monkeypatch.setattr(Connection, "wait_for_commands", kill)
     with pytest.raises(Killed):
         lab.measure(wish("true", 1, 2))
     monkeypatch.undo()
@@ -63,7 +63,7 @@ def test_a_command_of_a_killed_call_ends_before_the_next_call_starts_its_own(
     name, nth = KILLED_AT[point]
     do, calls = getattr(Connection, name), list[object]()
 
-    def killed(*arguments: Any, **options: Any) -> Any:
+    def kill_at_point(*arguments: Any, **options: Any) -> Any:
         calls.append(arguments)
         if len(calls) == nth:
             raise Killed
@@ -75,7 +75,7 @@ def test_a_command_of_a_killed_call_ends_before_the_next_call_starts_its_own(
     keep(lab, begun_measurement.with_count(MeasuredCount(BEST, 1, (1.0,))))
     (tmp_path / "started").write_text("")
     (tmp_path / "time").write_text("600")
-    monkeypatch.setattr(Connection, name, killed)
+    monkeypatch.setattr(Connection, name, kill_at_point)
     with pytest.raises(Killed):
         lab.measure(begun_measurement.wish)
     monkeypatch.undo()
@@ -204,12 +204,12 @@ def _pool(connection: Connection, host: Any) -> Any:
 def test_whoever_cuts_a_measurement_off_is_told_that_its_vms_stay(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, cut: BaseException
 ) -> None:
-    def ended(*_: object) -> None:
+    def raise_cut(*_: object) -> None:
         raise cut
 
     messages: list[str] = []
     lab.site.say = messages.append
-    monkeypatch.setattr(Connection, "wait_for_commands", ended)
+    monkeypatch.setattr(Connection, "wait_for_commands", raise_cut)
     with pytest.raises(type(cut)):
         lab.measure(wish("true"))
     assert lab.kept is not None and len(lab.vms()) == 1

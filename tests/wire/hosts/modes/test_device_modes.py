@@ -169,11 +169,11 @@ def test_a_login_without_the_privilege_is_told_before_anything_is_sent(bench: Be
 def test_one_login_and_one_list_for_each_host(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[bytes] = []
 
-    def counted(connection: Any, method: str, path: str, **options: Any) -> Any:
+    def count_exchange(connection: Any, method: str, path: str, **options: Any) -> Any:
         calls.append(options.get("body") or b"")
         return exchange(connection, method, path, **options)
 
-    monkeypatch.setattr(automation, "exchange", counted)
+    monkeypatch.setattr(automation, "exchange", count_exchange)
     mode_show(bench.site, Scope())
     assert len(calls) == 2 + 2, "in and out, and two hosts"
     bench.site.vcenter.inventory()

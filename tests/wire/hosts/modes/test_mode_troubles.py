@@ -67,12 +67,12 @@ def test_a_task_that_does_not_end_is_not_waited_for_for_ever(bench: Bench, monke
 def test_what_vcenter_says_of_a_refusal_is_shown(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A VM takes the GPU between the look and the call."""
 
-    def taken(configuration: Any, host: str) -> Any:
+    def take_gpu(configuration: Any, host: str) -> Any:
         vms = bench.server.world.by_type("VirtualMachine")
         next(vm for vm in vms if vm.display_name == "desk-06").state.held = ((0, str(FREE)),)
         return devices_of(configuration, host)
 
-    monkeypatch.setattr(device_modes, "devices_of", taken)
+    monkeypatch.setattr(device_modes, "devices_of", take_gpu)
     [outcome] = bench.set(MIXED).outcomes
     assert outcome.verdict is Verdict.FAILED
     assert "vCenter refused to set the mode: Device 0000:af:00.0 of host esx-02.sup is in use." in outcome.reason
@@ -83,11 +83,11 @@ def test_what_vcenter_says_of_a_refusal_is_shown(bench: Bench, monkeypatch: pyte
 def test_a_word_that_is_not_known_is_no_word_of_having_no_impact(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, impacts: list[str]
 ) -> None:
-    def worded(*arguments: Any) -> list[str]:
+    def reply_with_impacts(*arguments: Any) -> list[str]:
         set_mode(*arguments)
         return impacts
 
-    monkeypatch.setattr(direct_path_devices, "configure", worded)
+    monkeypatch.setattr(direct_path_devices, "configure", reply_with_impacts)
     report = bench.set(MIXED)
     assert [(outcome.verdict, outcome.reason) for outcome in report.outcomes] == [(Verdict.DONE, "")]
     assert report.plan.afterwards[0].startswith("takes effect after a reboot of esx-02.sup")
@@ -127,11 +127,11 @@ def test_a_change_whose_task_is_not_told_of_is_under_way_and_is_sent_once(
         sent.append(pci_id)
         return ["NONE"]
 
-    def untold(*_: Any) -> Any:
+    def raise_error(*_: Any) -> Any:
         raise getattr(errors_client, name)()
 
     monkeypatch.setattr(direct_path_devices, "configure", late)
-    monkeypatch.setattr(device_modes._ConfigureCall, "_end", untold)
+    monkeypatch.setattr(device_modes._ConfigureCall, "_end", raise_error)
     [outcome] = bench.set(MIXED).outcomes
     assert (outcome.verdict, sent) == (Verdict.UNKNOWN, [str(FREE)])
     assert f"its task cannot be followed: {name}" in outcome.reason
@@ -140,10 +140,10 @@ def test_a_change_whose_task_is_not_told_of_is_under_way_and_is_sent_once(
 
 @pytest.mark.long
 def test_labels_that_are_refused_tell_of_the_modes_before_them(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: Any) -> None:
+    def refuse(*_: Any) -> None:
         raise Refused("esx-02.sup: takes no labels")
 
-    monkeypatch.setattr(writing_hosts.HostConnection, "_configure", refused)
+    monkeypatch.setattr(writing_hosts.HostConnection, "_configure", refuse)
     [outcome] = bench.set(replace(WHOLE, label="ml")).outcomes
     assert outcome.verdict is Verdict.FAILED
     assert outcome.reason == f"esx-02.sup: takes no labels; set before that: {FREE} (vCenter: HOST_REBOOT_REQUIRED)"

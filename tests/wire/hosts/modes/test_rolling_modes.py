@@ -66,11 +66,11 @@ def test_a_run_that_was_killed_between_two_devices_is_finished_by_the_next(
     request = SetMode(vgpu_mode=SizeMode.MIXED_SIZE, host="esx-01")
     real = device_modes._ConfigureCall.result
 
-    def killed(*arguments: Any) -> Any:
+    def kill(*arguments: Any) -> Any:
         real(*arguments)
         raise Killed
 
-    monkeypatch.setattr(device_modes._ConfigureCall, "result", killed)
+    monkeypatch.setattr(device_modes._ConfigureCall, "result", kill)
     with pytest.raises(Killed):
         bench.on_site(lambda site: configure(request, site, apply=True))
     monkeypatch.setattr(device_modes._ConfigureCall, "result", real)
@@ -94,13 +94,13 @@ def test_a_change_of_modes_goes_on_from_where_it_was_killed(
     points.kill_at_each_kind()
     real = device_modes._ConfigureCall.result
 
-    def watched(*arguments: Any) -> Any:
+    def watch_call(*arguments: Any) -> Any:
         points._point(f"before the mode of {arguments[2]}")
         reply = real(*arguments)
         points._point(f"after the mode of {arguments[2]}")
         return reply
 
-    monkeypatch.setattr(device_modes._ConfigureCall, "result", watched)
+    monkeypatch.setattr(device_modes._ConfigureCall, "result", watch_call)
     kills, report = 0, None
     while report is None:
         try:

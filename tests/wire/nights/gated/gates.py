@@ -70,12 +70,12 @@ class Gated:
         with Connection(target_of(self.server)) as connection, Site(connection, self.state_dir, wall_clock) as site:
             horizons: list[Horizon] = []
 
-            def opened() -> Horizon:
+            def open_horizon() -> Horizon:
                 if not horizons:
                     horizons.append(site.closing.enter_context(self.broker(self.target)))
                 return horizons[0]
 
-            site.gates = BrokerGates(opened, BrokerSessions(opened))
+            site.gates = BrokerGates(open_horizon, BrokerSessions(open_horizon))
             site.progress, site.in_flight = watch, in_flight
             return of(site)
 

@@ -134,10 +134,10 @@ def store_measured_weeks(vdi: Gated, in_use: Callable[[timedelta, int], int]) ->
     now = datetime.fromtimestamp(inventory.taken_at.timestamp() // 900 * 900, UTC)
     week = timedelta(days=7)
 
-    def used(moment: datetime) -> int:
+    def used_at(moment: datetime) -> int:
         return in_use((moment - now) % week, running)
 
-    measure(vdi.state_dir, inventory.vcenter, refs, now - 2 * week, now, used)
+    measure(vdi.state_dir, inventory.vcenter, refs, now - 2 * week, now, used_at)
     return running
 
 
