@@ -66,7 +66,7 @@ def test_nothing_is_made_by_a_look(tmp_path: Path) -> None:
 def test_what_is_submitted_is_read_as_it_was(store: JobStore) -> None:
     added = submitted(store, FIT, replace(FIT, name="score", mounts=(), checkpoint=(), resumes=0))
     assert replace(store).read() == added
-    assert [each.number for each in added] == [1, 2]
+    assert [job.number for job in added] == [1, 2]
     assert replace(store, vcenter="another").read() == ()
 
 
@@ -84,13 +84,13 @@ def test_it_lies_beside_a_journal(tmp_path: Path) -> None:
 def test_submitted_again_it_is_there_once(store: JobStore) -> None:
     """Who was killed after the commit types the same again."""
     [first] = submitted(store, FIT)
-    again = store.submit([FIT], "a@b", NOW)
-    assert (again.added, again.existing) == ((), (first,))
+    second_submission = store.submit([FIT], "a@b", NOW)
+    assert (second_submission.added, second_submission.existing) == ((), (first,))
     with pytest.raises(Refused, match="has not ended"):
         store.submit([replace(FIT, name="other"), replace(FIT, priority=3)], "a@b", NOW)
     assert store.read() == (first,), "all or none"
     store.add(first, JobRecord(JobEvent.CANCELLED, NOW))
-    assert [each.number for each in submitted(store, FIT)] == [2]
+    assert [job.number for job in submitted(store, FIT)] == [2]
 
 
 def test_names_that_a_job_waits_for_become_numbers(store: JobStore) -> None:
@@ -98,7 +98,7 @@ def test_names_that_a_job_waits_for_become_numbers(store: JobStore) -> None:
     report = replace(FIT, name="report", after=("sweep", "fit"), env={"A": "b"}, secrets={"T": "/etc/t"})
     submitted(store, FIT)
     added = submitted(store, report, *sweep)
-    assert [each.after for each in added] == [(3, 4, 1), (), ()]
+    assert [job.after for job in added] == [(3, 4, 1), (), ()]
     assert store.read()[1:] == added
 
 
@@ -115,11 +115,11 @@ def test_a_job_of_an_earlier_version_is_read(tmp_path: Path) -> None:
 
 
 def test_of_two_that_change_it_one_loses(store: JobStore) -> None:
-    [seen] = submitted(store, FIT)
+    [job] = submitted(store, FIT)
     record = JobRecord(JobEvent.BEGUN, NOW, vm="uuid-1", vm_name="job-1")
-    begun = store.add(seen, record)
+    begun = store.add(job, record)
     with pytest.raises(JobChanged):
-        store.add(seen, replace(record, vm="uuid-2"))
+        store.add(job, replace(record, vm="uuid-2"))
     assert store.read() == (begun,) and begun.attempt is not None and begun.attempt.vm == "uuid-1"
     ended = store.add(begun, JobRecord(JobEvent.ENDED, NOW, exit_code=3, ran=timedelta(minutes=7), reason="x"))
     assert (store.read(), ended.state) == ((ended,), JobState.FAILED)
@@ -151,10 +151,10 @@ def test_of_many_that_submit_and_begin_it_at_once_one_does(store: JobStore) -> N
         return f"machine-{number}"
 
     with ThreadPoolExecutor(8) as pool:
-        told = list(pool.map(begin, range(8)))
+        outcomes = list(pool.map(begin, range(8)))
     [job] = store.read()
-    assert sorted(told)[:7] == ["lost"] * 7 and job.attempt is not None
-    assert job.attempt.vm_name in told and (job.attempt.number, len(job.records)) == (1, 1)
+    assert sorted(outcomes)[:7] == ["lost"] * 7 and job.attempt is not None
+    assert job.attempt.vm_name in outcomes and (job.attempt.number, len(job.records)) == (1, 1)
 
 
 @pytest.mark.parametrize(

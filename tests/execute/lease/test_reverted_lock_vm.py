@@ -102,5 +102,5 @@ def test_of_marks_that_are_set_together_each_goes_by_a_look_of_its_own(world: Wo
     world.on_submit = strike
     with pytest.raises(Locked, match="the VM was reverted to a snapshot"):
         run(world, RunKind.NIGHT, tmp_path)
-    assert sum(isinstance(each.step, SetAttribute) for each in world.ledger) == 1
+    assert sum(isinstance(effect.step, SetAttribute) for effect in world.ledger) == 1
     assert acts(world) == []

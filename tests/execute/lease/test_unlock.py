@@ -24,12 +24,12 @@ def test_unlock_gives_back_that_very_lease_and_no_other(world: World, tmp_path: 
     mine = site(world, tmp_path / "b")
     with pytest.raises(Refused, match="no run holds the lease"):
         unlock(POLICY, mine, None)
-    other = take(site(world, tmp_path / "a"), LOCK, Nonces(tmp_path / "a", "vc-uuid"))
+    taken_lease = take(site(world, tmp_path / "a"), LOCK, Nonces(tmp_path / "a", "vc-uuid"))
     lease = held(world)
     assert lease is not None
-    with pytest.raises(Refused, match="holds the lease until") as told:
+    with pytest.raises(Refused, match="holds the lease until") as refusal:
         unlock(POLICY, mine, "another")
-    assert lease.nonce in told.value.hint
+    assert lease.nonce in refusal.value.hint
     assert status(mine, POLICY).lease == lease
     with pytest.raises(Locked, match="its run is alive, or died just now") as fresh:
         unlock(POLICY, mine, lease.nonce)
@@ -38,7 +38,7 @@ def test_unlock_gives_back_that_very_lease_and_no_other(world: World, tmp_path: 
     assert unlock(POLICY, mine, lease.nonce, force=True) == lease
     assert status(mine, POLICY).lease is None
     world.now += timedelta(seconds=HEARTBEAT_S)
-    assert "somebody gave it back" in (other.objection() or "")
+    assert "somebody gave it back" in (taken_lease.objection() or "")
     take(site(world, tmp_path / "a"), LOCK, Nonces(tmp_path / "a", "vc-uuid"))
     world.now += timedelta(seconds=HEARTBEAT_S + CALL_TIMEOUT_S + 2)
     stale = held(world)

@@ -48,8 +48,10 @@ def near(expected: Sequence[float | None]) -> list[Any]:
 
 def write(folder: Path, entity: str, begin: int, series: Mapping[str, Sequence[int | None]]) -> None:
     rows = {
-        name: np.array([(-1, -1, 0) if each is None else (each, each, WHOLE) for each in told], dtype=np.int64)
-        for name, told in series.items()
+        name: np.array(
+            [(-1, -1, 0) if average is None else (average, average, WHOLE) for average in averages], dtype=np.int64
+        )
+        for name, averages in series.items()
     }
     with Measurements.open(folder, "", LAB.vcenter) as store:
         store.write(begin, {entity: Block(len(next(iter(rows.values()))), rows)})
@@ -88,7 +90,7 @@ def test_now_is_the_newest_step_and_the_reading_of_nvidia_smi_after_it(tmp_path:
         },
     )
     smi = {f"{SMI_USE}@{SECOND}": [700], f"{SMI_SLOWED_BY_HEAT}@{FIRST}": [1], f"{SMI_ECC}@{FIRST}": [4]}
-    write(tmp_path, HOST.ref, UNTIL, smi | {f"{SMI_TEMPERATURE}@{each}": [70] for each in (FIRST, SECOND)})
+    write(tmp_path, HOST.ref, UNTIL, smi | {f"{SMI_TEMPERATURE}@{address}": [70] for address in (FIRST, SECOND)})
     write(tmp_path, VM.ref, UNTIL - FINE_S, {GPU_USE: [1_200], GPU_MEMORY: [2 << 20]})
     observed(tmp_path, UNTIL)
     _, record = read(tmp_path)
@@ -103,14 +105,14 @@ def test_now_is_the_newest_step_and_the_reading_of_nvidia_smi_after_it(tmp_path:
 
 
 def test_a_cluster_shows_how_fragmented_the_free_memory_of_its_hosts_was(tmp_path: Path) -> None:
-    cluster, others = (
+    cluster, other_hosts = (
         HOST.cluster,
         [host for host in LAB.hosts.values() if host.cluster == HOST.cluster and host != HOST],
     )
     series = {FREE_MEMORY: [80_000], FRAGMENTED_MEMORY: [40_000], FREE_GPUS: [2], UNUSABLE_GPUS: [1]}
     write(tmp_path, HOST.ref, UNTIL - STEP_S, series)
     # another host of the cluster where no VM waits, so that its GPUs are no part of the second share
-    write(tmp_path, others[0].ref, UNTIL - STEP_S, {FREE_MEMORY: [80_000], FRAGMENTED_MEMORY: [0], FREE_GPUS: [2]})
+    write(tmp_path, other_hosts[0].ref, UNTIL - STEP_S, {FREE_MEMORY: [80_000], FRAGMENTED_MEMORY: [0], FREE_GPUS: [2]})
     observed(tmp_path, UNTIL)
     _, record = read(tmp_path)
     of_cluster = record.history.fragmentation[LAB.clusters[cluster or ""].name]
@@ -177,14 +179,14 @@ def test_an_old_observation_says_nothing_about_now_and_is_read_once(tmp_path: Pa
     fresh, _ = read(tmp_path)
     assert stored_use(tmp_path, "", at(UNTIL + 60), fresh) is fresh
     observed(tmp_path, UNTIL + FINE_S)
-    again = stored_use(tmp_path, "", at(UNTIL + FINE_S), fresh)
-    assert again is not fresh and again is not None and again.newest.until > fresh.newest.until
+    second_use = stored_use(tmp_path, "", at(UNTIL + FINE_S), fresh)
+    assert second_use is not fresh and second_use is not None and second_use.newest.until > fresh.newest.until
 
 
 def test_gpus_that_are_gone_and_fleets_that_are_too_large_have_no_history_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path, HOST.ref, UNTIL - FINE_S, {f"{GPU_USE}@{each}": [100] for each in (FIRST, SECOND)})
+    write(tmp_path, HOST.ref, UNTIL - FINE_S, {f"{GPU_USE}@{address}": [100] for address in (FIRST, SECOND)})
     observed(tmp_path, UNTIL)
     stored, _ = read(tmp_path)
     alone: Host = replace(HOST, gpus=HOST.gpus[:1])

@@ -172,7 +172,7 @@ def test_a_task_that_hangs_since_the_night_was_killed_keeps_no_other_desktop_awa
     report = night.run(RunKind.DAY)
     assert night.world.now - began < timedelta(seconds=HUNG_S + 120)
     assert night.powers()["desktop-01"] is PowerState.ON
-    assert [each.subject for each in report.plan.unmet] == ["desktop-02"]
+    assert [refusal.subject for refusal in report.plan.unmet] == ["desktop-02"]
     assert report.exit_code == 4
     night.world.hung.clear()
     night.world.settle()

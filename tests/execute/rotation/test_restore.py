@@ -27,9 +27,9 @@ from tests.execute.small_vcenter import Killed
 
 @pytest.fixture
 def night(tmp_path: Path) -> Night:
-    taken = Night(tmp_path / "state")
-    assert taken.run(RunKind.NIGHT).exit_code == 0
-    return taken
+    new_night = Night(tmp_path / "state")
+    assert new_night.run(RunKind.NIGHT).exit_code == 0
+    return new_night
 
 
 def restored(
@@ -64,15 +64,15 @@ def test_an_ml_vm_is_stopped_only_when_it_is_named(night: Night) -> None:
 
 def test_the_night_is_still_open_after_it_and_takes_nothing_anew(night: Night) -> None:
     restored(night, "ml-01", "desktop-01")
-    told = {mine.original.name: mine.whereabouts for mine in status(_site(night)).vms}
-    assert told == {
+    whereabouts = {mine.original.name: mine.whereabouts for mine in status(_site(night)).vms}
+    assert whereabouts == {
         "desktop-01": Whereabouts.BACK,
         "desktop-02": Whereabouts.AWAY,
         "ml-01": Whereabouts.BACK,
         "ml-02": Whereabouts.AWAY,
     }
-    again = night.run(RunKind.NIGHT)
-    assert again.plan.steps == (), "the ML VM that gave way in an emergency takes no other desktops for it"
+    second_night = night.run(RunKind.NIGHT)
+    assert second_night.plan.steps == (), "the ML VM that gave way in an emergency takes no other desktops for it"
     assert night.run(RunKind.DAY).exit_code == 0
     morning_is_good_for_desktops(night)
 
@@ -80,9 +80,9 @@ def test_the_night_is_still_open_after_it_and_takes_nothing_anew(night: Night) -
 def test_a_second_restore_changes_nothing_and_says_so(night: Night) -> None:
     restored(night, "ml-01", "desktop-01")
     before = list(night.world.ledger)
-    again = restored(night, "ml-01", "desktop-01")
-    assert (again.exit_code, night.world.ledger) == (0, before)
-    assert again.plan.because == ("desktop-01: is running", "ml-01: is powered off")
+    second_restore = restored(night, "ml-01", "desktop-01")
+    assert (second_restore.exit_code, night.world.ledger) == (0, before)
+    assert second_restore.plan.because == ("desktop-01: is running", "ml-01: is powered off")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_name_that_no_night_took_refuses_all_of_it(night: Night, name: str, wh
     sent = len(night.world.requests)
     report = restored(night, "desktop-01", name)
     assert report.exit_code == 3
-    assert [(each.subject, why in each.rule) for each in report.plan.rejections] == [(name, True)]
+    assert [(rejection.subject, why in rejection.rule) for rejection in report.plan.rejections] == [(name, True)]
     assert len(night.world.requests) == sent
 
 
@@ -151,8 +151,8 @@ def test_killed_anywhere_it_is_finished_by_resume_for_the_same_vms_alone(tmp_pat
             night.world.settle() if kill_at % 2 else None
             assert night.resume().exit_code == 0
         assert night.resume().plan == NOTHING_CUT_OFF
-        told = {name: night.world.power(name) for name in ("desktop-02", "ml-02")}
-        assert told == {"desktop-02": PowerState.SUSPENDED, "ml-02": PowerState.ON}
+        powers = {name: night.world.power(name) for name in ("desktop-02", "ml-02")}
+        assert powers == {"desktop-02": PowerState.SUSPENDED, "ml-02": PowerState.ON}
         if status(_site(night)).cut_off is None and night.world.power("desktop-01") is PowerState.ON:
             assert night.world.power("ml-01") is PowerState.OFF
         assert night.run(RunKind.DAY).exit_code == 0
@@ -193,7 +193,7 @@ def test_a_checkpoint_keeps_the_vms_of_an_open_restore(night: Night) -> None:
     finally:
         journal.close()
     assert isinstance(state, JournalState)
-    assert [each.run.vms for each in state.runs.values()] == [("ml-01", "desktop-01")]
+    assert [open_run.run.vms for open_run in state.runs.values()] == [("ml-01", "desktop-01")]
 
 
 @pytest.mark.parametrize("name", ["moid:vm-1", "uuid:50vm-1", "/dc/vm/desktop-01:a"])

@@ -38,8 +38,8 @@ def test_the_floor_of_an_open_night_holds_for_another_policy(night: Night) -> No
     assert report.exit_code == 0
     assert suspended(night) == 2, "three run, two must, and one is not enough for ml-03"
     assert "the floors of policy early hold as well: its night is open" in report.plan.because
-    kept = {choice.reason for choice in report.plan.choices}
-    assert "floor: 2 of pool all of policy early, whose night is open, stay running" in kept
+    reasons = {choice.reason for choice in report.plan.choices}
+    assert "floor: 2 of pool all of policy early, whose night is open, stay running" in reasons
 
 
 def test_a_floor_that_another_night_has_broken_is_named(night: Night) -> None:

@@ -73,22 +73,22 @@ def test_each_look_asks_anew_and_a_machine_without_a_path_is_found_by_its_name()
     assert used(source, NOW) == {"vm-1": False, "vm-2": True}
 
 
-@pytest.mark.parametrize(("error", "again"), [(AWAY, True), (REFUSED, False)])
-def test_one_that_fails_leaves_all_unknown_and_is_let_rest(error: GpuopsError, again: bool) -> None:
-    broker, said, passed_s = Broker(error, error, ()), list[str](), [0.0]
-    rest = BrokerRest(lambda: passed_s[0])
+@pytest.mark.parametrize(("error", "asks_again"), [(AWAY, True), (REFUSED, False)])
+def test_one_that_fails_leaves_all_unknown_and_is_let_rest(error: GpuopsError, asks_again: bool) -> None:
+    broker, messages, passed_s = Broker(error, error, ()), list[str](), [0.0]
+    broker_rest = BrokerRest(lambda: passed_s[0])
     # its reads are enough
-    source = BrokerSessions(lambda: broker, said.append, rest)  # type: ignore[arg-type,return-value]
+    source = BrokerSessions(lambda: broker, messages.append, broker_rest)  # type: ignore[arg-type,return-value]
     unknown = dict.fromkeys(("vm-1", "vm-2", "vm-3"))
     assert used(source, NOW) == used(source, NOW + timedelta(seconds=1)) == unknown
     assert broker.asked == 1
     passed_s[0] += ASK_AGAIN.total_seconds()
     assert used(source, NOW) == unknown
-    assert broker.asked == (2 if again else 1), "a login that is refused counts towards a lockout"
+    assert broker.asked == (2 if asks_again else 1), "a login that is refused counts towards a lockout"
     passed_s[0] += ASK_AGAIN.total_seconds()
-    assert used(source, NOW) == ({"vm-1": False, "vm-2": False} if again else unknown)
-    assert rest.rests is not again
-    assert said == [f"broker: {error.message} (gpuops help broker)"]
+    assert used(source, NOW) == ({"vm-1": False, "vm-2": False} if asks_again else unknown)
+    assert broker_rest.rests is not asks_again
+    assert messages == [f"broker: {error.message} (gpuops help broker)"]
 
 
 def test_the_rest_of_a_broker_is_told_by_no_clock_that_somebody_sets() -> None:
@@ -104,7 +104,7 @@ def test_the_rest_of_a_broker_is_told_by_no_clock_that_somebody_sets() -> None:
 def test_a_list_of_sessions_that_lacks_the_one_of_a_machine_is_not_believed() -> None:
     machine = DesktopMachine("m1", "a", "pool", path="/dc/vm/a", session="7")
     match = match_machines(VMS, "vc", [machine], ())
-    there = read_sessions(match, [DesktopSession("7", "m1")], NOW).of("vm-1")
+    session = read_sessions(match, [DesktopSession("7", "m1")], NOW).of("vm-1")
     missing = read_sessions(match, [DesktopSession("8", "m2")], NOW).of("vm-1")
-    assert there is not None and missing is not None
-    assert (there.used, missing.used, missing.because) == (True, None, NOT_IN_LIST)
+    assert session is not None and missing is not None
+    assert (session.used, missing.used, missing.because) == (True, None, NOT_IN_LIST)

@@ -30,12 +30,12 @@ def systemd(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
 
 
 def heard(systemd: socket.socket) -> list[str]:
-    found = []
+    messages = []
     while True:
         try:
-            found.append(systemd.recv(100).decode("ascii"))
+            messages.append(systemd.recv(100).decode("ascii"))
         except BlockingIOError:
-            return found
+            return messages
 
 
 def test_each_sign_of_life_is_told_and_nothing_between_them(systemd: socket.socket, tmp_path: Path) -> None:

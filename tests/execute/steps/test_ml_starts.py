@@ -65,11 +65,11 @@ def test_what_is_refused_once_more_may_have_happened_the_first_time(world: World
     world._set_power("vm-1", PowerState.SUSPENDED)
     world._set_power("vm-2", PowerState.SUSPENDED)
     world.lose_before = {PowerOnVm}
-    asked: list[Step] = []
+    submitted: list[Step] = []
 
     def refuse(step: Step) -> None:
-        asked.append(step)
-        if len(asked) == 2:
+        submitted.append(step)
+        if len(submitted) == 2:
             world.down_until = world.now + timedelta(minutes=5)
             raise StepFailed("no host is compatible")
 
@@ -169,16 +169,16 @@ def test_an_ml_vm_found_running_by_a_second_request_is_the_nights(world: World, 
     world._set_power("vm-1", PowerState.SUSPENDED)
     world._set_power("vm-2", PowerState.SUSPENDED)
     world.lose_before = {PowerOnVm}
-    asked: list[Step] = []
+    submitted: list[Step] = []
 
     def started_late(step: Step) -> None:
-        asked.append(step)
-        if len(asked) == 2:
+        submitted.append(step)
+        if len(submitted) == 2:
             world._set_power("vm-91", PowerState.ON)
 
     world.on_submit = started_late
     night = journal.begin("night", night="2026-11-20")
     plan = Plan(waves=(Wave("start", (PowerOnVm("vm-91", "host-1"),)),))
     [outcome] = execute(plan, VmExecutor(SmallVcenter(world), journal, night, world.snapshot()), LIMITS, lambda _: None)
-    assert (outcome.verdict, len(asked)) == (Verdict.DONE, 2)
+    assert (outcome.verdict, len(submitted)) == (Verdict.DONE, 2)
     assert journal.state.takes["2026-11-20", "vm-91"] == 1
