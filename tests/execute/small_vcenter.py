@@ -77,7 +77,7 @@ class _Task:
 
 @dataclass
 class World:
-    """What is, whoever looks."""
+    """The state of the world, as any reader sees it."""
 
     hosts: dict[str, Host]
     vms: dict[str, Vm]
@@ -88,7 +88,7 @@ class World:
     tasks: dict[TaskRef, _Task] = field(default_factory=dict)
     on_gpu: dict[str, tuple[str, int]] = field(default_factory=dict)
     lose_before: set[type] = field(default_factory=set)
-    """Kinds of steps whose first request never arrives, and nobody is told."""
+    """Kinds of steps whose first request is lost without an error."""
     lose_after: set[type] = field(default_factory=set)
     """Kinds of steps whose first request arrives, and its reply does not."""
     unreachable_for: type | None = None
@@ -398,7 +398,7 @@ class SmallVcenter:
         return frozenset(ref for ref in vms if self.world.vms[ref].power is power)
 
     def wait_for_change(self, timeout_s: float) -> bool:
-        """Time passes, and nothing is told: whoever waits looks when the time is up."""
+        """Time passes without news: the caller looks again when the time is up."""
         self.point("waiting for a change")
         self.world.now += timedelta(seconds=timeout_s)
         return False

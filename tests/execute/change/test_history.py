@@ -1,4 +1,4 @@
-"""What the journal of a change comes to: who belongs to which host, and which hosts are done."""
+"""What the journal of a change says: which VMs belong to which host, and which hosts are done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One pass over jobs, killed before and after each thing that it does: whoever comes next ends in the same state.
+"""One pass over jobs, killed before and after each action: the next pass ends in the same state.
 
 The guest here is a table: what was started in it, what runs, what ended how.
 """

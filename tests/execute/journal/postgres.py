@@ -46,13 +46,13 @@ class Server:
         return self.url(name)
 
     def cut_off(self) -> None:
-        """The newest database lets nobody in any more, and all its connections end."""
+        """Close the newest database: it refuses logins, and all its connections end."""
         name = f"night_{next(self._numbers) - 1}"
         self._do(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
         self._do(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
 
     def stop(self) -> None:
-        """All connections end, and nobody is let in."""
+        """End all connections and refuse logins."""
         self._control("-m", "fast", "stop")
 
     def start(self) -> None:

@@ -44,7 +44,7 @@ def listener() -> Iterator[Listener]:
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, listener: Listener) -> dict[str, str]:
-    """Of nobody: libpq's variables are unset, and the home has a file of services that leads to the listener."""
+    """No settings of a user: libpq's variables are unset, and a file of services leads to the listener."""
     for name in ("HOST", "HOSTADDR", "PORT", "SERVICE", "SERVICEFILE", "SSLMODE", "PASSWORD", "PASSFILE", "GSSENCMODE"):
         monkeypatch.delenv(f"PG{name}", raising=False)
     services = tmp_path / ".pg_service.conf"

@@ -155,7 +155,7 @@ def test_what_came_back_is_forgotten_after_a_while_and_what_is_owed_never() -> N
     assert {vm for _, vm in writer.state().originals} == {"vm-2"}
 
 
-def started(outcome: str) -> Writer:
+def writer_after_start(outcome: str) -> Writer:
     """A night that asked for the start of an ML VM, with this outcome."""
     writer = Writer()
     writer.begin("r1")
@@ -167,13 +167,13 @@ def started(outcome: str) -> Writer:
 
 
 def is_over(writer: Writer) -> bool:
-    """Whether whoever starts it now is not the night."""
+    """Whether a start from now on is not the night's."""
     return writer.state().originals["n1", "vm-1"].stopped
 
 
 @pytest.mark.parametrize("kind", ["rotate day", "rotate restore"])
 def test_what_a_return_found_powered_off_or_has_stopped_is_no_start_of_the_night_any_more(kind: str) -> None:
-    started_unknown, stopped = started("unknown"), started("done")
+    started_unknown, stopped = writer_after_start("unknown"), writer_after_start("done")
     for writer in (started_unknown, stopped):
         writer.begin("r2", kind, night=None)
     started_unknown.intend("r2", 1, "vm-1", "SetAttribute", "poweredOff")
@@ -188,7 +188,7 @@ def test_what_a_return_found_powered_off_or_has_stopped_is_no_start_of_the_night
 
 
 def test_a_start_that_may_still_arrive_is_not_over_nor_one_that_something_else_met() -> None:
-    late, attached = started("unknown"), started("done")
+    late, attached = writer_after_start("unknown"), writer_after_start("done")
     late.now -= 2 * HOUR - timedelta(minutes=1)
     late.begin("r2", "rotate day", night=None)
     late.now -= HOUR - timedelta(minutes=1)
@@ -239,7 +239,7 @@ def test_an_effect_that_was_unknown_and_then_failed_took_nothing() -> None:
 
 
 def test_a_night_is_over_as_soon_as_a_morning_resumes_a_desktop_of_it() -> None:
-    """Though nobody has come back yet. A restore of some by name is not the end of it, nor is a stop of an ML VM."""
+    """Before any VM is back. A restore by name does not end the night, nor does a stop of an ML VM."""
     writer = Writer()
     writer.begin("r1")
     writer.save("vm-1")

@@ -199,7 +199,7 @@ def test_a_lost_server_and_a_wrong_password_are_one_line_without_the_password(
 
 
 def test_a_record_that_is_nested_too_deep_is_damage() -> None:
-    """Its checksum fits: whoever may write the file can make one, which is what the audit's anchor is for."""
+    """Its checksum fits: a user who may write the file can compute one; the anchor of the audit shows that."""
     columns = (1, "", str(Kind.SKIP), NOW.isoformat(), "[" * 100_000)
     row = SimpleNamespace(
         **dict(zip(("seq", "run", "kind", "at", "body"), columns, strict=True)),

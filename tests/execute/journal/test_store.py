@@ -1,4 +1,4 @@
-"""Every store keeps records in one order, durable when `append` returns, whoever else appends."""
+"""Every store keeps records in one order, durable when `append` returns, with several writers."""
 
 from __future__ import annotations
 

@@ -32,12 +32,12 @@ def site(world: World, state_dir: Path) -> Site:
     return Site(SmallVcenter(world), state_dir, world.tick, passed_s=lambda: (world.now - START).total_seconds() + 5000)
 
 
-def held(world: World) -> Lease | None:
+def read_lease(world: World) -> Lease | None:
     return parse_lease((world.vms["vm-99"].extra_config or {}).get(KEY, ""))
 
 
 def number(world: World) -> int:
-    lease = held(world)
+    lease = read_lease(world)
     assert lease is not None
     return lease.epoch
 

@@ -14,7 +14,7 @@ from gpuops.execute.lease.lock_vm import LockVm
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.rotation import lease as rules
 from gpuops.plan.rotation.lease import CALL_TIMEOUT_S, TTL_S
-from tests.execute.lease.leased import LOCK, held
+from tests.execute.lease.leased import LOCK, read_lease
 from tests.execute.small_vcenter import START, SmallVcenter, World, _vm, small_world
 
 
@@ -50,7 +50,7 @@ class Runner:
             yield
             if objection is not None:
                 return
-            lease_read = held(self.world)
+            lease_read = read_lease(self.world)
             assert lease_read is not None
             self.acted.append(lease_read.epoch if lease_read.nonce == self.name else -lease_read.epoch)
 

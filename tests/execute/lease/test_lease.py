@@ -1,4 +1,4 @@
-"""Two runners and one lease: whoever does not hold it starts nothing."""
+"""Two runners and one lease: a runner without it starts nothing."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Report
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, SetAttribute, Step, SuspendVm
 from gpuops.plan.rotation.lease import HEARTBEAT_S, KEY, TTL_S, Lease, lease_text, parse_lease
-from tests.execute.lease.leased import LOCK, POLICY, acts, held, leased_world, number, powers, revert, run, site
+from tests.execute.lease.leased import LOCK, POLICY, acts, leased_world, number, powers, read_lease, revert, run, site
 from tests.execute.small_vcenter import START, Killed, SmallVcenter, World
 
 
 @pytest.mark.long
 def test_a_night_holds_it_and_gives_it_back(world: World, tmp_path: Path) -> None:
     leases: list[Lease | None] = []
-    world.on_submit = lambda step: leases.append(held(world)) if isinstance(step, SuspendVm) else None
+    world.on_submit = lambda step: leases.append(read_lease(world)) if isinstance(step, SuspendVm) else None
     assert run(world, RunKind.NIGHT, tmp_path / "a").exit_code == 0
-    now = held(world)
+    now = read_lease(world)
     assert now is not None
     assert {lease_seen.epoch for lease_seen in leases if lease_seen is not None and lease_seen.nonce} == {now.epoch}
     assert now.nonce == ""
@@ -45,7 +45,7 @@ def test_nobody_holds_it_while_a_question_is_asked_again(world: World, tmp_path:
     holders: list[str] = []
 
     def consent(report: Report) -> None:
-        lease = held(world)
+        lease = read_lease(world)
         assert lease is not None
         holders.append(lease.nonce)
         world._set_power("vm-1", PowerState.SUSPENDED)  # the plan under the lock has one more step
@@ -110,7 +110,7 @@ def test_a_run_killed_at_any_write_of_its_lease_delays_only_other_machines_and_o
             ended = True
         except Killed:
             world.settle()
-        next_state, lease = state if machine == "the same" else tmp_path / f"{kill_at}-another", held(world)
+        next_state, lease = state if machine == "the same" else tmp_path / f"{kill_at}-another", read_lease(world)
         if machine == "another" and lease is not None and lease.held_at(world.now):
             with pytest.raises(Locked):
                 run(world, RunKind.DAY, next_state)
@@ -129,7 +129,7 @@ def test_a_lease_that_ran_out_is_taken_with_a_higher_number(world: World, tmp_pa
     take(site(world, tmp_path / "a"), LOCK, Nonces(tmp_path / "a", "vc-uuid"))
     before = number(world)
     world.now += timedelta(seconds=TTL_S + 1)
-    lease_read = held(world)
+    lease_read = read_lease(world)
     assert lease_read is not None
     ahead = replace(lease_read, epoch=before + hours * 360_000, nonce="")
     world.set("vm-99", extra_config={KEY: lease_text(ahead)})
@@ -204,7 +204,7 @@ def test_it_is_renewed_while_steps_are_waited_for(world: World, tmp_path: Path) 
     def slow(step: Step) -> None:
         if not isinstance(step, ReconfigureVm):
             world.now += timedelta(seconds=HEARTBEAT_S)
-        lease_read = held(world)
+        lease_read = read_lease(world)
         if lease_read is not None and lease_read.nonce:
             expiries.add(lease_read.expires.isoformat())
             numbers.add(lease_read.epoch)
@@ -218,7 +218,7 @@ def test_it_is_renewed_while_steps_are_waited_for(world: World, tmp_path: Path) 
 def test_a_lease_that_ran_out_by_vcenters_clock_alone_is_renewed_before_the_next_change(
     world: World, tmp_path: Path
 ) -> None:
-    """The machine was suspended, its own clock with it, and nobody else has taken the lease yet."""
+    """The machine was suspended with its own clock, and no other machine has taken the lease yet."""
     mine = site(world, tmp_path / "a")
     mine.passed_s = lambda: 5000.0
     pauses: list[Step] = []
@@ -227,7 +227,7 @@ def test_a_lease_that_ran_out_by_vcenters_clock_alone_is_renewed_before_the_next
     def pause(step: Step) -> None:
         if isinstance(step, ReconfigureVm):
             return
-        lease = held(world)
+        lease = read_lease(world)
         if lease is None or lease.expires <= world.now:
             under_expired.append(step)
         if isinstance(step, SuspendVm) and not pauses:
@@ -266,7 +266,7 @@ def test_a_paused_machine_whose_clocks_stand_still_finds_its_lease_gone(
             paused.append(world.now)
             world.now += timedelta(seconds=pause_s)
             world.on_submit = lambda step: None
-            lease_read = held(world)
+            lease_read = read_lease(world)
             assert lease_read is not None
             if pause_s < TTL_S:
                 unlock(POLICY, site(world, tmp_path / "b"), lease_read.nonce, force=True)

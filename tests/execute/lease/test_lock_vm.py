@@ -110,7 +110,7 @@ def later(world: World, befalls: Callable[[World], None]) -> None:
 def test_no_desktop_stays_away_for_what_befalls_the_lock_vm(
     world: World, tmp_path: Path, befalls: Callable[[World], None]
 ) -> None:
-    """In the middle of a return it goes on, and the next one begins: whoever holds a lease is still kept off."""
+    """In the middle of a return it continues, and the next one begins: the holder of a lease is still kept away."""
     run(world, RunKind.NIGHT, tmp_path)
     later(world, befalls)
     report = run(world, RunKind.DAY, tmp_path)

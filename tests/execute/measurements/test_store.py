@@ -1,4 +1,4 @@
-"""The store, in a file and in a real PostgreSQL: written once, rolled up, forgotten; what is missing is None."""
+"""The store, in a file and in a real PostgreSQL: written once, rolled up, deleted; missing steps read as None."""
 
 from __future__ import annotations
 

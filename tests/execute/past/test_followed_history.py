@@ -33,13 +33,13 @@ from tests.nights.playing.night import Nightly
 SEEDS: Final = range(1, 13)
 
 
-def played(seed: int, *, undisturbed: bool = False) -> tuple[World, list[Record]]:
+def play_night(seed: int, *, undisturbed: bool = False) -> tuple[World, list[Record]]:
     """The world of this seed after its night, and what the first machine's journal says of it."""
     night = Nightly(seed, () if undisturbed else None).play()
     return night.world, [record for record, _ in night.kept if night.kept_on[id(record)] == 0]
 
 
-def written(folder: Path, records: Sequence[Record]) -> None:
+def write_records(folder: Path, records: Sequence[Record]) -> None:
     if not records:
         return
     with closing(open_store(folder, "", "vc")) as store:
@@ -50,8 +50,8 @@ def written(folder: Path, records: Sequence[Record]) -> None:
 @pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_of_undisturbed_nights_its_figures_are_those_of_the_ledger(seed: int, tmp_path: Path) -> None:
-    world, records = played(seed, undisturbed=True)
-    written(tmp_path, records)
+    world, records = play_night(seed, undisturbed=True)
+    write_records(tmp_path, records)
     events = FollowedHistory(tmp_path, "", "vc").events() or PastEvents("")
     effects = list(world.ledger)
     suspended = {effect.moid for effect in effects if effect.method == "SuspendVM_Task"}
@@ -81,7 +81,7 @@ def is_ml(name: str) -> bool:
 @pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 def test_of_simulated_nights_it_is_the_history_and_its_counter_never_falls(seed: int, tmp_path: Path) -> None:
-    (_, records), chance = played(seed), Random(seed)
+    (_, records), chance = play_night(seed), Random(seed)
     followed, harvested = FollowedHistory(tmp_path, "", "vc"), 0.0
     assert followed.events() is None, "nothing was ever recorded"
     with closing(open_store(tmp_path, "", "vc")) as store:

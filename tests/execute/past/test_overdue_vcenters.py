@@ -1,4 +1,4 @@
-"""Every vCenter of a journal that nobody returns is told of, whichever is asked about, without asking any."""
+"""Every overdue vCenter of a journal is reported, without a connection to any."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_return_that_tries_is_no_alarm_and_one_that_has_ended_none_at_all(tmp_
     assert overdue_now() == ["vc-uuid"]
     journal = Journal.open(night.state_dir, "vc-uuid", night.world.tick, url=url)
     journal.end(journal.begin(RunKind.DAY, policy=POLICY.text, policy_digest=POLICY.digest))
-    assert overdue_now() == [], "somebody tries: a return that does not succeed tells of itself"
+    assert overdue_now() == [], "a return runs: it reports its own failure"
     journal.end(journal.begin("attach"))
     night.world.now += timedelta(minutes=31)
     assert overdue_now() == ["vc-uuid"], "no other run is a return"

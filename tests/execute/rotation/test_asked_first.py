@@ -74,7 +74,7 @@ def test_a_desktop_that_is_used_by_then_is_left_out_and_nobody_is_asked_again(ni
 
     def consent(report: Report) -> None:
         reports.append(report)
-        night.world._set_power("vm-1", PowerState.SUSPENDED)  # somebody else did
+        night.world._set_power("vm-1", PowerState.SUSPENDED)  # by another user
 
     report = begin_night(site, consent)
     assert SuspendVm("vm-1") in reports[0].plan.steps

@@ -1,4 +1,4 @@
-"""Steps of a night or a morning that fail or are refused: who stays, and who comes back all the same."""
+"""Steps of a night or a return that fail or are refused: which VMs stay, and which come back all the same."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_a_morning_that_was_cut_off_runs_it_again_and_does_not_wait_for_the_firs
 def test_one_of_a_shared_journal_runs_where_a_policy_file_of_this_machine_names_it(
     postgresql: Server, tmp_path: Path, with_policy: bool, file_mode: int | None, runs: bool
 ) -> None:
-    """Whoever writes into the database must not have a command run in a guest."""
+    """Write access to the database must not be enough to run a command in a guest."""
     night, url = Night(tmp_path / "state"), postgresql.database()
     file = tmp_path / "policy.yaml"
     if file_mode is not None:

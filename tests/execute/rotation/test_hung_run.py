@@ -1,4 +1,4 @@
-"""A run that hangs and holds the lock is ended by a return once its time has come; by its pid alone nobody is."""
+"""A return ends a hung run that holds the lock once its time has come; a pid alone is not enough for that."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def holding(
 
 @pytest.fixture
 def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
-    """After an evening; whoever does not end by himself is given a second."""
+    """After a night. A process that ignores SIGTERM gets one second."""
     monkeypatch.setattr(rotation_lock, "GRACE_S", 1.0)
     night = Night(tmp_path / "state")
     night.run(RunKind.NIGHT)
@@ -122,7 +122,7 @@ def test_before_its_time_a_night_is_left_alone_and_named(night: Night) -> None:
         assert hung.poll() is None
         assert f"pid {hung.pid} since 2026-11-20 21:00:00 UTC (rotate night, last sign of life" in locked.value.message
         assert "from 2026-11-21 05:15 UTC on gpuops rotate day ends it" in locked.value.hint
-        hung.terminate()  # as it advises for whoever cannot wait
+        hung.terminate()  # as the hint advises
         hung.wait(10)
         assert f"kill {hung.pid}" in locked.value.hint
     assert day(night) == 0

@@ -48,7 +48,7 @@ def test_an_ml_vm_that_the_policy_calls_by_its_id_is_stopped_in_the_morning(nigh
 
 
 def test_a_night_without_a_window_has_one_name_however_long_it_takes(night: Night) -> None:
-    policy = parse_policy(POLICY_TEXT.replace("window:", "# window:"), "by hand")
+    policy = parse_policy(POLICY_TEXT.replace("window:", "# window:"), "manual")
     night.world.now = night.world.now.replace(second=58)
     site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
     rotate(RunKind.NIGHT, policy, site, apply=True, consent=agreed)

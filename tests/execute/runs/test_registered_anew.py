@@ -43,7 +43,7 @@ def registered_anew(world: World, ref: str) -> str:
     return new
 
 
-def suspended(world: World) -> list[str]:
+def refs_suspended(world: World) -> list[str]:
     return [vm.ref for vm in world.vms.values() if vm.power is PowerState.SUSPENDED]
 
 
@@ -52,8 +52,8 @@ def cut_off(world: World, state_dir: Path) -> str:
     suspended_refs: list[str] = []
 
     def point(name: str) -> None:
-        if name.startswith("after the effect") and suspended(world):
-            suspended_refs.extend(suspended(world))
+        if name.startswith("after the effect") and refs_suspended(world):
+            suspended_refs.extend(refs_suspended(world))
             raise Killed(name)
 
     with pytest.raises(Killed):
@@ -69,12 +69,12 @@ def test_what_a_killed_night_left_in_flight_is_found_done(world: World, tmp_path
     looked = run(world, RunKind.DAY, tmp_path, apply=False)
     assert new in {step.vm for step in looked.plan.steps if isinstance(step, ResumeVm)}
     assert run(world, RunKind.DAY, tmp_path).exit_code == 0
-    assert suspended(world) == []
+    assert refs_suspended(world) == []
 
 
 def test_a_morning_that_brings_it_back_ends_its_night(world: World, tmp_path: Path) -> None:
     assert run(world, RunKind.NIGHT, tmp_path).exit_code == 0
-    for ref in suspended(world):
+    for ref in refs_suspended(world):
         registered_anew(world, ref)
     stopped: list[str] = []
 
@@ -93,7 +93,7 @@ def test_a_morning_that_brings_it_back_ends_its_night(world: World, tmp_path: Pa
 
 def test_what_was_lost_need_not_be_waited_for_once_it_was_undone(world: World, tmp_path: Path) -> None:
     assert run(world, RunKind.NIGHT, tmp_path).exit_code == 0
-    old = suspended(world)[0]
+    old = refs_suspended(world)[0]
     with site(world, tmp_path).locked_journal("vc-uuid", alone=True) as journal:
         night = POLICY.night(world.now)
         lost = journal.intend(
@@ -117,12 +117,12 @@ def test_a_night_that_goes_on_saves_it_once_and_counts_it_as_taken(world: World,
     suspends = [effect.step.vm for effect in effects(world, SuspendVm)]
     assert new not in suspends, "once is enough"
     assert run(world, RunKind.DAY, tmp_path).exit_code == 0
-    assert suspended(world) == []
+    assert refs_suspended(world) == []
 
 
 def test_a_change_of_the_host_that_it_is_on_now_is_refused(world: World, tmp_path: Path) -> None:
     assert run(world, RunKind.NIGHT, tmp_path).exit_code == 0
-    new = registered_anew(world, suspended(world)[0])
+    new = registered_anew(world, refs_suspended(world)[0])
     world.set(new, host="host-2")
     journal = Journal.open(tmp_path, "vc-uuid", world.tick)
     refusals = list(in_rotation(journal, ["host-2"], SmallVcenter(world).inventory()))
@@ -144,7 +144,7 @@ def test_one_vm_of_two_nights_is_given_up_as_one(world: World, tmp_path: Path) -
 
 def test_one_that_was_given_up_and_is_taken_again_is_given_up_no_more(world: World, tmp_path: Path) -> None:
     assert run(world, RunKind.NIGHT, tmp_path).exit_code == 0
-    old = suspended(world)[0]
+    old = refs_suspended(world)[0]
     name = world.vms[old].name
     abandon_vm(site(world, tmp_path), name, None, apply=True, consent=lambda shown_plan: None)
     assert run(world, RunKind.DAY, tmp_path).exit_code == 0

@@ -1,4 +1,4 @@
-"""What lists of a broker tell of machines that they lack, or whose session they lack."""
+"""How machines or sessions missing from the broker's lists are judged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many asked at the same time: nobody waits for another one's answer."""
+"""Many hosts are asked at the same time: none waits for another's answer."""
 
 from __future__ import annotations
 

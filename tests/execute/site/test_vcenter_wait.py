@@ -82,7 +82,7 @@ def test_it_goes_on_when_vcenter_is_back(watched: Watched) -> None:
 
 
 def test_what_somebody_agreed_to_is_not_asked_about_again(watched: Watched) -> None:
-    """The lock would wait for the answer: whoever agreed may have left hours ago."""
+    """The lock would wait for the answer, and the user who agreed may have left hours ago."""
     watched.night.run(RunKind.NIGHT)
     watched.night.world.now = MORNING
     watched.down_from(ResumeVm, minutes=25)

@@ -1,4 +1,4 @@
-"""The names behind the pseudonyms of bundles: none is lost, and none is told for another."""
+"""The names behind the pseudonyms of bundles: none is lost or mixed up."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ def test_a_directory_that_anybody_could_replace_is_refused(tmp_path: Path, write
         write(open_to_all / "state" / "gpuops")
     assert refused.value.hint.startswith(f"chmod o-w {open_to_all}")
     open_to_all.chmod(0o1777)
-    write(open_to_all / "state" / "gpuops")  # as /tmp is: nobody replaces what is not his
+    write(open_to_all / "state" / "gpuops")  # as /tmp is: users cannot replace files of others
 
 
 @pytest.mark.parametrize("write", [journal, lock, audit_log])

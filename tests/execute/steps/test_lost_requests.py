@@ -119,7 +119,7 @@ def test_a_lost_move_is_not_repeated_over_somebody_elses(do: Do, world_with_far_
 def test_a_request_that_was_lost_is_not_sent_again_to_a_desktop_whose_user_came(
     world: World, journal: Journal, do: Do
 ) -> None:
-    """The first one may still arrive, so nobody knows how it ends."""
+    """The first one may still arrive, so its end is unknown."""
     world.lose_before.add(SuspendVm)
     world.on_submit = lambda step: world.set("vm-1", cpu_usage_mhz=5200)
     [outcome] = do((SuspendVm("vm-1"),))

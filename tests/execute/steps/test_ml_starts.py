@@ -1,4 +1,4 @@
-"""Whose an ML VM is that runs: the night's own start is told from that of somebody else."""
+"""A start by the night is distinguished from a start by a user."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_an_ml_vm_that_somebody_else_started_just_before_is_not_the_nights(world
 def test_what_vcenter_refused_just_before_it_went_away_did_not_happen(
     world: World, journal: Journal, refused: Exception
 ) -> None:
-    """Who starts the VM meanwhile keeps it: the run that goes on finds it running, and nothing left open."""
+    """A user who starts the VM meanwhile keeps it: the resumed run finds it running and leaves nothing open."""
     world._set_power("vm-1", PowerState.SUSPENDED)
     world._set_power("vm-2", PowerState.SUSPENDED)
 
@@ -82,7 +82,7 @@ def test_what_is_refused_once_more_may_have_happened_the_first_time(world: World
     assert [intent.step for intent in journal.open_intents(night)] == [PowerOnVm("vm-91", "host-1")]
 
 
-@pytest.mark.parametrize("answer", ["refused", "lost", "lost, and old values are told"])
+@pytest.mark.parametrize("answer", ["refused", "lost", "lost, and old values are read"])
 def test_who_starts_an_ml_vm_while_it_is_asked_for_keeps_it(world: World, journal: Journal, answer: str) -> None:
     """Whatever the night's own request met: vCenter says who asked for the start that there was."""
     world._set_power("vm-1", PowerState.SUSPENDED)
@@ -112,8 +112,8 @@ def test_who_starts_an_ml_vm_while_it_is_asked_for_keeps_it(world: World, journa
     ("started_by", "verdict"),
     [
         pytest.param("gpuops-late", Verdict.DONE, id="this login"),
-        pytest.param("", Verdict.ALREADY, id="somebody else"),
-        pytest.param(None, Verdict.ALREADY, id="nobody knows"),
+        pytest.param("", Verdict.ALREADY, id="another user"),
+        pytest.param(None, Verdict.ALREADY, id="unknown"),
     ],
 )
 def test_an_ml_vm_found_running_when_its_task_is_forgotten_is_whose_the_task_history_says(
