@@ -23,8 +23,8 @@ def chromium() -> Iterator[Browser]:
     """Without it: fail in CI, where .ci/run installs it; skip elsewhere, saying what to type."""
     from playwright.sync_api import expect, sync_playwright
 
-    found = shutil.which("chromium")
-    if found is None:
+    program = shutil.which("chromium")
+    if program is None:
         message = "needs a browser: apt-get install chromium"
         if os.environ.get("CI") == "true":
             pytest.fail(message)
@@ -32,6 +32,6 @@ def chromium() -> Iterator[Browser]:
     expect.set_options(timeout=WITHIN_MS)
     with sync_playwright() as playwright:
         # root, as in a container, has no sandbox; the pages are our own
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield browser
         browser.close()

@@ -29,10 +29,10 @@ FORMS: Final = frozenset(
 )
 
 
-def require_hidden(where: str, shown: str) -> None:
+def require_hidden(where: str, text: str) -> None:
     """Fails with the form in which it is shown."""
-    found = sorted(form for form in FORMS if form in shown)
-    assert not found, f"{where} shows the password, as {found[0]!r}"
+    forms = sorted(form for form in FORMS if form in text)
+    assert not forms, f"{where} shows the password, as {forms[0]!r}"
 
 
 def require_no_file(folder: Path, *, but: Collection[Path] = ()) -> int:
@@ -40,8 +40,8 @@ def require_no_file(folder: Path, *, but: Collection[Path] = ()) -> int:
     looked = 0
     for path in folder.rglob("*"):
         if path.is_file() and path not in but:
-            held = path.read_bytes()
-            require_hidden(str(path), held.decode("utf-8", "replace"))
-            require_hidden(str(path), held.decode("latin-1"))
+            content = path.read_bytes()
+            require_hidden(str(path), content.decode("utf-8", "replace"))
+            require_hidden(str(path), content.decode("latin-1"))
             looked += 1
     return looked

@@ -53,28 +53,28 @@ class ClusterGuests:
         """What a run has left in the guests: files of its own, lines of keys, processes."""
         files = [str(path) for rank in range(NODES) for path in self.root(rank).rglob("*gpuops*")]
         keys = [self.root(rank) / "root/.ssh/authorized_keys" for rank in range(NODES)]
-        lines = [each.read_text() for each in keys if each.exists()]
-        return files + [each for each in lines if "gpuops" in each] + [str(each) for each in marked_processes()]
+        lines = [key_file.read_text() for key_file in keys if key_file.exists()]
+        return files + [line for line in lines if "gpuops" in line] + [str(process) for process in marked_processes()]
 
 
 def marked_processes() -> list[int]:
     """The processes of runs over clusters on this machine, of whichever guest."""
-    found = []
-    for each in Path("/proc").iterdir():
-        if each.name.isdecimal():
+    pids = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdecimal():
             try:
-                if f"GPUOPS_CLUSTER_RUN={NAME}/".encode() in (each / "environ").read_bytes():
-                    found.append(int(each.name))
+                if f"GPUOPS_CLUSTER_RUN={NAME}/".encode() in (path / "environ").read_bytes():
+                    pids.append(int(path.name))
             except OSError:  # it has ended, or is another user's
                 continue
-    return found
+    return pids
 
 
 def scenario(path: Path, rdma: RdmaKind = RdmaKind.NONE) -> Path:
     """The scenario of real guests with a cluster `NAME` of four VMs with a vGPU each, written there."""
-    told = yaml.safe_load(_BASE.read_text(encoding="utf-8"))
-    vm = {**told["vms"][0], "folder": "ml"}
-    told["vms"] = [
+    document = yaml.safe_load(_BASE.read_text(encoding="utf-8"))
+    vm = {**document["vms"][0], "folder": "ml"}
+    document["vms"] = [
         {
             **{name: value for name, value in vm.items() if name not in ("count", "first")},
             "name": f"{NAME}-{rank:02}",
@@ -82,7 +82,7 @@ def scenario(path: Path, rdma: RdmaKind = RdmaKind.NONE) -> Path:
         }
         for rank in range(NODES)
     ]
-    path.write_text(yaml.safe_dump(told), encoding="utf-8")
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
     return path
 
 
@@ -92,10 +92,10 @@ def cluster_guests(directory: Path, rdma: RdmaKind = RdmaKind.NONE, *, ssh: bool
     with start(str(scenario(directory / "cluster.yaml", rdma)), clock="virtual") as server:
         service = SmartConnect(**server.login)
         guests = tuple(Guest(server, service, f"{NAME}-{rank:02}", AUTH) for rank in range(NODES))
-        found = ClusterGuests(server, guests, _free_port(guests) if ssh else 22)
+        new_guests = ClusterGuests(server, guests, _free_port(guests) if ssh else 22)
         for rank in range(NODES) if ssh else ():
-            _serve_ssh(found, rank)
-        yield found
+            _serve_ssh(new_guests, rank)
+        yield new_guests
         Disconnect(service)
         assert server.world.bugs == []
 
@@ -106,12 +106,12 @@ def _free_port(guests: tuple[Guest, ...]) -> int:
     return port
 
 
-def _serve_ssh(found: ClusterGuests, rank: int) -> None:
+def _serve_ssh(cluster: ClusterGuests, rank: int) -> None:
     """An sshd that is part of the guest: what it starts has the guest's environment, and the simulator's mark.
 
     It writes its title over its own environment, and so over the mark: it ends with the shell that started it.
     """
-    root, guest = found.root(rank), found.guests[rank]
+    root, guest = cluster.root(rank), cluster.guests[rank]
     keys = root / "etc/ssh"
     keys.mkdir(parents=True)
     key = keys / "ssh_host_ed25519_key"
@@ -120,15 +120,15 @@ def _serve_ssh(found: ClusterGuests, rank: int) -> None:
         Path("/run/sshd").mkdir(exist_ok=True)
     variables = ("HOME", "TMPDIR", "GPUOPS_GUEST_NAME", "GPUOPS_GUEST_ADDRESS", "GPUOPS_SIM_GUEST")
     (keys / "sshd_config").write_text(
-        f"Port {found.ssh_port}\nListenAddress {guest.vm.guest.ipAddress}\nHostKey {key}\nPidFile none\nUsePAM no\n"
+        f"Port {cluster.ssh_port}\nListenAddress {guest.vm.guest.ipAddress}\nHostKey {key}\nPidFile none\nUsePAM no\n"
         f"StrictModes no\nPasswordAuthentication no\nAuthorizedKeysFile {root}/root/.ssh/authorized_keys\n"
-        "SetEnv " + " ".join(f"{each}=@{each}@" for each in variables) + "\n",
+        "SetEnv " + " ".join(f"{variable}=@{variable}@" for variable in variables) + "\n",
         encoding="utf-8",
     )
-    filled = " ".join(f'-e "s|@{each}@|${each}|"' for each in variables)
+    filled = " ".join(f'-e "s|@{variable}@|${variable}|"' for variable in variables)
     serve = f"setpriv --pdeathsig KILL /usr/sbin/sshd -D -e -f {keys}/sshd_config 2> {keys}/log"
     guest.run(f"-c 'sed -i {filled} {keys}/sshd_config; {serve}; true'", directory=str(root / "tmp"))
     try:
-        wait_until(lambda: listens(found.ssh_port, guest.vm.guest.ipAddress))
+        wait_until(lambda: listens(cluster.ssh_port, guest.vm.guest.ipAddress))
     except AssertionError:
         raise AssertionError((keys / "log").read_text(encoding="utf-8")) from None

@@ -38,11 +38,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     first, step = map(int, config.getoption("part").split("/"))
-    kept = items[first::step]
-    left = [item for number, item in enumerate(items) if number % step != first]
-    if left:
-        config.hook.pytest_deselected(items=left)
-        items[:] = kept
+    chosen = items[first::step]
+    deselected = [item for number, item in enumerate(items) if number % step != first]
+    if deselected:
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = chosen
 
 
 MEMORY: Final = Path("/dev/shm")
@@ -72,10 +72,10 @@ class FailuresAtOnce:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             crash = getattr(report.longrepr, "reprcrash", None)
-            said = crash.message.splitlines()[:1] if crash is not None else []
+            first_line = crash.message.splitlines()[:1] if crash is not None else []
             terminal: Any = self._plugins.get_plugin("terminalreporter")
             terminal.write_line("")
-            terminal.write_line(" ".join((report.nodeid, *said)))
+            terminal.write_line(" ".join((report.nodeid, *first_line)))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -96,7 +96,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def durable() -> Iterator[Callable[[Any, Any], None]]:
-    """No commit of a test's journal waits for the disk: who is killed needs none, and no test cuts the power.
+    """No commit of a test's journal waits for the disk: a killed process needs no sync, and no test cuts the power.
 
     Yields what makes a connection durable outside tests.
     """

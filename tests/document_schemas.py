@@ -38,24 +38,24 @@ def misfits(document: AnyDocument) -> list[str]:
 
 def _some_of(value: Any) -> Any:
     if isinstance(value, list):
-        shown = value if len(value) <= FIRST + LAST else [*value[:FIRST], *value[-LAST:]]
-        return [_some_of(each) for each in shown]
-    return {key: _some_of(each) for key, each in value.items()} if isinstance(value, dict) else value
+        shortened = value if len(value) <= FIRST + LAST else [*value[:FIRST], *value[-LAST:]]
+        return [_some_of(child) for child in shortened]
+    return {key: _some_of(child) for key, child in value.items()} if isinstance(value, dict) else value
 
 
 @cache
 def _validator(kind: str) -> Draft202012Validator:
-    schema = closed(document_schema(document_kinds()[kind]))
+    schema = close_schema(document_schema(document_kinds()[kind]))
     return Draft202012Validator(schema, format_checker=FormatChecker())
 
 
-def closed(schema: Any) -> Any:
+def close_schema(schema: Any) -> Any:
     """The same schema with no other keys than the named ones, wherever an object has named ones."""
     if isinstance(schema, list):
-        return [closed(each) for each in schema]
+        return [close_schema(child) for child in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {key: closed(value) for key, value in schema.items()}
-    if found.get("type") == "object" and "required" in found:
-        found.setdefault("additionalProperties", False)
-    return found
+    closed_schema = {key: close_schema(value) for key, value in schema.items()}
+    if closed_schema.get("type") == "object" and "required" in closed_schema:
+        closed_schema.setdefault("additionalProperties", False)
+    return closed_schema

@@ -25,15 +25,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def spread(items: Sequence[Any], workers: int) -> list[Any]:
     """All of them, in so many stretches of equal length (some one longer), each with its share of the longest first."""
     longest = [item for item in items if _limit_s(item) >= LONGEST_S]
-    others = [item for item in items if _limit_s(item) < LONGEST_S]
-    found: list[Any] = []
+    remaining = [item for item in items if _limit_s(item) < LONGEST_S]
+    ordered: list[Any] = []
     for worker in range(workers):
         first = longest[worker::workers]
         ends = len(items) * (worker + 1) // workers
-        room = max(0, ends - len(found) - len(first))
-        found += [*first, *others[:room]]
-        others = others[room:]
-    return found
+        room = max(0, ends - len(ordered) - len(first))
+        ordered += [*first, *remaining[:room]]
+        remaining = remaining[room:]
+    return ordered
 
 
 def _limit_s(item: Any) -> float:

@@ -1,7 +1,7 @@
-"""Made-up weeks of a pool in a row, and a watch that keeps its desktops ready: who finds one at once, who waits.
+"""Made-up weeks of a pool, and a watch that keeps its desktops ready: how many users wait for one.
 
-The desktops of the pool are handed out to whoever comes (a floating pool). Its people are those of
-`gpuops/sim/state/desktop_people.py`, another week of each by another seed; what the store would tell of them comes
+The desktops of the pool are handed out to any user (a floating pool). Its people are those of
+`gpuops/sim/state/desktop_people.py`, another week of each by another seed; what the store would hold about them comes
 through counters of `tests/desktop_load.py` and the counting of `execute/measurements/demand.py`.
 """
 
@@ -26,7 +26,7 @@ FIRST: Final = datetime(2026, 11, 2, tzinfo=UTC)
 WEEK: Final = timedelta(days=7)
 LIMIT_MHZ: Final = 500
 KEPT: Final = timedelta(days=14)
-"""How far back `gpuops observe` keeps steps of five minutes unless it is told otherwise."""
+"""How far back `gpuops observe` keeps steps of five minutes by default."""
 
 STOP_S: Final = 120
 """`ml.stop.grace_s`: so long ML VMs take to stop before the first desktop of a batch comes back."""
@@ -42,7 +42,7 @@ _WEEK_SLOTS: Final = WEEK // SLOT
 
 @dataclass(frozen=True, slots=True)
 class MadePool:
-    """So many weeks of one pool: what the store tells of all of them, and who came in the last."""
+    """So many weeks of one pool: the history of all of them, and the sessions of the last."""
 
     history: UseHistory
     sessions: tuple[UserSession, ...]
@@ -57,19 +57,19 @@ def made_pool(office: Office, seed: int, desktops: int, weeks: int = 3) -> MadeP
     sessions: list[UserSession] = []
     for week in range(weeks):
         for number in range(desktops):
-            made = desktop_week(office, seed + week, number)
-            values = steps_of_samples(Samples("vm", made.sample_ends(0), made.values), 0, ENDS_S // FINE_S).series
+            desktop = desktop_week(office, seed + week, number)
+            values = steps_of_samples(Samples("vm", desktop.sample_ends(0), desktop.values), 0, ENDS_S // FINE_S).series
             cpu = values.get(CPU_MHZ, empty(ENDS_S // FINE_S))[: _WEEK_S // FINE_S]
             used, _, _ = slot_use({CPU_MHZ: cpu}, {CPU_MHZ: LIMIT_MHZ})
             counts[week * _WEEK_SLOTS : (week + 1) * _WEEK_SLOTS] += used
             if week == weeks - 1:
-                sessions += [each for each in made.people.sessions if each.begin < _WEEK_S]
+                sessions += [session for session in desktop.people.sessions if session.begin < _WEEK_S]
     return MadePool(UseHistory(FIRST, tuple(counts.tolist())), tuple(sessions), FIRST + (weeks - 1) * WEEK, desktops)
 
 
-def known_at(history: UseHistory, now: datetime, kept: timedelta = KEPT) -> UseHistory:
+def known_at(history: UseHistory, now: datetime, period: timedelta = KEPT) -> UseHistory:
     """What a store has of it then that keeps so much."""
-    first = max(0, (now - kept - history.begin) // SLOT)
+    first = max(0, (now - period - history.begin) // SLOT)
     return UseHistory(history.begin + first * SLOT, history.in_use[first : (now - history.begin) // SLOT])
 
 
@@ -82,10 +82,10 @@ class Rule:
     kept: timedelta = KEPT
     """Of how much history: by eight days it is the week before alone."""
 
-    def up(self, told: Forecast | None, now: datetime) -> int:
-        if told is None or self.ahead is None:
+    def up(self, prediction: Forecast | None, now: datetime) -> int:
+        if prediction is None or self.ahead is None:
             return 0
-        return told.up(now, now + self.ahead) or 0
+        return prediction.up(now, now + self.ahead) or 0
 
 
 @dataclass(slots=True)
@@ -127,9 +127,9 @@ class _Play:
 
     def run(self) -> Played:
         begins, ends = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
-        for number, each in enumerate(self.pool.sessions):
-            begins[_minute(each.begin)].append(number)
-            ends[max(_minute(each.until), _minute(each.begin) + _MINUTE_S)].append(number)
+        for number, made_session in enumerate(self.pool.sessions):
+            begins[_minute(made_session.begin)].append(number)
+            ends[max(_minute(made_session.until), _minute(made_session.begin) + _MINUTE_S)].append(number)
         self.ready.extend(_Ready(0, False) for _ in range(self.pool.desktops))
         for now in range(0, _WEEK_S, _MINUTE_S):
             while self.coming and self.coming[0] <= now:
@@ -178,8 +178,8 @@ class _Play:
             return
         moment = self.pool.monday + timedelta(seconds=now)
         if self.rule.ahead is not None and now % 3600 == 0:
-            known = known_at(self.pool.history, moment, self.rule.kept)
-            self.told = forecast(known, moment, moment + self.rule.ahead + timedelta(hours=1) + SLOT)
+            history = known_at(self.pool.history, moment, self.rule.kept)
+            self.told = forecast(history, moment, moment + self.rule.ahead + timedelta(hours=1) + SLOT)
         missing = max(
             self.rule.at_least - len(self.ready), self.rule.up(self.told, moment) - len(self.using) - len(self.ready)
         )
@@ -199,19 +199,19 @@ def _minute(moment: int) -> int:
     return -(-moment // _MINUTE_S) * _MINUTE_S
 
 
-def played(pool: MadePool, rule: Rule) -> Played:
+def play_pool(pool: MadePool, rule: Rule) -> Played:
     """The last week of the pool under this rule."""
     return _Play(pool, rule).run()
 
 
-def mean_error(pool: MadePool, kept: timedelta) -> float:
+def mean_error(pool: MadePool, period: timedelta) -> float:
     """Of forecasts made at each midnight of the last week for the day, by so much history: desktops, where some were
     in use or expected to be."""
     off: list[int] = []
     for day in range(7):
         now = pool.monday + timedelta(days=day)
-        for told in forecast(known_at(pool.history, now, kept), now, now + timedelta(days=1)).slots:
-            actual = pool.history.at(told.begin) if told is not None else None
-            if told is not None and actual is not None and (actual or told.in_use):
-                off.append(abs(actual - told.in_use))
+        for slot in forecast(known_at(pool.history, now, period), now, now + timedelta(days=1)).slots:
+            actual = pool.history.at(slot.begin) if slot is not None else None
+            if slot is not None and actual is not None and (actual or slot.in_use):
+                off.append(abs(actual - slot.in_use))
     return sum(off) / len(off)

@@ -1,4 +1,4 @@
-"""Nights replayed on made-up weeks of desktops, beside the truth that their makers know: who was there when."""
+"""Nights replayed on made-up weeks of desktops, compared with the simulated presence of users."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Truth(StrEnum):
     """What the suspend of a desktop meant for people."""
 
     NOBODY = "nobody"
-    """Nobody was there, or came within ten minutes."""
+    """No user was there, or came within ten minutes."""
     PRESENT = "present"
     """Somebody was at it: a false idle."""
     BACK_SOON = "back-soon"
@@ -66,22 +66,22 @@ class MadeDesktop:
         return steps_of_samples(samples, begin, _STEPS)
 
     def series(self, night: Night) -> dict[str, CounterSeries]:
-        """What a store would tell of the night, and of the longest time before it that a rule may ask for."""
+        """What a store would hold for the night, and for the longest time before it that a rule may ask for."""
         hours = hours_of(night, IdleRule(1, MOST_S))
         first, last = (hours.begin - MONDAY) // STEP, -(-(hours.until - MONDAY) // STEP)
-        found = {}
+        by_counter = {}
         for name in SHOWN:
             values = self.block.series[name][first:last].tolist() if name in self.block.series else []
-            steps = [_measured(*each) for each in values] or [None] * (last - first)
-            found[name] = CounterSeries(MONDAY + first * STEP, STEP, tuple(steps))
-        return found
+            steps = [_measured_step(*step) for step in values] or [None] * (last - first)
+            by_counter[name] = CounterSeries(MONDAY + first * STEP, STEP, tuple(steps))
+        return by_counter
 
     def sessions(self, moment: datetime) -> Sessions:
         """What a broker that knows all sessions tells then."""
         machine = DesktopMachine("m-1", self.vm.name, "pool")
         session = self.week.people.session_at(_second(moment))
-        told = [] if session is None else [_broker_session(session, _second(moment), machine)]
-        counted = read_sessions(match_machines([self.vm], "", [machine], ()), told, moment).of(self.vm.ref)
+        broker_sessions = [] if session is None else [_broker_session(session, _second(moment), machine)]
+        counted = read_sessions(match_machines([self.vm], "", [machine], ()), broker_sessions, moment).of(self.vm.ref)
         assert counted is not None, "the VM is the only machine"
         return {Source.BROKER: counted}
 
@@ -126,30 +126,30 @@ def nights() -> tuple[Night, ...]:
     return whole_nights(policy_of(IdleRule(1)), MONDAY, SUNDAY)
 
 
-def judged(desktop: MadeDesktop, rule: IdleRule, night: Night, *, sessions_known: bool = False) -> JudgedNight:
+def judge_night(desktop: MadeDesktop, rule: IdleRule, night: Night, *, sessions_known: bool = False) -> JudgedNight:
     """This night of this desktop, by counters, and by its sessions where they are known."""
-    known: Callable[[datetime], Sessions] | None = desktop.sessions if sessions_known else None
-    found = desktop_night(desktop.vm, rule, night, desktop.series(night), OBSERVED, known)
-    if found.taken_at is None:
-        return JudgedNight(found, None)
-    who, at, due = desktop.week.people, _second(found.taken_at), _second(night.back_by)
-    truth, visit = desktop.truth(found.taken_at), who.next_visit(at)
+    sessions_at: Callable[[datetime], Sessions] | None = desktop.sessions if sessions_known else None
+    replay = desktop_night(desktop.vm, rule, night, desktop.series(night), OBSERVED, sessions_at)
+    if replay.taken_at is None:
+        return JudgedNight(replay, None)
+    who, at, due = desktop.week.people, _second(replay.taken_at), _second(night.back_by)
+    truth, visit = desktop.truth(replay.taken_at), who.next_visit(at)
     until = at if truth is Truth.PRESENT else min(due, visit.begin) if visit is not None else due
-    return JudgedNight(found, truth, who.session_at(at) is not None, until - at)
+    return JudgedNight(replay, truth, who.session_at(at) is not None, until - at)
 
 
-def _measured(average: int, highest: int, covered: int) -> Measured | None:
+def _measured_step(average: int, highest: int, covered: int) -> Measured | None:
     return Measured(average, highest if highest != MISSING else None, covered / WHOLE) if covered else None
 
 
 def _broker_session(session: UserSession, at: int, machine: DesktopMachine) -> DesktopSession:
-    gone = session.disconnected_at(at)
+    disconnected_at = session.disconnected_at(at)
     return DesktopSession(
         "s-1",
         machine.id,
-        SessionState.CONNECTED if gone is None else SessionState.DISCONNECTED,
+        SessionState.CONNECTED if disconnected_at is None else SessionState.DISCONNECTED,
         MONDAY + timedelta(seconds=session.begin),
-        None if gone is None else MONDAY + timedelta(seconds=gone),
+        None if disconnected_at is None else MONDAY + timedelta(seconds=disconnected_at),
     )
 
 

@@ -2,7 +2,7 @@
 
 `python -m http.server --directory dist/site` then shows it.
 
-The README is its first page, and its headings and lists of pages are the navigation. A page that tells of another one
+The README is its first page, and its headings and lists of pages are the navigation. A page that names another one
 by `gpuops help PAGE` links to it.
 """
 
@@ -50,7 +50,7 @@ def write_sources(folder: Path) -> None:
     texts["index"] = re.sub(r"(?<!!)\[([^\]]+)\]\((?!\w[\w-]*\.md\))[^)]+\)", r"\1", readme)
     texts["index"] = re.sub(r"\[([^\]]+)\]\([A-Z]+\.md\)", r"\1", texts["index"])
     for name, text in texts.items():
-        linked = re.sub(r"`gpuops help ([\w-]+)`", lambda found: _link(found, set(texts)), text)
+        linked = re.sub(r"`gpuops help ([\w-]+)`", lambda match: _link(match, set(texts)), text)
         (folder / f"{name}.md").write_text(linked, encoding="utf-8")
     (folder / "site.css").write_text(CSS, encoding="utf-8")
     for picture in (ROOT / "tests" / "report" / "page" / "pictures").glob("*.png"):

@@ -90,10 +90,10 @@ class PodmanGuest:
     def shell(self, script: str) -> tuple[int, str]:
         """Exit code and output of a script that is run in the guest."""
         (self.root / "tmp/script").write_text(script, encoding="utf-8")
-        there = self.root / "tmp"
-        pid = self.guest.run(f"-c 'sh {there}/script > {there}/printed 2>&1'", directory=str(there))
+        directory = self.root / "tmp"
+        pid = self.guest.run(f"-c 'sh {directory}/script > {directory}/printed 2>&1'", directory=str(directory))
         code = self.guest.ended(pid).exitCode
-        return int(code), (there / "printed").read_text(encoding="utf-8", errors="replace")
+        return int(code), (directory / "printed").read_text(encoding="utf-8", errors="replace")
 
     def podman(self, words: str) -> tuple[int, str]:
         """As the guest's user would run it."""
@@ -111,40 +111,40 @@ def podman_guest() -> Iterator[PodmanGuest]:
     """The guest with its image. Skips where the kernel refuses containers, with what it says."""
     with start(SCENARIO, clock="virtual") as server:
         service = SmartConnect(**server.login)
-        found = PodmanGuest(server, Guest(server, service, VM, AUTH))
-        install(found)
-        code, printed = found.podman(f"run --rm --network=none {IMAGE} sh -c 'echo it runs'")
+        guest = PodmanGuest(server, Guest(server, service, VM, AUTH))
+        install(guest)
+        code, printed = guest.podman(f"run --rm --network=none {IMAGE} sh -c 'echo it runs'")
         if (code, printed) != (0, "it runs\n"):
             pytest.skip(f"containers do not run here: {printed.strip()[-300:]}")
-        yield found
+        yield guest
         Disconnect(service)
         assert server.world.bugs == []
 
 
-def install(found: PodmanGuest) -> None:
+def install(guest: PodmanGuest) -> None:
     """Puts podman, what it needs and the image into the guest. Skips where the kernel makes no namespaces."""
-    found.shell("true")  # its directories are there from then on
-    lab = found.home / "lab"
+    guest.shell("true")  # its directories are there from then on
+    lab = guest.home / "lab"
     (lab / "run").mkdir(parents=True)
     (lab / "cdi.json").write_text(json.dumps(_CDI), encoding="utf-8")
-    (lab / "containers.conf").write_text(_CONF.format(mark=found.guest.mark), encoding="utf-8")
+    (lab / "containers.conf").write_text(_CONF.format(mark=guest.guest.mark), encoding="utf-8")
     (lab / "hold").write_text(_HOLD, encoding="utf-8")
     image(lab / "image.tar")
-    program = found.home / ".local/bin/podman"
+    program = guest.home / ".local/bin/podman"
     program.parent.mkdir(parents=True)
     program.write_text(_PODMAN.replace("@PODMAN@", shutil.which("podman") or "podman"), encoding="utf-8")
     program.chmod(0o755)
-    hold(found)
-    code, printed = found.podman(f'import "$HOME/lab/image.tar" {IMAGE}')
+    hold(guest)
+    code, printed = guest.podman(f'import "$HOME/lab/image.tar" {IMAGE}')
     assert code == 0, printed
 
 
-def hold(found: PodmanGuest) -> None:
+def hold(guest: PodmanGuest) -> None:
     """Starts the process that holds the namespaces, as a boot of the guest would. Skips where they are refused."""
-    lab = found.home / "lab"
+    lab = guest.home / "lab"
     (lab / "holder").unlink(missing_ok=True)
-    found.guest.run("-c 'exec sh \"$HOME/lab/hold\"'", directory=str(lab))
-    code, _ = found.shell('n=0; until [ -e "$HOME/lab/holder" ] || [ $n = 50 ]; do n=$((n + 1)); sleep 0.1; done')
+    guest.guest.run("-c 'exec sh \"$HOME/lab/hold\"'", directory=str(lab))
+    code, _ = guest.shell('n=0; until [ -e "$HOME/lab/holder" ] || [ $n = 50 ]; do n=$((n + 1)); sleep 0.1; done')
     if code or not (lab / "holder").exists():
         pytest.skip(f"namespaces are refused here: {(lab / 'hold.txt').read_text().strip()[-300:]}")
 

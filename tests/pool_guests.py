@@ -36,12 +36,12 @@ def loopback_text() -> str:
 def pool_scenario(path: Path, ml: Sequence[str] = ()) -> Path:
     """The scenario of real guests with these VMs in place of its own, written there; `ml`: VMs beside them that are off
     and are to have a whole GPU too."""
-    told = yaml.safe_load(_BASE.read_text(encoding="utf-8"))
-    vm = {name: value for name, value in told["vms"][0].items() if name not in ("count", "first", "devices")}
+    document = yaml.safe_load(_BASE.read_text(encoding="utf-8"))
+    vm = {name: value for name, value in document["vms"][0].items() if name not in ("count", "first", "devices")}
     whole = {"devices": [{"vgpu": "nvidia_a40-48c"}]}
-    told["vms"] = [{**vm, "name": name, **(whole if name in SERVERS else {})} for name in (*SERVERS, *CLIENTS)]
-    told["vms"] += [{**vm, **whole, "name": name, "power": "off"} for name in ml]
-    path.write_text(yaml.safe_dump(told), encoding="utf-8")
+    document["vms"] = [{**vm, "name": name, **(whole if name in SERVERS else {})} for name in (*SERVERS, *CLIENTS)]
+    document["vms"] += [{**vm, **whole, "name": name, "power": "off"} for name in ml]
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
     return path
 
 
@@ -100,14 +100,14 @@ class PoolWorld:
 
     def hold(self, client: str, mib: int) -> HeldMemory:
         """The client's program, which has taken so much of one GPU and holds it until it is cut off."""
-        held = HeldMemory(self.guests[client], *self._begin(client, f"ALLOC {mib}", "hold"))
-        wait_until(lambda: held.printed.exists() and f"0 OK {mib}" in held.printed.read_text().splitlines())
-        return held
+        memory = HeldMemory(self.guests[client], *self._begin(client, f"ALLOC {mib}", "hold"))
+        wait_until(lambda: memory.printed.exists() and f"0 OK {mib}" in memory.printed.read_text().splitlines())
+        return memory
 
     def _begin(self, client: str, *lines: str) -> tuple[int, Path]:
         """The process of the client's program, and the file of what it prints."""
         guest, directory = self.guests[client], self.guests[client].temporary_directory()
-        words = " ".join(f'"{each}"' for each in lines)
+        words = " ".join(f'"{line}"' for line in lines)
         command = f'. $HOME/.gpuops-pool/env; python3 "{PROGRAM}/client.py" {words} > printed 2>&1'
         pid = guest.run(f"-c '{command}'", directory=directory)
         return pid, Path(directory) / "printed"

@@ -8,7 +8,7 @@ import urllib.request
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a port without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
@@ -20,7 +20,7 @@ def listens(port: int, address: str = "127.0.0.1") -> bool:
 
 
 def http_status(port: int, path: str = "/healthz") -> int:
-    """Return the status of a GET request to the port, 0 if nobody answers."""
+    """Return the status of a GET request to the port, 0 without an answer."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as reply:
             return int(reply.status)

@@ -23,18 +23,18 @@ def samples(text: str, *, with_vcenter: bool = False) -> Found:
 
     The label `vcenter` is left out unless it is asked for.
     """
-    found: Found = {}
+    by_name: Found = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            labels = frozenset(each for each in sample.labels.items() if with_vcenter or each[0] != "vcenter")
-            assert labels not in found.setdefault(sample.name, {}), sample
-            found[sample.name][labels] = sample.value
-    return found
+            labels = frozenset(label for label in sample.labels.items() if with_vcenter or label[0] != "vcenter")
+            assert labels not in by_name.setdefault(sample.name, {}), sample
+            by_name[sample.name][labels] = sample.value
+    return by_name
 
 
-def only(found: Found, name: str, **labels: str) -> float:
+def only(by_name: Found, name: str, **labels: str) -> float:
     """The value of one sample."""
-    return found[name][frozenset(labels.items())]
+    return by_name[name][frozenset(labels.items())]
 
 
 def require_taken(text: str) -> None:

@@ -65,7 +65,7 @@ def _with_stored_names(source: str, names: Mapping[str, str]) -> str:
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.ClassDef):
             continue
-        fields = {ast.unparse(each.target) for each in node.body if isinstance(each, ast.AnnAssign)}
+        fields = {ast.unparse(statement.target) for statement in node.body if isinstance(statement, ast.AnnAssign)}
         for call in node.decorator_list:
             if isinstance(call, ast.Call) and ast.unparse(call.func) == "stored_as":
                 unnamed = fields & earlier_names.keys() - {keyword.arg for keyword in call.keywords}

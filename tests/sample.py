@@ -79,9 +79,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     dropped: set[pytest.Item] = set()
     for test, cases in cases_by_test.items():
         quick = quick_cases(cases)
-        others = [case for case in cases if case not in quick]
-        chosen = others if QUICK in expression else _long_cases(cases, others, config, test)
-        dropped.update(case for case in others if case not in chosen)
+        unquick = [case for case in cases if case not in quick]
+        chosen = unquick if QUICK in expression else _long_cases(cases, unquick, config, test)
+        dropped.update(case for case in unquick if case not in chosen)
         for case in chosen:
             case.add_marker(pytest.mark.long)
     if dropped:
@@ -100,14 +100,14 @@ def quick_cases(cases: Sequence[pytest.Item]) -> Sequence[pytest.Item]:
 
 
 def _long_cases(
-    cases: Sequence[pytest.Item], others: Sequence[pytest.Item], config: pytest.Config, test: str
+    cases: Sequence[pytest.Item], long_cases: Sequence[pytest.Item], config: pytest.Config, test: str
 ) -> Sequence[pytest.Item]:
     """Return the cases of a test that `make long` runs, where `others` are those that `make test` leaves out.
 
     One in 16 of 40 cases is 2 or 3 of them, and one in 16 of a single case is that case in every sixteenth run: all
     cases have the same chance.
     """
-    candidates = cases if is_hypothesis_test(getattr(cases[0], "obj", None)) else others
+    candidates = cases if is_hypothesis_test(getattr(cases[0], "obj", None)) else long_cases
     marker = cases[0].get_closest_marker("drawn_cases")
     guards_nights = test.startswith(tuple(f"tests/{folder}/" for folder in NIGHTS))
     share = 1 if config.option.all_cases else max(marker.args[0] if marker else 1, 1 if guards_nights else SHARE)

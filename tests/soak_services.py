@@ -104,9 +104,9 @@ def memory_mb(process: subprocess.Popen[bytes]) -> float:
     """Return the resident set of a process. AssertionError where it has ended."""
     assert process.poll() is None, f"it ended with exit code {process.returncode}"
     status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
-    found = re.search(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
-    assert found is not None, "Linux tells it of every process that runs"
-    return int(found[1]) / 1000
+    match = re.search(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
+    assert match is not None, "Linux tells it of every process that runs"
+    return int(match[1]) / 1000
 
 
 @contextmanager
@@ -115,8 +115,8 @@ def runner(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     programs = binaries()
     assert programs is not None, "it needs a PostgreSQL server: apt-get install postgresql"
     with running_server(programs) as server, disturbed_fleet(folder, server.database(), [FLEET]) as fleet:
-        made = fleet.command("runner", "init", at=ANY)
-        assert made.returncode == 0, made.stderr
+        init = fleet.command("runner", "init", at=ANY)
+        assert init.returncode == 0, init.stderr
         yield fleet.runner(ANY).process
 
 
@@ -131,18 +131,20 @@ def main() -> int:
         folder = Path(name)
         ready = stack.enter_context(changing_vcenter(folder))
         processes = {
-            each: stack.enter_context(runner(folder / RUNNER) if each == RUNNER else service(each, ready, folder))
-            for each in names
+            service_name: stack.enter_context(
+                runner(folder / RUNNER) if service_name == RUNNER else service(service_name, ready, folder)
+            )
+            for service_name in names
         }
-        measured: dict[str, list[float]] = {each: [] for each in names}
-        print("minute", *(f"{each:>8}" for each in names))
+        measured: dict[str, list[float]] = {service_name: [] for service_name in names}
+        print("minute", *(f"{service_name:>8}" for service_name in names))
         for minute in range(1, chosen.minutes + 1):
             time.sleep(60.0)
-            for each, process in processes.items():
-                measured[each].append(memory_mb(process))
-            print(f"{minute:6}", *(f"{found[-1]:8.1f}" for found in measured.values()), flush=True)
-    grown = {each: max(found) - found[len(found) // 3] for each, found in measured.items()}
-    print("after a third:", ", ".join(f"{each} {growth:+.1f} MB" for each, growth in grown.items()))
+            for running_service, process in processes.items():
+                measured[running_service].append(memory_mb(process))
+            print(f"{minute:6}", *(f"{readings[-1]:8.1f}" for readings in measured.values()), flush=True)
+    grown = {service_name: max(readings) - readings[len(readings) // 3] for service_name, readings in measured.items()}
+    print("after a third:", ", ".join(f"{service_name} {growth:+.1f} MB" for service_name, growth in grown.items()))
     return int(max(grown.values()) > GROWTH_MB)
 
 

@@ -21,14 +21,17 @@ def store_day(server: SimServer, state_dir: Path, vcenter: str, values: Mapping[
     """Of these VMs and hosts, by name, what each counter said in each step of the last day."""
     begin = int((server.world.clock.now() - timedelta(days=1)).timestamp()) // FINE_S * FINE_S
     of = {
-        each.state.name: each.moid for kind in ("VirtualMachine", "HostSystem") for each in server.world.by_type(kind)
+        managed.state.name: managed.moid
+        for kind in ("VirtualMachine", "HostSystem")
+        for managed in server.world.by_type(kind)
     }
     steps = 86_400 // FINE_S
     blocks = {
         of[name]: Block(
-            steps, {key: np.tile(np.array([[value, value, 15]], np.int64), (steps, 1)) for key, value in each.items()}
+            steps,
+            {key: np.tile(np.array([[value, value, 15]], np.int64), (steps, 1)) for key, value in counters.items()},
         )
-        for name, each in values.items()
+        for name, counters in values.items()
     }
     state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     with Measurements.open(state_dir, "", vcenter) as store:

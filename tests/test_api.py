@@ -56,7 +56,9 @@ class StopRunning(Stop):
     others: tuple[str, ...]
 
     def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
-        steps = tuple(PowerOffVm(each) for each in (self.vm, *self.others) if inventory.vm(each).power is PowerState.ON)
+        steps = tuple(
+            PowerOffVm(vm_ref) for vm_ref in (self.vm, *self.others) if inventory.vm(vm_ref).power is PowerState.ON
+        )
         return Plan(waves=(Wave("stop", steps),), disruptive=True)
 
 
@@ -79,11 +81,11 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(site: Site, world: World) -
 
 
 def test_what_the_dry_run_showed_is_done(site: Site, world: World) -> None:
-    told: list[Outcome] = []
-    site.progress = told.append
+    outcomes: list[Outcome] = []
+    site.progress = outcomes.append
     report = run(Stop("vm-1"), site, apply=True)
     assert [outcome.verdict for outcome in report.outcomes] == [Verdict.DONE]
-    assert told == list(report.outcomes)
+    assert outcomes == list(report.outcomes)
     assert report.changed
     assert world.power("desktop-01") is PowerState.OFF
     journal = Journal.open(site.state_dir, "vc-uuid", world.tick)
@@ -117,35 +119,35 @@ def test_without_consent_nothing_is_done(site: Site, world: World) -> None:
 
 
 def answering_late(world: World, change: Callable[[], None]) -> tuple[list[Report], Callable[[Report], None]]:
-    asked: list[Report] = []
+    reports: list[Report] = []
 
     def consent(report: Report) -> None:
-        asked.append(report)
-        if len(asked) == 1:
+        reports.append(report)
+        if len(reports) == 1:
             world.now += timedelta(hours=2)
             change()
 
-    return asked, consent
+    return reports, consent
 
 
 def test_an_answer_that_comes_late_is_to_another_world(site: Site, world: World) -> None:
-    asked, consent = answering_late(world, lambda: world._set_power("vm-1", PowerState.SUSPENDED))
+    reports, consent = answering_late(world, lambda: world._set_power("vm-1", PowerState.SUSPENDED))
     report = run(Stop("vm-1"), site, apply=True, consent=consent)
     assert report.exit_code == 3
-    assert len(asked) == 1
+    assert len(reports) == 1
     assert world.power("desktop-01") is PowerState.SUSPENDED
 
 
 def test_a_late_answer_to_the_same_plan_is_not_asked_again(site: Site, world: World) -> None:
-    asked, consent = answering_late(world, lambda: None)
+    reports, consent = answering_late(world, lambda: None)
     assert run(Stop("vm-1"), site, apply=True, consent=consent).exit_code == 0
-    assert len(asked) == 1
+    assert len(reports) == 1
     assert world.power("desktop-01") is PowerState.OFF
 
 
 def test_whoever_is_asked_again_keeps_no_return_away(site: Site, world: World) -> None:
-    """A question that nobody answers until the morning must not hold the lock that the return needs."""
-    asked, late = answering_late(world, lambda: world._set_power("vm-2", PowerState.OFF))
+    """A question left unanswered until the morning must not hold the lock that the return needs."""
+    reports, late = answering_late(world, lambda: world._set_power("vm-2", PowerState.OFF))
 
     def consent(report: Report) -> None:
         late(report)
@@ -153,7 +155,7 @@ def test_whoever_is_asked_again_keeps_no_return_away(site: Site, world: World) -
             assert world.requests == []
 
     assert run(StopRunning("vm-1", ("vm-2",)), site, apply=True, consent=consent).exit_code == 0
-    assert [[step.vm for wave in each.plan.waves for step in wave.steps] for each in asked] == [
+    assert [[step.vm for wave in asked_report.plan.waves for step in wave.steps] for asked_report in reports] == [
         ["vm-1", "vm-2"],
         ["vm-1"],
     ]
@@ -191,5 +193,8 @@ def test_every_name_of_the_api_is_there_and_leads_where_type_checkers_look() -> 
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    found = {name: getattr(api, name) for name in imported}
-    assert {name: f"{each.__module__}.{each.__name__}" for name, each in found.items()} == imported
+    imported_objects = {name: getattr(api, name) for name in imported}
+    assert {
+        name: f"{imported_object.__module__}.{imported_object.__name__}"
+        for name, imported_object in imported_objects.items()
+    } == imported

@@ -37,27 +37,28 @@ from gpuops.cli.app import main
 sys.argv[1:2] = []
 main()
 """
-"""gpuops, which tells of every file that it opens to write outside of the folders that the first argument names."""
+"""Run gpuops; print every file that it opens for writing outside the folders in the first argument."""
 
 
 def steps() -> list[tuple[str, str]]:
     """(instruction, its text), with continued lines joined."""
     text = re.sub(r"^\s*#.*\n", "", FILE.read_text(encoding="utf-8"), flags=re.MULTILINE).replace("\\\n", " ")
     return [
-        (word, rest.strip()) for word, _, rest in (line.partition(" ") for line in text.splitlines() if line.strip())
+        (word, arguments.strip())
+        for word, _, arguments in (line.partition(" ") for line in text.splitlines() if line.strip())
     ]
 
 
 def environment() -> dict[str, str]:
     """What ENV sets in the image that runs."""
-    return dict(each.split("=", 1) for word, text in steps() if word == "ENV" for each in shlex.split(text))
+    return dict(assignment.split("=", 1) for word, text in steps() if word == "ENV" for assignment in shlex.split(text))
 
 
 def test_every_stage_begins_with_the_image_that_the_builder_names() -> None:
-    first, *others = steps()
+    first, *later_steps = steps()
     assert first[0] == "ARG"
     name = first[1].partition("=")[0]
-    assert [text.split()[0] for word, text in others if word == "FROM"] == [f"${{{name}}}"] * 2
+    assert [text.split()[0] for word, text in later_steps if word == "FROM"] == [f"${{{name}}}"] * 2
     assert "/" not in first[1], "no registry is named"
 
 
@@ -85,7 +86,7 @@ def test_what_runs_is_not_root_and_begins_with_gpuops() -> None:
 
 @pytest.mark.long
 def test_serving_a_scenario_writes_below_tmp_and_the_state_alone(tmp_path: Path) -> None:
-    """What a read-only root file system lets it: `/tmp` and the volume, here folders of the test's own."""
+    """What a read-only root file system allows: `/tmp` and the volume, here folders of the test."""
     places = {"/tmp": tmp_path / "tmp", "/state": tmp_path / "state"}
     for folder in places.values():
         folder.mkdir(mode=0o700)
@@ -119,7 +120,7 @@ def night_in_the_manual() -> list[str]:
     return shlex.split(line)
 
 
-def given(words: list[str], option: str) -> list[str]:
+def option_values(words: list[str], option: str) -> list[str]:
     """The values that the option is given with."""
     return [value for name, value in itertools.pairwise(words) if name == option]
 
@@ -128,35 +129,35 @@ def given(words: list[str], option: str) -> list[str]:
 def test_the_night_of_the_manual_runs_with_its_mounts_alone(tmp_path: Path) -> None:
     """The variables and paths of the image and of the line, each folder in place of what is mounted there."""
     words = night_in_the_manual()
-    assert given(words, "--user") == [dict(steps())["USER"]]
-    mounts = {target: mode for _, target, *mode in (each.split(":") for each in given(words, "-v"))}
+    assert option_values(words, "--user") == [dict(steps())["USER"]]
+    mounts = {target: mode for _, target, *mode in (mount.split(":") for mount in option_values(words, "-v"))}
     assert mounts == {"/etc/gpuops": ["ro"], environment()["GPUOPS_STATE_DIR"]: []}
-    places = {folder: tmp_path / folder.replace("/", "_") for folder in (*mounts, *given(words, "--tmpfs"))}
+    places = {folder: tmp_path / folder.replace("/", "_") for folder in (*mounts, *option_values(words, "--tmpfs"))}
     for place in places.values():
         place.mkdir(mode=0o700)
 
-    def there(text: str) -> str:
+    def on_this_machine(text: str) -> str:
         mounted = next((folder for folder in places if f"{text}/".startswith(f"{folder}/")), None)
         assert mounted is not None or not text.startswith("/"), f"{text} is in no mount"
         return text.replace(mounted, str(places[mounted]), 1) if mounted else text
 
-    variables = dict(each.split("=", 1) for each in given(words, "-e"))
-    env = {name: there(value) for name, value in (environment() | variables).items() if name != "PATH"}
-    typed = [there(word) for word in words[words.index("gpuops") + 1 :]]
+    variables = dict(assignment.split("=", 1) for assignment in option_values(words, "-e"))
+    env = {name: on_this_machine(value) for name, value in (environment() | variables).items() if name != "PATH"}
+    typed = [on_this_machine(word) for word in words[words.index("gpuops") + 1 :]]
     with SimServer(build("lab")) as server:
         assert server.ca_file is not None
-        config, kept = Path(env["GPUOPS_CONFIG"]), places["/etc/gpuops"]
-        shutil.copy(server.ca_file, kept / "ca.pem")
+        config, config_dir = Path(env["GPUOPS_CONFIG"]), places["/etc/gpuops"]
+        shutil.copy(server.ca_file, config_dir / "ca.pem")
         config.write_text(
             f'[targets.prod]\nhost = "{server.host}:{server.port}"\nusername = "{server.username}"\n'
-            f'ca_file = "{kept}/ca.pem"\n'
+            f'ca_file = "{config_dir}/ca.pem"\n'
         )
         password = Path(env["GPUOPS_PASSWORD_FILE"])
         password.write_text(server.password, encoding="utf-8")
         password.chmod(0o400)
         shutil.copy(ROOT / "gpuops" / "sim" / "scenarios" / "lab-policy.yaml", typed[typed.index("--policy") + 1])
         written = os.pathsep.join(str(place) for folder, place in places.items() if mounts.get(folder) != ["ro"])
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", WATCHED, written, *typed],
             env={**env, "TMPDIR": env["HOME"]},
             cwd=places["/tmp"],
@@ -165,8 +166,8 @@ def test_the_night_of_the_manual_runs_with_its_mounts_alone(tmp_path: Path) -> N
             encoding="utf-8",
             check=False,
         )
-    assert (done.returncode, done.stderr) == (0, ""), done
-    assert done.stdout.startswith("rotate night: "), "and it has taken something"
+    assert (process.returncode, process.stderr) == (0, ""), process
+    assert process.stdout.startswith("rotate night: "), "and it has taken something"
 
 
 @pytest.fixture(scope="module")
@@ -182,8 +183,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pytest.skip(getting)
     tree = tmp_path_factory.mktemp("base") / "tree"
     packages = "--include=python3,python3-venv,ca-certificates"
-    made = ["mmdebstrap", "--mode=root", "--variant=minbase", "--quiet", packages, "bookworm", str(tree)]
-    subprocess.run(made, check=True, capture_output=True)
+    command = ["mmdebstrap", "--mode=root", "--variant=minbase", "--quiet", packages, "bookworm", str(tree)]
+    subprocess.run(command, check=True, capture_output=True)
     (tree / "usr/local/bin/python").symlink_to("/usr/bin/python3")
     for shared in ("/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf", os.environ.get("PIP_CERT")):
         if shared and Path(shared).exists():
@@ -193,9 +194,9 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tree
 
 
-def copied(source: Path, target: Path, *more: str) -> None:
+def copy_tree(source: Path, target: Path, *options: str) -> None:
     """As COPY does: a folder's content into a folder of its name."""
-    subprocess.run(["cp", "-a", *more, str(source), str(target)], check=True)
+    subprocess.run(["cp", "-a", *options, str(source), str(target)], check=True)
 
 
 @pytest.mark.long
@@ -204,8 +205,8 @@ def test_the_steps_make_an_image_whose_user_writes_to_tmp_and_state_alone(base: 
     """Every step as a builder plays it, each stage in a root tree of its own; then as the user that it names."""
     trees: dict[str, Path] = {}
     tree, place = base, "/"
-    kept = ("PIP_CERT", "PIP_INDEX_URL", "PIP_DEFAULT_TIMEOUT", "http_proxy", "https_proxy")
-    variables = {name: os.environ[name] for name in kept if name in os.environ}
+    passed_on = ("PIP_CERT", "PIP_INDEX_URL", "PIP_DEFAULT_TIMEOUT", "http_proxy", "https_proxy")
+    variables = {name: os.environ[name] for name in passed_on if name in os.environ}
     variables["PATH"] = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
     user = ""
     for word, text in steps():
@@ -213,17 +214,17 @@ def test_the_steps_make_an_image_whose_user_writes_to_tmp_and_state_alone(base: 
             case "FROM":
                 name = text.partition(" AS ")[2] or "image"
                 tree = trees[name] = tmp_path / name
-                copied(base, tree, "--link")  # a file that a step replaces is another one
+                copy_tree(base, tree, "--link")  # a file that a step replaces is another one
             case "WORKDIR":
                 place = text
                 (tree / place[1:]).mkdir(parents=True, exist_ok=True)
             case "COPY" if text.startswith("--from="):
                 stage, source, target = text.removeprefix("--from=").split()
-                copied(trees[stage] / source[1:], tree / target[1:])
+                copy_tree(trees[stage] / source[1:], tree / target[1:])
             case "COPY":
                 *sources, target = text.split()
                 for source in sources:
-                    copied(ROOT / source, tree / place[1:] / (source if target == "./" else target))
+                    copy_tree(ROOT / source, tree / place[1:] / (source if target == "./" else target))
             case "RUN":
                 step = ["chroot", str(tree), "sh", "-c", f"cd {place} && {text}"]
                 subprocess.run(step, env=variables, check=True, capture_output=True)
@@ -238,9 +239,9 @@ def test_the_steps_make_an_image_whose_user_writes_to_tmp_and_state_alone(base: 
     def typed(*words: str) -> str:
         enter = ["chroot", f"--userspec={user}", str(tree), "env", "-i", "-C", place]
         command = [*enter, *(f"{name}={value}" for name, value in environment().items()), *words]
-        done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
-        assert done.returncode == 0, (command, done.stdout, done.stderr)
-        return done.stdout
+        process = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
+        assert process.returncode == 0, (command, process.stdout, process.stderr)
+        return process.stdout
 
     assert typed("gpuops", "--version").startswith("gpuops ")
     assert "every desktop is back" in typed("gpuops", "demo").lower()

@@ -42,18 +42,22 @@ Edit = Callable[[Any], None]
 
 def manifests(name: str = "kubernetes.yaml") -> dict[str, dict[str, Any]]:
     """Its objects by their kind."""
-    found = list(yaml.safe_load_all((FOLDER / name).read_text(encoding="utf-8")))
-    return {each["kind"]: each for each in found}
+    documents = list(yaml.safe_load_all((FOLDER / name).read_text(encoding="utf-8")))
+    return {document["kind"]: document for document in documents}
 
 
 def pods() -> dict[str, dict[str, Any]]:
-    return {kind: each["spec"]["template"]["spec"] for kind, each in manifests().items() if "template" in each["spec"]}
+    return {
+        kind: document["spec"]["template"]["spec"]
+        for kind, document in manifests().items()
+        if "template" in document["spec"]
+    }
 
 
 def compose() -> dict[str, Any]:
-    found = yaml.safe_load((FOLDER / "compose.yaml").read_text(encoding="utf-8"))
-    assert isinstance(found, dict)
-    return found
+    compose_file = yaml.safe_load((FOLDER / "compose.yaml").read_text(encoding="utf-8"))
+    assert isinstance(compose_file, dict)
+    return compose_file
 
 
 def judge_compose(document: dict[str, Any]) -> None:
@@ -114,22 +118,22 @@ def test_a_broken_compose_file_is_refused(service: str, key: str, value: object)
 def test_no_password_is_in_a_manifest(name: str) -> None:
     """Secrets are referred to, and none is made; what is called a password is a reference or the path of a file."""
 
-    def told(value: Any, key: str = "") -> Iterator[str]:
+    def secrets_in(value: Any, key: str = "") -> Iterator[str]:
         match value:
             case {"name": str(variable), "value": _} if "PASS" in variable:
                 yield variable
             case dict():
-                for inner, each in value.items():
-                    yield from told(each, inner)
+                for inner, child in value.items():
+                    yield from secrets_in(child, inner)
             case list():
-                for each in value:
-                    yield from told(each, key)
+                for child in value:
+                    yield from secrets_in(child, key)
             case str() if re.search(r"password|passfile", key, re.IGNORECASE) and not value.startswith(("/", "./")):
                 yield f"{key}: {value}"
 
     documents = list(yaml.safe_load_all((FOLDER / name).read_text(encoding="utf-8")))
-    assert [line for each in documents for line in told(each)] == []
-    assert "Secret" not in {each.get("kind") for each in documents}
+    assert [line for document in documents for line in secrets_in(document)] == []
+    assert "Secret" not in {document.get("kind") for document in documents}
 
 
 def test_pods_run_as_the_images_user_and_may_do_nothing_else() -> None:
@@ -159,34 +163,34 @@ def test_a_drain_has_the_time_that_the_unit_of_systemd_gives_it() -> None:
 
 
 def test_what_belongs_together_has_one_name() -> None:
-    found, database = manifests(), manifests("cloudnativepg.yaml")["Cluster"]["metadata"]["name"]
+    kinds, database = manifests(), manifests("cloudnativepg.yaml")["Cluster"]["metadata"]["name"]
     assert len({json.dumps(pod["volumes"]) for pod in pods().values()}) == 1
     assert len({json.dumps(pod["containers"][0]["env"]) for pod in pods().values()}) == 1
     for pod in pods().values():
         (container,) = pod["containers"]
-        keys = [each["valueFrom"]["secretKeyRef"] for each in container["env"] if "valueFrom" in each]
+        keys = [variable["valueFrom"]["secretKeyRef"] for variable in container["env"] if "valueFrom" in variable]
         assert keys == [{"name": f"{database}-app", "key": "password"}]
-        volumes = {each["name"]: each for each in pod["volumes"]}
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
         assert volumes["database"]["secret"]["secretName"] == f"{database}-ca"
-        assert {each["name"] for each in container["volumeMounts"]} == set(volumes)
+        assert {mount["name"] for mount in container["volumeMounts"]} == set(volumes)
     assert f"@{database}-rw/" in (FOLDER / "kubernetes.yaml").read_text(encoding="utf-8")
-    labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
-    assert found["Deployment"]["spec"]["selector"]["matchLabels"] == labels
-    assert found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
-    assert found["Job"]["spec"]["template"]["metadata"]["labels"] != labels
-    assert found["PodDisruptionBudget"]["spec"]["minAvailable"] < found["Deployment"]["spec"]["replicas"]
+    labels = kinds["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert kinds["Deployment"]["spec"]["selector"]["matchLabels"] == labels
+    assert kinds["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
+    assert kinds["Job"]["spec"]["template"]["metadata"]["labels"] != labels
+    assert kinds["PodDisruptionBudget"]["spec"]["minAvailable"] < kinds["Deployment"]["spec"]["replicas"]
 
 
 def test_each_probe_asks_what_is_answered_there() -> None:
     (container,) = pods()["Deployment"]["containers"]
-    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
-    probes = [container[each]["httpGet"] for each in ("startupProbe", "livenessProbe", "readinessProbe")]
-    told = container["args"][container["args"].index("--health") + 1]
-    assert {ports[each["port"]] for each in probes} == {int(told.rpartition(":")[2])}
+    ports = {container_port["name"]: container_port["containerPort"] for container_port in container["ports"]}
+    probes = [container[probe_name]["httpGet"] for probe_name in ("startupProbe", "livenessProbe", "readinessProbe")]
+    health_address = container["args"][container["args"].index("--health") + 1]
+    assert {ports[probe["port"]] for probe in probes} == {int(health_address.rpartition(":")[2])}
     port = free_port()
     with serve_health(("127.0.0.1", port)) as health:
         health.note_look()
-        assert {http_status(port, each["path"]) for each in probes} == {200}
+        assert {http_status(port, probe["path"]) for probe in probes} == {200}
     health.note_look(is_available=False)
     alive, ready = container["livenessProbe"]["httpGet"]["path"], container["readinessProbe"]["httpGet"]["path"]
     with serve_health(("127.0.0.1", port)) as health:
@@ -199,7 +203,7 @@ def test_each_probe_asks_what_is_answered_there() -> None:
 def test_nothing_is_mounted_below_what_is_only_read() -> None:
     """There is no folder to mount it at."""
     for name in ("init", "runner-1", "runner-2"):
-        mounts = [each.split(":")[1:] for each in compose()["services"][name]["volumes"]]
+        mounts = [mount.split(":")[1:] for mount in compose()["services"][name]["volumes"]]
         read_only = [target for target, *mode in mounts if mode == ["ro"]]
         assert len(read_only) == 2
         assert [target for target, *_ in mounts for above in read_only if target.startswith(f"{above}/")] == []
@@ -211,36 +215,36 @@ def test_the_job_and_the_deployment_run_with_what_is_mounted(postgresql: Server,
     """ConfigMaps and Secrets as a kubelet mounts them: links to files of another user that our group may read."""
     pod, (init,) = pods()["Deployment"], pods()["Job"]["containers"]
     (container,) = pod["containers"]
-    places = {each["mountPath"]: tmp_path / each["name"] for each in container["volumeMounts"]}
+    places = {volume_mount["mountPath"]: tmp_path / volume_mount["name"] for volume_mount in container["volumeMounts"]}
     url = postgresql.database()
     config = (
         f'[fleet]\nurl = "{url.replace(f":{urlsplit(url).password}@", "@")}"\n[targets.prod]\nhost = "127.0.0.1:1"\n'
         f'username = "gpuops"\npassword_file = "{places["/etc/gpuops-passwords"]}/prod.password"\n'
         f'rotations = ["{places["/etc/gpuops"]}/vdi.yaml"]\n'
     )
-    mounted(places["/etc/gpuops"], {"config.toml": config, "vdi.yaml": policy_of(PARIS).text})
-    mounted(places["/etc/gpuops-passwords"], {"prod.password": "s3cret"})
+    mount_files(places["/etc/gpuops"], {"config.toml": config, "vdi.yaml": policy_of(PARIS).text})
+    mount_files(places["/etc/gpuops-passwords"], {"prod.password": "s3cret"})
     places["/tmp"].mkdir()
 
-    def there(text: str) -> str:
-        mount = next((each for each in places if f"{text}/".startswith(f"{each}/")), None)
+    def on_this_machine(text: str) -> str:
+        mount = next((place for place in places if f"{text}/".startswith(f"{place}/")), None)
         return text.replace(mount, str(places[mount]), 1) if mount is not None else text
 
-    said = {each["name"]: each.get("value", PASSWORD) for each in container["env"]}
-    assert Path(said["GPUOPS_STATE_DIR"]).parent == Path("/dev/shm"), "which only its own user can write, below"
-    said["GPUOPS_STATE_DIR"] = str(tmp_path / "state")
-    env = {name: there(value) for name, value in (environment() | said).items() if name != "PATH"}
+    variables = {variable["name"]: variable.get("value", PASSWORD) for variable in container["env"]}
+    assert Path(variables["GPUOPS_STATE_DIR"]).parent == Path("/dev/shm"), "which only its own user can write, below"
+    variables["GPUOPS_STATE_DIR"] = str(tmp_path / "state")
+    env = {name: on_this_machine(value) for name, value in (environment() | variables).items() if name != "PATH"}
     gpuops = [sys.executable, "-m", "gpuops"]
     for line in (
         f"the tables of the queue were made; all others are of revision {HEAD} now, of none before\n",
         f"the tables of the queue are there; all others are of revision {HEAD}, as before\n",
     ):
-        made = subprocess.run(
+        process = subprocess.run(
             [*gpuops, *init["args"]], cwd=ROOT, env=env, capture_output=True, encoding="utf-8", check=False, timeout=60
         )
-        assert (made.returncode, made.stdout) == (0, line), made.stderr
+        assert (process.returncode, process.stdout) == (0, line), process.stderr
     port = free_port()
-    words = [each.replace("0.0.0.0:9464", f"127.0.0.1:{port}") for each in container["args"]]
+    words = [argument.replace("0.0.0.0:9464", f"127.0.0.1:{port}") for argument in container["args"]]
     with subprocess.Popen(
         [*gpuops, *words], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
     ) as runner:
@@ -255,7 +259,7 @@ def test_the_job_and_the_deployment_run_with_what_is_mounted(postgresql: Server,
     assert "Traceback" not in errors
 
 
-def mounted(place: Path, files: dict[str, str]) -> None:
+def mount_files(place: Path, files: dict[str, str]) -> None:
     """As a kubelet does: a link of each name to `..data`, which is a link to the folder of this version."""
     version = place / "..2026_11_27"
     version.mkdir(parents=True)

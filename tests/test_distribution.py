@@ -28,8 +28,8 @@ def _tracked_text() -> dict[str, str]:
 @pytest.mark.long
 def test_pip_knows_the_name_that_messages_and_pages_give() -> None:
     assert tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["name"] == NAME
-    here = str(Path(__file__).relative_to(ROOT))
-    old = [name for name, text in _tracked_text().items() if name != here and OLD_FORMS.search(text)]
+    this_file = str(Path(__file__).relative_to(ROOT))
+    old = [name for name, text in _tracked_text().items() if name != this_file and OLD_FORMS.search(text)]
     assert old == []
 
 
@@ -45,8 +45,8 @@ def test_ours_are_not_taken_for_them(line: str) -> None:
 
 def test_a_hint_for_an_extra_goes_by_how_gpuops_was_installed(tmp_path: Path) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    names = {extra: [re.split(r"[<>=~!;]", each)[0].strip() for each in needs] for extra, needs in extras.items()}
-    brought = {extra: " ".join(each) for extra, each in names.items()}
+    names = {extra: [re.split(r"[<>=~!;]", need)[0].strip() for need in needs] for extra, needs in extras.items()}
+    brought = {extra: " ".join(packages) for extra, packages in names.items()}
     assert brought == EXTRAS
     assert install_extra("ssh", tmp_path).startswith("pip install asyncssh, in the environment ")
     assert install_extra("web", tmp_path).startswith("pip install starlette uvicorn, in the environment ")
@@ -68,7 +68,7 @@ def folder_of_both(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("start", [["-m", "gpuops"], ["-c", "from gpuops.cli import main; main()"]])
 def test_a_start_beside_the_other_project_is_refused(folder_of_both: Path, start: list[str]) -> None:
     """Our script and the one of the other project, which calls `gpuops.cli:main` as well."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, *start, "inventory", "--vcenter", "sim:lab"],
         env=os.environ | {"PYTHONPATH": str(folder_of_both)},
         cwd=folder_of_both,
@@ -76,9 +76,9 @@ def test_a_start_beside_the_other_project_is_refused(folder_of_both: Path, start
         encoding="utf-8",
         check=False,
     )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "another project, also named gpuops, is installed in" in done.stderr
-    assert "pip uninstall --yes gpuops && pip install --force-reinstall --no-deps SOURCE" in done.stderr
+    assert (process.returncode, process.stdout) == (2, "")
+    assert "another project, also named gpuops, is installed in" in process.stderr
+    assert "pip uninstall --yes gpuops && pip install --force-reinstall --no-deps SOURCE" in process.stderr
 
 
 def test_so_is_a_module(folder_of_both: Path, monkeypatch: pytest.MonkeyPatch) -> None:

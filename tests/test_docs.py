@@ -49,17 +49,17 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mocker: MockerFixture) 
             "GPUOPS_SIM_CLOCK": "stepped",
         }
         mocker.patch.dict(os.environ, variables, clear=True)
-        mocker.patch.object(pyexpat, "version_info", (2, 7, 3))  # `doctor` tells of an older one
+        mocker.patch.object(pyexpat, "version_info", (2, 7, 3))  # `doctor` reports an older one
         (tmp_path / "anywhere").mkdir()
         monkeypatch.chdir(tmp_path / "anywhere")
         CliRunner().invoke(app, ["template", "write"])
         yield
 
 
-def _played(command: str) -> str:
-    done = CliRunner().invoke(app, shlex.split(command)[1:])
-    assert done.exit_code in (0, 3), f"{command}: {done.exit_code}\n{done.stderr}{done.exc_info}"
-    return NIGHT.sub(SHOWN_NIGHT, done.stdout or done.stderr)
+def _play_command(command: str) -> str:
+    completed = CliRunner().invoke(app, shlex.split(command)[1:])
+    assert completed.exit_code in (0, 3), f"{command}: {completed.exit_code}\n{completed.stderr}{completed.exc_info}"
+    return NIGHT.sub(SHOWN_NIGHT, completed.stdout or completed.stderr)
 
 
 @pytest.mark.quick_cases(38)
@@ -71,8 +71,8 @@ def test_the_docs_show_what_the_commands_print(name: str, request: pytest.Fixtur
 
     def replay(block: re.Match[str]) -> str:
         commands = [line for line in block[1].splitlines() if line.startswith("$ ")]
-        shown = "".join(f"{line}\n{_played(line[2:])}" for line in commands)
-        return f"```console\n{shown}```"
+        session = "".join(f"{line}\n{_play_command(line[2:])}" for line in commands)
+        return f"```console\n{session}```"
 
     played = BLOCK.sub(replay, text)
     if request.config.getoption("--refresh-golden"):
@@ -95,27 +95,27 @@ def _commands_table() -> str:
 
 def _commands() -> dict[str, set[str]]:
     """Every command of gpuops, as typed, with its options."""
-    found = {}
+    options_by_path = {}
 
     def walk(command: object, path: str) -> None:
         children = getattr(command, "commands", None)
         if children and getattr(command, "invoke_without_command", False):  # it does something by itself
-            found[path] = {option for parameter in command.params for option in parameter.opts}  # type: ignore[attr-defined]
+            options_by_path[path] = {option for parameter in command.params for option in parameter.opts}  # type: ignore[attr-defined]
         if children:
             for name, child in children.items():
                 walk(child, f"{path} {name}")
             return
-        found[path] = {option for parameter in command.params for option in parameter.opts}  # type: ignore[attr-defined]
+        options_by_path[path] = {option for parameter in command.params for option in parameter.opts}  # type: ignore[attr-defined]
 
     walk(get_command(app), "gpuops")
-    return found
+    return options_by_path
 
 
 def test_the_manual_lists_each_command_with_its_help(request: pytest.FixtureRequest) -> None:
     page = ROOT / "gpuops" / "manual" / "commands.md"
     text, table = page.read_text(encoding="utf-8"), _commands_table()
-    head, begin, rest = re.split(r"(<!-- commands:.*? -->\n)", text)
-    written, end, tail = rest.partition("<!-- end of commands -->")
+    head, begin, remainder = re.split(r"(<!-- commands:.*? -->\n)", text)
+    written, end, tail = remainder.partition("<!-- end of commands -->")
     if request.config.getoption("--refresh-golden"):
         page.write_text(f"{head}{begin}{table}{end}{tail}", encoding="utf-8")
         written = table
@@ -143,13 +143,15 @@ def test_every_command_line_in_the_docs_is_one_gpuops_has(name: str) -> None:
         re.MULTILINE,
     )
     for line in lines:
-        words = line.partition(" -- ")[0].split()  # what follows is a command of somebody else
-        known = max((path for path in commands if f"{line} ".startswith(f"{path} ")), key=len, default=None)
-        if known is None:
+        words = line.partition(" -- ")[0].split()  # what follows is another program's command
+        longest_path = max((path for path in commands if f"{line} ".startswith(f"{path} ")), key=len, default=None)
+        if longest_path is None:
             assert words[0] == "gpuops"
             assert not any(word.startswith("--") for word in words), f"no such command: {line}"
             continue
-        unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in commands[known]]
+        unknown = [
+            word for word in words if word.startswith("--") and word.partition("=")[0] not in commands[longest_path]
+        ]
         assert unknown == [], line
     assert lines or name == "CONTRIBUTING.md"
 
@@ -160,10 +162,10 @@ def test_the_program_in_the_manual_prints_what_stands_below_it(
 ) -> None:
     page = ROOT / "gpuops" / "manual" / "python.md"
     text = page.read_text(encoding="utf-8")
-    [(program, shown)] = re.findall(r"```python\n(.*?)```\n\nIt prints:\n\n```text\n(.*?)```", text, re.DOTALL)
+    [(program, expected)] = re.findall(r"```python\n(.*?)```\n\nIt prints:\n\n```text\n(.*?)```", text, re.DOTALL)
     exec(compile(program, page.name, "exec"), {"__name__": "__main__"})
     printed = capsys.readouterr().out
     if request.config.getoption("--refresh-golden"):
-        page.write_text(text.replace(f"```text\n{shown}", f"```text\n{printed}"), encoding="utf-8")
-        shown = printed
-    assert printed == shown, "pytest tests/test_docs.py --refresh-golden renews the page"
+        page.write_text(text.replace(f"```text\n{expected}", f"```text\n{printed}"), encoding="utf-8")
+        expected = printed
+    assert printed == expected, "pytest tests/test_docs.py --refresh-golden renews the page"

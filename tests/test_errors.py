@@ -53,14 +53,14 @@ def meaning(code: str) -> str:
         return OF_THE_ENTRANCE[code][1]
     if code == GpuopsError.code:
         return "A bug of gpuops."
-    error = next(each for each in KNOWN if each.code == code)
+    error = next(error_class for error_class in KNOWN if error_class.code == code)
     return " ".join((error.__doc__ or "").split("\n\n")[0].split())
 
 
 def test_each_error_has_its_own_code_for_ever() -> None:
-    known = {each.code: each.exit_code for each in KNOWN}
-    assert known | {code: exit_code for code, (exit_code, _) in OF_THE_ENTRANCE.items()} == CODES
-    assert len(known) == len(KNOWN)
+    code_table = {error_class.code: error_class.exit_code for error_class in KNOWN}
+    assert code_table | {code: exit_code for code, (exit_code, _) in OF_THE_ENTRANCE.items()} == CODES
+    assert len(code_table) == len(KNOWN)
 
 
 def test_an_error_made_elsewhere_has_the_code_of_its_kind() -> None:

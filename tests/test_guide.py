@@ -18,8 +18,8 @@ MOST_BYTES: Final = 16_600
 
 
 def section(title: str) -> str:
-    [found] = re.findall(rf"^## {re.escape(title)}.*?\n(.*?)(?=^## |\Z)", GUIDE, re.MULTILINE | re.DOTALL)
-    return str(found)
+    [body] = re.findall(rf"^## {re.escape(title)}.*?\n(.*?)(?=^## |\Z)", GUIDE, re.MULTILINE | re.DOTALL)
+    return str(body)
 
 
 def rows(title: str) -> list[list[str]]:
@@ -28,36 +28,36 @@ def rows(title: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
 
 
-def quoted(text: str) -> list[str]:
+def quoted_words(text: str) -> list[str]:
     """What stands in backticks; drawings and examples of several lines do not count."""
     return re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
 
 
 def paths(text: str) -> list[str]:
     """What is written as a path from the root of the tree."""
-    return [each for each in quoted(text) if re.fullmatch(r"(?:gpuops|tests|\.ci)/[\w./-]*", each)]
+    return [path for path in quoted_words(text) if re.fullmatch(r"(?:gpuops|tests|\.ci)/[\w./-]*", path)]
 
 
-def defined(path: Path) -> set[str]:
+def defined_names(path: Path) -> set[str]:
     """Functions and classes of a module, methods as `Class.method`."""
-    found = set()
+    names = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found.add(node.name)
+            names.add(node.name)
         if isinstance(node, ast.ClassDef):
-            found |= {f"{node.name}.{each.name}" for each in node.body if isinstance(each, ast.FunctionDef)}
-    return found
+            names |= {f"{node.name}.{method.name}" for method in node.body if isinstance(method, ast.FunctionDef)}
+    return names
 
 
 def missing(walk: list[list[str]]) -> list[str]:
     """What the walk names and the tree does not have: a file, a function, or a file of which no function is named."""
     wrong = []
-    for what, files, functions in walk:
-        there = {name: defined(ROOT / name) for name in quoted(files) if (ROOT / name).is_file()}
-        wrong += [f"{what}: no file {name}" for name in quoted(files) if name not in there]
-        names = set(quoted(functions))
-        wrong += [f"{what}: no {name}" for name in sorted(names - set().union(*there.values()))]
-        wrong += [f"{what}: nothing named of {name}" for name, has in there.items() if not names & has]
+    for subject, files, functions in walk:
+        names_by_file = {name: defined_names(ROOT / name) for name in quoted_words(files) if (ROOT / name).is_file()}
+        wrong += [f"{subject}: no file {name}" for name in quoted_words(files) if name not in names_by_file]
+        names = set(quoted_words(functions))
+        wrong += [f"{subject}: no {name}" for name in sorted(names - set().union(*names_by_file.values()))]
+        wrong += [f"{subject}: nothing named of {name}" for name, has in names_by_file.items() if not names & has]
     return wrong
 
 
@@ -89,9 +89,9 @@ def test_adding_names_files_and_folders_that_are_there() -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_every_path_that_is_named_is_there(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
-    assert [each for each in paths(text) if not (ROOT / each).exists()] == []
+    assert [path for path in paths(text) if not (ROOT / path).exists()] == []
     links = re.findall(r"\]\(([^)#:]+)\)", text)
-    assert [each for each in links if not (ROOT / page).parent.joinpath(each).exists()] == []
+    assert [link for link in links if not (ROOT / page).parent.joinpath(link).exists()] == []
 
 
 def test_every_layer_and_every_package_of_the_planner_is_in_the_picture() -> None:
@@ -99,7 +99,7 @@ def test_every_layer_and_every_package_of_the_planner_is_in_the_picture() -> Non
     packages = {path.parent.name for path in (ROOT / "gpuops").glob("*/__init__.py")}
     assert packages <= {name.split("/")[1] for name in paths(picture) if "/" in name.rstrip("/")}
     planner = {path.parent.name for path in (ROOT / "gpuops" / "plan").glob("*/__init__.py")}
-    assert planner <= set(quoted(picture))
+    assert planner <= set(quoted_words(picture))
 
 
 def test_the_guide_stays_a_few_pages() -> None:

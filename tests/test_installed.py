@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from gpuops.clock import machine_time
-from tests.ansible.units import executed, unit_of
+from tests.ansible.units import execute_unit, unit_of
 from tests.notify.conftest import MailServer, mail_server
 from tests.test_packaging import wheel
 from tests.waiting import wait_until
@@ -94,8 +94,8 @@ def gpuops(
     wheel: Path, packages: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Path:
     """The command, installed into an environment of its own."""
-    found: Path = request.param(f"{wheel}[notify]", packages, tmp_path_factory.mktemp("environment"))
-    return found
+    executable: Path = request.param(f"{wheel}[notify]", packages, tmp_path_factory.mktemp("environment"))
+    return executable
 
 
 @pytest.fixture
@@ -106,11 +106,11 @@ def typed(gpuops: Path, tmp_path: Path) -> Typed:
     environ = {"HOME": str(tmp_path), "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", "LANG": "C.UTF-8"}
 
     def run(line: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
+        process = subprocess.run(
             ["sh", "-c", line], cwd=tmp_path, env=environ, capture_output=True, encoding="utf-8", check=False
         )
-        assert done.returncode == code, f"{line}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done
+        assert process.returncode == code, f"{line}: {process.returncode}\n{process.stdout}\n{process.stderr}"
+        return process
 
     return run
 
@@ -150,10 +150,10 @@ def test_a_first_week(typed: Typed, vcenter: dict[str, Any], mail_server: MailSe
     _write_policy_with_a_window(tmp_path)
     typed("gpuops rotate init --policy policy.yaml")
     running = _running(typed)
-    units = _rendered(typed, host, tmp_path)
+    units = _render_units(typed, host, tmp_path)
     _execute(units / "gpuops-night.service", tmp_path)
-    away = running - _running(typed)
-    assert len(away) > 3, "the night took desktops"
+    suspended = running - _running(typed)
+    assert len(suspended) > 3, "the night took desktops"
     _kill_in_its_midst(tmp_path)
     _execute(units / "gpuops-day.service", tmp_path)  # its return begins hours later: nothing is due yet
     typed("gpuops rotate day --policy policy.yaml --yes")
@@ -189,11 +189,11 @@ def test_a_newcomer_types_what_the_readme_prints(typed: Typed, vcenter: dict[str
     typed(f"gpuops config init --target prod --address {host} {login}")
     typed("gpuops template write lab-policy.yaml")
     _write_policy_with_a_window(tmp_path)
-    shown = [typed(line.replace("/etc/gpuops/policy.yaml", "policy.yaml")).stdout for line in lines[1:]]
+    outputs = [typed(line.replace("/etc/gpuops/policy.yaml", "policy.yaml")).stdout for line in lines[1:]]
     attached, planned = (next(at for at, line in enumerate(lines[1:]) if part in line) for part in ("attach", "plan"))
-    assert "nothing changed" in shown[attached] and "1 step done" in shown[attached + 1]
-    assert "would start" in shown[planned]
-    assert "OnCalendar=" in shown[-1]
+    assert "nothing changed" in outputs[attached] and "1 step done" in outputs[attached + 1]
+    assert "would start" in outputs[planned]
+    assert "OnCalendar=" in outputs[-1]
 
 
 def _write_policy_with_a_window(home: Path) -> None:
@@ -206,7 +206,7 @@ def _write_policy_with_a_window(home: Path) -> None:
     (home / "policy.yaml").write_text(text.replace("\nwindows: any", windows), encoding="utf-8")
 
 
-def _rendered(typed: Typed, host: str, home: Path) -> Path:
+def _render_units(typed: Typed, host: str, home: Path) -> Path:
     """The units that the installed collection's playbook makes for what stands in the home."""
     values = {
         "gpuops_schedule_dir": home / "units",
@@ -218,16 +218,16 @@ def _rendered(typed: Typed, host: str, home: Path) -> Path:
         "gpuops_policy": home / "policy.yaml",
         "gpuops_hostname": host,
     }
-    said = shlex.quote(json.dumps({name: str(value) for name, value in values.items()}))
+    variables = shlex.quote(json.dumps({name: str(value) for name, value in values.items()}))
     playbook = "LC_ALL=C.UTF-8 $(dirname $(readlink -f $(which gpuops)))/ansible-playbook"
-    typed(f"{playbook} gpuops.vsphere.schedule -e {said}")
+    typed(f"{playbook} gpuops.vsphere.schedule -e {variables}")
     return home / "units"
 
 
 def _execute(unit: Path, home: Path) -> None:
-    own = {"HOME": str(home), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
-    done = executed(unit_of(unit), home, own)
-    assert done.returncode == 0, f"{unit.name}\n{done.stdout}\n{done.stderr}"
+    variables = {"HOME": str(home), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
+    process = execute_unit(unit_of(unit), home, variables)
+    assert process.returncode == 0, f"{unit.name}\n{process.stdout}\n{process.stderr}"
 
 
 def _running(typed: Typed) -> set[str]:
@@ -236,7 +236,7 @@ def _running(typed: Typed) -> set[str]:
 
 
 def _kill_in_its_midst(home: Path) -> None:
-    """A morning whose process is killed as soon as its journal says, once it is told of, that it has begun."""
+    """Kill a `rotate day` as soon as its notice is sent and its journal says that it has begun."""
     state = home / ".local" / "state" / "gpuops"
     environ = {"HOME": str(home), "PATH": f"{home / 'bin'}:/usr/bin:/bin"}
     command: list[str | Path] = [
@@ -249,20 +249,24 @@ def _kill_in_its_midst(home: Path) -> None:
         "--vcenter",
         "prod",
     ]
-    told = _written(state, "notices.db*")
+    before_kill = _written_files(state, "notices.db*")
     with subprocess.Popen(command, cwd=home, env=environ, stdout=subprocess.DEVNULL) as morning:
-        while _written(state, "notices.db*") == told:
+        while _written_files(state, "notices.db*") == before_kill:
             assert morning.poll() is None, "it ended before it was killed"
-        begun = _written(state, "journal.sqlite*")
-        while _written(state, "journal.sqlite*") == begun:
+        begun = _written_files(state, "journal.sqlite*")
+        while _written_files(state, "journal.sqlite*") == begun:
             assert morning.poll() is None, "it ended before it was killed"
         morning.kill()
         assert morning.wait() == -signal.SIGKILL
 
 
-def _written(folder: Path, pattern: str) -> set[tuple[str, int, int]]:
+def _written_files(folder: Path, pattern: str) -> set[tuple[str, int, int]]:
     """Name, size and time of the last change of each."""
-    return {(path.name, found.st_size, found.st_mtime_ns) for path in folder.glob(pattern) for found in [path.stat()]}
+    return {
+        (path.name, file_stat.st_size, file_stat.st_mtime_ns)
+        for path in folder.glob(pattern)
+        for file_stat in [path.stat()]
+    }
 
 
 def test_every_page_is_played_with_what_the_wheel_brings(wheel: Path, tmp_path: Path) -> None:
@@ -274,6 +278,6 @@ def test_every_page_is_played_with_what_the_wheel_brings(wheel: Path, tmp_path: 
             shutil.copy(ROOT / name, tmp_path / name)
     shutil.unpack_archive(wheel, tmp_path, "zip")
     play = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_docs.py"]
-    done = subprocess.run(play, cwd=tmp_path, capture_output=True, encoding="utf-8", check=False)
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert int(re.findall(r"(\d+) passed", done.stdout)[0]) > 80
+    process = subprocess.run(play, cwd=tmp_path, capture_output=True, encoding="utf-8", check=False)
+    assert process.returncode == 0, process.stdout[-3000:]
+    assert int(re.findall(r"(\d+) passed", process.stdout)[0]) > 80

@@ -25,15 +25,15 @@ class Limited:
 @pytest.mark.parametrize("workers", [2, 3, 4])
 @pytest.mark.parametrize("tests", [5, 12, 101])
 def test_each_worker_begins_with_its_share_of_the_longest(workers: int, tests: int) -> None:
-    items = [Limited(number, LONGEST_S if number % 5 == 4 else 120) for number in range(tests)]
-    found = spread(items, workers)
-    assert sorted(each.number for each in found) == list(range(tests)), "all of them, each once"
+    tests_made = [Limited(number, LONGEST_S if number % 5 == 4 else 120) for number in range(tests)]
+    order = spread(tests_made, workers)
+    assert sorted(test_made.number for test_made in order) == list(range(tests)), "all of them, each once"
     bounds = [tests * worker // workers for worker in range(workers + 1)]
-    shares = [found[begin:end] for begin, end in pairwise(bounds)]
-    counts = [sum(each.limit_s == LONGEST_S for each in share) for share in shares]
+    shares = [order[begin:end] for begin, end in pairwise(bounds)]
+    counts = [sum(test_made.limit_s == LONGEST_S for test_made in share) for share in shares]
     assert sum(counts) == tests // 5
     assert max(counts) - min(counts) <= 1
     for share, count in zip(shares, counts, strict=True):
-        assert all(each.limit_s == LONGEST_S for each in share[:count]), "they come first"
-        others = [each.number for each in share[count:]]
-        assert others == sorted(others), "the others in the order in which they were"
+        assert all(test_made.limit_s == LONGEST_S for test_made in share[:count]), "they come first"
+        remaining = [test_made.number for test_made in share[count:]]
+        assert remaining == sorted(remaining), "the others in the order in which they were"

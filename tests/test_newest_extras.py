@@ -39,9 +39,9 @@ def test_commands_print_their_document_alone(wheel: Path, tmp_path: Path) -> Non
     uv, python = str(Path(sys.executable).with_name("uv")), str(tmp_path / "venv" / "bin" / "python")
 
     def run(*words: str) -> str:
-        done = subprocess.run(words, cwd=tmp_path, capture_output=True, encoding="utf-8", check=False)
-        assert done.returncode in {0, 3, 4}, f"{words}: {done.stdout}{done.stderr}"
-        return done.stdout
+        process = subprocess.run(words, cwd=tmp_path, capture_output=True, encoding="utf-8", check=False)
+        assert process.returncode in {0, 3, 4}, f"{words}: {process.stdout}{process.stderr}"
+        return process.stdout
 
     run(uv, "venv", "--quiet", "--python", sys.executable, "venv")
     run(uv, "pip", "install", "--quiet", "--python", python, f"{wheel}[{','.join(project['optional-dependencies'])}]")

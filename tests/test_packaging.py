@@ -20,7 +20,7 @@ EPOCH = "1767225600"
 
 def built(where: Path, folder: Path, **environ: str) -> Path:
     """The wheel of the project in `where`, put into `folder`."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
         cwd=where,
         env=os.environ | environ,
@@ -28,7 +28,7 @@ def built(where: Path, folder: Path, **environ: str) -> Path:
         encoding="utf-8",
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     (wheel,) = folder.glob("*.whl")
     return wheel
 
@@ -46,20 +46,22 @@ def wheel_names(wheel: Path) -> frozenset[str]:
 
 def test_another_machine_builds_the_same_wheel_to_the_byte(wheel: Path, tmp_path: Path) -> None:
     """Elsewhere, at another time, in another zone, by a user with other habits: what was read is what is run."""
-    there = tmp_path / "elsewhere"
+    elsewhere = tmp_path / "elsewhere"
     for name in ("gpuops", "playbooks", "templates"):
-        shutil.copytree(ROOT / name, there / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, elsewhere / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
-        shutil.copy(ROOT / name, there / name)
-    for path in there.rglob("*"):
+        shutil.copy(ROOT / name, elsewhere / name)
+    for path in elsewhere.rglob("*"):
         os.utime(path, (1_000_000_000, 1_000_000_000))
         path.chmod(0o700 if path.is_dir() else 0o600)
-    again = built(there, tmp_path / "built", SOURCE_DATE_EPOCH=EPOCH, TZ="Asia/Tokyo", LC_ALL="C", PYTHONHASHSEED="7")
-    assert again.name == wheel.name
-    assert again.read_bytes() == wheel.read_bytes()
+    second_wheel = built(
+        elsewhere, tmp_path / "built", SOURCE_DATE_EPOCH=EPOCH, TZ="Asia/Tokyo", LC_ALL="C", PYTHONHASHSEED="7"
+    )
+    assert second_wheel.name == wheel.name
+    assert second_wheel.read_bytes() == wheel.read_bytes()
 
 
-def _tracked(*patterns: str) -> list[Path]:
+def _tracked_files(*patterns: str) -> list[Path]:
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--", *patterns], cwd=ROOT, capture_output=True, encoding="utf-8", check=True
     )
@@ -90,7 +92,7 @@ def test_the_collection_lands_where_ansible_finds_it(wheel_names: frozenset[str]
     collection = ROOT / "gpuops" / "ansible_collections"
     expected = {
         str(path.relative_to(collection.parent))
-        for path in _tracked(str(collection.relative_to(ROOT)))
+        for path in _tracked_files(str(collection.relative_to(ROOT)))
         if path.exists()
     }
     assert "ansible_collections/gpuops/vsphere/plugins/modules/vm_gpu.py" in expected
@@ -142,7 +144,9 @@ def test_what_the_image_has_for_runners_is_what_their_tests_had() -> None:
         for name in ("requirements-fleet.lock", "requirements-dev.lock")
     )
     assert fleet <= tested
-    assert {"procrastinate", "psycopg", "psycopg-binary", "psycopg-pool"} <= {each.split("==")[0] for each in fleet}
+    assert {"procrastinate", "psycopg", "psycopg-binary", "psycopg-pool"} <= {
+        requirement.split("==")[0] for requirement in fleet
+    }
 
 
 def test_no_file_names_a_registry_host() -> None:
@@ -150,7 +154,9 @@ def test_no_file_names_a_registry_host() -> None:
     index = re.compile(r"index.url|://[^\s/]*(?:pypi|registry|proxy\.golang)[^\s]*")
     named = [
         str(path.relative_to(ROOT))
-        for path in _tracked("*.py", "*.toml", "*.yaml", "*.yml", "*.md", "*.lock", "*.mod", "*.sum", "Makefile", ".ci")
+        for path in _tracked_files(
+            "*.py", "*.toml", "*.yaml", "*.yml", "*.md", "*.lock", "*.mod", "*.sum", "Makefile", ".ci"
+        )
         if path != Path(__file__) and path.exists() and index.search(path.read_text(encoding="utf-8"))
     ]
     assert named == []

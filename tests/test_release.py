@@ -16,14 +16,14 @@ ROOT = Path(__file__).resolve().parents[1]
 @pytest.mark.long
 def test_a_release_of_a_tag_is_the_same_bytes_twice(tmp_path: Path) -> None:
     place = tmp_path / "gpuops"
-    made = shutil.ignore_patterns(".*_cache", ".venv", ".hypothesis", "__pycache__", "dist", ".git")
-    shutil.copytree(ROOT, place, ignore=made)
+    ignored = shutil.ignore_patterns(".*_cache", ".venv", ".hypothesis", "__pycache__", "dist", ".git")
+    shutil.copytree(ROOT, place, ignore=ignored)
 
     def run(*words: str) -> str:
         environ = {**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null"}
-        done = subprocess.run(words, cwd=place, env=environ, capture_output=True, encoding="utf-8", check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        process = subprocess.run(words, cwd=place, env=environ, capture_output=True, encoding="utf-8", check=False)
+        assert process.returncode == 0, process.stderr
+        return process.stdout
 
     def release() -> str:
         # the environment of these tests has what `setup` would install

@@ -103,8 +103,8 @@ def make_environment(copy: Path) -> Path:
             shutil.copy2(program, programs / program.name)
             content = program.read_bytes()
             if content.startswith(b"#!"):
-                own = content.replace(os.fsencode(program.parent), os.fsencode(programs))
-                (programs / program.name).write_bytes(own)
+                content_here = content.replace(os.fsencode(program.parent), os.fsencode(programs))
+                (programs / program.name).write_bytes(content_here)
     return programs / "python"
 
 
@@ -132,7 +132,7 @@ def is_of_extra(item: Any) -> bool:
     """Return whether a test is one of an extra."""
     functions = [
         item.function,
-        *(fixture.func for each in item._fixtureinfo.name2fixturedefs.values() for fixture in each),
+        *(fixture.func for definitions in item._fixtureinfo.name2fixturedefs.values() for fixture in definitions),
     ]
     parameters = repr(getattr(getattr(item, "callspec", None), "params", ""))
     return (
@@ -146,11 +146,11 @@ def is_of_extra(item: Any) -> bool:
 @cache
 def imports_extra_when_called(function: object) -> bool:
     """Return whether a function of the tests, or one that it calls, imports an extra."""
-    functions, seen = [function], set[FunctionType]()
+    functions, visited = [function], set[FunctionType]()
     while functions:
         called = functions.pop()
-        if isinstance(called, FunctionType) and called not in seen and called.__module__.startswith("tests."):
-            seen.add(called)
+        if isinstance(called, FunctionType) and called not in visited and called.__module__.startswith("tests."):
+            visited.add(called)
             names = set(names_in(called.__code__))
             if any(map(is_extra, names)):
                 return True

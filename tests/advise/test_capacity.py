@@ -231,16 +231,23 @@ A40_NAMES = ["nvidia_a40-8q", "nvidia_a40-8c", "nvidia_a40-12q", "nvidia_a40-24c
 def test_on_mig_the_range_is_what_the_arrangements_leave(holders: list[str], profile: str) -> None:
     assert A100 is not None
     assert A100.mig is not None
-    instances = {one.name: A100.mig.profile(one.mig_profile or "") for one in A100.profiles if one.mig_backed}
-    held = [instance for name in holders if (instance := instances[name])]
-    wanted = instances[profile]
-    assert wanted is not None
+    instances = {
+        mig_profile.name: A100.mig.profile(mig_profile.mig_profile or "")
+        for mig_profile in A100.profiles
+        if mig_profile.mig_backed
+    }
+    held_instances = [instance for name in holders if (instance := instances[name])]
+    instance_wanted = instances[profile]
+    assert instance_wanted is not None
     # Starts of one kind do not overlap, so those free now stay free together; only the media engines run out.
-    most = 1 if wanted.variant.owns_media else wanted.max_count
-    rooms = [min(most, len(free_starts(wanted, placed, A100.mig))) for placed in arrangements(held, A100.mig)]
+    most = 1 if instance_wanted.variant.owns_media else instance_wanted.max_count
+    rooms = [
+        min(most, len(free_starts(instance_wanted, placed, A100.mig)))
+        for placed in arrangements(held_instances, A100.mig)
+    ]
     if rooms:
         assert room("a100", MIG, holders, profile) == (min(rooms), max(rooms))
-    elif sum(instance.variant.owns_media for instance in held) <= 1:
+    elif sum(instance.variant.owns_media for instance in held_instances) <= 1:
         assert room("a100", MIG, holders, profile) == (0, None)
 
 
@@ -255,7 +262,7 @@ def test_one_more_vgpu_never_makes_more_room(holders: list[str], profile: str) -
 
 @given(st.sampled_from(A40_NAMES), st.integers(0, 32))
 def test_same_size_counts_down_to_none(profile: str, running: int) -> None:
-    found = CATALOG.profile(profile)
-    assert found is not None
+    vgpu_profile = CATALOG.profile(profile)
+    assert vgpu_profile is not None
     slots = free_slots(gpu("a40"), [profile] * running, profile, CATALOG)
-    assert slots.at_least == slots.at_most == max(0, found.max_per_gpu - running)
+    assert slots.at_least == slots.at_most == max(0, vgpu_profile.max_per_gpu - running)

@@ -1,4 +1,4 @@
-"""What a broker tells of the sessions on a VM."""
+"""The sessions of a VM as a broker reports them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ DISCONNECTED = DesktopSession("1", "m", SessionState.DISCONNECTED, None, NOW - t
 
 
 @pytest.mark.parametrize(
-    ("others", "disconnected_s"),
+    ("more_sessions", "disconnected_s"),
     [
         ((), 18_000),
         ((DesktopSession("2", "m", SessionState.DISCONNECTED, None, NOW - timedelta(minutes=7)),), 420),
@@ -56,9 +56,9 @@ DISCONNECTED = DesktopSession("1", "m", SessionState.DISCONNECTED, None, NOW - t
     ],
 )
 def test_how_long_all_of_them_are_disconnected_is_told_where_it_is_known_of_each(
-    others: tuple[DesktopSession, ...], disconnected_s: int | None
+    more_sessions: tuple[DesktopSession, ...], disconnected_s: int | None
 ) -> None:
-    counted, unused = read(DISCONNECTED, *others).of("vm-1"), read().of("vm-1")
+    counted, unused = read(DISCONNECTED, *more_sessions).of("vm-1"), read().of("vm-1")
     assert counted is not None and unused is not None
     assert (counted.disconnected_s, unused.disconnected_s) == (disconnected_s, None)
 
@@ -75,6 +75,6 @@ def test_a_session_on_a_machine_that_no_list_has_keeps_every_vm_that_is_no_machi
     session: DesktopSession, is_used: bool | None
 ) -> None:
     """A machine that was made anew after its list was read; sessions on RDS hosts are on no desktop."""
-    unknown, known = read(session).of("vm-2"), read(session).of("vm-1")
+    unknown, on_machine = read(session).of("vm-2"), read(session).of("vm-1")
     assert (unknown.used if unknown is not None else None) is is_used
-    assert known is not None and known.used is False
+    assert on_machine is not None and on_machine.used is False

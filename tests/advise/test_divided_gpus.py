@@ -70,15 +70,15 @@ def test_more_than_the_layout_has_is_a_contradiction() -> None:
 
 
 @settings(max_examples=50)
-@given(data=st.data())
-def test_a_layout_has_room_for_its_instances_and_no_others(data: st.DataObject) -> None:
+@given(draws=st.data())
+def test_a_layout_has_room_for_its_instances_and_no_others(draws: st.DataObject) -> None:
     """As vGPUs fill it in any order, the room for each kind is what is not used of it."""
     board = CATALOG.board("a100")
     assert board is not None
-    instances = data.draw(st.sampled_from(LAYOUTS), "layout")
+    instances = draws.draw(st.sampled_from(LAYOUTS), "layout")
     by_kind = {profile.mig_profile: profile.name for profile in board.profiles if profile.mig_backed}
-    holders = data.draw(st.permutations([by_kind[name] for name in instances]), "started")
-    holders = holders[: data.draw(st.integers(0, len(holders)), "of them")]
+    holders = draws.draw(st.permutations([by_kind[name] for name in instances]), "started")
+    holders = holders[: draws.draw(st.integers(0, len(holders)), "of them")]
     for kind in ("4g.20gb", "3g.20gb", "2g.10gb", "1g.10gb", "1g.5gb"):
         free = Counter(instances)[kind] - Counter(holders)[by_kind[kind]]
         assert figures("a100", instances, holders, by_kind[kind]) == (free, free)

@@ -34,19 +34,19 @@ def empty(key: str, mode: VgpuMode) -> GpuState:
 
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(("key", "mode"), KINDS)
-@given(data=st.data())
-def test_it_is_where_the_host_lets_it_start(key: str, mode: VgpuMode, data: st.DataObject) -> None:
-    """VMs come and go; each start is the one that admission gives, and room is told exactly."""
-    there = board(key)
-    names = [type_.name for type_ in there.types_in(MODES[mode]) if type_.name]
-    load, state = GpuLoad("0000:3b:00.0", there, MODES[mode], serves_vgpus=True), empty(key, mode)
-    for number in range(data.draw(st.integers(1, 12), "VMs")):
-        goes: bool = data.draw(st.booleans(), "one goes")
+@given(draws=st.data())
+def test_it_is_where_the_host_lets_it_start(key: str, mode: VgpuMode, draws: st.DataObject) -> None:
+    """VMs come and go; each start is the one that admission gives, and room is exact."""
+    model = board(key)
+    names = [type_.name for type_ in model.types_in(MODES[mode]) if type_.name]
+    load, state = GpuLoad("0000:3b:00.0", model, MODES[mode], serves_vgpus=True), empty(key, mode)
+    for number in range(draws.draw(st.integers(1, 12), "VMs")):
+        goes: bool = draws.draw(st.booleans(), "one goes")
         if load.seats and goes:
-            gone = data.draw(st.sampled_from([seat.vm for seat in load.seats]), "which")
-            load = replace(load, seats=tuple(seat for seat in load.seats if seat.vm != gone))
-            state = state.without(gone)
-        name = data.draw(st.sampled_from(names), "profile")
+            stopped_vm = draws.draw(st.sampled_from([seat.vm for seat in load.seats]), "which")
+            load = replace(load, seats=tuple(seat for seat in load.seats if seat.vm != stopped_vm))
+            state = state.without(stopped_vm)
+        name = draws.draw(st.sampled_from(names), "profile")
         room = free_slots(state.gpu, state.holders, name, catalog(), state.starts)
         assert room.exact, room
         expected = expected_start(state, name, catalog())
@@ -69,9 +69,9 @@ def test_nothing_is_expected_where_how_the_others_lie_is_not_known() -> None:
     assert expected_start(empty("a40", VgpuMode.SAME_SIZE), "nvidia_a40-8q", catalog()) is None
 
 
-@pytest.mark.parametrize(("start", "left"), [(0, 3), (4, 4), (None, None)])
-def test_a_start_that_is_known_makes_room_exact(start: int | None, left: int | None) -> None:
+@pytest.mark.parametrize(("start", "remaining"), [(0, 3), (4, 4), (None, None)])
+def test_a_start_that_is_known_makes_room_exact(start: int | None, remaining: int | None) -> None:
     """A 3g at slice 0 leaves three single slices, at slice 4 four (NVIDIA Multi-Instance GPU User Guide)."""
     state = empty("a100", VgpuMode.MULTI_INSTANCE)
     room = free_slots(state.gpu, ["grid_a100-3-20c"], "grid_a100-1-5c", catalog(), [start])
-    assert (room.at_least, room.at_most) == ((3, 4) if left is None else (left, left))
+    assert (room.at_least, room.at_most) == ((3, 4) if remaining is None else (remaining, remaining))

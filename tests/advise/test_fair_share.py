@@ -38,9 +38,9 @@ def use(*vms: PastVm, half_life: timedelta = WEEK) -> dict[str, TeamUse]:
 
 
 def test_an_hour_of_one_half_life_ago_counts_half_and_leaves_the_week() -> None:
-    found = use(ran("a", 1, 0), ran("b", 7 * 24 + 1, 7 * 24), ran("c", 14 * 24 + 1, 14 * 24))
-    assert [round(found[team].decayed, 2) for team in TEAMS] == [1.0, 0.5, 0.25]
-    assert [found[team].week for team in TEAMS] == [1.0, 0.0, 0.0]
+    use_by_team = use(ran("a", 1, 0), ran("b", 7 * 24 + 1, 7 * 24), ran("c", 14 * 24 + 1, 14 * 24))
+    assert [round(use_by_team[team].decayed, 2) for team in TEAMS] == [1.0, 0.5, 0.25]
+    assert [use_by_team[team].week for team in TEAMS] == [1.0, 0.0, 0.0]
 
 
 def test_of_a_run_that_began_before_the_week_its_last_part_counts() -> None:
@@ -48,8 +48,8 @@ def test_of_a_run_that_began_before_the_week_its_last_part_counts() -> None:
 
 
 def test_one_that_runs_counts_until_now_and_one_that_ended_by_itself_until_it_was_seen() -> None:
-    found = use(ran("a", 4, None, gpus=0.5), ran("b", 6, 1, itself=True))
-    assert (found["a"].week, found["b"].week) == (2.0, 5.0)
+    use_by_team = use(ran("a", 4, None, gpus=0.5), ran("b", 6, 1, itself=True))
+    assert (use_by_team["a"].week, use_by_team["b"].week) == (2.0, 5.0)
 
 
 def test_what_cannot_be_counted_is_said() -> None:
@@ -63,11 +63,11 @@ def test_vms_of_nobody_are_a_team() -> None:
 @given(st.lists(st.tuples(st.sampled_from(TEAMS), st.integers(1, 160), st.integers(0, 20)), max_size=20))
 def test_without_decay_the_hours_are_those_of_the_report(runs: list[tuple[str, int, int]]) -> None:
     vms = [ran(team, age + length, age) for team, age, length in runs if age + length <= 7 * 24]
-    found = use(*vms, half_life=timedelta(days=10_000_000))
+    use_by_team = use(*vms, half_life=timedelta(days=10_000_000))
     night = PastNight("2026-11-20", "vc", NOW, "policy", (), tuple(vms), ())
     for share in showback([night], lambda vm: vm.name).owners:
-        assert found[share.owner].week == pytest.approx(share.hours.exact)
-        assert found[share.owner].decayed == pytest.approx(share.hours.exact, abs=1e-3)
+        assert use_by_team[share.owner].week == pytest.approx(share.hours.exact)
+        assert use_by_team[share.owner].decayed == pytest.approx(share.hours.exact, abs=1e-3)
 
 
 wishes = st.lists(st.builds(Wish, st.sampled_from(TEAMS), st.floats(0.1, 40)), max_size=14)
@@ -92,11 +92,13 @@ def test_nobody_is_served_before_a_team_that_had_less_for_its_weight(
 ) -> None:
     """Written anew: at each turn the team that is served has the least level of those that still wait."""
     had = {team: used.get(team, 0.0) for team in TEAMS}
-    left = list(fair_order(waiting, used, weight.__getitem__))
-    while left:
-        at, *left = left
+    remaining = list(fair_order(waiting, used, weight.__getitem__))
+    while remaining:
+        at, *remaining = remaining
         team = waiting[at].team
-        levels = {waiting[each].team: had[waiting[each].team] / weight[waiting[each].team] for each in (at, *left)}
+        levels = {
+            waiting[index].team: had[waiting[index].team] / weight[waiting[index].team] for index in (at, *remaining)
+        }
         assert levels[team] <= min(levels.values()) + 1e-8
         had[team] += waiting[at].hours
 
@@ -115,15 +117,15 @@ on_a_grid = st.lists(
     st.dictionaries(st.sampled_from("bc"), hundredths),
 )
 def test_a_team_that_waits_and_does_not_run_never_comes_later(
-    waiting: list[Wish], used: dict[str, float], weight: dict[str, float], kept: float, more: dict[str, float]
+    waiting: list[Wish], used: dict[str, float], weight: dict[str, float], decay: float, added: dict[str, float]
 ) -> None:
     """All use decays to the same part, and others add to theirs: the first VM of the team has no later place.
 
     Numbers are on a grid: two that are equal but for their tenth digit are one level, and the file's order decides.
     """
-    later = {team: hours * kept + (more.get(team, 0.0) if team != "a" else 0.0) for team, hours in used.items()}
-    later = {**more, **later}
-    before, after = (first_place("a", waiting, each, weight) for each in (used, later))
+    later = {team: hours * decay + (added.get(team, 0.0) if team != "a" else 0.0) for team, hours in used.items()}
+    later = {**added, **later}
+    before, after = (first_place("a", waiting, hours_used, weight) for hours_used in (used, later))
     assert after <= before
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpuops.advise.forecast import SLOT, WEEKS, Basis, Error, Expected, Forecast, UseHistory, forecast
 from gpuops.sim.state.desktop_people import Office
-from tests.made_forecasts import KEPT, Rule, made_pool, mean_error, played
+from tests.made_forecasts import KEPT, Rule, made_pool, mean_error, play_pool
 
 MONDAY: Final = datetime(2026, 11, 2, tzinfo=UTC)
 DAY: Final = timedelta(days=1)
@@ -53,21 +53,21 @@ def at_eight(history: UseHistory) -> Expected | None:
 def test_a_slot_is_the_mean_of_the_same_slot_of_earlier_weeks(
     mornings: tuple[int | None, ...], in_use: int, of: int
 ) -> None:
-    found = at_eight(weeks(*mornings))
-    assert found is not None
-    assert (found.in_use, found.basis, found.weeks) == (in_use, Basis.EARLIER_WEEKS, of)
+    slot = at_eight(weeks(*mornings))
+    assert slot is not None
+    assert (slot.in_use, slot.basis, slot.weeks) == (in_use, Basis.EARLIER_WEEKS, of)
 
 
 def test_with_less_than_a_week_it_is_that_of_the_day_before_and_without_that_nothing() -> None:
     sunday = UseHistory(MONDAY - DAY, weeks(12).in_use[:DAY_SLOTS])
-    found = at_eight(sunday)
-    assert found is not None
-    assert (found.in_use, found.basis, found.weeks) == (12, Basis.DAY_BEFORE, 0)
+    slot = at_eight(sunday)
+    assert slot is not None
+    assert (slot.in_use, slot.basis, slot.weeks) == (12, Basis.DAY_BEFORE, 0)
     assert at_eight(weeks(None)) == Expected(MONDAY + 7 * DAY + 8 * HOUR, 0, Basis.DAY_BEFORE, 0)
-    told = forecast(UseHistory(MONDAY, ()), MONDAY, MONDAY + HOUR)
-    assert told.slots == (None,) * 4
-    assert (told.most(MONDAY, MONDAY + HOUR), told.up(MONDAY, MONDAY + HOUR)) == (None, None)
-    assert (told.error, told.naive) == (None, None)
+    empty = forecast(UseHistory(MONDAY, ()), MONDAY, MONDAY + HOUR)
+    assert empty.slots == (None,) * 4
+    assert (empty.most(MONDAY, MONDAY + HOUR), empty.up(MONDAY, MONDAY + HOUR)) == (None, None)
+    assert (empty.error, empty.naive) == (None, None)
     unknown = forecast(UseHistory(MONDAY, (None,) * 9 * DAY_SLOTS), MONDAY + 9 * DAY, MONDAY + 10 * DAY)
     assert set(unknown.slots) == {None}
 
@@ -79,27 +79,27 @@ def test_people_come_by_the_clocks_of_their_zone() -> None:
     counts[6 * 4] = 30
     history = UseHistory(before, tuple(counts))
     for zone, hour in ((ZoneInfo("Europe/Berlin"), 7), (UTC, 6)):
-        told = forecast(history, before + 7 * DAY, before + 7 * DAY + 12 * HOUR, zone)
-        assert [slot.begin.hour for slot in told.slots if slot is not None and slot.in_use] == [hour]
+        local_forecast = forecast(history, before + 7 * DAY, before + 7 * DAY + 12 * HOUR, zone)
+        assert [slot.begin.hour for slot in local_forecast.slots if slot is not None and slot.in_use] == [hour]
 
 
 @pytest.mark.long
 @given(COUNTS, st.integers(0, 3 * DAY_SLOTS), st.integers(0, 30))
 def test_whatever_is_known_a_forecast_is_between_what_was_and_goes_by_nothing_later(
-    counts: list[int | None], later: int, more: int
+    counts: list[int | None], later: int, last_count: int
 ) -> None:
     history = UseHistory(MONDAY, tuple(counts))
     now = MONDAY + len(counts) * SLOT
-    told = forecast(history, now, now + later * SLOT)
-    assert len(told.slots) == later
-    known = [count for count in counts if count is not None]
-    for slot in told.slots:
-        assert slot is None or min(known) <= slot.in_use <= max(known)
+    ahead = forecast(history, now, now + later * SLOT)
+    assert len(ahead.slots) == later
+    known_counts = [count for count in counts if count is not None]
+    for slot in ahead.slots:
+        assert slot is None or min(known_counts) <= slot.in_use <= max(known_counts)
     if len(counts) >= 7 * DAY_SLOTS and None not in counts:
-        assert None not in told.slots[: 7 * DAY_SLOTS]
-    grown = UseHistory(MONDAY, (*counts, *[more] * 4))
+        assert None not in ahead.slots[: 7 * DAY_SLOTS]
+    grown = UseHistory(MONDAY, (*counts, *[last_count] * 4))
     first = forecast(grown, now, now + HOUR).slots
-    assert first[:later] == told.slots[:4]
+    assert first[:later] == ahead.slots[:4]
 
 
 @pytest.mark.long
@@ -114,15 +114,15 @@ def test_the_error_is_that_of_forecasts_on_the_same_history(counts: list[int | N
             off.append(actual - slot.in_use)
         if at > 3 * 4 and len(off) > 6:
             break
-    known = tuple(counts[: at + 1])
-    error = forecast(UseHistory(MONDAY, known), MONDAY, MONDAY).error
+    counts_so_far = tuple(counts[: at + 1])
+    error = forecast(UseHistory(MONDAY, counts_so_far), MONDAY, MONDAY).error
     if not off:
         assert error is None
         return
     assert error is not None
     assert error.slots == len(off)
     assert error.mean == pytest.approx(sum(map(abs, off)) / len(off))
-    assert sum(each <= error.short for each in off) >= 0.9 * len(off)
+    assert sum(miss <= error.short for miss in off) >= 0.9 * len(off)
 
 
 def test_what_forecasts_are_short_by_leaves_one_error_in_ten_out() -> None:
@@ -131,28 +131,28 @@ def test_what_forecasts_are_short_by_leaves_one_error_in_ten_out() -> None:
     counts = list(weeks(10, 20).in_use)
     for day in (3, 10):
         counts[day * DAY_SLOTS : day * DAY_SLOTS + 36] = [5] * 36
-    told = forecast(UseHistory(MONDAY, tuple(counts)), MONDAY + 14 * DAY, MONDAY + 15 * DAY)
-    assert told.error == Error(116, (36 * 5 + 36 * 5 + 4 * 10 + 4 * 10) / 116, 5)
-    assert told.naive == told.error, "each had one week before it, or none"
+    tomorrow = forecast(UseHistory(MONDAY, tuple(counts)), MONDAY + 14 * DAY, MONDAY + 15 * DAY)
+    assert tomorrow.error == Error(116, (36 * 5 + 36 * 5 + 4 * 10 + 4 * 10) / 116, 5)
+    assert tomorrow.naive == tomorrow.error, "each had one week before it, or none"
 
 
 def test_what_is_to_run_is_the_most_of_the_while_and_what_forecasts_were_short_by() -> None:
     slots = (Expected(MONDAY, 3, Basis.EARLIER_WEEKS, 2), None, Expected(MONDAY + 2 * SLOT, 8, Basis.EARLIER_WEEKS, 2))
-    told = Forecast(MONDAY, slots, Error(10, 1.5, 4))
-    assert told.up(MONDAY, MONDAY + SLOT) == 3 + 4
-    assert told.up(MONDAY + SLOT / 2, MONDAY + 2 * SLOT + timedelta(minutes=1)) == 8 + 4
-    assert told.up(MONDAY + SLOT, MONDAY + 2 * SLOT) is None
+    two_slots = Forecast(MONDAY, slots, Error(10, 1.5, 4))
+    assert two_slots.up(MONDAY, MONDAY + SLOT) == 3 + 4
+    assert two_slots.up(MONDAY + SLOT / 2, MONDAY + 2 * SLOT + timedelta(minutes=1)) == 8 + 4
+    assert two_slots.up(MONDAY + SLOT, MONDAY + 2 * SLOT) is None
     nobody = Forecast(MONDAY, (Expected(MONDAY, 0, Basis.DAY_BEFORE, 0),), Error(10, 1.5, 4))
     assert nobody.up(MONDAY, MONDAY + SLOT) == 0, "a margin is of those who are expected"
-    early = told.first_above(3, MONDAY, MONDAY + HOUR)
+    early = two_slots.first_above(3, MONDAY, MONDAY + HOUR)
     assert early is not None and early.begin == MONDAY + 2 * SLOT
-    assert told.first_above(8, MONDAY, MONDAY + HOUR) is None
+    assert two_slots.first_above(8, MONDAY, MONDAY + HOUR) is None
 
 
 @pytest.mark.long
 def test_on_made_up_weeks_desktops_are_there_before_their_users_and_two_weeks_are_no_worse_than_one() -> None:
     pool = made_pool(Office.OFFICE_HOURS, 5, 30)
-    without, ahead = played(pool, Rule(1)), played(pool, Rule(1, timedelta(minutes=90)))
+    without, ahead = play_pool(pool, Rule(1)), play_pool(pool, Rule(1, timedelta(minutes=90)))
     assert without.returned_before < 0.8 * without.returned
     assert ahead.returned_before >= 0.8 * ahead.returned > 0
     assert sum(ahead.waits_s) < sum(without.waits_s)

@@ -1,4 +1,4 @@
-"""FGD's F and the GPUs that no waiting VM can use, on GPUs whose figures can be checked by hand."""
+"""FGD's F and the GPUs that no waiting VM can use, on GPUs whose figures are easy to check."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def pair(mode: VgpuMode = VgpuMode.SAME_SIZE) -> Host:
     return on_gpu(host("esx-1", gpu(FIRST, "a40", 0, mode), gpu(SECOND, "a40", 1, mode)), FIRST, "vm-1")
 
 
-def measured(made: Host, *vms: Vm) -> Fragmentation:
-    [answer] = measure_fragmentation([made], inventory([made], vms), catalog())
+def fragmentation_of(esx: Host, *vms: Vm) -> Fragmentation:
+    [answer] = measure_fragmentation([esx], inventory([esx], vms), catalog())
     return answer
 
 
@@ -45,7 +45,7 @@ def measured(made: Host, *vms: Vm) -> Fragmentation:
 )
 def test_two_gpus_in_same_size_mode(waiting: tuple[str, ...], fragmented_gib: float, unusable_gpus: int | None) -> None:
     vms = [off(number, profile) for number, profile in enumerate(waiting, 2)]
-    answer = measured(pair(), running(1, SMALL), *vms)
+    answer = fragmentation_of(pair(), running(1, SMALL), *vms)
     assert (answer.gpus, answer.free_mib) == (2, 88 * GIB)
     assert answer.fragmented_mib == pytest.approx(fragmented_gib * GIB)
     assert answer.percent == pytest.approx(100 * fragmented_gib / 88)
@@ -53,20 +53,20 @@ def test_two_gpus_in_same_size_mode(waiting: tuple[str, ...], fragmented_gib: fl
 
 
 def test_a_gpu_that_takes_any_size_is_not_fragmented() -> None:
-    answer = measured(pair(VgpuMode.MIXED_SIZE), running(1, SMALL), off(2, LARGE))
+    answer = fragmentation_of(pair(VgpuMode.MIXED_SIZE), running(1, SMALL), off(2, LARGE))
     assert (answer.fragmented_mib, answer.unusable_gpus) == (0, 0)
 
 
 def test_what_cannot_take_a_vm_now_is_left_out() -> None:
     vms = [running(1, SMALL), off(2, LARGE)]
-    away = replace(pair(), in_maintenance=True)
-    assert measure_fragmentation([away], inventory([away], vms), catalog()) == ()
+    in_maintenance = replace(pair(), in_maintenance=True)
+    assert measure_fragmentation([in_maintenance], inventory([in_maintenance], vms), catalog()) == ()
 
 
 def test_models_are_told_apart_and_summed() -> None:
-    made = replace(pair(), gpus=(*pair().gpus, gpu("0000:af:00.0", "a100", 1, VgpuMode.MULTI_INSTANCE)))
+    esx = replace(pair(), gpus=(*pair().gpus, gpu("0000:af:00.0", "a100", 1, VgpuMode.MULTI_INSTANCE)))
     vms = [running(1, SMALL), off(2, LARGE), off(3, "grid_a100-7-40c")]
-    answers = measure_fragmentation([made], inventory([made], vms), catalog())
+    answers = measure_fragmentation([esx], inventory([esx], vms), catalog())
     assert [answer.gpus for answer in answers] == [1, 2] or [answer.gpus for answer in answers] == [2, 1]
     whole = sum_of_models(answers)
     assert (whole.gpus, whole.free_mib, whole.fragmented_mib) == (3, (88 + 40) * GIB, 20 * GIB)

@@ -22,7 +22,7 @@ def fullest_by_placement(board: Board, kinds: tuple[InstanceProfile, ...]) -> se
     """By the sets that some placement leaves no room to add to: those that are no part of another one."""
     assert board.mig is not None
     sets = [Counter(names) for names in maximal_sets(board.mig, kinds)]
-    largest = [one for one in sets if not any(one < other for other in sets)]
+    largest = [smaller for smaller in sets if not any(smaller < larger for larger in sets)]
     return {tuple(counts[kind.name] for kind in kinds) for counts in largest}
 
 
@@ -53,8 +53,8 @@ def test_kinds_in_another_order_make_the_same_sets() -> None:
 def test_every_profile_in_mig_mode_runs_in_a_kind_that_is_shown(board: Board) -> None:
     assert board.mig is not None
     sets = mig_sets(board.mig)
-    shown = {kind.name for kind in (*sets.kinds, *(media for _, media in sets.media_twins))}
-    assert {profile.mig_profile for profile in board.profiles if profile.mig_backed} <= shown
+    shown_kinds = {kind.name for kind in (*sets.kinds, *(media for _, media in sets.media_twins))}
+    assert {profile.mig_profile for profile in board.profiles if profile.mig_backed} <= shown_kinds
 
 
 @pytest.mark.quick_cases(8)
@@ -62,8 +62,8 @@ def test_every_profile_in_mig_mode_runs_in_a_kind_that_is_shown(board: Board) ->
 def test_sizes_beside_each_other_agree_with_the_counts_of_one_size(board: Board) -> None:
     sizes = profiles_of(board).mixed_sizes
     for number, row in enumerate(sizes):
-        own = row.next_to_one[number]
-        assert own.at_most in (row.most - 1, None), "next to one of its own size: the rest of them"
+        same_size = row.next_to_one[number]
+        assert same_size.at_most in (row.most - 1, None), "next to one of its own size: the rest of them"
         for column, room in zip(sizes, row.next_to_one, strict=True):
             assert room.at_most is None or row.memory_mib + room.at_most * column.memory_mib <= board.framebuffer_mib
 

@@ -24,7 +24,7 @@ QUIET = Vm("vm-1", "desktop-01", power=PowerState.ON, connected=True, cpu_usage_
 def test_a_quiet_desktop_is_idle_and_the_numbers_are_told() -> None:
     verdict = idleness(QUIET, RULE)
     assert verdict == Idleness(Use.IDLE, verdict.reason, None, verdict.readings)
-    cpu = next(each for each in verdict.readings if each.source is Source.CPU)
+    cpu = next(reading for reading in verdict.readings if reading.source is Source.CPU)
     assert (cpu.value, cpu.unit, cpu.below, cpu.required) == (499, "MHz", 500, True)
     assert verdict.reason == "uses 499 MHz, idle is below 500; no console, question or task"
     assert verdict.objection is None
@@ -75,14 +75,14 @@ def test_what_nvidia_smi_tells_can_veto_and_counts_where_it_is_required(
 ) -> None:
     desktop = replace(QUIET, vgpu_use=use)
     rule = IdleRule(500, required=frozenset({Source.CPU, Source.NVIDIA_SMI}), vgpu_below_percent=5)
-    found = idleness(desktop, rule)
-    assert (found.use, found.objection) == (verdict, reason)
-    assert found.decided_by is (None if verdict is Use.IDLE else Source.NVIDIA_SMI)
+    verdict_with_smi = idleness(desktop, rule)
+    assert (verdict_with_smi.use, verdict_with_smi.objection) == (verdict, reason)
+    assert verdict_with_smi.decided_by is (None if verdict is Use.IDLE else Source.NVIDIA_SMI)
     optional = idleness(desktop, replace(rule, required=None))
     assert optional.use is (Use.BUSY if verdict is Use.BUSY else Use.IDLE), "unknown arises from what is required alone"
     assert idleness(desktop, RULE).use is Use.IDLE, "a pool that does not go by it is not kept by it"
-    away = idleness(replace(desktop, power=PowerState.SUSPENDED), rule)
-    assert [each.source for each in away.readings] == [Source.STATE]
+    suspended = idleness(replace(desktop, power=PowerState.SUSPENDED), rule)
+    assert [reading.source for reading in suspended.readings] == [Source.STATE]
 
 
 def test_the_newest_stored_use_counts_with_its_age_and_what_is_missing_stays_missing() -> None:
@@ -198,26 +198,26 @@ def test_any_source_can_veto_and_only_what_is_required_makes_unknown(
     console: str, cpu: str, counters: str, command: str
 ) -> None:
     """Every combination of what four sources say, by every choice of what is required."""
-    told = {} if command == "not asked" else {Source.COMMAND: ANSWERS[command]}
+    sessions = {} if command == "not asked" else {Source.COMMAND: ANSWERS[command]}
     vm = replace(
         QUIET,
         console_connections=CONSOLES[console],
         cpu_usage_mhz=USAGES[cpu],
         counters=COUNTERS[counters],
-        sessions=told,
+        sessions=sessions,
     )
     says = {Source.CONSOLE: Use(console), Source.CPU: Use(cpu), Source.COUNTERS: Use(counters)}
-    says[Source.COMMAND] = SAYS.get(command) or Use(command if told else "unknown")
+    says[Source.COMMAND] = SAYS.get(command) or Use(command if sessions else "unknown")
     for number in range(1, 5):
         for required in map(frozenset, combinations(says, number)):
             verdict = idleness(vm, replace(QUARTER, required=required))
             if Use.BUSY in says.values():
                 expected = Use.BUSY
             else:
-                expected = Use.UNKNOWN if Use.UNKNOWN in {says[each] for each in required} else Use.IDLE
+                expected = Use.UNKNOWN if Use.UNKNOWN in {says[source] for source in required} else Use.IDLE
             assert verdict.use is expected, (required, verdict)
             assert (verdict.objection is None) == (expected is Use.IDLE)
-            assert {each.source for each in verdict.readings if each.required} == required | {Source.STATE}
+            assert {reading.source for reading in verdict.readings if reading.required} == required | {Source.STATE}
             if verdict.decided_by is not None:
                 assert says[verdict.decided_by] is expected
 
@@ -259,11 +259,11 @@ HOURS: dict[str, tuple[SessionCount, str | None]] = {
 
 @pytest.mark.parametrize("case", HOURS)
 def test_a_session_that_is_disconnected_for_long_keeps_no_desktop_where_the_policy_says_so(case: str) -> None:
-    told, objection = HOURS[case]
-    vm = replace(QUIET, sessions={Source.BROKER: told})
+    session, objection = HOURS[case]
+    vm = replace(QUIET, sessions={Source.BROKER: session})
     rule = replace(RULE, required=frozenset({Source.BROKER}))
     assert idleness(vm, replace(rule, disconnected_timeout_s=14_400)).objection == objection
-    assert idleness(vm, rule).use is (Use.BUSY if told.used else Use.UNKNOWN), "without that any session keeps it"
+    assert idleness(vm, rule).use is (Use.BUSY if session.used else Use.UNKNOWN), "without that any session keeps it"
     assert idleness(vm, replace(RULE, disconnected_timeout_s=14_400)).objection in (objection, None)
 
 
@@ -273,8 +273,8 @@ def test_what_is_told_of_a_disconnected_session_has_its_number() -> None:
     broker = verdict.readings[-1]
     assert (broker.value, broker.below, broker.disconnected_s, broker.vetoes) == (1, None, 14_459, False)
     assert "1 session(s) disconnected for 240 min, idle is from 240 min on, as the broker reports" in verdict.reason
-    others = {Source.BROKER: HOURS["for long"][0], Source.COMMAND: ANSWERS["busy"]}
-    keeping = idleness(replace(QUIET, sessions=others), replace(RULE, disconnected_timeout_s=14_400))
+    sessions = {Source.BROKER: HOURS["for long"][0], Source.COMMAND: ANSWERS["busy"]}
+    keeping = idleness(replace(QUIET, sessions=sessions), replace(RULE, disconnected_timeout_s=14_400))
     assert keeping.decided_by is Source.COMMAND, "one that does not say how they are keeps it"
 
 

@@ -116,7 +116,7 @@ def test_a_machine_is_a_vm_for_certain_or_a_session_on_it_keeps_whatever_it_may_
     assert keeps == (expected.certain or expected.perhaps)
     unused = read_sessions(match, [], NOW)
     idle = tuple(vm.ref for vm in VMS if (count := unused.of(vm.ref)) is not None and count.used is False)
-    assert idle == expected.certain, "nobody is believed to be without a session at a machine that may be another"
+    assert idle == expected.certain, "no VM counts as without a session if its machine may be another"
 
 
 def test_machines_that_were_not_found_are_named_by_reason() -> None:

@@ -1,4 +1,4 @@
-"""Nights replayed on series made by hand: what is taken, what stays unknown and why, and when use came back."""
+"""Nights replayed on small series: what is taken, what stays unknown and why, and when use came back."""
 
 from __future__ import annotations
 
@@ -58,30 +58,30 @@ Steps = Sequence[Measured | None]
 
 def steps(**changes: Measured | None) -> list[Measured | None]:
     """A quiet night but for these steps: `at_0` is the one that begins at 20:00, `at_m1` the one before."""
-    found: list[Measured | None] = [QUIET] * STEPS
+    measured: list[Measured | None] = [QUIET] * STEPS
     for name, value in changes.items():
-        found[BEFORE + int(name.removeprefix("at_").replace("m", "-"))] = value
-    return found
+        measured[BEFORE + int(name.removeprefix("at_").replace("m", "-"))] = value
+    return measured
 
 
-def replayed(
+def replay_night(
     cpu: Steps, gpu: Steps | None = None, *, rule: IdleRule = RULE, looked: Sequence[Span] = LOOKED
 ) -> DesktopNight:
     series = {CPU_MHZ: CounterSeries(BEGIN, STEP, tuple(cpu))}
     if gpu is not None:
         series[GPU_USE] = CounterSeries(BEGIN, STEP, tuple(gpu))
-    found = desktop_night(VM, rule, NIGHT, series, looked)
-    assert (found.taken_at is not None) == (found.use is Use.IDLE)
-    return replace(found, taken_at=None)
+    replay = desktop_night(VM, rule, NIGHT, series, looked)
+    assert (replay.taken_at is not None) == (replay.use is Use.IDLE)
+    return replace(replay, taken_at=None)
 
 
 def test_a_replay_goes_by_what_nvidia_smi_told() -> None:
     rule = replace(RULE, required=frozenset({Source.CPU, Source.NVIDIA_SMI}), vgpu_below_percent=5)
 
-    def found(told: Steps, by: IdleRule = rule) -> DesktopNight:
+    def by_smi(smi_steps: Steps, by: IdleRule = rule) -> DesktopNight:
         series = {
             CPU_MHZ: CounterSeries(BEGIN, STEP, tuple(steps())),
-            VGPU_USE: CounterSeries(BEGIN, STEP, tuple(told)),
+            VGPU_USE: CounterSeries(BEGIN, STEP, tuple(smi_steps)),
         }
         return desktop_night(VM, by, NIGHT, series, LOOKED)
 
@@ -89,13 +89,13 @@ def test_a_replay_goes_by_what_nvidia_smi_told() -> None:
     quiet, busy = Measured(400, 400, 0.1), Measured(500, 500, 0.1)
     assert series_of(rule) == {CPU_MHZ, VGPU_USE}
     assert not_replayed(rule) == frozenset()
-    assert (found(nothing).use, found(nothing).because) == (Use.UNKNOWN, Untold.NVIDIA_SMI_MISSING)
-    assert found(nothing, replace(rule, required=None)).use is Use.IDLE
-    assert found([busy] * STEPS).use is Use.BUSY
-    assert found([busy] * STEPS, replace(rule, required=None)).use is Use.BUSY
-    first = found([quiet, *nothing[1:]])
+    assert (by_smi(nothing).use, by_smi(nothing).because) == (Use.UNKNOWN, Untold.NVIDIA_SMI_MISSING)
+    assert by_smi(nothing, replace(rule, required=None)).use is Use.IDLE
+    assert by_smi([busy] * STEPS).use is Use.BUSY
+    assert by_smi([busy] * STEPS, replace(rule, required=None)).use is Use.BUSY
+    first = by_smi([quiet, *nothing[1:]])
     assert first.taken_at == NIGHT.opens
-    later = found([busy, *nothing[1:5], quiet, *nothing[6:]])
+    later = by_smi([busy, *nothing[1:5], quiet, *nothing[6:]])
     assert later.taken_at == BEGIN + 6 * STEP
 
 
@@ -109,7 +109,7 @@ def test_the_hours_that_are_read_begin_before_the_first_look_and_end_after_the_l
 
 
 def test_a_quiet_desktop_is_taken_when_the_night_opens_and_harvested_until_it_is_due() -> None:
-    assert replayed(steps()) == DesktopNight(Use.IDLE, harvested=minutes(60))
+    assert replay_night(steps()) == DesktopNight(Use.IDLE, harvested=minutes(60))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_quiet_desktop_is_taken_when_the_night_opens_and_harvested_until_it_is
 def test_use_before_the_suspend_delays_it_and_use_after_it_ends_the_harvest(
     changes: dict[str, Measured | None], expected: DesktopNight
 ) -> None:
-    assert replayed(steps(**changes)) == expected
+    assert replay_night(steps(**changes)) == expected
 
 
 def test_use_that_comes_back_after_a_late_suspend_counts_past_the_hour_of_return() -> None:
@@ -151,78 +151,78 @@ def test_use_that_comes_back_after_a_late_suspend_counts_past_the_hour_of_return
     short = Night(NIGHT.day, NIGHT.opens, NIGHT.closes, NIGHT.closes, UTC)
     cpu = steps(at_m1=BUSY, at_1=BUSY, at_6=BUSY)
     series = {CPU_MHZ: CounterSeries(BEGIN, STEP, tuple(cpu))}
-    found = desktop_night(VM, RULE, short, series, LOOKED)
+    night = desktop_night(VM, RULE, short, series, LOOKED)
     taken_at = NIGHT.opens + minutes(25)
-    assert found == DesktopNight(Use.IDLE, harvested=minutes(5), false_idle=minutes(10), taken_at=taken_at)
+    assert night == DesktopNight(Use.IDLE, harvested=minutes(5), false_idle=minutes(10), taken_at=taken_at)
 
 
 def test_a_desktop_that_is_idle_only_after_the_closing_is_not_taken() -> None:
     until_close = [BUSY] * (BEFORE + 6) + [QUIET] * (STEPS - BEFORE - 6)
-    assert replayed(until_close) == DesktopNight(Use.BUSY)
-    assert replayed([BUSY] * (BEFORE + 2) + [QUIET] * (STEPS - BEFORE - 2)).use is Use.IDLE, "idle at 20:25"
+    assert replay_night(until_close) == DesktopNight(Use.BUSY)
+    assert replay_night([BUSY] * (BEFORE + 2) + [QUIET] * (STEPS - BEFORE - 2)).use is Use.IDLE, "idle at 20:25"
 
 
 def test_a_desktop_without_samples_at_a_look_is_unknown_whatever_was_before() -> None:
     cpu = steps(**{f"at_{place}": BUSY for place in range(4)}, at_m1=BUSY, at_4=None)
-    assert replayed(cpu) == DesktopNight(Use.UNKNOWN, Untold.NO_SAMPLES)
+    assert replay_night(cpu) == DesktopNight(Use.UNKNOWN, Untold.NO_SAMPLES)
 
 
 def test_nothing_is_harvested_after_the_moment_of_return() -> None:
     odd = Night(NIGHT.day, NIGHT.opens, NIGHT.closes, NIGHT.back_by - minutes(2), UTC)
     for at_11, expected in ((QUIET, (minutes(58), minutes(0))), (None, (minutes(55), minutes(3)))):
         series = {CPU_MHZ: CounterSeries(BEGIN, STEP, tuple(steps(at_11=at_11)))}
-        found = desktop_night(VM, RULE, odd, series, LOOKED)
-        assert (found.harvested, found.unseen) == expected
+        replay = desktop_night(VM, RULE, odd, series, LOOKED)
+        assert (replay.harvested, replay.unseen) == expected
 
 
 def test_while_nobody_looked_nothing_is_known() -> None:
-    assert replayed([None] * STEPS, looked=()) == DesktopNight(Use.UNKNOWN, Untold.NOT_OBSERVED)
+    assert replay_night([None] * STEPS, looked=()) == DesktopNight(Use.UNKNOWN, Untold.NOT_OBSERVED)
 
 
 def test_the_reason_is_what_holds_for_the_most_of_the_night() -> None:
     """Used until 20:10, then off: from 20:15 on it has no samples, four looks of six."""
     cpu = [BUSY] * (BEFORE + 2) + [None] * (STEPS - BEFORE - 2)
-    assert replayed(cpu) == DesktopNight(Use.UNKNOWN, Untold.NO_SAMPLES)
+    assert replay_night(cpu) == DesktopNight(Use.UNKNOWN, Untold.NO_SAMPLES)
 
 
 def test_a_counter_of_the_pool_that_is_missing_is_not_zero() -> None:
     rule = IdleRule(500, 900, counters=((GPU_USE, 200),))
     quiet = [Measured(10, 20, 1.0)] * STEPS
-    assert replayed(steps(), quiet, rule=rule) == DesktopNight(Use.IDLE, harvested=minutes(60))
-    assert replayed(steps(), [None] * STEPS, rule=rule) == DesktopNight(Use.UNKNOWN, Untold.COUNTER_MISSING)
-    assert replayed(steps(), [Measured(10, 200, 1.0)] * STEPS, rule=rule) == DesktopNight(Use.BUSY)
+    assert replay_night(steps(), quiet, rule=rule) == DesktopNight(Use.IDLE, harvested=minutes(60))
+    assert replay_night(steps(), [None] * STEPS, rule=rule) == DesktopNight(Use.UNKNOWN, Untold.COUNTER_MISSING)
+    assert replay_night(steps(), [Measured(10, 200, 1.0)] * STEPS, rule=rule) == DesktopNight(Use.BUSY)
 
 
 def test_a_time_that_is_no_whole_number_of_steps_is_rounded_up() -> None:
     rule = IdleRule(500, for_s=301)
-    assert replayed(steps(at_m2=BUSY), rule=rule).harvested == minutes(55)
-    assert replayed(steps(at_m3=BUSY), rule=rule).harvested == minutes(60)
+    assert replay_night(steps(at_m2=BUSY), rule=rule).harvested == minutes(55)
+    assert replay_night(steps(at_m3=BUSY), rule=rule).harvested == minutes(60)
 
 
 @given(st.lists(st.sampled_from([QUIET, BUSY, HALF, AVERAGE, BUSY_ON_AVERAGE, None]), min_size=STEPS, max_size=STEPS))
 def test_what_is_taken_was_known_to_be_idle_before_and_no_while_counts_twice(cpu: list[Measured | None]) -> None:
-    found = replayed(cpu)
+    replay = replay_night(cpu)
     runs = [place for place in range(BEFORE, BEFORE + 6) if cpu[place - 3 : place] == [QUIET] * 3]
-    assert (found.use is Use.IDLE) == bool(runs)
-    assert not (found.false_idle and (found.unwatched or found.used_later))
+    assert (replay.use is Use.IDLE) == bool(runs)
+    assert not (replay.false_idle and (replay.unwatched or replay.used_later))
     if runs:
         after = cpu[runs[0] : runs[0] + 2]
-        busy = [place for place, each in enumerate(after, 1) if each in (BUSY, BUSY_ON_AVERAGE)]
-        assert found.false_idle == (busy[0] * STEP if busy else None)
-        assert found.unwatched == (not busy and after != [QUIET] * 2)
+        busy = [place for place, step in enumerate(after, 1) if step in (BUSY, BUSY_ON_AVERAGE)]
+        assert replay.false_idle == (busy[0] * STEP if busy else None)
+        assert replay.unwatched == (not busy and after != [QUIET] * 2)
         used = [place for place in range(runs[0], STEPS) if cpu[place] in (BUSY, BUSY_ON_AVERAGE)]
         until = min([BEFORE + 12, *used])
         quiet = sum(cpu[place] == QUIET for place in range(runs[0], until))
-        assert (found.harvested, found.unseen) == (quiet * STEP, (until - runs[0] - quiet) * STEP)
-        assert found.used_later == (not busy and until < BEFORE + 12)
+        assert (replay.harvested, replay.unseen) == (quiet * STEP, (until - runs[0] - quiet) * STEP)
+        assert replay.used_later == (not busy and until < BEFORE + 12)
 
 
 def test_a_night_counts_its_desktops() -> None:
-    taken = DesktopNight(Use.IDLE, harvested=minutes(30), unseen=minutes(5), false_idle=minutes(10))
+    idle_night = DesktopNight(Use.IDLE, harvested=minutes(30), unseen=minutes(5), false_idle=minutes(10))
     night = PoolNight(
         NIGHT,
         (
-            taken,
+            idle_night,
             DesktopNight(Use.IDLE, false_idle=minutes(5)),
             DesktopNight(Use.IDLE, harvested=minutes(60), unwatched=True, used_later=True),
             DesktopNight(Use.BUSY),
@@ -291,8 +291,8 @@ def test_a_desktop_whose_opt_out_cannot_be_read_is_left_out() -> None:
     pool = Pool("office", Selector(name="*"), RULE)
     policy = Policy("p", (pool,), opt_out=Mark(tag="rotation:never"))
     vm = Vm("vm-1", "d-1", devices=())
-    told = [never_taken(policy, pool, replace(vm, tags=tags)) for tags in (None, ("rotation:never",), ())]
-    assert told == [True, True, False]
+    are_left_out = [never_taken(policy, pool, replace(vm, tags=tags)) for tags in (None, ("rotation:never",), ())]
+    assert are_left_out == [True, True, False]
 
 
 def test_a_desktop_with_directpath_counts_where_its_pool_shuts_it_down() -> None:
@@ -308,4 +308,4 @@ def test_gaps_are_what_was_asked_for_and_not_observed() -> None:
     assert gaps((), (span(10, 20),)) == (span(10, 20),)
     observed = (span(0, 12), span(14, 16), span(30, 50))
     assert gaps(observed, (span(10, 20), span(40, 60))) == (span(12, 14), span(16, 20), span(50, 60))
-    assert gaps((), (span(0, 20), span(10, 30))) == (span(0, 20), span(20, 30)), "none is told twice"
+    assert gaps((), (span(0, 20), span(10, 30))) == (span(0, 20), span(20, 30)), "none is listed twice"

@@ -1,4 +1,4 @@
-"""Room on a GPU where nobody can say which vGPU of a VM is where: bounds that hold, whatever is true."""
+"""Room on a GPU where the places of vGPUs are unknown: bounds that hold in every case."""
 
 from __future__ import annotations
 
@@ -25,43 +25,43 @@ TOLD_NOT = "depends on which vGPUs run on it, which vCenter does not tell"
 
 def pair(*vms: str, mode: VgpuMode = VgpuMode.MULTI_INSTANCE) -> Host:
     """Two A100 that list the same VMs."""
-    made = host("esx-1", gpu(FIRST, "a100", 0, mode), gpu(SECOND, "a100", 1, mode))
-    return on_gpu(on_gpu(made, FIRST, *vms), SECOND, *vms)
+    esx = host("esx-1", gpu(FIRST, "a100", 0, mode), gpu(SECOND, "a100", 1, mode))
+    return on_gpu(on_gpu(esx, FIRST, *vms), SECOND, *vms)
 
 
-def lost(made: Host) -> Host:
-    return replace(made, gpus=tuple(replace(gpu, health=GpuHealth(is_lost=True)) for gpu in made.gpus))
+def with_lost_gpus(esx: Host) -> Host:
+    return replace(esx, gpus=tuple(replace(gpu, health=GpuHealth(is_lost=True)) for gpu in esx.gpus))
 
 
 def running(number: int, *profiles: str) -> Vm:
     return vm(number, f"ml-{number}", "1", *(f"vgpu {profile}" for profile in profiles), power=PowerState.ON)
 
 
-def states(made: Host, *vms: Vm) -> tuple[GpuState, ...]:
-    return gpu_states(made, inventory([made], vms), catalog())
+def states(esx: Host, *vms: Vm) -> tuple[GpuState, ...]:
+    return gpu_states(esx, inventory([esx], vms), catalog())
 
 
-def rooms(made: Host, profile: str, *vms: Vm) -> list[Slots]:
-    return [room_for(state, profile, catalog()) for state in states(made, *vms)]
+def rooms(esx: Host, profile: str, *vms: Vm) -> list[Slots]:
+    return [room_for(state, profile, catalog()) for state in states(esx, *vms)]
 
 
-def ranges(made: Host, profile: str, *vms: Vm) -> list[Slots]:
-    return [Rooms(catalog()).on(state, (profile,))[profile] for state in states(made, *vms)]
+def ranges(esx: Host, profile: str, *vms: Vm) -> list[Slots]:
+    return [Rooms(catalog()).on(state, (profile,))[profile] for state in states(esx, *vms)]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "bounds"),
+    ("profile", "bounds"),
     [
         (WHOLE, Slots(0, 0, "no GPU instance 7g.40gb fits beside the 1 there")),  # one GPU is full, the other is begun
         (HALF, Slots(0, 1, TOLD_NOT)),
         (EIGHTH, Slots(0, 6, TOLD_NOT)),
     ],
 )
-def test_all_that_may_be_here_is_more_than_the_gpu_holds(wanted: str, bounds: Slots) -> None:
+def test_all_that_may_be_here_is_more_than_the_gpu_holds(profile: str, bounds: Slots) -> None:
     """Both GPUs list a VM with 7g and 1g, which no GPU holds together: what must be here still bounds the room."""
-    made, big = pair("vm-1"), running(1, WHOLE, EIGHTH)
-    assert all(free_slots(s.gpu, s.holders, wanted, catalog()).at_most is None for s in states(made, big))
-    assert rooms(made, wanted, big) == ranges(made, wanted, big) == [bounds, bounds]
+    esx, big = pair("vm-1"), running(1, WHOLE, EIGHTH)
+    assert all(free_slots(s.gpu, s.holders, profile, catalog()).at_most is None for s in states(esx, big))
+    assert rooms(esx, profile, big) == ranges(esx, profile, big) == [bounds, bounds]
 
 
 def test_answers_for_many_gpus_are_those_for_each_alone() -> None:
@@ -72,10 +72,10 @@ def test_answers_for_many_gpus_are_those_for_each_alone() -> None:
         (pair("vm-1"), running(1, EIGHTH, EIGHTH)),
         (pair(), running(1)),
         (pair(mode=VgpuMode.SAME_SIZE), running(1)),
-        (lost(pair()), running(1)),
+        (with_lost_gpus(pair()), running(1)),
     ]
-    for made, its in kinds:
-        for state in states(made, its):
+    for esx, its in kinds:
+        for state in states(esx, its):
             many.on(state, (HALF, EIGHTH))  # ranges are kept apart
             alone = {profile: room_for(state, profile, catalog()) for profile in (HALF, EIGHTH)}
             assert many.thought_full(state, (HALF, EIGHTH)) == alone
@@ -83,53 +83,53 @@ def test_answers_for_many_gpus_are_those_for_each_alone() -> None:
 
 
 def test_what_cannot_fit_however_it_lies_is_refused() -> None:
-    made, big, new = pair("vm-1"), running(1, WHOLE, EIGHTH), vm(7, "ml-07", "1")
-    world = inventory([made], [big, new])
-    refused = seat(new, [WantsVgpu(0, WHOLE)], made, world, catalog())
+    esx, big, new = pair("vm-1"), running(1, WHOLE, EIGHTH), vm(7, "ml-07", "1")
+    world = inventory([esx], [big, new])
+    refused = seat(new, [WantsVgpu(0, WHOLE)], esx, world, catalog())
     assert [rejection.rule for rejection in refused.rejections] == [
         f"no slot for {WHOLE} can be promised: vCenter does not report which vGPUs of ml-1 run on it"
     ] * 2
-    doubted = seat(new, [WantsVgpu(0, HALF)], made, world, catalog())
+    doubted = seat(new, [WantsVgpu(0, HALF)], esx, world, catalog())
     assert (doubted.complete, doubted.doubts) == (True, (f"esx-1 {FIRST}: {TOLD_NOT}",))
 
 
 def test_a_second_vm_on_the_gpu_settles_which_set_there_can_be() -> None:
     """7g beside the certain 1g of another VM cannot be: that GPU has the two 1g, and room for a 4g for certain."""
-    made = on_gpu(pair("vm-1"), FIRST, "vm-1", "vm-2")
-    first, second = rooms(made, HALF, running(1, WHOLE, EIGHTH), running(2, EIGHTH))
+    esx = on_gpu(pair("vm-1"), FIRST, "vm-1", "vm-2")
+    first, second = rooms(esx, HALF, running(1, WHOLE, EIGHTH), running(2, EIGHTH))
     assert (first.at_most, second.at_most) == (1, 1)
-    assert rooms(made, WHOLE, running(1, WHOLE, EIGHTH), running(2, EIGHTH))[0].at_most == 0
+    assert rooms(esx, WHOLE, running(1, WHOLE, EIGHTH), running(2, EIGHTH))[0].at_most == 0
 
 
 def test_a_place_is_promised_on_the_worst_case_and_capacity_is_a_range() -> None:
     """In same-size mode two sizes are on two GPUs, and which is where is not told."""
-    made, both = pair("vm-1", mode=VgpuMode.SAME_SIZE), running(1, "grid_a100-20c", "grid_a100-10c")
+    esx, wide_vm = pair("vm-1", mode=VgpuMode.SAME_SIZE), running(1, "grid_a100-20c", "grid_a100-10c")
     for profile, most in (("grid_a100-20c", 1), ("grid_a100-10c", 3), ("grid_a100-5c", 0)):
-        assert [slots.at_most for slots in rooms(made, profile, both)] == [0, 0]
-        assert [(slots.at_least, slots.at_most) for slots in ranges(made, profile, both)] == [(0, most)] * 2
+        assert [slots.at_most for slots in rooms(esx, profile, wide_vm)] == [0, 0]
+        assert [(slots.at_least, slots.at_most) for slots in ranges(esx, profile, wide_vm)] == [(0, most)] * 2
 
 
 def test_facts_that_contradict_each_other_stay_unknown() -> None:
     """A VM on one GPU alone with more than it holds: the mode or the catalogue is wrong, and no figure is right."""
-    made = on_gpu(host("esx-1", gpu(FIRST, "a100", 0, VgpuMode.MULTI_INSTANCE)), FIRST, "vm-1")
-    (slots,) = rooms(made, EIGHTH, running(1, HALF, HALF))
+    esx = on_gpu(host("esx-1", gpu(FIRST, "a100", 0, VgpuMode.MULTI_INSTANCE)), FIRST, "vm-1")
+    (slots,) = rooms(esx, EIGHTH, running(1, HALF, HALF))
     assert slots == Slots(0, None, "the GPU instances of its 2 vGPUs cannot all be on it")
 
 
 @given(st.lists(st.sampled_from([WHOLE, HALF, "grid_a100-3-20c", "grid_a100-2-10c", EIGHTH]), min_size=2, max_size=4))
 def test_the_truth_is_always_within_the_bounds(profiles: list[str]) -> None:
     """Every way to spread the VM's vGPUs over two GPUs, each with one at least, that the GPUs can hold."""
-    made, big = pair("vm-1"), running(1, *profiles)
-    here = states(made, big)
-    device = made.gpus[0]
-    for wanted in (WHOLE, HALF, EIGHTH):
-        bounds = dict(zip((PciAddress.parse(FIRST), PciAddress.parse(SECOND)), ranges(made, wanted, big), strict=True))
+    esx, big = pair("vm-1"), running(1, *profiles)
+    seen_states = states(esx, big)
+    device = esx.gpus[0]
+    for profile in (WHOLE, HALF, EIGHTH):
+        bounds = dict(zip((PciAddress.parse(FIRST), PciAddress.parse(SECOND)), ranges(esx, profile, big), strict=True))
         for choice in product((0, 1), repeat=len(profiles)):
             split = [[p for p, at in zip(profiles, choice, strict=True) if at == index] for index in (0, 1)]
-            truths = [free_slots(device, there, wanted, catalog()) for there in split]
+            truths = [free_slots(device, tenants, profile, catalog()) for tenants in split]
             if not all(split) or any(truth.contradictory for truth in truths):
                 continue
-            for state, truth in zip(here, truths, strict=True):
+            for state, truth in zip(seen_states, truths, strict=True):
                 assert truth.at_most is not None
                 slots = bounds[state.gpu.address]
                 assert slots.at_least <= truth.at_least

@@ -67,23 +67,23 @@ def test_what_cannot_all_run_there_is_a_contradiction() -> None:
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("key", [*SHARING, "h100", "a30"])
 @settings(max_examples=60)
-@given(data=st.data())
-def test_what_is_promised_starts_however_they_lie(key: str, data: st.DataObject) -> None:
+@given(draws=st.data())
+def test_what_is_promised_starts_however_they_lie(key: str, draws: st.DataObject) -> None:
     """VMs come and go on a simulated GPU, which may choose other starts than the documented ones."""
-    there = board(key)
-    names = [type_.name for type_ in there.types_in(GpuMode.MULTI_INSTANCE) if type_.name]
-    few = data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True), "profiles")
-    deviation = Deviation(starts=data.draw(st.sampled_from(list(StartOrder)), "start order"))
-    load = GpuLoad("0000:3b:00.0", there, GpuMode.MULTI_INSTANCE, serves_vgpus=True)
-    for number in range(data.draw(st.integers(1, 30), "VMs")):
-        found = admit(f"vm-{number}", [WantedVgpu(data.draw(st.sampled_from(few), "profile"))], [load],
+    model = board(key)
+    names = [type_.name for type_ in model.types_in(GpuMode.MULTI_INSTANCE) if type_.name]
+    few = draws.draw(st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True), "profiles")
+    deviation = Deviation(starts=draws.draw(st.sampled_from(list(StartOrder)), "start order"))
+    load = GpuLoad("0000:3b:00.0", model, GpuMode.MULTI_INSTANCE, serves_vgpus=True)
+    for number in range(draws.draw(st.integers(1, 30), "VMs")):
+        seats = admit(f"vm-{number}", [WantedVgpu(draws.draw(st.sampled_from(few), "profile"))], [load],
                       VgpuPolicy.PERFORMANCE, deviation)  # fmt: skip
-        if not isinstance(found, NotAdmitted):
-            load = replace(load, seats=(*load.seats, *found))
-    remaining = data.draw(st.sets(st.sampled_from([seat.vm for seat in load.seats])), "still run")
+        if not isinstance(seats, NotAdmitted):
+            load = replace(load, seats=(*load.seats, *seats))
+    remaining = draws.draw(st.sets(st.sampled_from([seat.vm for seat in load.seats])), "still run")
     load = replace(load, seats=tuple(seat for seat in load.seats if seat.vm in remaining))
     running = [seat.type.name for seat in load.seats]
-    for name in data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=4), "asked for"):
+    for name in draws.draw(st.lists(st.sampled_from(names), min_size=1, max_size=4), "asked for"):
         slots = free_slots(gpu(key, MIG), running, name, CATALOG)
         exact = free_slots(gpu(key, MIG), running, name, CATALOG, tuple(seat.start for seat in load.seats))
         free = startable(name, load, deviation)
@@ -96,10 +96,10 @@ def startable(name: str, load: GpuLoad, deviation: Deviation) -> int:
     """How many of the profile the simulated GPU lets start, one after another."""
     count = 0
     while True:
-        found: tuple[RunningVgpu, ...] | NotAdmitted = admit(
+        seats: tuple[RunningVgpu, ...] | NotAdmitted = admit(
             f"more-{count}", [WantedVgpu(name)], [load], VgpuPolicy.PERFORMANCE, deviation
         )
-        if isinstance(found, NotAdmitted):
+        if isinstance(seats, NotAdmitted):
             return count
-        load = replace(load, seats=(*load.seats, *found))
+        load = replace(load, seats=(*load.seats, *seats))
         count += 1

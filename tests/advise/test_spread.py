@@ -33,14 +33,17 @@ def test_too_many_ways_leave_no_answer() -> None:
     assert spread(Shape(8, (0, 8)), several * 3) is None
 
 
-def by_trying(wanted: Shape, taken: list[Shape]) -> Spread | None:
+def by_trying(new_shape: Shape, placed: list[Shape]) -> Spread | None:
     rooms = []
-    for starts in product(*(shape.starts for shape in taken)):
-        spans = sorted((start, start + shape.size) for start, shape in zip(starts, taken, strict=True))
+    for starts in product(*(shape.starts for shape in placed)):
+        spans = sorted((start, start + shape.size) for start, shape in zip(starts, placed, strict=True))
         if any(later[0] < earlier[1] for earlier, later in pairwise(spans)):
             continue
         rooms.append(
-            sum(all(own >= end or own + wanted.size <= start for start, end in spans) for own in wanted.starts)
+            sum(
+                all(begin >= end or begin + new_shape.size <= start for start, end in spans)
+                for begin in new_shape.starts
+            )
         )
     return Spread(min(rooms), max(rooms)) if rooms else None
 
@@ -51,5 +54,5 @@ def by_trying(wanted: Shape, taken: list[Shape]) -> Spread | None:
     )
 )
 def test_it_is_what_trying_every_place_finds(case: tuple[Shape, list[Shape]]) -> None:
-    wanted, taken = case
-    assert spread(wanted, tuple(taken)) == by_trying(wanted, taken)
+    shape, placed = case
+    assert spread(shape, tuple(placed)) == by_trying(shape, placed)

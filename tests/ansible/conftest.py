@@ -29,20 +29,20 @@ def ansible(tmp_path_factory: pytest.TempPathFactory) -> Ansible:
     environ["PYTHONPATH"] = f"{ROOT}:{environ.get('PYTHONPATH', '')}".rstrip(":")
 
     def run(
-        tool: str, *arguments: object, code: int = 0, cwd: Path = ROOT, **more: str
+        tool: str, *arguments: object, code: int = 0, cwd: Path = ROOT, **variables: str
     ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
+        process = subprocess.run(
             [f"ansible-{tool}", *map(str, arguments)],
             cwd=cwd,
-            env=environ | more,
+            env=environ | variables,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",
             check=False,
         )
-        assert done.returncode == code, f"{done.args}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        assert "Traceback" not in done.stdout + done.stderr
-        return done
+        assert process.returncode == code, f"{process.args}: {process.returncode}\n{process.stdout}\n{process.stderr}"
+        assert "Traceback" not in process.stdout + process.stderr
+        return process
 
     return run
 

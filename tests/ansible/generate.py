@@ -107,8 +107,8 @@ def _options_of(request: type[Any], module: str, before: Options) -> Iterator[tu
         if note is not None and field.name != "vm":
             old = before.get(field.name, {"default": []})
             (plain,) = (part for part in get_args(kind) or (kind,) if part not in (NoneType, ...))
-            own = "description" in old and field.name in OWN_WORDS[module].split()
-            option = {"description": old["description"] if own else [_description(field, note, words)]}
+            is_own = "description" in old and field.name in OWN_WORDS[module].split()
+            option = {"description": old["description"] if is_own else [_description(field, note, words)]}
             if get_origin(kind) is tuple:
                 option |= {"type": "list", "elements": "str"} | ({"default": []} if "default" in old else {})
             else:
@@ -157,20 +157,20 @@ def _lines(options: Options, pad: str) -> Iterator[str]:
     for name, option in options.items():
         yield f"{pad}{name}:"
         if isinstance(option["description"], str):
-            yield from _wrapped(f"{pad}  description: ", option["description"], f"{pad}    ")
+            yield from _wrap(f"{pad}  description: ", option["description"], f"{pad}    ")
         else:
             yield f"{pad}  description:"
             for text in option["description"]:
-                yield from _wrapped(f"{pad}    - ", text, f"{pad}      ")
+                yield from _wrap(f"{pad}    - ", text, f"{pad}      ")
         yield from (f"{pad}  {key}: {_yaml(option[key])}" for key in _KEYS if key in option)
         if "suboptions" in option:
             yield f"{pad}  suboptions:"
             yield from _lines(option["suboptions"], f"{pad}    ")
 
 
-def _wrapped(first: str, text: str, rest: str) -> list[str]:
+def _wrap(first: str, text: str, indent: str) -> list[str]:
     return textwrap.wrap(
-        text, 120, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
+        text, 120, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
     )
 
 
@@ -193,8 +193,8 @@ def _arguments(texts: Mapping[str, str], options: Mapping[str, Options]) -> str:
     source = "ARGUMENTS = {\n"
     for module, text in texts.items():
         shared = [f"**{name.upper()}" for name in FRAGMENTS if f"\n  - gpuops.vsphere.{name}\n" in text]
-        own = [_spec(options[module])[1:-1]] if options[module] else []
-        source += f"{module!r}: {{{', '.join([*shared, *own])}}},\n"
+        specs = [_spec(options[module])[1:-1]] if options[module] else []
+        source += f"{module!r}: {{{', '.join([*shared, *specs])}}},\n"
     for name, spec in groups.items():
         source = source.replace(spec[1:-1], f"**{name}").replace(f"{{**{name}}}", name)
     source = "".join([_HEADER, *(f"{name} = {spec}\n" for name, spec in groups.items()), source, "}\n"])

@@ -61,8 +61,10 @@ def modules(collections: Path) -> Iterator[Specs]:
 @pytest.fixture(scope="module")
 def documented(ansible: Ansible) -> dict[str, Any]:
     """What ansible-doc renders, by module."""
-    found = json.loads(ansible("doc", "--json", "-t", "module", *(f"gpuops.vsphere.{name}" for name in NAMES)).stdout)
-    return {name.rpartition(".")[2]: found[name] for name in found}
+    documents = json.loads(
+        ansible("doc", "--json", "-t", "module", *(f"gpuops.vsphere.{name}" for name in NAMES)).stdout
+    )
+    return {name.rpartition(".")[2]: documents[name] for name in documents}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -79,11 +81,11 @@ def test_what_is_generated_is_current() -> None:
 def test_the_task_of_a_module_takes_its_arguments(name: str, modules: Specs) -> None:
     arguments = set(modules[name])
     groups = {"hostname": CONNECTION, "host_shell": SHELL, "moid": {"moid", "uuid"}, "reboot": set(ROLLING)}
-    taken = set().union(*(group for argument, group in groups.items() if argument in arguments))
+    grouped = set().union(*(group for argument, group in groups.items() if argument in arguments))
     parameters = set(signature(task_of(name)).parameters) - {"_", "connection", "site", "shell", "apply", "options"}
     options = {field.name for request in REQUESTS.get(name, ()) for field in fields(request)} | OPTIONS.get(name, set())
     assert parameters <= arguments
-    assert arguments - taken - parameters <= options
+    assert arguments - grouped - parameters <= options
     assert options - {"on", "workloads", "memory_mib"} <= arguments
 
 
@@ -100,9 +102,9 @@ def compare(arguments: dict[str, Any], options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_module_has_examples_and_tells_what_it_returns(name: str, documented: dict[str, Any]) -> None:
-    found = documented[name]
-    assert {"reasons", "exit_code"} <= set(found["return"])
-    for task in yaml.safe_load(found["examples"]):
+    document = documented[name]
+    assert {"reasons", "exit_code"} <= set(document["return"])
+    for task in yaml.safe_load(document["examples"]):
         used = [key for key in task if key.startswith("gpuops.vsphere.")]
         options = documented[used[0].rpartition(".")[2]]["doc"]["options"] if used else {}
         names = {*options, *(alias for option in options.values() for alias in option.get("aliases", []))}
@@ -111,7 +113,7 @@ def test_every_module_has_examples_and_tells_what_it_returns(name: str, document
 
 def test_every_secret_is_kept_out_of_logs(modules: Specs) -> None:
     for name, arguments in modules.items():
-        hidden = {each for each, argument in arguments.items() if argument.get("no_log")}
+        hidden = {option for option, argument in arguments.items() if argument.get("no_log")}
         assert hidden == ({"password", "journal_url"} if "hostname" in arguments else set()), name
     assert {field.name for field in fields(ConnectionArguments) if not field.repr} == {"password", "journal_url"}
 
@@ -137,8 +139,8 @@ def test_the_survey_asks_for_what_the_role_takes() -> None:
     assert set(defaults) == set(options) - required
     kinds = {"text": str, "integer": int, "multiplechoice": str}
     assert set(survey) == {"name", "description", "spec"}
-    asked = {question["variable"] for question in survey["spec"] if question["required"]}
-    assert asked >= required
+    required_answers = {question["variable"] for question in survey["spec"] if question["required"]}
+    assert required_answers >= required
     for question in survey["spec"]:
         assert question["variable"] in options
         assert isinstance(question["default"], kinds[question["type"]])
@@ -166,10 +168,13 @@ def test_modules_know_nothing_of_gpuops_but_its_tasks_and_errors() -> None:
     allowed = ("__future__", "json", "traceback", "ansible", "ansible_collections.gpuops.vsphere", "gpuops.tasks")
     for path in COLLECTION.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             for name in names:
-                assert any(f"{name}.".startswith(f"{each}.") for each in (*allowed, "gpuops.errors")), (path.name, name)
+                assert any(f"{name}.".startswith(f"{package}.") for package in (*allowed, "gpuops.errors")), (
+                    path.name,
+                    name,
+                )
 
 
 def test_no_init_file_makes_the_collection_a_package() -> None:

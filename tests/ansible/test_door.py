@@ -27,7 +27,7 @@ class Ended(Exception):
 
 @dataclass
 class Module:
-    """What a module's process is told to say at its end."""
+    """Stands in for AnsibleModule: keeps what the module returns."""
 
     failed: bool | None = None
     said: dict[str, Any] = field(default_factory=dict)
@@ -37,12 +37,12 @@ class Module:
     def warn(self, text: str) -> None:
         self.warnings.append(text)
 
-    def exit_json(self, **said: Any) -> None:
-        self.failed, self.said = False, said
+    def exit_json(self, **fields: Any) -> None:
+        self.failed, self.said = False, fields
         raise Ended
 
-    def fail_json(self, **said: Any) -> None:
-        self.failed, self.said = True, said
+    def fail_json(self, **fields: Any) -> None:
+        self.failed, self.said = True, fields
         raise Ended
 
 
@@ -54,7 +54,7 @@ def door(collections: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleT
         del sys.modules[name]
 
 
-def ended(door: ModuleType, ask: Callable[[Any], TaskResult]) -> Module:
+def module_after(door: ModuleType, ask: Callable[[Any], TaskResult]) -> Module:
     module = Module()
     with pytest.raises(Ended):
         door.finish(module, ask)
@@ -63,7 +63,7 @@ def ended(door: ModuleType, ask: Callable[[Any], TaskResult]) -> Module:
 
 def test_what_went_well_is_plain_text_with_its_warnings(door: ModuleType) -> None:
     answer = TaskResult({"changed": True, "power": PowerState.ON}, warnings=("mind this",))
-    module = ended(door, lambda _: answer)
+    module = module_after(door, lambda _: answer)
     assert (module.failed, module.said, module.warnings) == (
         False,
         {"changed": True, "power": "poweredOn"},
@@ -74,7 +74,7 @@ def test_what_went_well_is_plain_text_with_its_warnings(door: ModuleType) -> Non
 
 def test_what_was_partly_done_fails_and_is_told_all_the_same(door: ModuleType) -> None:
     answer = TaskResult({"changed": True, "diff": [], "reasons": ["A"]}, 4, "partly done: A")
-    module = ended(door, lambda _: answer)
+    module = module_after(door, lambda _: answer)
     assert module.failed
     assert module.said == {"msg": "partly done: A", "exit_code": 4, "changed": True, "diff": [], "reasons": ["A"]}
 
@@ -90,41 +90,46 @@ def test_an_error_is_one_line_with_the_next_move(door: ModuleType, error: Gpuops
     def ask(_: Any) -> TaskResult:
         raise error
 
-    module = ended(door, ask)
+    module = module_after(door, ask)
     assert module.failed
     assert module.said == {"msg": line, "hint": error.hint, "reasons": [error.message], "exit_code": code}
 
 
 def test_what_is_told_has_the_words_of_the_module(door: ModuleType) -> None:
-    told = "it runs; next: --power cycle"
-    answer = TaskResult({"reasons": [told], "because": [told], "plan": {"line": told}}, 3, told, (told,))
-    module = ended(door, lambda _: answer)
+    reason = "it runs; next: --power cycle"
+    answer = TaskResult({"reasons": [reason], "because": [reason], "plan": {"line": reason}}, 3, reason, (reason,))
+    module = module_after(door, lambda _: answer)
     line = "it runs; next: power: cycle"
     assert module.said["msg"] == line
     assert module.said["reasons"] == module.said["because"] == module.warnings == [line]
-    assert module.said["plan"] == {"line": told}, "the document of the command line"
+    assert module.said["plan"] == {"line": reason}, "the document of the command line"
 
 
 def test_the_hint_of_an_error_has_the_words_of_the_module(door: ModuleType) -> None:
     def ask(_: Any) -> TaskResult:
         raise GpuopsError("--power is missing", hint="say --power cycle")
 
-    module = ended(door, ask)
+    module = module_after(door, ask)
     assert (module.said["msg"], module.said["hint"]) == ("power is missing; say power: cycle", "say power: cycle")
 
 
 def test_an_alias_is_no_argument_of_a_task(door: ModuleType) -> None:
     vm = {"options": {"vm": {"aliases": ["name"]}, "host": {}}}
-    given = {"vm": "ml-07", "name": "ml-07", "host": None}
+    vm_options = {"vm": "ml-07", "name": "ml-07", "host": None}
     arguments = {"user": {"aliases": ["admin"]}, "vms": vm, "clone": vm, "other": vm}
-    params = {"user": "u", "admin": "u", "vms": [given], "clone": given, "other": None}
-    kept = {"vm": "ml-07", "host": None}
-    assert door.without_aliases(arguments, params) == {"user": "u", "vms": [kept], "clone": kept, "other": None}
+    params = {"user": "u", "admin": "u", "vms": [vm_options], "clone": vm_options, "other": None}
+    without_alias = {"vm": "ml-07", "host": None}
+    assert door.without_aliases(arguments, params) == {
+        "user": "u",
+        "vms": [without_alias],
+        "clone": without_alias,
+        "other": None,
+    }
 
 
 def test_without_gpuops_the_missing_package_is_named(door: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gpuops.errors", None)
-    module = ended(door, lambda _: TaskResult({}))
+    module = module_after(door, lambda _: TaskResult({}))
     assert module.failed
     assert "(gpuops-vsphere)" in module.said["msg"]
 
@@ -138,5 +143,5 @@ def test_a_crash_of_a_module_leaves_no_core(collections: Path) -> None:
     )
     environ = {**os.environ, "PYTHONPATH": f"{collections}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")}
     command = [sys.executable, "-c", code, DOOR]
-    told = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, env=environ)
-    assert told.stdout == "(0, 0)\n"
+    process = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, env=environ)
+    assert process.stdout == "(0, 0)\n"

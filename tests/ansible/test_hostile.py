@@ -72,8 +72,8 @@ def hostile(tmp_path: Path) -> Iterator[SimServer]:
 def test_nothing_that_vcenter_says_is_a_template(ansible: Ansible, tmp_path: Path, hostile: SimServer) -> None:
     inventory, book = tmp_path / "lab.gpus.yml", tmp_path / "book.yml"
     keyed = [{"prefix": "owner", "key": "gpu_attributes['gpuops.owner'] | default('none')"}]
-    told = {"plugin": "gpuops.vsphere.gpus", "hostname": f"sim@{tmp_path}/ready.json", "keyed_groups": keyed}
-    inventory.write_text(yaml.safe_dump({**told, "compose": {"again": "gpu_attributes | default({})"}}))
+    plugin_config = {"plugin": "gpuops.vsphere.gpus", "hostname": f"sim@{tmp_path}/ready.json", "keyed_groups": keyed}
+    inventory.write_text(yaml.safe_dump({**plugin_config, "compose": {"again": "gpu_attributes | default({})"}}))
     tasks: list[dict[str, Any]] = [
         {"name": "Read", "gpuops.vsphere.vm_gpu_info": {"hostname": f"sim@{tmp_path}/ready.json"}, "register": "read"},
         {"name": "Show", "ansible.builtin.debug": {"var": "read"}},
@@ -88,18 +88,20 @@ def test_nothing_that_vcenter_says_is_a_template(ansible: Ansible, tmp_path: Pat
         },
     ]
     book.write_text(yaml.safe_dump([{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]))
-    shown = ansible("playbook", "-i", inventory, book, "-v", ANSIBLE_CONFIG=str(ROOT / "ansible.cfg"), cwd=tmp_path)
-    assert "{{ 6007 * 6011 }}" in shown.stdout, "the payloads were there"
-    assert COMPUTED not in shown.stdout + shown.stderr
+    playbook_run = ansible(
+        "playbook", "-i", inventory, book, "-v", ANSIBLE_CONFIG=str(ROOT / "ansible.cfg"), cwd=tmp_path
+    )
+    assert "{{ 6007 * 6011 }}" in playbook_run.stdout, "the payloads were there"
+    assert COMPUTED not in playbook_run.stdout + playbook_run.stderr
     assert not list(tmp_path.rglob(OBEYED))
     assert not (tmp_path / "X").exists()
-    require_hidden("ansible-playbook", shown.stdout + shown.stderr)
+    require_hidden("ansible-playbook", playbook_run.stdout + playbook_run.stderr)
 
 
 def failing(folder: Path, server: SimServer) -> list[dict[str, Any]]:
     """Tasks with the password in their arguments, each of which fails in a way of its own."""
-    there = {"hostname": f"127.0.0.1:{server.port}", "username": server.username, "password": CANARY}
-    right = there | {"ca_file": server.ca_file, "state_dir": f"{folder}/state"}
+    login = {"hostname": f"127.0.0.1:{server.port}", "username": server.username, "password": CANARY}
+    right = login | {"ca_file": server.ca_file, "state_dir": f"{folder}/state"}
     attach = {"name": "ml-07", "profile": "a100-3-20c"}
     cases: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         ("done", right | attach, {}),
@@ -107,14 +109,15 @@ def failing(folder: Path, server: SimServer) -> list[dict[str, Any]]:
         ("unknown option", right | attach | {"pasword": CANARY}, {}),
         ("wrong type", right | attach | {"count": "many"}, {}),
         ("excluded", right | attach | {"password_file": "/nowhere"}, {}),
-        ("missing", there | {"password": CANARY}, {}),
-        ("untrusted", there | attach, {}),
+        ("missing", login | {"password": CANARY}, {}),
+        ("untrusted", login | attach, {}),
         ("refused", right | attach | {"username": "nobody"}, {}),
         ("each", right | {"name": "{{ item }}", "profile": "a100-3-20c"}, {"loop": ["nobody", "ml-70"]}),
         ("crash", right | attach | {"state_dir": "/dev/null/x"}, {}),
     ]
     return [
-        {"name": name, "gpuops.vsphere.vm_gpu": options, "ignore_errors": True, **more} for name, options, more in cases
+        {"name": name, "gpuops.vsphere.vm_gpu": options, "ignore_errors": True, **keywords}
+        for name, options, keywords in cases
     ]
 
 
@@ -124,10 +127,10 @@ def test_no_failing_task_shows_the_password(ansible: Ansible, tmp_path: Path, ho
     book = tmp_path / "book.yml"
     tasks = failing(tmp_path, hostile)
     book.write_text(yaml.safe_dump([{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]))
-    for more in ({}, {"ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.minimal"}):
-        shown = ansible("playbook", book, "-vvvv", "--diff", **more)
-        told = (shown.stdout + shown.stderr).replace(json.dumps(str(book)), "")
-        assert "Unsupported parameters" in told
-        require_hidden("ansible-playbook -vvvv", told)
+    for variables in ({}, {"ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.minimal"}):
+        playbook_run = ansible("playbook", book, "-vvvv", "--diff", **variables)
+        printed = (playbook_run.stdout + playbook_run.stderr).replace(json.dumps(str(book)), "")
+        assert "Unsupported parameters" in printed
+        require_hidden("ansible-playbook -vvvv", printed)
     for path in (tmp_path / "state").rglob("*"):
         require_hidden(str(path), path.read_bytes().decode("latin-1"))

@@ -35,11 +35,11 @@ cache_connection: %s
 """
 
 
-def listed(ansible: Ansible, configuration: Path, ready: Path) -> dict[str, Any]:
-    shown = ansible("inventory", "-i", configuration, "--list", SIMULATED=f"sim@{ready}")
-    assert shown.stderr == ""
-    found: dict[str, Any] = json.loads(shown.stdout)
-    return found
+def list_inventory(ansible: Ansible, configuration: Path, ready: Path) -> dict[str, Any]:
+    listing = ansible("inventory", "-i", configuration, "--list", SIMULATED=f"sim@{ready}")
+    assert listing.stderr == ""
+    groups: dict[str, Any] = json.loads(listing.stdout)
+    return groups
 
 
 def test_groups_variables_and_the_cache(ansible: Ansible, tmp_path: Path) -> None:
@@ -54,22 +54,22 @@ def test_groups_variables_and_the_cache(ansible: Ansible, tmp_path: Path) -> Non
     with start(str(scenario), clock="stepped") as server:
         ready = tmp_path / "ready.json"
         ready_file.write(ready, ready_file.of(server))
-        found = listed(ansible, configuration, ready)
+        groups = list_inventory(ansible, configuration, ready)
         password = server.password
-    assert {"ml-01", "vdi-01"} <= set(found["vms_with_gpus"]["hosts"])
-    assert found["hosts_with_gpus"]["hosts"] == ["esx-01.lab", "esx-02.lab"]
-    assert found["profile_grid_a100_3_20c"]["hosts"] == ["ml-01"]
-    assert {"esx-02.lab", "ml-03", "ml-04"} == set(found["model_L40S"]["hosts"])
-    assert found["role_ml"]["hosts"] == ["ml-01", "ml-06", "ml-09"]
-    assert "vdi-01" in found["use_idle"]["hosts"]
-    variables = found["_meta"]["hostvars"]["ml-01"]
+    assert {"ml-01", "vdi-01"} <= set(groups["vms_with_gpus"]["hosts"])
+    assert groups["hosts_with_gpus"]["hosts"] == ["esx-01.lab", "esx-02.lab"]
+    assert groups["profile_grid_a100_3_20c"]["hosts"] == ["ml-01"]
+    assert {"esx-02.lab", "ml-03", "ml-04"} == set(groups["model_L40S"]["hosts"])
+    assert groups["role_ml"]["hosts"] == ["ml-01", "ml-06", "ml-09"]
+    assert "vdi-01" in groups["use_idle"]["hosts"]
+    variables = groups["_meta"]["hostvars"]["ml-01"]
     assert variables["gpu_attributes"]["gpuops.owner"] == variables["owner"] == {"__ansible_unsafe": evil}
     assert not victim.exists(), "nothing of vCenter is a template"
     (cached,) = (tmp_path / "cache").iterdir()
     assert password not in cached.read_text(encoding="utf-8")
 
     # vCenter is gone, and the inventory still known
-    assert listed(ansible, configuration, ready)["role_ml"] == found["role_ml"]
+    assert list_inventory(ansible, configuration, ready)["role_ml"] == groups["role_ml"]
 
 
 def test_what_is_wrong_is_said_in_the_words_of_the_file(ansible: Ansible, tmp_path: Path) -> None:
@@ -78,5 +78,5 @@ def test_what_is_wrong_is_said_in_the_words_of_the_file(ansible: Ansible, tmp_pa
         "plugin: gpuops.vsphere.gpus\nhostname: vc.example.com\nusername: a\npassword: b\nca_file: /no/such.pem\n",
         encoding="utf-8",
     )
-    said = " ".join(ansible("inventory", "-i", configuration, "--list").stderr.split())
-    assert re.search(r"CA file /no/such\.pem cannot be read: .+?; name another with ca_file ", said), said
+    warning = " ".join(ansible("inventory", "-i", configuration, "--list").stderr.split())
+    assert re.search(r"CA file /no/such\.pem cannot be read: .+?; name another with ca_file ", warning), warning

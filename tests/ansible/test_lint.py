@@ -23,9 +23,9 @@ LINTED = ("playbooks", "inventories", "gpuops/ansible_collections/gpuops/vsphere
 
 
 def test_the_production_profile_passes(ansible: Ansible) -> None:
-    said = ansible("lint", "--strict", "--nocolor", *LINTED)
-    assert "Profile 'production' was required" in said.stderr + said.stdout
-    assert "0 failure(s), 0 warning(s)" in said.stderr + said.stdout
+    lint = ansible("lint", "--strict", "--nocolor", *LINTED)
+    assert "Profile 'production' was required" in lint.stderr + lint.stdout
+    assert "0 failure(s), 0 warning(s)" in lint.stderr + lint.stdout
 
 
 def test_every_sanity_test_passes(ansible: Ansible, tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_every_sanity_test_passes(ansible: Ansible, tmp_path: Path) -> None:
     cache.mkdir(parents=True)
     for version in _pip_versions():
         (cache / f"get_pip_{version.replace('.', '_')}.py").write_text(GET_PIP, encoding="utf-8")
-    said = ansible(
+    sanity = ansible(
         "test",
         "sanity",
         "--python",
@@ -47,13 +47,13 @@ def test_every_sanity_test_passes(ansible: Ansible, tmp_path: Path) -> None:
         cwd=collections / "gpuops" / "vsphere",
         HOME=str(tmp_path),
     )
-    ran = set(re.findall(r'^Running sanity test "([a-z-]+)"', said.stdout + said.stderr, re.MULTILINE))
+    ran = set(re.findall(r'^Running sanity test "([a-z-]+)"', sanity.stdout + sanity.stderr, re.MULTILINE))
     assert {"ansible-doc", "import", "validate-modules", "pylint", "yamllint", "runtime-metadata"} <= ran
 
 
 def _pip_versions() -> list[str]:
     """The versions of pip that this ansible-test would fetch."""
-    found = find_spec("ansible_test")
-    assert found is not None
-    source = Path(str(found.origin)).parent / "_internal" / "python_requirements.py"
+    spec = find_spec("ansible_test")
+    assert spec is not None
+    source = Path(str(spec.origin)).parent / "_internal" / "python_requirements.py"
     return re.findall(r"pip='([\d.]+)'", source.read_text(encoding="utf-8"))

@@ -23,12 +23,14 @@ __all__ = ["wheel"]
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 
-def documented(ansible: Ansible, cwd: Path, **environ: str) -> dict[str, str]:
+def module_files(ansible: Ansible, cwd: Path, **environ: str) -> dict[str, str]:
     """Where ansible-doc finds each module, and the inventory plugin."""
     names = [f"gpuops.vsphere.{name}" for name in NAMES]
-    found = json.loads(ansible("doc", "--json", *names, cwd=cwd, **environ).stdout)
-    found |= json.loads(ansible("doc", "--json", "-t", "inventory", "gpuops.vsphere.gpus", cwd=cwd, **environ).stdout)
-    return {name: each["doc"]["filename"] for name, each in found.items()}
+    documents = json.loads(ansible("doc", "--json", *names, cwd=cwd, **environ).stdout)
+    documents |= json.loads(
+        ansible("doc", "--json", "-t", "inventory", "gpuops.vsphere.gpus", cwd=cwd, **environ).stdout
+    )
+    return {name: document["doc"]["filename"] for name, document in documents.items()}
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +52,9 @@ def test_the_tarball_installs_with_playbooks_roles_and_templates(
     (tarball,) = tmp_path.glob("gpuops-vsphere-*.tar.gz")
     ansible("galaxy", "collection", "install", "--offline", tarball, "-p", tmp_path / "installed", cwd=tmp_path)
     elsewhere = {"ANSIBLE_COLLECTIONS_PATH": str(tmp_path / "installed")}
-    found = documented(ansible, tmp_path, **elsewhere)
-    assert len(found) == len(NAMES) + 1
-    assert all(path.startswith(str(tmp_path)) for path in found.values())
+    documents = module_files(ansible, tmp_path, **elsewhere)
+    assert len(documents) == len(NAMES) + 1
+    assert all(path.startswith(str(tmp_path)) for path in documents.values())
     report = ["-e", "gpuops_hostname=sim:lab", "-e", f"gpuops_report_file={tmp_path}/report.md"]
     ansible("playbook", "gpuops.vsphere.fleet_report", *report, cwd=tmp_path, **elsewhere)
     assert "esx-01.lab" in (tmp_path / "report.md").read_text(encoding="utf-8")
@@ -70,8 +72,8 @@ def test_the_tarball_installs_with_playbooks_roles_and_templates(
 
 def test_an_execution_environment_gets_this_version_of_the_package(unpacked: Path) -> None:
     collection = unpacked / COLLECTION.relative_to(ROOT / "gpuops")
-    wanted = yaml.safe_load((collection / "meta" / "execution-environment.yml").read_text(encoding="utf-8"))
-    (line,) = (collection / wanted["dependencies"]["python"]).read_text(encoding="utf-8").split()
+    environment_file = yaml.safe_load((collection / "meta" / "execution-environment.yml").read_text(encoding="utf-8"))
+    (line,) = (collection / environment_file["dependencies"]["python"]).read_text(encoding="utf-8").split()
     assert line == f"{NAME}=={__version__}"
 
 
@@ -84,9 +86,9 @@ def test_ansible_builder_takes_the_collection_into_an_execution_environment(
     ansible("galaxy", "collection", "build", collection, "--output-path", tmp_path)
     (tarball,) = tmp_path.glob("gpuops-vsphere-*.tar.gz")
     ansible("galaxy", "collection", "install", "--offline", tarball, "-p", tmp_path / "there", cwd=tmp_path)
-    asked: list[str | Path] = [builder, "introspect", tmp_path / "there"]
-    told = subprocess.run(asked, check=True, capture_output=True, encoding="utf-8").stdout
-    assert yaml.safe_load(told)["python"] == [f"{NAME}=={__version__}  # from collection gpuops.vsphere"]
+    command: list[str | Path] = [builder, "introspect", tmp_path / "there"]
+    introspection = subprocess.run(command, check=True, capture_output=True, encoding="utf-8").stdout
+    assert yaml.safe_load(introspection)["python"] == [f"{NAME}=={__version__}  # from collection gpuops.vsphere"]
     manual = (ROOT / "gpuops" / "manual" / "container.md").read_text(encoding="utf-8")
     (definition,) = re.findall(r"```yaml\n(version: 3\n.*?)```", manual, re.DOTALL)
     (listed,) = yaml.safe_load(definition)["dependencies"]["galaxy"]["collections"]
@@ -104,11 +106,11 @@ def test_ansible_builder_takes_the_collection_into_an_execution_environment(
 
 def test_the_wheel_is_enough(ansible: Ansible, tmp_path: Path, unpacked: Path) -> None:
     elsewhere = {"PYTHONPATH": str(unpacked)}  # as pip would put it on sys.path, far from any ansible.cfg
-    found = documented(ansible, tmp_path, **elsewhere)
-    assert len(found) == len(NAMES) + 1
-    assert all(path.startswith(str(unpacked)) for path in found.values())
-    shown = ansible("inventory", "-i", _inventory(tmp_path), "--graph", cwd=tmp_path, **elsewhere).stdout
-    assert "ml-01" in shown
+    documents = module_files(ansible, tmp_path, **elsewhere)
+    assert len(documents) == len(NAMES) + 1
+    assert all(path.startswith(str(unpacked)) for path in documents.values())
+    graph = ansible("inventory", "-i", _inventory(tmp_path), "--graph", cwd=tmp_path, **elsewhere).stdout
+    assert "ml-01" in graph
 
 
 def _inventory(folder: Path) -> Path:

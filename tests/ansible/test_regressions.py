@@ -25,7 +25,7 @@ PAIR: Final = {"vm": "ml-08", "profile": "a100d-40c"}
 ALL: Final = {"state": "absent", "all": True}
 CHANGED, UNCHANGED, REFUSED, USAGE, ARGUMENTS = "changed", "unchanged", 3, 2, "arguments"
 TASKS: Final[tuple[tuple[str, dict[str, Any], str | int, str], ...]] = (
-    ("absent where there is none", {"vm": "ml-07", **ALL}, UNCHANGED, "has no GPU device"),
+    ("absent without a device", {"vm": "ml-07", **ALL}, UNCHANGED, "has no GPU device"),
     ("present", {"vm": "ml-07", "profile": "a100-3-20c"}, CHANGED, ""),
     ("present twice", {"vm": "ml-07", "profile": "a100-3-20c"}, UNCHANGED, "already"),
     ("absent", {"vm": "ml-07", "profile": "a100-3-20c", "state": "absent"}, CHANGED, ""),
@@ -51,18 +51,18 @@ TASKS: Final[tuple[tuple[str, dict[str, Any], str | int, str], ...]] = (
     ("off a host out of reach", {"vm": "ml-01", **ALL}, REFUSED, "esx-01.lab"),
     ("two VMs of one name", {"vm": "twin", "profile": "a40-8q"}, USAGE, "/lab-dc/vm/misc/b/twin"),
     ("nobody of that name", {"vm": "ml-70", **ALL}, USAGE, "did you mean"),
-    ("a moid that is none", {"moid": "vm-0", **ALL}, USAGE, "no VM 'moid:vm-0'"),
+    ("an invalid moid", {"moid": "vm-0", **ALL}, USAGE, "no VM 'moid:vm-0'"),
     ("no GPU at all", {"vm": "ml-07"}, USAGE, "exactly one of"),
     ("two kinds at once", {"vm": "ml-07", "profile": "a40-8q", "label": "l40s-ml"}, USAGE, "exactly one of"),
-    ("a profile that is none", {"vm": "ml-07", "profile": "x9-1q"}, USAGE, "x9-1q"),
-    ("an address that is none", {"vm": "ml-07", "device": ["nonsense"]}, USAGE, "nonsense"),
-    ("a count that is none", {"vm": "ml-07", "profile": "a40-8q", "count": -1}, USAGE, "count -1"),
+    ("an unknown profile", {"vm": "ml-07", "profile": "x9-1q"}, USAGE, "x9-1q"),
+    ("an invalid address", {"vm": "ml-07", "device": ["nonsense"]}, USAGE, "nonsense"),
+    ("an invalid count", {"vm": "ml-07", "profile": "a40-8q", "count": -1}, USAGE, "count -1"),
     ("an option of the other state", {"vm": "ml-07", "profile": "a40-8q", "all": True}, USAGE, "state=absent"),
     ("no VM at all", {"profile": "a40-8q"}, ARGUMENTS, "one of the following is required"),
     ("a VM by two names", {"vm": "ml-07", "moid": "vm-1", **ALL}, ARGUMENTS, "mutually exclusive"),
-    ("a word that is none", {"vm": "ml-07", "profile": "a40-8q", "power": "maybe"}, ARGUMENTS, "must be one of"),
+    ("an invalid word", {"vm": "ml-07", "profile": "a40-8q", "power": "maybe"}, ARGUMENTS, "must be one of"),
     ("text for a number", {"vm": "ml-07", "profile": "a40-8q", "count": "many"}, ARGUMENTS, "cannot be converted"),
-    ("an option that is none", {"vm": "ml-07", "profil": "a40-8q"}, ARGUMENTS, "Unsupported parameters"),
+    ("an unknown option", {"vm": "ml-07", "profil": "a40-8q"}, ARGUMENTS, "Unsupported parameters"),
 )
 OUT_OF_REACH: Final = "on a host out of reach"
 """From this task on."""
@@ -78,9 +78,9 @@ def lab(tmp_path: Path) -> Iterator[SimServer]:
 
 def play(ansible: Ansible, folder: Path, tasks: list[dict[str, Any]], *options: str) -> list[dict[str, Any]]:
     """What each task returned, whatever became of the one before."""
-    book, told = folder / "book.yml", folder / "told.json"
+    book, output_file = folder / "book.yml", folder / "told.json"
     names = [f"task_{number}" for number in range(len(tasks))]
-    kept = {"content": "{{ [" + ", ".join(names) + "] | to_json }}", "dest": str(told), "mode": "0600"}
+    copy_options = {"content": "{{ [" + ", ".join(names) + "] | to_json }}", "dest": str(output_file), "mode": "0600"}
     defaults = {"hostname": f"sim@{folder}/ready.json", "state_dir": f"{folder}/state"}
     book.write_text(
         yaml.safe_dump(
@@ -91,10 +91,10 @@ def play(ansible: Ansible, folder: Path, tasks: list[dict[str, Any]], *options: 
                     "module_defaults": {"group/gpuops.vsphere.gpuops": defaults},
                     "tasks": [
                         *(
-                            {**each, "register": name, "ignore_errors": True}
-                            for each, name in zip(tasks, names, strict=True)
+                            {**task, "register": name, "ignore_errors": True}
+                            for task, name in zip(tasks, names, strict=True)
                         ),
-                        {"name": "Tell", "ansible.builtin.copy": kept, "check_mode": False},
+                        {"name": "Tell", "ansible.builtin.copy": copy_options, "check_mode": False},
                     ],
                 }
             ]
@@ -102,8 +102,8 @@ def play(ansible: Ansible, folder: Path, tasks: list[dict[str, Any]], *options: 
         encoding="utf-8",
     )
     ansible("playbook", book, *options)
-    found: list[dict[str, Any]] = json.loads(told.read_text(encoding="utf-8"))
-    return found
+    answers: list[dict[str, Any]] = json.loads(output_file.read_text(encoding="utf-8"))
+    return answers
 
 
 def became(result: dict[str, Any]) -> str | int:
@@ -112,7 +112,7 @@ def became(result: dict[str, Any]) -> str | int:
     return CHANGED if result["changed"] else UNCHANGED
 
 
-def said(result: dict[str, Any]) -> str:
+def words_of_result(result: dict[str, Any]) -> str:
     return str(result.get("msg") or "; ".join(result["because"]))
 
 
@@ -122,7 +122,7 @@ def test_none_crashes(ansible: Ansible, tmp_path: Path, lab: SimServer) -> None:
     tasks = [{"name": name, "gpuops.vsphere.vm_gpu": options} for name, options, *_ in TASKS]
     results = play(ansible, tmp_path, tasks[:cut])
     with lab.world.lock:
-        (host,) = (each for each in lab.world.by_type("HostSystem") if each.name == "esx-01.lab")
+        (host,) = (machine for machine in lab.world.by_type("HostSystem") if machine.name == "esx-01.lab")
         host.state.connection = "notResponding"
         host.runtime_changed()
     reading = [
@@ -133,12 +133,12 @@ def test_none_crashes(ansible: Ansible, tmp_path: Path, lab: SimServer) -> None:
     *late, hosts, vms, room = play(ansible, tmp_path, [*tasks[cut:], *reading])
     results += late
     assert {name: became(result) for name, result in zip(names, results, strict=True)} == {
-        name: wanted for name, _, wanted, _ in TASKS
+        name: expected_words for name, _, expected_words, _ in TASKS
     }
     wrong = {
-        name: said(result)
+        name: words_of_result(result)
         for (name, _, _, words), result in zip(TASKS, results, strict=True)
-        if words not in said(result)
+        if words not in words_of_result(result)
     }
     assert wrong == {}
     devices: dict[str, Any] = {
@@ -153,5 +153,5 @@ def test_none_crashes(ansible: Ansible, tmp_path: Path, lab: SimServer) -> None:
     assert {host["name"]: host["connected"] for host in hosts["hosts"]} == {"esx-01.lab": False, "esx-02.lab": True}
     assert {"ml-01", "vdi-01"} <= {vm["name"] for vm in vms["vms"]}
     assert room["failed"] is False
-    (vm,) = (each for each in lab.world.by_type("VirtualMachine") if each.name == "mixed")
+    (vm,) = (machine for machine in lab.world.by_type("VirtualMachine") if machine.name == "mixed")
     assert [device.key for device in vm.state.devices] == [13031], "the network card is as it was"

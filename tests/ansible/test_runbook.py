@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 
 class Page(HTMLParser):
-    """Whether every element is closed in its turn, and the text of it."""
+    """Whether elements are closed in order, and their text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,24 +59,24 @@ CELL_LEVEL: Final = 3
 """Inline text of a table lies deeper than any other."""
 
 
-def seen(name: str) -> str:
+def printed_name(name: str) -> str:
     """The name as a page has to show it."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in name)
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in name)
 
 
 def tables(path: Path) -> list[list[list[str]]]:
     """The text of each cell of each row of each table in a Markdown file; no cell is more than text."""
-    found: list[list[list[str]]] = []
+    rows_by_table: list[list[list[str]]] = []
     for token in MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(path.read_text(encoding="utf-8")):
         assert token.type != "html_block"
         if token.type == "table_open":
-            found.append([])
+            rows_by_table.append([])
         elif token.type == "tr_open":
-            found[-1].append([])
+            rows_by_table[-1].append([])
         elif token.type == "inline" and token.level > CELL_LEVEL:
             assert {child.type for child in token.children or ()} <= {"text", "text_special"}, token.content
-            found[-1][-1].append("".join(child.content for child in token.children or ()))
-    return found
+            rows_by_table[-1][-1].append("".join(child.content for child in token.children or ()))
+    return rows_by_table
 
 
 def forged_site(folder: Path, server: SimServer) -> list[object]:
@@ -89,7 +89,7 @@ def forged_site(folder: Path, server: SimServer) -> list[object]:
     ready_file.write(folder / "ready.json", ready_file.of(server))
     change = {"gpu_scheduler": "equal-share", "gpu_time_slice": "2ms"}
     local = {"ansible_connection": "local", "ansible_python_interpreter": "{{ ansible_playbook_python }}"}
-    said = {
+    variables = {
         "gpuops_hostname": f"sim@{folder}/ready.json",
         "gpuops_state_dir": str(folder / "state"),
         "gpuops_runbook_dir": str(folder),
@@ -104,7 +104,7 @@ def forged_site(folder: Path, server: SimServer) -> list[object]:
     inventory = {
         "all": {
             "hosts": {"localhost": {}},
-            "vars": local | said,
+            "vars": local | variables,
             "children": {"gpu_hosts": {"hosts": planned}},
         }
     }
@@ -120,15 +120,15 @@ def test_hostile_names_are_text_on_every_page(ansible: Ansible, tmp_path: Path) 
         failed = ansible("playbook", *options, "playbooks/runbook.yml", code=2)
     assert re.search(r"^forged +: .* failed=0 ", failed.stdout, re.MULTILINE)
     assert re.search(r"^nowhere +: .* failed=1 ", failed.stdout, re.MULTILINE)
-    names = {seen(name) for name in HOSTILE}
+    names = {printed_name(name) for name in HOSTILE}
     gpus, vms = tables(tmp_path / "fleet_report.md")
     assert {len(row) for row in gpus} == {5}
     assert {len(row) for row in vms} == {4}
     assert names < {row[0] for row in vms}
-    assert {row[0] for row in gpus} == {"Host", seen(FORGED_HOST), "esx-02.lab"}
+    assert {row[0] for row in gpus} == {"Host", printed_name(FORGED_HOST), "esx-02.lab"}
     assert "nobody" in {row[4] for row in gpus}
     changes, holders = tables(tmp_path / "runbook.md")
-    assert [seen(FORGED_HOST), "0000:d8:00.0", "best-effort", "equal-share, 2 ms"] in changes
+    assert [printed_name(FORGED_HOST), "0000:d8:00.0", "best-effort", "equal-share, 2 ms"] in changes
     reasons = {row[0]: row[1] for row in changes}
     assert "esx|<b>99" in reasons["nowhere"]
     assert reasons["nowhere"].startswith("no plan: ")
@@ -138,11 +138,11 @@ def test_hostile_names_are_text_on_every_page(ansible: Ansible, tmp_path: Path) 
     page.close()
     assert (page.open, {"script", "img", "b", "i"} & set(page.seen)) == ([], set())
     assert "nobody" in {row[2] for row in holders}
-    for text in (seen(FORGED_HOST), reasons["nowhere"], reasons["unsaid"], *(row[2] for row in holders)):
+    for text in (printed_name(FORGED_HOST), reasons["nowhere"], reasons["unsaid"], *(row[2] for row in holders)):
         assert text in page.text
     for written in ("fleet_report.md", "runbook.md", "runbook.html"):
         content = (tmp_path / written).read_text(encoding="utf-8")
-        assert all(each.isprintable() for each in content.replace("\n", "")), written
+        assert all(character.isprintable() for character in content.replace("\n", "")), written
         assert "None" not in content, written
 
 
@@ -152,8 +152,8 @@ def test_the_runbook_is_a_page_and_a_document(ansible: Ansible, tmp_path: Path) 
     scenario = tmp_path / "evil.yaml"
     changed = lab.replace("{<<: *desktop, first: 4, count: 1,", f"{{<<: *desktop, name: '{evil}', count: 1,")
     scenario.write_text(changed, encoding="utf-8")
-    said = [f"gpuops_sim_dir={tmp_path}/sim", f"gpuops_runbook_dir={tmp_path}", f"gpuops_sim_scenario={scenario}"]
-    options = ["-i", "inventories/sim", *(word for each in said for word in ("-e", each))]
+    variables = [f"gpuops_sim_dir={tmp_path}/sim", f"gpuops_runbook_dir={tmp_path}", f"gpuops_sim_scenario={scenario}"]
+    options = ["-i", "inventories/sim", *(word for variable in variables for word in ("-e", variable))]
     ansible("playbook", *options, "playbooks/runbook.yml")
     ansible("playbook", *options, "playbooks/sim_stop.yml")
     page = Page()

@@ -32,7 +32,7 @@ from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power
 from tests.ansible.conftest import ROOT, Ansible
-from tests.ansible.units import executed, unit_of
+from tests.ansible.units import execute_unit, unit_of
 from tests.notify.conftest import Webhook, webhook
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
@@ -73,7 +73,7 @@ def site(ansible: Ansible, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         shutil.copy(server.ca_file, home / "ca.pem")
         (home / "password").write_text(server.password, encoding="utf-8")
         (home / "password").chmod(0o600)
-        said = {
+        variables = {
             "gpuops_schedule_dir": str(home.parent / "schedule"),
             "gpuops_schedule_command": str(program),
             "gpuops_schedule_user": "root",
@@ -89,20 +89,20 @@ def site(ansible: Ansible, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             "gpuops_ca_file": str(home / "ca.pem"),
         }
         values = home / "values.yml"
-        values.write_text(yaml.safe_dump(said), encoding="utf-8")
+        values.write_text(yaml.safe_dump(variables), encoding="utf-8")
         values = values.rename(home.parent / "values.yml")
         assert "changed=5" in ansible("playbook", *EXAMPLE, "-e", f"@{values}").stdout
         assert "changed=0" in ansible("playbook", *EXAMPLE, "-e", f"@{values}").stdout, "there is nothing left to do"
         shutil.copy(home.parent / "schedule" / "config.toml", home / "config.toml")
-        yield Site(server, home.parent / "schedule", said)
+        yield Site(server, home.parent / "schedule", variables)
 
 
 def test_the_example_site_renders_a_login(ansible: Ansible, tmp_path: Path) -> None:
     """With the command of the manual and no other variable: what group_vars say is what the run is given."""
     ansible("playbook", *EXAMPLE, "-e", f"gpuops_schedule_dir={tmp_path}", *_SOURCE)
-    found = tomllib.loads((tmp_path / "config.toml").read_text(encoding="utf-8"))
-    assert found["default"] == "prod"
-    assert found["targets"] == {
+    config = tomllib.loads((tmp_path / "config.toml").read_text(encoding="utf-8"))
+    assert config["default"] == "prod"
+    assert config["targets"] == {
         "prod": {
             "host": "vc.example.com",
             "username": "gpuops@vsphere.local",
@@ -188,14 +188,14 @@ def test_systemd_takes_the_units(site: Site) -> None:
     for unit in units[1::2]:
         (calendar,) = unit_of(unit)["OnCalendar"]
         calls = _called_by_systemd(calendar)
-        said = subprocess.run(
+        analysis = subprocess.run(
             ["systemd-analyze", "calendar", f"--iterations={len(calls)}", "--base-time=2026-11-22 23:59:59", calendar],
             capture_output=True,
             encoding="utf-8",
             check=True,
             env=os.environ | {"TZ": "UTC", "LC_ALL": "C"},
         )
-        elapses = re.findall(r"(?:Next elapse|Iter\. #\d+|Iteration #\d+): \w+ (\S+ \S+)", said.stdout)
+        elapses = re.findall(r"(?:Next elapse|Iter\. #\d+|Iteration #\d+): \w+ (\S+ \S+)", analysis.stdout)
         assert elapses == [f"{at:%Y-%m-%d %H:%M:%S}" for at in calls]
 
 
@@ -229,8 +229,8 @@ def _called_by_cron(line: str) -> list[datetime]:
     minutes, hours, days, months, weekdays = line.split()[:5]
     assert (days, months) == ("*", "*")
     of_week = {day % 7 for day in _numbers(weekdays, 0, 6)}
-    wanted = itertools.product(_numbers(hours, 0, 23), _numbers(minutes, 0, 59))
-    times = set(wanted)
+    moments = itertools.product(_numbers(hours, 0, 23), _numbers(minutes, 0, 59))
+    times = set(moments)
     return [at for at in WEEK if at.isoweekday() % 7 in of_week and (at.hour, at.minute) in times]
 
 
@@ -257,23 +257,25 @@ def test_every_night_of_a_week_has_its_return_until_back_by_and_after_it(site: S
         returns = [at - midnight for at in called["day"] if at.date() == midnight.date()]
         assert min(returns) == closes, f"{midnight:%A}: at once"
         assert max(returns) >= late, f"{midnight:%A}: far into the day"
-        assert sum(each <= back_by for each in returns) >= 12, f"{midnight:%A}: again and again until they are due"
+        assert sum(return_time <= back_by for return_time in returns) >= 12, (
+            f"{midnight:%A}: again and again until they are due"
+        )
         gaps = [after - before for before, after in itertools.pairwise(returns)]
         assert max(gaps) <= timedelta(minutes=10), f"{midnight:%A}: and after that"
 
 
 def test_the_units_run_a_night_and_bring_it_back(site: Site, tmp_path: Path) -> None:
     """Each ExecStart is executed with the environment and the credential that its unit names."""
-    before = _suspended(site.server)
+    before = _suspended_vms(site.server)
     for half, changed in (("night", True), ("day", False)):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
             systemd.bind(address := f"\0gpuops-test-{os.getpid()}-{half}")
             systemd.settimeout(0)
             unit = unit_of(site.rendered / f"gpuops-{half}.service")
-            done = executed(unit, tmp_path, IN_CLONE, NOTIFY_SOCKET=f"@{address[1:]}")
-            assert done.returncode == 0, done.stderr
+            unit_run = execute_unit(unit, tmp_path, IN_CLONE, NOTIFY_SOCKET=f"@{address[1:]}")
+            assert unit_run.returncode == 0, unit_run.stderr
             assert systemd.recv(100) == b"READY=1", "without it a unit of Type=notify fails"
-        assert (_suspended(site.server) != before) == changed
+        assert (_suspended_vms(site.server) != before) == changed
 
 
 def test_a_unit_that_failed_is_told_of_by_the_one_that_it_starts(
@@ -282,7 +284,7 @@ def test_a_unit_that_failed_is_told_of_by_the_one_that_it_starts(
     """The receiver's URL is a credential: it is in no file that is rendered."""
     hook, rendered = tmp_path / "hook 100%.url", tmp_path / "schedule"
     hook.write_text(webhook.url, encoding="utf-8")
-    said = {
+    variables = {
         **site.said,
         "gpuops_schedule_dir": str(rendered),
         "gpuops_schedule_state_dir": str(tmp_path / "state"),
@@ -292,7 +294,7 @@ def test_a_unit_that_failed_is_told_of_by_the_one_that_it_starts(
         "gpuops_schedule_notify_credentials": {"hook": str(hook)},
     }
     values = tmp_path / "values.yml"
-    values.write_text(yaml.safe_dump(said), encoding="utf-8")
+    values.write_text(yaml.safe_dump(variables), encoding="utf-8")
     ansible("playbook", *EXAMPLE, "-e", f"@{values}")
     for half in ("night", "day"):
         unit = unit_of(rendered / f"gpuops-{half}.service")
@@ -302,7 +304,7 @@ def test_a_unit_that_failed_is_told_of_by_the_one_that_it_starts(
         assert writable.strip('"') == f"-{tmp_path}/state", "gpuops says it better than systemd where it is not there"
     if shutil.which("systemd-analyze") is not None or "CI" in os.environ:
         _require_valid(list(rendered.glob("*.service")))
-    told = executed(
+    notice_run = execute_unit(
         unit_of(rendered / "gpuops-notify.service"),
         tmp_path,
         IN_CLONE,
@@ -310,7 +312,7 @@ def test_a_unit_that_failed_is_told_of_by_the_one_that_it_starts(
         MONITOR_INVOCATION_ID="b" * 32,
         MONITOR_SERVICE_RESULT="timeout",
     )
-    assert told.returncode == 0, told.stderr
+    assert notice_run.returncode == 0, notice_run.stderr
     not_told = [
         line for line in (rendered / "gpuops.cron").read_text(encoding="utf-8").splitlines() if "Not told" in line
     ]
@@ -321,7 +323,7 @@ def test_a_unit_that_failed_is_told_of_by_the_one_that_it_starts(
 
 
 def test_jobs_have_a_service_a_timer_and_a_line(ansible: Ansible, site: Site, tmp_path: Path) -> None:
-    """Without `gpuops_schedule_jobs` there is none; the passwords of guests are handed over to all who need them."""
+    """Without `gpuops_schedule_jobs` there is no such unit; each unit that needs guest passwords gets them."""
     assert list(site.rendered.glob("gpuops-jobs*")) == []
     assert " job run " not in (site.rendered / "gpuops.cron").read_text(encoding="utf-8")
     awkward = tmp_path / "50% of $HOME"
@@ -331,7 +333,7 @@ def test_jobs_have_a_service_a_timer_and_a_line(ansible: Ansible, site: Site, tm
     text = LAB_POLICY.read_text(encoding="utf-8")
     policy.write_text(text.replace("\nml:\n", '\nml:\n  jobs: {vms: ["job-*"]}\n', 1), encoding="utf-8")
     rendered = tmp_path / "schedule"
-    said = {
+    variables = {
         **site.said,
         "gpuops_schedule_dir": str(rendered),
         "gpuops_schedule_config": str(rendered / "config.toml"),
@@ -342,27 +344,27 @@ def test_jobs_have_a_service_a_timer_and_a_line(ansible: Ansible, site: Site, tm
         "gpuops_schedule_guest_password_file": str(awkward / "guest password"),
     }
     values = tmp_path / "values.yml"
-    values.write_text(yaml.safe_dump(said), encoding="utf-8")
+    values.write_text(yaml.safe_dump(variables), encoding="utf-8")
     ansible("playbook", *EXAMPLE, "-e", f"@{values}")
     if shutil.which("systemd-analyze") is not None or "CI" in os.environ:
         _require_valid([*rendered.glob("*.service"), *rendered.glob("*.timer")])
     for name in ("night", "day", "jobs"):
         unit = unit_of(rendered / f"gpuops-{name}.service")
-        assert any(each.startswith("gpuops-guest-password-prod:") for each in unit["LoadCredential"])
+        assert any(credential.startswith("gpuops-guest-password-prod:") for credential in unit["LoadCredential"])
     unit = unit_of(rendered / "gpuops-jobs.service")
     assert (unit["Type"], unit["SuccessExitStatus"]) == (["oneshot"], ["4 6"])
     assert unit_of(rendered / "gpuops-jobs.timer")["OnCalendar"] == ["*-*-* *:00/5"]
-    done = executed(unit, tmp_path, IN_CLONE)
-    assert (done.returncode, done.stderr) == (0, "")
+    unit_run = execute_unit(unit, tmp_path, IN_CLONE)
+    assert (unit_run.returncode, unit_run.stderr) == (0, "")
     lines = (rendered / "gpuops.cron").read_text(encoding="utf-8").splitlines()
-    (line,) = [each for each in lines if " job run " in each]
+    (line,) = [cron_line for cron_line in lines if " job run " in cron_line]
     assert line.startswith("*/5 * * * * root ") and re.search(r"(?<!\\)%", line) is None
     assert f"GPUOPS_GUEST_PASSWORD_FILE={awkward}/guest password" in lines
     words = shlex.split(line.split(maxsplit=6)[6].replace("\\%", "%"))
     assert words[1:] == ["job", "run", "--policy", str(policy), "--quiet", "--vcenter", "prod"]
 
 
-def _suspended(server: SimServer) -> frozenset[str]:
+def _suspended_vms(server: SimServer) -> frozenset[str]:
     vms: list[Any] = list(server.world.by_type("VirtualMachine"))
     return frozenset(vm.name for vm in vms if vm.state.power is Power.SUSPENDED)
 
@@ -392,5 +394,5 @@ def test_cron_takes_the_lines(site: Site, monkeypatch: pytest.MonkeyPatch) -> No
         assert words[0] == site.said["gpuops_schedule_command"]
         assert words[1:3] == ["rotate", half]
         dry = ["--dry-run"] if half == "night" else []
-        done = CliRunner().invoke(app, [*words[1:], *dry])
-        assert done.exit_code == 0, done.output
+        completed = CliRunner().invoke(app, [*words[1:], *dry])
+        assert completed.exit_code == 0, completed.output

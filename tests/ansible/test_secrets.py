@@ -1,6 +1,6 @@
 """A password is nowhere: not in what Ansible prints at -vvvv, not in facts it caches, not in what callbacks are given.
 
-Every module that connects is asked twice: where the login is good, and where nobody answers.
+Every module that connects runs twice: with a good login, and against an address that does not answer.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def test_every_module_is_among_them() -> None:
 
 @dataclass(frozen=True)
 class Sweep:
-    """One play of every module, and wherever Ansible put what it was told."""
+    """Run a play with every module; return everything that Ansible wrote."""
 
     places: Mapping[str, str]
     """What is written where, by the name of the place."""
@@ -100,7 +100,7 @@ def sweep(ansible: Ansible, folder: Path, **settings: str) -> Sweep:
         journal = f"postgresql://gpuops:{JOURNAL}@127.0.0.1:1/gpuops"
         bad = {**good, "port": 1, "journal_url": _of_environment("JOURNAL")}
         book.write_text(yaml.safe_dump(play(good, bad, str(ready))), encoding="utf-8")
-        told = settings | {
+        variables = settings | {
             "ANSIBLE_CALLBACK_PLUGINS": str(plugins), "EVERYTHING": str(everything), "ANSIBLE_CACHE_PLUGIN": "jsonfile",
             "ANSIBLE_CALLBACKS_ENABLED": "everything,ansible.builtin.tree,ansible.builtin.junit",
             "ANSIBLE_CALLBACK_TREE_DIR": str(reports / "tree"), "JUNIT_OUTPUT_DIR": str(reports / "junit"),
@@ -108,15 +108,15 @@ def sweep(ansible: Ansible, folder: Path, **settings: str) -> Sweep:
             "PASSWORD": CANARY, "GOOD": server.password, "JOURNAL": journal,
         }  # fmt: skip
         reports.mkdir()
-        shown = ansible("playbook", book, "--check", "--diff", "-vvvv", **told)
+        playbook_run = ansible("playbook", book, "--check", "--diff", "-vvvv", **variables)
         served = json.loads(ready.read_text(encoding="utf-8"))
         ansible("playbook", "playbooks/sim_stop.yml", "-e", f"gpuops_sim_dir={ready.parent}")
         secrets = (server.password, served["password"], "Cn4ry", JOURNAL)
-    kept = [everything, *(path for path in reports.rglob("*") if path.is_file())]
+    written_files = [everything, *(path for path in reports.rglob("*") if path.is_file())]
     lines = [json.loads(line) for line in everything.read_text(encoding="utf-8").splitlines()]
     return Sweep(
-        {str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in kept}
-        | {"stdout": shown.stdout, "stderr": shown.stderr},
+        {str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in written_files}
+        | {"stdout": playbook_run.stdout, "stderr": playbook_run.stderr},
         secrets,
         {line["task"]: line["result"] for line in lines if line["task"].startswith("gpuops")},
     )
@@ -149,9 +149,9 @@ def test_a_module_returns_what_it_documents(ansible: Ansible, swept: Sweep) -> N
     documented = json.loads(ansible("doc", "--json", "-t", "module", *names).stdout)
     for task, result in swept.results.items():
         name = task.split()[1]
-        told = {key for key in result if not key.startswith("_")} - OF_ANSIBLE
-        assert told <= set(documented[f"gpuops.vsphere.{name}"]["return"]), name
-        assert told or name == "sim_vcenter"
+        keys = {key for key in result if not key.startswith("_")} - OF_ANSIBLE
+        assert keys <= set(documented[f"gpuops.vsphere.{name}"]["return"]), name
+        assert keys or name == "sim_vcenter"
 
 
 def _of_environment(name: str) -> str:
@@ -165,9 +165,9 @@ def play(good: dict[str, Any], bad: dict[str, Any], ready: str) -> list[dict[str
     for name, options in OPTIONS.items():
         for how, login, variable in (("good", good, "GOOD"), ("bad", bad, "PASSWORD")):
             secret = {"password": _of_environment(variable)}
-            told = f"told_{name}_{how}"
+            register = f"told_{name}_{how}"
             module = {f"gpuops.vsphere.{name}": {**login, **secret, **options}}
-            tasks.append({"name": f"gpuops {name} {how}", **module, "register": told, "ignore_errors": True})
-            kept = {told: f"{{{{ {told} }}}}", "cacheable": True}
-            tasks.append({"name": "kept", "ansible.builtin.set_fact": kept})
+            tasks.append({"name": f"gpuops {name} {how}", **module, "register": register, "ignore_errors": True})
+            facts = {register: f"{{{{ {register} }}}}", "cacheable": True}
+            tasks.append({"name": "kept", "ansible.builtin.set_fact": facts})
     return [{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]

@@ -15,8 +15,8 @@ VM_GPU = "gpuops.vsphere.vm_gpu"
 ATTACH = {"name": "ml-07", "profile": "a100-3-20c"}
 
 
-def task(name: str, module: str, options: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"name": name, module: options, "register": name, "ignore_errors": True, **more}
+def task(name: str, module: str, options: dict[str, Any], **keywords: Any) -> dict[str, Any]:
+    return {"name": name, module: options, "register": name, "ignore_errors": True, **keywords}
 
 
 def play(folder: Path) -> list[dict[str, Any]]:
@@ -62,9 +62,9 @@ def play(folder: Path) -> list[dict[str, Any]]:
 
 def without_run(result: dict[str, Any]) -> dict[str, Any]:
     """What a task returns, without the moment and what only a run has."""
-    kept = {key: value for key, value in result.items() if key != "plan"}
+    other_keys = {key: value for key, value in result.items() if key != "plan"}
     hidden = ("read_at", "applied", "outcomes")
-    return kept | {"plan": {key: value for key, value in result["plan"].items() if key not in hidden}}
+    return other_keys | {"plan": {key: value for key, value in result["plan"].items() if key not in hidden}}
 
 
 @pytest.mark.long
@@ -72,30 +72,32 @@ def without_run(result: dict[str, Any]) -> dict[str, Any]:
 def test_a_play(ansible: Ansible, tmp_path: Path) -> None:
     book = tmp_path / "book.yml"
     book.write_text(yaml.safe_dump(play(tmp_path)), encoding="utf-8")
-    shown = ansible("playbook", book, "--diff", "-vvvv")
-    told = json.loads((tmp_path / "told.json").read_text(encoding="utf-8"))
+    playbook_run = ansible("playbook", book, "--diff", "-vvvv")
+    answers = json.loads((tmp_path / "told.json").read_text(encoding="utf-8"))
 
-    assert told["started"]["changed"]
-    assert told["started"]["url"].startswith("https://127.0.0.1:")
-    assert told["foreseen"]["changed"]
-    assert without_run(told["foreseen"]) == without_run(told["changed"])
-    assert (told["unchanged"]["changed"], told["unchanged"]["diff"]) == (False, [])
-    assert told["seen"]["vms"] == [told["changed"]["vm"]] == [told["foreseen"]["vm"]]
-    assert '+        "grid_a100-3-20c"' in shown.stdout, "the diff shows what comes"
+    assert answers["started"]["changed"]
+    assert answers["started"]["url"].startswith("https://127.0.0.1:")
+    assert answers["foreseen"]["changed"]
+    assert without_run(answers["foreseen"]) == without_run(answers["changed"])
+    assert (answers["unchanged"]["changed"], answers["unchanged"]["diff"]) == (False, [])
+    assert answers["seen"]["vms"] == [answers["changed"]["vm"]] == [answers["foreseen"]["vm"]]
+    assert '+        "grid_a100-3-20c"' in playbook_run.stdout, "the diff shows what comes"
 
-    assert (told["refused"]["failed"], told["refused"]["exit_code"]) == (True, 3)
-    assert told["refused"]["reasons"] == [told["refused"]["msg"].removeprefix("refused, nothing changed: ")]
-    assert told["running"]["exit_code"] == 3
-    assert "power: cycle stops it" in told["running"]["msg"]
-    assert "power: off leaves it off" in told["running"]["reasons"][0]
-    assert "--power" not in told["running"]["msg"]
-    assert told["ambiguous"]["exit_code"] == 2
-    assert "/lab-dc/vm/misc/a/twin" in told["ambiguous"]["msg"]
-    assert (told["wrong"]["failed"], told["wrong"]["exit_code"]) == (True, 5)
-    assert told["sized"]["sizing"]["recommended"]["sharers"] == 4
-    assert told["sizes"]["msg"].startswith("busy and vm exclude each other")
-    assert told["slow"]["exit_code"] == 2
-    assert told["slow"]["msg"].split(";")[0] == "less than half an hour of vdi-05 was measured in this period"
-    assert "Cn4ry" not in shown.stdout + shown.stderr + json.dumps(told), "the password is in no output"
+    assert (answers["refused"]["failed"], answers["refused"]["exit_code"]) == (True, 3)
+    assert answers["refused"]["reasons"] == [answers["refused"]["msg"].removeprefix("refused, nothing changed: ")]
+    assert answers["running"]["exit_code"] == 3
+    assert "power: cycle stops it" in answers["running"]["msg"]
+    assert "power: off leaves it off" in answers["running"]["reasons"][0]
+    assert "--power" not in answers["running"]["msg"]
+    assert answers["ambiguous"]["exit_code"] == 2
+    assert "/lab-dc/vm/misc/a/twin" in answers["ambiguous"]["msg"]
+    assert (answers["wrong"]["failed"], answers["wrong"]["exit_code"]) == (True, 5)
+    assert answers["sized"]["sizing"]["recommended"]["sharers"] == 4
+    assert answers["sizes"]["msg"].startswith("busy and vm exclude each other")
+    assert answers["slow"]["exit_code"] == 2
+    assert answers["slow"]["msg"].split(";")[0] == "less than half an hour of vdi-05 was measured in this period"
+    assert "Cn4ry" not in playbook_run.stdout + playbook_run.stderr + json.dumps(answers), (
+        "the password is in no output"
+    )
     assert not (tmp_path / "sim" / "ready.json").exists(), "it was stopped"
     assert (tmp_path / "sim" / "state").exists(), "and kept its state"

@@ -11,16 +11,16 @@ from pathlib import Path
 
 def unit_of(path: Path) -> dict[str, list[str]]:
     """The values of each key of a unit, in their order."""
-    found: dict[str, list[str]] = {}
+    unit: dict[str, list[str]] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         key, equals, value = line.partition("=")
         if equals and not line.startswith("#"):
-            found.setdefault(key, []).append(value)
-    return found
+            unit.setdefault(key, []).append(value)
+    return unit
 
 
-def executed(
-    unit: Mapping[str, list[str]], folder: Path, own: Mapping[str, str], **more: str
+def execute_unit(
+    unit: Mapping[str, list[str]], folder: Path, variables: Mapping[str, str], **more_variables: str
 ) -> subprocess.CompletedProcess[str]:
     """What a unit's ExecStart does, with the environment and credentials that it names, and `own` of the machine."""
     credentials = folder / "credentials"
@@ -32,7 +32,7 @@ def executed(
     environ = dict(shlex.split(line)[0].replace("%%", "%").split("=", 1) for line in unit["Environment"])
     return subprocess.run(
         [word.replace("%%", "%").replace("$$", "$") for word in shlex.split(unit["ExecStart"][0])],
-        env={**own, "CREDENTIALS_DIRECTORY": str(credentials), **environ, **more},
+        env={**variables, "CREDENTIALS_DIRECTORY": str(credentials), **environ, **more_variables},
         cwd=folder,
         capture_output=True,
         encoding="utf-8",

@@ -50,21 +50,21 @@ def broker(target: BrokerTarget, served: HorizonListener) -> Iterator[Horizon]:
 
 @pytest.mark.long
 def test_pools_say_which_can_be_gated(broker: Horizon) -> None:
-    found = {pool.name: pool for pool in broker.pools()}
-    assert {name: pool.refusal is None for name, pool in found.items()} == {
+    pools = {pool.name: pool for pool in broker.pools()}
+    assert {name: pool.refusal is None for name, pool in pools.items()} == {
         "office": True,
         "contractors": True,
         "kiosk": False,
         "finance": False,
     }
-    assert found["kiosk"].kind is PoolKind.INSTANT_CLONE
-    assert found["finance"].power_policy is DesktopPowerPolicy.ALWAYS_ON
+    assert pools["kiosk"].kind is PoolKind.INSTANT_CLONE
+    assert pools["finance"].power_policy is DesktopPowerPolicy.ALWAYS_ON
 
 
 def test_who_and_what(broker: Horizon) -> None:
-    found = broker.identity()
-    assert (found.user, found.cluster) == (r"VSPHERE\administrator", "sim-pod")
-    assert found.product.startswith("Horizon Connection Server 8.")
+    login = broker.identity()
+    assert (login.user, login.cluster) == (r"VSPHERE\administrator", "sim-pod")
+    assert login.product.startswith("Horizon Connection Server 8.")
 
 
 @pytest.mark.long
@@ -77,11 +77,11 @@ def test_lists_come_page_by_page(broker: Horizon, monkeypatch: pytest.MonkeyPatc
 
 def test_a_machine_is_read_by_itself(broker: Horizon) -> None:
     """It names the session that is on it; one that is not there is no error."""
-    used = next(each for each in broker.sessions() if each.machine is not None)
-    listed = {each.id: each for each in broker.machines()}
+    used = next(session for session in broker.sessions() if session.machine is not None)
+    listed = {machine.id: machine for machine in broker.machines()}
     assert used.machine is not None
-    found = broker.machine(used.machine)
-    assert found == listed[used.machine] and found.session == used.id
+    machine_alone = broker.machine(used.machine)
+    assert machine_alone == listed[used.machine] and machine_alone.session == used.id
     assert broker.machine("../../config/v2/environment-properties") is None
 
 
@@ -101,32 +101,36 @@ def test_sessions_are_those_of_vms(server: SimServer, served: HorizonListener, b
         served.pod.disconnect(session)
     with Connection(target_of(server)) as vcenter:
         inventory = vcenter.inventory()
-    asked = list(inventory.vms.values())
-    told = BrokerSessions(lambda: broker).sessions(asked, inventory)
-    found = {vm.name: told.get(vm.ref) for vm in asked}
-    unused = found["vdi-001"]
-    assert unused is not None and (unused.count, unused.used) == (0, False), "the broker knows it, and nobody is there"
-    assert found["vdi-120"] is None, "no machine of the broker: nothing is known"
-    assert found["ml-01"] is None
-    gone, there = found["vdi-097"], found["vdi-098"]
-    assert gone is not None and there is not None
-    assert (gone.count, gone.used, there.count, there.used) == (1, True, 1, True), "one is disconnected: it counts"
-    assert there.youngest_s is not None
-    assert (gone.disconnected_s, there.disconnected_s) == (0, None)
+    inventory_vms = list(inventory.vms.values())
+    sessions = BrokerSessions(lambda: broker).sessions(inventory_vms, inventory)
+    session_by_name = {vm.name: sessions.get(vm.ref) for vm in inventory_vms}
+    unused = session_by_name["vdi-001"]
+    assert unused is not None and (unused.count, unused.used) == (0, False), (
+        "the broker knows it, and it has no session"
+    )
+    assert session_by_name["vdi-120"] is None, "no machine of the broker: nothing is known"
+    assert session_by_name["ml-01"] is None
+    disconnected, connected = session_by_name["vdi-097"], session_by_name["vdi-098"]
+    assert disconnected is not None and connected is not None
+    assert (disconnected.count, disconnected.used, connected.count, connected.used) == (1, True, 1, True), (
+        "one is disconnected: it counts"
+    )
+    assert connected.youngest_s is not None
+    assert (disconnected.disconnected_s, connected.disconnected_s) == (0, None)
 
 
 def test_a_gate_keeps_users_out_and_the_ledger_has_it(
     server: SimServer, served: HorizonListener, broker: Horizon
 ) -> None:
-    machine = next(each for each in broker.machines() if each.name == "vdi-002")
+    machine = next(candidate for candidate in broker.machines() if candidate.name == "vdi-002")
     assert broker.enter_maintenance([machine.id]) == {}
-    office, vm = next(each for each in served.pod.machines() if each[1].name == "vdi-002")
+    office, vm = next(pool_and_vm for pool_and_vm in served.pod.machines() if pool_and_vm[1].name == "vdi-002")
     with server.world.lock:
         assert served.pod.log_in(office, vm) is None
-    assert next(each for each in broker.machines() if each.id == machine.id).in_maintenance is True
+    assert next(candidate for candidate in broker.machines() if candidate.id == machine.id).in_maintenance is True
     assert broker.exit_maintenance([machine.id]) == {}
-    done = [entry.method for entry in server.ledger if entry.name == "vdi-002"]
-    assert done == ["enter-maintenance", "exit-maintenance"]
+    methods = [entry.method for entry in server.ledger if entry.name == "vdi-002"]
+    assert methods == ["enter-maintenance", "exit-maintenance"]
 
 
 def test_a_machine_that_is_not_there_is_told(broker: Horizon) -> None:
@@ -181,9 +185,9 @@ def test_whom_it_does_not_talk_to(target: BrokerTarget, case: str) -> None:
 
 
 def test_tokens_are_shown_nowhere(broker: Horizon, target: BrokerTarget) -> None:
-    told = f"{broker!r}{vars(broker)}{target!r}"
-    assert broker._access.reveal() not in told
-    assert target.server.password.reveal() not in told
+    printed = f"{broker!r}{vars(broker)}{target!r}"
+    assert broker._access.reveal() not in printed
+    assert target.server.password.reveal() not in printed
 
 
 def test_a_power_policy_works_against_a_night(server: SimServer, served: HorizonListener) -> None:

@@ -95,12 +95,12 @@ def sends(status: int, body: bytes, **headers: str) -> Callable[[Scripted], None
     return lambda handler: handler.reply(status, body, **headers)
 
 
-def listed(*records: object) -> Callable[[Scripted], None]:
+def answer_with_list(*records: object) -> Callable[[Scripted], None]:
     return sends(200, json.dumps(records).encode())
 
 
-def session(**more: object) -> dict[str, object]:
-    return {"id": "1", "machine_id": "2", "session_state": "CONNECTED", **more}
+def session(**fields: object) -> dict[str, object]:
+    return {"id": "1", "machine_id": "2", "session_state": "CONNECTED", **fields}
 
 
 def endless(handler: Scripted) -> None:
@@ -113,9 +113,9 @@ def dripping(handler: Scripted) -> None:
     handler.send_response(200)
     handler.send_header("Content-Length", "100000")
     handler.end_headers()
-    gone = threading.Event()
+    stopped = threading.Event()
     try:
-        while not gone.wait(0.05):
+        while not stopped.wait(0.05):
             handler.wfile.write(b" ")
             handler.wfile.flush()
     except OSError:
@@ -136,12 +136,12 @@ READS: dict[str, tuple[Callable[[Scripted], None], type[GpuopsError], str]] = {
     "bytes": (sends(200, b"\xff\xfe"), ProtocolError, "sends what no Connection Server sends"),
     "huge": (sends(200, b" " * (1 << 21)), ProtocolError, "a reply of more than"),
     "packed": (sends(200, b"x", Content__Encoding="gzip"), ProtocolError, "a compressed reply"),
-    "no id": (listed({"machine_id": "2"}), ProtocolError, "id is missing"),
-    "a number as id": (listed(session(id=7)), ProtocolError, "id is not of type str"),
-    "a truth as a time": (listed(session(start_time=True)), ProtocolError, "start_time is not of type int"),
-    "a time before time": (listed(session(start_time=-5)), ProtocolError, "start_time is not a time"),
-    "a time after time": (listed(session(start_time=10**17)), ProtocolError, "start_time is not a time"),
-    "a long name": (listed(session(id="x" * 5000)), ProtocolError, "id has more than 1024 characters"),
+    "no id": (answer_with_list({"machine_id": "2"}), ProtocolError, "id is missing"),
+    "a number as id": (answer_with_list(session(id=7)), ProtocolError, "id is not of type str"),
+    "a truth as a time": (answer_with_list(session(start_time=True)), ProtocolError, "start_time is not of type int"),
+    "a time before time": (answer_with_list(session(start_time=-5)), ProtocolError, "start_time is not a time"),
+    "a time after time": (answer_with_list(session(start_time=10**17)), ProtocolError, "start_time is not a time"),
+    "a long name": (answer_with_list(session(id="x" * 5000)), ProtocolError, "id has more than 1024 characters"),
     "endless pages": (endless, ProtocolError, "sends more than 5 pages"),
     "one page again and again": (
         sends(200, json.dumps([session()]).encode(), HAS_MORE_RECORDS="TRUE"),
@@ -191,7 +191,7 @@ CHANGES: dict[str, tuple[Callable[[Scripted], None], type[GpuopsError], str]] = 
     "no reply": (silent, OutcomeUnknown, "whether the machines changed is not known"),
     "broken": (sends(500, b""), OutcomeUnknown, "whether the machines changed is not known"),
     "garbage": (sends(200, b"canary"), OutcomeUnknown, "whether the machines changed is not known"),
-    "another machine": (listed({"id": "9", "status_code": 200}), OutcomeUnknown, "was not in the request"),
+    "another machine": (answer_with_list({"id": "9", "status_code": 200}), OutcomeUnknown, "was not in the request"),
     "refused": (sends(409, b""), Refused, "nothing was changed"),
     "forbidden": (sends(403, b""), NoPermission, "may not use"),
 }
@@ -213,8 +213,8 @@ def test_a_change_is_sent_once(target: BrokerTarget, monkeypatch: pytest.MonkeyP
 
 
 def test_a_machine_of_which_nothing_is_said_is_not_gated(target: BrokerTarget, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = {"id": "2", "status_code": 400, "error_messages": ["it is provisioning"]}
-    monkeypatch.setattr(Scripted, "script", staticmethod(listed({"id": "1", "status_code": 200}, said)))
+    status = {"id": "2", "status_code": 400, "error_messages": ["it is provisioning"]}
+    monkeypatch.setattr(Scripted, "script", staticmethod(answer_with_list({"id": "1", "status_code": 200}, status)))
     with Horizon(target) as broker:
         assert broker.enter_maintenance(["1", "2", "3"]) == {
             "2": "it is provisioning",

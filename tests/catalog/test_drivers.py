@@ -16,9 +16,9 @@ TABLES = load_drivers()
 
 def test_every_entry_names_the_document_that_says_so() -> None:
     sources = [
-        *(each.source for each in TABLES.pairs),
-        *(each.source for each in TABLES.windows),
-        *(each.source for each in TABLES.cuda),
+        *(pair.source for pair in TABLES.pairs),
+        *(window.source for window in TABLES.windows),
+        *(cuda_row.source for cuda_row in TABLES.cuda),
     ]
     assert len(sources) > 10
     for source in sources:
@@ -26,7 +26,7 @@ def test_every_entry_names_the_document_that_says_so() -> None:
 
 
 def test_a_host_takes_its_own_branch_and_no_newer_one_and_is_listed_once() -> None:
-    assert len({each.host for each in TABLES.pairs}) == len(TABLES.pairs)
+    assert len({pair.host for pair in TABLES.pairs}) == len(TABLES.pairs)
     for pairs in TABLES.pairs:
         assert pairs.guests[0] == pairs.host == max(pairs.guests)
         assert list(pairs.guests) == sorted(set(pairs.guests), reverse=True)
@@ -34,7 +34,7 @@ def test_a_host_takes_its_own_branch_and_no_newer_one_and_is_listed_once() -> No
 
 
 def test_numbers_of_windows_drivers_do_not_overlap() -> None:
-    spans = sorted((each.first, each.last) for each in TABLES.windows)
+    spans = sorted((window.first, window.last) for window in TABLES.windows)
     assert all(first <= last for first, last in spans)
     assert all(before[1] < after[0] for before, after in pairwise(spans))
     assert TABLES.branch_of("528.24", GuestSystem.WINDOWS) == 525
@@ -49,9 +49,9 @@ def test_numbers_of_windows_drivers_do_not_overlap() -> None:
 def test_what_cuda_needs(cuda: str, linux: str, windows: str) -> None:
     version = version_of(cuda)
     assert version is not None
-    found = TABLES.cuda_minimum(version)
-    assert found is not None
-    assert (found.of(GuestSystem.LINUX), found.of(GuestSystem.WINDOWS)) == (version_of(linux), version_of(windows))
+    minimum = TABLES.cuda_minimum(version)
+    assert minimum is not None
+    assert (minimum.of(GuestSystem.LINUX), minimum.of(GuestSystem.WINDOWS)) == (version_of(linux), version_of(windows))
 
 
 @pytest.mark.parametrize("cuda", ["9.2", "10", "10.3", "14.0"])

@@ -1,4 +1,4 @@
-"""The catalogue's files: complete, reachable, read strictly, and only as many as asked for."""
+"""The catalogue's files: complete, reachable, read strictly, and only the requested ones."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_each_mig_family_is_used_by_a_board() -> None:
 @pytest.mark.parametrize("board", CATALOG.boards, ids=lambda board: board.key)
 def test_a_board_is_reached_by_its_profiles_names_and_by_its_pci_ids(board: Board) -> None:
     for profile in board.profiles[:1]:
-        assert [found.key for found in load(profiles=[profile.name]).boards] == [board.key]
-        assert [found.key for found in load(profiles=[profile.name.upper()]).boards] == [board.key]
+        assert [found_board.key for found_board in load(profiles=[profile.name]).boards] == [board.key]
+        assert [found_board.key for found_board in load(profiles=[profile.name.upper()]).boards] == [board.key]
     for pci in board.pci_ids:
         subsystems: tuple[int | None, ...] = pci.subsystem_ids or (None,)
         for subsystem in subsystems:
@@ -54,8 +54,8 @@ def test_three_device_ids_are_told_apart_by_subsystem_only() -> None:
     for device in twice:
         assert CATALOG.board_by_pci(NVIDIA, device) is None
         assert len(load(pci=[(NVIDIA, device, None)]).boards) == 2
-    found = [CATALOG.board_by_pci(NVIDIA, *ids) for ids in ((0x25B6, 0x14A9), (0x1E30, 0x129E), (0x1E78, 0x13D9))]
-    assert [board.key for board in found if board] == ["a16", "rtx8000", "rtx6000p"]
+    boards = [CATALOG.board_by_pci(NVIDIA, *ids) for ids in ((0x25B6, 0x14A9), (0x1E30, 0x129E), (0x1E78, 0x13D9))]
+    assert [board.key for board in boards if board] == ["a16", "rtx8000", "rtx6000p"]
 
 
 def test_only_the_boards_asked_for_are_loaded() -> None:
@@ -107,11 +107,11 @@ def test_files_are_clean(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_files_survive_being_written_again(path: Path) -> None:
     raw = yaml.load(path.read_text("utf-8"), Loader=yaml.BaseLoader)
-    again = yaml.load(yaml.safe_dump(raw, sort_keys=False), Loader=yaml.BaseLoader)
-    assert again == raw
+    reread = yaml.load(yaml.safe_dump(raw, sort_keys=False), Loader=yaml.BaseLoader)
+    assert reread == raw
 
 
-def edited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> str:
+def edit_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> str:
     """A copy of the A100's file with one edit, where the reader will look for it."""
     text = (BOARD_FILES / "a100.yaml").read_text("utf-8")
     assert old in text
@@ -142,7 +142,7 @@ def test_a_file_with_a_mistake_is_refused_by_name(
 ) -> None:
     from gpuops.catalog.catalog_files import board
 
-    key = edited(tmp_path, monkeypatch, old, new)
+    key = edit_copy(tmp_path, monkeypatch, old, new)
     with pytest.raises(UsageError) as caught:
         board(key)
     assert complaint in caught.value.message
@@ -152,17 +152,19 @@ def test_a_file_with_a_mistake_is_refused_by_name(
 def test_a_profile_without_a_name_is_in_no_look_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gpuops.catalog.catalog_files import board
 
-    found = board(edited(tmp_path, monkeypatch, "full_name: GRID A100", "full_name: null"))
-    assert (found.profiles, found.esxi_prefix) == ((), None)
-    assert {profile.short_name for profile in found.nameless} >= {"A100-40C", "A100-3-20C"}
-    assert not any(profile.attachable for profile in found.nameless)
-    assert Catalog((found,)).profile("") is None
+    nameless_board = board(edit_copy(tmp_path, monkeypatch, "full_name: GRID A100", "full_name: null"))
+    assert (nameless_board.profiles, nameless_board.esxi_prefix) == ((), None)
+    assert {profile.short_name for profile in nameless_board.nameless} >= {"A100-40C", "A100-3-20C"}
+    assert not any(profile.attachable for profile in nameless_board.nameless)
+    assert Catalog((nameless_board,)).profile("") is None
 
 
 def test_what_one_profile_has_of_its_own_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gpuops.catalog.catalog_files import board
 
-    key = edited(tmp_path, monkeypatch, "names_seen:", "exceptions:\n  8C: {count: 3, verified: derived}\nnames_seen:")
+    key = edit_copy(
+        tmp_path, monkeypatch, "names_seen:", "exceptions:\n  8C: {count: 3, verified: derived}\nnames_seen:"
+    )
     [changed] = [profile for profile in board(key).profiles if profile.short_name == "A100-8C"]
     assert (changed.max_per_gpu, changed.verified) == (3, "derived")
     assert changed.max_per_gpu_mixed == 4

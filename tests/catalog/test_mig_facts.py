@@ -63,12 +63,12 @@ def test_placements_that_do_not_overlap_never_exceed_the_compute_slices(family: 
     places = [InstancePlacement(kind, start) for kind in plain_kinds(family) for start in kind.starts]
     most = 0
 
-    def grow(chosen: list[InstancePlacement], rest: list[InstancePlacement]) -> None:
+    def grow(chosen: list[InstancePlacement], remaining: list[InstancePlacement]) -> None:
         nonlocal most
         most = max(most, sum(place.profile.compute_slices for place in chosen))
-        for index, place in enumerate(rest):
-            if not any(overlap(place, other) for other in chosen):
-                grow([*chosen, place], rest[index + 1 :])
+        for index, place in enumerate(remaining):
+            if not any(overlap(place, chosen_place) for chosen_place in chosen):
+                grow([*chosen, place], remaining[index + 1 :])
 
     grow([], places)
     assert most == geometry.compute_slices

@@ -61,9 +61,11 @@ def test_every_profile_name_parses_to_its_own_facts() -> None:
 
 
 def test_names_seen_on_vsphere_hosts() -> None:
-    seen = {profile.name for board in BOARDS for profile in board.profiles if profile.verified_name is Verified.DOC}
-    assert {"grid_a100d-80c", "nvidia_a40-48q", "nvidia_h100xm-80c", "nvidia_h200x-1-35c"} <= seen
-    assert "nvidia_rtx_pro_6000_blackwell_dc-4-96q" in seen
+    verified_names = {
+        profile.name for board in BOARDS for profile in board.profiles if profile.verified_name is Verified.DOC
+    }
+    assert {"grid_a100d-80c", "nvidia_a40-48q", "nvidia_h100xm-80c", "nvidia_h200x-1-35c"} <= verified_names
+    assert "nvidia_rtx_pro_6000_blackwell_dc-4-96q" in verified_names
 
 
 def test_profiles_that_the_driver_names_without_a_document_about_vsphere() -> None:
@@ -143,9 +145,9 @@ def test_the_half_gigabyte_types_exist_on_maxwell_only() -> None:
 
 
 def test_the_guest_sees_no_more_than_the_profile() -> None:
-    known = [profile for _, profile in PROFILES if profile.guest_framebuffer_mib is not None]
-    assert len(known) == 586
-    assert all((profile.guest_framebuffer_mib or 0) <= profile.framebuffer_mib for profile in known)
+    with_guest_memory = [profile for _, profile in PROFILES if profile.guest_framebuffer_mib is not None]
+    assert len(with_guest_memory) == 586
+    assert all((profile.guest_framebuffer_mib or 0) <= profile.framebuffer_mib for profile in with_guest_memory)
     m10 = CATALOG.profile("grid_m10-4q")
     assert m10 is not None
     assert m10.guest_framebuffer_mib == 3776

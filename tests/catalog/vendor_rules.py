@@ -22,8 +22,8 @@ FEWER_THAN_FIT = {"RTX8000-4C": 8, "RTX8000P-4C": 8, "H200-8C": 16, "H200X-8C": 
 
 
 def by_key(*keys: str) -> list[Board]:
-    found = [CATALOG.board(key) for key in keys]
-    return [board for board in found if board is not None]
+    boards = [CATALOG.board(key) for key in keys]
+    return [board for board in boards if board is not None]
 
 
 def power_of_two(board: Board, profile: VgpuProfile) -> int:

@@ -1,7 +1,7 @@
-"""Aside: what is advised is played in a copy of the process, of its simulated vCenter and of its state on disk.
+"""Play each advice in a copy of the process, of its simulated vCenter and of its state on disk.
 
-So each advice is played the moment that it is given, with the faults that are there then, and the test goes on as if
-nobody had.
+So the advice is played at the moment when it is printed, with the faults of that moment, and the test itself goes on
+unaffected.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Aside:
 
 
 def _text(answer: object) -> str:
-    """As it is printed; empty for what nobody prints."""
+    """As it is printed; empty for objects that are never printed."""
     text: Any = ""
     match answer:
         case ChangeReport():

@@ -38,7 +38,7 @@ class Ran:
         """(the advice, the words to type) of each command that is advised as it stands."""
         for line in sorted(self.lines):
             for command in OURS.findall(line) if self._advises(line) else ():
-                words = typed(command.split(), self.words)
+                words = fill_in(command.split(), self.words)
                 if words:
                     yield line, words
 
@@ -83,7 +83,7 @@ class Advice:
             before, (advice, words) = ran, onward
 
 
-def typed(advised: list[str], before: tuple[str, ...]) -> tuple[str, ...]:
+def fill_in(advised: list[str], before: tuple[str, ...]) -> tuple[str, ...]:
     """The words to type: the command with its options, without the prose behind it; none where it is not complete."""
     command: Any = typer.main.get_command(app)
     words = list[str]()

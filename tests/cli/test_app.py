@@ -69,12 +69,12 @@ def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         encoding="utf-8",
         timeout=60,
         check=False,
-        # A home below a file: nobody can make it, root neither, so that no run leaves anything to the next.
+        # A home below a file: not even root can create it, so that no run leaves files to the next.
         env={"PATH": os.environ["PATH"], "HOME": f"{__file__}/home", **environ},
     )
 
 
-def typed(*arguments: str) -> Result:
+def run_app(*arguments: str) -> Result:
     """The same without a process of its own: `RootGroup` ends every way of calling the command alike."""
     return CliRunner().invoke(app, arguments, prog_name="gpuops")
 
@@ -253,7 +253,7 @@ def test_every_command_shows_an_example_of_itself(words: str) -> None:
     examples = re.findall(rf"^ *(?:Example: )?({words}(?: .*?)?)(?: &)?$", LEAVES[words].help, re.MULTILINE)
     assert examples, f"{words} has no example"
     for example in examples:
-        command_line, _, _ = example.partition(" -- ")  # what follows is a command of somebody else
+        command_line, _, _ = example.partition(" -- ")  # what follows is another program's command
         assert_options_exist(command_line.split()[len(words.split()) :], LEAVES[words])
 
 
@@ -282,12 +282,12 @@ def test_help_all_names_every_command_and_every_option_of_the_program() -> None:
 
 def test_a_command_about_one_vm_takes_its_name_without_the_option() -> None:
     words = ("--profile", "a100-3-20c", "--vcenter", "sim:lab", "--dry-run")
-    named = typed("attach", "--vm", "ml-07", *words)
-    assert (named.exit_code, typed("attach", "ml-07", *words).stdout) == (0, named.stdout)
-    assert typed("attach", "--help").stdout.startswith("Usage: gpuops attach [VM] [OPTIONS]")
-    twice = typed("attach", "ml-07", "--vm", "ml-08", *words)
+    named = run_app("attach", "--vm", "ml-07", *words)
+    assert (named.exit_code, run_app("attach", "ml-07", *words).stdout) == (0, named.stdout)
+    assert run_app("attach", "--help").stdout.startswith("Usage: gpuops attach [VM] [OPTIONS]")
+    twice = run_app("attach", "ml-07", "--vm", "ml-08", *words)
     assert (twice.exit_code, twice.stderr) == (2, "error: the VM is named twice: ml-07 and --vm\nnext: name it once\n")
-    assert typed("detach", "--all", "ml-07").exit_code == 2, "the name stands right behind the command"
+    assert run_app("detach", "--all", "ml-07").exit_code == 2, "the name stands right behind the command"
 
 
 def test_every_option_is_explained() -> None:
@@ -311,7 +311,7 @@ def test_in_json_an_error_is_a_document_too() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("words", ["", "rotate", "sim"])
 def test_a_group_without_a_command_shows_its_help(words: str) -> None:
-    usage = typed(*words.split())
+    usage = run_app(*words.split())
     assert (usage.exit_code, usage.stdout) == (2, "")
     assert usage.stderr.startswith(f"Usage: gpuops {words}".rstrip())
     assert ("Every day:" if not words else "\nCommands:\n") in usage.stderr
@@ -322,14 +322,14 @@ def test_a_group_without_a_command_shows_its_help(words: str) -> None:
     ["inventory -o json --bogus", "--output=json bogus", "rotate night -ojson", "inventory --output json --vms=x"],
 )
 def test_in_json_a_wrong_option_is_a_document_too(words: str) -> None:
-    refusal = typed(*words.split())
+    refusal = run_app(*words.split())
     assert refusal.exit_code == 2
     assert json.loads(refusal.stdout)["kind"] == "error"
 
 
 @pytest.mark.long
 def test_options_may_stand_before_the_command() -> None:
-    refusal = typed("--output", "json", "--vcenter", "prod", "inventory")
+    refusal = run_app("--output", "json", "--vcenter", "prod", "inventory")
     assert "no target 'prod'" in refusal.stdout
 
 
@@ -421,7 +421,7 @@ def test_sigterm_ends_with_its_own_code() -> None:
 
 @pytest.mark.long
 def test_the_demo_says_first_what_is_wrong_with_its_policy() -> None:
-    refusal = typed("demo", "--policy", "/nonexistent.yaml")
+    refusal = run_app("demo", "--policy", "/nonexistent.yaml")
     assert (refusal.exit_code, refusal.stdout) == (2, "")
     assert refusal.stderr.splitlines() == [
         f"error: /nonexistent.yaml cannot be read: {os.strerror(errno.ENOENT)}",

@@ -235,7 +235,7 @@ def test_a_saved_inventory_and_a_shell_on_the_hosts_exclude_each_other(
 def test_a_saved_inventory_and_a_connection_exclude_each_other(
     gpuops: Gpuops, saved_lab: Path, command: list[str], options: list[str]
 ) -> None:
-    """Nothing is ignored in silence: whoever names both means something that will not happen."""
+    """Nothing is ignored in silence: a user who names both expects something that will not happen."""
     message = f"--inventory and {options[0]} exclude each other"
     one_line(gpuops(*command, "--inventory", str(saved_lab), *options), 2, message, "leave one of them out")
     one_line(gpuops(*options, *command, "--inventory", str(saved_lab)), 2, message)
@@ -250,7 +250,7 @@ def test_the_environments_vcenter_is_no_word_against_a_saved_inventory(
 
 
 class TestConnection:
-    """vCenter down, a wrong password, a certificate nobody can trust."""
+    """vCenter down, a wrong password, an untrusted certificate."""
 
     @pytest.fixture
     def environ(self, lab: Lab) -> dict[str, str]:

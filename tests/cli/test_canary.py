@@ -127,7 +127,7 @@ SWEPT: Final = (
     "rotate adopt --from 3c5e0b0a-8f4e-4f43-9d67-0c8a5f1b2d11 --yes",
     "rotate timers --policy /nowhere.yaml",
     "rotate clear-marker --vm vdi-01 --policy /nowhere.yaml --yes",
-    "setup --address vc.example.com",  # refused: nobody answers; test_setup.py types its password
+    "setup --address vc.example.com",  # refused: not reachable; test_setup.py types its password
     "config init --address vc.example.com",
     "config show --output json",
     "config set vcenter.port 8443",
@@ -159,7 +159,7 @@ WITHOUT_LOGIN: Final = frozenset(
         "template write",
     }
 )
-"""Commands that nobody logs in for."""
+"""Commands that need no login."""
 UNLIKE: Final = {
     "wrong user": ({"GPUOPS_USERNAME": "nobody@vsphere.local"}, 5),
     "untrusted": ({"GPUOPS_CA_FILE": "/etc/ssl/certs/ca-certificates.crt"}, 5),
@@ -167,10 +167,10 @@ UNLIKE: Final = {
     "no address": ({"GPUOPS_VCENTER": f"https://u:{quote(CANARY)}@vc:port"}, 2),
     "another scheme": ({"GPUOPS_VCENTER": f"ftp://u:{quote(CANARY)}@vc"}, 2),
     "in the clear": ({"GPUOPS_VCENTER": "http://vc.invalid"}, 5),
-    "a proxy that is none": ({"GPUOPS_PROXY": f"u:{CANARY}@proxy"}, 2),
-    "a journal that is none": ({"GPUOPS_JOURNAL_URL": f"mysql://u:{quote(CANARY)}@db/j"}, 2),
+    "an invalid proxy": ({"GPUOPS_PROXY": f"u:{CANARY}@proxy"}, 2),
+    "an invalid journal": ({"GPUOPS_JOURNAL_URL": f"mysql://u:{quote(CANARY)}@db/j"}, 2),
     "a journal that is away": ({"GPUOPS_JOURNAL_URL": f"postgresql://u:{quote(CANARY, safe='')}@127.0.0.1:1/j"}, None),
-    "a boolean that is none": ({"GPUOPS_INSECURE": CANARY}, 2),
+    "an invalid boolean": ({"GPUOPS_INSECURE": CANARY}, 2),
 }
 """What is wrong in the environment, and the exit code; None: whatever it is."""
 
@@ -222,8 +222,8 @@ def _leaves(command: Any, name: str = "") -> Iterator[str]:
     if not inner:
         yield name
         return
-    for word, each in inner.items():
-        yield from _leaves(each, f"{name} {word}".strip())
+    for word, child in inner.items():
+        yield from _leaves(child, f"{name} {word}".strip())
 
 
 def test_every_command_is_swept() -> None:

@@ -1,4 +1,4 @@
-"""Who may let a disruptive plan go ahead: a person on a terminal, or --yes."""
+"""A disruptive plan needs agreement: by a person on a terminal, or by --yes."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def endings() -> list[str]:
     return [hidden[start : start + 8] for start in range(0, len(hidden), 8)]
 
 
-def renamed(document: dict[str, Any]) -> dict[str, Any]:
+def rename_objects(document: dict[str, Any]) -> dict[str, Any]:
     """A snapshot whose VMs, hosts, clusters and datastores have names and paths that end in one of these."""
     tails = cycle(endings())
     for kind in ("vms", "hosts", "clusters", "datastores"):
@@ -119,7 +119,7 @@ def snapshots(tmp_path: Path, saved_lab: Path) -> tuple[Path, Path, dict[str, st
     plain, hostile = saved_lab, tmp_path / "hostile.json"
     document = json.loads(plain.read_text(encoding="utf-8"))
     refs = {vm["name"]: vm["ref"] for vm in document["inventory"]["vms"].values()}
-    hostile.write_text(json.dumps(renamed(document)), encoding="utf-8")
+    hostile.write_text(json.dumps(rename_objects(document)), encoding="utf-8")
     return plain, hostile, refs
 
 

@@ -1,4 +1,4 @@
-"""A run that is told to stop: what was begun is in the journal, and no session stays behind in vCenter."""
+"""A run that receives a signal: its steps are in the journal, and no session stays behind in vCenter."""
 
 from __future__ import annotations
 

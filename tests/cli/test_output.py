@@ -17,7 +17,7 @@ from gpuops.report.layout import Text, TextTable, Tree
 
 @pytest.fixture
 def documents_fit() -> None:
-    """The document of these tests is none of gpuops."""
+    """The document of these tests has no schema."""
 
 
 class Power(StrEnum):

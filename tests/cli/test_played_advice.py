@@ -30,7 +30,7 @@ def test_which_commands_a_line_advises(hint: str, before: tuple[str, ...], words
     assert [typed for _, typed in ran.advised] == words
 
 
-def played(*ends: tuple[int, str], changes: bool = False) -> list[str]:
+def play_advice(*ends: tuple[int, str], changes: bool = False) -> list[str]:
     """What leads nowhere of commands that end so, one after the other; `changes`: each changes something."""
     (code, text), *remaining_ends = ends
     states = iter(range(99))
@@ -47,15 +47,15 @@ AGAIN = (4, "left out vdi-07: is away\nnext: gpuops rotate day\n")
 
 
 def test_the_same_line_again_leads_nowhere() -> None:
-    [bad] = played(AGAIN, AGAIN)
+    [bad] = play_advice(AGAIN, AGAIN)
     assert bad.startswith("`gpuops rotate day --yes` is advised ('next: gpuops rotate day'), and says the same")
 
 
 def test_two_that_advise_each_other_lead_nowhere() -> None:
     status = (4, "vdi-07 is lost\nnext: gpuops rotate status\n")
-    assert len(played(status, AGAIN, status, AGAIN)) == 1
+    assert len(play_advice(status, AGAIN, status, AGAIN)) == 1
 
 
 @pytest.mark.parametrize("ends", [(AGAIN, (0, "done")), (AGAIN, (4, "next: power it on, then gpuops rotate day"))])
 def test_what_ends_well_or_names_who_must_act_is_good(ends: tuple[tuple[int, str], ...]) -> None:
-    assert played(*ends) == []
+    assert play_advice(*ends) == []

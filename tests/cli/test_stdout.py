@@ -38,7 +38,7 @@ class Highs(highspy.Highs):
 
 highspy.Highs = Highs
 """
-"""A solver that prints whatever it is told, around the one that is installed."""
+"""A solver that prints a given text and then calls the installed one."""
 
 
 def place(folder: Path, *options: str, profile: str = "a40-8q", stdout: int = subprocess.PIPE) -> tuple[int, str, str]:

@@ -27,10 +27,10 @@ SHARED = {field.name for group in (CommonOptions, RunOptions, HostShellOptions) 
 
 def parameters(command: str) -> dict[str, Any]:
     """The options of a command, `mig set on`, by the names of their parameters."""
-    found: Any = typer.main.get_command(app)
+    click_command: Any = typer.main.get_command(app)
     for word in command.split():
-        found = found.commands[word]
-    return {parameter.name: parameter for parameter in found.params}
+        click_command = click_command.commands[word]
+    return {parameter.name: parameter for parameter in click_command.params}
 
 
 def options(name: str) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def test_a_command_takes_its_options_from_the_fields_of_its_request(
             assert field.name not in params
             continue
         option, hint = params[field.name], get_type_hints(request_type, include_extras=True)[field.name]
-        (annotation,) = (each for each in get_args(hint)[1:] if isinstance(each, Option))
+        (annotation,) = (extra for extra in get_args(hint)[1:] if isinstance(extra, Option))
         assert (option.help, option.metavar if annotation.metavar else None) == (annotation.help, annotation.metavar)
         assert f"--{field.name.replace('_', '-')}" in option.opts
         assert option.required is (field.default is MISSING)

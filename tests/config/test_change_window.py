@@ -26,7 +26,7 @@ def test_days_times_and_zone(text: str, days: set[Weekday]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "is not a window"),
         ("Sat 22:00 Europe/Berlin", "is not a window"),
@@ -38,6 +38,6 @@ def test_days_times_and_zone(text: str, days: set[Weekday]) -> None:
         ("Sat- 22:00-04:00 UTC", "'' is not a day of the week"),
     ],
 )
-def test_what_is_no_window_is_said(text: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_what_is_no_window_is_said(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         parse_window(text)

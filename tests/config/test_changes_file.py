@@ -85,7 +85,7 @@ def test_options_say_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("read", "said"),
+    ("read", "message"),
     [
         (lambda: list(added_hosts(["L40S"], None)), "--add-hosts 'L40S' cannot be read"),
         (lambda: list(added_hosts(["3"], None)), "--add-hosts '3' cannot be read"),
@@ -100,8 +100,8 @@ def test_options_say_the_same() -> None:
         (lambda: list(added_vms(["99999xa40-8q"])), "--add-vms 99999xa40-8q: count: "),
     ],
 )
-def test_what_is_wrong_in_an_option_is_one_line(read: Callable[[], object], said: str) -> None:
+def test_what_is_wrong_in_an_option_is_one_line(read: Callable[[], object], message: str) -> None:
     with pytest.raises(UsageError) as refused:
         read()
-    assert refused.value.message.startswith(said)
+    assert refused.value.message.startswith(message)
     assert refused.value.hint

@@ -1,4 +1,4 @@
-"""The file of a cluster: what each wrong value is told, in one line."""
+"""The file of a cluster: the one-line error for each wrong value."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def test_what_is_not_said_is_the_templates() -> None:
 
 
 def test_another_wish_has_another_digest() -> None:
-    one = parse_cluster(GOOD, "x")
-    assert one.digest == parse_cluster(GOOD, "y").digest != parse_cluster(GOOD.replace("2", "3", 1), "x").digest
+    cluster = parse_cluster(GOOD, "x")
+    assert cluster.digest == parse_cluster(GOOD, "y").digest != parse_cluster(GOOD.replace("2", "3", 1), "x").digest
 
 
 @pytest.mark.parametrize("text", ["", "v1", "v2 train rank=0", "v1 train rank=0 nodes=4", "\u0663", "v1 train " * 5000])

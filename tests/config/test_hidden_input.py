@@ -1,6 +1,6 @@
 """No mistake repeats what a file holds: it may be a password in the wrong place.
 
-What functions that read a value quote (a zone that is none, a time) is a value of a key that never holds one.
+Functions that read a value quote it only for keys that never hold a password (a zone, a time).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ MISPLACED: Final = "Cn4ry-in-the-wrong-place"
 
 def sections() -> Iterator[type]:
     """Every section of the files and options that people write, and the classes of the model among them."""
-    for found in walk_packages(gpuops.config.__path__, "gpuops.config."):
-        for value in vars(import_module(found.name)).values():
-            if isinstance(value, type) and issubclass(value, Section) and value.__module__ == found.name:
+    for package_module in walk_packages(gpuops.config.__path__, "gpuops.config."):
+        for value in vars(import_module(package_module.name)).values():
+            if isinstance(value, type) and issubclass(value, Section) and value.__module__ == package_module.name:
                 yield from within(value)
     for file in INPUTS.values():
         module, _, name = file.checked_by.partition(":")

@@ -119,22 +119,22 @@ Found = tuple[int, str]
 
 def in_children(reads: Mapping[str, Callable[[], object]]) -> dict[str, Found]:
     """What became of each read: one child does them one after another, and another one goes on where it ended."""
-    found: dict[str, Found] = {}
-    while left := {name: read for name, read in reads.items() if name not in found}:
+    outcomes: dict[str, Found] = {}
+    while remaining := {name: read for name, read in reads.items() if name not in outcomes}:
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
             with suppress(BaseException):  # the child must not become a second pytest
-                _read_all(left, writing)
+                _read_all(remaining, writing)
             os._exit(99)
         os.close(writing)
-        with os.fdopen(reading, encoding="utf-8") as told:
-            found |= {name: (code, said) for name, code, said in map(json.loads, told)}
+        with os.fdopen(reading, encoding="utf-8") as output:
+            outcomes |= {name: (code, text) for name, code, text in map(json.loads, output)}
         _, status = os.waitpid(child, 0)
-        ended = next((name for name in left if name not in found), None)
+        ended = next((name for name in remaining if name not in outcomes), None)
         if ended is not None:
-            found[ended] = (os.waitstatus_to_exitcode(status), "")
-    return found
+            outcomes[ended] = (os.waitstatus_to_exitcode(status), "")
+    return outcomes
 
 
 def _read_all(reads: Mapping[str, Callable[[], object]], writing: int) -> None:
@@ -153,12 +153,12 @@ def _read_all(reads: Mapping[str, Callable[[], object]], writing: int) -> None:
             print(json.dumps([name, code, sys.stderr.getvalue()]), file=tell, flush=True)
 
 
-def require_refused(what: str, found: Found, path: Path) -> None:
-    code, said = found
-    assert code in (2, 5, 7), (what, found)
-    assert said.startswith("error: "), what
-    assert path.name in said, what
-    assert len(said) < 1000, what
+def require_refused(case: str, outcome: Found, path: Path) -> None:
+    code, text = outcome
+    assert code in (2, 5, 7), (case, outcome)
+    assert text.startswith("error: "), case
+    assert path.name in text, case
+    assert len(text) < 1000, case
 
 
 @pytest.mark.long
@@ -172,11 +172,11 @@ def test_a_hostile_file_is_refused(tmp_path: Path, reader: str, shared: bool) ->
         path.parent.mkdir()
         path.write_bytes(CONTENTS[content])
         path.chmod(0o600)
-    found = in_children({content: partial(read, path) for content, path in paths.items()})
+    outcomes = in_children({content: partial(read, path) for content, path in paths.items()})
     for content, path in paths.items():
         if (reader, content) not in HARMLESS:
-            require_refused(content, found[content], path)
-        assert found[content][0] != 1, (content, found[content])
+            require_refused(content, outcomes[content], path)
+        assert outcomes[content][0] != 1, (content, outcomes[content])
 
 
 def socket(path: Path) -> None:
@@ -189,7 +189,7 @@ def socket(path: Path) -> None:
 PLANTS: dict[str, Callable[[Path], None]] = {
     "zeros without end": lambda path: path.symlink_to("/dev/zero"),
     "a terminal": lambda path: path.symlink_to("/dev/tty"),
-    "a pipe that nobody writes to": os.mkfifo,
+    "a pipe without a writer": os.mkfifo,
     "a directory": lambda path: path.mkdir(),
     "a socket": socket,
     "a link to itself": lambda path: path.symlink_to(path),
@@ -201,27 +201,27 @@ def test_what_is_no_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(file, "PIPE_S", 0.1)
     name, read = READERS[reader]
     paths: dict[str, Path] = {}
-    for number, (plant, made) in enumerate(PLANTS.items()):
+    for number, (plant, make) in enumerate(PLANTS.items()):
         if reader == "state" and plant == "a link to itself":
             continue  # a state that is not there yet is made
         paths[plant] = tmp_path / str(number) / name
         paths[plant].parent.mkdir()
-        made(paths[plant])
-    found = in_children({plant: partial(read, path) for plant, path in paths.items()})
+        make(paths[plant])
+    outcomes = in_children({plant: partial(read, path) for plant, path in paths.items()})
     for plant, path in paths.items():
-        require_refused(plant, found[plant], path)
+        require_refused(plant, outcomes[plant], path)
 
 
 @pytest.mark.long
 def test_a_read_that_ends_its_process_is_found_and_the_others_are_read() -> None:
-    found = in_children({
+    outcomes = in_children({
         "ends": partial(os._exit, 9),
         "is killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
         "grows": lambda: [bytearray(256 * MIB) for _ in range(16)],  # one may fit into what this process has freed
         "reads": partial(read_password_file, Path("/nowhere")),
     })  # fmt: skip
-    assert [found[name][0] for name in ("ends", "is killed", "reads")] == [9, -signal.SIGKILL, 2]
-    assert found["grows"][0] != 0
+    assert [outcomes[name][0] for name in ("ends", "is killed", "reads")] == [9, -signal.SIGKILL, 2]
+    assert outcomes["grows"][0] != 0
 
 
 def test_a_pipe_that_somebody_writes_to_is_read() -> None:

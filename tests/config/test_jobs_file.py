@@ -1,4 +1,4 @@
-"""The file of jobs: what each wrong value is told, in one line, and that no hostile text gets through."""
+"""The file of jobs: the one-line error for each wrong value, and that no hostile text gets through."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_images(image: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("name: fit", "name: Fit", "jobs.0.name: should be a name for VMs too"),
         ("name: fit", "name: --privileged", "jobs.0.name: should be a name for VMs too"),
@@ -143,10 +143,10 @@ def test_images(image: str) -> None:
         ("vcpu: 4", "vcpu: 4\n    task: {}", "jobs.0.task: unknown key"),
     ],
 )
-def test_a_wrong_value_is_one_line(old: str, new: str, said: str) -> None:
+def test_a_wrong_value_is_one_line(old: str, new: str, message: str) -> None:
     with pytest.raises(PolicyError) as refused:
         parse_jobs(GOOD.replace(old, new, 1), "jobs.yaml")
-    assert refused.value.message.startswith(f"jobs.yaml: {said}")
+    assert refused.value.message.startswith(f"jobs.yaml: {message}")
     assert refused.value.message.isprintable() and "templates/jobs.yaml" in (refused.value.hint or "")
 
 

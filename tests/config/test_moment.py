@@ -48,17 +48,17 @@ def test_what_is_no_moment_is_refused(text: str) -> None:
     ],
 )
 def test_without_an_offset_it_is_of_the_zone_of_the_windows(local: str, utc: str) -> None:
-    found = Policy("p", (), windows=(BERLIN,)).moment(parse_moment("--at", local))
-    assert found == datetime.fromisoformat(utc).replace(tzinfo=UTC)
+    moment = Policy("p", (), windows=(BERLIN,)).moment(parse_moment("--at", local))
+    assert moment == datetime.fromisoformat(utc).replace(tzinfo=UTC)
 
 
 def test_without_one_zone_an_offset_is_asked_for() -> None:
-    other = Window(time(20), time(5), ZoneInfo("Asia/Kolkata"))
+    kolkata = Window(time(20), time(5), ZoneInfo("Asia/Kolkata"))
     local = parse_moment("--at", "2026-11-23 22:00")
-    for windows, said in (
+    for windows, message in (
         ((), "2026-11-23 22:00: in which zone? the policy has no windows"),
-        ((BERLIN, other), "2026-11-23 22:00: in which zone? the windows are in Asia/Kolkata, Europe/Berlin"),
+        ((BERLIN, kolkata), "2026-11-23 22:00: in which zone? the windows are in Asia/Kolkata, Europe/Berlin"),
     ):
         with pytest.raises(UsageError) as refused:
             Policy("p", (), windows=windows).moment(local)
-        assert (refused.value.message, refused.value.hint) == (said, "add the offset: 2026-11-23T22:00Z, or +01:00")
+        assert (refused.value.message, refused.value.hint) == (message, "add the offset: 2026-11-23T22:00Z, or +01:00")

@@ -81,12 +81,12 @@ def test_what_the_template_comments_out_is_valid_too() -> None:
 
 
 def test_the_template_shows_every_key() -> None:
-    both = TEMPLATE.read_text() + SPARE_TEMPLATE.read_text()
-    shown = set(re.findall(r"([a-z_]+):(?: |$)", OPTIONAL.sub(r"\1\2", both), re.MULTILINE))
+    templates = TEMPLATE.read_text() + SPARE_TEMPLATE.read_text()
+    shown_keys = set(re.findall(r"([a-z_]+):(?: |$)", OPTIONAL.sub(r"\1\2", templates), re.MULTILINE))
     sections: list[type] = [PolicyFile]
     while sections:
         section = sections.pop()
-        assert set(keys_of(section)) - INSTEAD_OF_OTHERS <= shown, section.__name__
+        assert set(keys_of(section)) - INSTEAD_OF_OTHERS <= shown_keys, section.__name__
         for field in fields_of(section):
             if field.name not in INSTEAD_OF_OTHERS:
                 sections += sections_of(field.type)
@@ -103,8 +103,8 @@ def test_what_is_left_out_is_the_careful_choice() -> None:
 
 
 def test_counters_that_are_required_go_back_as_far_as_hosts_keep_them() -> None:
-    def idle(said: str) -> IdleRule:
-        text = SMALL.replace("    owner: none\n", f"    owner: none\n    {said}\n")
+    def idle(line: str) -> IdleRule:
+        text = SMALL.replace("    owner: none\n", f"    owner: none\n    {line}\n")
         return parse_policy(text, "small").pools[0].idle
 
     assert idle("evidence: {required: [counters]}") == IdleRule(500, 3300, required=frozenset({Source.COUNTERS}))
@@ -187,9 +187,9 @@ def test_a_removed_key_is_refused_with_what_to_write_and_its_night_still_comes_b
 
 
 def test_one_window_may_stand_alone() -> None:
-    said = "opens: 20:00, closes: 05:00, zone: UTC"
-    alone = parse_policy(SMALL + f"window: {{{said}}}\n", "p")
-    assert alone.windows == parse_policy(SMALL + f"windows: [{{{said}}}]\n", "p").windows
+    window = "opens: 20:00, closes: 05:00, zone: UTC"
+    alone = parse_policy(SMALL + f"window: {{{window}}}\n", "p")
+    assert alone.windows == parse_policy(SMALL + f"windows: [{{{window}}}]\n", "p").windows
 
 
 def test_a_deadline_without_an_offset_is_of_the_zone_of_the_windows() -> None:
@@ -240,11 +240,11 @@ def test_a_marker_alone_tells_night_and_role() -> None:
             assert parse_marker(marker_value(night, role)) == Marker(night, role)
             for drs in VmDrs:
                 assert parse_marker(marker_value(night, role, drs)) == Marker(night, role, drs)
-            seen = datetime(2026, 11, 21, 5, 0, tzinfo=UTC)
-            assert parse_marker(marker_value(night, role, seen=seen)) == Marker(night, role, seen=seen)
+            seen_at = datetime(2026, 11, 21, 5, 0, tzinfo=UTC)
+            assert parse_marker(marker_value(night, role, seen=seen_at)) == Marker(night, role, seen=seen_at)
             assert parse_marker(marker_value(night, role, lease=7)) == Marker(night, role, lease=7)
-            both = Marker(night, role, VmDrs.MANUAL, seen, 7)
-            assert parse_marker(marker_value(*both)) == both
+            marker = Marker(night, role, VmDrs.MANUAL, seen_at, 7)
+            assert parse_marker(marker_value(*marker)) == marker
     for foreign in ("", "maintenance", "2026-11-20", "2026-11-20 king", "soon desktop", "2026-11-20 ml drs=x",
                     "2026-11-20 ml seen=now", "2026-11-20 ml seen=2026-11-21T05:00:00",
                     "2026-11-20 ml seen"):  # fmt: skip

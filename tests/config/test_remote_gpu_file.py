@@ -63,10 +63,10 @@ def test_a_lupine_server_starts_with_the_library_path_of_its_image_and_one_clien
     )  # fmt: skip
     options = started.stdout.splitlines()
     assert "--unit=gpuops-lease-a1-1" in options and "--property=RuntimeMaxSec=60" in options
-    assert [each for each in options if "IPAddress" in each] == [
+    assert [option for option in options if "IPAddress" in option] == [
         *("--property=IPAddressDeny=any", "--property=IPAddressAllow=10.0.0.9", "--property=IPAddressAllow=10.0.0.1")
     ]
-    [libraries] = [each for each in options if each.startswith("--setenv=LD_LIBRARY_PATH=")]
+    [libraries] = [option for option in options if option.startswith("--setenv=LD_LIBRARY_PATH=")]
     assert libraries.endswith("/usr/local/nvidia/lib64:/usr/local/cuda/compat:/usr/local/cuda/lib64:/opt/rocm/lib")
 
 
@@ -85,8 +85,8 @@ def test_a_lupine_client_is_the_one_that_its_server_delivers(tmp_path: Path, is_
     if not is_intact:
         assert (granted.returncode, granted.stdout) == (1, "wrong ETag\n")
         return
-    seen = run('. ./env; printf %s "$LUPINE_SERVER $LD_LIBRARY_PATH"', tmp_path, LD_LIBRARY_PATH="/own")
-    assert seen.stdout == f"{shares} {tmp_path}/lib:/own"
+    process = run('. ./env; printf %s "$LUPINE_SERVER $LD_LIBRARY_PATH"', tmp_path, LD_LIBRARY_PATH="/own")
+    assert process.stdout == f"{shares} {tmp_path}/lib:/own"
 
 
 def test_the_health_of_lupine_is_its_own_metrics_of_each_client(tmp_path: Path) -> None:

@@ -19,14 +19,18 @@ A = "{name: a, profile: a40-8q, vcpu: 4, memory: 16GiB}"
 
 
 def test_the_template_is_valid_and_shows_every_key() -> None:
-    found = {workload.name: workload for workload in load_requests(TEMPLATE)}
-    assert found["train-a"] == Workload(
+    workloads = {workload.name: workload for workload in load_requests(TEMPLATE)}
+    assert workloads["train-a"] == Workload(
         "train-a", 16, 128 * 1024, "a100-3-20c", 2, numa=NumaPolicy.REQUIRED, priority=10
     )
-    assert found["render"] == Workload(
+    assert workloads["render"] == Workload(
         "render", 16, 96 * 1024, gpus=1, model="l40s", cluster="lab-cluster", host="esx-*"
     )
-    assert (found["pair-1"].affinity, found["web-1"].anti_affinity, found["batch-2"].spread) == ("pair", "web", "batch")
+    assert (workloads["pair-1"].affinity, workloads["web-1"].anti_affinity, workloads["batch-2"].spread) == (
+        "pair",
+        "web",
+        "batch",
+    )
     text = TEMPLATE.read_text(encoding="utf-8")
     assert [key for key in keys_of(RequestEntry) if f"{key}:" not in text] == []
 
@@ -47,7 +51,7 @@ def test_csv_has_the_same_keys_and_an_empty_cell_is_a_key_not_given(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "should have keys of its own"),
         ("version: 2\nrequests: [" + A + "]", "version: should be 1"),
@@ -69,11 +73,11 @@ def test_csv_has_the_same_keys_and_an_empty_cell_is_a_key_not_given(tmp_path: Pa
         ("version: [", "line 1"),
     ],
 )
-def test_a_bad_yaml_file_is_one_line(text: str, said: str) -> None:
+def test_a_bad_yaml_file_is_one_line(text: str, message: str) -> None:
     with pytest.raises(PolicyError) as raised:
         parse_requests(text, "r.yaml")
     assert raised.value.message.startswith("r.yaml:")
-    assert said in raised.value.message
+    assert message in raised.value.message
     assert "\n" not in raised.value.message
 
 

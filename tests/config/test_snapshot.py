@@ -94,7 +94,7 @@ def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (None, "cannot be read"),
         ("", "is not a saved inventory"),
@@ -104,11 +104,11 @@ def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
         ('{"kind": "snapshot", "schema_version": 1, "inventory": {"vcenter": "x"}}', "api_version"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path: Path, content: str | None, said: str) -> None:
+def test_what_is_wrong_is_said(tmp_path: Path, content: str | None, message: str) -> None:
     path = tmp_path / "inventory.json"
     if content is not None:
         path.write_text(content, encoding="utf-8")
-    with pytest.raises(UsageError, match=said) as caught:
+    with pytest.raises(UsageError, match=message) as caught:
         snapshot.load(path)
     assert caught.value.exit_code == 2
     assert "\n" not in caught.value.message

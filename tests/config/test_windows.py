@@ -67,9 +67,14 @@ CHRISTMAS = (
     ],
 )  # fmt: skip
 def test_the_night_of_a_moment(windows: str, now: str, night: str, opens: str, closes: str, back_by: str) -> None:
-    found = policy_of(windows).night_at(utc(now))
-    assert found is not None
-    assert (found.id, found.opens, found.closes, found.back_by) == (night, utc(opens), utc(closes), utc(back_by))
+    planned_night = policy_of(windows).night_at(utc(now))
+    assert planned_night is not None
+    assert (planned_night.id, planned_night.opens, planned_night.closes, planned_night.back_by) == (
+        night,
+        utc(opens),
+        utc(closes),
+        utc(back_by),
+    )
 
 
 @pytest.mark.parametrize(
@@ -121,9 +126,9 @@ def test_windows_of_two_zones_may_stand_beside_each_other() -> None:
   - {opens: "09:00", closes: "17:00", back_by: "18:30", zone: Europe/London, pools: [shift]}
 """
     )
-    for moment, taken in (("2026-11-24T22:00", "office"), ("2026-11-24T12:00", "shift")):
+    for moment, pool_name in (("2026-11-24T22:00", "office"), ("2026-11-24T12:00", "shift")):
         tonight = policy.at_night(utc(moment))
-        assert [pool.name for pool in tonight.pools if pool.is_taken_tonight] == [taken]
+        assert [pool.name for pool in tonight.pools if pool.is_taken_tonight] == [pool_name]
         assert tonight.text == policy.text
     assert policy.at_night(utc("2026-11-24T18:45")) is policy
 

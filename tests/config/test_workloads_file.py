@@ -19,24 +19,26 @@ def text(workloads: str, pairs: str = "[]") -> str:
 
 
 def test_the_template_is_valid_and_shows_every_key() -> None:
-    found = load_workloads(TEMPLATE)
-    assert found.workloads[0] == SharingWorkload("training", 0.7, 4)
-    assert found.pairs[0] == ObservedPair(("training", "inference"), (0.88, 0.72))
+    sharing = load_workloads(TEMPLATE)
+    assert sharing.workloads[0] == SharingWorkload("training", 0.7, 4)
+    assert sharing.pairs[0] == ObservedPair(("training", "inference"), (0.88, 0.72))
     words = TEMPLATE.read_text(encoding="utf-8")
     assert [key for kind in (SharingWorkload, ObservedPair) for key in keys_of(kind) if f"{key}:" not in words] == []
 
 
 def test_a_share_may_be_a_percentage_if_all_are() -> None:
-    found = parse_workloads(text("[{name: a, busy: 70%}]", '[{between: [a, a], speeds: ["50%", "62.5 %"]}]'), "w")
-    assert (found.workloads[0].busy, found.pairs[0].speeds) == (0.7, (0.5, 0.625))
+    sharing = parse_workloads(text("[{name: a, busy: 70%}]", '[{between: [a, a], speeds: ["50%", "62.5 %"]}]'), "w")
+    assert (sharing.workloads[0].busy, sharing.pairs[0].speeds) == (0.7, (0.5, 0.625))
 
 
-@pytest.mark.parametrize(("given", "share"), [("0.7", 0.7), ("70%", 0.7), (" 70 % ", 0.7), ("1", 1.0), ("1e-3", 0.001)])
-def test_one_share(given: str, share: float) -> None:
-    assert share_of(given, "--busy") == share
+@pytest.mark.parametrize(
+    ("share_text", "share"), [("0.7", 0.7), ("70%", 0.7), (" 70 % ", 0.7), ("1", 1.0), ("1e-3", 0.001)]
+)
+def test_one_share(share_text: str, share: float) -> None:
+    assert share_of(share_text, "--busy") == share
 
 
-@pytest.mark.parametrize("given", ["0", "70", "-1", "x", "", "nan", "inf", "101%", "0%", "1.5"])
-def test_what_is_no_share(given: str) -> None:
+@pytest.mark.parametrize("share_text", ["0", "70", "-1", "x", "", "nan", "inf", "101%", "0%", "1.5"])
+def test_what_is_no_share(share_text: str) -> None:
     with pytest.raises(UsageError, match=r"^--busy "):
-        share_of(given, "--busy")
+        share_of(share_text, "--busy")

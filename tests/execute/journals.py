@@ -24,7 +24,7 @@ def op_ids(state_dir: Path, vcenter: str) -> set[str]:
 
 
 def left_open(state_dir: Path, vcenter: str) -> list[str]:
-    """Kinds of the runs that did not end, and kinds of the effects whose end nobody saw, whatever their run did."""
+    """Kinds of the runs that did not end, and kinds of the effects without a recorded end."""
     runs: dict[str, str] = {}
     steps: dict[str, str] = {}
     for record in records(state_dir, vcenter):

@@ -116,8 +116,8 @@ class Night:
         assert all(count == 1 for count in effects.values()), f"an effect happened twice: {effects}"
 
     def _intended_first(self) -> None:
-        known = op_ids(self.state_dir, "vc-uuid")
-        unknown = [effect for effect in self.world.ledger if effect.op_id not in known]
+        known_ids = op_ids(self.state_dir, "vc-uuid")
+        unknown = [effect for effect in self.world.ledger if effect.op_id not in known_ids]
         assert unknown == [], "an effect without an intent"
 
     def open_runs(self) -> int:

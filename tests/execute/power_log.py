@@ -24,27 +24,27 @@ class PowerLog:
 
         monkeypatch.setattr(World, "_set_power", logged)
 
-    def gpu_hours(self, name: str, held: PowerState) -> float:
+    def gpu_hours(self, name: str, state: PowerState) -> float:
         """GPUs times hours in this state, of the VMs named so."""
         since: dict[str, datetime] = {}
-        found = 0.0
+        total = 0.0
         for at, ref, power in self.changes:
             vm = self._world.vms[ref]
             if not vm.name.startswith(name):
                 continue
-            if power is held:
+            if power is state:
                 since.setdefault(ref, at)
             elif ref in since:
                 hours = (at - since.pop(ref)).total_seconds() / 3600
-                found += hours * sum(1 / SLOTS[profile] for profile in vm.profiles)
+                total += hours * sum(1 / SLOTS[profile] for profile in vm.profiles)
         assert not since, "all of it is over"
-        return found
+        return total
 
-    def periods(self, ref: str, held: PowerState) -> list[tuple[datetime, datetime]]:
+    def periods(self, ref: str, state: PowerState) -> list[tuple[datetime, datetime]]:
         """When the VM was in this state, each time from and until."""
-        own = [(at, power) for at, changed, power in self.changes if changed == ref]
-        after = [at for at, _ in own][1:]
-        return [(at, ends) for (at, power), ends in zip(own, after, strict=False) if power is held]
+        changes_of_vm = [(at, power) for at, changed, power in self.changes if changed == ref]
+        after = [at for at, _ in changes_of_vm][1:]
+        return [(at, ends) for (at, power), ends in zip(changes_of_vm, after, strict=False) if power is state]
 
     def suspended(self) -> set[str]:
         return {ref for _, ref, power in self.changes if power is PowerState.SUSPENDED}

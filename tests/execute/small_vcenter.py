@@ -77,7 +77,7 @@ class _Task:
 
 @dataclass
 class World:
-    """What is, whoever looks."""
+    """The state of the world, as any reader sees it."""
 
     hosts: dict[str, Host]
     vms: dict[str, Vm]
@@ -88,7 +88,7 @@ class World:
     tasks: dict[TaskRef, _Task] = field(default_factory=dict)
     on_gpu: dict[str, tuple[str, int]] = field(default_factory=dict)
     lose_before: set[type] = field(default_factory=set)
-    """Kinds of steps whose first request never arrives, and nobody is told."""
+    """Kinds of steps whose first request is lost without an error."""
     lose_after: set[type] = field(default_factory=set)
     """Kinds of steps whose first request arrives, and its reply does not."""
     unreachable_for: type | None = None
@@ -131,13 +131,13 @@ class World:
         return Inventory("vc-uuid", "8.0.3.0", self.now, hosts, vms, dict(self.clusters), dict(self.datastores))
 
     def _running_tasks(self, vm: str) -> tuple[RunningTask, ...]:
-        others = self.vms[vm].tasks
+        vm_tasks = self.vms[vm].tasks
         ours = [
             (ref, task)
             for ref, task in self.tasks.items()
             if task.step.vm == vm and not task.ended and not isinstance(task.step, RunInGuest | SetVmDrs)
         ]
-        return (*others, *(RunningTask(ref.ref, METHODS[type(task.step)], "running") for ref, task in ours))
+        return (*vm_tasks, *(RunningTask(ref.ref, METHODS[type(task.step)], "running") for ref, task in ours))
 
     def _gpus(self, host: Host) -> tuple[PhysicalGpu, ...]:
         holders = {vm: place for vm, place in self.on_gpu.items() if place[0] == host.ref}
@@ -203,8 +203,8 @@ class World:
             case SetVmDrs():
                 self.clusters = dict(project(step, self.snapshot()).clusters)
             case SetAttribute(name=name, value=value):
-                kept = {key: old for key, old in vm.attributes.items() if key != name}
-                self.set(step.vm, attributes=kept | ({name: value} if value else {}))
+                other_attributes = {key: old for key, old in vm.attributes.items() if key != name}
+                self.set(step.vm, attributes=other_attributes | ({name: value} if value else {}))
             case _:
                 raise AssertionError(step)
         return None
@@ -228,8 +228,8 @@ class World:
         if not profile:
             return 0
         for number in range(len(self.hosts[host].gpus)):
-            there = [self.vms[ref].profiles for ref, place in self.on_gpu.items() if place == (host, number)]
-            if all(found == (profile,) for found in there) and len(there) < SLOTS[profile]:
+            profiles_on_gpu = [self.vms[ref].profiles for ref, place in self.on_gpu.items() if place == (host, number)]
+            if all(profiles == (profile,) for profiles in profiles_on_gpu) and len(profiles_on_gpu) < SLOTS[profile]:
                 return number
         return None
 
@@ -280,11 +280,13 @@ class SmallVcenter:
         return inventory
 
     def with_tags(self, inventory: Inventory, vms: Collection[str] | None = None) -> Inventory:
-        asked = inventory.vms if vms is None else vms
-        told = {
-            ref: replace(vm, tags=self.world.tags.get(ref, ())) for ref, vm in inventory.vms.items() if ref in asked
+        selected_vms = inventory.vms if vms is None else vms
+        tagged_vms = {
+            ref: replace(vm, tags=self.world.tags.get(ref, ()))
+            for ref, vm in inventory.vms.items()
+            if ref in selected_vms
         }
-        return replace(inventory, vms={**inventory.vms, **told})
+        return replace(inventory, vms={**inventory.vms, **tagged_vms})
 
     def samples(
         self,
@@ -300,8 +302,8 @@ class SmallVcenter:
     def with_counters(
         self, inventory: Inventory, vms: Collection[str], names: Collection[str], over_s: int
     ) -> Inventory:
-        told = {ref: replace(inventory.vms[ref], counters=self.world.counters.get(ref, {})) for ref in vms}
-        return replace(inventory, vms={**inventory.vms, **told})
+        vms_with_counters = {ref: replace(inventory.vms[ref], counters=self.world.counters.get(ref, {})) for ref in vms}
+        return replace(inventory, vms={**inventory.vms, **vms_with_counters})
 
     def lacking(
         self, needed: Mapping[str, Collection[str]], attributes: Collection[str] = ()
@@ -396,7 +398,7 @@ class SmallVcenter:
         return frozenset(ref for ref in vms if self.world.vms[ref].power is power)
 
     def wait_for_change(self, timeout_s: float) -> bool:
-        """Time passes, and nothing is told: whoever waits looks when the time is up."""
+        """Time passes without news: the caller looks again when the time is up."""
         self.point("waiting for a change")
         self.world.now += timedelta(seconds=timeout_s)
         return False
@@ -418,12 +420,12 @@ class SmallVcenter:
 
     def find_task(self, step: Step, since: datetime, login: str = "", known: Collection[str] = ()) -> TaskRef | None:
         listed = {} if self.world.forgotten else self.world.tasks
-        found = [ref for ref, task in listed.items() if task.step == step and task.queued > since]
-        return replace(found[-1], foreign=not self.world.tasks[found[-1]].op_id) if found else None
+        candidates = [ref for ref, task in listed.items() if task.step == step and task.queued > since]
+        return replace(candidates[-1], foreign=not self.world.tasks[candidates[-1]].op_id) if candidates else None
 
     def started_by_this_login(self, vm: str, since: datetime, login: str = "") -> bool:
-        told = self._starts(vm, since)
-        return (True, True) in told or ((True, False) in told and (False, True) not in told)
+        starts = self._starts(vm, since)
+        return (True, True) in starts or ((True, False) in starts and (False, True) not in starts)
 
     def started_by_others(self, vm: str, since: datetime) -> bool:
         return (False, True) in self._starts(vm, since)

@@ -20,28 +20,28 @@ MANIFEST = json.dumps({"kind": "gpuops-bundle"})
 SCENARIO = json.dumps({"description": "x"})
 
 
-def archive(*entries: tuple[str | zipfile.ZipInfo, str | bytes], packing: int = zipfile.ZIP_DEFLATED) -> bytes:
+def archive(*members: tuple[str | zipfile.ZipInfo, str | bytes], packing: int = zipfile.ZIP_DEFLATED) -> bytes:
     packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", packing) as made:
-        for name, content in entries:
-            made.writestr(name, content)
+    with zipfile.ZipFile(packed, "w", packing) as zip_file:
+        for name, content in members:
+            zip_file.writestr(name, content)
     return packed.getvalue()
 
 
 def link(name: str) -> zipfile.ZipInfo:
-    entry = zipfile.ZipInfo(name)
-    entry.external_attr = (stat.S_IFLNK | 0o777) << 16
-    return entry
+    symlink = zipfile.ZipInfo(name)
+    symlink.external_attr = (stat.S_IFLNK | 0o777) << 16
+    return symlink
 
 
-def damaged() -> bytes:
+def damage() -> bytes:
     whole = bytearray(archive(("manifest.json", MANIFEST), ("scenario.json", SCENARIO * 100)))
     at = whole.index(b"scenario.json") + len("scenario.json")
     whole[at + 4 : at + 12] = b"\0" * 8
     return bytes(whole)
 
 
-def encrypted() -> bytes:
+def encrypt() -> bytes:
     whole = bytearray(archive(("manifest.json", MANIFEST), ("scenario.json", SCENARIO)))
     for signature, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         at = whole.index(signature)
@@ -53,10 +53,10 @@ def encrypted() -> bytes:
 
 def packed_by(packing: int, *, broken: bool = False) -> bytes:
     """An archive packed in this way; or one that only says so, of what LZMA cannot unpack."""
-    entries = (("manifest.json", MANIFEST), ("scenario.json", SCENARIO))
+    members = (("manifest.json", MANIFEST), ("scenario.json", SCENARIO))
     if not broken:
-        return archive(*entries, packing=packing)
-    whole = bytearray(archive(*entries, packing=zipfile.ZIP_STORED))
+        return archive(*members, packing=packing)
+    whole = bytearray(archive(*members, packing=zipfile.ZIP_STORED))
     for signature, at_method in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):
         at = whole.index(signature)
         while at >= 0:
@@ -67,13 +67,13 @@ def packed_by(packing: int, *, broken: bool = False) -> bytes:
 
 @pytest.mark.filterwarnings("ignore:Duplicate name:UserWarning")
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: b"", "can be read"),
         (lambda: b"PK\x03\x04 nothing", "can be read"),
         (lambda: archive(("manifest.json", MANIFEST), ("scenario.json", SCENARIO))[:-30], "can be read"),
-        (damaged, "can be read"),
-        (encrypted, "can be read"),
+        (damage, "can be read"),
+        (encrypt, "can be read"),
         (lambda: archive(("scenario.json", SCENARIO)), "it has no files manifest.json"),
         (lambda: archive(("manifest.json", MANIFEST)), "it has no files scenario.json"),
         (lambda: archive(("manifest.json", "{}"), ("scenario.json", SCENARIO)), "its manifest.json has another `kind`"),
@@ -107,15 +107,15 @@ def packed_by(packing: int, *, broken: bool = False) -> bytes:
         ),
     ],
 )
-def test_what_is_no_bundle(make: Callable[[], bytes], said: str, tmp_path: Path) -> None:
+def test_what_is_no_bundle(make: Callable[[], bytes], message: str, tmp_path: Path) -> None:
     path = tmp_path / "bundle.zip"
     path.write_bytes(make())
     with pytest.raises(PolicyError) as refused:
         read_member(path, "scenario.json")
-    assert said in refused.value.message
+    assert message in refused.value.message
     assert refused.value.message.startswith(f"{path}")
     assert refused.value.hint
-    assert [each.name for each in tmp_path.iterdir()] == ["bundle.zip"], "nothing was unpacked"
+    assert [unpacked.name for unpacked in tmp_path.iterdir()] == ["bundle.zip"], "nothing was unpacked"
 
 
 def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

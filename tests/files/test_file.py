@@ -34,12 +34,12 @@ def test_a_pair_is_one_character() -> None:
 
 
 def test_a_look_is_advised_at_a_file_that_is_there_only(tmp_path: Path) -> None:
-    there = tmp_path / "there"
-    there.mkdir()
+    directory = tmp_path / "there"
+    directory.mkdir()
     (tmp_path / "file").touch()
     hints = []
-    for path in (there, tmp_path / "file" / "below", tmp_path / "missing", Path("a\0b")):
+    for path in (directory, tmp_path / "file" / "below", tmp_path / "missing", Path("a\0b")):
         with pytest.raises(UsageError) as refused:
             read_bytes(path)
         hints.append(refused.value.hint)
-    assert hints == [f"look at it: ls -l {there}", *["check the path"] * 3]
+    assert hints == [f"look at it: ls -l {directory}", *["check the path"] * 3]

@@ -1,4 +1,4 @@
-"""Who could put something else in the place of a file: by each directory and each link on the way to it."""
+"""Which users could replace a file: by each directory and each link on the way to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuops.files.private_file import readable, replaceable, way_open
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """below/ in a directory of this user's, whose own parents nobody else can write in."""
+    """below/ in a directory of this user's, whose parents are safe too."""
     path = tmp_path / "between" / "below"
     path.mkdir(parents=True)
     path.chmod(0o700)
@@ -25,19 +25,19 @@ def folder(tmp_path: Path) -> Path:
 
 
 def given_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As far as anybody may who is not root: whoever asks is told that it is another user's."""
+    """Simulated, as only root may give files away: `stat` reports another owner."""
     real: dict[str, Callable[..., os.stat_result]] = {name: getattr(os, name) for name in ("lstat", "stat")}
     inode = os.lstat(path).st_ino
 
-    def told(name: str) -> Callable[..., os.stat_result]:
-        def asked(*given: object, **options: object) -> os.stat_result:
-            found = real[name](*given, **options)
-            return os.stat_result((*found[:4], 4242, *found[5:10])) if found.st_ino == inode else found
+    def with_other_owner(name: str) -> Callable[..., os.stat_result]:
+        def stat_call(*arguments: object, **options: object) -> os.stat_result:
+            stat_read = real[name](*arguments, **options)
+            return os.stat_result((*stat_read[:4], 4242, *stat_read[5:10])) if stat_read.st_ino == inode else stat_read
 
-        return asked
+        return stat_call
 
     for name in real:
-        monkeypatch.setattr(os, name, told(name))
+        monkeypatch.setattr(os, name, with_other_owner(name))
 
 
 def test_a_way_of_ones_own_is_closed(folder: Path) -> None:
@@ -46,9 +46,9 @@ def test_a_way_of_ones_own_is_closed(folder: Path) -> None:
 
 def test_a_directory_of_somebody_else_on_the_way_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given_away(folder.parent, monkeypatch)
-    found = way_open(folder / "state")
-    assert found is not None
-    assert found.why == f"{folder.parent} belongs to another user (uid 4242)"
+    weakness = way_open(folder / "state")
+    assert weakness is not None
+    assert weakness.why == f"{folder.parent} belongs to another user (uid 4242)"
 
 
 @pytest.mark.parametrize(("mode", "who"), [(0o777, "everybody"), (0o757, "everybody"), (0o775, "the group staff")])
@@ -58,12 +58,12 @@ def test_a_directory_that_others_can_write_on_the_way_is_named(
     monkeypatch.setattr(private_file, "_is_private", lambda gid: False)
     monkeypatch.setattr(private_file, "_group", lambda gid: "staff")
     folder.parent.chmod(mode)
-    found = way_open(folder / "state")
-    assert found is not None
-    assert found.why == f"{who} can write in {folder.parent}"
-    assert found.fix == f"chmod {'g' if 'group' in who else 'o'}-w {folder.parent}"
+    weakness = way_open(folder / "state")
+    assert weakness is not None
+    assert weakness.why == f"{who} can write in {folder.parent}"
+    assert weakness.fix == f"chmod {'g' if 'group' in who else 'o'}-w {folder.parent}"
     folder.parent.chmod(0o1000 | mode)
-    assert way_open(folder / "state") is None, "nobody replaces there what is not his"
+    assert way_open(folder / "state") is None, "users cannot replace files of others there"
 
 
 def test_a_group_that_has_no_other_member_is_nobody_else(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,14 +77,14 @@ def test_where_a_link_leads_is_on_the_way_too(folder: Path, tmp_path: Path, monk
     (tmp_path / "absolute").symlink_to(tmp_path / "link")
     assert way_open(tmp_path / "absolute" / "below" / "state") is None
     folder.parent.chmod(0o777)
-    found = way_open(tmp_path / "absolute" / "below" / "state")
-    assert found is not None
-    assert found.why == f"everybody can write in {folder.parent}"
+    weakness = way_open(tmp_path / "absolute" / "below" / "state")
+    assert weakness is not None
+    assert weakness.why == f"everybody can write in {folder.parent}"
     folder.parent.chmod(0o755)
     given_away(tmp_path / "link", monkeypatch)
-    found = way_open(tmp_path / "absolute" / "below" / "state")
-    assert found is not None
-    assert found.why.startswith(f"{tmp_path / 'link'} belongs to another user")
+    weakness = way_open(tmp_path / "absolute" / "below" / "state")
+    assert weakness is not None
+    assert weakness.why.startswith(f"{tmp_path / 'link'} belongs to another user")
 
 
 def test_links_that_lead_to_each_other_end(tmp_path: Path) -> None:
@@ -100,9 +100,9 @@ def test_a_file_of_somebody_else_is_neither_private_nor_safe(folder: Path, monke
     assert (readable(path), replaceable(path)) == (None, None)
     given_away(path, monkeypatch)
     for judged in (readable, replaceable):
-        found = judged(path)
-        assert found is not None
-        assert found.why == f"{path} belongs to another user (uid 4242)"
+        weakness = judged(path)
+        assert weakness is not None
+        assert weakness.why == f"{path} belongs to another user (uid 4242)"
 
 
 def test_where_a_link_to_a_file_leads_is_looked_at_too(
@@ -114,9 +114,9 @@ def test_where_a_link_to_a_file_leads_is_looked_at_too(
     first.symlink_to(tmp_path / "second")
     assert replaceable(first) is None
     folder.parent.chmod(0o777)
-    found = replaceable(first)
-    assert found is not None and found.why == f"everybody can write in {folder.parent}"
+    weakness = replaceable(first)
+    assert weakness is not None and weakness.why == f"everybody can write in {folder.parent}"
     folder.parent.chmod(0o755)
     given_away(tmp_path / "second", monkeypatch)
-    found = replaceable(first)
-    assert found is not None and found.why.startswith(f"{tmp_path / 'second'} belongs to another user")
+    weakness = replaceable(first)
+    assert weakness is not None and weakness.why.startswith(f"{tmp_path / 'second'} belongs to another user")

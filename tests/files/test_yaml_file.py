@@ -60,6 +60,6 @@ def test_other_texts_are_read() -> None:
 def test_a_command_ends_as_by_any_wrong_file(tmp_path: Path, arguments: list[str]) -> None:
     path = tmp_path / "tagged.yaml"
     path.write_text("name: !!bool x\n", encoding="utf-8")
-    done = CliRunner().invoke(app, [*arguments, str(path)])
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert f"error: {path}: line 1, column 7: the tag 'tag:yaml.org,2002:bool'" in done.stderr
+    completed = CliRunner().invoke(app, [*arguments, str(path)])
+    assert (completed.exit_code, completed.stdout) == (2, "")
+    assert f"error: {path}: line 1, column 7: the tag 'tag:yaml.org,2002:bool'" in completed.stderr

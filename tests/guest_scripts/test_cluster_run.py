@@ -41,4 +41,4 @@ def test_guests_that_share_a_home_directory_keep_the_keys_that_were_there(tmp_pa
     wait_until((tmp_path / "moving").exists)
     second = subprocess.run(["sh", "-c", step_command("clean", LAUNCH)], env=surroundings, timeout=30, check=False)
     assert (first.wait(timeout=30), second.returncode, keys.read_text()) == (0, 0, mine)
-    assert [each.name for each in keys.parent.iterdir()] == ["authorized_keys"]
+    assert [path.name for path in keys.parent.iterdir()] == ["authorized_keys"]

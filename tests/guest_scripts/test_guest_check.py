@@ -20,14 +20,14 @@ def test_the_program_of_linux_is_run_by_a_real_shell_and_its_answer_is_read() ->
     """Whatever this machine has: the shell takes it, and every section is there."""
     shell = shutil.which("sh")
     assert shell is not None
-    done = subprocess.run(
+    process = subprocess.run(
         [shell, "-c", over_ssh(GuestSystem.LINUX, ["pip", "none-such"])], capture_output=True, timeout=60
     )
-    found = read_answer(done.stdout.decode())
-    assert found.clock_s is not None
-    assert found.frameworks["none-such"] is None
-    assert found.frameworks.keys() == {"pip", "none-such"}
-    assert (done.returncode, done.stderr) == (0, b"")
+    answer = read_answer(process.stdout.decode())
+    assert answer.clock_s is not None
+    assert answer.frameworks["none-such"] is None
+    assert answer.frameworks.keys() == {"pip", "none-such"}
+    assert (process.returncode, process.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ def test_either_time_service_of_linux_speaks_for_the_clock(
     [(f"echo '{RDMA}'", "mlx5_0/1"), ("echo 'no option -j' >&2; exit 255", "mlx5_1/1"), ("echo '[]'", None)],
 )
 def test_an_rdma_that_tells_nothing_leaves_it_to_ibv_devinfo(tmp_path: Path, rdma: str, link: str | None) -> None:
-    told = told_with(tmp_path, rdma=rdma, ibv_devinfo="echo 'hca_id: mlx5_1'; echo ' state: PORT_ACTIVE (4)'")
-    assert told.rdma is not None and [each.name for each in told.rdma] == ([link] if link else [])
+    answer = told_with(tmp_path, rdma=rdma, ibv_devinfo="echo 'hca_id: mlx5_1'; echo ' state: PORT_ACTIVE (4)'")
+    assert answer.rdma is not None and [link_read.name for link_read in answer.rdma] == ([link] if link else [])
 
 
 def told_with(directory: Path, **programs: str) -> GuestAnswer:
@@ -63,8 +63,10 @@ def told_with(directory: Path, **programs: str) -> GuestAnswer:
         program.write_text(f"#!/bin/sh\n{does}\n")
         program.chmod(0o755)
     path = {"PATH": f"{directory}:{os.environ['PATH']}"}
-    done = subprocess.run(["/bin/sh", "-c", over_ssh(GuestSystem.LINUX, [])], capture_output=True, timeout=60, env=path)
-    return read_answer(done.stdout.decode())
+    process = subprocess.run(
+        ["/bin/sh", "-c", over_ssh(GuestSystem.LINUX, [])], capture_output=True, timeout=60, env=path
+    )
+    return read_answer(process.stdout.decode())
 
 
 def test_the_answer_goes_to_a_file_of_its_own(tmp_path: Path) -> None:
@@ -72,8 +74,8 @@ def test_the_answer_goes_to_a_file_of_its_own(tmp_path: Path) -> None:
     file = tmp_path / "gpuops-1.txt"
     call = to_file(GuestSystem.LINUX, [], str(file))
     for _ in range(2):
-        done = subprocess.run(f"{call.program} {call.arguments}", shell=True, capture_output=True, timeout=60)
-    assert done.returncode != 0, "a file that is there is not written over"
+        process = subprocess.run(f"{call.program} {call.arguments}", shell=True, capture_output=True, timeout=60)
+    assert process.returncode != 0, "a file that is there is not written over"
     assert file.stat().st_mode & 0o077 == 0
     assert read_answer(file.read_text(encoding="utf-8")).system is GuestSystem.LINUX
     call = removal(GuestSystem.LINUX, str(file))

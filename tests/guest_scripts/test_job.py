@@ -73,20 +73,20 @@ class Home:
         (path / "tmp").mkdir()
         tools = path / ".local/bin"
         tools.mkdir(parents=True)
-        for each in ContainerRuntime:
-            (tools / each.value).write_text(STAND_IN, encoding="utf-8")
-            (tools / each.value).chmod(0o755)
+        for runtime in ContainerRuntime:
+            (tools / runtime.value).write_text(STAND_IN, encoding="utf-8")
+            (tools / runtime.value).chmod(0o755)
 
     def run(self, script: str, timeout_s: float = 60) -> tuple[int, str]:
         """Exit code and output, as a guest operation would have them."""
         environment = {"HOME": str(self.path), "PATH": os.environ["PATH"], "TMPDIR": str(self.path / "tmp")}
         directory = tempfile.mkdtemp(prefix=guest_container.PREFIX, dir=self.path / "tmp")
         with Path(directory, "printed").open("wb") as printed:
-            done = subprocess.run(
+            process = subprocess.run(
                 ["/bin/sh", "-c", script], cwd=directory, env=environment, stdin=subprocess.DEVNULL,
                 stdout=printed, stderr=subprocess.STDOUT, timeout=timeout_s, check=False,
             )  # fmt: skip
-        return done.returncode, Path(directory, "printed").read_text(encoding="utf-8", errors="replace")
+        return process.returncode, Path(directory, "printed").read_text(encoding="utf-8", errors="replace")
 
     def start(self, attempt: str, words: Sequence[str], runtime: ContainerRuntime = ContainerRuntime.PODMAN) -> None:
         code, printed = self.run(guest_container.start(attempt, runtime, (runtime.value, "run", *words)))
@@ -106,7 +106,7 @@ class Home:
             self.path / guest_container.DIRECTORY / attempt / f"log.{number}"
             for number in range(guest_container.HEAD_PARTS + 1)
         ]
-        return b"".join(each.read_bytes() for each in parts if each.exists())
+        return b"".join(part.read_bytes() for part in parts if part.exists())
 
     @property
     def words(self) -> list[str]:
@@ -116,8 +116,8 @@ class Home:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Home]:
-    made = Home(tmp_path / "a home of $(its) 'own'")
-    yield made
+    new_home = Home(tmp_path / "a home of $(its) 'own'")
+    yield new_home
 
 
 @pytest.fixture(autouse=True)
@@ -134,13 +134,13 @@ def test_whatever_the_words_are_the_runtime_gets_each_as_it_is_and_no_shell_runs
         home.start("it", ["first", *words])
         assert home.ended("it").exit_code == 0
         assert home.words == ["first", *words]
-        assert [each.name for each in home.path.rglob("*owned*")] == []
+        assert [path.name for path in home.path.rglob("*owned*")] == []
 
 
 def test_all_hostile_words_at_once(home: Home) -> None:
     home.start("it", HOSTILE)
     assert home.ended("it").exit_code == 0 and home.words == list(HOSTILE)
-    assert [each.name for each in home.path.rglob("*owned*")] == []
+    assert [path.name for path in home.path.rglob("*owned*")] == []
 
 
 def test_a_checkpoint_gets_its_words_as_they_are(home: Home) -> None:
@@ -149,8 +149,8 @@ def test_a_checkpoint_gets_its_words_as_they_are(home: Home) -> None:
     code, printed = home.run(guest_container.job_command("checkpoint", "it", 20, "printf", r"%s\n", *HOSTILE))
     assert code == 0
     directory = home.path / guest_container.DIRECTORY / "it"
-    assert (directory / "checkpoint.out").read_bytes().decode() == "".join(f"{each}\n" for each in HOSTILE)
-    assert [each.name for each in home.path.rglob("*owned*")] == [] and len(printed) <= 500
+    assert (directory / "checkpoint.out").read_bytes().decode() == "".join(f"{word}\n" for word in HOSTILE)
+    assert [path.name for path in home.path.rglob("*owned*")] == [] and len(printed) <= 500
     assert home.run(guest_container.job_command("stop", "it", 0))[0] == 0
 
 
@@ -174,7 +174,7 @@ def test_what_its_runtime_cannot_stop_is_ended_by_its_mark(home: Home, runtime: 
     state = guest_container.state_of(printed)
     assert (code, state.state, state.exit_code) == (0, ContainerPhase.ENDED, 9)
     assert home.run(guest_container.job_command("clear", "it")) == (0, "")
-    assert [each.name for each in (home.path / guest_container.DIRECTORY / "it").iterdir()] == ["revoked"]
+    assert [path.name for path in (home.path / guest_container.DIRECTORY / "it").iterdir()] == ["revoked"]
     home.start("it", ["a"], runtime)
     assert not (home.path / guest_container.DIRECTORY / "it" / "began").exists(), (
         "what is over and noted is not started again"
@@ -199,13 +199,13 @@ def test_of_megabytes_both_ends_are_kept_and_what_lies_between_is_counted(home: 
     assert home.ended("it").exit_code == 0
     whole = "".join(f"{number}\n" for number in range(1, megabytes * 140_000 + 1)).encode() + b"\x00\xffend"
     log = home.log("it")
-    head, _, rest = log.partition(b"\n[gpuops: ")
-    count, _, tail = rest.partition(b" bytes were left out here]\n")
+    head, _, remainder = log.partition(b"\n[gpuops: ")
+    count, _, tail = remainder.partition(b" bytes were left out here]\n")
     left_out = len(whole) - len(head) - len(tail)
     assert whole.startswith(head) and whole.endswith(tail) and left_out == int(count or 0)
     assert bool(left_out) == (len(whole) > guest_container.LOG_LIMIT) and len(log) <= guest_container.LOG_LIMIT + 100
     parts = sorted((home.path / guest_container.DIRECTORY / "it").glob("log.[0-7]"))
-    assert {each.stat().st_size for each in parts[:-1]} <= {guest_container.PART}
+    assert {part.stat().st_size for part in parts[:-1]} <= {guest_container.PART}
 
 
 @pytest.mark.long
@@ -232,13 +232,13 @@ def test_a_disk_that_is_full_ends_no_job_and_is_said(home: Home) -> None:
 @pytest.mark.long
 def test_temporary_directories_of_killed_calls_are_removed_a_day_after(home: Home) -> None:
     old, new = (home.path / "tmp" / f"{guest_container.PREFIX}{name}" for name in ("old", "new"))
-    other = home.path / "tmp/of-somebody-else"
-    for each in (old, new, other):
-        each.mkdir()
-    for each in (old, other):
-        os.utime(each, (time.time() - 2 * 86400,) * 2)
+    foreign = home.path / "tmp/of-somebody-else"
+    for directory in (old, new, foreign):
+        directory.mkdir()
+    for directory in (old, foreign):
+        os.utime(directory, (time.time() - 2 * 86400,) * 2)
     home.start("it", ["a"])
-    assert (old.exists(), new.exists(), other.exists()) == (False, True, True)
+    assert (old.exists(), new.exists(), foreign.exists()) == (False, True, True)
 
 
 @pytest.mark.long
@@ -271,11 +271,11 @@ def test_another_name_is_no_attempt(name: str) -> None:
 def test_an_attempt_of_the_same_name_in_another_home_is_left_alone(home: Home, tmp_path: Path) -> None:
     """Of another user of the guest, or of a guest that shares the machine's processes."""
     (tmp_path / "other").mkdir()
-    other = Home(tmp_path / "other")
-    for each in (home, other):
-        (each.path / "act").write_text("sleep 30")
-        each.start("it", ["a"], ContainerRuntime.APPTAINER)
+    second_home = Home(tmp_path / "other")
+    for either_home in (home, second_home):
+        (either_home.path / "act").write_text("sleep 30")
+        either_home.start("it", ["a"], ContainerRuntime.APPTAINER)
     assert home.run(guest_container.job_command("stop", "it", 1))[0] == 0
     assert home.look("it").state is ContainerPhase.ENDED
-    assert other.look("it").state is ContainerPhase.RUNNING
-    assert other.run(guest_container.job_command("stop", "it", 1))[0] == 0
+    assert second_home.look("it").state is ContainerPhase.RUNNING
+    assert second_home.run(guest_container.job_command("stop", "it", 1))[0] == 0

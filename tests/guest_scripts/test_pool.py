@@ -96,7 +96,7 @@ def test_a_lease_that_was_revoked_in_a_guest_is_not_granted_again(tmp_path: Path
     assert sorted((tmp_path / ".gpuops-pool").rglob("*")) == before
     os.utime(tmp_path / ".gpuops-pool" / "ended" / "a1", (0, 0))
     run(out_of_client("a2"), tmp_path)
-    assert not (tmp_path / ".gpuops-pool" / "ended" / "a1").exists(), "a day later nobody goes on with it"
+    assert not (tmp_path / ".gpuops-pool" / "ended" / "a1").exists(), "a day later it is deleted"
 
 
 def test_the_environment_is_that_of_the_last_lease_and_goes_with_it(tmp_path: Path) -> None:

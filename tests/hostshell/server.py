@@ -30,20 +30,20 @@ class ShellHost:
 
 
 @contextmanager
-def entered(folder: Path, name: str, answer: Answer) -> Iterator[ShellHost]:
+def ssh_server(folder: Path, name: str, answer: Answer) -> Iterator[ShellHost]:
     """Serves until the block is left."""
-    asked: list[str] = []
+    commands: list[str] = []
     server_key, client_key = (asyncssh.generate_private_key("ssh-ed25519") for _ in range(2))
-    key, known = folder / "id", folder / "known_hosts"
+    key, known_hosts = folder / "id", folder / "known_hosts"
     client_key.write_private_key(key)
     key.chmod(0o600)
-    known.write_text(f"{name} {server_key.export_public_key().decode()}", encoding="ascii")
-    known.chmod(0o600)
+    known_hosts.write_text(f"{name} {server_key.export_public_key().decode()}", encoding="ascii")
+    known_hosts.chmod(0o600)
     authorized = asyncssh.import_authorized_keys(client_key.export_public_key().decode())
 
     async def serve(process: Any) -> None:
         command = process.command or ""
-        asked.append(command)
+        commands.append(command)
         text, status = answer(command)
         if status == BREAKS_OFF:
             process.channel.get_connection().abort()
@@ -74,7 +74,10 @@ def entered(folder: Path, name: str, answer: Answer) -> Iterator[ShellHost]:
     listener = asyncio.run_coroutine_threadsafe(listen(), loop).result(10)
     try:
         yield ShellHost(
-            Ssh("root", known, key, listener.get_port(), lambda host: "127.0.0.1"), asked, known, server_key
+            Ssh("root", known_hosts, key, listener.get_port(), lambda host: "127.0.0.1"),
+            commands,
+            known_hosts,
+            server_key,
         )
     finally:
 

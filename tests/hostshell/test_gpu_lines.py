@@ -13,7 +13,7 @@ from gpuops.hostshell.nvidia_smi import INDEX, INSTANCES, QUERY, VGPUS, NvidiaSm
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.devices.gpu_health import GpuHealth, RecoveryAction
 from gpuops.model.vcenter.host_settings import SmiState
-from tests.hostshell.server import entered
+from tests.hostshell.server import ssh_server
 
 NAME = "esx-01.lab"
 FIRST, SICK = PciAddress.parse("0000:3b:00.0"), PciAddress.parse("0000:af:00.0")
@@ -38,7 +38,7 @@ TABLE = "|   0  MIG 3g.20gb          9        2          4:4     |"
 
 
 def states(tmp_path: Path, text: str, status: int = 0) -> list[SmiState]:
-    with entered(tmp_path, NAME, lambda command: (text if command == QUERY else "", status)) as host:
+    with ssh_server(tmp_path, NAME, lambda command: (text if command == QUERY else "", status)) as host:
         return list(NvidiaSmi(host.ssh).mig(NAME))
 
 
@@ -85,9 +85,9 @@ def test_only_two_words_mean_that_there_is_no_mig_mode(
     ],
 )
 def test_an_odd_line_takes_nothing_from_the_others(tmp_path: Path, line: str, unread: str | None) -> None:
-    first, *others = states(tmp_path, f"{ROW}\n{line}\n")
+    first, *other_gpus = states(tmp_path, f"{ROW}\n{line}\n")
     assert first.current is True
-    assert [state.unread for state in others] == ([] if unread is None else [unread])
+    assert [state.unread for state in other_gpus] == ([] if unread is None else [unread])
 
 
 def test_vgpus_are_read_beside_a_sick_gpu(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_vgpus_are_read_beside_a_sick_gpu(tmp_path: Path) -> None:
         INDEX: f"0, 00000000:3B:00.0\n1, 00000000:AF:00.0\n{CORRUPT}\n",
         INSTANCES: f"{TABLE}\n{CORRUPT}\n",
     }
-    with entered(tmp_path, NAME, lambda command: (answers[command], 14)) as host:
+    with ssh_server(tmp_path, NAME, lambda command: (answers[command], 14)) as host:
         [vgpu] = NvidiaSmi(host.ssh).vgpus(NAME)
         assert (vgpu.vm_name, vgpu.start) == ("ml-01", 4)
         assert len(NvidiaSmi(host.ssh).vgpu_use(NAME)) == 1
@@ -104,14 +104,14 @@ def test_vgpus_are_read_beside_a_sick_gpu(tmp_path: Path) -> None:
 
 def test_a_vgpu_that_cannot_be_read_takes_those_of_its_gpu_alone(tmp_path: Path) -> None:
     odd = f"{LISTING}    vGPU ID       : 7\n        VM Name : ml-02\n"
-    with entered(tmp_path, NAME, lambda command: (odd, 0)) as host:
+    with ssh_server(tmp_path, NAME, lambda command: (odd, 0)) as host:
         assert [vgpu.vm_name for vgpu in NvidiaSmi(host.ssh).vgpu_use(NAME)] == ["ml-01"]
 
 
 def test_instances_that_cannot_be_listed_are_still_refused(tmp_path: Path) -> None:
     answers = {VGPUS: (LISTING, 0), INDEX: ("0, 00000000:3B:00.0\n", 0), INSTANCES: ("Insufficient Permissions\n", 4)}
     with (
-        entered(tmp_path, NAME, lambda command: answers[command]) as host,
+        ssh_server(tmp_path, NAME, lambda command: answers[command]) as host,
         pytest.raises(Refused, match="exit status 4: Insufficient Permissions"),
     ):
         NvidiaSmi(host.ssh).vgpus(NAME)
@@ -119,7 +119,7 @@ def test_instances_that_cannot_be_listed_are_still_refused(tmp_path: Path) -> No
 
 def test_readings_of_the_others_are_kept(tmp_path: Path) -> None:
     answers = {GPUS: f"{LOST}\n{READING}\n00000000:D8:00.0, 1\n", VGPUS: LISTING}
-    with entered(tmp_path, NAME, lambda command: (answers[command], 15)) as host:
+    with ssh_server(tmp_path, NAME, lambda command: (answers[command], 15)) as host:
         readings = NvidiaSmi(host.ssh).readings(NAME)
     assert [(gpu.address, gpu.temperature_c) for gpu in readings.gpus] == [(FIRST, 61)]
     assert host.asked == [GPUS, VGPUS], "it is no older driver"
@@ -173,7 +173,7 @@ def test_details_join_what_the_short_answer_reports(tmp_path: Path) -> None:
         QUERY: f"{ROW}\n",
         DETAILS: details("00000000:3B:00.0</pci_bus_id></pci><gpu_recovery_action>Reset</gpu_recovery_action>"),
     }
-    with entered(tmp_path, NAME, lambda command: (answers[command], 0)) as host:
+    with ssh_server(tmp_path, NAME, lambda command: (answers[command], 0)) as host:
         [state] = NvidiaSmi(host.ssh).mig(NAME)
     assert (state.current, state.health.vgpu_obstacle != "") == (True, True)
 
@@ -188,7 +188,7 @@ def test_details_join_what_the_short_answer_reports(tmp_path: Path) -> None:
     ],
 )
 def test_a_switch_is_judged_by_its_own_gpu(tmp_path: Path, text: str, status: int, is_done: bool) -> None:
-    with entered(tmp_path, NAME, lambda command: (text, status)) as host:
+    with ssh_server(tmp_path, NAME, lambda command: (text, status)) as host:
         expected = nullcontext() if is_done else pytest.raises(Refused, match=f"exit status {status}")
         with expected:
             NvidiaSmi(host.ssh).set_mig(NAME, [FIRST], on=True)

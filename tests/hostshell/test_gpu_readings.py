@@ -30,7 +30,7 @@ from gpuops.model.vcenter.host_settings import SmiGpu
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
-from tests.hostshell.server import STAYS, Answer, entered
+from tests.hostshell.server import STAYS, Answer, ssh_server
 from tests.hostshell.test_vgpu_listing import LISTING
 from tests.sim.guests import nvidia_smi
 from tests.wire.conftest import target_of
@@ -51,14 +51,14 @@ def test_a_row_is_read_as_nvidia_smi_writes_it() -> None:
     assert list(read_gpus(ROW)) == [SmiGpu(gpu, 35, 1410, 61, 2, 4, 16, 300, slowed_by_heat=True, slowed_by_power=True)]
     masks = {"0x0": (False, False), "0x1": (False, False), "0x20": (True, False), "0x80": (False, True)}
     for mask, slowed in {**masks, "[N/A]": (None, None), "Active": (None, None), "0xzz": (None, None)}.items():
-        [found] = read_gpus(ROW.replace("0x0000000000000044", mask))
-        assert (found.slowed_by_heat, found.slowed_by_power) == slowed
+        [reading] = read_gpus(ROW.replace("0x0000000000000044", mask))
+        assert (reading.slowed_by_heat, reading.slowed_by_power) == slowed
 
 
 @pytest.mark.parametrize("nothing", ["[N/A]", "N/A", "[Not Supported]", "-", "", "[Unknown Error]", "9" * 30, "-1"])
 def test_what_a_gpu_does_not_tell_is_missing_and_no_zero(nothing: str) -> None:
-    [found] = read_gpus(f"00000000:C8:00.0, {', '.join([nothing] * 8)}")
-    assert found == SmiGpu(PciAddress.parse("0000:c8:00.0"))
+    [reading] = read_gpus(f"00000000:C8:00.0, {', '.join([nothing] * 8)}")
+    assert reading == SmiGpu(PciAddress.parse("0000:c8:00.0"))
     [first, second] = read_vgpus(USED.replace("35 %", nothing).replace("7 %", nothing), {})
     assert (first.utilization_percent, first.encoder_percent, first.licensed) == (None, None, True)
     assert (second.utilization_percent, second.encoder_percent, second.licensed) == (None, None, None)
@@ -72,25 +72,25 @@ def test_use_and_licence_of_a_vgpu_are_read() -> None:
         assert first.licensed is licensed
 
 
-def answering(rows: str, listing: str = LISTING, known: str = GPUS) -> Answer:
+def answering(rows: str, listing: str = LISTING, known_command: str = GPUS) -> Answer:
     def answer(command: str) -> tuple[str, int]:
         if command == VGPUS:
             return listing, 0
-        return (rows, 0) if command == known else ('Field "x" is not a valid field to query.\n', 2)
+        return (rows, 0) if command == known_command else ('Field "x" is not a valid field to query.\n', 2)
 
     return answer
 
 
 @pytest.mark.long
 def test_a_driver_before_r535_is_asked_by_the_older_name(tmp_path: Path) -> None:
-    with entered(tmp_path, NAME, answering(ROW, known=GPUS_BEFORE_R535)) as host:
-        found = NvidiaSmi(host.ssh).readings(NAME)
-    assert (found.gpus[0].temperature_c, [each.vm_name for each in found.vgpus]) == (61, ["desk: 7", "ml-1"])
+    with ssh_server(tmp_path, NAME, answering(ROW, known_command=GPUS_BEFORE_R535)) as host:
+        readings = NvidiaSmi(host.ssh).readings(NAME)
+    assert (readings.gpus[0].temperature_c, [vgpu.vm_name for vgpu in readings.vgpus]) == (61, ["desk: 7", "ml-1"])
     assert host.asked == [GPUS, GPUS_BEFORE_R535, VGPUS]
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "message"),
     [
         ("nonsense\n", "gpuops cannot read the output of nvidia-smi: 'nonsense'"),
         (f"{ROW}\n{ROW.replace('61', '62')}\n", "nvidia-smi: '00000000:C8:00.0, 35"),
@@ -98,19 +98,22 @@ def test_a_driver_before_r535_is_asked_by_the_older_name(tmp_path: Path) -> None
         (f'"{ROW}\n', "cannot read"),
     ],
 )
-def test_an_answer_that_is_none_is_refused(tmp_path: Path, rows: str, said: str) -> None:
-    with entered(tmp_path, NAME, answering(rows)) as host, pytest.raises(Refused, match=said):
+def test_an_answer_that_is_none_is_refused(tmp_path: Path, rows: str, message: str) -> None:
+    with ssh_server(tmp_path, NAME, answering(rows)) as host, pytest.raises(Refused, match=message):
         NvidiaSmi(host.ssh).readings(NAME)
 
 
 def test_a_host_without_a_driver_is_refused_and_one_that_is_silent_waited_for_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = "nvidia-smi failed with exit status 9: NVIDIA-SMI has failed"
-    with entered(tmp_path, NAME, lambda command: (said[-21:], 9)) as host, pytest.raises(Refused, match=said):
+    failure = "nvidia-smi failed with exit status 9: NVIDIA-SMI has failed"
+    with ssh_server(tmp_path, NAME, lambda command: (failure[-21:], 9)) as host, pytest.raises(Refused, match=failure):
         NvidiaSmi(host.ssh).readings(NAME)
     monkeypatch.setattr(asking, "READING_S", 1.0)
-    with entered(tmp_path, NAME, lambda command: ("", STAYS)) as host, pytest.raises(OutcomeUnknown, match="after 1 s"):
+    with (
+        ssh_server(tmp_path, NAME, lambda command: ("", STAYS)) as host,
+        pytest.raises(OutcomeUnknown, match="after 1 s"),
+    ):
         NvidiaSmi(host.ssh).readings(NAME)
 
 
@@ -133,9 +136,9 @@ class Lab:
 def lab(tmp_path: Path) -> Iterator[Lab]:
     world = build("lab")
     with SimServer(world) as server:
-        (there,) = (host for host in world.by_type("HostSystem") if host.display_name == NAME)
+        (esx,) = (host for host in world.by_type("HostSystem") if host.display_name == NAME)
         with (
-            entered(tmp_path, NAME, lambda command: nvidia_smi.answer(there, command)) as host,
+            ssh_server(tmp_path, NAME, lambda command: nvidia_smi.answer(esx, command)) as host,
             Connection(target_of(server)) as connection,
             Site(connection, tmp_path / "state", wall_clock) as site,
         ):
@@ -146,10 +149,10 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 def last(series: CounterSeries) -> int | None:
     """The one sample that there is."""
-    found = [each for each in series.steps if each is not None]
-    assert len(found) < 2
-    assert all(each.highest == each.average and each.covered == pytest.approx(1 / 15) for each in found)
-    return found[0].average if found else None
+    known_steps = [step for step in series.steps if step is not None]
+    assert len(known_steps) < 2
+    assert all(step.highest == step.average and step.covered == pytest.approx(1 / 15) for step in known_steps)
+    return known_steps[0].average if known_steps else None
 
 
 def test_what_hosts_tell_is_kept_beside_the_counters_and_what_they_do_not_is_missing(lab: Lab) -> None:
@@ -157,22 +160,24 @@ def test_what_hosts_tell_is_kept_beside_the_counters_and_what_they_do_not_is_mis
     cycle = observe(lab.site)
     inventory = lab.site.vcenter.inventory()
     assert (cycle.hosts_entered, cycle.hosts) == (1, 2)
-    [said] = lab.said
-    assert said.startswith("not measured by its nvidia-smi: esx-02.lab: its SSH key is unknown, or not the one in")
+    [message] = lab.said
+    assert message.startswith("not measured by its nvidia-smi: esx-02.lab: its SSH key is unknown, or not the one in")
     host = inventory.find_host(NAME)
     counters = (*SMI_GPU_COUNTERS, SMI_POWER_LIMIT)
     names = tuple(f"{name}@{gpu.address}" for name in counters for gpu in host.gpus)
-    found = {name: last(series) for name, series in lab.stored(host.ref, names).items()}
+    newest = {name: last(series) for name, series in lab.stored(host.ref, names).items()}
     first = host.gpus[0].address
-    assert found[f"smi.gpu.temperature.latest@{first}"] == 41
-    assert found[f"smi.gpu.slowedByPower.latest@{first}"] == 1
-    assert found[f"smi.gpu.slowedByHeat.latest@{first}"] == 0
-    assert found[f"smi.gpu.powerLimit.latest@{first}"] == 296, "300 W, off by 3.2 % at most"
-    away = inventory.find_host("esx-02.lab")
-    assert not any(last(series) for series in lab.stored(away.ref, names).values())
+    assert newest[f"smi.gpu.temperature.latest@{first}"] == 41
+    assert newest[f"smi.gpu.slowedByPower.latest@{first}"] == 1
+    assert newest[f"smi.gpu.slowedByHeat.latest@{first}"] == 0
+    assert newest[f"smi.gpu.powerLimit.latest@{first}"] == 296, "300 W, off by 3.2 % at most"
+    silent_host = inventory.find_host("esx-02.lab")
+    assert not any(last(series) for series in lab.stored(silent_host.ref, names).values())
     vms = {vm.name: lab.stored(vm.ref, SMI_VM_COUNTERS) for vm in inventory.vms_by_host[host.ref] if vm.profiles}
     used = {name: last(series["smi.vgpu.utilization.latest"]) for name, series in vms.items()}
-    assert {1184, 1312} <= {each for each in used.values() if each is not None}, "12 and 13 %, off by 3.2 % at the most"
+    assert {1184, 1312} <= {used_mib for used_mib in used.values() if used_mib is not None}, (
+        "12 and 13 %, off by at most 3.2 %"
+    )
     licensed = {last(series["smi.vgpu.licensed.latest"]) for series in vms.values()}
     assert {0, 1} <= licensed
     assert any(vm.counters is None for vm in inventory.vms.values())
@@ -201,10 +206,10 @@ def test_a_name_that_two_vms_of_a_host_have_tells_of_neither(lab: Lab) -> None:
 
     inventory = lab.site.vcenter.inventory()
     host = inventory.find_host(NAME)
-    one, other = [vm for vm in inventory.vms_by_host[host.ref] if vm.profiles][:2]
+    first, second = [vm for vm in inventory.vms_by_host[host.ref] if vm.profiles][:2]
     blocks, _ = host_readings(lab.shell, inventory, lab.said.append)
-    assert one.ref in blocks
-    twins = replace(inventory, vms={**inventory.vms, other.ref: replace(other, name=one.name)})
-    blocks, told = host_readings(lab.shell, twins, lab.said.append)
-    assert told == 1
-    assert not {one.ref, other.ref} & blocks.keys()
+    assert first.ref in blocks
+    twins = replace(inventory, vms={**inventory.vms, second.ref: replace(second, name=first.name)})
+    blocks, vgpu_count = host_readings(lab.shell, twins, lab.said.append)
+    assert vgpu_count == 1
+    assert not {first.ref, second.ref} & blocks.keys()

@@ -16,7 +16,7 @@ from gpuops.model.guests.guest import GuestReply, GuestSystem
 from gpuops.model.nights.ml_queue import SshDoor
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.guest.answer import read_answer
-from tests.hostshell.server import BREAKS_OFF, NEVER_ENDS, STAYS, Answer, ShellHost, entered
+from tests.hostshell.server import BREAKS_OFF, NEVER_ENDS, STAYS, Answer, ShellHost, ssh_server
 
 NOW = datetime(2026, 11, 2, 18, 0, tzinfo=UTC)
 GUEST = Vm("vm-1", "ml-01")
@@ -25,10 +25,10 @@ GUEST = Vm("vm-1", "ml-01")
 @pytest.fixture
 def enter(tmp_path: Path) -> Iterator[Callable[[Answer], ShellHost]]:
     with ExitStack() as stack:
-        yield lambda answer: stack.enter_context(entered(tmp_path, "ml-01.lab", answer))
+        yield lambda answer: stack.enter_context(ssh_server(tmp_path, "ml-01.lab", answer))
 
 
-def asked(guest: ShellHost, *vms: Vm, system: GuestSystem = GuestSystem.LINUX) -> Mapping[str, GuestReply]:
+def ask(guest: ShellHost, *vms: Vm, system: GuestSystem = GuestSystem.LINUX) -> Mapping[str, GuestReply]:
     door = SshDoor("checker", "{vm}.lab", guest.ssh.port)
     answers = SshAnswers(door, guest.known_hosts, guest.ssh.key, lambda: NOW, lambda host: "127.0.0.1")
     return answers.replies([(vm, system) for vm in vms or (GUEST,)], ["pip"])
@@ -38,11 +38,11 @@ def asked(guest: ShellHost, *vms: Vm, system: GuestSystem = GuestSystem.LINUX) -
 def test_its_answer_comes_back_with_the_time_around_it(enter: Callable[[Answer], ShellHost]) -> None:
     def answer(command: str) -> tuple[str, int]:
         """As a guest does that runs the command by the shell of its user."""
-        done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, check=True, timeout=60)
-        return done.stdout.decode(), 0
+        process = subprocess.run(["/bin/sh", "-c", command], capture_output=True, check=True, timeout=60)
+        return process.stdout.decode(), 0
 
     guest = enter(answer)
-    reply = asked(guest)["vm-1"]
+    reply = ask(guest)["vm-1"]
     assert (reply.before, reply.after) == (NOW, NOW)
     assert reply.text is not None
     assert read_answer(reply.text).frameworks.keys() == {"pip"}
@@ -52,7 +52,7 @@ def test_its_answer_comes_back_with_the_time_around_it(enter: Callable[[Answer],
 
 def test_windows_is_asked_by_powershell(enter: Callable[[Answer], ShellHost]) -> None:
     guest = enter(lambda command: ("@@ begin windows\r\n@@ end\r\n", 0))
-    assert asked(guest, system=GuestSystem.WINDOWS)["vm-1"].text == "@@ begin windows\r\n@@ end\r\n"
+    assert ask(guest, system=GuestSystem.WINDOWS)["vm-1"].text == "@@ begin windows\r\n@@ end\r\n"
     assert guest.asked[0].startswith("powershell -NoProfile -NonInteractive -EncodedCommand ")
 
 
@@ -60,11 +60,11 @@ def test_a_guest_whose_key_is_not_known_is_not_entered_and_holds_up_no_other(
     enter: Callable[[Answer], ShellHost],
 ) -> None:
     guest = enter(lambda command: ("@@ begin linux\n@@ end\n", 0))
-    found = asked(guest, Vm("vm-2", "ml-02"), GUEST, Vm("vm-3", "no host"))
-    assert found["vm-1"].text is not None
-    assert "its SSH key is unknown, or not the one in" in found["vm-2"].why_not
-    assert "cannot be reached by SSH: it is not the name of a host" in found["vm-3"].why_not
-    assert all(found[ref].next_move for ref in ("vm-2", "vm-3"))
+    replies = ask(guest, Vm("vm-2", "ml-02"), GUEST, Vm("vm-3", "no host"))
+    assert replies["vm-1"].text is not None
+    assert "its SSH key is unknown, or not the one in" in replies["vm-2"].why_not
+    assert "cannot be reached by SSH: it is not the name of a host" in replies["vm-3"].why_not
+    assert all(replies[ref].next_move for ref in ("vm-2", "vm-3"))
 
 
 @pytest.mark.parametrize(
@@ -79,6 +79,6 @@ def test_one_that_does_not_end_well_says_so(
     enter: Callable[[Answer], ShellHost], monkeypatch: pytest.MonkeyPatch, status: int, says: str
 ) -> None:
     monkeypatch.setattr(guest_ssh, "LIMIT_S", 1.0 if status == STAYS else 60.0)
-    reply = asked(enter(lambda command: ("x" * 65_536, status)))["vm-1"]
+    reply = ask(enter(lambda command: ("x" * 65_536, status)))["vm-1"]
     assert reply.text is None
     assert says in reply.why_not

@@ -1,4 +1,4 @@
-"""Checkpoint hooks over SSH: real SSH, the guest's key checked, its time capped, and desktops that wait for nobody."""
+"""Checkpoint hooks over SSH: the guest's key is checked, time is limited, and desktops do not wait for it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power
 from gpuops.vsphere.connection import Connection
-from tests.hostshell.server import BREAKS_OFF, NEVER_ENDS, STAYS, Answer, ShellHost, entered
+from tests.hostshell.server import BREAKS_OFF, NEVER_ENDS, STAYS, Answer, ShellHost, ssh_server
 from tests.wire.conftest import target_of
 from tests.wire.nights.test_rotation import DESKTOPS, LAB_POLICY, ML
 
@@ -36,7 +36,7 @@ ENDS_S = 30.0
 @pytest.fixture
 def enter(tmp_path: Path) -> Iterator[Callable[[Answer], ShellHost]]:
     with ExitStack() as stack:
-        yield lambda answer: stack.enter_context(entered(tmp_path, GUEST, answer))
+        yield lambda answer: stack.enter_context(ssh_server(tmp_path, GUEST, answer))
 
 
 def shell_of(guest: ShellHost) -> GuestSsh:
@@ -47,7 +47,7 @@ def hook_of(guest: ShellHost, limit_s: int = 60) -> RunInGuest:
     return RunInGuest("vm-9", "/opt/keep it", "--all", limit_s, SshDoor("keeper", GUEST, guest.ssh.port))
 
 
-def ended(shell: GuestSsh, task: TaskRef) -> TaskEnd:
+def run_hook(shell: GuestSsh, task: TaskRef) -> TaskEnd:
     shell.wait(ENDS_S)
     end = shell.end(task)
     assert end is not None
@@ -56,7 +56,7 @@ def ended(shell: GuestSsh, task: TaskRef) -> TaskEnd:
 
 def error_of(guest: ShellHost, hook: RunInGuest) -> GpuopsError | None:
     shell = shell_of(guest)
-    return ended(shell, shell.start(hook)).error
+    return run_hook(shell, shell.start(hook)).error
 
 
 def test_the_exit_code_is_all_that_is_told(enter: Callable[[Answer], ShellHost]) -> None:
@@ -74,7 +74,7 @@ def test_one_that_ends_well_is_done_and_known_no_more_to_the_next_process(
     shell = shell_of(guest)
     assert shell.no_way_in(hook_of(guest)) is None
     task = shell.start(hook_of(guest))
-    assert ended(shell, task).error is None
+    assert run_hook(shell, task).error is None
     assert task.ref == "guest-ssh:vm-9:1"
     forgotten = shell_of(guest).end(task)
     assert forgotten is not None
@@ -103,17 +103,17 @@ def test_one_that_breaks_off_is_unknown(enter: Callable[[Answer], ShellHost]) ->
     assert isinstance(error_of(guest, hook_of(guest)), OutcomeUnknown)
 
 
-@pytest.mark.parametrize("known", ["", "another"])
+@pytest.mark.parametrize("is_known", ["", "another"])
 def test_a_guest_whose_key_is_not_the_known_one_is_not_entered(
-    enter: Callable[[Answer], ShellHost], known: str
+    enter: Callable[[Answer], ShellHost], is_known: str
 ) -> None:
     guest = enter(lambda command: ("", 0))
-    other = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode()
-    guest.known_hosts.write_text(f"{GUEST} {other}" if known else "", encoding="ascii")
+    other_key = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode()
+    guest.known_hosts.write_text(f"{GUEST} {other_key}" if is_known else "", encoding="ascii")
     shell = shell_of(guest)
-    said = shell.no_way_in(hook_of(guest))
-    assert said == (None if known else f"no SSH key of {GUEST} is in {guest.known_hosts}")
-    error = ended(shell, shell.start(hook_of(guest))).error
+    reason = shell.no_way_in(hook_of(guest))
+    assert reason == (None if is_known else f"no SSH key of {GUEST} is in {guest.known_hosts}")
+    error = run_hook(shell, shell.start(hook_of(guest))).error
     assert isinstance(error, Refused)
     assert "its SSH key is unknown, or not the one in" in error.message
     assert guest.asked == []
@@ -164,10 +164,12 @@ def test_a_morning_runs_it_and_every_desktop_is_back(
     assert night.exit_code == 0
     warned = [warning for warning in night.plan.warnings if "its checkpoint hook cannot be run: no SSH key" in warning]
     assert {warning.partition(":")[0] for warning in warned} == ML - {"ml-01"}
-    found = {names[each.step.vm]: each for each in day.outcomes if isinstance(each.step, RunInGuest)}
-    ends = {name: each.verdict for name, each in found.items()}
+    hook_outcomes = {
+        names[outcome.step.vm]: outcome for outcome in day.outcomes if isinstance(outcome.step, RunInGuest)
+    }
+    ends = {name: outcome.verdict for name, outcome in hook_outcomes.items()}
     assert ends == {**dict.fromkeys(ML, Verdict.FAILED), "ml-01": verdict}
-    assert "its SSH key is unknown, or not the one in" in found["ml-09"].reason
+    assert "its SSH key is unknown, or not the one in" in hook_outcomes["ml-09"].reason
     assert guest.asked == ["/opt/keep"]
     assert day.exit_code == 4
     assert ({powers[name] for name in DESKTOPS}, {powers[name] for name in ML}) == ({Power.ON}, {Power.OFF})
@@ -178,7 +180,7 @@ def test_a_morning_runs_it_and_every_desktop_is_back(
 def test_a_vm_whose_name_no_host_can_have_ends_with_a_reason(
     enter: Callable[[Answer], ShellHost], capfd: pytest.CaptureFixture[str], name: str
 ) -> None:
-    """Nobody sees the traceback of a thread in an unattended morning."""
+    """In an unattended `rotate day` no one would see the traceback of a thread."""
     guest = enter(lambda command: ("", 0))
     hook = replace(hook_of(guest), ssh=SshDoor("keeper", name, guest.ssh.port))
     assert "cannot be reached by SSH" in (shell_of(guest).no_way_in(hook) or "")

@@ -26,25 +26,25 @@ VMS = (
 
 
 @pytest.fixture
-def said() -> list[str]:
+def messages() -> list[str]:
     return []
 
 
-def command(tmp_path: Path, script: str, said: list[str], **more: Any) -> IdleCommand:
+def command(tmp_path: Path, script: str, messages: list[str], **options: Any) -> IdleCommand:
     path = tmp_path / "who-works"
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o700)
     environ = {"PATH": "/usr/bin:/bin", "GPUOPS_PASSWORD": "hunter2", "CREDENTIALS_DIRECTORY": "/run/x"}
-    return IdleCommand([str(path), "--all", "; exit 9"], environ, said.append, **more)
+    return IdleCommand([str(path), "--all", "; exit 9"], environ, messages.append, **options)
 
 
-def told(answer: IdleCommand) -> dict[str, SessionCount]:
-    found = answer.sessions(VMS, Inventory("vc", "8.0.3.0", NOW))
-    assert set(found) == {vm.ref for vm in VMS}, "of each VM something is told"
-    return dict(found)
+def sessions_of(answer: IdleCommand) -> dict[str, SessionCount]:
+    sessions = answer.sessions(VMS, Inventory("vc", "8.0.3.0", NOW))
+    assert set(sessions) == {vm.ref for vm in VMS}, "each VM has an answer"
+    return dict(sessions)
 
 
-def test_counts_and_ages_are_kept_and_nothing_else(tmp_path: Path, said: list[str]) -> None:
+def test_counts_and_ages_are_kept_and_nothing_else(tmp_path: Path, messages: list[str]) -> None:
     lines = [
         {"vm": "vdi-01", "sessions": 0, "user": "alice"},
         {"uuid": "u-2", "sessions": 2, "age_s": 30, "oldest_s": 7200, "youngest_s": 60},
@@ -55,15 +55,15 @@ def test_counts_and_ages_are_kept_and_nothing_else(tmp_path: Path, said: list[st
         {"vm": "of-nobody", "busy": False},
     ]
     printed = "\n".join(json.dumps(line) for line in lines)
-    found = told(command(tmp_path, f"cat <<'END'\n{printed}\nEND", said))
-    assert found == {
+    sessions = sessions_of(command(tmp_path, f"cat <<'END'\n{printed}\nEND", messages))
+    assert sessions == {
         "vm-1": SessionCount(0, False, NOW),
         "vm-2": SessionCount(2, True, NOW, 30, 7200, 60),
         "vm-3": SessionCount(1, True, NOW, disconnected_s=7200),
         "vm-4": SessionCount(1, True, NOW),
     }
-    assert "alice" not in repr(found)
-    assert said == []
+    assert "alice" not in repr(sessions)
+    assert messages == []
 
 
 @pytest.mark.parametrize(
@@ -82,12 +82,12 @@ def test_counts_and_ages_are_kept_and_nothing_else(tmp_path: Path, said: list[st
         '{"sessions": 0}',
     ],
 )
-def test_a_line_that_is_no_answer_tells_nothing(tmp_path: Path, said: list[str], line: str) -> None:
-    answer = command(tmp_path, f"""echo '{line}'; echo '{{"vm": "vdi-02", "busy": false}}'""", said)
+def test_a_line_that_is_no_answer_tells_nothing(tmp_path: Path, messages: list[str], line: str) -> None:
+    answer = command(tmp_path, f"""echo '{line}'; echo '{{"vm": "vdi-02", "busy": false}}'""", messages)
     for _ in range(2):
-        found = told(answer)
-    assert (found["vm-1"].used, found["vm-2"].used) == (None, False)
-    assert said == ["idle_command: the command printed lines that gpuops cannot read (gpuops help idle)"], "once"
+        sessions = sessions_of(answer)
+    assert (sessions["vm-1"].used, sessions["vm-2"].used) == (None, False)
+    assert messages == ["idle_command: the command printed lines that gpuops cannot read (gpuops help idle)"], "once"
 
 
 IDLE = """echo '{"vm": "vdi-01", "sessions": 0}'"""
@@ -105,26 +105,28 @@ IDLE = """echo '{"vm": "vdi-01", "sessions": 0}'"""
     ],
 )
 def test_a_command_that_fails_tells_of_no_vm(
-    tmp_path: Path, said: list[str], script: str, why: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, messages: list[str], script: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpuops.hostshell.idle_command.MOST_BYTES", 1024 * 1024)
-    found = told(command(tmp_path, script, said, timeout_s=0.5))
-    assert {(each.used, each.because) for each in found.values()} == {(None, why)}
-    assert said == [f"idle_command: {why} (gpuops help idle)"]
+    sessions = sessions_of(command(tmp_path, script, messages, timeout_s=0.5))
+    assert {(session.used, session.because) for session in sessions.values()} == {(None, why)}
+    assert messages == [f"idle_command: {why} (gpuops help idle)"]
 
 
-def test_one_that_is_not_there_is_said(said: list[str]) -> None:
-    found = told(IdleCommand(["/nowhere/who-works"], {}, said.append))
-    assert {each.used for each in found.values()} == {None}
-    assert said == [f"idle_command: the command cannot be started: {os.strerror(errno.ENOENT)} (gpuops help idle)"]
+def test_one_that_is_not_there_is_said(messages: list[str]) -> None:
+    sessions = sessions_of(IdleCommand(["/nowhere/who-works"], {}, messages.append))
+    assert {session.used for session in sessions.values()} == {None}
+    assert messages == [f"idle_command: the command cannot be started: {os.strerror(errno.ENOENT)} (gpuops help idle)"]
 
 
-def test_it_gets_the_vms_its_arguments_and_no_secret(tmp_path: Path, said: list[str]) -> None:
+def test_it_gets_the_vms_its_arguments_and_no_secret(tmp_path: Path, messages: list[str]) -> None:
     """Run as it stands: a blank or a semicolon in an argument is no shell's."""
-    told(command(tmp_path, f'cat > {tmp_path}/in; env > {tmp_path}/env; printf "%s\\n" "$@" > {tmp_path}/args', said))
-    asked = [json.loads(line) for line in (tmp_path / "in").read_text().splitlines()]
-    assert asked == [{"vm": vm.name, "uuid": vm.instance_uuid} for vm in VMS]
+    sessions_of(
+        command(tmp_path, f'cat > {tmp_path}/in; env > {tmp_path}/env; printf "%s\\n" "$@" > {tmp_path}/args', messages)
+    )
+    lines_sent = [json.loads(line) for line in (tmp_path / "in").read_text().splitlines()]
+    assert lines_sent == [{"vm": vm.name, "uuid": vm.instance_uuid} for vm in VMS]
     assert (tmp_path / "args").read_text() == "--all\n; exit 9\n"
-    given = (tmp_path / "env").read_text()
-    assert "PATH=/usr/bin:/bin" in given
-    assert "GPUOPS" not in given and "hunter2" not in given and "CREDENTIALS" not in given
+    environment = (tmp_path / "env").read_text()
+    assert "PATH=/usr/bin:/bin" in environment
+    assert "GPUOPS" not in environment and "hunter2" not in environment and "CREDENTIALS" not in environment

@@ -33,7 +33,7 @@ from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.host_state import GpuFault
 from gpuops.sim.state.vm_state import Power
 from gpuops.vsphere.connection import Connection
-from tests.hostshell.server import BREAKS_OFF, NEVER_ENDS, Answer, ShellHost, entered
+from tests.hostshell.server import BREAKS_OFF, NEVER_ENDS, Answer, ShellHost, ssh_server
 from tests.sim.guests import nvidia_smi
 from tests.wire.conftest import target_of
 
@@ -53,7 +53,7 @@ ROWS = """\
 @pytest.fixture
 def enter(tmp_path: Path) -> Iterator[Callable[[Answer], ShellHost]]:
     with ExitStack() as stack:
-        yield lambda answer: stack.enter_context(entered(tmp_path, NAME, answer))
+        yield lambda answer: stack.enter_context(ssh_server(tmp_path, NAME, answer))
 
 
 def test_modes_are_read_as_nvidia_smi_writes_them(enter: Callable[[Answer], ShellHost]) -> None:
@@ -67,7 +67,7 @@ def test_modes_are_read_as_nvidia_smi_writes_them(enter: Callable[[Answer], Shel
 
 
 @pytest.mark.parametrize(
-    ("text", "status", "said"),
+    ("text", "status", "message"),
     [
         (
             "NVIDIA-SMI has failed because it couldn't communicate\n",
@@ -79,17 +79,17 @@ def test_modes_are_read_as_nvidia_smi_writes_them(enter: Callable[[Answer], Shel
     ],
 )
 def test_an_answer_that_is_none_is_refused(
-    enter: Callable[[Answer], ShellHost], text: str, status: int, said: str
+    enter: Callable[[Answer], ShellHost], text: str, status: int, message: str
 ) -> None:
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(Refused, match=message):
         NvidiaSmi(enter(lambda command: (text, status)).ssh).mig(NAME)
 
 
 def test_a_host_whose_key_is_not_known_is_not_entered(enter: Callable[[Answer], ShellHost]) -> None:
     host = enter(lambda command: (ROWS, 0))
-    other = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode()
-    for known in (f"{NAME} {other}", f"another {other}", ""):
-        host.known_hosts.write_text(known, encoding="ascii")
+    other_key = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode()
+    for known_hosts in (f"{NAME} {other_key}", f"another {other_key}", ""):
+        host.known_hosts.write_text(known_hosts, encoding="ascii")
         with pytest.raises(Refused, match="its SSH key is unknown, or not the one in"):
             NvidiaSmi(host.ssh).mig(NAME)
     assert host.asked == []
@@ -162,12 +162,15 @@ def bench(tmp_path: Path, enter: Callable[[Answer], ShellHost]) -> Iterator[Benc
 
 def test_the_mode_is_pending_until_the_host_reboots(bench: Bench) -> None:
     report = bench.set(on=False)
-    assert (report.exit_code, [each.verdict for each in report.outcomes]) == (0, [Verdict.DONE])
+    assert (report.exit_code, [outcome.verdict for outcome in report.outcomes]) == (0, [Verdict.DONE])
     assert "takes effect after a reboot of esx-01.lab" in report.plan.afterwards[0]
     [state] = [state for state in mig_of(bench) if str(state.address) == FIRST]
     assert (state.current, state.pending) == (True, False)
-    again = bench.set(on=False)
-    assert (again.changed, again.plan.because) == (False, ("esx-01.lab: MIG mode is off already; a reboot is pending",))
+    repeated = bench.set(on=False)
+    assert (repeated.changed, repeated.plan.because) == (
+        False,
+        ("esx-01.lab: MIG mode is off already; a reboot is pending",),
+    )
 
 
 @pytest.mark.long
@@ -176,7 +179,7 @@ def test_a_rolling_reboot_brings_it_into_force(bench: Bench) -> None:
         if vm.state.power is Power.ON:
             vm.state.power, vm.state.seats = Power.OFF, ()
     report = bench.roll(on=False)
-    assert (report.exit_code, [each.verdict for each in report.outcomes]) == (0, [Verdict.DONE]), report.outcomes
+    assert (report.exit_code, [outcome.verdict for outcome in report.outcomes]) == (0, [Verdict.DONE]), report.outcomes
     assert [gpu.mode for gpu in bench.host.state.gpus[:2]] == [GpuMode.SAME_SIZE, GpuMode.MULTI_INSTANCE]
     forgets = Rule(Effect.HAPPEN, "RebootHost_Task", happening="host.forgets_mig", phase=Phase.AFTER)
     bench.server.world.injector.add(forgets)
@@ -186,10 +189,10 @@ def test_a_rolling_reboot_brings_it_into_force(bench: Bench) -> None:
 
 
 def test_a_gpu_without_mig_and_one_that_is_not_there_are_refused(bench: Bench) -> None:
-    assert [str(each) for each in bench.set(on=True, gpu=("0000:d8:00.0",)).plan.rejections] == [
+    assert [str(rejection) for rejection in bench.set(on=True, gpu=("0000:d8:00.0",)).plan.rejections] == [
         "esx-01.lab 0000:d8:00.0: has no MIG mode (NVIDIA MIG User Guide)"
     ]
-    assert [str(each) for each in bench.set(on=True, gpu=("0000:11:00.0",)).plan.rejections] == [
+    assert [str(rejection) for rejection in bench.set(on=True, gpu=("0000:11:00.0",)).plan.rejections] == [
         "esx-01.lab: has no GPU 0000:11:00.0 (nvidia-smi)"
     ]
     assert list(bench.server.world.ledger) == []
@@ -240,7 +243,9 @@ def test_doctor_and_mig_show_name_a_sick_gpu_and_read_the_others(
 
 def test_doctor_does_not_take_a_silent_nvidia_smi_for_a_privilege(bench: Bench) -> None:
     bench.host.state.driver_version = ""
-    [finding] = [each for each in doctor(bench.site, Scope(host=NAME)).findings if "nvidia-smi: " in each.reason]
+    [finding] = [
+        candidate for candidate in doctor(bench.site, Scope(host=NAME)).findings if "nvidia-smi: " in candidate.reason
+    ]
     assert finding.reason.startswith(
         "the state of its GPUs is unknown: nvidia-smi: esx-01.lab: nvidia-smi failed with exit status 9"
     )
@@ -297,7 +302,7 @@ ROW = "00000000:3B:00.0, Enabled, Enabled, Enabled, Enabled"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (f"00000000:3B:00.0, {'x' * 200_000}, Enabled, Enabled, Enabled\n", "cannot read"),
         ("x" * 900_000 + "\n", "cannot read"),
@@ -307,8 +312,8 @@ ROW = "00000000:3B:00.0, Enabled, Enabled, Enabled, Enabled"
     ],
     ids=["a long field", "a long line", "an open quote", "a long address", "a contradiction"],
 )
-def test_a_strange_answer_is_one_short_line(enter: Callable[[Answer], ShellHost], text: str, said: str) -> None:
-    with pytest.raises(Refused, match=said) as refused:
+def test_a_strange_answer_is_one_short_line(enter: Callable[[Answer], ShellHost], text: str, message: str) -> None:
+    with pytest.raises(Refused, match=message) as refused:
         NvidiaSmi(enter(lambda command: (text, 0)).ssh).mig(NAME)
     assert len(refused.value.message) < 400
 

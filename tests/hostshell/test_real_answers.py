@@ -22,7 +22,7 @@ from gpuops.model.devices.gpu_health import GpuHealth, RecoveryAction
 from gpuops.model.guests.guest import GuestMode, GuestSystem
 from gpuops.model.vcenter.host_settings import SmiGpu
 from gpuops.plan.guest.answer import read_answer
-from tests.hostshell.server import entered
+from tests.hostshell.server import ssh_server
 
 PRINTED = Path(__file__).parent / "h100_r580"
 NAME = "esx-01.lab"
@@ -39,24 +39,24 @@ FILES = {
 _PROFILE = re.compile(r"\|\s+0\s+MIG (?P<name>\S+)\s+(?P<id>\d+)\s+\d+/(?P<total>\d+)\s")
 
 
-def printed(name: str) -> str:
+def recorded_output(name: str) -> str:
     return (PRINTED / f"{name}.txt").read_text()
 
 
 def answer(command: str) -> tuple[str, int]:
     """It ended with 0 each time, also where it had nothing to list."""
-    return printed(FILES[command]), 0
+    return recorded_output(FILES[command]), 0
 
 
 @pytest.fixture
 def smi(tmp_path: Path) -> Iterator[Callable[[str], NvidiaSmi]]:
     with ExitStack() as stack:
-        yield lambda name: NvidiaSmi(stack.enter_context(entered(tmp_path, name, answer)).ssh)
+        yield lambda name: NvidiaSmi(stack.enter_context(ssh_server(tmp_path, name, answer)).ssh)
 
 
 def test_how_it_is_and_that_no_vgpu_runs_on_it(smi: Callable[[str], NvidiaSmi]) -> None:
-    asked = smi(NAME)
-    readings = asked.readings(NAME)
+    nvidia_smi = smi(NAME)
+    readings = nvidia_smi.readings(NAME)
     assert readings.gpus == (
         SmiGpu(
             GPU,
@@ -71,11 +71,11 @@ def test_how_it_is_and_that_no_vgpu_runs_on_it(smi: Callable[[str], NvidiaSmi]) 
             slowed_by_power=False,
         ),
     )
-    assert readings.vgpus == asked.vgpu_use(NAME) == ()
+    assert readings.vgpus == nvidia_smi.vgpu_use(NAME) == ()
 
 
 def test_the_older_name_of_a_field_is_answered_alike() -> None:
-    assert printed("gpus535") == printed("gpus")
+    assert recorded_output("gpus535") == recorded_output("gpus")
 
 
 def test_its_modes(smi: Callable[[str], NvidiaSmi]) -> None:
@@ -85,16 +85,16 @@ def test_its_modes(smi: Callable[[str], NvidiaSmi]) -> None:
 
 
 def test_it_has_no_gpu_instances() -> None:
-    assert read_instances(printed("index"), printed("lgi")) == {}
+    assert read_instances(recorded_output("index"), recorded_output("lgi")) == {}
 
 
 def test_a_guest_check() -> None:
-    found = read_answer(printed("guest"))
-    assert (found.system, found.toolkit, found.runtimes) == (GuestSystem.LINUX, "13.0", ("13",))
-    assert found.frameworks == {"torch": "2.11.0", "numpy": "2.5.2", "horovod": None}
-    assert found.smi is not None
-    [gpu] = found.smi.gpus
-    assert (found.smi.driver, found.smi.cuda, gpu.name) == ("580.159.04", "13.0", "NVIDIA H100 80GB HBM3")
+    answer = read_answer(recorded_output("guest"))
+    assert (answer.system, answer.toolkit, answer.runtimes) == (GuestSystem.LINUX, "13.0", ("13",))
+    assert answer.frameworks == {"torch": "2.11.0", "numpy": "2.5.2", "horovod": None}
+    assert answer.smi is not None
+    [gpu] = answer.smi.gpus
+    assert (answer.smi.driver, answer.smi.cuda, gpu.name) == ("580.159.04", "13.0", "NVIDIA H100 80GB HBM3")
     assert (gpu.ecc, gpu.mig, gpu.licence) == (GuestMode.ON, GuestMode.OFF, None)
 
 
@@ -102,5 +102,5 @@ def test_the_catalogue_has_its_gpu_instances() -> None:
     [board] = load(pci=[(NVIDIA_VENDOR_ID, 0x2330, 0x16C1)]).boards  # pci_device_id and pci_sub_system_id of it
     geometry = board.mig
     assert geometry is not None
-    listed = {each["name"]: (int(each["id"]), int(each["total"])) for each in _PROFILE.finditer(printed("lgip"))}
-    assert {each.name: (each.id, each.max_count) for each in geometry.profiles} == listed
+    listed = {row["name"]: (int(row["id"]), int(row["total"])) for row in _PROFILE.finditer(recorded_output("lgip"))}
+    assert {profile.name: (profile.id, profile.max_count) for profile in geometry.profiles} == listed

@@ -24,7 +24,7 @@ from gpuops.plan.vm.vm_blockers import PowerPolicy
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
-from tests.hostshell.server import entered
+from tests.hostshell.server import ssh_server
 from tests.sim.guests import nvidia_smi
 from tests.wire.conftest import target_of
 
@@ -79,8 +79,8 @@ def test_gpu_instances_are_found_by_gpu_and_id() -> None:
         (GPU, "5"): (4, 4),
         (GPU, "9"): (3, 1),
     }
-    assert [each.start for each in read_vgpus(MIG, instances)] == [4, 0]
-    assert [each.start for each in read_vgpus(MIG, {})] == [None, 0], "an instance that the table lacks is not known"
+    assert [vgpu.start for vgpu in read_vgpus(MIG, instances)] == [4, 0]
+    assert [vgpu.start for vgpu in read_vgpus(MIG, {})] == [None, 0], "an instance that the table lacks is not known"
 
 
 NO_NAME = LISTING.replace("VM Name", "Name").partition("GPU 00000000:D8")[0]
@@ -89,7 +89,7 @@ NO_NAME = LISTING.replace("VM Name", "Name").partition("GPU 00000000:D8")[0]
 @pytest.mark.parametrize("text", ["", "<html>login</html>\n", NO_NAME, "GPU 0:0\n"])
 def test_a_listing_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     with (
-        entered(tmp_path, NAME, lambda command: (text, 0)) as host,
+        ssh_server(tmp_path, NAME, lambda command: (text, 0)) as host,
         pytest.raises(Refused, match="gpuops cannot read the output of nvidia-smi"),
     ):
         NvidiaSmi(host.ssh).vgpus(NAME)
@@ -106,8 +106,8 @@ class Lab:
 
     def room(self, profile: str) -> Slots:
         """On the A100 that ml-01 runs on."""
-        seen = self.site.with_vgpus(self.site.vcenter.inventory())
-        states = gpu_states(seen.find_host(NAME), seen, load(everything=True))
+        snapshot = self.site.with_vgpus(self.site.vcenter.inventory())
+        states = gpu_states(snapshot.find_host(NAME), snapshot, load(everything=True))
         (state,) = (state for state in states if "ml-01" in state.vm_names)
         return room_for(state, profile, load(everything=True))
 
@@ -117,9 +117,9 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     world = build("lab")
     world.patience_s = 0
     with SimServer(world) as server:
-        (there,) = (host for host in world.by_type("HostSystem") if host.display_name == NAME)
+        (esx,) = (host for host in world.by_type("HostSystem") if host.display_name == NAME)
         with (
-            entered(tmp_path, f"{NAME},esx-02.lab", lambda command: nvidia_smi.answer(there, command)) as shell,
+            ssh_server(tmp_path, f"{NAME},esx-02.lab", lambda command: nvidia_smi.answer(esx, command)) as shell,
             Connection(target_of(server)) as connection,
             Site(connection, tmp_path / "state", wall_clock, shell=NvidiaSmi(shell.ssh)) as site,
         ):
@@ -144,8 +144,8 @@ def test_room_is_exact_where_the_host_tells_how_vgpus_lie(lab: Lab) -> None:
 def test_a_host_that_does_not_answer_stays_as_vcenter_tells_it(lab: Lab) -> None:
     lab.site.shell = NvidiaSmi(Ssh(known_hosts=Path("/nowhere")))
     assert lab.room("grid_a100-1-5c").at_most == 4
-    (said,) = lab.said
-    assert said.startswith("where the vGPUs lie on their GPUs is not known: "), said
+    (message,) = lab.said
+    assert message.startswith("where the vGPUs lie on their GPUs is not known: "), message
 
 
 @pytest.mark.long
@@ -153,6 +153,6 @@ def test_a_vm_of_another_name_is_not_taken_for_the_one_that_vcenter_lists(tmp_pa
     strange = LISTING.replace("00000000:C8:00.0", "00000000:3B:00.0").replace("ml-1", "ml-01")
     folder = tmp_path / "other"
     folder.mkdir()
-    with entered(folder, NAME, lambda command: (strange, 0)) as shell:
+    with ssh_server(folder, NAME, lambda command: (strange, 0)) as shell:
         lab.site.shell = NvidiaSmi(shell.ssh)
         assert lab.room("grid_a100-1-5c").at_most == 4

@@ -23,7 +23,7 @@ from gpuops.model.vcenter.vm import Vm
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
-from tests.hostshell.server import ShellHost, entered
+from tests.hostshell.server import ShellHost, ssh_server
 from tests.sim.guests import nvidia_smi
 from tests.wire.conftest import target_of
 
@@ -45,17 +45,17 @@ class Lab:
     def desktops(self, host: str = NAME) -> tuple[Inventory, list[Vm]]:
         """Those that run on the host with a vGPU."""
         inventory = self.site.vcenter.inventory()
-        found = inventory.vms_by_host[inventory.find_host(host).ref]
-        return inventory, [vm for vm in found if vm.profiles and vm.may_run]
+        vms = inventory.vms_by_host[inventory.find_host(host).ref]
+        return inventory, [vm for vm in vms if vm.profiles and vm.may_run]
 
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
     world = build("lab")
     with SimServer(world) as server:
-        (there,) = (host for host in world.by_type("HostSystem") if host.display_name == NAME)
+        (esx,) = (host for host in world.by_type("HostSystem") if host.display_name == NAME)
         with (
-            entered(tmp_path, NAME, lambda command: nvidia_smi.answer(there, command)) as host,
+            ssh_server(tmp_path, NAME, lambda command: nvidia_smi.answer(esx, command)) as host,
             Connection(target_of(server)) as connection,
             Site(connection, tmp_path / "state", wall_clock) as site,
         ):
@@ -66,15 +66,15 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 def test_a_host_is_asked_once_in_a_minute_and_its_answer_grows_old(lab: Lab) -> None:
     inventory, desktops = lab.desktops()
     source = lab.source()
-    found = source.use(desktops, inventory)
-    known = {use.percent for use in found.values()} - {None}
-    assert known and known <= set(range(12, 30)), "as the simulated nvidia-smi tells it"
+    use_by_vm = source.use(desktops, inventory)
+    percents = {use.percent for use in use_by_vm.values()} - {None}
+    assert percents and percents <= set(range(12, 30)), "as the simulated nvidia-smi tells it"
     assert lab.host.asked == [VGPUS]
     lab.passed_s = ASK_AGAIN_S - 1
-    again = source.use(desktops[:1], inventory)
-    assert again == {desktops[0].ref: replace(found[desktops[0].ref], age_s=int(ASK_AGAIN_S - 1))}
+    second_use = source.use(desktops[:1], inventory)
+    assert second_use == {desktops[0].ref: replace(use_by_vm[desktops[0].ref], age_s=int(ASK_AGAIN_S - 1))}
     lab.passed_s = ASK_AGAIN_S
-    assert source.use(desktops, inventory) == found
+    assert source.use(desktops, inventory) == use_by_vm
     assert lab.host.asked == [VGPUS, VGPUS]
     assert lab.said == []
 
@@ -84,12 +84,12 @@ def test_a_host_that_does_not_answer_is_said_once_and_rests(lab: Lab) -> None:
     inventory, desktops = lab.desktops("esx-02.lab")
     source = lab.source()
     for lab.passed_s in (0.0, 30.0, 2 * ASK_AGAIN_S):
-        told = set(source.use(desktops, inventory).values())
-        assert told == {VgpuUse(None, because="the nvidia-smi of its host does not answer")}
-    [said] = lab.said
-    assert said.startswith("the use of vGPUs is not known: esx-02.lab: its SSH key is unknown, or not the one in")
-    gone = inventory.with_hosts([replace(inventory.find_host("esx-02.lab"), connected=False)])
-    assert {use.because for use in lab.source().use(desktops, gone).values()} == {
+        uses = set(source.use(desktops, inventory).values())
+        assert uses == {VgpuUse(None, because="the nvidia-smi of its host does not answer")}
+    [message] = lab.said
+    assert message.startswith("the use of vGPUs is not known: esx-02.lab: its SSH key is unknown, or not the one in")
+    disconnected = inventory.with_hosts([replace(inventory.find_host("esx-02.lab"), connected=False)])
+    assert {use.because for use in lab.source().use(desktops, disconnected).values()} == {
         "its host is not connected, or not known"
     }
 
@@ -97,16 +97,19 @@ def test_a_host_that_does_not_answer_is_said_once_and_rests(lab: Lab) -> None:
 @pytest.mark.long
 def test_a_name_that_two_vms_of_a_host_have_tells_of_neither(lab: Lab) -> None:
     inventory, desktops = lab.desktops()
-    one, other = desktops[:2]
-    twins = inventory.with_vm(replace(other, name=one.name))
-    found = lab.source().use([one, twins.vms[other.ref]], twins)
-    assert {use.because for use in found.values()} == {"the nvidia-smi of its host lists no vGPU certainly its own"}
+    first, second = desktops[:2]
+    twins = inventory.with_vm(replace(second, name=first.name))
+    use_by_vm = lab.source().use([first, twins.vms[second.ref]], twins)
+    assert {use.because for use in use_by_vm.values()} == {"the nvidia-smi of its host lists no vGPU certainly its own"}
 
 
 def test_a_vm_with_a_vgpu_that_is_not_told_of_is_unknown() -> None:
     gpu = PciAddress.parse("0000:3b:00.0")
-    known, unknown = (SmiVgpu(gpu, "ml-1", "nvidia_a40-8q", None, percent) for percent in (7, None))
-    assert (most_used([known, replace(known, utilization_percent=90)]), most_used([known, unknown])) == (90, None)
+    measured, unknown = (SmiVgpu(gpu, "ml-1", "nvidia_a40-8q", None, percent) for percent in (7, None))
+    assert (most_used([measured, replace(measured, utilization_percent=90)]), most_used([measured, unknown])) == (
+        90,
+        None,
+    )
     assert most_used([]) is None
 
 
@@ -121,10 +124,10 @@ def test_where_hosts_are_not_entered_the_newest_that_is_stored_counts(lab: Lab) 
     inventory, desktops = lab.desktops()
     now, then = lab.source().use(desktops, inventory), stored.use(desktops, inventory)
     for vm in desktops:
-        live, kept = now[vm.ref].percent, then[vm.ref].percent
-        assert (live is None) == (kept is None)
-        assert live is None or kept is None or abs(live - kept) <= 1
-        assert kept is None or then[vm.ref].age_s < 300
+        live, from_store = now[vm.ref].percent, then[vm.ref].percent
+        assert (live is None) == (from_store is None)
+        assert live is None or from_store is None or abs(live - from_store) <= 1
+        assert from_store is None or then[vm.ref].age_s < 300
     assert lab.said == []
 
 

@@ -10,8 +10,8 @@ from gpuops.model.devices.mig import InstancePlacement, InstanceProfile, MigGeom
 def maximal_sets(geometry: MigGeometry, kinds: Iterable[InstanceProfile]) -> frozenset[tuple[str, ...]]:
     """Every set of instances of these kinds that some placement leaves no room to add to, as sorted names."""
     kinds = tuple(kinds)
-    found: set[tuple[str, ...]] = set()
-    seen: set[frozenset[InstancePlacement]] = set()
+    name_sets: set[tuple[str, ...]] = set()
+    visited: set[frozenset[InstancePlacement]] = set()
     open_sets: list[tuple[InstancePlacement, ...]] = [()]
     while open_sets:
         placed = open_sets.pop()
@@ -19,9 +19,9 @@ def maximal_sets(geometry: MigGeometry, kinds: Iterable[InstanceProfile]) -> fro
             (*placed, InstancePlacement(kind, start)) for kind in kinds for start in free_starts(kind, placed, geometry)
         ]
         if not larger:
-            found.add(tuple(sorted(placement.profile.name for placement in placed)))
+            name_sets.add(tuple(sorted(placement.profile.name for placement in placed)))
         for candidate in larger:
-            if (key := frozenset(candidate)) not in seen:
-                seen.add(key)
+            if (key := frozenset(candidate)) not in visited:
+                visited.add(key)
                 open_sets.append(candidate)
-    return frozenset(found)
+    return frozenset(name_sets)

@@ -68,7 +68,7 @@ def test_other_names_are_not_in_the_catalogue(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "subsystem", "found"),
+    ("device", "subsystem", "expected"),
     [
         (0x25B6, 0x14A9, A16),
         (0x25B6, 0x157E, A2),
@@ -82,8 +82,8 @@ def test_other_names_are_not_in_the_catalogue(name: str) -> None:
         (0x1234, None, None),
     ],
 )
-def test_a_board_is_found_by_pci_id(device: int, subsystem: int | None, found: Board | None) -> None:
-    assert CATALOG.board_by_pci(NVIDIA, device, subsystem) is found
+def test_a_board_is_found_by_pci_id(device: int, subsystem: int | None, expected: Board | None) -> None:
+    assert CATALOG.board_by_pci(NVIDIA, device, subsystem) is expected
 
 
 def test_twins_are_not_mistaken_for_each_other_when_one_is_missing() -> None:

@@ -17,7 +17,7 @@ from gpuops.model.vcenter.inventory import decode_name, encode_name
         ("a%5cb%5Cc", "a\\b\\c"),
         ("100%25", "100%"),
         ("100%252f", "100%2f"),
-        ("50% of %20", "50% of %20"),  # escapes of other characters are none
+        ("50% of %20", "50% of %20"),  # other characters are not escaped
         ("vdi-01", "vdi-01"),
     ],
 )

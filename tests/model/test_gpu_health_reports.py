@@ -10,7 +10,7 @@ PENDING, RESET = GpuHealth(is_row_remap_pending=True), GpuHealth(recovery_action
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "joined"),
+    ("first", "second", "joined"),
     [
         (HEALTHY, HEALTHY, HEALTHY),
         (GpuHealth(is_row_remap_pending=False), PENDING, PENDING),
@@ -19,5 +19,5 @@ PENDING, RESET = GpuHealth(is_row_remap_pending=True), GpuHealth(recovery_action
         (GpuHealth(recovery_action=RecoveryAction.NONE), HEALTHY, GpuHealth(recovery_action=RecoveryAction.NONE)),
     ],
 )
-def test_the_worse_report_counts(one: GpuHealth, other: GpuHealth, joined: GpuHealth) -> None:
-    assert (one.merge(other), other.merge(one)) == (joined, joined)
+def test_the_worse_report_counts(first: GpuHealth, second: GpuHealth, joined: GpuHealth) -> None:
+    assert (first.merge(second), second.merge(first)) == (joined, joined)

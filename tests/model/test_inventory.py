@@ -39,9 +39,9 @@ def test_a_changed_snapshot_keeps_what_was_read(first: str, second: str) -> None
 
 
 def test_more_that_is_read_belongs_to_what_was_read() -> None:
-    known = READ.completed(hosts=[replace(ESX, others=())], vms=[replace(DESK, tags=("role:desktop",))])
-    assert known.as_read == known
-    assert (known.hosts[ESX.ref].others, known.vms[DESK.ref].tags) == ((), ("role:desktop",))
+    completed = READ.completed(hosts=[replace(ESX, others=())], vms=[replace(DESK, tags=("role:desktop",))])
+    assert completed.as_read == completed
+    assert (completed.hosts[ESX.ref].others, completed.vms[DESK.ref].tags) == ((), ("role:desktop",))
     changed = CHANGES["with_hosts"](READ).completed(vms=[replace(DESK, tags=())])
     assert changed.as_read == READ, "a change stays a change, whatever else is read"
 

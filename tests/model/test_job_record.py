@@ -48,10 +48,10 @@ NOT, STOP, WISH, OVER = JobEvent.NOT_STARTED, JobEvent.STOPPING, JobEvent.CANCEL
     ],
 )
 def test_states(events: tuple[JobEvent, ...], exit_code: int, state: JobState) -> None:
-    found = after(job(resumes=1), *events, exit_code=exit_code)
-    assert found.state is state
-    assert found.ended is (state in (JobState.FINISHED, JobState.FAILED, JobState.CANCELLED))
-    assert found.waits is (state in (JobState.QUEUED, JobState.INTERRUPTED))
+    after_events = after(job(resumes=1), *events, exit_code=exit_code)
+    assert after_events.state is state
+    assert after_events.ended is (state in (JobState.FINISHED, JobState.FAILED, JobState.CANCELLED))
+    assert after_events.waits is (state in (JobState.QUEUED, JobState.INTERRUPTED))
 
 
 def test_without_resumes_an_interruption_is_its_end() -> None:
@@ -60,18 +60,18 @@ def test_without_resumes_an_interruption_is_its_end() -> None:
 
 @given(st.lists(st.sampled_from(list(JobEvent)), max_size=40), st.integers(0, 3))
 def test_no_sequence_that_is_let_runs_it_oftener_than_it_says(events: list[JobEvent], resumes: int) -> None:
-    found = job(resumes)
+    replayed = job(resumes)
     for event in events:
-        if found.may_have(event):
-            before = found.state
-            found = found.with_record(JobRecord(event, NOW, vm="uuid", exit_code=0 if event is E else None))
+        if replayed.may_have(event):
+            before = replayed.state
+            replayed = replayed.with_record(JobRecord(event, NOW, vm="uuid", exit_code=0 if event is E else None))
             assert event is not B or before is not JobState.RUNNING, "begun while it runs"
-    told = [record.event for record in found.records]
-    assert told.count(E) <= 1
-    assert told.count(CUT) <= resumes + 1
-    assert told.count(B) - told.count(NOT) <= resumes + 1
-    if found.ended:
-        assert not any(found.may_have(event) for event in JobEvent)
+    event_names = [record.event for record in replayed.records]
+    assert event_names.count(E) <= 1
+    assert event_names.count(CUT) <= resumes + 1
+    assert event_names.count(B) - event_names.count(NOT) <= resumes + 1
+    if replayed.ended:
+        assert not any(replayed.may_have(event) for event in JobEvent)
 
 
 def test_an_attempt_has_a_name_of_its_own_and_knows_what_was_done() -> None:

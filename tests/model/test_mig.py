@@ -43,13 +43,13 @@ placements = st.sampled_from(A100.profiles).flatmap(
 wishes = st.lists(st.sampled_from(A100.profiles), max_size=9)
 
 
-def grow(wanted: Sequence[InstanceProfile], pick: int) -> list[InstancePlacement]:
+def grow(profiles: Sequence[InstanceProfile], pick: int) -> list[InstancePlacement]:
     """A legal set: each wish placed at one of its free starts, or left out when it has none."""
-    taken: list[InstancePlacement] = []
-    for profile in wanted:
-        if free := free_starts(profile, taken, A100):
-            taken.append(InstancePlacement(profile, free[pick % len(free)]))
-    return taken
+    placements: list[InstancePlacement] = []
+    for profile in profiles:
+        if free := free_starts(profile, placements, A100):
+            placements.append(InstancePlacement(profile, free[pick % len(free)]))
+    return placements
 
 
 def test_where_the_three_slice_instance_starts_decides_what_is_left() -> None:
@@ -58,11 +58,11 @@ def test_where_the_three_slice_instance_starts_decides_what_is_left() -> None:
 
 
 def test_the_media_engines_are_owned_once() -> None:
-    taken = [InstancePlacement(ONE_MEDIA, 0)]
-    assert free_starts(ONE_MEDIA, taken, A100) == ()
-    assert free_starts(ONE, taken, A100) == (1, 2, 3, 4, 5, 6)
+    placements = [InstancePlacement(ONE_MEDIA, 0)]
+    assert free_starts(ONE_MEDIA, placements, A100) == ()
+    assert free_starts(ONE, placements, A100) == (1, 2, 3, 4, 5, 6)
     all_media = kind("1g+me.all", 1, 1, range(7), Variant.ALL_MEDIA)
-    assert free_starts(all_media, taken, A100) == ()
+    assert free_starts(all_media, placements, A100) == ()
 
 
 def test_a_start_that_is_not_offered_does_not_fit() -> None:
@@ -87,7 +87,7 @@ def test_an_instance_is_found_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "clash"),
+    ("first", "second", "clash"),
     [
         (InstancePlacement(THREE, 0), InstancePlacement(THREE, 4), False),
         (InstancePlacement(FOUR, 0), InstancePlacement(ONE, 3), True),
@@ -97,8 +97,8 @@ def test_an_instance_is_found_by_name() -> None:
         (InstancePlacement(ONE, 1), InstancePlacement(TWO, 2), False),
     ],
 )
-def test_overlap(one: InstancePlacement, other: InstancePlacement, clash: bool) -> None:
-    assert overlap(one, other) is clash
+def test_overlap(first: InstancePlacement, second: InstancePlacement, clash: bool) -> None:
+    assert overlap(first, second) is clash
 
 
 def test_arrangements_are_all_legal_ones_each_once() -> None:
@@ -122,41 +122,41 @@ def test_the_sets_nothing_can_be_added_to() -> None:
 
 
 @given(placements, placements)
-def test_overlap_is_sharing_a_slice(one: InstancePlacement, other: InstancePlacement) -> None:
-    shared = set(range(one.start, one.end)) & set(range(other.start, other.end))
-    assert overlap(one, other) == overlap(other, one) == bool(shared)
+def test_overlap_is_sharing_a_slice(first: InstancePlacement, second: InstancePlacement) -> None:
+    shared = set(range(first.start, first.end)) & set(range(second.start, second.end))
+    assert overlap(first, second) == overlap(second, first) == bool(shared)
 
 
 @given(wishes, st.integers(0, 100))
-def test_whatever_grows_from_free_starts_is_legal(wanted: list[InstanceProfile], pick: int) -> None:
-    taken = grow(wanted, pick)
-    slices = [number for placement in taken for number in range(placement.start, placement.end)]
+def test_whatever_grows_from_free_starts_is_legal(profiles: list[InstanceProfile], pick: int) -> None:
+    placements = grow(profiles, pick)
+    slices = [number for placement in placements for number in range(placement.start, placement.end)]
     assert len(slices) == len(set(slices))
     assert set(slices) <= set(range(A100.memory_slices))
-    assert sum(placement.profile.variant is Variant.MEDIA for placement in taken) <= 1
-    assert fits(taken, A100)
+    assert sum(placement.profile.variant is Variant.MEDIA for placement in placements) <= 1
+    assert fits(placements, A100)
 
 
 @given(wishes, st.integers(0, 100), st.sampled_from(A100.profiles))
 def test_free_starts_are_the_ones_that_fit_and_no_others(
-    wanted: list[InstanceProfile], pick: int, profile: InstanceProfile
+    profiles: list[InstanceProfile], pick: int, profile: InstanceProfile
 ) -> None:
-    taken = grow(wanted, pick)
-    free = free_starts(profile, taken, A100)
+    placements = grow(profiles, pick)
+    free = free_starts(profile, placements, A100)
     for start in range(A100.memory_slices):
-        assert fits([*taken, InstancePlacement(profile, start)], A100) == (start in free)
+        assert fits([*placements, InstancePlacement(profile, start)], A100) == (start in free)
 
 
 @given(st.lists(placements, max_size=8))
 def test_on_this_class_non_overlapping_placements_never_run_out_of_compute(several: list[InstancePlacement]) -> None:
-    alone = all(not overlap(one, other) for index, one in enumerate(several) for other in several[:index])
+    alone = all(not overlap(first, second) for index, first in enumerate(several) for second in several[:index])
     if alone:
         assert sum(placement.profile.compute_slices for placement in several) <= A100.compute_slices
 
 
 @given(wishes)
-def test_a_set_has_an_arrangement_if_it_grew(wanted: list[InstanceProfile]) -> None:
-    grown = grow(wanted, 0)
-    found = next(arrangements([placement.profile for placement in grown], A100), None)
-    assert found is not None
-    assert fits(found, A100)
+def test_a_set_has_an_arrangement_if_it_grew(profiles: list[InstanceProfile]) -> None:
+    grown = grow(profiles, 0)
+    arrangement = next(arrangements([placement.profile for placement in grown], A100), None)
+    assert arrangement is not None
+    assert fits(arrangement, A100)

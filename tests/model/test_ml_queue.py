@@ -26,6 +26,6 @@ def test_one_that_was_renamed_or_moved_since_is_still_meant(name: str) -> None:
 
 
 def test_who_names_it_counts_before_a_pattern_and_the_very_path_before_another() -> None:
-    pattern, other, mine = QueuedVm("tw*", priority=9), QueuedVm("/dc/vm/b/twin"), QueuedVm("/dc/vm/a/twin")
-    assert entry_of((pattern, other, mine), VM, "twin") is mine
+    pattern, other_path, mine = QueuedVm("tw*", priority=9), QueuedVm("/dc/vm/b/twin"), QueuedVm("/dc/vm/a/twin")
+    assert entry_of((pattern, other_path, mine), VM, "twin") is mine
     assert entry_of((QueuedVm("t*"), pattern), VM) is pattern

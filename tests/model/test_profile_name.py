@@ -37,12 +37,12 @@ def test_the_ways_people_write_a_profile(text: str, name: str) -> None:
 
 
 def test_both_brands_offered_is_ambiguous_without_a_brand() -> None:
-    both = ("grid_a40-8q", "nvidia_a40-8q")
+    both_brands = ("grid_a40-8q", "nvidia_a40-8q")
     with pytest.raises(ProfileAmbiguous) as caught:
-        resolve("a40-8q", both)
+        resolve("a40-8q", both_brands)
     assert "grid_a40-8q, nvidia_a40-8q" in caught.value.message
     assert caught.value.exit_code == 2
-    assert [resolve(text, both) for text in ("GRID A40-8Q", "nvidia_a40-8q")] == list(both)
+    assert [resolve(text, both_brands) for text in ("GRID A40-8Q", "nvidia_a40-8q")] == list(both_brands)
 
 
 def test_a_name_is_returned_as_the_host_spells_it() -> None:

@@ -1,4 +1,4 @@
-"""A secret is shown to nobody who does not ask for it by name."""
+"""A secret is only shown by `reveal`."""
 
 from __future__ import annotations
 

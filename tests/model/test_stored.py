@@ -45,7 +45,11 @@ def modules_with(text: str) -> Iterator[ModuleType]:
 def stored_classes() -> tuple[type, ...]:
     """Every class that has stored names, as the sources have them."""
     members = [member for module in modules_with("@stored_as(") for member in vars(module).values()]
-    return tuple(dict.fromkeys(each for each in members if isinstance(each, type) and "__stored_names__" in vars(each)))
+    return tuple(
+        dict.fromkeys(
+            candidate for candidate in members if isinstance(candidate, type) and "__stored_names__" in vars(candidate)
+        )
+    )
 
 
 def types_in(hint: Any) -> Iterator[type]:
@@ -60,8 +64,8 @@ def field_types(kind: type) -> Iterator[tuple[str, type]]:
     """Stored name of each field, and each class that it may hold."""
     hints = get_type_hints(kind)
     for field, stored in names_of(kind).fields.items():
-        for each in types_in(hints[field]):
-            yield stored, each
+        for type_of_field in types_in(hints[field]):
+            yield stored, type_of_field
 
 
 def example(hint: Any, number: int = 1) -> Any:
@@ -92,18 +96,22 @@ def example(hint: Any, number: int = 1) -> Any:
 
 @pytest.fixture(params=stored_classes(), ids=lambda kind: kind.__name__)
 def kind(request: pytest.FixtureRequest) -> type:
-    """Each class that has stored names, in its turn."""
-    found: type = request.param
-    return found
+    """Each class with stored names, one per test."""
+    stored_class: type = request.param
+    return stored_class
 
 
 def test_the_table_has_every_stored_class_and_its_fields_in_their_order() -> None:
     declared = [
         (
-            stored_name(each),
-            [names_of(each).fields[f.name] for f in dataclasses.fields(each) if f.metadata != NOT_STORED],
+            stored_name(stored_class),
+            [
+                names_of(stored_class).fields[f.name]
+                for f in dataclasses.fields(stored_class)
+                if f.metadata != NOT_STORED
+            ],
         )
-        for each in stored_classes()
+        for stored_class in stored_classes()
     ]
     assert len(dict(declared)) == len(declared), "two classes have one stored name"
     assert dict(declared) == {name: fields.split() for name, fields in TABLE["classes"].items()}
@@ -111,17 +119,23 @@ def test_the_table_has_every_stored_class_and_its_fields_in_their_order() -> Non
 
 def test_the_table_has_every_value_of_a_stored_choice() -> None:
     declared: dict[str, list[Any]] = {}
-    for each in stored_classes():
-        for field, choice in field_types(each):
+    for stored_class in stored_classes():
+        for field, choice in field_types(stored_class):
             if issubclass(choice, Enum):
-                declared.setdefault(f"{stored_name(each)} {field}", []).extend(member.value for member in choice)
+                declared.setdefault(f"{stored_name(stored_class)} {field}", []).extend(
+                    member.value for member in choice
+                )
     assert declared == TABLE["choices"]
 
 
 def test_a_class_within_a_stored_one_has_stored_names_too(kind: type) -> None:
-    unnamed = [each for _, each in field_types(kind) if dataclasses.is_dataclass(each) or hasattr(each, "_fields")]
-    for each in unnamed:
-        names_of(each)
+    unnamed = [
+        field_type
+        for _, field_type in field_types(kind)
+        if dataclasses.is_dataclass(field_type) or hasattr(field_type, "_fields")
+    ]
+    for unnamed_type in unnamed:
+        names_of(unnamed_type)
 
 
 def test_whatever_is_decoded_has_stored_names() -> None:
@@ -135,8 +149,8 @@ def test_whatever_is_decoded_has_stored_names() -> None:
     ]
     classes = [getattr(module, name) for module, name in written if hasattr(module, name)]
     assert len(classes) >= 2, "measurements and saved inventories"
-    for each in classes:
-        names_of(each)
+    for stored_class in classes:
+        names_of(stored_class)
 
 
 def test_every_stored_name_is_written_and_read(kind: type) -> None:
@@ -154,13 +168,13 @@ def test_a_renamed_class_with_renamed_fields_is_stored_as_before(kind: type) -> 
     declared = [(f"renamed_{field}", hints[field]) for field in names_of(kind).fields]
     plain = dataclasses.make_dataclass("Renamed", declared, frozen=True)
     renamed: type = stored_as(stored_name(kind), **fields_as)(plain)
-    again = renamed(**{f"renamed_{field}": getattr(value, field) for field in names_of(kind).fields})
+    renamed_object = renamed(**{f"renamed_{field}": getattr(value, field) for field in names_of(kind).fields})
 
     assert stored_name(renamed) == stored_name(kind)
     written = msgspec.json.encode(to_stored(value))
-    assert msgspec.json.encode(to_stored(again)) == written
-    assert decode_stored(renamed, json.loads(written)) == again
-    assert to_stored(again) == {
+    assert msgspec.json.encode(to_stored(renamed_object)) == written
+    assert decode_stored(renamed, json.loads(written)) == renamed_object
+    assert to_stored(renamed_object) == {
         stored: to_stored(getattr(value, field)) for field, stored in names_of(kind).fields.items()
     }
 
@@ -228,9 +242,11 @@ def test_what_another_version_stored_is_refused_where_it_always_was(body: Any) -
 def test_the_files_of_diagnoses_have_names_of_their_own() -> None:
     from gpuops.extras.diagnosis import diagnoses
 
-    structs = [each for each in vars(diagnoses).values() if isinstance(each, type) and issubclass(each, msgspec.Struct)]
+    structs = [
+        struct for struct in vars(diagnoses).values() if isinstance(struct, type) and issubclass(struct, msgspec.Struct)
+    ]
     source = Path(diagnoses.__file__).read_text(encoding="utf-8")
-    assert {frozenset(each.__struct_encode_fields__) for each in structs} == {
+    assert {frozenset(struct.__struct_encode_fields__) for struct in structs} == {
         frozenset(("component", "probability", "evidence", "by_rule")),
         frozenset(("vcenter", "vm", "at", "suspects")),
         frozenset(("found", "of", "named")),

@@ -25,10 +25,10 @@ def test_format_duration(seconds: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "shown"), [(-1, "0:00"), (59.9, "0:59"), (725, "12:05"), (3600, "1:00:00"), (90_000, "25:00:00")]
+    ("seconds", "expected"), [(-1, "0:00"), (59.9, "0:59"), (725, "12:05"), (3600, "1:00:00"), (90_000, "25:00:00")]
 )
-def test_format_stopwatch(seconds: float, shown: str) -> None:
-    assert format_stopwatch(seconds) == shown
+def test_format_stopwatch(seconds: float, expected: str) -> None:
+    assert format_stopwatch(seconds) == expected
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,9 @@ def utc(text: str) -> datetime:
     ],
 )
 def test_a_night_is_named_by_the_local_date_of_its_evening(now: str, takes: bool, night: str | None) -> None:
-    found = replace(NIGHTLY, back_by=time(7)).night_at(utc(now))
-    assert (found.id if found else None) == night
-    assert (found is not None and found.takes_at(utc(now))) is takes
+    night_of_now = replace(NIGHTLY, back_by=time(7)).night_at(utc(now))
+    assert (night_of_now.id if night_of_now else None) == night
+    assert (night_of_now is not None and night_of_now.takes_at(utc(now))) is takes
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,9 @@ def test_in_every_zone_a_night_is_never_longer_than_its_clock_says(
     assert night is not None
     assert night.opens <= night.closes <= night.back_by
     assert night.opens.astimezone(window.zone).date() == day
-    shown = night.closes.astimezone(window.zone)
-    if moments(shown.date(), closes, window.zone) == (night.closes,) and night.opens < night.closes:
-        assert shown.time() >= closes, "on time, or just after a jump over it"
+    closing = night.closes.astimezone(window.zone)
+    if moments(closing.date(), closes, window.zone) == (night.closes,) and night.opens < night.closes:
+        assert closing.time() >= closes, "on time, or just after a jump over it"
     if night.opens < night.back_by:
         assert window.night_at(night.opens) is not None
         inside = window.night_at(night.back_by - timedelta(seconds=1))
@@ -153,13 +153,13 @@ def test_in_every_zone_one_moment_is_in_one_night(
 
 @given(st.sampled_from(ZONES), st.dates(date(1900, 1, 1), date(2100, 1, 1)), MINUTES)
 def test_a_clock_shows_the_time_at_the_moments_it_is_said_to(zone: str, day: date, clock: time) -> None:
-    found = moments(day, clock, ZoneInfo(zone))
-    assert sorted(found) == list(found)
+    instants = moments(day, clock, ZoneInfo(zone))
+    assert sorted(instants) == list(instants)
     local = datetime.combine(day, clock)
-    shown = [moment.astimezone(ZoneInfo(zone)).replace(tzinfo=None, fold=0) for moment in found]
-    if shown != [local] * len(found):
-        [jumped] = found
-        [after] = shown
+    local_times = [moment.astimezone(ZoneInfo(zone)).replace(tzinfo=None, fold=0) for moment in instants]
+    if local_times != [local] * len(instants):
+        [jumped] = instants
+        [after] = local_times
         before = (jumped - timedelta(seconds=1)).astimezone(ZoneInfo(zone)).replace(tzinfo=None)
         assert before < local < after, "the clocks jumped over it just then"
 
@@ -167,21 +167,21 @@ def test_a_clock_shows_the_time_at_the_moments_it_is_said_to(zone: str, day: dat
 @settings(max_examples=30)
 @given(st.sampled_from(ZONES), st.integers(1971, 2099), st.sets(st.sampled_from(list(Weekday)), min_size=1), st.data())
 def test_of_several_windows_each_evening_is_one_night_and_none_opens_over_another(
-    zone: str, year: int, workdays: set[Weekday], data: st.DataObject
+    zone: str, year: int, workdays: set[Weekday], draws: st.DataObject
 ) -> None:
-    late, early = (data.draw(st.integers(minimum, 23)) for minimum in (12, 12))
+    late, early = (draws.draw(st.integers(minimum, 23)) for minimum in (12, 12))
     back_by = time(min(late, early))
     night = Window(time(late, 30), time(5), ZoneInfo(zone), back_by, frozenset(workdays))
-    other = replace(night, opens=time(early, 30), weekdays=frozenset(Weekday) - workdays)
-    policy = Policy("p", (), windows=(night, other))
-    start = datetime(year, data.draw(st.integers(1, 12)), 1, tzinfo=UTC)
-    seen: dict[str, Night] = {}
+    other_nights = replace(night, opens=time(early, 30), weekdays=frozenset(Weekday) - workdays)
+    policy = Policy("p", (), windows=(night, other_nights))
+    start = datetime(year, draws.draw(st.integers(1, 12)), 1, tzinfo=UTC)
+    nights_by_id: dict[str, Night] = {}
     for number in range(31 * 24):
         now = start + timedelta(hours=number)
-        found = policy.night_at(now)
-        if found is not None:
-            assert seen.setdefault(found.id, found) == found
-            assert policy.night(now) == found.id
-    nights = sorted(seen.values(), key=lambda each: each.opens)
-    assert all(one.back_by <= after.opens for one, after in pairwise(nights))
+        tonight = policy.night_at(now)
+        if tonight is not None:
+            assert nights_by_id.setdefault(tonight.id, tonight) == tonight
+            assert policy.night(now) == tonight.id
+    nights = sorted(nights_by_id.values(), key=lambda seen_night: seen_night.opens)
+    assert all(earlier.back_by <= after.opens for earlier, after in pairwise(nights))
     assert len(nights) >= 29

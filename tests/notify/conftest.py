@@ -81,9 +81,9 @@ class Webhook:
 @pytest.fixture
 def mail_server() -> Iterator[MailServer]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        found = MailServer(listening)
-        threading.Thread(target=found.serve, daemon=True).start()
-        yield found
+        new_server = MailServer(listening)
+        threading.Thread(target=new_server.serve, daemon=True).start()
+        yield new_server
         with suppress(OSError):
             listening.shutdown(socket.SHUT_RDWR)
 
@@ -93,17 +93,17 @@ def webhook() -> Iterator[Webhook]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            found.calls.append((self.headers["Idempotency-Key"] or "", body))
-            self.send_response(found.status)
+            new_webhook.calls.append((self.headers["Idempotency-Key"] or "", body))
+            self.send_response(new_webhook.status)
             self.end_headers()
 
         def log_message(self, format: str, *args: Any) -> None:
             """Nothing on stderr."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        found = Webhook(server)
+        new_webhook = Webhook(server)
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
-        yield found
+        yield new_webhook
         server.shutdown()
         thread.join()

@@ -57,8 +57,8 @@ def flood(connection: socket.socket) -> None:
 
 @pytest.mark.parametrize(("asks", "status"), [("", 307), ("?redirect=yes", 302)])
 def test_a_notice_is_not_sent_on_to_another_address(asks: str, status: int, state: Path, webhook: Webhook) -> None:
-    other = webhook.url.replace("json://", "http://")
-    line = f"HTTP/1.1 {status} Elsewhere\r\nLocation: {other}\r\nContent-Length: 0\r\n\r\n".encode()
+    elsewhere = webhook.url.replace("json://", "http://")
+    line = f"HTTP/1.1 {status} Elsewhere\r\nLocation: {elsewhere}\r\nContent-Length: 0\r\n\r\n".encode()
     with receiver(lambda connection: connection.sendall(line)) as url:
         (receipt,) = send_test(Told(state, url + asks).way)
     assert (receipt.trouble, webhook.calls) == ("the receiver did not accept it", [])
@@ -79,7 +79,7 @@ def test_a_reply_without_end_ends_with_the_time_or_the_memory_that_it_has(
         (receipt,) = send_test(Told(state, url).way)
     assert monotonic() - began < 60
     assert receipt.trouble in {trouble, "sending failed with MemoryError"}
-    assert [each.name for each in threading.enumerate() if each.name == "gpuops-notice"] == []
+    assert [thread.name for thread in threading.enumerate() if thread.name == "gpuops-notice"] == []
 
 
 @pytest.mark.quick_cases(1)
@@ -90,8 +90,8 @@ def test_a_reply_without_end_ends_with_the_time_or_the_memory_that_it_has(
 )
 def test_no_name_writes_a_header_a_recipient_or_a_mail_of_its_own(mail_server: MailServer, hostile: str) -> None:
     notice = Notice(NoticeKind.ALARM, hostile, (hostile,), NOW, hostile, (hostile,), hostile)
-    told = Told(Path(), mail_server.url)
-    assert [receipt.trouble for receipt in sending.send_once(told.way, notice_text(notice))] == [""]
+    receivers = Told(Path(), mail_server.url)
+    assert [receipt.trouble for receipt in sending.send_once(receivers.way, notice_text(notice))] == [""]
     (mail,) = mail_server.mails
     assert mail["Bcc"] is None and mail["To"] == "ops@example.com"
     assert len(mail.get_all("Subject", [])) == 1

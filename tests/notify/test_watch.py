@@ -49,12 +49,12 @@ def left_out(*names: str) -> Report[Any]:
     return Report(None, small_world().snapshot(), Plan(unmet=unmet), applied=True)
 
 
-def agreed(report: Any) -> None:
-    """Whoever is asked agrees."""
+def agree(report: Any) -> None:
+    """Agree to every question."""
 
 
-def run(told: Told, report: Report[Any]) -> None:
-    assert run_watched(told.way, "rotate day", lambda consent: report, consent=agreed) is report
+def run(receivers: Told, report: Report[Any]) -> None:
+    assert run_watched(receivers.way, "rotate day", lambda consent: report, consent=agree) is report
 
 
 @pytest.fixture
@@ -64,9 +64,9 @@ def state(tmp_path: Path) -> Path:
 
 @pytest.mark.long
 def test_an_alarm_arrives_by_mail_and_webhook(state: Path, mail_server: MailServer, webhook: Webhook) -> None:
-    told = Told(state, mail_server.url, webhook.url)
-    run(told, left_out("vdi-07", HOSTILE))
-    assert told.lines == []
+    receivers = Told(state, mail_server.url, webhook.url)
+    run(receivers, left_out("vdi-07", HOSTILE))
+    assert receivers.lines == []
     (mail,) = mail_server.mails
     assert mail["Subject"] == "gpuops prod: alarm: rotate day: nothing done: 2 left out (exit code 4)"
     assert mail["Bcc"] is None
@@ -83,10 +83,10 @@ def test_an_alarm_arrives_by_mail_and_webhook(state: Path, mail_server: MailServ
 
 
 def test_the_same_names_are_told_once_a_day(state: Path, webhook: Webhook) -> None:
-    told = Told(state, webhook.url)
-    run(told, left_out("vdi-07"))
-    run(told, left_out("vdi-07"))
-    run(told, left_out("vdi-08"))
+    receivers = Told(state, webhook.url)
+    run(receivers, left_out("vdi-07"))
+    run(receivers, left_out("vdi-07"))
+    run(receivers, left_out("vdi-08"))
     assert len(set(webhook.keys)) == len(webhook.calls) == 2
 
 
@@ -96,13 +96,15 @@ def test_the_same_names_are_told_once_a_day(state: Path, webhook: Webhook) -> No
 def test_a_refused_night_is_told_of_once_a_day_unless_only_the_hour_is_wrong(
     state: Path, webhook: Webhook, told_of: int, by_the_hour: tuple[bool, ...]
 ) -> None:
-    refusals = tuple(Rejection(f"night-{each}", "no", by_the_hour=each) for each in by_the_hour)
+    refusals = tuple(
+        Rejection(f"night-{is_by_the_hour}", "no", by_the_hour=is_by_the_hour) for is_by_the_hour in by_the_hour
+    )
     report = Report(None, small_world().snapshot(), Plan(rejections=refusals))
-    told = Told(state, webhook.url)
+    receivers = Told(state, webhook.url)
     for _ in range(2):
-        assert run_watched(told.way, "rotate night", lambda consent: report, consent=agreed) is report
+        assert run_watched(receivers.way, "rotate night", lambda consent: report, consent=agree) is report
     assert len(webhook.calls) == told_of
-    assert told.lines == []
+    assert receivers.lines == []
 
 
 @pytest.mark.long
@@ -121,7 +123,7 @@ def test_a_run_that_ends_in_an_error(error: Exception, sent: bool, state: Path, 
         raise error
 
     with pytest.raises(type(error)) as raised:
-        run_watched(Told(state, webhook.url).way, "rotate day", fails, consent=agreed)
+        run_watched(Told(state, webhook.url).way, "rotate day", fails, consent=agree)
     assert raised.value is error
     assert len(webhook.calls) == sent
 
@@ -134,10 +136,10 @@ def test_what_somebody_did_not_agree_to_is_told_to_nobody(state: Path, webhook: 
         consent(None)
         raise AssertionError("it was declined")
 
-    told = Told(state, webhook.url)
+    receivers = Told(state, webhook.url)
     with pytest.raises(Refused):
-        run_watched(told.way, "rotate day", asks, consent=declines)
-    assert flush(told.way) == ()
+        run_watched(receivers.way, "rotate day", asks, consent=declines)
+    assert flush(receivers.way) == ()
     assert webhook.calls == []
 
 
@@ -145,21 +147,21 @@ def test_what_somebody_did_not_agree_to_is_told_to_nobody(state: Path, webhook: 
 def test_a_receiver_that_refuses_gets_it_from_the_next_run(
     state: Path, webhook: Webhook, mail_server: MailServer
 ) -> None:
-    told = Told(state, webhook.url, mail_server.url)
+    receivers = Told(state, webhook.url, mail_server.url)
     webhook.status, mail_server.refuses = 500, True
-    run(told, left_out("vdi-07"))
-    (line,) = told.lines
+    run(receivers, left_out("vdi-07"))
+    (line,) = receivers.lines
     assert line == (
         "notices not accepted by json://127.0.0.1 (env:URL_0): the receiver did not accept it; "
         "mailto://127.0.0.1 (env:URL_1): the mail server refused it; the next run, or gpuops notify flush, tries again"
     )
     webhook.status, mail_server.refuses = 200, False
-    run(told, Report(None, small_world().snapshot(), Plan(), applied=True))
-    assert len(told.lines) == 1
+    run(receivers, Report(None, small_world().snapshot(), Plan(), applied=True))
+    assert len(receivers.lines) == 1
     assert len(webhook.calls) == 2
     assert len(set(webhook.keys)) == 1, "the same notice"
     assert len(mail_server.mails) == 1
-    run(told, Report(None, small_world().snapshot(), Plan(), applied=True))
+    run(receivers, Report(None, small_world().snapshot(), Plan(), applied=True))
     assert len(webhook.calls) == 2, "it is accepted now"
 
 
@@ -169,14 +171,14 @@ def test_a_receiver_that_hangs_delays_nobody_for_long(
 ) -> None:
     monkeypatch.setattr(sending, "LIMIT_S", 12.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        told = Told(state, f"json://127.0.0.1:{silent.getsockname()[1]}/x", webhook.url)
-        run(told, left_out("vdi-07"))
+        receivers = Told(state, f"json://127.0.0.1:{silent.getsockname()[1]}/x", webhook.url)
+        run(receivers, left_out("vdi-07"))
         assert len(webhook.calls) == 1, "the others are not kept waiting"
-        assert len(told.lines) == 1
+        assert len(receivers.lines) == 1
         assert re.match(
             r"notices not accepted by json://127.0.0.1 \(env:URL_0\): "
             r"(no answer within|the receiver did not accept it)",
-            told.lines[0],
+            receivers.lines[0],
         )
 
 
@@ -190,7 +192,7 @@ run(Told(Path(sys.argv[1]), sys.argv[2]), left_out("vdi-07"))
 """
 
 
-def killed(script: str, *arguments: str) -> None:
+def kill_run(script: str, *arguments: str) -> None:
     """Plays the script in a process that kills itself."""
     root = Path(__file__).parents[2]
     died = subprocess.run([sys.executable, "-c", script, *arguments], cwd=root, check=False)
@@ -199,13 +201,13 @@ def killed(script: str, *arguments: str) -> None:
 
 @pytest.mark.long
 def test_killed_between_acceptance_and_record_it_is_sent_twice_with_one_key(state: Path, webhook: Webhook) -> None:
-    killed(KILLED_IN_BETWEEN, str(state), webhook.url)
+    kill_run(KILLED_IN_BETWEEN, str(state), webhook.url)
     assert len(webhook.calls) == 1
-    told = Told(state, webhook.url)
-    assert [receipt.trouble for receipt in flush(told.way)] == [""]
+    receivers = Told(state, webhook.url)
+    assert [receipt.trouble for receipt in flush(receivers.way)] == [""]
     assert len(webhook.calls) == 2
     assert len(set(webhook.keys)) == 1
-    assert flush(told.way) == ()
+    assert flush(receivers.way) == ()
     assert len(webhook.calls) == 2
 
 
@@ -222,16 +224,16 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.long
 def test_a_run_that_was_killed_is_told_of_by_the_next_one(state: Path, webhook: Webhook) -> None:
-    killed(DIES, str(state))
-    told = Told(state, webhook.url)
-    alive = RunWatch(told.way, "rotate day")
+    kill_run(DIES, str(state))
+    receivers = Told(state, webhook.url)
+    alive = RunWatch(receivers.way, "rotate day")
     alive.begin()
     alive.end(None)
     ((_, sent),) = webhook.calls
     document = json.loads(sent)
     assert document["title"].startswith("gpuops prod: run died: rotate night that began at 2026-11-23 06:30")
     assert "gpuops rotate resume --yes --vcenter prod" in document["message"]
-    assert flush(told.way) == ()
+    assert flush(receivers.way) == ()
 
 
 DIES_CONNECTING = """
@@ -246,7 +248,7 @@ connecting(way, "rotate day", lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 @pytest.mark.long
 def test_a_return_that_was_killed_while_it_waited_for_vcenter_is_told_of(state: Path, webhook: Webhook) -> None:
-    killed(DIES_CONNECTING, str(state))
+    kill_run(DIES_CONNECTING, str(state))
     assert len(flush(Told(state, webhook.url).way)) == 1
     ((_, sent),) = webhook.calls
     document = json.loads(sent)
@@ -256,20 +258,20 @@ def test_a_return_that_was_killed_while_it_waited_for_vcenter_is_told_of(state: 
 
 @pytest.mark.long
 def test_a_run_that_connects_is_told_of_once(state: Path, webhook: Webhook) -> None:
-    told = Told(state, webhook.url)
-    assert connecting(told.way, "rotate day", lambda: "connected") == "connected"
-    assert (flush(told.way), webhook.calls) == ((), [])
+    receivers = Told(state, webhook.url)
+    assert connecting(receivers.way, "rotate day", lambda: "connected") == "connected"
+    assert (flush(receivers.way), webhook.calls) == ((), [])
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
-            connecting(told.way, "rotate day", lambda: 1 // 0)
+            connecting(receivers.way, "rotate day", lambda: 1 // 0)
     assert len(webhook.calls) == 1, "whatever went wrong, and once a day"
 
 
 @pytest.mark.long
 def test_a_run_that_is_alive_has_not_died(state: Path, webhook: Webhook) -> None:
-    told = Told(state, webhook.url)
-    RunWatch(told.way, "rotate night").begin()
-    watch = RunWatch(told.way, "rotate day")
+    receivers = Told(state, webhook.url)
+    RunWatch(receivers.way, "rotate night").begin()
+    watch = RunWatch(receivers.way, "rotate day")
     watch.begin()
     watch.end(None)
     assert webhook.calls == []
@@ -277,7 +279,7 @@ def test_a_run_that_is_alive_has_not_died(state: Path, webhook: Webhook) -> None
 
 @pytest.mark.long
 def test_a_run_that_was_interrupted_is_told_of_once_it_may_have_begun(state: Path, webhook: Webhook) -> None:
-    told = Told(state, webhook.url)
+    receivers = Told(state, webhook.url)
 
     def interrupted(consent: Callable[[Any], None]) -> Report[Any]:
         raise KeyboardInterrupt
@@ -286,10 +288,10 @@ def test_a_run_that_was_interrupted_is_told_of_once_it_may_have_begun(state: Pat
         consent(None)
         raise KeyboardInterrupt
 
-    for each in (interrupted, interrupted_later):
+    for interruption in (interrupted, interrupted_later):
         with pytest.raises(KeyboardInterrupt):
-            run_watched(told.way, "rotate night", each, consent=agreed)
-    assert [receipt.accepted for receipt in flush(told.way)] == [1]
+            run_watched(receivers.way, "rotate night", interruption, consent=agree)
+    assert [receipt.accepted for receipt in flush(receivers.way)] == [1]
 
 
 UNIT = {"MONITOR_UNIT": "gpuops-night.service", "MONITOR_INVOCATION_ID": "4f2a", "MONITOR_SERVICE_RESULT": "exit-code"}
@@ -299,17 +301,17 @@ UNIT = {"MONITOR_UNIT": "gpuops-night.service", "MONITOR_INVOCATION_ID": "4f2a",
 @pytest.mark.parametrize(("code", "status", "sent"), [("exited", "2", 1), ("killed", "KILL", 1), ("exited", "4", 0)])
 def test_a_unit_that_failed_is_told_of_once(code: str, status: str, sent: int, state: Path, webhook: Webhook) -> None:
     environ = {**UNIT, "MONITOR_EXIT_CODE": code, "MONITOR_EXIT_STATUS": status}
-    told = Told(state, webhook.url, environ=environ)
-    flush(told.way)
-    flush(told.way)
+    receivers = Told(state, webhook.url, environ=environ)
+    flush(receivers.way)
+    flush(receivers.way)
     assert len(webhook.calls) == sent
 
 
 @pytest.mark.long
 def test_a_run_that_did_not_reach_its_vcenter(state: Path, webhook: Webhook) -> None:
-    told = Told(state, webhook.url)
-    tell_failure(told.way, "rotate night", PartlyDone("no answer", hint="gpuops doctor"))
-    tell_failure(told.way, "rotate night", PartlyDone("no answer", hint="gpuops doctor"))
+    receivers = Told(state, webhook.url)
+    tell_failure(receivers.way, "rotate night", PartlyDone("no answer", hint="gpuops doctor"))
+    tell_failure(receivers.way, "rotate night", PartlyDone("no answer", hint="gpuops doctor"))
     assert len(webhook.calls) == 1, "once a day"
 
 
@@ -318,30 +320,30 @@ def test_an_outbox_that_cannot_be_used_keeps_no_notice_back(state: Path, webhook
     state.mkdir(mode=0o700)
     (state / FILE_NAME).write_text("no database, and longer than a header of one")
     (state / FILE_NAME).chmod(0o600)
-    told = Told(state, webhook.url)
-    run(told, left_out("vdi-07"))
+    receivers = Told(state, webhook.url)
+    run(receivers, left_out("vdi-07"))
     assert len(webhook.calls) == 1
-    assert len(told.lines) == 1
-    assert "the outbox of notices" in told.lines[0]
+    assert len(receivers.lines) == 1
+    assert "the outbox of notices" in receivers.lines[0]
 
 
 def test_no_secret_is_shown_or_kept(state: Path, webhook: Webhook) -> None:
     webhook.status = 500
-    told = Told(state, webhook.url, "slack://s3cr3t-t0ken")
-    run(told, left_out("vdi-07"))
-    (receipt, _) = send_test(told.way)
-    assert "s3cr3t" not in f"{told.lines} {receipt} {told.way}"
-    kept = b"".join(path.read_bytes() for path in state.iterdir())
-    assert b"s3cr3t" not in kept
+    receivers = Told(state, webhook.url, "slack://s3cr3t-t0ken")
+    run(receivers, left_out("vdi-07"))
+    (receipt, _) = send_test(receivers.way)
+    assert "s3cr3t" not in f"{receivers.lines} {receipt} {receivers.way}"
+    stored_bytes = b"".join(path.read_bytes() for path in state.iterdir())
+    assert b"s3cr3t" not in stored_bytes
     assert {path.stat().st_mode & 0o077 for path in state.iterdir()} == {0}
 
 
 @pytest.mark.long
 def test_without_apprise_a_run_says_what_to_install(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "find_spec", lambda name: None)
-    told = Told(state, "json://127.0.0.1:1")
-    run(told, left_out("vdi-07"))
-    assert told.lines == [
+    receivers = Told(state, "json://127.0.0.1:1")
+    run(receivers, left_out("vdi-07"))
+    assert receivers.lines == [
         f"notices are not sent: notices need apprise, and it is not installed ({install_extra('notify')})"
     ]
 
@@ -368,7 +370,7 @@ def test_a_notice_is_kept_for_a_month(state: Path) -> None:
 
 @pytest.mark.long
 def test_a_key_is_of_the_event_alone() -> None:
-    one = Notice(NoticeKind.NIGHT, "prod", ("rotate night", "a1"), NOW, "one")
-    again = Notice(NoticeKind.NIGHT, "prod", ("rotate night", "a1"), NOW.replace(hour=9), "in other words")
-    other = Notice(NoticeKind.NIGHT, "prod", ("rotate night", "a2"), NOW, "one")
-    assert one.key == again.key != other.key
+    first = Notice(NoticeKind.NIGHT, "prod", ("rotate night", "a1"), NOW, "one")
+    same_event = Notice(NoticeKind.NIGHT, "prod", ("rotate night", "a1"), NOW.replace(hour=9), "in other words")
+    other_event = Notice(NoticeKind.NIGHT, "prod", ("rotate night", "a2"), NOW, "one")
+    assert first.key == same_event.key != other_event.key

@@ -110,28 +110,28 @@ def came_out(actual: Any) -> str:
 
 def snapshot(case: Case) -> Inventory:
     """The case's inventory, changed as it says, with earlier requests carried out."""
-    inventory = changed(SNAPSHOTS[case.inventory](), case.change)
+    inventory = with_changes(SNAPSHOTS[case.inventory](), case.change)
     for request_words in case.after:
-        plan = planned(request_words, inventory)
+        plan = plan_request(request_words, inventory)
         assert plan.feasible, f"{request_words}: {[str(rejection) for rejection in plan.rejections]}"
         inventory = carried_out(plan, inventory)
     return inventory
 
 
-def changed(inventory: Inventory, change: Mapping[str, Words]) -> Inventory:
+def with_changes(inventory: Inventory, change: Mapping[str, Words]) -> Inventory:
     """The inventory with what a case changes in it."""
     assert set(change) <= {"vms", "hosts", "clusters", "vcenter"}, f"unknown changes: {sorted(change)}"
     for name, changes in change.get("vms", {}).items():
-        inventory = inventory.with_vm(altered(inventory.find_vm(name), changes))
+        inventory = inventory.with_vm(with_values(inventory.find_vm(name), changes))
     for name, changes in change.get("hosts", {}).items():
         inventory = inventory.with_hosts([_altered_host(inventory.find_host(name), dict(changes))])
     for name, changes in change.get("clusters", {}).items():
         [cluster] = [named_cluster for named_cluster in inventory.clusters.values() if named_cluster.name == name]
-        inventory = replace(inventory, clusters={**inventory.clusters, cluster.ref: altered(cluster, changes)})
-    return altered(inventory, change.get("vcenter", {}))
+        inventory = replace(inventory, clusters={**inventory.clusters, cluster.ref: with_values(cluster, changes)})
+    return with_values(inventory, change.get("vcenter", {}))
 
 
-def planned(request_words: Mapping[str, Words], inventory: Inventory) -> Plan:
+def plan_request(request_words: Mapping[str, Words], inventory: Inventory) -> Plan:
     [(verb, options)] = request_words.items()
     kind = VERBS[verb]
     hints = get_type_hints(kind)
@@ -145,18 +145,18 @@ def carried_out(plan: Plan, inventory: Inventory) -> Inventory:
     return inventory
 
 
-def altered(record: Any, changes: Words) -> Any:
+def with_values(record: Any, changes: Words) -> Any:
     """The dataclass with these fields, written as YAML writes them; of a field that is one itself, those of its own."""
     hints = get_type_hints(type(record))
     assert set(changes) <= {field.name for field in fields(record)}, changes
-    return replace(record, **{name: _parsed(record, name, hints[name], text) for name, text in changes.items()})
+    return replace(record, **{name: _parse_value(record, name, hints[name], text) for name, text in changes.items()})
 
 
-def _parsed(record: Any, name: str, hint: Any, text: Any) -> Any:
+def _parse_value(record: Any, name: str, hint: Any, text: Any) -> Any:
     if name == "devices" and text is not None:
         return tuple(device(device_text, 13000 + number) for number, device_text in enumerate(text))
     if is_dataclass(getattr(record, name)) and isinstance(text, Mapping):
-        return altered(getattr(record, name), text)
+        return with_values(getattr(record, name), text)
     return decode_stored(hint, _with_addresses(text))
 
 
@@ -177,16 +177,16 @@ def _altered_host(host: Host, changes: dict[str, Any]) -> Host:
         PciAddress.parse(address): changes_of_gpu for address, changes_of_gpu in changes.pop("gpus", {}).items()
     }
     assert set(by_address) <= {gpu.address for gpu in host.gpus}, f"{host.name} has no such GPU"
-    gpus = tuple(altered(gpu, by_address.get(gpu.address, {})) for gpu in host.gpus)
-    return altered(replace(host, gpus=gpus), changes)
+    gpus = tuple(with_values(gpu, by_address.get(gpu.address, {})) for gpu in host.gpus)
+    return with_values(replace(host, gpus=gpus), changes)
 
 
-def said(rejection: Rejection, expected: Any) -> Any:
+def rejection_line(rejection: Rejection, expected: Any) -> Any:
     """The rejection as the case tells it: with its hint where one is expected."""
     return {str(rejection): rejection.hint} if isinstance(expected, dict) else str(rejection)
 
 
-def told(step: Step, inventory: Inventory, expected: Any) -> Any:
+def step_words(step: Step, inventory: Inventory, expected: Any) -> Any:
     """The step as the case tells it: in full where a mapping is expected, else in a line."""
     name = inventory.vms[step.vm].name
     match step:

@@ -56,7 +56,7 @@ def catalog() -> Catalog:
 
 
 def gpu(address: str, board: str, node: int | None = 0, mode: VgpuMode | None = VgpuMode.SAME_SIZE) -> PhysicalGpu:
-    """A GPU of a board of the catalogue that serves vGPUs, and nobody on it."""
+    """An unused GPU of a board of the catalogue that serves vGPUs."""
     model = catalog().board(board)
     assert model is not None, board
     pci = model.pci_ids[0]
@@ -103,12 +103,14 @@ def host(name: str, *gpus: PhysicalGpu, cluster: str | None = "domain-c1") -> Ho
         cpu_threads=4 * CORES,
         numa_nodes=nodes,
         gpus=gpus,
-        profiles=tuple(OfferedProfile(n, *[True] * 4) for n in sorted({n for gpu in gpus for n in offered(gpu)})),
+        profiles=tuple(
+            OfferedProfile(n, *[True] * 4) for n in sorted({n for gpu in gpus for n in offered_profiles(gpu)})
+        ),
         assignment_policy=AssignmentPolicy.PERFORMANCE,
     )
 
 
-def offered(gpu: PhysicalGpu) -> Iterable[str]:
+def offered_profiles(gpu: PhysicalGpu) -> Iterable[str]:
     board = catalog().board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
     assert board is not None, gpu.name
     if gpu.graphics_type is not GraphicsType.SHARED_DIRECT:

@@ -1,4 +1,4 @@
-"""How many more fit: places, ranges and limits by hand, and what holds over generated fleets."""
+"""How many more fit: chosen places, ranges and limits, and properties of generated fleets."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def everywhere(place: FleetPart) -> Iterator[FleetPart]:
         yield from everywhere(part)
 
 
-def named(whole: FleetPart, name: str) -> FleetPart:
+def part_named(whole: FleetPart, name: str) -> FleetPart:
     return next(place for place in everywhere(whole) if place.name == name)
 
 
-def changed(world: Inventory, name: str, change: Callable[[Host], Host]) -> Inventory:
+def change_gpus(world: Inventory, name: str, change: Callable[[Host], Host]) -> Inventory:
     return world.with_hosts([change(world.find_host(name))])
 
 
@@ -60,15 +60,15 @@ class TestPlaces:
     def test_a_host_is_its_nodes_and_a_cluster_its_hosts(self) -> None:
         now = capacity(lab(), catalog(), profile="a40-8q").now
         assert (now.level, now.hosts, now.gpus) == (Level.ALL, 2, 4)
-        assert named(now, "gpu").fits[A40].slots == Slots(21, 21)
-        esx_02 = named(now, "esx-02")
+        assert part_named(now, "gpu").fits[A40].slots == Slots(21, 21)
+        esx_02 = part_named(now, "esx-02")
         assert [(part.name, part.fits[A40].slots.at_least) for part in esx_02.parts] == [
             ("NUMA node 0", 3),
             ("NUMA node 1", 6),
         ]
 
     def test_each_profile_is_answered_for_alone(self) -> None:
-        fits = named(capacity(lab(), catalog()).now, "esx-02").fits
+        fits = part_named(capacity(lab(), catalog()).now, "esx-02").fits
         assert (fits[A40].slots, fits["nvidia_a40-48q"].slots.at_least) == (Slots(9, 9), 1)
 
     def test_scope(self) -> None:
@@ -76,11 +76,11 @@ class TestPlaces:
         assert [place.name for place in everywhere(of_host)] == ["all", "gpu", "esx-05", "NUMA node 0", "NUMA node 1"]
         assert capacity(lab(), catalog(), Scope(cluster="gpu")).now.hosts == 5
         assert capacity(lab(), catalog(), Scope(host="esx-0[25]")).now.hosts == 2
-        tagged = changed(lab(), "esx-05", lambda host: replace(host, tags=("zone:a", "zone:b")))
+        tagged = change_gpus(lab(), "esx-05", lambda host: replace(host, tags=("zone:a", "zone:b")))
         assert capacity(tagged, catalog(), Scope(tag=("zone:a",))).now.hosts == 1
 
     def test_hosts_of_no_cluster_come_last(self) -> None:
-        world = changed(lab(), "esx-01", lambda host: replace(host, cluster=None))
+        world = change_gpus(lab(), "esx-01", lambda host: replace(host, cluster=None))
         assert [cluster.name for cluster in capacity(world, catalog()).now.parts] == ["gpu", STANDALONE]
 
     def test_names_that_mean_nothing_here(self) -> None:
@@ -105,24 +105,24 @@ class TestBars:
         ],
     )
     def test_a_host_that_starts_nothing_has_no_room(self, fields: dict[str, bool], note: str) -> None:
-        place = named(capacity(one_a40(**fields), catalog()).now, "esx-01")
+        place = part_named(capacity(one_a40(**fields), catalog()).now, "esx-01")
         assert (place.fits[A40].slots, place.notes, place.largest) == (Slots(0, 0, note), (note,), None)
 
     def test_a_host_without_memory_to_reserve_has_no_room(self) -> None:
         hog = vm(9, "hog", "1", power=ON, memory_reservation_mib=2 * MEMORY_MIB)
-        place = named(capacity(one_a40(hog), catalog()).now, "esx-01")
+        place = part_named(capacity(one_a40(hog), catalog()).now, "esx-01")
         assert place.fits[A40].slots == Slots(0, 0, "has no memory left to reserve")
 
     def test_a_twin_of_such_a_host_has_its_own_room(self) -> None:
         twins = [replace(host("esx-01", gpu(FIRST, "a40", 0)), in_maintenance=resting) for resting in (True, False)]
         of_twins = capacity(inventory([twins[0], replace(twins[1], ref="host-2", name="esx-02")], []), catalog()).now
-        assert [named(of_twins, name).fits[A40].slots.at_least for name in ("esx-01", "esx-02")] == [0, 6]
+        assert [part_named(of_twins, name).fits[A40].slots.at_least for name in ("esx-01", "esx-02")] == [0, 6]
 
     @pytest.mark.parametrize("field", ["connected", "in_maintenance", "profiles"])
     def test_what_cannot_be_read_makes_a_range(self, field: str) -> None:
         world = one_a40(**{field: None})
         second_host = host("esx-02", gpu(FIRST, "a40", 0))  # whose offers stand in where esx-01 does not tell its own
-        place = named(capacity(world.with_hosts([second_host]), catalog()).now, "esx-01")
+        place = part_named(capacity(world.with_hosts([second_host]), catalog()).now, "esx-01")
         slots = place.fits[A40].slots
         assert (slots.at_least, slots.at_most) == (0, 12)
         assert slots.because.endswith("cannot be read")
@@ -130,26 +130,26 @@ class TestBars:
 
 class TestRanges:
     def test_mig_starts_that_vcenter_does_not_tell(self) -> None:
-        fits = named(capacity(lab(), catalog()).now, "esx-01").fits
+        fits = part_named(capacity(lab(), catalog()).now, "esx-01").fits
         assert (fits["grid_a100-1-5c"].slots.at_least, fits["grid_a100-1-5c"].slots.at_most) == (10, 11)
 
     def test_a_vgpu_that_may_be_on_either_gpu(self) -> None:
-        nowhere = changed(one_a40(desk(1)), "esx-01", lambda host: on_gpu(host, FIRST))
-        slots = named(capacity(nowhere, catalog()).now, "esx-01").fits["nvidia_a40-48q"].slots
+        nowhere = change_gpus(one_a40(desk(1)), "esx-01", lambda host: on_gpu(host, FIRST))
+        slots = part_named(capacity(nowhere, catalog()).now, "esx-01").fits["nvidia_a40-48q"].slots
         assert (slots.at_least, slots.at_most) == (0, 2)
 
     def test_a_gpu_that_does_not_tell_its_vms_is_unknown_not_free(self) -> None:
         def silent(host: Host) -> Host:
             return replace(host, gpus=(replace(host.gpus[0], vms=None), host.gpus[1]))
 
-        place = named(capacity(changed(one_a40(), "esx-01", silent), catalog()).now, "esx-01")
+        place = part_named(capacity(change_gpus(one_a40(), "esx-01", silent), catalog()).now, "esx-01")
         assert (place.fits[A40].slots.at_least, place.fits[A40].slots.at_most) == (6, None)
 
     def test_three_vgpus_of_one_vm_on_two_gpus(self) -> None:
         """Two are on one GPU and one on the other; which, vCenter does not tell."""
         three = vm(1, "three", "1", *[f"vgpu {A40}"] * 3, power=ON)
-        world = changed(one_a40(three), "esx-01", lambda host: on_gpu(host, SECOND, "vm-1"))
-        slots = named(capacity(world, catalog()).now, "esx-01").fits[A40].slots
+        world = change_gpus(one_a40(three), "esx-01", lambda host: on_gpu(host, SECOND, "vm-1"))
+        slots = part_named(capacity(world, catalog()).now, "esx-01").fits[A40].slots
         assert (slots.at_least, slots.at_most) == (8, 10)
 
     def test_a_mig_gpu_that_cannot_be_as_full_as_it_may_be(self) -> None:
@@ -158,21 +158,23 @@ class TestRanges:
         gpus = [gpu(address, "a100", node, VgpuMode.MULTI_INSTANCE) for node, address in enumerate((FIRST, SECOND))]
         busy = vm(2, "busy", "1", "vgpu grid_a100-4-20c", power=ON)
         esx = on_gpu(on_gpu(host("esx-01", *gpus), FIRST, "vm-1", "vm-2"), SECOND, "vm-1")
-        slots = named(capacity(inventory([esx], [three, busy]), catalog()).now, "esx-01").fits["grid_a100-1-5c"].slots
+        slots = (
+            part_named(capacity(inventory([esx], [three, busy]), catalog()).now, "esx-01").fits["grid_a100-1-5c"].slots
+        )
         assert (slots.at_least, slots.at_most) == (0, 4)
 
 
 class TestInOneVm:
     def test_what_the_driver_and_the_release_allow(self) -> None:
-        fits = named(capacity(one_a40(), catalog()).now, "esx-01").fits
+        fits = part_named(capacity(one_a40(), catalog()).now, "esx-01").fits
         assert fits["nvidia_a40-8a"].on_one_host.at_most == 1  # A types are alone in their VM
         assert (fits[A40].beside_one_node, fits[A40].on_one_host) == (Slots(6, 6), Slots(12, 12))
         assert fits["nvidia_a40-1q"].on_one_host.at_most == 16
-        old = named(capacity(one_a40(version="7.0.3"), catalog()).now, "esx-01").fits
+        old = part_named(capacity(one_a40(version="7.0.3"), catalog()).now, "esx-01").fits
         assert (old[A40].on_one_host.at_most, old["nvidia_a40-48q"].on_one_host.at_most) == (1, 2)
 
     def test_an_unknown_release_makes_a_range(self) -> None:
-        fit = named(capacity(one_a40(version=None), catalog()).now, "esx-01").fits[A40]
+        fit = part_named(capacity(one_a40(version=None), catalog()).now, "esx-01").fits[A40]
         assert (fit.on_one_host.at_least, fit.on_one_host.at_most) == (1, 12)
 
     def test_the_largest_is_the_largest_frame_buffer_as_often_as_a_node_has_it(self) -> None:
@@ -185,7 +187,7 @@ class TestInOneVm:
 
 class TestBeside:
     def test_memory_of_vms_bound_to_no_node_may_be_on_any(self) -> None:
-        room = named(capacity(one_a40(desk(1)), catalog()).now, "NUMA node 1").beside
+        room = part_named(capacity(one_a40(desk(1)), catalog()).now, "NUMA node 1").beside
         assert room is not None
         assert (room.memory_at_least_mib, room.memory_at_most_mib) == (MEMORY_MIB - 65536, MEMORY_MIB)
 
@@ -197,12 +199,12 @@ class TestBeside:
 
     def test_an_unreadable_reservation_may_be_all_of_the_vm(self) -> None:
         world = one_a40(desk(1, memory_reservation_mib=None))
-        room = named(capacity(world, catalog()).now, "NUMA node 0").beside
+        room = part_named(capacity(world, catalog()).now, "NUMA node 0").beside
         assert room is not None
         assert (room.memory_at_least_mib, room.memory_at_most_mib) == (MEMORY_MIB - 65536, MEMORY_MIB)
 
     def test_no_node_has_more_than_its_host_can_reserve(self) -> None:
-        room = named(capacity(one_a40(memory_mib=4096), catalog()).now, "NUMA node 0").beside
+        room = part_named(capacity(one_a40(memory_mib=4096), catalog()).now, "NUMA node 0").beside
         assert room is not None
         assert (room.memory_at_least_mib, room.memory_at_most_mib) == (4096, 4096)
 
@@ -210,7 +212,7 @@ class TestBeside:
         world = one_a40(
             vm(9, "hog", "1", power=ON, memory_reservation_mib=MEMORY_MIB, extra_config={"numa.nodeAffinity": "0"})
         )
-        place = named(capacity(world, catalog()).now, "esx-01")
+        place = part_named(capacity(world, catalog()).now, "esx-01")
         assert place.parts[0].fits[A40].slots == Slots(6, 6)
         assert place.parts[0].fits[A40].beside_one_node.at_most == 0
         assert place.largest is not None
@@ -218,7 +220,7 @@ class TestBeside:
 
     def test_gpus_whose_node_is_not_known(self) -> None:
         world = inventory([host("esx-01", gpu(FIRST, "a40", None))], [])
-        place = named(capacity(world, catalog()).now, "NUMA node unknown")
+        place = part_named(capacity(world, catalog()).now, "NUMA node unknown")
         assert (place.fits[A40].slots, place.fits[A40].beside_one_node.at_least) == (Slots(6, 6), 0)
 
 
@@ -226,7 +228,7 @@ class TestWhole:
     L40S = Device("NVIDIA L40S", 0x10DE, 0x26B9, "ml")
 
     def test_free_and_held(self) -> None:
-        devices = named(capacity(lab(), catalog()).now, "esx-04").devices
+        devices = part_named(capacity(lab(), catalog()).now, "esx-04").devices
         assert devices[self.L40S] == Slots(1, 1, "held by ml-08")
         assert sum(slots.at_least for slots in devices.values()) == 2  # and the T4
 
@@ -251,10 +253,10 @@ class TestAfter:
         world = one_a40(desk(1), desk(2))
         answer = capacity(world, catalog(), None, world.vms_on(world.find_host("esx-01")))
         assert answer.after is not None
-        fits = [named(place, "esx-01").fits for place in (answer.now, answer.after)]
+        fits = [part_named(place, "esx-01").fits for place in (answer.now, answer.after)]
         assert [fit[A40].slots.at_least for fit in fits] == [10, 12]
         assert [fit["nvidia_a40-48q"].slots.at_least for fit in fits] == [1, 2]
-        node = named(answer.after, "NUMA node 0").beside
+        node = part_named(answer.after, "NUMA node 0").beside
         assert node is not None
         assert (answer.desktops, node.memory_at_least_mib) == (2, MEMORY_MIB)
 
@@ -314,7 +316,7 @@ def one_by_one(profile: str, esx: Host, world: Inventory) -> int:
 def test_capacity_is_what_placing_one_by_one_allows(world: Inventory, profile: str) -> None:
     whole_fleet = capacity(world, catalog()).now
     for esx in world.hosts.values():
-        fit = named(whole_fleet, esx.name).fits.get(profile)
+        fit = part_named(whole_fleet, esx.name).fits.get(profile)
         really = one_by_one(profile, esx, world)
         if fit is None:
             assert really == 0
@@ -370,5 +372,5 @@ def test_alike_nodes_have_the_figures_of_their_own_gpus() -> None:
     """What is worked out once is kept for nodes that are alike, and for no other."""
     hosts = [host(f"esx-{number:02}", gpu(FIRST, board, 0)) for number, board in ((1, "a40"), (2, "l40s"), (3, "a40"))]
     whole_fleet = capacity(inventory([on_gpu(hosts[0], FIRST, "vm-1"), *hosts[1:]], [desk(1)]), catalog()).now
-    fits = [named(whole_fleet, name).fits.get(A40) for name in ("esx-01", "esx-02", "esx-03")]
+    fits = [part_named(whole_fleet, name).fits.get(A40) for name in ("esx-01", "esx-02", "esx-03")]
     assert [None if fit is None else fit.slots.at_least for fit in fits] == [5, None, 6]

@@ -19,7 +19,7 @@ from gpuops.plan.placement.gpu_filters import holders
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.vm_blockers import MoveMode, PowerPolicy
 from tests.plan.snapshots import catalog
-from tests.plan.test_properties import FAST, attachments, carried_out, fleets, planned
+from tests.plan.test_properties import FAST, attachments, carried_out, fleets, plan_attach
 
 pytestmark = pytest.mark.long
 
@@ -69,7 +69,7 @@ def test_capacity_for_gpus_is_the_same_with_and_without_them(pair: tuple[Invento
         for device in host.others
         if device.passthrough is not None and device.passthrough.active and device.passthrough.enabled
     ]
-    assert sum(room.at_least for kind, room in mixed.devices.items() if kind.kind) == len(free), "nobody holds any"
+    assert sum(room.at_least for kind, room in mixed.devices.items() if kind.kind) == len(free), "no VM holds any"
 
 
 @FAST
@@ -79,7 +79,7 @@ def test_no_attachment_of_a_vgpu_changes_its_mind(draws: st.DataObject, pair: tu
     if not plain.vms:
         return
     request = draws.draw(attachments(plain))
-    assert planned(request, mixed) == planned(request, plain)
+    assert plan_attach(request, mixed) == plan_attach(request, plain)
 
 
 @FAST
@@ -97,9 +97,9 @@ def test_none_is_given_to_two_vms_and_a_second_run_changes_nothing(
             power=PowerPolicy.ON,
         )
         before = world
-        world = carried_out(planned(request, world), world)
+        world = carried_out(plan_attach(request, world), world)
         running = world is not before and world.find_vm(name).power is PowerState.ON
-        assert not running or planned(replace(request, move=None), world).steps == ()
+        assert not running or plan_attach(replace(request, move=None), world).steps == ()
     for host in world.hosts.values():
         held_kinds = Counter(
             device.address

@@ -52,7 +52,7 @@ def fleets(draw: st.DrawFn) -> Inventory:
     world = inventory(hosts, draw(st.lists(vms(len(hosts)), max_size=8, unique_by=lambda drawn: drawn.ref)))
     for guest_vm in list(world.vms.values()):
         if guest_vm.devices and draw(st.booleans()):
-            world = started(guest_vm, world)
+            world = start_vm(guest_vm, world)
     return world
 
 
@@ -89,7 +89,7 @@ def attachments(draw: st.DrawFn, world: Inventory) -> Attach:
     )
 
 
-def started(vm: Vm, world: Inventory) -> Inventory:
+def start_vm(vm: Vm, world: Inventory) -> Inventory:
     """The world with the VM running, where it may."""
     question = Wanted(vm, demands_of(vm.devices or (), pins_of(vm)), (vm.host or "",))
     if not isinstance(place(question, world, catalog()), Placement):
@@ -97,7 +97,7 @@ def started(vm: Vm, world: Inventory) -> Inventory:
     return project(PowerOnVm(vm.ref, vm.host), world, catalog())
 
 
-def planned(request: Attach | Detach, world: Inventory) -> Plan:
+def plan_attach(request: Attach | Detach, world: Inventory) -> Plan:
     try:
         return request.plan(world, catalog(), world.taken_at)
     except GpuopsError:
@@ -139,7 +139,7 @@ def overfull(of: Host, world: Inventory) -> list[str]:
 def test_a_gpu_is_never_given_out_twice(draws: st.DataObject) -> None:
     world = draws.draw(fleets().filter(lambda drawn: bool(drawn.vms)))
     for _ in range(4):
-        world = carried_out(planned(replace(draws.draw(attachments(world)), power=PowerPolicy.ON), world), world)
+        world = carried_out(plan_attach(replace(draws.draw(attachments(world)), power=PowerPolicy.ON), world), world)
         assert [line for esx in world.hosts.values() for line in overfull(esx, world)] == []
 
 
@@ -149,10 +149,10 @@ def test_a_gpu_is_never_given_out_twice(draws: st.DataObject) -> None:
 def test_a_finished_plan_has_nothing_left_to_do(draws: st.DataObject) -> None:
     world = draws.draw(fleets().filter(lambda drawn: bool(drawn.vms)))
     request = draws.draw(attachments(world))
-    plan = planned(request, world)
+    plan = plan_attach(request, world)
     if not plan.feasible or not plan.steps:
         return
-    second_plan = planned(request, carried_out(plan, world))
+    second_plan = plan_attach(request, carried_out(plan, world))
     assert second_plan.rejections == ()
     assert second_plan.steps == ()
 
@@ -165,8 +165,8 @@ def test_detach_undoes_attach(draws: st.DataObject) -> None:
     before = world.find_vm(request.vm)
     if before.devices or before.power is not PowerState.OFF:
         return
-    after = carried_out(planned(replace(request, power=PowerPolicy.REFUSE), world), world)
-    undone = carried_out(planned(Detach(vm=request.vm, all=True), after), after)
+    after = carried_out(plan_attach(replace(request, power=PowerPolicy.REFUSE), world), world)
+    undone = carried_out(plan_attach(Detach(vm=request.vm, all=True), after), after)
     assert undone.vms[before.ref] == before
 
 
@@ -181,8 +181,8 @@ def test_a_second_attach_keeps_what_the_first_one_kept(draws: st.DataObject) -> 
         return
     for _ in range(3):
         request = replace(draws.draw(attachments(world)), vm=name, power=PowerPolicy.CYCLE, move=None, host=None)
-        world = carried_out(planned(request, world), world)
-    undone = carried_out(planned(Detach(vm=name, all=True), world), world)
+        world = carried_out(plan_attach(request, world), world)
+    undone = carried_out(plan_attach(Detach(vm=name, all=True), world), world)
     assert undone.vms[before.ref] == before
 
 

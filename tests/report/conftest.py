@@ -27,8 +27,8 @@ FIRST, SECOND, THIRD = (PciAddress.parse(text) for text in ("0000:3b:00.0", "000
 
 
 def gpu(address: PciAddress, numa_node: int | None, **facts: object) -> PhysicalGpu:
-    known = {"memory_mib": 40960, "graphics_type": GraphicsType.SHARED_DIRECT, "vms": (), **facts}
-    return PhysicalGpu(address, "NVIDIA A100-PCIE-40GB", *A100, numa_node=numa_node, **known)  # type: ignore[arg-type]
+    gpu_facts = {"memory_mib": 40960, "graphics_type": GraphicsType.SHARED_DIRECT, "vms": (), **facts}
+    return PhysicalGpu(address, "NVIDIA A100-PCIE-40GB", *A100, numa_node=numa_node, **gpu_facts)  # type: ignore[arg-type]
 
 
 @pytest.fixture

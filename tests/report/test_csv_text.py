@@ -29,9 +29,9 @@ def test_no_cell_begins_with_a_sign_of_a_formula(sign: str, before: str) -> None
 
 @given(st.lists(st.text(), min_size=1, max_size=5))
 def test_every_name_is_one_cell_that_computes_nothing(names: list[str]) -> None:
-    _, *found = read(csv_text(["name"], [[name] for name in names]))
-    assert len(found) == len(names)
-    assert not any(cell.lstrip(" ").startswith(tuple(SIGNS)) for [cell] in (row or [""] for row in found))
+    _, *rows = read(csv_text(["name"], [[name] for name in names]))
+    assert len(rows) == len(names)
+    assert not any(cell.lstrip(" ").startswith(tuple(SIGNS)) for [cell] in (row or [""] for row in rows))
 
 
 def test_figures_moments_and_what_is_unknown() -> None:

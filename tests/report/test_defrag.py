@@ -18,47 +18,51 @@ EMPTIEST_FIRST = replace(world([[24], []], [[], [24]], policy=AssignmentPolicy.P
 
 
 def test_a_pinned_move_is_told_with_what_it_costs() -> None:
-    found = Defrag(powered_off=True).find_moves(EMPTIEST_FIRST, catalog())
-    lines = plain(defrag_text(found)).splitlines()
+    defrag = Defrag(powered_off=True).find_moves(EMPTIEST_FIRST, catalog())
+    lines = plain(defrag_text(defrag)).splitlines()
     (move,) = [line.split() for line in lines if "powered off, pinned" in line]
     assert move == ["1", "vm-1-1-1", "esx-01", "esx-02", "0000:11:00.0", "powered", "off,", "pinned", "3"]
     assert sum(line.startswith("pinned: pciPassthruN.cfg.gpu-pci-id stays as it is") for line in lines) == 1
-    (told,) = as_values(DefragDocument.made_of(found))["moves"]
-    assert (told["pinned"], told["gpus"], told["gpus_known_by"]) == (True, ["0000:11:00.0"], "pinned to it")
+    (pinned_move,) = as_values(DefragDocument.made_of(defrag))["moves"]
+    assert (pinned_move["pinned"], pinned_move["gpus"], pinned_move["gpus_known_by"]) == (
+        True,
+        ["0000:11:00.0"],
+        "pinned to it",
+    )
 
 
 def test_a_move_that_needs_no_pin_has_none() -> None:
-    found = Defrag(powered_off=True).find_moves(replace(world([[8]], [[8, 8]]), hot_migrate_enabled=False), catalog())
-    assert "pinned" not in plain(defrag_text(found))
-    assert [move.pinned for move in DefragDocument.made_of(found).moves] == [False]
+    defrag = Defrag(powered_off=True).find_moves(replace(world([[8]], [[8, 8]]), hot_migrate_enabled=False), catalog())
+    assert "pinned" not in plain(defrag_text(defrag))
+    assert [move.pinned for move in DefragDocument.made_of(defrag).moves] == [False]
 
 
 @pytest.mark.parametrize(
-    ("proven", "unpinned", "said"),
+    ("proven", "unpinned", "expected"),
     [
         (True, True, "no other moves free more for certain, and no fewer as much"),
         (False, True, "of moves that pin no VM none free more for certain, and no fewer as much"),
         (False, False, "more cannot be free; whether fewer moves would do is not known"),
     ],
 )
-def test_proven_is_said_of_what_was_proven(proven: bool, unpinned: bool, said: str) -> None:
-    found = Defrag(powered_off=True).find_moves(EMPTIEST_FIRST, catalog())
-    assert said in plain(defrag_text(replace(found, proven=proven, proven_unpinned=unpinned)))
+def test_proven_is_said_of_what_was_proven(proven: bool, unpinned: bool, expected: str) -> None:
+    defrag = Defrag(powered_off=True).find_moves(EMPTIEST_FIRST, catalog())
+    assert expected in plain(defrag_text(replace(defrag, proven=proven, proven_unpinned=unpinned)))
 
 
 @pytest.mark.parametrize(
-    ("budget", "said"),
+    ("budget", "expected"),
     [
         (1, "cannot use: 28.8 GiB now, 9.6 GiB after 1 move; no other moves leave less for certain; "),
         (1, "whole GPUs free: 0 now, 1 then"),
     ],
 )
-def test_a_budget_says_how_much_memory_becomes_usable(budget: int, said: str) -> None:
-    found = Defrag(budget=budget).find_moves(world([[8, 8]], [[8], [24, 24]]), catalog())
-    assert said in plain(defrag_text(found))
-    assert DefragDocument.made_of(found).fragmented == FragmentedRecord(29491, 9830)
+def test_a_budget_says_how_much_memory_becomes_usable(budget: int, expected: str) -> None:
+    defrag = Defrag(budget=budget).find_moves(world([[8, 8]], [[8], [24, 24]]), catalog())
+    assert expected in plain(defrag_text(defrag))
+    assert DefragDocument.made_of(defrag).fragmented == FragmentedRecord(29491, 9830)
 
 
 def test_a_budget_that_finds_no_moves_says_so() -> None:
-    found = Defrag(budget=3).find_moves(world([[8]], [[24, 24]]), catalog())
-    assert "26.7 GiB now; no moves were found that make more of it usable" in plain(defrag_text(found))
+    defrag = Defrag(budget=3).find_moves(world([[8]], [[24, 24]]), catalog())
+    assert "26.7 GiB now; no moves were found that make more of it usable" in plain(defrag_text(defrag))

@@ -1,4 +1,4 @@
-"""The fleet as text and as a document: who holds what, what is free, what is not known."""
+"""The fleet as text and as a document: holders, free slots, and unknown values."""
 
 from __future__ import annotations
 
@@ -47,11 +47,13 @@ def test_document(whole: Fleet, golden: Golden) -> None:
 
 def test_a_gpu_shows_its_health(inventory: Inventory, catalog: Catalog, plain: Render) -> None:
     [sick, *_] = [host for host in inventory.hosts.values() if host.gpus]
-    first, *others = sick.gpus
+    first, *other_gpus = sick.gpus
     health = GpuHealth(is_lost=True, has_corrupt_inforom=True)
-    seen = fleet(inventory.with_hosts([replace(sick, gpus=(replace(first, health=health), *others))]), catalog)
-    assert plain(fleet_text(seen)).count("  lost, infoROM corrupted") == 1
-    document = fleet_document(seen)
+    sick_fleet = fleet(
+        inventory.with_hosts([replace(sick, gpus=(replace(first, health=health), *other_gpus))]), catalog
+    )
+    assert plain(fleet_text(sick_fleet)).count("  lost, infoROM corrupted") == 1
+    document = fleet_document(sick_fleet)
     nodes = [node for host in document.hosts for node in host.numa_nodes]
     [lost_gpu] = [gpu for node in nodes for gpu in node.gpus if gpu.health]
     assert lost_gpu.health is not None
@@ -68,16 +70,16 @@ def test_names_cannot_move_the_cursor(whole: Fleet, plain: Render) -> None:
 
 
 def test_one_host(inventory: Inventory, catalog: Catalog) -> None:
-    found = fleet(inventory, catalog, FleetFilters(host="esx-02"))
-    assert [view.host.name for view in found.hosts] == ["esx-02.example.com"]
-    assert [vm.name for vm in found.vms] == ["dynamic"]
+    filtered = fleet(inventory, catalog, FleetFilters(host="esx-02"))
+    assert [view.host.name for view in filtered.hosts] == ["esx-02.example.com"]
+    assert [vm.name for vm in filtered.vms] == ["dynamic"]
 
 
 def test_one_profile_by_its_short_name(inventory: Inventory, catalog: Catalog) -> None:
-    found = fleet(inventory, catalog, FleetFilters(profile="A100-3-20C"))
-    assert [view.host.name for view in found.hosts] == ["esx-01.example.com"]
-    assert list(found.hosts[0].free) == ["grid_a100-3-20c"]
-    assert [vm.name for vm in found.vms] == ["ml-01"]
+    filtered = fleet(inventory, catalog, FleetFilters(profile="A100-3-20C"))
+    assert [view.host.name for view in filtered.hosts] == ["esx-01.example.com"]
+    assert list(filtered.hosts[0].free) == ["grid_a100-3-20c"]
+    assert [vm.name for vm in filtered.vms] == ["ml-01"]
 
 
 def test_names_that_mean_nothing_here(inventory: Inventory, catalog: Catalog) -> None:
@@ -88,17 +90,17 @@ def test_names_that_mean_nothing_here(inventory: Inventory, catalog: Catalog) ->
 
 
 def test_unknown_is_not_zero(inventory: Inventory, plain: Render) -> None:
-    found = fleet(inventory, Catalog())
-    slots = found.hosts[0].free["grid_a100-4c"]
+    without_catalog = fleet(inventory, Catalog())
+    slots = without_catalog.hosts[0].free["grid_a100-4c"]
     assert (slots.at_least, slots.at_most) == (0, None)
-    assert "free: ? grid_a100-4c, ? grid_a100-3-20c\n" in plain(fleet_text(found))
-    [host, *_] = fleet_document(found).hosts
+    assert "free: ? grid_a100-4c, ? grid_a100-3-20c\n" in plain(fleet_text(without_catalog))
+    [host, *_] = fleet_document(without_catalog).hosts
     figures = as_values(host.numa_nodes[0].gpus[0].free["grid_a100-4c"])
     assert figures["at_most"] is None
     assert "not in the catalogue" in figures["because"]
-    assert misfits(fleet_document(found)) == []
+    assert misfits(fleet_document(without_catalog)) == []
 
 
 def test_who_holds_a_gpu_is_unknown_when_the_host_does_not_tell(inventory: Inventory, catalog: Catalog) -> None:
-    found = fleet(inventory, catalog, FleetFilters(host="esx-02"))
-    assert found.hosts[0].gpus[0].holders is None
+    filtered = fleet(inventory, catalog, FleetFilters(host="esx-02"))
+    assert filtered.hosts[0].gpus[0].holders is None

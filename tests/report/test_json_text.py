@@ -35,7 +35,7 @@ VALUES = st.recursive(
 @given(st.dictionaries(st.text(st.characters()), VALUES, min_size=1, max_size=5))
 def test_any_document_is_read_as_it_was(document: dict[str, Any]) -> None:
     text = document_text(document)
-    assert all(one == "\n" or " " <= one <= "~" for one in text)
+    assert all(character == "\n" or " " <= character <= "~" for character in text)
     assert json.loads(text) == document
 
 
@@ -50,18 +50,18 @@ def test_the_text_is_laid_out_as_it_always_was() -> None:
 
 
 def test_records_are_made_when_they_are_written() -> None:
-    made: list[int] = []
+    numbers_made: list[int] = []
 
     def records() -> Any:
         for number in range(3):
-            made.append(number)
+            numbers_made.append(number)
             yield {"number": number}
 
     written = pieces({"kind": "x", "records": records(), "total": 3})
-    seen = []
+    numbered_pieces = []
     for piece in written:
-        seen.append((piece.strip(), len(made)))
-    assert [number for piece, number in seen if '"number"' in piece] == [1, 2, 3]
+        numbered_pieces.append((piece.strip(), len(numbers_made)))
+    assert [number for piece, number in numbered_pieces if '"number"' in piece] == [1, 2, 3]
     assert json.loads(document_text({"records": iter(())})) == {"records": []}
 
 

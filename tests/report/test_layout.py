@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from gpuops.report.layout import Shown, Text, TextTable, Tree, cells, cut_off, lines, padded, plain, shortened
 
 
-def shown(view: Shown, width: int | None = None, *, ascii_only: bool = False) -> list[str]:
+def printed_lines(view: Shown, width: int | None = None, *, ascii_only: bool = False) -> list[str]:
     return ["".join(text for text, _ in line).rstrip() for line in lines(view, width, ascii_only=ascii_only)]
 
 
 def table(*rows: tuple[str | Text, ...], right: tuple[int, ...] = ()) -> TextTable:
-    made = TextTable("VM", "GPUs", right=right)
+    text_table = TextTable("VM", "GPUs", right=right)
     for row in rows:
-        made.add_row(*row)
-    return made
+        text_table.add_row(*row)
+    return text_table
 
 
 def tree() -> Tree:
@@ -34,7 +34,7 @@ def test_columns_are_as_wide_as_their_widest_cell() -> None:
 
 
 def test_a_character_of_two_columns_counts_twice() -> None:
-    printed = shown(table(("山田", "1"), ("abcde", "2")))
+    printed = printed_lines(table(("山田", "1"), ("abcde", "2")))
     assert printed == ["VM     GPUs", "山田   1", "abcde  2"]
     assert {cells(line.rpartition(" ")[0]) for line in printed} == {6}
 
@@ -47,19 +47,23 @@ def test_cells_with_styles_stand_where_others_stand() -> None:
 @pytest.mark.parametrize("width", [7, 10, 20, 40])
 def test_no_line_of_a_table_is_wider_than_the_terminal_and_no_character_is_lost(width: int) -> None:
     row = ("desk-0001.example.com", "vGPU grid_a40-8q, vGPU grid_a40-8q")
-    printed = shown(table(row), width)
+    printed = printed_lines(table(row), width)
     assert max(map(len, printed)) <= width
     assert sorted("".join(printed).replace(" ", "")) == sorted("".join(("VM", "GPUs", *row)).replace(" ", ""))
 
 
 def test_a_table_without_rows_or_headers() -> None:
-    assert shown(table()) == ["VM  GPUs"]
-    assert shown(TextTable()) == []
+    assert printed_lines(table()) == ["VM  GPUs"]
+    assert printed_lines(TextTable()) == []
 
 
 def test_a_long_line_is_wrapped_between_words_and_inside_one_that_is_longer() -> None:
-    assert shown(Text("a note of ").append("several", "bold").append(" words"), 10) == ["a note of", "several", "words"]
-    assert shown("abcdefghij kl", 4) == ["abcd", "efgh", "ij", "kl"]
+    assert printed_lines(Text("a note of ").append("several", "bold").append(" words"), 10) == [
+        "a note of",
+        "several",
+        "words",
+    ]
+    assert printed_lines("abcdefghij kl", 4) == ["abcd", "efgh", "ij", "kl"]
 
 
 def test_styles_stay_with_their_text_where_a_line_is_wrapped() -> None:
@@ -77,9 +81,9 @@ def test_no_text_from_elsewhere_ends_a_line_or_reaches_a_terminal_unescaped(name
     parent.add(Text("in ").append(name))
     views: tuple[Shown, ...] = (name, Text(name), (Text(name), name), table((name, "1")), titled, parent)
     for view, count in zip(views, (1, 1, 2, 2, 2, 2), strict=True):
-        printed = shown(view)
+        printed = printed_lines(view)
         assert len(printed) == count
-        assert all(map(is_escaped, printed + shown(view, 12)))
+        assert all(map(is_escaped, printed + printed_lines(view, 12)))
     assert all(map(is_escaped, (shortened(name, 9), cut_off(name, 9), *padded((name, "a")))))
 
 
@@ -101,10 +105,10 @@ def test_texts_are_filled_up_to_the_longest() -> None:
 
 
 def test_a_tree_has_guides_that_go_down_beside_what_is_wrapped() -> None:
-    assert shown(tree()) == ["host", "├── node 0", "│   └── a GPU with a name", "└── node 1"]
-    narrow = shown(tree(), 18)
+    assert printed_lines(tree()) == ["host", "├── node 0", "│   └── a GPU with a name", "└── node 1"]
+    narrow = printed_lines(tree(), 18)
     assert narrow == ["host", "├── node 0", "│   └── a GPU with", "│       a name", "└── node 1"]
 
 
 def test_a_tree_where_only_ascii_is_known() -> None:
-    assert shown(tree(), ascii_only=True) == ["host", "+-- node 0", "|   `-- a GPU with a name", "`-- node 1"]
+    assert printed_lines(tree(), ascii_only=True) == ["host", "+-- node 0", "|   `-- a GPU with a name", "`-- node 1"]

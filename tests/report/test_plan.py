@@ -163,7 +163,7 @@ def test_no_control_character_in_any_text(inventory: Inventory, plan: Plan, plai
 def test_the_closing_line_counts(inventory: Inventory, plan: Plan) -> None:
     report = Report(None, inventory, plan, outcomes(plan), applied=True)
     assert summary(report) == "3 steps done, 3 already so, 2 failed, 2 with unknown outcome, 2 not tried"
-    without = tuple(each for each in outcomes(plan) if each.verdict in (Verdict.FAILED, Verdict.SKIPPED))
+    without = tuple(outcome for outcome in outcomes(plan) if outcome.verdict in (Verdict.FAILED, Verdict.SKIPPED))
     report = Report(None, inventory, plan, without, applied=True)
     assert summary(report) == "2 steps failed, 2 not tried"
 

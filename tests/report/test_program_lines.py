@@ -29,7 +29,7 @@ HOSTILE = st.one_of(
 )
 
 
-def shown(pieces: list[bytes], *withheld: Secret) -> list[str]:
+def lines_shown(pieces: list[bytes], *withheld: Secret) -> list[str]:
     lines = ProgramLines(withheld)
     return [line for piece in pieces for line in lines.hear(piece)] + list(lines.end())
 
@@ -41,16 +41,19 @@ def broken(text: bytes, cuts: list[int]) -> list[bytes]:
 
 @given(st.lists(HOSTILE, max_size=12).map(b"".join), st.lists(st.integers(0, 3000), max_size=8))
 def test_no_character_of_it_is_a_control_and_pieces_change_nothing(text: bytes, cuts: list[int]) -> None:
-    lines = shown(broken(text, cuts), Secret(PASSWORD))
-    assert lines == shown([text], Secret(PASSWORD))
+    lines = lines_shown(broken(text, cuts), Secret(PASSWORD))
+    assert lines == lines_shown([text], Secret(PASSWORD))
     for line in lines:
-        assert all(unicodedata.category(each) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for each in line.replace("\t", ""))
+        assert all(
+            unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Zl", "Zp")
+            for character in line.replace("\t", "")
+        )
         assert PASSWORD not in line and len(line) <= 10 * LONGEST_LINE
 
 
 def test_it_is_still_readable() -> None:
     text = b"epoch 1\tloss 0.5\r\n\x1b[31mred\x1b[0m \xff\n\xc3\xa4 last"
-    assert shown([text]) == ["epoch 1\tloss 0.5", "", r"\u{1b}[31mred\u{1b}[0m \xff", "\u00e4 last"]
+    assert lines_shown([text]) == ["epoch 1\tloss 0.5", "", r"\u{1b}[31mred\u{1b}[0m \xff", "\u00e4 last"]
 
 
 @given(
@@ -61,11 +64,11 @@ def test_it_is_still_readable() -> None:
 def test_a_password_is_withheld_wherever_a_long_line_is_broken(shift: int, times: int, password: str) -> None:
     text = ("x" * (LONGEST_LINE - shift) + password) * times
     pieces = broken(text.encode(), list(range(0, len(text), 1000)))
-    lines = shown(pieces, Secret(password))
+    lines = lines_shown(pieces, Secret(password))
     assert "".join(lines) == text.replace(password, WITHHELD)
     assert len(lines) >= times and all(len(line) <= LONGEST_LINE + 300 for line in lines)
 
 
 def test_megabytes_without_an_end_of_line_are_broken_into_lines() -> None:
-    lines = shown([b"y" * 65536] * 64)
+    lines = lines_shown([b"y" * 65536] * 64)
     assert "".join(lines) == "y" * (4 << 20) and max(map(len, lines)) <= LONGEST_LINE

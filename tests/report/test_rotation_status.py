@@ -65,17 +65,17 @@ def test_nothing_open(plain: Render) -> None:
 def test_without_a_journal_it_says_what_was_looked_at(plain: Render) -> None:
     blank = replace(STATUS, policy=None, cut_off=None, cut_off_since=None, vms=())
     assert "looked for" not in plain(status_text(blank))
-    told = plain(status_text(replace(blank, remembered=False)))
-    assert "looked for the marker gpuops.rotation alone; --policy FILE looks for that of a policy" in told
+    text = plain(status_text(replace(blank, remembered=False)))
+    assert "looked for the marker gpuops.rotation alone; --policy FILE looks for that of a policy" in text
     named = replace(blank, remembered=False, policy="office", marker="office.night", lock_vm="lock")
     assert plain(status_text(named)).endswith("looked for the marker office.night alone\n")
 
 
 def test_the_lease_is_told_or_that_there_is_none(plain: Render) -> None:
-    held = Lease("pid 7 on jump-2", "5f0c", 3, datetime(2026, 11, 2, 20, 8, tzinfo=UTC))
-    leased = replace(STATUS, lock_vm="lock", lease=held)
-    said = "pid 7 on jump-2 holds the lease until 2026-11-02 20:08:00 UTC by vCenter's clock (id 5f0c)"
-    assert said in " ".join(plain(status_text(leased)).split())
+    lease = Lease("pid 7 on jump-2", "5f0c", 3, datetime(2026, 11, 2, 20, 8, tzinfo=UTC))
+    leased = replace(STATUS, lock_vm="lock", lease=lease)
+    sentence = "pid 7 on jump-2 holds the lease until 2026-11-02 20:08:00 UTC by vCenter's clock (id 5f0c)"
+    assert sentence in " ".join(plain(status_text(leased)).split())
     assert as_values(status_document(leased))["lease"] == {
         "owner": "pid 7 on jump-2",
         "id": "5f0c",
@@ -110,18 +110,22 @@ HOLDER = LockHolder(4711, datetime(2026, 11, 2, 20, 5, 9, tzinfo=UTC))
 
 
 @pytest.mark.parametrize(
-    ("holder", "doing", "said"),
+    ("holder", "doing", "expected"),
     [
         (HOLDER, "rotate night", "rotate night is under way: pid 4711 since 2026-11-02 20:05:09 UTC"),
         (LockHolder(None, None), None, "a rotation is under way: another run"),
     ],
 )
-def test_a_run_under_way_is_not_cut_off(plain: Render, holder: LockHolder, doing: str | None, said: str) -> None:
+def test_a_run_under_way_is_not_cut_off(plain: Render, holder: LockHolder, doing: str | None, expected: str) -> None:
     status = replace(STATUS, cut_off=None, cut_off_since=None, under_way=holder, doing=doing)
     text = plain(status_text(status))
-    assert text.startswith(said)
+    assert text.startswith(expected)
     assert "did not end" not in text
     assert "gpuops rotate day" not in text, "it would be refused now"
     assert "1 VM away, 1 changing, 1 lost" in text
-    told = as_values(status_document(status))
-    assert (told["cut_off"], told["under_way"]["kind"], told["under_way"]["pid"]) == (None, doing, holder.pid)
+    document = as_values(status_document(status))
+    assert (document["cut_off"], document["under_way"]["kind"], document["under_way"]["pid"]) == (
+        None,
+        doing,
+        holder.pid,
+    )

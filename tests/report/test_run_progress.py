@@ -78,7 +78,7 @@ def bar(progress: RunProgress) -> str:
 
 
 @pytest.mark.parametrize(
-    ("request_", "steps", "ended", "shown"),
+    ("request_", "steps", "ended", "expected"),
     [
         pytest.param(NIGHT, EVENING, (), "desktops suspended 0/3", id="a night counts desktops"),
         pytest.param(NIGHT, EVENING, EVENING[:3], "desktops suspended 0/3", id="no marker counts"),
@@ -96,8 +96,8 @@ def bar(progress: RunProgress) -> str:
         pytest.param(None, EVENING, EVENING[:3], "steps 3/9", id="what is no rotation"),
     ],
 )
-def test_counted(request_: object, steps: tuple[Step, ...], ended: tuple[Step, ...], shown: str) -> None:
-    assert bar(after(at_the_start(request_, *steps), *ended)) == shown
+def test_counted(request_: object, steps: tuple[Step, ...], ended: tuple[Step, ...], expected: str) -> None:
+    assert bar(after(at_the_start(request_, *steps), *ended)) == expected
 
 
 def test_what_was_not_done_is_no_progress_and_is_said() -> None:
@@ -111,12 +111,12 @@ def test_what_was_not_done_is_no_progress_and_is_said() -> None:
 
 def test_what_was_done_before_an_outage_stays_counted() -> None:
     progress = after(at_the_start(DAY, *MORNING), *MORNING[1:4])
-    again = at_the_start(DAY, *MORNING[4:], earlier=after(progress, MORNING[4], verdict=Verdict.UNKNOWN))
-    assert bar(again) == "desktops back 3/11"
-    assert again.shown_tally.missed_steps == 0  # it is planned once more
+    replanned = at_the_start(DAY, *MORNING[4:], earlier=after(progress, MORNING[4], verdict=Verdict.UNKNOWN))
+    assert bar(replanned) == "desktops back 3/11"
+    assert replanned.shown_tally.missed_steps == 0  # it is planned once more
 
 
-def resumed(ended: int, seconds: float, day: object = DAY) -> tuple[str, ...]:
+def resumed_names(ended: int, seconds: float, day: object = DAY) -> tuple[str, ...]:
     """What a morning of 11 desktops says when so many are back, so long after the first was sent at second 100."""
     progress = at_the_start(day, *MORNING).with_in_flight([MORNING[0]], 0.0).with_in_flight(MORNING[1:5], 100.0)
     progress = after(progress, *MORNING[1 : 1 + ended])
@@ -172,7 +172,7 @@ NO_WINDOWS = RotateDay(replace(POLICY, windows=()))
     ],
 )
 def test_estimate(ended: int, seconds: float, day: object, lines: tuple[str, ...]) -> None:
-    assert resumed(ended, seconds, day) == lines
+    assert resumed_names(ended, seconds, day) == lines
 
 
 def test_a_night_has_no_estimate() -> None:
@@ -204,7 +204,7 @@ def test_many_are_cut_short(number: int, last: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "shown"),
+    ("name", "expected"),
     [
         ("vdi\n\x1b[2J\u202e07", "vdi\\u{a}\\u{1b}[2J\\u{202e}07"),
         ("[bold]vdi[/bold]", "[bold]vdi[/bold]"),
@@ -212,11 +212,11 @@ def test_many_are_cut_short(number: int, last: str) -> None:
         ("机" * 39 + "7", "机机机机机机机机机...机机机机机机机机7"),
     ],
 )
-def test_a_name_is_harmless_and_fits(name: str, shown: str) -> None:
+def test_a_name_is_harmless_and_fits(name: str, expected: str) -> None:
     before = replace(BEFORE, vms={"vm-0": Vm("vm-0", name)})
     progress = replace(at_the_start(NIGHT, SuspendVm("vm-0")), before=before).with_in_flight([SuspendVm("vm-0")], 0.0)
     [line] = progress_lines(progress, 3725.0, NOW, 60)
-    assert line == f"  suspending {shown} 1:02:05"
+    assert line == f"  suspending {expected} 1:02:05"
     assert cells(line) <= 60
 
 

@@ -35,17 +35,17 @@ def test_no_document_is_built_as_a_dict() -> None:
 
 def _kinds_table() -> str:
     """Without the kinds that are the words of their command."""
-    others = (
+    other_kinds = (
         kind
         for kind in KINDS.values()
         if kind.kind_name != re.sub("^gpuops (host )?", "", kind.printed_by).replace(" ", "-")
     )
-    rows = "".join(f"| `{kind.kind_name}` | {kind.printed_by} |\n" for kind in others)
+    rows = "".join(f"| `{kind.kind_name}` | {kind.printed_by} |\n" for kind in other_kinds)
     return f"| `kind` | Printed by |\n|---|---|\n{rows}"
 
 
 def _codes_table() -> str:
-    ordered = sorted(CODES.items(), key=lambda each: (each[1], each[0]))
+    ordered = sorted(CODES.items(), key=lambda pair: (pair[1], pair[0]))
     rows = "".join(f"| `{code}` | {exit_code} | {meaning(code)} |\n" for code, exit_code in ordered)
     return f"| `code` | Exit code | Means |\n|---|---|---|\n{rows}"
 
@@ -54,8 +54,8 @@ def _codes_table() -> str:
 def test_the_manual_lists_each_kind_and_each_code(name: str, table: str, request: pytest.FixtureRequest) -> None:
     page = SOURCES / "manual" / "output.md"
     text = page.read_text(encoding="utf-8")
-    head, begin, rest = re.split(rf"(<!-- {name}:.*? -->\n)", text)
-    written, end, tail = rest.partition(f"<!-- end of {name} -->")
+    head, begin, remainder = re.split(rf"(<!-- {name}:.*? -->\n)", text)
+    written, end, tail = remainder.partition(f"<!-- end of {name} -->")
     if request.config.getoption("--refresh-golden"):
         page.write_text(f"{head}{begin}{table}{end}{tail}", encoding="utf-8")
         written = table
@@ -75,8 +75,8 @@ def test_a_schema_is_one_of_json_schema(name: str) -> None:
 
 def _golden(name: str) -> dict[str, Any]:
     """The document; one of a plan as that of a night, for its request is of these tests alone."""
-    found: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
-    return {**found, "kind": "rotate-night"} if found["kind"] == "attach" else found
+    document: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    return {**document, "kind": "rotate-night"} if document["kind"] == "attach" else document
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
@@ -94,6 +94,8 @@ def test_a_document_that_is_not_as_it_was_published_is_noticed() -> None:
 
 
 def test_documents_that_no_test_of_the_command_line_prints() -> None:
-    things = (GivenUp(Thing.HOST, "host-1", None, "esx-01", "scheduler set", datetime(2026, 11, 2, 20, 0, tzinfo=UTC)),)
-    assert misfits(abandonment_document(Abandonment(things, means=("it is not waited for",)))) == []
+    given_up = (
+        GivenUp(Thing.HOST, "host-1", None, "esx-01", "scheduler set", datetime(2026, 11, 2, 20, 0, tzinfo=UTC)),
+    )
+    assert misfits(abandonment_document(Abandonment(given_up, means=("it is not waited for",)))) == []
     assert misfits(faults_document([("T1", "a reset")])) == []

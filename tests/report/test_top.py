@@ -138,14 +138,14 @@ def test_a_change_that_nobody_is_at_names_the_command() -> None:
 
 def test_enter_goes_into_a_host_and_a_gpu_and_escape_comes_back() -> None:
     view: TopView | None = TopView(sort=SortKey.NAME)
-    shown = []
+    levels = []
     for key in ("enter", "enter", "down", "enter", "escape", "escape", "escape"):
         assert view is not None
         view = view_after_key(view, key, top(), 10)
         assert view is not None
-        shown.append((view.level, len(visible_rows(top(), view))))
+        levels.append((view.level, len(visible_rows(top(), view))))
     gpus, vms, hosts = (TopLevel.GPUS, 2), (TopLevel.VMS, 2), (TopLevel.HOSTS, 2)
-    assert shown == [gpus, vms, vms, vms, gpus, hosts, hosts]
+    assert levels == [gpus, vms, vms, vms, gpus, hosts, hosts]
 
 
 def test_the_vms_of_a_gpu_are_those_that_are_on_it_now() -> None:
@@ -175,8 +175,8 @@ def test_the_selected_row_stays_selected_when_figures_change() -> None:
     busy = replace(USE, vms={"vm-2": MeasuredUse(90.0, 1)})
     by_use = replace(view, sort=SortKey.USE)
     assert by_use.selected_number(visible_rows(top(use=busy), by_use)) == 0
-    gone = top(replace(INVENTORY, vms={ref: each for ref, each in VMS.items() if ref != "vm-2"}))
-    assert view.selected_number(visible_rows(gone, view)) == 1
+    without_vm = top(replace(INVENTORY, vms={ref: seen_vm for ref, seen_vm in VMS.items() if ref != "vm-2"}))
+    assert view.selected_number(visible_rows(without_vm, view)) == 1
 
 
 @given(
@@ -194,23 +194,25 @@ def test_no_line_is_wider_and_no_picture_higher_than_the_terminal(width: int, he
     lines = list(picture(top(), view, width, height, "vCenter is away"))
     texts = ["".join(text for text, _ in line) for line in lines]
     assert len(lines) <= max(height, 6)
-    assert all(unicodedata.category(each) not in ("Cc", "Cf") for text in texts for each in text)
+    assert all(unicodedata.category(character) not in ("Cc", "Cf") for text in texts for character in text)
     narrowest = 60  # what stays of the columns needs so much
     assert width < narrowest or all(cells(text) <= width for text in texts), texts
 
 
-@pytest.mark.parametrize(("percent", "shown"), [(None, ""), (0.0, "········"), (50.0, "████····"), (130.0, "████████")])
-def test_a_bar_is_as_long_as_the_use(percent: float | None, shown: str) -> None:
+@pytest.mark.parametrize(
+    ("percent", "expected"), [(None, ""), (0.0, "········"), (50.0, "████····"), (130.0, "████████")]
+)
+def test_a_bar_is_as_long_as_the_use(percent: float | None, expected: str) -> None:
     row = replace(top().rows(TopLevel.GPUS)[0], use=MeasuredUse(percent))
-    assert bar(row) == shown
+    assert bar(row) == expected
 
 
 def test_the_newest_sample_that_is_there_counts() -> None:
-    told = {
+    samples = {
         "gpu.utilization.average@0000:3b:00.0": np.array([500, 1250, -1], dtype=np.int64),
         "gpu.mem.used.average@0000:3b:00.0": np.array([-1, -1, -1], dtype=np.int64),
         "gpu.utilization.average": np.array([1, 1, 1], dtype=np.int64),
     }
     host = replace(HOSTS["host-1"], gpus=HOSTS["host-1"].gpus[:1])
-    [(address, numbers)] = numbers_by_gpu(told, host).items()
+    [(address, numbers)] = numbers_by_gpu(samples, host).items()
     assert (str(address), measured_use(newest(numbers))) == ("0000:3b:00.0", MeasuredUse(12.5, None, None, None))

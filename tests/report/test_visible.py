@@ -11,7 +11,7 @@ from gpuops.report.layout import visible
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "expected"),
     [
         ("ml-07", "ml-07"),
         ("Größe 山", "Größe 山"),
@@ -23,12 +23,12 @@ from gpuops.report.layout import visible
         ("\ud800", "\\u{d800}"),
     ],
 )
-def test_what_would_not_be_seen_is_written_out(text: str, shown: str) -> None:
-    assert visible(text) == shown
+def test_what_would_not_be_seen_is_written_out(text: str, expected: str) -> None:
+    assert visible(text) == expected
 
 
 def test_no_character_of_unicode_gets_through_unseen() -> None:
     everything = "".join(map(chr, range(sys.maxunicode + 1)))
-    shown = visible(everything)
-    assert {"Cc", "Cf", "Cs", "Zl", "Zp"}.isdisjoint({unicodedata.category(character) for character in shown})
-    assert len(shown.splitlines()) == 1
+    printed = visible(everything)
+    assert {"Cc", "Cf", "Cs", "Zl", "Zp"}.isdisjoint({unicodedata.category(character) for character in printed})
+    assert len(printed.splitlines()) == 1

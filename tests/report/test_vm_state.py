@@ -36,17 +36,19 @@ def test_unknown_is_not_none_nor_zero() -> None:
 
 def test_only_what_differs_is_told() -> None:
     after = BEFORE.with_vm(replace(VM, devices=(VgpuDevice(13000, "grid_a100-3-20c"),)))
-    (found,) = differences(["vm-1", "vm-2", "vm-1"], BEFORE, after)
-    assert found["before_header"] == "ml-01"
-    assert found["before"] == {"devices": [], "profiles": []}
-    assert found["after"] == {"devices": ["vGPU grid_a100-3-20c"], "profiles": ["grid_a100-3-20c"]}
+    (difference,) = differences(["vm-1", "vm-2", "vm-1"], BEFORE, after)
+    assert difference["before_header"] == "ml-01"
+    assert difference["before"] == {"devices": [], "profiles": []}
+    assert difference["after"] == {"devices": ["vGPU grid_a100-3-20c"], "profiles": ["grid_a100-3-20c"]}
 
 
 def test_the_key_under_which_vcenter_lists_a_device_is_nobodys_to_foresee() -> None:
-    one, other = (BEFORE.with_vm(replace(VM, devices=(VgpuDevice(key, "grid_a100-3-20c"),))) for key in (13000, 13001))
-    assert differences(["vm-1"], one, other) == []
+    at_first_key, at_second_key = (
+        BEFORE.with_vm(replace(VM, devices=(VgpuDevice(key, "grid_a100-3-20c"),))) for key in (13000, 13001)
+    )
+    assert differences(["vm-1"], at_first_key, at_second_key) == []
 
 
 def test_a_vm_that_is_gone_has_nothing_after() -> None:
-    (found,) = differences(["vm-1"], BEFORE, without_vm("vm-1", BEFORE))
-    assert set(found["after"].values()) == {None}
+    (difference,) = differences(["vm-1"], BEFORE, without_vm("vm-1", BEFORE))
+    assert set(difference["after"].values()) == {None}

@@ -30,18 +30,18 @@ class Rule:
 
 
 @lru_cache(maxsize=10_000)  # each rule asks anew
-def called(node: ast.AST) -> str:
+def called_name(node: ast.AST) -> str:
     """The dotted name of what is called; empty for anything else."""
-    return _dotted(node.func) if isinstance(node, ast.Call) else ""
+    return _dotted_name(node.func) if isinstance(node, ast.Call) else ""
 
 
-def _dotted(node: ast.expr) -> str:
+def _dotted_name(node: ast.expr) -> str:
     """As `ast.unparse` writes it, which takes twenty times as long for a name."""
     match node:
         case ast.Name(id=name):
             return name
         case ast.Attribute(value=owner, attr=name):
-            return f"{_dotted(owner)}.{name}"
+            return f"{_dotted_name(owner)}.{name}"
         case _:
             return ast.unparse(node)
 
@@ -51,17 +51,17 @@ def last(dotted: str) -> str:
 
 
 def _keyword(node: ast.AST, name: str) -> ast.expr | None:
-    found = node.keywords if isinstance(node, ast.Call) else []
-    return next((each.value for each in found if each.arg == name), None)
+    keywords = node.keywords if isinstance(node, ast.Call) else []
+    return next((keyword.value for keyword in keywords if keyword.arg == name), None)
 
 
-def imported(node: ast.AST) -> tuple[str, ...]:
+def imported_names(node: ast.AST) -> tuple[str, ...]:
     """The dotted names that an import statement brings."""
     match node:
         case ast.Import(names=names):
-            return tuple(each.name for each in names)
+            return tuple(alias.name for alias in names)
         case ast.ImportFrom(module=module, names=names, level=0):
-            return tuple(f"{module}.{each.name}" for each in names)
+            return tuple(f"{module}.{alias.name}" for alias in names)
         case _:
             pass
     return ()
@@ -69,21 +69,25 @@ def imported(node: ast.AST) -> tuple[str, ...]:
 
 def _imports(*modules: str) -> Finds:
     def finds(node: ast.AST) -> bool:
-        return any(name == each or name.startswith(f"{each}.") for name in imported(node) for each in modules)
+        return any(
+            name == module_name or name.startswith(f"{module_name}.")
+            for name in imported_names(node)
+            for module_name in modules
+        )
 
     return finds
 
 
-def _unverified(node: ast.AST) -> bool:
+def _is_unverified(node: ast.AST) -> bool:
     names = ("_create_unverified_context", "_create_default_https_context")
     return (isinstance(node, ast.Attribute) and node.attr in names) or any(
-        last(name) in names for name in imported(node)
+        last(name) in names for name in imported_names(node)
     )
 
 
 def _other_connections(node: ast.AST) -> bool:
     names = ("SmartConnect", "SmartStubAdapter", "SoapStubAdapter", "SessionOrientedStub", "VimSessionOrientedStub")
-    return last(called(node)) in names or any(last(name) in names for name in imported(node))
+    return last(called_name(node)) in names or any(last(name) in names for name in imported_names(node))
 
 
 def _trust_by_argument(node: ast.AST) -> bool:
@@ -94,57 +98,57 @@ def _shell(node: ast.AST) -> bool:
     value = _keyword(node, "shell")
     plain = isinstance(value, ast.Constant) and value.value is False
     shells = ("os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput")
-    runs = last(called(node)) in ("run", "Popen", "call", "check_call", "check_output", "create_subprocess_shell")
-    return (runs and value is not None and not plain) or called(node) in shells
+    runs = last(called_name(node)) in ("run", "Popen", "call", "check_call", "check_output", "create_subprocess_shell")
+    return (runs and value is not None and not plain) or called_name(node) in shells
 
 
 def _any_yaml(node: ast.AST) -> bool:
     unsafe = ("Loader", "UnsafeLoader", "FullLoader", "CLoader", "CFullLoader", "CUnsafeLoader")
     if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "yaml" and node.attr in unsafe:
         return True
-    if called(node) in ("yaml.unsafe_load", "yaml.full_load", "yaml.unsafe_load_all", "yaml.full_load_all"):
+    if called_name(node) in ("yaml.unsafe_load", "yaml.full_load", "yaml.unsafe_load_all", "yaml.full_load_all"):
         return True
-    return called(node) in ("yaml.load", "yaml.load_all") and _keyword(node, "Loader") is None
+    return called_name(node) in ("yaml.load", "yaml.load_all") and _keyword(node, "Loader") is None
 
 
 def _unboxed_templates(node: ast.AST) -> bool:
-    return called(node) in ("Environment", "NativeEnvironment", "jinja2.Environment", "jinja2.Template")
+    return called_name(node) in ("Environment", "NativeEnvironment", "jinja2.Environment", "jinja2.Template")
 
 
 def _formatted_log(node: ast.AST) -> bool:
     methods = ("debug", "info", "warning", "error", "exception", "critical", "log")
-    owner, _, method = called(node).rpartition(".")
+    owner, _, method = called_name(node).rpartition(".")
     if not isinstance(node, ast.Call) or method not in methods or "log" not in owner.lower():
         return False
-    return any(isinstance(each, ast.JoinedStr | ast.BinOp) for each in node.args)
+    return any(isinstance(argument, ast.JoinedStr | ast.BinOp) for argument in node.args)
 
 
 def _call_of(*names: str) -> Finds:
-    return lambda node: last(called(node)) in names
+    return lambda node: last(called_name(node)) in names
 
 
-def _printed(node: ast.AST) -> bool:
-    return called(node) == "print"
+def _is_print(node: ast.AST) -> bool:
+    return called_name(node) == "print"
 
 
 def _names_visible(node: ast.AST) -> bool:
-    return last(called(node)) == "visible" or "gpuops.report.layout.visible" in imported(node)
+    return last(called_name(node)) == "visible" or "gpuops.report.layout.visible" in imported_names(node)
 
 
 def _parsed_xml(node: ast.AST) -> bool:
-    return called(node) in ("etree.fromstring", "etree.parse", "etree.XML", "etree.XMLParser", "ParserCreate")
+    return called_name(node) in ("etree.fromstring", "etree.parse", "etree.XML", "etree.XMLParser", "ParserCreate")
 
 
 def _asks_the_machine_for_the_time(node: ast.AST) -> bool:
-    asked = ("now", "utcnow", "today", "fromtimestamp")
-    owner, _, method = called(node).rpartition(".")
-    named = method in asked and owner in ("datetime", "date", "datetime.datetime", "datetime.date")
+    clock_calls = ("now", "utcnow", "today", "fromtimestamp")
+    owner, _, method = called_name(node).rpartition(".")
+    named = method in clock_calls and owner in ("datetime", "date", "datetime.datetime", "datetime.date")
     in_utc = method == "fromtimestamp" and isinstance(node, ast.Call) and len(node.args) + len(node.keywords) == 2
-    return (named and not in_utc) or any(name == "time" or name.startswith("time.") for name in imported(node))
+    return (named and not in_utc) or any(name == "time" or name.startswith("time.") for name in imported_names(node))
 
 
 def _any_file(node: ast.AST) -> bool:
-    dotted = called(node)
+    dotted = called_name(node)
     if dotted in ("open", "os.open", "io.open", "tomllib.load", "tomllib.loads", "json.load", "Path.open"):
         return True
     # `file.read_text(path)` is the door; a path's own method has no path among its arguments
@@ -157,15 +161,15 @@ def _any_file(node: ast.AST) -> bool:
 
 
 def _any_json(node: ast.AST) -> bool:
-    return called(node) in ("json.loads", "yaml.load", "yaml.safe_load")
+    return called_name(node) in ("json.loads", "yaml.load", "yaml.safe_load")
 
 
 def _names_of_python(node: ast.AST) -> bool:
     calls = ("asdict", "astuple", "TypeAdapter", "model_dump", "model_dump_json")
-    if last(called(node)) in calls or called(node).startswith(("msgspec.json.encode", "msgspec.to_builtins")):
+    if last(called_name(node)) in calls or called_name(node).startswith(("msgspec.json.encode", "msgspec.to_builtins")):
         return True
-    if isinstance(node, ast.Call) and last(called(node)) in ("json_values", "json_text"):
-        return last(called(node.args[0])) != "to_stored"
+    if isinstance(node, ast.Call) and last(called_name(node)) in ("json_values", "json_text"):
+        return last(called_name(node.args[0])) != "to_stored"
     if not isinstance(node, ast.Attribute) or node.attr not in ("__name__", "__qualname__"):
         return False
     return ast.unparse(node.value) not in ("type(error)", "type(cause)")  # the class of an error, in a message
@@ -178,10 +182,14 @@ def _named_lock(node: ast.AST) -> bool:
 
 def _literal_exit_code(node: ast.AST) -> bool:
     if isinstance(node, ast.FunctionDef):
-        codes = [each.value for each in ast.walk(node) if isinstance(each, ast.Return) and each.value is not None]
-        return node.name.endswith("exit_code") and any(_number(each) for code in codes for each in ast.walk(code))
-    ends = last(called(node)) in ("Exit", "SystemExit", "exit", "_exit", "leave", "TaskResult")
-    return ends and isinstance(node, ast.Call) and any(_number(each) for each in node.args)
+        codes = [
+            return_node.value
+            for return_node in ast.walk(node)
+            if isinstance(return_node, ast.Return) and return_node.value is not None
+        ]
+        return node.name.endswith("exit_code") and any(_number(child) for code in codes for child in ast.walk(code))
+    ends = last(called_name(node)) in ("Exit", "SystemExit", "exit", "_exit", "leave", "TaskResult")
+    return ends and isinstance(node, ast.Call) and any(_number(argument) for argument in node.args)
 
 
 def _number(node: ast.AST) -> bool:
@@ -190,7 +198,7 @@ def _number(node: ast.AST) -> bool:
 
 def is_resting_loop(node: ast.AST) -> bool:
     rests = ("sleep", "pause", "_pause")
-    return isinstance(node, ast.While) and any(last(called(each)) in rests for each in ast.walk(node))
+    return isinstance(node, ast.While) and any(last(called_name(child)) in rests for child in ast.walk(node))
 
 
 _TIME_SPEC: Final = re.compile(r"%[A-Za-z]")
@@ -198,12 +206,14 @@ _TIME_SPEC: Final = re.compile(r"%[A-Za-z]")
 
 def _formatted_time(node: ast.AST) -> bool:
     spec = node.format_spec if isinstance(node, ast.FormattedValue) else None
-    return last(called(node)) == "strftime" or (spec is not None and _TIME_SPEC.search(ast.unparse(spec)) is not None)
+    return last(called_name(node)) == "strftime" or (
+        spec is not None and _TIME_SPEC.search(ast.unparse(spec)) is not None
+    )
 
 
 TRANSPORT: Final = "gpuops/vsphere/transport/"
 RULES: Final = (
-    Rule("unverified-context", "a context that verifies nothing is shared by all who find it", _unverified),
+    Rule("unverified-context", "a context that verifies nothing is shared by all who find it", _is_unverified),
     Rule(
         "another-connection",
         "pyVmomi's own connections trust what they meet; network.py opens ours",
@@ -225,14 +235,14 @@ RULES: Final = (
         "another-client",
         "redirects, the environment's proxies and packed replies come with them",
         _imports("requests", "urllib3", "urllib.request", "httpx", "aiohttp"),
-        # httpx is told to do none of it, and tests/broker/test_hostile.py holds it to that
+        # httpx is configured to do nothing of it; tests/broker/test_hostile.py checks that
         (TRANSPORT, "gpuops/broker/horizon.py"),
     ),
     Rule(
         "another-parser",
         "whatever comes is checked before a parser has it",
         _parsed_xml,
-        # smi.py reads a megabyte at the most, without entities; tests/plan/guest/test_smi.py holds it to that
+        # smi.py reads at most a megabyte, without entities; tests/plan/guest/test_smi.py checks that
         (TRANSPORT, "gpuops/sim/", "gpuops/plan/guest/smi.py"),
     ),
     Rule(
@@ -318,7 +328,7 @@ RULES: Final = (
             "gpuops/extras/diagnosis/diagnoses.py",
             "gpuops/plan/devices/settings.py",  # attributes of VMs: short, and read with their errors
             "gpuops/plan/rotation/lease.py",
-            "gpuops/plan/guest/answer.py",  # 64 KiB at the most, and read with their errors
+            "gpuops/plan/guest/answer.py",  # at most 64 KiB, and read with their errors
             "gpuops/catalog/catalog_files.py",  # from here on what gpuops brings
             "gpuops/catalog/assumptions.py",
             "gpuops/extras/bundle/harmless.py",
@@ -358,7 +368,7 @@ RULES: Final = (
     Rule("unboxed-template", "a template that people edit must not reach Python", _unboxed_templates),
     Rule("formatted-log", "what is formatted early cannot be told from what we say", _formatted_log),
     Rule(
-        "printed", "cli/output.py makes text harmless and knows where it goes", _printed, ("gpuops/console/output.py",)
+        "printed", "cli/output.py makes text harmless and knows where it goes", _is_print, ("gpuops/console/output.py",)
     ),
     Rule(
         "escaped-elsewhere",
@@ -416,5 +426,5 @@ def broken_in(root: Path) -> list[str]:
     """The same of every Python file of the package."""
     files = sorted((root / "gpuops").rglob("*.py"))
     return [
-        each for file in files for each in broken(file.read_text(encoding="utf-8"), file.relative_to(root).as_posix())
+        line for file in files for line in broken(file.read_text(encoding="utf-8"), file.relative_to(root).as_posix())
     ]

@@ -43,8 +43,8 @@ def leaks(text: str, path: str) -> Iterator[str]:
     for kind, pattern in PATTERNS.items():
         if not any(sign in text for sign in SIGNS.get(kind, ("",))):
             continue
-        for found in pattern.finditer(text):
-            yield f"{path}:{text.count(chr(10), 0, found.start()) + 1}: {kind}"
+        for match in pattern.finditer(text):
+            yield f"{path}:{text.count(chr(10), 0, match.start()) + 1}: {kind}"
 
 
 def leaks_in(root: Path) -> list[str]:
@@ -53,9 +53,9 @@ def leaks_in(root: Path) -> list[str]:
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=root, capture_output=True, encoding="utf-8", check=True,
     ).stdout.split("\0")  # fmt: skip
-    found: list[str] = []
+    leaks_found: list[str] = []
     for name in filter(None, listed):
         path = root / name
         if path.is_file() and path.stat().st_size <= _LARGEST:
-            found += leaks(path.read_text(encoding="utf-8", errors="replace"), name)
-    return found
+            leaks_found += leaks(path.read_text(encoding="utf-8", errors="replace"), name)
+    return leaks_found

@@ -25,14 +25,18 @@ def licences() -> Iterator[tuple[str, str, str]]:
     """Name, version and licence of each package of the lock file."""
     for name, version in _PIN.findall(LOCK.read_text(encoding="utf-8")):
         try:
-            told = metadata(name)
+            package = metadata(name)
         except PackageNotFoundError:
             yield name, version, ABSENT
             continue
-        if told["Version"] != version:
+        if package["Version"] != version:
             yield name, version, ABSENT
             continue
-        yield name, version, _told(told.get_all("Classifier") or [], told["License-Expression"], told["License"])
+        yield (
+            name,
+            version,
+            _licence_name(package.get_all("Classifier") or [], package["License-Expression"], package["License"]),
+        )
 
 
 def licences_of_extras() -> Iterator[tuple[str, str, str, str]]:
@@ -43,18 +47,22 @@ def licences_of_extras() -> Iterator[tuple[str, str, str, str]]:
             name, *parts = re.findall(r"[\w-]+", requirement.partition(">")[0])
             for package in (name, *(f"{name}-{part}" for part in parts)):
                 try:
-                    told = metadata(package)
+                    package_metadata = metadata(package)
                 except PackageNotFoundError:
                     yield extra, package, "", UNLOCKED
                     continue
-                licence = _told(told.get_all("Classifier") or [], told["License-Expression"], told["License"])
-                yield extra, package, told["Version"], licence
+                licence = _licence_name(
+                    package_metadata.get_all("Classifier") or [],
+                    package_metadata["License-Expression"],
+                    package_metadata["License"],
+                )
+                yield extra, package, package_metadata["Version"], licence
 
 
-def _told(classifiers: list[str], expression: str | None, text: str | None) -> str:
+def _licence_name(classifiers: list[str], expression: str | None, text: str | None) -> str:
     """The expression (PEP 639), else the classifiers, else the field of old, unless it is the licence's whole text."""
-    named = [each.rpartition(" :: ")[2] for each in classifiers if each.startswith("License :: ")]
-    named = [each for each in named if each != "OSI Approved"]
+    named = [classifier.rpartition(" :: ")[2] for classifier in classifiers if classifier.startswith("License :: ")]
+    named = [classifier_name for classifier_name in named if classifier_name != "OSI Approved"]
     first = (text or "").strip().partition("\n")[0]
     return expression or ", ".join(named) or (first if _PLAIN.fullmatch(first) else UNTOLD)
 

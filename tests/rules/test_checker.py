@@ -99,14 +99,18 @@ GOOD: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize(("rule", "source"), [(rule, each) for rule, found in BAD.items() for each in found])
+@pytest.mark.parametrize(
+    ("rule", "source"), [(rule, source_text) for rule, sources in BAD.items() for source_text in sources]
+)
 def test_what_a_rule_is_for_is_found(rule: str, source: str) -> None:
-    assert any(f": {rule}: " in each for each in broken(source, SOMEWHERE))
+    assert any(f": {rule}: " in line for line in broken(source, SOMEWHERE))
 
 
-@pytest.mark.parametrize(("rule", "source"), [(rule, each) for rule, found in GOOD.items() for each in found])
+@pytest.mark.parametrize(
+    ("rule", "source"), [(rule, source_text) for rule, sources in GOOD.items() for source_text in sources]
+)
 def test_the_right_way_is_left_alone(rule: str, source: str) -> None:
-    assert [each for each in broken(source, SOMEWHERE) if f": {rule}: " in each] == []
+    assert [line for line in broken(source, SOMEWHERE) if f": {rule}: " in line] == []
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule.places], ids=lambda rule: rule.name)
@@ -114,7 +118,7 @@ def test_a_rule_is_silent_in_its_places(rule: Rule) -> None:
     for place in rule.places:
         assert (ROOT / place).exists(), "a place that is gone"
         for source in BAD[rule.name]:
-            assert not any(f": {rule.name}: " in each for each in broken(source, place))
+            assert not any(f": {rule.name}: " in line for line in broken(source, place))
 
 
 def test_every_rule_has_bad_and_good_examples() -> None:

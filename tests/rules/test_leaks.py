@@ -37,8 +37,8 @@ GOOD: Final = (
 
 @pytest.mark.parametrize("kind", BAD)
 def test_one_is_known_and_not_repeated(kind: str) -> None:
-    [told] = leaks(f"first line\n{BAD[kind]}\n", "file.txt")
-    assert told == f"file.txt:2: {kind}"
+    [leak] = leaks(f"first line\n{BAD[kind]}\n", "file.txt")
+    assert leak == f"file.txt:2: {kind}"
 
 
 @pytest.mark.parametrize("text", GOOD)

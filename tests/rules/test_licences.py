@@ -8,9 +8,9 @@ from tests.rules.licences import ABSENT, ROOT, UNLOCKED, UNTOLD, licences, licen
 
 
 def test_every_package_tells_its_licence() -> None:
-    found = list(licences())
-    assert len([each for each in found if each[2] != ABSENT]) > 20
-    assert [each for each in found if each[2] == UNTOLD] == []
+    packages = list(licences())
+    assert len([package for package in packages if package[2] != ABSENT]) > 20
+    assert [package for package in packages if package[2] == UNTOLD] == []
 
 
 def test_none_forbids_its_use() -> None:
@@ -19,12 +19,12 @@ def test_none_forbids_its_use() -> None:
 
 
 def test_every_extra_tells_its_licence_and_the_manual_says_the_same() -> None:
-    told = {name: licence for _, name, _, licence in licences_of_extras()}
-    assert {name for name, licence in told.items() if licence == UNLOCKED} == {"keyring"}
-    assert told["psycopg"] == told["psycopg-binary"] == "LGPL-3.0-only"
-    assert told["asyncssh"] == "EPL-2.0 OR GPL-2.0-or-later"
+    licence_by_name = {name: licence for _, name, _, licence in licences_of_extras()}
+    assert {name for name, licence in licence_by_name.items() if licence == UNLOCKED} == {"keyring"}
+    assert licence_by_name["psycopg"] == licence_by_name["psycopg-binary"] == "LGPL-3.0-only"
+    assert licence_by_name["asyncssh"] == "EPL-2.0 OR GPL-2.0-or-later"
     page = (ROOT / "gpuops" / "manual" / "install.md").read_text(encoding="utf-8")
-    assert [name for name in told if name not in page] == []
+    assert [name for name in licence_by_name if name not in page] == []
 
 
 def test_what_runs_in_ansibles_own_process_has_ansibles_licence() -> None:

@@ -28,7 +28,7 @@ def clone(tmp_path: Path) -> Path:
     return where
 
 
-def committed(clone: Path, file: str, text: str) -> subprocess.CompletedProcess[str]:
+def commit_file(clone: Path, file: str, text: str) -> subprocess.CompletedProcess[str]:
     """What git says of a commit of that file."""
     (clone / file).parent.mkdir(parents=True, exist_ok=True)
     (clone / file).write_text(text, encoding="utf-8")
@@ -41,13 +41,13 @@ def committed(clone: Path, file: str, text: str) -> subprocess.CompletedProcess[
 
 
 def test_what_is_right_is_committed(clone: Path) -> None:
-    made = committed(clone, "tests/sample.py", GOOD)
-    assert made.returncode == 0, made.stdout + made.stderr
-    assert committed(clone, "notes.md", "no Python").returncode == 0
+    commit = commit_file(clone, "tests/sample.py", GOOD)
+    assert commit.returncode == 0, commit.stdout + commit.stderr
+    assert commit_file(clone, "notes.md", "no Python").returncode == 0
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "said"),
+    ("file", "text", "message"),
     [
         ("tests/sample.py", GOOD + "import os\n", "F401"),
         ("tests/sample.py", GOOD.replace("int = 42", "int=42"), "would be reformatted"),
@@ -55,13 +55,13 @@ def test_what_is_right_is_committed(clone: Path) -> None:
     ],
     ids=["style", "layout", "types"],
 )
-def test_what_is_wrong_is_refused(clone: Path, file: str, text: str, said: str) -> None:
-    made = committed(clone, file, text)
-    assert made.returncode != 0
-    assert said in made.stdout + made.stderr
+def test_what_is_wrong_is_refused(clone: Path, file: str, text: str, message: str) -> None:
+    commit = commit_file(clone, file, text)
+    assert commit.returncode != 0
+    assert message in commit.stdout + commit.stderr
 
 
 def test_types_of_the_collections_modules_are_left_to_ansible(clone: Path) -> None:
     modules = "gpuops/ansible_collections/gpuops/vsphere/plugins/modules/sample.py"
-    made = committed(clone, modules, GOOD.replace("42", '"42"'))
-    assert made.returncode == 0, made.stdout + made.stderr
+    commit = commit_file(clone, modules, GOOD.replace("42", '"42"'))
+    assert commit.returncode == 0, commit.stdout + commit.stderr

@@ -45,8 +45,8 @@ class Surroundings:
     locale: str
 
     def __str__(self) -> str:
-        there = self.moment.astimezone(ZoneInfo(self.zone))
-        return f"{there:%Y-%m-%d %H:%M:%S} {self.zone}, locale {self.locale} (again: --surroundings {self.seed})"
+        local_time = self.moment.astimezone(ZoneInfo(self.zone))
+        return f"{local_time:%Y-%m-%d %H:%M:%S} {self.zone}, locale {self.locale} (again: --surroundings {self.seed})"
 
 
 FIXED: Final = Surroundings(0, datetime(2027, 3, 28, 0, 59, 30, tzinfo=UTC), "Europe/Berlin", "C")
@@ -74,7 +74,7 @@ def drawn(seed: int, locales: tuple[str, ...]) -> Surroundings:
 def locales_here() -> tuple[str, ...]:
     """The locales that this machine has; C at least."""
     try:
-        told = subprocess.run(["locale", "-a"], capture_output=True, encoding="utf-8", check=True).stdout
+        output = subprocess.run(["locale", "-a"], capture_output=True, encoding="utf-8", check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         return ("C",)
-    return tuple(sorted(told.split())) or ("C",)
+    return tuple(sorted(output.split())) or ("C",)

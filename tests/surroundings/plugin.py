@@ -27,21 +27,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """The controller draws; its workers are told by `pytest_configure_node`. Before hypothesis asks for its seed."""
-    told = getattr(config, "workerinput", {}).get("surroundings")
-    seed = told if told is not None else config.getoption("--surroundings")
+    """The controller draws and passes the seed to its workers, before hypothesis reads its own."""
+    seed_of_worker = getattr(config, "workerinput", {}).get("surroundings")
+    seed = seed_of_worker if seed_of_worker is not None else config.getoption("--surroundings")
     if seed is None:
         seed = int(os.environ.get("SURROUNDINGS_SEED") or FIXED.seed)
-    here = drawn(seed, locales_here())
+    drawn_surroundings = drawn(seed, locales_here())
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = str(seed)
-    config.stash[HERE] = here
-    os.environ.update({"TZ": here.zone, "LC_ALL": here.locale, "SURROUNDINGS_SEED": str(here.seed)})
+    config.stash[HERE] = drawn_surroundings
+    os.environ.update(
+        {
+            "TZ": drawn_surroundings.zone,
+            "LC_ALL": drawn_surroundings.locale,
+            "SURROUNDINGS_SEED": str(drawn_surroundings.seed),
+        }
+    )
     time.tzset()
     locale.setlocale(locale.LC_ALL, "")
     earlier = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", str(CHILD))]
     os.environ["PYTHONPATH"] = os.pathsep.join([str(CHILD), *earlier])
-    move_to(here)
+    move_to(drawn_surroundings)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -58,8 +64,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     move_to(item.config.stash[HERE])
 
 
-def move_to(here: Surroundings) -> None:
+def move_to(surroundings: Surroundings) -> None:
     """It is that moment now; a test that fails at a moment fails there whatever ran before it."""
-    ahead = here.moment - machine_time()
+    ahead = surroundings.moment - machine_time()
     set_ahead(ahead)
     os.environ["SURROUNDINGS_AHEAD_S"] = str(ahead.total_seconds())

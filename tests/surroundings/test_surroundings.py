@@ -26,27 +26,30 @@ def test_a_seed_draws_the_same_again() -> None:
 
 
 def test_every_awkward_moment_and_every_locale_is_drawn() -> None:
-    found = [drawn(seed, LOCALES) for seed in range(300)]
-    said = {(f"{each.moment.astimezone(ZoneInfo(each.zone)):%Y-%m-%d %H:%M:%S}", each.zone) for each in found}
-    assert said >= set(AWKWARD)
-    assert {each.locale for each in found} == set(LOCALES)
+    all_drawn = [drawn(seed, LOCALES) for seed in range(300)]
+    moments = {
+        (f"{surroundings.moment.astimezone(ZoneInfo(surroundings.zone)):%Y-%m-%d %H:%M:%S}", surroundings.zone)
+        for surroundings in all_drawn
+    }
+    assert moments >= set(AWKWARD)
+    assert {surroundings.locale for surroundings in all_drawn} == set(LOCALES)
 
 
 def test_a_test_begins_at_the_drawn_moment_in_the_drawn_zone(request: pytest.FixtureRequest) -> None:
-    here = request.config.stash[HERE]
+    surroundings = request.config.stash[HERE]
     now = wall_clock()
-    assert timedelta() <= now - here.moment < timedelta(minutes=2)
-    assert os.environ["TZ"] == here.zone
-    there = now.astimezone(ZoneInfo(here.zone)).utcoffset()
-    assert timedelta(seconds=time.localtime(now.timestamp()).tm_gmtoff) == there
+    assert timedelta() <= now - surroundings.moment < timedelta(minutes=2)
+    assert os.environ["TZ"] == surroundings.zone
+    utc_offset = now.astimezone(ZoneInfo(surroundings.zone)).utcoffset()
+    assert timedelta(seconds=time.localtime(now.timestamp()).tm_gmtoff) == utc_offset
 
 
 def test_a_child_process_has_the_time_of_its_test() -> None:
     program = "from gpuops.clock import wall_clock; print(wall_clock().isoformat())"
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, encoding="utf-8", check=True
     ).stdout.strip()
-    assert abs(datetime.fromisoformat(told) - wall_clock()) < timedelta(seconds=30)
+    assert abs(datetime.fromisoformat(output) - wall_clock()) < timedelta(seconds=30)
 
 
 def test_what_the_machine_shows_is_not_moved() -> None:
@@ -64,22 +67,22 @@ def test_draws(number):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("given", [{"SURROUNDINGS_SEED": "4711"}, {}], ids=["variable", "option"])
-def test_a_seed_draws_moment_and_examples_again(tmp_path: Path, given: dict[str, str]) -> None:
+@pytest.mark.parametrize("variables", [{"SURROUNDINGS_SEED": "4711"}, {}], ids=["variable", "option"])
+def test_a_seed_draws_moment_and_examples_again(tmp_path: Path, variables: dict[str, str]) -> None:
     (tmp_path / "test_drawing.py").write_text(DRAWING, encoding="utf-8")
     root = Path(__file__).parents[2]
-    options = [] if given else ["--surroundings", "4711"]
+    options = [] if variables else ["--surroundings", "4711"]
     command = [sys.executable, "-m", "pytest", "-rP", "-p", "tests.surroundings.plugin", "-p", "no:cacheprovider"]
-    found = {
-        tuple(line for line in told.splitlines() if line.startswith(("surroundings: ", "drawn ")))
-        for told in (
+    runs = {
+        tuple(line for line in output.splitlines() if line.startswith(("surroundings: ", "drawn ")))
+        for output in (
             subprocess.run(
                 [*command, *options, "-c", os.devnull, "--rootdir", str(tmp_path), str(tmp_path)],
-                cwd=root, env=os.environ | given, capture_output=True, encoding="utf-8", check=True,
+                cwd=root, env=os.environ | variables, capture_output=True, encoding="utf-8", check=True,
             ).stdout
             for _ in range(2)
         )
     }  # fmt: skip
-    [lines] = found
+    [lines] = runs
     assert lines[0] == f"surroundings: {drawn(4711, locales_here())}"
     assert len(lines) > 50

@@ -29,15 +29,15 @@ from tests.tasks.conftest import Lab
 pytestmark = pytest.mark.long
 
 
-def asked(lab: Lab, vm: str, *, present: bool = True, apply: bool = True, **options: Any) -> TaskResult:
+def set_gpu(lab: Lab, vm: str, *, present: bool = True, apply: bool = True, **options: Any) -> TaskResult:
     return vm_gpu(lab.said, state="present" if present else "absent", vm=vm, **options, apply=apply)
 
 
-def seen(lab: Lab, vm: str) -> Any:
+def vm_facts(lab: Lab, vm: str) -> Any:
     return vm_gpu_info(lab.said, vm=vm).result["vms"][0]
 
 
-def told(answer: TaskResult) -> Any:
+def foretold_part(answer: TaskResult) -> Any:
     """What a task returns, without the time it took and what only a run has."""
     document = json.loads(json.dumps(answer.result))
     for key in ("read_at", "applied", "outcomes"):
@@ -56,52 +56,52 @@ PRESENT = [
 
 @pytest.mark.parametrize(("vm", "options"), PRESENT)
 def test_check_mode_predicts_and_the_second_run_does_nothing(lab: Lab, vm: str, options: dict[str, Any]) -> None:
-    before = seen(lab, vm)
-    foreseen = asked(lab, vm, apply=False, **options)
+    before = vm_facts(lab, vm)
+    foreseen = set_gpu(lab, vm, apply=False, **options)
     assert foreseen.message == ""
     assert lab.effects == [], "check mode changes nothing"
-    done = asked(lab, vm, **options)
-    assert done.exit_code == 0
-    assert told(done) == told(foreseen)
-    assert seen(lab, vm) == done.result["vm"]
-    (diff,) = done.result["diff"]
+    applied = set_gpu(lab, vm, **options)
+    assert applied.exit_code == 0
+    assert foretold_part(applied) == foretold_part(foreseen)
+    assert vm_facts(lab, vm) == applied.result["vm"]
+    (diff,) = applied.result["diff"]
     assert diff["after_header"] == vm
     assert {key: before[key] for key in diff["before"]} == diff["before"]
-    assert {key: done.result["vm"][key] for key in diff["after"]} == diff["after"]
+    assert {key: applied.result["vm"][key] for key in diff["after"]} == diff["after"]
     effects = lab.effects
-    again = asked(lab, vm, **options)
-    assert (again.result["changed"], again.result["diff"], again.exit_code) == (False, [], 0)
-    assert again.result["because"]
+    repeated = set_gpu(lab, vm, **options)
+    assert (repeated.result["changed"], repeated.result["diff"], repeated.exit_code) == (False, [], 0)
+    assert repeated.result["because"]
     assert lab.effects == effects
 
 
 def test_what_was_just_read_back_is_not_read_again(lab: Lab, mocker: MockerFixture) -> None:
     looks = mocker.spy(Connection, "observe")
-    done = asked(lab, "ml-07", profile="a100-3-20c", power="on")
+    applied = set_gpu(lab, "ml-07", profile="a100-3-20c", power="on")
     assert len(looks.call_args_list) == 3, "before the change, between it and the start, after the start"
-    assert done.result["vm"] == seen(lab, "ml-07")
+    assert applied.result["vm"] == vm_facts(lab, "ml-07")
 
 
 def test_absent_predicts_restores_and_is_nothing_the_second_time(lab: Lab) -> None:
-    before = seen(lab, "ml-07")
-    asked(lab, "ml-07", profile="a100-3-20c", count=1)
-    foreseen = asked(lab, "ml-07", present=False, profile="a100-3-20c", apply=False)
-    done = asked(lab, "ml-07", present=False, profile="a100-3-20c")
-    assert told(done) == told(foreseen)
-    assert done.result["changed"]
-    assert seen(lab, "ml-07") == done.result["vm"] == before, "nothing of attach is left"
-    assert asked(lab, "ml-07", present=False, profile="a100-3-20c").result["changed"] is False
-    assert asked(lab, "ml-07", present=False, all=True).result["changed"] is False
+    before = vm_facts(lab, "ml-07")
+    set_gpu(lab, "ml-07", profile="a100-3-20c", count=1)
+    foreseen = set_gpu(lab, "ml-07", present=False, profile="a100-3-20c", apply=False)
+    removed = set_gpu(lab, "ml-07", present=False, profile="a100-3-20c")
+    assert foretold_part(removed) == foretold_part(foreseen)
+    assert removed.result["changed"]
+    assert vm_facts(lab, "ml-07") == removed.result["vm"] == before, "nothing of attach is left"
+    assert set_gpu(lab, "ml-07", present=False, profile="a100-3-20c").result["changed"] is False
+    assert set_gpu(lab, "ml-07", present=False, all=True).result["changed"] is False
 
 
 def test_one_of_two_equal_profiles_goes(lab: Lab) -> None:
-    asked(lab, "ml-08", profile="a100d-40c", count=2)
-    done = asked(lab, "ml-08", present=False, profile="a100d-40c", count=1)
-    assert done.result["vm"]["profiles"] == ["grid_a100d-40c"]
+    set_gpu(lab, "ml-08", profile="a100d-40c", count=2)
+    removed = set_gpu(lab, "ml-08", present=False, profile="a100d-40c", count=1)
+    assert removed.result["vm"]["profiles"] == ["grid_a100d-40c"]
 
 
 def test_a_refusal_has_every_reason_and_changes_nothing(lab: Lab) -> None:
-    answer = asked(lab, "legacy", profile="a100-3-20c")
+    answer = set_gpu(lab, "legacy", profile="a100-3-20c")
     assert (answer.exit_code, answer.result["changed"], answer.result["diff"]) == (3, False, [])
     assert "needs EFI, BIOS there" in answer.message
     assert answer.result["reasons"] == [answer.message.removeprefix("refused, nothing changed: ")]
@@ -109,7 +109,7 @@ def test_a_refusal_has_every_reason_and_changes_nothing(lab: Lab) -> None:
 
 
 def test_a_suspended_vm_is_not_touched(lab: Lab) -> None:
-    answer = asked(lab, "vdi-11", present=False, all=True, power="cycle")
+    answer = set_gpu(lab, "vdi-11", present=False, all=True, power="cycle")
     assert (answer.exit_code, answer.result["changed"]) == (3, False)
     assert "suspended" in answer.message
 
@@ -132,17 +132,17 @@ def test_what_means_nothing_is_one_line(
     lab: Lab, vm: str, present: bool, options: dict[str, Any], error: type[GpuopsError], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        asked(lab, vm, present=present, **options)
+        set_gpu(lab, vm, present=present, **options)
     assert lab.effects == []
 
 
 def test_a_vgpu_and_a_whole_gpu_in_one_vm_are_told_apart(lab: Lab) -> None:
-    asked(lab, "ml-08", profile="a40-48c")
-    both = asked(lab, "ml-08", device=["0000:5e:00.0"], add=True)
-    assert both.result["vm"]["devices"] == ["vGPU nvidia_a40-48c", "DirectPath 0000:5e:00.0"]
-    assert asked(lab, "ml-08", profile="a40-48c", add=True).result["changed"] is False
-    one = asked(lab, "ml-08", present=False, profile="a40-48c")
-    assert one.result["vm"]["devices"] == ["DirectPath 0000:5e:00.0"]
+    set_gpu(lab, "ml-08", profile="a40-48c")
+    with_both = set_gpu(lab, "ml-08", device=["0000:5e:00.0"], add=True)
+    assert with_both.result["vm"]["devices"] == ["vGPU nvidia_a40-48c", "DirectPath 0000:5e:00.0"]
+    assert set_gpu(lab, "ml-08", profile="a40-48c", add=True).result["changed"] is False
+    with_one = set_gpu(lab, "ml-08", present=False, profile="a40-48c")
+    assert with_one.result["vm"]["devices"] == ["DirectPath 0000:5e:00.0"]
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def mixed(tmp_path: Path) -> Iterator[Lab]:
 
 def nics(lab: Lab, name: str) -> list[object]:
     """The network cards of the VM that lead to a port of the host, as vCenter has them."""
-    vm = next(each for each in lab.server.world.by_type("VirtualMachine") if each.name == name)
+    vm = next(machine for machine in lab.server.world.by_type("VirtualMachine") if machine.name == name)
     return [device for device in vm.state.devices if isinstance(device.backing, SriovBacking)]
 
 
@@ -165,66 +165,66 @@ def test_a_vgpu_a_whole_gpu_and_a_network_card_in_one_vm_are_told_apart(mixed: L
     nic, (whole, eighth) = f"other device {CARD}", ("DirectPath 0000:5e:00.0", "vGPU nvidia_a40-8q")
     before = nics(mixed, "mixed")
     assert len(before) == 1
-    assert seen(mixed, "mixed")["devices"] == [whole, eighth, nic]
-    assert asked(mixed, "mixed", profile="a40-8q", add=True).result["changed"] is False
-    foreseen = asked(mixed, "mixed", profile="a40-24c", replace="a40-8q", add=True, power="on", apply=False)
-    done = asked(mixed, "mixed", profile="a40-24c", replace="a40-8q", add=True, power="on")
-    assert (done.exit_code, told(done)) == (0, told(foreseen)), done.message
-    assert sorted(done.result["vm"]["devices"]) == sorted([nic, whole, "vGPU nvidia_a40-24c"])
-    one = asked(mixed, "mixed", present=False, device=["0000:5e:00.0"], power="cycle")
-    assert one.result["vm"]["devices"] == ["vGPU nvidia_a40-24c", nic]
-    none = asked(mixed, "mixed", present=False, all=True, power="cycle")
+    assert vm_facts(mixed, "mixed")["devices"] == [whole, eighth, nic]
+    assert set_gpu(mixed, "mixed", profile="a40-8q", add=True).result["changed"] is False
+    foreseen = set_gpu(mixed, "mixed", profile="a40-24c", replace="a40-8q", add=True, power="on", apply=False)
+    applied = set_gpu(mixed, "mixed", profile="a40-24c", replace="a40-8q", add=True, power="on")
+    assert (applied.exit_code, foretold_part(applied)) == (0, foretold_part(foreseen)), applied.message
+    assert sorted(applied.result["vm"]["devices"]) == sorted([nic, whole, "vGPU nvidia_a40-24c"])
+    with_vgpu = set_gpu(mixed, "mixed", present=False, device=["0000:5e:00.0"], power="cycle")
+    assert with_vgpu.result["vm"]["devices"] == ["vGPU nvidia_a40-24c", nic]
+    none = set_gpu(mixed, "mixed", present=False, all=True, power="cycle")
     assert (none.exit_code, none.result["vm"]["devices"], none.result["vm"]["power"]) == (0, [nic], "poweredOn")
-    assert asked(mixed, "mixed", present=False, all=True).result["changed"] is False
+    assert set_gpu(mixed, "mixed", present=False, all=True).result["changed"] is False
     assert nics(mixed, "mixed") == before, "the network card is as it was"
 
 
 def test_a_network_card_that_needs_the_reservation_keeps_it(mixed: Lab) -> None:
-    before = seen(mixed, "carded")
+    before = vm_facts(mixed, "carded")
     assert before["all_memory_reserved"] is True
-    asked(mixed, "carded", device=["0000:5e:00.0"], power="on")
-    gone = asked(mixed, "carded", present=False, all=True, power="cycle")
-    assert (gone.exit_code, gone.message) == (0, "")
-    assert seen(mixed, "carded") == {**before, "power": "poweredOn"}
+    set_gpu(mixed, "carded", device=["0000:5e:00.0"], power="on")
+    detached = set_gpu(mixed, "carded", present=False, all=True, power="cycle")
+    assert (detached.exit_code, detached.message) == (0, "")
+    assert vm_facts(mixed, "carded") == {**before, "power": "poweredOn"}
 
 
 def carrying(lab: Lab, name: str, *backings: StaticBacking | DvxBacking) -> None:
     """That VM has these passthrough devices, and no others."""
     world = lab.server.world
     with world.lock:
-        vm = next(each for each in world.by_type("VirtualMachine") if each.name == name)
-        vm.state.devices = tuple(PciDevice(13000 + at, 18 + at, each) for at, each in enumerate(backings))
+        vm = next(machine for machine in world.by_type("VirtualMachine") if machine.name == name)
+        vm.state.devices = tuple(PciDevice(13000 + at, 18 + at, backing) for at, backing in enumerate(backings))
         vm.configuration_changed()
 
 
 def test_a_vgpu_beside_a_device_of_another_maker(lab: Lab) -> None:
     carrying(lab, "ml-08", DvxBacking("com.example.vdpa"))
-    other = seen(lab, "ml-08")["devices"]
-    assert len(other) == 1
-    assert asked(lab, "ml-08", present=False, all=True).result["changed"] is False, "it has no GPU"
-    assert asked(lab, "ml-08", profile="a40-48c").result["vm"]["devices"] == [*other, "vGPU nvidia_a40-48c"]
-    assert asked(lab, "ml-08", present=False, all=True).result["vm"]["devices"] == other
+    other_devices = vm_facts(lab, "ml-08")["devices"]
+    assert len(other_devices) == 1
+    assert set_gpu(lab, "ml-08", present=False, all=True).result["changed"] is False, "it has no GPU"
+    assert set_gpu(lab, "ml-08", profile="a40-48c").result["vm"]["devices"] == [*other_devices, "vGPU nvidia_a40-48c"]
+    assert set_gpu(lab, "ml-08", present=False, all=True).result["vm"]["devices"] == other_devices
 
 
 def test_a_passed_through_function_of_a_nic_is_no_gpu(lab: Lab) -> None:
     """A device of the same type as a GPU by DirectPath I/O, but for its vendor and device id."""
     carrying(lab, "ml-07", StaticBacking("0000:18:00.2", "1018", "esx-01", 0x15B3, "ConnectX-5 Virtual Function"))
-    nic = seen(lab, "ml-07")["devices"]
-    done = asked(lab, "ml-07", profile="a100-3-20c")
-    assert done.result["vm"]["devices"] == [*nic, "vGPU grid_a100-3-20c"]
-    assert asked(lab, "ml-07", present=False, all=True).result["vm"]["devices"] == nic
-    assert asked(lab, "ml-07", present=False, all=True).result["changed"] is False
+    nic = vm_facts(lab, "ml-07")["devices"]
+    applied = set_gpu(lab, "ml-07", profile="a100-3-20c")
+    assert applied.result["vm"]["devices"] == [*nic, "vGPU grid_a100-3-20c"]
+    assert set_gpu(lab, "ml-07", present=False, all=True).result["vm"]["devices"] == nic
+    assert set_gpu(lab, "ml-07", present=False, all=True).result["changed"] is False
 
 
 def test_a_host_that_vcenter_does_not_reach_is_a_reason_and_is_listed(lab: Lab) -> None:
     world = lab.server.world
     with world.lock:
-        (host,) = (each for each in world.by_type("HostSystem") if each.name == "esx-01.lab")
+        (host,) = (machine for machine in world.by_type("HostSystem") if machine.name == "esx-01.lab")
         host.state.connection = "notResponding"
-    answer = asked(lab, "ml-07", profile="a100-3-20c")
+    answer = set_gpu(lab, "ml-07", profile="a100-3-20c")
     assert (answer.exit_code, answer.result["changed"]) == (3, False)
     assert "esx-01.lab" in answer.message
-    connected = {each["name"]: each["connected"] for each in host_gpu_info(lab.said).result["hosts"]}
+    connected = {host_row["name"]: host_row["connected"] for host_row in host_gpu_info(lab.said).result["hosts"]}
     assert connected == {"esx-01.lab": False, "esx-02.lab": True}
 
 
@@ -237,29 +237,29 @@ def test_many_vms_are_one_plan_and_check_mode_predicts_it(lab: Lab) -> None:
     ]
     foreseen = vm_gpus(lab.said, vms, partial=False, apply=False)
     assert (foreseen.exit_code, lab.effects) == (0, [])
-    done = vm_gpus(lab.said, vms, partial=False, apply=True)
-    assert (done.exit_code, done.result["changed"]) == (0, True)
-    assert told(done) == told(foreseen)
-    shares = done.result["vms"]
-    assert [each["asked"] for each in shares] == [each["vm"] for each in vms]
-    assert [each["changed"] for each in shares] == [True, True, True, False]
+    applied = vm_gpus(lab.said, vms, partial=False, apply=True)
+    assert (applied.exit_code, applied.result["changed"]) == (0, True)
+    assert foretold_part(applied) == foretold_part(foreseen)
+    shares = applied.result["vms"]
+    assert [share["asked"] for share in shares] == [request["vm"] for request in vms]
+    assert [share["changed"] for share in shares] == [True, True, True, False]
     assert shares[3]["because"]
-    assert [each["vm"] for each in shares] == [seen(lab, each["vm"]) for each in vms]
-    assert len(done.result["diff"]) == 3
+    assert [share["vm"] for share in shares] == [vm_facts(lab, request["vm"]) for request in vms]
+    assert len(applied.result["diff"]) == 3
     effects = lab.effects
-    again = vm_gpus(lab.said, vms, partial=False, apply=True)
-    assert (again.result["changed"], again.result["diff"], lab.effects) == (False, [], effects)
+    repeated = vm_gpus(lab.said, vms, partial=False, apply=True)
+    assert (repeated.result["changed"], repeated.result["diff"], lab.effects) == (False, [], effects)
 
 
 def test_of_many_vms_all_or_those_that_can_be(lab: Lab) -> None:
     vms = [{"vm": name, "state": "present", "profile": "a100-3-20c"} for name in ("legacy", "ml-07", "twin", "ml-70")]
     refused = vm_gpus(lab.said, vms, partial=False, apply=True)
     assert (refused.exit_code, refused.result["changed"], lab.effects) == (3, False, [])
-    assert [each["failed"] for each in refused.result["vms"]] == [True, False, True, True]
+    assert [vm_share["failed"] for vm_share in refused.result["vms"]] == [True, False, True, True]
     partly = vm_gpus(lab.said, vms, partial=True, apply=True)
     assert (partly.exit_code, partly.result["changed"]) == (4, True)
     assert partly.message.startswith("partly done: legacy: ")
-    assert [each["changed"] for each in partly.result["vms"]] == [False, True, False, False]
+    assert [vm_share["changed"] for vm_share in partly.result["vms"]] == [False, True, False, False]
     for share, reason in zip(
         partly.result["vms"], ("needs EFI", None, "2 VMs are named", "no VM 'ml-70'"), strict=True
     ):

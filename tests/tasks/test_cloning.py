@@ -19,7 +19,7 @@ from tests.tasks.conftest import Lab
 pytestmark = pytest.mark.long
 
 
-def cloned(lab: Lab, *, apply: bool = True, **options: Any) -> TaskResult:
+def clone_vm(lab: Lab, *, apply: bool = True, **options: Any) -> TaskResult:
     return vm_clone(lab.said, apply=apply, **{"vm": "ml-10", "template": "golden", **options})
 
 
@@ -32,8 +32,8 @@ UNFORESEEN = ("moid", "instance_uuid")
 """What vCenter alone gives a VM."""
 
 
-def foretold(result: Any) -> Any:
-    """What a task returns of VMs, without what nobody can foresee."""
+def foretold_part(result: Any) -> Any:
+    """What a task returns of VMs, without what cannot be foreseen."""
     document = json.loads(json.dumps({key: value for key, value in result.items() if key != "plan"}))
     document["vm"] = {key: value for key, value in document["vm"].items() if key not in UNFORESEEN}
     return document
@@ -41,19 +41,19 @@ def foretold(result: Any) -> Any:
 
 @pytest.mark.long
 def test_it_is_foreseen_and_made_once(lab: Lab) -> None:
-    foreseen = cloned(lab, **SIZED, apply=False)
+    foreseen = clone_vm(lab, **SIZED, apply=False)
     assert (foreseen.exit_code, foreseen.result["there"], lab.effects) == (0, False, [])
     assert [foreseen.result["vm"][key] for key in UNFORESEEN] == [None, None]
-    done = cloned(lab, **SIZED)
-    assert foretold(done.result) == foretold(foreseen.result)
-    vm, (diff,) = done.result["vm"], done.result["diff"]
+    applied = clone_vm(lab, **SIZED)
+    assert foretold_part(applied.result) == foretold_part(foreseen.result)
+    vm, (diff,) = applied.result["vm"], applied.result["diff"]
     assert {key: vm[key] for key in diff["after"] if key != "template"} | {"template": "golden"} == diff["after"]
     assert (vm["path"], vm["devices"], vm["power"]) == ("/lab-dc/vm/ml/ml-10", [], "poweredOff")
     assert (vm["vcpus"], vm["memory_mib"], vm["host"]) == (16, 128 * 1024, "esx-02.lab")
     effects = lab.effects
-    again = cloned(lab, **SIZED)
-    assert (again.result["changed"], again.result["diff"], lab.effects) == (False, [], effects)
-    assert (again.result["vm"], again.result["there"]) == (vm, True)
+    repeated = clone_vm(lab, **SIZED)
+    assert (repeated.result["changed"], repeated.result["diff"], lab.effects) == (False, [], effects)
+    assert (repeated.result["vm"], repeated.result["there"]) == (vm, True)
 
 
 @pytest.mark.long
@@ -68,7 +68,7 @@ def test_a_return_begins_while_disks_are_copied(lab: Lab, monkeypatch: pytest.Mo
     monkeypatch.setattr(Connection, "wait", wait)
     returning, _ = open_site(lab.said)
     with returning:
-        assert cloned(lab, **SIZED).result["changed"]
+        assert clone_vm(lab, **SIZED).result["changed"]
     assert returned
 
 
@@ -82,7 +82,7 @@ def test_a_return_begins_while_disks_are_copied(lab: Lab, monkeypatch: pytest.Mo
     ],
 )
 def test_its_gpu_is_foreseen_before_it_is_there(lab: Lab, options: dict[str, Any]) -> None:
-    clone = cloned(lab, **SIZED, apply=False).result["clone"]
+    clone = clone_vm(lab, **SIZED, apply=False).result["clone"]
 
     def gpu(apply: bool) -> TaskResult:
         wish = {"vm": "/lab-dc/vm/ml/ml-10", **options}
@@ -90,14 +90,14 @@ def test_its_gpu_is_foreseen_before_it_is_there(lab: Lab, options: dict[str, Any
 
     foreseen = gpu(apply=False)
     assert lab.effects == []
-    cloned(lab, **SIZED)
+    clone_vm(lab, **SIZED)
     looked = gpu(apply=False)
-    assert foretold(looked.result) == foretold(foreseen.result)
-    done = gpu(apply=True)
-    assert (done.exit_code, done.message) == (foreseen.exit_code, foreseen.message)
-    assert foretold(done.result) == foretold(foreseen.result)
-    assert done.result["changed"] is (done.exit_code == 0)
-    assert done.result["vm"]["power"] == ("poweredOn" if done.exit_code == 0 else "poweredOff")
+    assert foretold_part(looked.result) == foretold_part(foreseen.result)
+    applied = gpu(apply=True)
+    assert (applied.exit_code, applied.message) == (foreseen.exit_code, foreseen.message)
+    assert foretold_part(applied.result) == foretold_part(foreseen.result)
+    assert applied.result["changed"] is (applied.exit_code == 0)
+    assert applied.result["vm"]["power"] == ("poweredOn" if applied.exit_code == 0 else "poweredOff")
 
 
 def test_a_clone_that_is_refused_foresees_no_gpu(lab: Lab) -> None:
@@ -108,7 +108,7 @@ def test_a_clone_that_is_refused_foresees_no_gpu(lab: Lab) -> None:
 
 @pytest.mark.long
 def test_a_first_boot_is_waited_for(lab: Lab) -> None:
-    cloned(lab, **SIZED)
+    clone_vm(lab, **SIZED)
     with pytest.raises(Refused, match="ml-10 is poweredOff: no guest runs in it"):
         vm_gpu_info(lab.said, vm="ml-10", guest="tools", guest_timeout=600)
     vm_gpu(lab.said, state="present", vm="ml-10", profile="a40-8q", power="on", apply=True)
@@ -129,7 +129,7 @@ def test_a_first_boot_is_waited_for(lab: Lab) -> None:
 
 @pytest.mark.long
 def test_a_refusal_has_every_reason(lab: Lab) -> None:
-    answer = cloned(lab, template="ml-07", datastore="slow")
+    answer = clone_vm(lab, template="ml-07", datastore="slow")
     assert (answer.exit_code, answer.result["changed"], lab.effects) == (3, False, [])
     assert "ml-07: is not a template" in answer.message
     assert "'slow'" in answer.message
@@ -139,20 +139,20 @@ def test_a_refusal_has_every_reason(lab: Lab) -> None:
 def test_a_folder_that_is_none_is_named_before_anything_is_done(lab: Lab) -> None:
     for path in ("/lab-dc/vm/nowhere", "/lab-dc/vm/ml/ml-07"):
         with pytest.raises(UsageError, match=f"no folder '{path}'"):
-            cloned(lab, folder=path, apply=False)
+            clone_vm(lab, folder=path, apply=False)
     with pytest.raises(UsageError, match="is not a size of memory"):
-        cloned(lab, memory="64")
+        clone_vm(lab, memory="64")
     assert lab.effects == []
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("fault", ["T1", "T2"])
 def test_a_lost_reply_is_no_second_vm(lab: Lab, fault: str) -> None:
-    """T1: it did not arrive; T2: it happened, and nobody was told."""
+    """T1: the request did not arrive; T2: it was executed, and the reply was lost."""
     for rule in rules_of(fault, {"method": "CloneVM_Task", "times": 1}):
         lab.server.world.injector.add(rule)
-    assert cloned(lab).result["changed"]
-    assert cloned(lab).result["changed"] is False
+    assert clone_vm(lab).result["changed"]
+    assert clone_vm(lab).result["changed"] is False
     assert lab.effects == ["CloneVM_Task ml-10"]
 
 
@@ -161,7 +161,7 @@ def test_what_the_login_lacks_is_said_before_anything_is_done(lab: Lab) -> None:
     authority = lab.server.world.authority
     authority.permissions.clear()
     authority.permit(lab.server.username, authority.add_role("reader", ("System.View", "System.Read")))
-    answer = cloned(lab, apply=False)
+    answer = clone_vm(lab, apply=False)
     assert (answer.exit_code, lab.effects) == (3, [])
     assert "lacks VirtualMachine.Provisioning.DeployTemplate" in answer.message
 
@@ -169,5 +169,5 @@ def test_what_the_login_lacks_is_said_before_anything_is_done(lab: Lab) -> None:
 @pytest.mark.long
 def test_what_vcenter_refuses_is_its_words(lab: Lab) -> None:
     with pytest.raises(GpuopsError, match="ml"):
-        cloned(lab, vm="ml", folder="/lab-dc/vm")  # where a folder is called so
+        clone_vm(lab, vm="ml", folder="/lab-dc/vm")  # where a folder is called so
     assert lab.effects == []

@@ -23,13 +23,13 @@ def test_a_refused_cluster_is_one_line_that_says_each_reason_once(tmp_path: Path
     file.write_text(text, encoding="utf-8")
     with start("training", clock="virtual") as server:
         ready_file.write(ready, ready_file.of(server))
-        said = ConnectionArguments(hostname=f"sim@{ready}")
-        found = gpu_cluster(said, state="present", file=str(file), name=None, resume=False, apply=apply)
+        connection = ConnectionArguments(hostname=f"sim@{ready}")
+        answer = gpu_cluster(connection, state="present", file=str(file), name=None, resume=False, apply=apply)
         assert len(server.world.ledger) == 0
-    assert (found.exit_code, found.result["changed"]) == (3, False)
-    assert found.message == (
+    assert (answer.exit_code, answer.result["changed"]) == (3, False)
+    assert answer.message == (
         "refused, nothing changed: esx-01.trn, esx-02.trn, esx-03.trn and 1 more: SR-IOV: vmnic2 has no free virtual "
         "function (next: enable SR-IOV on it, with as many functions as VMs, or free some)"
     )
-    reasons = found.result["reasons"]
-    assert [each.partition(":")[0] for each in reasons] == ["train", *(f"esx-0{n}.trn" for n in range(1, 5))]
+    reasons = answer.result["reasons"]
+    assert [reason.partition(":")[0] for reason in reasons] == ["train", *(f"esx-0{n}.trn" for n in range(1, 5))]

@@ -20,10 +20,10 @@ verify = false
 """
 
 
-def destination(said: ConnectionArguments, environ: dict[str, str] | None = None) -> Destination:
-    found = reach(said, {"HOME": "/nonexistent", **(environ or {})})
-    assert isinstance(found, Destination)
-    return found
+def destination(arguments: ConnectionArguments, environ: dict[str, str] | None = None) -> Destination:
+    reached = reach(arguments, {"HOME": "/nonexistent", **(environ or {})})
+    assert isinstance(reached, Destination)
+    return reached
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,8 @@ def test_a_hostname_is_an_address(hostname: str, port: int | None, address: str)
 def test_a_target_of_the_configuration_file_goes_by_its_name(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(CONFIGURATION, encoding="utf-8")
-    found = destination(ConnectionArguments(hostname="prod", password="x"), {"GPUOPS_CONFIG": str(file)})
-    assert (found.name, found.username, found.verify) == ("prod", "gpuops", False)
+    by_target = destination(ConnectionArguments(hostname="prod", password="x"), {"GPUOPS_CONFIG": str(file)})
+    assert (by_target.name, by_target.username, by_target.verify) == ("prod", "gpuops", False)
     assert (
         destination(ConnectionArguments(hostname="prod", validate_certs=True), {"GPUOPS_CONFIG": str(file)}).verify
         is True
@@ -57,22 +57,26 @@ def test_a_target_of_the_configuration_file_goes_by_its_name(tmp_path: Path) -> 
 
 def test_what_is_left_out_comes_from_the_variables_of_the_vmware_collections() -> None:
     environ = {"VMWARE_HOST": "vc", "VMWARE_PORT": "444", "VMWARE_USER": "u", "VMWARE_PASSWORD": "p"}
-    found = destination(
+    by_variables = destination(
         ConnectionArguments(), {**environ, "VMWARE_VALIDATE_CERTS": "false", "VMWARE_PROXY_HOST": "proxy"}
     )
-    assert (str(found.address), found.username, found.password) == ("https://vc:444", "u", Secret("p"))
-    assert (found.verify, found.proxy) == (False, "proxy:8080")
-    said = destination(
+    assert (str(by_variables.address), by_variables.username, by_variables.password) == (
+        "https://vc:444",
+        "u",
+        Secret("p"),
+    )
+    assert (by_variables.verify, by_variables.proxy) == (False, "proxy:8080")
+    by_arguments = destination(
         ConnectionArguments(username="other", validate_certs=True, proxy_host="mine", proxy_port=3128), environ
     )
-    assert (said.username, said.verify, said.proxy) == ("other", True, "mine:3128")
+    assert (by_arguments.username, by_arguments.verify, by_arguments.proxy) == ("other", True, "mine:3128")
 
 
 def test_a_journal_with_a_password_is_no_command_line() -> None:
     url = "postgresql://gpuops:secret@db/gpuops"
-    found = destination(ConnectionArguments(hostname="vc", journal_url=url))
-    assert found.journal_url == url
-    assert "secret" not in repr(found)
+    with_journal = destination(ConnectionArguments(hostname="vc", journal_url=url))
+    assert with_journal.journal_url == url
+    assert "secret" not in repr(with_journal)
     assert "secret" not in repr(ConnectionArguments(journal_url=url, password="secret"))
 
 
@@ -97,9 +101,9 @@ def test_an_unverified_connection_is_noted_and_a_rotation_over_it_is_a_decision_
     tmp_path: Path, guarded: bool
 ) -> None:
     environ = {"HOME": str(tmp_path), "GPUOPS_STATE_DIR": str(tmp_path / "state")}
-    said = ConnectionArguments(hostname="127.0.0.1:1", username="u", password="p", validate_certs=False)
+    arguments = ConnectionArguments(hostname="127.0.0.1:1", username="u", password="p", validate_certs=False)
     with pytest.raises(GpuopsError, match=r"127\.0\.0\.1"):  # nothing listens there
-        open_site(said, guarded=guarded, environ=environ)
+        open_site(arguments, guarded=guarded, environ=environ)
     (line,) = (tmp_path / "state" / "audit.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(line)["said_by"] == "validate_certs"
 

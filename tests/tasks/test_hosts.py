@@ -37,16 +37,16 @@ CASES = [
 def test_check_mode_predicts_and_the_second_run_does_nothing(lab: Lab, task: Set, options: dict[str, Any]) -> None:
     foreseen = task(lab.said, **options, apply=False)
     assert lab.effects == []
-    done = task(lab.said, **options, apply=True)
-    assert (foreseen.exit_code, done.exit_code) == (0, 0), done.message
+    applied = task(lab.said, **options, apply=True)
+    assert (foreseen.exit_code, applied.exit_code) == (0, 0), applied.message
     assert foreseen.result["changed"]
     same = ("changed", "diff", "because", "afterwards", "reasons")
-    assert {key: done.result[key] for key in same} == {key: foreseen.result[key] for key in same}
-    assert done.result["diff"][0]["before"] != done.result["diff"][0]["after"]
+    assert {key: applied.result[key] for key in same} == {key: foreseen.result[key] for key in same}
+    assert applied.result["diff"][0]["before"] != applied.result["diff"][0]["after"]
     effects = lab.effects
     assert effects
-    again = task(lab.said, **options, apply=True)
-    assert (again.result["changed"], again.result["diff"], lab.effects) == (False, [], effects)
+    repeated = task(lab.said, **options, apply=True)
+    assert (repeated.result["changed"], repeated.result["diff"], lab.effects) == (False, [], effects)
 
 
 def test_modes_of_vsphere_9_1_are_set_by_their_own_call(tmp_path: Path) -> None:
@@ -58,10 +58,10 @@ def test_modes_of_vsphere_9_1_are_set_by_their_own_call(tmp_path: Path) -> None:
             (host_graphics_mode, {"vgpu_mode": "mixedSize", "gpu": ["0000:af:00.0"], "host": "esx-02.sup"}, 0),
             (host_passthrough, {"state": "enabled", "gpu": ["0000:af:00.0"], "host": "esx-02.sup"}, 1),
         ]
-        for task, options, left in cases:
+        for task, options, later_steps in cases:
             assert task(lab.said, **options, apply=False).result["changed"]
-            done = task(lab.said, **options, apply=True)
-            assert (done.exit_code, len(done.result["afterwards"])) == (0, left)
+            applied = task(lab.said, **options, apply=True)
+            assert (applied.exit_code, len(applied.result["afterwards"])) == (0, later_steps)
             assert not task(lab.said, **options, apply=True).result["changed"]
         assert lab.effects == ["ConfigureDirectPathDevice esx-02.sup"] * 2
 
@@ -87,7 +87,7 @@ DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")  # `%a` would be the la
 def days(*offsets: int) -> str:
     """A window that is open for 23 hours around this time of these days, counted from today."""
     began = wall_clock() - timedelta(hours=12)
-    names = [DAYS[(began.weekday() + each) % 7] for each in offsets]
+    names = [DAYS[(began.weekday() + offset) % 7] for offset in offsets]
     return f"{','.join(names)} {began:%H:%M}-{began - timedelta(hours=1):%H:%M} UTC"
 
 
@@ -95,19 +95,19 @@ def test_hosts_are_rebooted_one_after_another_if_the_task_says_so(tmp_path: Path
     with SimServer(cluster(3, [desktops(1, 2, first=1), desktops(2, 3, first=3)])) as server:
         ready = tmp_path / "cluster.json"
         ready_file.write(ready, ready_file.of(server))
-        said = ConnectionArguments(hostname=f"sim@{ready}")
+        connection = ConnectionArguments(hostname=f"sim@{ready}")
         rebooting: dict[str, Any] = {"reboot": "rolling", "max_hosts": 1, "window": days(-1, 0, 1), "vms": None}
-        foreseen = host_gpu_scheduler(said, **EQUAL, **rebooting, apply=False)
+        foreseen = host_gpu_scheduler(connection, **EQUAL, **rebooting, apply=False)
         assert (foreseen.exit_code, list(server.world.ledger)) == (0, [])
-        done = host_gpu_scheduler(said, **EQUAL, **rebooting, apply=True)
-        assert (done.exit_code, done.result["changed"]) == (0, True), done.message
+        applied = host_gpu_scheduler(connection, **EQUAL, **rebooting, apply=True)
+        assert (applied.exit_code, applied.result["changed"]) == (0, True), applied.message
         same = ("changed", "diff", "reasons")
-        assert {key: done.result[key] for key in same} == {key: foreseen.result[key] for key in same}
-        assert [each["verdict"] for each in done.result["plan"]["outcomes"]] == ["done"] * 3
+        assert {key: applied.result[key] for key in same} == {key: foreseen.result[key] for key in same}
+        assert [outcome["verdict"] for outcome in applied.result["plan"]["outcomes"]] == ["done"] * 3
         hosts = list(server.world.by_type("HostSystem"))
         assert {host.state.loaded_module_options for host in hosts} == {"NVreg_RegistryDwords=RmPVMRL=0x01"}
-        again = host_gpu_scheduler(said, **EQUAL, **rebooting, apply=True)
-        assert (again.exit_code, again.result["changed"], again.result["diff"]) == (0, False, [])
+        repeated = host_gpu_scheduler(connection, **EQUAL, **rebooting, apply=True)
+        assert (repeated.exit_code, repeated.result["changed"], repeated.result["diff"]) == (0, False, [])
 
 
 def test_hosts_that_cannot_be_emptied_are_named_and_nothing_is_changed(lab: Lab) -> None:
@@ -119,14 +119,14 @@ def test_hosts_that_cannot_be_emptied_are_named_and_nothing_is_changed(lab: Lab)
 @pytest.mark.parametrize("reboot", [None, "rolling"])
 def test_outside_of_the_window_nothing_is_set(lab: Lab, reboot: str | None) -> None:
     rebooting: dict[str, Any] = {"reboot": reboot, "window": days(3)}
-    wanted: dict[str, Any] = {"scheduler": "equal-share", "host": "esx-01.lab", "gpu": ["0000:d8:00.0"]}
+    options: dict[str, Any] = {"scheduler": "equal-share", "host": "esx-01.lab", "gpu": ["0000:d8:00.0"]}
     if reboot is None:
         with pytest.raises(Refused, match="is closed: it opens at"):
-            host_gpu_scheduler(lab.said, **wanted, **rebooting, apply=False)
+            host_gpu_scheduler(lab.said, **options, **rebooting, apply=False)
     else:
-        assert "is closed: it opens at" in host_gpu_scheduler(lab.said, **wanted, **rebooting, apply=False).message
+        assert "is closed: it opens at" in host_gpu_scheduler(lab.said, **options, **rebooting, apply=False).message
     assert lab.effects == []
-    opened = host_gpu_scheduler(lab.said, **wanted, window=days(-1, 0, 1), apply=True)
+    opened = host_gpu_scheduler(lab.said, **options, window=days(-1, 0, 1), apply=True)
     assert (opened.exit_code, opened.result["changed"]) == (0, True)
 
 

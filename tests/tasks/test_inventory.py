@@ -20,10 +20,10 @@ pytestmark = pytest.mark.long
 
 @pytest.mark.long
 def test_vms_with_their_models_roles_and_use(lab: Lab) -> None:
-    found, warnings = machines(lab.said, policy=POLICY)
-    vms = found["vms"]
+    inventory, warnings = machines(lab.said, policy=POLICY)
+    vms = inventory["vms"]
     assert warnings == []
-    assert json.loads(json.dumps(found)) == found
+    assert json.loads(json.dumps(inventory)) == inventory
     assert {name: vms[name]["gpu_models"] for name in ("ml-01", "ml-03", "ml-04", "vdi-01")} == {
         "ml-01": ["A100"],
         "ml-03": ["L40S"],
@@ -35,9 +35,9 @@ def test_vms_with_their_models_roles_and_use(lab: Lab) -> None:
     used = {name: vms[name]["gpu_use"] for name in ("vdi-01", "vdi-04", "vdi-05", "vdi-11")}
     assert used == {"vdi-01": "idle", "vdi-04": "busy", "vdi-05": "busy", "vdi-11": "unknown"}
     assert vms["vdi-11"]["gpu_use_because"] == "is not running (suspended)"
-    seen = vm_gpu_info(lab.said, vm=vms["ml-01"]["gpu_vm"]).result["vms"][0]
-    named = {key: f"gpu_{key}" for key in seen} | {"power": "gpu_power_state"}
-    assert {key: vms["ml-01"][named[key]] for key in seen} == seen, "the same facts as the module's"
+    vm_facts = vm_gpu_info(lab.said, vm=vms["ml-01"]["gpu_vm"]).result["vms"][0]
+    named = {key: f"gpu_{key}" for key in vm_facts} | {"power": "gpu_power_state"}
+    assert {key: vms["ml-01"][named[key]] for key in vm_facts} == vm_facts, "the same facts as the module's"
 
 
 def test_without_a_policy_nothing_is_called_idle(lab: Lab) -> None:
@@ -50,12 +50,12 @@ def test_without_a_policy_nothing_is_called_idle(lab: Lab) -> None:
 @pytest.mark.long
 def test_no_fact_is_taken_for_a_wish(lab: Lab) -> None:
     """What a playbook takes for a wish has a name of its own, but for the names that say which VM or host is meant."""
-    found = machines(lab.said, policy=POLICY)[0]
-    facts = {name for kind in found.values() for variables in kind.values() for name in variables}
+    inventory = machines(lab.said, policy=POLICY)[0]
+    facts = {name for kind in inventory.values() for variables in kind.values() for name in variables}
     playbooks = (Path(__file__).resolve().parents[2] / "playbooks").glob("*.yml")
     variable = re.compile(r"(?<!gpuops\.vsphere\.)\bgpu_\w+")  # not the module gpu_cluster
-    taken = {name for path in playbooks for name in variable.findall(path.read_text(encoding="utf-8"))}
-    assert facts & taken == {"gpu_vm", "gpu_name"}
+    used_names = {name for path in playbooks for name in variable.findall(path.read_text(encoding="utf-8"))}
+    assert facts & used_names == {"gpu_vm", "gpu_name"}
 
 
 def test_hosts(lab: Lab) -> None:
@@ -74,10 +74,10 @@ def test_vms_of_one_name_are_told_apart(tmp_path: Path) -> None:
     scenario = tmp_path / "twins.yaml"
     scenario.write_text(twins, encoding="utf-8")
     with start(str(scenario), clock="stepped") as server:
-        said = ConnectionArguments(
+        connection = ConnectionArguments(
             f"127.0.0.1:{server.port}", None, server.username, server.password, ca_file=server.ca_file
         )
-        vms = machines(said)[0]["vms"]
+        vms = machines(connection)[0]["vms"]
     assert "ml-01" not in vms
     assert sorted(vm["gpu_path"] for name, vm in vms.items() if name.startswith("ml-01_vm-")) == [
         "/lab-dc/vm/ml/ml-01",

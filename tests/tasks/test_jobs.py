@@ -35,31 +35,34 @@ def submit(lab: Lab, files: tuple[str, str], *, apply: bool = True) -> TaskResul
     return gpu_job(lab.said, state="submitted", file=files[0], name=None, policy=files[1], apply=apply)
 
 
-def names(found: TaskResult) -> list[str]:
-    return [each["name"] for each in found.result["jobs"]]
+def names(answer: TaskResult) -> list[str]:
+    return [job["name"] for job in answer.result["jobs"]]
 
 
 @pytest.mark.long
 def test_check_mode_predicts_and_the_second_run_does_nothing(lab: Lab, files: tuple[str, str]) -> None:
     foreseen = submit(lab, files, apply=False)
     assert gpu_job_info(lab.said).result["jobs"] == []
-    done = submit(lab, files)
-    assert (foreseen.exit_code, done.exit_code) == (0, 0), done.message
+    submitted = submit(lab, files)
+    assert (foreseen.exit_code, submitted.exit_code) == (0, 0), submitted.message
     same = ("changed", "diff", "reasons")
-    assert {key: done.result[key] for key in same} == {key: foreseen.result[key] for key in same}
-    assert done.result["changed"] and [each["after_header"] for each in done.result["diff"]] == ["fit-1", "fit-2"]
-    assert [each["number"] for each in foreseen.result["jobs"]] == [0, 0]
-    for again in (submit(lab, files, apply=False), submit(lab, files)):
-        assert (again.result["changed"], again.result["diff"], names(again)) == (False, [], ["fit-1", "fit-2"])
+    assert {key: submitted.result[key] for key in same} == {key: foreseen.result[key] for key in same}
+    assert submitted.result["changed"] and [diff["after_header"] for diff in submitted.result["diff"]] == [
+        "fit-1",
+        "fit-2",
+    ]
+    assert [job["number"] for job in foreseen.result["jobs"]] == [0, 0]
+    for repeated in (submit(lab, files, apply=False), submit(lab, files)):
+        assert (repeated.result["changed"], repeated.result["diff"], names(repeated)) == (False, [], ["fit-1", "fit-2"])
     assert lab.effects == []
 
 
 def test_what_the_policy_does_not_let_is_refused_alike_in_check_mode(lab: Lab, files: tuple[str, str]) -> None:
     file = Path(files[0])
     file.write_text(JOBS.replace("run_time: 3h,", "run_time: 3h, mounts: [{source: /secret}],"), encoding="utf-8")
-    foreseen, done = submit(lab, files, apply=False), submit(lab, files)
-    assert foreseen.result == done.result and (done.exit_code, done.result["changed"]) == (3, False)
-    assert "/secret" in done.result["reasons"][0]
+    foreseen, submitted = submit(lab, files, apply=False), submit(lab, files)
+    assert foreseen.result == submitted.result and (submitted.exit_code, submitted.result["changed"]) == (3, False)
+    assert "/secret" in submitted.result["reasons"][0]
     assert gpu_job_info(lab.said).result["jobs"] == []
 
 
@@ -74,14 +77,14 @@ def test_another_job_of_that_name_is_refused_alike(lab: Lab, files: tuple[str, s
 def test_one_is_cancelled_once_and_shown(lab: Lab, files: tuple[str, str]) -> None:
     submit(lab, files)
     foreseen = gpu_job(lab.said, state="cancelled", file=None, name="fit-2", policy=None, apply=False)
-    assert [each["state"] for each in gpu_job_info(lab.said, name="fit-2").result["jobs"]] == ["queued"]
-    done = gpu_job(lab.said, state="cancelled", file=None, name="fit-2", policy=None, apply=True)
-    assert (done.result["changed"], done.result["diff"]) == (True, foreseen.result["diff"])
+    assert [job["state"] for job in gpu_job_info(lab.said, name="fit-2").result["jobs"]] == ["queued"]
+    cancelled = gpu_job(lab.said, state="cancelled", file=None, name="fit-2", policy=None, apply=True)
+    assert (cancelled.result["changed"], cancelled.result["diff"]) == (True, foreseen.result["diff"])
     for apply in (False, True):
-        again = gpu_job(lab.said, state="cancelled", file=None, name="fit-2", policy=None, apply=apply)
-        assert (again.exit_code, again.result["changed"], again.result["diff"]) == (0, False, [])
-    found = gpu_job_info(lab.said).result["jobs"]
-    assert {each["name"]: each["state"] for each in found} == {"fit-1": "queued", "fit-2": "cancelled"}
+        repeated = gpu_job(lab.said, state="cancelled", file=None, name="fit-2", policy=None, apply=apply)
+        assert (repeated.exit_code, repeated.result["changed"], repeated.result["diff"]) == (0, False, [])
+    jobs = gpu_job_info(lab.said).result["jobs"]
+    assert {job["name"]: job["state"] for job in jobs} == {"fit-1": "queued", "fit-2": "cancelled"}
     assert gpu_job_info(lab.said, name="none").result["jobs"] == []
 
 
@@ -89,10 +92,10 @@ def test_an_array_is_cancelled_whole(lab: Lab, files: tuple[str, str]) -> None:
     Path(files[0]).write_text(JOBS.replace("count: 2", "array: 2"), encoding="utf-8")
     submit(lab, files)
     for apply in (False, True):
-        done = gpu_job(lab.said, state="cancelled", file=None, name="fit", policy=None, apply=apply)
-        assert (done.result["changed"], len(done.result["diff"])) == (True, 2)
-    found = gpu_job_info(lab.said, name="fit").result["jobs"]
-    assert [(each["name"], each["state"]) for each in found] == [("fit-0", "cancelled"), ("fit-1", "cancelled")]
+        cancelled = gpu_job(lab.said, state="cancelled", file=None, name="fit", policy=None, apply=apply)
+        assert (cancelled.result["changed"], len(cancelled.result["diff"])) == (True, 2)
+    jobs = gpu_job_info(lab.said, name="fit").result["jobs"]
+    assert [(job["name"], job["state"]) for job in jobs] == [("fit-0", "cancelled"), ("fit-1", "cancelled")]
 
 
 def test_what_means_nothing_is_said(lab: Lab, files: tuple[str, str]) -> None:

@@ -27,8 +27,8 @@ pytestmark = pytest.mark.long
 
 @pytest.mark.long
 def test_vms_with_gpus_and_one_without(lab: Lab) -> None:
-    found = vm_gpu_info(lab.said, profile="a40-8q").result["vms"]
-    assert [vm["name"] for vm in found] == [f"vdi-{number:02}" for number in range(1, 13)]
+    vms = vm_gpu_info(lab.said, profile="a40-8q").result["vms"]
+    assert [vm["name"] for vm in vms] == [f"vdi-{number:02}" for number in range(1, 13)]
     (bare,) = vm_gpu_info(lab.said, vm="bare").result["vms"]
     assert bare["devices"] == []
     assert len(vm_gpu_info(lab.said).result["vms"]) > len(vm_gpu_info(lab.said, host="esx-01").result["vms"]) > 0
@@ -51,9 +51,9 @@ def test_capacity(lab: Lab) -> None:
 
 @pytest.mark.long
 def test_readiness(lab: Lab) -> None:
-    found = gpu_readiness_info(lab.said, host="esx-01*").result["readiness"]
-    (host,) = found["hosts"]
-    assert (found["ready"], host["ready"], host["lost"]["spared"]) == (False, False, True)
+    readiness = gpu_readiness_info(lab.said, host="esx-01*").result["readiness"]
+    (host,) = readiness["hosts"]
+    assert (readiness["ready"], host["ready"], host["lost"]["spared"]) == (False, False, True)
     assert any("vgpu.hotmigrate.enabled" in blocker["text"] for blocker in host["blockers"])
     with pytest.raises(UsageError, match="no cluster"):
         gpu_readiness_info(lab.said, cluster="none")
@@ -77,9 +77,9 @@ def test_a_place_as_if_gpus_had_a_layout(lab: Lab) -> None:
     document = gpu_placement(lab.said, requests=[request], mig_layout=layout).result["placement"]
     assert document["placed"] == 1
     assert document["warnings"][0].startswith("as if: 2 GPUs of esx-02.lab with the layout balanced: ")
-    other = {**request, "name": "two", "host": None}
-    both = gpu_placement(lab.said, requests=[request, other], mig_layout=layout).result["placement"]
-    assert both["warnings"][0].startswith("as if: 4 GPUs of esx-01.lab, esx-02.lab with the layout balanced: ")
+    second_request = {**request, "name": "two", "host": None}
+    placement = gpu_placement(lab.said, requests=[request, second_request], mig_layout=layout).result["placement"]
+    assert placement["warnings"][0].startswith("as if: 4 GPUs of esx-01.lab, esx-02.lab with the layout balanced: ")
     with pytest.raises(UsageError, match="mig_layout 'balanced' is not FILE:NAME"):
         gpu_placement(lab.said, requests=[request], mig_layout="balanced")
 
@@ -95,8 +95,8 @@ def test_requests_are_checked(lab: Lab) -> None:
 @pytest.mark.long
 def test_guests_are_asked_as_the_command_line_asks_them() -> None:
     stacks = ConnectionArguments(hostname="sim:stacks")
-    found = guest_gpu_info(stacks, vm="gpu-ready", framework=["torch>=2.3"], expect=["rdma"]).result
-    assert (found["changed"], found["guest_check"]["ready"]) == (False, True)
+    answer = guest_gpu_info(stacks, vm="gpu-ready", framework=["torch>=2.3"], expect=["rdma"]).result
+    assert (answer["changed"], answer["guest_check"]["ready"]) == (False, True)
     (guest,) = guest_gpu_info(stacks, vm="gpu-bare").result["guest_check"]["guests"]
     assert {row["check"]: row["state"] for row in guest["rows"]}["driver"] == "fail"
     with pytest.raises(UsageError, match="--ssh-host"):
@@ -110,8 +110,8 @@ def test_sharers_by_numbers_without_a_vcenter() -> None:
     from gpuops.extras.sizing.tasks import gpu_sizing_info
 
     nobody = ConnectionArguments(hostname="127.0.0.1:1")
-    found = gpu_sizing_info(nobody, profile="a40-8q", at_most=1.2, sharers=None, busy="20%").result["sizing"]
-    assert (found["source"], found["busy"], found["recommended"]["sharers"]) == ("numbers", 0.2, 4)
+    sizing = gpu_sizing_info(nobody, profile="a40-8q", at_most=1.2, sharers=None, busy="20%").result["sizing"]
+    assert (sizing["source"], sizing["busy"], sizing["recommended"]["sharers"]) == ("numbers", 0.2, 4)
     cases: list[tuple[dict[str, Any], str]] = [
         ({"sharers": 0, "busy": "0.2"}, "--sharers 0 is out of range"),
         ({"vm": "vdi-*", "busy": "0.2"}, "--busy and --vm exclude each other"),
@@ -136,9 +136,9 @@ def test_sharers_and_slow_vms_by_what_was_measured(lab: Lab) -> None:
     with site:
         vcenter = site.vcenter.inventory().vcenter
     store_day(lab.server, default_state_dir(), vcenter, {"vdi-05": {**BUSY, "smi.vgpu.licensed.latest": 0}})
-    told = gpu_diagnosis_info(lab.said, vm="vdi-*", since="1d").result
-    [vm] = told["diagnosis"]["vms"]
-    assert json.loads(json.dumps(told)) == told
-    assert (vm["vm"], vm["suspects"][0]["component"], told["changed"]) == ("vdi-05", "licence", False)
+    answer = gpu_diagnosis_info(lab.said, vm="vdi-*", since="1d").result
+    [vm] = answer["diagnosis"]["vms"]
+    assert json.loads(json.dumps(answer)) == answer
+    assert (vm["vm"], vm["suspects"][0]["component"], answer["changed"]) == ("vdi-05", "licence", False)
     sized = gpu_sizing_info(lab.said, vm="vdi-05", at_most=3.0, since="1d").result["sizing"]
     assert (sized["source"], [vm["name"] for vm in sized["vms"]]) == ("history", ["vdi-05"])

@@ -21,9 +21,9 @@ NIGHT_MARK = "gpuops.rotation"
 
 def without_night(diff: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The marker's value is the moment at which the night began."""
-    for each in diff:
+    for part in diff:
         for side in ("before", "after"):
-            each[side].get("attributes", {}).pop(NIGHT_MARK, None)
+            part[side].get("attributes", {}).pop(NIGHT_MARK, None)
     return diff
 
 
@@ -35,11 +35,11 @@ def test_a_night_and_a_morning(lab: Lab) -> None:
     night = rotation(lab.said, state="night", policy=POLICY, apply=True)
     assert (night.exit_code, night.result["changed"]) == (0, True)
     assert without_night(night.result["diff"]) == without_night(foreseen.result["diff"])
-    powers = {each["after_header"]: each["after"].get("power") for each in night.result["diff"]}
+    powers = {diff["after_header"]: diff["after"].get("power") for diff in night.result["diff"]}
     assert powers["vdi-07"] == "suspended"
     assert powers["ml-09"] == "poweredOn"
-    away = rotation_info(lab.said).result["rotation"]
-    assert away["away"] == len(night.result["diff"])
+    open_night = rotation_info(lab.said).result["rotation"]
+    assert open_night["away"] == len(night.result["diff"])
     assert rotation(lab.said, state="night", policy=POLICY, apply=True).result["changed"] is False
 
     foreseen = rotation(lab.said, state="day", apply=False)
@@ -77,7 +77,7 @@ def test_a_night_by_ansible_needs_a_policy_that_says_its_hours(lab: Lab, tmp_pat
 def test_one_desktop_comes_back(lab: Lab) -> None:
     rotation(lab.said, state="night", policy=POLICY, apply=True)
     back = rotation(lab.said, state="restored", vms=("ml-01",), apply=True)
-    assert [each["after_header"] for each in back.result["diff"]] == ["ml-01"]
+    assert [diff["after_header"] for diff in back.result["diff"]] == ["ml-01"]
 
 
 @pytest.mark.long
@@ -109,10 +109,10 @@ def test_an_edited_policy_keeps_nobody_away(lab: Lab, tmp_path: Path) -> None:
 def test_the_status_is_a_state_too(lab: Lab) -> None:
     rotation(lab.said, state="night", policy=POLICY, apply=True)
     effects = lab.effects
-    told = rotation(lab.said, state="status", apply=True)
-    assert (told.exit_code, told.result["changed"]) == (0, False)
-    assert told.result == rotation_info(lab.said).result
-    assert told.result["rotation"]["away"] > 0
+    status = rotation(lab.said, state="status", apply=True)
+    assert (status.exit_code, status.result["changed"]) == (0, False)
+    assert status.result == rotation_info(lab.said).result
+    assert status.result["rotation"]["away"] > 0
     assert lab.effects == effects
 
 
@@ -121,17 +121,17 @@ def test_a_damaged_journal_fails_and_the_markers_are_told(lab: Lab, clean: Path)
     rotation(lab.said, state="night", policy=POLICY, apply=True)
     journal = clean / ".local" / "state" / "gpuops" / "journal.sqlite"
     journal.write_bytes(b"no journal" * 1000)
-    told = rotation(lab.said, state="status", policy=POLICY, apply=True)
-    assert (told.exit_code, told.result["changed"]) == (7, False)
-    assert told.result["reasons"]
-    assert told.message.startswith(told.result["reasons"][0])
-    assert told.result["rotation"]["away"] > 0
+    status = rotation(lab.said, state="status", policy=POLICY, apply=True)
+    assert (status.exit_code, status.result["changed"]) == (7, False)
+    assert status.result["reasons"]
+    assert status.message.startswith(status.result["reasons"][0])
+    assert status.result["rotation"]["away"] > 0
 
 
 @pytest.mark.long
 def test_the_night_to_come_is_told_and_nothing_is_done(lab: Lab) -> None:
-    found = rotation_info(lab.said, policy=POLICY, at="2026-11-23T22:00Z").result
-    assert json.loads(json.dumps(found))["night"]["kind"] == "rotation-plan"
+    answer = rotation_info(lab.said, policy=POLICY, at="2026-11-23T22:00Z").result
+    assert json.loads(json.dumps(answer))["night"]["kind"] == "rotation-plan"
     assert rotation_info(lab.said, policy=POLICY).result["night"] is None
     assert lab.effects == []
 

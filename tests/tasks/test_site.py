@@ -39,19 +39,19 @@ def set_site(lab: Lab, text: str, *, apply: bool, **options: Any) -> TaskResult:
 def test_check_mode_predicts_and_the_second_run_does_nothing(lab: Lab) -> None:
     foreseen = set_site(lab, SITE, apply=False)
     assert lab.effects == []
-    done = set_site(lab, SITE, apply=True)
-    assert (foreseen.exit_code, done.exit_code) == (0, 0), done.message
+    applied = set_site(lab, SITE, apply=True)
+    assert (foreseen.exit_code, applied.exit_code) == (0, 0), applied.message
     same = ("changed", "diff", "afterwards", "reasons")
-    assert {key: done.result[key] for key in same} == {key: foreseen.result[key] for key in same}
-    assert done.result["changed"] and len(done.result["diff"]) == 3
-    assert "esx-01.lab must be rebooted" in done.result["afterwards"][0]
-    assert (foreseen.result["plan"]["applied"], done.result["plan"]["applied"]) == (False, True)
+    assert {key: applied.result[key] for key in same} == {key: foreseen.result[key] for key in same}
+    assert applied.result["changed"] and len(applied.result["diff"]) == 3
+    assert "esx-01.lab must be rebooted" in applied.result["afterwards"][0]
+    assert (foreseen.result["plan"]["applied"], applied.result["plan"]["applied"]) == (False, True)
     effects = lab.effects
     assert effects
     for apply in (False, True):
-        again = set_site(lab, SITE, apply=apply)
-        assert (again.result["changed"], again.result["diff"], lab.effects) == (False, [], effects)
-        assert again.result["afterwards"] == done.result["afterwards"], "the host is not rebooted yet"
+        repeated = set_site(lab, SITE, apply=apply)
+        assert (repeated.result["changed"], repeated.result["diff"], lab.effects) == (False, [], effects)
+        assert repeated.result["afterwards"] == applied.result["afterwards"], "the host is not rebooted yet"
 
 
 def test_hosts_are_rebooted_if_the_task_says_so(tmp_path: Path) -> None:
@@ -63,13 +63,13 @@ def test_hosts_are_rebooted_if_the_task_says_so(tmp_path: Path) -> None:
         without = set_site(lab, text, apply=True)
         assert (without.exit_code, without.result["changed"], len(without.result["afterwards"])) == (0, True, 1)
         foreseen = set_site(lab, text, apply=False, reboot="rolling")
-        done = set_site(lab, text, apply=True, reboot="rolling")
-        assert (foreseen.exit_code, done.exit_code) == (0, 0), done.message
+        applied = set_site(lab, text, apply=True, reboot="rolling")
+        assert (foreseen.exit_code, applied.exit_code) == (0, 0), applied.message
         same = ("changed", "diff", "reasons")
-        assert {key: done.result[key] for key in same} == {key: foreseen.result[key] for key in same}
-        assert done.result["changed"] and done.result["diff"] and done.result["afterwards"] == []
-        again = set_site(lab, text, apply=True, reboot="rolling")
-        assert (again.exit_code, again.result["changed"], again.result["diff"]) == (0, False, [])
+        assert {key: applied.result[key] for key in same} == {key: foreseen.result[key] for key in same}
+        assert applied.result["changed"] and applied.result["diff"] and applied.result["afterwards"] == []
+        repeated = set_site(lab, text, apply=True, reboot="rolling")
+        assert (repeated.exit_code, repeated.result["changed"], repeated.result["diff"]) == (0, False, [])
 
 
 def test_a_file_says_the_same_as_its_content(lab: Lab, tmp_path: Path) -> None:

@@ -55,5 +55,9 @@ def test_the_examples_of_its_docstring_are_true() -> None:
 
 def test_each_vm_of_a_result_has_its_reasons_in_these_words() -> None:
     result = {"changed": False, "vms": [{"reasons": ["--power on"], "vm": {"name": "--power on"}}], "because": []}
-    told = result_in_words_of(MODULE, result)
-    assert told == {"changed": False, "vms": [{"reasons": ["power: on"], "vm": {"name": "--power on"}}], "because": []}
+    answer = result_in_words_of(MODULE, result)
+    assert answer == {
+        "changed": False,
+        "vms": [{"reasons": ["power: on"], "vm": {"name": "--power on"}}],
+        "because": [],
+    }

@@ -42,20 +42,20 @@ class End:
     seconds: float
 
     def __str__(self) -> str:
-        told = self.why or "red, as it should be"
-        return f"{self.removal.threat:4} {self.removal.name:44} {self.seconds:5.1f} s  {told}"
+        verdict = self.why or "red, as it should be"
+        return f"{self.removal.threat:4} {self.removal.name:44} {self.seconds:5.1f} s  {verdict}"
 
 
-def play(found: Iterable[Removal]) -> Iterator[End]:
+def play(chosen: Iterable[Removal]) -> Iterator[End]:
     """The end of each. Raises ValueError for an edit that does not fit the source."""
     for library in _LIBRARIES:
         importlib.import_module(library)
     with TemporaryDirectory(prefix="gpuops-threats-") as where:
         root = Path(where) / "gpuops-copy"
         shutil.copytree(ROOT, root, ignore=_LEFT_OUT)
-        for removal in found:
+        for removal in chosen:
             with _without(removal, root):
-                yield _judged(removal, root)
+                yield _judge_end(removal, root)
 
 
 @contextmanager
@@ -74,19 +74,21 @@ def _without(removal: Removal, root: Path) -> Iterator[None]:
             (root / file).write_text(text, encoding="utf-8")
 
 
-def _judged(removal: Removal, root: Path) -> End:
+def _judge_end(removal: Removal, root: Path) -> End:
     began = time.monotonic()
     output = root.parent / "output.txt"
     pid = os.fork()
     if pid == 0:
         _run(removal, root, output)
-    code = _waited(pid)
-    told = output.read_text(encoding="utf-8", errors="replace")
+    code = _wait_for(pid)
+    output_text = output.read_text(encoding="utf-8", errors="replace")
     seconds = time.monotonic() - began
     if code != _RED:
         why = {0: "GREEN without its control", None: "does not end"}.get(code, f"could not be run ({code})")
-        return End(removal, f"{why}\n{told[-1500:] if code else ''}".rstrip(), seconds)
-    return End(removal, "" if removal.says in told else f"red for another reason:\n{told[-3000:]}", seconds)
+        return End(removal, f"{why}\n{output_text[-1500:] if code else ''}".rstrip(), seconds)
+    return End(
+        removal, "" if removal.says in output_text else f"red for another reason:\n{output_text[-3000:]}", seconds
+    )
 
 
 def _run(removal: Removal, root: Path, output: Path) -> None:
@@ -101,7 +103,7 @@ def _run(removal: Removal, root: Path, output: Path) -> None:
         sys.stderr = sys.stdout
         sys.dont_write_bytecode = True
         os.environ |= {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
-        sys.path[:] = [str(root), *(each for each in sys.path if each not in (str(ROOT), ""))]
+        sys.path[:] = [str(root), *(path_entry for path_entry in sys.path if path_entry not in (str(ROOT), ""))]
         for name in [name for name in sys.modules if name.partition(".")[0] in ("gpuops", "tests")]:
             del sys.modules[name]  # under pytest each process has the original's clock from its start on
         os.chdir(root)
@@ -120,7 +122,7 @@ def _run(removal: Removal, root: Path, output: Path) -> None:
         os._exit(code)
 
 
-def _waited(pid: int) -> int | None:
+def _wait_for(pid: int) -> int | None:
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
         ended, status = os.waitpid(pid, os.WNOHANG)

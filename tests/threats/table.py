@@ -29,27 +29,27 @@ class Removal:
     edits: tuple[Edit | TextEdit, ...]
 
     @classmethod
-    def of(cls, entry: dict[str, Any]) -> Removal:
-        edits = tuple(map(edit_of, entry["edits"]))
-        return cls(entry["name"], entry["threat"], entry["test"], entry["says"], edits)
+    def of(cls, table_row: dict[str, Any]) -> Removal:
+        edits = tuple(map(edit_of, table_row["edits"]))
+        return cls(table_row["name"], table_row["threat"], table_row["test"], table_row["says"], edits)
 
 
 def removals(names: Sequence[str] = ()) -> tuple[Removal, ...]:
     """All of them, or those with these names or threats. Raises ValueError for two of one name."""
-    entries = tomllib.loads((HERE / "controls.toml").read_text(encoding="utf-8"))["removal"]
-    found = tuple(Removal.of(entry) for entry in entries)
-    if len({each.name for each in found}) != len(found):
+    table_rows = tomllib.loads((HERE / "controls.toml").read_text(encoding="utf-8"))["removal"]
+    all_removals = tuple(Removal.of(table_row) for table_row in table_rows)
+    if len({removal.name for removal in all_removals}) != len(all_removals):
         raise ValueError("two removals have one name")
-    return tuple(each for each in found if not names or each.name in names or each.threat in names)
+    return tuple(removal for removal in all_removals if not names or removal.name in names or removal.threat in names)
 
 
 def claims() -> dict[str, tuple[str, ...]]:
     """The tests that show each claim of SECURITY.md, by its words there."""
-    entries = tomllib.loads((HERE / "claims.toml").read_text(encoding="utf-8"))["claim"]
-    return {entry["says"]: tuple(entry["tests"]) for entry in entries}
+    claim_rows = tomllib.loads((HERE / "claims.toml").read_text(encoding="utf-8"))["claim"]
+    return {claim_row["says"]: tuple(claim_row["tests"]) for claim_row in claim_rows}
 
 
-def claimed() -> Iterator[str]:
+def claimed_sentences() -> Iterator[str]:
     """Each part of a row of the table in SECURITY.md, and the sentence on `--insecure`."""
     for line in (ROOT / "SECURITY.md").read_text(encoding="utf-8").splitlines():
         if line.startswith("| ") and not line.startswith("| From |"):

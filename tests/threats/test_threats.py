@@ -9,7 +9,7 @@ import pytest
 
 from tests.mutants.table import ROOT, check
 from tests.sample import every_nth
-from tests.threats.table import WAITING, Removal, claimed, claims, is_test, removals
+from tests.threats.table import WAITING, Removal, claimed_sentences, claims, is_test, removals
 
 THREATS = {f"S{number}" for number in range(1, 25)}
 
@@ -21,14 +21,14 @@ def test_a_removal_is_of_the_code_as_it_is(removal: Removal) -> None:
 
 
 def test_every_threat_has_one_or_waits_for_what_it_threatens() -> None:
-    shown = {removal.threat for removal in removals()}
-    assert shown.isdisjoint(WAITING)
-    assert shown | {*WAITING} == THREATS
+    covered = {removal.threat for removal in removals()}
+    assert covered.isdisjoint(WAITING)
+    assert covered | {*WAITING} == THREATS
 
 
 def test_each_claim_has_tests_and_no_other_is_shown() -> None:
-    assert sorted(claims()) == sorted(claimed())
-    tests = {test for shown in claims().values() for test in shown}
+    assert sorted(claims()) == sorted(claimed_sentences())
+    tests = {test for claimed_tests in claims().values() for test in claimed_tests}
     assert all(claims().values()) and [test for test in sorted(tests) if not is_test(test)] == []
 
 

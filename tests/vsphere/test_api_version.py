@@ -30,12 +30,12 @@ def test_a_read_asks_for_no_property_that_the_version_lacks(version: str) -> Non
         "Datastore": reader.DATASTORE,
         "Task": reader.TASK,
     }
-    for kind, wanted in paths.items():
-        for path in reader.supported_paths(wanted, version):
+    for kind, property_names in paths.items():
+        for path in reader.supported_paths(property_names, version):
             resolve(kind, path, VmomiSupport.versionMap[f"vim25/{version}"])
 
 
 def test_the_reading_side_is_imported_without_pyvmomi() -> None:
     probe = "import sys, gpuops.vsphere.connection; print('pyVmomi' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, encoding="utf-8", check=True)
-    assert done.stdout.strip() == "False"
+    process = subprocess.run([sys.executable, "-c", probe], capture_output=True, encoding="utf-8", check=True)
+    assert process.stdout.strip() == "False"

@@ -66,11 +66,11 @@ NETWORKS: dict[str, tuple[type, tuple[str, ...]]] = {
 def test_both_forms_are_one_record(kind: str, seed: int) -> None:
     rng = random.Random(f"{kind} {seed}")
     managed, listed = READ[kind]
-    values = {path: Maker(rng).value(declared(managed, path)) for path in listed if rng.random() < 0.9}
-    told = {path: value for path, value in values.items() if value is not None}
+    values = {path: Maker(rng).value(type_of_path(managed, path)) for path in listed if rng.random() < 0.9}
+    given_values = {path: value for path, value in values.items() if value is not None}
     missing = tuple(path for path in listed if path not in values)
-    over_soap = ReadObject(kind, "object-1", {path: as_xml(value) for path, value in told.items()}, missing)
-    over_json = ReadObject(kind, "object-1", {path: as_json(value) for path, value in told.items()}, missing)
+    over_soap = ReadObject(kind, "object-1", {path: as_xml(value) for path, value in given_values.items()}, missing)
+    over_json = ReadObject(kind, "object-1", {path: as_json(value) for path, value in given_values.items()}, missing)
     assert outcome(over_json) == outcome(over_soap)
 
 
@@ -79,10 +79,11 @@ def test_both_forms_are_one_record(kind: str, seed: int) -> None:
 def test_both_forms_of_networks_are_one_record(kind: str, seed: int) -> None:
     rng = random.Random(f"{kind} {seed}")
     managed, listed = NETWORKS[kind]
-    made = {path: Maker(rng).value(declared(managed, path)) for path in listed if rng.random() < 0.95}
-    told = {path: value for path, value in made.items() if value is not None}
+    made_values = {path: Maker(rng).value(type_of_path(managed, path)) for path in listed if rng.random() < 0.95}
+    given_values = {path: value for path, value in made_values.items() if value is not None}
     over_soap, over_json = (
-        ReadObject(kind, "object-1", {path: form(value) for path, value in told.items()}) for form in (as_xml, as_json)
+        ReadObject(kind, "object-1", {path: form(value) for path, value in given_values.items()})
+        for form in (as_xml, as_json)
     )
     decoders = (networks._decode, networks._settings) if kind == "HostSystem" else (networks._decode,)
     for decode_one in decoders:
@@ -94,9 +95,15 @@ def test_some_of_what_is_made_says_something() -> None:
     rng = random.Random(0)
     records = []
     for _ in range(60):
-        told = {path: Maker(rng).value(declared(vim.VirtualMachine, path)) for path in READ["VirtualMachine"][1]}
-        found = ReadObject("VirtualMachine", "vm-1", {path: as_json(each) for path, each in told.items() if each})
-        records.append(decode(found))
+        given_values = {
+            path: Maker(rng).value(type_of_path(vim.VirtualMachine, path)) for path in READ["VirtualMachine"][1]
+        }
+        read_object = ReadObject(
+            "VirtualMachine",
+            "vm-1",
+            {path: as_json(property_value) for path, property_value in given_values.items() if property_value},
+        )
+        records.append(decode(read_object))
     assert any(vm.devices for vm in records)
     assert any(nic.network and nic.mac for vm in records for nic in vm.nics or ())
     assert any(vm.extra_config for vm in records)
@@ -123,17 +130,17 @@ class Maker:
         return self._leaf(kind)
 
     def _structure(self, kind: Any, depth: int) -> Any:
-        made = self._rng.choice(below(kind))()
-        for info in made._GetPropertyList():
-            required = not info.flags & VmomiSupport.F_OPTIONAL
-            if info.version not in VmomiSupport.parentMap[VERSION] or (depth > DEEPEST and not required):
+        structure = self._rng.choice(below(kind))()
+        for property_info in structure._GetPropertyList():
+            required = not property_info.flags & VmomiSupport.F_OPTIONAL
+            if property_info.version not in VmomiSupport.parentMap[VERSION] or (depth > DEEPEST and not required):
                 continue
             if required or self._rng.random() < 0.7:
-                value = self.value(info.type, depth + 1)
+                value = self.value(property_info.type, depth + 1)
                 if required and isinstance(value, list) and not value:
-                    value = info.type([self.value(info.type.Item, depth + 1)])
-                setattr(made, info.name, value)
-        return made
+                    value = property_info.type([self.value(property_info.type.Item, depth + 1)])
+                setattr(structure, property_info.name, value)
+        return structure
 
     def _leaf(self, kind: Any) -> Any:
         rng = self._rng
@@ -201,12 +208,12 @@ _BELOW: dict[Any, list[Any]] = {
 }
 
 
-def declared(managed: Any, path: str) -> Any:
+def type_of_path(managed: Any, path: str) -> Any:
     """The declared type of a property path."""
-    found: Any = managed
+    declared_type: Any = managed
     for part in path.split("."):
-        found = found._GetPropertyInfo(part).type
-    return found
+        declared_type = declared_type._GetPropertyInfo(part).type
+    return declared_type
 
 
 def as_xml(value: Any) -> Any:
@@ -220,18 +227,22 @@ def as_xml(value: Any) -> Any:
 
 def as_json(value: Any) -> Any:
     """The value of a property as VI/JSON has it, unboxed as `json_pages` does."""
-    told = msgspec.json.decode(json_encoder(VERSION).document(value, object))
-    return told.get(BOXED, told)
+    encoded = msgspec.json.decode(json_encoder(VERSION).document(value, object))
+    return encoded.get(BOXED, encoded)
 
 
-def decode(found: ReadObject) -> Any:
-    if found.type == "HostSystem":
-        return host_with_gpus(thin_host(found), pci_devices(found))
-    return with_detail(thin_vm(found), found).vm if found.type == "VirtualMachine" else _decode(found)
+def decode(read_object: ReadObject) -> Any:
+    if read_object.type == "HostSystem":
+        return host_with_gpus(thin_host(read_object), pci_devices(read_object))
+    return (
+        with_detail(thin_vm(read_object), read_object).vm
+        if read_object.type == "VirtualMachine"
+        else _decode(read_object)
+    )
 
 
-def outcome(found: ReadObject, by: Callable[[ReadObject], Any] = decode) -> Any:
+def outcome(read_object: ReadObject, by: Callable[[ReadObject], Any] = decode) -> Any:
     try:
-        return by(found)
+        return by(read_object)
     except UNREADABLE_ERRORS as error:
         return type(error)

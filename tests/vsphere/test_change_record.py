@@ -19,14 +19,14 @@ def test_a_call_without_a_task_is_done_when_it_is_answered() -> None:
 
 
 def test_a_task_counts_by_its_end() -> None:
-    failed, done, unknown = ChangeRecord(), ChangeRecord(), ChangeRecord()
-    for record in (failed, done, unknown):
+    failed, succeeded, unknown = ChangeRecord(), ChangeRecord(), ChangeRecord()
+    for record in (failed, succeeded, unknown):
         record.note_accepted(TASK, "gpuops-1")
         assert record.applied is None
     failed.note_ended("task-1", StepFailed("no"))
-    done.note_ended("task-1", None)
+    succeeded.note_ended("task-1", None)
     unknown.note_ended("task-1", OutcomeUnknown("gone"))
-    assert (failed.applied, done.applied, unknown.applied) == (False, True, None)
+    assert (failed.applied, succeeded.applied, unknown.applied) == (False, True, None)
 
 
 def test_a_lost_reply_is_not_known() -> None:

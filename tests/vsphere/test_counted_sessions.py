@@ -46,8 +46,8 @@ ROOT = linux("root", "/sbin/init")
     ],
 )
 def test_each_owner_of_a_shell_counts_once(running: list[GuestProcess], count: int) -> None:
-    told = count_sessions(running, LOGIN, NOW)
-    assert (told.count, told.used) == (count, bool(count))
+    session_count = count_sessions(running, LOGIN, NOW)
+    assert (session_count.count, session_count.used) == (count, bool(count))
 
 
 @pytest.mark.parametrize("running", [[], [windows("")], [windows(LOGIN)], [windows("DESKTOPS\\GpuOps"), windows("")]])
@@ -57,8 +57,13 @@ def test_a_login_that_sees_its_own_processes_alone_tells_nothing(running: list[G
 
 def test_ages_are_those_of_the_oldest_and_the_youngest_session() -> None:
     running = [SYSTEM, windows("alice", minutes=90), windows("alice", minutes=5), windows("bob", minutes=30)]
-    told = count_sessions([*running, windows("carol", minutes=None)], LOGIN, NOW)
-    assert (told.count, told.oldest_s, told.youngest_s, told.disconnected_s) == (3, 5400, 1800, None)
+    session_count = count_sessions([*running, windows("carol", minutes=None)], LOGIN, NOW)
+    assert (session_count.count, session_count.oldest_s, session_count.youngest_s, session_count.disconnected_s) == (
+        3,
+        5400,
+        1800,
+        None,
+    )
     assert count_sessions([SYSTEM, windows("alice", minutes=-3)], LOGIN, NOW).youngest_s == 0, (
         "a guest's clock may be ahead"
     )
@@ -74,9 +79,10 @@ def test_ages_are_those_of_the_oldest_and_the_youngest_session() -> None:
     )
 )
 def test_no_name_is_kept_and_a_shell_of_another_is_never_overlooked(running: list[GuestProcess]) -> None:
-    told = count_sessions(running, LOGIN, NOW)
-    assert not any(name in repr(told) for name in ("alice", "bob", "SYSTEM"))
+    session_count = count_sessions(running, LOGIN, NOW)
+    assert not any(name in repr(session_count) for name in ("alice", "bob", "SYSTEM"))
     if any(
-        each.owner in ("alice", "bob") and (each.name == "explorer.exe" or "--user" in each.command) for each in running
+        process.owner in ("alice", "bob") and (process.name == "explorer.exe" or "--user" in process.command)
+        for process in running
     ):
-        assert told.used
+        assert session_count.used

@@ -35,7 +35,7 @@ from gpuops.vsphere.transport.wire import SessionEnded, parse_reply
 XSI = 'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"'
 
 
-def found(kind: str, properties: Mapping[str, str], unreadable: tuple[str, ...] = ()) -> ReadObject:
+def read_object(kind: str, properties: Mapping[str, str], unreadable: tuple[str, ...] = ()) -> ReadObject:
     values = {
         path: etree.fromstring(f'<val xmlns="urn:vim25" {XSI}>{inner}</val>') for path, inner in properties.items()
     }
@@ -50,17 +50,17 @@ def device(key: int, backing_type: str, backing: str, *, kind: str = "VirtualPCI
     )
 
 
-def detailed(properties: dict[str, str]) -> Vm:
-    return with_detail(thin_vm(found("VirtualMachine", {})), found("VirtualMachine", properties)).vm
+def decode_vm(properties: dict[str, str]) -> Vm:
+    return with_detail(thin_vm(read_object("VirtualMachine", {})), read_object("VirtualMachine", properties)).vm
 
 
 def test_a_vm_of_which_nothing_is_told_is_unknown_throughout() -> None:
-    vm = with_detail(thin_vm(found("VirtualMachine", {})), found("VirtualMachine", {})).vm
+    vm = with_detail(thin_vm(read_object("VirtualMachine", {})), read_object("VirtualMachine", {})).vm
     assert vm == Vm(ref="object-1", name="object-1", snapshots=0)
 
 
 @pytest.mark.parametrize(
-    ("told", "moment"),
+    ("suspend_time", "moment"),
     [
         ("2026-11-02T20:05:00.25Z", datetime(2026, 11, 2, 20, 5, 0, 250_000, UTC)),
         ("2026-11-02T21:05:00+01:00", datetime(2026, 11, 2, 20, 5, tzinfo=UTC)),
@@ -69,40 +69,42 @@ def test_a_vm_of_which_nothing_is_told_is_unknown_throughout() -> None:
         ("", None),
     ],
 )
-def test_when_a_vm_was_suspended_is_a_moment_or_unknown(told: str, moment: datetime | None) -> None:
-    assert thin_vm(found("VirtualMachine", {"runtime.suspendTime": told})).vm.suspended_at == moment
+def test_when_a_vm_was_suspended_is_a_moment_or_unknown(suspend_time: str, moment: datetime | None) -> None:
+    assert thin_vm(read_object("VirtualMachine", {"runtime.suspendTime": suspend_time})).vm.suspended_at == moment
 
 
 def test_a_member_of_a_vapp_has_it_for_a_parent() -> None:
     """vCenter may leave the folder of such a VM out (vSphere API, ManagedEntity.parent)."""
-    thin = thin_vm(found("VirtualMachine", {"parentVApp": "resgroup-v7"}))
+    thin = thin_vm(read_object("VirtualMachine", {"parentVApp": "resgroup-v7"}))
     assert (thin.vm.vapp, thin.parent) == ("resgroup-v7", "resgroup-v7")
-    thin = thin_vm(found("VirtualMachine", {"parent": "group-v3"}))
+    thin = thin_vm(read_object("VirtualMachine", {"parent": "group-v3"}))
     assert (thin.vm.vapp, thin.parent) == (None, "group-v3")
 
 
 @pytest.mark.parametrize(
-    ("automatic", "there", "cores"),
+    ("automatic", "cores_set", "cores"),
     [("true", "8", 0), ("false", "8", 8), (None, "8", 8), ("true", None, 0), (None, None, None)],
 )
 def test_virtual_numa_nodes_that_esxi_makes_are_nobodys_wish(
-    automatic: str | None, there: str | None, cores: int | None
+    automatic: str | None, cores_set: str | None, cores: int | None
 ) -> None:
-    said = {"autoCoresPerNumaNode": automatic, "coresPerNumaNode": there}
-    properties = {f"config.numaInfo.{name}": value for name, value in said.items() if value is not None}
-    assert detailed(properties).cores_per_numa_node == cores
+    numa_info = {"autoCoresPerNumaNode": automatic, "coresPerNumaNode": cores_set}
+    properties = {f"config.numaInfo.{name}": value for name, value in numa_info.items() if value is not None}
+    assert decode_vm(properties).cores_per_numa_node == cores
 
 
 def test_the_datastores_of_a_host_are_known_or_unknown_and_none_is_not_unknown() -> None:
     two = '<ManagedObjectReference type="Datastore">{}</ManagedObjectReference>'
-    seen = thin_host(found("HostSystem", {"datastore": two.format("datastore-1") + two.format("datastore-2")})).host
-    assert seen.datastores == ("datastore-1", "datastore-2")
-    assert thin_host(found("HostSystem", {})).host.datastores == ()
-    assert thin_host(found("HostSystem", {}, unreadable=("datastore",))).host.datastores is None
+    read_host = thin_host(
+        read_object("HostSystem", {"datastore": two.format("datastore-1") + two.format("datastore-2")})
+    ).host
+    assert read_host.datastores == ("datastore-1", "datastore-2")
+    assert thin_host(read_object("HostSystem", {})).host.datastores == ()
+    assert thin_host(read_object("HostSystem", {}, unreadable=("datastore",))).host.datastores is None
 
 
 def test_unreadable_snapshots_are_unknown_and_named() -> None:
-    vm = thin_vm(found("VirtualMachine", {}, unreadable=("rootSnapshot", "runtime.powerState"))).vm
+    vm = thin_vm(read_object("VirtualMachine", {}, unreadable=("rootSnapshot", "runtime.powerState"))).vm
     assert vm.snapshots is None
     assert vm.power is None
     assert vm.unreadable == ("rootSnapshot", "runtime.powerState")
@@ -110,8 +112,8 @@ def test_unreadable_snapshots_are_unknown_and_named() -> None:
 
 @pytest.mark.parametrize("odd", ["", "sleeping", "POWEREDON"])
 def test_a_power_state_nobody_knows_is_unknown(odd: str) -> None:
-    assert thin_vm(found("VirtualMachine", {"runtime.powerState": odd})).vm.power is None
-    assert thin_vm(found("VirtualMachine", {"runtime.powerState": "suspended"})).vm.power is PowerState.SUSPENDED
+    assert thin_vm(read_object("VirtualMachine", {"runtime.powerState": odd})).vm.power is None
+    assert thin_vm(read_object("VirtualMachine", {"runtime.powerState": "suspended"})).vm.power is PowerState.SUSPENDED
 
 
 @pytest.mark.parametrize("spelled", [str.lower, str.upper, str.swapcase])
@@ -121,7 +123,7 @@ def test_settings_have_one_spelling_whatever_a_client_wrote(spelled: Callable[[s
         f"<OptionValue><key>{spelled(key)}</key><value xsi:type='xsd:string'>{number}</value></OptionValue>"
         for number, key in enumerate(keys)
     )
-    assert detailed({"config.extraConfig": values}).extra_config == {key: str(at) for at, key in enumerate(keys)}
+    assert decode_vm({"config.extraConfig": values}).extra_config == {key: str(at) for at, key in enumerate(keys)}
 
 
 def test_passthrough_devices_are_told_apart_by_their_backing() -> None:
@@ -145,7 +147,7 @@ def test_passthrough_devices_are_told_apart_by_their_backing() -> None:
             device(13004, "VirtualPCIPassthroughDeviceBackingInfo", "<id>no address</id>"),
         ]
     )
-    vm = detailed({"config.hardware.device": devices})
+    vm = decode_vm({"config.hardware.device": devices})
     assert vm.devices == (
         VgpuDevice(13000, "nvidia_a40-8q"),
         DirectPathDevice(13001, PciAddress(0, 0x3B, 0, 0), vendor_id=0x8086, device_id=0x26B9, system_id="s"),
@@ -174,7 +176,7 @@ def test_rdma_network_cards_are_told_apart_by_their_kind_and_network_and_others_
             device(13000, "VirtualPCIPassthroughVmiopBackingInfo", "<vgpu>nvidia_a40-8q</vgpu>"),
         ]
     )
-    assert detailed({"config.hardware.device": devices}).nics == (
+    assert decode_vm({"config.hardware.device": devices}).nics == (
         VmNic(4001, "vmxnet3vrdma", "dvportgroup-9"),
         VmNic(4002, "sriov", "VM Network"),
         VmNic(0, "sriov", "network-8", "00:50:56:00:00:07"),
@@ -188,7 +190,7 @@ def test_a_virtual_numa_node_of_zero_is_a_node_and_a_negative_one_is_none(writte
         '<backing xsi:type="VirtualPCIPassthroughVmiopBackingInfo"><vgpu>p</vgpu></backing>'
         f"<numaNode>{written}</numaNode></VirtualDevice>"
     )
-    vm = detailed({"config.hardware.device": inner})
+    vm = decode_vm({"config.hardware.device": inner})
     assert vm.devices == (VgpuDevice(13000, "p", numa_node=node),)
 
 
@@ -202,7 +204,7 @@ def test_only_the_extra_config_a_plan_may_need_is_kept() -> None:
             ("gpuops.baseline", "{}"),
         ]
     )
-    vm = detailed({"config.extraConfig": options, "config.version": "vmx-21", "config.firmware": "efi"})
+    vm = decode_vm({"config.extraConfig": options, "config.version": "vmx-21", "config.firmware": "efi"})
     assert vm.extra_config == {"pciPassthru.use64bitMMIO": "TRUE", "numa.nodeAffinity": "0", "gpuops.baseline": "{}"}
     assert (vm.hardware_version, vm.firmware) == (21, Firmware.EFI)
 
@@ -225,7 +227,8 @@ def test_gpus_come_from_the_pci_list_with_ids_as_people_know_them() -> None:
         ]
     )
     host = host_with_gpus(
-        thin_host(found("HostSystem", {})), pci_devices(found("HostSystem", {"hardware.pciDevice": devices}))
+        thin_host(read_object("HostSystem", {})),
+        pci_devices(read_object("HostSystem", {"hardware.pciDevice": devices})),
     )
     assert [(str(gpu.address), gpu.device_id) for gpu in host.gpus] == [("0000:81:00.0", 0xA100)]
     assert host.others == ()
@@ -257,15 +260,15 @@ def test_what_is_no_nvidia_gpu_is_known_by_its_class_and_name_and_never_among_th
             pci("0000:49:00.0", 4098, 0x74A1, 1, 0x1200, "one that is not capable"),
         ]
     )
-    given = ["45:00.0", "45:00.2", "46:00.0", "46:01.0", "46:02.0", "46:03.0"]
+    slots = ["45:00.0", "45:00.2", "46:00.0", "46:01.0", "46:02.0", "46:03.0"]
     able = ["41:00.0", "42:00.0", "42:00.1", "43:00.0", "44:00.0", "47:00.0", "48:00.0"]
-    states = "".join(PASSTHROUGH.format(at, at, "true", "true") for at in (f"0000:{each}" for each in given))
-    states += "".join(PASSTHROUGH.format(at, at, "false", "false") for at in (f"0000:{each}" for each in able))
-    read = found("HostSystem", {"hardware.pciDevice": devices, "config.pciPassthruInfo": states})
+    states = "".join(PASSTHROUGH.format(at, at, "true", "true") for at in (f"0000:{slot}" for slot in slots))
+    states += "".join(PASSTHROUGH.format(at, at, "false", "false") for at in (f"0000:{slot}" for slot in able))
+    read = read_object("HostSystem", {"hardware.pciDevice": devices, "config.pciPassthruInfo": states})
     thin = thin_host(read)
     host = host_with_gpus(thin, pci_devices(read, thin.passed_through))
     assert [gpu.name for gpu in host.gpus] == ["NVIDIA A40"]
-    assert [(str(each.address)[5:10], each.kind.value) for each in host.others] == [
+    assert [(str(device.address)[5:10], device.kind.value) for device in host.others] == [
         ("41:00", "GPU"),
         ("42:00", "FPGA"),
         ("43:00", "FPGA"),
@@ -278,7 +281,7 @@ def test_what_is_no_nvidia_gpu_is_known_by_its_class_and_name_and_never_among_th
         ("48:00", "GPU"),
     ]
     assert host.others[1].vendor_id == 0x8086, "an id as people know it, though vSphere sends a signed short"
-    assert all(each.carries is None for each in host.others), "nobody has asked"
+    assert all(device.carries is None for device in host.others), "uses were not read"
 
 
 def test_a_gpu_of_another_vendor_is_none_of_nvidias_even_where_no_pci_list_can_be_read() -> None:
@@ -290,16 +293,16 @@ def test_a_gpu_of_another_vendor_is_none_of_nvidias_even_where_no_pci_list_can_b
             ("NVIDIA A40", "NVIDIACorporation", "0000:3b:00.0"),
         ]
     )
-    thin = thin_host(found("HostSystem", {"config.graphicsInfo": graphics}))
+    thin = thin_host(read_object("HostSystem", {"config.graphicsInfo": graphics}))
     assert [gpu.name for gpu in host_with_gpus(thin, ()).gpus] == ["NVIDIA A40"]
     amd = pci("0000:41:00.0", 4098, 0x75A3, 1, 0x1200, "Aqua Vanjaram [Instinct MI355X]")
     state = PASSTHROUGH.format("0000:41:00.0", "0000:41:00.0", "false", "false")
-    read = found(
+    read = read_object(
         "HostSystem",
         {"config.graphicsInfo": graphics, "hardware.pciDevice": amd, "config.pciPassthruInfo": state},
     )
     host = host_with_gpus(thin_host(read), pci_devices(read))
-    assert [(each.kind.value, each.memory_mib) for each in host.others] == [("GPU", 46080)], "its memory is told"
+    assert [(device.kind.value, device.memory_mib) for device in host.others] == [("GPU", 46080)], "its memory is known"
 
 
 def test_what_a_host_has_its_devices_for_is_told_by_its_switches_and_disks() -> None:
@@ -331,19 +334,19 @@ def test_what_a_host_has_its_devices_for_is_told_by_its_switches_and_disks() -> 
         "config.storageDevice.scsiTopology": topology,
         "config.pciPassthruInfo": divided,
     }
-    told = read_device_uses(found("HostSystem", read))
-    assert told is not None
-    assert {str(address): uses for address, uses in told.items()} == {
+    uses_by_address = read_device_uses(read_object("HostSystem", read))
+    assert uses_by_address is not None
+    assert {str(address): uses for address, uses in uses_by_address.items()} == {
         "0000:45:00.0": ("vmnic0 is an uplink of vSwitch0, which carries vmk0",),
         "0000:45:00.1": ("vmnic1 is an uplink of dvs, which carries vmk1",),
         "0000:45:00.3": ("it is divided into 4 virtual functions (SR-IOV)",),
         "0000:46:00.0": ("vmhba0 has disks of the host (2)",),
     }
     for path in ("config.network", "config.storageDevice", "config.storageDevice.scsiTopology"):
-        assert read_device_uses(replace(found("HostSystem", read), unreadable=(path,))) is None
+        assert read_device_uses(replace(read_object("HostSystem", read), unreadable=(path,))) is None
     for path in read:
         untold = {key: value for key, value in read.items() if key != path}
-        assert read_device_uses(found("HostSystem", untold)) is None, "what is absent is not nothing"
+        assert read_device_uses(read_object("HostSystem", untold)) is None, "what is absent is not nothing"
 
 
 def test_a_host_whose_pci_list_is_unreadable_still_shows_the_gpus_it_lists_as_graphics() -> None:
@@ -354,7 +357,7 @@ def test_a_host_whose_pci_list_is_unreadable_still_shows_the_gpus_it_lists_as_gr
         "<HostGraphicsInfo><deviceName>BMC</deviceName><pciId>0000:03:00.0</pciId>"
         "<graphicsType>basic</graphicsType><memorySizeInKB>0</memorySizeInKB></HostGraphicsInfo>"
     )
-    thin = thin_host(found("HostSystem", {"config.graphicsInfo": graphics}))
+    thin = thin_host(read_object("HostSystem", {"config.graphicsInfo": graphics}))
     assert thin.has_devices
     (gpu,) = host_with_gpus(thin, ()).gpus
     assert (gpu.name, gpu.memory_mib, gpu.vms) == ("NVIDIA A40", 46080, ("vm-9",))
@@ -366,14 +369,17 @@ def test_profiles_are_those_offered_now_and_those_the_host_is_capable_of() -> No
         "<HostSharedGpuCapabilities><vgpu>nvidia_a40-8q</vgpu><suspendSupported>true</suspendSupported>"
         "<migrateSupported>false</migrateSupported></HostSharedGpuCapabilities>"
     )
-    assert thin_host(found("HostSystem", {})).host.profiles is None, "a host that tells nothing is unknown"
-    (full,) = thin_host(found("HostSystem", {"config.sharedGpuCapabilities": capability})).host.profiles or ()
+    assert thin_host(read_object("HostSystem", {})).host.profiles is None, "a host that tells nothing is unknown"
+    (full,) = thin_host(read_object("HostSystem", {"config.sharedGpuCapabilities": capability})).host.profiles or ()
     assert (full.name, full.suspend, full.migrate, full.disk_snapshot) == ("nvidia_a40-8q", True, False, None)
-    both = {
+    both_lists = {
         "config.sharedGpuCapabilities": capability,
         "config.sharedPassthruGpuTypes": "<string>nvidia_a40-4q</string>",
     }
-    offered = {profile.name: profile.suspend for profile in thin_host(found("HostSystem", both)).host.profiles or ()}
+    offered = {
+        profile.name: profile.suspend
+        for profile in thin_host(read_object("HostSystem", both_lists)).host.profiles or ()
+    }
     assert offered == {"nvidia_a40-4q": None, "nvidia_a40-8q": True}
 
 
@@ -384,7 +390,7 @@ def test_numa_memory_is_read_under_either_name() -> None:
         "<pciId>0000:3b:00.0</pciId></numaNode>"
         "<numaNode><typeId>1</typeId><memoryRangeLength>2147483648</memoryRangeLength></numaNode>"
     )
-    first, second = thin_host(found("HostSystem", {"hardware.numaInfo": nodes})).host.numa_nodes
+    first, second = thin_host(read_object("HostSystem", {"hardware.numaInfo": nodes})).host.numa_nodes
     assert (first.logical_cpus, first.memory_mib, first.devices) == (2, 1024, (PciAddress(0, 0x3B, 0, 0),))
     assert (second.memory_mib, second.devices) == (2048, ())
 

@@ -33,7 +33,7 @@ CALLED = {
 CATCH_ALL = ("fault.VimFault", "vmodl:RuntimeFault", "vmodl:MethodFault")
 
 
-def _declared() -> list[Any]:
+def _declared_faults() -> list[Any]:
     return [
         pytest.param(VmomiSupport.GetVmodlType(fault), id=f"{method}-{fault.rpartition('.')[2]}")
         for kind, methods in CALLED.items()
@@ -43,10 +43,10 @@ def _declared() -> list[Any]:
 
 
 def test_some_faults_are_declared_at_all() -> None:
-    assert len(_declared()) > 20
+    assert len(_declared_faults()) > 20
 
 
-@pytest.mark.parametrize("declared", _declared())
+@pytest.mark.parametrize("declared", _declared_faults())
 def test_every_declared_fault_has_a_row_of_its_own_or_of_its_family(declared: type) -> None:
     row = faults.row_for(declared)
     assert row.fault not in CATCH_ALL

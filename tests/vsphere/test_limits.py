@@ -24,7 +24,7 @@ TARGET = Target("vc", "me", Secret("pw"))
 OK = b"HTTP/1.1 200 OK\r\n"
 
 
-def said(inside: str) -> bytes:
+def reply_with(inside: str) -> bytes:
     return (
         '<Envelope xmlns="http://schemas.xmlsoap.org/soap/envelope/"><Body>'
         f'<CurrentTimeResponse xmlns="urn:vim25">{inside}</CurrentTimeResponse></Body></Envelope>'
@@ -136,9 +136,9 @@ def drip(end: socket.socket) -> None:
 def test_a_drip_is_named_as_what_it_is() -> None:
     with answering(drip) as connection, pytest.raises(network.EndlessReply, match="did not end within 1 s") as raised:
         ask(connection, within_s=1.0)
-    told = network.connection_error(TARGET, raised.value)
-    assert isinstance(told, VcenterUnreachable)
-    assert told.message == "vc:443 answers, and its reply did not end within 1 s"
+    raised_error = network.connection_error(TARGET, raised.value)
+    assert isinstance(raised_error, VcenterUnreachable)
+    assert raised_error.message == "vc:443 answers, and its reply did not end within 1 s"
 
 
 def test_silence_is_named_as_silence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +216,7 @@ def test_what_is_packed_wrongly(pack: Callable[[bytes], bytes], encoding: str, s
     ("received", "said_of_it"),
     [
         (b"<!DOCTYPE a><a/>", "a document type, which SOAP forbids"),
-        (said("<a/>" * (messages.MOST_MARKS + 1)), ",000 elements and attributes in one reply"),
+        (reply_with("<a/>" * (messages.MOST_MARKS + 1)), ",000 elements and attributes in one reply"),
     ],
     ids=["document type", "elements"],
 )
@@ -230,15 +230,15 @@ def test_what_lxml_never_has() -> None:
     with pytest.raises(network.UnreadableReply, match="depth"):
         messages.elements(b"<a>" * 257 + b"</a>" * 257)
     with pytest.raises(network.UnreadableReply, match="not XML"):
-        messages.elements(said(f"<returnval>{'x' * 10_000_001}</returnval>"))
+        messages.elements(reply_with(f"<returnval>{'x' * 10_000_001}</returnval>"))
 
 
 @pytest.mark.parametrize(
     ("received", "said_of_it"),
     [
         (b"<a>" * 140 + b"</a>" * 140, "more than 128 elements within each other"),
-        (said(f"<returnval>{'x' * 10_000_001}</returnval>"), "a text of more than 10,000,000 characters"),
-        (said('<returnval type="VirtualMachine">vm"1</returnval>'), "which no object has"),
+        (reply_with(f"<returnval>{'x' * 10_000_001}</returnval>"), "a text of more than 10,000,000 characters"),
+        (reply_with('<returnval type="VirtualMachine">vm"1</returnval>'), "which no object has"),
     ],
     ids=["depth", "text", "id"],
 )
@@ -258,7 +258,7 @@ def test_what_pyvmomi_never_gets(received: bytes, said_of_it: str) -> None:
 )
 def test_attributes_and_namespaces_count_for_the_typed_parser(inside: str, said_of_it: str) -> None:
     with pytest.raises(network.UnreadableReply, match=said_of_it):
-        stub.deserialize_reply(said(inside), datetime, None)
+        stub.deserialize_reply(reply_with(inside), datetime, None)
 
 
 def test_an_answer_about_thousands_of_objects_may_be_longer_than_one_about_none() -> None:

@@ -43,9 +43,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @given(sizes=st.lists(st.integers(0, 500), min_size=1, max_size=30), blanks=st.sampled_from(["", "\n", "  \n "]))
 def test_every_object_is_in_one_piece_and_the_token_in_all(sizes: list[int], blanks: str) -> None:
     objects = [vm(number, size) + blanks for number, size in enumerate(sizes)]
-    found = refs(reply(objects))
-    assert [ref for _, part in found for ref in part] == [f"vm-{number}" for number in range(len(sizes))]
-    assert {token for token, _ in found} == {"7"}
+    pieces = refs(reply(objects))
+    assert [ref for _, part in pieces for ref in part] == [f"vm-{number}" for number in range(len(sizes))]
+    assert {token for token, _ in pieces} == {"7"}
 
 
 def test_a_large_page_is_really_cut() -> None:

@@ -36,9 +36,9 @@ def group(*components: Any) -> Any:
 
 def test_ids_come_as_signed_shorts() -> None:
     offered = vim.vm.ConfigTarget(pciPassthrough=[passthrough("0000:3b:00.0", vendor_id=-32634, device_id=-22855)])
-    [found] = config_target(offered).passthrough
-    assert (found.vendor_id, found.device_id) == (0x8086, 0xA6B9)
-    assert found.address == PciAddress.parse("3b:00.0")
+    [device] = config_target(offered).passthrough
+    assert (device.vendor_id, device.device_id) == (0x8086, 0xA6B9)
+    assert device.address == PciAddress.parse("3b:00.0")
 
 
 def test_a_name_is_taken_from_where_there_is_one() -> None:
@@ -48,7 +48,7 @@ def test_a_name_is_taken_from_where_there_is_one() -> None:
             passthrough("0000:5e:00.0", vendor_id=4318, device_id=1, device_name="AD102GL"),
         ]
     )
-    assert [each.name for each in config_target(offered).passthrough] == ["L40S", "AD102GL"]
+    assert [device.name for device in config_target(offered).passthrough] == ["L40S", "AD102GL"]
 
 
 def test_a_device_with_no_pci_address_is_left_out() -> None:
@@ -67,8 +67,8 @@ def test_group_members_keep_the_order_of_their_templates() -> None:
             group(component("pciPassthru", dynamic, 2), component("nvidiaVgpu", vgpu, 0), component("x", static, 1))
         ]
     )
-    [found] = config_target(offered).device_groups
-    assert found.members == (
+    [device_group] = config_target(offered).device_groups
+    assert device_group.members == (
         DeviceGroupMember("nvidiaVgpu", 0, profile="grid_a100d-80c"),
         DeviceGroupMember("x", 1, vendor_id=0x10DE, device_id=0x26B9),
         DeviceGroupMember("pciPassthru", 2, vendor_id=0x15B3, device_id=0x1021),
@@ -78,5 +78,5 @@ def test_group_members_keep_the_order_of_their_templates() -> None:
 def test_a_template_without_group_info_or_with_odd_ids_is_no_crash() -> None:
     odd = KINDS.DeviceBackingInfo(id="", deviceId="GPU", systemId="", vendorId=4318, deviceName="")
     offered = vim.vm.ConfigTarget(vendorDeviceGroupInfo=[group(component("x", odd, None))])
-    [found] = config_target(offered).device_groups
-    assert found.members == (DeviceGroupMember("x", 0, vendor_id=0x10DE, device_id=None),)
+    [device_group] = config_target(offered).device_groups
+    assert device_group.members == (DeviceGroupMember("x", 0, vendor_id=0x10DE, device_id=None),)

@@ -28,13 +28,13 @@ def shape(request: bytes) -> list[tuple[str, dict[str, str], str]]:
     """Every element in its order: name, attributes, text."""
     parser = etree.XMLParser(resolve_entities=False, remove_blank_text=False)
     return [
-        (str(each.tag), {str(key): str(value) for key, value in each.attrib.items()}, each.text or "")
-        for each in etree.fromstring(request, parser).iter()
+        (str(element.tag), {str(key): str(value) for key, value in element.attrib.items()}, element.text or "")
+        for element in etree.fromstring(request, parser).iter()
     ]
 
 
 def login(text: str) -> bytes:
-    """As the session writes it by hand."""
+    """The request as the session writes it."""
     return envelope("Login", SESSION_MANAGER, f"<userName>{escape_text(text)}</userName><password>pw</password>")
 
 
@@ -43,8 +43,10 @@ def reconfigure(text: str) -> bytes:
     vm = vim.VirtualMachine("vm-1", STUB)
     option = vim.option.OptionValue(key=text, value=text)
     spec = vim.vm.ConfigSpec(name=text, annotation=text, extraConfig=[option])
-    info = next(each for each in vim.VirtualMachine._methodInfo.values() if each.wsdlName == "ReconfigVM_Task")
-    return STUB.SerializeRequest(vm, info, [spec])
+    method = next(
+        candidate for candidate in vim.VirtualMachine._methodInfo.values() if candidate.wsdlName == "ReconfigVM_Task"
+    )
+    return STUB.SerializeRequest(vm, method, [spec])
 
 
 @pytest.mark.parametrize("write", [login, reconfigure])
@@ -59,11 +61,16 @@ def test_a_text_stays_the_text_it_was(write: Any, text: str) -> None:
     except UsageError as error:
         assert "cannot contain" in error.message
         assert any(
-            (each < " " and each not in "\t\n\r") or "\ud800" <= each <= "\udfff" or each in "\ufffe\uffff"
-            for each in text
+            (character < " " and character not in "\t\n\r")
+            or "\ud800" <= character <= "\udfff"
+            or character in "\ufffe\uffff"
+            for character in text
         )
         return
-    expected = [(tag, attributes, text if said == "X" else said) for tag, attributes, said in shape(write("X"))]
+    expected = [
+        (tag, attributes, text if element_text == "X" else element_text)
+        for tag, attributes, element_text in shape(write("X"))
+    ]
     assert shape(request) == expected
 
 
@@ -85,8 +92,10 @@ def of_a_type(ref: str) -> bytes:
 
 
 def by_pyvmomi(ref: str) -> bytes:
-    info = next(each for each in vim.VirtualMachine._methodInfo.values() if each.wsdlName == "PowerOnVM_Task")
-    return STUB.SerializeRequest(vim.VirtualMachine(ref, STUB), info, [None])
+    method = next(
+        candidate for candidate in vim.VirtualMachine._methodInfo.values() if candidate.wsdlName == "PowerOnVM_Task"
+    )
+    return STUB.SerializeRequest(vim.VirtualMachine(ref, STUB), method, [None])
 
 
 @pytest.mark.parametrize("write", [by_hand, of_a_type, by_pyvmomi])
@@ -101,7 +110,7 @@ def test_an_id_is_an_id_or_nothing_is_sent(write: Any, ref: str) -> None:
         assert "is not the id of an object" in error.message
         return
     plain = "Z" if write is of_a_type else "vm-9"
-    assert [each[0] for each in shape(request)] == [each[0] for each in shape(write(plain))]
+    assert [element[0] for element in shape(request)] == [element[0] for element in shape(write(plain))]
     assert ref in {text for _, attributes, text in shape(request)} | {
         value for _, attributes, _ in shape(request) for value in attributes.values()
     }

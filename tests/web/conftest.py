@@ -46,10 +46,10 @@ class CannedFleet:
         self.reads += 1
         if self.away:
             raise NotConnected(self.away)
-        others: dict[str, Callable[[], dict[str, Any]]] = {
+        documents: dict[str, Callable[[], dict[str, Any]]] = {
             name: partial(dict, kind=name) for name in ("inventory", "capacity", "doctor", "history")
         }
-        return FleetRead(self.report, others)
+        return FleetRead(self.report, documents)
 
     def wait_for_change(self, timeout_s: float) -> bool:
         return False
@@ -57,7 +57,7 @@ class CannedFleet:
 
 @dataclass
 class Served:
-    """The server, and what it is told of."""
+    """The server and its fleet."""
 
     port: int
     server: WebServer
@@ -71,35 +71,35 @@ class Served:
         return f"http://127.0.0.1:{self.port}"
 
     def look(self) -> bool:
-        """One read, and all watchers are told."""
+        """Read once and send the edition to all watchers."""
         if self._following is None:
             self._following = Following(lambda: self.fleet, self.server.tell, self.said.append)
         return self._following.look()
 
-    def get(self, path: str = "/", method: str = "GET", **more: Any) -> httpx.Response:
+    def get(self, path: str = "/", method: str = "GET", **options: Any) -> httpx.Response:
         with httpx.Client(base_url=self.url, timeout=30, trust_env=False) as client:
-            return client.request(method, path, **more)
+            return client.request(method, path, **options)
 
     def raw(self, text: bytes, *, within_s: float = 30.0) -> bytes:
         """What comes back until the server closes."""
         with self.connected(within_s) as client:
             client.sendall(text)
             client.shutdown(socket.SHUT_WR)
-            return received(client)
+            return receive_all(client)
 
     def connected(self, within_s: float = 30.0) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=within_s)
 
 
-def received(client: socket.socket) -> bytes:
+def receive_all(client: socket.socket) -> bytes:
     """All until the other end closes, or breaks off."""
-    found = b""
+    received_bytes = b""
     try:
         while piece := client.recv(65536):
-            found += piece
+            received_bytes += piece
     except ConnectionResetError:
-        return found
-    return found
+        return received_bytes
+    return received_bytes
 
 
 Serve = Callable[..., Served]
@@ -114,16 +114,16 @@ def serve(reported: Reported) -> Iterator[Serve]:
             listener = stack.enter_context(socket.socket())
             listener.bind(("127.0.0.1", 0))
             listener.listen()
-            said: list[str] = []
-            asked: list[Current] = []
+            messages: list[str] = []
+            moments_read: list[Current] = []
 
             def metrics(now: Current) -> bytes:
-                asked.append(now)
+                moments_read.append(now)
                 return b"gpuops_up 1\n"
 
-            server = stack.enter_context(serving(listener, access or Access(), metrics, said.append))
+            server = stack.enter_context(serving(listener, access or Access(), metrics, messages.append))
             fleet = CannedFleet(report if report is not None else dict(reported.document))
-            return Served(listener.getsockname()[1], server, fleet, said, asked)
+            return Served(listener.getsockname()[1], server, fleet, messages, moments_read)
 
         yield start
 
@@ -131,19 +131,19 @@ def serve(reported: Reported) -> Iterator[Serve]:
 @pytest.fixture
 def served(serve: Serve) -> Served:
     """Of the scenario `lab`, read once, for everybody."""
-    found = serve()
-    assert found.look()
-    return found
+    new_served = serve()
+    assert new_served.look()
+    return new_served
 
 
 @contextmanager
 def service(
-    server: SimServer, folder: Path, *more: str, environ: Mapping[str, str] | None = None
+    server: SimServer, folder: Path, *options: str, environ: Mapping[str, str] | None = None
 ) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """`gpuops serve` of that vCenter: its address, once it listens, and the process."""
     ready, port = folder / "ready.json", free_port()
     ready_file.write(ready, ready_file.of(server))
-    words = [sys.executable, "-m", "gpuops", "serve", "--listen", str(port), "--vcenter", f"sim@{ready}", *more]
+    words = [sys.executable, "-m", "gpuops", "serve", "--listen", str(port), "--vcenter", f"sim@{ready}", *options]
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", env={**os.environ, **(environ or {})}
     ) as run:

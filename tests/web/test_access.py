@@ -1,4 +1,4 @@
-"""Who is let in, by which headers from where, and which Host headers are answered."""
+"""Which logins, proxies and Host headers are accepted."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ PASSWORDS = PasswordLogin.parse(Secret(f"ann:{PASSWORD}\n\nbén:häßlich: with 
 PROXY = ProxyLogin.parse("X-Remote-User", ["10.0.0.5", "192.168.7.0/24", "fd00::/64"], Secret(SECRET))
 
 
-def basic(told: str | bytes, scheme: str = "Basic") -> list[tuple[bytes, bytes]]:
-    text = told.encode() if isinstance(told, str) else told
+def basic(credentials: str | bytes, scheme: str = "Basic") -> list[tuple[bytes, bytes]]:
+    text = credentials.encode() if isinstance(credentials, str) else credentials
     return [(b"authorization", f"{scheme} ".encode() + base64.b64encode(text))]
 
 
@@ -86,20 +86,20 @@ def test_and_nobody_else_who_sends_the_header(headers: list[tuple[bytes, bytes]]
 
 
 def test_either_way_lets_in_and_without_ways_all_are() -> None:
-    both = Access(PASSWORDS, PROXY)
-    assert both.lets_in(basic(f"ann:{PASSWORD}"), "127.0.0.1") and both.lets_in(by_proxy(), "10.0.0.5")
-    assert not both.lets_in(by_proxy(), "127.0.0.1")
-    assert Access().lets_in([], "203.0.113.9") and Access().open and not both.open
+    with_both = Access(PASSWORDS, PROXY)
+    assert with_both.lets_in(basic(f"ann:{PASSWORD}"), "127.0.0.1") and with_both.lets_in(by_proxy(), "10.0.0.5")
+    assert not with_both.lets_in(by_proxy(), "127.0.0.1")
+    assert Access().lets_in([], "203.0.113.9") and Access().open and not with_both.open
 
 
 def test_no_password_can_be_seen_in_what_is_kept() -> None:
-    shown = repr(Access(PASSWORDS, PROXY))
-    assert PASSWORD not in shown and SECRET not in shown and "digest" not in shown.lower()
+    representation = repr(Access(PASSWORDS, PROXY))
+    assert PASSWORD not in representation and SECRET not in representation and "digest" not in representation.lower()
     assert PASSWORD.encode() not in b"".join(PASSWORDS.digests) and SECRET.encode() not in PROXY.secret
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "contains no logins"),
         ("\n\n", "contains no logins"),
@@ -109,14 +109,14 @@ def test_no_password_can_be_seen_in_what_is_kept() -> None:
         ("ann:short\n", "has 5 characters, and needs at least 12"),
     ],
 )
-def test_a_file_that_holds_no_logins_is_refused_and_not_shown(text: str, said: str) -> None:
+def test_a_file_that_holds_no_logins_is_refused_and_not_shown(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         PasswordLogin.parse(Secret(text), "logins")
-    assert said in caught.value.message and "short" not in caught.value.line and PASSWORD not in caught.value.line
+    assert message in caught.value.message and "short" not in caught.value.line and PASSWORD not in caught.value.line
 
 
 @pytest.mark.parametrize(
-    ("header", "address", "secret", "said"),
+    ("header", "address", "secret", "message"),
     [
         ("X Remote", "10.0.0.5", SECRET, "is not a valid header name"),
         ("", "10.0.0.5", SECRET, "is not a valid header name"),
@@ -127,10 +127,10 @@ def test_a_file_that_holds_no_logins_is_refused_and_not_shown(text: str, said: s
         ("X-User", "10.0.0.5", "short", "has 5 characters"),
     ],
 )
-def test_a_proxy_that_is_none_is_refused(header: str, address: str, secret: str, said: str) -> None:
+def test_a_proxy_that_is_none_is_refused(header: str, address: str, secret: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         ProxyLogin.parse(header, [address], Secret(secret))
-    assert said in caught.value.message
+    assert message in caught.value.message
 
 
 @pytest.mark.parametrize(
@@ -164,9 +164,9 @@ def test_a_host_header_names_the_address_or_a_name_of_the_service(host: str, rea
     assert not named.answers_to([], reached)
 
 
-@pytest.mark.parametrize("told", ["", "ann", f"ann:{PASSWORD}", f"ann:{PASSWORD[:-1]}", "nobody:" + "x" * 5000])
-def test_a_password_is_compared_with_all_in_constant_time(told: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever was told, digests of one length are compared in full, one after another: no answer comes sooner."""
+@pytest.mark.parametrize("credentials", ["", "ann", f"ann:{PASSWORD}", f"ann:{PASSWORD[:-1]}", "nobody:" + "x" * 5000])
+def test_a_password_is_compared_with_all_in_constant_time(credentials: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For every login, digests of one length are compared in full, one after another: no answer comes sooner."""
     compared: list[tuple[int, int]] = []
 
     def compare(first: bytes, second: bytes) -> bool:
@@ -174,5 +174,5 @@ def test_a_password_is_compared_with_all_in_constant_time(told: str, monkeypatch
         return compare_digest(first, second)
 
     monkeypatch.setattr(hmac, "compare_digest", compare)
-    PASSWORDS.lets_in(basic(told), "127.0.0.1")
+    PASSWORDS.lets_in(basic(credentials), "127.0.0.1")
     assert compared == [(64, 64)] * len(PASSWORDS.digests)

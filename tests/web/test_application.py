@@ -23,31 +23,31 @@ ADDRESSES = ("/", "/page.js", "/page.css", "/metrics", "/healthz", "/api/report"
 
 
 def test_page_script_style_and_documents_come_from_their_own_addresses(served: Served) -> None:
-    found = {address: served.get(address) for address in ADDRESSES}
-    assert {each.status_code for each in found.values()} == {200}
-    assert {address: each.headers["content-type"].partition(";")[0] for address, each in found.items()} == {
+    answers = {address: served.get(address) for address in ADDRESSES}
+    assert {answer.status_code for answer in answers.values()} == {200}
+    assert {address: answer.headers["content-type"].partition(";")[0] for address, answer in answers.items()} == {
         "/": "text/html", "/page.js": "text/javascript", "/page.css": "text/css", "/metrics": "text/plain",
         "/healthz": "text/plain", "/api/report": "application/json", "/api/inventory": "application/json",
     }  # fmt: skip
-    assert found["/api/report"].json() == served.fleet.report
-    page = found["/"].text
+    assert answers["/api/report"].json() == served.fleet.report
+    page = answers["/"].text
     assert "<style" not in page and "style=" not in page and page.count("<script") == 2
     assert '<script type="application/json" id="report"></script>\n<script src="page.js"></script>' in page
-    assert f'data-edition="{found["/api/report"].headers["X-Gpuops-Edition"]}"' in page
+    assert f'data-edition="{answers["/api/report"].headers["X-Gpuops-Edition"]}"' in page
 
 
 def test_every_answer_holds_the_browser_to_what_the_page_needs(served: Served) -> None:
     answers = [served.get(address) for address in (*ADDRESSES, "/nowhere", "/api/idle")]
     answers += [served.get("/", "POST"), served.get("/", headers={"Host": "evil.test"})]
-    for each in answers:
-        policy = dict(part.strip().split(" ", 1) for part in each.headers["content-security-policy"].split(";"))
+    for answer in answers:
+        policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
         assert policy.pop("img-src") == "data:"
         assert set(policy.values()) == {"'none'", "'self'"}, "nothing inline, nothing of other origins"
         assert policy["frame-ancestors"] == policy["default-src"] == policy["base-uri"] == "'none'"
-        assert each.headers["x-content-type-options"] == "nosniff"
-        assert each.headers["referrer-policy"] == "no-referrer"
-        assert each.headers["cache-control"] == "no-store"
-        assert not {"server", "access-control-allow-origin", "set-cookie"} & set(each.headers)
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["cache-control"] == "no-store"
+        assert not {"server", "access-control-allow-origin", "set-cookie"} & set(answer.headers)
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"])
@@ -106,18 +106,18 @@ def test_without_the_password_nothing_but_health_is_told(serve: Serve) -> None:
 
 def test_a_proxy_s_word_counts_from_its_address_with_its_secret(serve: Serve) -> None:
     headers = {"X-Remote-User": "ann", "X-Gpuops-Proxy-Secret": SECRET}
-    here = serve(Access(proxy=ProxyLogin.parse("X-Remote-User", ["127.0.0.1"], Secret(SECRET))))
+    at_loopback = serve(Access(proxy=ProxyLogin.parse("X-Remote-User", ["127.0.0.1"], Secret(SECRET))))
     elsewhere = serve(Access(proxy=ProxyLogin.parse("X-Remote-User", ["10.0.0.0/8"], Secret(SECRET))))
-    here.look(), elsewhere.look()
-    assert here.get(headers=headers).status_code == 200
+    at_loopback.look(), elsewhere.look()
+    assert at_loopback.get(headers=headers).status_code == 200
     assert elsewhere.get(headers=headers).status_code == 403, "from a wrong address"
     assert (
         elsewhere.get(headers={**headers, "X-Forwarded-For": "10.0.0.5", "Forwarded": "for=10.0.0.5"}).status_code
         == 403
     )
-    assert here.get(headers={**headers, "X-Gpuops-Proxy-Secret": "another secret of it"}).status_code == 403
-    assert here.get(headers={"X-Remote-User": "ann"}).status_code == 403
-    assert here.get().status_code == 403
+    assert at_loopback.get(headers={**headers, "X-Gpuops-Proxy-Secret": "another secret of it"}).status_code == 403
+    assert at_loopback.get(headers={"X-Remote-User": "ann"}).status_code == 403
+    assert at_loopback.get().status_code == 403
 
 
 def test_before_the_first_read_it_says_so(serve: Serve) -> None:
@@ -137,19 +137,19 @@ def test_before_the_first_read_it_says_so(serve: Serve) -> None:
 def test_a_vcenter_that_is_away_leaves_the_last_page_and_its_age(served: Served) -> None:
     served.fleet.away = "vc.example.com:443 does not answer"
     with httpx.stream("GET", f"{served.url}/events", timeout=30) as response:
-        told = events(response)
-        first = next(told)
+        received_events = events(response)
+        first = next(received_events)
         assert (first["edition"], first["trouble"]) == ("1", None)
         for _ in range(3):
             assert not served.look()
-        away = next(told)
-        assert (away["edition"], away["trouble"]) == ("1", "vc.example.com:443 does not answer")
-        assert away["age_s"] >= first["age_s"] >= 0
+        away_event = next(received_events)
+        assert (away_event["edition"], away_event["trouble"]) == ("1", "vc.example.com:443 does not answer")
+        assert away_event["age_s"] >= first["age_s"] >= 0
         assert served.get("/healthz").status_code == 503
         assert served.get("/api/report").json() == served.fleet.report
         served.fleet.away = ""
         assert served.look()
-        back = next(told)
+        back = next(received_events)
     assert (back["edition"], back["trouble"]) == ("1", None), "nothing had changed meanwhile"
     assert served.get("/healthz").status_code == 200
     assert served.said == ["vc.example.com:443 does not answer"], "a trouble is said once"
@@ -183,7 +183,7 @@ def test_documents_of_the_lab_are_made_once_and_metrics_stand_a_while(served: Se
 def test_a_document_that_cannot_be_made_is_said_and_ends_nothing(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*told: Any) -> str:
+    def broken(*_arguments: Any) -> str:
         raise RuntimeError("no such template")
 
     monkeypatch.setattr("gpuops.extras.web.http.following.served_page", broken)
@@ -193,28 +193,28 @@ def test_a_document_that_cannot_be_made_is_said_and_ends_nothing(
 
 
 def test_watchers_are_told_of_the_newest_alone(served: Served) -> None:
-    """One that does not read while there are a thousand news is told of the last one, and costs no queue."""
+    """A watcher that does not read during a thousand editions gets the last one, and needs no queue."""
     with httpx.stream("GET", f"{served.url}/events", timeout=30) as response:
-        told = events(response)
-        assert next(told)["edition"] == "1"
+        received_events = events(response)
+        assert next(received_events)["edition"] == "1"
         first = dict(served.fleet.report)
         for number in range(200):
             served.fleet.report = {**first, "policy": f"p{number}"}
             served.look()
-        seen = [next(told)["edition"]]
-        while seen[-1] != "201":
-            seen.append(next(told)["edition"])
-    assert seen == sorted(seen, key=int) and len(set(seen)) == len(seen)
+        editions = [next(received_events)["edition"]]
+        while editions[-1] != "201":
+            editions.append(next(received_events)["edition"])
+    assert editions == sorted(editions, key=int) and len(set(editions)) == len(editions)
 
 
 def test_so_many_watch_and_no_more(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "MOST_WATCHERS", 2)
     with (
-        httpx.stream("GET", f"{served.url}/events") as one,
-        httpx.stream("GET", f"{served.url}/events") as other,
+        httpx.stream("GET", f"{served.url}/events") as first,
+        httpx.stream("GET", f"{served.url}/events") as second,
     ):
-        told = [events(one), events(other)]
-        assert [next(each)["edition"] for each in told] == ["1", "1"]
+        streams = [events(first), events(second)]
+        assert [next(stream)["edition"] for stream in streams] == ["1", "1"]
         refused = served.get("/events")
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "60")
     wait_until(lambda: watches(served))
@@ -228,8 +228,8 @@ def watches(served: Served) -> bool:
 def test_a_watcher_hears_something_again_and_again(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "HEARTBEAT_S", 0.05)
     with httpx.stream("GET", f"{served.url}/events", timeout=30) as response:
-        told = events(response)
-        ages = [next(told)["age_s"] for _ in range(5)]
+        received_events = events(response)
+        ages = [next(received_events)["age_s"] for _ in range(5)]
     assert ages == sorted(ages)
     assert json.dumps(ages)
 

@@ -1,4 +1,4 @@
-"""Clients that are slow, silent, many or no clients of HTTP at all: nobody else waits for them, and memory stays."""
+"""Clients that are slow, silent, many or do not speak HTTP: no other client waits, and memory stays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuops.sim.core.clock import ClockMode
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from tests.waiting import wait_until
-from tests.web.conftest import Serve, Served, received, service
+from tests.web.conftest import Serve, Served, receive_all, service
 
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 LAST = REQUEST.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
@@ -60,7 +60,7 @@ def test_what_is_no_request_is_refused_and_ends_nothing(served: Served, nonsense
             client.shutdown(socket.SHUT_WR)
         except OSError:  # broken off, reset, or not connected any more
             begins = b""  # it was refused before all of it was there
-        answer = received(client)
+        answer = receive_all(client)
     assert answer.startswith(begins) or answer == b"", answer[:200]
     assert not answer.startswith(b"HTTP/1.1 200")
     assert served.get("/healthz").status_code == 200
@@ -69,14 +69,14 @@ def test_what_is_no_request_is_refused_and_ends_nothing(served: Served, nonsense
 
 @pytest.mark.long
 def test_a_header_of_almost_that_size_is_answered(served: Served) -> None:
-    asked = LAST.replace(b"\r\n\r\n", b"\r\nX: " + b"x" * (server.HEADER_BYTES - 200) + b"\r\n\r\n")
-    assert served.raw(asked).startswith(b"HTTP/1.1 200 ")
+    request = LAST.replace(b"\r\n\r\n", b"\r\nX: " + b"x" * (server.HEADER_BYTES - 200) + b"\r\n\r\n")
+    assert served.raw(request).startswith(b"HTTP/1.1 200 ")
 
 
 def test_a_websocket_is_not_opened(served: Served) -> None:
-    asked = b"GET /events HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    request = b"GET /events HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
     with served.connected() as client:
-        client.sendall(asked)
+        client.sendall(request)
         assert client.recv(4096).startswith(b"HTTP/1.1 200 "), "the same as without"
 
 
@@ -85,14 +85,14 @@ def test_of_requests_that_do_not_wait_for_an_answer_one_is_answered(served: Serv
     with served.connected() as client:
         with suppress(OSError):  # it may be closed before all is sent
             client.sendall(REQUEST * requests)
-        assert received(client).count(b"HTTP/1.1 ") <= 1
+        assert receive_all(client).count(b"HTTP/1.1 ") <= 1
     with served.connected() as client:
         for _ in range(3):
             client.sendall(REQUEST)
             answer = b""
             while not answer.endswith(b"ok\n"):
                 answer += client.recv(4096)
-            assert answer.startswith(b"HTTP/1.1 200 "), "whoever waits keeps the connection"
+            assert answer.startswith(b"HTTP/1.1 200 "), "a waiting client keeps the connection"
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "])
@@ -105,11 +105,11 @@ def test_a_client_that_sends_a_byte_now_and_then_is_left(
     began_s = passed_s()
     with served.connected() as client:
         client.sendall(sent)
-        wait_until(lambda: gone(client), 20, every_s=0.1)
+        wait_until(lambda: is_closed(client), 20, every_s=0.1)
     assert passed_s() - began_s > 0.5
 
 
-def gone(client: socket.socket) -> bool:
+def is_closed(client: socket.socket) -> bool:
     """Whether the server closed; sends one byte more."""
     try:
         client.sendall(b"x")
@@ -128,7 +128,7 @@ def test_a_body_that_never_ends_holds_its_connection_no_longer(serve: Serve, mon
     with served.connected() as client:
         client.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\n")
         assert client.recv(4096).startswith(b"HTTP/1.1 503 "), "it is answered without it"
-        wait_until(lambda: gone(client), 20, every_s=0.1)
+        wait_until(lambda: is_closed(client), 20, every_s=0.1)
 
 
 @pytest.mark.long
@@ -153,7 +153,7 @@ def test_who_does_not_take_an_answer_is_left(serve: Serve, monkeypatch: pytest.M
         wait_until(all_cut_off)
         assert most_kib - before_kib < 60 * 1024, "not a copy for each"
         assert answers_at_once(served)
-        assert all(len(received(client)) < 29_000_000 for client in clients), "they were cut off"
+        assert all(len(receive_all(client)) < 29_000_000 for client in clients), "they were cut off"
     finally:
         for client in clients:
             client.close()
@@ -226,12 +226,12 @@ def test_a_session_of_attacks_and_looks_changes_nothing_in_vcenter(clean: Any, t
     with SimServer(build("lab", clock=ClockMode.REAL)) as server:
         with service(server, tmp_path) as (url, run):
             port = int(url.rpartition(":")[2])
-            wait_until(lambda: b"200 OK" in said(port, LAST))
-            statuses = {said(port, attack)[:13] for attack in ATTACKS}
+            wait_until(lambda: b"200 OK" in reply_to(port, LAST))
+            statuses = {reply_to(port, attack)[:13] for attack in ATTACKS}
             assert statuses == {b"HTTP/1.1 200 ", b"HTTP/1.1 404 ", b"HTTP/1.1 405 "}
             for name in ("report", "inventory", "capacity", "doctor", "history"):
-                asked = f"GET /api/{name} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-                assert said(port, asked.encode()).startswith(b"HTTP/1.1 200 ")
+                request = f"GET /api/{name} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+                assert reply_to(port, request.encode()).startswith(b"HTTP/1.1 200 ")
             run.terminate()
             _, errors = run.communicate(timeout=60)
         assert run.returncode == 143 and "Traceback" not in errors, errors
@@ -239,7 +239,7 @@ def test_a_session_of_attacks_and_looks_changes_nothing_in_vcenter(clean: Any, t
         assert server.world.bugs == [] and list(server.world.sessions) == []
 
 
-def said(port: int, text: bytes) -> bytes:
+def reply_to(port: int, text: bytes) -> bytes:
     with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
         client.sendall(text)
-        return received(client)
+        return receive_all(client)

@@ -26,13 +26,13 @@ from tests.web.conftest import Serve, Served, service
 @pytest.fixture
 def opened(chromium: Browser, served: Served) -> Iterator[Opened]:
     """The page with its map, which has nothing to complain of when the test is over."""
-    found = Opened(chromium.new_page(viewport={"width": 1280, "height": 900}))
-    found.page.goto(served.url)
-    expect(found.page.locator("#live")).to_have_attribute("data-state", "current")
-    expect(found.page.locator("#fleet .gpu").first).to_be_visible()  # it is fetched after that
-    yield found
-    found.page.close()
-    assert found.complaints == []
+    opened_page = Opened(chromium.new_page(viewport={"width": 1280, "height": 900}))
+    opened_page.page.goto(served.url)
+    expect(opened_page.page.locator("#live")).to_have_attribute("data-state", "current")
+    expect(opened_page.page.locator("#fleet .gpu").first).to_be_visible()  # it is fetched after that
+    yield opened_page
+    opened_page.page.close()
+    assert opened_page.complaints == []
 
 
 def slots(page: Page) -> int:
@@ -56,14 +56,14 @@ def test_a_new_edition_takes_the_place_of_the_old_one_and_keeps_what_the_reader_
     page = opened.page
     page.evaluate("window.sameWindow = true")
     page.locator('[name="text"]').fill("esx-01")
-    shown = page.locator('output[name="shown"]').inner_text()
+    counts_shown = page.locator('output[name="shown"]').inner_text()
     page.evaluate("scrollTo(0, 300)")
     for number in range(3):
         served.fleet.report = {**served.fleet.report, "policy": f"policy-{number}"}
         served.look()
         expect(page.locator("header .dim").first).to_contain_text(f"policy-{number}")
     expect(page.locator('[name="text"]')).to_have_value("esx-01")
-    expect(page.locator('output[name="shown"]')).to_have_text(shown)
+    expect(page.locator('output[name="shown"]')).to_have_text(counts_shown)
     assert page.evaluate("window.sameWindow") is True, "it was not loaded anew"
     assert page.evaluate("scrollY") == 300
     assert page.evaluate("document.activeElement.name") == "text"
@@ -87,42 +87,42 @@ def test_the_banner_says_that_vcenter_is_away_and_that_it_is_back(opened: Opened
 
 def test_a_page_that_was_opened_before_the_first_read_becomes_the_report(chromium: Browser, serve: Serve) -> None:
     served = serve()
-    found = Opened(chromium.new_page())
-    found.page.goto(served.url)
-    expect(found.page.locator("#live")).to_have_attribute("data-state", "away")
+    opened_page = Opened(chromium.new_page())
+    opened_page.page.goto(served.url)
+    expect(opened_page.page.locator("#live")).to_have_attribute("data-state", "away")
     served.look()
-    expect(found.page.locator("#live")).to_have_attribute("data-state", "current")
-    expect(found.page.locator("#fleet .gpu").first).to_be_visible()
-    found.page.close()
-    assert found.complaints == []
+    expect(opened_page.page.locator("#live")).to_have_attribute("data-state", "current")
+    expect(opened_page.page.locator("#fleet .gpu").first).to_be_visible()
+    opened_page.page.close()
+    assert opened_page.complaints == []
 
 
 def test_hostile_names_are_text_in_each_edition(
     chromium: Browser, serve: Serve, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    again = serve(report=served.fleet.report)
-    again.look()
-    found = Opened(chromium.new_page())
-    found.page.goto(again.url)
-    expect(found.page.locator("#live")).to_have_attribute("data-state", "current")
-    again.fleet.report = hostile(again.fleet.report)
-    again.look()
-    expect(found.page.locator("#fleet")).to_contain_text("<script>alert(1)</script>")
-    assert found.page.locator("script").count() == 2 and found.page.locator("img").count() == 0
-    found.page.close()
-    assert found.complaints == [], "nothing ran, and the policy refused nothing"
+    hostile_served = serve(report=served.fleet.report)
+    hostile_served.look()
+    opened_page = Opened(chromium.new_page())
+    opened_page.page.goto(hostile_served.url)
+    expect(opened_page.page.locator("#live")).to_have_attribute("data-state", "current")
+    hostile_served.fleet.report = hostile(hostile_served.fleet.report)
+    hostile_served.look()
+    expect(opened_page.page.locator("#fleet")).to_contain_text("<script>alert(1)</script>")
+    assert opened_page.page.locator("script").count() == 2 and opened_page.page.locator("img").count() == 0
+    opened_page.page.close()
+    assert opened_page.complaints == [], "nothing ran, and the policy refused nothing"
 
 
 def test_what_the_policy_forbids_is_refused_by_the_browser(opened: Opened) -> None:
     """The judge of the test above: it would see an inline script or style, and one of another origin."""
     page = opened.page
-    for made in (
+    for script in (
         "const s = document.createElement('script'); s.textContent = 'window.ran = 1'; document.body.append(s)",
         "const s = document.createElement('style'); s.textContent = 'body {color: red}'; document.body.append(s)",
         "fetch('http://127.0.0.1:1/').catch(() => {})",
     ):
-        page.evaluate(made)
-        wait_until(lambda: any("Content Security Policy" in each for each in opened.complaints))
+        page.evaluate(script)
+        wait_until(lambda: any("Content Security Policy" in complaint for complaint in opened.complaints))
         opened.complaints.clear()
     assert page.evaluate("window.ran") is None
 
@@ -132,12 +132,12 @@ def test_the_browser_s_own_login_reaches_events_and_documents(chromium: Browser,
     served = serve(Access(PasswordLogin.parse(Secret(f"ann:{password}"), "logins")))
     served.look()
     context = chromium.new_context(http_credentials={"username": "ann", "password": password})
-    found = Opened(context.new_page())
-    found.page.goto(served.url)
-    expect(found.page.locator("#live")).to_have_attribute("data-state", "current")
-    expect(found.page.locator("#fleet .gpu").first).to_be_visible()
+    opened_page = Opened(context.new_page())
+    opened_page.page.goto(served.url)
+    expect(opened_page.page.locator("#live")).to_have_attribute("data-state", "current")
+    expect(opened_page.page.locator("#fleet .gpu").first).to_be_visible()
     context.close()
-    assert found.complaints == []
+    assert opened_page.complaints == []
 
 
 def test_a_vm_that_is_powered_off_is_off_on_the_page_within_seconds(
@@ -146,26 +146,26 @@ def test_a_vm_that_is_powered_off_is_off_on_the_page_within_seconds(
     """From vCenter's own wait to the picture; nothing is loaded anew, and nothing is changed but by the other one."""
     with SimServer(build("lab", clock=ClockMode.REAL)) as server:
         with service(server, tmp_path) as (url, run):
-            found = Opened(chromium.new_page())
-            found.page.goto(url)
-            expect(found.page.locator("#live")).to_have_attribute("data-state", "current")
+            opened_page = Opened(chromium.new_page())
+            opened_page.page.goto(url)
+            expect(opened_page.page.locator("#live")).to_have_attribute("data-state", "current")
             with server.world.lock:
-                gone = next(vm for vm in server.world.by_type("VirtualMachine") if vm.state.seats)
-            held = found.page.locator(f'#fleet .slot[data-vm="{gone.moid}"]')
-            expect(held.first).to_be_visible()
-            found.page.evaluate("window.sameWindow = true")
+                seated_vm = next(vm for vm in server.world.by_type("VirtualMachine") if vm.state.seats)
+            slots_of_vm = opened_page.page.locator(f'#fleet .slot[data-vm="{seated_vm.moid}"]')
+            expect(slots_of_vm.first).to_be_visible()
+            opened_page.page.evaluate("window.sameWindow = true")
             with server.world.lock:
-                power_off(gone, Rule(Effect.HAPPEN))
+                power_off(seated_vm, Rule(Effect.HAPPEN))
                 server.world.changed.notify_all()
-                done = len(server.world.ledger)
-            expect(held).to_have_count(0)
-            assert found.page.evaluate("window.sameWindow") is True
-            found.page.close()
-            assert found.complaints == []
+                effects_before = len(server.world.ledger)
+            expect(slots_of_vm).to_have_count(0)
+            assert opened_page.page.evaluate("window.sameWindow") is True
+            opened_page.page.close()
+            assert opened_page.complaints == []
             run.terminate()
             _, errors = run.communicate(timeout=60)
         assert run.returncode == 143 and "Traceback" not in errors
-        assert len(server.world.ledger) == done and list(server.world.sessions) == []
+        assert len(server.world.ledger) == effects_before and list(server.world.sessions) == []
         assert server.world.bugs == []
 
 

@@ -42,8 +42,8 @@ class Sites:
     def tell(self, site: str, *, trouble: str | None = None, gpus: int | None = None, lost: str = "") -> None:
         self.number += 1
         report = {**self.report, "use": {**self.report["use"], **({"gpus": gpus} if gpus is not None else {})}}
-        made = partial(self._made, site, document_text(report), lost)
-        read = Edition(f"{self.number}", datetime(2026, 11, 2, 12, tzinfo=UTC), passed_s(), {"report": made})
+        make_edition = partial(self._made, site, document_text(report), lost)
+        read = Edition(f"{self.number}", datetime(2026, 11, 2, 12, tzinfo=UTC), passed_s(), {"report": make_edition})
         current = Current(read, trouble)
         self.server.tell(current, site)
         self.server.tell(self.overview.tell(site, current, site_figures(report)))
@@ -64,11 +64,11 @@ def sites(reported: Reported) -> Iterator[Sites]:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         metrics = lambda name, now: f"{name or 'all'}\n".encode()  # noqa: E731
-        said: list[str] = []
-        with serving_sites(listener, NAMES, Access(), metrics, said.append) as server:
+        messages: list[str] = []
+        with serving_sites(listener, NAMES, Access(), metrics, messages.append) as server:
             server.tell(overview.begin())
             yield Sites(f"http://127.0.0.1:{listener.getsockname()[1]}", server, overview, dict(reported.document))
-        assert said == []
+        assert messages == []
 
 
 def test_nothing_is_read_yet(sites: Sites) -> None:
@@ -98,7 +98,7 @@ def test_one_that_is_away_is_named_and_its_last_figures_stay(sites: Sites) -> No
     assert "2 of 4 sites followed now" in page and "vc-a is away" in page and "2026-11-02 13:00 CET" in page
     document = sites.get("/api/report").json()
     assert list(document["sites"]) == ["fra"]
-    assert {name: each["message"] for name, each in document["unreachable"].items()} == {
+    assert {name: failure["message"] for name, failure in document["unreachable"].items()} == {
         "a/b": "a/b: its process has ended", "a": "vc-a is away", NAMES[3]: "it has not been read yet",
     }  # fmt: skip
     assert document["asked"]["fra"]["labels"] == {"region": "emea"}

@@ -17,43 +17,43 @@ def vm(number: int, name: str = "ml", owner: str = "") -> Vm:
     return Vm(f"vm-{name}-{number}", named, path=f"/dc/vm/ml/{named}", attributes=attributes, devices=profile)
 
 
-def said(*components: Component, by_rule: bool = False) -> Diagnosis:
-    return Diagnosis(tuple(Suspect(each, 0.7, (), by_rule) for each in components))
+def diagnosis_of(*components: Component, by_rule: bool = False) -> Diagnosis:
+    return Diagnosis(tuple(Suspect(component, 0.7, (), by_rule) for component in components))
 
 
-def first(vms: list[Vm], settled: list[SettledDiagnosis], asked: Vm, answer: Diagnosis) -> Component:
-    corrections = LocalCorrections.of(settled, {each.ref: each for each in vms})
-    return corrections.apply_to(answer, asked).suspects[0].component
+def first(vms: list[Vm], settled: list[SettledDiagnosis], asked_vm: Vm, answer: Diagnosis) -> Component:
+    corrections = LocalCorrections.of(settled, {vm.ref: vm for vm in vms})
+    return corrections.apply_to(answer, asked_vm).suspects[0].component
 
 
 def test_the_corrected_vm_at_once_and_others_of_its_image_from_two_on() -> None:
     vms = [vm(number) for number in range(4)]
-    one = [SettledDiagnosis(vms[0].ref, FULL, NONE)]
-    assert first(vms, one, vms[0], said(FULL)) is NONE
-    assert first(vms, one, vms[1], said(FULL)) is FULL, "one wrong correction reaches one VM alone"
-    two = [*one, SettledDiagnosis(vms[1].ref, FULL, NONE)]
-    assert first(vms, two, vms[3], said(FULL)) is NONE
-    assert first(vms, two, vms[3], said(NETWORK)) is NETWORK, "nobody said anything of the network"
-    assert first(vms, two, vm(9, "web"), said(FULL)) is FULL, "it was made otherwise"
+    one_correction = [SettledDiagnosis(vms[0].ref, FULL, NONE)]
+    assert first(vms, one_correction, vms[0], diagnosis_of(FULL)) is NONE
+    assert first(vms, one_correction, vms[1], diagnosis_of(FULL)) is FULL, "one wrong correction reaches one VM alone"
+    two = [*one_correction, SettledDiagnosis(vms[1].ref, FULL, NONE)]
+    assert first(vms, two, vms[3], diagnosis_of(FULL)) is NONE
+    assert first(vms, two, vms[3], diagnosis_of(NETWORK)) is NETWORK, "no correction named the network"
+    assert first(vms, two, vm(9, "web"), diagnosis_of(FULL)) is FULL, "it was made otherwise"
 
 
 def test_vms_of_one_owner_and_what_people_do_not_agree_on() -> None:
     vms = [vm(1, "a", "research"), vm(2, "b", "research"), vm(3, "c", "research"), vm(4, "d", "sales")]
     two = [SettledDiagnosis(vms[0].ref, FULL, NETWORK), SettledDiagnosis(vms[1].ref, FULL, NETWORK)]
-    assert first(vms, two, vms[2], said(FULL)) is NETWORK
-    assert first(vms, two, vms[3], said(FULL)) is FULL
+    assert first(vms, two, vms[2], diagnosis_of(FULL)) is NETWORK
+    assert first(vms, two, vms[3], diagnosis_of(FULL)) is FULL
     against = [*two, SettledDiagnosis(vms[2].ref, FULL, FULL), SettledDiagnosis(vms[2].ref, FULL, FULL)]
-    assert first(vms, against, vm(5, "e", "research"), said(FULL)) is FULL, "as many confirmed it"
-    assert first(vms, against, vms[0], said(FULL)) is NETWORK, "of this VM somebody knows"
+    assert first(vms, against, vm(5, "e", "research"), diagnosis_of(FULL)) is FULL, "as many confirmed it"
+    assert first(vms, against, vms[0], diagnosis_of(FULL)) is NETWORK, "of this VM somebody knows"
 
 
 def test_ten_corrections_of_a_fleet_leave_no_vm_of_it_accused_anew() -> None:
     vms = [vm(number, owner="research") for number in range(100)]
-    ten = [SettledDiagnosis(each.ref, FULL, NONE) for each in vms[:10]]
-    assert all(first(vms, ten, each, said(FULL)) is NONE for each in vms)
+    ten = [SettledDiagnosis(corrected_vm.ref, FULL, NONE) for corrected_vm in vms[:10]]
+    assert all(first(vms, ten, corrected_vm, diagnosis_of(FULL)) is NONE for corrected_vm in vms)
 
 
 def test_what_a_rule_is_certain_of_stays_and_vms_that_are_gone_teach_nothing() -> None:
     vms = [vm(1)]
-    assert first(vms, [SettledDiagnosis(vms[0].ref, FULL, NONE)], vms[0], said(FULL, by_rule=True)) is FULL
-    assert first(vms, [SettledDiagnosis("vm-gone", FULL, NONE)] * 3, vms[0], said(FULL)) is FULL
+    assert first(vms, [SettledDiagnosis(vms[0].ref, FULL, NONE)], vms[0], diagnosis_of(FULL, by_rule=True)) is FULL
+    assert first(vms, [SettledDiagnosis("vm-gone", FULL, NONE)] * 3, vms[0], diagnosis_of(FULL)) is FULL

@@ -24,8 +24,8 @@ def healthy(seed: int, count: int) -> Iterator[DiagnosisCase]:
         if case.at_fault or "vm:gpu.mem.used.average" not in series:
             continue
         level = rng.uniform(0.95, 0.995) * (case.case.facts.vgpu_mib or 0) * 1024
-        known = ~np.isnan(series["vm:gpu.mem.used.average"])
-        series["vm:gpu.mem.used.average"] = np.where(known, level, np.nan)
+        is_measured = ~np.isnan(series["vm:gpu.mem.used.average"])
+        series["vm:gpu.mem.used.average"] = np.where(is_measured, level, np.nan)
         yield DiagnosisCase(300, series, case.case.facts)
 
 

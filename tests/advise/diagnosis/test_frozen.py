@@ -1,6 +1,6 @@
 """The generators of labelled cases are frozen: they were committed with these digests before any model was tried.
 
-Whoever changes one measures all models anew, and says so in `gpuops/extras/diagnosis/README.md`.
+A change of one requires new measurements of all models, noted in `gpuops/extras/diagnosis/README.md`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ FLEETS_FOR_TESTS = "86f49afaeb3b68ea94add406c759fac7183dec8648c004345919d11d0f74
 
 def digest(cases: Iterable[LabelledCase]) -> str:
     """Of names, labels, facts and values. The last are rounded: processors differ in the last bits of a sine."""
-    found = hashlib.sha256()
-    for each in cases:
-        facts = each.case.facts
+    sha256 = hashlib.sha256()
+    for case in cases:
+        facts = case.case.facts
         remote = None if facts.remote_memory is None else round(facts.remote_memory, 6)
         plain = [getattr(facts, name) for name in facts.__slots__ if name != "remote_memory"]
-        found.update(repr((each.name, sorted(each.at_fault), plain, remote)).encode())
-        for name, values in sorted(each.case.series.items()):
-            known = np.where(np.isnan(values), -1.0, values)
-            found.update(name.encode() + f"{len(known)} {known.mean():.4e} {known.max():.4e}".encode())
-    return found.hexdigest()
+        sha256.update(repr((case.name, sorted(case.at_fault), plain, remote)).encode())
+        for name, values in sorted(case.case.series.items()):
+            measured = np.where(np.isnan(values), -1.0, values)
+            sha256.update(name.encode() + f"{len(measured)} {measured.mean():.4e} {measured.max():.4e}".encode())
+    return sha256.hexdigest()
 
 
 def test_the_training_cases_are_those_of_then() -> None:

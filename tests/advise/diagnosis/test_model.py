@@ -50,8 +50,8 @@ def test_a_row_has_a_number_for_each_name_and_none_is_missing() -> None:
 @pytest.mark.long
 def test_a_model_is_data_that_answers_as_before(model: Forest) -> None:
     rows = features([case.case for case in CASES])
-    again = from_document(json.loads(json.dumps(to_document(model))))
-    assert again.probabilities(rows) == pytest.approx(model.probabilities(rows), abs=0.01)
+    model_read = from_document(json.loads(json.dumps(to_document(model))))
+    assert model_read.probabilities(rows) == pytest.approx(model.probabilities(rows), abs=0.01)
     assert 0 <= model.probabilities(rows).min() <= model.probabilities(rows).max() <= 1
     assert (model.probabilities(rows).argmax(axis=1) == examples(CASES)[1]).mean() > 0.95, "these it has seen"
 
@@ -77,17 +77,17 @@ def test_what_is_no_model_is_refused(model: Forest, edit: dict[str, object]) -> 
 @pytest.mark.parametrize("name", ["feature", "low", "high", "roots", "leaf", "component", "share", "threshold"])
 @pytest.mark.parametrize("value", [10**9, -2, None, "x"])
 def test_trees_that_go_nowhere_are_refused(model: Forest, name: str, value: object) -> None:
-    told = json.loads(json.dumps(to_document(model)))
+    document = json.loads(json.dumps(to_document(model)))
     if (name, value) in {("threshold", 10**9), ("threshold", -2), ("share", 10**9), ("share", -2), ("feature", -2)}:
         return  # any number is a threshold
-    told["trees"][name][0] = value
+    document["trees"][name][0] = value
     with pytest.raises(ValueError, match=r"it |a tree |invalid literal|could not convert"):
-        from_document(told)
+        from_document(document)
 
 
 def test_what_tells_a_component_alone_are_its_own_channels_and_facts() -> None:
-    told = {NAMES[at].partition(":")[0] for at in columns(Component.PCIE_LINK)}
-    assert told == {"link", *FACTS}
+    channels = {NAMES[at].partition(":")[0] for at in columns(Component.PCIE_LINK)}
+    assert channels == {"link", *FACTS}
     pairs = [NAMES[at] for at in columns(Component.DATASTORE) if " with " in NAMES[at] and ":" not in NAMES[at]]
     assert pairs == ["gpu use with disk latency", "disk latency with disk"]
 
@@ -103,9 +103,9 @@ def test_a_backup_is_a_short_spell_and_a_slow_datastore_a_long_one() -> None:
 
 def test_statistics_and_spells_go_over_the_steps_that_are_known() -> None:
     gaps = [np.nan, 9_000.0, 3_000.0, np.nan, 9_000.0, 9_000.0, np.nan]
-    told = dict(zip(NAMES, features([case(vm__gpu_utilization_average=gaps)])[0], strict=True))
-    found = {name: told[f"gpu use: {name}"] for name in STATISTICS}
-    assert found == pytest.approx(
+    by_feature = dict(zip(NAMES, features([case(vm__gpu_utilization_average=gaps)])[0], strict=True))
+    statistics = {name: by_feature[f"gpu use: {name}"] for name in STATISTICS}
+    assert statistics == pytest.approx(
         {
             "mean": 0.75,
             "lowest": 0.3,
@@ -118,8 +118,8 @@ def test_statistics_and_spells_go_over_the_steps_that_are_known() -> None:
             "at its top": 0.75,
         }
     )
-    assert (told["gpu use: share beyond 0.27"], told["gpu use: longest beyond 0.27"]) == (1.0, 1.0)
-    assert told["GPU total: mean"] == UNKNOWN
+    assert (by_feature["gpu use: share beyond 0.27"], by_feature["gpu use: longest beyond 0.27"]) == (1.0, 1.0)
+    assert by_feature["GPU total: mean"] == UNKNOWN
 
 
 @pytest.mark.long
@@ -129,11 +129,11 @@ def test_a_confirmed_case_counts_in_its_leaves_and_moves_no_node(model: Forest) 
     rows, network = features([CASES[0].case]), COMPONENTS.index(Component.NETWORK)
     assert (after.trees.threshold == model.trees.threshold).all()
     assert after.probabilities(rows)[0, network] > model.probabilities(rows)[0, network] + 0.2
-    leaves = after.trees.leaves(features([each.case for each in CASES]))
+    leaves = after.trees.leaves(features([case.case for case in CASES]))
     apart = [at for at, its in enumerate(leaves) if not (its == leaves[0]).any()]
-    others = features([CASES[at].case for at in apart])
+    other_rows = features([CASES[at].case for at in apart])
     assert len(apart) > len(CASES) / 2, "most cases share no leaf with it"
-    assert (after.trees.sum_shares(others) == model.trees.sum_shares(others)).all()
+    assert (after.trees.sum_shares(other_rows) == model.trees.sum_shares(other_rows)).all()
 
 
 def case(facts: CaseFacts | None = None, **series: list[float]) -> DiagnosisCase:
@@ -142,8 +142,8 @@ def case(facts: CaseFacts | None = None, **series: list[float]) -> DiagnosisCase
 
 
 def test_what_is_certain_is_named_with_its_number() -> None:
-    found = certain(case(CaseFacts(pcie_width=16), gpu__smi_gpu_pcieWidth_latest=[16, np.nan, 8]))
-    assert found == {Component.PCIE_LINK: "8 lanes, it should have 16"}
+    certain_components = certain(case(CaseFacts(pcie_width=16), gpu__smi_gpu_pcieWidth_latest=[16, np.nan, 8]))
+    assert certain_components == {Component.PCIE_LINK: "8 lanes, it should have 16"}
     errors = certain(case(gpu__smi_gpu_eccUncorrected_latest=[4, 4, np.nan, 7]))
     assert errors == {Component.ECC: "3 new errors that were not corrected"}
     assert certain(case(gpu__smi_gpu_eccUncorrected_latest=[4, 4, 4, 0])) == {}, "a boot is no error"
@@ -159,14 +159,14 @@ def test_a_gpu_is_certainly_slowed_where_three_looks_and_a_tenth_of_all_say_so(l
 
 
 def test_models_learn_of_hosts_without_nvidia_smi_from_each_case_that_has_it() -> None:
-    shown = with_hidden(CASES)
-    smi = [each for each in CASES if any(":smi." in name for name in each.case.series)]
-    hidden = shown[len(CASES) :]
-    assert shown[: len(CASES)] == CASES and 0 < len(smi) < len(CASES)
-    assert [(each.name, each.at_fault, each.case.facts) for each in hidden] == [
-        (each.name, each.at_fault, each.case.facts) for each in smi
+    with_copies = with_hidden(CASES)
+    smi = [case for case in CASES if any(":smi." in name for name in case.case.series)]
+    hidden = with_copies[len(CASES) :]
+    assert with_copies[: len(CASES)] == CASES and 0 < len(smi) < len(CASES)
+    assert [(case.name, case.at_fault, case.case.facts) for case in hidden] == [
+        (case.name, case.at_fault, case.case.facts) for case in smi
     ]
-    assert not any(":smi." in name for each in hidden for name in each.case.series)
+    assert not any(":smi." in name for case in hidden for name in case.case.series)
     assert with_hidden(hidden) == hidden, "what has no such counter is not there twice"
 
 
@@ -183,15 +183,15 @@ def test_models_learn_from_numbers_as_the_store_has_them() -> None:
 
 def test_what_is_unknown_is_neither_certain_nor_ruled_out() -> None:
     assert certain(case()) == {} and ruled_out(case()) == frozenset()
-    told = ruled_out(case(CaseFacts(sharers=1), vm__smi_vgpu_licensed_latest=[1, 1, 1]))
-    assert told == {Component.LICENCE, Component.NOISY_NEIGHBOUR}
+    components = ruled_out(case(CaseFacts(sharers=1), vm__smi_vgpu_licensed_latest=[1, 1, 1]))
+    assert components == {Component.LICENCE, Component.NOISY_NEIGHBOUR}
 
 
 @pytest.mark.long
 def test_a_rule_goes_over_the_model_and_after_a_fault_none_is_no_answer(model: Forest) -> None:
     slow = case(vm__smi_vgpu_licensed_latest=[0, 0, 0])
-    for asked in (model, None):
-        row = scores([slow], asked)[0]
+    for model_or_none in (model, None):
+        row = scores([slow], model_or_none)[0]
         assert row[COMPONENTS.index(Component.LICENCE)] == CERTAIN
         assert row[COMPONENTS.index(Component.NONE)] == 0
 
@@ -215,9 +215,9 @@ def test_counted_strictly_one_named_too_many_counts() -> None:
 
 
 def test_settings_win_where_chance_does_not_explain_what_they_have_more() -> None:
-    start, other = ForestSettings(), ForestSettings(features_tried=0.45)
-    assert _winner([(start, 0.958), (other, 0.961)], 2600) == start
-    assert _winner([(start, 0.950), (other, 0.961)], 2600) == other
+    start, other_settings = ForestSettings(), ForestSettings(features_tried=0.45)
+    assert _winner([(start, 0.958), (other_settings, 0.961)], 2600) == start
+    assert _winner([(start, 0.950), (other_settings, 0.961)], 2600) == other_settings
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Which components can be told of a case: by the counters of their own that it has."""
+"""Which components can be diagnosed in a case: those whose own counters it has."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ BEST, EQUAL, FIXED = SchedulerPolicy.BEST_EFFORT, SchedulerPolicy.EQUAL_SHARE, S
 SLOTS = 6
 
 
-def made(policy: SchedulerPolicy, busy: float, sharers: int, overlap: float = 1.0) -> MeasuredCount:
+def count_of(policy: SchedulerPolicy, busy: float, sharers: int, overlap: float = 1.0) -> MeasuredCount:
     """A count as the model has it, of work that takes 10 s alone under best effort."""
     return MeasuredCount(policy, sharers, tuple(10.0 * staggered_slowdowns(policy, busy, sharers, SLOTS, overlap)))
 
@@ -22,7 +22,9 @@ def made(policy: SchedulerPolicy, busy: float, sharers: int, overlap: float = 1.
 @pytest.mark.parametrize("busy", [0.05, 0.3, 0.5, 0.71, 1.0])
 @pytest.mark.parametrize("policies", [(BEST,), (EQUAL,), (BEST, EQUAL, FIXED)])
 def test_the_busy_share_of_the_model_is_found_again(busy: float, policies: tuple[SchedulerPolicy, ...]) -> None:
-    curve = measured_curve([made(policy, busy, sharers) for policy in policies for sharers in (1, 2, 4, 6)], SLOTS, 1.0)
+    curve = measured_curve(
+        [count_of(policy, busy, sharers) for policy in policies for sharers in (1, 2, 4, 6)], SLOTS, 1.0
+    )
     assert curve.busy == pytest.approx(busy, abs=0.001)
     assert curve.worst_error == pytest.approx(0.0, abs=0.005)
     assert all(row.mean == pytest.approx(row.model, rel=0.005) for row in curve.rows)
@@ -30,7 +32,7 @@ def test_the_busy_share_of_the_model_is_found_again(busy: float, policies: tuple
 
 @pytest.mark.long
 def test_staggered_vms_are_compared_with_staggered_ones() -> None:
-    counts = [made(BEST, 0.6, sharers, 0.25) for sharers in (1, 3)]
+    counts = [count_of(BEST, 0.6, sharers, 0.25) for sharers in (1, 3)]
     assert measured_curve(counts, SLOTS, 0.25).busy == pytest.approx(0.6, abs=0.001)
     together = measured_curve(counts, SLOTS, 1.0).busy
     assert together is not None and together < 0.5
@@ -52,10 +54,10 @@ def test_times_are_divided_by_the_mean_alone_under_the_same_scheduler() -> None:
     "counts",
     [
         (),
-        (made(BEST, 0.5, 1),),
-        (made(BEST, 0.5, 2),),
-        (made(FIXED, 0.5, 1), made(FIXED, 0.5, 4)),
-        (made(BEST, 0.5, 1), MeasuredCount(BEST, 2, error="its GPU is gone")),
+        (count_of(BEST, 0.5, 1),),
+        (count_of(BEST, 0.5, 2),),
+        (count_of(FIXED, 0.5, 1), count_of(FIXED, 0.5, 4)),
+        (count_of(BEST, 0.5, 1), MeasuredCount(BEST, 2, error="its GPU is gone")),
     ],
 )
 def test_nothing_is_fitted_to_what_tells_nothing(counts: tuple[MeasuredCount, ...]) -> None:

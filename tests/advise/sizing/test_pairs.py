@@ -21,14 +21,14 @@ def pairs(noise: float = 0.0) -> list[ObservedPair]:
         return float(KEEPS[of] * LEAVES[beside] + noise * chance.normal())
 
     return [
-        ObservedPair((one, other), (speed(one, other), speed(other, one)))
-        for one, other in combinations_with_replacement(KEEPS, 2)
+        ObservedPair((first, second), (speed(first, second), speed(second, first)))
+        for first, second in combinations_with_replacement(KEEPS, 2)
     ]
 
 
 def test_a_pair_that_was_never_seen_is_foreseen() -> None:
-    known = [pair for pair in pairs() if pair.names != ("b", "e")]
-    model = fit_pairs(known)
+    without_pair = [pair for pair in pairs() if pair.names != ("b", "e")]
+    model = fit_pairs(without_pair)
     assert model.speed("b", "e") == pytest.approx(0.8 * 0.5, abs=0.02)
     assert model.speed("e", "b") == pytest.approx(0.85 * 0.6, abs=0.02)
     assert model.speed("b", "unseen") is None
@@ -38,7 +38,7 @@ def test_sensitivity_and_pressure_are_shares_of_speed() -> None:
     model = fit_pairs(pairs())
     assert min(model.sensitivity, key=lambda name: model.sensitivity[name]) == "a", "it keeps most"
     assert max(model.pressure, key=lambda name: model.pressure[name]) == "e", "it leaves least"
-    assert all(0.0 < each < 1.0 for each in (*model.sensitivity.values(), *model.pressure.values()))
+    assert all(0.0 < share < 1.0 for share in (*model.sensitivity.values(), *model.pressure.values()))
 
 
 def test_one_odd_pair_moves_no_other() -> None:

@@ -31,9 +31,9 @@ def constant(busy: list[float], switching: Fraction = Fraction(0)) -> Fraction:
     coefficients = [Fraction(1)]
     for share in map(Fraction, busy):
         longer = [Fraction(0)] * (len(coefficients) + 1)
-        for power, each in enumerate(coefficients):
-            longer[power] += each * (1 - share)
-            longer[power + 1] += each * share
+        for power, coefficient in enumerate(coefficients):
+            longer[power] += coefficient * (1 - share)
+            longer[power + 1] += coefficient * share
         coefficients = longer
     slower = 1 + switching
     return sum(
@@ -50,8 +50,8 @@ def constant(busy: list[float], switching: Fraction = Fraction(0)) -> Fraction:
 def test_it_is_the_ratio_of_normalising_constants(busy: list[float], switching: Fraction) -> None:
     whole = constant(busy, switching)
     exact = [whole / constant(busy[:at] + busy[at + 1 :], switching) for at in range(len(busy))]
-    found = best_effort(np.array(busy), float(switching))
-    assert found == pytest.approx([float(each) for each in exact], rel=1e-9)
+    slowdowns = best_effort(np.array(busy), float(switching))
+    assert slowdowns == pytest.approx([float(slowdown) for slowdown in exact], rel=1e-9)
 
 
 @pytest.mark.long
@@ -68,11 +68,11 @@ def test_always_busy_vms_have_their_nth_and_a_gpu_that_is_full_no_more_to_give()
 @pytest.mark.parametrize(("busy", "expected"), [(0.1, (10, 14, 19)), (0.2, (5, 7, 9)), (0.5, (2, 2, 3))])
 def test_how_many_vms_stay_within_a_slowdown(busy: float, expected: tuple[int, ...]) -> None:
     """Known of an independent program for the same network, by mean value analysis."""
-    found = [
+    counts = [
         max(count for count in range(1, 33) if best_effort(np.full(count, busy))[0] <= most)
         for most in (1.25, 1.5, 2.0)
     ]
-    assert tuple(found) == expected
+    assert tuple(counts) == expected
 
 
 @pytest.mark.long
@@ -91,21 +91,21 @@ def test_equal_share_divides_among_those_that_run_and_fixed_share_among_those_th
     equal, fixed = (slowdowns(policy, busy, 8)[:2] for policy in (SchedulerPolicy.EQUAL_SHARE, FIXED))
     assert equal == pytest.approx([0.5 + 0.5 * 2 * longer, 1.0]), "one idle, one is off"
     assert fixed == pytest.approx([0.5 + 0.5 * 8 * longer, 1.0])
-    assert slowdowns(FIXED, np.array([0.5, np.nan]), 8)[0] == pytest.approx(4.5), "there is nobody to change to"
+    assert slowdowns(FIXED, np.array([0.5, np.nan]), 8)[0] == pytest.approx(4.5), "there is no VM to change to"
     best = slowdowns(SchedulerPolicy.BEST_EFFORT, busy, 8)
     assert best[:2] == pytest.approx([1.0, 1.0]) and np.isnan(best[2])
 
 
 @pytest.mark.long
 @given(st.lists(st.floats(0.01, 0.6), min_size=1, max_size=5))
-def test_what_vms_wanted_is_worked_out_of_what_they_got(wanted: list[float]) -> None:
-    busy = np.array(wanted)
-    assert alone(busy / best_effort(busy)) == pytest.approx(wanted, abs=0.02)
+def test_what_vms_wanted_is_worked_out_of_what_they_got(shares: list[float]) -> None:
+    busy = np.array(shares)
+    assert alone(busy / best_effort(busy)) == pytest.approx(shares, abs=0.02)
 
 
 def test_of_a_full_gpu_more_was_wanted_than_was_used() -> None:
-    found = alone(np.full(4, 0.25))
-    assert (found > 0.7).all() and (found <= 1.0).all()
+    used_alone = alone(np.full(4, 0.25))
+    assert (used_alone > 0.7).all() and (used_alone <= 1.0).all()
     assert alone(np.array([0.3, np.nan]))[0] == pytest.approx(0.3)
 
 

@@ -142,7 +142,7 @@ def test_typed_at_a_real_bash(typed: str, line: str, tmp_path: Path) -> None:
 
 
 def _until(terminal: int, is_complete: object) -> None:
-    """Reads what the terminal shows until it is `done`; a minute and a half at the most."""
+    """Read what the terminal shows until `is_complete` accepts it; fail after 90 s."""
     screen, end = b"", time.monotonic() + 90
     while not is_complete(screen):  # type: ignore[operator]
         assert time.monotonic() < end, screen

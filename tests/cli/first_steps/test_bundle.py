@@ -286,7 +286,7 @@ def test_ordinary_settings_of_a_vm_and_no_time_zone_of_the_site(lab: Lab, tmp_pa
     result = lab.run("bundle", "--yes", "--save", str(path))
     assert result.exit_code == 0, result.output
     written = documents(path)
-    vms = {each["as_read"]["moid"]: each for each in written["scenario.json"]["vms"]}
+    vms = {row["as_read"]["moid"]: row for row in written["scenario.json"]["vms"]}
     for name, (_, written_value) in attributes.items():
         assert vms[machines[name].moid]["attributes"]["gpuops.return"] == written_value
     spelled = {key: value.upper() for key, value in settings.items()}

@@ -16,26 +16,26 @@ from gpuops.files.file import templates
 Gpuops = Callable[..., Result]
 
 
-def _explained(name: str, words: tuple[str, ...] = (), depth: int = 0) -> Iterator[Explanation]:
+def _explanations(name: str, words: tuple[str, ...] = (), depth: int = 0) -> Iterator[Explanation]:
     """Each key of a file, down to five levels."""
     template = templates()[INPUTS[name].template].read_text("utf-8") if INPUTS[name].template else ""
     explanation = explain(name, words, input_schema(name), template)
     yield explanation
     if depth < 5:
         for key in explanation.keys:
-            yield from _explained(name, tuple(key.path.split(".")[1:]), depth + 1)
+            yield from _explanations(name, tuple(key.path.split(".")[1:]), depth + 1)
 
 
 @pytest.mark.parametrize("name", sorted(set(INPUTS) - {"scenario"}))
 def test_each_key_of_each_file_has_a_type(name: str) -> None:
-    explanations = list(_explained(name))
+    explanations = list(_explanations(name))
     assert len(explanations) > 3
     assert [explanation.path for explanation in explanations if not explanation.type] == []
 
 
 @pytest.mark.parametrize("name", [name for name, file in INPUTS.items() if file.template])
 def test_an_example_begins_with_its_key(name: str) -> None:
-    examples = {key.path.rpartition(".")[2]: key.example for key in _explained(name) if key.example}
+    examples = {key.path.rpartition(".")[2]: key.example for key in _explanations(name) if key.example}
     assert examples
     for key, example in examples.items():
         assert example.splitlines()[0].lstrip("# -").startswith(key), example

@@ -38,7 +38,7 @@ FIRST, SECOND = "esx-01.lab", "esx-02.lab"
 PIN: Final = "pciPassthru0.cfg.gpu-pci-id"
 
 
-def refused(lab: Lab, change: Callable[[], None]) -> None:
+def refuse_call(lab: Lab, change: Callable[[], None]) -> None:
     with pytest.raises(vmodl.MethodFault):
         change()
 
@@ -69,7 +69,7 @@ def two_starts(lab: Lab) -> None:
 
 
 def refused_start(lab: Lab) -> None:
-    refused(lab, lambda: lab.power_on("ml-06", FIRST))
+    refuse_call(lab, lambda: lab.power_on("ml-06", FIRST))
 
 
 def suspend_and_wait(lab: Lab) -> None:
@@ -84,7 +84,7 @@ def suspend_big(lab: Lab) -> None:
 
 def refused_suspend(lab: Lab) -> None:
     lab.power_on("ml-05", SECOND)
-    refused(lab, lambda: suspend(lab, "ml-05"))
+    refuse_call(lab, lambda: suspend(lab, "ml-05"))
 
 
 def start_and_wait(lab: Lab) -> None:
@@ -140,7 +140,7 @@ STATES: Final[dict[str, Callable[[Lab], None]]] = {
 CONFIRMED_ALONE: Final = ("broker-maintenance", "lost-gpu-listed")
 """Rules that a look can confirm and not contradict: `tests/wire/nights/gated/test_deviations.py`."""
 ONLY_BY_A_FAILURE: Final = {"lost-gpu-listed", "smi-lost-gpu", "smi-corrupt-inforom"}
-"""Rules that no session settles: nobody takes a GPU off the bus of a host for it, or corrupts its infoROM."""
+"""Rules that no session settles: no test site removes a GPU from its bus or corrupts its infoROM."""
 NOT_CONFIRMED: Final = ("vgpu-mode-change",)
 """Rules that a look can contradict and not confirm."""
 

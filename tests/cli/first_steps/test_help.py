@@ -142,9 +142,9 @@ def test_every_topic_is_listed_with_its_first_line(gpuops: Gpuops) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=TOPICS)
 def test_in_a_pipe_a_topic_is_the_page_as_it_is_written(page: Path, gpuops: Gpuops) -> None:
-    shown = gpuops("help", page.stem)
-    assert (shown.exit_code, shown.stderr) == (0, "")
-    assert shown.stdout == page.read_text(encoding="utf-8")
+    printed = gpuops("help", page.stem)
+    assert (printed.exit_code, printed.stderr) == (0, "")
+    assert printed.stdout == page.read_text(encoding="utf-8")
 
 
 def test_on_a_terminal_a_topic_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,6 +244,6 @@ def test_a_page_is_read_in_one_sitting(page: Path) -> None:
 
 @pytest.mark.parametrize(("words", "page"), FORMER_TOPICS.items(), ids=FORMER_TOPICS)
 def test_a_subject_is_found_by_the_heading_of_its_section(words: str, page: str, gpuops: Gpuops) -> None:
-    shown = gpuops("help", *words.split("-"))
-    assert (shown.exit_code, shown.stderr) == (0, "")
-    assert shown.stdout == (MANUAL / f"{page}.md").read_text(encoding="utf-8")
+    printed = gpuops("help", *words.split("-"))
+    assert (printed.exit_code, printed.stderr) == (0, "")
+    assert printed.stdout == (MANUAL / f"{page}.md").read_text(encoding="utf-8")

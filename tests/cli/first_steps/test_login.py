@@ -1,4 +1,4 @@
-"""`gpuops login test`: who and what, and which reader is used from then on."""
+"""`gpuops login test`: user, versions, and the reader used from then on."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return pages_read
 
 
-def remembered(clean: Path) -> Path:
+def reader_file(clean: Path) -> Path:
     return clean / ".local/state/gpuops/readers.json"
 
 
@@ -59,7 +59,7 @@ def remembered(clean: Path) -> Path:
 def test_vi_json_is_used_once_it_was_compared(serve: Serve, reads: list[str], clean: Path) -> None:
     lab, _ = serve()
     assert lab.run("inventory").exit_code == 0
-    assert reads == [], "nobody has compared it yet"
+    assert reads == [], "it was not compared yet"
     tested = lab.run("login", "test")
     assert tested.exit_code == 0, tested.output
     assert "VMware vCenter Server 8.0.3" in tested.stdout
@@ -193,7 +193,7 @@ def test_a_word_that_is_no_reader(serve: Serve, monkeypatch: pytest.MonkeyPatch)
     assert "GPUOPS_READER does not name a reader" in refused.stderr
 
 
-def employed(server: SimServer, privileges: set[str], folder: str) -> None:
+def permit_in_folder(server: SimServer, privileges: set[str], folder: str) -> None:
     """The login reads everything, and has these privileges in one folder of VMs."""
     authority = server.world.authority
     authority.permit(server.username, READ_ONLY)
@@ -221,7 +221,7 @@ def test_an_administrator_may_everything(serve: Serve) -> None:
 @pytest.mark.long
 def test_what_each_verb_lacks_is_said_with_its_place_and_the_next_move(serve: Serve) -> None:
     lab, server = serve()
-    employed(server, NIGHT, "ml")
+    permit_in_folder(server, NIGHT, "ml")
     tested = lab.run("login", "test")
     assert tested.exit_code == 0, "what is lacking is no failure of the login"
     output = tested.stdout
@@ -239,7 +239,7 @@ def test_what_each_verb_lacks_is_said_with_its_place_and_the_next_move(serve: Se
 @pytest.mark.long
 def test_the_same_in_json(serve: Serve) -> None:
     lab, server = serve()
-    employed(server, NIGHT, "vdi")
+    permit_in_folder(server, NIGHT, "vdi")
     document = json.loads(lab.run("login", "test", "--output", "json").stdout)["privileges"]
     assert (document["told"], document["asked_vms"]) == (True, 28)
     verbs = {verb["verb"]: verb for verb in document["verbs"]}

@@ -43,7 +43,7 @@ def test_a_page_begins_with_its_name_and_has_no_request_by_chance(path: str) -> 
     assert head.startswith(f".TH {dashed.upper()} {section} ")
     assert name_head == ".SH NAME"
     assert line.startswith(f"{dashed} \\- ")
-    assert {each[1:3] for each in text.splitlines() if each.startswith(".")} <= REQUESTS
+    assert {request[1:3] for request in text.splitlines() if request.startswith(".")} <= REQUESTS
     assert not re.search(r"^'|[\x00-\x09\x0b-\x1f]", text, re.MULTILINE)
 
 

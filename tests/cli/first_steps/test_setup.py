@@ -32,7 +32,7 @@ def server() -> Iterator[SimServer]:
         yield running
 
 
-def typed(answers: Sequence[tuple[str, str]], *options: str) -> tuple[int, str]:
+def type_answers(answers: Sequence[tuple[str, str]], *options: str) -> tuple[int, str]:
     """Run `gpuops setup` at a terminal, and type each answer after its question. Its exit code, and all it showed."""
     pid, terminal = pty.fork()
     if pid == 0:
@@ -77,7 +77,7 @@ def good(server: SimServer, *, trust: str = "y", roles: str = "n") -> list[tuple
 
 
 def test_a_vcenter_is_set_up_and_works(server: SimServer, clean: Path) -> None:
-    code, screen = typed(good(server))
+    code, screen = type_answers(good(server))
     assert code == 0, screen
     presented = ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate(("127.0.0.1", server.port)))
     sha256 = hashlib.sha256(presented).hexdigest()
@@ -107,7 +107,7 @@ def test_wrong_answers_are_asked_again(server: SimServer, clean: Path) -> None:
         ("Name of this vCenter", "no name"),
     ]
     answers[6:6] = [("Account for gpuops", server.username), ("Password of", "wrong")]
-    code, screen = typed(answers)
+    code, screen = type_answers(answers)
     assert code == 0, screen
     for text in (
         "sim:lab needs no setup",
@@ -119,20 +119,20 @@ def test_wrong_answers_are_asked_again(server: SimServer, clean: Path) -> None:
 
 
 def test_a_certificate_that_is_not_trusted_leaves_nothing(server: SimServer, clean: Path) -> None:
-    code, screen = typed(good(server, trust="n")[:2])
+    code, screen = type_answers(good(server, trust="n")[:2])
     assert (code, "nothing was written" in screen, home_files(clean)) == (3, True, {})
 
 
 @pytest.mark.long
 def test_a_login_that_is_refused_three_times_leaves_nothing(server: SimServer, clean: Path) -> None:
     wrong = [("Account for gpuops", "nobody@vsphere.local"), ("Password of", "x")]
-    code, screen = typed([*good(server)[:3], *wrong, *wrong, *wrong])
+    code, screen = type_answers([*good(server)[:3], *wrong, *wrong, *wrong])
     assert (code, home_files(clean)) == (5, {}), screen
 
 
 @pytest.mark.long
 def test_the_end_of_the_answers_leaves_nothing(server: SimServer, clean: Path) -> None:
-    code, screen = typed([*good(server)[:3], ("Account for gpuops", "\x04")])
+    code, screen = type_answers([*good(server)[:3], ("Account for gpuops", "\x04")])
     assert code in (2, 3, 5), screen
     assert home_files(clean) == {}
     assert "Traceback" not in screen
@@ -140,7 +140,7 @@ def test_the_end_of_the_answers_leaves_nothing(server: SimServer, clean: Path) -
 
 @pytest.mark.long
 def test_roles_are_made_after_a_yes(server: SimServer, clean: Path) -> None:
-    code, screen = typed([*good(server, roles="y"), ("Account of an administrator", "")])
+    code, screen = type_answers([*good(server, roles="y"), ("Account of an administrator", "")])
     assert code == 0 and "5 roles written" in screen, screen
     assert "--dry-run" in screen
 
@@ -148,7 +148,7 @@ def test_roles_are_made_after_a_yes(server: SimServer, clean: Path) -> None:
 @pytest.mark.long
 def test_roles_that_could_not_be_made_leave_the_rest_as_it_is(server: SimServer, clean: Path) -> None:
     administrator = [("Account of an administrator", "root@vsphere.local"), ("Password of root", "x")]
-    code, screen = typed([*good(server, roles="y"), *administrator])
+    code, screen = type_answers([*good(server, roles="y"), *administrator])
     assert code == 0, screen
     assert "not all roles were made: " in screen and "gpuops roles apply --file" in screen
     assert "lab7.password" in home_files(clean)
@@ -159,7 +159,7 @@ def test_a_certificate_of_a_known_authority_is_not_asked_about(
     server: SimServer, clean: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(server.ca_file))
-    code, screen = typed([good(server)[0], *good(server)[2:]])
+    code, screen = type_answers([good(server)[0], *good(server)[2:]])
     assert code == 0 and "trusted    yes" in screen, screen
     assert set(home_files(clean)) == {"config.toml", "lab7.password"}
 
@@ -168,7 +168,7 @@ def test_a_certificate_of_a_known_authority_is_not_asked_about(
 @pytest.mark.parametrize("address", ["127.0.0.2", "127.0.0.1:1", "no such host", "http://vc.example.com"])
 def test_an_address_that_cannot_be_used_leaves_nothing(server: SimServer, clean: Path, address: str) -> None:
     wrong = f"{address}:{server.port}" if address == "127.0.0.2" else address
-    code, screen = typed([("Address", wrong)] * 3)
+    code, screen = type_answers([("Address", wrong)] * 3)
     assert code in (2, 5) and home_files(clean) == {}, screen
     assert "Traceback" not in screen
 
@@ -179,7 +179,7 @@ def test_a_relative_configuration_file_names_the_other_files_from_the_root(
 ) -> None:
     monkeypatch.setenv("GPUOPS_CONFIG", "site.toml")
     monkeypatch.chdir(clean)
-    code, screen = typed(good(server))
+    code, screen = type_answers(good(server))
     assert code == 0, screen
     assert f'password_file = "{clean}/lab7.password"' in (clean / "site.toml").read_text()
 
@@ -192,7 +192,7 @@ def test_a_second_vcenter_is_added_and_the_first_stays_the_default(server: SimSe
     (folder / "lab8.password").write_text("x")
     answers = good(server)
     answers[2:2] = [("Name of this vCenter", "one"), ("Name of this vCenter", "lab8")]
-    code, screen = typed(answers)
+    code, screen = type_answers(answers)
     assert code == 0, screen
     assert "already has a vCenter 'one'" in screen and "lab8.password already exists" in screen
     text = (folder / "config.toml").read_text()

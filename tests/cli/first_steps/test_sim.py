@@ -27,7 +27,7 @@ def test_serves_until_it_is_stopped(tmp_path: Path, number: signal.Signals) -> N
             assert process.stderr is not None
             assert process.stdout.readline().startswith("serving lab at https://127.0.0.1:")
             assert process.stdout.readline() == "\n"
-            assert process.stdout.readline() == "# govc\n", "what other clients need is told at once"
+            assert process.stdout.readline() == "# govc\n", "what other clients need is printed at once"
             document = json.loads(ready.read_text(encoding="utf-8"))
             assert set(document) == {"url", "username", "password", "ca_file", "pid"}
             assert document["pid"] == process.pid

@@ -1,4 +1,4 @@
-"""`gpuops host mig show`: whoever does not answer is named, and shows in the exit code."""
+"""`gpuops host mig show`: hosts that do not answer are named and change the exit code."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ def test_hosts_that_could_not_be_read_show_in_the_exit_code(lab: Lab, tmp_path: 
     assert hosts
     assert all("gone does not exist: no SSH key of a host is known" in host["unread"][0] for host in hosts)
     assert reading.exit_code == 4
-    assert lab.run("host", "mig", "show").exit_code == 0, "nobody was asked"
+    assert lab.run("host", "mig", "show").exit_code == 0, "no host was asked"

@@ -30,7 +30,7 @@ def answer_of(completed: Result) -> dict[str, Any]:
     return answer
 
 
-def stored(lab: Lab, values: dict[str, dict[str, int]]) -> None:
+def store_values(lab: Lab, values: dict[str, dict[str, int]]) -> None:
     """Of these VMs and hosts, by name, what each counter said in each step of the last day."""
     vcenter = answer_of(lab.run("inventory", "--output", "json"))["vcenter"]
     store_day(lab.server, default_state_dir(), vcenter, values)
@@ -46,7 +46,9 @@ def trained(lab: Lab) -> None:
 
 @pytest.mark.long
 def test_a_licence_that_is_missing_is_certain_and_what_nobody_measured_cannot_be_told(lab: Lab) -> None:
-    stored(lab, {"vdi-05": {**BUSY, "smi.vgpu.licensed.latest": 0}, "vdi-04": {**BUSY, "smi.vgpu.licensed.latest": 1}})
+    store_values(
+        lab, {"vdi-05": {**BUSY, "smi.vgpu.licensed.latest": 0}, "vdi-04": {**BUSY, "smi.vgpu.licensed.latest": 1}}
+    )
     answer = answer_of(lab.run("diagnose", "--vm", "vdi-0*", "-o", "json"))
     vms = {vm["vm"]: vm for vm in answer["vms"]}
     assert answer["model"]["confirmed"] == 0, "the model that comes with gpuops"
@@ -69,7 +71,7 @@ def test_a_licence_that_is_missing_is_certain_and_what_nobody_measured_cannot_be
 
 @pytest.mark.usefixtures("trained")
 def test_a_model_says_how_probable_each_is_and_people_confirm_or_correct_it(lab: Lab) -> None:
-    stored(lab, {"vdi-05": {**BUSY, "cpu.ready.summation": 30_000}})
+    store_values(lab, {"vdi-05": {**BUSY, "cpu.ready.summation": 30_000}})
     [vm] = answer_of(lab.run("diagnose", "--vm", "vdi-05", "-o", "json"))["vms"]
     assert vm["hours"] == pytest.approx(24, abs=0.2)
     assert vm["suspects"] and all(0.1 <= suspect["probability"] <= 0.99 for suspect in vm["suspects"])
@@ -86,7 +88,7 @@ def test_a_counter_of_the_gpu_is_read_by_the_address_of_the_gpu(lab: Lab) -> Non
     inventory = answer_of(lab.run("inventory", "--output", "json"))
     host = next(esx for esx in inventory["hosts"] if "'vdi-05'" in str(esx))
     slow = {f"smi.gpu.slowedByHeat.latest@{gpu['address']}": 1 for node in host["numa_nodes"] for gpu in node["gpus"]}
-    stored(lab, {"vdi-05": BUSY, host["name"]: slow})
+    store_values(lab, {"vdi-05": BUSY, host["name"]: slow})
     answer = answer_of(lab.run("diagnose", "--host", host["name"], "-o", "json"))
     of = {vm["vm"]: [suspect["component"] for suspect in vm["suspects"]] for vm in answer["vms"]}
     assert of["vdi-05"][0] == "throttling"
@@ -107,8 +109,8 @@ def test_cases_made_elsewhere_are_judged(gpuops: Gpuops, tmp_path: Path) -> None
     (tmp_path / "some.jsonl").write_text("".join(json.dumps(plain(case)) + "\n" for case in cases), encoding="utf-8")
     answer = answer_of(gpuops("diagnose", "--cases", str(tmp_path), "-o", "json"))
     assert len(answer["cases"]) == len(cases) and 0 < answer["right"] <= 1
-    by_name = {each["name"]: each for each in answer["cases"]}
-    licence = next(each for each in by_name.values() if each["at_fault"] == ["licence"])
+    by_name = {case_row["name"]: case_row for case_row in answer["cases"]}
+    licence = next(case_row for case_row in by_name.values() if case_row["at_fault"] == ["licence"])
     assert licence["suspects"][0]["component"] == "licence"
     assert "of the components right" in gpuops("diagnose", "--cases", str(tmp_path)).stdout
 
@@ -145,7 +147,7 @@ def test_options_and_ids_that_mean_nothing(gpuops: Gpuops, tmp_path: Path) -> No
 def test_a_correction_helps_at_once_before_a_model_learns_from_it(lab: Lab) -> None:
     """The VM itself from its first correction on, VMs made alike from two on that agree."""
     busy = {f"vdi-{number:02}": {**BUSY, "cpu.ready.summation": 30_000 + number} for number in range(3, 7)}
-    stored(lab, busy)
+    store_values(lab, busy)
 
     def first() -> dict[str, dict[str, Any]]:
         vms = answer_of(lab.run("diagnose", "--vm", "vdi-0*", "-o", "json"))["vms"]
@@ -155,11 +157,11 @@ def test_a_correction_helps_at_once_before_a_model_learns_from_it(lab: Lab) -> N
     named = {vm["first"] for vm in before.values()}
     assert len(named) == 1 and len(before) > 2
     wrong, right = named.pop(), "network"
-    one, two, *remaining = sorted(before)
-    answer_of(lab.run("diagnose", "correct", before[one]["id"], right, "-o", "json"))
+    corrected, two, *remaining = sorted(before)
+    answer_of(lab.run("diagnose", "correct", before[corrected]["id"], right, "-o", "json"))
     after = first()
-    assert after[one]["first"] == right and {after[name]["first"] for name in (two, *remaining)} == {wrong}
-    assert after[one]["suspects"][0]["evidence"] == [f"1 of 1 people's findings on this VM, not {wrong}"]
+    assert after[corrected]["first"] == right and {after[name]["first"] for name in (two, *remaining)} == {wrong}
+    assert after[corrected]["suspects"][0]["evidence"] == [f"1 of 1 people's findings on this VM, not {wrong}"]
     answer_of(lab.run("diagnose", "correct", after[two]["id"], right, "-o", "json"))
     assert {vm["first"] for vm in first().values()} == {right}
     assert {vm["first"] for vm in first().values()} == {right}, "what was corrected is not taken for a confirmation"
@@ -194,7 +196,9 @@ def test_what_was_said_is_in_the_report_and_the_metrics(lab: Lab, tmp_path: Path
     assert answer_of(lab.run("report", "-o", "json"))["diagnoses"] == []
     assert lab.run("metrics", "--textfile", str(tmp_path / "none.prom")).exit_code == 0
     assert "diagnos" not in (tmp_path / "none.prom").read_text(encoding="utf-8"), "nothing was diagnosed"
-    stored(lab, {"vdi-05": {**BUSY, "smi.vgpu.licensed.latest": 0}, "vdi-04": {**BUSY, "smi.vgpu.licensed.latest": 1}})
+    store_values(
+        lab, {"vdi-05": {**BUSY, "smi.vgpu.licensed.latest": 0}, "vdi-04": {**BUSY, "smi.vgpu.licensed.latest": 1}}
+    )
     by_vm = {vm["vm"]: vm for vm in answer_of(lab.run("diagnose", "--vm", "vdi-0*", "-o", "json"))["vms"]}
     document = answer_of(lab.run("report", "--html", str(tmp_path / "fleet.html"), "-o", "json"))
     first, second = document["diagnoses"]
@@ -228,7 +232,7 @@ def of_vm(gauges: dict[tuple[str, str], float], name: str) -> dict[str, float]:
 
 @pytest.mark.long
 def test_a_diagnosis_that_cannot_be_read_is_said(lab: Lab, tmp_path: Path) -> None:
-    stored(lab, {"vdi-05": {**BUSY, "smi.vgpu.licensed.latest": 0}})
+    store_values(lab, {"vdi-05": {**BUSY, "smi.vgpu.licensed.latest": 0}})
     [vm] = answer_of(lab.run("diagnose", "--vm", "vdi-05", "-o", "json"))["vms"]
     (default_state_dir() / "diagnosis" / "cases" / f"{vm['id']}.json").write_text("{}", encoding="utf-8")
     report, metrics = lab.run("report"), lab.run("metrics", "--textfile", str(tmp_path / "some.prom"))

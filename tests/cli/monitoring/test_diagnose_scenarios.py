@@ -42,7 +42,7 @@ AT_WORK_MHZ: Final = 1400
 
 
 @contextmanager
-def observed(scenario: str, tmp_path: Path, home: Path, faults: Mapping[str, Slowdown]) -> Iterator[Lab]:
+def observing_lab(scenario: str, tmp_path: Path, home: Path, faults: Mapping[str, Slowdown]) -> Iterator[Lab]:
     with start(scenario, clock="stepped") as server:
         put_in(server, faults)
         with lab_on(server, tmp_path, home) as lab:
@@ -76,7 +76,7 @@ def beside_the_noisy_one(server: SimServer) -> set[str]:
     return {vm.state.name for vm in vms if (vm.state.host, vm.state.seats[0].pci_id) in full}
 
 
-def diagnosed(lab: Lab) -> dict[str, dict[str, Any]]:
+def diagnoses_by_vm(lab: Lab) -> dict[str, dict[str, Any]]:
     diagnose = lab.run("diagnose", "-o", "json")
     if diagnose.exit_code == 2:
         assert "no VM with a vGPU is selected" in diagnose.stderr or "less than half an hour of" in diagnose.stderr, (
@@ -87,7 +87,7 @@ def diagnosed(lab: Lab) -> dict[str, dict[str, Any]]:
     return {vm["vm"]: vm for vm in json.loads(diagnose.stdout)["vms"]}
 
 
-def accused(vms: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def accused_components(vms: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     firsts = {name: vm["suspects"][0]["component"] for name, vm in vms.items() if vm["suspects"]}
     return {name: component for name, component in firsts.items() if component != "none"}
 
@@ -95,9 +95,9 @@ def accused(vms: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 @pytest.mark.long
 @pytest.mark.parametrize("scenario", WITH_VGPUS)
 def test_nothing_healthy_is_accused(scenario: str, tmp_path: Path, clean: Path) -> None:
-    with observed(scenario, tmp_path, clean, {}) as lab:
-        vms = diagnosed(lab)
-        assert accused(vms) == {}
+    with observing_lab(scenario, tmp_path, clean, {}) as lab:
+        vms = diagnoses_by_vm(lab)
+        assert accused_components(vms) == {}
         assert [vm["contradictions"] for vm in vms.values() if vm["contradictions"]] == []
 
 
@@ -105,21 +105,21 @@ def test_nothing_healthy_is_accused(scenario: str, tmp_path: Path, clean: Path) 
 def test_of_ten_faults_at_least_eight_are_named_first_and_nothing_healthy_is_accused(
     tmp_path: Path, clean: Path
 ) -> None:
-    with observed("vdi", tmp_path, clean, FAULTS) as lab:
-        first = accused(diagnosed(lab))
+    with observing_lab("vdi", tmp_path, clean, FAULTS) as lab:
+        first = accused_components(diagnoses_by_vm(lab))
         beside = beside_the_noisy_one(lab.server)
     named = {name for name, component in FAULTS.items() if first.get(name) == component}
     assert len(named) >= 8, {name: (component, first.get(name)) for name, component in FAULTS.items()}
     healthy = {name: component for name, component in first.items() if name not in FAULTS}
-    assert healthy.keys() <= beside, "whoever is on a full GPU gets less than it wants"
+    assert healthy.keys() <= beside, "a VM on a full GPU gets less than it wants"
     assert set(healthy.values()) <= {"noisy-neighbour"}
 
 
 def test_of_the_scenario_lab_nothing_is_accused_and_what_slows_a_desktop_down_is_named(
     tmp_path: Path, clean: Path
 ) -> None:
-    with observed("lab", tmp_path, clean, {"vdi-05": Slowdown.DATASTORE}) as lab:
-        assert accused(diagnosed(lab)) == {"vdi-05": "datastore"}
+    with observing_lab("lab", tmp_path, clean, {"vdi-05": Slowdown.DATASTORE}) as lab:
+        assert accused_components(diagnoses_by_vm(lab)) == {"vdi-05": "datastore"}
     diagnoses = [
         json.loads(path.read_text(encoding="utf-8")) for path in (default_state_dir() / "diagnosis").rglob("d-*.json")
     ]

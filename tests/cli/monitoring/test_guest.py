@@ -1,4 +1,4 @@
-"""`gpuops guest check` on the scenario `stacks`: text, JSON, exit codes, wrong words, and a password nobody sees."""
+"""`gpuops guest check` on the scenario `stacks`: text, JSON, exit codes, wrong options, and a hidden password."""
 
 from __future__ import annotations
 

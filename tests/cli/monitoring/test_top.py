@@ -111,7 +111,7 @@ def terminal(*arguments: str) -> Iterator[Terminal]:
         os.close(fd)
 
 
-def typed(*arguments: str) -> Any:
+def run_top(*arguments: str) -> Any:
     return CliRunner().invoke(app, ["top", *arguments])
 
 
@@ -224,7 +224,7 @@ def test_a_vcenter_that_goes_away_is_said_above_the_last_rows(tmp_path: Path) ->
 
 
 def test_no_terminal_that_can_be_drawn_on_is_one_table() -> None:
-    top = typed("--vcenter", "sim:lab")
+    top = run_top("--vcenter", "sim:lab")
     assert top.exit_code == 0
     assert len(top.stdout.splitlines()) == 4
     assert "\x1b" not in top.stdout
@@ -238,7 +238,7 @@ def test_without_colours_a_terminal_gets_one_table_and_no_escape_sequence() -> N
 
 
 def test_an_error_of_a_look_ends_it_where_the_user_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that nobody reads anew any more would look current."""
+    """Rows that are not refreshed any more would look current."""
 
     def look() -> Top:
         raise KeyError("a bug")

@@ -30,7 +30,7 @@ def served(vdi: SimServer, tmp_path: Path, clean: Path) -> Iterator[Lab]:
         yield lab
 
 
-def configured(vdi: SimServer, clean: Path, **keys_of_table: str) -> None:
+def write_config(vdi: SimServer, clean: Path, **keys_of_table: str) -> None:
     """The configuration file of a target `prod` with this broker; `more` are other keys of the broker."""
     broker = vdi.broker
     assert broker is not None
@@ -68,7 +68,7 @@ def test_a_login_test_names_the_broker(served: Lab) -> None:
 
 
 def test_a_target_of_the_file_and_what_is_in_force(vdi: SimServer, clean: Path, gpuops: Gpuops) -> None:
-    configured(vdi, clean)
+    write_config(vdi, clean)
     assert gpuops("broker", "show", "--vcenter", "prod").exit_code == 0
     settings = json.loads(gpuops("config", "show", "--output", "json").stdout)["targets"]["prod"]
     assert settings["broker.username"]["value"] == r"VSPHERE\administrator"
@@ -80,7 +80,7 @@ def test_a_target_of_the_file_and_what_is_in_force(vdi: SimServer, clean: Path, 
 def test_a_password_of_the_environment_comes_first(
     vdi: SimServer, clean: Path, gpuops: Gpuops, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    configured(vdi, clean)
+    write_config(vdi, clean)
     monkeypatch.setenv("GPUOPS_BROKER_PASSWORD", CANARY)
     result = gpuops("broker", "show", "--vcenter", "prod")
     assert result.exit_code == 5
@@ -99,7 +99,7 @@ MISTAKES: dict[str, tuple[dict[str, str], int, str]] = {
     "no password anywhere": ({"password_file": ""}, 2, "no password for VSPHERE\\administrator at the broker"),
     "no such file": ({"password_file": "/nowhere"}, 2, "the password file /nowhere cannot be read"),
     "another authority": ({"ca_file": ""}, 5, "issuer that is not trusted here"),
-    "nobody there": ({"url": "https://127.0.0.1:1"}, 5, "is not reachable"),
+    "not reachable": ({"url": "https://127.0.0.1:1"}, 5, "is not reachable"),
 }
 
 
@@ -109,13 +109,13 @@ def test_a_mistake_is_one_clear_line(
 ) -> None:
     keys_of_table, code, words = MISTAKES[case]
     monkeypatch.setattr("gpuops.broker.horizon.PAUSES_S", ())
-    configured(vdi, clean, **keys_of_table)
+    write_config(vdi, clean, **keys_of_table)
     result = gpuops("broker", "show", "--vcenter", "prod")
     assert (result.exit_code, words in result.stderr) == (code, True), result.stderr
     assert CANARY not in result.stdout + result.stderr
 
 
 def test_config_set_does_not_write_tables(vdi: SimServer, clean: Path, gpuops: Gpuops) -> None:
-    configured(vdi, clean)
+    write_config(vdi, clean)
     result = gpuops("config", "set", "prod.broker.url", "https://other")
     assert (result.exit_code, "is a table, and config set" in result.stderr) == (2, True)

@@ -24,10 +24,10 @@ Golden = Callable[[str, str], None]
 @pytest.fixture
 def policy(tmp_path: Path) -> Path:
     """The policy of the lab with one evening hour a day, by 15 minutes of counters."""
-    return changed(tmp_path / "policy.yaml")
+    return changed_policy(tmp_path / "policy.yaml")
 
 
-def changed(path: Path, *changes: tuple[str, str]) -> Path:
+def changed_policy(path: Path, *changes: tuple[str, str]) -> Path:
     text = Path(LAB_POLICY).read_text()
     usual = (
         ("windows: any                        # for trying; a real one says its hours\n", WINDOW),
@@ -65,7 +65,7 @@ def evening(lab: Lab) -> None:
         look(lab)
 
 
-def replayed(lab: Lab, policy: Path, *options: str, since: str = "1d") -> dict[str, Any]:
+def replay_idle(lab: Lab, policy: Path, *options: str, since: str = "1d") -> dict[str, Any]:
     result = lab.run("idle", "--replay", since, "--policy", str(policy), *options, "--output", "json")
     assert (result.exit_code, result.stderr) == (0, "")
     answer: dict[str, Any] = json.loads(result.stdout)
@@ -78,7 +78,7 @@ def test_an_evening_is_replayed_as_it_was_measured(lab: Lab, policy: Path, golde
     19:00: one is used from then on, one from 19:40 on, five stay idle for the 90 minutes until they are due."""
     evening(lab)
     before = list(lab.effects)
-    answer = replayed(lab, policy)
+    answer = replay_idle(lab, policy)
     [office] = answer["pools"]
     assert (office["desktops"], office["left_out"], office["not_replayed"]) == (11, 1, ["console"])
     assert office["nights"] == [
@@ -103,8 +103,8 @@ def test_an_evening_is_replayed_as_it_was_measured(lab: Lab, policy: Path, golde
     assert "vdi-" not in text + json.dumps(answer), "desktops are counted, and none is named"
     assert lab.effects == before
 
-    few = changed(policy.with_name("other.yaml"), ("pools:\n", f"pools:\n{NO_WHILE}"))
-    pools = {pool["pool"]: pool for pool in replayed(lab, few)["pools"]}
+    few = changed_policy(policy.with_name("other.yaml"), ("pools:\n", f"pools:\n{NO_WHILE}"))
+    pools = {pool["pool"]: pool for pool in replay_idle(lab, few)["pools"]}
     assert pools["office"]["nights"] == office["nights"]
     assert pools["cad"]["nights"] == []
     assert (
@@ -117,12 +117,12 @@ def test_an_evening_is_replayed_as_it_was_measured(lab: Lab, policy: Path, golde
     # what a pool would gain by being gated or parked
     texts = {}
     for broker in ("none", "horizon"):
-        now = changed(
+        now = changed_policy(
             policy.with_name(f"{broker}.yaml"),
             ("pools:\n", f"broker: {broker}\npools:\n"),
             ("parked: true", "parked: false"),
         )
-        assert replayed(lab, now)["pools"][0]["nights"][0]["taken"] == office["nights"][0]["taken"]
+        assert replay_idle(lab, now)["pools"][0]["nights"][0]["taken"] == office["nights"][0]["taken"]
         texts[broker] = lab.run("idle", "--replay", "1d", "--policy", str(now)).stdout
     untaken = {
         broker: "it is neither parked nor gated: a night takes none of it" in text for broker, text in texts.items()
@@ -132,7 +132,7 @@ def test_an_evening_is_replayed_as_it_was_measured(lab: Lab, policy: Path, golde
     # vCenter forgets a desktop: its series is of no pool any more
     deleted = next(machine for machine in lab.server.world.by_type("VirtualMachine") if machine.state.name == "vdi-07")
     vms.delete(deleted, Rule(Effect.HAPPEN, happening="vm.deleted"))
-    after = replayed(lab, policy)
+    after = replay_idle(lab, policy)
     assert (after["gone"], after["pools"][0]["desktops"], after["pools"][0]["nights"][0]["taken"]) == (1, 10, 6)
 
 
@@ -141,8 +141,8 @@ def test_nights_that_nobody_watched_are_unknown_and_said_to_be(lab: Lab, policy:
     look(lab, 3 * 3600 + 60)
     look(lab, 24 * 3600)
     look(lab, 3 * 24 * 3600)
-    answer = replayed(lab, policy, since="7d")
-    nights = {each["night"]: each for each in answer["pools"][0]["nights"]}
+    answer = replay_idle(lab, policy, since="7d")
+    nights = {night_row["night"]: night_row for night_row in answer["pools"][0]["nights"]}
     by_averages = {"averages-alone": 7, "not-observed": 3}
     assert {night: facts["unknown"] for night, facts in nights.items()} == {
         "2026-10-31": {"not-observed": 11},
@@ -224,7 +224,7 @@ NO_WHILE: Final = """  - name: cad
 def test_what_cannot_be_replayed_is_one_line_and_makes_no_store(
     lab: Lab, tmp_path: Path, words: str, change: tuple[str, str] | None, reason: str, next_move: str
 ) -> None:
-    policy = changed(tmp_path / "policy.yaml", *([change] if change is not None else []))
+    policy = changed_policy(tmp_path / "policy.yaml", *([change] if change is not None else []))
     result = lab.run("idle", *(str(policy) if word == "P" else word for word in words.split()))
     assert (result.exit_code, result.stdout) == (2, "")
     error, hint = result.stderr.splitlines()

@@ -37,7 +37,7 @@ def running(lab: Lab) -> set[str]:
     return {vm.name for vm in vms if vm.name.startswith("vdi-") and vm.state.power is Power.ON}
 
 
-def down(lab: Lab, minutes: float) -> None:
+def take_down(lab: Lab, minutes: float) -> None:
     lab.server.world.down_until = lab.server.world.clock.now() + timedelta(minutes=minutes)
 
 
@@ -45,7 +45,7 @@ def down(lab: Lab, minutes: float) -> None:
 def test_from_the_beginning(lab: Lab, pauses: list[float]) -> None:
     evening = running(lab)
     assert lab.run("rotate", "night", "--policy", POLICY, "--yes").exit_code == 0
-    down(lab, minutes=8)
+    take_down(lab, minutes=8)
     result = lab.run("rotate", "day", "--policy", POLICY, "--yes")
     assert (result.exit_code, running(lab)) == (0, evening), result.output
     assert ": waiting for vCenter until " in result.stderr
@@ -70,7 +70,7 @@ def test_half_way(lab: Lab, pauses: list[float]) -> None:
 
 @pytest.mark.parametrize("words", [("night", "--policy", POLICY, "--yes"), ("day", "--policy", POLICY, "--dry-run")])
 def test_what_does_not_return_does_not_wait(lab: Lab, pauses: list[float], words: tuple[str, ...]) -> None:
-    down(lab, minutes=60)
+    take_down(lab, minutes=60)
     result = lab.run("rotate", *words)
     assert (result.exit_code, pauses) == (5, [])
 
@@ -80,7 +80,7 @@ def test_what_does_not_return_does_not_wait(lab: Lab, pauses: list[float], words
 def test_a_return_goes_on_without_the_password_of_guests(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
-    """It is gone, or others may read it. A night needs it: who is logged in is asked in guests."""
+    """It is missing, or others may read it. A night needs it to read sessions in guests."""
     evening = running(lab)
     assert lab.run("rotate", "night", "--policy", POLICY, "--yes").exit_code == 0
     secret = tmp_path / file

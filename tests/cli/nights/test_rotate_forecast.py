@@ -37,16 +37,16 @@ def later(moment: datetime) -> int:
     return DESKTOPS if 8 <= moment.astimezone(BERLIN).hour < 17 else 0
 
 
-def measured(lab: Lab, in_use: Office, days: int = 14) -> None:
+def store_weeks(lab: Lab, in_use: Office, days: int = 14) -> None:
     """So many days of the desktops of the lab, until six in the evening, when its scenario begins (19:00 in Berlin)."""
     world = lab.server.world
     refs = sorted(machine.moid for machine in world.by_type("VirtualMachine") if machine.state.name.startswith("vdi-"))
     now = world.clock.now().replace(minute=0, second=0, microsecond=0)
     default_state_dir().mkdir(parents=True, exist_ok=True, mode=0o700)
-    measure(default_state_dir(), planned(lab)["vcenter"], refs, now - timedelta(days=days), now, in_use)
+    measure(default_state_dir(), plan_night(lab)["vcenter"], refs, now - timedelta(days=days), now, in_use)
 
 
-def planned(lab: Lab) -> dict[str, Any]:
+def plan_night(lab: Lab) -> dict[str, Any]:
     answer: dict[str, Any] = json.loads(lab.run(*EVENING, "--output", "json").stdout)
     return answer
 
@@ -54,8 +54,8 @@ def planned(lab: Lab) -> dict[str, Any]:
 def test_a_plan_shows_the_morning_with_its_error_and_warns_of_those_who_come_before_their_desktops(
     lab: Lab, golden: Golden
 ) -> None:
-    measured(lab, office)
-    answer = planned(lab)
+    store_weeks(lab, office)
+    answer = plan_night(lab)
     [pool] = answer["forecasts"]
     by_hour = {slot["begin"]: (slot["in_use"], slot["basis"], slot["weeks"]) for slot in pool["slots"]}
     assert by_hour["2026-11-03T04:45:00+00:00"] == (2, "earlier-weeks", 2)
@@ -78,8 +78,8 @@ def test_a_plan_shows_the_morning_with_its_error_and_warns_of_those_who_come_bef
 
 @pytest.mark.long
 def test_where_nobody_comes_before_the_return_nothing_is_warned_of(lab: Lab) -> None:
-    measured(lab, later)
-    answer = planned(lab)
+    store_weeks(lab, later)
+    answer = plan_night(lab)
     assert max(slot["in_use"] for slot in answer["forecasts"][0]["slots"]) == DESKTOPS
     assert [line for line in answer["warnings"] if "expected" in line] == []
 
@@ -88,10 +88,10 @@ def test_where_nobody_comes_before_the_return_nothing_is_warned_of(lab: Lab) -> 
 def test_by_a_day_it_goes_by_the_day_before_and_by_nothing_there_is_none(lab: Lab) -> None:
     none = lab.run(*EVENING)
     assert "no forecast of the morning: nothing was measured yet (gpuops help observe)\n" in none.stdout
-    assert planned(lab)["forecasts"] == []
+    assert plan_night(lab)["forecasts"] == []
     assert not (default_state_dir() / FILE_NAME).exists()
-    measured(lab, office, days=1)
-    [pool] = planned(lab)["forecasts"]
+    store_weeks(lab, office, days=1)
+    [pool] = plan_night(lab)["forecasts"]
     assert {(slot["basis"], slot["weeks"]) for slot in pool["slots"]} == {("day-before", 0)}
     assert (pool["error"], pool["week_before_error"]) == (None, None)
     assert "the day before  not known" in lab.run(*EVENING).stdout
@@ -131,7 +131,7 @@ def test_a_look_tells_how_many_are_to_run(lab: Lab, tmp_path: Path, days: int, t
     policy = tmp_path / "spare.yaml"
     policy.write_text(AHEAD)
     if days:
-        measured(lab, lambda _: DESKTOPS, days)
+        store_weeks(lab, lambda _: DESKTOPS, days)
     words = ("rotate", "watch", "--policy", str(policy), "--dry-run")
     answer = json.loads(lab.run(*words, "--output", "json").stdout)
     running = sum(vm.state.power.value == "poweredOn" for vm in desktops(lab))

@@ -63,11 +63,11 @@ def test_all_of_it_on_a_machine_without_a_journal(lab: Lab, tmp_path: Path, monk
 @pytest.mark.parametrize(("journal", "exit_code"), [("missing", 0), ("damaged", 7)])
 def test_the_morning_of_the_manual_needs_no_journal(lab: Lab, journal: str, exit_code: int) -> None:
     desktops, _ = suspended_and_started(lab)
-    kept = default_state_dir() / FILE_NAME
+    journal_file = default_state_dir() / FILE_NAME
     if journal == "missing":
-        kept.unlink()
+        journal_file.unlink()
     else:
-        kept.write_bytes(b"no database at all")
+        journal_file.write_bytes(b"no database at all")
     manual = (files("gpuops") / "manual" / "timers.md").read_text(encoding="utf-8")
     [line] = re.findall(r"^[*/0-9 -]+gpuops (rotate day .*) --vcenter prod$", manual, re.MULTILINE)
     result = lab.run(*(word.replace("/etc/gpuops/vdi.yaml", POLICY) for word in line.split()))

@@ -73,7 +73,7 @@ def test_a_return_that_has_begun_is_gone_on_with_by_a_timer(lab: Lab, tmp_path: 
 
 
 def test_a_return_that_a_timer_calls_needs_no_journal(lab: Lab, tmp_path: Path) -> None:
-    """Where the journal cannot be read nobody knows what can wait: everybody comes back by the markers."""
+    """Without a readable journal it is unknown what can wait: all desktops come back by their markers."""
     now = wall_clock()
     policy = policy_open(tmp_path, now - timedelta(hours=2), now + timedelta(hours=9))
     assert lab.run("rotate", "night", *policy, "--yes").exit_code == 0

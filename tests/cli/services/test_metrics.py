@@ -37,7 +37,7 @@ HOSTILE = (
 )
 
 
-def written(lab: Lab, folder: Path) -> str:
+def write_textfile(lab: Lab, folder: Path) -> str:
     path = folder / "gpuops.prom"
     result = lab.run("metrics", "--textfile", str(path))
     assert (result.exit_code, result.stderr) == (0, "")
@@ -77,7 +77,7 @@ def require_slots(figures: Found, slots: dict[tuple[str, str], tuple[int, int | 
 
 
 def require_gpus(figures: Found, inventory: Any) -> None:
-    """Who is on which GPU, and the GPUs, are those of `gpuops inventory`."""
+    """The GPUs, and the VMs on each, are those of `gpuops inventory`."""
     gpus = [(host, gpu) for host in inventory["hosts"] for node in host["numa_nodes"] for gpu in node["gpus"]]
     told_on = {
         (host["name"], gpu["address"], vm["name"], vm["ref"]) for host, gpu in gpus for vm in gpu["holders"] or ()
@@ -99,7 +99,7 @@ def require_gpus(figures: Found, inventory: Any) -> None:
 
 @needs_promtool
 def test_its_figures_are_those_of_other_commands(lab: Lab, tmp_path: Path) -> None:
-    text = written(lab, tmp_path)
+    text = write_textfile(lab, tmp_path)
     require_taken(text)
     figures = samples(text)
     require_slots(figures, slots(lab))
@@ -121,7 +121,7 @@ def test_its_figures_are_those_of_other_commands(lab: Lab, tmp_path: Path) -> No
     absent = {"gpuops_last_rotation_outcome", "gpuops_harvested_gpu_seconds_total", "gpuops_measured_timestamp_seconds",
               "gpuops_incidents_total", "gpuops_return_deadline_timestamp_seconds", "gpuops_vm_gpu_utilization_ratio",
               "gpuops_source_up"}  # fmt: skip
-    assert absent.isdisjoint(figures), "what nobody knows is absent, and not 0"
+    assert absent.isdisjoint(figures), "unknown figures are absent, and not 0"
     assert lab.effects == []
 
 
@@ -130,7 +130,7 @@ def test_its_figures_are_those_of_other_commands(lab: Lab, tmp_path: Path) -> No
 @pytest.mark.parametrize("scenario", ["vdi", "scattered", "fleet:hosts=20,vms=120"])
 def test_they_are_in_other_worlds_too(scenario: str, tmp_path: Path, clean: Path) -> None:
     with start(scenario, clock="stepped") as server, lab_on(server, tmp_path, clean) as other_lab:
-        text = written(other_lab, tmp_path)
+        text = write_textfile(other_lab, tmp_path)
         require_taken(text)
         figures = samples(text)
         require_slots(figures, slots(other_lab))
@@ -140,9 +140,9 @@ def test_they_are_in_other_worlds_too(scenario: str, tmp_path: Path, clean: Path
 
 @pytest.mark.long
 def test_slots_of_a_host_do_not_depend_on_what_runs_there(lab: Lab, tmp_path: Path) -> None:
-    before = samples(written(lab, tmp_path))
+    before = samples(write_textfile(lab, tmp_path))
     assert lab.run("attach", "--vm", "ml-07", "--profile", "a100-3-20c", "--power", "on").exit_code == 0
-    after = samples(written(lab, tmp_path))
+    after = samples(write_textfile(lab, tmp_path))
     assert after["gpuops_vgpu_slots"] == before["gpuops_vgpu_slots"]
     assert after["gpuops_vgpu_slots_free"] != before["gpuops_vgpu_slots_free"]
     assert any(dict(labels)["vm"] == "ml-07" for labels in after["gpuops_gpu_vgpu_info"])
@@ -152,7 +152,7 @@ def test_slots_of_a_host_do_not_depend_on_what_runs_there(lab: Lab, tmp_path: Pa
 @pytest.mark.long
 def test_use_is_that_of_the_store(lab: Lab, tmp_path: Path) -> None:
     assert lab.run("observe", "--once").exit_code == 0
-    figures = samples(written(lab, tmp_path))
+    figures = samples(write_textfile(lab, tmp_path))
     [vcenter_store] = stored(default_state_dir()).vcenters
     until = vcenter_store.observed[-1].until
     assert only(figures, "gpuops_measured_timestamp_seconds") == until.timestamp()
@@ -180,9 +180,9 @@ def test_use_is_that_of_the_store(lab: Lab, tmp_path: Path) -> None:
 @pytest.mark.long
 def test_use_that_is_old_is_absent_and_its_end_is_told(lab: Lab, tmp_path: Path) -> None:
     assert lab.run("observe", "--once").exit_code == 0
-    ended = only(samples(written(lab, tmp_path)), "gpuops_measured_timestamp_seconds")
+    ended = only(samples(write_textfile(lab, tmp_path)), "gpuops_measured_timestamp_seconds")
     lab.server.world.clock.advance(2 * 3600)
-    figures = samples(written(lab, tmp_path))
+    figures = samples(write_textfile(lab, tmp_path))
     assert only(figures, "gpuops_measured_timestamp_seconds") == ended
     assert "gpuops_gpu_utilization_ratio" not in figures and "gpuops_vm_gpu_utilization_ratio" not in figures
 
@@ -190,7 +190,7 @@ def test_use_that_is_old_is_absent_and_its_end_is_told(lab: Lab, tmp_path: Path)
 @pytest.mark.long
 def test_a_night_and_its_morning(lab: Lab, tmp_path: Path) -> None:
     assert lab.run("rotate", "night", "--policy", LAB_POLICY, "--yes").exit_code == 0
-    figures = samples(written(lab, tmp_path))
+    figures = samples(write_textfile(lab, tmp_path))
     taken_vms = [vm for vm in document(lab, "rotate", "status")["vms"] if vm["whereabouts"] == "away"]
     desktops = [vm for vm in taken_vms if vm["role"] != "ml"]
     suspended = sum(effect.startswith("SuspendVM_Task") for effect in lab.effects)
@@ -200,7 +200,7 @@ def test_a_night_and_its_morning(lab: Lab, tmp_path: Path) -> None:
     assert "gpuops_return_deadline_timestamp_seconds" not in figures, "the policy has no windows"
 
     assert lab.run("rotate", "day", "--policy", LAB_POLICY, "--yes").exit_code == 0
-    figures = samples(written(lab, tmp_path))
+    figures = samples(write_textfile(lab, tmp_path))
     history = document(lab, "history")
     [night] = history["nights"]
     shown_night = document(lab, "history", "show", night["night"])["nights"][0]

@@ -62,7 +62,7 @@ def service(port: int, *options: str) -> Iterator[subprocess.Popen[str]]:
             run.kill()
 
 
-def scraped(port: int) -> Found:
+def scrape(port: int) -> Found:
     status, _, text = fetch(port)
     assert status == 200
     return samples(text)
@@ -98,13 +98,13 @@ def test_it_answers_get_alone_reads_alone_and_ends_when_it_is_told(clean: Path, 
             _, errors = run.communicate(timeout=LONGEST_S)
         assert run.returncode == 143 and "Traceback" not in errors
         assert f"are at port {port} of 127.0.0.1, path /metrics" in errors
-        assert len(server.world.ledger) == effects_before, "nothing was changed but by somebody else"
+        assert len(server.world.ledger) == effects_before, "the service changed nothing"
         assert list(server.world.sessions) == [], "it logged out"
         assert server.world.bugs == []
 
 
 def on_gpus(port: int) -> set[str]:
-    return {dict(labels)["vm_id"] for labels in scraped(port)["gpuops_gpu_vgpu_info"]}
+    return {dict(labels)["vm_id"] for labels in scrape(port)["gpuops_gpu_vgpu_info"]}
 
 
 @pytest.mark.long
@@ -115,16 +115,16 @@ def test_a_vcenter_that_goes_away_and_comes_back_ends_nothing(clean: Path, tmp_p
         ready_file.write(ready, ready_file.of(server))
         is_down(world, down=True)
         with service(port, "--vcenter", f"sim@{ready}") as run:
-            figures = scraped(port)
+            figures = scrape(port)
             assert only(figures, "gpuops_up") == 0, "away from the start"
             assert set(figures) == {"gpuops_up", "gpuops_build_info"}
             for _ in range(2):
                 is_down(world, down=False)
-                wait_until(lambda: only(scraped(port), "gpuops_up") == 1)
-                assert scraped(port)["gpuops_vgpu_slots_free"]
+                wait_until(lambda: only(scrape(port), "gpuops_up") == 1)
+                assert scrape(port)["gpuops_vgpu_slots_free"]
                 is_down(world, down=True)
-                wait_until(lambda: only(scraped(port), "gpuops_up") == 0)
-                assert "gpuops_vgpu_slots_free" not in scraped(port)
+                wait_until(lambda: only(scrape(port), "gpuops_up") == 0)
+                assert "gpuops_vgpu_slots_free" not in scrape(port)
             assert run.poll() is None
             is_down(world, down=False)
             run.send_signal(signal.SIGTERM)
@@ -147,10 +147,10 @@ def test_a_vcenter_that_is_away_at_the_start_is_tried_at_each_scrape(clean: Path
         ready_file.write(ready, ready_file.of(server))
         is_down(server.world, down=True)
         with service(port, "--vcenter", f"sim@{ready}") as run:
-            figures = scraped(port)
+            figures = scrape(port)
             assert (only(figures, "gpuops_up"), set(figures)) == (0, {"gpuops_up", "gpuops_build_info"})
             is_down(server.world, down=False)
-            wait_until(lambda: only(scraped(port), "gpuops_up") == 1)
+            wait_until(lambda: only(scrape(port), "gpuops_up") == 1)
             run.send_signal(signal.SIGTERM)
             _, errors = run.communicate(timeout=LONGEST_S)
     assert (run.returncode, errors.count("warning: ")) == (143, 1), "a trouble is said once, not at each scrape"
@@ -198,7 +198,7 @@ def test_who_asks_while_a_page_takes_long_gets_the_last_one_until_it_is_old(monk
     now[0] += 29
     assert page.ask() == b"old", "it stands"
     now[0] += 60
-    assert page.ask() == b"old", "nobody makes a new one"
+    assert page.ask() == b"old", "no new page is made"
     now[0] += 1
     assert page.ask() is None
 

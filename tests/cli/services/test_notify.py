@@ -54,7 +54,7 @@ def titles(webhook: Webhook) -> list[str]:
 def test_a_night_and_a_morning_are_told_of_once_each(prod: Gpuops, webhook: Webhook) -> None:
     planned = prod("rotate", "night", "--policy", LAB_POLICY, "--dry-run")
     assert planned.exit_code == 0, planned.output
-    assert webhook.calls == [], "a dry run tells nobody"
+    assert webhook.calls == [], "a dry run sends no notice"
     night = prod("rotate", "night", "--policy", LAB_POLICY, "--yes")
     assert night.exit_code == 0, night.output
     day = prod("rotate", "day", "--yes")

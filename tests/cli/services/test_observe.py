@@ -28,8 +28,8 @@ from tests.cli.conftest import Lab
 def document(lab: Lab, *arguments: str) -> dict[str, Any]:
     result = lab.run(*arguments, "--output", "json")
     assert result.exit_code == 0, result.output
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
+    answer: dict[str, Any] = json.loads(result.stdout)
+    return answer
 
 
 def window(lab: Lab, vm: str, hours: int, *counters: str) -> dict[str, CounterSeries]:
@@ -47,7 +47,7 @@ def known_steps(series: CounterSeries) -> int:
 
 @pytest.mark.long
 def test_a_day_is_measured_with_its_gaps(lab: Lab) -> None:
-    """A day of vCenter's averages, the last hour in full; nobody looks for five hours, then for three days."""
+    """A day of vCenter's averages, the last hour in full; then gaps of five hours and of three days."""
     first = document(lab, "observe", "--once")
     assert (first["kind"], first["vms_measured"] > 5, first["hosts_measured"]) == ("observe", True, 2)
     assert first["filled"]["until"] == first["from"]

@@ -42,7 +42,7 @@ def lab() -> Iterator[SimServer]:
     assert server.world.bugs == []
 
 
-def typed(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+def run_command(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "gpuops", *words],
         capture_output=True, encoding="utf-8", timeout=100, env={**os.environ, **environ}, stdin=subprocess.DEVNULL,
@@ -88,7 +88,7 @@ def test_what_it_cannot_do_it_says_in_a_line(words: list[str], reason: str) -> N
 @pytest.mark.long
 def test_a_file_of_logins_that_others_read_is_refused(tmp_path: Path, login: str) -> None:
     Path(login).chmod(0o644)
-    result = typed("serve", "--vcenter", "sim:lab", "--login-file", login)
+    result = run_command("serve", "--vcenter", "sim:lab", "--login-file", login)
     assert result.returncode == 2 and "644" in result.stderr and PASSWORD not in result.stderr
 
 
@@ -97,7 +97,7 @@ def test_a_port_that_is_taken_is_said() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
-        result = typed("serve", "--vcenter", "sim:lab", "--listen", str(listener.getsockname()[1]))
+        result = run_command("serve", "--vcenter", "sim:lab", "--listen", str(listener.getsockname()[1]))
     assert result.returncode == 2 and "cannot be used: Address already in use" in result.stderr
 
 
@@ -107,7 +107,7 @@ def test_without_the_extra_it_says_what_brings_it(tmp_path: Path) -> None:
         "import sys\nsys.modules['starlette'] = None\n",
         encoding="utf-8",
     )
-    result = typed("serve", "--vcenter", "sim:lab", PYTHONPATH=str(tmp_path))
+    result = run_command("serve", "--vcenter", "sim:lab", PYTHONPATH=str(tmp_path))
     assert result.returncode == 2
     first, following = result.stderr.splitlines()
     assert first == "error: gpuops serve needs starlette and uvicorn, and they are not installed"
@@ -162,7 +162,7 @@ def test_a_refused_login_at_vcenter_ends_it(lab: SimServer, tmp_path: Path) -> N
     ready_file.write(ready, ready_file.of(lab))
     connection = json.loads(ready.read_text(encoding="utf-8"))
     ready.write_text(json.dumps(connection | {"password": "another"}), encoding="utf-8")
-    result = typed("serve", "--listen", "0", "--vcenter", f"sim@{ready}")
+    result = run_command("serve", "--listen", "0", "--vcenter", f"sim@{ready}")
     assert result.returncode == 5 and "error: " in result.stderr
 
 

@@ -22,18 +22,18 @@ NAMES = ("fra", "muc", "ber")
 def servers(clean: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SimServer]]:
     """Three vCenters of one account, whose password file holds a wrong password."""
     with ExitStack() as stack:
-        found = [stack.enter_context(start("lab", seed=seed, clock="stepped")) for seed in range(len(NAMES))]
+        started = [stack.enter_context(start("lab", seed=seed, clock="stepped")) for seed in range(len(NAMES))]
         password = tmp_path / "password"
         password.write_text("not the password", encoding="utf-8")
         password.chmod(0o600)
         tables = (
             f'[targets.{name}]\nhost = "{server.url}"\nusername = "{server.username}"\n'
             f'password_file = "{password}"\nca_file = "{server.ca_file}"\n'
-            for name, server in zip(NAMES, found, strict=True)
+            for name, server in zip(NAMES, started, strict=True)
         )
         (tmp_path / "config.toml").write_text("\n".join(tables), encoding="utf-8")
         monkeypatch.setenv("GPUOPS_CONFIG", str(tmp_path / "config.toml"))
-        yield found
+        yield started
 
 
 def run(*words: str) -> Result:
@@ -43,8 +43,8 @@ def run(*words: str) -> Result:
 @pytest.fixture
 def refused(mocker: MockerFixture) -> Callable[[], int]:
     """Says how many logins these vCenters have refused so far."""
-    asked = mocker.spy(Sessions, "accepts")
-    return lambda: asked.spy_return_list.count(False)
+    logins = mocker.spy(Sessions, "accepts")
+    return lambda: logins.spy_return_list.count(False)
 
 
 def correct(servers: list[SimServer], tmp_path: Path) -> None:

@@ -45,20 +45,20 @@ READING: Final = {
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, str]]]:
     """What the configuration file says of each simulated vCenter: address, authority, user and password file."""
-    found = {}
+    sites = {}
     with ExitStack() as stack:
         for name, scenario in SERVED.items():
             endpoint = stack.enter_context(our_simulator(scenario, "--clock", "stepped")).endpoint
             password = tmp_path_factory.mktemp(name) / "password"
             password.write_text(endpoint.password, encoding="utf-8")
             password.chmod(0o600)
-            found[name] = {
+            sites[name] = {
                 "host": endpoint.url,
                 "username": endpoint.username,
                 "password_file": str(password),
                 "ca_file": str(endpoint.ca_file),
             }
-        yield found
+        yield sites
 
 
 @pytest.fixture
@@ -67,8 +67,8 @@ def configured(
 ) -> Callable[..., None]:
     """Writes the configuration file: the served sites, and others."""
 
-    def write(**others: dict[str, str]) -> None:
-        named = {"fra": {**served["fra"], "zone": "Europe/Berlin"}, "muc": served["muc"], **others}
+    def write(**more_sites: dict[str, str]) -> None:
+        named = {"fra": {**served["fra"], "zone": "Europe/Berlin"}, "muc": served["muc"], **more_sites}
         tables = (
             f"[targets.{name}]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in keys.items())
             for name, keys in named.items()
@@ -81,19 +81,23 @@ def configured(
 
 
 def _toml(value: Any) -> str:
-    inner = ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) if isinstance(value, dict) else ""
+    inner = (
+        ", ".join(f"{key} = {_toml(inner_value)}" for key, inner_value in value.items())
+        if isinstance(value, dict)
+        else ""
+    )
     return f"{{ {inner} }}" if isinstance(value, dict) else json.dumps(value)
 
 
-def run(*words: str, **more: Any) -> Result:
-    return CliRunner().invoke(app, list(words), **more)
+def run(*words: str, **options: Any) -> Result:
+    return CliRunner().invoke(app, list(words), **options)
 
 
 def document(result: Result) -> dict[str, Any]:
     """The document, whose sites' own documents are as their schemas say."""
-    found: dict[str, Any] = json.loads(result.stdout)
-    assert [misfit for each in found["sites"].values() for misfit in misfits(each)] == []
-    return found
+    printed: dict[str, Any] = json.loads(result.stdout)
+    assert [misfit for site_document in printed["sites"].values() for misfit in misfits(site_document)] == []
+    return printed
 
 
 @pytest.fixture
@@ -105,7 +109,7 @@ def hanging() -> Iterator[str]:
 
 @pytest.fixture
 def dead() -> str:
-    """An address at which nobody listens."""
+    """An address without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"http://127.0.0.1:{server.getsockname()[1]}"
 
@@ -115,10 +119,10 @@ class TestAllAnswer:
     def test_each_answer_is_the_one_of_its_vcenter_alone(self) -> None:
         for words in (["inventory"], ["capacity"], ["readiness"], ["change", "status"], ["host", "scheduler", "show"]):
             result = run(*words, "--site", "all", "-o", "json")
-            found = document(result)
+            answer = document(result)
             alone = {name: json.loads(run(*words, "--vcenter", name, "-o", "json").stdout) for name in SERVED}
-            assert _timeless(found["sites"]) == _timeless(alone)
-            assert (result.exit_code, list(found["sites"]), found["unreachable"]) == (0, list(SERVED), {})
+            assert _timeless(answer["sites"]) == _timeless(alone)
+            assert (result.exit_code, list(answer["sites"]), answer["unreachable"]) == (0, list(SERVED), {})
 
     @pytest.mark.long
     def test_jobs_are_planned_on_each_vcenter_alone(self) -> None:
@@ -126,25 +130,27 @@ class TestAllAnswer:
         words = ("job", "plan", "--file", str(jobs), "--allow-mount", "/data", "-o", "json")
         alone = {name: run(*words, "--vcenter", name) for name in SERVED}
         together = run(*words, "--site", "all")
-        singly = {name: json.loads(each.stdout) for name, each in alone.items()}
+        singly = {name: json.loads(completed.stdout) for name, completed in alone.items()}
         assert _timeless(document(together)["sites"]) == _timeless(singly)
-        assert together.exit_code == max(each.exit_code for each in alone.values())
+        assert together.exit_code == max(completed.exit_code for completed in alone.values())
 
     @pytest.mark.long
     def test_sharing_is_told_of_each_vcenters_own_measurements(self) -> None:
         words = ("size", "--profile", "nvidia_a40-8q", "-o", "json")
         alone = {name: run(*words, "--vcenter", name) for name in SERVED}
         together = run(*words, "--site", "all")
-        assert {each.exit_code for each in alone.values()} == {2}, "nothing was measured"
+        assert {completed.exit_code for completed in alone.values()} == {2}, "nothing was measured"
         failed = document(together)["failed"]
-        assert {name: f"error: {each['message']}" for name, each in failed.items()} == {
-            name: each.stderr.splitlines()[0] for name, each in alone.items()
+        assert {name: f"error: {failure['message']}" for name, failure in failed.items()} == {
+            name: completed.stderr.splitlines()[0] for name, completed in alone.items()
         }
 
     def test_totals_are_the_sums_of_single_answers(self) -> None:
-        found = document(run("report", "--site", "all", "-o", "json"))
+        report = document(run("report", "--site", "all", "-o", "json"))
         alone = [json.loads(run("report", "--vcenter", name, "-o", "json").stdout) for name in SERVED]
-        assert sum(each["use"]["gpus"] for each in found["sites"].values()) == sum(one["use"]["gpus"] for one in alone)
+        assert sum(site_report["use"]["gpus"] for site_report in report["sites"].values()) == sum(
+            single_report["use"]["gpus"] for single_report in alone
+        )
         rows = run("inventory", "--site", "all", "--vms").stdout.splitlines()
         single = [run("inventory", "--vcenter", name, "--vms").stdout.splitlines() for name in SERVED]
         assert len(rows) - 1 == sum(len(lines) - 1 for lines in single)
@@ -161,17 +167,17 @@ class TestAllAnswer:
     @pytest.mark.long
     def test_a_pattern_a_label_and_a_name(self, configured: Callable[..., None], served: Any) -> None:
         configured(mad={**served["muc"], "labels": {"region": "south"}}, mal={"host": "127.0.0.1:1"})
-        for word, meant in (("m[ua][cd]", ["muc", "mad"]), ("region=s*", ["mad"]), ("fra", ["fra"])):
+        for word, names in (("m[ua][cd]", ["muc", "mad"]), ("region=s*", ["mad"]), ("fra", ["fra"])):
             result = run("host", "mode", "show", "--site", word, "-o", "json")
-            assert (result.exit_code, list(document(result)["asked"])) == (0, meant), result.stderr
+            assert (result.exit_code, list(document(result)["asked"])) == (0, names), result.stderr
         assert document(run("--site", "fra", "host", "mode", "show", "-o", "json"))["asked"].keys() == {"fra"}
 
     @pytest.mark.long
     def test_one_at_a_time_is_the_same(self) -> None:
-        one, many = (
+        one_at_a_time, many = (
             run("host", "mode", "show", "--site", "all", "-o", "json", "--parallel", jobs) for jobs in ("1", "8")
         )
-        assert _timeless(document(one)["sites"]) == _timeless(document(many)["sites"])
+        assert _timeless(document(one_at_a_time)["sites"]) == _timeless(document(many)["sites"])
 
     @pytest.mark.long
     def test_history_is_that_of_the_vcenter(self) -> None:
@@ -179,8 +185,11 @@ class TestAllAnswer:
         policy = "lab-policy.yaml"
         assert run("rotate", "night", "--policy", _scenario(policy), "--yes", "--vcenter", "fra").exit_code == 0
         try:
-            found = document(run("history", "--site", "all", "-o", "json"))
-            assert {name: len(each["nights"]) for name, each in found["sites"].items()} == {"fra": 1, "muc": 0}
+            history = document(run("history", "--site", "all", "-o", "json"))
+            assert {name: len(site_history["nights"]) for name, site_history in history["sites"].items()} == {
+                "fra": 1,
+                "muc": 0,
+            }
             header, *rows = csv.reader(io.StringIO(run("history", "--site", "all", "-o", "csv").stdout))
             assert (header[:2], [row[:2] for row in rows]) == (["site", "kind"], [["fra", "night"]])
         finally:
@@ -189,8 +198,12 @@ class TestAllAnswer:
     @pytest.mark.long
     def test_the_policy_of_the_site_is_read(self, configured: Callable[..., None], served: Any) -> None:
         configured(ber={**served["fra"], "policy": _scenario("lab-policy.yaml")})
-        found = document(run("idle", "--site", "all", "-o", "json"))["sites"]
-        assert {name: each["policy"] for name, each in found.items()} == {"fra": None, "muc": None, "ber": "lab-night"}
+        sites = document(run("idle", "--site", "all", "-o", "json"))["sites"]
+        assert {name: verdicts["policy"] for name, verdicts in sites.items()} == {
+            "fra": None,
+            "muc": None,
+            "ber": "lab-night",
+        }
 
     @pytest.mark.long
     def test_codes_of_commands(self) -> None:
@@ -205,7 +218,7 @@ class TestAllAnswer:
         result = run("metrics", "--site", "all", "--textfile", str(path), "-o", "json")
         text = path.read_text(encoding="utf-8")
         assert result.exit_code == 4
-        assert {each["file"] for each in document(result)["sites"].values()} == {str(path)}
+        assert {metrics["file"] for metrics in document(result)["sites"].values()} == {str(path)}
         assert re.findall(r'^gpuops_up\{vcenter="(\w+)"\} (\d)', text, re.M) == [
             ("fra", "1"),
             ("muc", "1"),
@@ -227,7 +240,7 @@ class TestAllAnswer:
         assert hours.read_text(encoding="utf-8").startswith("x_Site,BilledCost,")
         page = chromium.new_page()
         complaints: list[str] = []
-        page.on("console", lambda said: complaints.append(said.text))
+        page.on("console", lambda message: complaints.append(message.text))
         page.goto(path.as_uri())
         assert page.locator("table").first.locator("tbody th").all_inner_texts() == ["fra", "muc"]
         gpus = [json.loads(run("report", "--vcenter", name, "-o", "json").stdout)["use"]["gpus"] for name in SERVED]
@@ -258,8 +271,8 @@ def _scenario(name: str) -> str:
 def _timeless(value: Any) -> Any:
     """Without what differs from one look to the next."""
     if isinstance(value, dict):
-        return {key: _timeless(each) for key, each in value.items() if key != "read_at"}
-    return [_timeless(each) for each in value] if isinstance(value, list) else value
+        return {key: _timeless(child) for key, child in value.items() if key != "read_at"}
+    return [_timeless(child) for child in value] if isinstance(value, list) else value
 
 
 class TestSomeDoNot:
@@ -277,17 +290,17 @@ class TestSomeDoNot:
         began_s = passed_s()
         result = run("host", "mode", "show", "--site", "all", "-o", "json", "--site-timeout", "12")
         assert passed_s() - began_s < 40, "one that hangs costs its time once"
-        found = document(result)
-        assert (result.exit_code, found["exit_code"], list(found["sites"])) == (4, 4, ["fra", "muc"])
-        assert {name: each["code"] for name, each in found["unreachable"].items()} == {
+        answer = document(result)
+        assert (result.exit_code, answer["exit_code"], list(answer["sites"])) == (4, 4, ["fra", "muc"])
+        assert {name: failure["code"] for name, failure in answer["unreachable"].items()} == {
             "gone": "vcenter-unreachable",
             "hung": "vcenter-unreachable",
             "wrong": "login-refused",
         }
-        assert {name: each["code"] for name, each in found["failed"].items()} == {"nobody": "target-error"}
-        assert "did not answer within 12 s" in found["unreachable"]["hung"]["message"]
-        assert "password_file" in found["failed"]["nobody"]["hint"]
-        for name in (*found["unreachable"], *found["failed"]):
+        assert {name: failure["code"] for name, failure in answer["failed"].items()} == {"nobody": "target-error"}
+        assert "did not answer within 12 s" in answer["unreachable"]["hung"]["message"]
+        assert "password_file" in answer["failed"]["nobody"]["hint"]
+        for name in (*answer["unreachable"], *answer["failed"]):
             assert f"error: {name}: " in result.stderr
 
     @pytest.mark.long
@@ -298,9 +311,9 @@ class TestSomeDoNot:
 
     def test_failed_is_not_unreachable(self, configured: Callable[..., None]) -> None:
         result = run("host", "mode", "show", "--site", "all", "--cluster", "lab-cluster", "-o", "json")
-        found = document(result)
-        assert (result.exit_code, list(found["sites"]), found["unreachable"]) == (4, ["fra"], {})
-        assert found["failed"]["muc"]["exit_code"] == 2
+        answer = document(result)
+        assert (result.exit_code, list(answer["sites"]), answer["unreachable"]) == (4, ["fra"], {})
+        assert answer["failed"]["muc"]["exit_code"] == 2
 
     @pytest.mark.long
     def test_none_answers(self, configured: Callable[..., None], dead: str, tmp_path: Path) -> None:
@@ -315,28 +328,28 @@ class TestSomeDoNot:
         assert (result.exit_code, result.stderr.count("error:")) == (2, 1)
 
     @pytest.mark.parametrize(
-        "given", ["--password-file", "GPUOPS_PASSWORD", "GPUOPS_PASSWORD_FILE", "GPUOPS_GUEST_PASSWORD"]
+        "option", ["--password-file", "GPUOPS_PASSWORD", "GPUOPS_PASSWORD_FILE", "GPUOPS_GUEST_PASSWORD"]
     )
     def test_one_password_is_not_sent_to_several(
-        self, configured: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str
+        self, configured: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, option: str
     ) -> None:
-        words = [given, _secret(tmp_path)] if given.startswith("-") else []
+        words = [option, _secret(tmp_path)] if option.startswith("-") else []
         if not words:
-            monkeypatch.setenv(given, _secret(tmp_path))
+            monkeypatch.setenv(option, _secret(tmp_path))
         result = run("host", "mode", "show", "--site", "all", *words)
         assert (result.exit_code, result.stdout) == (2, "")
-        assert result.stderr.startswith(f"error: {given} would go to each of ")
+        assert result.stderr.startswith(f"error: {option} would go to each of ")
         assert "would go to each" not in run("host", "mode", "show", "--site", "fra", *words).stderr
 
     @pytest.mark.long
-    @pytest.mark.parametrize("left", [0, 40])
+    @pytest.mark.parametrize("byte_count", [0, 40])
     def test_a_process_that_is_killed_is_named(
-        self, configured: Callable[..., None], monkeypatch: pytest.MonkeyPatch, left: int
+        self, configured: Callable[..., None], monkeypatch: pytest.MonkeyPatch, byte_count: int
     ) -> None:
         """Before its answer, and in the middle of it."""
 
         def killed(answer: Any, file: Any) -> None:
-            file.write(pickle.dumps(answer)[:left])
+            file.write(pickle.dumps(answer)[:byte_count])
             file.flush()
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -384,7 +397,7 @@ def _children(pid: int, least: int) -> set[int]:
 
 @pytest.mark.quick_cases(4)
 @pytest.mark.parametrize(
-    ("words", "said", "move"),
+    ("words", "message", "move"),
     [
         (["inventory", "--site", "x*"], "--site x*: it matches no target of", "sites there: fra, muc"),
         (["inventory", "--site", "fro"], "did you mean fra?", "sites there: fra, muc"),
@@ -405,11 +418,11 @@ def _children(pid: int, least: int) -> set[int]:
         (["--site", "fra", "rotate", "day"], "rotate day works on one vCenter", "--vcenter NAME"),
     ],
 )
-def test_what_is_not_meant_is_said(configured: Callable[..., None], words: list[str], said: str, move: str) -> None:
+def test_what_is_not_meant_is_said(configured: Callable[..., None], words: list[str], message: str, move: str) -> None:
     result = run(*words)
     lines = result.stderr.splitlines()
     assert (result.exit_code, len(lines)) == (2, 2), result.output
-    assert said in lines[0] and lines[0].startswith("error: ")
+    assert message in lines[0] and lines[0].startswith("error: ")
     assert move in lines[1] and lines[1].startswith("next: ")
 
 
@@ -429,8 +442,8 @@ def test_every_command_that_reads_takes_it_and_no_other() -> None:
 def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
     if name:
         yield name, command
-    for word, each in getattr(command, "commands", {}).items():
-        yield from _commands(each, f"{name} {word}".strip())
+    for word, child in getattr(command, "commands", {}).items():
+        yield from _commands(child, f"{name} {word}".strip())
 
 
 def _takes_site(command: Any) -> bool:

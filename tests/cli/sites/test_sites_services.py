@@ -59,8 +59,8 @@ def new_errors(run: subprocess.Popen[str]) -> str:
         return ""
 
 
-def ended(run: subprocess.Popen[str]) -> str:
-    """What it said; it is told to end, and leaves no process of its group."""
+def stop_service(run: subprocess.Popen[str]) -> str:
+    """Stop it; return its output. It leaves no process of its group."""
     group = run.pid
     run.terminate()
     _, errors = run.communicate(timeout=60)
@@ -72,24 +72,24 @@ def ended(run: subprocess.Popen[str]) -> str:
 
 def processes_of(group: int) -> set[int]:
     """Those of a process group that run (proc(5))."""
-    found = set()
+    pids = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, _, of = stat.read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[:3]
         except OSError:  # it has ended
             continue
         if int(of) == group and state != "Z":
-            found.add(int(stat.parent.name))
-    return found
+            pids.add(int(stat.parent.name))
+    return pids
 
 
 def up(url: str) -> dict[str, float]:
     """`gpuops_up` by vCenter."""
     text = httpx.get(f"{url}/metrics", timeout=60).text
-    found = samples(text, with_vcenter=True)
+    metrics = samples(text, with_vcenter=True)
     names = [line.split()[2] for line in text.splitlines() if line.startswith("# HELP")]
     assert len(names) == len(set(names)), "a family stands there once"
-    return {dict(labels)["vcenter"]: value for labels, value in found["gpuops_up"].items()}
+    return {dict(labels)["vcenter"]: value for labels, value in metrics["gpuops_up"].items()}
 
 
 def login(folder: Path, password: str = "wrong") -> dict[str, str]:
@@ -110,7 +110,7 @@ def test_metrics_of_all_though_one_is_dead_and_one_says_nothing(
         wait_until(lambda: up(url) == {"fra": 1.0, "muc": 1.0, "nyc": 0.0, "hung": 0.0}, WITHIN_S)
         began_s = passed_s()
         assert up(url)["fra"] == 1.0
-        assert passed_s() - began_s < 8, "nobody waits for those that were away"
+        assert passed_s() - began_s < 8, "the answer does not wait for unreachable sites"
         lines: list[str] = []
 
         def nyc_was_tried() -> bool:
@@ -120,7 +120,7 @@ def test_metrics_of_all_though_one_is_dead_and_one_says_nothing(
             return "nyc: " in "".join(lines)
 
         wait_until(nyc_was_tried, WITHIN_S)
-        errors = "".join(lines) + ended(run)
+        errors = "".join(lines) + stop_service(run)
     assert "metrics of 4 vCenters are at port" in errors
     assert "nyc: warning: 127.0.0.1:" in errors and "is not reachable" in errors
 
@@ -129,19 +129,19 @@ def test_metrics_of_all_though_one_is_dead_and_one_says_nothing(
 def test_a_process_that_dies_is_begun_anew(configured: Callable[..., None]) -> None:
     with service("metrics", "--site", "all", "--every", "1") as (url, run):
         wait_until(lambda: up(url) == {"fra": 1.0, "muc": 1.0}, WITHIN_S)
-        [_, *others] = sorted(processes_of(run.pid))
-        before = {pid for pid in others if _parent(pid) not in (run.pid, 1)}
+        [_, *other_pids] = sorted(processes_of(run.pid))
+        before = {pid for pid in other_pids if _parent(pid) not in (run.pid, 1)}
         assert len(before) == 2, "one process for each vCenter, of the fork server"
         os.kill(min(before), signal.SIGKILL)
-        wait_until(lambda: bool(up(url)) and len(processes_of(run.pid) - {run.pid, *others}) == 1, WITHIN_S)
+        wait_until(lambda: bool(up(url)) and len(processes_of(run.pid) - {run.pid, *other_pids}) == 1, WITHIN_S)
         wait_until(lambda: up(url) == {"fra": 1.0, "muc": 1.0}, WITHIN_S)
-        errors = ended(run)
+        errors = stop_service(run)
     assert errors.count("its process ended by signal 9, and is restarted") == 1
 
 
 @pytest.mark.long
 def test_a_process_that_hears_no_signal_is_begun_anew(configured: Callable[..., None]) -> None:
-    """One that hangs where nothing reaches it: nobody else's vCenter, and not its own for ever."""
+    """A hanging read blocks no other vCenter, and its own only for a while."""
     with service("metrics", "--site", "all", "--every", "1", "--site-timeout", "6") as (url, run):
         wait_until(lambda: up(url) == {"fra": 1.0, "muc": 1.0}, WITHIN_S)
         hung = next(pid for pid in processes_of(run.pid) if _parent(pid) not in (run.pid, 1, os.getpid()))
@@ -149,7 +149,7 @@ def test_a_process_that_hears_no_signal_is_begun_anew(configured: Callable[..., 
         wait_until(lambda: sorted(up(url).values()) == [0.0, 1.0], WITHIN_S)
         wait_until(lambda: up(url) == {"fra": 1.0, "muc": 1.0}, WITHIN_S)
         assert hung not in processes_of(run.pid)
-        errors = ended(run)
+        errors = stop_service(run)
     assert errors.count("its process ended by signal 9, and is restarted") == 1
 
 
@@ -186,7 +186,7 @@ def test_a_login_that_is_refused_ends_its_site_alone(
         wait_until(lambda: up(url) == {"fra": 1.0, "muc": 1.0, "wrong": 0.0}, WITHIN_S)
         for _ in range(3):
             assert up(url)["fra"] == 1.0
-        errors = ended(run)
+        errors = stop_service(run)
     assert errors.count("error: wrong: ") == 1
 
 
@@ -227,7 +227,7 @@ def test_the_pages_of_all_though_one_is_dead(configured: Callable[..., None], de
         assert _timeless(printed) == _timeless(got)
         assert up(url) == {"fra": 1.0, "muc": 1.0, "nyc": 0.0}
         assert up(f"{url}/sites/muc") == {"muc": 1.0}
-        errors = ended(run)
+        errors = stop_service(run)
     assert "the page of 3 vCenters is at http://127.0.0.1:" in errors
 
 
@@ -237,7 +237,7 @@ def test_the_policy_of_each_site(configured: Callable[..., None], served: Any) -
     configured(fra={**served["fra"], "policy": LAB_POLICY})
     with service("serve", "--site", "all") as (url, run), httpx.Client(base_url=url, timeout=60) as client:
         wait_until(lambda: client.get("/").text.count("<td>followed</td>") == 2, WITHIN_S)
-        found = client.get("/api/idle").json()
-        assert (list(found["sites"]), list(found["unreachable"])) == (["fra"], ["muc"])
-        assert found["unreachable"]["muc"]["message"] == "it has no document idle"
-        ended(run)
+        answer = client.get("/api/idle").json()
+        assert (list(answer["sites"]), list(answer["unreachable"])) == (["fra"], ["muc"])
+        assert answer["unreachable"]["muc"]["message"] == "it has no document idle"
+        stop_service(run)

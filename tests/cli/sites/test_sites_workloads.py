@@ -31,8 +31,8 @@ def submitted(configured: Configure, tmp_path: Path) -> str:
     policy.write_text(text.replace("\nml:\n", '\nml:\n  jobs: {relocate: true, vms: ["ml-*"]}\n', 1), encoding="utf-8")
     job = ("--image", "quay.io/lab/train:2", "--profile", "a40-48c", "--duration", "3h", "--policy", str(policy))
     for site, name in (("fra", "both"), ("muc", "alone"), ("muc", "both")):
-        done = run("job", "submit", *job, "--name", name, "--vcenter", site, "--", "run")
-        assert done.exit_code == 0, done.output
+        submission = run("job", "submit", *job, "--name", name, "--vcenter", site, "--", "run")
+        assert submission.exit_code == 0, submission.output
     return str(policy)
 
 
@@ -41,10 +41,10 @@ def pools(configured: Configure) -> None:
     """A pool of the same name in the book of each vCenter, with a server of its own."""
     for site in SERVED:
         with PoolBooks.open(default_state_dir(), "", _uuid(site), write=True) as books:
-            books.change("lab", partial(_made, site))
+            books.change("lab", partial(_with_pool, site))
 
 
-def _made(site: str, *_: object) -> tuple[LeaseBook, tuple[Rejection, ...]]:
+def _with_pool(site: str, *_: object) -> tuple[LeaseBook, tuple[Rejection, ...]]:
     server = PoolServer(f"gpu-{site}", site, (ServerGpu(0, 40_960),))
     return LeaseBook(LendingPool("lab", "net"), (server,)), ()
 
@@ -58,9 +58,9 @@ def _uuid(site: str) -> str:
 @pytest.mark.parametrize("words", READ, ids=" ".join)
 def test_each_answer_is_the_one_of_its_vcenter_alone(words: list[str]) -> None:
     result = run(*words, "--site", "all", "-o", "json")
-    found = document(result)
+    answer = document(result)
     alone = {name: json.loads(run(*words, "--vcenter", name, "-o", "json").stdout) for name in SERVED}
-    assert (result.exit_code, found["sites"], found["unreachable"]) == (0, alone, {})
+    assert (result.exit_code, answer["sites"], answer["unreachable"]) == (0, alone, {})
 
 
 @pytest.mark.long
@@ -71,8 +71,8 @@ def test_one_that_is_away_is_named_and_sinks_nobody(
 ) -> None:
     configured(gone={"host": dead, "username": "x", "password_file": _secret(tmp_path)})
     result = run(*words, "--site", "all", "-o", "json")
-    found = document(result)
-    assert (result.exit_code, list(found["sites"]), list(found["unreachable"])) == (4, list(SERVED), ["gone"])
+    answer = document(result)
+    assert (result.exit_code, list(answer["sites"]), list(answer["unreachable"])) == (4, list(SERVED), ["gone"])
     assert "error: gone: " in result.stderr
     assert run(*words, "--site", "gone").exit_code == 5
 
@@ -94,8 +94,8 @@ def test_the_policy_of_the_site_says_whose_turn_it_is(
     submitted: str, configured: Configure, served: dict[str, dict[str, str]]
 ) -> None:
     configured(fra={**served["fra"], "policy": submitted})
-    found: dict[str, Any] = document(run("job", "list", "--site", "all", "-o", "json"))["sites"]
-    turns = {site: [(job["place"], job["next_vm"]) for job in each["jobs"]] for site, each in found.items()}
+    sites: dict[str, Any] = document(run("job", "list", "--site", "all", "-o", "json"))["sites"]
+    turns = {site: [(job["place"], job["next_vm"]) for job in queue["jobs"]] for site, queue in sites.items()}
     assert turns == {"fra": [(1, "ml-06")], "muc": [(None, None), (None, None)]}
 
 
@@ -103,10 +103,10 @@ def test_the_policy_of_the_site_says_whose_turn_it_is(
 @pytest.mark.usefixtures("submitted")
 def test_a_job_that_one_site_has_is_shown_and_the_others_are_named() -> None:
     result = run("job", "show", "alone", "--site", "all", "-o", "json")
-    found = document(result)
-    assert (result.exit_code, list(found["sites"]), found["unreachable"]) == (4, ["muc"], {})
-    assert found["sites"]["muc"]["job"]["name"] == "alone"
-    assert found["failed"]["fra"]["message"] == "no job is called 'alone'"
+    answer = document(result)
+    assert (result.exit_code, list(answer["sites"]), answer["unreachable"]) == (4, ["muc"], {})
+    assert answer["sites"]["muc"]["job"]["name"] == "alone"
+    assert answer["failed"]["fra"]["message"] == "no job is called 'alone'"
     nowhere = run("job", "show", "nowhere", "--site", "all")
     assert (nowhere.exit_code, nowhere.stderr.count("error:")) == (2, 1), "it is said once"
 

@@ -27,7 +27,7 @@ ATTACH = ("attach", "--vm", "ml-07", "--profile", "a100-3-20c")
 DETACH = ("detach", "--vm", "ml-07", "--profile", "a100-3-20c")
 
 
-def settled(text: str) -> str:
+def without_times(text: str) -> str:
     """The text without what differs from run to run: durations."""
     return re.sub(r"  \d+\.\d s$", "  0.0 s", text, flags=re.MULTILINE)
 
@@ -43,7 +43,7 @@ def test_inventory(lab: Lab, golden: Golden) -> None:
 def test_attach_again_detach_again(lab: Lab, golden: Golden) -> None:
     results = [lab.run(*words, "--explain") for words in (ATTACH, ATTACH, DETACH, DETACH)]
     assert [result.exit_code for result in results] == [0, 0, 0, 0]
-    golden("attach-detach.txt", settled("".join(result.stdout for result in results)))
+    golden("attach-detach.txt", without_times("".join(result.stdout for result in results)))
     assert lab.effects == ["ReconfigVM_Task ml-07", "ReconfigVM_Task ml-07"]
 
 

@@ -98,7 +98,7 @@ def test_a_cluster_is_made_shown_and_removed(typed: Typed) -> None:
     assert "nothing to do" in edited.stdout
     assert "warning: train-00: has 64512 MiB of its 65536 MiB of memory reserved" in edited.stdout
     to_remove = typed.told("cluster", "delete", "train", "--dry-run")
-    assert [each["name"] for each in to_remove["vms"]] == ["train-00", "train-01"]
+    assert [vm_row["name"] for vm_row in to_remove["vms"]] == ["train-00", "train-01"]
     assert (to_remove["applied"], to_remove["changed"]) == (False, True)
     removed = typed.run("cluster", "delete", "--file", str(typed.file), "--yes")
     assert removed.stdout.splitlines() == ["removed: train-00", "removed: train-01"]

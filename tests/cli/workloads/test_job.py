@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.advice.test_size import stored
+from tests.cli.advice.test_size import store_use
 from tests.cli.conftest import LAB_POLICY, Lab
 
 TEMPLATE = Path(__file__).parents[3] / "templates" / "jobs.yaml"
@@ -25,12 +25,12 @@ JOB = """\
 """
 
 
-def written(path: Path, *jobs: str) -> str:
+def write_jobs(path: Path, *jobs: str) -> str:
     path.write_text("version: 1\njobs:\n" + "".join(jobs), encoding="utf-8")
     return str(path)
 
 
-def planned(lab: Lab, *words: str, code: int = 0) -> dict[str, Any]:
+def plan_jobs(lab: Lab, *words: str, code: int = 0) -> dict[str, Any]:
     completed = lab.run(*PLAN, *words, "--output", "json")
     assert completed.exit_code == code, completed.output
     answer: dict[str, Any] = json.loads(completed.stdout)
@@ -46,7 +46,7 @@ def test_the_template(lab: Lab, golden: Callable[[str, str], None]) -> None:
 
 def test_a_job_with_two_gpus_is_on_both_and_as_slow_as_on_the_slower_one(lab: Lab, tmp_path: Path) -> None:
     two = JOB.format(name="two", profile="a40-48c") + "    gpus: 2\n"
-    [job] = (answer := planned(lab, written(tmp_path / "jobs.yaml", two), "--policy", LAB_POLICY))["jobs"]
+    [job] = (answer := plan_jobs(lab, write_jobs(tmp_path / "jobs.yaml", two), "--policy", LAB_POLICY))["jobs"]
     assert (job["gpus"], [gpu["jobs"] for gpu in answer["gpus"]]) == (2, [1, 1])
     assert (job["gpu"], job["takes_s"]) == (answer["gpus"][0]["gpu"], 36_000)
 
@@ -54,7 +54,7 @@ def test_a_job_with_two_gpus_is_on_both_and_as_slow_as_on_the_slower_one(lab: La
 @pytest.mark.long
 def test_four_containers_on_quarters_of_a_gpu_take_17_percent_longer(lab: Lab) -> None:
     """VMware, blogs.vmware.com/apps 2018/08 and gpuops/extras/sizing/README.md: 17 % longer, up to 3 times the work."""
-    answer = planned(lab, str(TEMPLATE), "--allow-mount", "/data")
+    answer = plan_jobs(lab, str(TEMPLATE), "--allow-mount", "/data")
     four = [job for job in answer["jobs"] if job["name"].startswith("fit-")]
     assert len({(job["host"]["name"], job["gpu"]) for job in four}) == 1
     for job in four:
@@ -71,23 +71,23 @@ def test_four_containers_on_quarters_of_a_gpu_take_17_percent_longer(lab: Lab) -
 
 @pytest.mark.long
 def test_history_comes_before_what_is_stated_and_that_before_the_worst(lab: Lab, tmp_path: Path) -> None:
-    stored(lab, 8, {"vdi-07": 30})
+    store_use(lab, 8, {"vdi-07": 30})
     entry = JOB.format(name="a", profile="a40-12q")
-    file = written(
+    file = write_jobs(
         tmp_path / "jobs.yaml",
         entry + "    busy: 0.9\n    like: vdi-07\n",
         JOB.format(name="b", profile="a40-12q") + "    busy: 0.9\n    like: ml-07\n",
         JOB.format(name="c", profile="a40-12q"),
     )
-    busy_by_name = {job["name"]: (job["busy"], job["busy_by"]) for job in planned(lab, file)["jobs"]}
+    busy_by_name = {job["name"]: (job["busy"], job["busy_by"]) for job in plan_jobs(lab, file)["jobs"]}
     assert busy_by_name["a"] == (pytest.approx(0.3, abs=0.01), "history")
     assert (busy_by_name["b"], busy_by_name["c"]) == ((0.9, "stated"), (1.0, "assumed"))
 
 
 @pytest.mark.long
 def test_vms_that_run_there_anyway_count(lab: Lab, tmp_path: Path) -> None:
-    file = written(tmp_path / "jobs.yaml", JOB.format(name="a", profile="a40-8q") + "    busy: 0.5\n")
-    answer = planned(lab, file)
+    file = write_jobs(tmp_path / "jobs.yaml", JOB.format(name="a", profile="a40-8q") + "    busy: 0.5\n")
+    answer = plan_jobs(lab, file)
     [job] = answer["jobs"]
     beside = sum(answer["beside"].values())
     assert job["sharers"] == 1 + beside
@@ -105,27 +105,27 @@ def test_a_night_has_its_hours_and_its_desktops(lab: Lab, tmp_path: Path) -> Non
     policy.write_text(text.replace("windows: any", hours.rstrip()), encoding="utf-8")
     save = "    busy: 0.5\n    checkpoint: [save]\n    resumes: {}\n"
     entry = JOB.format(name="a", profile="a40-48q")
-    file = written(tmp_path / "jobs.yaml", entry + save.format(1))
-    answer = planned(lab, file, "--policy", str(policy))
+    file = write_jobs(tmp_path / "jobs.yaml", entry + save.format(1))
+    answer = plan_jobs(lab, file, "--policy", str(policy))
     [job] = answer["jobs"]
     assert answer["desktops"] > 0 and (job["nights"], job["too_long"]) == (2, False)
     assert (answer["night"]["opens"][11:16], answer["night"]["closes"][11:16]) == ("20:00", "04:00")
-    written(tmp_path / "jobs.yaml", entry + save.format(0))
-    assert planned(lab, file, "--policy", str(policy), code=3)["jobs"][0]["too_long"] is True
+    write_jobs(tmp_path / "jobs.yaml", entry + save.format(0))
+    assert plan_jobs(lab, file, "--policy", str(policy), code=3)["jobs"][0]["too_long"] is True
     plan = lab.run(*PLAN, file, "--policy", str(policy))
     assert (
         "too long: a: takes 10 h 00 min, a night has 8 h 00 min: 2 nights, and it may be resumed 0 times" in plan.stdout
     )
-    at_any_time = planned(lab, file, "--policy", str(LAB_POLICY))
+    at_any_time = plan_jobs(lab, file, "--policy", str(LAB_POLICY))
     assert (at_any_time["night"], at_any_time["jobs"][0]["nights"]) == (None, None)
 
 
 @pytest.mark.long
 def test_more_fit_when_desktops_are_suspended(lab: Lab, tmp_path: Path) -> None:
     jobs = (JOB.format(name=f"a-{at}", profile="a40-48q") for at in range(6))
-    file = written(tmp_path / "jobs.yaml", *jobs)
-    now = planned(lab, file, code=3)
-    night = planned(lab, file, "--policy", str(LAB_POLICY), code=3)
+    file = write_jobs(tmp_path / "jobs.yaml", *jobs)
+    now = plan_jobs(lab, file, code=3)
+    night = plan_jobs(lab, file, "--policy", str(LAB_POLICY), code=3)
     assert 0 < len(now["jobs"]) < len(night["jobs"])
     assert len(night["jobs"]) + len(night["without_place"]) == 6
     assert all(job["rejections"] for job in night["without_place"])
@@ -134,12 +134,12 @@ def test_more_fit_when_desktops_are_suspended(lab: Lab, tmp_path: Path) -> None:
 @pytest.mark.long
 def test_mounts_are_those_that_are_allowed(lab: Lab, tmp_path: Path) -> None:
     entry = JOB.format(name="a", profile="a40-8q") + "    mounts: [{source: /data-2/x}]\n"
-    file = written(tmp_path / "jobs.yaml", entry)
-    [wrong] = planned(lab, file, code=3)["forbidden"]
+    file = write_jobs(tmp_path / "jobs.yaml", entry)
+    [wrong] = plan_jobs(lab, file, code=3)["forbidden"]
     assert wrong == {"name": "a", "reason": "mounts /data-2/x: no mounts are allowed"}
-    [wrong] = planned(lab, file, "--allow-mount", "/data", code=3)["forbidden"]
+    [wrong] = plan_jobs(lab, file, "--allow-mount", "/data", code=3)["forbidden"]
     assert wrong["reason"] == "mounts /data-2/x: mounts may lie in /data"
-    assert planned(lab, file, "--allow-mount", "/data", "--allow-mount", "/data-2")["forbidden"] == []
+    assert plan_jobs(lab, file, "--allow-mount", "/data", "--allow-mount", "/data-2")["forbidden"] == []
     policy = tmp_path / "policy.yaml"
     rules = '\nml:\n  jobs: {vms: ["job-*"], mounts: [/data-2]}\n'
     policy.write_text(Path(LAB_POLICY).read_text(encoding="utf-8").replace("\nml:\n", rules, 1), encoding="utf-8")
@@ -153,8 +153,8 @@ def test_mounts_are_those_that_are_allowed(lab: Lab, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_command_is_quoted_where_it_is_shown(lab: Lab, tmp_path: Path) -> None:
-    file = written(tmp_path / "jobs.yaml", JOB.format(name="a", profile="a40-8q"))
-    [job] = planned(lab, file)["jobs"]
+    file = write_jobs(tmp_path / "jobs.yaml", JOB.format(name="a", profile="a40-8q"))
+    [job] = plan_jobs(lab, file)["jobs"]
     assert job["command"][-2:] == ["python", "a b; $(reboot) '"]
     plan = lab.run(*PLAN, file, "--commands").stdout
     assert """quay.io/lab/fit:2 python 'a b; $(reboot) '"'"''""" in plan
@@ -169,14 +169,14 @@ def test_a_command_is_quoted_where_it_is_shown(lab: Lab, tmp_path: Path) -> None
     ],
 )
 def test_a_mistake_is_one_line(lab: Lab, tmp_path: Path, keys: str, code: int, reason: str) -> None:
-    refusal = lab.run(*PLAN, written(tmp_path / "jobs.yaml", JOB.format(name="a", profile="a40-8q") + keys))
+    refusal = lab.run(*PLAN, write_jobs(tmp_path / "jobs.yaml", JOB.format(name="a", profile="a40-8q") + keys))
     assert (refusal.exit_code, refusal.stdout) == (code, "")
     assert reason in refusal.stderr.splitlines()[0]
 
 
 @pytest.mark.long
 def test_a_profile_that_nobody_offers_has_its_reasons(lab: Lab, tmp_path: Path) -> None:
-    answer = planned(lab, written(tmp_path / "jobs.yaml", JOB.format(name="a", profile="h900-1q")), code=3)
+    answer = plan_jobs(lab, write_jobs(tmp_path / "jobs.yaml", JOB.format(name="a", profile="h900-1q")), code=3)
     [refused] = answer["without_place"]
     assert (answer["jobs"], refused["name"]) == ([], "a") and refused["rejections"]
 
@@ -190,7 +190,7 @@ def test_who_gets_a_vm_of_the_policy_or_one_of_its_template(lab: Lab, tmp_path: 
     text = text.replace("    - vm: ml-06\n      relocate: true\n", "")
     policy.write_text(text.replace("\nml:\n", f"\nml:\n  jobs: {rules}\n", 1), encoding="utf-8")
     jobs = [JOB.format(name=f"j{number}", profile="a40-48c").replace("10h", "1h") for number in range(1, 5)]
-    file = written(tmp_path / "jobs.yaml", *jobs)
+    file = write_jobs(tmp_path / "jobs.yaml", *jobs)
     plan = lab.run(*PLAN, file, "--policy", str(policy), "--output", "json")
     room = json.loads(plan.stdout)["vms"]
     assert (room["template"], room["there"], room["of_template"]) == ("golden", ["j1"], ["j2", "j3"])

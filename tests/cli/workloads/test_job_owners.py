@@ -16,7 +16,7 @@ from gpuops.execute.state.state_dir import default_state_dir
 from gpuops.extras.jobs.job import JobEvent, JobRecord
 from gpuops.extras.jobs.store import JobStore
 from tests.cli.conftest import LAB_POLICY, Lab
-from tests.cli.workloads.test_job_queue import submitted
+from tests.cli.workloads.test_job_queue import submit_json
 
 pytestmark = pytest.mark.long
 
@@ -40,7 +40,7 @@ def night(lab: Lab, policy: str) -> str:
     """A night of eight hours in which a job of `vision` ran for one hour in ml-06, and then one of `audio` for two; the
     policy."""
     for owner in ("vision", "audio"):
-        submitted(lab, policy, "--owner", owner, "--name", owner, "--profile", "a40-48c")
+        submit_json(lab, policy, "--owner", owner, "--name", owner, "--profile", "a40-48c")
     assert lab.run("rotate", "night", "--policy", policy, "--yes").exit_code == 0
     began = clock.wall_clock()
     clock.set_ahead(began - clock.machine_time() + timedelta(hours=8))

@@ -39,30 +39,30 @@ def pairs(words: tuple[str, ...]) -> list[tuple[str, str]]:
     return list(zip(words[::2], words[1::2], strict=True))
 
 
-def typed(lab: Lab, *words: str, command: tuple[str, ...] = ("--", "run")) -> Result:
+def submit(lab: Lab, *words: str, command: tuple[str, ...] = ("--", "run")) -> Result:
     """`gpuops job submit`, with the command behind all options."""
     return CliRunner().invoke(app, ["job", "submit", *words, "--vcenter", f"sim@{lab.ready}", *command])
 
 
-def submitted(lab: Lab, policy: str, *words: str, code: int = 0) -> Any:
+def submit_json(lab: Lab, policy: str, *words: str, code: int = 0) -> Any:
     options = [word for pair in pairs(OPTIONS) if pair[0] not in words for word in pair]
-    submission = typed(lab, *options, "--policy", policy, "--output", "json", *words)
+    submission = submit(lab, *options, "--policy", policy, "--output", "json", *words)
     assert submission.exit_code == code, submission.output
     return json.loads(submission.stdout)
 
 
-def listed(lab: Lab, *words: str) -> list[dict[str, Any]]:
+def list_jobs(lab: Lab, *words: str) -> list[dict[str, Any]]:
     listing = lab.run("job", "list", "--output", "json", *words)
     assert listing.exit_code == 0, listing.output
     return list(json.loads(listing.stdout)["jobs"])
 
 
 def test_a_job_by_options_waits_is_shown_and_cancelled(lab: Lab, policy: str) -> None:
-    submission = submitted(lab, policy, "--owner", "vision", "--mount", "/data/a:/in:rw")
-    assert [each["name"] for each in submission["submitted"]] == ["train"]
-    second_submission = submitted(lab, policy, "--owner", "vision", "--mount", "/data/a:/in:rw")
-    assert (second_submission["submitted"], [each["number"] for each in second_submission["there"]]) == ([], [1])
-    [job] = listed(lab, "--policy", policy)
+    submission = submit_json(lab, policy, "--owner", "vision", "--mount", "/data/a:/in:rw")
+    assert [job_row["name"] for job_row in submission["submitted"]] == ["train"]
+    second_submission = submit_json(lab, policy, "--owner", "vision", "--mount", "/data/a:/in:rw")
+    assert (second_submission["submitted"], [job_row["number"] for job_row in second_submission["there"]]) == ([], [1])
+    [job] = list_jobs(lab, "--policy", policy)
     assert (job["state"], job["place"], job["next_vm"], job["starts_at"]) == ("queued", 1, None, None)
     assert "no VM for jobs has one vGPU a40-8q" in job["why_not"]
     job_page = lab.run("job", "show", "train")
@@ -73,7 +73,7 @@ def test_a_job_by_options_waits_is_shown_and_cancelled(lab: Lab, policy: str) ->
     cancelled = lab.run("job", "cancel", "train")
     assert (cancelled.exit_code, cancelled.stdout) == (0, "train: cancelled\n")
     assert lab.run("job", "cancel", "train").exit_code == 0, "once more changes nothing"
-    assert [each["state"] for each in listed(lab)] == ["cancelled"]
+    assert [job_row["state"] for job_row in list_jobs(lab)] == ["cancelled"]
     assert lab.effects == []
 
 
@@ -85,15 +85,15 @@ def test_a_job_that_a_vm_fits_is_told_when_it_is_expected_to_start(lab: Lab, pol
     Path(policy).write_text(text, encoding="utf-8")
     night = ("rotate", "night", "--dry-run", "--policy", policy)
     assert "power on ml-06" not in lab.run(*night).stdout, "no job waits for it"
-    submitted(lab, policy, "--owner", "vision", "--profile", "a40-48c")
-    [job] = listed(lab, "--policy", policy)
+    submit_json(lab, policy, "--owner", "vision", "--profile", "a40-48c")
+    [job] = list_jobs(lab, "--policy", policy)
     assert (job["next_vm"], job["why_not"], job["starts_at"] is None) == ("ml-06", "", False)
     assert "power on ml-06" in lab.run(*night).stdout
     assert "ml-06" in lab.run("job", "list", "--policy", policy).stdout
     assert lab.run("job", "run", "--policy", policy).exit_code == 0, "its VM is off: nothing to do"
     assert lab.effects == []
     assert lab.run("rotate", "night", "--policy", policy, "--yes").exit_code == 0
-    [job] = listed(lab)
+    [job] = list_jobs(lab)
     assert job["why_not"] == "the next `job run` starts it in ml-06"
 
 
@@ -110,10 +110,10 @@ def test_while_a_night_is_over_the_next_one_is_told(lab: Lab, policy: str, monke
     times = ", ".join(f'{key}: "{at.astimezone(UTC):%H:%M}"' for key, at in hours.items())
     assert "windows: any" in text
     Path(policy).write_text(text.replace("windows: any", f"windows: [{{zone: UTC, {times}}}]", 1), encoding="utf-8")
-    submitted(lab, policy, "--owner", "vision", "--profile", "a40-48c")
+    submit_json(lab, policy, "--owner", "vision", "--profile", "a40-48c")
     assert lab.run("rotate", "night", "--policy", policy, "--yes").exit_code == 0
     assert lab.run("rotate", "day", "--policy", policy, "--yes").exit_code == 0
-    [job] = listed(lab)
+    [job] = list_jobs(lab)
     assert job["why_not"] == "" and datetime.fromisoformat(job["starts_at"]) > now + timedelta(hours=12)
 
 
@@ -123,7 +123,7 @@ def test_a_file_is_submitted_whole_or_not_at_all(lab: Lab, policy: str) -> None:
     refused = lab.run("job", "submit", "--file", template, "--policy", policy)
     assert refused.exit_code == 3 and "at most 2 allowed, 0 exist, 4 more" in refused.stdout
     assert "score: without an owner: the policy has `quotas` only for vision" in refused.stdout
-    assert listed(lab) == []
+    assert list_jobs(lab) == []
 
 
 @pytest.mark.long
@@ -133,10 +133,10 @@ def test_an_owner_has_submitters_whose_jobs_need_not_say_it(lab: Lab, policy: st
         Path(policy).write_text(
             text.replace("{waiting: 2}", f"{{waiting: 2, submitters: {submitters}}}"), encoding="utf-8"
         )
-        submission = submitted(lab, policy, "--owner", "vision", "--name", f"said-{code}", code=code)
+        submission = submit_json(lab, policy, "--owner", "vision", "--name", f"said-{code}", code=code)
         assert len(submission["submitted"]) == (code == 0)
-    assert "is not one of its submitters" not in str(listed(lab))
-    submission = submitted(lab, policy)
+    assert "is not one of its submitters" not in str(list_jobs(lab))
+    submission = submit_json(lab, policy)
     assert [job["owner"] for job in submission["submitted"]] == ["vision"]
 
 
@@ -145,20 +145,20 @@ def test_only_who_may_submit_for_an_owner_or_has_submitted_a_job_cancels_it(
     lab: Lab, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the policy of the last night: that of a file would be whose it is."""
-    submitted(lab, policy, "--owner", "vision", "--name", "fit")
+    submit_json(lab, policy, "--owner", "vision", "--name", "fit")
     rules = JobRules((), quotas={"vision": JobQuota(submitters=("ada", "role:vision"))})
     monkeypatch.setattr(job_queue, "_last_rules", lambda site: rules)
     monkeypatch.setattr("gpuops.execute.journal.journal.os_user", lambda: "eve")
     refused = lab.run("job", "cancel", "fit")
     assert (refused.exit_code, len(refused.stderr.splitlines())) == (3, 2)
     assert "job fit: owner vision: eve@" in refused.stderr and "ask ada, role:vision, or " in refused.stderr
-    assert [job["state"] for job in listed(lab)] == ["queued"]
+    assert [job["state"] for job in list_jobs(lab)] == ["queued"]
     monkeypatch.setattr("gpuops.execute.journal.journal.os_user", lambda: "ada")
     assert lab.run("job", "cancel", "fit").exit_code == 0
     monkeypatch.undo()
-    submitted(lab, policy, "--owner", "vision", "--name", "fit")
+    submit_json(lab, policy, "--owner", "vision", "--name", "fit")
     monkeypatch.setattr(job_queue, "_last_rules", lambda site: rules)
-    assert lab.run("job", "cancel", "fit").exit_code == 0, "whoever submitted it"
+    assert lab.run("job", "cancel", "fit").exit_code == 0, "any submitter of the owner may"
 
 
 @pytest.mark.long
@@ -176,7 +176,7 @@ def test_only_who_may_submit_for_an_owner_or_has_submitted_a_job_cancels_it(
 )
 def test_what_is_wrong_is_said_in_one_line(lab: Lab, policy: str, words: tuple[str, ...], reason: str) -> None:
     options = [word for pair in pairs(OPTIONS) if pair[0] != words[0] for word in pair]
-    refusal = typed(lab, *options, *words, "--policy", policy)
+    refusal = submit(lab, *options, *words, "--policy", policy)
     assert refusal.exit_code == 2 and reason in refusal.stderr, refusal.stderr
     assert len(refusal.stderr.splitlines()) == 2, "an error and a next move"
 
@@ -194,18 +194,18 @@ def test_a_file_of_jobs_takes_no_option_of_a_job(lab: Lab, option: tuple[str, st
 
 @pytest.mark.long
 def test_a_job_needs_a_policy_that_lets_it(lab: Lab) -> None:
-    refusal = typed(lab, *OPTIONS)
+    refusal = submit(lab, *OPTIONS)
     assert refusal.exit_code == 2 and "no night in the journal" in refusal.stderr
-    refusal = typed(lab, *OPTIONS, "--policy", LAB_POLICY)
+    refusal = submit(lab, *OPTIONS, "--policy", LAB_POLICY)
     assert refusal.exit_code == 2 and "has no `jobs`" in refusal.stderr
     assert lab.run("job", "show", "nobody").exit_code == 2
-    refusal = typed(lab, "--image", "quay.io/lab/a:1", "--policy", LAB_POLICY)
+    refusal = submit(lab, "--image", "quay.io/lab/a:1", "--policy", LAB_POLICY)
     assert refusal.exit_code == 2 and "a job needs --profile" in refusal.stderr
 
 
 @pytest.mark.long
 def test_what_people_typed_is_printed_harmless(lab: Lab, policy: str) -> None:
-    refusal = typed(lab, *OPTIONS, "--policy", policy, "--owner", "vision", command=COMMAND)
+    refusal = submit(lab, *OPTIONS, "--policy", policy, "--owner", "vision", command=COMMAND)
     assert refusal.exit_code == 2 and "control character" in refusal.stderr and "\x1b" not in refusal.stderr
 
 
@@ -215,7 +215,7 @@ def test_what_a_job_wrote_is_followed_whole_and_no_password_of_gpuops_is_shown(
     """A job may print whatever it finds: its guest is one that others log in to as well."""
     monkeypatch.setenv("GPUOPS_GUEST_USERNAME", "ops")
     monkeypatch.setenv("GPUOPS_GUEST_PASSWORD", "Kept4now")
-    submitted(lab, policy, "--owner", "vision")
+    submit_json(lab, policy, "--owner", "vision")
     job = SubmittedJob(
         1, FIT, NOW, "a@b", (JobRecord(JobEvent.BEGUN, NOW, vm="vm-1"), JobRecord(JobEvent.STARTED, NOW))
     )
@@ -238,7 +238,7 @@ def test_what_a_job_wrote_is_followed_whole_and_no_password_of_gpuops_is_shown(
 def test_an_array_is_listed_in_one_row_and_cancelled_whole_or_by_task(lab: Lab, policy: str) -> None:
     text = Path(policy).read_text(encoding="utf-8").replace("{waiting: 2}", "{}")
     Path(policy).write_text(text, encoding="utf-8")
-    submitted(lab, policy, "--owner", "vision", "--name", "prep")
+    submit_json(lab, policy, "--owner", "vision", "--name", "prep")
     words = (
         "--owner",
         "vision",
@@ -253,7 +253,7 @@ def test_an_array_is_listed_in_one_row_and_cancelled_whole_or_by_task(lab: Lab, 
         "--shm",
         "2g",
     )
-    jobs = submitted(lab, policy, *words)["submitted"]
+    jobs = submit_json(lab, policy, *words)["submitted"]
     keys = ("name", "array", "array_index", "array_size", "after", "env", "shm_mib", "gpus", "workdir", "secrets")
     assert [[job[key] for key in keys] for job in jobs] == [
         [f"sweep-{at}", "sweep", at, 4, ["prep"], {"LR": "a=b"}, 2048, 1, None, {}] for at in range(4)
@@ -268,15 +268,15 @@ def test_an_array_is_listed_in_one_row_and_cancelled_whole_or_by_task(lab: Lab, 
     assert [job["name"] for job in passed["waiting"]] == ["prep", "sweep-0", "sweep-2", "sweep-3"]
     cancelled = json.loads(lab.run("job", "cancel", "sweep", "--output", "json").stdout)
     assert [job["name"] for job in cancelled["jobs"]] == ["sweep-0", "sweep-2", "sweep-3"]
-    assert {job["state"] for job in listed(lab)} == {"queued", "cancelled"}
-    refused = typed(lab, *OPTIONS, "--owner", "vision", "--policy", policy, "--name", "last", "--after", "sweep")
+    assert {job["state"] for job in list_jobs(lab)} == {"queued", "cancelled"}
+    refused = submit(lab, *OPTIONS, "--owner", "vision", "--policy", policy, "--name", "last", "--after", "sweep")
     assert refused.exit_code == 3 and "job sweep-0 is cancelled, so this job would never start" in refused.stdout
 
 
 def test_why_a_job_does_not_start_in_a_vm_that_somebody_has_started(lab: Lab, policy: str) -> None:
     text = Path(policy).read_text(encoding="utf-8").replace('vms: ["job-*"]', "vms: [vdi-03]")
     Path(policy).write_text(text, encoding="utf-8")
-    submitted(lab, policy, "--owner", "vision", "--memory", "8GiB")
+    submit_json(lab, policy, "--owner", "vision", "--memory", "8GiB")
     why = "vdi-03 runs already, and no night started it"
     assert f"train: {why}" in lab.run("job", "run", "--policy", policy).stdout
-    assert listed(lab, "--policy", policy)[0]["why_not"].startswith(why)
+    assert list_jobs(lab, "--policy", policy)[0]["why_not"].startswith(why)

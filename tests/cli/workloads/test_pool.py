@@ -355,7 +355,7 @@ def test_vms_are_found_by_what_they_are_called_now_and_by_what_they_were(lab_poo
     server = renamed("ml-03", "gpu-03")
     for name in ("ml-03", "gpu-03", server, "/lab-dc/vm/ml/gpu-03"):
         reclaimed = lab_pool.told("reclaim", "--server", name, "--yes", "--dry-run")
-        assert [each["name"] for each in reclaimed["servers"]] == ["ml-03"], name
+        assert [server_row["name"] for server_row in reclaimed["servers"]] == ["ml-03"], name
     lab_pool.told("reclaim", "--server", server, "--yes")
     assert lab_pool.told("reclaim", "--server", server, "--again")["servers"][0]["state"] == "serving"
 

@@ -18,7 +18,7 @@ def test_user_and_password_are_decoded_and_kept_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "shown_text"),
     [
         ("", "''"),
         ("ftp://vc", "'ftp://vc'"),
@@ -35,10 +35,10 @@ def test_user_and_password_are_decoded_and_kept_apart() -> None:
         ("https://[::1]/ui", "'https://[::1]/ui'"),
     ],
 )
-def test_what_is_no_address_is_named_without_a_password(text: str, told: str) -> None:
+def test_what_is_no_address_is_named_without_a_password(text: str, shown_text: str) -> None:
     with pytest.raises(TargetError) as caught:
         Address.parse(text)
-    assert str(caught.value) == f"{told} is not the address of a vCenter"
+    assert str(caught.value) == f"{shown_text} is not the address of a vCenter"
     assert caught.value.hint
 
 

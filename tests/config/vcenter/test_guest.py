@@ -62,11 +62,11 @@ def test_a_targets_credential_is_its_own_before_the_common_one(tmp_path: Path) -
     for name in ("gpuops-guest-password", "gpuops-guest-password-prod", "chosen"):
         (tmp_path / name).write_text(f"of-{name}\n")
     environ = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
-    found = [
+    logins = [
         guest_login(environ, target, GuestEntry(username="keeper", credential=credential))
         for target, credential in (("prod", None), ("lab", None), ("lab", "chosen"))
     ]
-    assert [each.password.reveal() for each in found if each is not None] == [
+    assert [login.password.reveal() for login in logins if login is not None] == [
         "of-gpuops-guest-password-prod",
         "of-gpuops-guest-password",
         "of-chosen",

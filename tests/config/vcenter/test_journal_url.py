@@ -63,10 +63,10 @@ def test_every_secret_that_libpq_knows_is_seen() -> None:
 
 
 @pytest.mark.parametrize("mode", ["disable", "allow", "prefer", "require", "verify-ca"])
-@pytest.mark.parametrize("rest", ["db.example.com/j?", "localhost/j?", "127.0.0.1,db/j?", "/j?service=x&"])
-def test_a_weaker_mode_is_refused(rest: str, mode: str) -> None:
+@pytest.mark.parametrize("url_rest", ["db.example.com/j?", "localhost/j?", "127.0.0.1,db/j?", "/j?service=x&"])
+def test_a_weaker_mode_is_refused(url_rest: str, mode: str) -> None:
     with pytest.raises(UsageError, match=f"sets sslmode={mode}, which is weaker than verify-full") as refused:
-        parsed(f"postgresql://u:{SECRET}@{rest}sslmode={mode}")
+        parsed(f"postgresql://u:{SECRET}@{url_rest}sslmode={mode}")
     assert refused.value.exit_code == 2
     assert SECRET not in f"{refused.value.message} {refused.value.hint}"
 
@@ -81,11 +81,11 @@ def test_a_weaker_mode_of_the_environment_is_refused_unless_the_url_says_otherwi
     assert "sslmode" not in parsed("postgresql://u@127.0.0.1/j").query
 
 
-@pytest.mark.parametrize("rest", ["127.0.0.1/j", "127.8.9.10/j", "[::1]/j", "/j", "/j?host=/run/postgresql",
+@pytest.mark.parametrize("url_rest", ["127.0.0.1/j", "127.8.9.10/j", "[::1]/j", "/j", "/j?host=/run/postgresql",
                                   "/j?host=127.0.0.1,/run", "/j?host=@gpuops"])  # fmt: skip
-def test_on_this_machine_the_mode_is_ones_own(rest: str) -> None:
-    sign = "&" if "?" in rest else "?"
-    assert parsed(f"postgresql://u@{rest}{sign}sslmode=disable").query["sslmode"] == "disable"
+def test_on_this_machine_the_mode_is_ones_own(url_rest: str) -> None:
+    sign = "&" if "?" in url_rest else "?"
+    assert parsed(f"postgresql://u@{url_rest}{sign}sslmode=disable").query["sslmode"] == "disable"
 
 
 @pytest.mark.parametrize(
@@ -108,9 +108,9 @@ def test_on_this_machine_the_mode_is_ones_own(rest: str) -> None:
 def test_what_no_journal_can_be_opened_by_is_one_line(url: str, says: str) -> None:
     with pytest.raises(UsageError, match=says) as refused:
         parsed(url)
-    told = f"{refused.value.message} {refused.value.hint}"
-    assert SECRET not in told
-    assert "\n" not in told
+    message = f"{refused.value.message} {refused.value.hint}"
+    assert SECRET not in message
+    assert "\n" not in message
     assert refused.value.__cause__ is None
 
 
@@ -118,7 +118,7 @@ HERE, ELSEWHERE = None, "verify-full"
 
 
 @pytest.mark.parametrize(
-    ("rest", "environment", "mode"),
+    ("url_rest", "environment", "mode"),
     [
         ("/j", {}, HERE),
         ("/j?host=/run/postgresql", {}, HERE),
@@ -167,33 +167,38 @@ HERE, ELSEWHERE = None, "verify-full"
     ],
 )
 def test_every_way_but_a_socket_and_a_loopback_address_is_verified(
-    monkeypatch: pytest.MonkeyPatch, rest: str, environment: dict[str, str], mode: str | None
+    monkeypatch: pytest.MonkeyPatch, url_rest: str, environment: dict[str, str], mode: str | None
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert parsed(f"postgresql://u@{rest}").query.get("sslmode") == mode
+    assert parsed(f"postgresql://u@{url_rest}").query.get("sslmode") == mode
 
 
 def test_a_directory_of_sockets_in_the_place_of_the_host_is_what_the_driver_is_told() -> None:
     url = parsed(f"postgresql://u:{SECRET}@%2Frun%2Fpg:5433/j?application_name=x")
-    _, told = url.get_dialect()().create_connect_args(url)
-    assert (told["host"], told["port"], told["user"], told["password"]) == ("/run/pg", "5433", "u", SECRET)
-    assert told["application_name"] == "x"
+    _, arguments = url.get_dialect()().create_connect_args(url)
+    assert (arguments["host"], arguments["port"], arguments["user"], arguments["password"]) == (
+        "/run/pg",
+        "5433",
+        "u",
+        SECRET,
+    )
+    assert arguments["application_name"] == "x"
     for wrong in ("%2Frun%00", "%ff", "db%0Aname"):
         with pytest.raises(UsageError, match="not the URL of a PostgreSQL database"):
             parsed(f"postgresql://u@{wrong}/j")
 
 
 @pytest.mark.parametrize(
-    ("rest", "host", "port"),
+    ("url_rest", "host", "port"),
     [
         ("db1:5432,db2:5433/j", "db1,db2", "5432,5433"),
         ("db1:5432,db2/j", "db1,db2", "5432,"),
         ("[::1]:1,127.0.0.1:2/j?application_name=x", "::1,127.0.0.1", "1,2"),
     ],
 )
-def test_several_hosts_have_their_ports(rest: str, host: str, port: str) -> None:
-    url = parsed(f"postgresql://u:{SECRET}@{rest}")
-    _, told = url.get_dialect()().create_connect_args(url)
-    assert (told["host"], told["port"], told["user"], told["password"]) == (host, port, "u", SECRET)
-    assert told["dbname"] == "j"
+def test_several_hosts_have_their_ports(url_rest: str, host: str, port: str) -> None:
+    url = parsed(f"postgresql://u:{SECRET}@{url_rest}")
+    _, arguments = url.get_dialect()().create_connect_args(url)
+    assert (arguments["host"], arguments["port"], arguments["user"], arguments["password"]) == (host, port, "u", SECRET)
+    assert arguments["dbname"] == "j"

@@ -50,9 +50,9 @@ def test_a_target_has_its_receivers(tmp_path: Path) -> None:
     configuration = read_configuration(path)
     named = resolve(Flags(vcenter="prod"), {}, configuration)
     assert named.notify == NotifySettings("prod", (MAIL, "env:HOOK")), "once each"
-    other = resolve(Flags(vcenter="https://vc.example.com"), {}, configuration)
-    assert isinstance(other, Destination)
-    assert other.notify is None, "off unless the target is named"
+    untargeted = resolve(Flags(vcenter="https://vc.example.com"), {}, configuration)
+    assert isinstance(untargeted, Destination)
+    assert untargeted.notify is None, "off unless the target is named"
 
 
 def test_where_a_url_comes_from(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "url", "seen"),
+    ("entry", "url", "shown_receiver"),
     [
         (MAIL, MAIL, "mailto://mail.example.com"),
         ("env:HOOK", "jsons://me:s3cr3t@hooks.example.com/s3cr3t", "jsons://hooks.example.com (env:HOOK)"),
@@ -96,5 +96,5 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
         ("env:HOOK", "json://[s3cr3t", "json:// (env:HOOK)"),
     ],
 )
-def test_what_is_shown_of_a_receiver(entry: str, url: str, seen: str) -> None:
-    assert shown(entry, Secret(url)) == seen
+def test_what_is_shown_of_a_receiver(entry: str, url: str, shown_receiver: str) -> None:
+    assert shown(entry, Secret(url)) == shown_receiver

@@ -65,14 +65,16 @@ def test_without_a_person_and_without_a_source_the_login_is_not_tried() -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "others"),
+    ("entry", "other_login"),
     [
         ({"password_file": "/etc/gpuops/prod"}, "night@vsphere.local"),
         ({"credential": "prod"}, "night@vsphere.local"),
         ({}, None),
     ],
 )
-def test_a_missing_password_says_whose_password_the_target_names(entry: dict[str, str], others: str | None) -> None:
+def test_a_missing_password_says_whose_password_the_target_names(
+    entry: dict[str, str], other_login: str | None
+) -> None:
     """The password of the target is sent for no other user."""
     target = {"host": "vc.example.com", "username": "night@vsphere.local", **entry}
     configuration = decode(Configuration, {"targets": {"prod": target}})
@@ -80,9 +82,9 @@ def test_a_missing_password_says_whose_password_the_target_names(entry: dict[str
     assert isinstance(where, Destination)
     with pytest.raises(TargetError) as caught:
         find_password(where, {}, None)
-    names = f": [targets.prod] has only the password of {others}" if others else ""
+    names = f": [targets.prod] has only the password of {other_login}" if other_login else ""
     assert caught.value.message == f"no password for admin@vsphere.local at https://vc.example.com{names}"
-    assert (f"or log in as {others}" in caught.value.hint) is (others is not None)
+    assert (f"or log in as {other_login}" in caught.value.hint) is (other_login is not None)
 
 
 def test_line_ends_and_a_byte_order_mark_are_dropped(tmp_path: Path) -> None:
@@ -115,13 +117,13 @@ def test_what_cannot_be_a_password_is_refused_and_not_repeated(tmp_path: Path, c
 def test_a_file_that_others_can_read_or_write_is_refused(tmp_path: Path, mode: int) -> None:
     path = file(tmp_path, "pw", "Cn4ry")
     path.chmod(mode)
-    there = replace(THERE, password_file=path)
+    destination = replace(THERE, password_file=path)
     with pytest.raises(TargetError, match=f"by others .mode {mode:o}.") as caught:
-        find_password(there, {}, None)
+        find_password(destination, {}, None)
     assert (caught.value.exit_code, caught.value.hint) == (2, f"chmod 600 {path}")
     assert "Cn4ry" not in str(caught.value)
     path.chmod(0o400)
-    assert find_password(there, {}, None) == Secret("Cn4ry")
+    assert find_password(destination, {}, None) == Secret("Cn4ry")
 
 
 def test_a_file_of_somebody_else_may_be_shared_with_our_group_but_not_with_all(
@@ -158,11 +160,11 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_named_credential_needs_its_directory(tmp_path: Path) -> None:
-    there = replace(THERE, credential="vc")
+    destination = replace(THERE, credential="vc")
     with pytest.raises(TargetError, match="CREDENTIALS_DIRECTORY"):
-        find_password(there, {}, None)
+        find_password(destination, {}, None)
     file(tmp_path, "vc", "of-credential")
-    assert find_password(there, {"CREDENTIALS_DIRECTORY": str(tmp_path)}, None) == Secret("of-credential")
+    assert find_password(destination, {"CREDENTIALS_DIRECTORY": str(tmp_path)}, None) == Secret("of-credential")
 
 
 def test_a_keyring_that_is_not_installed_says_how_to(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,17 +175,17 @@ def test_a_keyring_that_is_not_installed_says_how_to(monkeypatch: pytest.MonkeyP
 
 
 def test_a_keyring_is_asked_for_user_and_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, str]] = []
+    questions: list[tuple[str, str]] = []
     fake: Any = ModuleType("keyring")
     fake.errors = ModuleType("keyring.errors")
     fake.errors.KeyringError = RuntimeError
 
     def get_password(service: str, user: str) -> str:
-        asked.append((service, user))
+        questions.append((service, user))
         return "of-keyring"
 
     fake.get_password = get_password
     monkeypatch.setitem(sys.modules, "keyring", fake)
     monkeypatch.setitem(sys.modules, "keyring.errors", fake.errors)
     assert find_password(replace(THERE, keyring=True), {}, None) == Secret("of-keyring")
-    assert asked == [("gpuops", "me@vc.example.com")]
+    assert questions == [("gpuops", "me@vc.example.com")]

@@ -46,7 +46,7 @@ CONFIGURATION: Final = parsed_configuration(TEXT, FILE)
     ],
 )
 def test_a_word_means_sites_in_the_order_of_the_file(word: str, names: list[str]) -> None:
-    assert [each.name for each in chosen_sites(word, CONFIGURATION, FILE)] == names
+    assert [site.name for site in chosen_sites(word, CONFIGURATION, FILE)] == names
 
 
 @pytest.mark.parametrize("word", ["MUC-1", "", "region=", "region=asia", "nowhere=emea", "muc"])
@@ -71,7 +71,7 @@ def test_a_file_without_targets_has_no_sites() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ('zone = "Europe/Nowhere"', "targets.a.zone: this machine knows no such time zone"),
         ('zone = "../../etc/passwd"', "targets.a.zone: this machine knows no such time zone"),
@@ -81,14 +81,14 @@ def test_a_file_without_targets_has_no_sites() -> None:
         ("labels = { region = 1 }", "targets.a.labels.region"),
     ],
 )
-def test_what_cannot_be_meant_names_its_key(line: str, said: str) -> None:
+def test_what_cannot_be_meant_names_its_key(line: str, message: str) -> None:
     with pytest.raises(TargetError) as raised:
         parsed_configuration(f'[targets.a]\nhost = "vc"\n{line}\n', FILE)
-    assert said in raised.value.message
+    assert message in raised.value.message
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("keys", "expected"),
     [
         ({}, None),
         ({"rotations": ("/a.yaml",)}, "/a.yaml"),
@@ -97,9 +97,9 @@ def test_what_cannot_be_meant_names_its_key(line: str, said: str) -> None:
     ],
 )
 def test_the_policy_of_a_site_is_its_own_or_the_only_one_that_runners_play(
-    said: dict[str, Any], expected: str | None
+    keys: dict[str, Any], expected: str | None
 ) -> None:
     """`gpuops queue --site all` shows the queue of a fleet before its first night."""
-    configuration = decode(Configuration, {"targets": {"fra": {"host": "fra.example.com", **said}}})
+    configuration = decode(Configuration, {"targets": {"fra": {"host": "fra.example.com", **keys}}})
     (site,) = chosen_sites("fra", configuration, FILE)
     assert site.policy == (Path(expected) if expected else None)

@@ -48,29 +48,34 @@ GOVC = {
 
 
 def reach(flags: Flags, environ: dict[str, str], configuration: Configuration | None = None) -> Destination:
-    found = resolve(flags, environ, configuration or Configuration())
-    assert isinstance(found, Destination)
-    return found
+    destination = resolve(flags, environ, configuration or Configuration())
+    assert isinstance(destination, Destination)
+    return destination
 
 
 def test_a_flag_wins_over_everything() -> None:
     flags = Flags("https://vc.example.com", "of-flag", Path("pw"), None, Path("flag.pem"), False, proxy="flag:1")
-    found = reach(flags, {**GPUOPS, **VMWARE, **GOVC}, CONFIGURATION)
-    assert (found.username, found.password_file, found.password) == ("of-flag", Path("pw"), None)
-    assert (found.ca_files, found.proxy) == ((Path("flag.pem"),), "flag:1")
-    assert (found.verify, found.origins["verify"]) == (False, "--insecure")
+    destination = reach(flags, {**GPUOPS, **VMWARE, **GOVC}, CONFIGURATION)
+    assert (destination.username, destination.password_file, destination.password) == ("of-flag", Path("pw"), None)
+    assert (destination.ca_files, destination.proxy) == ((Path("flag.pem"),), "flag:1")
+    assert (destination.verify, destination.origins["verify"]) == (False, "--insecure")
 
 
 def test_each_setting_is_looked_up_alone() -> None:
     environ = {"GPUOPS_VCENTER": "https://vc.example.com", "VMWARE_USER": "of-vmware", "GOVC_PASSWORD": "pw-govc"}
-    found = reach(Flags(), environ)
-    assert (found.username, found.password) == ("of-vmware", Secret("pw-govc"))
+    destination = reach(Flags(), environ)
+    assert (destination.username, destination.password) == ("of-vmware", Secret("pw-govc"))
 
 
 @pytest.mark.parametrize("family", [VMWARE, GOVC], ids=["vmware", "govc"])
 def test_variables_that_speak_of_another_vcenter_lend_it_nothing(family: dict[str, str]) -> None:
-    found = reach(Flags(vcenter="https://other.example.com"), family)
-    assert (found.username, found.password, found.verify, found.proxy) == (None, None, True, None)
+    destination = reach(Flags(vcenter="https://other.example.com"), family)
+    assert (destination.username, destination.password, destination.verify, destination.proxy) == (
+        None,
+        None,
+        True,
+        None,
+    )
 
 
 def test_a_higher_source_may_switch_verification_back_on() -> None:
@@ -99,39 +104,47 @@ def test_a_targets_own_authority_comes_before_the_one_for_every_server() -> None
 
 
 def test_a_named_target_is_the_last_source() -> None:
-    found = reach(Flags(vcenter="prod"), {"VMWARE_USER": "of-vmware"}, CONFIGURATION)
-    assert (found.label, found.address.host, found.username) == ("prod", "prod.example.com", "of-vmware")
-    assert found.proxy == "target:1"
+    destination = reach(Flags(vcenter="prod"), {"VMWARE_USER": "of-vmware"}, CONFIGURATION)
+    assert (destination.label, destination.address.host, destination.username) == (
+        "prod",
+        "prod.example.com",
+        "of-vmware",
+    )
+    assert destination.proxy == "target:1"
 
 
 @pytest.mark.parametrize(
-    ("username", "own"),
+    ("username", "is_own"),
     [(None, True), ("of-target", True), ("OF-TARGET", True), ("administrator@vsphere.local", False)],
 )
-def test_another_user_is_not_sent_the_password_of_the_targets_own(username: str | None, own: bool) -> None:
+def test_another_user_is_not_sent_the_password_of_the_targets_own(username: str | None, is_own: bool) -> None:
     target = msgspec.structs.replace(PROD, password_file=Path("prod.password"), credential="prod-password")
     configuration = Configuration(targets={"prod": target})
     for flags, environ in (
         (Flags(vcenter="prod", username=username), {}),
         (Flags(vcenter="prod"), {"GPUOPS_USERNAME": username} if username else {}),
     ):
-        found = reach(flags, environ, configuration)
-        expected = (Path("prod.password"), "prod-password") if own else (None, None)
-        assert (found.password_file, found.credential) == expected
+        destination = reach(flags, environ, configuration)
+        expected = (Path("prod.password"), "prod-password") if is_own else (None, None)
+        assert (destination.password_file, destination.credential) == expected
 
 
 def test_the_password_of_a_target_comes_last() -> None:
     configuration = Configuration(targets={"prod": msgspec.structs.replace(PROD, password_file=Path("of-target"))})
-    found = reach(Flags(vcenter="prod", password_file=Path("of-flag")), {"GPUOPS_PASSWORD": "pw"}, configuration)
-    assert (found.password, found.password_file) == (None, Path("of-flag"))
-    found = reach(Flags(vcenter="prod"), {"GPUOPS_PASSWORD": "pw"}, configuration)
-    assert (found.password, found.password_file) == (Secret("pw"), None)
+    destination = reach(Flags(vcenter="prod", password_file=Path("of-flag")), {"GPUOPS_PASSWORD": "pw"}, configuration)
+    assert (destination.password, destination.password_file) == (None, Path("of-flag"))
+    destination = reach(Flags(vcenter="prod"), {"GPUOPS_PASSWORD": "pw"}, configuration)
+    assert (destination.password, destination.password_file) == (Secret("pw"), None)
 
 
 def test_a_target_that_says_verify_false_is_remembered_as_such() -> None:
     configuration = Configuration(targets={"old": NamedTarget(host="old.example.com", verify=False)})
-    found = reach(Flags(vcenter="old"), {}, configuration)
-    assert (found.verify, found.insecure_by_target, found.origins["verify"]) == (False, True, "targets.old.verify")
+    destination = reach(Flags(vcenter="old"), {}, configuration)
+    assert (destination.verify, destination.insecure_by_target, destination.origins["verify"]) == (
+        False,
+        True,
+        "targets.old.verify",
+    )
     by_flag = reach(Flags(vcenter="prod", verify=False), {}, CONFIGURATION)
     assert (by_flag.verify, by_flag.insecure_by_target) == (False, False)
 
@@ -186,9 +199,9 @@ def test_a_served_simulator_is_reached_by_its_ready_file(tmp_path: Path) -> None
     ready: dict[str, Any] = {"url": "https://127.0.0.1:4711/sdk", "username": "u", "password": "p", "ca_file": "ca"}
     path = tmp_path / "ready.json"
     path.write_text(json.dumps(ready), encoding="utf-8")
-    found = reach(Flags(vcenter=f"sim@{path}"), {})
-    assert (found.address.port, found.username, found.password) == (4711, "u", Secret("p"))
-    assert found.ca_files == (Path("ca"),)
+    destination = reach(Flags(vcenter=f"sim@{path}"), {})
+    assert (destination.address.port, destination.username, destination.password) == (4711, "u", Secret("p"))
+    assert destination.ca_files == (Path("ca"),)
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", "{}", '{"url": "x:y"}'])

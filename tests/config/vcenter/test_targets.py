@@ -51,7 +51,7 @@ def test_a_target_has_the_fields_of_the_manual(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("default = 'prod'", "no [targets.prod]"),
         ("[targets.a]", "targets.a.host"),
@@ -61,11 +61,11 @@ def test_a_target_has_the_fields_of_the_manual(tmp_path: Path) -> None:
         ("[targets", "is not TOML"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, text: str, said: str) -> None:
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None:
     path = write(tmp_path, text)
     with pytest.raises(TargetError) as caught:
         read_configuration(path)
-    assert said in caught.value.message
+    assert message in caught.value.message
     assert str(path) in caught.value.message
     assert "\n" not in caught.value.message
 
@@ -94,8 +94,8 @@ def test_no_password_of_a_journal_belongs_in_the_file(tmp_path: Path) -> None:
 
 def test_the_template_is_a_configuration_and_speaks_of_every_key() -> None:
     template = Path(__file__).parents[3] / "templates" / "site.toml"
-    found = read_configuration(template)
-    assert (found.default, found.targets["prod"].host, found.targets["lab"].host) == (
+    configuration = read_configuration(template)
+    assert (configuration.default, configuration.targets["prod"].host, configuration.targets["lab"].host) == (
         "prod",
         "vc.example.com",
         "sim:lab",

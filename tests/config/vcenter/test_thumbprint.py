@@ -36,7 +36,7 @@ def test_what_is_none_is_refused_and_its_source_named(written: str, words: str) 
     assert "openssl" in raised.value.hint
 
 
-def found(flags: Flags, environ: dict[str, str]) -> str | None:
+def thumbprint_in_force(flags: Flags, environ: dict[str, str]) -> str | None:
     prod = NamedTarget(host="prod.example.com", thumbprint=THREE)
     where = resolve(flags, environ, Configuration(default="prod", targets={"prod": prod}))
     assert isinstance(where, Destination)
@@ -44,10 +44,10 @@ def found(flags: Flags, environ: dict[str, str]) -> str | None:
 
 
 def test_sources_in_their_order() -> None:
-    assert found(Flags(thumbprint=ONE), {"GPUOPS_THUMBPRINT": TWO}) == ONE
-    assert found(Flags(), {"GPUOPS_THUMBPRINT": TWO}) == TWO
-    assert found(Flags(), {}) == THREE
+    assert thumbprint_in_force(Flags(thumbprint=ONE), {"GPUOPS_THUMBPRINT": TWO}) == ONE
+    assert thumbprint_in_force(Flags(), {"GPUOPS_THUMBPRINT": TWO}) == TWO
+    assert thumbprint_in_force(Flags(), {}) == THREE
 
 
 def test_a_targets_certificate_is_not_asked_of_another_vcenter() -> None:
-    assert found(Flags(vcenter="https://other.example.com"), {}) is None
+    assert thumbprint_in_force(Flags(vcenter="https://other.example.com"), {}) is None

@@ -1,4 +1,4 @@
-"""What the journal of a change comes to: who belongs to which host, and which hosts are done."""
+"""What the journal of a change says: which VMs belong to which host, and which hosts are done."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ def history(*steps: tuple[Recorded, IntentState, str | None]) -> History:
     return history_of(intents)
 
 
-def away(found: History, host: str) -> dict[str, bool]:
+def stopped_by_vm(past: History, host: str) -> dict[str, bool]:
     """The VMs that are not back, and whether each was shut down."""
-    return {ref: taken.stopped for ref, taken in found.taken.get(host, {}).items()}
+    return {ref: departure.stopped for ref, departure in past.taken.get(host, {}).items()}
 
 
 def test_who_left_a_host_belongs_to_it_until_he_is_back() -> None:
     moved = (RelocateVm("v", "h2"), DONE, "h1")
-    assert away(history(moved), "h1") == {"v": False}
-    assert away(history(moved, (RelocateVm("v", "h1"), INTENT, "h2")), "h1") == {"v": False}
+    assert stopped_by_vm(history(moved), "h1") == {"v": False}
+    assert stopped_by_vm(history(moved, (RelocateVm("v", "h1"), INTENT, "h2")), "h1") == {"v": False}
     back = history(moved, (RelocateVm("v", "h1"), DONE, "h2"))
-    assert (away(back, "h1"), away(back, "h2")) == ({}, {})
+    assert (stopped_by_vm(back, "h1"), stopped_by_vm(back, "h2")) == ({}, {})
 
 
 def test_a_guest_that_was_asked_counts_as_shut_down_whatever_was_seen_of_it() -> None:
     for state in (DONE, FAILED, INTENT, IntentState.UNKNOWN):
-        assert away(history((ShutDownGuest("v"), state, "h1")), "h1") == {"v": True}
-    assert away(history((ShutDownGuest("v"), DONE, "h1"), (PowerOnVm("v", "h1"), DONE, "h1")), "h1") == {}
+        assert stopped_by_vm(history((ShutDownGuest("v"), state, "h1")), "h1") == {"v": True}
+    assert stopped_by_vm(history((ShutDownGuest("v"), DONE, "h1"), (PowerOnVm("v", "h1"), DONE, "h1")), "h1") == {}
 
 
 def test_a_host_is_under_way_from_its_first_effect_to_the_end_of_its_turn() -> None:

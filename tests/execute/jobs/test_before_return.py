@@ -77,8 +77,8 @@ class Morning:
     def day(self, *, asks: bool = False, consent: Callable[[Report], None] | None = None) -> tuple[Report, float]:
         began, now = time.monotonic(), self.now
         with replace(self.site(), clock=lambda: now) as site:
-            given: dict[str, Any] = {} if consent is None else {"consent": consent}
-            report = rotate_day(None, site, apply=True, asks=asks, **given)
+            options: dict[str, Any] = {} if consent is None else {"consent": consent}
+            report = rotate_day(None, site, apply=True, asks=asks, **options)
         return report, time.monotonic() - began
 
     def site(self) -> Site:
@@ -99,19 +99,21 @@ class Morning:
 
     @property
     def states(self) -> list[JobState]:
-        return [each.state for each in self.jobs]
+        return [job.state for job in self.jobs]
 
 
 @pytest.fixture
 def morning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Morning]:
-    made = Morning(Night(tmp_path / "state"), HangingGuest())
-    monkeypatch.setattr(nightly, "guests_of", lambda site, **_: made.guest)
+    new_morning = Morning(Night(tmp_path / "state"), HangingGuest())
+    monkeypatch.setattr(nightly, "guests_of", lambda site, **_: new_morning.guest)
     # all jobs together have a moment more than a checkpoint, which may take ten seconds at the least
     monkeypatch.setattr(nightly, "AT_ONCE", timedelta(seconds=LIMIT_S) - timedelta(seconds=10) - job_run.STOP_GRACE)
     monkeypatch.setattr(job_run, "STOP_GRACE", timedelta())
-    yield made
-    made.guest.over.set()
-    for thread in [each for each in threading.enumerate() if each.name.startswith("bounded-work-")]:
+    yield new_morning
+    new_morning.guest.over.set()
+    for thread in [
+        running_thread for running_thread in threading.enumerate() if running_thread.name.startswith("bounded-work-")
+    ]:
         thread.join(HANGS_S)  # what it still writes is no other test's
         assert not thread.is_alive()
 
@@ -165,7 +167,7 @@ def test_a_return_before_its_time_lets_jobs_save_their_state_too(morning: Mornin
     assert report.exit_code == 0
     assert morning.states == [JobState.INTERRUPTED, JobState.INTERRUPTED], morning.said
     assert morning.guest.saves == 2
-    assert [each.resumes_from_checkpoint for each in morning.jobs] == [True, True]
+    assert [job.resumes_from_checkpoint for job in morning.jobs] == [True, True]
 
 
 def test_beside_another_run_jobs_run_on_until_the_window_closes_and_are_stopped_from_then_on(
@@ -195,7 +197,7 @@ def test_the_return_begins_earlier_by_the_checkpoint_grace_of_its_night(morning:
     begins = [
         nightly.return_begins(parse_policy(text, "jobs"), night_vms, inventory, Durations(), morning.now)
         for text, night_vms in (
-            (WITH_JOBS, tuple(replace(each, policy=None) for each in originals)),
+            (WITH_JOBS, tuple(replace(original_vm, policy=None) for original_vm in originals)),
             (WITH_JOBS, originals),
             (with_grace, originals),
         )
@@ -223,18 +225,18 @@ def test_a_return_beside_another_run_is_refused_until_the_window_closes_and_no_m
 @pytest.mark.long
 def test_who_is_asked_and_says_no_has_stopped_no_job(morning: Morning) -> None:
     morning.begin(WITH_JOBS)
-    seen: list[list[JobState]] = []
+    states_before: list[list[JobState]] = []
 
     def refuse(report: Report) -> None:
-        seen.append(morning.states)
+        states_before.append(morning.states)
         raise Refused("no")
 
     with pytest.raises(Refused, match="no"):
         morning.day(asks=True, consent=refuse)
-    assert seen == [[JobState.RUNNING] * 2] and morning.states == [JobState.RUNNING] * 2
-    report, _ = morning.day(asks=True, consent=lambda report: seen.append(morning.states))
+    assert states_before == [[JobState.RUNNING] * 2] and morning.states == [JobState.RUNNING] * 2
+    report, _ = morning.day(asks=True, consent=lambda report: states_before.append(morning.states))
     assert report.exit_code == 0
-    assert seen[1] == [JobState.RUNNING] * 2 and morning.states == [JobState.INTERRUPTED] * 2
+    assert states_before[1] == [JobState.RUNNING] * 2 and morning.states == [JobState.INTERRUPTED] * 2
 
 
 @pytest.mark.long
@@ -249,18 +251,18 @@ def test_a_pass_that_stops_does_so_with_all_jobs_at_once(
     if hangs:
         morning.guest.hangs = {"fit-1-1"}
     else:
-        both, save = Barrier(2), TableGuest.checkpoint
+        barrier, save = Barrier(2), TableGuest.checkpoint
 
         def together(guest: TableGuest, *args: Any) -> CheckpointEnd:
-            both.wait(30)
+            barrier.wait(30)
             return save(guest, *args)
 
         monkeypatch.setattr(TableGuest, "checkpoint", together)
     with morning.site() as site:
-        found = run_jobs(parse_policy(WITH_JOBS, "jobs"), site, stop=True)
+        job_pass = run_jobs(parse_policy(WITH_JOBS, "jobs"), site, stop=True)
     ended = [JobState.RUNNING if hangs else JobState.INTERRUPTED, JobState.INTERRUPTED]
-    assert (found.stopped, found.exit_code, morning.states) == (True, 4 if hangs else 0, ended)
-    assert [deed.job.job.name for deed in found.deeds] == ["fit", "other"]
+    assert (job_pass.stopped, job_pass.exit_code, morning.states) == (True, 4 if hangs else 0, ended)
+    assert [deed.job.job.name for deed in job_pass.deeds] == ["fit", "other"]
 
 
 def test_the_vm_of_a_job_that_has_ended_gets_the_next_in_the_same_pass(morning: Morning) -> None:
@@ -278,21 +280,21 @@ def test_the_vm_of_a_job_that_has_ended_gets_the_next_in_the_same_pass(morning: 
 
 @pytest.mark.long
 def test_works_beside_one_that_hangs_come_to_their_end_and_an_error_of_one_is_raised_then() -> None:
-    over, done = Event(), list[int]()
+    release, completed_works = Event(), list[int]()
 
     def hangs() -> None:
-        over.wait(30)
+        release.wait(30)
 
-    assert not side_by_side([hangs, *[lambda: done.append(1)] * 3], 3)
-    over.set()
-    assert done == [1, 1, 1]
+    assert not side_by_side([hangs, *[lambda: completed_works.append(1)] * 3], 3)
+    release.set()
+    assert completed_works == [1, 1, 1]
 
     def fails() -> None:
         raise Refused("no")
 
     with pytest.raises(Refused, match="no"):
-        side_by_side([fails, *[lambda: done.append(1)] * (2 * AT_A_TIME)], 30)
-    assert len(done) == 3 + 2 * AT_A_TIME
+        side_by_side([fails, *[lambda: completed_works.append(1)] * (2 * AT_A_TIME)], 30)
+    assert len(completed_works) == 3 + 2 * AT_A_TIME
 
 
 @pytest.mark.long

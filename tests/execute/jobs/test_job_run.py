@@ -1,4 +1,4 @@
-"""One pass over jobs, killed before and after each thing that it does: whoever comes next ends in the same state.
+"""One pass over jobs, killed before and after each action: the next pass ends in the same state.
 
 The guest here is a table: what was started in it, what runs, what ended how.
 """
@@ -66,8 +66,8 @@ class TableGuest:
         if attempt in self.running:
             return ContainerState(ContainerPhase.RUNNING, began=NOW)
         if attempt in self.ended and attempt not in self.cleared:
-            asked = attempt in self.asked
-            return ContainerState(ContainerPhase.ENDED, self.ended[attempt], NOW, NOW + 10 * MINUTE, asked)
+            was_asked = attempt in self.asked
+            return ContainerState(ContainerPhase.ENDED, self.ended[attempt], NOW, NOW + 10 * MINUTE, was_asked)
         return ContainerState(ContainerPhase.ABSENT)
 
     def revoke(self, vm: Vm, attempt: str) -> ContainerState:
@@ -109,8 +109,8 @@ class TableGuest:
         self.running.discard(attempt)
         self.ended[attempt] = exit_code
 
-    def _asked(self, what: str) -> None:
-        self.point(f"before {what}")
+    def _asked(self, event: str) -> None:
+        self.point(f"before {event}")
         if self.silent:
             raise StepFailed("ml-1: VMware Tools do not answer")
 
@@ -140,34 +140,34 @@ class Bench:
         self.store.submit([job], "a@b", NOW)
 
     def run(self, *, stops: bool = False, until: datetime | None = None, starts: bool = True) -> None:
-        one = JobPass(self.store, self.guest, self.world, lambda: NOW, 2 * MINUTE, stops=stops, until=until)
+        job_pass = JobPass(self.store, self.guest, self.world, lambda: NOW, 2 * MINUTE, stops=stops, until=until)
         jobs = self.store.read()
-        self.deeds = one.run(jobs)
+        self.deeds = job_pass.run(jobs)
         if starts and not stops:
-            self.deeds = one.begin([JobTurn(each, self.world.vms["vm-1"]) for each in jobs])
+            self.deeds = job_pass.begin([JobTurn(job, self.world.vms["vm-1"]) for job in jobs])
 
     def power(self, state: PowerState) -> None:
         self.world = replace(self.world, vms={"vm-1": replace(self.world.vms["vm-1"], power=state)})
 
-    def _point(self, what: str) -> None:
-        self.points.append(what)
+    def _point(self, event: str) -> None:
+        self.points.append(event)
         if len(self.points) == self.kill_at:
-            raise Killed(what)
+            raise Killed(event)
 
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    made = Bench(JobStore("vc", tmp_path))
+    new_bench = Bench(JobStore("vc", tmp_path))
     add = JobStore.add
 
-    def added(store: JobStore, seen: SubmittedJob, record: JobRecord) -> SubmittedJob:
-        made._point(f"before {record.event}")
-        job = add(store, seen, record)
-        made._point(f"after {record.event}")
+    def added(store: JobStore, known_job: SubmittedJob, record: JobRecord) -> SubmittedJob:
+        new_bench._point(f"before {record.event}")
+        job = add(store, known_job, record)
+        new_bench._point(f"after {record.event}")
         return job
 
     monkeypatch.setattr(JobStore, "add", added)
-    return made
+    return new_bench
 
 
 def finishes(bench: Bench) -> None:
@@ -332,12 +332,12 @@ def test_what_another_pass_has_found_not_started_does_not_run_on(bench: Bench, c
     bench.submit()
     point = bench.guest.point
 
-    def dies(what: str) -> None:
-        if killed and what == "after start":
-            raise Killed(what)
+    def dies(event: str) -> None:
+        if killed and event == "after start":
+            raise Killed(event)
 
-    def slow(what: str) -> None:
-        if what == "before start":
+    def slow(event: str) -> None:
+        if event == "before start":
             bench.guest.point = dies
             if cancels:
                 bench.store.add(bench.job, JobRecord(JobEvent.CANCEL, NOW))
@@ -356,10 +356,10 @@ def test_what_another_pass_has_found_not_started_does_not_run_on(bench: Bench, c
 
 def test_of_two_passes_at_once_one_leaves_the_job_to_the_other(bench: Bench) -> None:
     bench.submit()
-    seen = bench.store.read()
+    jobs = bench.store.read()
     bench.run()
     late = JobPass(bench.store, bench.guest, bench.world, lambda: NOW, 2 * MINUTE)
-    late.begin([JobTurn(seen[0], bench.world.vms["vm-1"])])
+    late.begin([JobTurn(jobs[0], bench.world.vms["vm-1"])])
     assert [deed.what for deed in late.deeds] == ["another gpuops job run is changing it"]
     assert bench.guest.starts == [("fit-1-1", False)]
 
@@ -384,9 +384,11 @@ def test_a_job_whose_vm_is_gone_goes_on_elsewhere(bench: Bench) -> None:
     assert bench.job.state is JobState.INTERRUPTED and "not in vCenter" in bench.job.reason
 
 
-@pytest.mark.parametrize(("left", "grace"), [(None, STOP_GRACE), (10, timedelta(seconds=5)), (3600, STOP_GRACE)])
-def test_a_container_has_its_grace_or_half_of_what_is_left(bench: Bench, left: int | None, grace: timedelta) -> None:
+@pytest.mark.parametrize(("remaining_s", "grace"), [(None, STOP_GRACE), (10, timedelta(seconds=5)), (3600, STOP_GRACE)])
+def test_a_container_has_its_grace_or_half_of_what_is_left(
+    bench: Bench, remaining_s: int | None, grace: timedelta
+) -> None:
     bench.submit()
     bench.run()
-    bench.run(stops=True, until=None if left is None else NOW + timedelta(seconds=left))
+    bench.run(stops=True, until=None if remaining_s is None else NOW + timedelta(seconds=remaining_s))
     assert bench.guest.graces == [grace]

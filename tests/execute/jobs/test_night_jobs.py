@@ -22,8 +22,8 @@ HOUR = timedelta(hours=1)
 
 def night(name: str, vcenter: str, begins_h: int) -> PastNight:
     """A VM of the same id and uuid in each."""
-    held = HeldPeriod(NOW + begins_h * HOUR, NOW + (begins_h + 8) * HOUR)
-    vm = PastVm("vm-1", "uuid-1", "job-01", Role.ML, (), 1.0, (held,), closed=True, owner=NotedOwner("folder", "a"))
+    period = HeldPeriod(NOW + begins_h * HOUR, NOW + (begins_h + 8) * HOUR)
+    vm = PastVm("vm-1", "uuid-1", "job-01", Role.ML, (), 1.0, (period,), closed=True, owner=NotedOwner("folder", "a"))
     return PastNight(name, vcenter, NOW, "night", (), (vm,), ())
 
 
@@ -39,9 +39,9 @@ def test_each_night_has_the_jobs_of_its_own_vcenter(tmp_path: Path) -> None:
     ):
         job = store.add(job, record)
     nights = (night("1", "vc-2", 0), night("2", "vc-1", 0), night("3", "vc-2", 0), night("4", "vc-1", 24))
-    found = by_owners_of_jobs(nights, site)
-    assert [each.id for each in found] == ["1", "2", "3", "4"]
-    assert {each.id: each.vms[0].jobs for each in found if each.vms[0].jobs} == {
+    nights_by_owner = by_owners_of_jobs(nights, site)
+    assert [past_night.id for past_night in nights_by_owner] == ["1", "2", "3", "4"]
+    assert {past_night.id: past_night.vms[0].jobs for past_night in nights_by_owner if past_night.vms[0].jobs} == {
         "2": (JobTime(NotedOwner("folder", "b"), begins, ends),)
     }
     assert by_owners_of_jobs((), site) == ()

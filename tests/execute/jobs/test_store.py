@@ -48,7 +48,7 @@ FIT = ContainerJob(
 )
 
 
-def submitted(store: JobStore, *jobs: ContainerJob) -> tuple[SubmittedJob, ...]:
+def submit(store: JobStore, *jobs: ContainerJob) -> tuple[SubmittedJob, ...]:
     return store.submit(jobs, "a@b", NOW).added
 
 
@@ -64,9 +64,9 @@ def test_nothing_is_made_by_a_look(tmp_path: Path) -> None:
 
 
 def test_what_is_submitted_is_read_as_it_was(store: JobStore) -> None:
-    added = submitted(store, FIT, replace(FIT, name="score", mounts=(), checkpoint=(), resumes=0))
+    added = submit(store, FIT, replace(FIT, name="score", mounts=(), checkpoint=(), resumes=0))
     assert replace(store).read() == added
-    assert [each.number for each in added] == [1, 2]
+    assert [job.number for job in added] == [1, 2]
     assert replace(store, vcenter="another").read() == ()
 
 
@@ -76,35 +76,35 @@ def test_the_server_says_as_whom_it_knows_who_submits(store: JobStore) -> None:
 
 def test_it_lies_beside_a_journal(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path, "vc", lambda: NOW)
-    submitted(JobStore("vc", tmp_path), FIT)
+    submit(JobStore("vc", tmp_path), FIT)
     journal.end(journal.begin("rotate night"))
     assert len(JobStore("vc", tmp_path).read()) == 1
 
 
 def test_submitted_again_it_is_there_once(store: JobStore) -> None:
-    """Who was killed after the commit types the same again."""
-    [first] = submitted(store, FIT)
-    again = store.submit([FIT], "a@b", NOW)
-    assert (again.added, again.existing) == ((), (first,))
+    """After a kill behind the commit the user repeats the command."""
+    [first] = submit(store, FIT)
+    second_submission = store.submit([FIT], "a@b", NOW)
+    assert (second_submission.added, second_submission.existing) == ((), (first,))
     with pytest.raises(Refused, match="has not ended"):
         store.submit([replace(FIT, name="other"), replace(FIT, priority=3)], "a@b", NOW)
     assert store.read() == (first,), "all or none"
     store.add(first, JobRecord(JobEvent.CANCELLED, NOW))
-    assert [each.number for each in submitted(store, FIT)] == [2]
+    assert [job.number for job in submit(store, FIT)] == [2]
 
 
 def test_names_that_a_job_waits_for_become_numbers(store: JobStore) -> None:
     sweep = tuple(replace(FIT, name=f"sweep-{at}", task=ArrayTask("sweep", at, 2)) for at in range(2))
     report = replace(FIT, name="report", after=("sweep", "fit"), env={"A": "b"}, secrets={"T": "/etc/t"})
-    submitted(store, FIT)
-    added = submitted(store, report, *sweep)
-    assert [each.after for each in added] == [(3, 4, 1), (), ()]
+    submit(store, FIT)
+    added = submit(store, report, *sweep)
+    assert [job.after for job in added] == [(3, 4, 1), (), ()]
     assert store.read()[1:] == added
 
 
 def test_a_job_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     store = JobStore("vc", tmp_path)
-    [job] = submitted(store, FIT)
+    [job] = submit(store, FIT)
     body = json.loads(msgspec.json.encode(to_stored(job)))
     del body["after"]
     for key in ("gpus", "env", "secrets", "shm_mib", "workdir", "after", "task"):
@@ -115,11 +115,11 @@ def test_a_job_of_an_earlier_version_is_read(tmp_path: Path) -> None:
 
 
 def test_of_two_that_change_it_one_loses(store: JobStore) -> None:
-    [seen] = submitted(store, FIT)
+    [job] = submit(store, FIT)
     record = JobRecord(JobEvent.BEGUN, NOW, vm="uuid-1", vm_name="job-1")
-    begun = store.add(seen, record)
+    begun = store.add(job, record)
     with pytest.raises(JobChanged):
-        store.add(seen, replace(record, vm="uuid-2"))
+        store.add(job, replace(record, vm="uuid-2"))
     assert store.read() == (begun,) and begun.attempt is not None and begun.attempt.vm == "uuid-1"
     ended = store.add(begun, JobRecord(JobEvent.ENDED, NOW, exit_code=3, ran=timedelta(minutes=7), reason="x"))
     assert (store.read(), ended.state) == ((ended,), JobState.FAILED)
@@ -128,7 +128,7 @@ def test_of_two_that_change_it_one_loses(store: JobStore) -> None:
 
 
 def test_output_is_kept_whole_and_the_newest_of_much(store: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    [job] = submitted(store, FIT)
+    [job] = submit(store, FIT)
     job = store.add(job, JobRecord(JobEvent.BEGUN, NOW, vm="uuid"))
     for begins, piece in ((0, b"one "), (4, b"two "), (4, b"two ")):
         store.add_output(job, begins, piece)
@@ -151,10 +151,10 @@ def test_of_many_that_submit_and_begin_it_at_once_one_does(store: JobStore) -> N
         return f"machine-{number}"
 
     with ThreadPoolExecutor(8) as pool:
-        told = list(pool.map(begin, range(8)))
+        outcomes = list(pool.map(begin, range(8)))
     [job] = store.read()
-    assert sorted(told)[:7] == ["lost"] * 7 and job.attempt is not None
-    assert job.attempt.vm_name in told and (job.attempt.number, len(job.records)) == (1, 1)
+    assert sorted(outcomes)[:7] == ["lost"] * 7 and job.attempt is not None
+    assert job.attempt.vm_name in outcomes and (job.attempt.number, len(job.records)) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_of_many_that_submit_and_begin_it_at_once_one_does(store: JobStore) -> N
 )
 def test_a_row_that_somebody_else_wrote_is_named_and_ends_in_no_error_of_ours(tmp_path: Path, body: str) -> None:
     store = JobStore("vc", tmp_path)
-    [job] = submitted(store, FIT)
+    [job] = submit(store, FIT)
     text = json.loads(msgspec.json.encode(to_stored(job)))
     text["job"] |= json.loads(body) if body.startswith('{"') else {}
     for row in (body, json.dumps(text) if body.startswith('{"') else json.dumps({**text, "job": body})):

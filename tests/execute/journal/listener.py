@@ -43,7 +43,7 @@ class Listener:
 def listening() -> Iterator[Listener]:
     """Serves on 127.0.0.1 until the block ends."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        found = Listener(server.getsockname()[1])
+        new_listener = Listener(server.getsockname()[1])
 
         def serve() -> None:
             while True:
@@ -53,12 +53,12 @@ def listening() -> Iterator[Listener]:
                     return
                 with connection:
                     connection.settimeout(5)
-                    found.answer(connection)
+                    new_listener.answer(connection)
 
         thread = threading.Thread(target=serve, name="postgresql-listener", daemon=True)
         thread.start()
         try:
-            yield found
+            yield new_listener
         finally:
             server.shutdown(socket.SHUT_RDWR)
             thread.join(10)

@@ -20,13 +20,13 @@ PORT = 6432
 
 @pytest.fixture
 def pgbouncer() -> str:
-    found = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
-    if found is None:
+    program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
+    if program is None:
         message = "needs PgBouncer: apt-get install pgbouncer"
         if os.environ.get("CI") == "true":
             pytest.fail(message)
         pytest.skip(message)
-    return found
+    return program
 
 
 @contextmanager

@@ -46,13 +46,13 @@ class Server:
         return self.url(name)
 
     def cut_off(self) -> None:
-        """The newest database lets nobody in any more, and all its connections end."""
+        """Close the newest database: it refuses logins, and all its connections end."""
         name = f"night_{next(self._numbers) - 1}"
         self._do(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
         self._do(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
 
     def stop(self) -> None:
-        """All connections end, and nobody is let in."""
+        """End all connections and refuse logins."""
         self._control("-m", "fast", "stop")
 
     def start(self) -> None:
@@ -68,7 +68,7 @@ class Server:
 
 
 @contextmanager
-def running_server(found: Path) -> Iterator[Server]:
+def running_server(bin_dir: Path) -> Iterator[Server]:
     """A server that stops, and leaves nothing behind, when the block ends."""
     # PostgreSQL does not run as root; as another user it cannot reach into pytest's own private directory
     user = "postgres" if os.geteuid() == 0 else None
@@ -79,27 +79,27 @@ def running_server(found: Path) -> Iterator[Server]:
         if user is not None:
             for path in (base, password):
                 shutil.chown(path, user)
-        data = base / "data"
+        cluster_dir = base / "data"
 
         def run(*command: str) -> None:
             # its output goes to a file: the server inherits it, and a pipe would stay open for as long as it runs
             with (base / "output").open("ab") as output:
-                done = subprocess.run(
-                    [str(found / command[0]), *command[1:]],
+                process = subprocess.run(
+                    [str(bin_dir / command[0]), *command[1:]],
                     user=user,
                     cwd=base,
                     stdout=output,
                     stderr=output,
                     check=False,
                 )
-            assert done.returncode == 0, (base / "output").read_text(encoding="utf-8", errors="replace")
+            assert process.returncode == 0, (base / "output").read_text(encoding="utf-8", errors="replace")
 
-        run("initdb", "-D", str(data), "-U", USER, "-E", "UTF8", "--locale=C", "--no-sync",
+        run("initdb", "-D", str(cluster_dir), "-U", USER, "-E", "UTF8", "--locale=C", "--no-sync",
             "--auth=scram-sha-256", f"--pwfile={password}")  # fmt: skip
         options = f"-c listen_addresses='' -c unix_socket_directories={base} -c fsync=off"
 
         def control(*words: str) -> None:
-            run("pg_ctl", "-D", str(data), "-w", "-t", "60", "-o", options, *words)
+            run("pg_ctl", "-D", str(cluster_dir), "-w", "-t", "60", "-o", options, *words)
 
         control("start")
         try:

@@ -48,20 +48,20 @@ def edit(state: Path, statement: str) -> None:
 
 
 def test_a_whole_journal_is_told_with_its_heads(state: Path) -> None:
-    found = verify(state, "")
-    assert (found.whole, found.damage, found.journal) == (True, "", str(state / FILE_NAME))
-    assert [(chain.vcenter, chain.good, chain.bad) for chain in found.chains] == [("vc-1", 10, ""), ("vc-2", 2, "")]
-    assert (found.chains[0].first, found.chains[0].last) == (NOW, NOW + timedelta(seconds=9))
-    assert all(verify(state, "", chain.head).whole for chain in found.chains)
+    audit = verify(state, "")
+    assert (audit.whole, audit.damage, audit.journal) == (True, "", str(state / FILE_NAME))
+    assert [(chain.vcenter, chain.good, chain.bad) for chain in audit.chains] == [("vc-1", 10, ""), ("vc-2", 2, "")]
+    assert (audit.chains[0].first, audit.chains[0].last) == (NOW, NOW + timedelta(seconds=9))
+    assert all(verify(state, "", chain.head).whole for chain in audit.chains)
 
 
 def test_what_a_run_does_not_read_is_read_here(state: Path) -> None:
     edit(state, "UPDATE journal SET body = replace(body, 'policy 0', 'policy X') WHERE seq = 1 AND vcenter = 'vc-1'")
     with closing(Journal.open(state, "vc-1", clock())) as opened:
         assert opened.last_policy("attach") == "policy 3"
-    found = verify(state, "")
-    assert not found.whole
-    assert [(chain.good, chain.bad) for chain in found.chains] == [
+    audit = verify(state, "")
+    assert not audit.whole
+    assert [(chain.good, chain.bad) for chain in audit.chains] == [
         (0, "record 1: its text does not fit its checksum: it was changed, or moved here"),
         (2, ""),
     ]
@@ -93,9 +93,9 @@ def test_a_journal_that_was_sealed_anew_or_cut_off_does_not_have_the_head_that_w
     noted = verify(state, "").chains[0].head
     reseal(state, 6, '{"kind":"attach","night":null,"policy":"","pid":1,"digest":""}')
     assert verify(state, "").whole, "nothing in it tells"
-    found = verify(state, "", noted)
-    assert not found.whole
-    assert found.damage == (
+    audit = verify(state, "", noted)
+    assert not audit.whole
+    assert audit.damage == (
         f"record {noted} was noted, and the journal does not have it: it was cut off, or another one put in its place"
     )
     (state / FILE_NAME).unlink()
@@ -103,8 +103,8 @@ def test_a_journal_that_was_sealed_anew_or_cut_off_does_not_have_the_head_that_w
 
 
 def test_no_journal_is_no_damage(tmp_path: Path) -> None:
-    found = verify(tmp_path / "none", "")
-    assert (found.whole, found.chains) == (True, ())
+    audit = verify(tmp_path / "none", "")
+    assert (audit.whole, audit.chains) == (True, ())
     assert not (tmp_path / "none").exists(), "an audit makes nothing"
 
 
@@ -151,7 +151,7 @@ def test_a_journal_of_another_schema_is_refused(state: Path, schema: int) -> Non
 def test_the_same_in_postgresql(postgresql: Server, tmp_path: Path) -> None:
     url = postgresql.database()
     fill(tmp_path, "vc-1", 3, url)
-    found = verify(tmp_path, url)
-    assert (found.whole, found.chains[0].good) == (True, 6)
-    assert found.journal.startswith("postgresql://gpuops:***@/night_")
+    audit = verify(tmp_path, url)
+    assert (audit.whole, audit.chains[0].good) == (True, 6)
+    assert audit.journal.startswith("postgresql://gpuops:***@/night_")
     assert list(tmp_path.iterdir()) == [], "nothing is kept on this machine"

@@ -95,7 +95,7 @@ def test_nothing_is_taken_and_the_morning_returns_all_by_the_markers(
         companion.unlink()
     damage(night)
     before = list(night.world.ledger)
-    found = path(night).read_bytes() if path(night).is_file() else b""
+    damaged_bytes = path(night).read_bytes() if path(night).is_file() else b""
     for taking in (
         lambda: night.run(RunKind.NIGHT),
         lambda: night.resume(),
@@ -105,8 +105,8 @@ def test_nothing_is_taken_and_the_morning_returns_all_by_the_markers(
             taking()
         assert "\n" not in refused.value.message
         assert refused.value.exit_code == 7
-    seen = status(Site(SmallVcenter(night.world), night.state_dir, night.world.tick), POLICY)
-    assert (seen.exit_code, len(seen.away)) == (7, 4), "what the markers say"
+    rotation = status(Site(SmallVcenter(night.world), night.state_dir, night.world.tick), POLICY)
+    assert (rotation.exit_code, len(rotation.away)) == (7, 4), "what the markers say"
     assert night.world.ledger == before
     foreseen = night.run(RunKind.DAY, apply=False)
     assert (foreseen.exit_code, night.world.ledger) == (7, before)
@@ -116,10 +116,10 @@ def test_nothing_is_taken_and_the_morning_returns_all_by_the_markers(
     assert "went by vCenter's markers" in report.plan.warnings[-1]
     assert {power for name, power in night.powers().items() if "desktop" in name} == {PowerState.ON}
     assert night.markers() == set()
-    if found:
-        assert path(night).read_bytes() == found, "what is damaged is evidence, and left as it is"
-    again = night.run(RunKind.DAY)
-    assert (again.exit_code, again.plan.steps) == (7, ()), "until it is moved aside"
+    if damaged_bytes:
+        assert path(night).read_bytes() == damaged_bytes, "what is damaged is evidence, and left as it is"
+    second_day = night.run(RunKind.DAY)
+    assert (second_day.exit_code, second_day.plan.steps) == (7, ()), "until it is moved aside"
     shutil.move(path(night), night.state_dir / "aside")
     assert night.run(RunKind.DAY).exit_code == 0
 
@@ -247,13 +247,13 @@ def test_a_record_of_a_newer_gpuops_in_the_middle_of_a_morning_stops_no_return(n
 def test_whose_run_was_ended_by_another_sends_nothing_more(tmp_path: Path) -> None:
     """A run that was asleep while another took over: the journal is where it learns of it."""
     world = small_world()
-    sleeper, other = (Journal.open(tmp_path / "state", "vc-uuid", world.tick) for _ in range(2))
+    sleeper, other_journal = (Journal.open(tmp_path / "state", "vc-uuid", world.tick) for _ in range(2))
     run = sleeper.begin("rotate night", night="2026-11-20")
     sleeper.intend(run, SuspendVm("vm-1"), world.snapshot())
-    [left_open] = other.open_runs(["rotate night"])
-    other.end(left_open)
+    [left_open] = other_journal.open_runs(["rotate night"])
+    other_journal.end(left_open)
     with pytest.raises(Locked, match="another gpuops has ended this rotate night") as refused:
         sleeper.intend(run, SuspendVm("vm-2"), world.snapshot())
     assert refused.value.exit_code == 6
     sleeper.close()
-    other.close()
+    other_journal.close()

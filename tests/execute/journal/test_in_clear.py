@@ -38,13 +38,13 @@ WAYS = {
 
 @pytest.fixture
 def listener() -> Iterator[Listener]:
-    with listening() as found:
-        yield found
+    with listening() as new_listener:
+        yield new_listener
 
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, listener: Listener) -> dict[str, str]:
-    """Of nobody: libpq's variables are unset, and the home has a file of services that leads to the listener."""
+    """No settings of a user: libpq's variables are unset, and a file of services leads to the listener."""
     for name in ("HOST", "HOSTADDR", "PORT", "SERVICE", "SERVICEFILE", "SSLMODE", "PASSWORD", "PASSFILE", "GSSENCMODE"):
         monkeypatch.delenv(f"PG{name}", raising=False)
     services = tmp_path / ".pg_service.conf"
@@ -58,7 +58,7 @@ def test_a_server_that_cannot_encrypt_is_sent_nothing(
     where: str, way: str, listener: Listener, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:  # fmt: skip
-    rest, variables = WAYS[way]
+    url_rest, variables = WAYS[way]
     for name, value in variables.items():
         monkeypatch.setenv(name, value.format(**environment))
     user = f"gpuops:{SECRET}" if where == "url" else "gpuops"
@@ -67,16 +67,16 @@ def test_a_server_that_cannot_encrypt_is_sent_nothing(
     passfile.chmod(0o600)
     monkeypatch.setenv("PGPASSFILE", str(passfile))
     with pytest.raises(StateDamaged) as refused:
-        open_store(tmp_path, f"postgresql://{user}{rest.format(**environment)}", "vc-1")
+        open_store(tmp_path, f"postgresql://{user}{url_rest.format(**environment)}", "vc-1")
     assert SECRET not in f"{refused.value.message} {refused.value.hint}"
     assert listener.heard == b""
 
 
-@pytest.mark.parametrize("rest", ["@127.0.0.1:{port}/j", "@/j?hostaddr=127.0.0.1&port={port}"])
+@pytest.mark.parametrize("url_rest", ["@127.0.0.1:{port}/j", "@/j?hostaddr=127.0.0.1&port={port}"])
 def test_a_literal_loopback_address_is_this_machine(
-    rest: str, listener: Listener, environment: dict[str, str], tmp_path: Path
+    url_rest: str, listener: Listener, environment: dict[str, str], tmp_path: Path
 ) -> None:
     """And the listener of this file hears a password where it is sent in clear."""
     with pytest.raises(StateDamaged):
-        open_store(tmp_path, f"postgresql://gpuops:{SECRET}{rest.format(**environment)}", "vc-1")
+        open_store(tmp_path, f"postgresql://gpuops:{SECRET}{url_rest.format(**environment)}", "vc-1")
     assert SECRET.encode() in listener.heard

@@ -143,9 +143,9 @@ def test_directory_and_files_belong_to_their_owner_alone(journal: Journal, tmp_p
 def test_an_intent_is_there_for_another_process_at_once(journal: Journal, tmp_path: Path) -> None:
     run = journal.begin("rotate night", night="2026-11-20", policy="text")
     op_id = journal.intend(run, SuspendVm("vm-1"), small_world().snapshot())
-    other = Journal.open(tmp_path / "state", "vc-1", Ticking())
-    assert other.open_runs(["rotate night"]) == (run,)
-    [intent] = other.open_intents(run)
+    other_journal = Journal.open(tmp_path / "state", "vc-1", Ticking())
+    assert other_journal.open_runs(["rotate night"]) == (run,)
+    [intent] = other_journal.open_intents(run)
     assert (intent.op_id, intent.step, intent.state, intent.task) == (
         op_id,
         SuspendVm("vm-1"),
@@ -153,12 +153,12 @@ def test_an_intent_is_there_for_another_process_at_once(journal: Journal, tmp_pa
         None,
     )
     journal.record_task(op_id, "task-7")
-    assert other.open_intents(run)[0].task == "task-7"
+    assert other_journal.open_intents(run)[0].task == "task-7"
     journal.record_outcome(op_id, IntentState.DONE)
-    assert other.open_intents(run) == ()
+    assert other_journal.open_intents(run) == ()
     journal.end(run)
-    assert other.open_runs(["rotate night"]) == ()
-    other.close()
+    assert other_journal.open_runs(["rotate night"]) == ()
+    other_journal.close()
 
 
 def test_what_the_vm_was_is_kept_with_the_intent(journal: Journal, tmp_path: Path) -> None:
@@ -177,11 +177,11 @@ def test_what_the_vm_was_is_kept_with_the_intent(journal: Journal, tmp_path: Pat
 def test_vcenters_do_not_see_each_others_runs(journal: Journal, tmp_path: Path) -> None:
     journal.begin("rotate night")
     NightVms(journal).save([original("vm-1")])
-    other = Journal.open(tmp_path / "state", "vc-2", Ticking())
-    assert other.open_runs(["rotate night"]) == ()
-    assert NightVms(other).all() == ()
-    assert other.last_change() is None
-    other.close()
+    other_journal = Journal.open(tmp_path / "state", "vc-2", Ticking())
+    assert other_journal.open_runs(["rotate night"]) == ()
+    assert NightVms(other_journal).all() == ()
+    assert other_journal.last_change() is None
+    other_journal.close()
 
 
 def original(vm: str, night: str = "2026-11-20", host: str = "host-1") -> Original:
@@ -205,7 +205,7 @@ def test_a_returned_original_is_kept_and_no_longer_owed(journal: Journal) -> Non
 
 
 @pytest.mark.parametrize(
-    ("state", "taken"),
+    ("state", "was_taken"),
     [
         (None, True),
         (IntentState.DONE, True),
@@ -213,13 +213,13 @@ def test_a_returned_original_is_kept_and_no_longer_owed(journal: Journal) -> Non
         (IntentState.FAILED, False),
     ],
 )
-def test_only_a_certain_failure_means_not_taken(journal: Journal, state: IntentState | None, taken: bool) -> None:
+def test_only_a_certain_failure_means_not_taken(journal: Journal, state: IntentState | None, was_taken: bool) -> None:
     run = journal.begin("rotate night", night="2026-11-20")
     NightVms(journal).save([original("vm-1"), original("vm-2")])
     op_id = journal.intend(run, SuspendVm("vm-1"), small_world().snapshot())
     if state is not None:
         journal.record_outcome(op_id, state)
-    assert {saved.vm: saved.taken for saved in NightVms(journal).all()} == {"vm-1": taken, "vm-2": False}
+    assert {saved.vm: saved.taken for saved in NightVms(journal).all()} == {"vm-1": was_taken, "vm-2": False}
 
 
 @pytest.mark.parametrize(("end", "unsure"), [(IntentState.UNKNOWN, True), (IntentState.DONE, False)])
@@ -231,9 +231,9 @@ def test_what_was_lost_may_still_come_for_ten_minutes(tmp_path: Path, end: Inten
     journal.record_outcome(journal.intend(run, SuspendVm("vm-1"), small_world().snapshot()), end)
     assert [saved.unsure for saved in NightVms(journal).all()] == [unsure]
     checkpoint = Record(journal.state.seq, "", Kind.CHECKPOINT, clock.now, dump_state(journal.state))
-    kept = load_state("vc-1", checkpoint)
-    assert kept is not None
-    assert kept.lost == journal.state.lost
+    state_read = load_state("vc-1", checkpoint)
+    assert state_read is not None
+    assert state_read.lost == journal.state.lost
     clock.now += LATE
     assert [saved.unsure for saved in NightVms(journal).all()] == [False]
     journal.close()
@@ -249,9 +249,9 @@ def test_when_a_desktop_was_suspended_is_kept_until_it_is_taken_anew(tmp_path: P
         journal.record_outcome(op_id, IntentState.DONE, suspended_at=moment)
         assert [saved.suspended_at for saved in NightVms(journal).all() if saved.vm == vm] == [moment]
     body = json.loads(text_of(dump_state(journal.state)))
-    kept = load_state("vc-1", Record(journal.state.seq, "", Kind.CHECKPOINT, clock.now, body))
-    assert kept is not None
-    assert kept.originals == journal.state.originals
+    state_read = load_state("vc-1", Record(journal.state.seq, "", Kind.CHECKPOINT, clock.now, body))
+    assert state_read is not None
+    assert state_read.originals == journal.state.originals
     journal.intend(run, SuspendVm("vm-1"), small_world().snapshot())
     assert {saved.suspended_at for saved in NightVms(journal).all()} == {None}
     journal.close()

@@ -38,15 +38,15 @@ class Writer:
 
     def intend(self, run: str, number: int, vm: str, step: str = "SuspendVm", power: str = "poweredOn") -> None:
         before = {"host": "host-1", "power": power, "profiles": ["b", "a"], "name": vm}
-        op_id, more = f"gpuops-{run}-{number}", {"machine": f"of-{vm}"} if step.endswith("Gate") else {}
-        self.write(run, Kind.INTENT, op=op_id, step={step: {"vm": vm, **more}}, seen=NOW.isoformat(), before=before)
+        op_id, fields = f"gpuops-{run}-{number}", {"machine": f"of-{vm}"} if step.endswith("Gate") else {}
+        self.write(run, Kind.INTENT, op=op_id, step={step: {"vm": vm, **fields}}, seen=NOW.isoformat(), before=before)
 
     def settle(
         self, run: str, number: int, state: str, duration_s: float | None = None, suspended_at: datetime | None = None
     ) -> None:
         body = {"op": f"gpuops-{run}-{number}", "state": state, "reason": "", "duration_s": duration_s}
-        more = {"suspended": suspended_at.isoformat()} if suspended_at is not None else {}
-        self.write(run, Kind.SETTLED, **body, **more)
+        fields = {"suspended": suspended_at.isoformat()} if suspended_at is not None else {}
+        self.write(run, Kind.SETTLED, **body, **fields)
 
     def state(self) -> JournalState:
         return fold(JournalState("vc-1"), self.records)
@@ -102,10 +102,10 @@ def play(acts: list[tuple[Any, ...]]) -> list[Record]:
         match act:
             case "begin":
                 writer.begin(*details)
-                open_intents -= {each for each in open_intents if each[0] == details[0]}
+                open_intents -= {open_one for open_one in open_intents if open_one[0] == details[0]}
             case "end":
                 writer.write(details[0], Kind.ENDED)
-                open_intents -= {each for each in open_intents if each[0] == details[0]}
+                open_intents -= {open_one for open_one in open_intents if open_one[0] == details[0]}
             case "save":
                 writer.save(*details)
             case "intend" if details[0] in writer.state().runs:
@@ -131,9 +131,9 @@ def test_from_a_checkpoint_it_is_the_same_state(acts: list[tuple[Any, ...]], cut
     whole = fold(JournalState("vc-1"), records)
     half = fold(JournalState("vc-1"), records[:cut])
     body = json.loads(json.dumps(dump_state(half)))
-    again = load_state("vc-1", Record(half.seq, "", Kind.CHECKPOINT, NOW, body))
-    assert again is not None
-    assert dump_state(fold(again, records[cut:])) == dump_state(whole)
+    state_read = load_state("vc-1", Record(half.seq, "", Kind.CHECKPOINT, NOW, body))
+    assert state_read is not None
+    assert dump_state(fold(state_read, records[cut:])) == dump_state(whole)
 
 
 def test_a_checkpoint_of_another_fold_is_not_used() -> None:
@@ -154,7 +154,7 @@ def test_what_came_back_is_forgotten_after_a_while_and_what_is_owed_never() -> N
     assert {vm for _, vm in writer.state().originals} == {"vm-2"}
 
 
-def started(outcome: str) -> Writer:
+def writer_after_start(outcome: str) -> Writer:
     """A night that asked for the start of an ML VM, with this outcome."""
     writer = Writer()
     writer.begin("r1")
@@ -166,18 +166,18 @@ def started(outcome: str) -> Writer:
 
 
 def is_over(writer: Writer) -> bool:
-    """Whether whoever starts it now is not the night."""
+    """Whether a start from now on is not the night's."""
     return writer.state().originals["n1", "vm-1"].stopped
 
 
 @pytest.mark.parametrize("kind", ["rotate day", "rotate restore"])
 def test_what_a_return_found_powered_off_or_has_stopped_is_no_start_of_the_night_any_more(kind: str) -> None:
-    found, stopped = started("unknown"), started("done")
-    for writer in (found, stopped):
+    started_unknown, stopped = writer_after_start("unknown"), writer_after_start("done")
+    for writer in (started_unknown, stopped):
         writer.begin("r2", kind, night=None)
-    found.intend("r2", 1, "vm-1", "SetAttribute", "poweredOff")
+    started_unknown.intend("r2", 1, "vm-1", "SetAttribute", "poweredOff")
     stopped.intend("r2", 1, "vm-1", "ShutDownGuest")
-    assert is_over(found)
+    assert is_over(started_unknown)
     assert not is_over(stopped)
     stopped.settle("r2", 1, "done")
     assert is_over(stopped)
@@ -187,7 +187,7 @@ def test_what_a_return_found_powered_off_or_has_stopped_is_no_start_of_the_night
 
 
 def test_a_start_that_may_still_arrive_is_not_over_nor_one_that_something_else_met() -> None:
-    late, attached = started("unknown"), started("done")
+    late, attached = writer_after_start("unknown"), writer_after_start("done")
     late.now -= 2 * HOUR - timedelta(minutes=1)
     late.begin("r2", "rotate day", night=None)
     late.now -= HOUR - timedelta(minutes=1)
@@ -238,7 +238,7 @@ def test_an_effect_that_was_unknown_and_then_failed_took_nothing() -> None:
 
 
 def test_a_night_is_over_as_soon_as_a_morning_resumes_a_desktop_of_it() -> None:
-    """Though nobody has come back yet. A restore of some by name is not the end of it, nor is a stop of an ML VM."""
+    """Before any VM is back. A restore by name does not end the night, nor does a stop of an ML VM."""
     writer = Writer()
     writer.begin("r1")
     writer.save("vm-1")
@@ -250,9 +250,9 @@ def test_a_night_is_over_as_soon_as_a_morning_resumes_a_desktop_of_it() -> None:
     writer.settle("r2", 2, "unknown")
     assert writer.state().over == {"n1"}
     body = json.loads(json.dumps(dump_state(writer.state())))
-    kept = load_state("vc-1", Record(9, "", Kind.CHECKPOINT, NOW, body))
-    assert kept is not None
-    assert kept.over == {"n1"}
+    state_read = load_state("vc-1", Record(9, "", Kind.CHECKPOINT, NOW, body))
+    assert state_read is not None
+    assert state_read.over == {"n1"}
 
 
 def test_the_last_policy_of_each_kind_is_known() -> None:
@@ -265,7 +265,7 @@ def test_the_last_policy_of_each_kind_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("closed", "opened", "held"),
+    ("closed", "opened", "is_held"),
     [
         ("done", None, True),
         ("unknown", None, True),
@@ -277,7 +277,7 @@ def test_the_last_policy_of_each_kind_is_known() -> None:
     ],
 )
 def test_a_gate_is_held_from_the_intent_to_close_it_until_it_is_seen_open(
-    closed: str | None, opened: str | None, held: bool
+    closed: str | None, opened: str | None, is_held: bool
 ) -> None:
     writer = Writer()
     writer.begin("r1")
@@ -289,12 +289,12 @@ def test_a_gate_is_held_from_the_intent_to_close_it_until_it_is_seen_open(
         writer.begin("r2", "rotate day", None)
         writer.intend("r2", 1, "vm-1", "OpenGate")
         writer.settle("r2", 1, opened)
-    found = {key: machine for key, (count, machine) in writer.state().gates.items() if count > 0}
-    assert found == ({("n1", "vm-1"): "of-vm-1"} if held else {})
+    held_gates = {key: machine for key, (count, machine) in writer.state().gates.items() if count > 0}
+    assert held_gates == ({("n1", "vm-1"): "of-vm-1"} if is_held else {})
 
 
-@pytest.mark.parametrize(("later", "held"), [(LATE - timedelta(seconds=1), True), (LATE, False)])
-def test_a_gate_whose_request_was_lost_is_held_though_it_was_opened(later: timedelta, held: bool) -> None:
+@pytest.mark.parametrize(("later", "is_held"), [(LATE - timedelta(seconds=1), True), (LATE, False)])
+def test_a_gate_whose_request_was_lost_is_held_though_it_was_opened(later: timedelta, is_held: bool) -> None:
     """Another request was answered meanwhile: the lost one may still come, until it is too late for that."""
     writer = Writer()
     writer.begin("r1")
@@ -307,4 +307,4 @@ def test_a_gate_whose_request_was_lost_is_held_though_it_was_opened(later: timed
     writer.intend("r1", 3, "vm-1", "OpenGate")
     writer.now = lost + later - HOUR
     writer.settle("r1", 3, "done")
-    assert bool(writer.state().gates) is held
+    assert bool(writer.state().gates) is is_held

@@ -1,4 +1,4 @@
-"""A gpuops in which a step and its fields have other names in Python reads an open night, and is read in its turn."""
+"""A gpuops with other Python names for a step and its fields reads an open night, and this gpuops reads its."""
 
 from __future__ import annotations
 

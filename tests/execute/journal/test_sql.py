@@ -54,7 +54,7 @@ def read(state: Path, after: int | None) -> Sequence[Record]:
 
 
 @pytest.mark.parametrize(
-    ("edits", "found"),
+    ("edits", "reason"),
     [
         (["UPDATE journal SET body = '{ }' WHERE seq = 6"], "record 6: its text does not fit its checksum"),
         (["UPDATE journal SET at = replace(at, '21:', '22:') WHERE seq = 6"], "record 6: its text does not fit"),
@@ -74,11 +74,11 @@ def read(state: Path, after: int | None) -> Sequence[Record]:
          "record 9: its text does not fit"),
     ],
 )  # fmt: skip
-def test_a_row_that_was_tampered_with_is_named(state: Path, edits: list[str], found: str) -> None:
+def test_a_row_that_was_tampered_with_is_named(state: Path, edits: list[str], reason: str) -> None:
     edit(state, *edits)
     with pytest.raises(StateDamaged) as damaged:
         read(state, None)
-    assert f"was changed by a program other than gpuops: {found}" in damaged.value.message
+    assert f"was changed by a program other than gpuops: {reason}" in damaged.value.message
     assert "gpuops rotate audit verify" in damaged.value.hint
 
 
@@ -93,8 +93,8 @@ def test_a_row_that_somebody_else_put_behind_the_last_is_named(state: Path) -> N
     edit(state, f"{COPY.replace('9', '10')} FROM journal WHERE seq = 9")
     with pytest.raises(StateDamaged, match="record 10: its text does not fit its checksum"):
         read(state, None)
-    again = checksum_of_the_tenth(state)
-    edit(state, f"UPDATE journal SET checksum = '{again}' WHERE seq = 10")
+    copied_checksum = checksum_of_the_tenth(state)
+    edit(state, f"UPDATE journal SET checksum = '{copied_checksum}' WHERE seq = 10")
     with pytest.raises(StateDamaged, match="record 10: only 9 records were written by gpuops"):
         read(state, None)
 
@@ -113,9 +113,9 @@ def test_every_bit_counts(state: Path) -> None:
         row = database.execute("SELECT run, kind, at, body, checksum FROM journal WHERE seq = 9").fetchone()
     for column, value in zip(("run", "kind", "at", "body", "checksum"), row, strict=True):
         for index, letter in enumerate(value):
-            other = value[:index] + chr(ord(letter) ^ 1) + value[index + 1 :]
+            other_value = value[:index] + chr(ord(letter) ^ 1) + value[index + 1 :]
             with closing(sqlite3.connect(state / FILE_NAME)) as database, database:
-                database.execute(f"UPDATE journal SET {column} = ? WHERE seq = 9", (other,))
+                database.execute(f"UPDATE journal SET {column} = ? WHERE seq = 9", (other_value,))
             with pytest.raises(StateDamaged, match="record 9"):
                 read(state, None)
         with closing(sqlite3.connect(state / FILE_NAME)) as database, database:
@@ -127,7 +127,10 @@ def test_every_commit_is_on_disk(
     tmp_path: Path, durable: Callable[[Any, Any], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "_make_durable", durable)
-    with closing(Database(sqlite_engine(str(tmp_path / "x.sqlite")), "x")) as found, found.writing() as opened:
+    with (
+        closing(Database(sqlite_engine(str(tmp_path / "x.sqlite")), "x")) as opened_database,
+        opened_database.writing() as opened,
+    ):
         assert opened.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
         assert opened.exec_driver_sql("PRAGMA synchronous").scalar() == 2, "2 is FULL"
 
@@ -145,13 +148,13 @@ def test_a_file_that_another_process_makes_just_now_is_waited_for(
     tmp_path: Path, mocker: MockerFixture, refusals: int, code: int, opens: bool
 ) -> None:
     """SQLite refuses WAL mode at once, whatever its timeout: staged by a cursor that refuses so often."""
-    asked, waited = [], 0.0
+    statements, waited = [], 0.0
 
     class Refuses(sqlite3.Cursor):
         def execute(self, sql: str, *parameters: Any) -> Self:
             if "journal_mode=WAL" in sql:
-                asked.append(sql)
-                if len(asked) <= refusals:
+                statements.append(sql)
+                if len(statements) <= refusals:
                     error = sqlite3.OperationalError("database is locked")
                     error.sqlite_errorcode = code
                     raise error
@@ -167,7 +170,7 @@ def test_a_file_that_another_process_makes_just_now_is_waited_for(
         refused = nullcontext() if opens else pytest.raises(sqlite3.OperationalError, match="database is locked")
         with refused:
             database._into_wal(Refuses(connection))
-    assert len(asked) == (4 if opens else 1 if code == sqlite3.SQLITE_IOERR else 201)
+    assert len(statements) == (4 if opens else 1 if code == sqlite3.SQLITE_IOERR else 201)
 
 
 def test_every_commit_is_on_the_disk_of_a_server_that_is_set_to_answer_before(postgresql: Server) -> None:
@@ -184,21 +187,22 @@ def test_a_lost_server_and_a_wrong_password_are_one_line_without_the_password(
 ) -> None:
     url = postgresql.database()
     wrong = postgresql.url(url.rpartition("@/")[2].partition("?")[0], PASSWORD + "x")
-    gone = f"postgresql://gpuops:{PASSWORD.encode().hex()}@/x?host=/nowhere"
-    for bad in (wrong, gone):
+    missing_server = f"postgresql://gpuops:{PASSWORD.encode().hex()}@/x?host=/nowhere"
+    for bad in (wrong, missing_server):
         with pytest.raises(StateDamaged) as failed:
             open_store(tmp_path, bad, "vc-1")
-        told = f"{failed.value.message} {failed.value.hint}"
-        assert PASSWORD not in told
-        assert PASSWORD.encode().hex() not in told
-        assert "\n" not in told
+        message = f"{failed.value.message} {failed.value.hint}"
+        assert PASSWORD not in message
+        assert PASSWORD.encode().hex() not in message
+        assert "\n" not in message
 
 
 def test_a_record_that_is_nested_too_deep_is_damage() -> None:
-    """Its checksum fits: whoever may write the file can make one, which is what the audit's anchor is for."""
-    told = (1, "", str(Kind.SKIP), NOW.isoformat(), "[" * 100_000)
+    """Its checksum fits: a user who may write the file can compute one; the anchor of the audit shows that."""
+    columns = (1, "", str(Kind.SKIP), NOW.isoformat(), "[" * 100_000)
     row = SimpleNamespace(
-        **dict(zip(("seq", "run", "kind", "at", "body"), told, strict=True)), checksum=checksum(GENESIS, "vc-1", *told)
+        **dict(zip(("seq", "run", "kind", "at", "body"), columns, strict=True)),
+        checksum=checksum(GENESIS, "vc-1", *columns),
     )
     with pytest.raises(Broken, match="this version cannot read it"):
         Chain("vc-1").follow(cast("Row[Any]", row))

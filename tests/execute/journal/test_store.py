@@ -1,4 +1,4 @@
-"""Every store keeps records in one order, durable when `append` returns, whoever else appends."""
+"""Every store keeps records in one order, durable when `append` returns, with several writers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_whoever_comes_second_is_told_and_keeps_nothing(opening: Opening) -> Non
         second.append([record(2, by="second")])
         with pytest.raises(Overtaken):
             first.append([record(2, by="first")])
-        assert [each.body["by"] for each in first.read(0)] == ["first", "second"]
+        assert [entry_read.body["by"] for entry_read in first.read(0)] == ["first", "second"]
 
 
 def test_reading_begins_at_the_last_checkpoint(opening: Opening) -> None:
@@ -52,32 +52,35 @@ def test_reading_begins_at_the_last_checkpoint(opening: Opening) -> None:
         store.append([record(1), record(2, Kind.CHECKPOINT), record(3)])
         store.append([record(4, Kind.CHECKPOINT), record(5)])
     with closing(opening()) as store:
-        assert [each.seq for each in store.read(None)] == [4, 5]
+        assert [entry_read.seq for entry_read in store.read(None)] == [4, 5]
         store.append([record(6)])
-        assert [each.seq for each in store.read(0)] == [1, 2, 3, 4, 5, 6]
+        assert [entry_read.seq for entry_read in store.read(0)] == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.long
 def test_vcenters_have_records_of_their_own(postgresql: Server, tmp_path: Path) -> None:
     for url in ("", postgresql.database()):
-        with closing(open_store(tmp_path, url, "vc-1")) as one, closing(open_store(tmp_path, url, "vc-2")) as other:
-            one.append([record(1, of="one")])
-            other.append([record(1, of="other")])
-            assert [each.body["of"] for each in one.read(None)] == ["one"]
-            assert [each.body["of"] for each in other.read(None)] == ["other"]
+        with (
+            closing(open_store(tmp_path, url, "vc-1")) as first_store,
+            closing(open_store(tmp_path, url, "vc-2")) as second_store,
+        ):
+            first_store.append([record(1, of="one")])
+            second_store.append([record(1, of="other")])
+            assert [entry_read.body["of"] for entry_read in first_store.read(None)] == ["one"]
+            assert [entry_read.body["of"] for entry_read in second_store.read(None)] == ["other"]
 
 
 def _append_many(state_dir: Path, url: str, name: str, count: int) -> None:
     """One of several processes that append as fast as they can."""
     with closing(open_store(state_dir, url, "vc-1")) as store:
-        done, last = 0, len(store.read(0))
-        while done < count:
+        appended, last = 0, len(store.read(0))
+        while appended < count:
             try:
                 store.append([record(last + 1, by=name)])
             except Overtaken:
                 last += len(store.read(last))
             else:
-                last, done = last + 1, done + 1
+                last, appended = last + 1, appended + 1
 
 
 @pytest.mark.parametrize("where", ["sqlite", "postgresql"])
@@ -94,6 +97,8 @@ def test_processes_that_append_at_once_take_turns(where: str, request: pytest.Fi
     store = look_into_store(tmp_path / "state", url, "vc-1")
     assert store is not None
     with closing(store):
-        found = store.read(0)
-    assert [each.seq for each in found] == list(range(1, 101))
-    assert {name: sum(each.body["by"] == name for each in found) for name in names} == dict.fromkeys(names, 25)
+        records = store.read(0)
+    assert [entry_read.seq for entry_read in records] == list(range(1, 101))
+    assert {name: sum(entry_read.body["by"] == name for entry_read in records) for name in names} == dict.fromkeys(
+        names, 25
+    )

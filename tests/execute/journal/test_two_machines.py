@@ -43,17 +43,17 @@ class Machine:
 def test_what_one_machine_began_the_other_finishes(postgresql: Server, tmp_path: Path, kill_at: int) -> None:
     night = Night(tmp_path / "state")
     url = postgresql.database()
-    lost, other = Machine("lost", night, url), Machine("other", night, url)
+    lost, other_machine = Machine("lost", night, url), Machine("other", night, url)
     with pytest.raises(Killed):
         lost.run(RunKind.NIGHT, kill_at=kill_at)
-    assert resume(other.site(), apply=True, consent=agreed).exit_code == 0
+    assert resume(other_machine.site(), apply=True, consent=agreed).exit_code == 0
     for ref in night.world.vms:  # by the journal alone
         night.world.set(ref, attributes={})
-    assert other.run(RunKind.DAY).exit_code == 0
+    assert other_machine.run(RunKind.DAY).exit_code == 0
     assert {power for name, power in night.powers().items() if "desktop" in name} == {PowerState.ON}
     assert night.powers()["ml-01"] is PowerState.OFF
-    kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
-    assert PASSWORD.encode() not in kept
+    stored_bytes = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert PASSWORD.encode() not in stored_bytes
 
 
 @pytest.mark.long
@@ -86,15 +86,15 @@ def test_a_run_that_was_stopped_between_its_look_and_its_first_line_does_not_beg
     """Meanwhile the other machine played the whole night, or its return, and is done. A return looks anew."""
     night = Night(tmp_path / "state")
     url = postgresql.database()
-    stopped, other = Machine("stopped", night, url), Machine("other", night, url)
+    stopped, other_machine = Machine("stopped", night, url), Machine("other", night, url)
     if kind is RunKind.DAY:
-        assert other.run(RunKind.NIGHT).exit_code == 0
+        assert other_machine.run(RunKind.NIGHT).exit_code == 0
     effects: list[int] = []
 
     def consent(_report: Report) -> None:
         if not effects:
             effects.append(0)
-            assert other.run(kind).exit_code == 0
+            assert other_machine.run(kind).exit_code == 0
             effects[0] = len(night.world.requests)
 
     def late() -> Report:

@@ -64,14 +64,17 @@ class Place:
     def schema(self) -> dict[str, Any]:
         """All that the database itself says of its tables."""
         with closing(self.opened()) as database, database.reading() as connection:
-            found = inspect(connection)
+            inspector = inspect(connection)
             return {
                 name: (
-                    [(each["name"], repr(each["type"]), each["nullable"]) for each in found.get_columns(name)],
-                    found.get_pk_constraint(name)["constrained_columns"],
-                    found.get_indexes(name),
+                    [
+                        (column["name"], repr(column["type"]), column["nullable"])
+                        for column in inspector.get_columns(name)
+                    ],
+                    inspector.get_pk_constraint(name)["constrained_columns"],
+                    inspector.get_indexes(name),
                 )
-                for name in sorted(found.get_table_names())
+                for name in sorted(inspector.get_table_names())
             }
 
     def rows(self, table: str) -> list[tuple[Any, ...]]:
@@ -82,9 +85,9 @@ class Place:
         with closing(self.opened()) as database:
             old_tables.make(database, *statements)
 
-    def age(self, *more: str) -> None:
+    def age(self, *statements: str) -> None:
         """Makes it as it was before revisions, with records of two vCenters."""
-        self.do(*old_tables.JOURNAL, *more)
+        self.do(*old_tables.JOURNAL, *statements)
         with closing(self.opened()) as database:
             for vcenter in ("vc-1", "vc-2"):
                 journal = Journal(SqlStore(database, vcenter), vcenter, clock())
@@ -109,13 +112,13 @@ class Place:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def new_place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Place]:
-    def made() -> Place:
+    def new_database() -> Place:
         name = f"state-{len(list(tmp_path.iterdir()))}"
         (tmp_path / name).mkdir(mode=0o700)
         url = request.getfixturevalue("postgresql").database() if request.param == "postgresql" else ""
         return Place(tmp_path / name, url)
 
-    return made
+    return new_database
 
 
 @pytest.fixture
@@ -125,7 +128,7 @@ def place(new_place: Callable[[], Place]) -> Place:
 
 def test_the_revisions_that_are_named_are_those_of_the_scripts_in_their_order() -> None:
     scripts = ScriptDirectory(str(Path(migrations.__file__).parent))
-    assert tuple(each.revision for each in scripts.walk_revisions())[::-1] == REVISIONS
+    assert tuple(script.revision for script in scripts.walk_revisions())[::-1] == REVISIONS
     assert scripts.get_heads() == [HEAD]
 
 
@@ -133,41 +136,41 @@ def test_the_revisions_that_are_named_are_those_of_the_scripts_in_their_order() 
 def test_the_tables_of_a_new_database_are_those_of_the_code(place: Place, tmp_path: Path) -> None:
     def lacking(connection: Connection, contents: set[Contents]) -> list[Any]:
         context = MigrationContext.configure(connection)
-        wanted = [tables for each in sorted(contents, key=str) for tables in TABLES[each]]
-        return compare_metadata(context, wanted)  # type: ignore[arg-type]
+        expected_tables = [tables for content in sorted(contents, key=str) for tables in TABLES[content]]
+        return compare_metadata(context, expected_tables)  # type: ignore[arg-type]
 
-    made: dict[Contents, Database | None] = {
+    databases: dict[Contents, Database | None] = {
         Contents.JOURNAL: place.opened(),
         Contents.MEASUREMENTS: measurement_tables.made_database(place.state_dir, place.url),
     }
     assert place.records() == []
-    for contents, opened in made.items():
+    for contents, opened in databases.items():
         assert opened is not None
         with closing(opened) as database, database.reading() as connection:
             assert lacking(connection, set(Contents) if place.url else {contents}) == []
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("more", ["", "requests", "all"])
+@pytest.mark.parametrize("with_requests", ["", "requests", "all"])
 def test_a_database_from_before_becomes_what_a_new_one_is_and_keeps_all(
-    new_place: Callable[[], Place], more: str
+    new_place: Callable[[], Place], with_requests: str
 ) -> None:
     old, new = new_place(), new_place()
     shared = (*old_tables.MEASUREMENTS, *old_tables.VGPUS, *old_tables.RUNNERS) if old.url else ()
-    old.age(*(old_tables.REQUESTS if more else ()), *(shared if more == "all" else ()))
+    old.age(*(old_tables.REQUESTS if with_requests else ()), *(shared if with_requests == "all" else ()))
     audited = verify(old.state_dir, old.url)
-    kept = {name: old.rows(name) for name in old.schema() if name not in ("site_requests", "runner_targets")}
-    seen = [old.seen(vcenter) for vcenter in ("vc-1", "vc-2")]
+    rows_before = {name: old.rows(name) for name in old.schema() if name not in ("site_requests", "runner_targets")}
+    records_before = [old.seen(vcenter) for vcenter in ("vc-1", "vc-2")]
     assert "alembic_version" not in old.schema(), "to read it changes nothing"
-    assert [old.records(vcenter) for vcenter in ("vc-1", "vc-2")] == seen
-    assert [len(each) for each in seen] == [6, 6]
+    assert [old.records(vcenter) for vcenter in ("vc-1", "vc-2")] == records_before
+    assert [len(records_of_vcenter) for records_of_vcenter in records_before] == [6, 6]
     assert new.records() == []
     assert old.schema() == new.schema()
-    assert {name: old.rows(name) for name in kept} == kept
-    again = verify(old.state_dir, old.url)
-    assert again == audited
-    assert again.whole, again
-    assert [each.good for each in again.chains] == [6, 6]
+    assert {name: old.rows(name) for name in rows_before} == rows_before
+    second_audit = verify(old.state_dir, old.url)
+    assert second_audit == audited
+    assert second_audit.whole, second_audit
+    assert [chain.good for chain in second_audit.chains] == [6, 6]
     assert old.revisions() == new.revisions() == [(HEAD,)]
 
 
@@ -204,11 +207,11 @@ def test_measurements_from_before_are_kept_too(new_place: Callable[[], Place]) -
         assert old.schema() == new.schema()
 
 
-def _come(state_dir: Path, url: str, gate: Any, told: Any) -> None:
+def _come(state_dir: Path, url: str, gate: Any, answers: Any) -> None:
     database = open_database(url) if url else make_file(state_dir)
     with closing(database):
         gate.wait(30)
-        told.put(upgrade(database, Contents.JOURNAL))
+        answers.put(upgrade(database, Contents.JOURNAL))
 
 
 @pytest.mark.long
@@ -216,11 +219,11 @@ def _come(state_dir: Path, url: str, gate: Any, told: Any) -> None:
 def test_of_processes_that_come_at_once_one_does_it(place: Place, is_new: bool) -> None:
     if not is_new:
         place.age()
-    gate, told = FORKED.Barrier(4), FORKED.Queue()
-    processes = [FORKED.Process(target=_come, args=(place.state_dir, place.url, gate, told)) for _ in range(4)]
+    gate, answers = FORKED.Barrier(4), FORKED.Queue()
+    processes = [FORKED.Process(target=_come, args=(place.state_dir, place.url, gate, answers)) for _ in range(4)]
     for process in processes:
         process.start()
-    before = [told.get(timeout=60) for _ in processes]
+    before = [answers.get(timeout=60) for _ in processes]
     for process in processes:
         process.join(60)
     assert [process.exitcode for process in processes] == [0, 0, 0, 0]
@@ -249,7 +252,7 @@ def _killed_after(state_dir: Path, url: str, count: int) -> None:
     database = open_database(url) if url else make_file(state_dir)
     left = count
 
-    def count_down(*_told: object) -> None:
+    def count_down(*_arguments: object) -> None:
         nonlocal left
         left -= 1
         if left == 0:
@@ -269,7 +272,7 @@ def test_an_upgrade_that_is_killed_at_any_statement_changed_nothing_and_is_done_
     while is_killed:
         place = new_place()
         place.age()
-        before, seen = place.schema(), place.seen()
+        before, records_before = place.schema(), place.seen()
         victim = FORKED.Process(target=_killed_after, args=(place.state_dir, place.url, count))
         victim.start()
         victim.join(60)
@@ -277,7 +280,7 @@ def test_an_upgrade_that_is_killed_at_any_statement_changed_nothing_and_is_done_
         assert is_killed or victim.exitcode == 0
         if is_killed:
             assert place.schema() == before, f"after statement {count}"
-        assert place.records() == seen
+        assert place.records() == records_before
         assert place.revisions() == [(HEAD,)]
         count += 15 if place.url else 6  # each of them takes a database
     assert count > 10, "it was killed in the middle"
@@ -377,7 +380,7 @@ def _move_pools(state_dir: Path, count: int) -> None:
     """Ends by SIGKILL when so many statements were sent."""
     left = count
 
-    def count_down(*_told: object) -> None:
+    def count_down(*_arguments: object) -> None:
         nonlocal left
         left -= 1
         if left == 0:
@@ -456,14 +459,14 @@ def test_a_return_does_not_wait_for_an_upgrade_that_stands_still(
     place.age()
     patient = stores._make_commits_durable
 
-    def impatient(connection: Any, entry: object) -> None:
-        patient(connection, entry)
+    def impatient(connection: Any, revision: object) -> None:
+        patient(connection, revision)
         with connection.cursor() as cursor:
             cursor.execute("SET lock_timeout TO '0.3s'")
         connection.commit()
 
-    with closing(place.opened()) as database, database.writing() as other:
-        other.execute(text("SELECT pg_advisory_xact_lock(hashtext('gpuops tables'))"))
+    with closing(place.opened()) as database, database.writing() as lock_connection:
+        lock_connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('gpuops tables'))"))
         mocker.patch.object(stores, "_make_commits_durable", impatient)
         with closing(Journal.open(tmp_path, "vc-1", lambda: NOW, url=place.url, returning=True)) as journal:
             journal.begin("return")
@@ -513,7 +516,7 @@ def test_a_journal_of_this_revision_is_opened_without_alembic(tmp_path: Path) ->
         "store = open_store(Path(sys.argv[1]), '', 'vc-1'); store.read(None); store.close(); "
         "print(sorted(each for each in sys.modules if each.partition('.')[0] in ('alembic', 'mako')))"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path)], capture_output=True, encoding="utf-8", check=False, timeout=60
     )
-    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+    assert (process.returncode, process.stdout) == (0, "[]\n"), process.stderr

@@ -22,9 +22,9 @@ POLICY: Policy = parse_policy(POLICY_TEXT + f"lock_vm: {LOCK}\n", "leased")
 
 def leased_world() -> World:
     """The small vCenter with a lock VM."""
-    made = small_world()
-    made.vms["vm-99"] = _vm("vm-99", LOCK, "ops", "", "host-2", PowerState.OFF)
-    return made
+    world = small_world()
+    world.vms["vm-99"] = _vm("vm-99", LOCK, "ops", "", "host-2", PowerState.OFF)
+    return world
 
 
 def site(world: World, state_dir: Path) -> Site:
@@ -32,12 +32,12 @@ def site(world: World, state_dir: Path) -> Site:
     return Site(SmallVcenter(world), state_dir, world.tick, passed_s=lambda: (world.now - START).total_seconds() + 5000)
 
 
-def held(world: World) -> Lease | None:
+def read_lease(world: World) -> Lease | None:
     return parse_lease((world.vms["vm-99"].extra_config or {}).get(KEY, ""))
 
 
 def number(world: World) -> int:
-    lease = held(world)
+    lease = read_lease(world)
     assert lease is not None
     return lease.epoch
 
@@ -52,7 +52,9 @@ def about_the_lock(report: Report) -> list[str]:
 
 
 def acts(world: World) -> list[Step]:
-    return [each.step for each in world.ledger if isinstance(each.step, SuspendVm | PowerOnVm | ResumeVm | PowerOffVm)]
+    return [
+        effect.step for effect in world.ledger if isinstance(effect.step, SuspendVm | PowerOnVm | ResumeVm | PowerOffVm)
+    ]
 
 
 def powers(world: World) -> list[tuple[str, PowerState | None]]:

@@ -14,7 +14,7 @@ from gpuops.execute.lease.lock_vm import LockVm
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.rotation import lease as rules
 from gpuops.plan.rotation.lease import CALL_TIMEOUT_S, TTL_S
-from tests.execute.lease.leased import LOCK, held
+from tests.execute.lease.leased import LOCK, read_lease
 from tests.execute.small_vcenter import START, SmallVcenter, World, _vm, small_world
 
 
@@ -32,27 +32,27 @@ class Runner:
         self.acted = []
         passed = lambda: (self.world.now - START).total_seconds()  # noqa: E731
         vm = LockVm(SmallVcenter(self.world), LOCK)
-        there = vm.look()
+        lease_read = vm.look()
         began = passed()
         now = vm.seen.taken_at
         yield
-        if rules.holder_of(there, now, ()) is not None:
+        if rules.holder_of(lease_read, now, ()) is not None:
             self.refused = True
             return
-        wanted = rules.next_lease(there, self.name, self.name, now)
-        if not vm.write(wanted):
+        next_lease = rules.next_lease(lease_read, self.name, self.name, now)
+        if not vm.write(next_lease):
             self.refused = True
             return
-        self.held = HeldLease(vm, wanted, began + TTL_S, passed)
+        self.held = HeldLease(vm, next_lease, began + TTL_S, passed)
         yield
         for _ in range(3):
             objection = self.held.objection()
             yield
             if objection is not None:
                 return
-            there = held(self.world)
-            assert there is not None
-            self.acted.append(there.epoch if there.nonce == self.name else -there.epoch)
+            lease_read = read_lease(self.world)
+            assert lease_read is not None
+            self.acted.append(lease_read.epoch if lease_read.nonce == self.name else -lease_read.epoch)
 
 
 @pytest.mark.drawn_cases(2)

@@ -1,4 +1,4 @@
-"""Two runners and one lease: whoever does not hold it starts nothing."""
+"""Two runners and one lease: a runner without it starts nothing."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Report
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, SetAttribute, Step, SuspendVm
 from gpuops.plan.rotation.lease import HEARTBEAT_S, KEY, TTL_S, Lease, lease_text, parse_lease
-from tests.execute.lease.leased import LOCK, POLICY, acts, held, leased_world, number, powers, revert, run, site
+from tests.execute.lease.leased import LOCK, POLICY, acts, leased_world, number, powers, read_lease, revert, run, site
 from tests.execute.small_vcenter import START, Killed, SmallVcenter, World
 
 
 @pytest.mark.long
 def test_a_night_holds_it_and_gives_it_back(world: World, tmp_path: Path) -> None:
-    seen: list[Lease | None] = []
-    world.on_submit = lambda step: seen.append(held(world)) if isinstance(step, SuspendVm) else None
+    leases: list[Lease | None] = []
+    world.on_submit = lambda step: leases.append(read_lease(world)) if isinstance(step, SuspendVm) else None
     assert run(world, RunKind.NIGHT, tmp_path / "a").exit_code == 0
-    now = held(world)
+    now = read_lease(world)
     assert now is not None
-    assert {each.epoch for each in seen if each is not None and each.nonce} == {now.epoch}
+    assert {lease_seen.epoch for lease_seen in leases if lease_seen is not None and lease_seen.nonce} == {now.epoch}
     assert now.nonce == ""
     assert run(world, RunKind.DAY, tmp_path / "b").exit_code == 0, "another machine goes by the markers"
     assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
@@ -44,7 +44,7 @@ def test_nobody_holds_it_while_a_question_is_asked_again(world: World, tmp_path:
     holders: list[str] = []
 
     def consent(report: Report) -> None:
-        lease = held(world)
+        lease = read_lease(world)
         assert lease is not None
         holders.append(lease.nonce)
         world._set_power("vm-1", PowerState.SUSPENDED)  # the plan under the lock has one more step
@@ -103,7 +103,7 @@ def test_a_run_killed_at_any_write_of_its_lease_delays_only_other_machines_and_o
             ended = True
         except Killed:
             world.settle()
-        next_state, lease = state if machine == "the same" else tmp_path / f"{kill_at}-another", held(world)
+        next_state, lease = state if machine == "the same" else tmp_path / f"{kill_at}-another", read_lease(world)
         if machine == "another" and lease is not None and lease.held_at(world.now):
             with pytest.raises(Locked):
                 run(world, RunKind.DAY, next_state)
@@ -122,9 +122,9 @@ def test_a_lease_that_ran_out_is_taken_with_a_higher_number(world: World, tmp_pa
     take(site(world, tmp_path / "a"), LOCK, Nonces(tmp_path / "a", "vc-uuid"))
     before = number(world)
     world.now += timedelta(seconds=TTL_S + 1)
-    there = held(world)
-    assert there is not None
-    ahead = replace(there, epoch=before + hours * 360_000, nonce="")
+    lease_read = read_lease(world)
+    assert lease_read is not None
+    ahead = replace(lease_read, epoch=before + hours * 360_000, nonce="")
     world.set("vm-99", extra_config={KEY: lease_text(ahead)})
     assert run(world, RunKind.NIGHT, tmp_path / "b").exit_code == 0
     assert number(world) > max(before, ahead.epoch)
@@ -168,16 +168,16 @@ def test_a_lease_taken_over_in_the_night_stops_it_and_the_new_holder_returns_all
     def stopped(step: Step) -> None:
         if isinstance(step, PowerOnVm) and not morning:
             world.now += timedelta(seconds=TTL_S + 1)
-            other = site(world, tmp_path / "b")
+            other_site = site(world, tmp_path / "b")
             world.on_submit = lambda step: None
-            morning.append(restore(POLICY, other, (), from_markers=True, apply=True, consent=agreed))
+            morning.append(restore(POLICY, other_site, (), from_markers=True, apply=True, consent=agreed))
             world.on_submit = stopped
 
     world.on_submit = stopped
     with pytest.raises(Locked, match="nothing more was started"):
         run(world, RunKind.NIGHT, tmp_path / "a")
     [returned] = morning
-    after = [each for each in acts(world) if isinstance(each, PowerOnVm)]
+    after = [act for act in acts(world) if isinstance(act, PowerOnVm)]
     assert len(after) <= 1, "at most the one that was in flight when it was stopped"
     assert returned.exit_code in (0, 4)
     # what the stopped machine sent last may still come: its VMs are named until then
@@ -197,10 +197,10 @@ def test_it_is_renewed_while_steps_are_waited_for(world: World, tmp_path: Path) 
     def slow(step: Step) -> None:
         if not isinstance(step, ReconfigureVm):
             world.now += timedelta(seconds=HEARTBEAT_S)
-        there = held(world)
-        if there is not None and there.nonce:
-            expiries.add(there.expires.isoformat())
-            numbers.add(there.epoch)
+        lease_read = read_lease(world)
+        if lease_read is not None and lease_read.nonce:
+            expiries.add(lease_read.expires.isoformat())
+            numbers.add(lease_read.epoch)
 
     world.on_submit = slow
     assert run(world, RunKind.NIGHT, tmp_path / "a").exit_code == 0
@@ -211,7 +211,7 @@ def test_it_is_renewed_while_steps_are_waited_for(world: World, tmp_path: Path) 
 def test_a_lease_that_ran_out_by_vcenters_clock_alone_is_renewed_before_the_next_change(
     world: World, tmp_path: Path
 ) -> None:
-    """The machine was suspended, its own clock with it, and nobody else has taken the lease yet."""
+    """The machine was suspended with its own clock, and no other machine has taken the lease yet."""
     mine = site(world, tmp_path / "a")
     mine.passed_s = lambda: 5000.0
     pauses: list[Step] = []
@@ -220,7 +220,7 @@ def test_a_lease_that_ran_out_by_vcenters_clock_alone_is_renewed_before_the_next
     def pause(step: Step) -> None:
         if isinstance(step, ReconfigureVm):
             return
-        lease = held(world)
+        lease = read_lease(world)
         if lease is None or lease.expires <= world.now:
             under_expired.append(step)
         if isinstance(step, SuspendVm) and not pauses:
@@ -259,17 +259,17 @@ def test_a_paused_machine_whose_clocks_stand_still_finds_its_lease_gone(
             paused.append(world.now)
             world.now += timedelta(seconds=pause_s)
             world.on_submit = lambda step: None
-            there = held(world)
-            assert there is not None
+            lease_read = read_lease(world)
+            assert lease_read is not None
             if pause_s < TTL_S:
-                unlock(POLICY, site(world, tmp_path / "b"), there.nonce, force=True)
+                unlock(POLICY, site(world, tmp_path / "b"), lease_read.nonce, force=True)
             restore(POLICY, site(world, tmp_path / "b"), (), from_markers=True, apply=True, consent=agreed)
             returned.append(len(world.ledger))
 
     world.on_submit = pause
     with pytest.raises(Locked, match="nothing more was started"):
         rotate(RunKind.NIGHT, POLICY, mine, apply=True, consent=agreed)
-    sent = {each.op_id for each in world.ledger[returned[0] :]}
+    sent = {effect.op_id for effect in world.ledger[returned[0] :]}
     assert len(sent) <= 1 + (kind is not SetAttribute), "the one that had passed its check, and what was in flight"
 
 

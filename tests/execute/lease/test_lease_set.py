@@ -40,20 +40,20 @@ OF_ONE = {"desktop-01", "desktop-02", "ml-01"}
 
 @pytest.fixture
 def world() -> World:
-    made = small_world()
-    made.hosts["host-2"] = replace(made.hosts["host-2"], in_maintenance=True)  # every start needs a desktop's GPU
-    [second] = [vm for vm in made.vms.values() if vm.name == "ml-02"]
-    made.set(second.ref, host="host-1")
+    small = small_world()
+    small.hosts["host-2"] = replace(small.hosts["host-2"], in_maintenance=True)  # every start needs a desktop's GPU
+    [second] = [vm for vm in small.vms.values() if vm.name == "ml-02"]
+    small.set(second.ref, host="host-1")
     for number, name in enumerate((*LOCKS.values(), "lock-three"), 97):
-        made.vms[f"vm-{number}"] = _vm(f"vm-{number}", name, "ops", "", "host-2", PowerState.OFF)
-    return made
+        small.vms[f"vm-{number}"] = _vm(f"vm-{number}", name, "ops", "", "host-2", PowerState.OFF)
+    return small
 
 
 @pytest.fixture
 def nights(world: World, tmp_path: Path) -> World:
     """The night of each policy has taken what it could."""
-    for each in (ONE, TWO):
-        assert run(world, RunKind.NIGHT, tmp_path / "a", each).exit_code == 0
+    for policy in (ONE, TWO):
+        assert run(world, RunKind.NIGHT, tmp_path / "a", policy).exit_code == 0
     assert {name for name, power in powers(world).items() if power is PowerState.SUSPENDED} >= {
         "desktop-01",
         "desktop-03",
@@ -66,8 +66,8 @@ def site(world: World, state_dir: Path) -> Site:
     return Site(SmallVcenter(world), state_dir, world.tick, passed_s=lambda: (world.now - START).total_seconds() + 5000)
 
 
-def run(world: World, kind: RunKind, state_dir: Path, said: Policy | None = None) -> Report:
-    return rotate(kind, said, site(world, state_dir), apply=True, consent=agreed)
+def run(world: World, kind: RunKind, state_dir: Path, policy: Policy | None = None) -> Report:
+    return rotate(kind, policy, site(world, state_dir), apply=True, consent=agreed)
 
 
 def powers(world: World) -> dict[str, PowerState | None]:
@@ -90,12 +90,12 @@ def elsewhere(world: World, tmp_path: Path, name: str) -> None:
 
 
 def as_before(world: World, names: set[str] | None = None) -> bool:
-    wanted = {
+    expected_names = {
         name: PowerState.ON if name.startswith("desktop") else PowerState.OFF
         for name in powers(world)
         if names is None or name in names
     }
-    return {name: powers(world)[name] for name in wanted} == wanted
+    return {name: powers(world)[name] for name in expected_names} == expected_names
 
 
 def test_each_vm_is_returned_under_the_lease_of_its_night(nights: World, tmp_path: Path) -> None:
@@ -109,12 +109,14 @@ def test_each_vm_is_returned_under_the_lease_of_its_night(nights: World, tmp_pat
     assert run(nights, RunKind.DAY, tmp_path / "a").exit_code == 0
     assert as_before(nights)
     assert {name for name, _ in under} >= {"desktop-01", "desktop-03", "ml-01"}
-    assert all(one for name, (one, _) in under if name in OF_ONE)
+    assert all(is_of_one for name, (is_of_one, _) in under if name in OF_ONE)
     assert all(two for name, (_, two) in under if name not in OF_ONE)
     assert not any(is_held(nights, name) for name in LOCKS.values()), "given back"
     journal = Journal.open(tmp_path / "a", "vc-uuid", nights.tick)
-    there = [lease_on(nights, name) for name in LOCKS.values()]
-    assert [journal.lease_number(name) for name in LOCKS.values()] == [each and each.epoch for each in there]
+    leases = [lease_on(nights, name) for name in LOCKS.values()]
+    assert [journal.lease_number(name) for name in LOCKS.values()] == [
+        lease_read and lease_read.epoch for lease_read in leases
+    ]
     journal.close()
 
 
@@ -125,7 +127,7 @@ def test_a_lease_that_another_machine_holds_keeps_its_own_night_away_alone(night
     assert report.exit_code == 4
     assert as_before(nights, set(powers(nights)) - OF_ONE)
     assert {name: powers(nights)[name] for name in before} == before, "not touched"
-    named = {each.subject: each for each in report.plan.unmet}
+    named = {refusal.subject: refusal for refusal in report.plan.unmet}
     assert named.keys() == {name for name in before if not as_before(nights, {name})}
     assert "lock VM lock-one: pid" in named["desktop-01"].rule
     assert named["desktop-01"].hint == "wait for that run to end, then gpuops rotate day"
@@ -172,23 +174,23 @@ def test_a_restore_of_one_night_does_not_wait_for_another(nights: World, tmp_pat
     elsewhere(nights, tmp_path, "lock-one")
     where = site(nights, tmp_path / "a")
     refused = restore(None, where, ("desktop-01",), from_markers=False, apply=True, consent=agreed)
-    assert [each.subject for each in refused.plan.unmet] == ["desktop-01"]
+    assert [refusal.subject for refusal in refused.plan.unmet] == ["desktop-01"]
     assert refused.exit_code == 4
-    asked = restore(None, where, ("desktop-03",), from_markers=False, apply=True, consent=agreed)
-    assert asked.plan.unmet == ()
-    assert "desktop-03" in {nights.vms[outcome.step.vm].name for outcome in asked.outcomes}
+    restored = restore(None, where, ("desktop-03",), from_markers=False, apply=True, consent=agreed)
+    assert restored.plan.unmet == ()
+    assert "desktop-03" in {nights.vms[outcome.step.vm].name for outcome in restored.outcomes}
 
 
 def test_a_lease_that_is_lost_on_the_way_stops_its_own_night_alone(nights: World, tmp_path: Path) -> None:
-    taken: list[object] = []
+    first_steps: list[object] = []
 
     def stolen(step: object) -> None:
-        if isinstance(step, RETURNING) and not taken:
-            taken.append(step)
+        if isinstance(step, RETURNING) and not first_steps:
+            first_steps.append(step)
             [lock] = [vm for vm in nights.vms.values() if vm.name == "lock-one"]
-            there = parse_lease((lock.extra_config or {})[KEY])
-            assert there is not None
-            nights.set(lock.ref, extra_config={KEY: lease_text(replace(there, epoch=there.epoch + 1))})
+            lease_read = parse_lease((lock.extra_config or {})[KEY])
+            assert lease_read is not None
+            nights.set(lock.ref, extra_config={KEY: lease_text(replace(lease_read, epoch=lease_read.epoch + 1))})
 
     nights.on_submit = stolen
     report = run(nights, RunKind.DAY, tmp_path / "a")
@@ -219,8 +221,8 @@ def test_a_marker_that_the_journal_does_not_know_is_returned_under_the_lease_of_
 
     def sent(step: object) -> None:
         if isinstance(step, ResumeVm):
-            held = [is_held(world, name) for name in ("lock-one", "lock-three")]
-            under[world.vms[step.vm].name] = held
+            held_locks = [is_held(world, name) for name in ("lock-one", "lock-three")]
+            under[world.vms[step.vm].name] = held_locks
 
     world.on_submit = sent
     assert run(world, RunKind.DAY, tmp_path / "a", three).exit_code == 0

@@ -70,7 +70,7 @@ def hung(world: World) -> None:
     world.on_submit = busy
 
 
-def gone(world: World) -> None:
+def removed_lock_vm(world: World) -> None:
     world.vms.pop("vm-99", None)
 
 
@@ -92,25 +92,25 @@ def later(world: World, befalls: Callable[[World], None]) -> None:
     def strike(step: Step) -> None:
         if not isinstance(step, ReconfigureVm):
             befalls(world)
-            told = world.on_submit
-            world.on_submit = lambda step: slowly(step, told)
-            slowly(step, told)
+            submit = world.on_submit
+            world.on_submit = lambda step: slowly(step, submit)
+            slowly(step, submit)
 
-    def slowly(step: Step, told: Callable[[Step], None]) -> None:
+    def slowly(step: Step, submit: Callable[[Step], None]) -> None:
         if not isinstance(step, ReconfigureVm):
             world.now += timedelta(seconds=HEARTBEAT_S)
-        if told is not strike:
-            told(step)
+        if submit is not strike:
+            submit(step)
 
     world.on_submit = strike
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("befalls", [hung, gone, unreadable, forbidden])
+@pytest.mark.parametrize("befalls", [hung, removed_lock_vm, unreadable, forbidden])
 def test_no_desktop_stays_away_for_what_befalls_the_lock_vm(
     world: World, tmp_path: Path, befalls: Callable[[World], None]
 ) -> None:
-    """In the middle of a return it goes on, and the next one begins: whoever holds a lease is still kept off."""
+    """In the middle of a return it continues, and the next one begins: the holder of a lease is still kept away."""
     run(world, RunKind.NIGHT, tmp_path)
     later(world, befalls)
     report = run(world, RunKind.DAY, tmp_path)
@@ -133,7 +133,7 @@ def test_a_task_that_hangs_on_the_lock_vm_keeps_a_night_away_and_no_return(world
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("befalls", [hung, gone, unreadable, forbidden])
+@pytest.mark.parametrize("befalls", [hung, removed_lock_vm, unreadable, forbidden])
 def test_a_night_whose_lease_cannot_be_renewed_takes_nothing_more(
     world: World, tmp_path: Path, befalls: Callable[[World], None]
 ) -> None:
@@ -157,8 +157,8 @@ def test_a_return_without_its_lease_stops_when_another_takes_it(world: World, tm
         world.now += timedelta(seconds=TTL_S)  # each step outlives the lease
         resumed.append(step)
         if len(resumed) == 2:
-            other = Lease("pid 7 on b", "abc", number(world) + 1, world.now + timedelta(seconds=TTL_S * 9))
-            world.set("vm-99", extra_config={KEY: lease_text(other)})
+            other_lease = Lease("pid 7 on b", "abc", number(world) + 1, world.now + timedelta(seconds=TTL_S * 9))
+            world.set("vm-99", extra_config={KEY: lease_text(other_lease)})
 
     def begins(step: Step) -> None:
         if not isinstance(step, ReconfigureVm):

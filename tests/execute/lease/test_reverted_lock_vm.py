@@ -12,7 +12,7 @@ from gpuops.execute.rotation.unlock import unlock
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import ReconfigureVm, SetAttribute, Step
-from tests.execute.lease.leased import LOCK, POLICY, acts, held, number, powers, revert, run, site
+from tests.execute.lease.leased import LOCK, POLICY, acts, number, powers, read_lease, revert, run, site
 from tests.execute.small_vcenter import World
 
 pytestmark = pytest.mark.long
@@ -35,7 +35,7 @@ def test_a_lock_vm_that_was_reverted_is_refused_to_a_night_until_somebody_sets_i
         run(world, RunKind.NIGHT, tmp_path / machine)
     right_again = f"gpuops rotate unlock --id {before} --policy"
     assert refused.value.hint.startswith(f"when no gpuops rotates on any machine: {right_again}")
-    assert (acts(world), held(world)) == (acted, None)
+    assert (acts(world), read_lease(world)) == (acted, None)
     assert "reverted" in status(mine, POLICY).lock_trouble
     with pytest.raises(LeaseReverted):
         unlock(POLICY, mine, None)
@@ -62,7 +62,7 @@ def test_a_return_goes_on_by_a_lock_vm_that_was_reverted_and_sets_its_number_rig
     assert [
         text for text in report.plan.warnings if "reverted to a snapshot or created again; its number" in text
     ] != []
-    now = held(world)
+    now = read_lease(world)
     assert now is not None
     assert (now.nonce, now.epoch > before) == ("", True)
     assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
@@ -102,5 +102,5 @@ def test_of_marks_that_are_set_together_each_goes_by_a_look_of_its_own(world: Wo
     world.on_submit = strike
     with pytest.raises(Locked, match="the VM was reverted to a snapshot"):
         run(world, RunKind.NIGHT, tmp_path)
-    assert sum(isinstance(each.step, SetAttribute) for each in world.ledger) == 1
+    assert sum(isinstance(effect.step, SetAttribute) for effect in world.ledger) == 1
     assert acts(world) == []

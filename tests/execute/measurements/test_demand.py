@@ -47,11 +47,11 @@ def desktop(number: int, folder: str = "vdi", template: bool = False) -> Vm:
     return Vm(f"vm-{number}", f"d-{number}", path=f"/dc/vm/{folder}/d-{number}", template=template)
 
 
-def seen(*vms: Vm, at: datetime = NOON + timedelta(hours=2)) -> Inventory:
+def inventory_with(*vms: Vm, at: datetime = NOON + timedelta(hours=2)) -> Inventory:
     return Inventory(VC, "8.0.3.0", at, vms={vm.ref: vm for vm in vms})
 
 
-def counted(history: UseHistory, hours: int = 2) -> list[int | None]:
+def counts_of(history: UseHistory, hours: int = 2) -> list[int | None]:
     return [history.at(NOON + at * SLOT) for at in range(hours * 4)]
 
 
@@ -66,7 +66,7 @@ def test_a_desktop_is_in_use_where_a_replay_calls_it_busy_in_a_step(
         opens = NOON + (at + 1) * STEP
         night = Night(NOON.date(), opens, opens + timedelta(seconds=1), opens + timedelta(seconds=1), UTC)
         series = {
-            name: CounterSeries(NOON - STEP, STEP, (None, *map(_measured, steps[: at + 1]), None, None))
+            name: CounterSeries(NOON - STEP, STEP, (None, *map(_measured_step, steps[: at + 1]), None, None))
             for name, steps in ((CPU_MHZ, cpu), (GPU_USE, gpu))
         }
         uses.append(desktop_night(desktop(1), rule, night, series, (Span(NOON - STEP, NOON + timedelta(hours=1)),)).use)
@@ -76,11 +76,11 @@ def test_a_desktop_is_in_use_where_a_replay_calls_it_busy_in_a_step(
     assert ran == (not all(missing))
     assert used == (Use.BUSY in uses)
     assert unsure == (
-        not used and any(use is Use.UNKNOWN and not gone for use, gone in zip(uses, missing, strict=True))
+        not used and any(use is Use.UNKNOWN and not is_missing for use, is_missing in zip(uses, missing, strict=True))
     )
 
 
-def _measured(step: tuple[int, int, int]) -> Measured | None:
+def _measured_step(step: tuple[int, int, int]) -> Measured | None:
     average, highest, covered = step
     return Measured(average, None if highest == MISSING else highest, covered / WHOLE) if covered else None
 
@@ -89,9 +89,9 @@ def test_each_pool_has_its_own_and_templates_and_others_are_in_none(tmp_path: Pa
     vms = [desktop(1), desktop(2), desktop(3, "cad"), desktop(4, "ml"), desktop(5, template=True)]
     used = _by_slot([5, 0, 2, 3, 1, 0, 5, 5])
     measure(tmp_path, VC, [vm.ref for vm in vms], NOON, NOON + timedelta(hours=2), used)
-    found = in_use(tmp_path, "", seen(*vms), POLICY)
-    assert counted(found["office"]) == [2, 0, 2, 2, 1, 0, 2, 2]
-    assert counted(found["cad"]) == [1, 0, 0, 1, 0, 0, 1, 1]
+    demand = in_use(tmp_path, "", inventory_with(*vms), POLICY)
+    assert counts_of(demand["office"]) == [2, 0, 2, 2, 1, 0, 2, 2]
+    assert counts_of(demand["cad"]) == [1, 0, 0, 1, 0, 0, 1, 1]
 
 
 def test_a_slot_that_nobody_watched_whole_is_not_known(tmp_path: Path) -> None:
@@ -101,28 +101,28 @@ def test_a_slot_that_nobody_watched_whole_is_not_known(tmp_path: Path) -> None:
     with Measurements.open(tmp_path, "", VC) as store:
         begin_s = int((NOON + 3 * SLOT).timestamp())
         store.note_observed(begin_s, begin_s + 300)
-    found = in_use(tmp_path, "", seen(desktop(1), desktop(2)), POLICY)
-    assert counted(found["office"]) == [2, 2, None, None, 1, 1, None, None]
+    demand = in_use(tmp_path, "", inventory_with(desktop(1), desktop(2)), POLICY)
+    assert counts_of(demand["office"]) == [2, 2, None, None, 1, 1, None, None]
 
 
-@pytest.mark.parametrize(("unsure", "known"), [(0, True), (2, True), (3, False), (20, False)])
-def test_where_too_much_is_unknown_the_slot_is(tmp_path: Path, unsure: int, known: bool) -> None:
-    """Of twenty desktops that run, so many are known by averages alone; two more are off, and in use by nobody."""
+@pytest.mark.parametrize(("unsure", "is_known"), [(0, True), (2, True), (3, False), (20, False)])
+def test_where_too_much_is_unknown_the_slot_is(tmp_path: Path, unsure: int, is_known: bool) -> None:
+    """Of twenty running desktops, so many are known by averages alone; two more are off and unused."""
     measure(tmp_path, VC, [f"vm-{number}" for number in range(unsure, 20)], NOON, NOON + SLOT, lambda _: 0)
     average = Block(3, {CPU_MHZ: np.array([(60, MISSING, WHOLE)] * 3, np.int64)})
     with Measurements.open(tmp_path, "", VC) as store:
         store.write(int(NOON.timestamp()), {f"vm-{number}": average for number in range(unsure)})
         store.note_observed(int(NOON.timestamp()), int((NOON + SLOT).timestamp()))
-    found = in_use(tmp_path, "", seen(*map(desktop, range(22)), at=NOON + SLOT), POLICY)
-    assert found["office"].at(NOON) == (0 if known else None)
+    demand = in_use(tmp_path, "", inventory_with(*map(desktop, range(22)), at=NOON + SLOT), POLICY)
+    assert demand["office"].at(NOON) == (0 if is_known else None)
 
 
 def test_steps_that_were_removed_are_not_counted_as_no_use(tmp_path: Path) -> None:
-    """Observed spans are stored longer than the steps: without these nobody knows how many desktops were in use."""
+    """Observed spans are stored longer than the steps: without steps the number of used desktops is unknown."""
     refs, begin = ["vm-1", "vm-2"], NOON - timedelta(days=28)
     measure(tmp_path, VC, refs, begin, NOON, lambda _: 2)
     weeks_ago = [NOON - timedelta(days=days, hours=-1) for days in (7, 13, 20, 27)]
-    inventory = seen(desktop(1), desktop(2), at=NOON)
+    inventory = inventory_with(desktop(1), desktop(2), at=NOON)
     assert [in_use(tmp_path, "", inventory, POLICY)["office"].at(slot) for slot in weeks_ago] == [2, 2, 2, 2]
     with Measurements.open(tmp_path, "", VC) as store:
         store.forget(NOON, Retention())
@@ -130,11 +130,11 @@ def test_steps_that_were_removed_are_not_counted_as_no_use(tmp_path: Path) -> No
 
 
 def test_where_nothing_was_measured_there_is_no_history_and_no_store_is_made(tmp_path: Path) -> None:
-    assert in_use(tmp_path, "", seen(desktop(1)), POLICY) == {}
+    assert in_use(tmp_path, "", inventory_with(desktop(1)), POLICY) == {}
     assert list(tmp_path.iterdir()) == []
     with Measurements.open(tmp_path, "", "another"):
         pass
-    assert in_use(tmp_path, "", seen(desktop(1)), POLICY) == {}
+    assert in_use(tmp_path, "", inventory_with(desktop(1)), POLICY) == {}
 
 
 def test_a_rule_goes_by_the_counters_that_are_kept_and_by_the_cpu_where_it_names_none() -> None:

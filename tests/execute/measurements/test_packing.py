@@ -32,11 +32,11 @@ def blocks(draw: st.DrawFn) -> Block:
     for name in names:
         rows = []
         for _ in range(steps):
-            told = draw(st.one_of(st.just(None), known))
-            if told is None:
+            drawn = draw(st.one_of(st.just(None), known))
+            if drawn is None:
                 rows.append((-1, -1, 0))
             else:
-                average, above, covered = told
+                average, above, covered = drawn
                 rows.append((average, -1 if above is None else average + above, covered))
         series[name] = np.array(rows, dtype=np.int64)
     return Block(steps, series)
@@ -46,27 +46,29 @@ def blocks(draw: st.DrawFn) -> Block:
 @given(blocks())
 def test_what_was_packed_comes_out_again(block: Block) -> None:
     packed = pack(block)
-    found = unpack(packed)
-    assert (found.steps, found.series.keys()) == (block.steps, block.series.keys())
+    unpacked = unpack(packed)
+    assert (unpacked.steps, unpacked.series.keys()) == (block.steps, block.series.keys())
     for name, values in block.series.items():
-        told = found.series[name]
-        assert ((told < 0) == (values < 0)).all(), "missing stays missing, and nothing else is"
-        assert (told[:, 2] == values[:, 2]).all()
-        there = values >= 0
-        off = np.abs(told[there] - values[there])
-        assert (off <= np.where(values[there] < EXACT_BELOW, 0, values[there] * OFF_AT_MOST)).all()
-        assert (told[told[:, 1] >= 0, 1] >= told[told[:, 1] >= 0, 0]).all(), "nothing is higher than the highest"
-    assert pack(found) == packed, "what is packed again is the same"
+        series_read = unpacked.series[name]
+        assert ((series_read < 0) == (values < 0)).all(), "missing stays missing, and nothing else is"
+        assert (series_read[:, 2] == values[:, 2]).all()
+        is_measured = values >= 0
+        off = np.abs(series_read[is_measured] - values[is_measured])
+        assert (off <= np.where(values[is_measured] < EXACT_BELOW, 0, values[is_measured] * OFF_AT_MOST)).all()
+        assert (series_read[series_read[:, 1] >= 0, 1] >= series_read[series_read[:, 1] >= 0, 0]).all(), (
+            "nothing is higher than the highest"
+        )
+    assert pack(unpacked) == packed, "what is packed again is the same"
 
 
 def test_what_an_earlier_version_packed_is_read_and_packed_anew() -> None:
-    found = unpack(OF_FORMAT_1)
-    assert {name: values.tolist() for name, values in found.series.items()} == {
+    unpacked = unpack(OF_FORMAT_1)
+    assert {name: values.tolist() for name, values in unpacked.series.items()} == {
         CPU_MHZ: [[40, 63, 15], [-1, -1, 0], [5056, 9088, 7]],
         f"{GPU_USE}@0000:3b:00.0": [[101, -1, 15], [0, 0, 1], [-1, -1, 0]],
     }
-    again = unpack(pack(found))
-    assert again.series[CPU_MHZ].tolist() == [[41, 63, 15], [-1, -1, 0], [4992, 8960, 7]]
+    repacked = unpack(pack(unpacked))
+    assert repacked.series[CPU_MHZ].tolist() == [[41, 63, 15], [-1, -1, 0], [4992, 8960, 7]]
 
 
 @pytest.mark.parametrize(

@@ -22,36 +22,36 @@ BEGIN = 1_795_000_200
 MISSING = [-1, -1, 0]
 
 
-def samples(told: dict[str, list[int]], step_s: int = 20) -> Samples:
-    count = len(next(iter(told.values())))
+def samples(values_by_counter: dict[str, list[int]], step_s: int = 20) -> Samples:
+    count = len(next(iter(values_by_counter.values())))
     ends = np.arange(1, count + 1, dtype=np.int64) * step_s + BEGIN
-    return Samples("vm-1", ends, {name: np.array(values, dtype=np.int64) for name, values in told.items()})
+    return Samples("vm-1", ends, {name: np.array(values, dtype=np.int64) for name, values in values_by_counter.items()})
 
 
 def rows(block: Block, name: str = CPU_MHZ) -> list[list[int]]:
-    found: list[list[int]] = block.series[name].tolist()
-    return found
+    row_lists: list[list[int]] = block.series[name].tolist()
+    return row_lists
 
 
 def test_fifteen_samples_are_a_step() -> None:
     busy, gap, late = [10] * 14 + [40], [-1] * 15, [0] * 3 + [-1] * 12
-    found = steps_of_samples(samples({CPU_MHZ: busy + gap + late}), BEGIN, 3)
-    assert rows(found) == [[12, 40, WHOLE], MISSING, [0, 0, 3]]
+    block = steps_of_samples(samples({CPU_MHZ: busy + gap + late}), BEGIN, 3)
+    assert rows(block) == [[12, 40, WHOLE], MISSING, [0, 0, 3]]
     assert steps_of_samples(samples({CPU_MHZ: gap}), BEGIN, 1).series == {}
 
 
 def test_samples_outside_of_the_steps_do_not_count() -> None:
-    found = steps_of_samples(samples({CPU_MHZ: [90] * 15 + [7] * 15 + [90]}), BEGIN + 300, 1)
-    assert rows(found) == [[7, 7, WHOLE]]
+    block = steps_of_samples(samples({CPU_MHZ: [90] * 15 + [7] * 15 + [90]}), BEGIN + 300, 1)
+    assert rows(block) == [[7, 7, WHOLE]]
 
 
 def test_of_an_average_the_highest_is_unknown() -> None:
-    found = steps_of_averages(samples({CPU_MHZ: [12, -1]}, step_s=300), BEGIN, 2)
-    assert rows(found) == [[12, -1, WHOLE], MISSING]
+    block = steps_of_averages(samples({CPU_MHZ: [12, -1]}, step_s=300), BEGIN, 2)
+    assert rows(block) == [[12, -1, WHOLE], MISSING]
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "both"),
+    ("first", "second", "merged_row"),
     [
         (MISSING, [5, 9, 15], [5, 9, 15]),
         ([5, 9, 15], MISSING, [5, 9, 15]),
@@ -62,17 +62,17 @@ def test_of_an_average_the_highest_is_unknown() -> None:
     ],
     ids=["new", "gone", "covers more", "the same twice", "a highest", "no highest"],
 )
-def test_two_readings_of_one_time_are_there_once(one: list[int], other: list[int], both: list[int]) -> None:
-    found = merge_blocks(*(Block(1, {CPU_MHZ: np.array([each], dtype=np.int64)}) for each in (one, other)))
-    assert rows(found) == [both]
+def test_two_readings_of_one_time_are_there_once(first: list[int], second: list[int], merged_row: list[int]) -> None:
+    merged = merge_blocks(*(Block(1, {CPU_MHZ: np.array([row], dtype=np.int64)}) for row in (first, second)))
+    assert rows(merged) == [merged_row]
 
 
 def test_an_hour_says_how_much_of_it_is_known() -> None:
     values = np.concatenate([empty(24) for _ in range(2)])
     values[0:12] = [[10, 20, WHOLE]] * 11 + [[120, 700, WHOLE]]
     values[12:14] = [[30, 40, WHOLE], [60, -1, WHOLE]]
-    found = rows(hours(Block(48, {CPU_MHZ: values})))
-    assert found == [[19, 700, WHOLE], [45, -1, 2], MISSING, MISSING]
+    hourly = rows(hours(Block(48, {CPU_MHZ: values})))
+    assert hourly == [[19, 700, WHOLE], [45, -1, 2], MISSING, MISSING]
     assert rows(place_block(hours(Block(12, {CPU_MHZ: values[:12]})), 1, 3)) == [MISSING, [19, 700, WHOLE], MISSING]
 
 
@@ -80,7 +80,7 @@ TIME_SLICED, MIG_BACKED = "grid_a100-10c", "grid_a100-3-20c"
 
 
 @pytest.mark.parametrize(
-    ("profiles", "memory", "use", "known"),
+    ("profiles", "memory", "use", "expected_use"),
     [
         ([TIME_SLICED], 500, 0, [0]),
         ([TIME_SLICED], 0, 0, [-1]),
@@ -93,9 +93,9 @@ TIME_SLICED, MIG_BACKED = "grid_a100-10c", "grid_a100-3-20c"
     ids=["idle", "no memory in use", "memory unknown", "used", "MIG-backed", "one of two MIG-backed", "no vGPU"],
 )
 def test_a_zero_that_nobody_measured_is_missing(
-    profiles: list[str], memory: int, use: int, known: list[int] | None
+    profiles: list[str], memory: int, use: int, expected_use: list[int] | None
 ) -> None:
     vm = Vm("vm-1", "ml-01", devices=tuple(VgpuDevice(key, profile) for key, profile in enumerate(profiles)))
-    found = without_unknown_use(vm, samples({CPU_MHZ: [3], GPU_MEMORY: [memory], GPU_USE: [use]})).values
-    assert found[CPU_MHZ].tolist() == [3]
-    assert (found[GPU_USE].tolist() if GPU_USE in found else None) == known
+    counters = without_unknown_use(vm, samples({CPU_MHZ: [3], GPU_MEMORY: [memory], GPU_USE: [use]})).values
+    assert counters[CPU_MHZ].tolist() == [3]
+    assert (counters[GPU_USE].tolist() if GPU_USE in counters else None) == expected_use

@@ -29,5 +29,5 @@ def test_it_is_small_learned_from_all_made_cases_and_knows_cases_that_it_has_not
 def test_the_command_that_made_it_makes_it_again() -> None:
     """What is written has four digits of each share; another processor may part a node elsewhere."""
     rows = features([case.case for case in made_cases(72, 4)])
-    again, shipped = make_model().probabilities(rows), shipped_model().probabilities(rows)
-    assert np.abs(again - shipped).mean() < 0.005, "make model"
+    remade, shipped = make_model().probabilities(rows), shipped_model().probabilities(rows)
+    assert np.abs(remade - shipped).mean() < 0.005, "make model"

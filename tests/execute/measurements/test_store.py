@@ -1,4 +1,4 @@
-"""The store, in a file and in a real PostgreSQL: written once, rolled up, forgotten; what is missing is None."""
+"""The store, in a file and in a real PostgreSQL: written once, rolled up, deleted; missing steps read as None."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def store(tmp_path: Path, url: str) -> Iterator[Measurements]:
         yield opened
 
 
-def steps(*told: int | None) -> Block:
+def steps(*averages_given: int | None) -> Block:
     """So much CPU in each step; None = missing."""
-    rows = [(-1, -1, 0) if each is None else (each, each, WHOLE) for each in told]
+    rows = [(-1, -1, 0) if average is None else (average, average, WHOLE) for average in averages_given]
     return Block(len(rows), {CPU_MHZ: np.array(rows, dtype=np.int64)})
 
 
@@ -49,7 +49,7 @@ def averages(
     store: Measurements, begin: datetime, until: datetime, step: Step = Step.FINE, vm: str = "vm-1"
 ) -> list[int | None]:
     series = store.window(vm, [CPU_MHZ], begin, until, step)[CPU_MHZ]
-    return [each.average if each is not None else None for each in series.steps]
+    return [measured.average if measured is not None else None for measured in series.steps]
 
 
 def test_a_while_across_two_blocks_with_what_is_missing(store: Measurements) -> None:
@@ -65,12 +65,12 @@ def test_a_while_across_two_blocks_with_what_is_missing(store: Measurements) -> 
 
 def test_the_newest_step_of_a_while_across_two_blocks(store: Measurements) -> None:
     noon = MIDNIGHT + timedelta(hours=12)
-    told = {"vm-1": steps(1, 2, None, None), "vm-2": steps(5, 6, 7, None), "vm-3": steps(8, None, None, 9)}
-    store.write(BEGIN + 12 * 3600 - 600, told)
+    written = {"vm-1": steps(1, 2, None, None), "vm-2": steps(5, 6, 7, None), "vm-3": steps(8, None, None, 9)}
+    store.write(BEGIN + 12 * 3600 - 600, written)
 
     def newest(begin: datetime, until: datetime, *vms: str) -> dict[str, dict[str, int]]:
-        found = store.newest(vms, [CPU_MHZ], begin, until)
-        return {vm: dict(series) for vm, series in found.items()}
+        newest_series = store.newest(vms, [CPU_MHZ], begin, until)
+        return {vm: dict(series) for vm, series in newest_series.items()}
 
     every = ("vm-1", "vm-2", "vm-3", "vm-4")
     assert newest(noon - 2 * FIVE, noon + 2 * FIVE, *every) == {
@@ -88,8 +88,8 @@ def test_a_series_of_a_gpu_is_of_its_counter(store: Measurements) -> None:
     rows = np.array([(20, 30, WHOLE)], dtype=np.int64)  # small values come out as they were
     names = (CPU_MHZ, "gpu.utilization.average@0000:3b:00.0", "gpu.utilization.average", "gpu.mem.used.average")
     store.write(BEGIN, {"host-1": Block(1, dict.fromkeys(names, rows))})
-    found = store.newest(["host-1"], ["gpu.utilization.average"], MIDNIGHT, MIDNIGHT + FIVE)
-    assert found == {"host-1": {names[1]: 20, names[2]: 20}}
+    newest = store.newest(["host-1"], ["gpu.utilization.average"], MIDNIGHT, MIDNIGHT + FIVE)
+    assert newest == {"host-1": {names[1]: 20, names[2]: 20}}
 
 
 def test_many_are_read_as_arrays_and_say_what_a_window_says(store: Measurements) -> None:
@@ -97,11 +97,11 @@ def test_many_are_read_as_arrays_and_say_what_a_window_says(store: Measurements)
     store.write(BEGIN + 12 * 3600 - 600, {"vm-1": steps(1, None, 3, 4), "vm-2": steps(5)})
     store.write(BEGIN + 12 * 3600, {"vm-3": steps(6)})
     begin = noon - 3 * FIVE
-    found = dict(store.arrays(["vm-1", "vm-2", "vm-4"], [CPU_MHZ, "net.usage.average"], int(begin.timestamp()), 6))
-    assert set(found) == {"vm-1", "vm-2"}, "those that have any"
-    for vm, series in found.items():
-        told = [int(average) if covered else None for average, _, covered in series[CPU_MHZ]]
-        assert told == averages(store, begin, begin + 6 * FIVE, vm=vm)
+    arrays = dict(store.arrays(["vm-1", "vm-2", "vm-4"], [CPU_MHZ, "net.usage.average"], int(begin.timestamp()), 6))
+    assert set(arrays) == {"vm-1", "vm-2"}, "those that have any"
+    for vm, series in arrays.items():
+        read_averages = [int(average) if covered else None for average, _, covered in series[CPU_MHZ]]
+        assert read_averages == averages(store, begin, begin + 6 * FIVE, vm=vm)
         assert not series["net.usage.average"][:, 2].any()
     assert dict(store.arrays(["vm-1"], [CPU_MHZ], int((noon + FIVE).timestamp()), 2))["vm-1"][CPU_MHZ].tolist() == [
         [4, 4, WHOLE], [-1, -1, 0]
@@ -111,10 +111,10 @@ def test_many_are_read_as_arrays_and_say_what_a_window_says(store: Measurements)
 def test_two_that_write_the_same_leave_it_there_once(store: Measurements, tmp_path: Path, url: str) -> None:
     store.write(BEGIN, {"vm-1": steps(1, 2, None), "vm-2": steps(7)})
     once = stored(tmp_path / "state", url)
-    with Measurements.open(tmp_path / "state", url, VC) as other:
-        other.write(BEGIN, {"vm-1": steps(1, 2, None), "vm-2": steps(7)})
+    with Measurements.open(tmp_path / "state", url, VC) as second_store:
+        second_store.write(BEGIN, {"vm-1": steps(1, 2, None), "vm-2": steps(7)})
         assert stored(tmp_path / "state", url) == once
-        other.write(BEGIN + 300, {"vm-1": steps(None, 3)})
+        second_store.write(BEGIN + 300, {"vm-1": steps(None, 3)})
     assert averages(store, MIDNIGHT, MIDNIGHT + 3 * FIVE) == [1, 2, 3]
     with Measurements.open(tmp_path / "state", url, "vc-2") as elsewhere:
         assert averages(elsewhere, MIDNIGHT, MIDNIGHT + FIVE) == [None]
@@ -130,8 +130,8 @@ def test_hours_stay_when_the_steps_are_forgotten(store: Measurements, tmp_path: 
     assert averages(store, *three) == [10, None, 30]
     store.write(BEGIN + 12 * 300, {"vm-1": steps(20)})  # filled later
     store.roll_up(BEGIN + 12 * 3600)
-    found = store.window("vm-1", [CPU_MHZ], *three)[CPU_MHZ].steps
-    assert found[1] == Measured(20, 20, 1 / WHOLE)
+    hourly = store.window("vm-1", [CPU_MHZ], *three)[CPU_MHZ].steps
+    assert hourly[1] == Measured(20, 20, 1 / WHOLE)
 
     later = MIDNIGHT + timedelta(days=3)
     store.forget(later, Retention(fine_days=2, hourly_days=100))
@@ -146,7 +146,7 @@ def test_hours_stay_when_the_steps_are_forgotten(store: Measurements, tmp_path: 
 def test_what_was_observed_grows_together(store: Measurements) -> None:
     for begin, until in ((0, 600), (1200, 1800), (1500, 2400), (300, 900)):
         store.note_observed(begin, until)
-    at = [datetime.fromtimestamp(each, UTC) for each in (0, 900, 1200, 2400)]
+    at = [datetime.fromtimestamp(seconds, UTC) for seconds in (0, 900, 1200, 2400)]
     assert store.observed_spans() == (Span(at[0], at[1]), Span(at[2], at[3]))
     store.note_observed(900, 1200)
     assert store.observed_spans() == (Span(at[0], at[3]),)
@@ -156,8 +156,8 @@ def test_a_store_that_is_none_is_said_to_be_damaged(tmp_path: Path) -> None:
     state = tmp_path / "state"
     with Measurements.open(state, "", VC):
         pass
-    for each in state.glob(f"{FILE_NAME}*"):
-        each.write_bytes(b"no database at all" * 100)
+    for path in state.glob(f"{FILE_NAME}*"):
+        path.write_bytes(b"no database at all" * 100)
     with pytest.raises(StateDamaged, match=r"the store of measurements .* cannot be used") as damaged:
         Measurements.open(state, "", VC)
     assert "move the damaged file aside" in damaged.value.hint
@@ -168,8 +168,8 @@ def test_one_query_tells_of_many_vms_what_each_of_them_is_asked_alone(store: Mea
     store.write(BEGIN + 12 * 3600 - 600, {"vm-1": steps(1, None, 3, 4), "vm-2": steps(7), "vm-9": steps(5)})
     store.write(BEGIN - 24 * 3600, {"vm-8": steps(5)})
     for begin, until in ((noon - 3 * FIVE, noon + 3 * FIVE), (noon - FIVE / 2, noon + FIVE), (MIDNIGHT, MIDNIGHT)):
-        told = dict(store.windows(("vm-1", "vm-2", "vm-3"), [CPU_MHZ, "net.usage.average"], begin, until))
-        assert told == {
+        windows = dict(store.windows(("vm-1", "vm-2", "vm-3"), [CPU_MHZ, "net.usage.average"], begin, until))
+        assert windows == {
             vm: store.window(vm, [CPU_MHZ, "net.usage.average"], begin, until) for vm in ("vm-1", "vm-2", "vm-3")
         }
     assert store.entities(noon - FIVE, noon) == {"vm-1", "vm-2", "vm-9"}
@@ -181,12 +181,12 @@ def test_whoever_only_reads_makes_no_store(tmp_path: Path, url: str) -> None:
     assert Measurements.open_if_exists(state, url, VC) is None
     assert not state.exists()
     assert stored(state, url).vcenters == ()
-    with Measurements.open(state, url, VC) as made:
-        made.write(BEGIN, {"vm-1": steps(1)})
-    found = Measurements.open_if_exists(state, url, VC)
-    assert found is not None
-    with found:
-        assert averages(found, MIDNIGHT, MIDNIGHT + FIVE) == [1]
+    with Measurements.open(state, url, VC) as new_store:
+        new_store.write(BEGIN, {"vm-1": steps(1)})
+    store = Measurements.open_if_exists(state, url, VC)
+    assert store is not None
+    with store:
+        assert averages(store, MIDNIGHT, MIDNIGHT + FIVE) == [1]
 
 
 def test_a_store_of_schema_1_is_read_and_becomes_one_of_this_version(tmp_path: Path, url: str) -> None:
@@ -197,11 +197,11 @@ def test_a_store_of_schema_1_is_read_and_becomes_one_of_this_version(tmp_path: P
         with database.writing() as connection:
             vgpus_table.drop(connection)  # schema 1 had none
             connection.execute(text("DROP TABLE alembic_version"))  # nor had its gpuops
-        found = Measurements.open_if_exists(tmp_path, url, VC)
-        assert found is not None
-        with found:
-            assert averages(found, MIDNIGHT, MIDNIGHT + FIVE) == [7]
-            assert found.vgpu_peaks() == {}
+        upgraded = Measurements.open_if_exists(tmp_path, url, VC)
+        assert upgraded is not None
+        with upgraded:
+            assert averages(upgraded, MIDNIGHT, MIDNIGHT + FIVE) == [7]
+            assert upgraded.vgpu_peaks() == {}
         with Measurements.open(tmp_path, url, VC) as store:
             store.note_vgpus(MIDNIGHT, {"nvidia_a40-8q": 3})
             assert store.vgpu_peaks() == {"nvidia_a40-8q": {MIDNIGHT.date(): 3}}

@@ -48,14 +48,16 @@ def near(expected: Sequence[float | None]) -> list[Any]:
 
 def write(folder: Path, entity: str, begin: int, series: Mapping[str, Sequence[int | None]]) -> None:
     rows = {
-        name: np.array([(-1, -1, 0) if each is None else (each, each, WHOLE) for each in told], dtype=np.int64)
-        for name, told in series.items()
+        name: np.array(
+            [(-1, -1, 0) if average is None else (average, average, WHOLE) for average in averages], dtype=np.int64
+        )
+        for name, averages in series.items()
     }
     with Measurements.open(folder, "", LAB.vcenter) as store:
         store.write(begin, {entity: Block(len(next(iter(rows.values()))), rows)})
 
 
-def observed(folder: Path, until: int) -> None:
+def note_observed(folder: Path, until: int) -> None:
     with Measurements.open(folder, "", LAB.vcenter) as store:
         store.note_observed(until - 8 * 24 * HOUR_S, until)
         store.roll_up(until)
@@ -88,9 +90,9 @@ def test_now_is_the_newest_step_and_the_reading_of_nvidia_smi_after_it(tmp_path:
         },
     )
     smi = {f"{SMI_USE}@{SECOND}": [700], f"{SMI_SLOWED_BY_HEAT}@{FIRST}": [1], f"{SMI_ECC}@{FIRST}": [4]}
-    write(tmp_path, HOST.ref, UNTIL, smi | {f"{SMI_TEMPERATURE}@{each}": [70] for each in (FIRST, SECOND)})
+    write(tmp_path, HOST.ref, UNTIL, smi | {f"{SMI_TEMPERATURE}@{address}": [70] for address in (FIRST, SECOND)})
     write(tmp_path, VM.ref, UNTIL - FINE_S, {GPU_USE: [1_200], GPU_MEMORY: [2 << 20]})
-    observed(tmp_path, UNTIL)
+    note_observed(tmp_path, UNTIL)
     _, record = read(tmp_path)
     assert record.gpus is not None and record.vms is not None
     first, second = record.gpus[f"{HOST.ref} {FIRST}"], record.gpus[f"{HOST.ref} {SECOND}"]
@@ -103,15 +105,15 @@ def test_now_is_the_newest_step_and_the_reading_of_nvidia_smi_after_it(tmp_path:
 
 
 def test_a_cluster_shows_how_fragmented_the_free_memory_of_its_hosts_was(tmp_path: Path) -> None:
-    cluster, others = (
+    cluster, other_hosts = (
         HOST.cluster,
         [host for host in LAB.hosts.values() if host.cluster == HOST.cluster and host != HOST],
     )
     series = {FREE_MEMORY: [80_000], FRAGMENTED_MEMORY: [40_000], FREE_GPUS: [2], UNUSABLE_GPUS: [1]}
     write(tmp_path, HOST.ref, UNTIL - STEP_S, series)
     # another host of the cluster where no VM waits, so that its GPUs are no part of the second share
-    write(tmp_path, others[0].ref, UNTIL - STEP_S, {FREE_MEMORY: [80_000], FRAGMENTED_MEMORY: [0], FREE_GPUS: [2]})
-    observed(tmp_path, UNTIL)
+    write(tmp_path, other_hosts[0].ref, UNTIL - STEP_S, {FREE_MEMORY: [80_000], FRAGMENTED_MEMORY: [0], FREE_GPUS: [2]})
+    note_observed(tmp_path, UNTIL)
     _, record = read(tmp_path)
     of_cluster = record.history.fragmentation[LAB.clusters[cluster or ""].name]
     assert of_cluster.percent == near([None] * (STEPS - 1) + [25])
@@ -121,7 +123,7 @@ def test_a_cluster_shows_how_fragmented_the_free_memory_of_its_hosts_was(tmp_pat
 def test_instances_without_addresses_are_the_gpus_in_their_order_beside_readings_by_address(tmp_path: Path) -> None:
     numbered = {f"{GPU_USE}@gpu-{number}": [100 * number] for number in range(len(HOST.gpus))}
     write(tmp_path, HOST.ref, UNTIL - FINE_S, numbered | {f"{SMI_TEMPERATURE}@{SECOND}": [66]})
-    observed(tmp_path, UNTIL)
+    note_observed(tmp_path, UNTIL)
     _, record = read(tmp_path)
     assert record.gpus is not None
     second = record.gpus[f"{HOST.ref} {SECOND}"]
@@ -149,7 +151,7 @@ def test_a_week_has_means_sums_and_gaps(tmp_path: Path) -> None:
                 f"{SMI_SLOWED_BY_HEAT}@{FIRST}": [0] * (hour - 1) + [1],
             },
         )
-    observed(tmp_path, UNTIL)
+    note_observed(tmp_path, UNTIL)
     stored, record = read(tmp_path)
     history = record.history
     assert (stored.begin.timestamp(), history.step_s) == (BEGIN, STEP_S)
@@ -170,22 +172,22 @@ def test_a_week_has_means_sums_and_gaps(tmp_path: Path) -> None:
 def test_an_old_observation_says_nothing_about_now_and_is_read_once(tmp_path: Path) -> None:
     assert stored_use(tmp_path, "", LAB) is None, "no store"
     write(tmp_path, HOST.ref, UNTIL - FINE_S, {f"{GPU_USE}@{FIRST}": [100]})
-    observed(tmp_path, UNTIL)
+    note_observed(tmp_path, UNTIL)
     _, record = read(tmp_path, UNTIL + 2 * HOUR_S)
     assert (record.gpus, record.vms) == (None, None)
     assert record.history.hosts[HOST.ref].utilization_percent is not None
     fresh, _ = read(tmp_path)
     assert stored_use(tmp_path, "", at(UNTIL + 60), fresh) is fresh
-    observed(tmp_path, UNTIL + FINE_S)
-    again = stored_use(tmp_path, "", at(UNTIL + FINE_S), fresh)
-    assert again is not fresh and again is not None and again.newest.until > fresh.newest.until
+    note_observed(tmp_path, UNTIL + FINE_S)
+    second_use = stored_use(tmp_path, "", at(UNTIL + FINE_S), fresh)
+    assert second_use is not fresh and second_use is not None and second_use.newest.until > fresh.newest.until
 
 
 def test_gpus_that_are_gone_and_fleets_that_are_too_large_have_no_history_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path, HOST.ref, UNTIL - FINE_S, {f"{GPU_USE}@{each}": [100] for each in (FIRST, SECOND)})
-    observed(tmp_path, UNTIL)
+    write(tmp_path, HOST.ref, UNTIL - FINE_S, {f"{GPU_USE}@{address}": [100] for address in (FIRST, SECOND)})
+    note_observed(tmp_path, UNTIL)
     stored, _ = read(tmp_path)
     alone: Host = replace(HOST, gpus=HOST.gpus[:1])
     record = measured_record(stored, LAB.with_hosts([alone]))

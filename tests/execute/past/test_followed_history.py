@@ -33,34 +33,34 @@ from tests.nights.playing.night import Nightly
 SEEDS: Final = range(1, 13)
 
 
-def played(seed: int, *, undisturbed: bool = False) -> tuple[World, list[Record]]:
+def play_night(seed: int, *, undisturbed: bool = False) -> tuple[World, list[Record]]:
     """The world of this seed after its night, and what the first machine's journal says of it."""
     night = Nightly(seed, () if undisturbed else None).play()
     return night.world, [record for record, _ in night.kept if night.kept_on[id(record)] == 0]
 
 
-def written(folder: Path, records: Sequence[Record]) -> None:
+def write_records(folder: Path, records: Sequence[Record]) -> None:
     if not records:
         return
     with closing(open_store(folder, "", "vc")) as store:
-        store.append([Record(number, each.run, each.kind, each.at, each.body)
-                      for number, each in enumerate(records, 1)])  # fmt: skip
+        store.append([Record(number, past_record.run, past_record.kind, past_record.at, past_record.body)
+                      for number, past_record in enumerate(records, 1)])  # fmt: skip
 
 
 @pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_of_undisturbed_nights_its_figures_are_those_of_the_ledger(seed: int, tmp_path: Path) -> None:
-    world, records = played(seed, undisturbed=True)
-    written(tmp_path, records)
-    found = FollowedHistory(tmp_path, "", "vc").events() or PastEvents("")
-    entries = list(world.ledger)
-    suspended = {each.moid for each in entries if each.method == "SuspendVM_Task"}
-    assert {vm.ref for night in found.nights for vm in night.desktops if vm.role is Role.DESKTOP} == suspended
+    world, records = play_night(seed, undisturbed=True)
+    write_records(tmp_path, records)
+    events = FollowedHistory(tmp_path, "", "vc").events() or PastEvents("")
+    effects = list(world.ledger)
+    suspended = {effect.moid for effect in effects if effect.method == "SuspendVM_Task"}
+    assert {vm.ref for night in events.nights for vm in night.desktops if vm.role is Role.DESKTOP} == suspended
     ran: dict[str, list[datetime]] = {}
-    for each in entries:
-        if is_ml(each.name) and each.after.get("power") != each.before.get("power"):
-            ran.setdefault(each.moid, []).append(each.at)
-    machines = [vm for night in found.nights for vm in night.ml]
+    for change in effects:
+        if is_ml(change.name) and change.after.get("power") != change.before.get("power"):
+            ran.setdefault(change.moid, []).append(change.at)
+    machines = [vm for night in events.nights for vm in night.ml]
     assert {vm.ref for vm in machines} == set(ran)
     for vm in machines:
         if len(ran[vm.ref]) == 1:
@@ -71,7 +71,7 @@ def test_of_undisturbed_nights_its_figures_are_those_of_the_ledger(seed: int, tm
         most = vm.hours.at_most
         assert most is not None and 3600 * vm.hours.at_least - 60 <= seconds <= 3600 * most + 60, vm.name
     exact = [vm for vm in machines if vm.hours.exact]
-    assert found.harvested.at_least == pytest.approx(sum(vm.hours.at_least for vm in exact))
+    assert events.harvested.at_least == pytest.approx(sum(vm.hours.at_least for vm in exact))
 
 
 def is_ml(name: str) -> bool:
@@ -81,23 +81,23 @@ def is_ml(name: str) -> bool:
 @pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 def test_of_simulated_nights_it_is_the_history_and_its_counter_never_falls(seed: int, tmp_path: Path) -> None:
-    (_, records), chance = played(seed), Random(seed)
+    (_, records), chance = play_night(seed), Random(seed)
     followed, harvested = FollowedHistory(tmp_path, "", "vc"), 0.0
     assert followed.events() is None, "nothing was ever recorded"
     with closing(open_store(tmp_path, "", "vc")) as store:
         at = 0
         while at < len(records):
             some = records[at : at + chance.randrange(1, 40)]
-            store.append([Record(at + number + 1, each.run, each.kind, each.at, each.body)
-                          for number, each in enumerate(some)])  # fmt: skip
+            store.append([Record(at + number + 1, past_record.run, past_record.kind, past_record.at, past_record.body)
+                          for number, past_record in enumerate(some)])  # fmt: skip
             at += len(some)
-            found = followed.events()
+            events = followed.events()
             whole = history(tmp_path)
-            assert found is not None
-            assert (set(found.nights), set(found.changes)) == (set(whole.nights), set(whole.changes))
-            assert found.harvested.at_least >= harvested - 1e-9
-            harvested = found.harvested.at_least
-            assert followed.events() is found, "nothing is new"
+            assert events is not None
+            assert (set(events.nights), set(events.changes)) == (set(whole.nights), set(whole.changes))
+            assert events.harvested.at_least >= harvested - 1e-9
+            harvested = events.harvested.at_least
+            assert followed.events() is events, "nothing is new"
 
 
 @pytest.mark.long
@@ -112,8 +112,8 @@ def test_a_journal_in_the_place_of_another_is_damage_once(tmp_path: Path) -> Non
         (tmp_path / "one" / name).unlink(missing_ok=True)
     assert followed.events() is None, "it is gone"
     (tmp_path / "other" / FILE_NAME).rename(tmp_path / "one" / FILE_NAME)
-    found = followed.events()
-    assert found is not None and found.nights == history(tmp_path / "one").nights
+    events = followed.events()
+    assert events is not None and events.nights == history(tmp_path / "one").nights
     (tmp_path / "one" / FILE_NAME).write_bytes(b"no database, and long enough to see that " * 50)
     with pytest.raises(StateDamaged):
         followed.events()
@@ -123,18 +123,18 @@ def test_a_journal_in_the_place_of_another_is_damage_once(tmp_path: Path) -> Non
 def test_what_is_away_and_when_it_is_due(tmp_path: Path) -> None:
     night = Night(tmp_path / "state")
 
-    def found() -> tuple[int, object]:
+    def suspended_and_due() -> tuple[int, object]:
         vcenter = SmallVcenter(night.world, lambda name: None)
-        told = standing(Site(vcenter, night.state_dir, night.world.tick), vcenter.inventory())
-        return told.desktops_away, told.back_by
+        now_standing = standing(Site(vcenter, night.state_dir, night.world.tick), vcenter.inventory())
+        return now_standing.desktops_away, now_standing.back_by
 
-    assert found() == (0, None)
+    assert suspended_and_due() == (0, None)
     evening = night.world.now
     night.run(RunKind.NIGHT)
     suspended = sum(vm.power is PowerState.SUSPENDED for vm in night.world.vms.values())
     closes = (evening + timedelta(days=1)).replace(hour=6, minute=0, second=0, microsecond=0)
-    assert found() == (suspended, closes) and suspended > 0
+    assert suspended_and_due() == (suspended, closes) and suspended > 0
     night.world.now += timedelta(hours=16)
-    assert found() == (suspended, closes), "they are late, and were due then"
+    assert suspended_and_due() == (suspended, closes), "they are late, and were due then"
     night.run(RunKind.DAY)
-    assert found() == (0, None)
+    assert suspended_and_due() == (0, None)

@@ -25,24 +25,24 @@ def begin(store: MemoryStore, night: str, owner: str) -> None:
     journal(store).end(run)
 
 
-def told(followed: FollowedNights, store: MemoryStore) -> list[tuple[str, str]]:
+def nights_and_owners(followed: FollowedNights, store: MemoryStore) -> list[tuple[str, str]]:
     nights = followed.nights(journal(store))
     return [(night.id, vm.owner.owner) for night in nights for vm in night.vms if vm.owner is not None]
 
 
 def test_what_is_new_is_added_with_whose_it_was() -> None:
     followed, store = FollowedNights(), MemoryStore()
-    assert (followed.nights(None), told(followed, store)) == ((), [])
+    assert (followed.nights(None), nights_and_owners(followed, store)) == ((), [])
     begin(store, "2026-11-20", "vision")
-    assert told(followed, store) == [("2026-11-20", "vision")]
+    assert nights_and_owners(followed, store) == [("2026-11-20", "vision")]
     begin(store, "2026-11-21", "speech")
-    assert told(followed, store) == [("2026-11-20", "vision"), ("2026-11-21", "speech")]
+    assert nights_and_owners(followed, store) == [("2026-11-20", "vision"), ("2026-11-21", "speech")]
 
 
 def test_another_journal_in_its_place_is_read_from_its_first_record() -> None:
-    followed, store, other = FollowedNights(), MemoryStore(), MemoryStore()
+    followed, store, other_store = FollowedNights(), MemoryStore(), MemoryStore()
     begin(store, "2026-11-20", "vision")
     begin(store, "2026-11-21", "vision")
-    assert len(told(followed, store)) == 2
-    begin(other, "2026-11-22", "speech")
-    assert told(followed, other) == [("2026-11-22", "speech")]
+    assert len(nights_and_owners(followed, store)) == 2
+    begin(other_store, "2026-11-22", "speech")
+    assert nights_and_owners(followed, other_store) == [("2026-11-22", "speech")]

@@ -43,18 +43,18 @@ def sleep(night: Night) -> None:
 
 
 def the_night(night: Night) -> PastNight:
-    [found] = history(night.state_dir, kind=EventKind.NIGHT).nights
-    return found
+    [past_night] = history(night.state_dir, kind=EventKind.NIGHT).nights
+    return past_night
 
 
-def check_figures(log: PowerLog, found: PastNight) -> None:
-    assert found.harvested.exact == pytest.approx(log.gpu_hours("ml", ON), abs=0.1)
-    assert found.given.exact == pytest.approx(log.gpu_hours("desktop", SUSPENDED), abs=0.1)
-    assert found.share is not None
-    assert 0 < found.share <= 1
+def check_figures(log: PowerLog, past_night: PastNight) -> None:
+    assert past_night.harvested.exact == pytest.approx(log.gpu_hours("ml", ON), abs=0.1)
+    assert past_night.given.exact == pytest.approx(log.gpu_hours("desktop", SUSPENDED), abs=0.1)
+    assert past_night.share is not None
+    assert 0 < past_night.share <= 1
     suspended = log.suspended()
-    assert {vm.ref for vm in found.desktops} == suspended
-    assert found.returned == len(suspended) > 0
+    assert {vm.ref for vm in past_night.desktops} == suspended
+    assert past_night.returned == len(suspended) > 0
 
 
 @pytest.mark.long
@@ -66,11 +66,16 @@ def test_a_night_as_the_power_states_of_its_vms_show_it(night: Night, log: Power
     assert open_night.share is None
     sleep(night)
     night.run(RunKind.DAY)
-    found = the_night(night)
-    assert (found.id, found.policy, found.outcome, found.incidents) == (NIGHT, "small", PastOutcome.DONE, ())
-    assert [run.kind for run in found.runs] == ["rotate night", "rotate day"]
-    assert all(run.by.user and run.by.machine and run.ends and not run.cut_off for run in found.runs)
-    check_figures(log, found)
+    past_night = the_night(night)
+    assert (past_night.id, past_night.policy, past_night.outcome, past_night.incidents) == (
+        NIGHT,
+        "small",
+        PastOutcome.DONE,
+        (),
+    )
+    assert [run.kind for run in past_night.runs] == ["rotate night", "rotate day"]
+    assert all(run.by.user and run.by.machine and run.ends and not run.cut_off for run in past_night.runs)
+    check_figures(log, past_night)
 
 
 @pytest.mark.long
@@ -81,14 +86,14 @@ def test_a_night_that_was_killed_and_resumed_has_the_same_figures(night: Night, 
     night.resume()
     sleep(night)
     night.run(RunKind.DAY)
-    found = history(night.state_dir).nights
-    if not found or not found[0].desktops:
+    past_nights = history(night.state_dir).nights
+    if not past_nights or not past_nights[0].desktops:
         assert kill_at < 12, "nothing was begun yet"
         return
-    check_figures(log, found[0])
-    if [run.kind for run in found[0].runs].count("rotate night") == 2:
-        assert "cut off" in {incident.what for incident in found[0].incidents}
-        assert found[0].runs[0].cut_off
+    check_figures(log, past_nights[0])
+    if [run.kind for run in past_nights[0].runs].count("rotate night") == 2:
+        assert "cut off" in {incident.what for incident in past_nights[0].incidents}
+        assert past_nights[0].runs[0].cut_off
 
 
 @pytest.mark.long
@@ -98,26 +103,26 @@ def test_a_morning_that_was_killed_is_one_night_with_both_mornings(night: Night,
     assert night.killed(RunKind.DAY, 30)
     assert the_night(night).outcome is PastOutcome.OPEN
     night.resume()
-    found = the_night(night)
-    assert [(run.kind, run.cut_off) for run in found.runs] == [
+    past_night = the_night(night)
+    assert [(run.kind, run.cut_off) for run in past_night.runs] == [
         ("rotate night", False), ("rotate day", True), ("rotate day", False),
     ]  # fmt: skip
-    assert found.outcome is PastOutcome.DONE
-    check_figures(log, found)
+    assert past_night.outcome is PastOutcome.DONE
+    check_figures(log, past_night)
 
 
 @pytest.mark.long
 def test_a_desktop_that_does_not_come_back_is_told_with_the_reason(night: Night) -> None:
     night.run(RunKind.NIGHT)
     sleep(night)
-    taken = the_night(night).desktops[0]
-    night.world.failing[taken.ref] = StepFailed("the disk is full")
+    desktop = the_night(night).desktops[0]
+    night.world.failing[desktop.ref] = StepFailed("the disk is full")
     night.run(RunKind.DAY)
-    found = the_night(night)
-    assert (found.outcome, found.returned) == (PastOutcome.OPEN, len(found.desktops) - 1)
-    assert {(incident.about, incident.what) for incident in found.incidents} == {(taken.name, "resume failed")}
-    assert "the disk is full" in found.incidents[0].reason
-    assert found.available.exact is None, "it is suspended still"
+    past_night = the_night(night)
+    assert (past_night.outcome, past_night.returned) == (PastOutcome.OPEN, len(past_night.desktops) - 1)
+    assert {(incident.about, incident.what) for incident in past_night.incidents} == {(desktop.name, "resume failed")}
+    assert "the disk is full" in past_night.incidents[0].reason
+    assert past_night.available.exact is None, "it is suspended still"
 
 
 def an_original(role: Role, vm: str, *profiles: str) -> Original:
@@ -136,22 +141,22 @@ class Written:
     def night(self, *originals: Original, **free: float) -> None:
         run = self.journal.begin("rotate night", night=NIGHT, free_gpus=free)
         NightVms(self.journal).save(originals, run)
-        for each in originals:
-            step = PowerOnVm(each.vm) if each.role is Role.ML else SuspendVm(each.vm)
+        for original in originals:
+            step = PowerOnVm(original.vm) if original.role is Role.ML else SuspendVm(original.vm)
             self.journal.record_outcome(self.journal.intend(run, step, self.seen), IntentState.DONE)
         self.journal.end(run)
 
     def day(self, *originals: Original) -> None:
         run = self.journal.begin("rotate day")
-        for each in originals:
-            step = ShutDownGuest(each.vm) if each.role is Role.ML else ResumeVm(each.vm)
+        for original in originals:
+            step = ShutDownGuest(original.vm) if original.role is Role.ML else ResumeVm(original.vm)
             self.journal.record_outcome(self.journal.intend(run, step, self.seen), IntentState.DONE)
         self.closed(*originals)
         self.journal.end(run)
 
     def closed(self, *originals: Original) -> None:
-        for each in originals:
-            NightVms(self.journal).record_return(each)
+        for original in originals:
+            NightVms(self.journal).record_return(original)
 
 
 DESKTOP, ML = an_original(Role.DESKTOP, "vdi-1", "nvidia_a40-24q"), an_original(Role.ML, "ml-1", "nvidia_a40-48c")
@@ -188,7 +193,7 @@ def test_an_ml_vm_that_stopped_by_itself_has_bounds_and_no_figure(written: Writt
 def test_what_an_older_gpuops_wrote_has_no_share_and_nobody_who_ran_it(
     written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = Journal._append
+    append = Journal._append
 
     def older(self: Journal, drafted: object) -> object:
         def without(state: object) -> object:
@@ -198,7 +203,7 @@ def test_what_an_older_gpuops_wrote_has_no_share_and_nobody_who_ran_it(
                 for run, kind, body in drafts
             ]
 
-        return kept(self, without)  # type: ignore[arg-type]
+        return append(self, without)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Journal, "_append", older)
     written.night(DESKTOP, ML)
@@ -223,13 +228,13 @@ def test_a_profile_that_the_catalogue_does_not_know_is_no_zero(written: Written,
 @pytest.mark.long
 def test_what_a_person_gave_up_is_not_back(written: Written, tmp_path: Path) -> None:
     written.night(DESKTOP)
-    given = GivenUp(Thing.VM, "vdi-1", "uuid-vdi-1", "vdi-1", f"night {NIGHT}", written.now)
-    written.journal.give_up([given])
+    given_up = GivenUp(Thing.VM, "vdi-1", "uuid-vdi-1", "vdi-1", f"night {NIGHT}", written.now)
+    written.journal.give_up([given_up])
     [night] = history(tmp_path).nights
     assert (night.outcome, night.returned) == (PastOutcome.GIVEN_UP, 0)
     assert [incident.what for incident in night.incidents] == ["given up"]
     assert night.available.exact is None
-    written.journal.back([given])
+    written.journal.back([given_up])
     [night] = history(tmp_path).nights
     assert (night.outcome, night.returned) == (PastOutcome.DONE, 1)
 
@@ -253,7 +258,7 @@ def test_changes_are_told_with_what_they_were_of_and_how_they_ended(written: Wri
     newest, oldest = history(tmp_path).changes
     assert (newest.verb, newest.outcome) == ("scheduler set", PastOutcome.OPEN)
     assert (oldest.verb, oldest.subjects, oldest.outcome) == ("attach", ("vm-7",), PastOutcome.PARTLY)
-    assert [(each.what, each.reason) for each in oldest.incidents] == [("start failed", "no room")]
+    assert [(incident.what, incident.reason) for incident in oldest.incidents] == [("start failed", "no room")]
 
 
 @pytest.mark.long
@@ -284,8 +289,8 @@ def test_the_same_from_every_kind_of_journal(tmp_path: Path, request: pytest.Fix
 
 @pytest.mark.long
 def test_nothing_is_made_where_there_is_no_journal(tmp_path: Path) -> None:
-    found = history(tmp_path / "none")
-    assert (found.nights, found.changes) == ((), ())
+    past = history(tmp_path / "none")
+    assert (past.nights, past.changes) == ((), ())
     with pytest.raises(UsageError) as unknown:
         past_night(tmp_path / "none", NIGHT)
     assert unknown.value.hint == "gpuops history lists the nights"

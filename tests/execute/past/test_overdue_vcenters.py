@@ -1,4 +1,4 @@
-"""Every vCenter of a journal that nobody returns is told of, whichever is asked about, without asking any."""
+"""Every overdue vCenter of a journal is reported, without a connection to any."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def taken_elsewhere(state_dir: Path, url: str) -> None:
 
 def found_in(state_dir: Path, url: str, clock: Callable[[], datetime], only: str | None = None) -> tuple[Overdue, ...]:
     damaged: list[StateDamaged] = []
-    found = overdue_vcenters(state_dir, url, clock, damaged=damaged.append, only=only)
+    overdue = overdue_vcenters(state_dir, url, clock, damaged=damaged.append, only=only)
     assert damaged == []
-    return found
+    return overdue
 
 
 def test_one_that_no_target_has_any_more(tmp_path: Path, url: str) -> None:
@@ -55,15 +55,15 @@ def test_one_that_no_target_has_any_more(tmp_path: Path, url: str) -> None:
     assert found_in(state_dir, url, lambda: CLOSED) == ()
     taken_elsewhere(state_dir, url)
     assert found_in(state_dir, url, lambda: CLOSED + timedelta(minutes=29)) == ()
-    [found] = found_in(state_dir, url, lambda: CLOSED + timedelta(minutes=30))
-    assert (found.vcenter, found.vms, found.closed, found.last_return) == (GONE, ("desk-1",), CLOSED, None)
-    assert found_in(state_dir, url, lambda: CLOSED + timedelta(minutes=30), only=GONE) == (found,)
+    [overdue] = found_in(state_dir, url, lambda: CLOSED + timedelta(minutes=30))
+    assert (overdue.vcenter, overdue.vms, overdue.closed, overdue.last_return) == (GONE, ("desk-1",), CLOSED, None)
+    assert found_in(state_dir, url, lambda: CLOSED + timedelta(minutes=30), only=GONE) == (overdue,)
     assert found_in(state_dir, url, lambda: CLOSED + timedelta(minutes=30), only="vc-uuid") == ()
     night = Night(state_dir)
     night.world.now = CLOSED + timedelta(hours=1)
-    shown = status(Site(SmallVcenter(night.world), state_dir, night.world.tick, journal_url=url))
-    assert shown.vms == (), "it is of another vCenter"
-    assert [each["vcenter"] for each in as_values(status_document(shown))["overdue"]] == [GONE]
+    rotation = status(Site(SmallVcenter(night.world), state_dir, night.world.tick, journal_url=url))
+    assert rotation.vms == (), "it is of another vCenter"
+    assert [row["vcenter"] for row in as_values(status_document(rotation))["overdue"]] == [GONE]
 
 
 @pytest.mark.long
@@ -71,25 +71,25 @@ def test_a_return_that_tries_is_no_alarm_and_one_that_has_ended_none_at_all(tmp_
     night = Night(tmp_path / "state")
     site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick, journal_url=url)
 
-    def told() -> list[str]:
-        return [each.vcenter for each in found_in(night.state_dir, url, night.world.tick)]
+    def overdue_now() -> list[str]:
+        return [overdue_night.vcenter for overdue_night in found_in(night.state_dir, url, night.world.tick)]
 
     assert rotate(RunKind.NIGHT, POLICY, site, apply=True, consent=agreed).exit_code == 0
-    [mine] = {each.original.night for each in status(site).away}
+    [mine] = {away_vm.original.night for away_vm in status(site).away}
     windows = [window.night_of(datetime.fromisoformat(mine).date()) for window in POLICY.windows]
-    closes = max(each.closes for each in windows if each is not None)
+    closes = max(open_window.closes for open_window in windows if open_window is not None)
     night.world.now = closes + timedelta(minutes=31)
-    assert told() == ["vc-uuid"]
+    assert overdue_now() == ["vc-uuid"]
     journal = Journal.open(night.state_dir, "vc-uuid", night.world.tick, url=url)
     journal.end(journal.begin(RunKind.DAY, policy=POLICY.text, policy_digest=POLICY.digest))
-    assert told() == [], "somebody tries: a return that does not succeed tells of itself"
+    assert overdue_now() == [], "a return runs: it reports its own failure"
     journal.end(journal.begin("attach"))
     night.world.now += timedelta(minutes=31)
-    assert told() == ["vc-uuid"], "no other run is a return"
+    assert overdue_now() == ["vc-uuid"], "no other run is a return"
     journal.close()
     assert rotate(RunKind.DAY, POLICY, site, apply=True, consent=agreed).exit_code == 0
     night.world.now += timedelta(minutes=31)
-    assert told() == []
+    assert overdue_now() == []
 
 
 @pytest.mark.long
@@ -102,7 +102,7 @@ def test_a_journal_that_was_changed_hides_no_other_vcenter(tmp_path: Path) -> No
     night = Night(state_dir)
     night.run(RunKind.NIGHT)
     night.world.now = CLOSED + timedelta(days=400)
-    shown = status(Site(SmallVcenter(night.world), state_dir, night.world.tick))
-    assert (shown.exit_code, [each.vcenter for each in shown.overdue]) == (0, ["vc-uuid"])
-    [why] = as_values(status_document(shown))["overdue_unknown"]
+    rotation = status(Site(SmallVcenter(night.world), state_dir, night.world.tick))
+    assert (rotation.exit_code, [overdue_night.vcenter for overdue_night in rotation.overdue]) == (0, ["vc-uuid"])
+    [why] = as_values(status_document(rotation))["overdue_unknown"]
     assert why.startswith(f"vCenter {GONE}: the journal ")

@@ -8,7 +8,7 @@ import pytest
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def kept(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
+def book_place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
     """State directory and URL."""
     url = request.getfixturevalue("postgresql").database() if request.param == "postgresql" else ""
     return tmp_path / "state", url

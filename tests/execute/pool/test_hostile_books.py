@@ -12,7 +12,7 @@ from sqlalchemy import text
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal.stores import make_file
 from gpuops.extras.lending.lease_book import GpuLease, LeaseState, LentShare
-from tests.execute.pool.test_book import HOUR, MADE, NOW, change, opened, wish
+from tests.execute.pool.test_book import HOUR, MADE, NOW, change, open_books, wish
 
 LEASE = GpuLease("a1", wish(1), HOUR, LeaseState.LENT, NOW, NOW + HOUR, (LentShare("gpu-01", 0, 10_240),))
 ANY = ["null", "5", "[]", "[[]]", '"x"', "{}", "", "{", "[" * 100_000, "1e999", "9" * 5000, '{"a": "\\ud800"}', "NaN"]
@@ -20,25 +20,25 @@ VALUES = [None, 5, -1, 1e300, [], {}, "x", "9999-99-99T00:00:00Z", "P99999999999
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> tuple[Path, str]:
-    with opened((tmp_path, "")) as books:
+def book_place(tmp_path: Path) -> tuple[Path, str]:
+    with open_books((tmp_path, "")) as books:
         change(books, lambda before: MADE.with_leases([LEASE]))
     return tmp_path, ""
 
 
-def put(kept: tuple[Path, str], body: str) -> None:
-    with closing(make_file(kept[0])) as database, database.writing() as connection:
+def put(book_place: tuple[Path, str], body: str) -> None:
+    with closing(make_file(book_place[0])) as database, database.writing() as connection:
         connection.execute(text("UPDATE book_records SET body = :body"), {"body": body})
 
 
-def stored(kept: tuple[Path, str]) -> str:
-    with closing(make_file(kept[0])) as database, database.reading() as connection:
+def stored_body(book_place: tuple[Path, str]) -> str:
+    with closing(make_file(book_place[0])) as database, database.reading() as connection:
         return str(connection.scalar(text("SELECT body FROM book_records")))
 
 
-def read(kept: tuple[Path, str]) -> object:
+def read(book_place: tuple[Path, str]) -> object:
     """The book; None where it is refused by name."""
-    with opened(kept, write=False) as books:
+    with open_books(book_place, write=False) as books:
         try:
             return books.read().get("lab")
         except StateDamaged as damaged:
@@ -47,18 +47,18 @@ def read(kept: tuple[Path, str]) -> object:
 
 
 @pytest.mark.parametrize("part", ["", "pool", "servers", "leases"])
-def test_a_text_that_is_none_of_ours(kept: tuple[Path, str], part: str) -> None:
-    document = json.loads(stored(kept))
+def test_a_text_that_is_none_of_ours(book_place: tuple[Path, str], part: str) -> None:
+    document = json.loads(stored_body(book_place))
     for body in ANY:
         mark = json.dumps({**document, part: "MARK"})
-        put(kept, mark.replace('"MARK"', body) if part else body)
-        assert read(kept) is None or (part, body) in (("servers", "[]"), ("leases", "[]"))
+        put(book_place, mark.replace('"MARK"', body) if part else body)
+        assert read(book_place) is None or (part, body) in (("servers", "[]"), ("leases", "[]"))
 
 
 @pytest.mark.parametrize("part", ["", "pool", "servers", "leases"])
-def test_a_value_of_another_type(kept: tuple[Path, str], part: str) -> None:
+def test_a_value_of_another_type(book_place: tuple[Path, str], part: str) -> None:
     """Whatever is read has the types of the model: what takes it for a name, a number or a moment does not fail."""
-    first = stored(kept)
+    first = stored_body(book_place)
     document = json.loads(first)
     section = document[part] if part else document
     places = section[0] if isinstance(section, list) else section
@@ -66,8 +66,8 @@ def test_a_value_of_another_type(kept: tuple[Path, str], part: str) -> None:
         before = places[key]
         for value in VALUES:
             places[key] = value
-            put(kept, json.dumps(document))
-            read(kept)
+            put(book_place, json.dumps(document))
+            read(book_place)
         places[key] = before
-    put(kept, first)
-    assert read(kept) == MADE.with_leases([LEASE])
+    put(book_place, first)
+    assert read(book_place) == MADE.with_leases([LEASE])

@@ -26,7 +26,7 @@ def site(night: Night) -> Site:
     return Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
 
 
-def taken(site: Site, consent: Consent) -> Report:
+def begin_night(site: Site, consent: Consent) -> Report:
     return rotate(RunKind.NIGHT, POLICY, site, apply=True, consent=consent, asks=True)
 
 
@@ -38,20 +38,20 @@ def one_brought_back(site: Site, consent: Consent) -> Report:
     return restore(POLICY, site, ("desktop-01", "ml-01"), apply=True, consent=consent, asks=True)
 
 
-@pytest.mark.parametrize("act", [taken, brought_back, one_brought_back])
+@pytest.mark.parametrize("act", [begin_night, brought_back, one_brought_back])
 def test_a_return_begins_while_somebody_thinks_it_over(night: Night, site: Site, act: Act) -> None:
-    if act is not taken:
+    if act is not begin_night:
         night.run(RunKind.NIGHT)
-    before, asked = len(night.world.requests), list[Report]()
+    before, reports = len(night.world.requests), list[Report]()
 
     def consent(report: Report) -> None:
         with site.locked_journal("vc-uuid", alone=True, returning=True, doing="rotate day"):
-            asked.append(report)
+            reports.append(report)
         assert len(night.world.requests) == before
 
     assert act(site, consent).exit_code == 0
-    assert len(asked) == 1
-    assert asked[0].plan.steps
+    assert len(reports) == 1
+    assert reports[0].plan.steps
     assert len(night.world.requests) > before
 
 
@@ -70,16 +70,16 @@ def test_what_was_cut_off_is_asked_about_without_the_lock_too(night: Night, site
 
 
 def test_a_desktop_that_is_used_by_then_is_left_out_and_nobody_is_asked_again(night: Night, site: Site) -> None:
-    asked: list[Report] = []
+    reports: list[Report] = []
 
     def consent(report: Report) -> None:
-        asked.append(report)
-        night.world._set_power("vm-1", PowerState.SUSPENDED)  # somebody else did
+        reports.append(report)
+        night.world._set_power("vm-1", PowerState.SUSPENDED)  # by another user
 
-    report = taken(site, consent)
-    assert SuspendVm("vm-1") in asked[0].plan.steps
+    report = begin_night(site, consent)
+    assert SuspendVm("vm-1") in reports[0].plan.steps
     assert SuspendVm("vm-1") not in report.plan.steps
-    assert [each.step.vm for each in effects(night.world, SuspendVm)] == [
+    assert [effect.step.vm for effect in effects(night.world, SuspendVm)] == [
         step.vm for step in report.plan.steps if isinstance(step, SuspendVm)
     ]
 
@@ -89,33 +89,33 @@ def test_more_than_was_agreed_to_is_asked_about_again(night: Night, site: Site) 
     for ref in [ref for ref, vm in night.world.vms.items() if vm.name.startswith("ml-")]:
         night.world._set_power(ref, PowerState.OFF)
     night.world._set_power("vm-1", PowerState.ON)  # its user has started it
-    asked: list[Report] = []
+    reports: list[Report] = []
 
     def consent(report: Report) -> None:
-        asked.append(report)
+        reports.append(report)
         night.world._set_power("vm-1", PowerState.SUSPENDED)  # and has left it again
 
     assert brought_back(site, consent).exit_code == 0
-    resumed = [{step.vm for step in each.plan.steps if isinstance(step, ResumeVm)} for each in asked]
+    resumed = [{step.vm for step in shown.plan.steps if isinstance(step, ResumeVm)} for shown in reports]
     assert [("vm-1" in vms) for vms in resumed] == [False, True]
     assert night.world.power("desktop-01") is PowerState.ON
 
 
 def test_a_no_changes_nothing_and_is_not_asked_twice(night: Night, site: Site) -> None:
-    asked: list[Report] = []
+    reports: list[Report] = []
 
     def consent(report: Report) -> None:
-        asked.append(report)
+        reports.append(report)
         raise Refused("not confirmed")
 
     with pytest.raises(Refused, match="not confirmed"):
-        taken(site, consent)
-    assert (len(asked), night.world.requests, night.open_runs()) == (1, [], 0)
+        begin_night(site, consent)
+    assert (len(reports), night.world.requests, night.open_runs()) == (1, [], 0)
 
 
 def test_nobody_is_asked_whether_something_may_be_done_beside_another_run(night: Night, site: Site) -> None:
     with locked(site.state_dir, "vc-uuid", night.world.tick(), alone=True, doing="rotate day"), pytest.raises(Locked):
-        taken(site, lambda report: pytest.fail("asked"))
+        begin_night(site, lambda report: pytest.fail("asked"))
 
 
 @pytest.mark.parametrize("kind", [RunKind.NIGHT, RunKind.DAY])

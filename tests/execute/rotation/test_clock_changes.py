@@ -45,7 +45,7 @@ class Cron:
         text = POLICY_TEXT.replace('window: {opens: "20:00", closes: "06:00", zone: UTC}', window)
         self.policy: Policy = parse_policy(text, "small")
         self.world: World = small_world()
-        self._store = NightStore(lambda what: None, lambda: 0, lambda: False)
+        self._store = NightStore(lambda event: None, lambda: 0, lambda: False)
 
     def run(self, kind: RunKind, at: datetime) -> Report:
         self.world.now = at

@@ -1,4 +1,4 @@
-"""Steps of a night or a morning that fail or are refused: who stays, and who comes back all the same."""
+"""Steps of a night or a return that fail or are refused: which VMs stay, and which come back all the same."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def test_a_user_who_comes_while_the_night_begins_keeps_the_desktop(night: Night)
 
     night.world.on_submit = arrive
     report = night.run(RunKind.NIGHT)
-    kept = next(outcome for outcome in report.outcomes if outcome.step == SuspendVm("vm-2"))
-    assert (kept.verdict, kept.reason) == (Verdict.SKIPPED, "1 console connection(s) open")
+    desktop_outcome = next(outcome for outcome in report.outcomes if outcome.step == SuspendVm("vm-2"))
+    assert (desktop_outcome.verdict, desktop_outcome.reason) == (Verdict.SKIPPED, "1 console connection(s) open")
     assert night.powers()["desktop-02"] is PowerState.ON
     assert night.run(RunKind.DAY).exit_code == 0
     morning_is_good(night)
@@ -120,16 +120,20 @@ def test_an_ml_vm_in_an_unknown_state_is_not_powered_off(night: Night) -> None:
     """Somebody may have suspended it: a power-off would discard what it holds."""
     night.run(RunKind.NIGHT)
     night.world.stubborn |= {"vm-91"}
-    asked = night.world.on_submit
+    submit = night.world.on_submit
 
     def unread(step: Step) -> None:
         if step == ShutDownGuest("vm-91", 60, then_off=True):
             night.world.set("vm-91", power=None)
-            night.world.on_submit = asked
+            night.world.on_submit = submit
 
     night.world.on_submit = unread
     report = night.run(RunKind.DAY)
-    [outcome] = [each for each in report.outcomes if each.step.vm == "vm-91" and each.verdict is not Verdict.DONE][:1]
+    [outcome] = [
+        failed_outcome
+        for failed_outcome in report.outcomes
+        if failed_outcome.step.vm == "vm-91" and failed_outcome.verdict is not Verdict.DONE
+    ][:1]
     assert "its power state cannot be read" in outcome.reason
     assert effects(night.world, PowerOffVm) == []
 

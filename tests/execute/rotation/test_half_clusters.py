@@ -21,12 +21,12 @@ BOTH_OFF = [PowerState.OFF, PowerState.OFF]
 
 def half_that_fails(state_dir: Path) -> Night:
     """`ml-01` and `ml-02` are the VMs of cluster `ml`, and vCenter does not start the second."""
-    found = Night(state_dir)
+    new_night = Night(state_dir)
     for rank, ref in enumerate(("vm-91", "vm-92"), 1):
         marker = ClusterMarker("ml", rank, 2, "0a1b2c3d", "0" * 12, 1, RdmaKind.NONE)
-        found.world.set(ref, extra_config={MARKER_KEY: marker.text})
-    found.world.failing["vm-92"] = StepFailed("insufficient graphics resources")
-    return found
+        new_night.world.set(ref, extra_config={MARKER_KEY: marker.text})
+    new_night.world.failing["vm-92"] = StepFailed("insufficient graphics resources")
+    return new_night
 
 
 @pytest.fixture
@@ -42,14 +42,14 @@ def test_what_has_started_of_it_stops_again_and_stays_off(night: Night) -> None:
     evening = night.run(RunKind.NIGHT)
     night.world.settle()
     assert powers(night) == BOTH_OFF
-    assert [type(each.step) for each in evening.outcomes if each.verdict is Verdict.FAILED] == [PowerOnVm]
-    assert [each.step.vm for each in evening.outcomes if isinstance(each.step, ShutDownGuest)] == ["vm-91"]
+    assert [type(outcome.step) for outcome in evening.outcomes if outcome.verdict is Verdict.FAILED] == [PowerOnVm]
+    assert [outcome.step.vm for outcome in evening.outcomes if isinstance(outcome.step, ShutDownGuest)] == ["vm-91"]
     assert evening.exit_code == 4
     assert "cluster ml: ml-02 did not start, so that ml-01 has nothing to do" in evening.plan.warnings
     night.world.failing.clear()
-    again = night.run(RunKind.NIGHT)
+    second_night = night.run(RunKind.NIGHT)
     assert len(effects(night.world, PowerOnVm)) == 1, "no VM of it alone"
-    assert {each.subject for each in again.plan.choices if each.chosen} == set()
+    assert {choice.subject for choice in second_night.plan.choices if choice.chosen} == set()
     night.run(RunKind.DAY)
     morning_is_good(night)
 
@@ -60,22 +60,25 @@ def test_a_night_that_is_killed_and_gone_on_with_leaves_no_half(tmp_path: Path) 
     of what stops the half again: there is no open run then."""
     whole = half_that_fails(tmp_path / "whole")
     whole.run(RunKind.NIGHT)
-    left = []
+    halves = []
     for kill_at in range(whole.points * 2 // 3, whole.points):
         killed = half_that_fails(tmp_path / str(kill_at))
         assert killed.killed(RunKind.NIGHT, kill_at)
         killed.resume()
         killed.world.settle()
         if powers(killed) != BOTH_OFF:
-            left.append(kill_at)
-    assert len(left) <= 2 and (not left or left[-1] - left[0] < 2), left
+            halves.append(kill_at)
+    assert len(halves) <= 2 and (not halves or halves[-1] - halves[0] < 2), halves
 
 
 def test_where_they_cannot_be_stopped_the_night_is_told_all_the_same(night: Night, mocker: MockerFixture) -> None:
     mocker.patch.object(rotation, "restore", side_effect=Locked("another run", hint="wait"))
     evening = night.run(RunKind.NIGHT)
     assert evening.outcomes and evening.exit_code == 4
-    assert any("they keep running: " in each and "gpuops rotate restore --vm" in each for each in evening.plan.warnings)
+    assert any(
+        "they keep running: " in warning and "gpuops rotate restore --vm" in warning
+        for warning in evening.plan.warnings
+    )
 
 
 def test_a_dry_run_and_a_cluster_that_starts_whole_stop_nothing(night: Night) -> None:

@@ -95,13 +95,13 @@ def test_a_morning_that_was_cut_off_runs_it_again_and_does_not_wait_for_the_firs
 
 
 @pytest.mark.parametrize(
-    ("said", "file_mode", "runs"),
+    ("with_policy", "file_mode", "runs"),
     [(False, None, False), (True, None, True), (False, 0o600, True), (False, 0o666, False)],
 )
 def test_one_of_a_shared_journal_runs_where_a_policy_file_of_this_machine_names_it(
-    postgresql: Server, tmp_path: Path, said: bool, file_mode: int | None, runs: bool
+    postgresql: Server, tmp_path: Path, with_policy: bool, file_mode: int | None, runs: bool
 ) -> None:
-    """Whoever writes into the database must not have a command run in a guest."""
+    """Write access to the database must not be enough to run a command in a guest."""
     night, url = Night(tmp_path / "state"), postgresql.database()
     file = tmp_path / "policy.yaml"
     if file_mode is not None:
@@ -113,7 +113,7 @@ def test_one_of_a_shared_journal_runs_where_a_policy_file_of_this_machine_names_
         return rotate(which, policy, site, apply=True, consent=agreed)
 
     rotated(RunKind.NIGHT, POLICY)
-    report = rotated(RunKind.DAY, POLICY if said else None)
+    report = rotated(RunKind.DAY, POLICY if with_policy else None)
     assert report.exit_code == 0
     assert bool(hooks(report)) is runs
     assert any("/opt/keep is not run" in warning for warning in report.plan.warnings) is not runs

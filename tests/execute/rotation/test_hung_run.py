@@ -1,4 +1,4 @@
-"""A run that hangs and holds the lock is ended by a return once its time has come; by its pid alone nobody is."""
+"""A return ends a hung run that holds the lock once its time has come; a pid alone is not enough for that."""
 
 from __future__ import annotations
 
@@ -56,8 +56,16 @@ def holding(
     state_dir: Path, *, doing: str = "rotate night", until: datetime | None = UNTIL, ignores: bool = False
 ) -> Iterator[subprocess.Popen[str]]:
     """A process of its own that holds the lock, and hangs."""
-    told = [str(state_dir), doing, SINCE.isoformat(), until.isoformat() if until else "", "ignores" if ignores else ""]
-    with subprocess.Popen([sys.executable, "-c", HOLDING, *told], stdout=subprocess.PIPE, encoding="utf-8") as process:
+    arguments = [
+        str(state_dir),
+        doing,
+        SINCE.isoformat(),
+        until.isoformat() if until else "",
+        "ignores" if ignores else "",
+    ]
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDING, *arguments], stdout=subprocess.PIPE, encoding="utf-8"
+    ) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "held\n"
@@ -68,16 +76,16 @@ def holding(
 
 @pytest.fixture
 def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
-    """After an evening; whoever does not end by himself is given a second."""
+    """After a night. A process that ignores SIGTERM gets one second."""
     monkeypatch.setattr(rotation_lock, "GRACE_S", 1.0)
     night = Night(tmp_path / "state")
     night.run(RunKind.NIGHT)
     return night
 
 
-def day(night: Night, said: list[str] | None = None) -> int:
+def day(night: Night, messages: list[str] | None = None) -> int:
     site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
-    site.say = (said if said is not None else []).append
+    site.say = (messages if messages is not None else []).append
     return rotate(RunKind.DAY, POLICY, site, apply=True, consent=agreed).exit_code
 
 
@@ -94,11 +102,11 @@ def test_a_hung_night_keeps_no_desktop_away(
     with holding(night.state_dir, ignores=ignores) as hung:
         if stopped:
             hung.send_signal(signal.SIGSTOP)
-        said: list[str] = []
-        assert day(night, said) == 0
+        messages: list[str] = []
+        assert day(night, messages) == 0
         assert hung.wait(10) == -signals[-1]
-    assert len(said) == len(signals)
-    assert said[0].startswith(
+    assert len(messages) == len(signals)
+    assert messages[0].startswith(
         f"pid {hung.pid} since 2026-11-20 21:00:00 UTC (rotate night, last sign of life 496 min ago"
     )
     audited = (night.state_dir / "audit.jsonl").read_text(encoding="ascii").splitlines()
@@ -109,14 +117,14 @@ def test_a_hung_night_keeps_no_desktop_away(
 def test_before_its_time_a_night_is_left_alone_and_named(night: Night) -> None:
     night.world.now = UNTIL - timedelta(minutes=30)
     with holding(night.state_dir) as hung:
-        with pytest.raises(Locked) as said:
+        with pytest.raises(Locked) as locked:
             day(night)
         assert hung.poll() is None
-        assert f"pid {hung.pid} since 2026-11-20 21:00:00 UTC (rotate night, last sign of life" in said.value.message
-        assert "from 2026-11-21 05:15 UTC on gpuops rotate day ends it" in said.value.hint
-        hung.terminate()  # as it advises for whoever cannot wait
+        assert f"pid {hung.pid} since 2026-11-20 21:00:00 UTC (rotate night, last sign of life" in locked.value.message
+        assert "from 2026-11-21 05:15 UTC on gpuops rotate day ends it" in locked.value.hint
+        hung.terminate()  # as the hint advises
         hung.wait(10)
-        assert f"kill {hung.pid}" in said.value.hint
+        assert f"kill {hung.pid}" in locked.value.hint
     assert day(night) == 0
     morning_is_good(night)
 
@@ -134,11 +142,11 @@ def test_a_return_that_hangs_is_ended_by_the_next(night: Night) -> None:
 
 def test_what_is_no_rotation_is_never_ended(night: Night) -> None:
     night.world.now = UNTIL + timedelta(days=1)
-    with holding(night.state_dir, doing="", until=None) as other:
-        with pytest.raises(Locked) as said:
+    with holding(night.state_dir, doing="", until=None) as other_process:
+        with pytest.raises(Locked) as locked:
             day(night)
-        assert other.poll() is None
-        assert f"wait for pid {other.pid} to end" in said.value.hint
+        assert other_process.poll() is None
+        assert f"wait for pid {other_process.pid} to end" in locked.value.hint
 
 
 def test_a_process_that_has_the_number_of_the_holder_and_not_the_lock_is_left_alone(night: Night) -> None:
@@ -163,9 +171,9 @@ def test_a_resume_that_finds_a_run_under_way_says_what_to_do(night: Night) -> No
     with site.locked_journal("vc-uuid", alone=True) as journal:
         journal.begin("rotate night", night="2026-11-20", policy=POLICY.text)
     night.world.now = UNTIL + timedelta(minutes=1)
-    with holding(night.state_dir) as hung, pytest.raises(Locked) as said:
+    with holding(night.state_dir) as hung, pytest.raises(Locked) as locked:
         resume(site, apply=True, consent=agreed)
-    assert f"kill {hung.pid}, then gpuops rotate day" in said.value.hint
+    assert f"kill {hung.pid}, then gpuops rotate day" in locked.value.hint
 
 
 def test_signs_of_life_are_read_by_others(tmp_path: Path) -> None:
@@ -173,8 +181,8 @@ def test_signs_of_life_are_read_by_others(tmp_path: Path) -> None:
         for seconds in (4, 9, 12, 20):
             hold.alive(SINCE + timedelta(seconds=seconds))
         hold.takes_until(UNTIL)
-        seen = SINCE + timedelta(seconds=12)
-        assert rotating(tmp_path, "vc-1") == LockHolder(os.getpid(), SINCE, "rotate night", seen, UNTIL)
+        last_sign = SINCE + timedelta(seconds=12)
+        assert rotating(tmp_path, "vc-1") == LockHolder(os.getpid(), SINCE, "rotate night", last_sign, UNTIL)
 
 
 @pytest.mark.parametrize(

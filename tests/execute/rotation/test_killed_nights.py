@@ -62,7 +62,7 @@ def test_a_night_killed_anywhere_ends_with_every_desktop_back(tmp_path: Path, th
 
 
 def test_a_night_that_was_cut_off_stays_open_until_its_morning_is_in_the_journal(tmp_path: Path) -> None:
-    """The morning is killed at each of its first points: without an open run nobody would know that it was cut off."""
+    """`rotate day` is killed at each of its first points: without an open run the next one would not notice."""
     for point in range(1, 8):
         night = Night(tmp_path / f"state-{point}")
         assert night.killed(RunKind.NIGHT, kill_at=20)
@@ -126,7 +126,7 @@ def test_either_source_alone_is_enough_to_return(night: Night, survives: str) ->
 
 
 def test_a_night_whose_return_has_begun_is_foreseen_as_over(night: Night) -> None:
-    """Nobody is back yet, and `rotate night` takes nothing more in it all the same."""
+    """No desktop is back yet, and `rotate night` still takes nothing more in this night."""
     night.run(RunKind.NIGHT)
     site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
     kill_at = 0
@@ -172,7 +172,7 @@ def test_a_task_that_hangs_since_the_night_was_killed_keeps_no_other_desktop_awa
     report = night.run(RunKind.DAY)
     assert night.world.now - began < timedelta(seconds=HUNG_S + 120)
     assert night.powers()["desktop-01"] is PowerState.ON
-    assert [each.subject for each in report.plan.unmet] == ["desktop-02"]
+    assert [refusal.subject for refusal in report.plan.unmet] == ["desktop-02"]
     assert report.exit_code == 4
     night.world.hung.clear()
     night.world.settle()

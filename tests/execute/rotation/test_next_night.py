@@ -27,8 +27,8 @@ def site(night: Night) -> Site:
 
 
 def skip(night: Night, *, undo: bool = False, policy: Policy = POLICY) -> tuple[str, bool]:
-    found = skip_next(policy, site(night), undo=undo)
-    return found.night.id, found.changed
+    skipped = skip_next(policy, site(night), undo=undo)
+    return skipped.night.id, skipped.changed
 
 
 def test_the_open_night_that_has_taken_nothing_is_the_next_one(night: Night) -> None:
@@ -104,10 +104,14 @@ def test_a_checkpoint_keeps_it_and_weeks_later_it_is_forgotten(night: Night) -> 
         journal.close()
 
 
-@pytest.mark.parametrize(("hour", "asked"), [("05:59", "2026-11-20"), ("06:00", "2026-11-21"), ("06:59", "2026-11-21")])
-def test_without_a_moment_that_night_is_planned_which_may_still_be_taken(night: Night, hour: str, asked: str) -> None:
+@pytest.mark.parametrize(
+    ("hour", "expected_night"), [("05:59", "2026-11-20"), ("06:00", "2026-11-21"), ("06:59", "2026-11-21")]
+)
+def test_without_a_moment_that_night_is_planned_which_may_still_be_taken(
+    night: Night, hour: str, expected_night: str
+) -> None:
     """A window that has closed is a night's until its desktops are due."""
     policy = parse_policy(POLICY_TEXT.replace('closes: "06:00"', 'closes: "06:00", back_by: "07:00"'), "small")
     now = datetime.fromisoformat(f"2026-11-21T{hour}Z")
-    found = preview(policy, replace(site(night), clock=lambda: now), None)
-    assert found.night_plan.night == asked
+    foreseen = preview(policy, replace(site(night), clock=lambda: now), None)
+    assert foreseen.night_plan.night == expected_night

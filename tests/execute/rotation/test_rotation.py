@@ -48,7 +48,7 @@ def test_an_ml_vm_that_the_policy_calls_by_its_id_is_stopped_in_the_morning(nigh
 
 
 def test_a_night_without_a_window_has_one_name_however_long_it_takes(night: Night) -> None:
-    policy = parse_policy(POLICY_TEXT.replace("window:", "# window:"), "by hand")
+    policy = parse_policy(POLICY_TEXT.replace("window:", "# window:"), "manual")
     night.world.now = night.world.now.replace(second=58)
     site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
     rotate(RunKind.NIGHT, policy, site, apply=True, consent=agreed)
@@ -78,11 +78,11 @@ def test_a_second_run_changes_nothing_and_says_so(night: Night, kind: RunKind) -
     if kind is RunKind.DAY:
         night.run(RunKind.DAY)
     before = list(night.world.ledger)
-    again = night.run(kind)
+    second_run = night.run(kind)
     assert night.world.ledger == before
-    assert not again.changed
-    assert again.exit_code == 0
-    assert again.plan.because
+    assert not second_run.changed
+    assert second_run.exit_code == 0
+    assert second_run.plan.because
 
 
 def test_a_dry_run_writes_nothing_anywhere(night: Night) -> None:
@@ -143,9 +143,9 @@ def test_status_tells_what_is_away_and_what_was_cut_off(night: Night) -> None:
     site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
     assert status(site).vms == ()
     night.run(RunKind.NIGHT)
-    told = status(site)
-    assert (told.policy, told.cut_off) == ("small", None)
-    assert {mine.original.name: mine.whereabouts for mine in told.away} == dict.fromkeys(
+    rotation = status(site)
+    assert (rotation.policy, rotation.cut_off) == ("small", None)
+    assert {mine.original.name: mine.whereabouts for mine in rotation.away} == dict.fromkeys(
         ("desktop-01", "desktop-02", "ml-01", "ml-02"), Whereabouts.AWAY
     )
     with pytest.raises(Killed):

@@ -32,23 +32,23 @@ def apply(texts: list[str], consent: Callable[[str], None], *, apply: bool = Tru
     return apply_agreed(
         Proposed(texts[0]),
         lambda proposal: consent(proposal.text),
-        lambda proposal, held: replace(proposal, applied=True, done=True),
+        lambda proposal, lock_held: replace(proposal, applied=True, done=True),
         apply=apply,
         lock=nullcontext,
-        look_again=lambda held: Proposed(next(planned_under_lock)),
+        look_again=lambda lock_held: Proposed(next(planned_under_lock)),
     )
 
 
 def test_an_equal_plan_is_executed_whatever_its_reason() -> None:
-    asked: list[str] = []
-    assert apply(["a:for x", "a:for y"], asked.append) == Proposed("a:for y", applied=True, done=True)
-    assert asked == ["a:for x"]
+    questions: list[str] = []
+    assert apply(["a:for x", "a:for y"], questions.append) == Proposed("a:for y", applied=True, done=True)
+    assert questions == ["a:for x"]
 
 
 def test_the_plan_that_has_changed_is_asked_about_until_it_stays() -> None:
-    asked: list[str] = []
-    assert apply(["a", "b", "c", "c"], asked.append) == Proposed("c", applied=True, done=True)
-    assert asked == ["a", "b", "c"]
+    questions: list[str] = []
+    assert apply(["a", "b", "c", "c"], questions.append) == Proposed("c", applied=True, done=True)
+    assert questions == ["a", "b", "c"]
 
 
 def test_a_no_to_the_second_plan_ends_the_run() -> None:
@@ -62,10 +62,10 @@ def test_a_no_to_the_second_plan_ends_the_run() -> None:
 
 @pytest.mark.parametrize("first", [[], ["a"]], ids=["at once", "under the lock"])
 def test_a_refused_plan_is_not_applied_and_an_empty_one_is(first: list[str]) -> None:
-    asked: list[str] = []
-    assert apply([*first, "refused"], asked.append) == Proposed("refused")
-    assert apply([*first, ""], asked.append) == Proposed("", applied=True)
-    assert asked == [*first, *first]
+    questions: list[str] = []
+    assert apply([*first, "refused"], questions.append) == Proposed("refused")
+    assert apply([*first, ""], questions.append) == Proposed("", applied=True)
+    assert questions == [*first, *first]
 
 
 def test_a_dry_run_asks_nobody() -> None:

@@ -1,4 +1,4 @@
-"""What lists of a broker tell of machines that they lack, or whose session they lack."""
+"""How machines or sessions missing from the broker's lists are judged."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def gates_of(broker: Broker) -> BrokerGates:
 
 
 @pytest.mark.parametrize(
-    ("machine", "known", "lists", "gate"),
+    ("machine", "instance_uuid", "lists", "gate"),
     [
         pytest.param(MACHINE, "m1", (), Gate(closed=True, machine="m1"), id="asked for by its id: no list"),
         pytest.param(None, "", ((), (MACHINE,)), Gate(closed=True, machine="m1"), id="the second list has it"),
@@ -67,21 +67,21 @@ def gates_of(broker: Broker) -> BrokerGates:
     ],
 )
 def test_a_machine_is_gone_when_nothing_knows_it(
-    machine: DesktopMachine | None, known: str, lists: tuple[tuple[DesktopMachine, ...], ...], gate: Gate
+    machine: DesktopMachine | None, instance_uuid: str, lists: tuple[tuple[DesktopMachine, ...], ...], gate: Gate
 ) -> None:
-    assert gates_of(Broker(machine, *lists)).gates([VM], {"vm-1": known}, SEEN) == {"vm-1": gate}
+    assert gates_of(Broker(machine, *lists)).gates([VM], {"vm-1": instance_uuid}, SEEN) == {"vm-1": gate}
 
 
 def test_of_a_machine_that_the_list_lacks_no_session_is_known() -> None:
     gates = gates_of(Broker(MACHINE, ()))
     gates.gates([VM], {"vm-1": "m1"}, SEEN)
-    told = gates.sessions([VM], SEEN)["vm-1"]
-    assert (told.used, told.because) == (None, "the broker's list of machines lacks it")
+    session = gates.sessions([VM], SEEN)["vm-1"]
+    assert (session.used, session.because) == (None, "the broker's list of machines lacks it")
 
 
 def test_a_machine_that_names_a_session_is_not_believed_to_be_without() -> None:
     """The list of machines is as old as that of sessions."""
     gates = gates_of(Broker(replace(MACHINE, session="7"), (MACHINE,)))
     gates.gates([VM], {"vm-1": "m1"}, SEEN)
-    told = gates.sessions([VM], SEEN)["vm-1"]
-    assert (told.used, told.because) == (None, NOT_IN_LIST)
+    session = gates.sessions([VM], SEEN)["vm-1"]
+    assert (session.used, session.because) == (None, NOT_IN_LIST)

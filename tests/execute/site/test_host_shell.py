@@ -1,4 +1,4 @@
-"""Many asked at the same time: nobody waits for another one's answer."""
+"""Many hosts are asked at the same time: none waits for another's answer."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def test_answers_come_in_the_order_of_the_questions() -> None:
 
 
 def test_all_are_asked_before_one_has_answered() -> None:
-    asked = Barrier(MOST)
-    ask_in_parallel(lambda _: asked.wait(30), range(MOST))
+    barrier = Barrier(MOST)
+    ask_in_parallel(lambda _: barrier.wait(30), range(MOST))
     with pytest.raises(BrokenBarrierError):
         ask_in_parallel(lambda _: Barrier(2).wait(0.01), range(2))
 

@@ -12,19 +12,19 @@ from gpuops.plan.core.plan import Report
 
 
 def test_it_is_done_after_each_yes_with_what_was_agreed_to_and_never_after_a_no() -> None:
-    done = list[object]()
+    events = list[object]()
     first, second = cast(Report, object()), cast(Report, object())
 
-    def asked(report: Report) -> None:
-        done.append("asked")
+    def ask(report: Report) -> None:
+        events.append("asked")
         if report is second:
             raise Refused("no")
 
-    consent = once_agreed(once_agreed(asked, done.append), lambda _: done.append("then"))
+    consent = once_agreed(once_agreed(ask, events.append), lambda _: events.append("then"))
     consent(first)
     consent(first)
     with pytest.raises(Refused):
         consent(second)
-    assert done == ["asked", first, "then", "asked", first, "then", "asked"]
-    once_agreed(agreed, done.append)(second)
-    assert done[-1] is second
+    assert events == ["asked", first, "then", "asked", first, "then", "asked"]
+    once_agreed(agreed, events.append)(second)
+    assert events[-1] is second

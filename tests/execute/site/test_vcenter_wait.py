@@ -52,12 +52,12 @@ class Watched:
         """vCenter goes away with the first step of this kind."""
         world = self.night.world
 
-        def away(step: Step) -> None:
+        def take_down(step: Step) -> None:
             if isinstance(step, kind):
                 world.down_until = world.now + timedelta(minutes=minutes)
                 world.on_submit = lambda step: None
 
-        world.on_submit = away
+        world.on_submit = take_down
 
 
 @pytest.fixture
@@ -82,15 +82,15 @@ def test_it_goes_on_when_vcenter_is_back(watched: Watched) -> None:
 
 
 def test_what_somebody_agreed_to_is_not_asked_about_again(watched: Watched) -> None:
-    """The lock would wait for the answer: whoever agreed may have left hours ago."""
+    """The lock would wait for the answer, and the user who agreed may have left hours ago."""
     watched.night.run(RunKind.NIGHT)
     watched.night.world.now = MORNING
     watched.down_from(ResumeVm, minutes=25)
-    asked: list[Report] = []
+    reports: list[Report] = []
     world = watched.night.world
     site = Site(SmallVcenter(world), watched.night.state_dir, world.tick, pause=watched.pause, say=watched.said.append)
-    report = rotate(RunKind.DAY, POLICY, site, apply=True, consent=asked.append, asks=True)
-    assert (report.exit_code, len(asked)) == (0, 1)
+    report = rotate(RunKind.DAY, POLICY, site, apply=True, consent=reports.append, asks=True)
+    assert (report.exit_code, len(reports)) == (0, 1)
     assert watched.pauses
     morning_is_good(watched.night)
 

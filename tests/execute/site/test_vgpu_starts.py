@@ -48,11 +48,11 @@ def test_starts_are_read_in_the_slices_of_the_catalogue(
 ) -> None:
     three = [vm(n, f"a-{n}", "1", f"vgpu {PREFIX}1-3q", power=PowerState.ON) for n in (1, 2, 3)]
     shared = gpu(FIRST, "rtx-pro-6000", 0, VgpuMode.MULTI_INSTANCE)
-    seen = inventory([host("esx-1", replace(shared, vms=tuple(each.ref for each in three)))], three)
-    known = with_vgpus(seen, cast("HostShell", Shell(starts, slices)), print, catalog())
-    [esx] = known.hosts.values()
-    assert [each.start for each in esx.gpus[0].vgpus or ()] == lying
-    assert known.as_read == known, "what a host tells was read, it is no change"
-    [part] = capacity(known, catalog()).now.parts
+    snapshot = inventory([host("esx-1", replace(shared, vms=tuple(small_vm.ref for small_vm in three)))], three)
+    with_starts = with_vgpus(snapshot, cast("HostShell", Shell(starts, slices)), print, catalog())
+    [esx] = with_starts.hosts.values()
+    assert [vgpu.start for vgpu in esx.gpus[0].vgpus or ()] == lying
+    assert with_starts.as_read == with_starts, "what a host tells was read, it is no change"
+    [part] = capacity(with_starts, catalog()).now.parts
     slots = part.fits[f"{PREFIX}2-48q"].slots
     assert (slots.at_least, slots.at_most) == free

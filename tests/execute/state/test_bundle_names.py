@@ -1,4 +1,4 @@
-"""The names behind the pseudonyms of bundles: none is lost, and none is told for another."""
+"""The names behind the pseudonyms of bundles: none is lost or mixed up."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ def test_names_are_saved_with_the_key_that_made_them_or_not_at_all(state: Path) 
 
 def test_bundles_at_the_same_time_lose_no_names(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is slow between reading and writing."""
-    both = Barrier(2)
+    barrier = Barrier(2)
 
     def slow(path: Path, text: str) -> None:
         with suppress(BrokenBarrierError):  # where one waits for the other
-            both.wait(0.2)
+            barrier.wait(0.2)
         write_private(path, text)
 
     monkeypatch.setattr(bundle_names, "write_private", slow)
-    given: list[Mapping[str, Any]] = [{f"host-{number:012x}": f"esx-{number}"} for number in range(2)]
+    name_maps: list[Mapping[str, Any]] = [{f"host-{number:012x}": f"esx-{number}"} for number in range(2)]
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda each: remember(state, KEY, each), given))
-    kept = json.loads((state / "bundle-names.json").read_text("utf-8"))
-    assert kept == {**GIVEN, **given[0], **given[1]}
+        list(pool.map(lambda names: remember(state, KEY, names), name_maps))
+    stored_names = json.loads((state / "bundle-names.json").read_text("utf-8"))
+    assert stored_names == {**GIVEN, **name_maps[0], **name_maps[1]}

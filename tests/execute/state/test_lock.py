@@ -67,7 +67,7 @@ def test_who_rotates_is_told_to_whoever_asks(tmp_path: Path) -> None:
 
 
 def test_a_question_in_the_same_instant_does_not_stop_a_rotation(tmp_path: Path, mocker: MockerFixture) -> None:
-    """Whoever asks shares the lock for an instant; the run that meets it tries again."""
+    """A query shares the lock for an instant; a run that meets it tries again."""
     with locked(tmp_path, "vc-1", NOW, alone=False):
         pass
     asking = os.open(next(tmp_path.iterdir()), os.O_RDWR)

@@ -29,22 +29,22 @@ def systemd(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
         yield listening
 
 
-def heard(systemd: socket.socket) -> list[str]:
-    found = []
+def received_messages(systemd: socket.socket) -> list[str]:
+    messages = []
     while True:
         try:
-            found.append(systemd.recv(100).decode("ascii"))
+            messages.append(systemd.recv(100).decode("ascii"))
         except BlockingIOError:
-            return found
+            return messages
 
 
 def test_each_sign_of_life_is_told_and_nothing_between_them(systemd: socket.socket, tmp_path: Path) -> None:
     tell_systemd(BEGUN)
     with locked(tmp_path / "state", "vc-1", NOW, alone=True) as hold:
-        assert heard(systemd) == ["READY=1"], "a lock that is held is no progress"
+        assert received_messages(systemd) == ["READY=1"], "a lock that is held is no progress"
         for seconds in range(0, 31, 5):
             hold.alive(NOW + timedelta(seconds=seconds))
-    assert heard(systemd) == ["WATCHDOG=1"] * (30 // SIGNS_EVERY.seconds)
+    assert received_messages(systemd) == ["WATCHDOG=1"] * (30 // SIGNS_EVERY.seconds)
 
 
 def test_a_return_that_waits_for_a_vcenter_goes_on(systemd: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +58,7 @@ def test_a_return_that_waits_for_a_vcenter_goes_on(systemd: socket.socket, monke
         return "back"
 
     assert waiting.reach_vcenter(attempt) == "back"
-    assert heard(systemd) == ["WATCHDOG=1"] * 2
+    assert received_messages(systemd) == ["WATCHDOG=1"] * 2
 
 
 @pytest.mark.parametrize("address", ["", "relative", "/there/is/none", "@nobody-hears-this", "@" + "x" * 200])

@@ -97,11 +97,15 @@ def somebody_elses(path: Path, target: Path) -> None:
 def of_another_user(inode: int) -> Callable[[int], os.stat_result]:
     fstat = os.fstat
 
-    def told(descriptor: int) -> os.stat_result:
-        found = fstat(descriptor)
-        return os.stat_result((*found[:4], found.st_uid + 1, *found[5:10])) if found.st_ino == inode else found
+    def stat_of(descriptor: int) -> os.stat_result:
+        stat_read = fstat(descriptor)
+        return (
+            os.stat_result((*stat_read[:4], stat_read.st_uid + 1, *stat_read[5:10]))
+            if stat_read.st_ino == inode
+            else stat_read
+        )
 
-    return told
+    return stat_of
 
 
 @pytest.mark.parametrize("plant", [symlink, hardlink, pipe, directory, wide, somebody_elses])
@@ -151,10 +155,10 @@ def full(state: Path, mocker: MockerFixture) -> None:
 def _refuse(mocker: MockerFixture, flags: int, error: OSError) -> None:
     real = os.open
 
-    def opened(path: Path, asked: int, *rest: int) -> int:
-        if asked & flags:
+    def opened(path: Path, open_flags: int, *arguments: int) -> int:
+        if open_flags & flags:
             raise error
-        return real(path, asked, *rest)
+        return real(path, open_flags, *arguments)
 
     mocker.patch("os.open", opened)
 
@@ -190,7 +194,7 @@ def test_no_desktop_stays_away_for_what_befalls_the_state_directory(
     assert foreseen.exit_code == (0 if befalls is full else exit_code), "what writes nothing meets no full disk"
     assert report.exit_code == exit_code
     assert foreseen.plan.steps == report.plan.steps
-    early = [each for each in report.plan.warnings if "ends with this return" in each]
+    early = [warning for warning in report.plan.warnings if "ends with this return" in warning]
     assert (len(early), len(report.plan.warnings) > 1) == (1, bool(exit_code)), "it is called in the open window"
     assert {vm.power for vm in world.vms.values() if vm.name.startswith("desktop")} == {PowerState.ON}
     assert {vm.name for vm in world.vms.values() if vm.attributes} == set()
@@ -235,9 +239,9 @@ def test_under_no_umask_everything_is_ours_alone(tmp_path: Path) -> None:
     state = tmp_path / "home" / ".local" / "state" / "gpuops"
     for write in (journal, lock, audit_log):
         write(state)
-    made = [*state.iterdir(), *(each for each in state.parents if each.is_relative_to(tmp_path / "home")), state]
-    assert {path.name for path in made} >= {FILE_NAME, "vc-1.lock", AUDIT_FILE, ".local"}
-    assert [path for path in made if stat.S_IMODE(path.lstat().st_mode) & 0o077] == []
+    paths = [*state.iterdir(), *(parent for parent in state.parents if parent.is_relative_to(tmp_path / "home")), state]
+    assert {path.name for path in paths} >= {FILE_NAME, "vc-1.lock", AUDIT_FILE, ".local"}
+    assert [path for path in paths if stat.S_IMODE(path.lstat().st_mode) & 0o077] == []
 
 
 @pytest.mark.parametrize("write", [journal, lock, audit_log])
@@ -249,7 +253,7 @@ def test_a_directory_that_anybody_could_replace_is_refused(tmp_path: Path, write
         write(open_to_all / "state" / "gpuops")
     assert refused.value.hint.startswith(f"chmod o-w {open_to_all}")
     open_to_all.chmod(0o1777)
-    write(open_to_all / "state" / "gpuops")  # as /tmp is: nobody replaces what is not his
+    write(open_to_all / "state" / "gpuops")  # as /tmp is: users cannot replace files of others
 
 
 @pytest.mark.parametrize("write", [journal, lock, audit_log])
@@ -260,11 +264,11 @@ def test_a_directory_below_somebody_elses_is_refused(
     theirs.mkdir(0o755)
     lstat, inode = os.lstat, theirs.stat().st_ino
 
-    def told(path: Path) -> os.stat_result:
-        found = lstat(path)
-        return os.stat_result((*found[:4], 4242, *found[5:10])) if found.st_ino == inode else found
+    def stat_of(path: Path) -> os.stat_result:
+        stat_read = lstat(path)
+        return os.stat_result((*stat_read[:4], 4242, *stat_read[5:10])) if stat_read.st_ino == inode else stat_read
 
-    monkeypatch.setattr(os, "lstat", told)
+    monkeypatch.setattr(os, "lstat", stat_of)
     with pytest.raises(StateDamaged, match="belongs to another user") as refused:
         write(theirs / "state")
     assert refused.value.exit_code == 7

@@ -86,40 +86,40 @@ MOVE = RelocateVm("vm-92", "host-2")
 
 
 @pytest.fixture
-def far(world: World) -> World:
+def world_with_far_host(world: World) -> World:
     """The VM that is moved stands on another host than it is wanted on."""
     world.set("vm-92", host="host-1")
     return world
 
 
-def test_a_move_whose_reply_was_lost_is_settled_by_the_host_of_the_vm(do: Do, far: World) -> None:
-    far.lose_after.add(RelocateVm)
+def test_a_move_whose_reply_was_lost_is_settled_by_the_host_of_the_vm(do: Do, world_with_far_host: World) -> None:
+    world_with_far_host.lose_after.add(RelocateVm)
     [outcome] = do((MOVE,))
     assert outcome.verdict is Verdict.DONE
-    assert far.requests == [MOVE]
-    assert far.vms["vm-92"].host == "host-2"
+    assert world_with_far_host.requests == [MOVE]
+    assert world_with_far_host.vms["vm-92"].host == "host-2"
 
 
-def test_a_move_that_never_arrived_is_sent_once_more_after_looking(do: Do, far: World) -> None:
-    far.lose_before.add(RelocateVm)
+def test_a_move_that_never_arrived_is_sent_once_more_after_looking(do: Do, world_with_far_host: World) -> None:
+    world_with_far_host.lose_before.add(RelocateVm)
     [outcome] = do((MOVE,))
     assert outcome.verdict is Verdict.DONE
-    assert far.requests == [MOVE] * 2
-    assert len(far.ledger) == 1
+    assert world_with_far_host.requests == [MOVE] * 2
+    assert len(world_with_far_host.ledger) == 1
 
 
-def test_a_lost_move_is_not_repeated_over_somebody_elses(do: Do, far: World) -> None:
-    far.lose_before.add(RelocateVm)
-    far.on_submit = lambda step: far.set("vm-92", host="host-3")
+def test_a_lost_move_is_not_repeated_over_somebody_elses(do: Do, world_with_far_host: World) -> None:
+    world_with_far_host.lose_before.add(RelocateVm)
+    world_with_far_host.on_submit = lambda step: world_with_far_host.set("vm-92", host="host-3")
     [outcome] = do((MOVE,))
     assert outcome.verdict is Verdict.UNKNOWN
-    assert far.requests == [MOVE]
+    assert world_with_far_host.requests == [MOVE]
 
 
 def test_a_request_that_was_lost_is_not_sent_again_to_a_desktop_whose_user_came(
     world: World, journal: Journal, do: Do
 ) -> None:
-    """The first one may still arrive, so nobody knows how it ends."""
+    """The first one may still arrive, so its end is unknown."""
     world.lose_before.add(SuspendVm)
     world.on_submit = lambda step: world.set("vm-1", cpu_usage_mhz=5200)
     [outcome] = do((SuspendVm("vm-1"),))

@@ -1,4 +1,4 @@
-"""Whose an ML VM is that runs: the night's own start is told from that of somebody else."""
+"""A start by the night is distinguished from a start by a user."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_an_ml_vm_that_somebody_else_started_just_before_is_not_the_nights(world
 def test_what_vcenter_refused_just_before_it_went_away_did_not_happen(
     world: World, journal: Journal, refused: Exception
 ) -> None:
-    """Who starts the VM meanwhile keeps it: the run that goes on finds it running, and nothing left open."""
+    """A user who starts the VM meanwhile keeps it: the resumed run finds it running and leaves nothing open."""
     world._set_power("vm-1", PowerState.SUSPENDED)
     world._set_power("vm-2", PowerState.SUSPENDED)
 
@@ -65,11 +65,11 @@ def test_what_is_refused_once_more_may_have_happened_the_first_time(world: World
     world._set_power("vm-1", PowerState.SUSPENDED)
     world._set_power("vm-2", PowerState.SUSPENDED)
     world.lose_before = {PowerOnVm}
-    asked: list[Step] = []
+    submitted: list[Step] = []
 
     def refuse(step: Step) -> None:
-        asked.append(step)
-        if len(asked) == 2:
+        submitted.append(step)
+        if len(submitted) == 2:
             world.down_until = world.now + timedelta(minutes=5)
             raise StepFailed("no host is compatible")
 
@@ -82,7 +82,7 @@ def test_what_is_refused_once_more_may_have_happened_the_first_time(world: World
     assert [intent.step for intent in journal.open_intents(night)] == [PowerOnVm("vm-91", "host-1")]
 
 
-@pytest.mark.parametrize("answer", ["refused", "lost", "lost, and old values are told"])
+@pytest.mark.parametrize("answer", ["refused", "lost", "lost, and old values are read"])
 def test_who_starts_an_ml_vm_while_it_is_asked_for_keeps_it(world: World, journal: Journal, answer: str) -> None:
     """Whatever the night's own request met: vCenter says who asked for the start that there was."""
     world._set_power("vm-1", PowerState.SUSPENDED)
@@ -112,8 +112,8 @@ def test_who_starts_an_ml_vm_while_it_is_asked_for_keeps_it(world: World, journa
     ("started_by", "verdict"),
     [
         pytest.param("gpuops-late", Verdict.DONE, id="this login"),
-        pytest.param("", Verdict.ALREADY, id="somebody else"),
-        pytest.param(None, Verdict.ALREADY, id="nobody knows"),
+        pytest.param("", Verdict.ALREADY, id="another user"),
+        pytest.param(None, Verdict.ALREADY, id="unknown"),
     ],
 )
 def test_an_ml_vm_found_running_when_its_task_is_forgotten_is_whose_the_task_history_says(
@@ -169,16 +169,16 @@ def test_an_ml_vm_found_running_by_a_second_request_is_the_nights(world: World, 
     world._set_power("vm-1", PowerState.SUSPENDED)
     world._set_power("vm-2", PowerState.SUSPENDED)
     world.lose_before = {PowerOnVm}
-    asked: list[Step] = []
+    submitted: list[Step] = []
 
     def started_late(step: Step) -> None:
-        asked.append(step)
-        if len(asked) == 2:
+        submitted.append(step)
+        if len(submitted) == 2:
             world._set_power("vm-91", PowerState.ON)
 
     world.on_submit = started_late
     night = journal.begin("night", night="2026-11-20")
     plan = Plan(waves=(Wave("start", (PowerOnVm("vm-91", "host-1"),)),))
     [outcome] = execute(plan, VmExecutor(SmallVcenter(world), journal, night, world.snapshot()), LIMITS, lambda _: None)
-    assert (outcome.verdict, len(asked)) == (Verdict.DONE, 2)
+    assert (outcome.verdict, len(submitted)) == (Verdict.DONE, 2)
     assert journal.state.takes["2026-11-20", "vm-91"] == 1

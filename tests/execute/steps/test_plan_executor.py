@@ -73,10 +73,10 @@ def test_a_start_that_hangs_holds_up_a_night_and_no_return(world: World, journal
 
 
 def test_progress_is_told_step_by_step(world: World, journal: Journal) -> None:
-    told: list[Outcome] = []
+    outcomes: list[Outcome] = []
     plan = Plan(waves=(Wave("", (SuspendVm("vm-1"), SuspendVm("vm-2"))),))
     executor = VmExecutor(SmallVcenter(world), journal, journal.begin("test"), world.snapshot())
-    assert execute(plan, executor, Limits(), told.append) == tuple(told)
+    assert execute(plan, executor, Limits(), outcomes.append) == tuple(outcomes)
 
 
 def test_what_is_in_flight_is_told_before_each_wait(world: World, journal: Journal) -> None:
@@ -87,7 +87,7 @@ def test_what_is_in_flight_is_told_before_each_wait(world: World, journal: Journ
     executor = VmExecutor(SmallVcenter(world), journal, journal.begin("test"), world.snapshot())
     limits = Limits(in_flight=1)
     execute(plan, executor, limits, lambda _: None, in_flight=lambda sent: in_flight.append([*sent]))
-    assert [sent for sent in in_flight if sent] == [[each] for each in stops]
+    assert [sent for sent in in_flight if sent] == [[stop] for stop in stops]
     assert in_flight[-1] in ([], [stops[-1]])
 
 

@@ -1,4 +1,4 @@
-"""A run that was cut off: what its steps came to is found out, whoever goes on."""
+"""A run that was cut off: the next run finds out how its steps ended."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_lost_vcenter_leaves_the_run_open_and_resume_settles_it(do: Do, world:
 
 
 def test_what_never_reached_vcenter_is_known_before_another_task_is_waited_for(world: World, journal: Journal) -> None:
-    """A task that hangs takes half an hour of waiting: whoever starts the other VM meanwhile is not the cut-off run."""
+    """A hanging task is waited for half an hour: a start of the other VM meanwhile is not by the cut-off run."""
     run = journal.begin("test")
     executor = VmExecutor(SmallVcenter(world), journal, run, world.snapshot())
     assert isinstance(executor.begin(PowerOnVm("vm-91", "host-1")), StepInFlight)
@@ -51,7 +51,7 @@ def test_what_never_reached_vcenter_is_known_before_another_task_is_waited_for(w
 
 
 def test_a_task_of_a_dead_run_that_is_still_queued_is_withdrawn(world: World, journal: Journal) -> None:
-    """Nobody would know when it begins: the window may have closed by then."""
+    """It would begin at an unknown time: the window may have closed by then."""
     run = journal.begin("test")
     executor = VmExecutor(SmallVcenter(world), journal, run, world.snapshot())
     world.queued.add("vm-91")

@@ -107,11 +107,11 @@ def test_what_somebody_started_again_since_the_plan_is_theirs(
     world.set("vm-1", started_at=began)
     vcenter = SmallVcenter(world)
     executor = VmExecutor(vcenter, journal, journal.begin("test"), world.snapshot())
-    asked = mocker.patch.object(vcenter, "started_by_others", return_value=by_somebody)
+    started_by_others = mocker.patch.object(vcenter, "started_by_others", return_value=by_somebody)
     world.set("vm-1", started_at=began + timedelta(minutes=5))
     executor.look_before([step])
     begun = executor.begin(step)
-    asked.assert_called_with("vm-1", began)
+    started_by_others.assert_called_with("vm-1", began)
     if by_somebody:
         assert begun == Outcome(step, Verdict.SKIPPED, STARTED_SINCE)
     else:

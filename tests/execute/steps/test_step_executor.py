@@ -26,17 +26,17 @@ def test_what_is_done_is_not_sent(do: Do, world: World) -> None:
 
 
 def test_the_intent_is_on_disk_before_the_request_leaves(do: Do, world: World, tmp_path: Path) -> None:
-    seen: list[tuple[Step, IntentState]] = []
+    intents: list[tuple[Step, IntentState]] = []
 
     def look(step: Step) -> None:
-        other = Journal.open(tmp_path / "state", "vc-uuid", lambda: world.now)
-        [run] = other.open_runs(["test"])
-        seen.extend((intent.step, intent.state) for intent in other.open_intents(run))
-        other.close()
+        other_journal = Journal.open(tmp_path / "state", "vc-uuid", lambda: world.now)
+        [run] = other_journal.open_runs(["test"])
+        intents.extend((intent.step, intent.state) for intent in other_journal.open_intents(run))
+        other_journal.close()
 
     world.on_submit = look
     do((SuspendVm("vm-1"),))
-    assert seen == [(SuspendVm("vm-1"), IntentState.INTENT)]
+    assert intents == [(SuspendVm("vm-1"), IntentState.INTENT)]
 
 
 def test_a_session_that_ended_is_renewed_by_reading_and_the_step_sent_again(do: Do, world: World) -> None:

@@ -50,13 +50,13 @@ def test_who_counts_towards_a_floor_is_looked_at_pool_by_pool(world: World, jour
 
 def test_desktops_that_wake_up_while_the_night_goes_on_stop_it_in_their_pool(world: World, journal: Journal) -> None:
     """Each minute those that the night has taken are looked at too."""
-    taken = frozenset({"vm-2", "vm-3", "vm-4"})
-    for ref in taken:
+    woken_refs = frozenset({"vm-2", "vm-3", "vm-4"})
+    for ref in woken_refs:
         world.set(ref, power=PowerState.SUSPENDED)
     pool = Pool("all", Selector(name="desktop-*"), IdleRule(500), parked=True)
-    guard = Guard(Policy("small", (pool,)), StepCounts(4), CATALOG, taken_before=taken)
+    guard = Guard(Policy("small", (pool,)), StepCounts(4), CATALOG, taken_before=woken_refs)
     executor = VmExecutor(SmallVcenter(world), journal, journal.begin("test"), world.snapshot(), guard=guard)
-    for ref in taken:
+    for ref in woken_refs:
         world.set(ref, power=PowerState.ON)
     world.now += 2 * FRESH
     executor.look(["vm-1"])  # vCenter's time is known now
@@ -125,8 +125,8 @@ def test_what_a_desktop_did_in_the_last_quarter_of_an_hour_is_read_before_it_is_
     world.counters["vm-1"] = {CPU_MHZ: CounterWindow(4000, ago(900), ago(0), world.now)}
     executor.look_before([SuspendVm("vm-1")])
     begun = executor.begin(SuspendVm("vm-1"))
-    said = "used 4000 MHz within the last 15 min, idle is below 500"
-    assert begun == Outcome(SuspendVm("vm-1"), Verdict.SKIPPED, said)
+    reason = "used 4000 MHz within the last 15 min, idle is below 500"
+    assert begun == Outcome(SuspendVm("vm-1"), Verdict.SKIPPED, reason)
     world.counters["vm-1"] = {CPU_MHZ: CounterWindow(40, ago(900), ago(0), world.now)}
     executor.forget_earlier_looks()
     executor.look_before([SuspendVm("vm-1"), SuspendVm("vm-2")])
@@ -140,15 +140,15 @@ def test_what_a_desktop_did_in_the_last_quarter_of_an_hour_is_read_before_it_is_
 def test_sessions_are_asked_for_anew_before_a_desktop_is_taken(world: World, journal: Journal) -> None:
     """A desktop whose sessions must be known and are not is kept, as is one in which somebody works."""
     used: dict[str, bool | None] = {"vm-1": True}
-    asked: list[list[str]] = []
+    refs_asked: list[list[str]] = []
 
     class Told:
         def sessions(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, SessionCount]:
-            asked.append([vm.ref for vm in vms])
+            refs_asked.append([vm.ref for vm in vms])
             because: dict[bool | None, str] = {None: "a time-out"}
-            told = {vm.ref: used.get(vm.ref) for vm in vms}
+            is_used = {vm.ref: used.get(vm.ref) for vm in vms}
             at = inventory.taken_at
-            return {ref: SessionCount(None, told[ref], at, because=because.get(told[ref], "")) for ref in told}
+            return {ref: SessionCount(None, is_used[ref], at, because=because.get(is_used[ref], "")) for ref in is_used}
 
     pool = replace(DESKTOPS, idle=IdleRule(500, required=frozenset({Source.COMMAND})))
     guard = Guard(Policy("small", (pool,), ml=QUEUE), StepCounts(40), CATALOG)
@@ -162,14 +162,14 @@ def test_sessions_are_asked_for_anew_before_a_desktop_is_taken(world: World, jou
     )
     steps = [SuspendVm("vm-1"), SuspendVm("vm-2")]
     executor.look_before(steps)
-    kept = [Outcome(steps[0], Verdict.SKIPPED, "it is used, as the command reports")]
-    kept.append(Outcome(steps[1], Verdict.SKIPPED, "its sessions are not known: a time-out"))
-    assert [executor.begin(step) for step in steps] == kept
+    expected = [Outcome(steps[0], Verdict.SKIPPED, "it is used, as the command reports")]
+    expected.append(Outcome(steps[1], Verdict.SKIPPED, "its sessions are not known: a time-out"))
+    assert [executor.begin(step) for step in steps] == expected
     used["vm-1"] = False
     executor.forget_earlier_looks()
     executor.look_before(steps)
     assert isinstance(executor.begin(steps[0]), StepInFlight)
-    assert asked == [["vm-1", "vm-2"]] * 2
+    assert refs_asked == [["vm-1", "vm-2"]] * 2
     assert [step.vm for step in world.requests] == ["vm-1"]
 
 

@@ -15,14 +15,14 @@ ROOM = st.dictionaries(st.sampled_from([f"host-{n}" for n in range(6)]), st.inte
 
 @given(ROOM, st.integers(1, 20), st.sampled_from(Arrangement))
 def test_all_have_a_place_where_there_is_room_or_none_has(
-    room: dict[str, int], wanted: int, arrangement: Arrangement
+    room: dict[str, int], number: int, arrangement: Arrangement
 ) -> None:
-    counts = distribute_vms(arrangement, room, {}, wanted)
-    if sum(room.values()) < wanted:
+    counts = distribute_vms(arrangement, room, {}, number)
+    if sum(room.values()) < number:
         assert counts is None
         return
     assert counts is not None
-    assert sum(counts.values()) == wanted
+    assert sum(counts.values()) == number
     assert all(0 < count <= room[host] for host, count in counts.items())
 
 
@@ -38,13 +38,13 @@ def test_packed_takes_as_few_hosts_as_hold_them(room: dict[str, int], count: int
 
 
 @given(ROOM, st.integers(1, 20))
-def test_spread_has_no_two_hosts_that_could_be_evened_out(room: dict[str, int], wanted: int) -> None:
-    counts = distribute_vms(Arrangement.SPREAD, room, {}, wanted)
+def test_spread_has_no_two_hosts_that_could_be_evened_out(room: dict[str, int], number: int) -> None:
+    counts = distribute_vms(Arrangement.SPREAD, room, {}, number)
     if counts is None:
         return
     full = {host: counts.get(host, 0) for host in room}
     for count in full.values():
-        assert all(count <= full[other] + 1 for other in room if full[other] < room[other])
+        assert all(count <= full[other_host] + 1 for other_host in room if full[other_host] < room[other_host])
 
 
 def test_what_is_missing_goes_beside_what_is_there() -> None:

@@ -142,7 +142,11 @@ def test_guest_ids_of_64_bit_linux(made_for: str, *, expected: bool) -> None:
 def test_a_port_group_is_meant_by_its_name_alone() -> None:
     networks = Networks((SWITCH,), (GROUP,))
     assert network_of(PVRDMA, networks) == NETWORK
-    for other in (Networks(), Networks((SWITCH,), (GROUP, replace(GROUP, ref="pg-2"))), Networks((), (GROUP,))):
-        row = network_of(PVRDMA, other)
+    for known_networks in (
+        Networks(),
+        Networks((SWITCH,), (GROUP, replace(GROUP, ref="pg-2"))),
+        Networks((), (GROUP,)),
+    ):
+        row = network_of(PVRDMA, known_networks)
         assert isinstance(row, Prerequisite)
         assert row.passed is not True

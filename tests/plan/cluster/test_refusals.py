@@ -21,7 +21,9 @@ def row(host: Host, check: str, says: str, move: str) -> Prerequisite:
     return Prerequisite(host.name, check, False, says, move)
 
 
-def refused(room: Mapping[str, HostRoom], rows: Iterable[Prerequisite] = ()) -> tuple[tuple[Rejection, ...], list[str]]:
+def refusal_lines(
+    room: Mapping[str, HostRoom], rows: Iterable[Prerequisite] = ()
+) -> tuple[tuple[Rejection, ...], list[str]]:
     """Every reason, and the lines."""
     hosts = [esx for esx in HOSTS if esx.ref in room]
     every = tuple(no_room(WISH, hosts, room, 9, tuple(rows)))
@@ -35,7 +37,7 @@ def test_too_little_room_is_one_line_with_the_reasons_of_all_hosts() -> None:
     room |= {esx.ref: ((VM, VM), (Rejection(f"{esx.name} 0000:3b:00.0", "locked"),)) for esx in HOSTS[1:3]}
     room |= {HOSTS[4].ref: ((), (short,))}
     rows = [row(HOSTS[3], "uplink", "has no link", "cable"), row(HOSTS[3], "firewall", "closed", "open it")]
-    every, lines = refused(room, rows)
+    every, lines = refusal_lines(room, rows)
     assert [rejection.subject for rejection in every] == [
         "train",
         "esx-01",
@@ -62,7 +64,7 @@ def test_vms_that_are_there_count_among_the_nodes_to_ask_for() -> None:
 
 def test_where_no_host_takes_one_the_next_move_is_not_fewer_nodes() -> None:
     no_datastore = Rejection("esx-01", "has no datastore 'x' that this login can see")
-    _, lines = refused({HOSTS[0].ref: ((), (no_datastore,))})
+    _, lines = refusal_lines({HOSTS[0].ref: ((), (no_datastore,))})
     assert lines == [
         (
             "train: VMs that hosts have room for: needs 9, 0 there; esx-01: takes none: has no datastore 'x' that this "
@@ -73,7 +75,7 @@ def test_where_no_host_takes_one_the_next_move_is_not_fewer_nodes() -> None:
         esx.ref: ((), (Rejection(f"{esx.name} 0000:{bus}:00.0", f"locked; held by {bus}", hint="free it"),))
         for esx, bus in zip(HOSTS, ("3b", "5e", "af", "d8", "0b"), strict=True)
     }
-    _, lines = refused(rooms)
+    _, lines = refusal_lines(rooms)
     assert lines == [
         (
             "train: VMs that hosts have room for: needs 9, 0 there; esx-01: takes none: 0000:3b:00.0: locked; held "
@@ -85,7 +87,7 @@ def test_where_no_host_takes_one_the_next_move_is_not_fewer_nodes() -> None:
 def test_where_every_host_fails_its_checks_these_are_said_and_not_the_room() -> None:
     rows = [row(esx, "uplink", f"vmnic{n} of switch dvs has no RDMA device", "other") for n, esx in enumerate(HOSTS)]
     rows += [row(esx, "VMkernel adapter", "is not on switch dvs", "tag one") for esx in HOSTS]
-    every, lines = refused({}, rows)
+    every, lines = refusal_lines({}, rows)
     assert len(every) == 1 + 2 * len(HOSTS)
     assert lines == [
         (
@@ -94,7 +96,7 @@ def test_where_every_host_fails_its_checks_these_are_said_and_not_the_room() -> 
         )
     ]
     tags = [row(HOSTS[0], "adapter", "none is tagged", "tag one"), row(HOSTS[1], "adapter", "is elsewhere", "tag one")]
-    _, lines = refused({}, [*tags, row(HOSTS[2], "uplink", "has no link", "cable")])
+    _, lines = refusal_lines({}, [*tags, row(HOSTS[2], "uplink", "has no link", "cable")])
     assert lines == [
         "esx-01: adapter: none is tagged; esx-02: adapter: is elsewhere (next: tag one)",
         "esx-03: uplink: has no link (next: cable)",
@@ -102,7 +104,7 @@ def test_where_every_host_fails_its_checks_these_are_said_and_not_the_room() -> 
 
 
 def test_no_host_at_all_is_a_reason() -> None:
-    _, [line] = refused({})
+    _, [line] = refusal_lines({})
     assert line.startswith("train: no host that can be reached has GPUs and sees a datastore of the template (next: ")
 
 

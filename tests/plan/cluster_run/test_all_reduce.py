@@ -84,7 +84,7 @@ def test_scaling_is_beside_the_fewest_nodes_that_exchange_anything_of_the_same_t
 
     failed = BenchCell(8, 8, Transport.TCP, why_not="exit code 1")
     cells = (cell(1, 1e-6), cell(2, 1e-3), cell(4, 3e-3), failed, cell(2, 1e-4, Transport.RDMA))
-    shares = [efficiency(each, 0, cells) for each in cells]
+    shares = [efficiency(row, 0, cells) for row in cells]
     # 4 ranks: 1.5 S / 3 ms beside S / 1 ms of two
     assert shares == [None, 1.0, pytest.approx(0.5), None, 1.0]
 

@@ -93,14 +93,14 @@ OPTIONS = {
 @pytest.mark.parametrize("launcher", Launcher)
 def test_every_option_of_a_launcher_has_a_page_which_the_source_names(launcher: Launcher) -> None:
     shapes = [(way, transport) for way in Rendezvous for transport in (None, *Transport)]
-    found = {
+    options_named = {
         word.partition("=")[0]
         for way, transport in shapes
         for node in launch("x", launcher=launcher, rendezvous=way, transport=transport).command_lines
         for word in shlex.split(node)
         if word.startswith("-")
     }
-    assert found == set[str]().union(*OPTIONS[launcher].values())
+    assert options_named == set[str]().union(*OPTIONS[launcher].values())
     source = (launch_module.__doc__ or "").replace("\n", " ")
     for page, options in OPTIONS[launcher].items():
         assert page in source

@@ -33,7 +33,7 @@ NAMES: Final = (
 )
 
 
-def heard(lines: list[str], folder: Path) -> list[list[str]]:
+def words_heard(lines: list[str], folder: Path) -> list[list[str]]:
     """The words that a program called gpuops has from these lines in a shell; one call for each."""
     program = folder / "gpuops"
     program.write_text("#!/bin/sh\nprintf '%s\\0' \"$@\"\nprintf '\\n\\0'\n", encoding="utf-8")
@@ -55,7 +55,7 @@ def test_a_name_is_one_word_of_one_program(tmp_path: Path) -> None:
         ["rotate", "restore", *([f"--vm={name}"] if name.startswith("-") else ["--vm", name]), "--profile", "a40-8q"]
         for name in NAMES
     ]
-    assert heard(lines, tmp_path) == expected
+    assert words_heard(lines, tmp_path) == expected
     assert not (tmp_path / "OBEYED").exists()
 
 

@@ -19,29 +19,29 @@ def plain() -> Vm:
     return replace(vm(1, "a", "1"), cpu_hot_add=True, memory_reservation_mib=512, extra_config={"a": "0"})
 
 
-def changed(before: Vm, change: VmChange) -> Vm:
+def change_vm(before: Vm, change: VmChange) -> Vm:
     return project(ReconfigureVm(before.ref, change), inventory([], [before])).vms[before.ref]
 
 
 def test_what_is_changed_is_kept_and_comes_back() -> None:
     before = plain()
-    after = changed(before, kept_with(before, CHANGE))
+    after = change_vm(before, kept_with(before, CHANGE))
     assert read(after) == Baseline(False, 512, True, 0, {"a": "0", "b": ""})
-    assert changed(after, restore_settings(after, memory_too=True)) == before
+    assert change_vm(after, restore_settings(after, memory_too=True)) == before
 
 
 def test_a_second_change_adds_to_what_is_kept_and_overwrites_nothing() -> None:
     before = plain()
-    once = changed(before, kept_with(before, CHANGE))
-    twice = changed(once, kept_with(once, VmChange(cores_per_numa_node=4, extra_config={"a": "9", "c": "3"})))
+    once = change_vm(before, kept_with(before, CHANGE))
+    twice = change_vm(once, kept_with(once, VmChange(cores_per_numa_node=4, extra_config={"a": "9", "c": "3"})))
     assert read(twice) == Baseline(False, 512, True, 0, {"a": "0", "b": "", "c": ""})
-    assert changed(twice, restore_settings(twice, memory_too=True)) == before
+    assert change_vm(twice, restore_settings(twice, memory_too=True)) == before
 
 
 def test_without_the_memory_the_reservation_stays_full() -> None:
     before = plain()
-    after = changed(before, kept_with(before, CHANGE))
-    settings_after = changed(after, restore_settings(after, memory_too=False))
+    after = change_vm(before, kept_with(before, CHANGE))
+    settings_after = change_vm(after, restore_settings(after, memory_too=False))
     assert (settings_after.memory_locked, settings_after.memory_reservation_mib, settings_after.cpu_hot_add) == (
         True,
         before.memory_mib,

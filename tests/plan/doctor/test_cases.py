@@ -9,7 +9,7 @@ import pytest
 
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.examination import examine
-from tests.plan.case import Words, came_out, case_of, changed, read_cases
+from tests.plan.case import Words, came_out, case_of, read_cases, with_changes
 from tests.plan.snapshots import SNAPSHOTS, catalog
 
 
@@ -31,7 +31,7 @@ CASES = read_cases("doctor", DoctorCase)
 
 
 def check(case: DoctorCase) -> None:
-    inventory = changed(SNAPSHOTS[case.inventory](), case.change)
+    inventory = with_changes(SNAPSHOTS[case.inventory](), case.change)
     examination = examine(inventory, catalog(), Scope(**case.request), {})
     lines = []
     for number, finding in enumerate(examination.findings):

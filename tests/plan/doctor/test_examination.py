@@ -56,7 +56,7 @@ def host(ref: str = "h-1", settings: HostSettings | None = WELL, **facts: Any) -
     return Host(ref, f"esx-{ref[-1]}", **host_facts)
 
 
-def examined(*hosts: Host, vm: Vm | None = None, missing: str = "", **facts: Any) -> Examination:
+def examine_host(*hosts: Host, vm: Vm | None = None, missing: str = "", **facts: Any) -> Examination:
     facts_of_vcenter = {"hot_migrate_enabled": True, **facts}
     snapshot = Inventory(
         "vc",
@@ -71,7 +71,7 @@ def examined(*hosts: Host, vm: Vm | None = None, missing: str = "", **facts: Any
 
 
 def test_where_nothing_stands_in_the_way_nothing_is_found() -> None:
-    examination = examined(vm=VM)
+    examination = examine_host(vm=VM)
     assert (examination.findings, examination.healthy) == ((), True)
 
 
@@ -79,28 +79,28 @@ NO_MODULE = HostSettings(has_module=False, custody=WELL.custody)
 
 
 def test_privileges_that_this_login_lacks_on_a_host_are_a_note() -> None:
-    examination = examined(missing="Host.Config.Settings")
+    examination = examine_host(missing="Host.Config.Settings")
     assert [(finding.severity, finding.subject) for finding in examination.findings] == [("note", "esx-1")]
     assert "lacks Host.Config.Settings" in examination.findings[0].reason
     assert examination.healthy
 
 
 def test_the_worst_comes_first() -> None:
-    examination = examined(host(in_maintenance=True, settings=NO_MODULE), hot_migrate_enabled=False)
+    examination = examine_host(host(in_maintenance=True, settings=NO_MODULE), hot_migrate_enabled=False)
     assert [finding.severity for finding in examination.findings] == ["error", "warning", "note"]
 
 
 def test_a_name_that_is_not_there_is_said() -> None:
-    seen = examined().inventory
+    snapshot = examine_host().inventory
     with pytest.raises(HostNotFound):
-        examine(seen, load(), Scope(host="esx-9"), {})
+        examine(snapshot, load(), Scope(host="esx-9"), {})
 
 
 def test_a_running_vm_that_cannot_be_moved_is_named_where_others_can() -> None:
     pinned = replace(VM, power=PowerState.ON, extra_config={"pciPassthru0.cfg.gpu-pci-id": "0000:3b:00.0"})
-    [finding] = examined(vm=pinned).findings
+    [finding] = examine_host(vm=pinned).findings
     assert finding.reason == "cannot be moved while it runs: is pinned to GPU 0000:3b:00.0"
-    [switched_off] = examined(vm=pinned, hot_migrate_enabled=False).findings
+    [switched_off] = examine_host(vm=pinned, hot_migrate_enabled=False).findings
     assert switched_off.subject == "vgpu.hotmigrate.enabled"
 
 
@@ -114,29 +114,29 @@ def test_health_of_the_snapshot_counts_where_the_settings_have_none() -> None:
     """As by the entry of a target: no host shell was asked for the settings."""
     well = host()
     gpus = (replace(well.gpus[0], health=GpuHealth(requires_reset=True)), *well.gpus[1:])
-    [finding] = examined(replace(well, gpus=gpus)).findings
+    [finding] = examine_host(replace(well, gpus=gpus)).findings
     assert (finding.severity, finding.reason) == (Severity.ERROR, "needs a reset: no vGPU starts on it before that")
 
 
 def test_ecc_that_differs_in_a_cluster_keeps_vgpus_from_moving() -> None:
-    [finding] = examined(host(settings=smi()), host("h-2", settings=smi(False, False))).findings
+    [finding] = examine_host(host(settings=smi()), host("h-2", settings=smi(False, False))).findings
     assert (finding.subject, finding.reason) == (
         "desktops",
         "ECC of NVIDIA A40 is off only on esx-2: vGPUs cannot move to other hosts",
     )
-    assert examined(host(settings=smi()), host("h-2", settings=smi())).findings == ()
+    assert examine_host(host(settings=smi()), host("h-2", settings=smi())).findings == ()
 
 
 def test_privileges_that_nobody_needs_are_named_once() -> None:
-    seen = examined(host(), host("h-2")).inventory
-    held = {"h-1": {"Datastore.DeleteFile"}, "h-2": {"Datastore.DeleteFile"}}
-    [finding] = examine(seen, load(boards=("a40",)), Scope(), {}, held).findings
+    snapshot = examine_host(host(), host("h-2")).inventory
+    granted = {"h-1": {"Datastore.DeleteFile"}, "h-2": {"Datastore.DeleteFile"}}
+    [finding] = examine(snapshot, load(boards=("a40",)), Scope(), {}, granted).findings
     assert finding.reason == "this login also has Datastore.DeleteFile: no command needs that"
 
 
 def fix(settings: HostSettings = WELL, **facts: Any) -> str:
     """The fix of the one finding on a host."""
-    [finding] = examined(host(settings=settings, gpus=(gpu(**facts),))).findings
+    [finding] = examine_host(host(settings=settings, gpus=(gpu(**facts),))).findings
     return finding.fix
 
 

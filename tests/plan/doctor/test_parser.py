@@ -1,4 +1,4 @@
-"""`doctor` tells of an XML parser with known weaknesses, and of none that has not."""
+"""`doctor` reports an XML parser with known weaknesses, and no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sections of a guest's answer: Linux and Windows, each program's formats, and answers that nobody asked for."""
+"""The sections of a guest's answer: Linux and Windows, the formats of each program, and unexpected sections."""
 
 from __future__ import annotations
 

@@ -65,12 +65,12 @@ def rows(answer: GuestAnswer, vm: Vm = WITH_VGPU, on: Host | None = None, needs:
 def row(
     check: str, answer: GuestAnswer, vm: Vm = WITH_VGPU, on: Host | None = None, needs: GuestNeeds = TORCH
 ) -> GuestRow:
-    [check_row] = [each for each in rows(answer, vm, on, needs) if each.check == check]
+    [check_row] = [candidate for candidate in rows(answer, vm, on, needs) if candidate.check == check]
     assert bool(check_row.next_move) is (check_row.state is not GuestState.PASS)
     return check_row
 
 
-def driven(driver: str, cuda: str | None = "13.0", system: GuestSystem = GuestSystem.LINUX) -> GuestAnswer:
+def with_driver(driver: str, cuda: str | None = "13.0", system: GuestSystem = GuestSystem.LINUX) -> GuestAnswer:
     return replace(READY, system=system, smi=SmiReport(driver, cuda, (GPU,)))
 
 
@@ -106,7 +106,7 @@ def test_one_that_is_ready_passes_in_every_row() -> None:
 def test_the_driver_against_the_vgpu_manager_of_its_host(
     on: str, driver: str, system: str, state: str, says: str
 ) -> None:
-    driver_row = row("driver", driven(driver, system=GuestSystem(system)), on=host(on))
+    driver_row = row("driver", with_driver(driver, system=GuestSystem(system)), on=host(on))
     assert driver_row.state == state
     assert says in driver_row.says
 
@@ -115,7 +115,7 @@ def test_without_the_host_s_driver_it_is_unknown_and_with_a_whole_gpu_it_is_not_
     bare = Host("host-1", "esx-01", settings=HostSettings(packages=()))
     for on in (bare, Host("host-1", "esx-01")):
         assert row("driver", READY, on=on).state is GuestState.UNKNOWN
-    assert row("driver", driven("595.58.03"), WHOLE, bare).state is GuestState.PASS
+    assert row("driver", with_driver("595.58.03"), WHOLE, bare).state is GuestState.PASS
 
 
 @pytest.mark.parametrize(
@@ -174,18 +174,23 @@ def test_the_licence(answer: GuestAnswer, vm: Vm, state: str) -> None:
         ("ECC", answer_with(), "unknown", "no GPU is seen"),
         ("MIG", answer_with(replace(GPU, mig=GuestMode.OFF, mig_pending=GuestMode.ON)), "fail", "off, another"),
         ("MIG", answer_with(replace(GPU, mig=GuestMode.ON, mig_pending=GuestMode.ON)), "pass", "on"),
-        ("CUDA", driven("580.65.06", None), "unknown", "no version"),
+        ("CUDA", with_driver("580.65.06", None), "unknown", "no version"),
         ("CUDA toolkit", replace(READY, toolkit="13.0"), "pass", "13.0"),
-        ("CUDA toolkit", replace(driven("570.172.08", "12.8"), toolkit="12.9"), "pass", "12.9, by minor version comp"),
         (
             "CUDA toolkit",
-            replace(driven("570.172.08"), toolkit="13.1"),
+            replace(with_driver("570.172.08", "12.8"), toolkit="12.9"),
+            "pass",
+            "12.9, by minor version comp",
+        ),
+        (
+            "CUDA toolkit",
+            replace(with_driver("570.172.08"), toolkit="13.1"),
             "fail",
             "needs driver 580 or later, and 570.172.08",
         ),
-        ("CUDA toolkit", replace(driven("451.00", system=GuestSystem.WINDOWS), toolkit="11.8"), "fail", "452.39"),
+        ("CUDA toolkit", replace(with_driver("451.00", system=GuestSystem.WINDOWS), toolkit="11.8"), "fail", "452.39"),
         ("CUDA toolkit", replace(READY, toolkit="9.2"), "unknown", "the driver that it needs is unknown"),
-        ("CUDA runtime", replace(driven("470.1"), runtimes=("12.4.127",)), "fail", "needs driver 525"),
+        ("CUDA runtime", replace(with_driver("470.1"), runtimes=("12.4.127",)), "fail", "needs driver 525"),
         ("torch", replace(READY, frameworks={"torch": "2.2.9"}), "fail", "2.2.9 is there; wanted torch>=2.3"),
         ("torch", replace(READY, frameworks={"torch": None}), "fail", "not installed"),
         ("torch", replace(READY, frameworks={}), "fail", "not installed"),

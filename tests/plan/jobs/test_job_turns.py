@@ -143,8 +143,8 @@ def test_quotas_bound_what_waits_and_what_runs() -> None:
     )
     jobs = tuple(submitted_job.job for submitted_job in (job(1, "vision"), job(2, "vision"), job(3, "vision")))
     assert [objection.available for objection in objections(jobs[:2], rules, (), WHO)] == []
-    [over] = objections(jobs, rules, (), WHO)
-    assert "at most 2 allowed, 0 exist, 3 more" in over.rule
+    [owner_objection] = objections(jobs, rules, (), WHO)
+    assert "at most 2 allowed, 0 exist, 3 more" in owner_objection.rule
     [stranger] = objections([job(9, "audio").job], rules, (), WHO)
     assert "`quotas` only for vision" in stranger.rule
     [profile] = objections([job(9, "vision", profile="grid_a100-3-20c").job], rules, (), WHO)
@@ -202,6 +202,6 @@ def test_a_night_asks_its_own_policy_who_may_submit() -> None:
 
 def test_a_job_that_may_not_begin_leaves_its_vm_to_the_next() -> None:
     turns = job_turns(
-        (job(1), job(2)), RULES, world("job-1"), catalog(), NOW, may_begin=lambda each: each.job.name == "j2"
+        (job(1), job(2)), RULES, world("job-1"), catalog(), NOW, may_begin=lambda job_turn: job_turn.job.name == "j2"
     )
     assert [(turn.job.job.name, turn.vm is not None) for turn in turns] == [("j1", False), ("j2", True)]

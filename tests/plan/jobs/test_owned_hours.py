@@ -67,7 +67,9 @@ def test_each_owner_has_the_hours_of_its_jobs() -> None:
     assert hours_by_owner == pytest.approx({"vision": 4.5, "audio": 3.5}), "what no job used stays the first one's"
     assert hours(night(WHOLE)) == {"vision": 8.0}
     assert hours(night(WHOLE), job("audio", 4, 7.5, vm="uuid-2")) == {"vision": 8.0}, "another VM"
-    assert hours(night(WHOLE, owner=None), job("audio", 4, 7.5)) == {NOBODY: 8.0}, "nobody shares by owners of jobs"
+    assert hours(night(WHOLE, owner=None), job("audio", 4, 7.5)) == {NOBODY: 8.0}, (
+        "hours without an owner are not divided"
+    )
     assert hours(night(WHOLE), job("audio", 4, 7.5), key=OwnerKey("folder")) == {NOBODY: 8.0}, "another key"
 
 

@@ -1,4 +1,4 @@
-"""Which VMs of a template jobs lack, and which nobody needs: never another's, never one with a job's files."""
+"""Which VMs of a template are missing for jobs, and which are unneeded: only ours, and none with a job's files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def world(*vms: Vm) -> Inventory:
     return inventory([host("esx-01", gpu("0000:3b:00.0", "a40"))], vms)
 
 
-def planned(jobs: tuple[SubmittedJob, ...], *vms: Vm, rules: JobRules = RULES) -> JobVmPlan:
+def plan_vms(jobs: tuple[SubmittedJob, ...], *vms: Vm, rules: JobRules = RULES) -> JobVmPlan:
     return job_vm_plan(jobs, rules, world(*vms), catalog(), NOW)
 
 
@@ -51,27 +51,27 @@ def record(event: JobEvent, **fields: Any) -> JobRecord:
 
 
 def test_each_job_that_lacks_a_vm_gets_one_as_far_as_there_are_places() -> None:
-    plan = planned((job(1), job(2), job(3)), job_vm(1, A40))
+    plan = plan_vms((job(1), job(2), job(3)), job_vm(1, A40))
     assert [(name, new_job.number) for name, new_job in plan.new] == [("job-02", 2)]
     assert plan.waits[3] == "no VM of template golden is left for it: at most 2 are made"
-    assert planned((job(1), job(2)), rules=replace(RULES, template=None)) == JobVmPlan()
+    assert plan_vms((job(1), job(2)), rules=replace(RULES, template=None)) == JobVmPlan()
 
 
 def test_a_job_that_may_not_run_gets_none() -> None:
     rules = replace(RULES, quotas={"vision": JobQuota(running=1)})
-    plan = planned((job(1), job(2, owner="vision"), job(3, owner="vision")), rules=rules)
+    plan = plan_vms((job(1), job(2, owner="vision"), job(3, owner="vision")), rules=rules)
     assert [new_job.number for _, new_job in plan.new] == [2]
 
 
 def test_one_without_its_vgpu_is_for_the_first_job_of_its_size() -> None:
-    plan = planned((job(1, vcpus=8), job(2)), job_vm(1))
+    plan = plan_vms((job(1, vcpus=8), job(2)), job_vm(1))
     assert [(bare_vm.name, waiting_job.number) for bare_vm, waiting_job in plan.bare] == [("job-01", 2)]
     assert [(name, new_job.number) for name, new_job in plan.new] == [("job-02", 1)]
     assert plan.unneeded == ()
 
 
 def test_a_name_that_somebody_has_is_left_out() -> None:
-    plan = planned((job(1),), vm(7, "job-01", "esx-01"))
+    plan = plan_vms((job(1),), vm(7, "job-01", "esx-01"))
     assert [name for name, _ in plan.new] == ["job-02"]
 
 
@@ -95,8 +95,8 @@ ENDED = job(1, record(JobEvent.CANCELLED))
     ],
 )
 def test_only_what_is_ours_and_off_is_removed(kept_vm: Vm) -> None:
-    assert unneeded_names(planned((ENDED,), job_vm(1, A40))) == ["job-01"]
-    assert unneeded_names(planned((ENDED,), kept_vm)) == []
+    assert unneeded_names(plan_vms((ENDED,), job_vm(1, A40))) == ["job-01"]
+    assert unneeded_names(plan_vms((ENDED,), kept_vm)) == []
 
 
 def test_of_two_that_say_the_same_of_themselves_neither_is_ours() -> None:
@@ -106,17 +106,17 @@ def test_of_two_that_say_the_same_of_themselves_neither_is_ours() -> None:
 
 def test_the_vm_of_a_job_that_goes_on_or_may_run_stays() -> None:
     begun = record(JobEvent.BEGUN, vm=job_vm(1).ref)
-    assert unneeded_names(planned((job(1, begun),), job_vm(1, A40))) == []
+    assert unneeded_names(plan_vms((job(1, begun),), job_vm(1, A40))) == []
     stopped = job(1, begun, record(JobEvent.INTERRUPTED), profile="a40-24q")
-    assert unneeded_names(planned((stopped,), job_vm(1, A40))) == []
-    assert unneeded_names(planned((job(1, begun, record(JobEvent.ENDED, exit_code=0)),), job_vm(1, A40))) == ["job-01"]
+    assert unneeded_names(plan_vms((stopped,), job_vm(1, A40))) == []
+    assert unneeded_names(plan_vms((job(1, begun, record(JobEvent.ENDED, exit_code=0)),), job_vm(1, A40))) == ["job-01"]
 
 
 def test_kept_ones_give_way_only_to_a_job_that_needs_their_place() -> None:
     rules = replace(RULES, template=replace(TEMPLATE, keep=True))
     kept_vms = (job_vm(1, A40), job_vm(2, A40))
-    assert unneeded_names(planned((ENDED,), *kept_vms, rules=rules)) == []
-    plan = planned((ENDED, job(2, profile="a40-24q")), *kept_vms, rules=rules)
+    assert unneeded_names(plan_vms((ENDED,), *kept_vms, rules=rules)) == []
+    plan = plan_vms((ENDED, job(2, profile="a40-24q")), *kept_vms, rules=rules)
     assert unneeded_names(plan) == ["job-01"] and [name for name, _ in plan.new] == ["job-01"]
 
 

@@ -12,7 +12,7 @@ from gpuops.errors import GpuopsError
 from gpuops.model.devices.gpu import AssignmentPolicy, VgpuMode
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.moving.defrag import Defrag, Defragmentation
-from tests.plan.case import Words, case_of, changed, compare, read_cases
+from tests.plan.case import Words, case_of, compare, read_cases, with_changes
 from tests.plan.moving.worlds import after, free, world
 from tests.plan.snapshots import catalog
 
@@ -40,17 +40,17 @@ CASES = read_cases("defrag", DefragCase)
 def inventory_of(case: DefragCase) -> Inventory:
     assert list(case.hosts) == [f"esx-{number:02}" for number in range(1, len(case.hosts) + 1)]
     policy = AssignmentPolicy(case.assignment)
-    return changed(world(*case.hosts.values(), policy=policy, mode=VgpuMode(case.mode)), case.change)
+    return with_changes(world(*case.hosts.values(), policy=policy, mode=VgpuMode(case.mode)), case.change)
 
 
-def planned(case: DefragCase, inventory: Inventory) -> Defragmentation:
+def plan_defrag(case: DefragCase, inventory: Inventory) -> Defragmentation:
     return Defrag(**case.request).find_moves(inventory, catalog())
 
 
 def check(case: DefragCase) -> None:
     inventory = inventory_of(case)
     try:
-        defrag = planned(case, inventory)
+        defrag = plan_defrag(case, inventory)
     except GpuopsError as error:
         assert {"error": f"{type(error).__name__}: {error.message}"} == case.expect
         return
@@ -76,8 +76,8 @@ def test_case(case: DefragCase) -> None:
 @pytest.mark.parametrize("case", [case for case in CASES if case.expect.get("proven")], ids=str)
 def test_after_the_moves_nothing_more_can_be_freed(case: DefragCase) -> None:
     inventory = inventory_of(case)
-    defrag = planned(case, inventory)
-    second_plan = planned(case, after([move.step for move in defrag.moves], inventory))
+    defrag = plan_defrag(case, inventory)
+    second_plan = plan_defrag(case, after([move.step for move in defrag.moves], inventory))
     assert second_plan.after == defrag.after or "max_moves" in case.request
 
 

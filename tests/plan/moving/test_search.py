@@ -29,7 +29,7 @@ Now = tuple[tuple[Gpu, ...], ...]
 Worlds = frozenset[Now]
 
 
-def numbered(sizes: tuple[tuple[tuple[int, ...], ...], ...]) -> Now:
+def with_numbers(sizes: tuple[tuple[tuple[int, ...], ...], ...]) -> Now:
     numbers = iter(range(1000))
     return tuple(tuple(frozenset((next(numbers), size) for size in vms) for vms in gpus) for gpus in sizes)
 
@@ -39,7 +39,7 @@ def takes(vms: Gpu, size: int) -> bool:
     return len(vms) < ROOM[size] and all(vm_size == size for _, vm_size in vms)
 
 
-def moved(now: Now, vm: tuple[int, int], source: int, to: int, policy: AssignmentPolicy) -> Iterator[Now]:
+def move_vm(now: Now, vm: tuple[int, int], source: int, to: int, policy: AssignmentPolicy) -> Iterator[Now]:
     """Every world there may be when the VM goes from its own host to that one; none = it is refused."""
     open_to_it = [at for at, vms in enumerate(now[to]) if takes(vms, vm[1])]
     if not open_to_it:
@@ -72,7 +72,7 @@ def following(worlds: Worlds, policy: AssignmentPolicy) -> Iterator[Worlds]:
     some = next(iter(worlds))
     for vm, source in [(vm, at) for at, gpus in enumerate(some) for vms in gpus for vm in vms]:
         for to in range(len(some)):
-            ends = [] if to == source else [list(moved(now, vm, source, to, policy)) for now in worlds]
+            ends = [] if to == source else [list(move_vm(now, vm, source, to, policy)) for now in worlds]
             if ends and all(ends):
                 yield frozenset(now for end in ends for now in end)
 
@@ -106,7 +106,7 @@ def best_bound(start: Now, policy: AssignmentPolicy, limit: int) -> tuple[int, i
                 for to in range(len(some)) if vm[0] not in bound else ():
                     if to == source:
                         continue
-                    ends = [list(moved(now, vm, source, to, policy)) for now in worlds]
+                    ends = [list(move_vm(now, vm, source, to, policy)) for now in worlds]
                     if all(ends):
                         further.add((frozenset(now for end in ends for now in end), bound))
                     further |= {(after, bound | {vm[0]}) for after in bound_to(worlds, vm, source, to)}
@@ -129,11 +129,11 @@ def best(start: Now, policy: AssignmentPolicy, limit: int, free_in: Callable[[No
     return best_so_far
 
 
-def planned(now: Inventory, limit: int | None = None, profile: str | None = None) -> Defragmentation:
+def plan_defrag(now: Inventory, limit: int | None = None, profile: str | None = None) -> Defragmentation:
     return Defrag(profile, max_moves=limit).find_moves(now, catalog())
 
 
-def confirmed(defrag: Defragmentation, now: Inventory) -> None:
+def assert_confirmed(defrag: Defragmentation, now: Inventory) -> None:
     """What is promised is free at the end, by the rules that every other plan follows."""
     assert free(now) == defrag.before
     assert free(after([move.step for move in defrag.moves], now)) >= defrag.after
@@ -145,10 +145,10 @@ def confirmed(defrag: Defragmentation, now: Inventory) -> None:
 def test_no_order_of_moves_does_better_where_hosts_have_one_gpu(seed: int) -> None:
     sizes = by_chance(Random(seed), hosts=5, gpus=1)
     now, limit = world(*sizes), 5
-    defrag = planned(now, limit)
+    defrag = plan_defrag(now, limit)
     assert defrag.proven
-    assert (defrag.after, len(defrag.moves)) == best(numbered(sizes), AssignmentPolicy.CONSOLIDATION, limit)
-    confirmed(defrag, now)
+    assert (defrag.after, len(defrag.moves)) == best(with_numbers(sizes), AssignmentPolicy.CONSOLIDATION, limit)
+    assert_confirmed(defrag, now)
 
 
 @pytest.mark.quick_cases(4)
@@ -157,10 +157,10 @@ def test_no_order_of_moves_does_better_where_hosts_have_one_gpu(seed: int) -> No
 def test_no_order_of_moves_does_better_where_hosts_choose_the_gpu(seed: int, policy: AssignmentPolicy) -> None:
     sizes = by_chance(Random(seed), hosts=3, gpus=2, sizes=(24, 8))
     now, limit = world(*sizes, policy=policy), 4
-    defrag = planned(now, limit)
+    defrag = plan_defrag(now, limit)
     assert defrag.proven
-    assert (defrag.after, len(defrag.moves)) == best(numbered(sizes), policy, limit)
-    confirmed(defrag, now)
+    assert (defrag.after, len(defrag.moves)) == best(with_numbers(sizes), policy, limit)
+    assert_confirmed(defrag, now)
 
 
 @pytest.mark.long
@@ -169,9 +169,9 @@ def test_no_order_of_moves_does_better_where_hosts_choose_the_gpu(seed: int, pol
 def test_no_order_of_moves_frees_more_slots(seed: int, policy: AssignmentPolicy) -> None:
     sizes = by_chance(Random(seed), hosts=3, gpus=2, sizes=(24, 8))
     now, limit = world(*sizes, policy=policy), 4
-    defrag = planned(now, limit, "nvidia_a40-24q")
+    defrag = plan_defrag(now, limit, "nvidia_a40-24q")
     assert defrag.proven
-    assert (defrag.after, len(defrag.moves)) == best(numbered(sizes), policy, limit, slots_of_24)
+    assert (defrag.after, len(defrag.moves)) == best(with_numbers(sizes), policy, limit, slots_of_24)
 
 
 @pytest.mark.quick_cases(4)
@@ -183,8 +183,8 @@ def test_no_order_of_moves_does_better_where_vms_may_be_bound(seed: int, policy:
     now, limit = replace(world(*sizes, policy=policy), hot_migrate_enabled=False), 3
     defrag = Defrag(max_moves=limit, powered_off=True).find_moves(now, catalog())
     chosen_by_hosts = Defrag(max_moves=limit, powered_off=True, pin=PinPolicy.NEVER).find_moves(now, catalog())
-    assert (chosen_by_hosts.after, len(chosen_by_hosts.moves)) == best(numbered(sizes), policy, limit)
-    assert (defrag.after, len(defrag.moves)) == best_bound(numbered(sizes), policy, limit)
+    assert (chosen_by_hosts.after, len(chosen_by_hosts.moves)) == best(with_numbers(sizes), policy, limit)
+    assert (defrag.after, len(defrag.moves)) == best_bound(with_numbers(sizes), policy, limit)
     better = (defrag.after, -len(defrag.moves)) > (chosen_by_hosts.after, -len(chosen_by_hosts.moves))
     assert any(move.pins for move in defrag.moves) == better
     assert defrag.proven_unpinned
@@ -228,8 +228,8 @@ def test_nothing_is_proven_where_a_vm_is_counted_on_several_gpus() -> None:
     sizes = (((24,), ()), ((), (24,)), ((24,), (24,)))
     now = world(*sizes, policy=AssignmentPolicy.PERFORMANCE)
     stays = replace(now.vms["vm-102"], extra_config={"sched.cpu.affinity": "1"})
-    defrag = planned(now.with_vm(stays), 3)
-    assert best(numbered(sizes), AssignmentPolicy.PERFORMANCE, 3) == (4, 2)
+    defrag = plan_defrag(now.with_vm(stays), 3)
+    assert best(with_numbers(sizes), AssignmentPolicy.PERFORMANCE, 3) == (4, 2)
     assert (defrag.after, defrag.bound, defrag.proven, defrag.settled) == (
         3,
         4,
@@ -248,5 +248,5 @@ def test_nothing_is_proven_where_a_vm_is_counted_on_several_gpus() -> None:
 )
 def test_what_is_assumed_of_the_hosts_is_named(mode: VgpuMode, policy: str, assumed: str) -> None:
     several = world([[8], []], [[8, 8], []], policy=AssignmentPolicy(policy), mode=mode)
-    assert planned(several).assumes == (assumed,)
-    assert planned(world([[8]], [[8, 8]], policy=AssignmentPolicy(policy), mode=mode)).assumes == ()
+    assert plan_defrag(several).assumes == (assumed,)
+    assert plan_defrag(world([[8]], [[8, 8]], policy=AssignmentPolicy(policy), mode=mode)).assumes == ()

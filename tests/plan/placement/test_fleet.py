@@ -59,7 +59,7 @@ def hosts(draw: st.DrawFn, number: int) -> Host:
 
 @st.composite
 def peculiar(draw: st.DrawFn, plain: Host) -> Host:
-    """The host as it is, mostly; or with one thing that rules it out, or that nobody knows."""
+    """The host as it is, mostly; or with one property that rules it out or is unknown."""
     oddities: list[dict[str, Any]] = [
         {"connected": False},
         {"connected": None},
@@ -152,10 +152,10 @@ def test_the_index_answers_as_the_exact_pass(draws: st.DataObject) -> None:
             started = replace(started, memory_reservation_mib=question.vm.memory_mib, cpu_reservation_mhz=cpu_mhz)
             world = take(started, world, catalog())
         if world.vms and draws.draw(st.integers(0, 3)) == 0:
-            world = _stopped(draws.draw(st.sampled_from(sorted(world.vms))), world)
+            world = _without_running(draws.draw(st.sampled_from(sorted(world.vms))), world)
 
 
-def _stopped(ref: str, world: Inventory) -> Inventory:
+def _without_running(ref: str, world: Inventory) -> Inventory:
     released = release(replace(world.vms[ref], power=PowerState.OFF), world)
     return without_vm(ref, released)
 

@@ -20,7 +20,7 @@ from tests.plan.snapshots import MEMORY_MIB, catalog, lab
 HOST_MIB = 2 * MEMORY_MIB
 
 
-def guarded(**fields: Any) -> Inventory:
+def with_admission_control(**fields: Any) -> Inventory:
     """The lab with admission control in its one cluster: esx-01, 02, 04, 05 and 06 with GPUs, esx-03 without."""
     world = lab()
     (cluster,) = world.clusters.values()
@@ -41,7 +41,7 @@ RESERVED = 5 * 64 * 1024
     [({"memory_percent": 50}, 3 * HOST_MIB), ({"failover_level": 2}, 2 * HOST_MIB), ({"memory_percent": 0}, None)],
 )
 def test_memory_is_kept_by_percent_or_by_hosts(fields: dict[str, Any], kept_mib: int | None) -> None:
-    world = guarded(**fields)
+    world = with_admission_control(**fields)
     if kept_mib is None:
         assert refusal(world, 10**9) == ""
         return
@@ -54,7 +54,7 @@ def test_memory_is_kept_by_percent_or_by_hosts(fields: dict[str, Any], kept_mib:
 @pytest.mark.parametrize(("fields", "kept_mhz"), [({"cpu_percent": 50}, 300_000), ({"failover_level": 1}, 100_000)])
 def test_cpu_is_kept_as_memory_is(fields: dict[str, Any], kept_mhz: int) -> None:
     """Six hosts of 100,000 MHz, and one VM that reserves 40,000: what reserves none is never refused over it."""
-    world = guarded(**fields)
+    world = with_admission_control(**fields)
     world = world.with_hosts([replace(esx, cpu_mhz=2500, cpu_cores=40) for esx in world.hosts.values()])
     world = world.with_vm(replace(world.find_vm("ml-03"), cpu_reservation_mhz=40_000))
     free = 600_000 - kept_mhz - 40_000
@@ -70,7 +70,7 @@ def test_cpu_is_kept_as_memory_is(fields: dict[str, Any], kept_mhz: int) -> None
 
 
 def test_a_failover_host_starts_nothing() -> None:
-    world = guarded(failover_hosts=("host-5",))
+    world = with_admission_control(failover_hosts=("host-5",))
     assert refusal(world, 1024) == "esx-05: is a failover host of HA in cluster gpu"
     assert refusal(world, 1024, "esx-02") == ""
     (answer,) = Place((Workload("a", 4, 16384, "a40-48q", host="esx-05"),)).placements(world, catalog()).answers
@@ -80,7 +80,7 @@ def test_a_failover_host_starts_nothing() -> None:
 
 
 def test_hosts_that_are_not_up_count_for_nothing() -> None:
-    world = guarded(failover_level=1)
+    world = with_admission_control(failover_level=1)
     down = world.with_hosts([replace(world.find_host("esx-06"), in_maintenance=True)])
     free = 4 * HOST_MIB - RESERVED
     assert (refusal(down, free), bool(refusal(down, free + 1))) == ("", True)
@@ -88,17 +88,17 @@ def test_hosts_that_are_not_up_count_for_nothing() -> None:
 
 def test_nothing_is_refused_where_nothing_is_known() -> None:
     assert refusal(lab(), 10**9) == ""
-    world = guarded(failover_level=1)
+    world = with_admission_control(failover_level=1)
     assert refusal(world.with_hosts([replace(world.find_host("esx-06"), memory_mib=None)]), 10**9) == ""
 
 
 def test_each_placed_vm_takes_from_it_and_attach_asks_it_too() -> None:
-    world = guarded(memory_percent=85)  # room for a and for desk-4, which is suspended and comes back
+    world = with_admission_control(memory_percent=85)  # room for a and for desk-4, which is suspended and comes back
     workloads = tuple(Workload(name, 4, 64 * 1024, "a40-8q") for name in ("a", "b"))
     placements = Place(workloads).placements(world, catalog())
     assert ([placed.workload.name for placed in placements.placed], len(placements.refused)) == (["a"], 1)
     request = Attach(vm="ml-07", profile="a100-3-20c")
     assert request.plan(world, catalog(), world.taken_at).feasible
-    full = guarded(memory_percent=95)
+    full = with_admission_control(memory_percent=95)
     rejection_lines = [str(rejection) for rejection in request.plan(full, catalog(), full.taken_at).rejections]
     assert any("that HA keeps free" in line for line in rejection_lines), rejection_lines

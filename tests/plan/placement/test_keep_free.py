@@ -104,7 +104,7 @@ def placed_on(world: SmallVcenter, workloads: tuple[Workload, ...], keep: Kept, 
     return Place(workloads, keep_free=given_free, optimize=optimize).placements(snapshot, catalog())
 
 
-def started(world: SmallVcenter, placements: Placements) -> SmallVcenter:
+def start_placed(world: SmallVcenter, placements: Placements) -> SmallVcenter:
     after = copy(world)
     for placed in placements.placed:
         assert not after.start(running(placed.vm, placed.placement, placed.workload.numa))
@@ -118,7 +118,7 @@ def is_kept(draws: st.DataObject) -> None:
     placements = placed_on(world, workloads, keep, optimize=draws.draw(st.booleans()))
     if placements.doubts or any(placed.placement.doubts for placed in placements.placed):
         return
-    snapshot, after = world.inventory(inventory([], [])), started(world, placements)
+    snapshot, after = world.inventory(inventory([], [])), start_placed(world, placements)
     for esx in world.hosts.values():
         for profile, count in keep.items():
             sure = FreeSlots(snapshot, catalog(), claims=True).in_cluster_of(esx, profile)
@@ -154,7 +154,7 @@ def test_nothing_is_refused_that_would_leave_enough(draws: st.DataObject) -> Non
         return
     workloads, keep = draws.draw(requests(world)), draws.draw(kept_profiles(world))
     placements = placed_on(world, workloads, keep, optimize=False)
-    after = started(world, placements)
+    after = start_placed(world, placements)
     for refused in (refusal for refusal in placements.refused if refusal.workload.count == 1):
         for origin in world.hosts.values():
             for then in _any_way(after, refused.workload, origin):

@@ -30,7 +30,7 @@ WIDE = CORES + 4
 """vCPUs: more than a node has cores."""
 
 
-def placed(
+def place_vm(
     world: Inventory, *devices: str, numa: NumaPolicy, vcpus: int = 4, keep: KeepFree = NOTHING_KEPT
 ) -> Placement | tuple[Rejection, ...]:
     new_vm = replace(vm(90, "new", "9", *devices, vcpus=vcpus, memory_mib=8192), host=None)
@@ -52,13 +52,13 @@ class TestThreeGpusOnTwoNodes:
     ASKED = ("vgpu nvidia_a40-48q",) * 3
 
     def test_two_beside_the_first_node(self) -> None:
-        placement = placed(inventory([host("esx-1", *self.GPUS)], []), *self.ASKED, numa=NumaPolicy.REQUIRED)
+        placement = place_vm(inventory([host("esx-1", *self.GPUS)], []), *self.ASKED, numa=NumaPolicy.REQUIRED)
         assert seats(placement) == [FIRST, SECOND, THIRD]
 
     def test_two_beside_the_other_where_the_first_has_room_for_one(self) -> None:
         busy = vm(1, "busy", "1", "vgpu nvidia_a40-48q", power=PowerState.ON)
         world = inventory([on_gpu(host("esx-1", *self.GPUS), FIRST, "vm-1")], [busy])
-        placement = placed(world, *self.ASKED, numa=NumaPolicy.REQUIRED)
+        placement = place_vm(world, *self.ASKED, numa=NumaPolicy.REQUIRED)
         assert seats(placement) == [SECOND, THIRD, FOURTH]
         assert isinstance(placement, Placement)
         assert placement.numa_nodes == (0, 1)
@@ -76,15 +76,15 @@ def busy_on(esx: Host, profile: str, *addresses: str) -> tuple[Host, list[Vm]]:
 
 
 def test_a_place_that_is_sure_before_one_in_doubt() -> None:
-    """Where on the GPUs of the first host an instance starts nobody knows: the half that is wanted may be free."""
+    """On the GPUs of the first host the start of an instance is unknown: the requested half may be free."""
     mig = VgpuMode.MULTI_INSTANCE
     hosts = [host(name, gpu(FIRST, "a100", 0, mig), gpu(SECOND, "a100", 1, mig)) for name in ("esx-1", "esx-2")]
     unknown, busy = busy_on(hosts[0], "grid_a100-2-10c", FIRST, SECOND)
     devices = ("vgpu grid_a100-4-20c",) * 2
-    alone = placed(inventory([unknown], busy), *devices, numa=NumaPolicy.REQUIRED, vcpus=WIDE)
+    alone = place_vm(inventory([unknown], busy), *devices, numa=NumaPolicy.REQUIRED, vcpus=WIDE)
     assert isinstance(alone, Placement)
     assert alone.doubts
-    with_known_host = placed(inventory([unknown, hosts[1]], busy), *devices, numa=NumaPolicy.REQUIRED, vcpus=WIDE)
+    with_known_host = place_vm(inventory([unknown, hosts[1]], busy), *devices, numa=NumaPolicy.REQUIRED, vcpus=WIDE)
     assert isinstance(with_known_host, Placement)
     assert (with_known_host.host.name, with_known_host.doubts) == ("esx-2", ())
 
@@ -95,8 +95,8 @@ def test_what_would_leave_too_little_anywhere_else_is_spread_over_nodes() -> Non
     esx, busy = busy_on(host("esx-1", *gpus), "nvidia_a40-8q", *[FIRST, THIRD] * 5)
     keep = KeepFree((KeptProfile("nvidia_a40-48q", 1),))
     devices, world = ("vgpu nvidia_a40-8q",) * 2, inventory([esx], busy)
-    assert SECOND in seats(placed(world, *devices, numa=NumaPolicy.NONE, vcpus=WIDE))
-    assert seats(placed(world, *devices, numa=NumaPolicy.PREFERRED, vcpus=WIDE, keep=keep)) == [FIRST, THIRD]
+    assert SECOND in seats(place_vm(world, *devices, numa=NumaPolicy.NONE, vcpus=WIDE))
+    assert seats(place_vm(world, *devices, numa=NumaPolicy.PREFERRED, vcpus=WIDE, keep=keep)) == [FIRST, THIRD]
 
 
 class TestManyWorlds:
@@ -138,11 +138,12 @@ class TestManyWorlds:
         count, vcpus = chance.randint(2, 7), chance.choice((2, WIDE))
         required = chance.random() < 0.5
         numa = NumaPolicy.REQUIRED if required else NumaPolicy.PREFERRED
-        placement = placed(world, *([f"vgpu {self.WANTED}"] * count), numa=numa, vcpus=vcpus)
+        placement = place_vm(world, *([f"vgpu {self.WANTED}"] * count), numa=numa, vcpus=vcpus)
 
         def rooms(*kinds: str) -> list[tuple[int, int]]:
             return [
-                (sum(k in kinds for k in near), sum(k in kinds for k in other)) for near, other in seat_options.values()
+                (sum(k in kinds for k in near), sum(k in kinds for k in distant))
+                for near, distant in seat_options.values()
             ]
 
         def has_local(room: tuple[int, int]) -> bool:

@@ -23,7 +23,7 @@ from gpuops.sim.scenario.scenario_file import ScenarioFile
 from gpuops.sim.state.board import board
 from gpuops.sim.world import World
 from tests.nights.world.showing import Showing
-from tests.plan.placement.test_reserved_fleets import MANAGED, applied
+from tests.plan.placement.test_reserved_fleets import MANAGED, apply_reservation
 from tests.plan.snapshots import catalog
 from tests.sample import every_nth, mostly_long
 
@@ -102,7 +102,7 @@ def check(seed: int, counts: Counter[str]) -> None:
             snapshot, catalog(), snapshot.taken_at
         )
         if plan.steps:
-            refused = applied(world, plan.steps)
+            refused = apply_reservation(world, plan.steps)
             assert refused == "", f"seed {seed}: {name} was promised, and vCenter says {refused}"
             counts["started"] += 1
         elif any("are reserved for other VMs" in str(rejection) for rejection in plan.rejections):

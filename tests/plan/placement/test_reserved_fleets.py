@@ -81,7 +81,7 @@ def world_of(seed: int) -> World:
     return build_declared(ScenarioFile.of(fleet(random.Random(f"{seed}:fleet"))), seed=seed)
 
 
-def applied(world: World, steps: tuple[Step, ...]) -> str:
+def apply_reservation(world: World, steps: tuple[Step, ...]) -> str:
     """What the steps of an attach come to in vCenter; empty = done, else why it refuses the start."""
     for step in steps:
         if isinstance(step, PowerOnVm):
@@ -112,7 +112,7 @@ def check_starts(seed: int, counts: Counter[str]) -> None:
             assert not plan.steps, f"seed {seed}: {name} is managed, and {plan.steps} are planned"
             assert any("managed by" in str(rejection) for rejection in plan.rejections)
         elif plan.steps and not plan.warnings:
-            refused = applied(world, plan.steps)
+            refused = apply_reservation(world, plan.steps)
             assert refused == "", f"seed {seed}: {name} was promised, and vCenter says {refused}"
             counts["started"] += 1
         elif any("reserved" in str(rejection) for rejection in plan.rejections):

@@ -1,4 +1,4 @@
-"""Every order in which VMs may come back to a host: none is too late, one is, or nobody can tell."""
+"""Every order in which VMs may come back to a host: no VM is too late, one is, or it is unknown."""
 
 from __future__ import annotations
 

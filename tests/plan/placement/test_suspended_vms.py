@@ -51,7 +51,7 @@ def world_of(layout: list[Gpu], policy: AssignmentPolicy) -> tuple[World, list[l
     return world, on_gpu
 
 
-def suspended(world: World, layout: list[Gpu], on_gpu: list[list[str]]) -> list[Vm]:
+def suspend_all(world: World, layout: list[Gpu], on_gpu: list[list[str]]) -> list[Vm]:
     return [
         world.vms[ref]
         for (_, gpu_vms), refs in zip(layout, on_gpu, strict=True)
@@ -76,7 +76,7 @@ def resume(vm: Vm, gpus: list[list[Vm]], policy: AssignmentPolicy) -> bool:
 @given(layout=hosts, policy=policies)
 def test_every_suspended_desktop_finds_its_gpu_again(layout: list[Gpu], policy: AssignmentPolicy) -> None:
     world, on_gpu = world_of(layout, policy)
-    suspended_vms = suspended(world, layout, on_gpu)
+    suspended_vms = suspend_all(world, layout, on_gpu)
     for vm in suspended_vms:
         world._set_power(vm.ref, PowerState.SUSPENDED)
     running = [[world.vms[ref] for ref in refs if world.vms[ref].power is PowerState.ON] for refs in on_gpu]
@@ -92,14 +92,14 @@ def test_every_suspended_desktop_finds_its_gpu_again(layout: list[Gpu], policy: 
 def test_the_way_back_of_what_ran_is_never_doubted(layout: list[Gpu], policy: AssignmentPolicy) -> None:
     world, on_gpu = world_of(layout, policy)
     ask = return_check(world.snapshot(), CATALOG, Room(CATALOG, certain=False))
-    assert ask(suspended(world, layout, on_gpu)) == ()
+    assert ask(suspend_all(world, layout, on_gpu)) == ()
 
 
 def test_the_naive_order_would_strand_one() -> None:
     """What the order guards against, on the smallest host that shows it."""
     layout: list[Gpu] = [("nvidia_a40-24q", (True, True)), ("nvidia_a40-12q", (True,))]
     world, on_gpu = world_of(layout, AssignmentPolicy.PERFORMANCE)
-    suspended_vms = suspended(world, layout, on_gpu)
+    suspended_vms = suspend_all(world, layout, on_gpu)
     empty: list[list[Vm]] = [[], []]
     assert [resume(vm, empty, AssignmentPolicy.PERFORMANCE) for vm in suspended_vms] == [True, True, False]
 
@@ -107,7 +107,7 @@ def test_the_naive_order_would_strand_one() -> None:
 def test_a_host_that_lost_a_gpu_is_not_a_way_back() -> None:
     layout: list[Gpu] = [("nvidia_a40-48q", (True,)), ("nvidia_a40-24q", (True,))]
     world, on_gpu = world_of(layout, AssignmentPolicy.PERFORMANCE)
-    suspended_vms = suspended(world, layout, on_gpu)
+    suspended_vms = suspend_all(world, layout, on_gpu)
     host = world.hosts["host-1"]
     world.hosts["host-1"] = replace(host, gpus=host.gpus[:1])
     refusals = return_check(world.snapshot(), CATALOG, Room(CATALOG, certain=False))(suspended_vms)

@@ -28,7 +28,7 @@ _PLACE: Final = r"esx-\d+(?: numa\d+| [0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a
 _SUBJECTS: Final = re.compile(rf"(?P<places>{_PLACE}(?:, {_PLACE})*)(?: and \d+ more)?: (?P<reason>.*)")
 
 
-def told(text: str) -> Iterator[tuple[str, str]]:
+def told_reasons(text: str) -> Iterator[tuple[str, str]]:
     """(name of the request, line) of each reason in what `place` prints."""
     name = ""
     for line in text.splitlines():
@@ -48,7 +48,7 @@ class Judge:
     pin: PinPolicy
 
     def check(self, line: str) -> None:
-        """Raises AssertionError for a line that is not true, or that nobody here can read."""
+        """Raise AssertionError for a line that is false or cannot be parsed."""
         match = _SUBJECTS.fullmatch(line)
         for place in match["places"].split(", ") if match else [""]:
             self._check_one(place, match["reason"] if match else line)
@@ -189,12 +189,12 @@ def _seats(place: _Place) -> tuple[RunningVgpu, ...]:
 
 
 def _runs(place: _Place, held_by: str | None) -> bool:
-    """Whether those who are said to hold the GPU are those who run on it; lines of several GPUs name nobody."""
+    """Whether the named holders of the GPU are the VMs that run on it; lines for several GPUs name no VM."""
     names = {place.judge.world.vms[seat.vm].name for seat in _seats(place)}
     return held_by is None or set(held_by.split(", ")) == names
 
 
-def _locked(place: _Place, match: re.Match[str]) -> bool:
+def _is_locked(place: _Place, match: re.Match[str]) -> bool:
     seats = _seats(place)
     size = {seat.type.framebuffer_mib for seat in seats}
     return (
@@ -279,7 +279,7 @@ def _width(seat: RunningVgpu) -> int:
     return seat.type.instance.size if seat.type.instance is not None else seat.type.size_gib
 
 
-def _untold(place: _Place, match: re.Match[str]) -> bool:
+def _is_untold(place: _Place, match: re.Match[str]) -> bool:
     """Each of them has a vGPU on the GPU, and some elsewhere too, or of several kinds."""
     refs = {seat.vm for seat in _seats(place)}
     running = {vm.name: vm for vm in place.running()}
@@ -357,7 +357,7 @@ def _wider(place: _Place, match: re.Match[str]) -> bool:
 
 
 def _room_if_empty(node: _Place) -> int:
-    """How many of the devices that are asked for the GPUs of a node would give if nothing ran, at the most."""
+    """At most how many of the requested devices the GPUs of a node would give if nothing ran."""
     if not node.judge.profiles:
         return len([gpu for gpu in node.gpus if gpu.passthrough is not None and gpu.passthrough.active])
     loads = [replace(load, seats=()) for load in node.loads()]
@@ -422,7 +422,7 @@ def _kept_for_suspended(place: _Place, match: re.Match[str]) -> bool:
     return any(f"{vm.name} (suspended)" == match["name"] and gpu.address in _passed_to(vm) for vm in place.back())
 
 
-def _requested(place: _Place, match: re.Match[str]) -> bool:
+def _is_requested(place: _Place, match: re.Match[str]) -> bool:
     (gpu,) = place.gpus
     alike = (request for request in place.requests() if request.workload.name == match["name"])
     return any(gpu.address in earlier.placement.seats.values() for earlier in alike)
@@ -488,14 +488,14 @@ _NUMBERS: Final = r"needs (?P<needed>\d+){0}, (?P<there>\d+) there"
 _TYPE: Final = r"device of type (?P<vendor>[0-9a-f]{4}):(?P<device>[0-9a-f]{4})"
 _NODE: Final = r"(?: on NUMA node (?P<node>\d+))?"
 _READERS: Final[list[tuple[str, Callable[[_Place, re.Match[str]], bool]]]] = [
-    (_LOCKED + _HELD, _locked),
+    (_LOCKED + _HELD, _is_locked),
     (rf"(?P<count>\d+) of (?P<limit>\d+) vGPUs run{_HELD}", _full),
     (rf"(?P<used>\d+) of \d+ MiB used, no start left for (?P<profile>\S+?){_HELD}", _no_start),
     (rf"no GPU instance (?P<instance>\S+) fits beside the (?P<count>\d+) there{_HELD}", _no_instance),
     (_TAKEN, _slots_taken),
     (
         r"no slot for (?P<profile>\S+) can be promised: vCenter does not report which vGPUs of (?P<held>.*) run on it",
-        _untold,
+        _is_untold,
     ),
     (_ROOM, _room_in_all),
     (rf"memory to reserve in full, beside what running VMs(?P<others>.*) reserve: {_NUMBERS.format(' MiB')}", _memory),
@@ -523,6 +523,6 @@ _READERS: Final[list[tuple[str, Callable[[_Place, re.Match[str]], bool]]]] = [
     (r"is given to DirectPath I/O", _whole),
     (r"is held by (?P<name>\S+), which runs", _holder),
     (r"is kept for (?P<name>.*)", _kept_for_suspended),
-    (r"is taken by (?P<name>\S+), an earlier request", _requested),
+    (r"is taken by (?P<name>\S+), an earlier request", _is_requested),
 ]
 """A pattern for each sentence, and what it must come to."""

@@ -139,12 +139,12 @@ def come_true(draws: st.DataObject, *, optimize: bool = False, shared: bool = Fa
     alone = SmallVcenter(world.hosts, dict(world.vms), dict(world.running))
     # Two suspended VMs may keep each other out, whatever is planned beside them.
     assume(not any(alone.start(start) for start in order if isinstance(start, Vm)))
-    for each in order:
-        vm = each if isinstance(each, Vm) else running(each.vm, each.placement, each.workload.numa)
-        assert world.start(vm) == "", [e.name if isinstance(e, Vm) else told(e) for e in order]
+    for starting in order:
+        vm = starting if isinstance(starting, Vm) else running(starting.vm, starting.placement, starting.workload.numa)
+        assert world.start(vm) == "", [e.name if isinstance(e, Vm) else describe(e) for e in order]
 
 
-def told(placed: Placed) -> str:
+def describe(placed: Placed) -> str:
     seats = " ".join(map(str, placed.placement.seats.values()))
     return f"{placed.workload.name} {placed.workload.profile} {placed.placement.host.name} {seats} {placed.steering}"
 
@@ -197,11 +197,11 @@ def test_suspended_vms_come_back_in_any_order_or_it_is_said() -> None:
     )
     assert [len(placements.placed), {placed.steering for placed in placements.placed}] == [3, {Steering.LISTED_ORDER}]
     assert placements.doubts == ("vm-2 (suspended) may find no GPU on esx-1 when it comes back after vm-3",)
-    for each in placements.placed:
-        assert world.start(running(each.vm, each.placement, each.workload.numa)) == ""
+    for placed_vm in placements.placed:
+        assert world.start(running(placed_vm.vm, placed_vm.placement, placed_vm.workload.numa)) == ""
     assert world.start(world.vms["vm-3"]) == ""
     assert "no GPU instance left" in world.start(world.vms["vm-2"])
-    # With less asked for there is room for both, whoever comes first.
+    # A smaller request leaves room for both, in either order.
     assert Place(tuple(batch[:2])).placements(snapshot, catalog()).doubts == ()
 
 
@@ -313,7 +313,7 @@ def agree(draws: st.DataObject) -> None:
     if isinstance(answer, Refusal):
         alone = any("the only vGPU of its VM" in str(rejection) for rejection in answer.rejections)
         # where a VM's unlike vGPUs are on several GPUs, vCenter does not tell which is where
-        untold = any("vCenter does not report" in each.rule for each in answer.rejections)
+        untold = any("vCenter does not report" in refusal.rule for refusal in answer.rejections)
         unlike = any(len({vgpu.type for vgpu in vgpus}) > 1 for vgpus in world.running.values())
         assert not possible or alone or (untold and unlike), answer.rejections
     else:

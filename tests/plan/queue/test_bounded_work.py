@@ -32,7 +32,7 @@ def two_hosts(profiles: tuple[str, ...]) -> Inventory:
         for number in (1, 2)
     ]
     vms = [vm(n, f"off-{n}", str(n % 2 + 1), f"vgpu {PREFIX}{profile}") for n, profile in enumerate(profiles, 1)]
-    return inventory(hosts, [replace(each, power=PowerState.OFF) for each in vms])
+    return inventory(hosts, [replace(guest_vm, power=PowerState.OFF) for guest_vm in vms])
 
 
 @pytest.mark.timeout(60)

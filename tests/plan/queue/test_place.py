@@ -28,7 +28,7 @@ from gpuops.plan.queue.one_workload import Placed, Refusal
 from gpuops.plan.queue.place import Place, Placements
 from gpuops.plan.queue.workload import framebuffer_mib, running
 from tests.bench.placement.batch_fleets import FLEETS, Fleet, batch
-from tests.plan.case import Case, cases, said, snapshot
+from tests.plan.case import Case, cases, rejection_line, snapshot
 from tests.plan.snapshots import CORES, FIRST, MEMORY_MIB, SECOND, THIRD, catalog, gpu, host, inventory, lab, whole
 from tests.plan.test_properties import FAST, NAMES, fleets, overfull
 from tests.sample import mostly_long
@@ -53,7 +53,10 @@ def describe_answer(answer: Placed | Refusal, expected: Any) -> Any:
         node = "" if placement.numa_node is None else f" numa{placement.numa_node}"
         return f"{placement.host.name} {gpus}{node}"
     reasons = list(expected) if isinstance(expected, list) else []
-    lines = [said(rejection, reasons[n] if n < len(reasons) else "") for n, rejection in enumerate(answer.rejections)]
+    lines = [
+        rejection_line(rejection, reasons[n] if n < len(reasons) else "")
+        for n, rejection in enumerate(answer.rejections)
+    ]
     return [*lines, *([f"nearest: {answer.nearest}"] if answer.nearest else [])]
 
 
@@ -131,7 +134,7 @@ def after(placements: Placements, driver_catalog: Catalog | None = None) -> Inve
     return world
 
 
-def overcommitted(world: Inventory, placements: Placements) -> list[str]:
+def find_overcommitment(world: Inventory, placements: Placements) -> list[str]:
     """Hosts, NUMA nodes and whole devices that were promised more than once."""
     lines = []
     for esx in world.hosts.values():
@@ -157,7 +160,7 @@ def test_nothing_is_promised_twice(draws: st.DataObject) -> None:
     placements = Place(draws.draw(workloads())).placements(world, catalog())
     then = after(placements)
     assert [line for esx in then.hosts.values() for line in overfull(esx, then)] == []
-    assert overcommitted(then, placements) == []
+    assert find_overcommitment(then, placements) == []
     seats = [
         (placed.placement.host.ref, address)
         for placed in placements.placed
@@ -227,9 +230,9 @@ def test_the_checker_can_fail() -> None:
     twin = replace(first, vm=replace(first.vm, ref="twin"))
     twice = replace(placements, answers=(first, twin, second, replace(second, vm=replace(second.vm, ref="other"))))
     then = after(twice)
-    assert overcommitted(then, twice) == ["esx-02: memory", "esx-02 numa1: memory"]
+    assert find_overcommitment(then, twice) == ["esx-02: memory", "esx-02 numa1: memory"]
     bound = replace(then.hosts["host-4"], bindings=(*then.hosts["host-4"].bindings, then.hosts["host-4"].bindings[-1]))
-    assert "esx-04: a device given twice" in overcommitted(then.with_hosts([bound]), twice)
+    assert "esx-04: a device given twice" in find_overcommitment(then.with_hosts([bound]), twice)
 
 
 def test_the_smallest_whole_gpu_that_will_do_is_given() -> None:

@@ -21,7 +21,7 @@ from gpuops.plan.queue.place import Place
 from gpuops.report.advice.placement import placements_document, placements_text
 from gpuops.report.json_text import document_text
 from gpuops.report.layout import plain
-from tests.plan.queue.reasons import Judge, told
+from tests.plan.queue.reasons import Judge, told_reasons
 from tests.plan.queue.test_admitted import MODELS, names
 from tests.plan.small_vcenter import SmallVcenter
 from tests.plan.snapshots import FIRST, FOURTH, SECOND, THIRD, catalog, gpu, host, inventory, vm, whole
@@ -98,7 +98,7 @@ def check(seed: int) -> int:
     placements = request.placements(world.inventory(inventory([], [])), catalog())
     printed = plain(placements_text(placements))
     refused = {answer.workload.name: answer for answer in placements.answers if isinstance(answer, Refusal)}
-    lines = list(told(printed))
+    lines = list(told_reasons(printed))
     assert {name for name, _ in lines} == set(refused), "each refusal has a reason"
     for name, line in lines:
         Judge(world, placements, refused[name], pin).check(line)

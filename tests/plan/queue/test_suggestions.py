@@ -63,7 +63,7 @@ def test_who_is_asked_for_is_not_moved() -> None:
     ("now", "why"),
     [
         (replace(world(*TWO_HALVES), hot_migrate_enabled=False), "vMotion of vGPUs is switched off"),
-        (world([[8] * 5], [[8] * 5]), "nobody has room for so many"),
+        (world([[8] * 5], [[8] * 5]), "no host has room for so many"),
         (world(*[[[8]]] * 33, *[[[8, 8]]] * 33), "a large fleet is for `gpuops defrag`"),
     ],
 )

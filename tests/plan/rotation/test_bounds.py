@@ -48,11 +48,11 @@ def queue(*queued_vms: QueuedVm, **changes: Any) -> Policy:
     return replace(POLICY, ml=queued_vms, **changes)
 
 
-def started(night_plan: Plan) -> list[str]:
+def started_refs(night_plan: Plan) -> list[str]:
     return [step.vm for step in night_plan.steps if isinstance(step, PowerOnVm)]
 
 
-def suspended(night_plan: Plan) -> set[str]:
+def refs_suspended(night_plan: Plan) -> set[str]:
     return {step.vm for step in night_plan.steps if isinstance(step, SuspendVm)}
 
 
@@ -64,7 +64,7 @@ def test_the_higher_priority_is_served_first() -> None:
         world.set(ref, cpu_usage_mhz=mhz)
     first = night(world, queue(QueuedVm("ml-01"), QueuedVm("ml-03")))
     assert reasons(first)["ml-03"].startswith("does not fit: ")
-    assert started(night(world, queue(QueuedVm("ml-01"), QueuedVm("ml-03", priority=1)))) == ["vm-93"]
+    assert started_refs(night(world, queue(QueuedVm("ml-01"), QueuedVm("ml-03", priority=1)))) == ["vm-93"]
 
 
 def test_a_pattern_means_vms_with_a_gpu_that_are_in_no_pool() -> None:
@@ -72,25 +72,25 @@ def test_a_pattern_means_vms_with_a_gpu_that_are_in_no_pool() -> None:
     world.vms["vm-93"] = replace(ml(3, "host-1"), devices=())
     world.vms["vm-94"] = replace(ml(4, "host-2"), name="desktop-ml", power=PowerState.OFF)
     night_plan = night(world, queue(QueuedVm("*-0[1-9]"), QueuedVm("desktop-m*"), QueuedVm("none-*")))
-    assert started(night_plan) == ["vm-91", "vm-92"]
+    assert started_refs(night_plan) == ["vm-91", "vm-92"]
     assert reasons(night_plan)["desktop-m*"] == "no VM with a GPU device is called 'desktop-m*'"
     assert "ML queue: no VM with a GPU device is called 'none-*'" in night_plan.warnings
 
 
 def test_a_vm_that_is_named_is_not_in_a_pattern_too() -> None:
     night_plan = night(small_world(), queue(QueuedVm("ml-*", count=1), QueuedVm("ml-01", priority=-5)))
-    assert started(night_plan) == ["vm-92", "vm-91"]
+    assert started_refs(night_plan) == ["vm-92", "vm-91"]
     assert [choice.subject for choice in night_plan.choices].count("ml-01") == 1
 
 
 def test_only_so_many_of_an_entry_run() -> None:
     world = small_world()
     night_plan = night(world, queue(QueuedVm("ml-*", count=1)))
-    assert started(night_plan) == ["vm-91"]
+    assert started_refs(night_plan) == ["vm-91"]
     assert reasons(night_plan)["ml-02"] == "count: 1 of ml-* run"
     world._set_power("vm-92", PowerState.ON)
     night_plan = night(world, queue(QueuedVm(vms=("ml-01", "ml-02"), count=1)))
-    assert started(night_plan) == [], "one that runs already counts"
+    assert started_refs(night_plan) == [], "one that runs already counts"
     assert reasons(night_plan) | {"ml-01": "count: 1 of ml-01, ml-02 run", "ml-02": "runs already"} == reasons(
         night_plan
     )
@@ -99,13 +99,13 @@ def test_only_so_many_of_an_entry_run() -> None:
 def test_one_that_cannot_start_does_not_use_up_the_count() -> None:
     world = small_world()
     world.set("vm-91", connected=False)
-    assert started(night(world, queue(QueuedVm("ml-*", count=1)))) == ["vm-92"]
+    assert started_refs(night(world, queue(QueuedVm("ml-*", count=1)))) == ["vm-92"]
 
 
 def test_a_vm_that_does_not_carry_what_the_policy_says_is_not_started() -> None:
     night_plan = night(small_world(), queue(QueuedVm("ml-01", profile="*-24c"), QueuedVm("ml-02", profile="*-48c")))
     assert reasons(night_plan)["ml-01"] == "carries nvidia_a40-48c, the policy requires *-24c"
-    assert started(night_plan) == ["vm-92"]
+    assert started_refs(night_plan) == ["vm-92"]
 
 
 @pytest.mark.parametrize(
@@ -153,16 +153,16 @@ def test_a_start_that_would_leave_too_little_is_not_made(
     night_plan = night(small_world(), queue(QueuedVm("ml-01", **changes)), at(clock), durations)
     assert reasons(night_plan)["ml-01"] == (reason or "starts on esx-01: 2 desktop(s) make room")
     assert night_plan.feasible
-    assert bool(suspended(night_plan)) is not bool(reason)
+    assert bool(refs_suspended(night_plan)) is not bool(reason)
 
 
 def test_a_later_start_takes_no_time_from_an_earlier_one() -> None:
     world = small_world()
     world.vms["vm-93"] = ml(3, "host-1")
     first = QueuedVm("ml-01", minimum_run=timedelta(hours=4))
-    assert started(night(world, queue(first), at("22:30"), SLOW)) == ["vm-91"]
+    assert started_refs(night(world, queue(first), at("22:30"), SLOW)) == ["vm-91"]
     night_plan = night(world, queue(first, QueuedVm("ml-03")), at("22:30"), SLOW)
-    assert started(night_plan) == ["vm-91"]
+    assert started_refs(night_plan) == ["vm-91"]
     assert reasons(night_plan)["ml-03"] == (
         "then ml-01 would run for 162 min, 240 min are required: the return to esx-01 begins at 01:19"
     )
@@ -188,11 +188,11 @@ def test_every_step_of_the_plan_is_to_begin_before_the_time_of_return() -> None:
 )
 def test_a_limit_on_what_is_taken(limits: Limits, reason: str) -> None:
     night_plan = night(small_world(), replace(POLICY, limits=limits))
-    assert suspended(night_plan) == set()
+    assert refs_suspended(night_plan) == set()
     assert reasons(night_plan)["ml-01"] == reason
-    assert started(night_plan) == ["vm-92"], "it costs no desktop"
+    assert started_refs(night_plan) == ["vm-92"], "it costs no desktop"
     moving = night(small_world(), queue(QueuedVm("ml-01", relocate=True), limits=limits))
-    assert started(moving) == ["vm-91"]
+    assert started_refs(moving) == ["vm-91"]
 
 
 def test_what_this_night_took_before_counts_too() -> None:
@@ -210,9 +210,9 @@ def test_what_this_night_took_before_counts_too() -> None:
 def test_desktops_of_the_pool_with_the_lower_priority_give_way_first() -> None:
     large = Pool("large", Selector(profile="*-24q"), IdleRule(500), parked=True, priority=5)
     small = Pool("small", Selector(profile="*-12q"), IdleRule(500), parked=True, priority=1)
-    assert suspended(night(small_world(), replace(POLICY, pools=(large, small)))) == {"vm-3", "vm-4", "vm-5"}
+    assert refs_suspended(night(small_world(), replace(POLICY, pools=(large, small)))) == {"vm-3", "vm-4", "vm-5"}
     small = replace(small, priority=9)
-    assert suspended(night(small_world(), replace(POLICY, pools=(large, small)))) == {"vm-1", "vm-2"}
+    assert refs_suspended(night(small_world(), replace(POLICY, pools=(large, small)))) == {"vm-1", "vm-2"}
 
 
 def test_no_owner_has_agreed_refuses_the_night() -> None:
@@ -296,7 +296,7 @@ def test_a_desktop_with_a_directpath_device_stays_unless_the_policy_says_otherwi
         "start ML VMs",
     ]
     assert night_plan.waves[1].steps == (ShutDownGuest("vm-6", 300, then_off=False),)
-    assert started(night_plan) == ["vm-92"]
+    assert started_refs(night_plan) == ["vm-92"]
     saved = RotateNight(POLICY).originals_of(night_plan, directpath_world().snapshot(), EVENING)
     assert {original.name: original.role for original in saved} == {"desktop-06": Role.SHUT_DOWN, "ml-02": Role.ML}
 

@@ -1,4 +1,4 @@
-"""The runner of `cases/rotation`: who is suspended tonight, who starts and where, and why every other VM stays."""
+"""The runner of `cases/rotation`: which desktops are suspended, which VMs start where, and why every other VM stays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import PowerOnVm, RelocateVm, ShutDownGuest, SuspendVm
 from gpuops.plan.rotation.nights.night import RotateNight
 from tests.execute.small_vcenter import SLOTS, World, small_world
-from tests.plan.case import Words, altered, case_of, compare, read_cases, said
+from tests.plan.case import Words, case_of, compare, read_cases, rejection_line, with_values
 
 CATALOG = load(profiles=SLOTS)
 EVENING: Final = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
@@ -75,14 +75,14 @@ def world_of(case: NightCase) -> World:
     assert set(case.change) <= {"vms", "hosts", "datastores"}, f"unknown changes: {sorted(case.change)}"
     for name, changes in case.change.get("vms", {}).items():
         ref = _ref(world, name)
-        power_before, vm = world.vms[ref].power, altered(world.vms[ref], changes)
+        power_before, vm = world.vms[ref].power, with_values(world.vms[ref], changes)
         world.vms[ref] = vm
         if vm.power is not power_before and vm.power is not None:
             world._set_power(ref, vm.power)
     for places, kind in ((world.hosts, "hosts"), (world.datastores, "datastores")):
         for name, changes in case.change.get(kind, {}).items():
             [ref] = [ref for ref, changed_object in places.items() if changed_object.name == name]
-            places[ref] = altered(places[ref], changes)
+            places[ref] = with_values(places[ref], changes)
     return world
 
 
@@ -95,7 +95,7 @@ def history_of(case: NightCase, world: World) -> tuple[Original, ...]:
         original_vm = Original(
             keys.pop("night"), role, vm.ref, vm.instance_uuid, vm.name, vm.host, vm.profiles, taken=True
         )
-        originals.append(altered(original_vm, keys))
+        originals.append(with_values(original_vm, keys))
     return tuple(originals)
 
 
@@ -104,12 +104,12 @@ def _ref(world: World, name: str) -> str:
     return ref
 
 
-def planned(case: NightCase, world: World, history: tuple[Original, ...]) -> Plan:
+def plan_rotation(case: NightCase, world: World, history: tuple[Original, ...]) -> Plan:
     now = case.now if case.now.tzinfo else case.now.replace(tzinfo=UTC)
     return RotateNight(policy_of(case), history).plan(world.snapshot(), CATALOG, now)
 
 
-def taken(plan: Plan, inventory: Inventory) -> dict[str, Any]:
+def summary_of(plan: Plan, inventory: Inventory) -> dict[str, Any]:
     """What is done to which VM; the marks that are set beside it stand for themselves."""
     names = {ref: vm.name for ref, vm in inventory.vms.items()}
     hosts = {ref: host.name for ref, host in inventory.hosts.items()}
@@ -123,12 +123,14 @@ def taken(plan: Plan, inventory: Inventory) -> dict[str, Any]:
 
 def check(case: NightCase) -> None:
     world = world_of(case)
-    plan = planned(case, world, history_of(case, world))
+    plan = plan_rotation(case, world, history_of(case, world))
     likes = [*case.expect.get("rejections", []), *[""] * len(plan.rejections)]
     reasons = {choice.subject: choice.reason for choice in plan.choices}
     actual = {
-        **taken(plan, world.snapshot()),
-        "rejections": [said(rejection, like) for rejection, like in zip(plan.rejections, likes, strict=False)],
+        **summary_of(plan, world.snapshot()),
+        "rejections": [
+            rejection_line(rejection, like) for rejection, like in zip(plan.rejections, likes, strict=False)
+        ],
         "warnings": list(plan.warnings),
         "because": list(plan.because),
         "waves": [wave.title for wave in plan.waves],
@@ -147,7 +149,7 @@ def test_case(case: NightCase) -> None:
 def test_a_night_that_was_carried_out_has_nothing_left_to_do(case: NightCase) -> None:
     world = world_of(case)
     history = history_of(case, world)
-    plan = planned(case, world, history)
+    plan = plan_rotation(case, world, history)
     now = case.now if case.now.tzinfo else case.now.replace(tzinfo=UTC)
     saved = RotateNight(policy_of(case), history).originals_of(plan, world.snapshot(), now)
     for step in plan.steps:
@@ -160,7 +162,7 @@ def test_a_night_that_was_carried_out_has_nothing_left_to_do(case: NightCase) ->
         *(original_vm for original_vm in history if original_vm.vm not in {fresh_vm.vm for fresh_vm in fresh}),
         *fresh,
     )
-    assert planned(case, world, all_originals).steps == ()
+    assert plan_rotation(case, world, all_originals).steps == ()
 
 
 def test_a_wrong_key_is_refused() -> None:

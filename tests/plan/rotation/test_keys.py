@@ -10,7 +10,7 @@ import pytest
 from gpuops.model.nights.selector import Mark, Selector
 from gpuops.plan.core.privileges import needed_privileges, refused_without
 from tests.execute.small_vcenter import small_world
-from tests.plan.rotation.test_night import POLICY, POOL, plan, suspended
+from tests.plan.rotation.test_night import POLICY, POOL, plan, refs_suspended
 
 CELLS = list(product([True, False], repeat=4))
 SUSPEND = "VirtualMachine.Interact.Suspend"
@@ -29,5 +29,5 @@ def test_one_cell_of_sixteen_may_suspend(selected: bool, agreed: bool, opted_out
     night_plan = plan(world, policy)
     wants = needed_privileges(night_plan.steps)
     lacking = {} if permitted else {vm: {SUSPEND} & privileges for vm, privileges in wants.items()}
-    taken_refs = suspended(refused_without(night_plan, lacking, world.snapshot()))
+    taken_refs = refs_suspended(refused_without(night_plan, lacking, world.snapshot()))
     assert bool(taken_refs) is ((selected, agreed, opted_out, permitted) == (True, True, False, True))

@@ -42,7 +42,7 @@ def reasons(night_plan: Plan) -> dict[str, str]:
     return {choice.subject: choice.reason for choice in night_plan.choices}
 
 
-def suspended(night_plan: Plan) -> set[str]:
+def refs_suspended(night_plan: Plan) -> set[str]:
     return {step.vm for step in night_plan.steps if isinstance(step, SuspendVm)}
 
 
@@ -152,7 +152,7 @@ def test_without_a_window_an_open_night_goes_on_and_a_closed_one_does_not() -> N
     open_night = (taken_original("2026-11-20T19:00Z", world.vms["vm-1"]),)
     assert RotateNight(policy, open_night).night(world.snapshot(), EVENING) == "2026-11-20T19:00Z"
     assert plan(world, policy, open_night).feasible
-    assert "vm-1" not in suspended(plan(world, policy, open_night))
+    assert "vm-1" not in refs_suspended(plan(world, policy, open_night))
 
 
 def test_the_plan_does_not_change_the_snapshot() -> None:

@@ -1,4 +1,4 @@
-"""The whole queue at once: more start, fewer give way, and the exact rules still have the last word."""
+"""The whole queue at once: more VMs start, fewer desktops are suspended, and the exact rules still decide."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def night(world: World, *queue: QueuedVm, pools: tuple[Pool, ...] = (POOL,)) -> 
     return RotateNight(policy).plan(world.snapshot(), CATALOG, EVENING)
 
 
-def started(night_plan: Plan) -> dict[str, str | None]:
+def started_hosts(night_plan: Plan) -> dict[str, str | None]:
     return {step.vm: step.host for step in night_plan.steps if isinstance(step, PowerOnVm)}
 
 
-def suspended(night_plan: Plan) -> set[str]:
+def refs_suspended(night_plan: Plan) -> set[str]:
     return {step.vm for step in night_plan.steps if isinstance(step, SuspendVm)}
 
 
@@ -56,28 +56,28 @@ def test_a_vm_that_may_move_leaves_the_place_to_one_that_may_not() -> None:
     """Served one by one, ml-01 would take the empty GPU of esx-02, and ml-02, which is bound to it, none."""
     world = one_gpu_left(small_world())
     night_plan = night(world, QueuedVm("ml-01", relocate=True), QueuedVm("ml-02"))
-    assert started(night_plan) == {"vm-91": "host-1", "vm-92": "host-2"}
-    assert suspended(night_plan) == {"vm-1", "vm-2"}
+    assert started_hosts(night_plan) == {"vm-91": "host-1", "vm-92": "host-2"}
+    assert refs_suspended(night_plan) == {"vm-1", "vm-2"}
 
 
 def test_a_wide_vm_gets_both_gpus_of_a_host_where_narrow_ones_can_go_elsewhere() -> None:
     world = with_ml(small_world(), 3, "host-1", "nvidia_a40-48c", "nvidia_a40-48c")
     night_plan = night(world, QueuedVm("ml-01", relocate=True), QueuedVm("ml-03"))
-    assert started(night_plan) == {"vm-91": "host-2", "vm-93": "host-1"}
-    assert suspended(night_plan) == {f"vm-{number}" for number in range(1, 6)}
+    assert started_hosts(night_plan) == {"vm-91": "host-2", "vm-93": "host-1"}
+    assert refs_suspended(night_plan) == {f"vm-{number}" for number in range(1, 6)}
 
 
 def test_the_higher_priority_starts_though_fewer_do() -> None:
     world = with_ml(with_ml(small_world(), 3, "host-1", "nvidia_a40-48c", "nvidia_a40-48c"), 4, "host-1")
     night_plan = night(world, QueuedVm("ml-01"), QueuedVm("ml-04"), QueuedVm("ml-03", priority=1))
-    assert started(night_plan) == {"vm-93": "host-1"}
+    assert started_hosts(night_plan) == {"vm-93": "host-1"}
 
 
 def test_halves_of_a_gpu_share_one() -> None:
     world = with_ml(with_ml(small_world(), 3, "host-1", "nvidia_a40-24q"), 4, "host-1", "nvidia_a40-24q")
     night_plan = night(world, QueuedVm("ml-03"), QueuedVm("ml-04"))
-    assert started(night_plan) == {"vm-93": "host-1", "vm-94": "host-1"}
-    assert suspended(night_plan) == {"vm-1", "vm-2"}
+    assert started_hosts(night_plan) == {"vm-93": "host-1", "vm-94": "host-1"}
+    assert refs_suspended(night_plan) == {"vm-1", "vm-2"}
 
 
 def test_a_half_that_has_room_beside_a_desktop_in_use_takes_nobodys_gpu() -> None:
@@ -85,15 +85,15 @@ def test_a_half_that_has_room_beside_a_desktop_in_use_takes_nobodys_gpu() -> Non
     world._set_power("vm-2", PowerState.OFF)
     world.set("vm-1", cpu_usage_mhz=4000)
     night_plan = night(world, QueuedVm("ml-03"))
-    assert started(night_plan) == {"vm-93": "host-1"}
-    assert suspended(night_plan) == set()
+    assert started_hosts(night_plan) == {"vm-93": "host-1"}
+    assert refs_suspended(night_plan) == set()
 
 
 def test_a_pool_of_higher_priority_is_spared_however_many_of_the_lower_one_give_way() -> None:
     world = small_world()
     few = Pool("few", Selector(name="desktop-0[12]"), IdleRule(500), parked=True, priority=1)
     night_plan = night(world, QueuedVm("ml-01"), pools=(few, POOL))
-    assert suspended(night_plan) == {"vm-3", "vm-4", "vm-5"}
+    assert refs_suspended(night_plan) == {"vm-3", "vm-4", "vm-5"}
 
 
 def test_a_host_without_memory_for_what_is_proposed_refuses_it_and_the_vm_goes_elsewhere() -> None:
@@ -101,14 +101,14 @@ def test_a_host_without_memory_for_what_is_proposed_refuses_it_and_the_vm_goes_e
     world = one_gpu_left(small_world())
     world.hosts["host-2"] = replace(world.hosts["host-2"], memory_mib=24 * 1024)
     night_plan = night(world, QueuedVm("ml-01", relocate=True))
-    assert started(night_plan) == {"vm-91": "host-1"}
-    assert suspended(night_plan) == {"vm-1", "vm-2"}
+    assert started_hosts(night_plan) == {"vm-91": "host-1"}
+    assert refs_suspended(night_plan) == {"vm-1", "vm-2"}
 
 
 def test_nobody_is_moved_for_nothing() -> None:
     world = one_gpu_left(small_world())
     night_plan = night(world, QueuedVm("ml-01", relocate=True), QueuedVm("ml-02", relocate=True))
-    assert started(night_plan) == {"vm-91": "host-1", "vm-92": "host-2"}
+    assert started_hosts(night_plan) == {"vm-91": "host-1", "vm-92": "host-2"}
     full = one_gpu_left(small_world(), used=2)
     night_plan = night(full, QueuedVm("ml-01", relocate=True), QueuedVm("ml-02", relocate=True))
     assert [step.vm for step in night_plan.steps if isinstance(step, RelocateVm)] == ["vm-92"]
@@ -117,5 +117,5 @@ def test_nobody_is_moved_for_nothing() -> None:
 @pytest.mark.long
 def test_a_fleet_is_used_better_than_one_vm_after_the_other_would() -> None:
     night_plan = RotateNight(fleet.policy()).plan(fleet.world(), catalog(), fleet.EVENING)
-    assert len(started(night_plan)) == 56, "50 one after the other"
-    assert len(suspended(night_plan)) == 160, "the fewest that any choice of 63 GPUs has"
+    assert len(started_hosts(night_plan)) == 56, "50 one after the other"
+    assert len(refs_suspended(night_plan)) == 160, "the fewest that any choice of 63 GPUs has"

@@ -10,7 +10,7 @@ import pytest
 
 from gpuops.model.devices.gpu_health import GpuHealth
 from tests.execute.small_vcenter import small_world
-from tests.plan.rotation.test_cases import NightCase, planned, taken
+from tests.plan.rotation.test_cases import NightCase, plan_rotation, summary_of
 
 FIRST, SECOND = "0000:3b:00.0", "0000:4b:00.0"
 
@@ -21,8 +21,8 @@ def night(health: GpuHealth, sick: Collection[str]) -> tuple[dict[str, Any], dic
     [host] = [host for host in world.hosts.values() if host.name == "esx-01"]
     gpus = (replace(gpu, health=health) if str(gpu.address) in sick else gpu for gpu in host.gpus)
     world.hosts[host.ref] = replace(host, gpus=tuple(gpus))
-    plan = planned(NightCase("sick GPUs", {}), world, ())
-    return taken(plan, world.snapshot()), {choice.subject: choice.reason for choice in plan.choices}
+    plan = plan_rotation(NightCase("sick GPUs", {}), world, ())
+    return summary_of(plan, world.snapshot()), {choice.subject: choice.reason for choice in plan.choices}
 
 
 @pytest.mark.parametrize("health", [GpuHealth(is_lost=True), GpuHealth(requires_reset=True)])

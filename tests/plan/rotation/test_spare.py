@@ -1,4 +1,4 @@
-"""What is spare beside what is kept for desktops: starts that leave it, who gives way, and that it is always enough."""
+"""Spare slots kept for desktops: starts that leave them free, which ML VMs stop for them, and that it is enough."""
 
 from __future__ import annotations
 
@@ -197,9 +197,9 @@ def test_enough_is_free_after_they_gave_way_or_nothing_more_could() -> None:
         rng = Random(seed)
         places = [(f"{at}{side}", rng.choice([EIGHTH, HALF, WHOLE])) for at in (1, 2, 3) for side in "ab"]
         running = [
-            each
+            placement
             for place, profile in places
-            for each in [(place, profile)] * rng.randint(0, {EIGHTH: 6, HALF: 2, WHOLE: 1}[profile])
+            for placement in [(place, profile)] * rng.randint(0, {EIGHTH: 6, HALF: 2, WHOLE: 1}[profile])
         ]
         snapshot = world(*running, hosts=3)
         rule = SpareRule((KeptSlots(EIGHTH, rng.randint(1, 30)),))
@@ -218,10 +218,10 @@ def test_enough_is_free_after_they_gave_way_or_nothing_more_could() -> None:
         assert missing_slots == sum(state.missing for state in way.still_missing)
         if missing_slots:
             assert missing_slots == missing(mine), seed
-        for each in stopped:
-            assert missing([other_vm for other_vm in stopped if other_vm is not each]) > missing_slots, (
+        for given_up_vm in stopped:
+            assert missing([other_vm for other_vm in stopped if other_vm is not given_up_vm]) > missing_slots, (
                 seed,
-                each.original.name,
+                given_up_vm.original.name,
             )
         gave, short = gave + bool(stopped), short + bool(missing_slots)
     assert gave > 50 and short > 5, "both were looked at"

@@ -22,11 +22,11 @@ def inventory() -> Inventory:
     return small_world().snapshot()
 
 
-def ended(*refs: str, verdict: Verdict = Verdict.FAILED, trouble: Trouble = Trouble.CAPACITY) -> list[Outcome]:
+def outcomes_of(*refs: str, verdict: Verdict = Verdict.FAILED, trouble: Trouble = Trouble.CAPACITY) -> list[Outcome]:
     return [Outcome(SuspendVm(ref), verdict, "no", trouble=trouble) for ref in refs]
 
 
-def counted(*runs: list[Outcome], planned: int, inventory: Inventory) -> StepCounts:
+def count_steps(*runs: list[Outcome], planned: int, inventory: Inventory) -> StepCounts:
     """How a night went whose runs ended so."""
     counts = StepCounts().with_plan(planned)
     for outcome in (outcome for run in runs for outcome in run):
@@ -38,32 +38,34 @@ def counted(*runs: list[Outcome], planned: int, inventory: Inventory) -> StepCou
 
 @pytest.mark.parametrize("split", range(4))
 def test_three_failures_on_one_host_stop_it_in_whatever_runs_they_were(inventory: Inventory, split: int) -> None:
-    failures = ended("vm-1", "vm-2", "vm-3")
-    before = counted(failures[:split], planned=200, inventory=inventory)
+    failures = outcomes_of("vm-1", "vm-2", "vm-3")
+    before = count_steps(failures[:split], planned=200, inventory=inventory)
     assert reason_to_stop(before, failures[split:], inventory) == "3 steps failed on esx-01"
     assert reason_to_stop(before, failures[split:][:-1], inventory) is None or split == 3
 
 
 def test_a_tenth_of_the_whole_nights_plan_stops_it(inventory: Inventory) -> None:
     """A second run plans what is left: a share of that would be less than a share of the night."""
-    before = counted(ended("vm-1", "vm-92", verdict=Verdict.UNKNOWN), planned=40, inventory=inventory).with_plan(20)
-    assert reason_to_stop(before, ended("vm-92"), inventory) is None, "3 of 40"
-    assert reason_to_stop(before, ended("vm-92", "vm-1"), inventory) == "4 of its steps failed"
+    before = count_steps(
+        outcomes_of("vm-1", "vm-92", verdict=Verdict.UNKNOWN), planned=40, inventory=inventory
+    ).with_plan(20)
+    assert reason_to_stop(before, outcomes_of("vm-92"), inventory) is None, "3 of 40"
+    assert reason_to_stop(before, outcomes_of("vm-92", "vm-1"), inventory) == "4 of its steps failed"
 
 
 def test_few_failures_of_a_short_night_are_no_pattern(inventory: Inventory) -> None:
     before = StepCounts().with_plan(5)
-    assert reason_to_stop(before, ended("vm-1", "vm-92"), inventory) is None
-    assert reason_to_stop(before, ended("vm-1", "vm-92", "vm-92"), inventory) == "3 of its steps failed"
+    assert reason_to_stop(before, outcomes_of("vm-1", "vm-92"), inventory) is None
+    assert reason_to_stop(before, outcomes_of("vm-1", "vm-92", "vm-92"), inventory) == "3 of its steps failed"
 
 
 def test_two_refusals_in_a_row_stop_it_over_runs_too(inventory: Inventory) -> None:
-    refused = ended("vm-1", trouble=Trouble.DENIED)
-    success = ended("vm-2", verdict=Verdict.DONE)
-    before = counted(refused, planned=200, inventory=inventory)
+    refused = outcomes_of("vm-1", trouble=Trouble.DENIED)
+    success = outcomes_of("vm-2", verdict=Verdict.DONE)
+    before = count_steps(refused, planned=200, inventory=inventory)
     assert reason_to_stop(before, refused, inventory) == "vCenter refuses one step after the other"
     assert reason_to_stop(before, [*success, *refused], inventory) is None
-    assert reason_to_stop(counted(refused, success, planned=200, inventory=inventory), refused, inventory) is None
+    assert reason_to_stop(count_steps(refused, success, planned=200, inventory=inventory), refused, inventory) is None
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Teams in the queue of a night: who is tried first, who is held back and why, and nothing changes without them."""
+"""Teams in the queue of a night: which is served first, which waits and why; without teams nothing changes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HOURS = 9.0
 
 
 def world(*teams: str, hosts: int = 1, profile: str = "nvidia_a40-48c", **fields: object) -> Inventory:
-    """Hosts of two free A40, and a VM of one GPU for each team, in this order: ml-1, ml-2 ... `-` = of nobody."""
+    """Hosts of two free A40, and a VM of one GPU for each team, in this order: ml-1, ml-2 ... `-` = no owner."""
     all_hosts = [host(f"esx-{number}", gpu(FIRST, "a40", 0), gpu(SECOND, "a40", 1)) for number in range(1, hosts + 1)]
     waiting = [ml(number, team, profile) for number, team in enumerate(teams, 1)]
     return replace(inventory(all_hosts, waiting), taken_at=EVENING)
@@ -70,7 +70,7 @@ def night(snapshot: Inventory, of: Policy, nights: tuple[PastNight, ...] = ()) -
     return request.night_plan(request.survey_desktops(snapshot, CATALOG, EVENING), snapshot, CATALOG, EVENING)
 
 
-def started(night_plan: NightPlan) -> list[str]:
+def started_names(night_plan: NightPlan) -> list[str]:
     return sorted(start.vm.name for start in night_plan.decision.starts)
 
 
@@ -81,13 +81,13 @@ def reasons(night_plan: NightPlan) -> dict[str, str]:
 def test_of_one_priority_the_team_that_had_less_comes_first() -> None:
     night_plan = night(world("a", "a", "a", "b"), policy(shares(), number=4), past(ml_1=30))
     assert [waits.name for waits in night_plan.queue] == ["ml-4", "ml-1", "ml-2", "ml-3"]
-    assert started(night_plan) == ["ml-1", "ml-4"]
+    assert started_names(night_plan) == ["ml-1", "ml-4"]
     assert reasons(night_plan)["ml-2"].endswith("fair share: team a has had 100% recently, its share is 50%")
 
 
 def test_without_teams_the_file_s_order_stands() -> None:
     night_plan = night(world("a", "a", "a", "b"), policy(None, number=4), past(ml_1=30))
-    assert started(night_plan) == ["ml-1", "ml-2"]
+    assert started_names(night_plan) == ["ml-1", "ml-2"]
     assert "fair share" not in " ".join(reasons(night_plan).values())
     assert night_plan.shares is None
 
@@ -96,14 +96,14 @@ def test_a_higher_priority_is_served_first_whatever_its_team_had() -> None:
     queued_vms = (QueuedVm("ml-1", priority=5), QueuedVm("ml-2"), QueuedVm("ml-3"))
     night_plan = night(world("a", "a", "b"), policy(shares(), *queued_vms), past(ml_1=100))
     assert [waits.name for waits in night_plan.queue] == ["ml-1", "ml-3", "ml-2"]
-    assert started(night_plan) == ["ml-1", "ml-3"]
+    assert started_names(night_plan) == ["ml-1", "ml-3"]
 
 
 def test_a_vm_that_starts_for_a_job_counts_for_the_jobs_owner() -> None:
     queued_vms = (QueuedVm("ml-1", owner="b"), QueuedVm("ml-2"), QueuedVm("ml-3"))
     night_plan = night(world("-", "a", "a"), policy(shares(Team("b", 1, TeamLimits(0.5))), *queued_vms), past(ml_2=30))
     assert night_plan.shares is not None and night_plan.shares.team_by_vm == {"vm-1": "b", "vm-2": "a", "vm-3": "a"}
-    assert started(night_plan) == ["ml-2", "ml-3"] and "team b has 0 of 0.5 GPUs" in reasons(night_plan)["ml-1"]
+    assert started_names(night_plan) == ["ml-2", "ml-3"] and "team b has 0 of 0.5 GPUs" in reasons(night_plan)["ml-1"]
     request = RotateNight(policy(shares(), *queued_vms))
     snapshot = world("-", "a", "a")
     plan = request.plan(snapshot, CATALOG, EVENING)
@@ -117,7 +117,7 @@ def test_a_vm_that_starts_for_a_job_counts_for_the_jobs_owner() -> None:
 
 def test_twice_the_weight_is_twice_the_gpus() -> None:
     night_plan = night(world(*"bbbbbbaaaaaa", hosts=3), policy(shares(Team("a", weight=2)), number=12))
-    names = started(night_plan)
+    names = started_names(night_plan)
     assert len(names) == 6
     assert sum(int(name[3:]) > 6 for name in names) == 4
 
@@ -133,16 +133,18 @@ def test_who_finds_no_room_keeps_nobody_from_it() -> None:
         replace(snapshot, taken_at=EVENING), policy(shares(), QueuedVm("ml-1"), QueuedVm("ml-2")), past(ml_2=50)
     )
     assert [waits.name for waits in night_plan.queue] == ["ml-1", "ml-2"]
-    assert started(night_plan) == ["ml-2"]
+    assert started_names(night_plan) == ["ml-2"]
 
 
 def test_no_start_takes_a_team_over_its_gpus_at_once() -> None:
     limits = shares(Team("a", 1, TeamLimits(1.5)))
     night_plan = night(world("a", "a", "b", hosts=2), policy(limits, number=3))
-    assert started(night_plan) == ["ml-1", "ml-3"]
+    assert started_names(night_plan) == ["ml-1", "ml-3"]
     assert reasons(night_plan)["ml-2"] == "team a has 1 of 1.5 GPUs at once, and this VM takes 1"
     running = world("a", "a", hosts=2).with_vm(ml(1, "a", power=PowerState.ON))
-    assert started(night(running, policy(limits, number=2))) == [], "one that runs counts, whoever started it"
+    assert started_names(night(running, policy(limits, number=2))) == [], (
+        "a running VM counts, also if a user started it"
+    )
 
 
 def test_no_start_takes_a_team_over_its_gpu_hours_of_the_week() -> None:
@@ -175,26 +177,28 @@ def test_what_a_night_has_started_goes_on_until_desktops_are_due() -> None:
         "team a has used 1 of 18.5 GPU-hours of the last 7 days, VMs that run or start before it may use 9, and this "
         "VM 9 tonight"
     )
-    assert started(night(snapshot, policy(shares(Team("a", 1, TeamLimits(None, 19))), number=2), nights)) == ["ml-2"]
+    assert started_names(night(snapshot, policy(shares(Team("a", 1, TeamLimits(None, 19))), number=2), nights)) == [
+        "ml-2"
+    ]
 
 
 def test_without_a_window_a_start_needs_hours_that_are_left() -> None:
     of = policy(shares(Team("a", 1, TeamLimits(None, 50))), number=1)
     open_ended = replace(of, windows=(), any_time=True)
-    assert started(night(world("a"), open_ended, past(ml_1=49))) == ["ml-1"]
-    assert started(night(world("a"), open_ended, past(ml_1=50))) == []
+    assert started_names(night(world("a"), open_ended, past(ml_1=49))) == ["ml-1"]
+    assert started_names(night(world("a"), open_ended, past(ml_1=50))) == []
 
 
 def test_a_vm_that_is_held_back_leaves_its_place_to_the_next_of_its_team() -> None:
     """ml-1 would take two GPUs of the one that its team may have."""
     two = vm(1, "ml-1", "1", "vgpu nvidia_a40-48c", "vgpu nvidia_a40-48c", attributes={"team": "a"})
     night_plan = night(world("a", "a").with_vm(two), policy(shares(Team("a", 1, TeamLimits(1))), number=2))
-    assert started(night_plan) == ["ml-2"]
+    assert started_names(night_plan) == ["ml-2"]
 
 
 def test_nobody_s_vms_are_a_team_that_is_named() -> None:
     night_plan = night(world("-", "a", "-"), policy(shares(Team(NO_OWNER, 1, TeamLimits(1))), number=3))
-    assert started(night_plan) == ["ml-1", "ml-2"]
+    assert started_names(night_plan) == ["ml-1", "ml-2"]
     assert night_plan.plan().warnings == ("ML queue: ml-1, ml-3: no owner (attribute:team); served as team (no owner)",)
 
 
@@ -211,7 +215,7 @@ def test_several_tags_are_a_team_of_their_own() -> None:
 def test_halves_of_two_teams_share_the_gpu_that_is_freed_for_the_first() -> None:
     """Teams take turns, and no GPU is left half empty for that."""
     night_plan = night(world(*"aabb", profile="nvidia_a40-24c"), policy(shares(), number=4))
-    assert started(night_plan) == ["ml-1", "ml-2", "ml-3", "ml-4"]
+    assert started_names(night_plan) == ["ml-1", "ml-2", "ml-3", "ml-4"]
 
 
 teams = st.lists(st.sampled_from("abc-"), min_size=1, max_size=9)
@@ -228,7 +232,7 @@ def test_no_team_is_over_its_limits_and_no_vm_is_passed_over_without_a_reason(na
     gpus = 1.0 if profile.endswith("48c") else 0.5
     snapshot = world(*names, hosts=rng.choice([1, 2]), profile=profile)
     night_plan = night(snapshot, policy(shares(*limits), number=len(names)), past(**had))
-    on = started(night_plan)
+    on = started_names(night_plan)
     for team in limits:
         team_vms = {f"ml-{number}" for number, name in enumerate(names, 1) if name == team.name}
         runs = gpus * len(team_vms.intersection(on))

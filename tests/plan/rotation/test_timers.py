@@ -69,7 +69,7 @@ pools: [{{name: office, parked: true, owner: none, select: {{folder: vdi}}, idle
     )
 
 
-def _expanded(field: str, names: Sequence[str]) -> Iterator[str]:
+def _expand_field(field: str, names: Sequence[str]) -> Iterator[str]:
     """What a field of cron or systemd means, with no help of gpuops: lists of ranges, and steps."""
     for part in field.split(","):
         span, _, step = part.partition("/")
@@ -90,13 +90,13 @@ def _times(text: str, *, is_cron: bool) -> frozenset[tuple[str, int, int]]:
         minutes, hours, days, months, weekdays = text.split()
         assert (days, months) == ("*", "*")
         numbers = [*map(str, range(60))]
-        on = [WEEKDAYS[(int(number) - 1) % 7] for number in _expanded(weekdays, numbers[:7])]
-        times = [(int(h), int(m)) for h in _expanded(hours, numbers[:24]) for m in _expanded(minutes, numbers)]
+        on = [WEEKDAYS[(int(number) - 1) % 7] for number in _expand_field(weekdays, numbers[:7])]
+        times = [(int(h), int(m)) for h in _expand_field(hours, numbers[:24]) for m in _expand_field(minutes, numbers)]
     else:
         days, time = text.split()
-        on = list(_expanded("*" if days == "*-*-*" else days, WEEKDAYS))
+        on = list(_expand_field("*" if days == "*-*-*" else days, WEEKDAYS))
         hours, minutes = time.split(":")
-        times = [(int(h), int(m)) for h in _expanded(hours, _two(24)) for m in _expanded(minutes, _two(60))]
+        times = [(int(h), int(m)) for h in _expand_field(hours, _two(24)) for m in _expand_field(minutes, _two(60))]
     return frozenset((day, hour, minute) for day in on for hour, minute in times)
 
 
@@ -117,7 +117,7 @@ def first_call(lines: Sequence[Line], begins: datetime, ends: datetime) -> datet
 
 
 def require_met(policy: Policy, machine: str) -> None:
-    """Every evening is called within its window, and no return is called too late, whoever calls."""
+    """Timers call each evening within its window, and no return too late, for both kinds of timers."""
     now, machine_zone = NOW, ZoneInfo(machine)
     in_zones, in_hours = call_lines(policy, now), call_lines(policy, now, machine_zone)
     ways = {

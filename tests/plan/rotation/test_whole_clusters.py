@@ -24,8 +24,8 @@ def world(*sizes: int) -> tuple[Inventory, tuple[WaitingVm, ...]]:
     base = small_world().snapshot()
     vm = base.find_vm("ml-01")
     vms = [vm, *(_member(vm, number, rank, size) for number, size in enumerate(sizes) for rank in range(size))]
-    return replace(base, vms={each.ref: each for each in vms}), tuple(
-        WaitingVm(QueuedVm(each.name), each.name, each) for each in vms
+    return replace(base, vms={cluster_vm.ref: cluster_vm for cluster_vm in vms}), tuple(
+        WaitingVm(QueuedVm(cluster_vm.name), cluster_vm.name, cluster_vm) for cluster_vm in vms
     )
 
 
@@ -35,7 +35,7 @@ def _member(vm: Vm, number: int, rank: int, nodes: int) -> Vm:
     return replace(vm, ref=f"vm-{name}", name=name, extra_config={MARKER_KEY: marker.text})
 
 
-def decided(queue: tuple[WaitingVm, ...], inventory: Inventory, room: int) -> tuple[QueueDecision, int]:
+def decide_queue(queue: tuple[WaitingVm, ...], inventory: Inventory, room: int) -> tuple[QueueDecision, int]:
     """Where so many of the queue find room, the first ones; and how often that was asked."""
     asked = 0
     host = inventory.hosts["host-1"]
@@ -63,18 +63,18 @@ def names(decision: QueueDecision) -> list[str]:
 
 def test_the_last_cluster_in_part_is_left_out_and_its_room_goes_to_others() -> None:
     inventory, queue = world(2, 2)
-    decision, _ = decided(queue, inventory, 4)
+    decision, _ = decide_queue(queue, inventory, 4)
     assert names(decision) == ["ml-01", "c0-00", "c0-01"]
     last = decision.choices[-1]
     assert last.reason == "its cluster c1 starts completely or not at all: c1-01: no room"
-    decision, _ = decided(tuple(reversed(queue)), inventory, 3)
+    decision, _ = decide_queue(tuple(reversed(queue)), inventory, 3)
     assert names(decision) == ["c1-01", "c1-00", "ml-01"]
 
 
 @pytest.mark.parametrize("room", [0, 2, 9])
 def test_without_clusters_it_is_decided_once(room: int) -> None:
     inventory, queue = world()
-    decision, call_count = decided(queue, inventory, room)
+    decision, call_count = decide_queue(queue, inventory, room)
     assert (names(decision), call_count) == (["ml-01"] if room else [], 1)
 
 
@@ -85,7 +85,7 @@ def test_no_cluster_ever_starts_in_part_and_no_queue_is_decided_more_often_than_
     inventory, queue = world(*sizes)
     order = list(queue)
     shuffler.shuffle(order)  # type: ignore[attr-defined]
-    decision, call_count = decided(tuple(order), inventory, room)
+    decision, call_count = decide_queue(tuple(order), inventory, room)
     started = [name.partition("-")[0] for name in names(decision) if name != "ml-01"]
     assert all(started.count(f"c{number}") in (0, size) for number, size in enumerate(sizes))
     assert call_count <= len(sizes) + 1

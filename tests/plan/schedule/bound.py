@@ -26,7 +26,7 @@ from gpuops.plan.schedule.schedule import Schedule
 def most_gpu_minutes(problem: NightProblem) -> int:
     """The least of the bounds by host, by datastore, in total, of the windows alone, and of all jobs that could run."""
     window_alone = longest_windows(problem, freeable_gpus(problem))
-    shared = _shared(problem.gpus[number] for number in window_alone)
+    shared = _shared_desktops(problem.gpus[number] for number in window_alone)
     limits = problem.limits
     groupings = [
         (limits.per_host, [[problem.gpus[number].host] for number in window_alone]),
@@ -47,7 +47,7 @@ def _stores(gpu: NightGpu) -> list[str]:
     return sorted({name for desktop in gpu.desktops for name in desktop.datastores})
 
 
-def _shared(gpus: Iterable[NightGpu]) -> set[str]:
+def _shared_desktops(gpus: Iterable[NightGpu]) -> set[str]:
     """Desktops of several GPUs: which of the GPUs they delay is not known, so they are taken to delay none."""
     known_names: set[str] = set()
     several_gpus: set[str] = set()

@@ -27,7 +27,7 @@ from tests.plan.snapshots import FIRST, FOURTH, SECOND
 MIXED, MIG = GpuServing.MIXED_SIZE, GpuServing.MIG
 
 
-def changed(*changes: FleetChange, world: Inventory | None = None, seed: int = 1) -> ChangedFleet:
+def change_fleet(*changes: FleetChange, world: Inventory | None = None, seed: int = 1) -> ChangedFleet:
     return changed_fleet(changes, world or snapshots.lab(), snapshots.catalog(), None, seed)
 
 
@@ -38,7 +38,7 @@ def running(fleet: ChangedFleet, host: str) -> list[str]:
 
 class TestHosts:
     def test_added_hosts_are_made_as_one_that_is_there(self) -> None:
-        fleet = changed(AddHosts(2, "L40S", 8))
+        fleet = change_fleet(AddHosts(2, "L40S", 8))
         first, second = (fleet.inventory.find_host(name) for name in ("new-1-1", "new-1-2"))
         model = fleet.inventory.find_host("esx-04")
         assert fleet.done == ("2 more hosts with 8 x NVIDIA L40S, made as esx-04",), "it has the most of that model"
@@ -49,16 +49,16 @@ class TestHosts:
         assert fleet.inventory.vms == snapshots.lab().vms
 
     def test_in_mig_mode_they_offer_mig_backed_profiles_alone(self) -> None:
-        new = changed(AddHosts(1, "a100", 1, None, MIG)).inventory.find_host("new-1-1")
+        new = change_fleet(AddHosts(1, "a100", 1, None, MIG)).inventory.find_host("new-1-1")
         assert new.offers("grid_a100-3-20c") and not new.offers("grid_a100-20c")
 
     def test_made_as_a_host_without_a_model_they_have_its_gpus(self) -> None:
-        new = changed(AddHosts(1, like="esx-02")).inventory.find_host("new-1-1")
+        new = change_fleet(AddHosts(1, like="esx-02")).inventory.find_host("new-1-1")
         assert [gpu.name for gpu in new.gpus] == ["NVIDIA A40", "NVIDIA A40"]
         assert [gpu.vms for gpu in new.gpus] == [(), ()]
 
     def test_of_a_lost_host_the_vms_start_on_others_of_its_cluster(self) -> None:
-        fleet = changed(LoseHost("esx-02"))
+        fleet = change_fleet(LoseHost("esx-02"))
         assert [(vm.name, host.name) for vm, host in fleet.restarts] == [
             (f"desk-{number}", "esx-05") for number in (1, 2, 3)
         ]
@@ -68,44 +68,44 @@ class TestHosts:
         assert fleet.inventory.find_vm("desk-4").power is PowerState.SUSPENDED, "it stays where it is"
 
     def test_who_finds_no_place_is_named_with_reasons(self) -> None:
-        fleet = changed(LoseHost("esx-01"), LoseHost("esx-04"))
+        fleet = change_fleet(LoseHost("esx-01"), LoseHost("esx-04"))
         assert [stranded_vm.vm.name for stranded_vm in fleet.stranded] == ["ml-03", "ml-08"]
         assert any("does not offer grid_a100-3-20c" in reason for reason in fleet.stranded[0].reasons)
         assert any("has a passthrough device of its own host" in reason for reason in fleet.stranded[1].reasons)
 
     def test_a_host_that_is_added_takes_them(self) -> None:
-        fleet = changed(LoseHost("esx-01"), AddHosts(1, like="esx-01"))
+        fleet = change_fleet(LoseHost("esx-01"), AddHosts(1, like="esx-01"))
         assert [(vm.name, host.name) for vm, host in fleet.restarts] == [("ml-03", "new-2-1")]
         assert fleet.stranded == ()
 
 
 class TestGpus:
     def test_who_ran_on_a_lost_gpu_starts_on_its_own_host_first(self) -> None:
-        fleet = changed(LoseGpu("esx-02", PciAddress.parse(FIRST)))
+        fleet = change_fleet(LoseGpu("esx-02", PciAddress.parse(FIRST)))
         assert {host.name for _, host in fleet.restarts} == {"esx-02"}
         [remaining_gpu] = fleet.inventory.find_host("esx-02").gpus
         assert (str(remaining_gpu.address), len(remaining_gpu.vms or ())) == (SECOND, 3)
 
     def test_a_gpu_in_another_mode_is_empty_first_and_fills_again(self) -> None:
-        fleet = changed(ChangeGpuMode(MIXED, "esx-02"))
+        fleet = change_fleet(ChangeGpuMode(MIXED, "esx-02"))
         gpus = fleet.inventory.find_host("esx-02").gpus
         assert [gpu.vgpu_mode for gpu in gpus] == [VgpuMode.MIXED_SIZE] * 2
         assert fleet.done == ("2 GPUs of esx-02 in mixed-size mode",)
         assert running(fleet, "esx-02") == ["desk-1", "desk-2", "desk-3"]
 
     def test_what_a_mode_does_not_have_is_left_and_told(self) -> None:
-        fleet = changed(ChangeGpuMode(MIXED, "esx-04"))
+        fleet = change_fleet(ChangeGpuMode(MIXED, "esx-04"))
         modes = [gpu.vgpu_mode for gpu in fleet.inventory.find_host("esx-04").gpus]
         assert modes == [VgpuMode.MIXED_SIZE, None, None, None]
         assert len(fleet.notes) == 3 and all("serves no vGPUs" in note for note in fleet.notes)
 
     def test_before_vsphere_8_update_3_a_note_says_so(self) -> None:
         old = replace(snapshots.lab(), api_version="8.0.2.0")
-        fleet = changed(ChangeGpuMode(MIXED, "esx-05"), world=old)
+        fleet = change_fleet(ChangeGpuMode(MIXED, "esx-05"), world=old)
         assert fleet.notes == ("mixed-size mode needs vSphere 8.0.3.0, this is 8.0.2.0",)
 
     def test_out_of_mig_mode_time_sliced_profiles_are_offered(self) -> None:
-        fleet = changed(ChangeGpuMode(GpuServing.SAME_SIZE, "esx-01"))
+        fleet = change_fleet(ChangeGpuMode(GpuServing.SAME_SIZE, "esx-01"))
         host = fleet.inventory.find_host("esx-01")
         assert host.offers("grid_a100-20c") and not host.offers("grid_a100-3-20c")
         assert [stranded_vm.vm.name for stranded_vm in fleet.stranded] == ["ml-03"]
@@ -113,7 +113,7 @@ class TestGpus:
 
 class TestVms:
     def test_another_profile_starts_running_vms_anew(self) -> None:
-        fleet = changed(ChangeProfile("desk-*", "a40-16q"))
+        fleet = change_fleet(ChangeProfile("desk-*", "a40-16q"))
         assert fleet.done == ("4 VMs of desk-* have nvidia_a40-16q",), "desk-5 has no vGPU"
         assert {vm.name: vm.profiles for vm in fleet.inventory.vms.values() if vm.vgpus} == {
             "ml-03": ("grid_a100-3-20c",),
@@ -123,7 +123,7 @@ class TestVms:
         assert len(fleet.restarts) == 3
 
     def test_more_vms_are_made_as_one_that_runs_and_placed(self) -> None:
-        fleet = changed(AddVms(12, "a40-8q"))
+        fleet = change_fleet(AddVms(12, "a40-8q"))
         added_vms = [vm for vm in fleet.inventory.vms.values() if "-more-" in vm.name]
         assert (fleet.more_asked, fleet.more_placed, len(added_vms)) == (12, 12, 12)
         assert {(vm.vcpus, vm.memory_mib, vm.profiles, vm.power) for vm in added_vms} == {
@@ -134,14 +134,14 @@ class TestVms:
         assert {vm.ref for vm in added_vms} <= {*on_gpus}
 
     def test_of_too_many_as_many_run_as_have_a_place(self) -> None:
-        fleet = changed(AddVms(500, "a40-8q"))
-        full = changed(AddVms(1, "a40-8q"), world=fleet.inventory)
+        fleet = change_fleet(AddVms(500, "a40-8q"))
+        full = change_fleet(AddVms(1, "a40-8q"), world=fleet.inventory)
         assert 0 < fleet.more_placed < 500
         assert full.more_placed == 0
 
     def test_by_another_seed_they_are_made_as_others(self) -> None:
         def models(seed: int) -> set[str]:
-            fleet = changed(AddVms(8, "a40-8q"), seed=seed)
+            fleet = change_fleet(AddVms(8, "a40-8q"), seed=seed)
             return {vm.name for vm in fleet.inventory.vms.values() if "-more-" in vm.name}
 
         assert models(1) == models(1)
@@ -172,6 +172,6 @@ class TestVms:
 )
 def test_what_is_not_there_or_cannot_be_is_refused(change: FleetChange, kind: type[GpuopsError], message: str) -> None:
     with pytest.raises(kind) as refused:
-        changed(change)
+        change_fleet(change)
     assert refused.value.message.startswith(message) or message in refused.value.message
     assert refused.value.exit_code == 2

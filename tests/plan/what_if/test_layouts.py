@@ -24,35 +24,35 @@ def part(
     return LayoutPart(gpus, () if model is None else (model,), counts, is_mig_on=on)
 
 
-def applied(*parts: LayoutPart, form: LayoutForm = LayoutForm.GPU_INSTANCES, **of: Any) -> ChangedFleet:
+def apply_layout(*parts: LayoutPart, form: LayoutForm = LayoutForm.GPU_INSTANCES, **of: Any) -> ChangedFleet:
     change = ApplyLayout(GpuLayout("wanted", form, parts), **of)
     return changed_fleet((change,), snapshots.lab(), snapshots.catalog(), None, 1)
 
 
-def divided(fleet: ChangedFleet, host: str) -> list[tuple[str, ...] | None]:
+def divided_instances(fleet: ChangedFleet, host: str) -> list[tuple[str, ...] | None]:
     return [gpu.gpu_instances for gpu in fleet.inventory.find_host(host).gpus]
 
 
 def test_all_gpus_of_the_model_have_it_and_their_vms_start_anew() -> None:
-    fleet = applied(part(*THREE, model=A100))
-    assert divided(fleet, "esx-01") == [("3g.20gb", "2g.10gb", "2g.10gb")] * 2
+    fleet = apply_layout(part(*THREE, model=A100))
+    assert divided_instances(fleet, "esx-01") == [("3g.20gb", "2g.10gb", "2g.10gb")] * 2
     assert fleet.done == ("2 GPUs of esx-01 with the layout wanted: 1 x 3g.20gb, 2 x 2g.10gb",)
     assert [(vm.name, host.name) for vm, host in fleet.restarts] == [("ml-03", "esx-01")], "it has a 3g instance again"
     assert fleet.notes == (), "the layout is not for the other models"
 
 
 def test_a_vm_whose_instance_is_in_no_layout_finds_no_place() -> None:
-    fleet = applied(part(("1g.5gb", 7), model=A100))
+    fleet = apply_layout(part(("1g.5gb", 7), model=A100))
     assert [stranded_vm.vm.name for stranded_vm in fleet.stranded] == ["ml-03"]
 
 
 def test_the_last_part_that_names_a_gpu_holds() -> None:
-    fleet = applied(part(*THREE, model=A100), part(("7g.40gb", 1), gpus=(1,), model=A100))
-    assert divided(fleet, "esx-01") == [("3g.20gb", "2g.10gb", "2g.10gb"), ("7g.40gb",)]
+    fleet = apply_layout(part(*THREE, model=A100), part(("7g.40gb", 1), gpus=(1,), model=A100))
+    assert divided_instances(fleet, "esx-01") == [("3g.20gb", "2g.10gb", "2g.10gb"), ("7g.40gb",)]
 
 
 def test_out_of_mig_mode() -> None:
-    fleet = applied(part(model=A100, on=False))
+    fleet = apply_layout(part(model=A100, on=False))
     modes = [gpu.vgpu_mode for gpu in fleet.inventory.find_host("esx-01").gpus]
     assert modes == [VgpuMode.SAME_SIZE] * 2
     host = fleet.inventory.find_host("esx-01")
@@ -60,13 +60,13 @@ def test_out_of_mig_mode() -> None:
 
 
 def test_mig_backed_vgpus_are_their_instances() -> None:
-    fleet = applied(part(("A100-3-20C", 2), model=A100), form=LayoutForm.VGPUS)
-    assert divided(fleet, "esx-01") == [("3g.20gb", "3g.20gb")] * 2
+    fleet = apply_layout(part(("A100-3-20C", 2), model=A100), form=LayoutForm.VGPUS)
+    assert divided_instances(fleet, "esx-01") == [("3g.20gb", "3g.20gb")] * 2
 
 
 def test_gpus_that_cannot_have_it_are_left_alone_and_named() -> None:
-    fleet = applied(part(*THREE))
-    assert divided(fleet, "esx-02") == [None, None]
+    fleet = apply_layout(part(*THREE))
+    assert divided_instances(fleet, "esx-02") == [None, None]
     assert "left as it is: esx-02 0000:3b:00.0: NVIDIA A40 has no MIG mode" in fleet.notes
 
 
@@ -85,15 +85,15 @@ def test_gpus_that_cannot_have_it_are_left_alone_and_named() -> None:
 )
 def test_what_cannot_be_is_refused(parts: tuple[LayoutPart, ...], of: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as refused:
-        applied(*parts, **of)
+        apply_layout(*parts, **of)
     assert message in refused.value.message
 
 
 def test_time_sliced_vgpus_divide_no_gpu() -> None:
     with pytest.raises(UsageError, match="its vGPUs are time-sliced"):
-        applied(part(("A100-8C", 1), model=A100), form=LayoutForm.VGPUS)
+        apply_layout(part(("A100-8C", 1), model=A100), form=LayoutForm.VGPUS)
 
 
 def test_one_gpu_by_its_address() -> None:
-    fleet = applied(part(*THREE), host="esx-01", gpu=(PciAddress.parse(FIRST),))
-    assert divided(fleet, "esx-01") == [("3g.20gb", "2g.10gb", "2g.10gb"), None]
+    fleet = apply_layout(part(*THREE), host="esx-01", gpu=(PciAddress.parse(FIRST),))
+    assert divided_instances(fleet, "esx-01") == [("3g.20gb", "2g.10gb", "2g.10gb"), None]

@@ -20,7 +20,7 @@ AT: Final = datetime(2026, 11, 20, 22, tzinfo=UTC)
 REASON: Final = f"tasks: 10.1.2.3: no permission on {MARK}"
 
 
-def judged() -> JudgedContact:
+def judge_contact() -> JudgedContact:
     facts = {"host": f"{MARK}-esx", "vm": "vm-7", "expected": "0000:3b:00.0 at 4", "found": MARK}
     rows = tuple(
         JudgedAssumption(row, Observation(False, facts) if id == "gpu-choice" else None)
@@ -39,13 +39,13 @@ def judged() -> JudgedContact:
 
 
 def test_a_first_contact_has_no_text_of_the_site() -> None:
-    names, look = Pseudonyms(b"k" * 32), judged()
+    names, look = Pseudonyms(b"k" * 32), judge_contact()
     document = contact_document(look, names, api_words(look))
     assert MARK not in json.dumps(document)
     assert list(strays(document, "", api_words(look))) == []
     [row] = [row for row in document["assumptions"] if row["evidence"] is not None]
-    [shown] = row["evidence"]["facts"]
-    assert (row["id"], shown["vm"], shown["expected"]) == ("gpu-choice", "vm-7", "0000:3b:00.0 at 4")
+    [fact] = row["evidence"]["facts"]
+    assert (row["id"], fact["vm"], fact["expected"]) == ("gpu-choice", "vm-7", "0000:3b:00.0 at 4")
     assert (document["tasks"][0]["kind"], document["tasks"][0]["queued"]) == ("VirtualMachine.clone", AT.isoformat())
     assert document["counters"][0]["instances"][0] == "0000:3b:00.0"
     assert [names.real_names[word] for word in document["unread"]] == [REASON]

@@ -117,13 +117,13 @@ def test_a_bundle_with_a_stray_is_not_made() -> None:
 
 
 def test_pseudonyms_go_by_kind_name_and_key() -> None:
-    one, two = Pseudonyms(b"1" * 32), Pseudonyms(b"2" * 32)
-    given = one.of(NameKind.VM, "ml-07")
-    assert given == one.of(NameKind.VM, "ml-07") != one.of(NameKind.VM, "ml-08")
-    assert given.removeprefix("vm-") != one.of(NameKind.HOST, "ml-07").removeprefix("host-")
-    assert given != two.of(NameKind.VM, "ml-07")
-    assert one.real_names[given] == "ml-07"
-    assert one.of(NameKind.VM, "\udce9")  # half a character is a name too
+    first, two = Pseudonyms(b"1" * 32), Pseudonyms(b"2" * 32)
+    pseudonym = first.of(NameKind.VM, "ml-07")
+    assert pseudonym == first.of(NameKind.VM, "ml-07") != first.of(NameKind.VM, "ml-08")
+    assert pseudonym.removeprefix("vm-") != first.of(NameKind.HOST, "ml-07").removeprefix("host-")
+    assert pseudonym != two.of(NameKind.VM, "ml-07")
+    assert first.real_names[pseudonym] == "ml-07"
+    assert first.of(NameKind.VM, "\udce9")  # half a character is a name too
 
 
 @pytest.mark.parametrize("ref", ["vm-42", "host-7", "domain-c7", "domain-s9", "datastore-11"])

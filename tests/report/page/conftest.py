@@ -49,8 +49,8 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Reported:
         for half in ("night", "day"):
             run("rotate", half, "--policy", LAB_POLICY, "--yes")
         run("attach", "--vm", "ml-07", "--profile", "a100-3-20c", "--power", "on")
-        told = run("report", "--policy", LAB_POLICY, "--html", str(path), "--output", "json")
-    return Reported(json.loads(told), path)
+        printed = run("report", "--policy", LAB_POLICY, "--html", str(path), "--output", "json")
+    return Reported(json.loads(printed), path)
 
 
 class Opened:
@@ -72,20 +72,20 @@ class Opened:
         self.requests.append(request.url)
 
 
-def opened(browser: Browser, path: Path, *, width: int = 1280, scheme: Any = "light") -> Opened:
+def open_page(browser: Browser, path: Path, *, width: int = 1280, scheme: Any = "light") -> Opened:
     """The page of that file, in a window so wide; the caller closes it."""
-    found = Opened(browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme))
-    found.page.goto(path.as_uri())
-    return found
+    new_opened = Opened(browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme))
+    new_opened.page.goto(path.as_uri())
+    return new_opened
 
 
 @pytest.fixture
 def page(chromium: Browser, reported: Reported) -> Iterator[Page]:
     """The report's page, which has nothing to complain of when the test is over."""
-    found = opened(chromium, reported.path)
-    yield found.page
-    found.page.close()
-    assert found.complaints == []
+    opened_page = open_page(chromium, reported.path)
+    yield opened_page.page
+    opened_page.page.close()
+    assert opened_page.complaints == []
 
 
 def moment(text: str) -> datetime:

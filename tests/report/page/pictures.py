@@ -36,7 +36,7 @@ ml:
 """
 
 
-def reported(folder: Path) -> Path:
+def write_report(folder: Path) -> Path:
     """The page of the scenario `vdi` in the middle of its second night."""
     page, ready, policy = folder / "fleet.html", folder / "ready.json", folder / "policy.yaml"
     policy.write_text(POLICY, encoding="utf-8")
@@ -66,7 +66,7 @@ def main() -> int:
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         os.environ["HOME"] = folder  # no configuration and no journal of this machine
-        path = reported(Path(folder))
+        path = write_report(Path(folder))
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         window = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
         window.goto(path.as_uri())

@@ -30,22 +30,22 @@ windows: any
 )
 
 
-def mapped(inventory: Inventory) -> dict[str, Any]:
+def map_fleet(inventory: Inventory) -> dict[str, Any]:
     return as_values(fleet_map(fleet(inventory, catalog_of(inventory)), None))
 
 
-def by_address(found: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+def by_address(fleet_map: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
     return {
         (host["name"].split(".")[0], gpu["address"]): gpu
-        for host in found["hosts"] for node in host["numa_nodes"] for gpu in node["gpus"]
+        for host in fleet_map["hosts"] for node in host["numa_nodes"] for gpu in node["gpus"]
     }  # fmt: skip
 
 
 def test_each_gpu_by_its_use(inventory: Inventory) -> None:
-    found = mapped(inventory)
-    gpus = by_address(found)
-    told = {key: (gpu["use"], gpu["used"], gpu["takes_vgpus"]) for key, gpu in gpus.items()}
-    assert told == {
+    fleet_map = map_fleet(inventory)
+    gpus = by_address(fleet_map)
+    use_by_gpu = {key: (gpu["use"], gpu["used"], gpu["takes_vgpus"]) for key, gpu in gpus.items()}
+    assert use_by_gpu == {
         ("esx-01", "0000:3b:00.0"): ("partly", 0.5, True),
         ("esx-01", "0000:af:00.0"): ("free", 0, True),
         ("esx-01", "0000:d8:00.0"): ("full", 1.0, False),
@@ -55,7 +55,7 @@ def test_each_gpu_by_its_use(inventory: Inventory) -> None:
     assert slot == {"vm": "vm-1", "profile": "grid_a100-3-20c", "gpus": 0.5, "start": None, "certain": True}
     [whole] = gpus["esx-01", "0000:d8:00.0"]["slots"]
     assert (whole["vm"], whole["profile"], whole["gpus"]) == ("vm-2", None, 1.0)
-    use = found["use"]
+    use = fleet_map["use"]
     assert (use["gpus_free"], use["gpus_partly"], use["gpus_full"], use["gpus_unknown"]) == (1, 1, 1, 1)
     assert (use["free_whole_gpus"], use["free_in_parts"], use["free_not_known_gpus"]) == (1, 0.5, 1)
     assert use["fragmented"] == pytest.approx(0.3333)
@@ -65,16 +65,16 @@ def test_a_gpu_that_serves_graphics_is_no_room_for_vgpus(inventory: Inventory) -
     host = inventory.hosts["host-1"]
     graphics = {"0000:af:00.0": GraphicsType.SHARED}
     gpus = tuple(replace(gpu, graphics_type=graphics.get(str(gpu.address), gpu.graphics_type)) for gpu in host.gpus)
-    found = mapped(inventory.with_hosts([replace(host, gpus=gpus)]))
-    assert by_address(found)["esx-01", "0000:af:00.0"]["takes_vgpus"] is False
-    assert found["use"]["free_whole_gpus"] == 0
+    fleet_map = map_fleet(inventory.with_hosts([replace(host, gpus=gpus)]))
+    assert by_address(fleet_map)["esx-01", "0000:af:00.0"]["takes_vgpus"] is False
+    assert fleet_map["use"]["free_whole_gpus"] == 0
 
 
 def test_what_is_free_stands_once_for_all_gpus_that_are_alike(inventory: Inventory) -> None:
-    found = mapped(inventory)
-    rooms = [gpu["room"] for gpu in by_address(found).values()]
-    assert sorted(set(rooms)) == list(range(len(found["rooms"])))
-    assert len(found["rooms"]) == len({str(room) for room in found["rooms"]})
+    fleet_map = map_fleet(inventory)
+    rooms = [gpu["room"] for gpu in by_address(fleet_map).values()]
+    assert sorted(set(rooms)) == list(range(len(fleet_map["rooms"])))
+    assert len(fleet_map["rooms"]) == len({str(room) for room in fleet_map["rooms"]})
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from gpuops.extras.web.page.html import page as page_of
-from tests.report.page.conftest import Reported, opened
+from tests.report.page.conftest import Reported, open_page
 
 SHOWN = """() => [...document.querySelectorAll('.gpu')].map(gpu => ({
   gpu: gpu.dataset.gpu, use: gpu.dataset.use, shown: gpu.offsetParent !== null,
@@ -32,18 +32,18 @@ LANES = """() => [...document.querySelectorAll('[data-lane]')].map(lane => ({
 @pytest.mark.long
 def test_the_map_has_every_gpu_and_every_holder_of_the_document(page: Page, reported: Reported) -> None:
     names = {vm["ref"]: vm for vm in reported.document["vms"]}
-    drawn = {each["gpu"]: each for each in page.evaluate(SHOWN)}
+    drawn = {tile["gpu"]: tile for tile in page.evaluate(SHOWN)}
     assert len(drawn) == reported.document["use"]["gpus"] > 0
     for host, gpu in reported.gpus():
-        made = drawn.pop(f"{host['ref']} {gpu['address']}")
-        held = [(vm, text, classes) for vm, text, classes in made["slots"] if vm is not None]
-        assert [(vm, text) for vm, text, _ in held] == [
+        drawn_gpu = drawn.pop(f"{host['ref']} {gpu['address']}")
+        held_slots = [(vm, text, classes) for vm, text, classes in drawn_gpu["slots"] if vm is not None]
+        assert [(vm, text) for vm, text, _ in held_slots] == [
             (slot["vm"], names[slot["vm"]]["name"]) for slot in gpu["slots"]
         ]
-        assert all(names[vm]["role"] in classes for vm, _, classes in held)
-        assert made["use"] == gpu["use"]
-        assert made["used"] == ("?" if gpu["used"] is None else f"{round(100 * gpu['used'])} %")
-        free = len(made["slots"]) - len(held)
+        assert all(names[vm]["role"] in classes for vm, _, classes in held_slots)
+        assert drawn_gpu["use"] == gpu["use"]
+        assert drawn_gpu["used"] == ("?" if gpu["used"] is None else f"{round(100 * gpu['used'])} %")
+        free = len(drawn_gpu["slots"]) - len(held_slots)
         if gpu["open_slots"] is not None and gpu["use"] != "full":
             assert free == gpu["open_slots"]
         else:
@@ -68,18 +68,18 @@ def test_the_map_is_what_inventory_tells(reported: Reported) -> None:
 def test_what_goes_on_is_drawn_until_vcenter_was_read(chromium: Browser, reported: Reported, tmp_path: Path) -> None:
     document = spread_over_hours(reported.document)
     night = document["last_night"]
-    night["vms"] = [{**vm, "held": [{**each, "until": None} for each in vm["held"]]} for vm in night["vms"]]
+    night["vms"] = [{**vm, "held": [{**period, "until": None} for period in vm["held"]]} for vm in night["vms"]]
     document["read_at"] = (at(night["began"]) + timedelta(hours=6)).isoformat()
     path = tmp_path / "open.html"
     path.write_text(page_of(document), encoding="utf-8")
-    found = opened(chromium, path)
+    opened_page = open_page(chromium, path)
     whole = at(night["back_by"]) - at(night["began"])
-    for made in found.page.evaluate(LANES):
-        [(_, last, left, width)] = made["held"]
+    for lane in opened_page.page.evaluate(LANES):
+        [(_, last, offset, width)] = lane["held"]
         assert last == ""
-        assert left + width == pytest.approx(made["width"] * (timedelta(hours=6) / whole), abs=3)
-    assert set(found.page.locator(".held.ml").all_text_contents()) == {"runs"}
-    found.page.close()
+        assert offset + width == pytest.approx(lane["width"] * (timedelta(hours=6) / whole), abs=3)
+    assert set(opened_page.page.locator(".held.ml").all_text_contents()) == {"runs"}
+    opened_page.page.close()
 
 
 @pytest.mark.long
@@ -100,7 +100,7 @@ def test_a_filter_leaves_what_the_document_says(page: Page, reported: Reported, 
     expected = {
         f"{host['ref']} {gpu['address']}" for host, gpu in reported.gpus() if fits(reported, host, gpu, name, value)
     }
-    assert {each["gpu"] for each in page.evaluate(SHOWN) if each["shown"]} == expected
+    assert {tile["gpu"] for tile in page.evaluate(SHOWN) if tile["shown"]} == expected
     assert page.locator("output").text_content().startswith(f"{len(expected)} of ")  # type: ignore[union-attr]
     page.get_by_role("button", name="Show all").click()
     page.wait_for_function("() => [...document.querySelectorAll('.gpu')].every(gpu => gpu.offsetParent !== null)")
@@ -131,20 +131,20 @@ def test_a_cluster_is_shown_without_the_others(chromium: Browser, reported: Repo
     document = {**reported.document, "hosts": [first, {**second, "cluster": None}]}
     path = tmp_path / "clusters.html"
     path.write_text(page_of(document), encoding="utf-8")
-    found = opened(chromium, path)
+    opened_page = open_page(chromium, path)
     for cluster, host in (("lab-cluster", first), ("standalone hosts", second)):
-        found.page.locator("select[name=cluster]").select_option(cluster)
-        assert {each["gpu"].split()[0] for each in found.page.evaluate(SHOWN) if each["shown"]} == {host["ref"]}
-        assert found.page.locator("#fleet h3:visible bdi").all_inner_texts() == [cluster]
-    found.page.close()
+        opened_page.page.locator("select[name=cluster]").select_option(cluster)
+        assert {tile["gpu"].split()[0] for tile in opened_page.page.evaluate(SHOWN) if tile["shown"]} == {host["ref"]}
+        assert opened_page.page.locator("#fleet h3:visible bdi").all_inner_texts() == [cluster]
+    opened_page.page.close()
 
 
 @pytest.mark.long
 def test_two_filters_hold_at_once(page: Page, reported: Reported) -> None:
     page.locator("select[name=role]").select_option("desktop")
     page.locator("input[name=text]").fill("vdi-01")
-    [shown] = [each for each in page.evaluate(SHOWN) if each["shown"]]
-    faded = {text for _, text, classes in shown["slots"] if "faded" in classes}
+    [tile] = [candidate for candidate in page.evaluate(SHOWN) if candidate["shown"]]
+    faded = {text for _, text, classes in tile["slots"] if "faded" in classes}
     assert "vdi-01" not in faded
     assert "vdi-02" in faded
 
@@ -152,17 +152,17 @@ def test_two_filters_hold_at_once(page: Page, reported: Reported) -> None:
 @pytest.mark.long
 def test_the_night_has_every_period_and_step_of_the_document(page: Page, reported: Reported) -> None:
     night = reported.document["last_night"]
-    drawn = {each["ref"]: each for each in page.evaluate(LANES)}
-    taken = [vm for vm in night["vms"] if vm["held"] or vm["steps"]]
-    assert len(drawn) == len(taken) > 0
-    for vm in taken:
-        made = drawn[vm["ref"]]
-        assert made["name"] == vm["name"]
-        assert [(first, last) for first, last, _, _ in made["held"]] == [
-            (each["from"], each["until"]) for each in vm["held"]
+    drawn = {lane["ref"]: lane for lane in page.evaluate(LANES)}
+    taken_vms = [vm for vm in night["vms"] if vm["held"] or vm["steps"]]
+    assert len(drawn) == len(taken_vms) > 0
+    for vm in taken_vms:
+        drawn_lane = drawn[vm["ref"]]
+        assert drawn_lane["name"] == vm["name"]
+        assert [(first, last) for first, last, _, _ in drawn_lane["held"]] == [
+            (period["from"], period["until"]) for period in vm["held"]
         ]
-        assert made["steps"] == [f"{each['what']} {each['from']}" for each in vm["steps"]]
-        assert made["incidents"] == sum(each["of"] == vm["name"] for each in night["incidents"])
+        assert drawn_lane["steps"] == [f"{step['what']} {step['from']}" for step in vm["steps"]]
+        assert drawn_lane["incidents"] == sum(incident["of"] == vm["name"] for incident in night["incidents"])
 
 
 def spread_over_hours(document: dict[str, Any]) -> dict[str, Any]:
@@ -171,9 +171,9 @@ def spread_over_hours(document: dict[str, Any]) -> dict[str, Any]:
     vms = []
     for number, vm in enumerate(document["last_night"]["vms"]):
         begins, ends = evening + timedelta(minutes=7 * number), evening + timedelta(hours=9, minutes=3 * number)
-        held = [{**each, "from": begins.isoformat(), "until": ends.isoformat()} for each in vm["held"][:1]]
+        periods = [{**period, "from": begins.isoformat(), "until": ends.isoformat()} for period in vm["held"][:1]]
         step = {"what": "suspend", "from": begins.isoformat(), "until": begins.isoformat(), "done": True}
-        vms.append({**vm, "held": held, "steps": [step]})
+        vms.append({**vm, "held": periods, "steps": [step]})
     incident = {
         "at": (evening + timedelta(hours=5)).isoformat(),
         "of": vms[0]["name"],
@@ -193,22 +193,24 @@ def test_what_is_drawn_of_the_night_lies_at_its_time(chromium: Browser, reported
     document = spread_over_hours(reported.document)
     path = tmp_path / "night.html"
     path.write_text(page_of(document), encoding="utf-8")
-    found = opened(chromium, path)
-    lanes = found.page.evaluate(LANES)
+    opened_page = open_page(chromium, path)
+    lanes = opened_page.page.evaluate(LANES)
     night = document["last_night"]
     began, whole = at(night["began"]), at(night["back_by"]) - at(night["began"])
     assert len(lanes) == len(night["vms"])
-    for made in lanes:
-        points = [(first, left) for first, _, left, _ in made["held"]]
-        points += [(last, left + width) for _, last, left, width in made["held"]]
-        points += [(step.partition(" ")[2], left) for step, left in zip(made["steps"], made["step_at"], strict=True)]
-        points.append((night["back_by"], made["deadline"]))
+    for lane in lanes:
+        points = [(first, offset) for first, _, offset, _ in lane["held"]]
+        points += [(last, offset + width) for _, last, offset, width in lane["held"]]
+        points += [
+            (step.partition(" ")[2], offset) for step, offset in zip(lane["steps"], lane["step_at"], strict=True)
+        ]
+        points.append((night["back_by"], lane["deadline"]))
         for moment, x in points:
-            assert x == pytest.approx(made["width"] * ((at(moment) - began) / whole), abs=3)
-    marked = [made["name"] for made in lanes if made["incidents"]]
+            assert x == pytest.approx(lane["width"] * ((at(moment) - began) / whole), abs=3)
+    marked = [marked_lane["name"] for marked_lane in lanes if marked_lane["incidents"]]
     assert marked == [night["incidents"][0]["of"]]
-    assert found.complaints == []
-    found.page.close()
+    assert opened_page.complaints == []
+    opened_page.page.close()
 
 
 def at(text: str) -> datetime:
@@ -230,8 +232,8 @@ def test_the_tables_say_the_figures_of_the_document(page: Page, reported: Report
         assert cells[-1] == str(night["incident_count"])
     owners = page.locator("section", has=page.locator("#showback")).locator("tbody tr").all_inner_texts()
     assert [row.split("\t")[0].strip() for row in owners] == [
-        each["owner"] or "no owner" for each in document["showback"]["owners"]
+        owner["owner"] or "no owner" for owner in document["showback"]["owners"]
     ]
     idle = page.locator("section", has=page.locator("#idle")).locator("tbody tr")
     assert idle.count() == len(document["idle"])
-    assert sorted(idle.locator("th").all_inner_texts()) == sorted(each["name"] for each in document["idle"])
+    assert sorted(idle.locator("th").all_inner_texts()) == sorted(desktop["name"] for desktop in document["idle"])

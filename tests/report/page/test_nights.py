@@ -56,7 +56,7 @@ drawn_nights = st.lists(
 
 
 def play(night: Night, how: DrawnNight, evening: datetime) -> None:
-    """One night from its evening on; whoever is killed is resumed at once."""
+    """One night from its evening on; a killed run is resumed at once."""
     night.world.now = max(night.world.now, evening)
     for kind, kill_at in ((RunKind.NIGHT, how.night_killed_at), (RunKind.DAY, how.day_killed_at)):
         if kill_at is None:
@@ -69,12 +69,12 @@ def play(night: Night, how: DrawnNight, evening: datetime) -> None:
             night.world.now += timedelta(hours=how.hours)
 
 
-def reported(night: Night) -> tuple[FleetReport, dict[str, Any]]:
+def report_night(night: Night) -> tuple[FleetReport, dict[str, Any]]:
     inventory = night.world.snapshot()
     catalog = catalog_of(inventory)
     nights = history(night.state_dir, kind=EventKind.NIGHT)
     owners = OwnerKey()
-    found = FleetReport(
+    fleet_report = FleetReport(
         fleet=fleet(inventory, catalog),
         examination=Examination(inventory, (), ()),
         capacity=capacity(inventory, catalog, Scope()),
@@ -85,7 +85,7 @@ def reported(night: Night) -> tuple[FleetReport, dict[str, Any]]:
         showback=showback(nights.nights, owner_in(inventory, owners)),
         owners=owners,
     )
-    return found, as_values(fleet_report_document(found))
+    return fleet_report, as_values(fleet_report_document(fleet_report))
 
 
 @pytest.mark.long
@@ -111,27 +111,27 @@ def check_figures(tmp_path_factory: pytest.TempPathFactory, drawn: list[DrawnNig
         first = night.world.now
         for number, how in enumerate(drawn):
             play(night, how, first + number * timedelta(days=1))
-        found, document = reported(night)
+        fleet_report, document = report_night(night)
 
     harvested = log.gpu_hours("ml", PowerState.ON)
     assert document["totals"]["gpu_hours"] == pytest.approx(harvested, abs=WITHIN_H * len(drawn))
     assert document["totals"]["gpu_hours"] == pytest.approx(
-        sum(each["gpu_hours"] for each in document["nights"]), abs=1e-3
+        sum(night_row["gpu_hours"] for night_row in document["nights"]), abs=1e-3
     )
-    check_owners(found, document)
+    check_owners(fleet_report, document)
     if document["last_night"] is not None:
         check_last_night(document, log)
 
 
-def check_owners(found: FleetReport, document: dict[str, Any]) -> None:
+def check_owners(fleet_report: FleetReport, document: dict[str, Any]) -> None:
     owners = document["showback"]["owners"]
     total = document["totals"]["gpu_hours"]
-    assert sum(each["gpu_hours"] for each in owners) == pytest.approx(total, abs=1e-3)
+    assert sum(owner["gpu_hours"] for owner in owners) == pytest.approx(total, abs=1e-3)
     if total:
-        assert sum(round(100 * each["percent"]) for each in owners) == 10_000
-    lines = list(csv.DictReader(io.StringIO(focus_csv(found.showback))))
+        assert sum(round(100 * owner["percent"]) for owner in owners) == 10_000
+    lines = list(csv.DictReader(io.StringIO(focus_csv(fleet_report.showback))))
     assert sum(float(line["ConsumedQuantity"]) for line in lines) == pytest.approx(total, abs=1e-3)
-    assert len(lines) == sum(len(vm.held) for night in found.nights.nights for vm in night.ml)
+    assert len(lines) == sum(len(vm.held) for night in fleet_report.nights.nights for vm in night.ml)
 
 
 def check_last_night(document: dict[str, Any], log: PowerLog) -> None:
@@ -140,13 +140,17 @@ def check_last_night(document: dict[str, Any], log: PowerLog) -> None:
     assert last["night"] == document["nights"][0]["night"]
     for vm in last["vms"]:
         real = log.periods(vm["ref"], PowerState.ON if vm["role"] == "ml" else PowerState.SUSPENDED)
-        shown = [(datetime.fromisoformat(each["from"]), datetime.fromisoformat(each["until"])) for each in vm["held"]]
-        assert len(shown) <= len(real)
-        for (first, until), (begins, ends) in zip(shown, real[-len(shown) :] if shown else [], strict=True):
+        shown_periods = [
+            (datetime.fromisoformat(period["from"]), datetime.fromisoformat(period["until"])) for period in vm["held"]
+        ]
+        assert len(shown_periods) <= len(real)
+        for (first, until), (begins, ends) in zip(
+            shown_periods, real[-len(shown_periods) :] if shown_periods else [], strict=True
+        ):
             assert abs((first - begins).total_seconds()) < WITHIN_H * 3600
             assert abs((until - ends).total_seconds()) < WITHIN_H * 3600
-        done = [step["what"] for step in vm["steps"] if step["done"]]
-        assert ("suspend" in done or "start" in done or not shown) is True
+        steps_done = [step["what"] for step in vm["steps"] if step["done"]]
+        assert ("suspend" in steps_done or "start" in steps_done or not shown_periods) is True
         assert all(step["until"] is None or step["from"] <= step["until"] for step in vm["steps"])
 
 
@@ -154,7 +158,7 @@ def check_last_night(document: dict[str, Any], log: PowerLog) -> None:
 def test_the_deadline_is_that_of_the_policy_of_the_night(tmp_path_factory: pytest.TempPathFactory) -> None:
     night = Night(tmp_path_factory.mktemp("night") / "state")
     night.run(RunKind.NIGHT)
-    _, document = reported(night)
+    _, document = report_night(night)
     assert document["last_night"]["night"] == "2026-11-20"
     assert document["last_night"]["back_by"] == "2026-11-21T06:00:00+00:00"
     assert document["last_night"]["outcome"] == "open"

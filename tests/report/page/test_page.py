@@ -28,26 +28,26 @@ HOSTILE = (
 """Names that VMs, hosts and owners may have."""
 
 
-def renamed(value: Any, names: dict[str, str]) -> Any:
+def rename_all(value: Any, names: dict[str, str]) -> Any:
     """The document with each of these texts in the place of another."""
     if isinstance(value, dict):
-        return {key: renamed(each, names) for key, each in value.items()}
+        return {key: rename_all(child, names) for key, child in value.items()}
     if isinstance(value, list):
-        return [renamed(each, names) for each in value]
+        return [rename_all(child, names) for child in value]
     return names.get(value, value) if isinstance(value, str) else value
 
 
 def hostile(document: dict[str, Any]) -> dict[str, Any]:
-    """The same report of VMs, hosts, clusters, owners and folders that are called as nobody should be called."""
+    """The same report with hostile names of VMs, hosts, clusters, owners and folders."""
     texts = [vm["name"] for vm in document["vms"]] + [host["name"] for host in document["hosts"]]
     texts += [host["cluster"] for host in document["hosts"]] + [vm["path"] for vm in document["vms"]]
-    texts += [each["owner"] for each in document["showback"]["owners"]] + ["lab-night"]
-    texts += [each["reason"] for each in document["findings"]]
+    texts += [owner["owner"] for owner in document["showback"]["owners"]] + ["lab-night"]
+    texts += [finding_row["reason"] for finding_row in document["findings"]]
     named = {
         text: f"{HOSTILE[number % len(HOSTILE)]}-{number}" for number, text in enumerate(dict.fromkeys(texts)) if text
     }
-    found: dict[str, Any] = renamed(document, named)
-    return found
+    renamed_document: dict[str, Any] = rename_all(document, named)
+    return renamed_document
 
 
 class Elements(HTMLParser):
@@ -83,23 +83,25 @@ def test_hostile_names_add_no_element_and_no_attribute(reported: Reported) -> No
 
 def test_the_page_carries_its_document_whole(reported: Reported) -> None:
     for document in (reported.document, hostile(reported.document)):
-        data, _ = Elements(page(document)).texts["script"]
-        assert "<" not in data
-        assert json.loads(data) == document
+        script, _ = Elements(page(document)).texts["script"]
+        assert "<" not in script
+        assert json.loads(script) == document
 
 
 def test_the_policy_lets_its_one_script_and_one_style_run_and_nothing_load(reported: Reported) -> None:
-    found = Elements(page(reported.document))
-    [policy] = [at["content"] or "" for tag, at in found.tags if at.get("http-equiv") == "Content-Security-Policy"]
+    elements = Elements(page(reported.document))
+    [policy] = [at["content"] or "" for tag, at in elements.tags if at.get("http-equiv") == "Content-Security-Policy"]
     directives = dict(part.strip().split(" ", 1) for part in policy.split(";"))
-    [style], (_, script) = found.texts["style"], found.texts["script"]
+    [style], (_, script) = elements.texts["style"], elements.texts["script"]
     for directive, text in (("script-src", script), ("style-src", style)):
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         assert directives.pop(directive) == f"'sha256-{digest}'"
     assert directives == {"default-src": "'none'", "img-src": "data:", "base-uri": "'none'", "form-action": "'none'"}
-    loads = [value for _, at in found.tags for name, value in at.items() if name in ("src", "href", "action", "srcset")]
+    loads = [
+        value for _, at in elements.tags for name, value in at.items() if name in ("src", "href", "action", "srcset")
+    ]
     assert all((value or "").startswith(("#", "data:,")) for value in loads)
-    assert not any(name == "style" or name.startswith("on") for _, at in found.tags for name in at)
+    assert not any(name == "style" or name.startswith("on") for _, at in elements.tags for name in at)
     assert not re.search(r"\b(fetch|XMLHttpRequest|innerHTML|outerHTML|insertAdjacentHTML|eval)\b", script)
 
 
@@ -107,15 +109,15 @@ def test_findings_that_differ_in_their_subject_alone_are_one() -> None:
     def finding(subject: str, reason: str) -> dict[str, str]:
         return {"severity": "warning", "subject": subject, "reason": reason, "fix": "gpuops host mode set"}
 
-    found = findings_together([finding("esx-1", "a"), finding("esx-2", "b"), finding("esx-3", "a")])
-    assert [(each["reason"], each["subjects"]) for each in found] == [("a", ["esx-1", "esx-3"]), ("b", ["esx-2"])]
+    findings = findings_together([finding("esx-1", "a"), finding("esx-2", "b"), finding("esx-3", "a")])
+    assert [(row["reason"], row["subjects"]) for row in findings] == [("a", ["esx-1", "esx-3"]), ("b", ["esx-2"])]
 
 
 @pytest.mark.parametrize("by_itself", [False, True])
 def test_the_table_of_focus_has_a_line_for_each_run_and_no_formula(by_itself: bool) -> None:
     begins = datetime(2026, 12, 31, 20, tzinfo=UTC)
-    held = (HeldPeriod(begins, begins + timedelta(hours=8), by_itself),)
-    vm = PastVm("vm-1", "uuid-1", "=cmd|' /C calc'!A0", Role.ML, ("a40-24c",), 0.5, held, closed=True)
+    periods = (HeldPeriod(begins, begins + timedelta(hours=8), by_itself),)
+    vm = PastVm("vm-1", "uuid-1", "=cmd|' /C calc'!A0", Role.ML, ("a40-24c",), 0.5, periods, closed=True)
     night = PastNight("2026-12-31", "vc", begins, "policy", (), (vm,), ())
     [line] = csv.DictReader(io.StringIO(focus_csv(showback([night], lambda vm: "@owner"))))
     assert tuple(line) == FOCUS_COLUMNS

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page
 
 from gpuops.extras.web.page.html import page as page_of
 from gpuops.report.layout import visible
-from tests.report.page.conftest import Reported, opened
+from tests.report.page.conftest import Reported, open_page
 from tests.report.page.test_page import HOSTILE, hostile
 
 
@@ -21,11 +21,11 @@ from tests.report.page.test_page import HOSTILE, hostile
 def test_it_is_as_wide_as_its_window_loads_nothing_and_complains_of_nothing(
     chromium: Browser, reported: Reported, width: int, scheme: str
 ) -> None:
-    found = opened(chromium, reported.path, width=width, scheme=scheme)
-    assert found.page.evaluate("document.documentElement.scrollWidth") <= width
-    assert [url for url in found.requests if not url.startswith("data:")] == [reported.path.as_uri()]
-    assert found.complaints == []
-    found.page.close()
+    opened_page = open_page(chromium, reported.path, width=width, scheme=scheme)
+    assert opened_page.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert [url for url in opened_page.requests if not url.startswith("data:")] == [reported.path.as_uri()]
+    assert opened_page.complaints == []
+    opened_page.page.close()
 
 
 @pytest.mark.usefixtures("read_in_utf8")
@@ -33,22 +33,24 @@ def test_it_is_as_wide_as_its_window_loads_nothing_and_complains_of_nothing(
 def test_axe_finds_no_fault(chromium: Browser, reported: Reported, width: int, scheme: str) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
-    found = opened(chromium, reported.path, width=width, scheme=scheme)
-    violations = Axe().run(found.page).response["violations"]
-    found.page.close()
-    assert [(each["impact"], each["id"], each["nodes"][0]["html"][:120]) for each in violations] == []
+    opened_page = open_page(chromium, reported.path, width=width, scheme=scheme)
+    violations = Axe().run(opened_page.page).response["violations"]
+    opened_page.page.close()
+    assert [
+        (violation["impact"], violation["id"], violation["nodes"][0]["html"][:120]) for violation in violations
+    ] == []
 
 
 @pytest.mark.long
 def test_the_map_is_one_stop_of_the_tab_key_and_arrows_walk_it(page: Page) -> None:
     assert page.locator("#fleet button[tabindex='0']").count() == 1
     page.locator("#fleet button[tabindex='0']").focus()
-    seen = [page.evaluate("document.activeElement.textContent")]
+    focused = [page.evaluate("document.activeElement.textContent")]
     for key in ("ArrowRight", "ArrowDown", "End", "Home"):
         page.keyboard.press(key)
-        seen.append(page.evaluate("document.activeElement.textContent"))
+        focused.append(page.evaluate("document.activeElement.textContent"))
     buttons = page.locator("#fleet button").all_text_contents()
-    assert seen == [buttons[0], buttons[1], buttons[2], buttons[-1], buttons[0]]
+    assert focused == [buttons[0], buttons[1], buttons[2], buttons[-1], buttons[0]]
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.closest('#fleet')") is None
 
@@ -62,8 +64,8 @@ def test_a_vm_tells_of_itself_on_hover_and_on_focus(page: Page, reported: Report
     tip = page.locator("#tip")
     assert tip.is_visible()
     assert slot.get_attribute("aria-describedby") == "tip"
-    told = tip.inner_text()
-    assert all(text in told for text in ("vdi-07", "desktop, on", "nvidia_a40-8q", "17 % of NVIDIA A40", vm["path"]))
+    tooltip = tip.inner_text()
+    assert all(text in tooltip for text in ("vdi-07", "desktop, on", "nvidia_a40-8q", "17 % of NVIDIA A40", vm["path"]))
     page.keyboard.press("Escape")
     assert tip.is_hidden()
 
@@ -75,14 +77,14 @@ def test_on_paper_every_vm_and_every_row_is_there(chromium: Browser, reported: R
     document = {**reported.document, "nights": [{**night, "night": f"night-{number}"} for number in range(90)]}
     path = tmp_path / "long.html"
     path.write_text(page_of(document), encoding="utf-8")
-    page = opened(chromium, path).page
+    page = open_page(chromium, path).page
     cut = "[...document.querySelectorAll('.lanes, .tall')].filter(e => e.scrollHeight > e.clientHeight + 1).length"
     assert page.evaluate(cut) > 0
     page.emulate_media(media="print")
     assert page.evaluate(cut) == 0
-    shown = page.evaluate("document.body.innerText")
-    assert all(vm["name"] in shown for vm in document["vms"])
-    assert all(each["night"] in shown for each in document["nights"])
+    text = page.evaluate("document.body.innerText")
+    assert all(vm["name"] in text for vm in document["vms"])
+    assert all(night_row["night"] in text for night_row in document["nights"])
     assert page.locator("nav").is_hidden()
     page.close()
 
@@ -92,9 +94,9 @@ def test_without_its_script_the_tables_are_there(chromium: Browser, reported: Re
     context = chromium.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(reported.path.as_uri())
-    shown = page.locator("body").inner_text()
-    assert "which this browser does not run" in shown
-    assert reported.document["nights"][0]["night"] in shown
+    text = page.locator("body").inner_text()
+    assert "which this browser does not run" in text
+    assert reported.document["nights"][0]["night"] in text
     assert page.locator("form").is_hidden()
     context.close()
 
@@ -110,19 +112,19 @@ def hostile_page(reported: Reported, tmp_path: Path) -> tuple[dict[str, Any], Pa
 @pytest.mark.long
 def test_hostile_names_are_text(chromium: Browser, hostile_page: tuple[dict[str, Any], Path]) -> None:
     document, path = hostile_page
-    found = opened(chromium, path, width=390)
-    texts = set(found.page.locator(".slot[data-vm], .chip").all_text_contents())
+    opened_page = open_page(chromium, path, width=390)
+    texts = set(opened_page.page.locator(".slot[data-vm], .chip").all_text_contents())
     texts = {re.sub(r" (on|off|suspended)$", "", text) for text in texts}
     names = {vm["name"] for vm in document["vms"]}
     assert texts == {visible(name) for name in names}
     assert {text for text in HOSTILE if any(text in name for name in names)} == set(HOSTILE)
-    for button in found.page.locator("#fleet button").all()[:20]:
+    for button in opened_page.page.locator("#fleet button").all()[:20]:
         button.hover()
-    assert found.page.locator("img").count() == 0
-    assert found.page.locator("script").count() == 2
-    assert found.page.evaluate("document.documentElement.scrollWidth") <= 390
-    assert found.complaints == []
-    found.page.close()
+    assert opened_page.page.locator("img").count() == 0
+    assert opened_page.page.locator("script").count() == 2
+    assert opened_page.page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert opened_page.complaints == []
+    opened_page.page.close()
 
 
 @pytest.mark.long
@@ -130,10 +132,10 @@ def test_long_names_make_nothing_wider(chromium: Browser, reported: Reported, tm
     """80 characters is the longest name that vCenter takes."""
     document = {**reported.document, "vms": [{**vm, "name": "W" * 80} for vm in reported.document["vms"]]}
     document["hosts"] = [{**host, "name": "w" * 80, "cluster": "w" * 80} for host in document["hosts"]]
-    document["findings"] = [{**each, "subject": "w" * 80} for each in document["findings"]]
+    document["findings"] = [{**row, "subject": "w" * 80} for row in document["findings"]]
     path = tmp_path / "long.html"
     path.write_text(page_of(document), encoding="utf-8")
     for width in (390, 1280):
-        found = opened(chromium, path, width=width)
-        assert found.page.evaluate("document.documentElement.scrollWidth") <= width
-        found.page.close()
+        opened_page = open_page(chromium, path, width=width)
+        assert opened_page.page.evaluate("document.documentElement.scrollWidth") <= width
+        opened_page.page.close()

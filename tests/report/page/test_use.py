@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from gpuops.extras.web.page.html import page as page_of
-from tests.report.page.conftest import Opened, Reported, opened
+from tests.report.page.conftest import Opened, Reported, open_page
 
 STEPS: Final = 56
 
@@ -23,7 +23,7 @@ def series(number: int) -> dict[str, list[int | None]]:
     return dict.fromkeys(("utilization_percent", "memory_percent", "power_w", "temperature_c", "slowed"), week)
 
 
-def measured(document: dict[str, Any]) -> dict[str, Any]:
+def with_use(document: dict[str, Any]) -> dict[str, Any]:
     """The document with numbers of each GPU and VM; of the first GPU problems, of the last one nothing."""
     document = deepcopy(document)
     gpus = [(host, gpu) for host in document["hosts"] for node in host["numa_nodes"] for gpu in node["gpus"]]
@@ -69,7 +69,7 @@ def measured(document: dict[str, Any]) -> dict[str, Any]:
 
 def many(document: dict[str, Any], hosts: int) -> dict[str, Any]:
     """The document with so many hosts in three clusters; each after the first two is the second one without VMs."""
-    document = measured(document)
+    document = with_use(document)
     first, second = document["hosts"]
     copies = []
     for number in range(hosts - 2):
@@ -93,23 +93,23 @@ def page_in(
     chromium: Browser, path: Path, document: dict[str, Any], *, width: int = 1440, scheme: str = "light"
 ) -> Opened:
     path.write_text(page_of(document), encoding="utf-8")
-    return opened(chromium, path, width=width, scheme=scheme)
+    return open_page(chromium, path, width=width, scheme=scheme)
 
 
 @pytest.fixture
 def used(chromium: Browser, reported: Reported, tmp_path: Path) -> Iterator[Page]:
-    found = page_in(chromium, tmp_path / "used.html", measured(reported.document))
-    yield found.page
-    assert found.complaints == []
-    found.page.close()
+    opened_page = page_in(chromium, tmp_path / "used.html", with_use(reported.document))
+    yield opened_page.page
+    assert opened_page.complaints == []
+    opened_page.page.close()
 
 
 @pytest.mark.long
 def test_each_gpu_shows_its_numbers_and_its_week(used: Page, reported: Reported) -> None:
-    document = measured(reported.document)
+    document = with_use(reported.document)
     for key, use in document["measured"]["gpus"].items():
-        shown = used.locator(f".gpu[data-gpu='{key}'] .measured")
-        text = shown.inner_text()
+        measured_part = used.locator(f".gpu[data-gpu='{key}'] .measured")
+        text = measured_part.inner_text()
         assert f"use {round(use['utilization_percent'])} %" in text
         assert f"{use['memory_used_mib'] / 1024:.1f} GiB" in text
         assert f"{use['temperature_c']} °C, {use['power_w']} of 300 W, 1410 MHz" in text
@@ -117,7 +117,7 @@ def test_each_gpu_shows_its_numbers_and_its_week(used: Page, reported: Reported)
             use["ecc_uncorrected"] == 2,
             use["slowed_by_heat"],
         )
-        path = shown.locator("svg path").get_attribute("d")
+        path = measured_part.locator("svg path").get_attribute("d")
         assert path is not None and path.count("M") == 2, "the step that was not measured is a gap"
     [row] = used.locator("#measured table").first.locator("tbody tr").all()
     assert row.locator("th").inner_text() == reported.document["hosts"][0]["cluster"]
@@ -126,7 +126,7 @@ def test_each_gpu_shows_its_numbers_and_its_week(used: Page, reported: Reported)
     assert cells[0] == f"{len(gpus)} of {reported.document['use']['gpus']}"
     assert cells[3].strip() == f"{sum(use['power_w'] for use in gpus)} W"
     assert cells[5].strip() == "2", "one with memory errors, one that is slowed"
-    assert [cell.strip() for cell in cells[6:]] == ["30 %", "-"], "the last step of the week, and what nobody measured"
+    assert [cell.strip() for cell in cells[6:]] == ["30 %", "-"], "the last step of the week, and an unmeasured one"
     assert row.locator("svg").count() == 6
 
 
@@ -156,8 +156,8 @@ def test_many_hosts_are_cells_and_a_card_is_made_when_it_is_asked_for(
     chromium: Browser, reported: Reported, tmp_path: Path
 ) -> None:
     document = many(reported.document, 200)
-    found = page_in(chromium, tmp_path / "many.html", document)
-    page = found.page
+    opened_page = page_in(chromium, tmp_path / "many.html", document)
+    page = opened_page.page
     assert (page.locator(".cell:visible").count(), page.locator(".host").count()) == (200, 0)
     assert page.evaluate("document.documentElement.scrollHeight") < 6_000
     page.get_by_role("button", name="copy-7", exact=True).click()
@@ -170,7 +170,7 @@ def test_many_hosts_are_cells_and_a_card_is_made_when_it_is_asked_for(
     page.locator("input[name=text]").fill("")
     page.locator("select[name=cluster]").select_option("cluster-1")
     assert page.locator(".cell:visible").count() == 66
-    assert found.complaints == []
+    assert opened_page.complaints == []
     page.close()
 
 
@@ -185,9 +185,11 @@ def test_axe_finds_no_fault_in_any_colour(
     from axe_playwright_python.sync_playwright import Axe
 
     document = many(reported.document, hosts)
-    found = page_in(chromium, tmp_path / "page.html", document, width=width, scheme=scheme)
-    found.page.locator("select[name=colour]").select_option(colour)
-    violations = Axe().run(found.page).response["violations"]
-    assert found.page.evaluate("document.documentElement.scrollWidth") <= width
-    found.page.close()
-    assert [(each["impact"], each["id"], each["nodes"][0]["html"][:120]) for each in violations] == []
+    opened_page = page_in(chromium, tmp_path / "page.html", document, width=width, scheme=scheme)
+    opened_page.page.locator("select[name=colour]").select_option(colour)
+    violations = Axe().run(opened_page.page).response["violations"]
+    assert opened_page.page.evaluate("document.documentElement.scrollWidth") <= width
+    opened_page.page.close()
+    assert [
+        (violation["impact"], violation["id"], violation["nodes"][0]["html"][:120]) for violation in violations
+    ] == []

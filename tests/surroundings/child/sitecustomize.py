@@ -1,7 +1,7 @@
 """Imported by every Python process that a test starts: it has the time of day of the test that started it.
 
 The tests put this folder on PYTHONPATH and the offset in SURROUNDINGS_AHEAD_S; no installation of gpuops has this file,
-so nobody's environment can tell a real rotation a wrong time.
+so no environment can give a real rotation a wrong time.
 """
 
 import os

@@ -21,7 +21,7 @@ from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.vm_blockers import PowerPolicy
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
-from tests.plan.queue.test_place import after, overcommitted
+from tests.plan.queue.test_place import after, find_overcommitment
 from tests.sample import mostly_long
 from tests.wire.conftest import target_of
 
@@ -58,7 +58,7 @@ def test_a_full_house_is_never_oversold_and_nothing_is_written(serve: Serve, tmp
     assert all(refusal.rejections for refusal in placements.refused)
     catalog = catalog_of(placements.before)
     then = after(placements, catalog)
-    assert overcommitted(then, placements) == []
+    assert find_overcommitment(then, placements) == []
     assert list(server.world.ledger) == []
 
 

@@ -54,7 +54,7 @@ def gpu(at: PciAddress = ONE, **facts: Any) -> PhysicalGpu:
     return PhysicalGpu(at, "a GPU", NVIDIA_VENDOR_ID, 0x2235, **all_facts)
 
 
-def seen(
+def inventory_with(
     *states: PassthroughState,
     gpus: tuple[PhysicalGpu, ...] = (),
     sizes: tuple[str, ...] = ("sameSize",),
@@ -71,20 +71,20 @@ def seen(
     return Inventory("vc", "9.1.0.0", moment, hosts={"h-1": host}, reservations=reservations)
 
 
-def planned(request: Any, inventory: Inventory) -> Plan[HostStep]:
+def plan_mode(request: Any, inventory: Inventory) -> Plan[HostStep]:
     plan: Plan[HostStep] = request.plan(inventory, CATALOG)
     return plan
 
 
 def modes(request: Any, inventory: Inventory) -> list[tuple[str, str]]:
     """(before, after) of the only change, which must be one of modes."""
-    [step] = planned(request, inventory).steps
+    [step] = plan_mode(request, inventory).steps
     assert isinstance(step, ConfigureModes)
     return [(change.before, change.after) for change in step.devices]
 
 
 def test_sizes_are_modes_and_only_those_that_change() -> None:
-    two = seen(
+    two = inventory_with(
         state(), state(TWO, mode="vGpuMixedSize"), gpus=(gpu(), gpu(TWO, vgpu_mode=VgpuMode.MIXED_SIZE)),
         sizes=("sameSize", "mixedSize"),
     )  # fmt: skip
@@ -94,12 +94,16 @@ def test_sizes_are_modes_and_only_those_that_change() -> None:
 @pytest.mark.parametrize(
     ("request_", "inventory", "expected"),
     [
-        (ON, seen(), ("vGpuSameSize", "directPath")),
-        (ON, seen(state(configurable=("none", "enhancedDirectPath"))), ("vGpuSameSize", "enhancedDirectPath")),
-        (OFF, seen(state(enabled=True)), ("directPath", "vGpuSameSize")),
-        (OFF, seen(state(enabled=True, mode="enhancedDirectPath")), ("enhancedDirectPath", "vGpuSameSize")),
-        (OFF, seen(state(enabled=True), default=SharedType.SHARED), ("directPath", "host")),
-        (OFF, seen(state(enabled=True, configurable=("host", "directPath"))), ("directPath", "host")),
+        (ON, inventory_with(), ("vGpuSameSize", "directPath")),
+        (
+            ON,
+            inventory_with(state(configurable=("none", "enhancedDirectPath"))),
+            ("vGpuSameSize", "enhancedDirectPath"),
+        ),
+        (OFF, inventory_with(state(enabled=True)), ("directPath", "vGpuSameSize")),
+        (OFF, inventory_with(state(enabled=True, mode="enhancedDirectPath")), ("enhancedDirectPath", "vGpuSameSize")),
+        (OFF, inventory_with(state(enabled=True), default=SharedType.SHARED), ("directPath", "host")),
+        (OFF, inventory_with(state(enabled=True, configurable=("host", "directPath"))), ("directPath", "host")),
     ],
 )
 def test_directpath_is_a_mode(request_: Any, inventory: Inventory, expected: tuple[str, str]) -> None:
@@ -109,52 +113,54 @@ def test_directpath_is_a_mode(request_: Any, inventory: Inventory, expected: tup
 @pytest.mark.parametrize(
     ("request_", "inventory", "kind"),
     [
-        (TO_MIXED, seen(sets_modes=None), ConfigureGraphics),
-        (TO_MIXED, seen(sets_modes=False), ConfigureGraphics),
-        (TO_MIXED, seen(state(mode=None)), ConfigureGraphics),
-        (TO_MIXED, seen(state(TWO)), ConfigureGraphics),
-        (TO_MIXED, seen(state(enabled=True, active=False)), ConfigureGraphics),
-        (replace(TO_MIXED, default_type=SharedType.SHARED), seen(), ConfigureGraphics),
-        (ON, seen(sets_modes=None), ConfigurePassthrough),
-        (ON, seen(state(mode=None)), ConfigurePassthrough),
-        (replace(ON, label="x"), seen(state(enabled=True), takes_labels=True), ConfigurePassthrough),
+        (TO_MIXED, inventory_with(sets_modes=None), ConfigureGraphics),
+        (TO_MIXED, inventory_with(sets_modes=False), ConfigureGraphics),
+        (TO_MIXED, inventory_with(state(mode=None)), ConfigureGraphics),
+        (TO_MIXED, inventory_with(state(TWO)), ConfigureGraphics),
+        (TO_MIXED, inventory_with(state(enabled=True, active=False)), ConfigureGraphics),
+        (replace(TO_MIXED, default_type=SharedType.SHARED), inventory_with(), ConfigureGraphics),
+        (ON, inventory_with(sets_modes=None), ConfigurePassthrough),
+        (ON, inventory_with(state(mode=None)), ConfigurePassthrough),
+        (replace(ON, label="x"), inventory_with(state(enabled=True), takes_labels=True), ConfigurePassthrough),
     ],
 )
 def test_what_is_no_mode_goes_by_the_calls_of_8(request_: Any, inventory: Inventory, kind: type) -> None:
-    plan = planned(request_, inventory)
+    plan = plan_mode(request_, inventory)
     assert [type(step) for step in plan.steps] == [kind], plan.rejections
 
 
 def test_a_label_goes_with_the_mode_of_its_device() -> None:
-    [step] = planned(replace(ON, label="x"), seen(takes_labels=True)).steps
+    [step] = plan_mode(replace(ON, label="x"), inventory_with(takes_labels=True)).steps
     assert isinstance(step, ConfigureModes)
     assert [(step_label.enabled, step_label.label) for step_label in step.labels] == [(True, "x")]
 
 
 def test_a_mode_that_is_not_offered_is_refused_with_those_that_are() -> None:
-    plan = planned(ON, seen(state(configurable=("host", "vGpuSameSize"))))
+    plan = plan_mode(ON, inventory_with(state(configurable=("host", "vGpuSameSize"))))
     assert [str(rejection) for rejection in plan.rejections] == [
         "esx-1 0000:3b:00.0: vCenter does not offer mode directPath for it; it offers: host, vGpuSameSize"
     ]
-    assert "it offers: none" in str(planned(ON, seen(state(configurable=()))).rejections[0])
+    assert "it offers: none" in str(plan_mode(ON, inventory_with(state(configurable=()))).rejections[0])
 
 
 def test_a_size_that_is_configured_and_not_in_force_is_due() -> None:
-    waiting = seen(state(mode="vGpuMixedSize"), sizes=("mixedSize",))
-    plan = planned(TO_MIXED, waiting)
+    waiting = inventory_with(state(mode="vGpuMixedSize"), sizes=("mixedSize",))
+    plan = plan_mode(TO_MIXED, waiting)
     assert plan.due == (ConfigureModes("h-1", (ModeChange(ONE, "vGpuMixedSize", DeviceMode.VGPU_MIXED_SIZE),)),)
     assert plan.because == ("esx-1 is configured so already; a reboot is pending",)
-    in_force = seen(state(mode="vGpuMixedSize"), sizes=("mixedSize",), gpus=(gpu(vgpu_mode=VgpuMode.MIXED_SIZE),))
-    assert (planned(TO_MIXED, in_force).due, planned(TO_MIXED, in_force).steps) == ((), ())
-    old = seen(state(mode="vGpuMixedSize"), sizes=("mixedSize",), sets_modes=False)
-    assert planned(TO_MIXED, old).due == ()
+    in_force = inventory_with(
+        state(mode="vGpuMixedSize"), sizes=("mixedSize",), gpus=(gpu(vgpu_mode=VgpuMode.MIXED_SIZE),)
+    )
+    assert (plan_mode(TO_MIXED, in_force).due, plan_mode(TO_MIXED, in_force).steps) == ((), ())
+    old = inventory_with(state(mode="vGpuMixedSize"), sizes=("mixedSize",), sets_modes=False)
+    assert plan_mode(TO_MIXED, old).due == ()
 
 
 STEP = ConfigureModes("h-1", (ModeChange(ONE, "vGpuSameSize", DeviceMode.DIRECT_PATH),))
 
 
 @pytest.mark.parametrize(
-    ("told", "is_satisfied", "objection"),
+    ("passthrough_state", "is_satisfied", "objection"),
     [
         (state(), False, None),
         (state(enabled=True), True, None),
@@ -163,24 +169,24 @@ STEP = ConfigureModes("h-1", (ModeChange(ONE, "vGpuSameSize", DeviceMode.DIRECT_
     ],
 )
 def test_a_step_is_judged_by_what_is_configured(
-    told: PassthroughState, is_satisfied: bool, objection: str | None
+    passthrough_state: PassthroughState, is_satisfied: bool, objection: str | None
 ) -> None:
-    [host] = seen(told).hosts.values()
+    [host] = inventory_with(passthrough_state).hosts.values()
     assert (host_satisfied(STEP, host), host_objection(STEP, host)) == (is_satisfied, objection)
 
 
-def mixed(**facts: Any) -> str | None:
+def objection_to_mixed(**facts: Any) -> str | None:
     step = ConfigureModes("h-1", (ModeChange(ONE, "directPath", DeviceMode.VGPU_MIXED_SIZE),))
-    [host] = seen(facts.pop("told", state(mode="vGpuMixedSize")), gpus=(gpu(**facts),)).hosts.values()
+    [host] = inventory_with(facts.pop("told", state(mode="vGpuMixedSize")), gpus=(gpu(**facts),)).hosts.values()
     return not_in_force(step, host)
 
 
 def test_a_mode_is_in_force_when_the_gpu_is_used_so() -> None:
-    assert mixed(vgpu_mode=VgpuMode.MIXED_SIZE) is None
-    assert mixed() == f"the vGPU mode of {ONE} is sameSize, not mixedSize"
-    assert mixed(vgpu_mode=None) == f"the vGPU mode of {ONE} is unknown, not mixedSize"
-    assert mixed(told=state(enabled=True)) == f"DirectPath I/O of {ONE} is not off"
-    [host] = seen(state(enabled=True, active=False)).hosts.values()
+    assert objection_to_mixed(vgpu_mode=VgpuMode.MIXED_SIZE) is None
+    assert objection_to_mixed() == f"the vGPU mode of {ONE} is sameSize, not mixedSize"
+    assert objection_to_mixed(vgpu_mode=None) == f"the vGPU mode of {ONE} is unknown, not mixedSize"
+    assert objection_to_mixed(told=state(enabled=True)) == f"DirectPath I/O of {ONE} is not off"
+    [host] = inventory_with(state(enabled=True, active=False)).hosts.values()
     assert not_in_force(STEP, host) == f"DirectPath I/O of {ONE} is not on"
 
 
@@ -194,8 +200,8 @@ def test_a_mode_is_in_force_when_the_gpu_is_used_so() -> None:
     ],
 )
 def test_what_is_left_to_do_is_what_vcenter_says(impacts: dict[str, Any], expected_line: str) -> None:
-    inventory = seen()
-    remaining = left_to_do(planned(ON, inventory), impacts, inventory, "mode")
+    inventory = inventory_with()
+    remaining = left_to_do(plan_mode(ON, inventory), impacts, inventory, "mode")
     assert [line.split(":")[0] for line in remaining] == ([expected_line] if expected_line else [])
     assert [impact_words(impact) for impact in impacts.values()] == [
         "vCenter: needs a reboot" if REBOOT in impact
@@ -218,8 +224,8 @@ RESERVED = ProfileCapacity("nvidia_a40-8q", "h-1", consumed=0, maximum=6, remain
 )
 @pytest.mark.parametrize("sets_modes", [True, False])
 def test_reserved_slots_without_room_are_named(request_: Any, *, warned: bool, sets_modes: bool) -> None:
-    inventory = seen(reservations=Reservations((RESERVED,)), sets_modes=sets_modes)
-    warnings = planned(request_, inventory).warnings
+    inventory = inventory_with(reservations=Reservations((RESERVED,)), sets_modes=sets_modes)
+    warnings = plan_mode(request_, inventory).warnings
     assert [
         warning.startswith("esx-1: 2 of nvidia_a40-8q reserved, not free: 0 would surely be left")
         for warning in warnings
@@ -227,6 +233,6 @@ def test_reserved_slots_without_room_are_named(request_: Any, *, warned: bool, s
 
 
 def test_what_is_reserved_and_not_told_is_named() -> None:
-    inventory = seen(reservations=Reservations(unknown=(UnknownCapacity("h-1", "no permission"),)))
-    [warning] = planned(ON, inventory).warnings
+    inventory = inventory_with(reservations=Reservations(unknown=(UnknownCapacity("h-1", "no permission"),)))
+    [warning] = plan_mode(ON, inventory).warnings
     assert warning == "esx-1: what is reserved for others is not known: no permission"

@@ -47,7 +47,7 @@ def inventory(first_gpu: PhysicalGpu | None = None, *vms: Vm, api: str = "8.0.3.
     )
 
 
-def planned(snapshot: Inventory, **options: Any) -> Plan[HostStep]:
+def plan_mode(snapshot: Inventory, **options: Any) -> Plan[HostStep]:
     return SetMode(**{"host": "*", **options}).plan(snapshot, CATALOG)
 
 
@@ -76,15 +76,15 @@ def after(plan: Plan[HostStep]) -> GraphicsSettings:
     ],
 )
 def test_only_what_is_named_changes(options: dict[str, Any], expected: GraphicsSettings, reboots: bool) -> None:
-    plan = planned(inventory(), **options)
+    plan = plan_mode(inventory(), **options)
     assert after(plan) == expected
     assert bool(plan.afterwards) is reboots
 
 
 def test_what_is_configured_already_is_nothing_to_do() -> None:
-    assert planned(inventory(), default_type=DIRECT).because == ("esx-1 is configured so already",)
+    assert plan_mode(inventory(), default_type=DIRECT).because == ("esx-1 is configured so already",)
     pending = gpu(configured_graphics_type=GraphicsType.SHARED)
-    assert "a reboot is pending" in planned(inventory(pending), default_type=DIRECT).because[0]
+    assert "a reboot is pending" in plan_mode(inventory(pending), default_type=DIRECT).because[0]
 
 
 FIXED = replace(TOLD, module_options="NVreg_RegistryDwords=RmPVMRL=0x11")
@@ -113,7 +113,7 @@ FIXED = replace(TOLD, module_options="NVreg_RegistryDwords=RmPVMRL=0x11")
     ],
 )
 def test_what_cannot_be_is_refused_with_its_rule(snapshot: Inventory, options: dict[str, Any], rule: str) -> None:
-    plan = planned(snapshot, **options)
+    plan = plan_mode(snapshot, **options)
     assert not plan.steps
     [refusal] = map(str, plan.rejections)
     assert rule in refusal
@@ -121,17 +121,17 @@ def test_what_cannot_be_is_refused_with_its_rule(snapshot: Inventory, options: d
 
 def test_a_gpu_in_passthrough_is_not_in_the_graphics_of_the_host() -> None:
     settings = replace(TOLD, graphics=replace(BEFORE, devices=BEFORE.devices[1:]))
-    [rejection] = planned(inventory(settings=settings), type=SHARED, gpu=("3b:00.0",)).rejections
+    [rejection] = plan_mode(inventory(settings=settings), type=SHARED, gpu=("3b:00.0",)).rejections
     assert str(rejection) == "esx-1 0000:3b:00.0: is in DirectPath I/O, not in the host's graphics"
 
 
 def test_an_assignment_policy_disturbs_no_suspended_desktop() -> None:
     desk = Vm("v", "desk", host="h-1", power=PowerState.SUSPENDED)
-    assert planned(inventory(None, desk), assignment=AssignmentPolicy.CONSOLIDATION).feasible
+    assert plan_mode(inventory(None, desk), assignment=AssignmentPolicy.CONSOLIDATION).feasible
 
 
 def test_what_documents_disagree_about_is_a_warning() -> None:
-    plan = planned(inventory(gpu(device_id=T4)), vgpu_mode=MIXED, gpu=("3b:00.0",))
+    plan = plan_mode(inventory(gpu(device_id=T4)), vgpu_mode=MIXED, gpu=("3b:00.0",))
     assert [text for text in plan.warnings if "has a mixed-size mode; the host may refuse it" in text]
 
 
@@ -146,4 +146,4 @@ def test_what_documents_disagree_about_is_a_warning() -> None:
 )
 def test_what_means_nothing_is_a_usage_error(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        planned(inventory(), **options)
+        plan_mode(inventory(), **options)

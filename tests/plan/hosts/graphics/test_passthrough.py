@@ -46,7 +46,7 @@ def inventory(state: PassthroughState = OFF, *vms: Vm, beside: bool = False, **f
     )
 
 
-def planned(on: bool, snapshot: Inventory, *device: str, **options: Any) -> Plan[HostStep]:
+def plan_passthrough(on: bool, snapshot: Inventory, *device: str, **options: Any) -> Plan[HostStep]:
     request = SetPassthrough(on, device or ("3b:00.0",), **{"host": "esx-1", **options})
     return request.plan(snapshot, Catalog())
 
@@ -63,7 +63,7 @@ def planned(on: bool, snapshot: Inventory, *device: str, **options: Any) -> Plan
 def test_a_switch_waits_for_a_reboot_unless_the_host_says_otherwise(
     on: bool, state: PassthroughState, label: str | None, change: PassthroughChange, rebinds: bool | None
 ) -> None:
-    plan = planned(on, inventory(state, rebinds=rebinds), label=label)
+    plan = plan_passthrough(on, inventory(state, rebinds=rebinds), label=label)
     [step] = plan.steps
     assert isinstance(step, ConfigurePassthrough)
     assert step.devices == (change,)
@@ -73,17 +73,17 @@ def test_a_switch_waits_for_a_reboot_unless_the_host_says_otherwise(
 @pytest.mark.parametrize("label", ["other", ""])
 def test_a_label_is_in_force_at_once_and_disturbs_nobody(label: str) -> None:
     desk = Vm("v", "desk", power=PowerState.SUSPENDED, devices=(VgpuDevice(1, "p"),))
-    plan = planned(True, inventory(ON, desk, bindings=(DeviceBinding(ONE, "v"),)), label=label)
+    plan = plan_passthrough(True, inventory(ON, desk, bindings=(DeviceBinding(ONE, "v"),)), label=label)
     assert plan.feasible
     assert plan.steps
     assert plan.afterwards == ()
 
 
 def test_what_is_so_already_is_nothing_to_do() -> None:
-    assert planned(True, inventory(ON), label="ml").because == (
+    assert plan_passthrough(True, inventory(ON), label="ml").because == (
         "DirectPath I/O of 0000:3b:00.0 is on on esx-1 already",
     )
-    pending = planned(True, inventory(replace(ON, active=False)))
+    pending = plan_passthrough(True, inventory(replace(ON, active=False)))
     assert "a reboot is pending" in pending.because[0]
 
 
@@ -112,7 +112,7 @@ def test_what_is_so_already_is_nothing_to_do() -> None:
 def test_what_cannot_be_is_refused_with_its_rule(
     on: bool, snapshot: Inventory, options: dict[str, Any], rule: str
 ) -> None:
-    plan = planned(on, snapshot, **options)
+    plan = plan_passthrough(on, snapshot, **options)
     assert not plan.steps
     refusals = list(map(str, plan.rejections))
     assert any(rule in refusal for refusal in refusals), refusals
@@ -120,25 +120,25 @@ def test_what_cannot_be_is_refused_with_its_rule(
 
 def test_devices_that_go_together_are_named_together() -> None:
     snapshot = inventory(OFF, beside=True)
-    assert planned(True, snapshot).rejections[0].hint == "add --gpu 0000:3b:00.1"
-    assert planned(True, snapshot, "3b:00.0", "3b:00.1").feasible
+    assert plan_passthrough(True, snapshot).rejections[0].hint == "add --gpu 0000:3b:00.1"
+    assert plan_passthrough(True, snapshot, "3b:00.0", "3b:00.1").feasible
 
 
 def test_a_vm_that_takes_any_such_gpu_is_warned_of() -> None:
     vm = Vm("v", "ml-04", devices=(DynamicDevice(1, (KIND,), "ml"),))
-    plan = planned(False, inventory(ON, vm))
+    plan = plan_passthrough(False, inventory(ON, vm))
     assert plan.warnings == ("ml-04 takes any GPU like esx-1 0000:3b:00.0: there is one fewer for it",)
-    assert planned(False, inventory(replace(ON, label="other"), vm)).warnings == ()
+    assert plan_passthrough(False, inventory(replace(ON, label="other"), vm)).warnings == ()
 
 
 def test_who_asks_for_the_label_that_goes_is_warned_of() -> None:
     vm = Vm("v", "ml-04", devices=(DynamicDevice(1, (KIND,), "ml"),))
     for label in ("", "other"):
-        [warning] = planned(True, inventory(ON, vm), label=label).warnings
+        [warning] = plan_passthrough(True, inventory(ON, vm), label=label).warnings
         assert warning == "ml-04 asks for GPUs labelled ml: esx-1 0000:3b:00.0 loses that label"
-    assert planned(True, inventory(replace(ON, label=None), vm), label="ml").warnings == ()
+    assert plan_passthrough(True, inventory(replace(ON, label=None), vm), label="ml").warnings == ()
     whatever = replace(vm, devices=(DynamicDevice(1, (KIND,), None),))
-    assert planned(True, inventory(ON, whatever), label="other").warnings == ()
+    assert plan_passthrough(True, inventory(ON, whatever), label="other").warnings == ()
 
 
 A100 = (NVIDIA_VENDOR_ID, 0x20B5)
@@ -149,7 +149,7 @@ GROUP = DeviceGroup(
 )
 
 
-def linked(groups: tuple[DeviceGroup, ...] | None, *, enabled: bool = False) -> Inventory:
+def linked_gpus(groups: tuple[DeviceGroup, ...] | None, *, enabled: bool = False) -> Inventory:
     """One host with two A100 80 GB, for DirectPath I/O or for vGPUs."""
     passthrough = Passthrough(True, enabled, enabled)
     gpus = tuple(
@@ -165,17 +165,17 @@ def linked(groups: tuple[DeviceGroup, ...] | None, *, enabled: bool = False) -> 
 @pytest.mark.parametrize(
     ("on", "snapshot", "devices", "expected"),
     [
-        (True, linked((GROUP,)), 1, "esx-1 offers Nvidia:2@grid_a100d-80c%NVLink: a GPU without its NVLink peers"),
-        (True, linked((GROUP,)), 2, None),
-        (True, linked(()), 1, None),
+        (True, linked_gpus((GROUP,)), 1, "esx-1 offers Nvidia:2@grid_a100d-80c%NVLink: a GPU without its NVLink peers"),
+        (True, linked_gpus((GROUP,)), 2, None),
+        (True, linked_gpus(()), 1, None),
         (
             True,
-            linked(None),
+            linked_gpus(None),
             1,
             "it is unknown whether NVLink joins 0000:8a:00.0, which would stay behind, to these GPUs",
         ),
-        (False, linked((), enabled=True), 1, "whether NVLink joins 0000:8a:00.0"),
-        (False, linked((), enabled=True), 2, None),
+        (False, linked_gpus((), enabled=True), 1, "whether NVLink joins 0000:8a:00.0"),
+        (False, linked_gpus((), enabled=True), 2, None),
     ],
 )
 def test_gpus_that_nvlink_joins_are_switched_together_or_warned_of(
@@ -190,4 +190,4 @@ def test_what_means_nothing_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="host passthrough on needs --gpu"):
         SetPassthrough(True, (), host="*").plan(inventory(), Catalog())
     with pytest.raises(UsageError, match="host passthrough off needs --host or --cluster"):
-        planned(False, inventory(ON), host=None)
+        plan_passthrough(False, inventory(ON), host=None)

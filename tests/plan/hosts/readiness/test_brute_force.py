@@ -73,7 +73,7 @@ def check(seed: int) -> int:
             down = [host for host in answer.inventory.hosts.values() if host.ref != readiness_of_host.host.ref]
             assert admitted_moves(steps, answer.inventory, catalog()) == len(steps), (seed, of, number)
             assert {step.host for step in steps} <= {host.ref for host in down}
-    return sum(each.ready for each in answer.hosts)
+    return sum(esx.ready for esx in answer.hosts)
 
 
 def test_where_the_usual_order_fails_another_one_is_found() -> None:

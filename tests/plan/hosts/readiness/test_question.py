@@ -1,4 +1,4 @@
-"""What blocks a host, what is told of stuns and options, and who has no place when a host is lost."""
+"""What blocks a host, what is reported about stuns and options, and which VMs have no place when a host is lost."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import ConfigureModule, HostStep
 from gpuops.plan.hosts.scheduler.change import SetScheduler
-from tests.plan.case import Words, case_of, changed, compare, read_cases, said
+from tests.plan.case import Words, case_of, compare, read_cases, rejection_line, with_changes
 from tests.plan.snapshots import SNAPSHOTS, catalog
 
 
@@ -34,13 +34,13 @@ class SchedulerCase:
 CASES = read_cases("scheduler", SchedulerCase)
 
 
-def planned(case: SchedulerCase, inventory: Inventory) -> Plan[HostStep]:
+def plan_scheduler(case: SchedulerCase, inventory: Inventory) -> Plan[HostStep]:
     hints = get_type_hints(SetScheduler)
     options = {name: decode_stored(hints[name], stored) for name, stored in case.request.items()}
     return SetScheduler(**options).plan(inventory, catalog())
 
 
-def written(plan: Plan[HostStep], inventory: Inventory) -> dict[str, str]:
+def module_options(plan: Plan[HostStep], inventory: Inventory) -> dict[str, str]:
     """Host -> the module options that it is given."""
     steps = [step for step in plan.steps if isinstance(step, ConfigureModule)]
     assert len(steps) == len(plan.steps)
@@ -48,21 +48,23 @@ def written(plan: Plan[HostStep], inventory: Inventory) -> dict[str, str]:
 
 
 def check(case: SchedulerCase) -> None:
-    inventory = changed(SNAPSHOTS[case.inventory](), case.change)
+    inventory = with_changes(SNAPSHOTS[case.inventory](), case.change)
     try:
-        plan = planned(case, inventory)
+        plan = plan_scheduler(case, inventory)
     except GpuopsError as error:
         assert {"error": f"{type(error).__name__}: {error.message}"} == case.expect
         return
     likes = [*case.expect.get("rejections", []), *[""] * len(plan.rejections)]
     actual: dict[str, Any] = {
-        "options": written(plan, inventory),
+        "options": module_options(plan, inventory),
         "gpus": {
             inventory.hosts[step.host].name: [str(settings.gpu) for settings in step.gpus]
             for step in plan.steps
             if isinstance(step, ConfigureModule)
         },
-        "rejections": [said(rejection, like) for rejection, like in zip(plan.rejections, likes, strict=False)],
+        "rejections": [
+            rejection_line(rejection, like) for rejection, like in zip(plan.rejections, likes, strict=False)
+        ],
         "warnings": list(plan.warnings),
         "because": list(plan.because),
         "afterwards": list(plan.afterwards),
@@ -78,14 +80,14 @@ def test_case(case: SchedulerCase) -> None:
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.expect.get("options")], ids=str)
 def test_hosts_that_have_the_options_need_a_reboot_and_no_change(case: SchedulerCase) -> None:
-    inventory = changed(SNAPSHOTS[case.inventory](), case.change)
-    plan = planned(case, inventory)
+    inventory = with_changes(SNAPSHOTS[case.inventory](), case.change)
+    plan = plan_scheduler(case, inventory)
     now = inventory
-    for name, options in written(plan, inventory).items():
+    for name, options in module_options(plan, inventory).items():
         host = now.find_host(name)
         assert host.settings is not None
         now = now.with_hosts([replace(host, settings=replace(host.settings, module_options=options))])
-    second_plan = planned(case, now)
+    second_plan = plan_scheduler(case, now)
     assert (second_plan.steps, second_plan.rejections) == ((), ())
     assert {step.host for step in second_plan.due} >= {step.host for step in plan.steps}
 

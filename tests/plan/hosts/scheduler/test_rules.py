@@ -1,4 +1,4 @@
-"""Who may set module options back is said, once for each profile and cluster; and where nobody knows, that."""
+"""Warnings name what may set module options back, once for each profile and cluster, also where that is unknown."""
 
 from __future__ import annotations
 
@@ -15,8 +15,13 @@ from gpuops.plan.hosts.scheduler.rules import setting_back
 def warnings_for(*custody: Custody | None, cluster: str | None = "c") -> tuple[str, ...]:
     """What is said of hosts esx-1... of one cluster."""
     hosts = [
-        Host(f"h{number}", f"esx-{number}", cluster, settings=None if held is None else HostSettings(custody=held))
-        for number, held in enumerate(custody, 1)
+        Host(
+            f"h{number}",
+            f"esx-{number}",
+            cluster,
+            settings=None if host_custody is None else HostSettings(custody=host_custody),
+        )
+        for number, host_custody in enumerate(custody, 1)
     ]
     clusters = {"c": Cluster("c", "desktops")}
     snapshot = Inventory("vc", "8.0.3.0", datetime(2026, 11, 2, tzinfo=UTC), {}, {}, clusters)

@@ -21,7 +21,7 @@ from gpuops.plan.queue.place import Place, Placements
 from gpuops.plan.queue.workload import framebuffer_mib, running
 from tests.bench.placement import batch_fleets
 from tests.plan.queue.test_admitted import LONG, QUICK, come_true
-from tests.plan.queue.test_place import after, overcommitted, with_whole, workload, workloads
+from tests.plan.queue.test_place import after, find_overcommitment, with_whole, workload, workloads
 from tests.plan.small_vcenter import SmallVcenter
 from tests.plan.snapshots import FIRST, FOURTH, SECOND, THIRD, catalog, gpu, host, inventory, vm, whole
 from tests.plan.test_properties import FAST, fleets, overfull
@@ -51,7 +51,7 @@ def test_nothing_is_promised_twice_and_no_bound_is_passed(draws: st.DataObject) 
     placements = at_once(world, *batch)
     then = after(placements)
     assert [line for esx in then.hosts.values() for line in overfull(esx, then)] == []
-    assert overcommitted(then, placements) == []
+    assert find_overcommitment(then, placements) == []
     assert sorted(answer.workload.name for answer in placements.answers) == sorted(
         workload_asked.name for workload_asked in batch
     )

@@ -159,7 +159,7 @@ def still_fitting(problem: BatchProblem, patterns: Sequence[tuple[HostPattern, i
 
 
 def test_the_check_for_room_can_fail() -> None:
-    problem = BatchProblem((1, 1, 1), (4, 8, 16), (_mixed(2),))
+    problem = BatchProblem((1, 1, 1), (4, 8, 16), (_mixed_host(2),))
     half = HostPattern(0, ((2, 0, 1),), ((0, 2, 1),))
     assert len(list(still_fitting(problem, [(half, 1)]))) == 2
 
@@ -210,16 +210,16 @@ def test_equal_hosts_are_one_shape_and_all_used() -> None:
 
 
 def test_the_same_question_has_the_same_answer() -> None:
-    problem = BatchProblem((2, 1, 2), (4, 8, 16), (_mixed(3), _mixed(1)))
+    problem = BatchProblem((2, 1, 2), (4, 8, 16), (_mixed_host(3), _mixed_host(1)))
     assert solve(problem) == solve(problem)
 
 
 def test_the_checker_can_fail() -> None:
-    problem = BatchProblem((1, 1, 1), (4, 8, 16), (_mixed(1),))
+    problem = BatchProblem((1, 1, 1), (4, 8, 16), (_mixed_host(1),))
     assert list(broken(problem, [(HostPattern(0, ((2, 0, 2),), ((0, 2, 1),)), 1)]))
 
 
-def _mixed(gpus: int) -> HostShape:
+def _mixed_host(gpus: int) -> HostShape:
     layouts = tuple(((1 + at, 16 // size),) for at, size in enumerate(SIZES))
     options = {at: (PlacementOption(((0, 1), (1 + at, 1))),) for at in range(3)}
     return HostShape(1, (9, 0, 0, 0), (GpuGroup(gpus, layouts),), options)

@@ -1,4 +1,4 @@
-"""Every desktop comes back, or is named with its reason and one safe command; what is somebody else's stays."""
+"""Every desktop comes back, or is named with its reason and one safe command; what others changed stays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuops.plan.core.steps import ResumeVm, RunInGuest, SetAttribute, ShutDownG
 from gpuops.plan.rotation.returns.day import RotateDay, is_returned
 from tests.execute.small_vcenter import World, small_world
 from tests.plan.rotation.returns.morning import CATALOG, MORNING, POLICY, journal, original, plan
-from tests.plan.rotation.returns.test_order import resumed
+from tests.plan.rotation.returns.test_order import resumed_refs
 
 
 @pytest.mark.parametrize("sources", ["both", "journal alone", "markers alone"])
@@ -116,7 +116,7 @@ def test_what_the_journal_knows_comes_back_wherever_it_is_and_whatever_it_is_cal
     day = plan(world, originals)
     assert day.unmet == ()
     assert ShutDownGuest("vm-91", 120, then_off=True) in day.steps
-    assert set(resumed(day)) == {"vm-1", "vm-2"}
+    assert set(resumed_refs(day)) == {"vm-1", "vm-2"}
 
 
 def test_a_vm_that_was_registered_anew_is_known_by_its_instance_uuid(world: World) -> None:
@@ -126,7 +126,7 @@ def test_a_vm_that_was_registered_anew_is_known_by_its_instance_uuid(world: Worl
     day = plan(world, originals)
     assert day.unmet == ()
     assert ShutDownGuest("vm-7091", 120, then_off=True) in day.steps
-    assert set(resumed(day)) == {"vm-7001", "vm-2"}
+    assert set(resumed_refs(day)) == {"vm-7001", "vm-2"}
     world.set("vm-7001", power=PowerState.ON)
     assert is_returned(originals[0], world.snapshot())
     assert not is_returned(originals[1], world.snapshot())
@@ -159,7 +159,7 @@ def test_each_vm_is_returned_under_the_policy_of_its_night(world: World) -> None
     edited = replace(POLICY, name="edited", pools=(), ml=(), marker="third.marker")
     day = plan(world, originals, edited)
     assert ShutDownGuest("vm-91", 7, then_off=False) in day.steps
-    assert set(resumed(day)) == {"vm-1", "vm-2"}
+    assert set(resumed_refs(day)) == {"vm-1", "vm-2"}
     assert {step for step in day.steps if isinstance(step, SetAttribute)} == {
         SetAttribute("vm-1", "other.marker", ""),
         SetAttribute("vm-2", "gpuops.rotation", ""),

@@ -20,29 +20,35 @@ from tests.execute.small_vcenter import World
 from tests.plan.rotation.returns.morning import CATALOG, MORNING, NIGHT, POLICY, SHARED, journal, original, plan
 
 
-def untaken(world: World) -> tuple[Original, ...]:
+def untaken_originals(world: World) -> tuple[Original, ...]:
     """What the journal of a machine holds whose night was cut off before it took anything."""
     return tuple(replace(original_vm, taken=False) for original_vm in journal(world))
 
 
 def test_under_a_lock_vm_the_marker_tells_of_what_another_machine_took(world: World) -> None:
     world._set_power("vm-2", PowerState.OFF)
-    whereabouts = {mine.original.vm: mine.whereabouts for mine in taken_vms(SHARED, untaken(world), world.snapshot())}
+    whereabouts = {
+        mine.original.vm: mine.whereabouts for mine in taken_vms(SHARED, untaken_originals(world), world.snapshot())
+    }
     assert whereabouts == {"vm-1": Whereabouts.AWAY, "vm-2": Whereabouts.LOST, "vm-91": Whereabouts.AWAY}
-    morning = plan(world, untaken(world), SHARED)
+    morning = plan(world, untaken_originals(world), SHARED)
     assert ShutDownGuest("vm-91", 120, then_off=True) in morning.steps
     assert SetAttribute("vm-2", "gpuops.rotation", "") not in morning.steps, "it is not as it was"
 
 
 def test_without_one_the_journal_knows_what_no_night_started(world: World) -> None:
-    whereabouts = {mine.original.vm: mine.whereabouts for mine in taken_vms(POLICY, untaken(world), world.snapshot())}
+    whereabouts = {
+        mine.original.vm: mine.whereabouts for mine in taken_vms(POLICY, untaken_originals(world), world.snapshot())
+    }
     assert whereabouts["vm-91"] is Whereabouts.UNTOUCHED
-    assert ShutDownGuest("vm-91", 120, then_off=True) not in plan(world, untaken(world)).steps
+    assert ShutDownGuest("vm-91", 120, then_off=True) not in plan(world, untaken_originals(world)).steps
 
 
 def test_under_a_lock_vm_what_runs_without_a_marker_is_nobodys(world: World) -> None:
     world.set("vm-91", attributes={})
-    whereabouts = {mine.original.vm: mine.whereabouts for mine in taken_vms(SHARED, untaken(world), world.snapshot())}
+    whereabouts = {
+        mine.original.vm: mine.whereabouts for mine in taken_vms(SHARED, untaken_originals(world), world.snapshot())
+    }
     assert whereabouts["vm-91"] is Whereabouts.UNTOUCHED
 
 
@@ -97,7 +103,7 @@ def test_a_marker_left_on_what_this_journal_knows_to_be_back_goes_at_once(world:
 def test_an_ml_vm_that_this_journal_knows_to_be_over_is_not_stopped_for_a_marker_that_could_not_be_cleared(
     world: World, was_taken: bool
 ) -> None:
-    """Its start failed, or a morning has stopped it; who runs it now is somebody else, whatever the marker says."""
+    """Its start failed, or `rotate day` has stopped it: now a user runs it, whatever the marker says."""
     closed = replace(original(world, "vm-91", Role.ML), taken=was_taken, returned=True)
     day = plan(world, (*(original_vm for original_vm in journal(world) if original_vm.vm != "vm-91"), closed))
     assert [step for step in day.steps if step.vm == "vm-91"] == [SetAttribute("vm-91", "gpuops.rotation", "")]
@@ -109,7 +115,7 @@ def test_an_ml_vm_that_this_journal_knows_to_be_over_is_not_stopped_for_a_marker
 def test_a_marked_ml_vm_that_runs_since_its_night_is_stopped_whatever_the_journal_closed(
     world: World, stopped: bool, later_s: int, is_stopped: bool
 ) -> None:
-    """As a return against a copy of vCenter has closed it. One that was started again is somebody else's."""
+    """As a return against a copy of vCenter closed it. A VM that was started again belongs to its user."""
     closed = replace(original(world, "vm-91", Role.ML), returned=True, stopped=stopped, started_at=world.now)
     world.set("vm-91", started_at=world.now + timedelta(seconds=later_s))
     day = plan(world, (*(original_vm for original_vm in journal(world) if original_vm.vm != "vm-91"), closed))
@@ -167,7 +173,7 @@ def test_a_marker_that_was_left_under_the_name_of_its_night_goes_when_the_policy
 
 
 def test_a_marker_that_cannot_be_read_is_not_taken_for_none(world: World) -> None:
-    """Without a journal it is the only record: who may be away is named, and who runs or is no desktop is not."""
+    """Without a journal it is the only record: VMs that may be away are named; running VMs and other VMs are not."""
     for ref in ("vm-1", "vm-2", "vm-3", "vm-91"):
         world.set(ref, attributes={}, unreadable=("customValue",))
     world.set("vm-3", power=PowerState.ON)

@@ -12,7 +12,7 @@ from tests.execute.small_vcenter import desktop, small_world
 from tests.plan.rotation.returns.morning import NIGHT, POLICY, plan
 
 
-def resumed(day: Plan) -> list[str]:
+def resumed_refs(day: Plan) -> list[str]:
     return [step.vm for step in day.steps if isinstance(step, ResumeVm)]
 
 
@@ -27,7 +27,9 @@ def test_a_canary_of_each_host_comes_first_and_the_order_on_each_host_is_kept() 
     assert [step.vm for step in canary.waves[0].steps] == ["vm-1", "vm-7"]
     for host in ("host-1", "host-2"):
         on_host = {step.vm for step in plainly.steps if isinstance(step, ResumeVm) and step.host == host}
-        assert [ref for ref in resumed(canary) if ref in on_host] == [ref for ref in resumed(plainly) if ref in on_host]
+        assert [ref for ref in resumed_refs(canary) if ref in on_host] == [
+            ref for ref in resumed_refs(plainly) if ref in on_host
+        ]
 
 
 def test_a_profile_that_has_its_gpu_lets_the_others_claim_theirs_first() -> None:
@@ -35,4 +37,4 @@ def test_a_profile_that_has_its_gpu_lets_the_others_claim_theirs_first() -> None
     for ref in ("vm-2", "vm-3", "vm-4", "vm-5"):
         world._set_power(ref, PowerState.SUSPENDED)
         world.set(ref, attributes={"gpuops.rotation": f"{NIGHT} desktop"})
-    assert resumed(plan(world)) == ["vm-3", "vm-2", "vm-4", "vm-5"]
+    assert resumed_refs(plan(world)) == ["vm-3", "vm-2", "vm-4", "vm-5"]

@@ -1,4 +1,4 @@
-"""A vCenter whose night has closed and that nobody returns is told of, and no other."""
+"""Only a vCenter whose night has closed and whose desktops no run brings back is reported."""
 
 from __future__ import annotations
 

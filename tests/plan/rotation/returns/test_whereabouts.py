@@ -16,7 +16,7 @@ from tests.plan.rotation.returns.morning import journal, original, plan
 
 @pytest.mark.parametrize(("ref", "role"), [("vm-1", Role.DESKTOP), ("vm-91", Role.ML)])
 def test_what_may_still_come_is_named_and_stays_marked(world: World, ref: str, role: Role) -> None:
-    """Its reply and its task were lost: as it is now it may not stay, and without its marker nobody would know."""
+    """Its reply and its task were lost: its state may still change, and only its marker tells the next run."""
     world._set_power("vm-91", PowerState.OFF)
     if role is Role.DESKTOP:
         world._set_power(ref, PowerState.ON)
