@@ -7,26 +7,22 @@ GPU is (vSphere API, HostGraphicsConfig.sharedPassthruAssignmentPolicy; the rest
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuops.plan.placement.fleet.geometry import NodePart, PoolRequest, PoolSeat
 from tests.bench.trace.vgpu_across import Hosts
-from tests.bench.trace.vgpu_world import GB, HOSTS, NODE_GPUS, Scenario, TypicalShapes, site, typical_shapes
+from tests.bench.trace.vgpu_world import GB, HOSTS, NODE_GPUS, Scenario, known_shapes, site
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.geometry import Flags, Floats, Ints
 
 
 class Rule(Hosts):
-    """No places kept, and no steps. `typical`: the shapes that its authors let it know."""
+    """Nothing kept for large shapes, and no steps."""
 
-    def __init__(self, *args: Any, typical: TypicalShapes, **named: Any) -> None:
-        self.typical = typical
-        super().__init__(*args, **named)
-
-    def total(self, cost: Floats, destroyed: Ints | Floats) -> Floats:
+    def total(self, cost: Floats, destroyed: Ints) -> Floats:
         return np.round(cost, 9)
 
 
@@ -60,14 +56,14 @@ class Fgd(Rule):
     whole = False
 
     def _value(self, rows: Ints, gains: Ints, cpu: Ints, memory: Ints) -> Floats:
-        shapes = self.typical
-        slots = gains[:, shapes.column]
+        shapes, kinds = self.shapes, len(self.shapes.kinds)
+        slots = gains[:, :kinds][:, shapes.kind]
         fed = np.minimum(cpu[:, None] // shapes.cpu, memory[:, None] // shapes.memory)
         several = np.minimum(NODE_GPUS, shapes.count)
         devices = slots // several * several
         # As first written: a VM of eight GPUs is fed as a whole or not at all, and its GPUs counted four by four.
         fits = np.minimum(devices, fed * shapes.count) if self.whole else np.where(fed > 0, devices, 0)
-        total: Floats = (fits * shapes.size) @ shapes.share
+        total: Floats = (fits * shapes.size) @ shapes.weight
         return total
 
 
@@ -141,9 +137,10 @@ RULES: dict[str, tuple[type[Hosts], str]] = {
 def pool_of(kind: type[Hosts], of: Scenario, hosts: int, step: float) -> Hosts:
     """Empty hosts; the other rules know the shapes that their authors let them know."""
     cpu, memory = HOSTS[of.host]
-    geometry, shapes = site(of)
-    named = {"typical": typical_shapes(of, shapes.kinds)} if issubclass(kind, Rule) else {}
+    geometry, shapes, large = site(of)
+    if issubclass(kind, Rule):
+        shapes, large = known_shapes(of), None
     rows = 2 * hosts
     state = np.ones((rows, NODE_GPUS), dtype=np.int64)
     both = np.full(rows, cpu // 2), np.full(rows, memory // 2)
-    return kind(geometry, state, *both, shapes, step=step, **named)
+    return kind(geometry, state, *both, shapes, step=step, large=large)

@@ -17,7 +17,19 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from gpuops.model.vcenter.host import NumaPolicy
-from gpuops.plan.placement.fleet.geometry import WASTE_UNIT, PoolRequest, ShapeFrequency, Shapes, make_shapes
+from gpuops.plan.placement.fleet.geometry import (
+    VALUE_UNIT,
+    LargeShapes,
+    PoolRequest,
+    ShapeArrays,
+    ShapeFrequency,
+    commonest,
+    large_shapes,
+    make_shape_arrays,
+    slot_prices,
+    with_weights,
+)
+from gpuops.plan.placement.fleet.losses import FEEDING_SLACK
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.geometry import Floats, Ints
@@ -43,8 +55,7 @@ class SameSize:
         self._held: list[tuple[int, int]] = [(0, 0), (0, 0)]
         self._held += [(kind, held) for kind, size in enumerate(self.sizes) for held in range(1, GB // size + 1)]
         self._number = {held: number for number, held in enumerate(self._held) if number > 1}
-        self.demand: Sequence[float] = [1.0] * len(self.sizes)
-        """Devices of each profile that are asked for, in any proportion."""
+        self.price: Floats = np.array(self.sizes, dtype=np.float64)
 
     def profile(self, milli: int) -> int:
         """The smallest that holds so much of a GPU."""
@@ -64,8 +75,12 @@ class SameSize:
             return 0
         return GB // self.sizes[kind] - held
 
-    def waste(self, state: int) -> int:
-        return 0
+    def usable(self, state: int, kind: int) -> int:
+        return self.slots(state, kind) * self.sizes[kind]
+
+    def value(self, state: int) -> int:
+        best = max(self.slots(state, kind) * float(self.price[kind]) for kind in range(len(self.sizes)))
+        return round(VALUE_UNIT * best)
 
     def free(self, state: int) -> int:
         locked, held = self._held[state]
@@ -88,8 +103,7 @@ class Mig:
     _compute = (1, 2, 3, 4, 7)
 
     def __init__(self) -> None:
-        self.demand: Sequence[float] = [1.0] * len(self.sizes)
-        """Devices of each profile that are asked for, in any proportion."""
+        self.price: Floats = np.array(self.sizes, dtype=np.float64)
 
     def profile(self, milli: int) -> int:
         """The smallest that has so much of a GPU's compute."""
@@ -108,8 +122,11 @@ class Mig:
     def slots(self, state: int, kind: int) -> int:
         return len(self.after(state, kind))
 
-    def waste(self, state: int) -> int:
-        return round(WASTE_UNIT * self._expected_waste(state)) if state else 0
+    def usable(self, state: int, kind: int) -> int:
+        return self.slots(state, kind) * self.sizes[kind]
+
+    def value(self, state: int) -> int:
+        return round(VALUE_UNIT * self._best(state)) if state else 0
 
     def free(self, state: int) -> int:
         return (8 - (state - 1).bit_count()) * 5 if state else 0
@@ -117,17 +134,13 @@ class Mig:
     def fillings(self) -> Ints:
         return np.array(sorted(_fillings(1)))
 
-    def _expected_waste(self, state: int) -> float:
-        """Each instance starts where it leaves the least waste."""
+    def _best(self, state: int) -> float:
         known: dict[int, float] = self.__dict__.setdefault("_known", {})
         if state not in known:
-            ends = [
-                (self.demand[kind], min(map(self._expected_waste, after)))
-                for kind in range(5)
-                if (after := self.after(state, kind))
-            ]
-            total = sum(share for share, _ in ends)
-            known[state] = sum(share * waste for share, waste in ends) / total if total else float(self.free(state))
+            known[state] = max(
+                (float(self.price[kind]) + self._best(then) for kind in range(5) for then in self.after(state, kind)),
+                default=0.0,
+            )
         return known[state]
 
 
@@ -204,50 +217,26 @@ def scenario(folder: Path, trace: str, mode: str, host: str) -> Scenario:
     return Scenario(trace, mode, host, tuple(each for each, _ in found), bool(small))
 
 
-def site(of: Scenario) -> tuple[SameSize | Mig, Shapes]:
-    """The geometry with what is asked of it, and the shapes."""
+def site(of: Scenario) -> tuple[SameSize | Mig, ShapeArrays, LargeShapes | None]:
+    """The geometry at the scenario's prices, its typical shapes and its large ones."""
     geometry = of.geometry()
     asked = _asked(of)
-    demand = [0.0] * len(geometry.sizes)
+    demand = np.zeros(len(geometry.sizes))
     for each in asked:
         demand[each.kind] += each.often * each.count
-    geometry.demand = demand
-    return geometry, make_shapes(asked, dict(enumerate(geometry.sizes)))
+    fillings = geometry.fillings()
+    relative = np.array(geometry.sizes) / GB
+    geometry.price = GB * slot_prices(relative, demand, lambda price: fillings[(fillings @ price).argmax()])
+    sizes = dict(enumerate(geometry.sizes))
+    price = dict(enumerate(geometry.price.tolist()))
+    arrays = make_shape_arrays(commonest(asked), sizes, NODE_GPUS)
+    shapes = with_weights(arrays, asked, price, FEEDING_SLACK, cut=isinstance(geometry, Mig))
+    return geometry, shapes, large_shapes(asked, sizes, shapes, GB)
 
 
-TYPICAL: Final = 0.95
-"""Share of all VMs whose shapes the authors of other rules let them know, the commonest first."""
-
-
-@dataclass(frozen=True, slots=True)
-class TypicalShapes:
-    """The shapes that other rules know, one entry each; what they ask for on a node, or on each of two."""
-
-    column: Ints
-    """Of its kind of device among those of the mix."""
-    count: Ints
-    size: Ints
-    """Of one device."""
-    cpu: Ints
-    memory: Ints
-    share: Floats
-
-
-def typical_shapes(of: Scenario, kinds: Sequence[int]) -> TypicalShapes:
-    """The commonest shapes as they are, of these kinds."""
-    ranked = sorted(_asked(of), key=lambda shape: (-shape.often, shape.cpu, shape.memory, shape.kind, shape.count))
-    upto = np.cumsum([shape.often for shape in ranked])
-    typical = ranked[: int(np.searchsorted(upto, TYPICAL * upto[-1]) + 1)]
-    sizes = of.geometry().sizes
-    often = np.array([shape.often for shape in typical])
-    return TypicalShapes(
-        np.array([kinds.index(shape.kind) for shape in typical]),
-        np.array([shape.count for shape in typical]),
-        np.array([sizes[shape.kind] for shape in typical]),
-        np.array([shape.cpu for shape in typical]),
-        np.array([shape.memory for shape in typical]),
-        often / often.sum(),
-    )
+def known_shapes(of: Scenario) -> ShapeArrays:
+    """The typical shapes as they are: what the authors of other rules let them know."""
+    return make_shape_arrays(commonest(_asked(of)), dict(enumerate(of.geometry().sizes)), 2 * NODE_GPUS)
 
 
 def _asked(of: Scenario) -> list[ShapeFrequency]:
