@@ -306,7 +306,7 @@ def score_loss(candidate: Candidate, question: PlacementQuestion, loss: Loss) ->
     worth_gib, kept_gib = loss.worth_mib / _GIB_MIB, loss.kept_mib / _GIB_MIB
     reason = f"takes {worth_gib:.1f} GiB of use from other VMs"
     if kept_gib >= _NEGLIGIBLE_GIB:
-        reason += f" and {kept_gib:.1f} GiB that more of them are expected to need"
+        reason += f" and {kept_gib:.1f} GiB kept for VMs with whole GPUs"
     return Score(-loss.steps, reason)
 
 

@@ -1,5 +1,4 @@
-"""Ablation of the engine: what each of its parts is worth, on the fleets of `filling.py` and `several.py`, by the
-product's path, and on the scenarios of `profiles.py` and `departures.py`.
+"""Ablation of the engine: what each of its parts is worth, on the scenarios of `profiles.py` and `departures.py`.
 
 The engine with one part taken out at a time, on held-out seeds: GPU memory allocated at 100 % of arrivals (with
 `BASELINES=DIR` its mean gap to the offline bound too), and under churn, on the hosts that are short of CPU, what is
@@ -10,18 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any, Final
-from unittest.mock import patch
 
 import numpy as np
 
-from gpuops.plan.placement.fleet.geometry import WASTE_UNIT, PoolRequest, PoolSeat
-from gpuops.plan.placement.fleet.losses import NO_ROOM, NodePool
-from tests.bench.placement import filling
-from tests.bench.placement.filling_fleet import FLEETS, SEVERAL, FillingFleet, FleetKind
+from gpuops.plan.placement.fleet.geometry import PoolRequest, PoolSeat, usable_by_mix
+from gpuops.plan.placement.fleet.losses import NO_ROOM
 from tests.bench.trace.departures import churn
 from tests.bench.trace.profiles import SEEDS, Bounds, inflate, read_known_bounds, scenarios
 from tests.bench.trace.vgpu_across import Engine, Hosts
@@ -35,24 +30,22 @@ CHURN_SEED: Final = 44
 CHURN_HOST: Final = "G2"
 
 
-class NoWaste(Engine):
-    """What chance leaves unused on GPUs in MIG mode does not count."""
+class NoPrices(Engine):
+    """What GPUs could sell at the site's prices does not count, only what each shape could use."""
 
     def _value(self, rows: Ints, gains: Ints, cpu: Ints, memory: Ints) -> Floats:
-        value: Floats = self._places(rows, gains, cpu, memory) @ (self.shapes.size * self.shapes.share)
-        return value
+        return usable_by_mix(self.shapes, gains, cpu, memory)
 
 
-class NoShares(Engine):
-    """How many VMs have a shape does not count."""
+class OnlyPrices(Engine):
+    """Only that counts."""
 
     def _value(self, rows: Ints, gains: Ints, cpu: Ints, memory: Ints) -> Floats:
-        value: Floats = -gains[:, -2] / WASTE_UNIT
-        return value
+        return super()._value(rows, gains, cpu, memory) - usable_by_mix(self.shapes, gains, cpu, memory)
 
 
-class NoScarcity(Engine):
-    """Last places cost no more than others."""
+class NoReserve(Engine):
+    """Nothing is kept for VMs of several GPUs."""
 
     def reserve(self) -> Floats:
         return np.zeros(self.places.shape[1])
@@ -102,9 +95,9 @@ class NoPinsEmptiest(NoPins):
 
 PARTS: Final[dict[str, type[Hosts]]] = {
     "all of it": Engine,
-    "without waste": NoWaste,
-    "without shares": NoShares,
-    "without scarcity": NoScarcity,
+    "without prices": NoPrices,
+    "prices alone": OnlyPrices,
+    "without the reserve": NoReserve,
     "without steps": FineSteps,
     "without pins, hosts take the fullest": NoPins,
     "without pins, hosts take the emptiest": NoPinsEmptiest,
@@ -113,51 +106,25 @@ PARTS: Final[dict[str, type[Hosts]]] = {
 }
 
 
-PRICE: Final = ("all of it", "without waste", "without shares", "without scarcity")
-
-
-def run() -> Iterator[Result]:
+def run() -> Result:
     """All parts, one after the other."""
-    drawn_so = f"{filling.COUNT} fleets each, seeds from {filling.SEED} on"
-    yield Result(f"parts of the price, fleets that fill, starts told, {drawn_so}", tuple(_filled_figures()))
     folder = os.environ.get("OPENB")
     if not folder:
-        yield Result("ablation of the engine: not run, it needs the trace (make bench OPENB=DIR)", ())
-        return
+        return Result("ablation of the engine: not run, it needs the trace (make bench OPENB=DIR)", ())
     bounds = read_known_bounds(os.environ.get("BASELINES"))
-    yield Result("ablation of the engine", tuple(_figures(Path(folder), bounds)))
-
-
-def _filled_figures() -> Iterator[Figure]:
-    kinds = FLEETS + SEVERAL
-    jobs = [(name, kind, seed) for kind in kinds for name in PRICE for seed in filling.SEEDS]
-    with ProcessPoolExecutor(os.cpu_count()) as workers:
-        percent_by_job = dict(zip(jobs, workers.map(_filled_without, jobs), strict=True))
-    for kind in kinds:
-        for name in PRICE:
-            filled = mean(percent_by_job[name, kind, seed] for seed in filling.SEEDS)
-            yield Figure(f"{kind.name}, {name}", filled, "%")
-
-
-def _filled_without(job: tuple[str, FleetKind, int]) -> float:
-    name, kind, seed = job
-    part = PARTS[name]
-    fleet = FillingFleet(kind.drawn(seed), starts=True)
-    with patch.object(NodePool, "_value", part._value), patch.object(NodePool, "reserve", part.reserve):
-        filling.fill_by_place(fleet, kind.requests(seed))
-    return fleet.filled
+    return Result("ablation of the engine", tuple(_figures(Path(folder), bounds)))
 
 
 def _figures(folder: Path, bounds: Bounds) -> Iterator[Figure]:
-    all_scenarios = list(scenarios(folder))
+    each = list(scenarios(folder))
     for name, kind in PARTS.items():
-        filled = [inflate(of, kind, seed) for of in all_scenarios for seed in SEEDS]
+        filled = [inflate(of, kind, seed) for of in each for seed in SEEDS]
         allocated = mean(outcome.allocated for outcome in filled)
         yield Figure(f"{name}: allocated", allocated, "%")
         if bounds:
-            best = mean(bounds[of.trace, of.mode, of.host, seed, "fgd"][0] for of in all_scenarios for seed in SEEDS)
+            best = mean(bounds[of.trace, of.mode, of.host, seed, "fgd"][0] for of in each for seed in SEEDS)
             yield Figure(f"{name}: gap to the bound", best - allocated, "points")
         yield Figure(f"{name}: not NUMA-local", 100 - mean(outcome.local for outcome in filled), "%")
-        come_and_go = [churn(of, kind, CHURN_SEED) for of in all_scenarios if of.host == CHURN_HOST]
+        come_and_go = [churn(of, kind, CHURN_SEED) for of in each if of.host == CHURN_HOST]
         yield Figure(f"{name}: placed under churn", mean(outcome.allocated for outcome in come_and_go), "%")
         yield Figure(f"{name}: not NUMA-local under churn", 100 - mean(outcome.local for outcome in come_and_go), "%")

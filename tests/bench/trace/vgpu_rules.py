@@ -7,26 +7,22 @@ GPU is (vSphere API, HostGraphicsConfig.sharedPassthruAssignmentPolicy; the rest
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuops.plan.placement.fleet.geometry import NodePart, PoolRequest, PoolSeat
 from tests.bench.trace.vgpu_across import Hosts
-from tests.bench.trace.vgpu_world import GB, HOSTS, NODE_GPUS, Scenario, TypicalShapes, site, typical_shapes
+from tests.bench.trace.vgpu_world import GB, HOSTS, NODE_GPUS, Scenario, known_shapes, site
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.geometry import Flags, Floats, Ints
 
 
 class Rule(Hosts):
-    """No places kept, and no steps. `typical`: the shapes that its authors let it know."""
+    """Nothing kept for large shapes, and no steps."""
 
-    def __init__(self, *args: Any, typical: TypicalShapes, **named: Any) -> None:
-        self.typical = typical
-        super().__init__(*args, **named)
-
-    def total(self, cost: Floats, destroyed: Ints | Floats) -> Floats:
+    def total(self, cost: Floats, destroyed: Ints) -> Floats:
         return np.round(cost, 9)
 
 
@@ -50,8 +46,8 @@ class BestFit(Rule):
     def _room(self, rows: Ints, *, alone: bool) -> Floats:
         gpu = self.gains[rows, -1] + self.gains[rows ^ 1, -1]
         cpu = self.cpu[rows] + self.cpu[rows ^ 1]
-        room: Floats = gpu / (8 * GB) + (cpu / (2 * self.cpu_whole) if alone else 0)
-        return room
+        left: Floats = gpu / (8 * GB) + (cpu / (2 * self.cpu_whole) if alone else 0)
+        return left
 
 
 class Fgd(Rule):
@@ -60,14 +56,14 @@ class Fgd(Rule):
     whole = False
 
     def _value(self, rows: Ints, gains: Ints, cpu: Ints, memory: Ints) -> Floats:
-        shapes = self.typical
-        slots = gains[:, shapes.column]
+        shapes, kinds = self.shapes, len(self.shapes.kinds)
+        slots = gains[:, :kinds][:, shapes.kind]
         fed = np.minimum(cpu[:, None] // shapes.cpu, memory[:, None] // shapes.memory)
         several = np.minimum(NODE_GPUS, shapes.count)
         devices = slots // several * several
         # As first written: a VM of eight GPUs is fed as a whole or not at all, and its GPUs counted four by four.
         fits = np.minimum(devices, fed * shapes.count) if self.whole else np.where(fed > 0, devices, 0)
-        total: Floats = (fits * shapes.size) @ shapes.share
+        total: Floats = (fits * shapes.size) @ shapes.weight
         return total
 
 
@@ -108,14 +104,12 @@ class Vsphere(Rule):
         split = (min(int(self.cpu[first]), ask.cpu), min(int(self.memory[first]), ask.memory))
         parts = []
         for node in (first, first ^ 1):
-            gpus_there = tuple(gpu for at, gpu in gpus if at == node)
+            there = tuple(gpu for at, gpu in gpus if at == node)
             cpu, memory = split if node == first else (ask.cpu - split[0], ask.memory - split[1])
             if home is not None:
                 cpu, memory = (ask.cpu, ask.memory) if node == home else (0, 0)
-            before = tuple(int(self.state[node, gpu]) for gpu in gpus_there)
-            parts.append(
-                NodePart(node, gpus_there, before, tuple(int(after[node, gpu, 0]) for gpu in gpus_there), cpu, memory)
-            )
+            before = tuple(int(self.state[node, gpu]) for gpu in there)
+            parts.append(NodePart(node, there, before, tuple(int(after[node, gpu, 0]) for gpu in there), cpu, memory))
         return PoolSeat(tuple(parts), local=self._is_local(ask, nodes, home))
 
     def _is_local(self, ask: PoolRequest, nodes: set[int], home: int | None) -> bool:
@@ -143,9 +137,10 @@ RULES: dict[str, tuple[type[Hosts], str]] = {
 def pool_of(kind: type[Hosts], of: Scenario, hosts: int, step: float) -> Hosts:
     """Empty hosts; the other rules know the shapes that their authors let them know."""
     cpu, memory = HOSTS[of.host]
-    geometry, shapes = site(of)
-    named = {"typical": typical_shapes(of, shapes.kinds)} if issubclass(kind, Rule) else {}
+    geometry, shapes, large = site(of)
+    if issubclass(kind, Rule):
+        shapes, large = known_shapes(of), None
     rows = 2 * hosts
     state = np.ones((rows, NODE_GPUS), dtype=np.int64)
-    node_resources = np.full(rows, cpu // 2), np.full(rows, memory // 2)
-    return kind(geometry, state, *node_resources, shapes, step=step, **named)
+    both = np.full(rows, cpu // 2), np.full(rows, memory // 2)
+    return kind(geometry, state, *both, shapes, step=step, large=large)

@@ -17,7 +17,19 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from gpuops.model.vcenter.host import NumaPolicy
-from gpuops.plan.placement.fleet.geometry import WASTE_UNIT, PoolRequest, ShapeFrequency, Shapes, make_shapes
+from gpuops.plan.placement.fleet.geometry import (
+    VALUE_UNIT,
+    LargeShapes,
+    PoolRequest,
+    ShapeArrays,
+    ShapeFrequency,
+    commonest,
+    large_shapes,
+    make_shape_arrays,
+    slot_prices,
+    with_weights,
+)
+from gpuops.plan.placement.fleet.losses import FEEDING_SLACK
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.geometry import Floats, Ints
@@ -41,10 +53,9 @@ class SameSize:
 
     def __init__(self) -> None:
         self._held: list[tuple[int, int]] = [(0, 0), (0, 0)]
-        self._held += [(kind, count) for kind, size in enumerate(self.sizes) for count in range(1, GB // size + 1)]
-        self._number = {count: number for number, count in enumerate(self._held) if number > 1}
-        self.demand: Sequence[float] = [1.0] * len(self.sizes)
-        """Devices of each profile that are asked for, in any proportion."""
+        self._held += [(kind, held) for kind, size in enumerate(self.sizes) for held in range(1, GB // size + 1)]
+        self._number = {held: number for number, held in enumerate(self._held) if number > 1}
+        self.price: Floats = np.array(self.sizes, dtype=np.float64)
 
     def profile(self, milli: int) -> int:
         """The smallest that holds so much of a GPU."""
@@ -55,21 +66,25 @@ class SameSize:
 
     def without(self, state: int, kind: int, before: int, after: int) -> int:
         """The state with one such vGPU less."""
-        count = self._held[state][1] - 1
-        return self._number[kind, count] if count else 1
+        held = self._held[state][1] - 1
+        return self._number[kind, held] if held else 1
 
     def slots(self, state: int, kind: int) -> int:
-        locked, count = self._held[state]
-        if state == 0 or (count and locked != kind):
+        locked, held = self._held[state]
+        if state == 0 or (held and locked != kind):
             return 0
-        return GB // self.sizes[kind] - count
+        return GB // self.sizes[kind] - held
 
-    def waste(self, state: int) -> int:
-        return 0
+    def usable(self, state: int, kind: int) -> int:
+        return self.slots(state, kind) * self.sizes[kind]
+
+    def value(self, state: int) -> int:
+        best = max(self.slots(state, kind) * float(self.price[kind]) for kind in range(len(self.sizes)))
+        return round(VALUE_UNIT * best)
 
     def free(self, state: int) -> int:
-        locked, count = self._held[state]
-        return 0 if state == 0 else GB // self.sizes[locked] * self.sizes[locked] - count * self.sizes[locked]
+        locked, held = self._held[state]
+        return 0 if state == 0 else GB // self.sizes[locked] * self.sizes[locked] - held * self.sizes[locked]
 
     def fillings(self) -> Ints:
         """The fullest ways to fill an empty GPU, in numbers of each profile."""
@@ -88,8 +103,7 @@ class Mig:
     _compute = (1, 2, 3, 4, 7)
 
     def __init__(self) -> None:
-        self.demand: Sequence[float] = [1.0] * len(self.sizes)
-        """Devices of each profile that are asked for, in any proportion."""
+        self.price: Floats = np.array(self.sizes, dtype=np.float64)
 
     def profile(self, milli: int) -> int:
         """The smallest that has so much of a GPU's compute."""
@@ -108,8 +122,11 @@ class Mig:
     def slots(self, state: int, kind: int) -> int:
         return len(self.after(state, kind))
 
-    def waste(self, state: int) -> int:
-        return round(WASTE_UNIT * self._expected_waste(state)) if state else 0
+    def usable(self, state: int, kind: int) -> int:
+        return self.slots(state, kind) * self.sizes[kind]
+
+    def value(self, state: int) -> int:
+        return round(VALUE_UNIT * self._best(state)) if state else 0
 
     def free(self, state: int) -> int:
         return (8 - (state - 1).bit_count()) * 5 if state else 0
@@ -117,31 +134,25 @@ class Mig:
     def fillings(self) -> Ints:
         return np.array(sorted(_fillings(1)))
 
-    def _expected_waste(self, state: int) -> float:
-        """Each instance starts where it leaves the least waste."""
-        waste_by_state: dict[int, float] = self.__dict__.setdefault("_known", {})
-        if state not in waste_by_state:
-            ends = [
-                (self.demand[kind], min(map(self._expected_waste, after)))
-                for kind in range(5)
-                if (after := self.after(state, kind))
-            ]
-            total = sum(share for share, _ in ends)
-            waste_by_state[state] = (
-                sum(share * waste for share, waste in ends) / total if total else float(self.free(state))
+    def _best(self, state: int) -> float:
+        known: dict[int, float] = self.__dict__.setdefault("_known", {})
+        if state not in known:
+            known[state] = max(
+                (float(self.price[kind]) + self._best(then) for kind in range(5) for then in self.after(state, kind)),
+                default=0.0,
             )
-        return waste_by_state[state]
+        return known[state]
 
 
 @cache
 def _fillings(state: int) -> frozenset[tuple[int, ...]]:
     """The numbers of each profile with which the GPU can be filled until nothing fits."""
-    counts = set()
+    found = set()
     for kind in range(5):
         for then in Mig().after(state, kind):
-            for further in _fillings(then):
-                counts.add(tuple(count + (number == kind) for number, count in enumerate(further)))
-    return frozenset(counts or {(0,) * 5})
+            for rest in _fillings(then):
+                found.add(tuple(count + (number == kind) for number, count in enumerate(rest)))
+    return frozenset(found or {(0,) * 5})
 
 
 def numa_of(ask: PoolRequest) -> NumaPolicy:
@@ -183,87 +194,57 @@ def read_rows(folder: Path, name: str) -> list[dict[str, str]]:
 
 
 def scenario(folder: Path, trace: str, mode: str, host: str) -> Scenario:
-    """`trace#small70`: 70 % of the draws are of pods that ask for at most half a GPU."""
+    """`trace#small70`: 70 % of the draws are of pods that ask for half a GPU at the most."""
     pods, _, small = trace.partition("#")
     geometry = SameSize() if mode == "ts" else Mig()
     rows = [row for row in read_rows(folder, f"openb_pod_list_{pods}") if int(row["num_gpu"])]
     stays = [_stay_s(row) for row in rows]
     cpu, memory = HOSTS[host]
-    drawn_requests: list[tuple[Request, bool]] = []
-    stays_known = sorted(
-        stay for row, stay in zip(rows, stays, strict=True) if stay is not None and _fits(row, cpu, memory)
-    )
-    middle = float(np.median(stays_known))
+    found: list[tuple[Request, bool]] = []
+    known = sorted(stay for row, stay in zip(rows, stays, strict=True) if stay is not None and _fits(row, cpu, memory))
+    middle = float(np.median(known))
     for row, stay in zip(rows, stays, strict=True):
         if _fits(row, cpu, memory):
             count, milli = int(row["num_gpu"]), int(row["gpu_milli"])
             kind = geometry.profile(min(milli, MILLI)) if count == 1 else geometry.whole
             ask = PoolRequest(kind, count, int(row["cpu_milli"]), max(1024, int(row["memory_mib"])))
             stay_s = min(86_400.0, max(60.0, middle if stay is None else stay))
-            drawn_requests.append((Request(ask, stay_s, 1.0), count == 1 and milli <= MILLI // 2))
+            found.append((Request(ask, stay_s, 1.0), count == 1 and milli <= MILLI // 2))
     if small:
-        share, few = int(small.removeprefix("small")) / 100, sum(is_small for _, is_small in drawn_requests)
-        weights = (share / few, (1 - share) / (len(drawn_requests) - few))
-        drawn_requests = [
-            (replace(request, weight=weights[not is_small]), is_small) for request, is_small in drawn_requests
-        ]
-    return Scenario(trace, mode, host, tuple(request for request, _ in drawn_requests), bool(small))
+        share, few = int(small.removeprefix("small")) / 100, sum(is_small for _, is_small in found)
+        weights = (share / few, (1 - share) / (len(found) - few))
+        found = [(replace(each, weight=weights[not is_small]), is_small) for each, is_small in found]
+    return Scenario(trace, mode, host, tuple(each for each, _ in found), bool(small))
 
 
-def site(of: Scenario) -> tuple[SameSize | Mig, Shapes]:
-    """The geometry with what is asked of it, and the shapes."""
+def site(of: Scenario) -> tuple[SameSize | Mig, ShapeArrays, LargeShapes | None]:
+    """The geometry at the scenario's prices, its typical shapes and its large ones."""
     geometry = of.geometry()
-    asked_kinds = _shape_frequencies(of)
-    demand = [0.0] * len(geometry.sizes)
-    for kind in asked_kinds:
-        demand[kind.kind] += kind.often * kind.count
-    geometry.demand = demand
-    return geometry, make_shapes(asked_kinds, dict(enumerate(geometry.sizes)))
+    asked = _asked(of)
+    demand = np.zeros(len(geometry.sizes))
+    for each in asked:
+        demand[each.kind] += each.often * each.count
+    fillings = geometry.fillings()
+    relative = np.array(geometry.sizes) / GB
+    geometry.price = GB * slot_prices(relative, demand, lambda price: fillings[(fillings @ price).argmax()])
+    sizes = dict(enumerate(geometry.sizes))
+    price = dict(enumerate(geometry.price.tolist()))
+    arrays = make_shape_arrays(commonest(asked), sizes, NODE_GPUS)
+    shapes = with_weights(arrays, asked, price, FEEDING_SLACK, cut=isinstance(geometry, Mig))
+    return geometry, shapes, large_shapes(asked, sizes, shapes, GB)
 
 
-TYPICAL: Final = 0.95
-"""Share of all VMs whose shapes the authors of other rules let them know, the commonest first."""
+def known_shapes(of: Scenario) -> ShapeArrays:
+    """The typical shapes as they are: what the authors of other rules let them know."""
+    return make_shape_arrays(commonest(_asked(of)), dict(enumerate(of.geometry().sizes)), 2 * NODE_GPUS)
 
 
-@dataclass(frozen=True, slots=True)
-class TypicalShapes:
-    """The shapes that other rules know, one entry each; what they ask for on a node, or on each of two."""
-
-    column: Ints
-    """Of its kind of device among those of the mix."""
-    count: Ints
-    size: Ints
-    """Of one device."""
-    cpu: Ints
-    memory: Ints
-    share: Floats
-
-
-def typical_shapes(of: Scenario, kinds: Sequence[int]) -> TypicalShapes:
-    """The commonest shapes as they are, of these kinds."""
-    ranked = sorted(
-        _shape_frequencies(of), key=lambda shape: (-shape.often, shape.cpu, shape.memory, shape.kind, shape.count)
-    )
-    upto = np.cumsum([shape.often for shape in ranked])
-    typical = ranked[: int(np.searchsorted(upto, TYPICAL * upto[-1]) + 1)]
-    sizes = of.geometry().sizes
-    often = np.array([shape.often for shape in typical])
-    return TypicalShapes(
-        np.array([kinds.index(shape.kind) for shape in typical]),
-        np.array([shape.count for shape in typical]),
-        np.array([sizes[shape.kind] for shape in typical]),
-        np.array([shape.cpu for shape in typical]),
-        np.array([shape.memory for shape in typical]),
-        often / often.sum(),
-    )
-
-
-def _shape_frequencies(of: Scenario) -> list[ShapeFrequency]:
+def _asked(of: Scenario) -> list[ShapeFrequency]:
     """How often each shape comes."""
     counts: dict[tuple[int, int, int, int], float] = {}
-    for request in of.requests:
-        key = (request.ask.kind, request.ask.count, request.ask.cpu, request.ask.memory)
-        counts[key] = counts.get(key, 0.0) + request.weight
+    for each in of.requests:
+        key = (each.ask.kind, each.ask.count, each.ask.cpu, each.ask.memory)
+        counts[key] = counts.get(key, 0.0) + each.weight
     return [ShapeFrequency(*key, often) for key, often in counts.items()]
 
 

@@ -11,39 +11,34 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpuops.plan.placement.fleet.geometry import (
+    LargeShapes,
     PoolRequest,
-    ShapeFrequency,
-    Shapes,
+    ShapeArrays,
     chance_of_at_least,
     count_places,
-    make_shapes,
-    scarcity_prices,
+    place_prices,
+    slot_prices,
 )
 from tests.bench.trace.vgpu_across import Hosts
-from tests.bench.trace.vgpu_world import Mig
+from tests.bench.trace.vgpu_world import Mig, SameSize
 
 CPU, MEMORY = 48, 192
 
 
-SIZES = dict(enumerate(Mig.sizes))
-
-
-def shapes() -> Shapes:
-    """A mix of small, half and whole GPUs, and of four and eight whole ones."""
-    frequencies = [
-        (0, 1, 4, 16, 0.4),
-        (3, 1, 8, 32, 0.3),
-        (4, 1, 12, 64, 0.2),
-        (4, 4, 40, 160, 0.08),
-        (4, 8, 80, 300, 0.02),
-    ]
-    return make_shapes([ShapeFrequency(*frequency) for frequency in frequencies], SIZES)
+def shapes() -> tuple[ShapeArrays, LargeShapes]:
+    """A mix of small, half and whole GPUs, and of four whole ones."""
+    kind, count = np.array([0, 3, 4, 4]), np.array([1, 1, 1, 4])
+    size, cpu, memory = np.array([5, 20, 40, 40]), np.array([4, 8, 12, 40]), np.array([16, 32, 64, 160])
+    mix = ShapeArrays(tuple(range(5)), kind, count, size, cpu, memory, np.array([0.4, 0.3, 0.2, 0.1]))
+    several = LargeShapes(count[3:], count[3:], cpu[3:], memory[3:], np.array([0.1]), 40, 30.0)
+    return mix, several
 
 
 def pool(hosts: int = 3) -> Hosts:
     rows = 2 * hosts
+    mix, large = shapes()
     free = np.full(rows, CPU), np.full(rows, MEMORY)
-    return Hosts(Mig(), np.ones((rows, 4), np.int64), *free, shapes(), step=0.04)
+    return Hosts(Mig(), np.ones((rows, 4), np.int64), *free, mix, step=0.04, large=large)
 
 
 asks = st.builds(
@@ -58,32 +53,33 @@ asks = st.builds(
 @pytest.mark.long
 @settings(max_examples=25)
 @given(st.lists(asks, min_size=1, max_size=25))
-def test_what_is_remembered_changes_no_answer(pool_requests: list[PoolRequest]) -> None:
-    pool_hosts = pool()
-    for ask in pool_requests:
-        anew = Hosts(Mig(), pool_hosts.state, pool_hosts.cpu, pool_hosts.memory, shapes(), step=0.04)
+def test_what_is_remembered_changes_no_answer(wanted: list[PoolRequest]) -> None:
+    known = pool()
+    for ask in wanted:
+        mix, large = shapes()
+        anew = Hosts(Mig(), known.state, known.cpu, known.memory, mix, step=0.04, large=large)
         anew.cpu_whole, anew.memory_whole = CPU, MEMORY
-        seat = pool_hosts.choose(ask)
+        seat = known.choose(ask)
         assert seat == anew.choose(ask)
         if seat is not None:
-            pool_hosts.take(seat)
-            assert (pool_hosts.cpu >= 0).all()
-            assert (pool_hosts.memory >= 0).all()
+            known.take(seat)
+            assert (known.cpu >= 0).all()
+            assert (known.memory >= 0).all()
 
 
 @settings(max_examples=20)
 @given(st.lists(asks, min_size=1, max_size=30), st.randoms())
-def test_what_was_taken_can_be_given_back(pool_requests: list[PoolRequest], chance: Random) -> None:
+def test_what_was_taken_can_be_given_back(wanted: list[PoolRequest], chance: Random) -> None:
     world = pool()
     empty = world.value.copy(), world.places.copy()
-    seated = []
-    for ask in pool_requests:
+    there = []
+    for ask in wanted:
         seat = world.choose(ask)
         if seat is not None:
             world.take(seat)
-            seated.append((ask, seat))
-    chance.shuffle(seated)
-    for ask, seat in seated:
+            there.append((ask, seat))
+    chance.shuffle(there)
+    for ask, seat in there:
         for part in seat.parts:
             now = [int(world.state[part.row, gpu]) for gpu in part.gpus]
             states = [
@@ -102,9 +98,9 @@ def test_what_was_taken_can_be_given_back(pool_requests: list[PoolRequest], chan
 @example(
     [PoolRequest(0, 1, 90, 8), PoolRequest(4, 4, 8, 8)], PoolRequest(4, 2, 8, 300)
 )  # GPUs on the second node, memory on both
-def test_a_vm_is_refused_only_where_no_host_has_room(pool_requests: list[PoolRequest], last: PoolRequest) -> None:
+def test_a_vm_is_refused_only_where_no_host_has_room(wanted: list[PoolRequest], last: PoolRequest) -> None:
     world = pool(2)
-    for ask in pool_requests:
+    for ask in wanted:
         seat = world.choose(ask)
         if seat is not None:
             world.take(seat)
@@ -145,29 +141,22 @@ def test_a_begun_gpu_before_an_empty_one() -> None:
     assert (second.parts[0].row, second.parts[0].gpus) == (first.parts[0].row, first.parts[0].gpus)
 
 
-def test_waste_is_what_chance_leaves_of_a_gpu() -> None:
-    """A 3g on an empty GPU: as likely a second one, then a full GPU, or a 1g, which leaves no room for it and is
-    followed by two more and 5 GB that only memory slices are left of."""
-    geometry = Mig()
-    geometry.demand = [1.0, 0.0, 1.0, 0.0, 0.0]
-    after_3g = geometry.after(1, 2)[1]
-    assert geometry.waste(1 + 0xFF) == 0
-    assert geometry.waste(after_3g) == pytest.approx(0.0)
+def test_every_way_to_fill_a_gpu_that_is_needed_sells_for_the_same() -> None:
+    """Two halves or one of six tenths: the second leaves the rest to nobody, and sets the price of the first."""
+    fillings = np.array([[2, 0], [0, 1]])
+    found = slot_prices(
+        np.array([0.5, 0.6]), np.array([1.0, 1.0]), lambda place_prices: fillings[(fillings @ place_prices).argmax()]
+    )
+    assert 2 * found[0] == pytest.approx(found[1], abs=0.02)
+    assert found[1] == pytest.approx(0.6, abs=0.02)
 
 
-def test_equal_devices_are_one_shape_with_the_mean_of_cpu_and_memory() -> None:
-    frequencies = [
-        ShapeFrequency(4, 1, 10, 100, 3.0),
-        ShapeFrequency(4, 1, 20, 200, 1.0),
-        ShapeFrequency(4, 2, 8, 64, 4.0),
-    ]
-    pool_shapes = make_shapes(frequencies, SIZES)
-    assert pool_shapes.count.tolist() == [1, 2]
-    assert pool_shapes.cpu.tolist() == [12, 8]
-    assert pool_shapes.memory.tolist() == [125, 64]
-    assert pool_shapes.share.tolist() == [0.5, 0.5]
-    assert pool_shapes.at_least.tolist() == [1.0, 0.5]
-    assert pool_shapes.mean == 60
+def test_prices_of_sizes_that_fill_a_gpu_are_their_sizes() -> None:
+    geometry = SameSize()
+    sizes = np.array(geometry.sizes) / 40
+    fillings = geometry.fillings()
+    found = slot_prices(sizes, np.ones(6), lambda place_prices: fillings[(fillings @ place_prices).argmax()])
+    np.testing.assert_allclose(found, sizes, atol=0.02)
 
 
 @pytest.mark.parametrize(("many", "mean", "chance"), [(0, 3, 1.0), (1, 0.5, 1 - exp(-0.5)), (2, 0.0, 0.0)])
@@ -179,15 +168,16 @@ def test_chance_of_so_many_where_many_come_is_near_the_exact_one() -> None:
     assert chance_of_at_least(50, 50.0) == pytest.approx(chance_of_at_least(50, 50.001), abs=0.02)
 
 
-def test_the_last_place_of_a_shape_is_dear_and_one_of_many_is_not() -> None:
-    mix = shapes()
-    few, many = (scarcity_prices(mix, np.full(5, places), 960.0)[3] for places in (1, 30))
+def test_the_last_place_of_a_large_shape_is_dear_and_one_of_many_is_not() -> None:
+    _, large = shapes()
+    few, many = place_prices(large, np.array([1]), 960.0)[0], place_prices(large, np.array([30]), 960.0)[0]
     assert few > 0.9 * 160
     assert many < 1
 
 
 def test_places_need_gpus_cpu_and_memory() -> None:
-    gains = np.zeros((3, 5), dtype=np.int64)
-    gains[:, 2] = [4, 4, 3]
-    places = count_places(shapes(), gains, np.array([48, 39, 48]), np.array([192, 192, 192]))
-    assert places[:, 3].tolist() == [1, 0, 0]
+    _, large = shapes()
+    gains = np.zeros((3, 7), dtype=np.int64)
+    gains[:, 4] = [4, 4, 3]
+    found = count_places(large, gains, np.array([48, 39, 48]), np.array([192, 192, 192]))
+    assert found[:, 0].tolist() == [1, 0, 0]

@@ -230,7 +230,7 @@ def test_the_checker_can_fail() -> None:
     twin = replace(first, vm=replace(first.vm, ref="twin"))
     twice = replace(placements, answers=(first, twin, second, replace(second, vm=replace(second.vm, ref="other"))))
     then = after(twice)
-    assert find_overcommitment(then, twice) == ["esx-02: memory", "esx-02 numa1: memory"]
+    assert find_overcommitment(then, twice) == ["esx-02: memory", "esx-02 numa0: memory"]
     bound = replace(then.hosts["host-4"], bindings=(*then.hosts["host-4"].bindings, then.hosts["host-4"].bindings[-1]))
     assert "esx-04: a device given twice" in find_overcommitment(then.with_hosts([bound]), twice)
 

@@ -1,4 +1,4 @@
-"""The states that GPUs of one model can have, as numbers, and what still fits in each state.
+"""The states that GPUs of one model can have, as numbers, and the value of what still fits in each state.
 
 Each state that a rule may treat differently has its own number; `index.py` numbers the GPUs of a snapshot. Every answer
 comes from the rules that judge one GPU of one host (`gpu_filters.py`, `advise.capacity`), applied to a stand-in for the
@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from gpuops.advise.capacity import free_slots
 from gpuops.advise.occupancy import GpuState, Rooms, Tenant, may_run, with_expected
@@ -20,10 +22,14 @@ from gpuops.model.devices.catalog import Board, Catalog
 from gpuops.model.devices.gpu import GraphicsType, PciAddress, VgpuMode
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.vm import Vm
-from gpuops.plan.placement.fleet.geometry import WASTE_UNIT, Table
+from gpuops.plan.placement.fleet.geometry import VALUE_UNIT, Table, slot_prices
 from gpuops.plan.placement.fleet.site_demand import WHOLE
 from gpuops.plan.placement.gpu_filters import judge_slot, matches_type, slots_in_turn
 from gpuops.plan.placement.vm_demand import WantsDynamic, WantsVgpu
+
+if TYPE_CHECKING:
+    from gpuops.plan.placement.fleet.geometry import Floats, Ints
+
 
 _SOMEWHERE: Final = PciAddress(0, 0, 0, 0)
 _HOST: Final = Host(ref="", name="")
@@ -173,8 +179,11 @@ class GpuStates:
         return self._tables[key]
 
 
-_MOST_STATES: Final = 4000
-"""Limit of states whose waste is worked out."""
+_MOST_STATES_PRICED: Final = 400
+"""Limit of states that are followed to find the fillings of a GPU in MIG mode; beyond, only fillings of one kind are
+used."""
+_MOST_STATES_VALUED: Final = 4000
+"""Limit of states of such GPUs whose best filling is looked for; beyond, the best filling of one kind is used."""
 
 
 class BoardGpus:
@@ -184,9 +193,10 @@ class BoardGpus:
 
     def __init__(self, board: Board, states: GpuStates, demand: Mapping[str, float]) -> None:
         self._board, self._states, self._demand = board, states, demand
-        self._profiles = list(demand)
-        self.kinds = tuple(range(len(demand)))
-        self._waste: dict[int, float] = {}
+        self._profiles: list[str] = []
+        self._prices: dict[int, dict[int, float]] = {}
+        self._values: dict[tuple[int, int], float] = {}
+        self.kinds = tuple(self.kind(profile) for profile in demand)
 
     def kind(self, profile: str) -> int:
         """The number of the profile."""
@@ -215,36 +225,87 @@ class BoardGpus:
             return 0
         return (self._states.any_whole() if profile == WHOLE else self._states.slots(profile)).at(state)
 
+    def usable(self, state: int, kind: int) -> int:
+        return self.slots(state, kind) * self.size(kind)
+
     def free(self, state: int) -> int:
         return self._states.free_mib(state, self._board) if state else 0
 
-    def waste(self, state: int) -> int:
-        return round(WASTE_UNIT * self._expected_waste(state)) if self._has_instances(state) else 0
+    def value(self, state: int) -> int:
+        if not state or not self._states.of_board(state, self._board.key):
+            return 0
+        return round(VALUE_UNIT * self._value(state, self._states.when_empty().at(state)))
 
-    def _has_instances(self, state: int) -> bool:
-        """Whether each vGPU of the mix has its own GPU instance (MIG) on such a GPU.
+    def price(self, kind: int) -> float:
+        """Return the price in MiB of GPU memory; the highest if GPUs of several modes offer the kind."""
+        prices = [prices_by_kind[kind] for prices_by_kind in self._prices.values() if kind in prices_by_kind]
+        return max(prices, default=float(self.size(kind)))
 
-        Where several vGPUs share an instance (RTX PRO), 48 vGPUs of many sizes have millions of mixtures.
-        """
-        if not self._states.of_board(state, self._board.key):
-            return False
-        if self._states.mode(state) is not VgpuMode.MULTI_INSTANCE:
-            return False
-        facts = (self._states.catalog.profile(self._profiles[kind]) for kind in self.kinds)
-        return all(profile is None or (profile.max_per_gpu_instance or 1) == 1 for profile in facts)
-
-    def _expected_waste(self, state: int) -> float:
-        """Return the free memory in MiB that is left if VMs come in the proportions of the mix until none fits."""
-        if state not in self._waste:
-            if len(self._waste) >= _MOST_STATES:
-                return 0.0  # too many mixtures to work out: from here on the waste of new states is ignored
-            # (share of the kind in the mix, waste after one more device of it) for each state that this can lead to.
-            ends = [
-                (self._demand[self._profiles[kind]], self._expected_waste(state_after))
-                for kind in self.kinds
+    def _value(self, state: int, empty: int) -> float:
+        """Return the worth of the best filling of what is free, at the prices of GPUs whose unused state is `empty`."""
+        price = self._prices_of(empty)
+        key = (state, empty)
+        # Without mixtures of MIG instances, the best filling has one kind. With too many states this is an estimate.
+        if not self.is_cut(empty) or (key not in self._values and len(self._values) >= _MOST_STATES_VALUED):
+            return max((self.slots(state, kind) * unit_price for kind, unit_price in price.items()), default=0.0)
+        if key not in self._values:
+            values = (
+                unit_price + self._value(state_after, empty)
+                for kind, unit_price in price.items()
                 for state_after in self.after(state, kind)
-            ]
-            total = sum(share for share, _ in ends)
-            waste = sum(share * waste for share, waste in ends) / total if total else float(self.free(state))
-            self._waste[state] = waste
-        return self._waste[state]
+            )
+            self._values[key] = max(values, default=0.0)
+        return self._values[key]
+
+    def is_cut(self, empty: int) -> bool:
+        """Whether vGPUs of several sizes share such a GPU, each in its own GPU instance (MIG), so that their mixtures
+        are searched device by device.
+
+        That is not done if several vGPUs share an instance (RTX PRO): 48 vGPUs of many sizes have millions of mixtures.
+        There each size gets a share of the instances, so fillings of one size and shares of them are exact enough.
+        """
+        if self._states.mode(empty) is not VgpuMode.MULTI_INSTANCE:
+            return False
+        sold = (self._states.catalog.profile(self._profiles[kind]) for kind in self.kinds)
+        return all(facts is None or (facts.max_per_gpu_instance or 1) == 1 for facts in sold)
+
+    def _prices_of(self, empty: int) -> dict[int, float]:
+        """Return the price of a device of each kind on such GPUs, in MiB of GPU memory."""
+        if empty in self._prices:
+            return self._prices[empty]
+        sold = [kind for kind in self.kinds if self.slots(empty, kind)]
+        if not sold:
+            self._prices[empty] = {}
+            return {}
+        # The fillings of an empty GPU, as numbers of each kind: full of one kind, and in MIG mode every full mixture.
+        # An A40 and the kinds 24q and 8q: (2, 0) and (0, 6).
+        all_fillings = {tuple(self.slots(empty, kind) * (kind == other) for other in sold) for kind in sold}
+        if self.is_cut(empty):
+            mixtures_of: dict[int, frozenset[tuple[int, ...]]] = {}
+            all_fillings |= self._mixtures(empty, sold, mixtures_of)
+        fillings = np.array(sorted(all_fillings), dtype=np.int64)
+
+        def best_filling(price: Floats) -> Ints:
+            best: Ints = fillings[(fillings @ price).argmax()]
+            return best
+
+        sizes = np.array([self.size(kind) for kind in sold]) / self._board.framebuffer_mib
+        demand = np.array([self._demand[self._profiles[kind]] for kind in sold], dtype=np.float64)
+        prices = self._board.framebuffer_mib * slot_prices(sizes, demand, best_filling)
+        self._prices[empty] = dict(zip(sold, prices.tolist(), strict=True))
+        return self._prices[empty]
+
+    def _mixtures(
+        self, state: int, sold: Sequence[int], mixtures_of: dict[int, frozenset[tuple[int, ...]]]
+    ) -> frozenset[tuple[int, ...]]:
+        """Return every full mixture of what is free, as the number of devices of each kind."""
+        if state not in mixtures_of and len(mixtures_of) < _MOST_STATES_PRICED:
+            mixtures_of[state] = frozenset()  # counts towards the limit while the states after it are searched
+            mixtures: set[tuple[int, ...]] = set()
+            for position, kind in enumerate(sold):
+                # One device of this kind more than in each mixture of what is free after it.
+                for state_after in self.after(state, kind):
+                    for mixture in self._mixtures(state_after, sold, mixtures_of):
+                        mixtures.add((*mixture[:position], mixture[position] + 1, *mixture[position + 1 :]))
+            mixtures_of[state] = frozenset(mixtures or {(0,) * len(sold)})
+        return mixtures_of.get(state, frozenset())

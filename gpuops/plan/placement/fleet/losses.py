@@ -28,18 +28,22 @@ from gpuops.model.vcenter.host import Host
 from gpuops.plan.placement.fleet.board_geometry import BoardGpus
 from gpuops.plan.placement.fleet.geometry import (
     NO_LIMIT,
-    WASTE_UNIT,
     Geometry,
     GpuTransitions,
+    LargeShapes,
     NodePart,
     PoolRequest,
     PoolSeat,
+    ShapeArrays,
     ShapeFrequency,
-    Shapes,
+    commonest,
     count_places,
     half_of_two_nodes,
-    make_shapes,
-    scarcity_prices,
+    large_shapes,
+    make_shape_arrays,
+    node_value,
+    place_prices,
+    with_weights,
 )
 from gpuops.plan.placement.fleet.index import FleetIndex
 from gpuops.plan.placement.fleet.site_demand import (
@@ -69,8 +73,8 @@ class _ScoredRequest:
     loss: Floats
     state: Ints
     """State of the GPU afterwards; a way is a GPU and one of the states that it may have."""
-    destroyed: Floats
-    """Places of each shape that this way destroys."""
+    destroyed: Ints
+    """Places for each large shape that this way destroys."""
 
 
 NO_ROOM: Final = np.inf
@@ -86,23 +90,24 @@ class NodePool:
         state: Ints,
         cpu: Ints,
         memory: Ints,
-        shapes: Shapes,
+        shapes: ShapeArrays,
         *,
         step: float,
         sibling: Ints,
+        large: LargeShapes | None = None,
     ) -> None:
-        self.geometry, self.shapes, self.step = geometry, shapes, step
+        self.geometry, self.shapes, self.step, self.large = geometry, shapes, step, large
         self.state, self.cpu, self.memory = state.copy(), cpu.copy(), memory.copy()
         self.sibling = sibling
-        self._wide = shapes.count > state.shape[1]
-        self._half = half_of_two_nodes(shapes) if self._wide.any() else None
+        self._wide = np.zeros(0, dtype=np.bool_) if large is None else large.count > state.shape[1]
+        self._half = half_of_two_nodes(large) if large is not None and self._wide.any() else None
         self.moves = GpuTransitions(geometry, shapes.kinds)
         self._scored: dict[PoolRequest, _ScoredRequest] = {}
         self._changed: list[int] = []
         self.gains = self.moves.gains.of(self.state).sum(axis=1)
         everywhere = np.arange(len(cpu))
-        self.places = self._places(everywhere, self.gains, self.cpu, self.memory)
         self.value = self._value(everywhere, self.gains, self.cpu, self.memory)
+        self.places = self._places(everywhere, self.gains, self.cpu, self.memory)
 
     def choose(self, ask: PoolRequest, among: Flags | None = None) -> PoolSeat | None:
         """Return the best seat on one node, `among` these nodes if given; None if no node has room."""
@@ -127,10 +132,12 @@ class NodePool:
         """Compute these nodes anew, and mark them and their siblings as changed for all kept scores."""
         changed_rows = np.array(sorted(set(rows)), dtype=np.int64)
         self.gains[changed_rows] = self.moves.gains.of(self.state[changed_rows]).sum(axis=1)
+        self.value[changed_rows] = self._value(
+            changed_rows, self.gains[changed_rows], self.cpu[changed_rows], self.memory[changed_rows]
+        )
         siblings = self.sibling[changed_rows]
         near = np.unique(np.concatenate([changed_rows, siblings[siblings >= 0]]))
         self.places[near] = self._places(near, self.gains[near], self.cpu[near], self.memory[near])
-        self.value[near] = self._value(near, self.gains[near], self.cpu[near], self.memory[near])
         self._changed += near.tolist()
 
     def losses(self, rows: Ints, states: Ints, cpu: Ints, memory: Ints) -> tuple[Floats, Ints]:
@@ -142,15 +149,14 @@ class NodePool:
         return loss, np.maximum(0, self.places[rows] - self._places(rows, gains, cpu, memory))
 
     def _value(self, rows: Ints, gains: Ints, cpu: Ints, memory: Ints) -> Floats:
-        """Return the GPU memory on these nodes that the VMs of the mix can use, less what is expected to be wasted."""
-        worth = self.shapes.size * self.shapes.share
-        value: Floats = self._places(rows, gains, cpu, memory) @ worth - gains[:, -2] / WASTE_UNIT
-        return value
+        return node_value(self.shapes, gains, cpu, memory)
 
     def _places(self, rows: Ints, gains: Ints, cpu: Ints, memory: Ints) -> Ints:
-        """Return the places of each shape on these nodes with these gains, CPU and memory. A shape that needs both
-        nodes of a host has a place there if each node has room for one half. The place counts on both nodes."""
-        counts = count_places(self.shapes, gains, cpu, memory)
+        """Return the places for each large shape on these nodes with these gains, CPU and memory. A shape that needs
+        both nodes of a host has a place there if each node has room for one half. The place counts on both nodes."""
+        if self.large is None:
+            return np.zeros((len(rows), 0), dtype=np.int64)
+        counts = count_places(self.large, gains, cpu, memory)
         if self._half is not None:
             wide, siblings = self._wide, self.sibling[rows]
             half_here = count_places(self._half, gains, cpu, memory)
@@ -166,7 +172,7 @@ class NodePool:
             changed = np.arange(len(self.cpu))  # the first call: all of them
             # One row for each node, one column for each way.
             size = (len(self.cpu), self.state.shape[1] * self.geometry.ways)
-            destroyed = np.zeros((*size, self.places.shape[1]))
+            destroyed = np.zeros((*size, self.places.shape[1]), dtype=np.int64)
             scored = self._scored[ask] = _ScoredRequest(0, np.full(size, NO_ROOM), np.zeros(size, np.int64), destroyed)
         else:
             changed = np.array(sorted(set(self._changed[scored.at :])), dtype=np.int64)
@@ -187,22 +193,23 @@ class NodePool:
         # Each GPU has `geometry.ways` ways in a row: with 2 of them, ways 4 and 5 are on GPU 2.
         scored.loss[at, way] = self.cost(ask, at, way // self.geometry.ways, gains)
         scored.state[at, way] = state
-        # 3. The places that it destroys; their scarcity depends on the whole pool, so `total` adds it.
-        places_after = self._places(at, gains, *self._left(ask, at))
-        scored.destroyed[at, way] = np.maximum(0, self.places[at] - places_after)
+        # 3. The places for large shapes that it destroys; their price depends on the whole pool, so `total` adds it.
+        if self.large is not None:
+            places_after = self._places(at, gains, *self._left(ask, at))
+            scored.destroyed[at, way] = np.maximum(0, self.places[at] - places_after)
 
-    def total(self, cost: Floats, destroyed: Ints | Floats) -> Floats:
+    def total(self, cost: Floats, destroyed: Ints) -> Floats:
         """Return the loss with the price of the destroyed places, in steps: smaller differences do not count."""
-        # One product of a matrix, not one for each node.
-        kept = destroyed.reshape(-1, destroyed.shape[-1]) @ self.reserve()
-        steps: Floats = np.floor((cost + kept.reshape(cost.shape)) / self.step + 0.5 + 1e-6)
+        steps: Floats = np.floor((cost + destroyed @ self.reserve()) / self.step + 0.5 + 1e-6)
         return steps
 
     def reserve(self) -> Floats:
-        """The price by scarcity of one place of each shape now."""
+        """The price of one place of each large shape now."""
+        if self.large is None:
+            return np.zeros(0)
         free_places = self.places.sum(axis=0)
         free_places = np.where(self._wide, free_places // 2, free_places)
-        return scarcity_prices(self.shapes, free_places, float(self.gains[:, -1].sum()))
+        return place_prices(self.large, free_places, float(self.gains[:, -1].sum()))
 
     def cost(self, ask: PoolRequest, rows: Ints, gpu: Ints, gains: Ints) -> Floats:
         """Return the value that these nodes lose to the mix by the VM."""
@@ -266,6 +273,8 @@ class NodePool:
 
 LOSS_STEP: Final = 0.001
 """Share of a GPU: losses that differ by less are equal."""
+FEEDING_SLACK: Final = 2.0
+"""CPU and memory are assumed to feed this many times the value of the mean VM: not all small VMs come at once."""
 NEAR_MIX: Final = 0.02
 """Share of VMs by which the mix may differ from the one that a pool was made for."""
 
@@ -333,18 +342,30 @@ class BoardPools:
         for shape, part in mix.items():
             devices[shape.profile] = devices.get(shape.profile, 0.0) + part * shape.devices
         gpus = BoardGpus(board, fleet.states, devices)
-        frequencies = [
+        often = [
             ShapeFrequency(gpus.kind(shape.profile), shape.devices, 0, shape.memory_mib, part)
             for shape, part in mix.items()
         ]
+        sizes = {kind: gpus.size(kind) for kind in gpus.kinds}
         rows = np.arange(len(fleet.host_of))
+        empties = np.unique(fleet.states.when_empty().of(np.unique(fleet.state)))
+        for state in empties.tolist():
+            gpus.value(state)  # so that every kind has its price
+        shapes = with_weights(
+            make_shape_arrays(commonest(often), sizes, fleet.state.shape[1]),
+            often,
+            {kind: gpus.price(kind) for kind in sizes},
+            FEEDING_SLACK,
+            cut=any(gpus.is_cut(state) for state in empties.tolist()),
+        )
         pool = NodePool(
             gpus,
             fleet.state,
             np.full(len(rows), NO_LIMIT),  # vSphere shares cores, it does not hand them out
             fleet.free_mib(rows),
-            make_shapes(frequencies, {kind: gpus.size(kind) for kind in gpus.kinds}),
+            shapes,
             step=LOSS_STEP * board.framebuffer_mib,
+            large=large_shapes(often, sizes, shapes, board.framebuffer_mib),
             sibling=fleet.sibling,
         )
         return PricedPool(pool, gpus, mix, len(fleet.read_again))

@@ -3,8 +3,8 @@
 `losses.py` calls it. Demand is counted by host, so that after a change only one host is counted
 again. A VM that is off today may be started tomorrow, so all existing VMs count, and those of current requests.
 
-Example: 30 VMs with one 8q and 10 with two 24q are the shapes (8q, 1 device) and (24q, 2 devices); with the prior of
-one VM with a whole GPU the shares are 30/41, 10/41 and 1/41.
+Example: 30 VMs with one 8q and 10 with two 24q are the shapes (8q, 1 device) and (24q, 2 devices); with the prior of 8
+VMs with a whole GPU the shares are 30/48, 10/48 and 8/48.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, 
 
 WHOLE: Final = ""
 """Stands in place of a profile for a GPU given to a VM as a whole."""
-PRIOR: Final = 1.0
+PRIOR: Final = 8.0
 """VMs with a whole GPU that are added to the demand of every site. So a few existing VMs do not decide alone, and an
 empty GPU has a worth, since it takes any profile later."""
 WHOLE_HOST_PRIOR: Final = 4.0
@@ -208,7 +208,7 @@ class Loss:
     worth_mib: float
     """GPU memory that the site's other VMs could have used."""
     kept_mib: float
-    """Places lost for other VMs, times the chance that more such VMs come than there are places."""
+    """Places lost for VMs with whole GPUs, times the chance that such VMs come."""
 
 
 NO_LOSS: Final = Loss(0, 0.0, 0.0)
