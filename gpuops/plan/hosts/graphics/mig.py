@@ -65,7 +65,8 @@ class SetMig:
             return HostPart(host.name, (Rejection(host.name, "is not connected", hint=RECONNECT),))
         if smi_states is None:
             hint = "gpuops help mig lists what the host shell needs"
-            return HostPart(host.name, (Rejection(host.name, f"MIG modes cannot be read: {_why(host)}", hint=hint),))
+            reason = _why(host) or "its nvidia-smi was not called"
+            return HostPart(host.name, (Rejection(host.name, f"MIG modes cannot be read: {reason}", hint=hint),))
         states = {state.address: state for state in smi_states}
         # 1. The named GPUs, or all with MIG. A GPU whose mode cannot be read is included, to be refused: it may be in
         # the other mode.
@@ -126,7 +127,6 @@ def _against(state: SmiState, host: Host, inventory: Inventory, catalog: Catalog
 
 
 def _why(host: Host) -> str:
-    """Return why there is no reply of the host's nvidia-smi."""
+    """Return why the host's nvidia-smi did not answer; empty if it was not called."""
     unread = (host.settings or HostSettings()).unread
-    reasons = [text.removeprefix(UNASKED) for text in unread if text.startswith(UNASKED)]
-    return "; ".join(reasons) or "its settings were not read"
+    return "; ".join(text.removeprefix(UNASKED) for text in unread if text.startswith(UNASKED))
