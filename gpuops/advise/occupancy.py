@@ -369,14 +369,14 @@ def expected_start(state: GpuState, profile: str, catalog: Catalog) -> int | Non
         return None
     gpu, vgpu_profile = state.gpu, catalog.profile(profile)
     board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
-    holder_profiles = [catalog.profile(tenant.profile) for tenant in state.tenants]
-    if vgpu_profile is None or board is None or any(facts is None for facts in holder_profiles):
+    tenant_profiles = [catalog.profile(tenant.profile) for tenant in state.tenants]
+    if vgpu_profile is None or board is None or any(facts is None for facts in tenant_profiles):
         return None
     if not free_slots(gpu, state.holders, profile, catalog, state.starts).possible:
         return None
     # each start is known here; `or 0` is for the type checker only
     running = [
-        (facts, tenant.start or 0) for facts, tenant in zip(holder_profiles, state.tenants, strict=True) if facts
+        (facts, tenant.start or 0) for facts, tenant in zip(tenant_profiles, state.tenants, strict=True) if facts
     ]
     match gpu.vgpu_mode:
         case VgpuMode.MIXED_SIZE:

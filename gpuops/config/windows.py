@@ -175,7 +175,7 @@ class WindowSection(Section, kw_only=True):
 
     def __post_init__(self) -> None:
         self._check_days()
-        self._check_length()
+        self._check_times()
 
     def _check_days(self) -> None:
         day = self.opens.on
@@ -191,7 +191,7 @@ class WindowSection(Section, kw_only=True):
         if dated is not None and not isinstance(day, date):
             raise Mistaken(f"`{dated}` has a date, but `opens` has none", 'write `opens` as "2026-12-23 16:00"')
 
-    def _check_length(self) -> None:
+    def _check_times(self) -> None:
         """Raise Mistaken for times out of order, a window too short for a return, or a date both in and out."""
         window = self.window()
         day = next(iter(window.also_on)) if window.is_dated else None
@@ -208,6 +208,7 @@ class WindowSection(Section, kw_only=True):
                 f"another within {_LONGEST.days} days",
                 "write them in this order",
             )
+        # a file that an older gpuops accepted stays valid: its desktops must come back
         if shortest <= RETURN_FLOOR and not was_accepted():
             minutes, floor = (int(length.total_seconds()) // 60 for length in (shortest, RETURN_FLOOR))
             raise Mistaken(

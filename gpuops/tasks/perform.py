@@ -113,7 +113,10 @@ def _all_of(arguments: Arguments) -> dict[str, Mapping[str, Any]]:
 
 
 def _translate(arguments: Arguments, text: str) -> str:
-    """Return the text, which has no commands, with its options written as arguments."""
+    """Return the text with its options written as arguments of a module: `--gpu A` becomes `gpu: A`.
+
+    `text` has no commands; the caller has translated those.
+    """
 
     def replace_option(match: re.Match[str]) -> str:
         name = match["name"].replace("-", "_")

@@ -275,7 +275,9 @@ def _write(answers: _Answers) -> None:
             file.unlink(missing_ok=True)
         if not isinstance(error, OSError | UsageError):
             raise
-        raise UsageError(f"nothing was written: {error}", hint="GPUOPS_CONFIG names another place") from error
+        raise UsageError(
+            f"nothing was written: {error}", hint="to write it elsewhere, set GPUOPS_CONFIG to another path"
+        ) from error
 
 
 def _offer_roles(answers: _Answers) -> bool:

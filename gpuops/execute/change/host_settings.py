@@ -59,11 +59,11 @@ def _look(request: HostRequest, site: Site) -> Report[HostStep]:
     before = site.vcenter.inventory()
     before = settings_for(request, site, before, request.hosts(before))
     plan = request.plan(before, catalog_of(before))
-    return Report(request, before, _refuse_without_privileges(plan, site.hosts, before))
+    return Report(request, before, _refuse_what_cannot_be_sent(plan, site.hosts, before))
 
 
-def _refuse_without_privileges(plan: Plan[HostStep], hosts: Hosts, inventory: Inventory) -> Plan[HostStep]:
-    """Return the plan, or a refused plan if this login lacks a privilege that a step needs."""
+def _refuse_what_cannot_be_sent(plan: Plan[HostStep], hosts: Hosts, inventory: Inventory) -> Plan[HostStep]:
+    """Return the plan, or a refused plan if the vCenter is too old or this login lacks a privilege for a step."""
     steps = plan.steps or plan.withheld  # also of a refused plan: the admin then sees all reasons at once
     needed: dict[str, frozenset[str]] = {}
     for step in steps:

@@ -149,6 +149,7 @@ def require_markers_seen(policy: Policy, site: Site) -> None:
     """Raise Refused if the marker's custom attribute is not visible: then no marked VM could be found."""
     if policy.marker not in site.vcenter.defined_attributes():
         raise Refused(
-            f"no custom attribute is called {policy.marker}, or this login cannot read it: no marker can be found",
-            hint="use the policy of that night (--policy FILE) and the login that ran it",
+            f"no custom attribute is called {policy.marker}, or this login cannot read it: the VMs that a night marked "
+            "cannot be found",
+            hint="use the policy (--policy FILE) and the login with which the night was run",
         )

@@ -133,7 +133,7 @@ def _require_complete(name: str, members: tuple[MarkedVm, ...]) -> None:
     missing = sorted(set(range(nodes)) - {member.marker.rank for member in members})
     if missing:
         ranks = ", ".join(map(str, missing))
-        raise UsageError(f"cluster {name} is not complete: rank {ranks} of its {nodes} VMs is missing", hint=hint)
+        raise UsageError(f"cluster {name} is not complete: of its {nodes} VMs rank {ranks} is missing", hint=hint)
     stopped = [member.vm.name for member in members if member.vm.power is not PowerState.ON]
     if stopped:
         raise UsageError(f"cluster {name}: not running: {', '.join(stopped)}", hint=hint)

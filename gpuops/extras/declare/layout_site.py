@@ -48,7 +48,7 @@ def load_wishes(path: Path, options: LayoutOptions) -> Callable[[Site], SiteFile
     """
     in_folder = next(filter(_has_layouts, sorted(path.glob("*.yaml"))), None) if path.is_dir() else None
     if in_folder is not None:
-        raise UsageError(f"{in_folder} has layouts, and is no site file", hint=f"give it alone: --file {in_folder}")
+        raise UsageError(f"{in_folder} is a file of layouts, not a site file", hint=f"give only it: --file {in_folder}")
     if path.is_dir() or not _has_layouts(path):
         if options != LayoutOptions():
             raise UsageError(

@@ -69,7 +69,7 @@ class _MadeCase:
     def __init__(self, rng: np.random.Generator, fault: Component) -> None:
         self.rng = rng
         self.fault = fault
-        self.strength = float(rng.beta(1.0, 1.3))
+        self.strength = float(rng.beta(1.0, 1.3))  # 0 to 1; weak faults are somewhat more frequent
         self.hardware = HOSTS[rng.integers(len(HOSTS))]
         self.gpu = self.hardware.gpu
         self.vcpus = int(rng.choice((4, 8, 16)))

@@ -128,7 +128,7 @@ def runner_run(
 @runner.command("status")
 @spread
 def runner_status(common: CommonOptions) -> None:
-    """Show which runners live, and which turns run or wait. Changes nothing.
+    """Show which runners live, and which of their commands run or wait. Changes nothing.
 
     \b
     Example:

@@ -164,8 +164,8 @@ class _Tending:
                     f"{self.template.name} is already being cloned: the next gpuops job run continues",
                 )
                 return set()
-            # with this `order`, `_remove_unneeded` does not take it for a run that was cut off and does not end it: the
-            # clones continue after the lock is released
+            # The run below stays open after the lock is released, until its clones are made. By this `order`
+            # `_remove_unneeded` knows that it was not cut off, and does not end it.
             order = f"clones {socket.gethostname()}"
             end_cut_off_runs(JOB_VMS, order, inventory, journal, self.site)
             run = journal.begin(JOB_VMS, order=order)

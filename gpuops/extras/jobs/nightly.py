@@ -87,7 +87,7 @@ def _do_those_that_wait(waiting: SimpleQueue[Callable[[], object]], ended: Simpl
 
 CALLED_EVERY: Final = timedelta(minutes=5)
 """The interval of passes. A pass stops jobs early, because the next pass may be too late."""
-AT_ONCE: Final = timedelta(seconds=30)
+END_TIME: Final = timedelta(seconds=30)
 """Time to look at one guest and to end its container, in addition to the checkpoint."""
 LOOK: Final = timedelta(seconds=60)
 """The time that a return allows for reading the jobs and their VMs."""
@@ -209,7 +209,8 @@ def _to_stop(site: Site) -> _ToStop | None:
     if not submitted:
         return None
     inventory = site.vcenter.inventory()
-    until = now + policy.jobs.checkpoint + STOP_GRACE + AT_ONCE
+    # stopped now, the jobs have ended by then; the return may begin earlier
+    until = now + policy.jobs.checkpoint + STOP_GRACE + END_TIME
     begins = return_begins(policy, originals, inventory, durations, now)
     return _ToStop(submitted, inventory, policy.jobs.checkpoint, until if begins is None else min(until, begins))
 
@@ -250,7 +251,7 @@ def _closes(policy: Policy, running: int, now: datetime) -> bool:
 
 def _to_stop_all(checkpoint: timedelta, jobs: int) -> timedelta:
     """Return the time that it takes to stop this number of jobs in parallel."""
-    return math.ceil(jobs / AT_A_TIME) * (checkpoint + STOP_GRACE + AT_ONCE)
+    return math.ceil(jobs / AT_A_TIME) * (checkpoint + STOP_GRACE + END_TIME)
 
 
 def _turns(

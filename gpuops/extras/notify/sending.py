@@ -149,6 +149,7 @@ def _all_to(receiver: Receiver, way: NoticeWay, outbox: Outbox) -> None:
                 return
             waiting = outbox.waiting(way.settings.vcenter, receiver.entry)
             prefix = receiver.address_prefix
+            # with each notice the digests of the receiver's mail addresses that accepted it before
             notices = [
                 (notice, [row.removeprefix(prefix) for row in outbox.accepted_by(notice.key) if row.startswith(prefix)])
                 for notice in waiting

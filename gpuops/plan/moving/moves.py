@@ -316,12 +316,12 @@ def one_move_further(
                 for target in distinct_hosts(sequence.cluster_state, without=source):
                     if target.number not in search_vm.allowed:
                         continue
-                    # no VM is bound to an indistinct GPU here, although it could be
-                    unbindable = binding and search_vm.bindable and bool(target.indistinct)
+                    # no VM is bound to an indistinct GPU here, although it could be: that might take fewer moves
+                    is_binding_left_out = binding and search_vm.bindable and bool(target.indistinct)
                     for gpus, arrival in arrivals(model, target, search_vm, binding=binding):
                         cluster_state = with_host(with_host(sequence.cluster_state, source_after), arrival.now)
                         vm_moves = (*sequence.vm_moves, VmMove(search_vm.number, target.number, gpus))
-                        overcounted = sequence.overcounted or unbindable or arrival.basis is ArrivalBasis.ANY
+                        overcounted = sequence.overcounted or is_binding_left_out or arrival.basis is ArrivalBasis.ANY
                         yield MoveSequence(cluster_state, vm_moves, overcounted)
 
 

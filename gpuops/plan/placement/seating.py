@@ -152,10 +152,14 @@ class _SeatingAttempt:
                 return demand.address, f"{subject}: {verdict}" if verdict else ""
             case WantsDynamic():
                 unseated = [other for other in self.demands if other.ordinal not in self.seats]
-                missing = sum(replace(other, ordinal=demand.ordinal) == demand for other in unseated)
+                still_needed = sum(replace(other, ordinal=demand.ordinal) == demand for other in unseated)
                 taken = self.seats.values()
-                free = find_free_device(demand, self.vm, taken, self.host, self.inventory, self.node, missing)
-                return (free, "") if isinstance(free, PciAddress) else ((free,), "")
+                device_or_rejection = find_free_device(
+                    demand, self.vm, taken, self.host, self.inventory, self.node, still_needed
+                )
+                if isinstance(device_or_rejection, Rejection):
+                    return (device_or_rejection,), ""
+                return device_or_rejection, ""
             case _:
                 assert_never(demand)
 

@@ -89,7 +89,7 @@ class Queue:
         """
         contradicted = contradictions(unit, self.inventory)
         if contradicted:
-            return self._none_of(unit, contradicted)
+            return self._refuse_unit(unit, contradicted)
         tried_hosts: frozenset[str] = frozenset()
         reasons: dict[Rejection, None] = {}
         most_placed, best_host = 0, ""
@@ -110,10 +110,10 @@ class Queue:
                 return queue
             if host is None:
                 part = f"{most_placed} of these {len(unit)} fit together on {best_host}" if most_placed > 1 else ""
-                return self._none_of(unit, (), tuple(reasons), part)
+                return self._refuse_unit(unit, (), tuple(reasons), part)
             tried_hosts |= {host}
 
-    def _none_of(
+    def _refuse_unit(
         self,
         unit: Sequence[Workload],
         contradicted: Sequence[Rejection],
@@ -121,7 +121,7 @@ class Queue:
         part: str = "",
     ) -> Queue:
         """Refuse the complete unit: for contradictions, for workloads without any place, or for the hosts' reasons.
-        `part` tells how many of them a host would take."""
+        `part` says how many of them a host would take: the suggestion if none fits better."""
         answers_alone = {workload.name: self.trial(workload).answer() for workload in unit}
         impossible = [name for name, answer in answers_alone.items() if isinstance(answer, Refusal)]
         reasons_for_all = tuple(contradicted)

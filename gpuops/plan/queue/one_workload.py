@@ -139,7 +139,7 @@ class WorkloadQuestion:
             rejections += (*eligible.refused, *place_or_reasons)
             if self.every_reason:
                 scope_hosts = scope_of(self.workload).hosts(self.inventory)
-                rejections += on_their_gpus(vm, eligible, scope_hosts, self.inventory, self.catalog)
+                rejections += unreported_rejections(vm, eligible, scope_hosts, self.inventory, self.catalog)
             choices += self._choices(needs, eligible, map(Choice.refused, place_or_reasons))
         return Refusal(self.workload, tuple(dict.fromkeys(rejections)), choices=tuple(choices))
 
@@ -238,10 +238,13 @@ def without_devices(vm: Vm, eligible: EligibleHosts, inventory: Inventory) -> tu
     return tuple(rejections)
 
 
-def on_their_gpus(
+def unreported_rejections(
     vm: Vm, eligible: EligibleHosts, hosts: tuple[Host, ...], inventory: Inventory, catalog: Catalog
 ) -> Iterator[Rejection]:
-    """Yield what else the requested hosts that are refused for another reason lack, including their GPUs."""
+    """Yield the reasons against the requested hosts that the placement did not report.
+
+    These are all reasons of a host that was not eligible, and what the GPUs of each host lack that were not checked.
+    """
     demands = demands_of(vm.devices or (), {})
     if any(getattr(device, "group", None) is not None for device in vm.devices or ()):
         return  # a host without the device group is not checked for the members of it

@@ -153,7 +153,8 @@ def next_lease(previous: Lease | None, owner: str, nonce: str, now: datetime, hi
         number = clock_number
     if number > MOST_LEASES:
         place = highest.where if highest.number >= number_of(previous) else f"{KEY} on the lock VM"
-        raise Refused(f"no lease number is higher than {number - 1}", hint=f"gpuops did not write it: correct {place}")
+        reason = f"the lease number {number - 1} is the highest possible, so no lease can follow it"
+        raise Refused(reason, hint=f"gpuops did not write this number: correct {place}")
     return Lease(owner, nonce, number, now + timedelta(seconds=TTL_S))
 
 

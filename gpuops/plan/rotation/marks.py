@@ -130,9 +130,9 @@ class RotateMark:
         ]
         for ref in named if selected else ():
             if ref in pool_of and ref not in selected_refs:
-                place = "pool" if self.pool not in (None, pool_of[ref].name) else "folder"
+                place = f"pool {self.pool}" if self.pool not in (None, pool_of[ref].name) else f"folder {self.folder}"
                 hint = "remove --pool and --folder, or this --vm"
-                refusals.append(Rejection(inventory.vms[ref].name, f"is not in that {place}", hint=hint))
+                refusals.append(Rejection(inventory.vms[ref].name, f"is not in {place}", hint=hint))
         if not selected and not refusals:
             places = [f"of pool {self.pool}"] if self.pool is not None else []
             places += [f"in folder {self.folder}"] if self.folder is not None else []

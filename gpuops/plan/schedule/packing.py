@@ -74,13 +74,18 @@ def fill_stretch(stretch: Stretch, jobs: Sequence[Job], pool: Sequence[int]) -> 
     return tuple(filled)
 
 
-def _fill_priority(start: int, end: int, last: bool, jobs: Sequence[Job], pool: Sequence[int]) -> list[StretchJob]:
-    """Return the jobs of one priority that fill the time from `start` to `end` best."""
+def _fill_priority(
+    start: int, end: int, is_returned: bool, jobs: Sequence[Job], pool: Sequence[int]
+) -> list[StretchJob]:
+    """Return the jobs of one priority that fill the time from `start` to `end` best.
+
+    `is_returned`: whether the GPU is returned at `end`, which may cut a job off.
+    """
     length = end - start
-    # 1. Only complete jobs: the highest sum that they reach.
+    # 1. Only complete jobs: the most minutes that they reach. Bit m of the last sum is set if some jobs take m minutes.
     whole, sums = reachable_sums(start, length, jobs, pool)
     best = sums[-1].bit_length() - 1
-    if best == length or not last:
+    if best == length or not is_returned:
         return _jobs_of_sum(start, best, jobs, whole, sums)
     # 2. If the GPU is returned at the end, a run that is cut off there may fill more.
     cut = _cut_off(start, end, best, jobs, pool, sums)

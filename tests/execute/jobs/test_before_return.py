@@ -107,7 +107,7 @@ def morning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Morning
     new_morning = Morning(Night(tmp_path / "state"), HangingGuest())
     monkeypatch.setattr(nightly, "guests_of", lambda site, **_: new_morning.guest)
     # all jobs together have a moment more than a checkpoint, which may take ten seconds at the least
-    monkeypatch.setattr(nightly, "AT_ONCE", timedelta(seconds=LIMIT_S) - timedelta(seconds=10) - job_run.STOP_GRACE)
+    monkeypatch.setattr(nightly, "END_TIME", timedelta(seconds=LIMIT_S) - timedelta(seconds=10) - job_run.STOP_GRACE)
     monkeypatch.setattr(job_run, "STOP_GRACE", timedelta())
     yield new_morning
     new_morning.guest.over.set()

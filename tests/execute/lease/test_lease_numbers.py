@@ -74,6 +74,6 @@ def test_a_lease_number_that_somebody_wrote_by_hand_ends_no_return(world: World,
         run(world, RunKind.NIGHT, tmp_path / "a")
     report = run(world, RunKind.DAY, tmp_path / "a")
     assert report.exit_code == 0
-    assert any("no lease number is higher" in text for text in report.plan.warnings)
+    assert any("is the highest possible" in text for text in report.plan.warnings)
     assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
     assert run(world, RunKind.NIGHT, tmp_path / "a").exit_code == 0

@@ -83,7 +83,7 @@ def test_what_fails_never_removes_a_vm_that_stood_before(training: Training, met
     assert (failed.exit_code, failed.undone, failed.left) == (4, True, ())
     [member] = marked_vms(port.inventory(), "train")
     assert (member.vm.ref, member.vm.power) == (stood.vm.ref, PowerState.ON)
-    with pytest.raises(UsageError, match="rank 1 of its 2 VMs is missing"):
+    with pytest.raises(UsageError, match="of its 2 VMs rank 1 is missing"):
         standing("train", training.site)
     [summary] = read_clusters("train", training.site)
     assert "rank 1 is missing" in summary.problems

@@ -156,11 +156,12 @@ def _basis_text(answer: WhatIfAnswer) -> str:
             return "requests: those of the file, placed as gpuops place does"
         case DemandSource.RECORDED:
             days = count(len(demand.draws), "recorded day")
-            return f"requests: what ran beyond now on {days}; the mean, and in brackets the least and the most day"
-        case DemandSource.MADE_UP:
-            requests_text = (
-                f"requests: {len(demand.draws[0])} made up as what runs now, {count(len(demand.draws), 'seed')}"
+            return (
+                f"requests: the VMs of {days} that do not run now; the mean, and in brackets the least and the most day"
             )
+        case DemandSource.MADE_UP:
+            seeds = count(len(demand.draws), "seed")
+            requests_text = f"requests: {len(demand.draws[0])} made up like the VMs that run now, {seeds}"
             return f"{requests_text}; the mean, and in brackets the least and the most"
         case DemandSource.NONE:
             return f"requests: none, for {demand.because}"

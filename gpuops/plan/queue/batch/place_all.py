@@ -177,7 +177,7 @@ class _Admission:
 
 def _spread_over_gpus(proposed: Sequence[tuple[ProposedVm, Workload]]) -> list[tuple[ProposedVm, Workload]]:
     """Return the VMs in an order in which each GPU gets its first vGPU, and with it its size, before any gets a second.
-    A host that spreads VMs over GPUs then cannot give a GPU another size than the pattern has.
+    A host that spreads VMs over GPUs then cannot give a GPU another size than the one proposed for it.
 
     Example: three VMs for GPU A, then two for GPU B. They are started on A, B, A, B, A.
     """

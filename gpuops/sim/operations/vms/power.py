@@ -120,7 +120,7 @@ def suspend(vm: VmEntity, call: Call) -> Any:
 
 
 def reset(vm: VmEntity, call: Call) -> Any:
-    """ResetVM_Task: boot the guest again; the VM keeps its devices and slots."""
+    """ResetVM_Task: boot the guest again; the VM keeps its devices and its places on GPUs."""
 
     def begin() -> None:
         vm.refuse_while_question_pending()
