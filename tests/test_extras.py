@@ -40,7 +40,7 @@ def test_each_name_in_the_table_and_in_the_core_is_there() -> None:
     assert all(map(load, sorted(loaded)))
 
 
-@pytest.mark.parametrize("removed", [ALL, *ONE_EACH])
+@pytest.mark.parametrize("removed", [*ONE_EACH, pytest.param(ALL, marks=pytest.mark.long)])
 def test_without_it_the_core_does_its_main_job(removed: str, tmp_path: Path) -> None:
     link_all_but(removed, tmp_path / "gpuops")
     assert "Give a VM vGPUs" in run(tmp_path, "--help")

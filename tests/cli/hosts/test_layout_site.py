@@ -156,7 +156,7 @@ def test_a_layout_of_vgpus_that_names_none_is_refused(lab: Lab, vgpus: str) -> N
 
 def test_a_file_of_layouts_is_not_read_from_a_directory(lab: Lab, layouts: str) -> None:
     refused = lab.run("diff", "--file", str(Path(layouts).parent), "--host", "*")
-    assert (refused.exit_code, f"give it alone: --file {layouts}" in refused.stderr) == (2, True)
+    assert (refused.exit_code, f"give only it: --file {layouts}" in refused.stderr) == (2, True)
 
 
 def test_the_options_of_layouts_need_a_layout_file(lab: Lab, tmp_path: Path) -> None:

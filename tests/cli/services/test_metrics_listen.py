@@ -213,6 +213,7 @@ class Hello(GetHandler):
         return 200, "text/plain", b"hello"
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("sent", [b"", b"GET /metrics HT"])
 def test_clients_that_send_no_request_shut_nobody_out(sent: bytes) -> None:
     with listening(OPTION, ("127.0.0.1", 0), Hello) as port, ExitStack() as stack:
@@ -237,6 +238,7 @@ class Large(GetHandler):
         return 200, "text/plain", b"x" * 10_000_000
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("sent", [b"GET /metrics HTTP/1.1\r\n\r\n" * 500, b"GET / HTTP/1.1\r\nX: " + b"y" * 60_000])
 def test_clients_that_take_no_answer_or_end_no_request_shut_nobody_out(sent: bytes) -> None:
     with listening(OPTION, ("127.0.0.1", 0), Large) as port, ExitStack() as stack:

@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from gpuops.execute.journal import IntentState, Journal
 from gpuops.execute.runs.nights import NightVms
 from gpuops.model.nights.night_record import Original, Role
@@ -38,6 +40,7 @@ journal.close()
 """
 
 
+@pytest.mark.long
 def test_a_gpuops_with_renamed_steps_reads_an_open_night_and_writes_what_this_one_reads(tmp_path: Path) -> None:
     renamed, state_dir = renamed_copy(tmp_path / "renamed"), tmp_path / "state"
     journal = Journal.open(state_dir, "vc-1", lambda: NOW)

@@ -365,7 +365,7 @@ def deletable(guests: ClusterGuests, site: Site) -> None:
         assert task is not None and [end.error for end in site.vcenter.wait([task], 60.0)] == [None]
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("request_", range(5, MOST, 18))
 def test_a_cluster_whose_run_was_killed_is_removed_with_all_that_it_left(
