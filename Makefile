@@ -11,6 +11,9 @@ export PYTHONDONTWRITEBYTECODE :=
 # the most: two workers more than there are cores keep these busy.
 AND_TWO := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 
+# Each worker would rewrite the assertions of all test modules in a new clone. Two processes do so once, before the tests.
+REWRITE := test -d tests/wire/__pycache__ || ls -d tests/*/ | xargs -n 16 -P 2 $(BIN)/python -m pytest -q --collect-only
+
 .DEFAULT_GOAL := help
 .PHONY: help setup hooks demo test lint format generate bench model bench-results pictures site peers collection collections long core soak soak-services fleet clusters job-nights site-worlds mutants results sbom release man lock clean
 
@@ -33,6 +36,7 @@ demo: setup  ## a GPU into a VM, a night and a morning, on a simulated vCenter
 	@$(BIN)/gpuops demo
 
 test: setup  ## the unit and wire tests, the same cases each time, by up to four workers (PART=K/N: some of them)
+	-@$(REWRITE) >/dev/null
 	PYTHONHASHSEED=0 $(BIN)/python -m pytest -n $(or $(WORKERS),$(AND_TWO)) --maxprocesses 4 --dist worksteal --durations 10 \
 	  --hypothesis-profile quick -m "not peer and not long" $(if $(PART),--part $(PART))
 

@@ -152,7 +152,7 @@ def plain(view: Shown) -> str:
     return "".join(f"{''.join(text for text, _ in line).rstrip()}\n" for line in lines(view))
 
 
-def cells(text: str) -> int:
+def display_width(text: str) -> int:
     """Return the number of terminal columns that a text takes."""
     if text.isascii():
         return len(text)
@@ -168,14 +168,14 @@ def shortened(text: str, room: int) -> str:
     'vdi-...-0042'
     """
     text = visible(text)
-    if cells(text) <= room:
+    if display_width(text) <= room:
         return text
     begin, end = "", ""
     for first, last in zip(text, reversed(text), strict=True):
-        if cells(f"{begin}...{last}{end}") > room:
+        if display_width(f"{begin}...{last}{end}") > room:
             break
         end = last + end
-        if cells(f"{begin}{first}...{end}") > room:
+        if display_width(f"{begin}{first}...{end}") > room:
             break
         begin += first
     return f"{begin}...{end}"
@@ -184,11 +184,11 @@ def shortened(text: str, room: int) -> str:
 def cut_off(text: str, room: int) -> str:
     """Return the escaped text in at most `room` columns, with three dots where its end is left out."""
     text = visible(text)
-    if cells(text) <= room:
+    if display_width(text) <= room:
         return text
     beginning = ""
     for character in text:
-        if cells(f"{beginning}{character}...") > room:
+        if display_width(f"{beginning}{character}...") > room:
             break
         beginning += character
     return f"{beginning}..."[:room]
@@ -219,7 +219,7 @@ def _table_lines(table: TextTable, width: int | None) -> Iterator[Line]:
     widths = [0] * len((header or table.rows or [()])[0])
     for row in chain(header, table.rows):
         for column, cell in enumerate(row):
-            cell_width = cells(cell if isinstance(cell, str) else cell.plain)
+            cell_width = display_width(cell if isinstance(cell, str) else cell.plain)
             if cell_width > widths[column]:
                 widths[column] = cell_width
     if width is not None:
@@ -249,9 +249,11 @@ def _row_lines(
     row: Sequence[str | Text], widths: Sequence[int], right: Collection[int], *, folded: bool
 ) -> Iterator[Line]:
     """Yield the lines of a row with its cells padded; if `folded`, cells are wrapped to the widths."""
-    if not folded and all(isinstance(cell, str) for cell in row):  # fast path for the rows of a fleet
+    if not folded and all(isinstance(cell, str) for cell in row):  # faster: a fleet has thousands of rows
         padded = (
-            f"{' ' * (width - cells(cell))}{cell}" if column in right else f"{cell}{' ' * (width - cells(cell))}"
+            f"{' ' * (width - display_width(cell))}{cell}"
+            if column in right
+            else f"{cell}{' ' * (width - display_width(cell))}"
             for column, (cell, width) in enumerate(zip(row, widths, strict=False))
             if isinstance(cell, str)
         )
@@ -265,7 +267,7 @@ def _row_lines(
         line: list[Piece] = []
         for column, (parts, width) in enumerate(zip(wrapped, widths, strict=False)):
             part = parts[number] if number < len(parts) else []
-            blank = (" " * (width - sum(cells(text) for text, _ in part)), "")
+            blank = (" " * (width - sum(display_width(text) for text, _ in part)), "")
             line += [blank, *part] if column in right else [*part, blank]
             line.append((_GAP, ""))
         yield line
@@ -273,7 +275,7 @@ def _row_lines(
 
 def _wrap(pieces: Sequence[Piece], width: int | None) -> Iterator[Line]:
     """Yield the pieces as lines of at most `width` columns."""
-    if width is None or sum(cells(text) for text, _ in pieces) <= width:
+    if width is None or sum(display_width(text) for text, _ in pieces) <= width:
         yield pieces
         return
     starts = _line_starts("".join(text for text, _ in pieces), width)
@@ -292,10 +294,10 @@ def _line_starts(text: str, width: int) -> list[int]:
     """
     starts, used = [0], 0
     for word in _WORD.finditer(text):
-        needs = cells(word.group().rstrip())
+        needs = display_width(word.group().rstrip())
         if needs > width:
             for at in range(word.start(), word.start() + len(word.group().rstrip())):
-                width_of_character = cells(text[at])
+                width_of_character = display_width(text[at])
                 if used + width_of_character > width and at > starts[-1]:
                     starts.append(at)
                     used = 0
@@ -305,7 +307,7 @@ def _line_starts(text: str, width: int) -> list[int]:
         if used + needs > width and word.start() > starts[-1]:
             starts.append(word.start())
             used = 0
-        used += cells(word.group())
+        used += display_width(word.group())
     return starts
 
 

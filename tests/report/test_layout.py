@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuops.report.layout import Shown, Text, TextTable, Tree, cells, cut_off, lines, padded, plain, shortened
+from gpuops.report.layout import Shown, Text, TextTable, Tree, cut_off, display_width, lines, padded, plain, shortened
 
 
 def printed_lines(view: Shown, width: int | None = None, *, ascii_only: bool = False) -> list[str]:
@@ -36,7 +36,7 @@ def test_columns_are_as_wide_as_their_widest_cell() -> None:
 def test_a_character_of_two_columns_counts_twice() -> None:
     printed = printed_lines(table(("山田", "1"), ("abcde", "2")))
     assert printed == ["VM     GPUs", "山田   1", "abcde  2"]
-    assert {cells(line.rpartition(" ")[0]) for line in printed} == {6}
+    assert {display_width(line.rpartition(" ")[0]) for line in printed} == {6}
 
 
 def test_cells_with_styles_stand_where_others_stand() -> None:

@@ -29,7 +29,7 @@ from gpuops.plan.core.steps import (
 from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.returns.day import RotateDay
 from gpuops.plan.rotation.returns.restore import RestoreVms
-from gpuops.report.layout import cells
+from gpuops.report.layout import display_width
 from gpuops.report.run_progress import DOING, SHOWN, RunProgress, progress_lines, start_progress
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -217,7 +217,7 @@ def test_a_name_is_harmless_and_fits(name: str, expected: str) -> None:
     progress = replace(at_the_start(NIGHT, SuspendVm("vm-0")), before=before).with_in_flight([SuspendVm("vm-0")], 0.0)
     [line] = progress_lines(progress, 3725.0, NOW, 60)
     assert line == f"  suspending {expected} 1:02:05"
-    assert cells(line) <= 60
+    assert display_width(line) <= 60
 
 
 def test_each_kind_of_step_has_its_word() -> None:

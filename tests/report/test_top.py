@@ -26,7 +26,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm
 from gpuops.plan.hosts.change.rolling_plan import ChangeStatus, PartProgress
 from gpuops.plan.rotation.status import RotationStatus
-from gpuops.report.layout import cells, plain
+from gpuops.report.layout import display_width, plain
 from gpuops.report.monitoring.fleet import fleet
 
 NOW = datetime(2026, 11, 2, 18, tzinfo=UTC)
@@ -196,7 +196,7 @@ def test_no_line_is_wider_and_no_picture_higher_than_the_terminal(width: int, he
     assert len(lines) <= max(height, 6)
     assert all(unicodedata.category(character) not in ("Cc", "Cf") for text in texts for character in text)
     narrowest = 60  # what stays of the columns needs so much
-    assert width < narrowest or all(cells(text) <= width for text in texts), texts
+    assert width < narrowest or all(display_width(text) <= width for text in texts), texts
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,7 @@ async def played_of(queue: ProcrastinateQueue) -> list[PolicyTurn]:
     return played
 
 
+@pytest.mark.long
 def test_rows_of_any_content_play_nothing_and_end_no_runner(postgresql: Server) -> None:
     async def story() -> None:
         async with queues(postgresql.database()) as (queue,):
@@ -113,6 +114,7 @@ def test_runners_that_do_not_exist_put_off_no_return(postgresql: Server) -> None
     asyncio.run(story())
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("text", ["", "no JSON", "[]", '{"type": "abort_job_requested"}', '{"type": 5}'])
 def test_a_notice_of_any_text_is_a_reason_to_look_alone(postgresql: Server, text: str) -> None:
     """Every role that may connect can send one."""

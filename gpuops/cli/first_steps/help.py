@@ -246,8 +246,8 @@ def _no_such_topic(words: Sequence[str], manual: Iterable[str], context: typer.C
     """Return the error for words that name neither a page nor a command, with the closest names of both."""
 
     root: Any = context.find_root().command
-    names = {name.replace("-", " "): name for name in (*root.commands.data, *manual)}
-    if words[0] in root.commands.data:
+    names = {name.replace("-", " "): name for name in (*root.commands, *manual)}
+    if words[0] in root.commands:  # no command is imported by this
         subcommands = getattr(root.commands[words[0]], "commands", {})
         names |= {name: name for name in (f"{words[0]} {subcommand}" for subcommand in subcommands)}
     words_typed = " ".join(words)

@@ -140,14 +140,14 @@ def _settings(
 
 
 def _of_destination(where: Destination, origins: _Origins, environ: Mapping[str, str]) -> Iterator[Setting]:
-    host = origins.of("vcenter")
-    port = origins.in_file("port")
+    host_origin = origins.of("vcenter")
+    port_origin = origins.in_file("port")  # only the file has a setting for it
     # an unusual port that the file does not set came with the address
-    if port == DEFAULT and where.address.port not in (80, 443):
-        port = host
+    if port_origin == DEFAULT and where.address.port not in (80, 443):
+        port_origin = host_origin
     ca_files = ", ".join(map(str, where.ca_files))
-    yield Setting("host", where.address.host, host)
-    yield Setting("port", str(where.address.port), port)
+    yield Setting("host", where.address.host, host_origin)
+    yield Setting("port", str(where.address.port), port_origin)
     yield Setting("username", where.username or NOT_SET, origins.of("username"))
     yield _password(where, origins, environ)
     yield Setting("ca_file", ca_files or "the system's", origins.of("ca_files"))

@@ -5,7 +5,7 @@ Use it for a VM that cannot be brought back. Only the journal changes; nothing i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -70,7 +70,7 @@ def _find_abandonment(
     open_originals = [original for original in matching if not original.returned]
     if open_originals:
         if len({original.uuid or original.vm for original in open_originals}) > 1:
-            raise Refused(f"{name}: several VMs of nights have this name", hint="use moid:ID; " + STATUS)
+            raise _ambiguous(name, open_originals)
         return _make_abandonment(open_originals[-1], inventory, now, "")  # of the last night that holds it
     if (
         journal is not None
@@ -83,10 +83,15 @@ def _find_abandonment(
         policy = parse_policy(text, "the journal", accepted_before=True)
     marked = [original for original in by_marker(policy, inventory) if _is_called(original, name, inventory)]
     if len(marked) > 1:
-        raise Refused(f"{name}: several VMs with a marker have this name", hint="use moid:ID; " + STATUS)
+        raise _ambiguous(name, marked)
     if not marked:
         raise Refused(f"{name}: no night in this machine's journal holds a VM of this name", hint=STATUS)
     return _make_abandonment(marked[0], inventory, now, "" if text else " --policy FILE", by_its_marker=True)
+
+
+def _ambiguous(name: str, originals: Iterable[Original]) -> Refused:
+    ids = " or ".join(f"moid:{ref}" for ref in dict.fromkeys(original.vm for original in originals))
+    return Refused(f"{name}: nights hold several VMs of this name", hint=f"give one of them as {ids}")
 
 
 def _is_called(original: Original, name: str, inventory: Inventory) -> bool:

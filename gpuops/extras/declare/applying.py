@@ -32,7 +32,9 @@ VERB: Final = "apply"
 MOST_PASSES: Final = 3
 """How often hosts are set: a GPU that is given back by DirectPath I/O gets its graphics type only after a reboot."""
 VMS_WAIT: Final = Rejection(
-    "vms", "are not changed, because a host was not", hint="fix the problem of the host, then run it again"
+    "vms",
+    "are not changed, because not all settings of a host could be made",
+    hint="fix what the report says of that host, then run the command again",
 )
 REBOOT: Final = (
     "{} must be rebooted before everything is in force: add --reboot rolling, or empty and reboot each of them"

@@ -142,7 +142,9 @@ def parse_jobs(text: str, name: str) -> tuple[ContainerJob, ...]:
     """The jobs of a YAML text; `name` is what an error calls it. Raises PolicyError."""
     jobs_file = read_as(JobsFile, parse_yaml(text, name), name, _HINT)
     if (total := sum(entry_of_file.array or entry_of_file.count for entry_of_file in jobs_file.jobs)) > MOST_JOBS:
-        raise PolicyError(f"{name}: has {total} jobs in all; {MOST_JOBS} is the maximum", hint=_HINT)
+        raise PolicyError(
+            f"{name}: has {total} jobs in all; {MOST_JOBS} is the maximum", hint="split the file, and submit each part"
+        )
     jobs = tuple(job for entry_of_file in jobs_file.jobs for job in entry_of_file.jobs())
     twice = [name_of_job for name_of_job, times in Counter(job.name for job in jobs).items() if times > 1]
     if twice:

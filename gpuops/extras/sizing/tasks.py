@@ -24,7 +24,9 @@ def gpu_sizing_info(
     since: str | None = None,
     **options: Any,
 ) -> TaskResult:
-    """Return how many VMs may share a GPU; `options` are fields of `SizeRequest`. vCenter is asked where history says.
+    """Return how many VMs may share a GPU; `options` are fields of `SizeRequest`.
+
+    vCenter is read only if the request does not state how busy VMs are: the history of VMs shows that then.
 
     Raises UsageError, PolicyError, Refused, VmNotFound, VmAmbiguous.
     """

@@ -11,7 +11,7 @@ from gpuops.extras.web.top_view import TopView, visible_rows
 from gpuops.extras.web.top_words import TopLevel
 from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.report.document import DocumentRecord, SiteDocument, printed
-from gpuops.report.layout import Column, Line, Piece, Shown, Text, cells, cut_off, shortened, table_of
+from gpuops.report.layout import Column, Line, Piece, Shown, Text, cut_off, display_width, shortened, table_of
 from gpuops.report.text import optional_figure
 
 BAR_CELLS: Final = 8
@@ -254,7 +254,8 @@ def fit_columns(columns: Columns, rows: Sequence[TopRow], width: int) -> tuple[l
     fitting_columns = list(columns)
     while True:
         widths = [
-            max([cells(column.title), *(cells(_cell_text(column, row)) for row in rows)]) for column in fitting_columns
+            max([display_width(column.title), *(display_width(_cell_text(column, row)) for row in rows)])
+            for column in fitting_columns
         ]
         room = width - len(_GAP) * (len(fitting_columns) - 1)
         while sum(widths) > room:
@@ -273,7 +274,7 @@ def _line(texts: Sequence[str], columns: Columns, widths: Sequence[int], styles:
     pieces: list[Piece] = []
     for text, column, width, style in zip(texts, columns, widths, styles, strict=True):
         cut = cut_off(text, width) if column.listed else shortened(text, width)
-        blank = " " * (width - cells(cut))
+        blank = " " * (width - display_width(cut))
         pieces.append((f"{blank}{cut}" if column.right else f"{cut}{blank}", style))
         pieces.append((_GAP, gap))
     return pieces[:-1]
@@ -283,9 +284,9 @@ def _one_line(pieces: Sequence[Piece], width: int) -> Line:
     """Return the pieces, cut to the width of the line."""
     cut_pieces, cells_left = [], width
     for text, style in pieces:
-        cut = shortened(text, cells_left) if cells(text) > cells_left else text
+        cut = shortened(text, cells_left) if display_width(text) > cells_left else text
         cut_pieces.append((cut, style))
-        cells_left -= cells(cut)
+        cells_left -= display_width(cut)
         if cells_left <= 0:
             break
     return cut_pieces

@@ -277,7 +277,7 @@ def of_reservations(hosts: Sequence[Host], inventory: Inventory, catalog: Catalo
             if unknown.place in (place, ""):
                 profile = unknown.profile or "DirectPath profiles"
                 reason = f"the reservations of {profile} are unknown: {unknown.reason}"
-                fix = "let this login read the DirectPath profiles (gpuops help place)"
+                fix = "until they are known, no night starts a VM there (gpuops help place)"
                 yield Finding(Severity.WARNING, name, reason, fix)
         for capacity in inventory.reservations.in_place(place):
             now, most = (_count_slots(capacity.profile, members, snapshot, catalog) for snapshot in (inventory, empty))

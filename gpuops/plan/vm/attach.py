@@ -171,9 +171,10 @@ class Attach:
                 "attach needs exactly one of --profile, --device, --dynamic and --device-group",
                 hint="attach different devices one after another, with --add",
             )
-        if self.count is not None and (self.count < 1 or self.device or self.device_group):
-            hint = "give a number of vGPUs or dynamic devices, 1 or more"
-            raise UsageError(f"--count {self.count} is not valid here", hint=hint)
+        if self.count is not None and (self.device or self.device_group):
+            raise UsageError("--count does not go with --device or --device-group", hint="leave --count out")
+        if self.count is not None and self.count < 1:
+            raise UsageError(f"--count {self.count} is too small", hint="give a number of vGPUs or devices, 1 or more")
 
     @property
     def _is_dynamic(self) -> bool:

@@ -205,7 +205,7 @@ class XmlEncoder:
                 self._write(write, tag, vmomi_value, static.Item)
             return
         if not isinstance(values, VmomiSupport.Array):
-            raise EncodeError(f"{tag}: an untyped list has no place in an anyType")
+            raise EncodeError(f"{tag}: a list without an item type has no place in an anyType")
         item_type = values.Item
         array, item_tag = array_names(item_type)
         write(f'<{tag} xsi:type="{array}">')

@@ -109,18 +109,18 @@ class JsonEncoder:
         else:
             write(_simple(vmomi_value))
 
-    def _list(self, write: Write, values: list[Any], static: Any) -> None:
-        boxed = static is object
+    def _list(self, write: Write, values: list[Any], declared: Any) -> None:
+        boxed = declared is object
         if boxed:
             if not isinstance(values, VmomiSupport.Array):
-                raise EncodeError("an untyped list has no place in a field of any type")
+                raise EncodeError("a list without an item type has no place in an anyType")
             write(f'{{"{TYPE_NAME}":"{_array_name(values.Item)}","{VALUE}":')
-            static = type(values)
+            declared = type(values)
         write("[")
         for number, element in enumerate(values):
             if number:
                 write(",")
-            self._write(write, element, static.Item)
+            self._write(write, element, declared.Item)
         write("]}" if boxed else "]")
 
     def _structure(self, write: Write, vmomi_value: Any) -> None:

@@ -391,7 +391,7 @@ def _move_pools(state_dir: Path, count: int) -> None:
     _pools(Place(state_dir, ""), write=True)
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.long
 @pytest.mark.parametrize("first", [1, 2, 3, 4])
 def test_a_move_of_pools_that_is_killed_at_any_point_is_finished_by_the_next_command(
     tmp_path: Path, first: int

@@ -67,7 +67,7 @@ def remove_all(training: Training) -> Iterator[None]:
         assert [end.error for end in training.site.vcenter.wait([TaskRef(task._moId)], 600.0)] == [None]
 
 
-@pytest.mark.quick_cases(7)  # each point once, both calls
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize(("line", "before"), [point[1:] for point in POINTS], ids=[point[0] for point in POINTS])
 @pytest.mark.parametrize(("call", "names"), CALLS.values(), ids=CALLS)
 def test_a_new_vm_whose_request_is_cut_off_is_made_once_by_the_same_call(

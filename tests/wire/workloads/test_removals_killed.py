@@ -60,7 +60,7 @@ def check_settled(training: Training) -> None:
     assert set(intents) == {body["op"] for kind, body in lines if kind is Kind.SETTLED}
 
 
-@pytest.mark.quick_cases(7)  # each point once, both steps
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize(("line", "before"), [point[1:] for point in POINTS], ids=[point[0] for point in POINTS])
 @pytest.mark.parametrize("step", KINDS)
 def test_a_removal_that_is_cut_off_is_ended_by_the_same_call(

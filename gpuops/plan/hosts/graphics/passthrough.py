@@ -227,7 +227,7 @@ def _carries(host: Host, device: OtherDevice) -> Iterator[Rejection]:
     if device.carries is None and not device.kind.made_for_vms:
         yield Rejection(subject, f"what the host has this {device.kind} for cannot be read", hint=READ_HOST)
     for use in device.carries or ():
-        hint = "take that from it first, or choose another device"
+        hint = "end this use first, or choose another device"
         yield Rejection(subject, f"is in the host's own use: {use}", hint=hint)
 
 

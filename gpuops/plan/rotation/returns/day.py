@@ -264,11 +264,11 @@ def is_returned(original: Original, inventory: Inventory) -> bool:
     if vm is None or vm.power is None or original.contradiction or power_change_under_way(vm) is not None:
         return False
     if original.unsure and power_as_before(original, vm):
-        return False
+        return False  # a request of the night whose reply was lost may still change its power
     if original.gated_as is not None and not (vm.gate is not None and vm.gate.closed is False):
         return False  # the broker still keeps its user away
     if original.closes_late:
-        return False  # a gate close that was sent late may still arrive and close it again
+        return False  # a gate close whose outcome is unknown may still arrive and close it again
     if original.role is Role.ML:
         if original.drs is not None and inventory.drs_of(vm) in (VmDrs.MANUAL, None):
             return False  # the night's DRS override is still set, or cannot be read
