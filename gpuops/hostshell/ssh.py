@@ -112,7 +112,7 @@ class Ssh:
             raise Refused(f"{error.filename} cannot be checked: {error.strerror}") from error
         for opening in openings:
             if opening is not None:
-                raise Refused(f"{opening.why}, so gpuops does not use it for SSH", hint=opening.fix)
+                raise Refused(f"{opening.why}, so gpuops does not connect by SSH", hint=opening.fix)
 
     def _must_be_readable(self, asyncssh: Any, known_hosts: Path) -> None:
         """Raise Refused, before any connection is made, if no keys can be read from the configured files."""

@@ -140,7 +140,9 @@ class Connection(Session):
 
         subject = step.name if isinstance(step, CreationStep) else inventory.vm(step.vm).name
         if isinstance(step, GateStep):
-            raise Refused(f"{subject}: gates are set in the connection broker, not in vCenter")
+            raise Refused(
+                f"{subject}: the gate of a desktop is closed and opened by its connection broker, not by vCenter"
+            )
         match step:
             case SetAttribute():
                 attributes.set_attribute(self, step.vm, step.name, step.value, subject=subject, op_id=op_id)

@@ -91,7 +91,7 @@ class _Answers:
                 vcenter=self.name,
                 username=username,
                 password=Secret(password),
-                ca_file=certificate_file if len(self.files()) > 1 else None,
+                ca_file=certificate_file if self.certificate is not None and not self.certificate.trusted else None,
             )
             destination = resolve(flags, {}, parsed_configuration(self.text, self.path))
             with connect_checked(destination, warn, caller=["setup"]) as site:

@@ -24,7 +24,7 @@ def inventory(
     host_shell: HostShellOptions,
     vms: Annotated[bool, typer.Option("--vms", help="A table of the VMs with GPU devices.")] = False,
     hosts: Annotated[
-        bool, typer.Option("--hosts", help="Each host, on a fleet too: of more than 20 there is a summary first.")
+        bool, typer.Option("--hosts", help="Each host, where more than 20 would be shown as a summary.")
     ] = False,
     cluster: Annotated[
         str | None,

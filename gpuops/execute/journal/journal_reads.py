@@ -125,7 +125,7 @@ class JournalReads:
                 f"the journal holds a record that this version cannot read: {error!r}",
                 hint="use the gpuops that wrote it, or a later one",
             )
-            # continue with the records read so far: they include the process's own run
+            # Raises, except in a return: that continues with the records read so far, which include its own run.
             self._state = self._abandon(damaged, self._state or JournalState(self.vcenter))
         return self._state
 

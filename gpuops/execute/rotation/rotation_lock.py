@@ -220,7 +220,10 @@ def refuse_beside_watch(policy: Policy, inventory: Inventory, site: Site) -> Non
     except PolicyError:
         watched = None
     if watched is None:
-        raise Locked(f"{holder} watches this vCenter, and its policy cannot be read", hint=_STOP_IT)
+        raise Locked(
+            f"{holder} watches this vCenter, and its policy cannot be read",
+            hint="stop it first (systemctl stop gpuops-watch)",
+        )
     shared = shared_vms(policy, watched, inventory)
     if shared:
         names = some_names(sorted(vm.name for vm in shared))

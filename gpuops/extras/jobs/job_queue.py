@@ -290,7 +290,7 @@ def job_plan(
     VmAmbiguous for the VM in `like` of a job; StateDamaged.
     """
     from gpuops.extras.jobs.job_plan import JobsQuestion, planned_jobs
-    from gpuops.plan.capacity.capacity_request import night_of
+    from gpuops.plan.capacity.capacity_request import with_suspended
 
     inventory = site.vcenter.inventory()
     if policy is not None and policy.needs_tags:
@@ -307,7 +307,9 @@ def job_plan(
         now = site.clock()
         night = policy.night_at(now) or policy.next_night(now)
         if night is None and policy.windows:
-            raise Refused("the policy has no night within a year", hint="give it `windows` with `opens` and `closes`")
+            raise Refused(
+                "the policy has no night within a year", hint="change its `windows`: none of them opens within a year"
+            )
         desktops += survey_desktops(policy, site, inventory).free_to_take
     question = JobsQuestion(
         jobs,
@@ -317,7 +319,7 @@ def job_plan(
         histories=histories,
         alike={name: vm.ref for name, vm in alike.items()},
     )
-    answer = planned_jobs(question, night_of(inventory, desktops, catalog), catalog)
+    answer = planned_jobs(question, with_suspended(inventory, desktops, catalog), catalog)
     return answer if policy is None else replace(answer, vms=_vm_room(jobs, policy, site, inventory))
 
 

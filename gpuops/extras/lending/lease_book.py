@@ -250,7 +250,7 @@ class PoolAnswer:
     after: LeaseBook
     applied: bool
     rejections: tuple[Rejection, ...] = ()
-    about: GpuLease | None = None
+    requested_lease: GpuLease | None = None
     """The lease that was asked for, new or not."""
     failed: tuple[str, ...] = ()
     """Hooks that failed in guests, and marks that could not be cleared; the next command tries them again."""
@@ -266,7 +266,7 @@ class PoolAnswer:
         """The pool with the servers and leases alone that changed, and the lease that was asked for."""
         before = self.before or LeaseBook(self.after.pool)
         servers = tuple(server for server in self.after.servers if server not in before.servers)
-        leases = (lease for lease in self.after.leases if lease == self.about or lease not in before.leases)
+        leases = (lease for lease in self.after.leases if lease == self.requested_lease or lease not in before.leases)
         return replace(self.after, servers=servers, leases=tuple(leases))
 
     @property

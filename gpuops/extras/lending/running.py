@@ -78,7 +78,7 @@ def lend_gpus(name: str | None, wish: LeaseWish, site: Site, *, apply: bool) -> 
         if answer.rejections:
             return answer
         client = command.inventory.find_vm(wish.client).instance_uuid or ""
-        return replace(answer, about=lending.current_lease(answer.after, client, command.began))
+        return replace(answer, requested_lease=lending.current_lease(answer.after, client, command.began))
 
 
 def return_lease(name: str | None, client: str, site: Site, *, apply: bool) -> PoolAnswer:

@@ -68,7 +68,7 @@ def pool_answer_text(answer: PoolAnswer) -> Shown:
     lines += [Text(f"failed: {line}", "bold red") for line in answer.failed]
     if answer.failed:
         lines.append(Text("the same command, or gpuops pool reclaim --due, tries it again", "dim"))
-    if answer.about is not None and answer.after.pool.program is None:
+    if answer.requested_lease is not None and answer.after.pool.program is None:
         lines.append(Text("this pool names no program: gpuops keeps the book, and sets up no guest", "dim"))
     if answer.changed and not answer.applied:
         lines.append(Text("dry run: nothing was changed", "dim"))
@@ -178,7 +178,7 @@ class PoolCreateDocument(PrintedDocument, frozen=True):
     def made_of(cls, answer: PoolAnswer) -> Self:
         changes = answer.changes
         gpus = _idle_gpus(changes, idle_mib(answer.after))
-        lease = answer.about.id if answer.about is not None else None
+        lease = answer.requested_lease.id if answer.requested_lease is not None else None
         return cls.from_attributes(answer, changes, changes.pool, gpus=gpus, lease=lease)
 
 

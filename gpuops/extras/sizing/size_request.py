@@ -135,6 +135,7 @@ def size_history(request: SizeRequest, pool: SizingPool, history: BusyHistory, i
     """Return the answer for the VMs of the pool, by their history."""
     limits = SharingLimits(request.at_most, pool.slots, request.guaranteed)
     model = fit_pairs(history.pairs) if history.pairs else None
+    # the pairs of a history are known by VM names, so each VM is a workload of its own
     shares = replace(history.shares, kinds=history.shares.names, pairs=model)
     return SizingAnswer(
         SizingSource.HISTORY,

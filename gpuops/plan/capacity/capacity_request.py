@@ -216,7 +216,7 @@ def capacity(
     )
 
 
-def night_of(inventory: Inventory, desktops: Iterable[Vm], catalog: Catalog) -> Inventory:
+def with_suspended(inventory: Inventory, desktops: Iterable[Vm], catalog: Catalog) -> Inventory:
     """Return the snapshot when these desktops are suspended."""
     night = inventory
     for ref, host_desktops in _by_host(desktops).items():

@@ -79,7 +79,8 @@ def _driver(host_scheduler: HostScheduler, unread: Severity) -> Iterator[Finding
             fix = f"{command('host mig show', host=hosts_called(name), host_shell='ssh')} shows why it does not answer"
             yield Finding(Severity.WARNING, name, f"the state of its GPUs is unknown: {reason}", fix)
         else:
-            yield Finding(unread, name, f"some of its settings cannot be read: {reason}", "ask for that privilege")
+            fix = "gpuops login test shows the privileges that this login lacks"
+            yield Finding(unread, name, f"some of its settings cannot be read: {reason}", fix)
 
 
 def _waiting_for_a_boot(device: PhysicalGpu | OtherDevice, host: Host) -> Iterator[Finding]:

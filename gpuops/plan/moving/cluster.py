@@ -78,21 +78,21 @@ class SearchVm:
 
 
 def make_search_vms(
-    standings: Sequence[Movability],
+    movabilities: Sequence[Movability],
     seats: Mapping[str, int],
     targets: TargetHosts,
     ways: frozenset[MoveMethod],
     pin: PinPolicy = PinPolicy.NEVER,
 ) -> tuple[SearchVm, ...]:
-    """Return the VMs of the search, numbered in their order. `seats`: VM ref -> on how many GPUs it is or may be.
+    """Return the VMs of the search, numbered in the order of `movabilities`.
 
-    `ways`: the methods by which VMs may move in this plan. `pin`: whether VMs that move powered off may be bound to a
-    GPU.
+    `seats`: VM ref -> on how many GPUs it is or may be. `ways`: the methods by which VMs may move in this plan.
+    `pin`: whether VMs that move powered off may be bound to a GPU.
     """
     numbers = {host.ref: number for number, host in enumerate(targets.hosts)}
     kinds: dict[tuple[object, ...], int] = {}
     vms = []
-    for number, movability in enumerate(standings):
+    for number, movability in enumerate(movabilities):
         vm = movability.vm
         allowed: frozenset[int] = frozenset()
         if movability.way in ways:

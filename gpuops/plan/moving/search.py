@@ -110,8 +110,10 @@ class GreedySearch:
         return best
 
     def _by_departures(self, sequence: MoveSequence) -> list[MoveSequence]:
-        """Return the sequences that departures improve. Each is tried once, the cheapest first; if its host has
-        changed since it was queued, it is computed anew."""
+        """Return the better sequences that departures lead to, each built on the one before.
+
+        A departure is tried once, the cheapest first; if its host has changed since it was queued, it is computed anew.
+        """
         improvements: list[MoveSequence] = []
         heap = [candidate for now in sequence.cluster_state for candidate in self._departures_of_host(now)]
         heapq.heapify(heap)

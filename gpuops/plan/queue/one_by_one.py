@@ -55,7 +55,7 @@ class Queue:
         return reduce(Queue.after, listed, self)
 
     def with_all(self, workloads: Iterable[Workload]) -> Queue:
-        """Return the queue after all of these, in the order of placing."""
+        """Return the queue after all of these, placed in the order of `units`."""
         workloads = tuple(workloads)
         demands: dict[Workload, ShapeCounts] = {}
         for workload in workloads:
@@ -186,7 +186,10 @@ class Queue:
 
 
 def units(workloads: Iterable[Workload], inventory: Inventory, catalog: Catalog) -> Iterator[tuple[Workload, ...]]:
-    """Return the units, which are placed together, and their members in the order of placing."""
+    """Return the units, which are placed together, and their members in the order of placing.
+
+    The order is by priority, then those that name their GPUs, then by size.
+    """
     sizes = {workload: _size(workload, inventory, catalog) for workload in workloads}
 
     def rank(workload: Workload) -> tuple[int, bool, tuple[bool, int, int, int], str]:

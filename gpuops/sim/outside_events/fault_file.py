@@ -21,7 +21,7 @@ from typing import Any, Final
 from gpuops.errors import UsageError
 from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.sim.fault_injection.injector import checked
-from gpuops.sim.fault_injection.rule import OutsideEvent, Rule, catalogue, rules_of
+from gpuops.sim.fault_injection.rule import OutsideEvent, Rule, rules_of
 from gpuops.sim.outside_events import hosts as host_events
 from gpuops.sim.outside_events import hosts as vcenter_events
 from gpuops.sim.outside_events import vms as vm_events
@@ -102,8 +102,6 @@ def _rules(entry: Any) -> tuple[Rule, ...]:
             f"{entry!r} is neither an id nor a rule",
             hint="write an id such as T2, or a rule such as {fault: V1, skip: 3}",
         )
-    # `fault` is an id of the catalogue, or, in a rule with its own `effect`, a fault of the API
-    # without `effect`, `rules_of` raises UsageError for an id that the catalogue does not have
-    if "effect" in entry or str(entry.get("fault")) not in catalogue():
-        return (Rule.from_json(entry),) if "effect" in entry else rules_of(str(entry.get("fault")))
-    return rules_of(entry["fault"], {key: value for key, value in entry.items() if key != "fault"})
+    if "effect" in entry:  # a rule of its own, whose `fault` is one of the API and not an id of the catalogue
+        return (Rule.from_json(entry),)
+    return rules_of(str(entry.get("fault")), {key: value for key, value in entry.items() if key != "fault"})

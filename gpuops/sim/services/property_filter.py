@@ -62,6 +62,7 @@ class PropertyFilter(ManagedObject):
         """moid -> path -> the fragment that the client has."""
         self._objects: dict[str, ManagedObject] = {}
         self._walked: dict[str, set[str]] = {}
+        """By moid the property paths that the selection follows there: a change of one may change the selection."""
         self._pending: OrderedDict[str, set[str] | None] = OrderedDict()
         """moid -> touched paths; None = the client has to learn that the object entered or left the selection."""
         self._types: dict[str, str] = {}

@@ -294,7 +294,7 @@ class JsonLogin:
                 self._answer(reply)
             except (SessionEnded, WireFault) as refused:
                 raise LoginRefused(
-                    f"{vcenter.address} refuses {vcenter.username} over VI/JSON: {refused or 'not logged in'}",
+                    f"{vcenter.address} refuses {vcenter.username} over VI/JSON: {str(refused) or 'not logged in'}",
                     hint="--reader soap reads without VI/JSON",
                 ) from None  # the chain holds the request
             if _KEY.fullmatch(reply.session_key) is None:

@@ -72,8 +72,8 @@ def _config(new: CloneVm) -> Any:
 def _card(card: NewCard) -> Any:
     """Return the network card on its port group.
 
-    A card on a virtual function gets no backing: vSphere selects one by the network (vSphere API reference,
-    VirtualSriovEthernetCard.sriovBacking).
+    A card on a virtual function gets no `sriovBacking`: vSphere selects the function by the network (vSphere API
+    reference, VirtualSriovEthernetCard.sriovBacking).
     """
     from pyVmomi import vim
 

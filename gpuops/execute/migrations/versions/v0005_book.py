@@ -77,7 +77,7 @@ def upgrade() -> None:
     context = op.get_context()
     contents = context.opts["contents"]
     if Contents.JOURNAL not in contents:
-        return
+        return  # the book stands with the journal; `take_over` (journal/book.py) moves what is in a file of its own
     op.create_table(
         "book_records",
         Column("vcenter", String, primary_key=True),

@@ -351,10 +351,11 @@ def names_not_fitting_back(
 
 
 def _in_order(vms: list[Vm], host: Host, inventory: Inventory, catalog: Catalog) -> tuple[list[Vm], list[Vm]]:
-    """Return the VMs that must start one after another, in this order, and those that may then start together.
+    """Return the VMs that must return one after another, in this order, and those that may then return together.
 
     VMs that are pinned to a GPU come first, because the others may use any GPU.
     """
+    # the host as it is while none of them is there: `return_order` takes VMs that are off on it
     for vm in vms:
         if vm.power is PowerState.ON:
             inventory = project(PowerOffVm(vm.ref), inventory)

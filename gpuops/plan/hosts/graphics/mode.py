@@ -16,7 +16,7 @@ from gpuops.model.devices.scheduler import SchedulerPolicy, VgpuScheduler
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import GraphicsDevice, GraphicsSettings, HostSettings, SharedType, SizeMode
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.command_line import ClusterName, GpusOfHosts, HostPattern, Option
+from gpuops.plan.core.command_line import ClusterName, GpusOfHosts, HostPattern, Option, command, hosts_called
 from gpuops.plan.core.plan import READ_HOST_AND_VMS, RECONNECT, TEST_LOGIN, Plan, Rejection, refuse
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import ConfigureGraphics, ConfigureModes, GpuDifference, HostStep, ModeChange
@@ -182,8 +182,9 @@ def _missing(host: Host, before: GraphicsSettings, gpus: Iterable[PciAddress]) -
         if host.gpu(address) is None:
             yield Rejection(host.name, f"has no GPU {address}")
         else:
-            hint = f"gpuops host passthrough off --gpu {address} gives it back to the host"
-            yield Rejection(f"{host.name} {address}", "is in DirectPath I/O, not in the host's graphics", hint=hint)
+            off = command("host passthrough off", gpu=str(address), host=hosts_called(host.name))
+            reason = "is in DirectPath I/O, not in the host's graphics"
+            yield Rejection(f"{host.name} {address}", reason, hint=f"{off} gives it back to the host")
 
 
 def _words(device: GraphicsDevice) -> str:

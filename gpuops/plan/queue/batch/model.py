@@ -283,6 +283,7 @@ class VgpuLayouts:
             return
         states = self._chain(state, profiles[len(counts)])
         for number in range(len(states) - 1, -1, -1):
+            # past the limit only none of this profile, so that the counts that were begun are completed
             if states_tried[0] < _MOST_STATES or number == 0:
                 self._extend(states[number], profiles, (*counts, number), counts_found, states_tried)
 
