@@ -28,7 +28,6 @@ from gpuops.plan.core.steps import (
     RemoveVm,
     ResumeVm,
     RunInGuest,
-    SetAttribute,
     ShutDownGuest,
     Step,
     SuspendVm,
@@ -223,21 +222,21 @@ class _Run:
         guests = [sent for sent in self.queue.sent if sent.in_flight.task is None]
         slice_s, began_s = min(SLICE_S, self.queue.next_due_s), self._executor.passed_s()
         self._executor.forget_earlier_looks()  # looks from before this wait are too old for the steps after it
-        finished: list[tuple[SentStep, TaskEnd | None]] = []
+        ends: list[TaskEnd] = []
         if tasks:
             for end in self._executor.vcenter.wait(list(tasks), slice_s):
-                self.queue.remove_sent(tasks[end.task])
-                finished.append((tasks[end.task], end))
-                if self._must_look_now(tasks[end.task]):
-                    break
+                ends.append(end)
+                if self.queue.waiting:
+                    break  # its end may be what the next step waits for
         off = self._shut_down_guests(guests, 0.0 if tasks else slice_s)
-        silent = not finished and len(off) < max(1, len(guests))
+        silent = not ends and len(off) < max(1, len(guests))
         # If no task ended and not all guests are off, the wait took the complete slice. It counts in full, because the
         # clock may have stood still meanwhile (a paused machine), and that must not prolong the time limits.
         self.queue.spend(max(slice_s if silent else 0.0, self._executor.passed_s() - began_s))
-        for sent in off:
+        finished: list[tuple[SentStep, TaskEnd | None]] = [(tasks[end.task], end) for end in ends]
+        finished += [(sent, None) for sent in off]
+        for sent, _ in finished:
             self.queue.remove_sent(sent)
-            finished.append((sent, None))
         # one look for all of them, before any outcome is decided
         self._look_after([sent.step.vm for sent, _ in finished])
         in_use = self._executor.in_use_again([sent.in_flight.step for sent, _ in finished])
@@ -254,14 +253,6 @@ class _Run:
         self._judge_answered()  # answered when they were sent; the look above shows their effect
         self._withdraw()
         self._end_overdue()
-
-    def _must_look_now(self, ended: SentStep) -> bool:
-        """Return whether the VM of a task that ended must be read now, and not with those that end in this slice.
-
-        It must if a step other than a marker can be sent now, or if a user may wait for the desktop behind its gate.
-        """
-        is_gated = self._executor.step_gates.held_machine(ended.step.vm) is not None
-        return is_gated or any(not isinstance(waiting.step, SetAttribute) for waiting in self._ready())
 
     def _withdraw(self) -> None:
         """Cancel tasks that are still queued after a slice. Their steps are retried like those of a busy VM."""

@@ -172,10 +172,7 @@ class StepQueue:
             if len(ready) == places:
                 break
             host, vm = _host(waiting.step, inventory), waiting.step.vm
-            # vCenter answers a marker at once: none is in flight on the host
-            is_marker = isinstance(waiting.step, SetAttribute)
-            is_full = host is not None and not is_marker and on_host[host] >= self._limits.per_host
-            if waiting.rest_s or vm in busy_vms or is_full:
+            if waiting.rest_s or vm in busy_vms or (host is not None and on_host[host] >= self._limits.per_host):
                 continue
             earlier = any(waiting.wave > first[ref] for ref in _waits_behind(waiting.step, inventory))
             if earlier or not starts.in_turn(waiting):
@@ -192,7 +189,7 @@ class StepQueue:
             for store in stores:
                 on_store[store] += 1
             busy_vms.add(vm)
-            on_host[host] += not is_marker
+            on_host[host] += 1
         return ready
 
     def _first_waves(self, has_steps: Iterable[WaitingStep], inventory: Inventory) -> dict[str, int]:

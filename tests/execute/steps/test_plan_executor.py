@@ -101,16 +101,3 @@ def test_what_waits_for_a_marker_is_sent_before_the_next_wait(do: Do, world: Wor
     steps = (PowerOffVm("vm-1"), SetAttribute("vm-2", "marker", "x"), PowerOffVm("vm-2"))
     assert {outcome.verdict for outcome in do(steps, guard=None)} == {Verdict.DONE}
     assert world.in_flight_most == 2
-
-
-@pytest.mark.parametrize(
-    "later",
-    [(PowerOffVm("vm-3"),), (SetAttribute("vm-1", "marker", "x"), SetAttribute("vm-2", "marker", "x"))],
-    ids=["waits for both", "markers"],
-)
-def test_tasks_whose_end_lets_no_step_but_markers_begin_are_looked_at_together(
-    do: Do, world: World, later: tuple[Step, ...]
-) -> None:
-    outcomes = do((PowerOffVm("vm-1"), PowerOffVm("vm-2")), later, guard=None)
-    assert set(verdicts(outcomes).values()) == {Verdict.DONE}
-    assert world.looks == 3, "one before them, one after both, one at the end"

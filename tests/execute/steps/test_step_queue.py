@@ -46,13 +46,6 @@ def test_the_tightest_limit_tells_how_many_are_sent(limits: Limits, numbers: lis
     assert at_once == numbers
 
 
-def test_markers_do_not_count_as_in_flight_on_their_host() -> None:
-    """vCenter answers them at once."""
-    markers = tuple(SetAttribute(step.vm, "marker", "x") for step in STEPS)
-    queue = StepQueue(Plan(waves=(Wave("", (*markers, SuspendVm("vm-91"))),)), replace(PLENTY, per_host=1))
-    assert len(queue.ready(small_world().snapshot())) == len(markers) + 1
-
-
 def test_starts_on_a_host_keep_the_order_of_the_plan() -> None:
     """The second would have a GPU that the first one needs, were it ready first."""
     inventory = small_world().snapshot()

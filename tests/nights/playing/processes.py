@@ -243,7 +243,9 @@ class NightProcesses(NightWorld):
             finally:
                 vcenter.close()
         ops_sent = {entry.operation_id for entry in list(self.world.ledger)[before:] if entry.operation_id}
-        sent = (ops_sent | self.played.asked.keys()) - ops_before  # what the first one had in flight may end meanwhile
+        new_ops = (ops_sent | self.played.asked.keys()) - ops_before  # requests in flight before may end meanwhile
+        # a pause of this machine may fall into its login: the other machine then has its return
+        sent = [op for op in new_ops if op not in self.played.sent_by or self.played.sent_by[op][0] != -1]
         self.played.beside.append(Beside(ended, place.admission, len(sent)))
 
     def _disk_is_full(self) -> bool:
