@@ -128,7 +128,7 @@ class RotateMark:
         refusals = [
             Rejection(inventory.vms[ref].name, in_no_pool, hint=_IN_NO_POOL) for ref in named if ref not in pool_of
         ]
-        for ref in named:
+        for ref in named if selected else ():
             if ref in pool_of and ref not in selected_refs:
                 place = f"pool {self.pool}" if self.pool not in (None, pool_of[ref].name) else f"folder {self.folder}"
                 hint = "remove --pool and --folder, or this --vm"
