@@ -19,6 +19,7 @@ from gpuops.cli.app import app
 from gpuops.model.measurements.sharing_measurement import PREFIX
 from gpuops.sim.server import SimServer, start
 from gpuops.sim.wire import ready_file
+from tests.sample import mostly_long
 from tests.waiting import wait_until
 
 SCENARIO = str(Path(__file__).parents[2] / "sim" / "guests" / "real_guests.yaml")
@@ -164,8 +165,8 @@ def test_without_a_login_for_guests_nothing_stays(lab: Lab, monkeypatch: pytest.
     assert lab.vms == []
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("effects", range(1, 9))
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("effects", mostly_long(range(1, 9), [3]))
 @pytest.mark.parametrize("next_call", ["the same", "remove"])
 def test_killed_on_its_way_nothing_is_left_after_the_next_call(lab: Lab, effects: int, next_call: str) -> None:
     command = (*ASKED, "--guest-command", "sleep 0.5", "--yes")

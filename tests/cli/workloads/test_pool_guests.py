@@ -301,7 +301,7 @@ def test_what_a_killed_lend_has_set_up_is_revoked_by_a_return(typed: TypedPool, 
     assert typed.in_guests() == []
 
 
-@pytest.mark.long
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("script", [1, 2])
 def test_a_lease_is_granted_and_revoked_whatever_script_gpuops_is_killed_at(typed: TypedPool, script: int) -> None:
     """Two scripts grant a lease of one share, in the server and in the client; two revoke it."""
