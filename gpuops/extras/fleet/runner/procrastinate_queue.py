@@ -380,9 +380,13 @@ class ProcrastinateQueue:
         self._end_worker()
 
     def _end_worker(self) -> None:
-        """After `stop`, cancel the worker once no turn runs: a worker that is ending sends no signs of life."""
+        """After `stop`, cancel the worker once no turn runs: a worker that is ending sends no signs of life.
+
+        Only once: a worker that is cancelled again does not wait until its last turn is given back.
+        """
         if self._stopping and not self._playing and self._worker is not None:
-            self._worker.cancel()
+            worker, self._worker = self._worker, None
+            worker.cancel()
 
     async def rescue(self) -> int:
         with self._translated_errors():
