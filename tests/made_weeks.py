@@ -9,8 +9,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Final
 
-from gpuops.advise.desktop_sessions import read_sessions
-from gpuops.advise.machine_match import match_machines
+from gpuops.advise.desktop_sessions import match_machines, read_sessions
 from gpuops.extras.observe.packing import MISSING, WHOLE, Block
 from gpuops.extras.observe.replay import STEP, DesktopNight, Sessions, desktop_night, hours_of, whole_nights
 from gpuops.extras.observe.rolling_up import FINE_S, steps_of_samples

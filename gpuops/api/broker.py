@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from gpuops.advise.machine_match import match_machines
+from gpuops.advise.desktop_sessions import match_machines
 from gpuops.errors import UsageError
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from gpuops import clock
-from gpuops.advise.desktop_sessions import NO_AGENT, NOT_IN_LIST, read_sessions
-from gpuops.advise.machine_match import MachineMatch
-from gpuops.advise.machine_match import match_machines as match_machines_to_vms
+from gpuops.advise.desktop_sessions import NO_AGENT, NOT_IN_LIST, MachineMatch, read_sessions
+from gpuops.advise.desktop_sessions import match_machines as match_machines_to_vms
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown, Refused
 from gpuops.model.desktops.broker import (
     NO_MACHINE,

@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
-from gpuops.advise.machine_match import match_machines
+from gpuops.advise.desktop_sessions import match_machines
 from gpuops.model.assumption import Assumption, JudgedAssumption, Observation
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress, VgpuMode

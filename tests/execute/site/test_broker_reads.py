@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuops.advise.desktop_sessions import NOT_IN_LIST, read_sessions
-from gpuops.advise.machine_match import match_machines
+from gpuops.advise.desktop_sessions import NOT_IN_LIST, match_machines, read_sessions
 from gpuops.errors import BrokerUnreachable, GpuopsError, LoginRefused
 from gpuops.execute.site.broker import ASK_AGAIN, BrokerRest, BrokerSessions
 from gpuops.model.desktops.broker import BrokerVcenter, DesktopMachine, DesktopSession
