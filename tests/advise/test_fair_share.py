@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.advise.fair_share import NO_USE, TeamUse, Wish, fair_order, use_by_team
-from gpuops.advise.showback import showback
+from gpuops.advise.gpu_hours import NO_USE, TeamUse, Wish, fair_order, showback, use_by_team
 from gpuops.model.nights.fair_share import NO_OWNER
 from gpuops.model.nights.history import HeldPeriod, PastNight, PastVm
 from gpuops.model.nights.night_record import Role

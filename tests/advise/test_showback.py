@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.advise.showback import largest_remainder, owner_in, showback
+from gpuops.advise.gpu_hours import largest_remainder, owner_in, showback
 from gpuops.model.nights.history import HeldPeriod, PastNight, PastVm
 from gpuops.model.nights.night_record import Role
 from gpuops.model.vcenter.inventory import Inventory

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from gpuops.advise.showback import owner_in, showback
+from gpuops.advise.gpu_hours import owner_in, showback
 from gpuops.api.hosts import doctor
 from gpuops.api.vms import capacity, idle
 from gpuops.execute.past.history import history

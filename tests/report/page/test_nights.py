@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpuops.advise.showback import owner_in, showback
+from gpuops.advise.gpu_hours import owner_in, showback
 from gpuops.execute.past.history import history
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import catalog_of

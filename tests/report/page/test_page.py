@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gpuops.advise.showback import showback
+from gpuops.advise.gpu_hours import showback
 from gpuops.extras.web.page.focus_csv import FOCUS_COLUMNS, focus_csv
 from gpuops.extras.web.page.html import findings_together, page
 from gpuops.model.nights.history import HeldPeriod, PastNight, PastVm

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Self
 
+from gpuops.advise.gpu_hours import OwnerShare, Showback
 from gpuops.advise.idle import JudgedVm, Use
-from gpuops.advise.showback import OwnerShare, Showback
 from gpuops.extras.diagnosis.answer import StoredDiagnosis
 from gpuops.extras.diagnosis.case import Component
 from gpuops.extras.diagnosis.view import SuspectRecord

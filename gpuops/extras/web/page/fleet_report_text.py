@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from gpuops.advise.gpu_hours import Showback
 from gpuops.advise.idle import Use
-from gpuops.advise.showback import Showback
 from gpuops.extras.web.page.fleet_map import GpuUse
 from gpuops.extras.web.page.fleet_report import FleetReport, ReportDocument
 from gpuops.plan.doctor.finding import Severity

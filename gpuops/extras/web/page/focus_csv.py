@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 
-from gpuops.advise.showback import OwnedRun, Showback
+from gpuops.advise.gpu_hours import OwnedRun, Showback
 from gpuops.model.time_text import format_stamp
 from gpuops.report.csv_text import Cell, csv_text
 
