@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.api.broker import broker_show
 from gpuops.api.connection import connect, connect_checked, login_test, offline
-from gpuops.api.guests import guest_check
 from gpuops.api.hosts import doctor, mig_show, mode_show, readiness, roles, scheduler_show
-from gpuops.api.vms import capacity, clone, defrag, foresee, idle, place, run
+from gpuops.api.vms import capacity, clone, defrag, foresee, guest_check, idle, place, run
 from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.execute.site.host_shell import HostShell
 
