@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         rotate_restore,
         rotate_resume,
     )
-    from gpuops.catalog.assumptions import assumptions
+    from gpuops.catalog.catalog_files import assumptions
     from gpuops.execute.change.abandon import abandon as change_abandon
     from gpuops.execute.change.host_settings import configure
     from gpuops.execute.change.rolling_change import status as change_status
@@ -105,7 +105,7 @@ __all__ = [
 ]
 
 _AT_FIRST_USE: Final = {
-    "assumptions": "gpuops.catalog.assumptions.assumptions",
+    "assumptions": "gpuops.catalog.catalog_files.assumptions",
     "change": "gpuops.api.noticed.change",
     "change_abandon": "gpuops.execute.change.abandon.abandon",
     "change_abort": "gpuops.api.noticed.change_abort",

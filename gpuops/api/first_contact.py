@@ -25,7 +25,7 @@ Part = TypeVar("Part")
 
 def judged_contact(site: Site) -> JudgedContact:
     """Read a vCenter once, and judge the table of assumptions by what was read. Raises NotConnected."""
-    from gpuops.catalog.assumptions import assumptions, contact_session, contact_setup
+    from gpuops.catalog.catalog_files import assumptions, contact_session, contact_setup
     from gpuops.plan.doctor.assumptions import judge_assumptions
     from gpuops.report.first_contact import JudgedContact
 

@@ -296,7 +296,7 @@ RULES: Final = (
             "gpuops/extras/diagnosis/diagnoses.py",
             "gpuops/extras/notify/outbox.py",
             "gpuops/catalog/catalog_files.py",  # from here on what gpuops brings
-            "gpuops/catalog/assumptions.py",
+            "gpuops/catalog/catalog_files.py",
             "gpuops/guest_scripts/commands.py",
             "gpuops/sim/scenario/deviations.py",
             "gpuops/cli/app.py",
@@ -330,7 +330,7 @@ RULES: Final = (
             "gpuops/plan/rotation/lease.py",
             "gpuops/plan/guest/answer.py",  # at most 64 KiB, and read with their errors
             "gpuops/catalog/catalog_files.py",  # from here on what gpuops brings
-            "gpuops/catalog/assumptions.py",
+            "gpuops/catalog/catalog_files.py",
             "gpuops/extras/bundle/harmless.py",
             "gpuops/extras/bundle/world.py",  # and what it wrote itself
             "gpuops/sim/scenario/deviations.py",

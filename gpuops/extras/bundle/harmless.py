@@ -18,7 +18,7 @@ import yaml
 
 from gpuops.advise.managed_vms import KNOWN_EXTENSIONS
 from gpuops.catalog import load
-from gpuops.catalog.assumptions import assumptions
+from gpuops.catalog.catalog_files import assumptions
 from gpuops.model.assumption import Standing
 from gpuops.model.devices.gpu import AssignmentPolicy, GraphicsType, VgpuMode
 from gpuops.model.devices.other_device import DeviceKind

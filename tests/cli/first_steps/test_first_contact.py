@@ -14,7 +14,7 @@ from pyVmomi import vim, vmodl
 
 from gpuops.api import Site, assumptions, catalog_of
 from gpuops.api.first_contact import first_contact
-from gpuops.catalog.assumptions import contact_session
+from gpuops.catalog.catalog_files import contact_session
 from gpuops.clock import wall_clock
 from gpuops.hostshell.nvidia_smi import NvidiaSmi
 from gpuops.hostshell.ssh import Ssh

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from gpuops.catalog.assumptions import assumptions
+from gpuops.catalog.catalog_files import assumptions
 from gpuops.sim.scenario.deviations import deviate
 from tests.nights.judging.checkers import violations
 from tests.nights.playing.night import Nightly

@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime
 from typing import Final
 
-from gpuops.catalog.assumptions import assumptions, contact_session
+from gpuops.catalog.catalog_files import assumptions, contact_session
 from gpuops.extras.bundle.harmless import Pseudonyms, strays
 from gpuops.extras.bundle.world import api_words, contact_document
 from gpuops.model.assumption import JudgedAssumption, Observation
