@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gpuops.config.vcenter.notices import NotifySettings
+from gpuops.config.vcenter.targets import NotifySettings
 from gpuops.distribution import install_extra
 from gpuops.errors import Locked, PartlyDone, Refused, UsageError
 from gpuops.execute.site.notice_way import NoticeWay

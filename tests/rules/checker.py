@@ -386,7 +386,7 @@ RULES: Final = (
         "a secret becomes text where it is put on the wire",
         _call_of("reveal"),
         (
-            "gpuops/config/vcenter/notices.py",  # its scheme and host alone are shown
+            "gpuops/config/vcenter/targets.py",  # its scheme and host alone are shown
             "gpuops/extras/notify/sending.py",
             "gpuops/broker/horizon.py",
             "gpuops/extras/web/http/access.py",  # it becomes a digest, to compare with

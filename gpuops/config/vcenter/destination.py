@@ -19,8 +19,7 @@ from gpuops.model.vcenter.target import Secret
 
 if TYPE_CHECKING:
     from gpuops.config.vcenter.broker import BrokerDestination
-    from gpuops.config.vcenter.notices import NotifySettings
-    from gpuops.config.vcenter.targets import GuestEntry
+    from gpuops.config.vcenter.targets import GuestEntry, NotifySettings
 
 
 @dataclass(frozen=True, slots=True)

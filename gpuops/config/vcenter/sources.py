@@ -38,8 +38,7 @@ from gpuops.model.vcenter.target import Secret
 
 if TYPE_CHECKING:
     from gpuops.config.vcenter.broker import BrokerDestination, BrokerEntry
-    from gpuops.config.vcenter.notices import NotifySettings
-    from gpuops.config.vcenter.targets import Configuration, FleetEntry, NamedTarget
+    from gpuops.config.vcenter.targets import Configuration, FleetEntry, NamedTarget, NotifySettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +313,7 @@ def no_notices(name: str | None, configuration: NamedTargets) -> UsageError:
 def _notify(name: str | None, named: NamedTarget | None) -> NotifySettings | None:
     if name is None or named is None or not named.notify:
         return None
-    from gpuops.config.vcenter.notices import NotifySettings
+    from gpuops.config.vcenter.targets import NotifySettings
 
     return NotifySettings(name, named.notify)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gpuops import clock as time_here
 
 if TYPE_CHECKING:
-    from gpuops.config.vcenter.notices import NotifySettings
+    from gpuops.config.vcenter.targets import NotifySettings
 
 
 @dataclass(frozen=True, slots=True)

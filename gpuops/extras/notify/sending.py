@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from threading import Event, Thread, Timer
 from typing import Any, Final
 
-from gpuops.config.vcenter.notices import shown, url_of
+from gpuops.config.vcenter.targets import shown, url_of
 from gpuops.distribution import install_extra
 from gpuops.errors import GpuopsError, StateDamaged, UsageError
 from gpuops.execute.site.notice_way import NoticeWay

@@ -18,7 +18,7 @@ import msgspec
 
 from gpuops.api import rotate_day, rotate_night
 from gpuops.config.policy import parse_policy
-from gpuops.config.vcenter.notices import NotifySettings
+from gpuops.config.vcenter.targets import NotifySettings
 from gpuops.errors import GpuopsError
 from gpuops.execute.site.notice_way import NoticeWay
 from gpuops.execute.site.vcenter_wait import VcenterWait

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuops import clock
-from gpuops.config.vcenter.notices import NotifySettings
-from gpuops.config.vcenter.targets import Configuration
+from gpuops.config.vcenter.targets import Configuration, NotifySettings
 from gpuops.errors import GpuopsError, StateDamaged
 from gpuops.execute.past.every_vcenter import overdue_vcenters
 from gpuops.execute.site.notice_way import NoticeWay
