@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from gpuops.clock import passed_s
-from gpuops.config.vcenter.sites import ConfiguredSite
+from gpuops.config.vcenter.sources import ConfiguredSite
 from gpuops.errors import VcenterUnreachable
 from gpuops.extras.web.http.access import Access
 from gpuops.extras.web.http.current import Current, Edition, Overview, address_of

@@ -34,7 +34,7 @@ from gpuops.model.vcenter.owner import OwnerKey
 from gpuops.report.sites import SiteFailure
 
 if TYPE_CHECKING:
-    from gpuops.config.vcenter.sites import ConfiguredSite
+    from gpuops.config.vcenter.sources import ConfiguredSite
     from gpuops.extras.web.http.access import Access
     from gpuops.report.document import Document
 

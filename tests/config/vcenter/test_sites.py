@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from gpuops.config.decoding import decode
-from gpuops.config.vcenter.sites import chosen_sites
+from gpuops.config.vcenter.sources import chosen_sites
 from gpuops.config.vcenter.targets import Configuration, parsed_configuration
 from gpuops.errors import TargetError, UsageError
 

@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Final
 import typer
 
 from gpuops import clock
-from gpuops.config.vcenter.sites import ConfiguredSite
+from gpuops.config.vcenter.sources import ConfiguredSite
 from gpuops.console import opening, output
 from gpuops.console.failure import run_guarded
 from gpuops.console.output import OutputFormat

@@ -25,7 +25,7 @@ from gpuops.report.json_text import document_text
 from gpuops.report.sites import SiteAnswer, SiteFailure, sites_document
 
 if TYPE_CHECKING:
-    from gpuops.config.vcenter.sites import ConfiguredSite
+    from gpuops.config.vcenter.sources import ConfiguredSite
     from gpuops.report.document import Document
 
 Maker = Callable[[], bytes]
