@@ -168,7 +168,7 @@ def clone(request: Clone, site: Site, *, apply: bool) -> tuple[Cloning, Inventor
     An unusable template is not an error: `Cloning.rejections` has the reasons. Raises UsageError, NotConnected, Locked
     while a rotation runs.
     """
-    from gpuops.execute.cloning import clone as make
+    from gpuops.execute.steps.vm_runs import clone as make
 
     return make(request, site, apply=apply)
 
@@ -178,7 +178,7 @@ def foresee(request: Request, after: Clone, site: Site) -> Report:
 
     Raises the errors of `run` and `clone`, and Refused if the clone would be refused.
     """
-    from gpuops.execute.cloning import foresee_report
+    from gpuops.execute.steps.vm_runs import foresee_report
 
     return foresee_report(request, after, site) or run(request, site, apply=False)
 
