@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from gpuops.execute.rotation.next_night import preview as rotate_plan
     from gpuops.execute.rotation.next_night import queue_look
     from gpuops.execute.rotation.next_night import skip_next as rotate_skip_next
+    from gpuops.execute.rotation.rotation_lock import unlock as rotate_unlock
     from gpuops.execute.rotation.setup import set_up as rotate_init
     from gpuops.execute.rotation.status import status as rotate_status
-    from gpuops.execute.rotation.unlock import unlock as rotate_unlock
     from gpuops.execute.rotation.watch import watch_for_ever as rotate_watch
     from gpuops.execute.rotation.watch import watch_once as rotate_watch_look
 
@@ -130,7 +130,7 @@ _AT_FIRST_USE: Final = {
     "rotate_skip_next": "gpuops.execute.rotation.next_night.skip_next",
     "rotate_status": "gpuops.execute.rotation.status.status",
     "rotate_timers": "gpuops.execute.rotation.installed_timers.timers",
-    "rotate_unlock": "gpuops.execute.rotation.unlock.unlock",
+    "rotate_unlock": "gpuops.execute.rotation.rotation_lock.unlock",
     "rotate_watch": "gpuops.execute.rotation.watch.watch_for_ever",
     "rotate_watch_look": "gpuops.execute.rotation.watch.watch_once",
 }

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpuops.errors import LeaseReverted, Locked, Refused
+from gpuops.execute.rotation.rotation_lock import unlock
 from gpuops.execute.rotation.status import status
-from gpuops.execute.rotation.unlock import unlock
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import ReconfigureVm, SetAttribute, Step
