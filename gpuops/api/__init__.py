@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from gpuops.execute.journal.audit import verify as rotate_audit_verify
     from gpuops.execute.past.every_vcenter import overdue_vcenters
     from gpuops.execute.past.history import history, past_night
-    from gpuops.execute.rotation.abandon_vm import abandon_vm as rotate_abandon
-    from gpuops.execute.rotation.adopt import adopt as rotate_adopt
     from gpuops.execute.rotation.installed_timers import timers as rotate_timers
     from gpuops.execute.rotation.next_night import preview as rotate_plan
     from gpuops.execute.rotation.next_night import queue_look
     from gpuops.execute.rotation.next_night import skip_next as rotate_skip_next
+    from gpuops.execute.rotation.open_nights import abandon_vm as rotate_abandon
+    from gpuops.execute.rotation.open_nights import adopt as rotate_adopt
     from gpuops.execute.rotation.rotation_lock import unlock as rotate_unlock
     from gpuops.execute.rotation.setup import set_up as rotate_init
     from gpuops.execute.rotation.status import status as rotate_status
@@ -117,8 +117,8 @@ _AT_FIRST_USE: Final = {
     "overdue_vcenters": "gpuops.execute.past.every_vcenter.overdue_vcenters",
     "past_night": "gpuops.execute.past.history.past_night",
     "queue_look": "gpuops.execute.rotation.next_night.queue_look",
-    "rotate_abandon": "gpuops.execute.rotation.abandon_vm.abandon_vm",
-    "rotate_adopt": "gpuops.execute.rotation.adopt.adopt",
+    "rotate_abandon": "gpuops.execute.rotation.open_nights.abandon_vm",
+    "rotate_adopt": "gpuops.execute.rotation.open_nights.adopt",
     "rotate_audit_verify": "gpuops.execute.journal.audit.verify",
     "rotate_day": "gpuops.api.noticed.rotate_day",
     "rotate_init": "gpuops.execute.rotation.setup.set_up",

@@ -15,7 +15,7 @@ from typing import Final
 from pyVmomi import vmodl
 
 from gpuops.execute.journal.record import IntentState, Kind
-from gpuops.execute.rotation.abandon_vm import abandon_vm
+from gpuops.execute.rotation.open_nights import abandon_vm
 from gpuops.execute.rotation.rotation import restore
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import agreed
