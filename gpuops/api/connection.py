@@ -27,7 +27,7 @@ from gpuops.errors import GpuopsError, Refused, StateDamaged, TargetError
 from gpuops.execute.site import WITHOUT_GUESTS, Site
 from gpuops.execute.site.broker import BrokerGates, BrokerRest, BrokerSessions
 from gpuops.execute.site.host_shell import HostsHealth
-from gpuops.execute.site.notice_way import NoticeWay
+from gpuops.execute.site.site import NoticeWay
 from gpuops.execute.state.state_dir import prepare_state_dir, refuse_writable
 from gpuops.extensions import is_installed, load
 from gpuops.files.file import NOT_PARSED, parse_json, read_bytes

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpuops.api import Site
     from gpuops.config.vcenter.layers import Flags
     from gpuops.config.vcenter.sources import ConfiguredSite, NamedTargets
-    from gpuops.execute.site.notice_way import NoticeWay
+    from gpuops.execute.site.site import NoticeWay
     from gpuops.execute.site.vcenter_wait import VcenterWait
 
 
@@ -196,7 +196,7 @@ def label_of(common: CommonOptions) -> str:
 def notice_way_of(common: CommonOptions) -> NoticeWay:
     """Return how the notices of the selected target are sent. Raises UsageError if it has no receivers."""
     from gpuops.config.vcenter.sources import label, no_notices, notify_settings
-    from gpuops.execute.site.notice_way import NoticeWay
+    from gpuops.execute.site.site import NoticeWay
     from gpuops.execute.state.state_dir import default_state_dir
 
     configuration = _configuration()

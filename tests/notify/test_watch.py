@@ -18,7 +18,7 @@ import pytest
 from gpuops.config.vcenter.targets import NotifySettings
 from gpuops.distribution import install_extra
 from gpuops.errors import Locked, PartlyDone, Refused, UsageError
-from gpuops.execute.site.notice_way import NoticeWay
+from gpuops.execute.site.site import NoticeWay
 from gpuops.extras.notify import sending
 from gpuops.extras.notify.outbox import FILE_NAME, Outbox
 from gpuops.extras.notify.view import notice_text

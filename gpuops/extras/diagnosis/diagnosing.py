@@ -22,7 +22,7 @@ from gpuops.report.text import count
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from gpuops.execute.site.notice_way import NoticeWay
+    from gpuops.execute.site.site import NoticeWay
     from gpuops.extras.diagnosis.case import LabelledCase
     from gpuops.extras.diagnosis.learning import TrainingOutcome
     from gpuops.model.vcenter.inventory import Inventory

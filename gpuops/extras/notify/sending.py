@@ -19,7 +19,7 @@ from typing import Any, Final
 from gpuops.config.vcenter.targets import shown, url_of
 from gpuops.distribution import install_extra
 from gpuops.errors import GpuopsError, StateDamaged, UsageError
-from gpuops.execute.site.notice_way import NoticeWay
+from gpuops.execute.site.site import NoticeWay
 from gpuops.extras.notify.delivery import digest
 from gpuops.extras.notify.outbox import Outbox
 from gpuops.files.file import parse_json

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from gpuops.errors import GpuopsError, PolicyError, StateDamaged
-from gpuops.execute.site.notice_way import NoticeWay
+from gpuops.execute.site.site import NoticeWay
 from gpuops.extras.notify.outbox import BegunRun, Outbox, new_run_id
 from gpuops.extras.notify.sending import send_once, send_waiting
 from gpuops.extras.notify.view import (

@@ -20,7 +20,7 @@ from gpuops.api import rotate_day, rotate_night
 from gpuops.config.policy import parse_policy
 from gpuops.config.vcenter.targets import NotifySettings
 from gpuops.errors import GpuopsError
-from gpuops.execute.site.notice_way import NoticeWay
+from gpuops.execute.site.site import NoticeWay
 from gpuops.execute.site.vcenter_wait import VcenterWait
 from gpuops.extras.notify import sending
 from gpuops.extras.notify.watch import connecting

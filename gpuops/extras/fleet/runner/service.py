@@ -24,7 +24,7 @@ from gpuops import clock
 from gpuops.config.vcenter.targets import Configuration, NotifySettings
 from gpuops.errors import GpuopsError, StateDamaged
 from gpuops.execute.past.every_vcenter import overdue_vcenters
-from gpuops.execute.site.notice_way import NoticeWay
+from gpuops.execute.site.site import NoticeWay
 from gpuops.extras.fleet.runner.children import Children
 from gpuops.extras.fleet.runner.due import (
     EVERY,
