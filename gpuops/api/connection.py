@@ -308,8 +308,7 @@ def _warn_of_unverified(
     Raises NotTrusted for a connection that is refused: see `connect_checked`.
     """
     from gpuops.config.vcenter.destination import Simulated, doubt
-    from gpuops.execute.state.audit_log import log_unverified_certificate
-    from gpuops.execute.state.state_dir import default_state_dir
+    from gpuops.execute.state.state_dir import default_state_dir, log_unverified_certificate
 
     warning = doubt(where, guarded=guarded, decided=decided)
     if warning is not None and not isinstance(where, Simulated):

@@ -30,9 +30,8 @@ from gpuops.execute.lease.lock_vm import LockVm, highest_number, owner
 from gpuops.execute.runs.nights import remembered_policy
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site
-from gpuops.execute.state.audit_log import append
 from gpuops.execute.state.lock import LockedBy, locked, rotating, vcenter_lock
-from gpuops.execute.state.state_dir import prepare_state_dir, refuse_writable
+from gpuops.execute.state.state_dir import append, prepare_state_dir, refuse_writable
 from gpuops.files.file import NOT_PARSED, parse_json, read_bytes
 from gpuops.files.private_file import write_private
 from gpuops.model.nights.night_record import LockHolder

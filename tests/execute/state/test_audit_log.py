@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.errors import StateDamaged
-from gpuops.execute.state.audit_log import append
+from gpuops.execute.state.state_dir import append
 
 
 def test_lines_are_added(tmp_path: Path) -> None:

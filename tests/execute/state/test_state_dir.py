@@ -19,10 +19,9 @@ from gpuops.execute.journal.stores import COMPANIONS
 from gpuops.execute.rotation.rotation import rotate
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
-from gpuops.execute.state.audit_log import FILE_NAME as AUDIT_FILE
-from gpuops.execute.state.audit_log import append
 from gpuops.execute.state.lock import locked, locked_to_return
-from gpuops.execute.state.state_dir import private_file
+from gpuops.execute.state.state_dir import FILE_NAME as AUDIT_FILE
+from gpuops.execute.state.state_dir import append, private_file
 from gpuops.model.vcenter.vm import PowerState
 from tests.execute.nights import POLICY_TEXT
 from tests.execute.small_vcenter import SmallVcenter, _vm, small_world
