@@ -18,11 +18,13 @@ from datetime import datetime
 from typing import Final
 
 from gpuops.extras.clusters.members import MarkedVm, marked_vms
-from gpuops.extras.clusters.one_vm import MemberSteps, gpu_types, member_steps
-from gpuops.extras.clusters.prerequisites import (
+from gpuops.extras.clusters.one_vm import (
     ClusterNetwork,
+    MemberSteps,
     free_functions,
+    gpu_types,
     host_rows,
+    member_steps,
     network_of,
     template_rows,
     uplink_node,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuops.extras.clusters.prerequisites import ClusterNetwork, host_rows, is_linux_64, network_of, template_rows
+from gpuops.extras.clusters.one_vm import ClusterNetwork, host_rows, is_linux_64, network_of, template_rows
 from gpuops.model.devices.other_device import (
     DistributedPortGroup,
     DistributedSwitch,
