@@ -7,10 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from gpuops.extras.diagnosis.answer import scores
+from gpuops.extras.diagnosis.answer import ruled_out, scores
 from gpuops.extras.diagnosis.case import COMPONENTS, CaseFacts, Component, DiagnosisCase
 from gpuops.extras.diagnosis.diagnoses import shipped_model
-from gpuops.extras.diagnosis.rules import ruled_out
 from tests.bench.advice.diagnosis_fleets import Way, fleet_cases
 
 FRAME_BUFFER = COMPONENTS.index(Component.FRAME_BUFFER)

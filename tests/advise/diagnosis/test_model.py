@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpuops.extras.diagnosis.answer import CERTAIN, scores
+from gpuops.extras.diagnosis.answer import CERTAIN, certain, ruled_out, scores
 from gpuops.extras.diagnosis.case import COMPONENTS, CaseFacts, Component, DiagnosisCase, LabelledCase
 from gpuops.extras.diagnosis.channels import CHANNELS
 from gpuops.extras.diagnosis.features import FACTS, NAMES, STATISTICS, columns, features
@@ -26,7 +26,6 @@ from gpuops.extras.diagnosis.learning import (
 )
 from gpuops.extras.diagnosis.made_cases import made_cases
 from gpuops.extras.diagnosis.model import Forest, ForestSettings, from_document, to_document
-from gpuops.extras.diagnosis.rules import certain, ruled_out
 from gpuops.extras.diagnosis.symptoms import NAMES as SYMPTOMS
 from gpuops.extras.diagnosis.symptoms import UNKNOWN, symptoms
 from gpuops.extras.observe.packing import WHOLE, Block, pack, unpack
