@@ -13,8 +13,7 @@ from gpuops.execute.site import Site, catalog_of
 from gpuops.extras.diagnosis.answer import Diagnosed, DiagnosedVm, JudgedCases, diagnose_cases, scores
 from gpuops.extras.diagnosis.case import WORDS, Component
 from gpuops.extras.diagnosis.case_reading import read_cases
-from gpuops.extras.diagnosis.corrections import LocalCorrections
-from gpuops.extras.diagnosis.diagnoses import Diagnoses
+from gpuops.extras.diagnosis.diagnoses import Diagnoses, LocalCorrections
 from gpuops.extras.diagnosis.learning import components_right
 from gpuops.model.notice import Notice, NoticeKind
 from gpuops.report.text import count
