@@ -12,7 +12,7 @@ import pytest
 from gpuops.api import Site, catalog_of
 from gpuops.clock import wall_clock
 from gpuops.errors import OutcomeUnknown, Refused
-from gpuops.extras.diagnosis.case_reading import read_cases
+from gpuops.extras.diagnosis.diagnosing import read_cases
 from gpuops.extras.observe.observing import observe
 from gpuops.extras.observe.store import Measurements
 from gpuops.hostshell import nvidia_smi as asking
