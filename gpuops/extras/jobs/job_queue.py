@@ -21,8 +21,7 @@ from gpuops.extras.jobs.job_turns import (
     reason_not_to_cancel,
     with_owners,
 )
-from gpuops.extras.jobs.night_jobs import job_store
-from gpuops.extras.jobs.nightly import guests_of, rules_of, started_tonight
+from gpuops.extras.jobs.nightly import guests_of, job_store, rules_of, started_tonight
 from gpuops.extras.jobs.store import JobStore, another_unended
 from gpuops.model.vcenter.vm import Vm
 from gpuops.model.workloads.job_rules import JobRules, Submitter

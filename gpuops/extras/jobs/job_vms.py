@@ -28,7 +28,7 @@ from gpuops.execute.steps.vm_runs import (
     step_failure,
 )
 from gpuops.extras.jobs.job_turns import JobVmDeed
-from gpuops.extras.jobs.night_jobs import job_store
+from gpuops.extras.jobs.nightly import job_store
 from gpuops.extras.jobs.template_vms import FittedPlan, GiveProfile, desktops_of, fitted_plan, unread_vms
 from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.step_checks import NOT_MADE

@@ -11,7 +11,7 @@ from gpuops.api.vms import capacity, idle
 from gpuops.execute.past.history import history
 from gpuops.execute.site import Site, catalog_of
 from gpuops.extras.diagnosis.diagnoses import Diagnoses
-from gpuops.extras.jobs.night_jobs import by_owners_of_jobs
+from gpuops.extras.jobs.nightly import by_owners_of_jobs
 from gpuops.extras.observe.stored_gpu_use import StoredUse, stored_use
 from gpuops.extras.web.page.fleet_report import FleetReport
 from gpuops.model.nights.history import EventKind

@@ -10,7 +10,7 @@ from typing import cast
 
 from gpuops.execute.site import Site
 from gpuops.extras.jobs.job import JobEvent, JobRecord
-from gpuops.extras.jobs.night_jobs import by_owners_of_jobs
+from gpuops.extras.jobs.nightly import by_owners_of_jobs
 from gpuops.extras.jobs.store import JobStore
 from gpuops.model.nights.history import HeldPeriod, JobTime, PastNight, PastVm
 from gpuops.model.nights.night_record import Role
