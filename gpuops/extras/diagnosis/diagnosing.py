@@ -21,7 +21,7 @@ from gpuops.extras.diagnosis.answer import Diagnosed, DiagnosedVm, JudgedCases, 
 from gpuops.extras.diagnosis.case import OF_GPU, OF_HOST, OF_VM, WORDS, CaseFacts, Component, DiagnosisCase
 from gpuops.extras.diagnosis.diagnoses import Diagnoses, LocalCorrections
 from gpuops.extras.diagnosis.learning import components_right
-from gpuops.extras.observe.rolling_up import FINE_S
+from gpuops.extras.observe.packing import FINE_S
 from gpuops.extras.observe.store_reads import MeasurementReads
 from gpuops.model.measurements.measurement import GPU_USE, SMI_POWER_LIMIT
 from gpuops.model.notice import Notice, NoticeKind

@@ -17,8 +17,7 @@ import numpy as np
 from gpuops.advise.forecast import SLOT, WEEKS, UseHistory
 from gpuops.execute.rotation.night_extension import NightExtension
 from gpuops.execute.site import Site
-from gpuops.extras.observe.packing import WHOLE
-from gpuops.extras.observe.rolling_up import FINE_S
+from gpuops.extras.observe.packing import FINE_S, WHOLE
 from gpuops.extras.observe.store_reads import MeasurementReads
 from gpuops.model.measurements.measurement import CPU_MHZ, VM_COUNTERS, Span
 from gpuops.model.nights.rotation import IdleRule, Policy

@@ -16,9 +16,8 @@ from sqlalchemy import ColumnElement, Connection, and_, func, inspect, or_, sele
 
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal.database import Database
-from gpuops.extras.observe import rolling_up
-from gpuops.extras.observe.packing import WHOLE, Block, Values, unpack
-from gpuops.extras.observe.rolling_up import FINE_S
+from gpuops.extras.observe import packing
+from gpuops.extras.observe.packing import FINE_S, WHOLE, Block, Values, unpack
 from gpuops.extras.observe.tables import FILE_NAME, blocks_table, found_database, spans_table, vgpus_table
 from gpuops.model.measurements.measurement import (
     GPU_MEMORY,
@@ -58,8 +57,8 @@ class Tier:
 class Step(Enum):
     """The length of steps."""
 
-    FINE = Tier(rolling_up.FINE_S, 12 * 3600)
-    HOUR = Tier(rolling_up.HOUR_S, 10 * 24 * 3600)
+    FINE = Tier(packing.FINE_S, 12 * 3600)
+    HOUR = Tier(packing.HOUR_S, 10 * 24 * 3600)
 
     @property
     def seconds(self) -> int:
@@ -157,7 +156,7 @@ class MeasurementReads:
         `begin_s` is the begin of the first step, in seconds since 1970. Use this for many desktops over weeks, for
         which `windows` would take minutes.
         """
-        begin, until = (datetime.fromtimestamp(begin_s + at * rolling_up.FINE_S, UTC) for at in (0, steps))
+        begin, until = (datetime.fromtimestamp(begin_s + at * packing.FINE_S, UTC) for at in (0, steps))
         query = (
             select(blocks_table.c.entity, blocks_table.c.begin, blocks_table.c.packed)
             .where(*self._in_blocks(begin, until, Step.FINE))
@@ -167,9 +166,9 @@ class MeasurementReads:
             for entity, rows in groupby(connection.execute(query), key=lambda row: str(row.entity)):
                 if entity not in entities:
                     continue
-                series_arrays = {name: rolling_up.empty(steps) for name in counters}
+                series_arrays = {name: packing.empty(steps) for name in counters}
                 for row in rows:
-                    block, place = self._unpack(row.packed), (row.begin - begin_s) // rolling_up.FINE_S
+                    block, place = self._unpack(row.packed), (row.begin - begin_s) // packing.FINE_S
                     skipped = max(0, -place)  # the first block may begin before the first step
                     for name in series_arrays.keys() & block.series.keys():
                         rows_of_block = block.series[name][skipped : max(skipped, steps - place)]
@@ -184,7 +183,7 @@ class MeasurementReads:
         A series is a counter, or a counter of a GPU (`counter@GPU`). `begin_s` is the begin of the first hour, in
         seconds since 1970. Five-minute steps that are not rolled up yet are combined into hours here.
         """
-        begin, until = (datetime.fromtimestamp(begin_s + at * rolling_up.HOUR_S, UTC) for at in (0, steps))
+        begin, until = (datetime.fromtimestamp(begin_s + at * packing.HOUR_S, UTC) for at in (0, steps))
         not_rolled_up = and_(*self._in_blocks(begin, until, Step.FINE), blocks_table.c.rolled_up.is_(False))
         query = (
             select(blocks_table.c.entity, blocks_table.c.step_s, blocks_table.c.begin, blocks_table.c.packed)
@@ -199,13 +198,13 @@ class MeasurementReads:
                 series_arrays: dict[str, Values] = {}
                 for row in rows:
                     block = self._unpack(row.packed)
-                    block = block if row.step_s == Step.HOUR.seconds else rolling_up.hours(block)
-                    place = (row.begin - begin_s) // rolling_up.HOUR_S
+                    block = block if row.step_s == Step.HOUR.seconds else packing.hours(block)
+                    place = (row.begin - begin_s) // packing.HOUR_S
                     skipped = max(0, -place)
                     for name, block_rows in block.series.items():
                         if name.partition("@")[0] in counters:
                             added = block_rows[skipped : max(skipped, steps - place)]
-                            hours = series_arrays.setdefault(name, rolling_up.empty(steps))[place + skipped :]
+                            hours = series_arrays.setdefault(name, packing.empty(steps))[place + skipped :]
                             # only hours with samples: others must not replace known ones
                             hours[: len(added)][added[:, 2] > 0] = added[added[:, 2] > 0]
                 yield entity, series_arrays

@@ -19,8 +19,7 @@ import numpy as np
 from gpuops.api.vms import refuse_unknown_pool
 from gpuops.errors import UsageError
 from gpuops.execute.site import Site, catalog_of
-from gpuops.extras.observe.packing import WHOLE
-from gpuops.extras.observe.rolling_up import FINE_S
+from gpuops.extras.observe.packing import FINE_S, WHOLE
 from gpuops.extras.observe.store_reads import MeasurementReads
 from gpuops.extras.sizing.pairs import PairModel, corrections, fit_pairs
 from gpuops.extras.sizing.question import BusyHistory, BusyShares

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuops.extras.observe.packing import WHOLE, Block
-from gpuops.extras.observe.rolling_up import (
+from gpuops.extras.observe.packing import (
+    WHOLE,
+    Block,
     empty,
     hours,
     merge_blocks,

@@ -11,8 +11,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from gpuops.extras.observe.packing import WHOLE, Block
-from gpuops.extras.observe.rolling_up import FINE_S, HOUR_S
+from gpuops.extras.observe.packing import FINE_S, HOUR_S, WHOLE, Block
 from gpuops.extras.observe.store import Measurements
 from gpuops.extras.observe.stored_gpu_use import HOURS_PER_STEP, STEPS, StoredUse, stored_use
 from gpuops.extras.web.page.measured import MeasuredFleetRecord, measured_record
