@@ -160,8 +160,7 @@ def test_place_does_not_count_on_it(lab_with_lost_gpus: Lab) -> None:
 
 
 def test_what_if_does_not_count_on_it(lab_with_lost_gpus: Lab) -> None:
-    from gpuops.extras.sizing.what_if.comparing import compare_fleets
-    from gpuops.extras.sizing.what_if.question import WhatIf
+    from gpuops.extras.sizing.what_if.question import WhatIf, compare_fleets
 
     answer = compare_fleets(
         WhatIf((LoseHost(TWO),), (WISH,)), lab_with_lost_gpus.site.vcenter.inventory(), lab_with_lost_gpus.site
