@@ -17,7 +17,7 @@ from enum import StrEnum
 from statistics import median
 from typing import Final
 
-from gpuops.extras.sizing.what_if.seeded import drawn
+from gpuops.extras.sizing.what_if.fleet import drawn
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, PowerState, VgpuDevice, Vm
