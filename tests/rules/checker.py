@@ -267,7 +267,7 @@ RULES: Final = (
             "gpuops/extras/observe/observing.py",  # from here on services: they go on for ever
             "gpuops/execute/rotation/watch.py",
             "gpuops/extras/declare/drift.py",
-            "gpuops/extras/web/http/following.py",
+            "gpuops/extras/web/http/current.py",
             "gpuops/sim/",  # a vCenter of its own
         ),
     ),

@@ -19,8 +19,7 @@ import pytest
 
 from gpuops.errors import NotConnected
 from gpuops.extras.web.http.access import Access
-from gpuops.extras.web.http.current import Current
-from gpuops.extras.web.http.following import FleetRead, Following
+from gpuops.extras.web.http.current import Current, FleetRead, Following
 from gpuops.extras.web.http.server import WebServer, serving
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire import ready_file

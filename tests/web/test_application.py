@@ -186,7 +186,7 @@ def test_a_document_that_cannot_be_made_is_said_and_ends_nothing(
     def broken(*_arguments: Any) -> str:
         raise RuntimeError("no such template")
 
-    monkeypatch.setattr("gpuops.extras.web.http.following.served_page", broken)
+    monkeypatch.setattr("gpuops.extras.web.http.current.served_page", broken)
     assert served.get("/").status_code == 500
     assert served.said == ["'/' was not answered: RuntimeError: no such template"]
     assert served.get("/healthz").status_code == 200

@@ -72,7 +72,7 @@ def serve(
     from gpuops.config.policy import load_policy
     from gpuops.console.opening import label_of, open_site
     from gpuops.execute.state.http_listener import ListenOption
-    from gpuops.extras.web.http.following import Following
+    from gpuops.extras.web.http.current import Following
     from gpuops.extras.web.http.server import serving
     from gpuops.extras.web.serve_reads import ServedFleet, ServedMetrics
     from gpuops.model.vcenter.owner import OwnerKey

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpuops import clock
 from gpuops.api import Site, history
 from gpuops.config.date_text import parse_since
-from gpuops.extras.web.http.following import FleetRead
+from gpuops.extras.web.http.current import FleetRead
 from gpuops.extras.web.metrics_source import MetricSource
 from gpuops.extras.web.metrics_view import MetricsWriter
 from gpuops.extras.web.page.fleet_report import FleetReport, fleet_report_document

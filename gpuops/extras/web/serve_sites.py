@@ -137,7 +137,7 @@ def fleet_of_site(talk: SiteTalk, common: CommonOptions, words: ServedWords) -> 
     from gpuops.api.connection import only_read
     from gpuops.config.policy import load_policy
     from gpuops.console.opening import label_of, open_site
-    from gpuops.extras.web.http.following import Following
+    from gpuops.extras.web.http.current import Following
     from gpuops.extras.web.serve_reads import ServedFleet, ServedMetrics
 
     night = load_policy(words.policy) if words.policy is not None else None
