@@ -68,7 +68,7 @@ def report(
 
         _write(html, page(as_values(document)))
     if csv is not None:
-        from gpuops.extras.web.page.focus_csv import focus_csv
+        from gpuops.extras.web.page.fleet_report_text import focus_csv
 
         _write(csv, focus_csv(fleet_state.showback))
     output.show(fleet_report_text(fleet_state, document), document)

@@ -17,7 +17,7 @@ from gpuops.execute.past.history import history
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import catalog_of
 from gpuops.extras.web.page.fleet_report import FleetReport, fleet_report_document
-from gpuops.extras.web.page.focus_csv import focus_csv
+from gpuops.extras.web.page.fleet_report_text import focus_csv
 from gpuops.model.nights.history import EventKind
 from gpuops.model.vcenter.owner import OwnerKey
 from gpuops.model.vcenter.vm import PowerState

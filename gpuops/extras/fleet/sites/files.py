@@ -60,7 +60,7 @@ class SiteFiles:
         from gpuops.report.sites import merged_csv
 
         return merged_csv(self._texts(_HOURS), _SITE_COLUMN) or csv_text(
-            (_SITE_COLUMN, *load("gpuops.extras.web.page.focus_csv.FOCUS_COLUMNS")), ()
+            (_SITE_COLUMN, *load("gpuops.extras.web.page.fleet_report_text.FOCUS_COLUMNS")), ()
         )
 
     def _metrics(self, path: Path, answers: list[SiteAnswer]) -> tuple[Shown, list[SiteAnswer]]:
