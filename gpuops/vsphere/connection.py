@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
+    from gpuops.model.guests.guest import CommandEnd, RunningCommand
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.model.vcenter.target import Secret, Target
     from gpuops.model.vcenter.task import TaskEnd, TaskRef

@@ -20,7 +20,7 @@ from typing import Protocol, runtime_checkable
 
 from gpuops.errors import OutcomeUnknown, Refused
 from gpuops.execute.site.ports import Vcenter
-from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
+from gpuops.model.guests.guest import CommandEnd, RunningCommand
 from gpuops.model.vcenter.target import Secret, without_secrets
 
 

@@ -15,7 +15,7 @@ from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, ProtocolErr
 from gpuops.execute.site.guest_work import GuestWork, ScriptRunner
 from gpuops.extras.clusters.launch import MARK, Launch
 from gpuops.guest_scripts.commands import home_directory, shell_command
-from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
+from gpuops.model.guests.guest import CommandEnd, RunningCommand
 from gpuops.model.workloads.cluster import Member
 
 PART: Final = 256 * 1024

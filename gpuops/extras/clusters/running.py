@@ -23,7 +23,7 @@ from gpuops.extras.clusters.cluster_run import RunEnd
 from gpuops.extras.clusters.guests import ENDED_S, PART, SHOWN, LaunchGuests, NotEntered, ReadyGuests
 from gpuops.extras.clusters.launch import Launch
 from gpuops.extras.clusters.run import begin_program, end_cut_off_programs, lease_lost_error
-from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
+from gpuops.model.guests.guest import CommandEnd, RunningCommand
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.steps import RunClusterProgram

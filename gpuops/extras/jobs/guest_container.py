@@ -22,7 +22,7 @@ from gpuops.execute.site.guest_work import GuestWork, ScriptRunner
 from gpuops.extras.jobs.container_command import checkpoint_words, run_words
 from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime
 from gpuops.guest_scripts.commands import home_directory, script_text, shell_command
-from gpuops.model.guests.guest_command import (
+from gpuops.model.guests.guest import (
     CHECKPOINT_REFUSALS,
     CheckpointEnd,
     CommandEnd,

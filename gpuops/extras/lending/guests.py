@@ -24,7 +24,7 @@ from gpuops.extras.lending.lease_book import GpuLease, LeaseBook, LentShare, Ser
 from gpuops.extras.lending.members import ServerHealth, is_lending, vm_with
 from gpuops.extras.lending.pool_file import RemoteProgram, load_program
 from gpuops.guest_scripts.commands import shell_command
-from gpuops.model.guests.guest_command import CommandEnd
+from gpuops.model.guests.guest import CommandEnd
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.guest_address import unicast_address

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from gpuops import clock
 from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, ProtocolError
 from gpuops.guest_scripts.commands import SHELL, script_text
-from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
+from gpuops.model.guests.guest import CommandEnd, RunningCommand
 from gpuops.vsphere.guests.guest_file import read_guest_file
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops import clock
 from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, Refused, StepFailed
-from gpuops.model.guests.guest_command import CHECKPOINT_REFUSALS
+from gpuops.model.guests.guest import CHECKPOINT_REFUSALS
 from gpuops.model.vcenter.task import TaskEnd, TaskRef
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.vsphere.watches import POWER

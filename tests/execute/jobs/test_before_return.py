@@ -27,7 +27,7 @@ from gpuops.extras.jobs.guest_container import GuestContainers
 from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, JobState, SubmittedJob
 from gpuops.extras.jobs.nightly import AT_A_TIME, run_jobs, side_by_side
 from gpuops.extras.jobs.store import JobStore
-from gpuops.model.guests.guest_command import CheckpointEnd, CommandEnd, RunningCommand
+from gpuops.model.guests.guest import CheckpointEnd, CommandEnd, RunningCommand
 from gpuops.model.vcenter.target import Secret
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.plan import Report

@@ -19,7 +19,7 @@ from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, JobState, 
 from gpuops.extras.jobs.job_run import PIECE_BYTES, STOP_GRACE, JobPass
 from gpuops.extras.jobs.job_turns import JobDeed, JobTurn
 from gpuops.extras.jobs.store import JobStore
-from gpuops.model.guests.guest_command import CheckpointEnd, ContainerPhase, ContainerState
+from gpuops.model.guests.guest import CheckpointEnd, ContainerPhase, ContainerState
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from tests.plan.snapshots import gpu, host, inventory, vm

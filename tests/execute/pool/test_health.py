@@ -7,7 +7,7 @@ import pytest
 from gpuops.execute.site.guest_work import failure_reason
 from gpuops.extras.lending.guests import _health
 from gpuops.extras.lending.members import ServerHealth
-from gpuops.model.guests.guest_command import CommandEnd
+from gpuops.model.guests.guest import CommandEnd
 
 
 @pytest.mark.parametrize(

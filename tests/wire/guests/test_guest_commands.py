@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpuops.errors import Refused, StepFailed
-from gpuops.model.guests.guest_command import CommandEnd
+from gpuops.model.guests.guest import CommandEnd
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.sim.server import SimServer, start
 from gpuops.vsphere.connection import Connection

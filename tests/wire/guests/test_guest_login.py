@@ -14,7 +14,7 @@ from gpuops import clock
 from gpuops.api import Site
 from gpuops.clock import wall_clock
 from gpuops.errors import GpuopsError, Refused, StepFailed
-from gpuops.model.guests.guest_command import CHECKPOINT_REFUSALS
+from gpuops.model.guests.guest import CHECKPOINT_REFUSALS
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.steps import RunInGuest
