@@ -26,8 +26,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from gpuops.model.devices.gpu import PciAddress
-from gpuops.model.devices.gpu_health import HEALTHY, GpuHealth, RecoveryAction
+from gpuops.model.devices.gpu import HEALTHY, GpuHealth, PciAddress, RecoveryAction
 from gpuops.model.vcenter.host_settings import SmiGpu
 from gpuops.plan.guest.smi import read_gpu_texts
 

@@ -33,8 +33,7 @@ from gpuops.hostshell.gpu_lines import (
     word_of,
 )
 from gpuops.hostshell.ssh import CommandResult, Ssh
-from gpuops.model.devices.gpu import PciAddress
-from gpuops.model.devices.gpu_health import HEALTHY, GpuHealth
+from gpuops.model.devices.gpu import HEALTHY, GpuHealth, PciAddress
 from gpuops.model.vcenter.host_settings import SmiReadings, SmiState, SmiVgpu
 
 INDEX: Final = "nvidia-smi --query-gpu=index,pci.bus_id --format=csv,noheader"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Self, assert_never
 
-from gpuops.model.devices.gpu_health import GpuHealth, RecoveryAction
+from gpuops.model.devices.gpu import GpuHealth, RecoveryAction
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice
 from gpuops.report.document import DocumentRecord
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from gpuops.advise.capacity import Slots, free_slots
 from gpuops.advise.occupancy import GpuState, Rooms, gpu_states, room_for
-from gpuops.model.devices.gpu import PciAddress, VgpuMode
-from gpuops.model.devices.gpu_health import GpuHealth
+from gpuops.model.devices.gpu import GpuHealth, PciAddress, VgpuMode
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.placement.seating import seat

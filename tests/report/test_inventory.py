@@ -10,7 +10,7 @@ import pytest
 from gpuops.errors import HostNotFound, ProfileUnknown
 from gpuops.execute.site import catalog_of
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.devices.gpu_health import GpuHealth
+from gpuops.model.devices.gpu import GpuHealth
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.report.document import as_values
 from gpuops.report.json_text import document_text

@@ -18,8 +18,7 @@ from gpuops.extras.web.top import Top, filter_and_sort, heading_lines
 from gpuops.extras.web.top_table import bar, picture, top_document, top_text
 from gpuops.extras.web.top_view import TopView, view_after_key, visible_rows
 from gpuops.extras.web.top_words import SortKey, TopLevel
-from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.devices.gpu_health import GpuHealth
+from gpuops.model.devices.gpu import GpuHealth, GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.measurements.measurement import CurrentUse, MeasuredUse
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory

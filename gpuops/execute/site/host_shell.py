@@ -17,8 +17,7 @@ from gpuops.advise.capacity import instance_of
 from gpuops.errors import GpuopsError, NotConnected
 from gpuops.execute.site.ports import Hosts
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode, VgpuPlacement
-from gpuops.model.devices.gpu_health import NOT_NAMED
+from gpuops.model.devices.gpu import NOT_NAMED, GraphicsType, PciAddress, PhysicalGpu, VgpuMode, VgpuPlacement
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import UNASKED, HostSettings, SmiReadings, SmiState, SmiVgpu
 from gpuops.model.vcenter.inventory import Inventory

@@ -16,8 +16,7 @@ from typing import Final
 from gpuops.advise.desktop_sessions import match_machines
 from gpuops.model.assumption import Assumption, JudgedAssumption, Observation
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.devices.gpu import PciAddress, VgpuMode
-from gpuops.model.devices.gpu_health import NOT_NAMED
+from gpuops.model.devices.gpu import NOT_NAMED, PciAddress, VgpuMode
 from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_USE
 from gpuops.model.vcenter.contact import Contact, PastEvent, PastTask
 from gpuops.model.vcenter.host import Host

@@ -15,8 +15,7 @@ from typing import Final, assert_never
 from gpuops.advise.capacity import Slots, total
 from gpuops.advise.occupancy import Rooms, gpu_states
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.devices.gpu import GraphicsType, PhysicalGpu
-from gpuops.model.devices.gpu_health import RecoveryAction
+from gpuops.model.devices.gpu import GraphicsType, PhysicalGpu, RecoveryAction
 from gpuops.model.devices.other_device import OtherDevice
 from gpuops.model.devices.scheduler import Frequency, TimeSlices, VgpuScheduler
 from gpuops.model.vcenter.host import Host

@@ -10,8 +10,7 @@ import pytest
 
 from gpuops.catalog import load
 from gpuops.errors import HostNotFound
-from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, GraphicsType, PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.devices.gpu_health import GpuHealth
+from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, GpuHealth, GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.vcenter.host import Cluster, Host, OfferedProfile
 from gpuops.model.vcenter.host_settings import Custody, HostSettings, SmiState, SoftwarePackage
 from gpuops.model.vcenter.inventory import Inventory

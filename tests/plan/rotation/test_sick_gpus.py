@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuops.model.devices.gpu_health import GpuHealth
+from gpuops.model.devices.gpu import GpuHealth
 from tests.execute.small_vcenter import small_world
 from tests.plan.rotation.test_cases import NightCase, plan_rotation, summary_of
 
