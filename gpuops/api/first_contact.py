@@ -13,8 +13,7 @@ from gpuops.execute.site import catalog_of
 if TYPE_CHECKING:
     from gpuops.execute.site import Site
     from gpuops.model.desktops.broker import DesktopMachine
-    from gpuops.model.vcenter.contact import Contact
-    from gpuops.model.vcenter.inventory import Inventory
+    from gpuops.model.vcenter.inventory import Contact, Inventory
     from gpuops.report.first_contact import JudgedContact
 
 PAST: Final = timedelta(days=7)
@@ -48,7 +47,7 @@ def first_contact(site: Site, inventory: Inventory) -> Contact:
     `inventory`: just read, with the settings of hosts and the output of their nvidia-smi. `Contact.unread` names each
     part that this login may not read, and a broker that does not answer. Raises NotConnected if vCenter does not.
     """
-    from gpuops.model.vcenter.contact import Contact
+    from gpuops.model.vcenter.inventory import Contact
     from gpuops.plan.core.scope import gpu_hosts
     from gpuops.vsphere.connection import Connection
     from gpuops.vsphere.reading import past_events as read

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final, Self, TypeVar
 
 from gpuops.model.assumption import Confidence, JudgedAssumption, SessionStep, Standing
-from gpuops.model.vcenter.contact import Contact
-from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.inventory import Contact, Inventory
 from gpuops.report.document import DocumentRecord, SiteDocument, printed
 from gpuops.report.layout import Column, Shown, Text, table_of
 from gpuops.report.text import count

@@ -24,8 +24,7 @@ from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.devices.other_device import OtherDevice
 from gpuops.model.vcenter.host import Cluster, Host
-from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.reservation import DeviceCapacity, ProfileCapacity
+from gpuops.model.vcenter.inventory import DeviceCapacity, Inventory, ProfileCapacity
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, PowerState, VgpuDevice, Vm, VmDrs
 from gpuops.report.first_contact import NAMED, JudgedContact
 

@@ -23,9 +23,8 @@ from gpuops.execute.site import Site
 from gpuops.extras.declare.applying import SiteReport, apply_site, compare_now
 from gpuops.extras.declare.entries import GPU_KEYS, HOST_KEYS, SiteFile
 from gpuops.extras.declare.wishes import SiteDifference
-from gpuops.model.vcenter.contact import SettingChange
 from gpuops.model.vcenter.host_settings import Rolling
-from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.inventory import Inventory, SettingChange
 from gpuops.model.window import Window
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.hosts.change.emptying import running_vms_on

@@ -20,8 +20,7 @@ from gpuops.model.devices.other_device import OtherDevice
 from gpuops.model.devices.scheduler import Frequency, TimeSlices, VgpuScheduler
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import UNASKED, HostSettings, SmiState
-from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.reservation import DeviceCapacity
+from gpuops.model.vcenter.inventory import DeviceCapacity, Inventory
 from gpuops.plan.capacity.fleet_room import DeviceHolders
 from gpuops.plan.core.command_line import command, hosts_called
 from gpuops.plan.doctor.finding import Finding, Severity

@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.model.vcenter.contact import PastEvent, PastTask, SettingChange
+from gpuops.model.vcenter.inventory import PastEvent, PastTask, SettingChange
 from gpuops.vsphere.reading.counters import SAMPLE_S, counter_keys
 
 if TYPE_CHECKING:

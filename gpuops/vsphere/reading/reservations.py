@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 from gpuops.errors import GpuopsError, NotConnected
 from gpuops.model.vcenter.host import Host
-from gpuops.model.vcenter.reservation import DeviceCapacity, ProfileCapacity, Reservations, UnknownCapacity
+from gpuops.model.vcenter.inventory import DeviceCapacity, ProfileCapacity, Reservations, UnknownCapacity
 from gpuops.vsphere.reading.bulk.reader import Reader
 from gpuops.vsphere.reading.bulk.values import child, children, kind, number, text
 from gpuops.vsphere.session import Session

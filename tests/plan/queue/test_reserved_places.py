@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from gpuops.model.devices.gpu import VgpuMode
 from gpuops.model.vcenter.host import Host
-from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.reservation import ProfileCapacity, Reservations
+from gpuops.model.vcenter.inventory import Inventory, ProfileCapacity, Reservations
 from gpuops.model.workloads.workload import Workload
 from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.queue.one_workload import Placed, Steering

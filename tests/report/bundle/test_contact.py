@@ -11,8 +11,7 @@ from gpuops.extras.bundle.harmless import Pseudonyms, strays
 from gpuops.extras.bundle.world import api_words, contact_document
 from gpuops.model.assumption import JudgedAssumption, Observation
 from gpuops.model.desktops.broker import DesktopMachine
-from gpuops.model.vcenter.contact import Contact, PastEvent, PastTask
-from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.inventory import Contact, Inventory, PastEvent, PastTask
 from gpuops.report.first_contact import JudgedContact
 
 MARK: Final = "Zq7x"

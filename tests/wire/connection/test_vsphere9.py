@@ -14,8 +14,7 @@ from gpuops.config.policy import load_policy
 from gpuops.errors import Refused
 from gpuops.execute.site import catalog_of
 from gpuops.model.vcenter.host_settings import Displacement
-from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.reservation import ProfileCapacity
+from gpuops.model.vcenter.inventory import Inventory, ProfileCapacity
 from gpuops.model.vcenter.vm import ManagedBy
 from gpuops.model.workloads.workload import Workload
 from gpuops.plan.capacity.capacity_request import capacity

@@ -20,8 +20,7 @@ from gpuops.model.vcenter.host_settings import (
     SharedType,
     SizeMode,
 )
-from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.reservation import ProfileCapacity, Reservations, UnknownCapacity
+from gpuops.model.vcenter.inventory import Inventory, ProfileCapacity, Reservations, UnknownCapacity
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.step_checks import host_objection, host_satisfied
 from gpuops.plan.core.steps import ConfigureGraphics, ConfigureModes, ConfigurePassthrough, HostStep, ModeChange
