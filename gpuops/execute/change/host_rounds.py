@@ -37,8 +37,14 @@ from gpuops.plan.core.steps import (
     RebootHost,
 )
 from gpuops.plan.hosts.change.emptying import leaving, returning
-from gpuops.plan.hosts.change.in_force import gpus_not_listed, lost_mig_modes, not_in_force, task_satisfied
-from gpuops.plan.hosts.change.rolling_plan import PlannedHost, planned_together
+from gpuops.plan.hosts.change.rolling_plan import (
+    PlannedHost,
+    gpus_not_listed,
+    lost_mig_modes,
+    not_in_force,
+    planned_together,
+    task_satisfied,
+)
 from gpuops.plan.hosts.host_plan import kept_as_they_are
 
 DRIVER_S: Final = 600.0

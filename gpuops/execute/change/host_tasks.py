@@ -23,7 +23,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.task import TaskEnd, TaskRef
 from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.steps import EnterMaintenance, HostTask, RebootHost
-from gpuops.plan.hosts.change.in_force import task_satisfied
+from gpuops.plan.hosts.change.rolling_plan import task_satisfied
 
 GRACE_S: Final = 60.0
 """A task ends within its own limit plus this time."""

@@ -34,12 +34,13 @@ from gpuops.plan.core.plan import Outcome, Plan, Rejection, Report, Verdict
 from gpuops.plan.core.privileges import privilege_rejection, too_old
 from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.emptying import stun_hosts
-from gpuops.plan.hosts.change.in_force import gpus_of_driver, gpus_staying_in_mig_mode
 from gpuops.plan.hosts.change.rolling_plan import (
     ChangeReport,
     ChangeStatus,
     PartProgress,
     Roll,
+    gpus_of_driver,
+    gpus_staying_in_mig_mode,
     next_round,
     plan_roll,
     privileges_of_hosts,

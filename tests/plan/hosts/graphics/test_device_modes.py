@@ -24,7 +24,7 @@ from gpuops.model.vcenter.inventory import Inventory, ProfileCapacity, Reservati
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.step_checks import host_objection, host_satisfied
 from gpuops.plan.core.steps import ConfigureGraphics, ConfigureModes, ConfigurePassthrough, HostStep, ModeChange
-from gpuops.plan.hosts.change.in_force import not_in_force
+from gpuops.plan.hosts.change.rolling_plan import not_in_force
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.plan.hosts.host_plan import impact_words, left_to_do
