@@ -25,8 +25,7 @@ from gpuops.plan.capacity.fleet_room import DeviceHolders
 from gpuops.plan.core.command_line import command, hosts_called
 from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.plan.hosts.scheduler.module_options import Unread
-from gpuops.plan.hosts.scheduler.rules import custody_of
-from gpuops.plan.hosts.scheduler.state import HostScheduler, scheduler_of
+from gpuops.plan.hosts.scheduler.state import HostScheduler, custody_of, scheduler_of
 from gpuops.plan.placement.keep_free import place_name
 
 _BY_HAND: Final = "move or stop its VMs, put it into maintenance mode, and reboot it"

@@ -25,7 +25,7 @@ from gpuops.plan.capacity.gpu_models import MODES, board_meant, board_of, mode_o
 from gpuops.plan.core.scope import Scope, gpu_hosts
 from gpuops.plan.core.steps import PowerOffVm
 from gpuops.plan.core.versions import version_numbers
-from gpuops.plan.hosts.scheduler.rules import MIXED_SIZE_SINCE
+from gpuops.plan.hosts.scheduler.state import MIXED_SIZE_SINCE
 from gpuops.plan.placement.project import project
 
 _FIRST_BUS: Final = 0x10

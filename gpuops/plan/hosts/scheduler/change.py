@@ -28,8 +28,16 @@ from gpuops.plan.core.steps import ConfigureModule, GpuDifference, HostStep
 from gpuops.plan.hosts.host_plan import HostPart, combine_parts, hosts_meant
 from gpuops.plan.hosts.scheduler import module_options
 from gpuops.plan.hosts.scheduler.module_options import encode
-from gpuops.plan.hosts.scheduler.rules import branch_blockers, doubts, gpu_blockers, host_blockers, setting_back
-from gpuops.plan.hosts.scheduler.state import HostScheduler, scheduler_of, unscheduled
+from gpuops.plan.hosts.scheduler.state import (
+    HostScheduler,
+    branch_blockers,
+    doubts,
+    gpu_blockers,
+    host_blockers,
+    scheduler_of,
+    setting_back,
+    unscheduled,
+)
 
 _QUANTITY: Final = re.compile(r"(\d{1,6})\s*([a-z]*)", re.IGNORECASE)
 _BRANCH: Final = re.compile(r"r?(\d{3})", re.IGNORECASE)

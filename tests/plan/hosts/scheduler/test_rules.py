@@ -9,7 +9,7 @@ import pytest
 from gpuops.model.vcenter.host import Cluster, Host
 from gpuops.model.vcenter.host_settings import Custody, HostSettings
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.hosts.scheduler.rules import setting_back
+from gpuops.plan.hosts.scheduler.state import setting_back
 
 
 def warnings_for(*custody: Custody | None, cluster: str | None = "c") -> tuple[str, ...]:
