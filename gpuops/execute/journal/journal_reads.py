@@ -18,7 +18,7 @@ from gpuops.execute.state.lock import LockHold
 from gpuops.model.nights.journal import GivenUp
 from gpuops.model.nights.ml_queue import GuestCommand
 from gpuops.plan.core.steps import HostStep, RunClusterProgram, Step, VcenterSetting
-from gpuops.plan.rotation.nights.stop_conditions import StepCounts
+from gpuops.plan.rotation.nights.night_refusals import StepCounts
 
 
 class BegunSince(Locked):

@@ -17,7 +17,7 @@ from gpuops.model.nights.journal import GivenUp, Thing
 from gpuops.model.nights.night_record import Role
 from gpuops.model.nights.rotation import LATE
 from gpuops.model.vcenter.vm import PowerState, VmDrs
-from gpuops.plan.rotation.nights.stop_conditions import NO_STEP_COUNTS, StepCounts
+from gpuops.plan.rotation.nights.night_refusals import NO_STEP_COUNTS, StepCounts
 
 KEPT_AFTER_RETURN: Final = timedelta(days=3)
 """How long a VM that is back is remembered: a night that continues must not take it again, and a window may span a

@@ -13,7 +13,7 @@ from gpuops.model.nights.journal import GivenUp, Thing
 from gpuops.model.nights.night_record import Role
 from gpuops.model.stored import from_stored, to_stored
 from gpuops.model.vcenter.vm import VmDrs
-from gpuops.plan.rotation.nights.stop_conditions import StepCounts
+from gpuops.plan.rotation.nights.night_refusals import StepCounts
 
 FOLD: Final = 18
 """A checkpoint with another number is not used: the records are read from the first one, and give the same state."""

@@ -42,8 +42,8 @@ from gpuops.plan.rotation.nights.bounds import refuse_without_hours
 from gpuops.plan.rotation.nights.desktops import other_open_policies
 from gpuops.plan.rotation.nights.guard import Guard
 from gpuops.plan.rotation.nights.night import RotateNight
+from gpuops.plan.rotation.nights.night_refusals import NO_STEP_COUNTS, ahead_by
 from gpuops.plan.rotation.nights.spare import Key
-from gpuops.plan.rotation.nights.stop_conditions import NO_STEP_COUNTS, ahead_by
 from gpuops.plan.rotation.returns.day import RotateDay, add_advice, hooks_of, is_returned
 from gpuops.plan.rotation.returns.foreign_nights import lock_vm_of, policies_under, refuse_nights_elsewhere
 from gpuops.plan.rotation.returns.restore import RestoreVms

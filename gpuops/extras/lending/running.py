@@ -25,7 +25,7 @@ from gpuops.extras.lending.members import Reclaim
 from gpuops.extras.lending.pool_file import load_program
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Rejection
-from gpuops.plan.rotation.nights.stop_conditions import ahead_by, clock_trouble
+from gpuops.plan.rotation.nights.night_refusals import ahead_by, clock_trouble
 
 MOST_AGE: Final = timedelta(minutes=10)
 """No decision uses readings of vCenter and of servers that are older: a process that was stopped for an hour would

@@ -10,7 +10,7 @@ from gpuops.model.nights.rotation import IdleRule, Limits, Policy, Pool
 from gpuops.model.nights.selector import Selector
 from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.rotation.nights.guard import Guard
-from gpuops.plan.rotation.nights.stop_conditions import StepCounts
+from gpuops.plan.rotation.nights.night_refusals import StepCounts
 from tests.execute.small_vcenter import small_world
 
 LIMITS = Limits()

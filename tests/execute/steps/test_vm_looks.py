@@ -23,7 +23,7 @@ from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.steps import SetAttribute, ShutDownGuest, Step, SuspendVm
 from gpuops.plan.rotation.nights.guard import Guard
-from gpuops.plan.rotation.nights.stop_conditions import StepCounts
+from gpuops.plan.rotation.nights.night_refusals import StepCounts
 from tests.execute.small_vcenter import SmallVcenter, World
 from tests.execute.steps.guarded_steps import CATALOG, DESKTOPS, NIGHT, QUEUE, Do
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuops.plan.rotation.nights.stop_conditions import MOST_CLOCK_DIFFERENCE
+from gpuops.plan.rotation.nights.night_refusals import MOST_CLOCK_DIFFERENCE
 from tests.nights.judging.doings import takings
 from tests.nights.playing.played import Played
 

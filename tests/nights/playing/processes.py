@@ -29,7 +29,7 @@ from gpuops.execute.steps.step_queue import HUNG_S
 from gpuops.model.nights.night_record import LockHolder
 from gpuops.model.nights.rotation import Policy
 from gpuops.plan.core.plan import Report
-from gpuops.plan.rotation.nights.stop_conditions import MOST_CLOCK_DIFFERENCE
+from gpuops.plan.rotation.nights.night_refusals import MOST_CLOCK_DIFFERENCE
 from gpuops.plan.rotation.returns.return_time import ends_at
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from tests.nights.at_once.beside import Beside

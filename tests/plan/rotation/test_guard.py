@@ -29,7 +29,7 @@ from gpuops.plan.core.steps import (
 )
 from gpuops.plan.rotation.nights.desktops import SPACE_MARGIN_MIB, suspend_size_mib
 from gpuops.plan.rotation.nights.guard import Guard
-from gpuops.plan.rotation.nights.stop_conditions import StepCounts
+from gpuops.plan.rotation.nights.night_refusals import StepCounts
 from tests.execute.small_vcenter import World, small_world
 
 CATALOG = catalog_of(small_world().snapshot())

@@ -10,7 +10,7 @@ from gpuops.errors import Trouble
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.steps import CloseGate, SuspendVm
-from gpuops.plan.rotation.nights.stop_conditions import StepCounts, ahead_by, clock_trouble, is_refusal, reason_to_stop
+from gpuops.plan.rotation.nights.night_refusals import StepCounts, ahead_by, clock_trouble, is_refusal, reason_to_stop
 from tests.execute.small_vcenter import small_world
 
 ASKED = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
