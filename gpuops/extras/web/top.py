@@ -23,7 +23,7 @@ from gpuops.plan.core.scope import cluster_name
 from gpuops.plan.hosts.change.rolling_plan import ChangeStatus
 from gpuops.plan.rotation.status import RotationStatus
 from gpuops.plan.rotation.taken_vms import Whereabouts
-from gpuops.report.device import describe
+from gpuops.report.changes import describe
 from gpuops.report.layout import Text
 from gpuops.report.monitoring.fleet import POWER_WORDS, Fleet, holders, mode, reboot_pending
 from gpuops.report.text import count, count_hosts

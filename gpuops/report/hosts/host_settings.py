@@ -17,7 +17,7 @@ from gpuops.model.vcenter.host_settings import HostSettings, SmiState
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.hosts.scheduler.module_options import Reading, Unread, describe_clamping
 from gpuops.plan.hosts.scheduler.state import GpuScheduler, HostScheduler, Schedulers
-from gpuops.report.device import GpuHealthRecord
+from gpuops.report.changes import GpuHealthRecord
 from gpuops.report.document import DocumentRecord, Ref, SiteDocument, VersionedSiteDocument, printed
 from gpuops.report.hosts.device_modes import ModeDeviceRecord, device_lines, device_records
 from gpuops.report.layout import Column, Shown, Text, TextTable, table_of

@@ -35,7 +35,7 @@ from gpuops.model.vcenter.vm import (
 )
 from gpuops.plan.core.plan import some_names
 from gpuops.plan.core.scope import cluster_name
-from gpuops.report.device import GpuHealthRecord, describe
+from gpuops.report.changes import GpuHealthRecord, describe
 from gpuops.report.document import DocumentRecord, NamedRecord, Ref, SlotsRecord, VersionedSiteDocument, printed
 from gpuops.report.layout import Column, Shown, Text, TextTable, Tree, table_of
 from gpuops.report.monitoring.fleet import (

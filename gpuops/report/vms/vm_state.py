@@ -12,8 +12,7 @@ from typing import Final
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.steps import NEW_VM
-from gpuops.report.changes import host_name
-from gpuops.report.device import describe
+from gpuops.report.changes import describe, host_name
 from gpuops.report.document import Document
 
 _OURS: Final = ("pciPassthru", "gpuops.")
