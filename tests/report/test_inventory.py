@@ -13,7 +13,7 @@ from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import GpuHealth
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.report.document import as_values
-from gpuops.report.json_text import document_text
+from gpuops.report.json_and_csv import document_text
 from gpuops.report.layout import Shown
 from gpuops.report.monitoring.fleet import Fleet, FleetFilters, fleet
 from gpuops.report.monitoring.inventory import fleet_document, fleet_text, vms_text

@@ -14,7 +14,7 @@ from gpuops.plan.rotation.returns.return_time import Overdue
 from gpuops.plan.rotation.status import RotationStatus
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
 from gpuops.report.document import as_values
-from gpuops.report.json_text import document_text
+from gpuops.report.json_and_csv import document_text
 from gpuops.report.layout import Shown
 from gpuops.report.nights.rotation_status import status_document, status_text
 

@@ -376,7 +376,7 @@ RULES: Final = (
         _names_visible,
         (
             "gpuops/report/layout.py",
-            "gpuops/report/csv_text.py",  # from here on what layout does not print: cells of CSV
+            "gpuops/report/json_and_csv.py",  # from here on what layout does not print: cells of CSV
             "gpuops/extras/web/page/html.py",
             "gpuops/extras/clusters/run_view.py",  # lines of a guest's program, which are stored too
         ),

@@ -21,7 +21,7 @@ from gpuops.extras.web.http.access import Access
 from gpuops.extras.web.http.current import Current, Edition, Overview, address_of
 from gpuops.extras.web.http.server import WebServer, serving_sites
 from gpuops.extras.web.page.html import site_figures
-from gpuops.report.json_text import document_text
+from gpuops.report.json_and_csv import document_text
 from tests.report.page.conftest import Opened, Reported
 
 pytestmark = pytest.mark.long

@@ -19,8 +19,8 @@ from gpuops.model.nights.history import (
     share_of,
 )
 from gpuops.model.nights.night_record import Role
-from gpuops.report.csv_text import Cell, csv_text
 from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, printed
+from gpuops.report.json_and_csv import Cell, csv_text
 
 CSV_HEADER: Final = (
     "kind", "id", "began", "ended", "outcome", "by", "what", "vcenter", "desktops_taken", "desktops_back", "ml_vms",

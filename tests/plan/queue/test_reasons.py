@@ -19,7 +19,7 @@ from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.queue.one_workload import Refusal
 from gpuops.plan.queue.place import Place
 from gpuops.report.advice.placement import placements_document, placements_text
-from gpuops.report.json_text import document_text
+from gpuops.report.json_and_csv import document_text
 from gpuops.report.layout import plain
 from tests.plan.queue.reasons import Judge, told_reasons
 from tests.plan.queue.test_admitted import MODELS, names

@@ -26,7 +26,7 @@ from gpuops.console.failure import run_guarded
 from gpuops.console.output import OutputFormat
 from gpuops.errors import GpuopsError, VcenterUnreachable
 from gpuops.report.document import kind_of
-from gpuops.report.json_text import document_text
+from gpuops.report.json_and_csv import document_text
 from gpuops.report.sites import SiteAnswer, SiteFailure, blocks
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from zoneinfo import ZoneInfo
 from gpuops import clock
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected
 from gpuops.extras.web.page.html import SiteRow, overview_page, served_page
-from gpuops.report.json_text import document_text
+from gpuops.report.json_and_csv import document_text
 from gpuops.report.sites import SiteAnswer, SiteFailure, sites_document
 
 if TYPE_CHECKING:
