@@ -231,7 +231,7 @@ def _log_in(answers: _Answers, username: str | None) -> tuple[str, str] | None:
     """
     from gpuops.api import login_test
     from gpuops.config.vcenter.edit import with_target
-    from gpuops.report.first_steps.login import login_text
+    from gpuops.report.first_steps.config import login_text
 
     answers.username = username or _ask("Account for gpuops")
     answers.password = _ask_password(f"Password of {answers.username}")
@@ -343,7 +343,7 @@ def login_test(common: CommonOptions) -> None:
     """
     from gpuops.api import login_test as ask
     from gpuops.console.opening import open_site
-    from gpuops.report.first_steps.login import LoginTestDocument, login_text
+    from gpuops.report.first_steps.config import LoginTestDocument, login_text
 
     with open_site(common) as site:
         test = ask(site)
