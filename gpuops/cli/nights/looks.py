@@ -56,7 +56,7 @@ def idle(
     from gpuops import api
     from gpuops.config.policy import load_policy
     from gpuops.console.opening import open_site, read_inventory
-    from gpuops.report.nights.idle import idle_document, idle_text
+    from gpuops.report.nights.desktop_use import idle_document, idle_text
 
     rotation_policy = load_policy(policy) if policy is not None else None
     if replay is not None:
@@ -145,7 +145,7 @@ def broker_show(common: CommonOptions) -> None:
     """
     from gpuops.api import broker_show as ask
     from gpuops.console.opening import open_site
-    from gpuops.report.nights.broker import BrokerShowDocument, broker_text
+    from gpuops.report.nights.desktop_use import BrokerShowDocument, broker_text
 
     with open_site(common) as site:
         state = ask(site)

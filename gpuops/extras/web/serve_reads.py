@@ -21,8 +21,8 @@ from gpuops.report.advice.capacity import capacity_document
 from gpuops.report.document import as_values
 from gpuops.report.monitoring.doctor import doctor_document
 from gpuops.report.monitoring.inventory import fleet_document
+from gpuops.report.nights.desktop_use import idle_document
 from gpuops.report.nights.history_rows import HistoryDocument
-from gpuops.report.nights.idle import idle_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ from gpuops.model.vcenter.login import LackingPrivileges, LoginTest, ObjectKind,
 from gpuops.plan.core.plan import some_names
 from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.nights.broker import BrokerRecord
+from gpuops.report.nights.desktop_use import BrokerRecord
 from gpuops.report.text import count
 
 
