@@ -179,8 +179,7 @@ def listing(
     from gpuops.api import history as past_events
     from gpuops.config.date_text import parse_since
     from gpuops.console.opening import journal_of, vcenter_of_site
-    from gpuops.report.nights.history import history_text
-    from gpuops.report.nights.history_rows import HistoryDocument, history_csv
+    from gpuops.report.nights.history import HistoryDocument, history_csv, history_text
 
     if context.invoked_subcommand is not None:
         context.obj = common
@@ -209,8 +208,7 @@ def show(
     """
     from gpuops.api import past_night
     from gpuops.console.opening import journal_of
-    from gpuops.report.nights.history import night_text
-    from gpuops.report.nights.history_rows import HistoryNightDocument, night_csv
+    from gpuops.report.nights.history import HistoryNightDocument, night_csv, night_text
 
     state_dir, url = journal_of(common)
     past = past_night(state_dir, night, url)

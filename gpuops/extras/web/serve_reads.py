@@ -22,7 +22,7 @@ from gpuops.report.document import as_values
 from gpuops.report.monitoring.doctor import doctor_document
 from gpuops.report.monitoring.inventory import fleet_document
 from gpuops.report.nights.desktop_use import idle_document
-from gpuops.report.nights.history_rows import HistoryDocument
+from gpuops.report.nights.history import HistoryDocument
 
 if TYPE_CHECKING:
     from collections.abc import Callable

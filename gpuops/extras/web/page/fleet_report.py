@@ -51,7 +51,7 @@ from gpuops.report.document import DocumentRecord, Moment, Ref, VersionedSiteDoc
 from gpuops.report.monitoring.doctor import FindingRecord
 from gpuops.report.monitoring.fleet import Fleet, mode, reboot_pending
 from gpuops.report.monitoring.inventory import by_size
-from gpuops.report.nights.history_rows import HistoryTotalsRecord, NightInFullRecord, PastNightRecord
+from gpuops.report.nights.history import HistoryTotalsRecord, NightInFullRecord, PastNightRecord
 
 MOST_GPUS: Final = 400
 """Up to so many GPUs have their own history in the page; of more, hosts and clusters have one (1 MB for 400 GPUs)."""
