@@ -13,7 +13,7 @@ from gpuops.errors import PolicyError
 from gpuops.sim.core.clock import VIRTUAL_START, ClockMode
 from gpuops.sim.core.managed_object import ManagedObject
 from gpuops.sim.managers import of_hosts, of_vcenter
-from gpuops.sim.objects.environment import VirtualMachineCompatibilityChecker, VirtualMachineProvisioningChecker
+from gpuops.sim.objects.compute_resource import VirtualMachineCompatibilityChecker, VirtualMachineProvisioningChecker
 from gpuops.sim.objects.host_system import HostProfileManager
 from gpuops.sim.outside_events.fault_file import OUTSIDE_EVENTS
 from gpuops.sim.scenario import scenario_file

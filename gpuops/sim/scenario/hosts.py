@@ -16,14 +16,13 @@ from gpuops.model.devices.gpu import PciAddress
 from gpuops.sim.core.inventory_tree import escaped
 from gpuops.sim.inventory.managed_entity import ManagedEntity, new_moid, new_uuid
 from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
-from gpuops.sim.objects.compute_resource import new_cluster, new_compute_resource
+from gpuops.sim.objects.compute_resource import HostDatastoreBrowser, new_cluster, new_compute_resource
 from gpuops.sim.objects.datastore import (
     DistributedVirtualPortgroup,
     Network,
     VmfsDatastore,
     VmwareDistributedVirtualSwitch,
 )
-from gpuops.sim.objects.environment import HostDatastoreBrowser
 from gpuops.sim.objects.folder import Folder, new_datacenter
 from gpuops.sim.objects.host_system import HostProfile, HostSystem
 from gpuops.sim.operations.distributed_switches import enter_portgroup, enter_switch, free_port, new_config, set_proxy
