@@ -17,13 +17,14 @@ from gpuops.sim.core.inventory_tree import escaped
 from gpuops.sim.inventory.managed_entity import ManagedEntity, new_moid, new_uuid
 from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
 from gpuops.sim.objects.compute_resource import HostDatastoreBrowser, new_cluster, new_compute_resource
-from gpuops.sim.objects.datastore import (
+from gpuops.sim.objects.folder import (
     DistributedVirtualPortgroup,
+    Folder,
     Network,
     VmfsDatastore,
     VmwareDistributedVirtualSwitch,
+    new_datacenter,
 )
-from gpuops.sim.objects.folder import Folder, new_datacenter
 from gpuops.sim.objects.host_system import HostProfile, HostSystem
 from gpuops.sim.operations.distributed_switches import enter_portgroup, enter_switch, free_port, new_config, set_proxy
 from gpuops.sim.render import distributed

@@ -25,8 +25,12 @@ from gpuops.sim.core.inventory_tree import ancestors
 from gpuops.sim.inventory.entities import ComputeEntity, FolderEntity, HostEntity
 from gpuops.sim.inventory.managed_entity import enter, leave
 from gpuops.sim.objects.compute_resource import ClusterComputeResource, ComputeResource, furnish, new_pool
-from gpuops.sim.objects.datastore import DistributedVirtualPortgroup, VmwareDistributedVirtualSwitch
-from gpuops.sim.objects.folder import Folder, new_datacenter
+from gpuops.sim.objects.folder import (
+    DistributedVirtualPortgroup,
+    Folder,
+    VmwareDistributedVirtualSwitch,
+    new_datacenter,
+)
 from gpuops.sim.objects.virtual_machine import VirtualMachine, VirtualMachineSnapshot
 from gpuops.sim.operations.distributed_switches import drop
 from gpuops.sim.operations.inventory_change import rehome, reparent

@@ -52,7 +52,7 @@ from gpuops.sim.state.vm_state import (
 
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import FolderEntity, VmEntity
-    from gpuops.sim.objects.datastore import VmfsDatastore
+    from gpuops.sim.objects.folder import VmfsDatastore
     from gpuops.sim.objects.host_system import HostSystem
     from gpuops.sim.scenario.declared import VmAsRead
     from gpuops.sim.scenario.hosts import ScenarioSite
