@@ -10,7 +10,7 @@ from pyVmomi import vim, vmodl
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.inventory.managed_entity import enter, enter_new, new_moid, new_uuid
-from gpuops.sim.operations.initial_placement import place
+from gpuops.sim.operations.host_admission import place
 from gpuops.sim.operations.recording import facts, recorded
 from gpuops.sim.operations.vms import power, snapshots
 from gpuops.sim.operations.vms.movement import copy_state, remove_vm

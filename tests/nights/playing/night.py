@@ -22,7 +22,7 @@ from gpuops.execute.site import agreed
 from gpuops.model.nights.rotation import LATE, Policy
 from gpuops.plan.core.plan import Report
 from gpuops.sim.objects.virtual_machine import VirtualMachine
-from gpuops.sim.operations.initial_placement import place
+from gpuops.sim.operations.host_admission import place
 from gpuops.sim.state.vm_state import Power
 from tests.nights.at_once.machines import leases_of_a_seed
 from tests.nights.at_once.several import Several, begins_first, returns_first, second_policy_later

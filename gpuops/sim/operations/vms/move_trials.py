@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import VmomiSupport, vim, vmodl
 
 from gpuops.sim.inventory import faults
-from gpuops.sim.operations.host_admission import admission
-from gpuops.sim.operations.initial_placement import load_of, refuse_against_rules
+from gpuops.sim.operations.host_admission import admission, load_of, refuse_against_rules
 from gpuops.sim.operations.vms.movement import refuse_move, require_migratable, target_of
 from gpuops.sim.render.defaults import default
 from gpuops.sim.state.vm_state import Power

@@ -16,8 +16,13 @@ from pyVmomi import vim
 from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.managed_entity import enter_new, leave, new_moid, new_uuid
 from gpuops.sim.operations import permissions
-from gpuops.sim.operations.host_admission import Admission, admission, rdma_missing
-from gpuops.sim.operations.initial_placement import refuse_against_rules, refuse_failover_host
+from gpuops.sim.operations.host_admission import (
+    Admission,
+    admission,
+    rdma_missing,
+    refuse_against_rules,
+    refuse_failover_host,
+)
 from gpuops.sim.operations.recording import facts, recorded
 from gpuops.sim.operations.vms.hardware_change import as_a_clone
 from gpuops.sim.operations.vms.power import power_on
