@@ -13,7 +13,7 @@ from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.entities import ComputeEntity, PoolEntity
 from gpuops.sim.inventory.managed_entity import ManagedEntity, new_moid
 from gpuops.sim.operations import cluster_change, inventory_change, removal
-from gpuops.sim.operations.vms import move_trials
+from gpuops.sim.operations.vms import movement
 from gpuops.sim.render import cluster, config_target
 from gpuops.sim.state.drs import DrsState
 
@@ -93,10 +93,10 @@ class VirtualMachineCompatibilityChecker(ManagedObject):
     world: World
 
     method_table: ClassVar[Methods] = {
-        "CheckPowerOn_Task": lambda self, call, vm, host=None, **_: move_trials.check_power_on(
+        "CheckPowerOn_Task": lambda self, call, vm, host=None, **_: movement.check_power_on(
             self.world.get(vm), call, self.world.get(host) if host else None
         ),
-        "CheckCompatibility_Task": lambda self, call, vm, host=None, pool=None, **_: move_trials.check_compatibility(
+        "CheckCompatibility_Task": lambda self, call, vm, host=None, pool=None, **_: movement.check_compatibility(
             self.world.get(vm), call, host, pool
         ),
     }
@@ -109,13 +109,11 @@ class VirtualMachineProvisioningChecker(ManagedObject):
     world: World
 
     method_table: ClassVar[Methods] = {
-        "CheckMigrate_Task": lambda self, call, vm, host=None, pool=None, state=None, **_: move_trials.check_migrate(
+        "CheckMigrate_Task": lambda self, call, vm, host=None, pool=None, state=None, **_: movement.check_migrate(
             self.world.get(vm), call, host, pool, state
         ),
-        "CheckRelocate_Task": lambda self, call, vm, spec, **_: move_trials.check_relocate(
-            self.world.get(vm), call, spec
-        ),
-        "QueryVMotionCompatibilityEx_Task": lambda self, call, vm, host: move_trials.query_vmotion(
+        "CheckRelocate_Task": lambda self, call, vm, spec, **_: movement.check_relocate(self.world.get(vm), call, spec),
+        "QueryVMotionCompatibilityEx_Task": lambda self, call, vm, host: movement.query_vmotion(
             map(self.world.get, vm), call, list(map(self.world.get, host))
         ),
     }
@@ -278,8 +276,8 @@ class ClusterComputeResource(ComputeResource):
     }
 
     method_table: ClassVar[Methods] = {
-        "RecommendHostsForVm": lambda self, call, vm, **_: move_trials.recommended_hosts(self.world.get(vm)),
-        "PlaceVm": lambda self, call, placementSpec: move_trials.place(self, placementSpec),
+        "RecommendHostsForVm": lambda self, call, vm, **_: movement.recommended_hosts(self.world.get(vm)),
+        "PlaceVm": lambda self, call, placementSpec: movement.place(self, placementSpec),
         "ReconfigureComputeResource_Task": lambda self, call, spec, modify: cluster_change.reconfigure(
             self, call, spec, modify=modify
         ),
