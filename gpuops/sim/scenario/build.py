@@ -17,12 +17,11 @@ from gpuops.sim.objects.compute_resource import VirtualMachineCompatibilityCheck
 from gpuops.sim.objects.host_system import HostProfileManager
 from gpuops.sim.outside_events.fault_file import OUTSIDE_EVENTS
 from gpuops.sim.scenario import scenario_file
-from gpuops.sim.scenario.bundle import moids_read
 from gpuops.sim.scenario.declared import DirectPathProfileDeclared
 from gpuops.sim.scenario.hosts import add_clusters, add_switches, new_site, newcomer
 from gpuops.sim.scenario.measurement import measure
 from gpuops.sim.scenario.saved_state import restore, save
-from gpuops.sim.scenario.scenario_file import ScenarioFile
+from gpuops.sim.scenario.scenario_file import ScenarioFile, moids_read
 from gpuops.sim.scenario.vms import add_vms
 from gpuops.sim.services.authorization_manager import AuthorizationManager, SessionManager
 from gpuops.sim.services.direct_path_profile_manager import MOID as DIRECT_PATH_MOID
