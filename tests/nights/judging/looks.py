@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from gpuops.sim.core.call import Call
 from gpuops.sim.fault_injection.rule import Ending
-from gpuops.sim.wire.dispatch import Dispatcher
+from gpuops.sim.wire.endpoint import Dispatcher
 from gpuops.sim.wire.soap import SoapRequest
 
 LOOK_S: Final = 30.0
