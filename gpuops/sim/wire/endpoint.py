@@ -26,7 +26,7 @@ from gpuops.sim.fault_injection.rule import Ending
 from gpuops.sim.guests import real_guests
 from gpuops.sim.services.property_collector import DEFAULT_MOID, PropertyCollector
 from gpuops.sim.vcenter.authority import reading_privilege, refusal
-from gpuops.sim.wire import soap, storage_policies, vijson
+from gpuops.sim.wire import soap, vijson
 from gpuops.sim.wire.admin import PREFIX, Admin
 from gpuops.sim.wire.automation import rest
 from gpuops.sim.wire.automation.services import VapiServices
@@ -304,7 +304,7 @@ class Endpoint:
             ("GET", "/sdk/vimServiceVersions.xml"): self._service_versions,
             ("POST", "/sdk"): self._soap,
             ("POST", "/sdk/"): self._soap,
-            **{("POST", path): self._storage_policies for path in storage_policies.PATHS},
+            **{("POST", path): self._storage_policies for path in soap.PATHS},
             ("POST", "/api"): self._rpc,
             ("POST", "/api/"): self._rpc,
         }
@@ -373,7 +373,7 @@ class Endpoint:
 
     def _storage_policies(self, incoming: Incoming) -> Outgoing:
         action, cookie = incoming.headers.get("soapaction", ""), _cookie(incoming, COOKIE)
-        return Outgoing(*storage_policies.answer(self.world, action, incoming.body, cookie))
+        return Outgoing(*soap.answer(self.world, action, incoming.body, cookie))
 
     def _vi_json(self, incoming: Incoming) -> Outgoing:
         request = vijson.parse(incoming)
