@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from gpuops.cli.app import app
 from gpuops.sim.server import start
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -40,7 +40,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mocker: MockerFixture) 
     """
     with start("lab", clock="stepped") as server:
         ready = tmp_path / "lab.json"
-        ready_file.write(ready, ready_file.of(server))
+        sim_client.write(ready, sim_client.of(server))
         variables = {
             "PATH": "/usr/bin:/bin",
             "HOME": str(tmp_path),

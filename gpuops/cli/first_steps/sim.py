@@ -104,7 +104,7 @@ def serve(
     """
     from gpuops.report.first_steps.simulator import client_lines
     from gpuops.sim.server import start
-    from gpuops.sim.wire import ready_file as ready
+    from gpuops.sim.wire import sim_client as ready
 
     rules = _rules(faults)
     with (
@@ -147,7 +147,7 @@ def ledger(
       gpuops sim ledger --ready-file ready.json --output json
     """
     from gpuops.report.first_steps.simulator import ledger_document, ledger_text
-    from gpuops.sim.wire import ready_file as ready
+    from gpuops.sim.wire import sim_client as ready
     from gpuops.sim.wire.sim_client import SimClient
 
     effects = SimClient(ready.read(ready_file)).ledger()

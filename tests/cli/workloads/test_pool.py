@@ -29,7 +29,7 @@ from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import SetAttribute
 from gpuops.report.layout import Shown, plain
 from gpuops.sim.server import start
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 from gpuops.vsphere.connection import Connection
 from tests.cli.workloads.test_cluster import Typed
 from tests.wire.conftest import target_of
@@ -67,7 +67,7 @@ def typed_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Type
     monkeypatch.setenv("GPUOPS_STATE_DIR", str(tmp_path / "state"))
     with start("lab", clock="stepped") as server:
         ready, file = tmp_path / "ready.json", tmp_path / "pool.yaml"
-        ready_file.write(ready, ready_file.of(server))
+        sim_client.write(ready, sim_client.of(server))
         file.write_text(TEMPLATE.read_text(encoding="utf-8"), encoding="utf-8")
         typed = TypedPool(server, ready, file)
         for vm, device in (("ml-03", ["--device", "0000:5e:00.0"]), ("ml-04", ["--dynamic", "--label", "l40s-ml"])):

@@ -21,7 +21,7 @@ from gpuops.sim.core import clock
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.server import start
 from gpuops.sim.vcenter.tasks import LOOKS
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 from gpuops.sim.wire.sim_client import SimClient
 from gpuops.sim.world import World
 from tests.sim.lab import Lab, connect
@@ -50,7 +50,7 @@ def lab(real: Real) -> Iterator[Lab]:
     """The scenario `lab` as anybody starts it."""
     with start("lab", tls=False) as server:
         si = connect(server)
-        assert SimClient(ready_file.of(server)).clock()["mode"] == "virtual"
+        assert SimClient(sim_client.of(server)).clock()["mode"] == "virtual"
         yield Lab(server.world, si)
         Disconnect(si)
     assert server.world.bugs == []
