@@ -25,7 +25,7 @@ from gpuops.report.document import PrintedDocument
 from gpuops.report.hosts.change import ChangeDocument
 from gpuops.report.hosts.host_plan import changes, host_report_document
 from gpuops.tasks.connection import ConnectionArguments, open_site, request_of
-from gpuops.tasks.result import PARTLY, REFUSED, TaskResult, difference, reasons_of, task_result
+from gpuops.tasks.perform import PARTLY, REFUSED, TaskResult, difference, reasons_of, task_result
 
 OPTIONS: Final = ("reboot", "max_hosts", "window", "vms", "vsan_mode")
 """The options for reboots, in addition to the fields of the request."""

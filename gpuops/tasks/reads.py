@@ -28,7 +28,7 @@ from gpuops.report.monitoring.inventory import fleet_document
 from gpuops.report.monitoring.readiness import readiness_document
 from gpuops.report.vms.vm_state import vm_state
 from gpuops.tasks.connection import NO_SHELL, ConnectionArguments, HostShellArguments, open_site, policy_of, request_of
-from gpuops.tasks.result import TaskResult, reading, task_result, unchanged_result
+from gpuops.tasks.perform import TaskResult, reading, task_result, unchanged_result
 
 
 def vm_gpu_info(

@@ -17,7 +17,7 @@ from gpuops.report.nights.rotation_setup import timers_document
 from gpuops.report.nights.rotation_status import status_document
 from gpuops.report.plan_json import report_document
 from gpuops.tasks.connection import ConnectionArguments, open_site, policy_of
-from gpuops.tasks.result import TaskResult, inventory_after, result_of, unchanged_result
+from gpuops.tasks.perform import TaskResult, inventory_after, result_of, unchanged_result
 
 
 class State(StrEnum):

@@ -23,7 +23,7 @@ from gpuops.report.document import Document
 from gpuops.report.plan_json import TogetherDocument, report_document
 from gpuops.report.vms.vm_state import vm_state
 from gpuops.tasks.connection import NO_SHELL, ConnectionArguments, HostShellArguments, open_site, request_of, vm_of
-from gpuops.tasks.result import BAD, REFUSED, TaskResult, difference, inventory_after, result_of, task_result
+from gpuops.tasks.perform import BAD, REFUSED, TaskResult, difference, inventory_after, result_of, task_result
 
 
 def vm_gpu(

@@ -16,7 +16,7 @@ from gpuops.sim.server import SimServer
 from gpuops.sim.wire import sim_client
 from gpuops.tasks.connection import ConnectionArguments
 from gpuops.tasks.hosts import host_gpu_scheduler, host_graphics_mode, host_passthrough
-from gpuops.tasks.result import TaskResult
+from gpuops.tasks.perform import TaskResult
 from tests.tasks.conftest import Lab
 from tests.wire.hosts.clusters import cluster, desktops
 

@@ -14,7 +14,7 @@ from gpuops.extras.clusters.showing import read_clusters as cluster_show
 from gpuops.extras.clusters.view import ClusterCreateDocument, ClusterDeleteDocument
 from gpuops.report.document import Document
 from gpuops.tasks.connection import ConnectionArguments, open_site
-from gpuops.tasks.result import PARTLY, REFUSED, TaskResult, difference, reading, task_result
+from gpuops.tasks.perform import PARTLY, REFUSED, TaskResult, difference, reading, task_result
 
 
 def gpu_cluster(

@@ -12,7 +12,7 @@ from gpuops.extras.declare.view import ApplyDocument, subject
 from gpuops.report.document import Document
 from gpuops.tasks.connection import NO_SHELL, ConnectionArguments, HostShellArguments, open_site
 from gpuops.tasks.hosts import refuse_outside_window, rolling_of
-from gpuops.tasks.result import PARTLY, REFUSED, TaskResult, difference, task_result
+from gpuops.tasks.perform import PARTLY, REFUSED, TaskResult, difference, task_result
 
 
 def gpu_site(

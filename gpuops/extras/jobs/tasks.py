@@ -18,7 +18,7 @@ from gpuops.extras.jobs.submitted_view import JobListDocument, JobSubmitDocument
 from gpuops.model.nights.rotation import Policy
 from gpuops.report.document import Document
 from gpuops.tasks.connection import ConnectionArguments, open_site, policy_of
-from gpuops.tasks.result import PARTLY, REFUSED, TaskResult, difference, reading, task_result
+from gpuops.tasks.perform import PARTLY, REFUSED, TaskResult, difference, reading, task_result
 
 
 def gpu_job(

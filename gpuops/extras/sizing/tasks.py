@@ -10,7 +10,7 @@ from gpuops.extras.sizing.size_request import SizeRequest
 from gpuops.extras.sizing.sizing import size_by_history, size_stated
 from gpuops.extras.sizing.view import sizing_document
 from gpuops.tasks.connection import ConnectionArguments, open_site, policy_of, request_of
-from gpuops.tasks.result import TaskResult, unchanged_result
+from gpuops.tasks.perform import TaskResult, unchanged_result
 
 
 def gpu_sizing_info(
