@@ -226,7 +226,7 @@ def guest_check(
     from gpuops.model.guests.guest import GuestReply
     from gpuops.plan.guest.question import check_reachable, judge_guests, select_guests
     from gpuops.vsphere.connection import Connection
-    from gpuops.vsphere.guests.guest_facts import guest_systems
+    from gpuops.vsphere.guests.guest_answers import guest_systems
 
     if not isinstance(site.vcenter, Connection):
         raise Refused("guests cannot be checked on a saved inventory", hint="run the command with --vcenter")
@@ -264,7 +264,7 @@ def _replies(
         return ToolsAnswers(connection, site.say).replies(reachable, frameworks)
     from gpuops.config.vcenter.login import guest_keys
     from gpuops.hostshell.guest_ssh import SshAnswers
-    from gpuops.vsphere.guests.guest_facts import vcenter_time
+    from gpuops.vsphere.guests.guest_answers import vcenter_time
 
     key, known_hosts = guest_keys(environ)
     return SshAnswers(question.door, known_hosts, key, lambda: vcenter_time(connection)).replies(reachable, frameworks)

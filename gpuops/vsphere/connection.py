@@ -187,9 +187,9 @@ class Connection(Session):
         new_vms.require_made(self, vm, name, notes)
 
     def guest_id(self, vm: str) -> str:
-        from gpuops.vsphere.guests import guest_facts
+        from gpuops.vsphere.guests import guest_answers
 
-        return guest_facts.guest_id(self, vm)
+        return guest_answers.guest_id(self, vm)
 
     def start_command(
         self, vm: str, name: str, command: str, op_id: str, prefix: str = "gpuops-", refusals: int = 1
@@ -224,9 +224,9 @@ class Connection(Session):
         guest_file.put_guest_file(self, vm, name, path, content)
 
     def guest_addresses(self, vm: str) -> Mapping[str, tuple[str, ...]]:
-        from gpuops.vsphere.guests import guest_facts
+        from gpuops.vsphere.guests import guest_answers
 
-        return guest_facts.guest_addresses(self, vm)
+        return guest_answers.guest_addresses(self, vm)
 
     def defined_attributes(self) -> frozenset[str]:
         from gpuops.vsphere.writing import attributes

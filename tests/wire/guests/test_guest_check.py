@@ -25,7 +25,7 @@ from gpuops.plan.guest.rows import GuestNeeds, GuestState
 from gpuops.sim.server import SimServer
 from gpuops.sim.services.guest_managers import GuestFileManager, GuestProcessManager
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.guests import guest_answers, guest_facts, guest_file, guest_programs
+from gpuops.vsphere.guests import guest_answers, guest_file, guest_programs
 from tests.wire.conftest import target_of
 
 pytestmark = pytest.mark.long
@@ -298,4 +298,4 @@ def test_a_certificate_that_is_none_is_refused(certificate: Any) -> None:
     ],
 )
 def test_which_system_a_guest_has(values: dict[str, Any], system: GuestSystem | None) -> None:
-    assert guest_facts._system(values) is system
+    assert guest_answers._system(values) is system
