@@ -12,7 +12,7 @@ from gpuops.errors import Refused
 from gpuops.model.vcenter.vm import Guest, PowerState
 from gpuops.vsphere import authorization
 from gpuops.vsphere.guests.guest_login import GuestOperations
-from gpuops.vsphere.reading import collect, config_targets, counters, networks, tags
+from gpuops.vsphere.reading import collect, counters, host_settings, networks, tags
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.watches import ADDRESS, POWER, RUNNING, TOOLS, ChangeWatch, StateWatch, TaskWatch
 
@@ -94,7 +94,7 @@ class Connection(Session):
     with_drs = collect.with_drs
     with_creation = collect.with_creation
     networks = networks.read_networks
-    with_config_targets = config_targets.with_config_targets
+    with_config_targets = host_settings.with_config_targets
     with_tags = tags.with_tags
     with_counters = counters.with_counters
     samples = counters.samples
