@@ -50,7 +50,7 @@ def first_contact(site: Site, inventory: Inventory) -> Contact:
     from gpuops.model.vcenter.inventory import Contact
     from gpuops.plan.core.scope import gpu_hosts
     from gpuops.vsphere.connection import Connection
-    from gpuops.vsphere.reading import past_events as read
+    from gpuops.vsphere.reading import counters as read
     from gpuops.vsphere.reading.counters import counter_keys
 
     session = site.vcenter

@@ -30,7 +30,7 @@ from gpuops.plan.core.plan import Rejection
 from gpuops.plan.hosts.change.emptying import running_vms_on
 from gpuops.plan.hosts.change.rolling_plan import ChangeReport, shut
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.reading.past_events import setting_changes
+from gpuops.vsphere.reading.counters import setting_changes
 
 HEALABLE: Final = ("assignment", "default_graphics", "vgpu_mode", "mig", "scheduler", "label", "drs", "marks")
 """Keys that may be set back without a person: setting them stops, moves and reboots nothing."""
