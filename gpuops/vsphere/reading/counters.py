@@ -22,8 +22,8 @@ from gpuops.model.measurements.measurement import CounterWindow, Samples
 from gpuops.model.time_text import format_stamp
 from gpuops.model.vcenter.inventory import PastEvent, PastTask, SettingChange
 from gpuops.vsphere.faults import is_gone
+from gpuops.vsphere.reading.bulk.pages import number
 from gpuops.vsphere.reading.bulk.reader import Reader, reading
-from gpuops.vsphere.reading.bulk.values import number
 from gpuops.vsphere.transport.messages import child, children, escape_text, moment, text
 from gpuops.vsphere.transport.wire import WireFault
 
