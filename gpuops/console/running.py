@@ -191,8 +191,6 @@ class Progress:
     def begin(self, report: Report) -> None:
         self.report, self.ended = report, 0
         if output.may_draw(sys.stderr) and self._drawn is None and not output.manners().quiet:
-            from gpuops.console.running import DrawnProgress
-
             self._drawn = DrawnProgress()
         if self._drawn is not None:
             self._drawn.begin(report)

@@ -142,8 +142,6 @@ def log_unverified_certificate(where: Destination, state_dir: Path, at: str, com
 
 def append(state_dir: Path, at: str, event: str, **facts: Any) -> None:
     """Append one line; it is on disk when this returns. Raises StateDamaged: without the line nothing may be done."""
-    from gpuops.execute.state.state_dir import prepare_state_dir, private_file
-
     prepare_state_dir(state_dir)
     path = state_dir / FILE_NAME
     private_file(path)

@@ -145,7 +145,6 @@ def runner_init(
     from gpuops.execute.journal.database import upgrade
     from gpuops.execute.journal.stores import open_database
     from gpuops.execute.migrations import HEAD, Contents
-    from gpuops.extras.fleet.cli import RunnerInitDocument, init_text
 
     if sql:
         printed = _sql(common)
@@ -229,7 +228,6 @@ def runner_status(common: CommonOptions) -> None:
     import asyncio
 
     from gpuops.clock import machine_time
-    from gpuops.extras.fleet.cli import RunnerStatusDocument, runner_text
 
     queue_status = asyncio.run(_status(_url(common)))
     output.show(runner_text(queue_status, machine_time()), RunnerStatusDocument.made_of(queue_status))
@@ -245,7 +243,6 @@ def ask_fleet(common: CommonOptions, policy: Path, *, yes: bool) -> None:
     from gpuops.clock import wall_clock
     from gpuops.config.policy import load_policy
     from gpuops.console.running import confirm
-    from gpuops.extras.fleet.cli import RunnerAskedDocument
     from gpuops.extras.fleet.runner.configuration import rotations_of
     from gpuops.extras.fleet.runner.due import half_of, refuse_other_modes
     from gpuops.model.nights.runners import Half

@@ -85,8 +85,6 @@ class JobsAtNight(NightExtension):
         return with_jobs(policy, site)
 
     def before_return(self, site: Site) -> None:
-        from gpuops.extras.jobs.nightly import stop_and_report
-
         stop_and_report(site)
 
     def by_owners(self, nights: tuple[PastNight, ...], site: Site) -> tuple[PastNight, ...]:

@@ -264,8 +264,6 @@ def compare_fleets(
     those of recorded days are placed, if the store of measurements has any. Raises UsageError for a change that names
     something missing, is impossible or changes nothing; HostNotFound, StateDamaged.
     """
-    from gpuops.extras.sizing.what_if.question import NightAsked
-
     tagged_requests = [requested for requested in request.requests if requested.tag]
     compared = site.vcenter.with_tags(inventory) if tagged_requests else inventory
     night = None
