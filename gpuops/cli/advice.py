@@ -1,4 +1,4 @@
-"""`gpuops place`: where VMs that do not exist yet would go."""
+"""`gpuops capacity`, `profiles` and `place`: what still fits, and where new VMs would go."""
 
 from __future__ import annotations
 
@@ -13,12 +13,88 @@ from gpuops.console.options import CommonOptions, HostShellOptions
 from gpuops.console.spread import Fixed, reads_sites, spread
 from gpuops.errors import UsageError
 from gpuops.model.vcenter.host import NumaPolicy
+from gpuops.plan.capacity.capacity_request import CapacityRequest
 from gpuops.plan.core.command_line import Names, Option
 from gpuops.plan.queue.place import Place
 
 if TYPE_CHECKING:
     from gpuops.model.fleet_change import ApplyLayout
     from gpuops.model.workloads.workload import Workload
+
+
+@spread
+@reads_sites
+def capacity(
+    common: CommonOptions,
+    request: CapacityRequest,
+    host_shell: HostShellOptions,
+    policy: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also what fits when all desktops that this rotation policy may take sleep."),
+    ] = None,
+    saved: Annotated[
+        Path | None, typer.Option("--inventory", metavar="FILE", help="Ask a saved snapshot, without a vCenter.")
+    ] = None,
+    forecast: Annotated[
+        bool,
+        typer.Option("--forecast", help="When each profile runs out, by the history that gpuops observe keeps."),
+    ] = False,
+) -> None:
+    """Say how many more vGPUs and whole GPUs fit, and the largest request that does. Changes nothing.
+
+    Each figure is for its profile alone: profiles share the same GPUs. A range means that vCenter does not tell more;
+    with --host-shell ssh the hosts' own nvidia-smi is asked where vGPUs lie.
+
+    \b
+    Examples:
+      gpuops capacity --vcenter sim:lab
+      gpuops capacity --profile a40-48c --policy templates/policy.yaml --vcenter sim:vdi
+      gpuops capacity --forecast --vcenter sim:lab
+    """
+    from gpuops import api
+    from gpuops.config.policy import load_policy
+    from gpuops.console.opening import open_site, read_inventory
+    from gpuops.report.advice.capacity import capacity_document, capacity_text
+
+    if forecast:
+        _forecast(common, request, host_shell, policy, saved)
+        return
+    rotation_policy = load_policy(policy) if policy is not None else None
+    with open_site(common, saved=saved) as site:
+        host_shell.give_to(site, saved)
+        inventory = site.with_vgpus(read_inventory(site, common, saved=saved))
+        free_room = api.capacity(request, inventory, site, rotation_policy)
+    policy_name = rotation_policy.name if rotation_policy is not None else None
+    output.show(capacity_text(free_room, request.scope, policy_name), capacity_document(free_room, policy_name))
+
+
+def _forecast(
+    common: CommonOptions,
+    request: CapacityRequest,
+    host_shell: HostShellOptions,
+    policy: Path | None,
+    saved: Path | None,
+) -> None:
+    """Print when profiles run out. Raises UsageError for an option that excludes a forecast."""
+    from gpuops.console.opening import open_site, read_inventory
+    from gpuops.extensions import load
+
+    excluded = {
+        "--policy": policy,
+        "--inventory": saved,
+        "--cluster": request.cluster,
+        "--host": request.host,
+    }
+    if conflicting := next((name for name, setting in excluded.items() if setting is not None), None):
+        raise UsageError(
+            f"--forecast and {conflicting} exclude each other",
+            hint="the history is that of a whole vCenter: leave one of them out",
+        )
+    with open_site(common) as site:
+        host_shell.give_to(site)
+        inventory = site.with_vgpus(read_inventory(site, common))
+        forecasts = load("gpuops.extras.observe.run_out.capacity_forecast")(request, inventory, site)
+    output.show(*load("gpuops.extras.observe.run_out_view.run_out_views")(forecasts, inventory))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,3 +223,39 @@ def _single(options: dict[str, object]) -> Workload:
     from gpuops.config.requests_file import request_of
 
     return request_of({option.removeprefix("--"): setting for option, setting in options.items()})
+
+
+def _models(incomplete: str) -> list[str]:
+    from gpuops.catalog import load
+
+    return [board.key for board in load(everything=True).boards if board.key.startswith(incomplete.lower())]
+
+
+@spread
+def profiles(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODEL]", help="GPU model: a100. Default: list them.", autocompletion=_models),
+    ] = None,
+) -> None:
+    """Show the vGPU profiles of a GPU model, and which of them may run on one GPU together.
+
+    It is read from the catalogue that comes with gpuops (gpuops help profiles); no vCenter is asked.
+
+    \b
+    Examples:
+      gpuops profiles
+      gpuops profiles a100
+      gpuops profiles 'NVIDIA L40S' --output json
+    """
+    from gpuops.advise.gpu_profiles import profiles_of
+    from gpuops.catalog import load
+    from gpuops.plan.capacity.gpu_models import board_meant
+    from gpuops.report.advice.gpu_profiles import ProfilesModelsDocument, models_text, profiles_document, profiles_text
+
+    catalog = load(everything=True)
+    if model is None:
+        output.show(models_text(catalog.boards), ProfilesModelsDocument.from_attributes(models=catalog.boards))
+        return
+    answer = profiles_of(board_meant(model, catalog))
+    output.show(profiles_text(answer), profiles_document(answer))
