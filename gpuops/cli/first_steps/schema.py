@@ -35,9 +35,7 @@ _FILES_OF_THE_CORE: Final = {
     "what-if-changes": InputFile(
         "Changes of `gpuops what-if`", "gpuops.config.changes_file:ChangesFile", "what-if.yaml"
     ),
-    "workloads": InputFile(
-        "Workloads of `gpuops size`", "gpuops.config.workloads_file:WorkloadsFile", "workloads.yaml"
-    ),
+    "workloads": InputFile("Workloads of `gpuops size`", "gpuops.config.requests_file:WorkloadsFile", "workloads.yaml"),
 }
 INPUTS: Final = dict(sorted((_FILES_OF_THE_CORE | input_files()).items()))
 """The files by their names in `gpuops schema`."""

@@ -52,7 +52,7 @@ def look(
       gpuops diagnose --vm 'vdi-*' --vcenter sim:lab
     """
     from gpuops.config.date_text import parse_since
-    from gpuops.config.workloads_file import share_of
+    from gpuops.config.requests_file import share_of
     from gpuops.console.opening import journal_of, notice_way_of, open_site, read_inventory
     from gpuops.extras.diagnosis.case import load_cases
     from gpuops.extras.diagnosis.diagnosing import diagnose as diagnose_vms

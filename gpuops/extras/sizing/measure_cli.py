@@ -125,7 +125,7 @@ def _remove(common: CommonOptions, options: MeasureOptions) -> None:
 
 def _wish(options: MeasureOptions) -> MeasureWish:
     """Return the measurement of the options. Raises UsageError for missing and invalid ones."""
-    from gpuops.config.workloads_file import share_of
+    from gpuops.config.requests_file import share_of
     from gpuops.model.devices.scheduler import SchedulerPolicy
     from gpuops.model.measurements.sharing_measurement import MeasureWish
 

@@ -162,7 +162,7 @@ def size_stated(
     set. Reads no vCenter. Raises UsageError for options that exclude each other, PolicyError for an invalid file.
     """
     from gpuops.catalog import load
-    from gpuops.config.workloads_file import load_workloads, share_of
+    from gpuops.config.requests_file import load_workloads, share_of
     from gpuops.extras.sizing.size_request import known_profile, size_numbers, size_workloads
 
     of_vms = {"--vm": request.vm, "--tag": request.tag, **of_history}
