@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     )
     from gpuops.catalog.catalog_files import assumptions
     from gpuops.execute.change.abandon import abandon as change_abandon
-    from gpuops.execute.change.host_settings import configure
+    from gpuops.execute.change.rolling_change import configure
     from gpuops.execute.change.rolling_change import status as change_status
     from gpuops.execute.journal.audit import verify as rotate_audit_verify
     from gpuops.execute.past.every_vcenter import overdue_vcenters
@@ -111,7 +111,7 @@ _AT_FIRST_USE: Final = {
     "change_abort": "gpuops.api.noticed.change_abort",
     "change_resume": "gpuops.api.noticed.change_resume",
     "change_status": "gpuops.execute.change.rolling_change.status",
-    "configure": "gpuops.execute.change.host_settings.configure",
+    "configure": "gpuops.execute.change.rolling_change.configure",
     "defrag_execute": "gpuops.api.noticed.defrag_execute",
     "history": "gpuops.execute.past.history.history",
     "overdue_vcenters": "gpuops.execute.past.every_vcenter.overdue_vcenters",
