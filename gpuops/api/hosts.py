@@ -33,7 +33,7 @@ def doctor(
     from the policy's windows. Raises UsageError, HostNotFound for an unknown name.
     """
     from gpuops.execute.roles import compare_login
-    from gpuops.execute.runs.nights import lock_vms_of, still_given_up
+    from gpuops.execute.runs import lock_vms_of, still_given_up
     from gpuops.plan.doctor.examination import SURPLUS, WANTED_ON_HOSTS, examine, of_given_up, of_lock_vms, of_parser
     from gpuops.vsphere.transport.messages import expat_version
 

@@ -14,8 +14,7 @@ from gpuops.errors import Locked, Refused
 from gpuops.execute.change.history import DisplacedVm, History, history_of, ids_now, intents_now, order_now
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.orders import ChangeOrder, MovesOrder, load_change_order
-from gpuops.execute.runs.nights import note_returned, open_change
-from gpuops.execute.runs.run_kind import RESUME_CHANGE
+from gpuops.execute.runs import RESUME_CHANGE, note_returned, open_change
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.site.agreement import apply_agreed
 from gpuops.execute.state.lock import rotating

@@ -17,8 +17,7 @@ from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.orders import JournalMove, MovesOrder, dump_order
 from gpuops.execute.lease.lease import HeldLease, RunLease
 from gpuops.execute.lease.lease_set import lease_for_all_vms
-from gpuops.execute.runs.nights import locked_for_change
-from gpuops.execute.runs.run_kind import CHANGE, EXCLUSIVE_RUNS, RESUME_CHANGE
+from gpuops.execute.runs import CHANGE, EXCLUSIVE_RUNS, RESUME_CHANGE, locked_for_change
 from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.execute.site.agreement import apply_agreed
 from gpuops.execute.steps.plan_executor import execute

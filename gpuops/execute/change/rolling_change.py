@@ -20,7 +20,10 @@ from gpuops.execute.change.host_tasks import HostTaskExecutor
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.orders import ChangeOrder, MovesOrder, dump_order, load_change_order
 from gpuops.execute.lease.lease import HeldLease, RunLease, lease_during_run
-from gpuops.execute.runs.nights import (
+from gpuops.execute.runs import (
+    CHANGE,
+    EXCLUSIVE_RUNS,
+    RESUME_CHANGE,
     in_rotation,
     last_policy,
     locked_for_change,
@@ -28,7 +31,6 @@ from gpuops.execute.runs.nights import (
     open_change,
     still_given_up,
 )
-from gpuops.execute.runs.run_kind import CHANGE, EXCLUSIVE_RUNS, RESUME_CHANGE
 from gpuops.execute.site import Site, agreed, catalog_of
 from gpuops.execute.site.agreement import Agreement, apply_agreed, ask_until_agreed
 from gpuops.execute.site.ports import Hosts

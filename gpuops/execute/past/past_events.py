@@ -15,7 +15,7 @@ from gpuops.config.policy import parse_policy
 from gpuops.errors import PolicyError, StateDamaged
 from gpuops.execute.journal.orders import load_change_order
 from gpuops.execute.journal.record import IntentState, Kind, Record
-from gpuops.execute.runs.run_kind import CHANGE, ROTATION_RUNS, RunKind
+from gpuops.execute.runs import CHANGE, ROTATION_RUNS, RunKind
 from gpuops.extensions import run_commands
 from gpuops.model.nights.history import (
     GAVE_UP,

@@ -14,8 +14,7 @@ from gpuops.execute.rotation.installed_timers import timer_misfits
 from gpuops.execute.rotation.night_extension import add_to_queue, by_owners, desktop_use
 from gpuops.execute.rotation.setup import require_mode
 from gpuops.execute.rotation.watch import planned_once
-from gpuops.execute.runs.nights import NightVms, known_originals, remembered_policy
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import NightVms, RunKind, known_originals, remembered_policy
 from gpuops.execute.site import Site, catalog_of
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory

@@ -10,8 +10,7 @@ from functools import partial
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Refused
 from gpuops.execute.journal import Journal
-from gpuops.execute.runs.nights import NightVms, note_returned
-from gpuops.execute.runs.run_kind import ROTATION_RUNS, RunKind
+from gpuops.execute.runs import ROTATION_RUNS, NightVms, RunKind, note_returned
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.site.agreement import apply_agreed
 from gpuops.model.nights.journal import GivenUp, Thing

@@ -20,16 +20,19 @@ from gpuops.execute.rotation.rotation_lock import (
 )
 from gpuops.execute.rotation.rotation_run import NOTHING_KNOWN, RotationRun, SpareNow
 from gpuops.execute.rotation.setup import require_broker, require_markers_seen, require_mode, require_setup
-from gpuops.execute.runs.nights import (
+from gpuops.execute.runs import (
+    EXCLUSIVE_RUNS,
+    ROTATION_RUNS,
     NightVms,
+    RunKind,
     known_originals,
     last_policy,
+    morning_first,
     no_change_open,
     own_policy,
     policies_of,
     remembered_policy,
 )
-from gpuops.execute.runs.run_kind import EXCLUSIVE_RUNS, ROTATION_RUNS, RunKind, morning_first
 from gpuops.execute.site import WITHOUT_GUESTS, Consent, Site, agreed, catalog_of, once_agreed
 from gpuops.execute.site.agreement import ask_until_agreed, no_step_more
 from gpuops.execute.site.vcenter_wait import VcenterWait

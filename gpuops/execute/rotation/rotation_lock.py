@@ -27,8 +27,7 @@ from gpuops.errors import LeaseReverted, Locked, PolicyError, Refused, StateDama
 from gpuops.execute.journal import Journal
 from gpuops.execute.lease.lease import when_reverted
 from gpuops.execute.lease.lock_vm import LockVm, highest_number, owner
-from gpuops.execute.runs.nights import remembered_policy
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind, remembered_policy
 from gpuops.execute.site import Site
 from gpuops.execute.state.lock import LockedBy, locked, rotating, vcenter_lock
 from gpuops.execute.state.state_dir import append, prepare_state_dir, refuse_writable

@@ -14,15 +14,19 @@ from gpuops.execute.lease.lease_set import NO_LEASE, LeaseSet, VmLeases
 from gpuops.execute.past.every_vcenter import nights_elsewhere
 from gpuops.execute.past.history import FollowedNights
 from gpuops.execute.rotation.night_extension import by_owners
-from gpuops.execute.runs.nights import (
+from gpuops.execute.runs import (
+    RESUME,
+    ROTATION_RUNS,
     NightVms,
+    RunKind,
     known_originals,
+    left_open_runs,
+    morning_first,
     note_later_starts,
     note_returned,
     note_witnesses,
     with_creation_of_strangers,
 )
-from gpuops.execute.runs.run_kind import RESUME, ROTATION_RUNS, RunKind, left_open_runs, morning_first
 from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.execute.site.policy_reads import with_gates
 from gpuops.execute.steps.plan_executor import execute

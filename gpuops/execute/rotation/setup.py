@@ -8,7 +8,7 @@ from typing import Final
 
 from gpuops.errors import PartlyDone, Refused, StepFailed, UsageError
 from gpuops.execute.lease.lock_vm import LockVm, highest_number, owner
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import Site
 from gpuops.execute.site.ports import Vcenter
 from gpuops.execute.steps.vm_runs import (

@@ -13,8 +13,15 @@ from gpuops.execute.lease.lease import lease_on
 from gpuops.execute.lease.lock_vm import highest_number
 from gpuops.execute.past.every_vcenter import overdue_vcenters
 from gpuops.execute.rotation.installed_timers import timer_misfits
-from gpuops.execute.runs.nights import NightVms, last_policy, note_witnesses, still_given_up, with_creation_of_strangers
-from gpuops.execute.runs.run_kind import RunKind, left_open_runs
+from gpuops.execute.runs import (
+    NightVms,
+    RunKind,
+    last_policy,
+    left_open_runs,
+    note_witnesses,
+    still_given_up,
+    with_creation_of_strangers,
+)
 from gpuops.execute.site import Site
 from gpuops.model.nights.night_record import LockHolder, Role
 from gpuops.model.nights.rotation import Policy

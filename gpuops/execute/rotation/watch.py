@@ -24,7 +24,7 @@ from gpuops.execute.rotation.night_extension import desktop_use
 from gpuops.execute.rotation.rotation import restore, resume, rotate
 from gpuops.execute.rotation.rotation_lock import WatchState, alone, keep, load
 from gpuops.execute.rotation.rotation_run import SpareNow
-from gpuops.execute.runs.run_kind import ROTATION_RUNS, RunKind
+from gpuops.execute.runs import ROTATION_RUNS, RunKind
 from gpuops.execute.site import Site, agreed, catalog_of
 from gpuops.execute.state.service_manager import BEGUN, GOES_ON, tell_systemd
 from gpuops.model.nights.night_record import Role

@@ -50,7 +50,7 @@ def run_jobs(policy: Policy, site: Site, *, stop: bool = False) -> JobsRun:
 
 def rules_for_jobs(policy: Policy | None, site: Site) -> JobRules:
     """Return the `jobs` of this policy, or of that of the last night. Raises UsageError if neither has jobs."""
-    from gpuops.execute.runs.nights import remembered_policy
+    from gpuops.execute.runs import remembered_policy
 
     if policy is None:
         with site.journal_to_read(site.vcenter.uuid) as journal:
@@ -112,7 +112,7 @@ def job_queue(site: Site, policy: Policy | None = None) -> JobListing:
     nothing. Raises StateDamaged, NotConnected.
     """
     from gpuops.execute.rotation.next_night import queue_look
-    from gpuops.execute.runs.nights import last_policy
+    from gpuops.execute.runs import last_policy
     from gpuops.extras.jobs.job_turns import job_turns, not_of_a_night, serving_order
     from gpuops.model.vcenter.vm import PowerState
     from gpuops.plan.rotation.nights.night_plan import NO_NIGHT
@@ -271,7 +271,7 @@ def _follow_jobs(jobs: Sequence[SubmittedJob], site: Site) -> tuple[JobDeed, ...
 
 def _last_rules(site: Site) -> JobRules:
     """Return the job rules of the last night's policy; empty ones without such a policy."""
-    from gpuops.execute.runs.nights import last_policy
+    from gpuops.execute.runs import last_policy
 
     with site.journal_to_read(site.vcenter.uuid) as journal:
         policy = last_policy(journal)

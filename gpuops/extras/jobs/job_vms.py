@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops.api.vms import run
 from gpuops.errors import GpuopsError, Locked, NotConnected, UsageError
-from gpuops.execute.runs.nights import NightVms
+from gpuops.execute.runs import NightVms
 from gpuops.execute.site import catalog_of
 from gpuops.execute.steps.vm_runs import (
     CREATION_S,

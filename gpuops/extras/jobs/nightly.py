@@ -21,7 +21,7 @@ from typing import Final
 from gpuops import clock
 from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, StateDamaged, UsageError
 from gpuops.execute.rotation.night_extension import NightExtension
-from gpuops.execute.runs.nights import NightVms, policies_of
+from gpuops.execute.runs import NightVms, policies_of
 from gpuops.execute.site import Site, catalog_of
 from gpuops.execute.site.guest_work import guest_work
 from gpuops.execute.state.lock import rotating

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import Result
 
 from gpuops.execute.journal import Journal
-from gpuops.execute.runs.nights import NightVms
+from gpuops.execute.runs import NightVms
 from gpuops.execute.state.state_dir import default_state_dir
 from gpuops.model.nights.night_record import Original, Role
 from tests.cli.conftest import Lab

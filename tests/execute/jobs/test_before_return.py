@@ -20,7 +20,7 @@ import pytest
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Refused
 from gpuops.execute.rotation.rotation import rotate_day, rotate_night
-from gpuops.execute.runs.nights import NightVms
+from gpuops.execute.runs import NightVms
 from gpuops.execute.site import Site
 from gpuops.extras.jobs import job_run, nightly
 from gpuops.extras.jobs.guest_container import GuestContainers

@@ -12,7 +12,7 @@ from gpuops.errors import Locked, PartlyDone, Refused
 from gpuops.execute.lease.lease import Nonces, take
 from gpuops.execute.rotation.rotation import restore, rotate
 from gpuops.execute.rotation.rotation_lock import unlock
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import agreed
 from gpuops.model.nights.rotation import LATE
 from gpuops.model.vcenter.vm import PowerState

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.errors import LeaseReverted, Locked, PartlyDone, StepFailed
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.model.nights.night_record import MOST_LEASES
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import Step, SuspendVm

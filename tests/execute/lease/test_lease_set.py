@@ -13,8 +13,7 @@ from gpuops.errors import Locked
 from gpuops.execute.journal import Journal
 from gpuops.execute.lease.lease import Nonces, take
 from gpuops.execute.rotation.rotation import restore, rotate
-from gpuops.execute.runs.nights import NightVms
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import NightVms, RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.vm import PowerState

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.errors import Locked, NoPermission, PartlyDone, Refused, StepFailed, Trouble
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import ReconfigureVm, Step
 from gpuops.plan.rotation.lease import HEARTBEAT_S, KEY, TTL_S, Lease, lease_text

@@ -9,7 +9,7 @@ import pytest
 from gpuops.errors import LeaseReverted, Locked, Refused
 from gpuops.execute.rotation.rotation_lock import unlock
 from gpuops.execute.rotation.status import status
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import ReconfigureVm, SetAttribute, Step
 from tests.execute.lease.leased import LOCK, POLICY, acts, number, powers, read_lease, revert, run, site

@@ -12,7 +12,7 @@ from gpuops.errors import Locked, Refused, UsageError
 from gpuops.execute.lease.lease import Nonces, take
 from gpuops.execute.rotation.rotation_lock import unlock
 from gpuops.execute.rotation.status import status
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.plan.rotation.lease import CALL_TIMEOUT_S, HEARTBEAT_S, KEY, Lease, lease_text
 from tests.execute.lease.leased import LOCK, POLICY, acts, read_lease, run, site
 from tests.execute.nights import POLICY_TEXT

@@ -20,7 +20,7 @@ from gpuops.execute.journal.record import Record
 from gpuops.execute.journal.stores import open_store
 from gpuops.execute.past.history import FollowedHistory, history
 from gpuops.execute.rotation.status import standing
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import Site
 from gpuops.model.nights.history import GpuHours, PastEvents
 from gpuops.model.nights.night_record import Role

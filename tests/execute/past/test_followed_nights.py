@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.stores import MemoryStore
 from gpuops.execute.past.history import FollowedNights
-from gpuops.execute.runs.nights import NightVms
+from gpuops.execute.runs import NightVms
 from gpuops.model.nights.night_record import Original, Role
 from gpuops.model.vcenter.owner import NotedOwner
 

@@ -12,8 +12,7 @@ import pytest
 from gpuops.errors import StateDamaged, StepFailed, UsageError
 from gpuops.execute.journal import FILE_NAME, IntentState, Journal
 from gpuops.execute.past.history import history, past_night
-from gpuops.execute.runs.nights import NightVms
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import NightVms, RunKind
 from gpuops.model.nights.history import EventKind, PastNight, PastOutcome
 from gpuops.model.nights.journal import GivenUp, Thing
 from gpuops.model.nights.night_record import Original, Role

@@ -15,8 +15,7 @@ from gpuops.execute.journal import Journal
 from gpuops.execute.past.every_vcenter import overdue_vcenters
 from gpuops.execute.rotation.rotation import rotate
 from gpuops.execute.rotation.status import status
-from gpuops.execute.runs.nights import NightVms
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import NightVms, RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.nights.night_record import Original, Role
 from gpuops.plan.rotation.returns.return_time import Overdue

@@ -8,7 +8,7 @@ from gpuops.errors import StepFailed
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.journal_state_json import dump_state, load_state
 from gpuops.execute.journal.record import Kind, Record
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.plan.core.plan import Report, Verdict
 from gpuops.plan.core.steps import SetAttribute, Step, SuspendVm
 from tests.execute.nights import Night, effects

@@ -12,7 +12,7 @@ from gpuops.config.policy import parse_policy
 from gpuops.execute.journal.journal import Journal
 from gpuops.execute.journal.stores import MemoryStore
 from gpuops.execute.rotation.rotation import rotate
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import agreed
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.vm import PowerState

@@ -14,7 +14,7 @@ from gpuops.execute.journal.journal_state_json import dump_state, load_state
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.rotation.rotation import NOTHING_CUT_OFF, restore
 from gpuops.execute.rotation.status import status
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.vm import PowerState

@@ -9,7 +9,7 @@ from gpuops.config.policy import parse_policy
 from gpuops.errors import Locked, NotConnected, Refused, StateDamaged, UsageError
 from gpuops.execute.rotation.rotation import rotate
 from gpuops.execute.rotation.status import status
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.state.lock import locked
 from gpuops.model.vcenter.vm import PowerState

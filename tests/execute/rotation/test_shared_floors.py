@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuops.config.policy import parse_policy
 from gpuops.execute.rotation.rotation import rotate
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.nights.rotation import Policy
 from gpuops.plan.core.plan import Report

@@ -15,7 +15,7 @@ import pytest
 from gpuops.config.policy import parse_policy
 from gpuops.errors import LoginRefused, NotConnected, NotTrusted, VcenterUnreachable
 from gpuops.execute.rotation.rotation import rotate
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.site.vcenter_wait import FIRST_S, VcenterWait
 from gpuops.model.nights.rotation import Policy

@@ -17,7 +17,7 @@ from gpuops.errors import Locked, StateDamaged
 from gpuops.execute.journal import FILE_NAME, Journal
 from gpuops.execute.journal.stores import COMPANIONS
 from gpuops.execute.rotation.rotation import rotate
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.state.lock import locked, locked_to_return
 from gpuops.execute.state.state_dir import FILE_NAME as AUDIT_FILE

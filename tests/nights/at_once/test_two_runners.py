@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.execute.rotation.rotation import restore, rotate
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.state import lock
 from gpuops.model.nights.rotation import LATE

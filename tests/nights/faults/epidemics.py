@@ -9,7 +9,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, Final
 
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.sim.fault_injection.rule import rules_of
 from tests.nights.faults.cron import returns_early
 from tests.nights.faults.event import Event

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from tests.nights.faults.epidemics import ONE_IN, REVERTED, epidemics_of, suspended_before
 from tests.nights.faults.event import Event
 from tests.nights.judging.checkers import violations

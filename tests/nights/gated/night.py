@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from gpuops.execute.journal.record import Kind
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site.broker import BrokerGates, BrokerRest, BrokerSessions
 from gpuops.model.desktops.evidence import Source
 from gpuops.model.vcenter.inventory import Inventory

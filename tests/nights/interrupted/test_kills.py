@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from tests.nights.faults.event import Event
 from tests.nights.judging.checkers import violations
 from tests.nights.playing.night import Nightly, play

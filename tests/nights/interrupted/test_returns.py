@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from gpuops.execute.rotation.rotation import restore
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import agreed
 from gpuops.model.nights.rotation import LATE
 from gpuops.plan.core.plan import Report

@@ -25,7 +25,7 @@ from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError
 from gpuops.execute.rotation import rotation_lock
 from gpuops.execute.rotation.rotation import restore, rotate
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.nights.rotation import LATE
 from gpuops.model.vcenter.target import Secret, Target

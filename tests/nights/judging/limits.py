@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from gpuops.execute.journal.record import IntentState, Kind
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.model.window import RETURN_FLOOR
 from gpuops.plan.core.plan import Verdict
 from gpuops.sim.core.ledger import Entry

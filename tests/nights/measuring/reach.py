@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from gpuops.errors import GpuopsError
 from gpuops.execute.journal.journal import Journal
-from gpuops.execute.runs.nights import known_originals
+from gpuops.execute.runs import known_originals
 from gpuops.model.nights.rotation import Policy
 from gpuops.plan.core.steps import SetAttribute, SetVmDrs
 from gpuops.plan.rotation.taken_vms import Whereabouts, taken_vms

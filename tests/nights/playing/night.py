@@ -17,7 +17,7 @@ from pyVmomi import vmodl
 from gpuops.execute.journal.record import IntentState, Kind
 from gpuops.execute.rotation.open_nights import abandon_vm
 from gpuops.execute.rotation.rotation import restore
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import agreed
 from gpuops.model.nights.rotation import LATE, Policy
 from gpuops.plan.core.plan import Report

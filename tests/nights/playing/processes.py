@@ -20,7 +20,7 @@ from gpuops.execute.journal.record import Kind
 from gpuops.execute.rotation import rotation_lock
 from gpuops.execute.rotation.rotation import resume, rotate
 from gpuops.execute.rotation.rotation_lock import GRACE_S
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import Site as Place
 from gpuops.execute.site import agreed
 from gpuops.execute.site.ports import Vcenter

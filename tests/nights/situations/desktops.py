@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 from pyVmomi import vim
 
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.model.nights.rotation import Policy
 from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.steps import SuspendVm

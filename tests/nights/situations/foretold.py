@@ -10,7 +10,7 @@ from typing import Any, Final
 from gpuops.errors import GpuopsError
 from gpuops.execute.rotation.rotation import resume, rotate
 from gpuops.execute.rotation.status import status
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import agreed
 from gpuops.model.nights.night_record import Role
 from gpuops.model.nights.rotation import Policy

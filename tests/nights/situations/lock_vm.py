@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.model.nights.rotation import Policy
 from gpuops.sim.fault_injection.rule import rules_of
 from gpuops.sim.outside_events import vms as others

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.model.nights.rotation import Policy
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.outside_events import vms as others

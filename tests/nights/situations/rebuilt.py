@@ -9,7 +9,7 @@ from typing import Any
 from gpuops.execute.journal.record import Kind
 from gpuops.execute.journal.stores import Store, open_store
 from gpuops.execute.rotation.open_nights import adopt
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site.ports import Vcenter
 from gpuops.sim.outside_events.hosts import rebuild_vcenter
 from gpuops.sim.state.vm_state import Power

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.rule import rules_of

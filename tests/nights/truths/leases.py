@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.plan.rotation.lease import TTL_S
 from gpuops.sim.state.vm_state import Power
 from tests.nights.at_once.machines import lease_in

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from gpuops.execute.journal.record import IntentState, Kind
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.steps import RunInGuest
 from tests.nights.at_once.several import Machine, second_machine

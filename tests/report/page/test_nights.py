@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpuops.advise.gpu_hours import owner_in, showback
 from gpuops.execute.past.history import history
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import catalog_of
 from gpuops.extras.web.page.fleet_report import FleetReport, fleet_report_document
 from gpuops.extras.web.page.fleet_report_text import focus_csv

@@ -13,7 +13,7 @@ from gpuops.errors import Locked, Refused
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.orders import ChangeOrder, dump_order
 from gpuops.execute.lease.lease import Nonces, take
-from gpuops.execute.runs.run_kind import CHANGE
+from gpuops.execute.runs import CHANGE
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.vcenter.host_settings import Displacement, Rolling
 from gpuops.plan.hosts.change.rolling_plan import ChangeReport

@@ -22,7 +22,7 @@ from gpuops.config.role_file import load_roles
 from gpuops.errors import NoPermission, Refused
 from gpuops.execute.journal import Journal
 from gpuops.execute.rotation.rotation import rotate_day, rotate_night
-from gpuops.execute.runs.nights import NightVms
+from gpuops.execute.runs import NightVms
 from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord
 from gpuops.extras.jobs.job_queue import job_cancel, job_queue, job_submit, run_jobs
 from gpuops.extras.jobs.job_turns import job_vms

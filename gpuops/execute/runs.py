@@ -1,7 +1,4 @@
-"""Read nights from the journal: their policies, and their VMs as the return must restore them.
-
-Rolling changes and rotations are kept apart: one lock, one lease, and a refusal while the other is open.
-"""
+"""The kinds of run in journals, and the nights that a journal holds with their policies and VMs."""
 
 from __future__ import annotations
 
@@ -9,18 +6,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
+from enum import StrEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import PolicyError, Refused, UsageError
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease.lease import RunLease, lease_during_run
-from gpuops.execute.runs.run_kind import CHANGE, CUT_OFF_HINT, RESUME_CHANGE, ROTATION_RUNS, RunKind
 from gpuops.execute.site import Site
 from gpuops.execute.site.ports import Vcenter
+from gpuops.execute.state.lock import rotating
 from gpuops.model.nights.ml_queue import GuestCommand
-from gpuops.model.nights.night_record import Original
+from gpuops.model.nights.night_record import LockHolder, Original
 from gpuops.model.nights.rotation import LATE, Policy
 from gpuops.model.stored import to_stored
 from gpuops.model.time_text import format_zoned_minute
@@ -31,6 +29,57 @@ from gpuops.plan.core.plan import Rejection
 from gpuops.plan.rotation.power_moments import started_anew
 from gpuops.plan.rotation.taken_vms import marked_strangers, vms_of
 from gpuops.plan.rotation.witness import Witness, judge_vcenter, key_of, the_vm
+
+
+class RunKind(StrEnum):
+    """The kinds of run of a rotation and of a watch. Their names are stored in journals."""
+
+    NIGHT = "rotate night"
+    WATCH = "rotate watch"
+    """Starts of a watch on slots beyond the reserve. A restore of single VMs stops ML VMs for desktops."""
+    DAY = "rotate day"
+    RESTORE = "rotate restore"
+    """A return of some VMs, at any hour; the other VMs still belong to the night."""
+
+    @property
+    def takes(self) -> bool:
+        """Whether the run may take GPUs; all other runs only bring VMs back."""
+        return self in (RunKind.NIGHT, RunKind.WATCH)
+
+
+ROTATION_RUNS = tuple(RunKind)
+CHANGE: Final = "change"
+"""The kind of run that a rolling change, or a defrag, is in journals."""
+EXCLUSIVE_RUNS: Final = (*ROTATION_RUNS, CHANGE)
+"""A vCenter has at most one of these at a time."""
+RESUME: Final = "gpuops rotate resume"
+RESUME_CHANGE: Final = "gpuops change resume"
+CUT_OFF_HINT: Final = f"{RESUME} finishes it, or gpuops rotate day"
+"""The commands that finish a night or a return that was cut off."""
+
+
+def left_open_runs(journal: Journal | None, site: Site) -> tuple[LockHolder | None, tuple[Run, ...]]:
+    """Return the process that rotates now, or None, and the runs that did not end.
+
+    A run holds the lock from its first line in the journal to its last. So a run that is open before and after a moment
+    in which the lock was free was cut off.
+    """
+    runs = journal.open_runs(ROTATION_RUNS) if journal else ()
+    holder = rotating(site.state_dir, site.vcenter.uuid)
+    if journal is None or holder is not None or not runs:
+        return holder, runs
+    still_open = {run.id for run in journal.open_runs(ROTATION_RUNS)}
+    return None, tuple(run for run in runs if run.id in still_open)
+
+
+def morning_first(kind: RunKind, left_open: Sequence[Run]) -> None:
+    """Raise Refused if a night would begin before a return that was cut off: it would take the same VMs again."""
+    cut_off = next((run for run in left_open if not RunKind(run.kind).takes), None)
+    if kind.takes and cut_off is not None:
+        run_noun = "morning" if cut_off.kind == RunKind.DAY else "restore"
+        raise Refused(
+            f"the {run_noun} that began at {format_zoned_minute(cut_off.started)} did not end", hint=CUT_OFF_HINT
+        )
 
 
 class NightVms:
