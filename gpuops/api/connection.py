@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from gpuops.config.vcenter.broker import BrokerDestination
     from gpuops.config.vcenter.destination import Destination, Simulated
     from gpuops.config.vcenter.targets import GuestEntry
+    from gpuops.execute.site.host_shell import VgpuShell
     from gpuops.execute.site.ports import SessionSource, VgpuUseSource
     from gpuops.execute.site.vcenter_wait import VcenterWait
-    from gpuops.execute.site.vgpu_use import VgpuShell
     from gpuops.hostshell.guest_ssh import GuestSsh
     from gpuops.hostshell.nvidia_smi import NvidiaSmi
     from gpuops.model.desktops.broker import BrokerIdentity
@@ -394,7 +394,7 @@ def host_shell(hosts: HostLogin) -> NvidiaSmi:
 def vgpu_use(site: Site, shell: VgpuShell | None, say: Callable[[str], None]) -> VgpuUseSource | None:
     """Return the source of the use of vGPUs: the hosts if there is an SSH login, else the stored measurements."""
     if shell is not None:
-        from gpuops.execute.site.vgpu_use import HostsVgpuUse
+        from gpuops.execute.site.host_shell import HostsVgpuUse
 
         return HostsVgpuUse(shell, say, site.passed_s)
     if not is_installed("observe"):
