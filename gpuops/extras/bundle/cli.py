@@ -61,7 +61,7 @@ def bundle(
         file_records,
         gather_bundle,
     )
-    from gpuops.extras.bundle.bundle_names import key_of_bundles, name_behind, remember
+    from gpuops.extras.bundle.harmless import key_of_bundles, name_behind, remember
     from gpuops.files.private_file import write_new
     from gpuops.report.first_contact import FirstContactRecord, contact_text
 
