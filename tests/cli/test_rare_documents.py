@@ -12,8 +12,8 @@ from typing import Any, Final
 import pytest
 from typer.testing import Result
 
-from gpuops.extras.clusters.cluster_run import AllReduceProgram, BenchResult
 from gpuops.extras.clusters.launch import LaunchPlan
+from gpuops.extras.clusters.run_request import AllReduceProgram, BenchResult
 from gpuops.extras.clusters.run_view import ClusterBenchDocument, run_document
 from gpuops.extras.diagnosis.learning import TrainingOutcome
 from gpuops.extras.diagnosis.model import ForestSettings

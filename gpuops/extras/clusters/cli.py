@@ -14,9 +14,9 @@ from gpuops.console.commands import VerbTable
 from gpuops.console.options import CommonOptions, DryRun
 from gpuops.console.spread import reads_sites, spread
 from gpuops.errors import UsageError, report_exit_code
-from gpuops.extras.clusters.cluster_run import AllReduceProgram, BenchWish, Launcher, Rendezvous, RunWish, Transport
 from gpuops.extras.clusters.creating import create_cluster
 from gpuops.extras.clusters.removing import delete_cluster
+from gpuops.extras.clusters.run_request import AllReduceProgram, BenchWish, Launcher, Rendezvous, RunWish, Transport
 from gpuops.extras.clusters.showing import read_clusters
 
 if TYPE_CHECKING:
@@ -107,8 +107,8 @@ def cluster_bench(
       gpuops cluster bench train --nodes 2,4 --sizes 64MiB --transports rdma
     """
     from gpuops.console.opening import open_site
-    from gpuops.extras.clusters.all_reduce import parse_size
     from gpuops.extras.clusters.cluster_runs import cluster_bench as bench
+    from gpuops.extras.clusters.run_request import parse_size
     from gpuops.extras.clusters.run_view import ClusterBenchDocument, bench_text
 
     wish = BenchWish(

@@ -15,12 +15,12 @@ from gpuops.errors import Refused, UsageError, report_exit_code
 from gpuops.execute.lease.lease import HeldLease
 from gpuops.execute.site import Site
 from gpuops.execute.site.guest_work import guest_work
-from gpuops.extras.clusters import all_reduce, running
-from gpuops.extras.clusters.cluster_run import AllReduceProgram, BenchCell, BenchResult, BenchWish, RunWish, Transport
+from gpuops.extras.clusters import run_request, running
 from gpuops.extras.clusters.guests import LaunchGuests
 from gpuops.extras.clusters.launch import Launch, plan_launch
 from gpuops.extras.clusters.members import MarkedVm, marked_vms
 from gpuops.extras.clusters.run import used_alone
+from gpuops.extras.clusters.run_request import AllReduceProgram, BenchCell, BenchResult, BenchWish, RunWish, Transport
 from gpuops.guest_scripts.commands import shell_command
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
@@ -28,8 +28,8 @@ from gpuops.model.workloads.cluster import Member, RdmaKind, TrainingCluster
 from gpuops.plan.core.plan import said_once
 
 if TYPE_CHECKING:
-    from gpuops.extras.clusters.cluster_run import RunEnd
     from gpuops.extras.clusters.launch import LaunchPlan
+    from gpuops.extras.clusters.run_request import RunEnd
     from gpuops.plan.core.plan import Rejection
 
 _MOST_PRINTED: Final = 1 << 20
@@ -67,7 +67,7 @@ def _measure(
     run_id = secrets.token_hex(8)
     lines: list[str] = []
     launch: Launch | None = None
-    for command in all_reduce.measuring_commands(program, wish.sizes):
+    for command in run_request.measuring_commands(program, wish.sizes):
         plan = plan_launch(
             RunWish(command, transport=transport, limit_s=wish.limit_s, ssh_port=wish.ssh_port), first_nodes, run_id
         )
@@ -91,7 +91,7 @@ def _measure(
         why = f"ended after {wish.limit_s} s" if end.exit_code == running.TIMED_OUT else f"exit code {end.exit_code}"
         return replace(cell, why_not=f"{why}: {last_line.strip()[:200]}", left=end.left)
     try:
-        return replace(cell, times=all_reduce.parse_times(program, text, wish.sizes), left=end.left)
+        return replace(cell, times=run_request.parse_times(program, text, wish.sizes), left=end.left)
     except UsageError as error:
         return replace(cell, why_not=error.message, left=end.left)
 
@@ -207,7 +207,7 @@ def cluster_bench(name: str, wish: BenchWish, site: Site) -> BenchResult:
         raise Refused("; ".join(map(str, reasons)), hint=reasons[0].hint)
     with used_alone(site, cluster, "cluster bench") as lease:
         find_programs = shell_command("all_reduce_programs")
-        program = wish.program or all_reduce.chosen_program(LaunchGuests(launch_plan.launch, work).look(find_programs))
+        program = wish.program or run_request.chosen_program(LaunchGuests(launch_plan.launch, work).look(find_programs))
         if program is None:
             raise Refused(
                 f"{cluster.members[0].name}: its guest has no program that measures an all-reduce",

@@ -6,8 +6,16 @@ import codecs
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Final, Self
 
-from gpuops.extras.clusters.all_reduce import bus_bandwidth, efficiency
-from gpuops.extras.clusters.cluster_run import AllReduceProgram, BenchCell, BenchResult, Launcher, RunEnd, Transport
+from gpuops.extras.clusters.run_request import (
+    AllReduceProgram,
+    BenchCell,
+    BenchResult,
+    Launcher,
+    RunEnd,
+    Transport,
+    bus_bandwidth,
+    efficiency,
+)
 from gpuops.model.time_text import format_duration
 from gpuops.model.vcenter.target import Secret, without_secrets
 from gpuops.report.document import DocumentRecord, PrintedDocument, printed

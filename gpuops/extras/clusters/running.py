@@ -19,10 +19,10 @@ from gpuops.execute.journal import Journal
 from gpuops.execute.lease.lease import HeldLease
 from gpuops.execute.site.guest_work import guest_work
 from gpuops.execute.steps.step_executor import StepExecutor
-from gpuops.extras.clusters.cluster_run import RunEnd
 from gpuops.extras.clusters.guests import ENDED_S, PART, SHOWN, LaunchGuests, NotEntered, ReadyGuests
 from gpuops.extras.clusters.launch import Launch
 from gpuops.extras.clusters.run import begin_program, end_cut_off_programs, lease_lost_error
+from gpuops.extras.clusters.run_request import RunEnd
 from gpuops.model.guests.guest import CommandEnd, RunningCommand
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Outcome, Verdict

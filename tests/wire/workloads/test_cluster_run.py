@@ -14,11 +14,11 @@ from gpuops.api import Site
 from gpuops.clock import wall_clock
 from gpuops.errors import Locked, Refused, StepFailed
 from gpuops.execute.site.guest_work import guest_work
-from gpuops.extras.clusters import all_reduce, guests, running
-from gpuops.extras.clusters.cluster_run import AllReduceProgram, BenchWish, Launcher, RunWish, Transport
+from gpuops.extras.clusters import guests, run_request, running
 from gpuops.extras.clusters.cluster_runs import ClusterRun, cluster_bench, cluster_run, standing
 from gpuops.extras.clusters.launch import plan_launch
 from gpuops.extras.clusters.run import alone_with, used_alone
+from gpuops.extras.clusters.run_request import AllReduceProgram, BenchWish, Launcher, RunWish, Transport
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.vsphere.connection import Connection
 from tests.cluster_guests import NAME, NODES, PASSWORD, USER, ClusterGuests, cluster_guests, marked_processes, needs_mpi
@@ -95,9 +95,9 @@ def test_a_program_that_measures_one_size_a_run_is_run_once_a_size(
     program = tmp_path / "osu_allreduce"
     program.write_text(_OSU)
     program.chmod(0o755)
-    commands = all_reduce.measuring_commands(AllReduceProgram.OSU, sizes := (4096, 1 << 20))
+    commands = run_request.measuring_commands(AllReduceProgram.OSU, sizes := (4096, 1 << 20))
     in_place = tuple((str(program), *words) for _, *words in commands)
-    monkeypatch.setattr(all_reduce, "measuring_commands", lambda *_: in_place)
+    monkeypatch.setattr(run_request, "measuring_commands", lambda *_: in_place)
     wish = BenchWish((1,), sizes, (Transport.TCP,), AllReduceProgram.OSU, ssh_port=cluster.guests.ssh_port)
     measured = cluster_bench(NAME, wish, cluster.site)
     [cell] = measured.cells

@@ -13,13 +13,13 @@ import yaml
 from gpuops.api import Site
 from gpuops.clock import wall_clock
 from gpuops.extras.clusters import running
-from gpuops.extras.clusters.cluster_run import Launcher, RunWish, Transport
 from gpuops.extras.clusters.cluster_runs import standing
 from gpuops.extras.clusters.creating import create_cluster
 from gpuops.extras.clusters.launch import plan_launch
 from gpuops.extras.clusters.members import marked_vms
 from gpuops.extras.clusters.removing import delete_cluster
 from gpuops.extras.clusters.run import used_alone
+from gpuops.extras.clusters.run_request import Launcher, RunWish, Transport
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, PowerState, VmDrs
 from gpuops.model.workloads.cluster import Arrangement, ClusterWish, RdmaKind
