@@ -5,7 +5,7 @@ any time, and the guest decides what is still to be done. What must outlive a ki
 
 - containers of jobs: the job's record `BEGUN`, `STOPPING` ... in the store of jobs (`gpuops/extras/jobs/job_run.py`)
 - hooks of pools: the lease in the pool's book (`gpuops/extras/lending/running.py`)
-- programs over clusters: a step of the executor (`gpuops/extras/clusters/running.py`), and a mark in each guest by
+- programs over clusters: a step of the executor (`gpuops/extras/clusters/cluster_runs.py`), and a mark in each guest by
   which the next run ends the processes
 - measurements: the saved measurement (`kept_measurement.py`); they run in VMs of their own, whose creation and removal
   are steps. The next call powers these VMs off, which ends a command that still runs

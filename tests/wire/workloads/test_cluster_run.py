@@ -14,7 +14,7 @@ from gpuops.api import Site
 from gpuops.clock import wall_clock
 from gpuops.errors import Locked, Refused, StepFailed
 from gpuops.execute.site.guest_work import guest_work
-from gpuops.extras.clusters import guests, run_request, running
+from gpuops.extras.clusters import cluster_runs, guests, run_request
 from gpuops.extras.clusters.cluster_runs import ClusterRun, cluster_bench, cluster_run, standing
 from gpuops.extras.clusters.launch import plan_launch
 from gpuops.extras.clusters.run import alone_with, used_alone
@@ -211,7 +211,7 @@ def launch_torchrun(cluster: Cluster, *command: str, **options: Any) -> ClusterR
     assert plan.launch is not None
     launch = replace(plan.launch, command_lines=tuple(f"./{line}" for line in plan.launch.command_lines))
     with used_alone(cluster.site, cluster_vms, "cluster run") as lease:
-        return ClusterRun(NAME, plan, running.run(launch, cluster.site, lease, cluster.heard.append))
+        return ClusterRun(NAME, plan, cluster_runs.run(launch, cluster.site, lease, cluster.heard.append))
 
 
 @pytest.mark.long
@@ -275,7 +275,7 @@ def test_a_guest_that_does_not_answer_for_long_ends_the_run(
     without_ssh: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_torchrun(without_ssh, "exec sleep 600")
-    monkeypatch.setattr(running, "PATIENCE_S", 1.5)
+    monkeypatch.setattr(cluster_runs, "PATIENCE_S", 1.5)
     fail_calls(monkeypatch, "command_end", 2, 1 << 20)
     with pytest.raises(StepFailed, match="does not answer"):
         launch_torchrun(without_ssh, "train.py")

@@ -27,7 +27,7 @@ from gpuops.errors import Locked
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.record import Kind
 from gpuops.execute.site.guest_work import guest_work
-from gpuops.extras.clusters import guests, running
+from gpuops.extras.clusters import cluster_runs, guests
 from gpuops.extras.clusters.cluster_runs import cluster_bench, cluster_run, standing
 from gpuops.extras.clusters.launch import plan_launch
 from gpuops.extras.clusters.members import marked_vms
@@ -112,7 +112,7 @@ class Machines:
         assert plan.launch is not None
         launch = replace(plan.launch, command_lines=tuple(f"./{line}" for line in plan.launch.command_lines))
         with used_alone(site, cluster, "cluster run") as lease:
-            return running.run(launch, site, lease, self.heard.append).exit_code
+            return cluster_runs.run(launch, site, lease, self.heard.append).exit_code
 
     def bench(self, site: Site, nodes: tuple[int, ...]) -> int:
         program = AllReduceProgram.MPI4PY
@@ -139,7 +139,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
     requests, sent, append = Requests(), Stub.InvokeMethod, Journal._append
     monkeypatch.setattr(Stub, "InvokeMethod", lambda *words: requests.around(lambda: sent(*words)))
     monkeypatch.setattr(Journal, "_append", lambda *words: requests.around(lambda: append(*words)))
-    monkeypatch.setattr(running, "POLL_S", 0.2)
+    monkeypatch.setattr(cluster_runs, "POLL_S", 0.2)
     monkeypatch.setattr(guest_commands, "POLLS_S", (0.2,))
     return requests
 
