@@ -14,7 +14,7 @@ from typer.testing import Result
 
 from gpuops.extras.clusters.launch import LaunchPlan
 from gpuops.extras.clusters.run_request import AllReduceProgram, BenchResult
-from gpuops.extras.clusters.run_view import ClusterBenchDocument, run_document
+from gpuops.extras.clusters.view import ClusterBenchDocument, run_document
 from gpuops.extras.diagnosis.learning import TrainingOutcome
 from gpuops.extras.diagnosis.model import ForestSettings
 from gpuops.extras.diagnosis.view import DiagnoseTrainDocument

@@ -378,7 +378,7 @@ RULES: Final = (
             "gpuops/report/layout.py",
             "gpuops/report/json_and_csv.py",  # from here on what layout does not print: cells of CSV
             "gpuops/extras/web/page/html.py",
-            "gpuops/extras/clusters/run_view.py",  # lines of a guest's program, which are stored too
+            "gpuops/extras/clusters/view.py",  # lines of a guest's program, which are stored too
         ),
     ),
     Rule(
@@ -391,7 +391,7 @@ RULES: Final = (
             "gpuops/broker/horizon.py",
             "gpuops/extras/web/http/access.py",  # it becomes a digest, to compare with
             "gpuops/model/vcenter/target.py",  # it is looked for in text, and withheld there
-            "gpuops/extras/clusters/run_view.py",  # for its length
+            "gpuops/extras/clusters/view.py",  # for its length
             "gpuops/vsphere/session.py",
             "gpuops/vsphere/transport/wire.py",
             "gpuops/vsphere/transport/automation_login.py",

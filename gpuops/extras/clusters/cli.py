@@ -66,7 +66,7 @@ def cluster_run(
     from gpuops.api.connection import passwords_of
     from gpuops.console.opening import open_site
     from gpuops.extras.clusters.cluster_runs import cluster_run as run
-    from gpuops.extras.clusters.run_view import end_text, launch_text, run_document
+    from gpuops.extras.clusters.view import end_text, launch_text, run_document
 
     wish = RunWish(tuple(command), launcher, transport, ranks, rendezvous, timeout, ssh_port)
     with open_site(common) as site:
@@ -109,7 +109,7 @@ def cluster_bench(
     from gpuops.console.opening import open_site
     from gpuops.extras.clusters.cluster_runs import cluster_bench as bench
     from gpuops.extras.clusters.run_request import parse_size
-    from gpuops.extras.clusters.run_view import ClusterBenchDocument, bench_text
+    from gpuops.extras.clusters.view import ClusterBenchDocument, bench_text
 
     wish = BenchWish(
         _node_counts(nodes),
@@ -148,7 +148,7 @@ class _Printed:
     """Prints the output of a program line by line, without passwords (`ProgramLines`)."""
 
     def __init__(self, withheld: Sequence[Secret], *, to_stderr: bool) -> None:
-        from gpuops.extras.clusters.run_view import ProgramLines
+        from gpuops.extras.clusters.view import ProgramLines
 
         self._stream = sys.stderr if to_stderr else sys.stdout
         self._lines = ProgramLines(withheld)
