@@ -22,8 +22,8 @@ import pytest
 from gpuops.clock import passed_s
 from gpuops.execute.state import http_listener
 from gpuops.execute.state.http_listener import GetHandler, ListenOption, listening
-from gpuops.extras.web import metrics_page
-from gpuops.extras.web.metrics_page import AskedPage, stands_s
+from gpuops.extras.web import metrics_source
+from gpuops.extras.web.metrics_source import AskedPage, stands_s
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.outside_events.vms import power_off
 from gpuops.sim.scenario.build import build
@@ -191,8 +191,8 @@ def test_many_that_ask_at_once_cost_one_page() -> None:
 
 def test_who_asks_while_a_page_takes_long_gets_the_last_one_until_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("gpuops.extras.web.metrics_page.clock.passed_s", lambda: now[0])
-    monkeypatch.setattr(metrics_page, "PATIENCE_S", 0.01)
+    monkeypatch.setattr("gpuops.extras.web.metrics_source.clock.passed_s", lambda: now[0])
+    monkeypatch.setattr(metrics_source, "PATIENCE_S", 0.01)
     page = AskedPage()
     page.publish(b"old", 30.0)
     now[0] += 29
