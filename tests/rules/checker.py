@@ -306,7 +306,7 @@ RULES: Final = (
             "gpuops/extras/fleet/sites/processes.py",  # the null device
             "gpuops/extras/bundle/harmless.py",
             "gpuops/extras/web/page/html.py",
-            "gpuops/extras/web/http/application.py",
+            "gpuops/extras/web/http/server.py",
             "gpuops/sim/guests/marked_processes.py",  # the kernel's, of processes
             "gpuops/sim/scenario/scenario_file.py",
             "gpuops/sim/fault_injection/rule.py",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from gpuops.extras.web.http import application
+from gpuops.extras.web.http import server
 from gpuops.extras.web.http.access import Access, PasswordLogin
 from gpuops.model.vcenter.target import Secret
 from gpuops.sim.core.clock import ClockMode
@@ -171,7 +171,7 @@ def test_a_vm_that_is_powered_off_is_off_on_the_page_within_seconds(
 
 @pytest.mark.long
 def test_heartbeats_do_not_fetch_anything(opened: Opened, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(application, "HEARTBEAT_S", 0.1)
+    monkeypatch.setattr(server, "HEARTBEAT_S", 0.1)
     served.look()
     before = len(opened.requests)
     opened.page.wait_for_timeout(1500)
