@@ -16,8 +16,7 @@ from gpuops.api import Site, configure, doctor, mig_show
 from gpuops.clock import wall_clock
 from gpuops.errors import OutcomeUnknown, Refused, UsageError
 from gpuops.execute.change import rolling_change
-from gpuops.hostshell.gpu_lines import DETAILS
-from gpuops.hostshell.nvidia_smi import NvidiaSmi
+from gpuops.hostshell.nvidia_smi import DETAILS, NvidiaSmi
 from gpuops.hostshell.ssh import MOST_BYTES, CommandResult, Ssh
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host_settings import Displacement, Rolling, SmiReadings, SmiState, SmiVgpu

@@ -14,8 +14,7 @@ import pytest
 
 from gpuops.console.options import HostShellOptions, Shell
 from gpuops.errors import UsageError
-from gpuops.hostshell.gpu_lines import DETAILS
-from gpuops.hostshell.nvidia_smi import INDEX, INSTANCES, QUERY, VGPUS
+from gpuops.hostshell.nvidia_smi import DETAILS, INDEX, INSTANCES, QUERY, VGPUS
 from gpuops.sim.state.host_state import GpuFault
 from gpuops.tasks.connection import ConnectionArguments, HostShellArguments
 from gpuops.tasks.perform import TaskResult
