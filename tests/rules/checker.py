@@ -243,7 +243,7 @@ RULES: Final = (
         "whatever comes is checked before a parser has it",
         _parsed_xml,
         # smi.py reads at most a megabyte, without entities; tests/plan/guest/test_smi.py checks that
-        (TRANSPORT, "gpuops/sim/", "gpuops/plan/guest/smi.py"),
+        (TRANSPORT, "gpuops/sim/", "gpuops/plan/guest/answer.py"),
     ),
     Rule(
         "another-clock",
