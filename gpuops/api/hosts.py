@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpuops.plan.core.scope import Scope
     from gpuops.plan.doctor.examination import Examination
     from gpuops.plan.doctor.finding import Finding
-    from gpuops.plan.hosts.readiness.question import Readiness
+    from gpuops.plan.hosts.readiness import Readiness
     from gpuops.plan.hosts.scheduler.state import Schedulers
 
 
@@ -101,7 +101,7 @@ def readiness(scope: Scope, inventory: Inventory, site: Site) -> Readiness:
     Raises UsageError, HostNotFound for an unknown name, NotConnected.
     """
     from gpuops.plan.hosts.change.emptying import stun_hosts
-    from gpuops.plan.hosts.readiness.question import readiness as ask
+    from gpuops.plan.hosts.readiness import readiness as ask
 
     scope.check(inventory)
     inventory = site.vcenter.with_config_targets(inventory, stun_hosts(scope.hosts(inventory), inventory))

@@ -8,8 +8,7 @@ from typing import Annotated, Final, Self
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.change.emptying import LEAVES_BY, Leaving, Staying
-from gpuops.plan.hosts.readiness.loss import HostLoss, Stranded
-from gpuops.plan.hosts.readiness.question import HostReadiness, Readiness
+from gpuops.plan.hosts.readiness import HostLoss, HostReadiness, Readiness, Stranded
 from gpuops.plan.moving.vmotion_stun import EVACUATION, WHERE, Stun
 from gpuops.report.document import DocumentRecord, NamedRecord, VersionedSiteDocument, printed
 from gpuops.report.layout import Column, Shown, Text, TextTable, table_of

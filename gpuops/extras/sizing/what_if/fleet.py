@@ -42,7 +42,7 @@ from gpuops.model.vcenter.vm import GpuDevice, PowerState, VgpuDevice, Vm
 from gpuops.model.workloads.workload import Vgpus, Workload
 from gpuops.plan.capacity.gpu_models import board_of, with_offers
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm
-from gpuops.plan.hosts.readiness.loss import Stranded, find_restarts
+from gpuops.plan.hosts.readiness import Stranded, find_restarts
 from gpuops.plan.placement.host_filters import AFFINITY_KEY
 from gpuops.plan.placement.project import project, take
 from gpuops.plan.placement.suspended_vms import with_claims

@@ -10,7 +10,7 @@ from gpuops.model.devices.gpu import AssignmentPolicy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import RelocateVm
-from gpuops.plan.hosts.readiness.question import Readiness, readiness
+from gpuops.plan.hosts.readiness import Readiness, readiness
 from gpuops.plan.moving.movability import admitted_moves
 from tests.plan.hosts.readiness.brute_force import Small, can_be_emptied
 from tests.plan.moving.worlds import world

@@ -15,7 +15,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, ManagedBy
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.change.emptying import Leaving, stun_hosts
-from gpuops.plan.hosts.readiness.question import HostReadiness, readiness
+from gpuops.plan.hosts.readiness import HostReadiness, readiness
 from gpuops.plan.moving import places
 from gpuops.plan.moving.vmotion_stun import Stun
 from tests.plan.moving.worlds import world

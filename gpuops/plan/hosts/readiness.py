@@ -1,24 +1,24 @@
-"""Whether the VMs with GPUs of a host could start on the other hosts of its cluster if that host failed.
-
-vSphere HA restarts them, so their pins and DirectPath devices matter, and the rules of vMotion do not. HA chooses hosts
-and order itself: the answer is only whether some assignment exists. Source: VMware vSphere Availability (restarts may
-use failover hosts and the capacity that admission control reserves; mandatory VM-host rules and, by the default of
-`das.respectVmVmAntiAffinityRules`, anti-affinity rules also apply to restarts).
-"""
+"""Checks for each host whether it can be emptied, and whether its VMs could start elsewhere if it failed."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.host import Cluster, DrsRule, Host, RuleKind
+from gpuops.model.vcenter.host_settings import Displacement
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, OtherPassthrough, PowerState, VgpuDevice, Vm, is_gpu
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm
+from gpuops.plan.hosts.change.emptying import Away, Leaving, Staying, empty_hosts, running_vms_on
+from gpuops.plan.hosts.host_plan import kept_as_they_are
 from gpuops.plan.moving.places import find_places
-from gpuops.plan.placement.host_filters import refuse_unseen_files
+from gpuops.plan.moving.vmotion_stun import Stun, evacuation_obstacles, own_stun_settings, stun_between, tolerated_s
+from gpuops.plan.placement.host_filters import refuse_unseen_files, unreachable
 from gpuops.plan.placement.keep_free import reserved_left
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.seating import Room
@@ -174,3 +174,107 @@ class _Restart:
 def _devices(vm: Vm) -> Iterator[str]:
     yield from vm.profiles
     yield from ("whole GPU" for device in vm.devices or () if is_gpu(device) and not isinstance(device, VgpuDevice))
+
+
+@dataclass(frozen=True, slots=True)
+class HostReadiness:
+    """Whether one host can be emptied, and what happens if it fails."""
+
+    host: Host
+    away: tuple[Away, ...]
+    """The VMs that leave, each with its target, in this order."""
+    stays: tuple[Staying, ...]
+    """The VMs that cannot leave it; not empty = it cannot be emptied."""
+    unreachable: Rejection | None = None
+    """Why vCenter cannot reach it, so that all of this may be outdated."""
+    proven: bool = True
+    """False if the search stopped early: an order of moves that empties the host may exist."""
+    stuns: Mapping[str, Stun] = field(default_factory=dict)
+    """vCenter's stun estimate by ref of each VM that moves; without an entry it is unknown."""
+    by_vcenter: tuple[str, ...] = ()
+    """Why entering maintenance mode would wait until an admin moves the VMs with vGPUs; () = it would not wait."""
+    notes: tuple[str, ...] = ()
+    loss: HostLoss = field(default_factory=HostLoss)
+
+    @property
+    def ready(self) -> bool:
+        """Whether all VMs that must leave the host can leave it."""
+        return not self.stays and self.unreachable is None
+
+    @property
+    def blockers(self) -> tuple[Rejection, ...]:
+        """The reasons why the host cannot be emptied."""
+        unreachable = () if self.unreachable is None else (self.unreachable,)
+        return (*unreachable, *(staying.rejection for staying in self.stays))
+
+    @property
+    def moves(self) -> tuple[Away, ...]:
+        """The VMs that gpuops would move by vMotion."""
+        return tuple(departure for departure in self.away if departure.leaving is Leaving.VMOTION)
+
+    @property
+    def unknown_stuns(self) -> tuple[Vm, ...]:
+        """The VMs with vGPUs that would move, but without a stun estimate of vCenter."""
+        return tuple(move.vm for move in self.moves if move.vm.vgpus and move.vm.ref not in self.stuns)
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """The answers for the requested hosts, by name."""
+
+    inventory: Inventory
+    hosts: tuple[HostReadiness, ...]
+
+    @property
+    def ready(self) -> bool:
+        """Whether each of the hosts can be emptied."""
+        return all(host.ready for host in self.hosts)
+
+
+def readiness(scope: Scope, inventory: Inventory, catalog: Catalog) -> Readiness:
+    """Check each host of the scope, as if only that host were emptied or failed.
+
+    Raises UsageError, HostNotFound for an unknown name.
+    """
+    scope.check(inventory)
+    return Readiness(inventory, tuple(host_readiness(host, inventory, catalog) for host in scope.hosts(inventory)))
+
+
+def host_readiness(host: Host, inventory: Inventory, catalog: Catalog) -> HostReadiness:
+    """Return whether this host can be emptied, by which moves, and what happens to its VMs if it fails."""
+    outcome = empty_hosts([host], Displacement.MOVE, inventory, catalog)
+    departures = outcome.away[host.ref]
+    stuns = {
+        departure.vm.ref: stun
+        for departure in departures
+        if departure.leaving is Leaving.VMOTION and departure.target is not None
+        and (stun := stun_between(departure.vm, (host, departure.target))) is not None
+    }  # fmt: skip
+    has_vgpus = any(vm.vgpus for vm in running_vms_on(host, inventory))
+    return HostReadiness(
+        host=host,
+        away=departures,
+        stays=outcome.stays,
+        unreachable=unreachable(host),
+        proven=outcome.proven,
+        stuns=stuns,
+        by_vcenter=tuple(evacuation_obstacles(inventory.clusters.get(host.cluster or ""))) if has_vgpus else (),
+        notes=tuple(_notes(host, departures, stuns, inventory)),
+        loss=loss_of(host, inventory, catalog),
+    )
+
+
+def _notes(host: Host, departures: Iterable[Away], stuns: Mapping[str, Stun], inventory: Inventory) -> Iterator[str]:
+    """Yield problems that do not keep the host from being emptied, but may hinder what an admin does then."""
+    if host.in_maintenance is not False:
+        is_known = host.in_maintenance is True
+        yield "is in maintenance mode already" if is_known else "whether it is in maintenance mode cannot be read"
+    for rejection in kept_as_they_are(host, inventory):
+        yield f"a rolling change of the host is refused: {rejection.rule}"
+    limit_s = tolerated_s(inventory.clusters.get(host.cluster or ""))
+    for departure in departures:
+        stun = stuns.get(departure.vm.ref)
+        if stun is not None and stun.at_most_s > limit_s:
+            yield f"the stun of {departure.vm.name} may last {stun.at_most_s} s; the cluster tolerates {limit_s} s"
+        for setting in own_stun_settings(departure.vm):
+            yield f"{departure.vm.name} has {setting}: its own limit for the stun may apply"
