@@ -216,7 +216,7 @@ def guest_check(
     from gpuops.config.policy import load_policy
     from gpuops.console.opening import open_site, read_inventory
     from gpuops.plan.guest.question import GuestQuestion, wanted_frameworks
-    from gpuops.report.monitoring.guest import guest_check_document, guest_check_text
+    from gpuops.report.monitoring.doctor import guest_check_document, guest_check_text
 
     needs = GuestNeeds(wanted_frameworks(framework or ()), frozenset(expect or ()))
     question = GuestQuestion(vm, pool, needs, _door(via, ssh_user, ssh_host, ssh_port)).checked(

@@ -22,8 +22,8 @@ from gpuops.plan.queue.place import Place
 from gpuops.report.advice.capacity import capacity_document
 from gpuops.report.advice.placement import placements_document
 from gpuops.report.document import Document
+from gpuops.report.monitoring.doctor import guest_check_document
 from gpuops.report.monitoring.fleet import FleetFilters, fleet
-from gpuops.report.monitoring.guest import guest_check_document
 from gpuops.report.monitoring.inventory import fleet_document
 from gpuops.report.monitoring.readiness import readiness_document
 from gpuops.report.vms.vm_state import vm_state
