@@ -135,7 +135,7 @@ class Connection(Session):
 
     def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
         from gpuops.plan.core.steps import CreationStep, GateStep, RunInGuest, SetAttribute, ShutDownGuest
-        from gpuops.vsphere.guests import guest_programs
+        from gpuops.vsphere.guests import guest_commands
         from gpuops.vsphere.writing import attributes, steps
 
         subject = step.name if isinstance(step, CreationStep) else inventory.vm(step.vm).name
@@ -151,7 +151,7 @@ class Connection(Session):
                 self.change(self.vm(step.vm).ShutdownGuest, subject=subject, op_id=op_id)
                 return None
             case RunInGuest():
-                return guest_programs.start_program(self, step, subject, op_id)
+                return guest_commands.start_program(self, step, subject, op_id)
             case _:
                 call, *arguments = steps.call_of(self, step, inventory)
                 return self.start_task(call, *arguments, subject=subject, op_id=op_id)
@@ -177,9 +177,9 @@ class Connection(Session):
         return lost_replies.has_power_task_near(self, vm, moment)
 
     def no_way_in(self, hook: RunInGuest) -> str | None:
-        from gpuops.vsphere.guests import guest_programs
+        from gpuops.vsphere.guests import guest_commands
 
-        return guest_programs.no_way_in(self, hook)
+        return guest_commands.no_way_in(self, hook)
 
     def require_made(self, vm: str, name: str, notes: str) -> None:
         from gpuops.vsphere.writing import new_vms
@@ -214,14 +214,14 @@ class Connection(Session):
         guest_commands.end_command(self, command)
 
     def guest_file_if_there(self, vm: str, name: str, path: str) -> bytes | None:
-        from gpuops.vsphere.guests import guest_file
+        from gpuops.vsphere.guests import guest_commands
 
-        return guest_file.guest_file_if_there(self, vm, name, path)
+        return guest_commands.guest_file_if_there(self, vm, name, path)
 
     def put_guest_file(self, vm: str, name: str, path: str, content: Secret) -> None:
-        from gpuops.vsphere.guests import guest_file
+        from gpuops.vsphere.guests import guest_commands
 
-        guest_file.put_guest_file(self, vm, name, path, content)
+        guest_commands.put_guest_file(self, vm, name, path, content)
 
     def guest_addresses(self, vm: str) -> Mapping[str, tuple[str, ...]]:
         from gpuops.vsphere.guests import guest_answers
@@ -244,11 +244,11 @@ class Connection(Session):
         attributes.define_attribute(self, name, op_id)
 
     def wait(self, tasks: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
-        from gpuops.vsphere.guests import guest_programs
+        from gpuops.vsphere.guests import guest_commands
 
-        return guest_programs.wait(self, tasks, timeout_s)
+        return guest_commands.wait(self, tasks, timeout_s)
 
     def withdraw(self, tasks: Sequence[TaskRef]) -> None:
-        from gpuops.vsphere.guests import guest_programs
+        from gpuops.vsphere.guests import guest_commands
 
-        guest_programs.withdraw(self, tasks)
+        guest_commands.withdraw(self, tasks)

@@ -396,7 +396,7 @@ RULES: Final = (
             "gpuops/vsphere/transport/wire.py",
             "gpuops/vsphere/transport/automation_login.py",
             "gpuops/vsphere/guests/guest_login.py",
-            "gpuops/vsphere/guests/guest_file.py",
+            "gpuops/vsphere/guests/guest_commands.py",
         ),
     ),
 )

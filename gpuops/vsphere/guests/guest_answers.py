@@ -22,10 +22,9 @@ from gpuops.guest_scripts import commands
 from gpuops.model.guests.guest import GuestReply, GuestSystem
 from gpuops.model.vcenter.inventory import decode_name
 from gpuops.plan.core.steps import RunInGuest
-from gpuops.vsphere.guests import guest_programs
-from gpuops.vsphere.guests.guest_file import HostUnreached, read_guest_file
+from gpuops.vsphere.guests import guest_commands
+from gpuops.vsphere.guests.guest_commands import NO_LOGIN, POLL_S, HostUnreached, read_guest_file
 from gpuops.vsphere.guests.guest_login import NO_LOGIN_HINT
-from gpuops.vsphere.guests.guest_programs import NO_LOGIN, POLL_S
 
 if TYPE_CHECKING:
     from gpuops.model.vcenter.task import TaskRef
@@ -130,7 +129,7 @@ class ToolsAnswers:
             while waiting and len(running) < AT_ONCE:
                 self._start(*waiting.pop(), frameworks, running)
             began_s = clock.passed_s()
-            ends = list(guest_programs.wait(self._session, tuple(running), POLL_S) if running else ())
+            ends = list(guest_commands.wait(self._session, tuple(running), POLL_S) if running else ())
             waited_s = max(POLL_S, clock.passed_s() - began_s)
             ended = [(running.pop(end.task), end.error) for end in ends]
             # counted before the answers are fetched: a program that runs meanwhile is not late because of that
@@ -167,7 +166,7 @@ class ToolsAnswers:
 
     def _run(self, vm: Vm, call: commands.GuestCall) -> TaskRef:
         step = RunInGuest(vm.ref, call.program, call.arguments, int(LIMIT_S))
-        return guest_programs.start_program(self._session, step, vm.name, f"gpuops-guest-{secrets.token_hex(8)}")
+        return guest_commands.start_program(self._session, step, vm.name, f"gpuops-guest-{secrets.token_hex(8)}")
 
     def _fetch_and_remove(self, check: _RunningCheck, error: GpuopsError | None) -> GuestReply:
         """Return what the program wrote, and remove its file from the guest in any case."""
