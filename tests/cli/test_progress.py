@@ -157,7 +157,7 @@ def test_a_verbose_run_has_its_lines_above_what_is_drawn(
 @pytest.mark.parametrize("broken", ["start_progress", "progress_lines", "format_stopwatch"])
 def test_a_run_goes_on_when_nothing_can_be_drawn(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_terminal(monkeypatch)
-    monkeypatch.setattr(f"gpuops.console.running.{broken}", lambda *arguments: 1 // 0)
+    monkeypatch.setattr(f"gpuops.console.drawn_progress.{broken}", lambda *arguments: 1 // 0)
     with Progress() as progress:
         progress.begin(REPORT)
         progress.in_flight(STEPS)

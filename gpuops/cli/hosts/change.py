@@ -9,8 +9,8 @@ import typer
 
 from gpuops.console import output
 from gpuops.console.commands import UNFINISHED, VerbTable
+from gpuops.console.drawn_progress import ChangeProgress
 from gpuops.console.options import CommonOptions, DryRun, HostShellOptions, RunOptions
-from gpuops.console.running import ChangeProgress
 from gpuops.console.spread import reads_sites, spread
 from gpuops.errors import UsageError
 from gpuops.plan.core.plan import Report

@@ -347,8 +347,8 @@ def _roll(
 ) -> None:
     from gpuops.api import change
     from gpuops.cli.hosts.change import confirm_reboots, show
+    from gpuops.console.drawn_progress import ChangeProgress
     from gpuops.console.opening import open_site, remember
-    from gpuops.console.running import ChangeProgress
 
     verb = kind.replace("-", " ")
     with open_site(common, guarded=True, run="" if dry_run else verb) as site, ChangeProgress() as progress:

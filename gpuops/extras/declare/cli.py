@@ -67,8 +67,9 @@ def apply(
       gpuops apply --file templates/site.yaml --dry-run --vcenter sim:lab
       gpuops apply --file site.yaml --reboot rolling --window 'Sat 22:00-04:00 Europe/Berlin' --yes --vcenter prod
     """
+    from gpuops.console.drawn_progress import ChangeProgress
     from gpuops.console.opening import open_site, remember
-    from gpuops.console.running import ChangeProgress, confirm
+    from gpuops.console.running import confirm
     from gpuops.extras.declare.applying import apply_site
     from gpuops.extras.declare.view import ApplyDocument, site_report_text
 

@@ -61,8 +61,9 @@ def measure(common: CommonOptions, options: MeasureOptions) -> None:
 
 def _each_scheduler(common: CommonOptions, options: MeasureOptions, wish: MeasureWish) -> None:
     """Measure under several schedulers, which are set in between, and print the outcome."""
+    from gpuops.console.drawn_progress import ChangeProgress
     from gpuops.console.opening import open_site
-    from gpuops.console.running import ChangeProgress, confirm
+    from gpuops.console.running import confirm
     from gpuops.extras.sizing.measured_schedulers import SettingSchedulers, measure_schedulers
     from gpuops.extras.sizing.measured_view import measure_plan_text, measured_document, measured_text
     from gpuops.report.hosts.change import change_text
