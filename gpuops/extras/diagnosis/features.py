@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpuops.extras.diagnosis.case import Component, DiagnosisCase
 from gpuops.extras.diagnosis.channels import CHANNELS, channels
-from gpuops.extras.diagnosis.symptoms import NAMES as SYMPTOMS
+from gpuops.extras.diagnosis.symptoms import SYMPTOMS
 from gpuops.extras.diagnosis.symptoms import UNKNOWN, correlation, symptoms
 from gpuops.model.devices.scheduler import SchedulerPolicy
 

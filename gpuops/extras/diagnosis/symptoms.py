@@ -55,7 +55,7 @@ _FALL: Final = 0.85
 _TOPS: Final = ("temperature", "power")
 """Channels that heat or a limit of power hold at their top."""
 
-NAMES: Final = (
+SYMPTOMS: Final = (
     *(f"{channel}: {spell} beyond {limit:.3g}" for channel, limit in LIMITS for spell in _SPELLS),
     *(f"{channel}: {sign}" for channel in _HELD for sign in ("held at 1", "held at 1 with room beside it")),
     *(f"{channel}: {sign}" for channel in _RECLAIMED for sign in ("most", "range", "range of the most", "rises")),
@@ -84,7 +84,7 @@ NAMES: Final = (
 
 
 def symptoms(of: Mapping[str, Floats], watts: Floats) -> list[float]:
-    """Return a number for each of NAMES, none of them NaN; `of`: the channels of a case, `watts`: its GPU's power."""
+    """Return a number for each of SYMPTOMS, none of them NaN; `of`: the channels of a case, `watts`: its GPU's power."""
     use = of["gpu use"]
     total = np.where(np.isnan(of["GPU total"]), use + of["neighbours' use"], of["GPU total"])
     looked_at = np.array([total if channel == "GPU total" else of[channel] for channel, _ in LIMITS])
@@ -197,7 +197,7 @@ def _full_buffer_signs(of: Mapping[str, Floats]) -> list[float]:
 
 
 def _sharing_signs(of: Mapping[str, Floats], use: Floats, total: Floats) -> list[float]:
-    """Return the numbers that show how the GPU is shared, in the order of NAMES: first while the GPU is full."""
+    """Return the numbers that show how the GPU is shared, in the order of SYMPTOMS: first while the GPU is full."""
     full = total > 0.96  # some samples of a full GPU show a little less than 1
     neighbour_use, equal, totals = (
         _without_gaps(channel[full]) for channel in (of["neighbours' use"], of["use of an equal part"], total)

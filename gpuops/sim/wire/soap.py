@@ -264,7 +264,7 @@ def fault_reply(fault: Any, version: str) -> bytes:
 
 PATHS: Final = ("/pbm", "/pbm/sdk")
 """Where govmomi and pyVmomi look for it."""
-NAMESPACE: Final = "urn:pbm"
+PBM_NAMESPACE: Final = "urn:pbm"
 OLDEST: Final = "pbm.version.version2"
 """What is spoken with a client that names no version, as govmomi."""
 POLICIES: Final = {
@@ -327,7 +327,7 @@ def answer(world: World, action: str, body: bytes, cookie: str) -> tuple[int, by
     in the SOAP header instead."""
     version = VmomiSupport.versionMap.get(action.strip('"').removeprefix("urn:"), OLDEST)
     try:
-        request = replace(parse(body, version), namespace=NAMESPACE)
+        request = replace(parse(body, version), namespace=PBM_NAMESPACE)
     except InvalidEnvelope as error:
         return 500, fault_reply(vmodl.fault.InvalidRequest(msg=str(error)), version)
     header = request.element.getroottree().getroot().find(".//{*}vcSessionCookie")
@@ -345,7 +345,7 @@ def answer(world: World, action: str, body: bytes, cookie: str) -> tuple[int, by
 
 def _reply(world: World, request: SoapRequest, *, logged_in: bool) -> tuple[int, bytes]:
     try:
-        info = VmomiSupport.GetWsdlMethod(NAMESPACE, request.method).info
+        info = VmomiSupport.GetWsdlMethod(PBM_NAMESPACE, request.method).info
     except KeyError:
         raise vmodl.fault.MethodNotFound(
             msg=f"There is no method {request.method}.",

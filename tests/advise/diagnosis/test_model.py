@@ -26,7 +26,7 @@ from gpuops.extras.diagnosis.learning import (
 )
 from gpuops.extras.diagnosis.made_cases import made_cases
 from gpuops.extras.diagnosis.model import Forest, ForestSettings, from_document, to_document
-from gpuops.extras.diagnosis.symptoms import NAMES as SYMPTOMS
+from gpuops.extras.diagnosis.symptoms import SYMPTOMS
 from gpuops.extras.diagnosis.symptoms import UNKNOWN, symptoms
 from gpuops.extras.observe.packing import WHOLE, Block, pack, unpack
 from gpuops.model.measurements.measurement import GPU_USE
