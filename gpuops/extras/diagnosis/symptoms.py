@@ -84,7 +84,7 @@ SYMPTOMS: Final = (
 
 
 def symptoms(of: Mapping[str, Floats], watts: Floats) -> list[float]:
-    """Return a number for each of SYMPTOMS, none of them NaN; `of`: the channels of a case, `watts`: its GPU's power."""
+    """Return a number for each of SYMPTOMS, never NaN. `of` holds the channels of a case, `watts` its GPU's power."""
     use = of["gpu use"]
     total = np.where(np.isnan(of["GPU total"]), use + of["neighbours' use"], of["GPU total"])
     looked_at = np.array([total if channel == "GPU total" else of[channel] for channel, _ in LIMITS])
