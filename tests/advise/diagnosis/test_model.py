@@ -11,7 +11,7 @@ import pytest
 from gpuops.extras.diagnosis.answer import CERTAIN, certain, ruled_out, scores
 from gpuops.extras.diagnosis.case import COMPONENTS, CaseFacts, Component, DiagnosisCase, LabelledCase
 from gpuops.extras.diagnosis.channels import CHANNELS
-from gpuops.extras.diagnosis.features import FACTS, NAMES, STATISTICS, columns, features
+from gpuops.extras.diagnosis.features import FACTS, NAMES, STATISTICS, SYMPTOMS, UNKNOWN, columns, features, symptoms
 from gpuops.extras.diagnosis.learning import (
     _winner,
     alarms_right,
@@ -26,8 +26,6 @@ from gpuops.extras.diagnosis.learning import (
 )
 from gpuops.extras.diagnosis.made_cases import made_cases
 from gpuops.extras.diagnosis.model import Forest, ForestSettings, from_document, to_document
-from gpuops.extras.diagnosis.symptoms import SYMPTOMS
-from gpuops.extras.diagnosis.symptoms import UNKNOWN, symptoms
 from gpuops.extras.observe.packing import WHOLE, Block, pack, unpack
 from gpuops.model.measurements.measurement import GPU_USE
 
