@@ -6,12 +6,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpuops.extras.diagnosis.answer import diagnose_cases, scores, without_contradictions
+from gpuops.extras.diagnosis.answer import (
+    NEEDS,
+    CounterSource,
+    diagnose_cases,
+    scores,
+    tellable_by,
+    untellable,
+    without_contradictions,
+)
 from gpuops.extras.diagnosis.case import COMPONENTS, FAULTS, SERIES, CaseFacts, Component, DiagnosisCase
 from gpuops.extras.diagnosis.channels import channels
 from gpuops.extras.diagnosis.diagnoses import shipped_model
 from gpuops.extras.diagnosis.made_cases import made_cases
-from gpuops.extras.diagnosis.tellable import NEEDS, CounterSource, tellable_by, untellable
 
 BY_SMI = {Component.LICENCE, Component.THROTTLING, Component.PCIE_LINK, Component.ECC}
 BY_VCENTER = {
