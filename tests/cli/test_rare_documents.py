@@ -19,7 +19,7 @@ from gpuops.extras.diagnosis.learning import TrainingOutcome
 from gpuops.extras.diagnosis.model import ForestSettings
 from gpuops.extras.diagnosis.view import DiagnoseTrainDocument
 from gpuops.extras.fleet.cli import RunnerAskedDocument, RunnerInitDocument, RunnerStatusDocument
-from gpuops.model.nights.journal import GivenUp, Thing
+from gpuops.model.nights.history import GivenUp, Thing
 from gpuops.model.nights.runners import Half, QueueStatus, RunnerSeen
 from gpuops.plan.core.abandonment import Abandonment
 from gpuops.report.document import AnyDocument, kind_of

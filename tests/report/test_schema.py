@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from gpuops.model.nights.journal import GivenUp, Thing
+from gpuops.model.nights.history import GivenUp, Thing
 from gpuops.plan.core.abandonment import Abandonment
 from gpuops.report.first_steps.simulator import faults_document
 from gpuops.report.hosts.change import abandonment_document

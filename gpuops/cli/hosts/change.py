@@ -100,7 +100,7 @@ def abandon(
     """
     from gpuops.api import change_abandon
     from gpuops.console.opening import open_site
-    from gpuops.model.nights.journal import Thing
+    from gpuops.model.nights.history import Thing
 
     if (host is None) == (vm is None):
         raise UsageError("name either a host or a VM", hint="--host NAME, or --vm NAME")

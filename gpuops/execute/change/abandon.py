@@ -18,7 +18,7 @@ from gpuops.execute.runs import RESUME_CHANGE, note_returned, open_change
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.site.agreement import apply_agreed
 from gpuops.execute.state.lock import rotating
-from gpuops.model.nights.journal import GivenUp, Thing
+from gpuops.model.nights.history import GivenUp, Thing
 from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.abandonment import NAMED_UNTIL_BACK, Abandonment, host_now, state_of

@@ -17,7 +17,7 @@ from gpuops.execute.journal.journal_state import JournalState
 from gpuops.execute.journal.journal_state_json import FOLD, dump_state
 from gpuops.execute.journal.record import GENESIS, Kind, text_of
 from gpuops.execute.journal.stores import FILE_NAME, Broken, Chain, file_database, head_of, open_database, rows_of
-from gpuops.model.nights.journal import Audit, AuditedChain
+from gpuops.model.nights.history import Audit, AuditedChain
 
 
 def verify(state_dir: Path, url: str = "", head: str = "") -> Audit:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, assert_never
 
 from gpuops.execute.journal.record import DurationKey, Intended, IntentState, Kind, OpenRun, Record, Run, Saved
-from gpuops.model.nights.journal import GivenUp, Thing
+from gpuops.model.nights.history import GivenUp, Thing
 from gpuops.model.nights.night_record import Role
 from gpuops.model.nights.rotation import LATE
 from gpuops.model.vcenter.vm import PowerState, VmDrs

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from gpuops.execute.journal.journal_state import DURATIONS_KEPT, JournalState
 from gpuops.execute.journal.record import DurationKey, Intended, IntentState, OpenRun, Record, Run, Saved
-from gpuops.model.nights.journal import GivenUp, Thing
+from gpuops.model.nights.history import GivenUp, Thing
 from gpuops.model.nights.night_record import Role
 from gpuops.model.stored import from_stored, to_stored
 from gpuops.model.vcenter.vm import VmDrs

@@ -13,7 +13,7 @@ from gpuops.execute.journal import Journal
 from gpuops.execute.runs import ROTATION_RUNS, NightVms, RunKind, note_returned
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.site.agreement import apply_agreed
-from gpuops.model.nights.journal import GivenUp, Thing
+from gpuops.model.nights.history import GivenUp, Thing
 from gpuops.model.nights.night_record import Original, Role
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.time_text import format_zoned_minute

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Self
 
 from msgspec import UNSET, UnsetType
 
-from gpuops.model.nights.journal import GivenUp, Thing
+from gpuops.model.nights.history import GivenUp, Thing
 from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.host_settings import Displacement, VsanMode
 from gpuops.plan.core.abandonment import Abandonment, Missed

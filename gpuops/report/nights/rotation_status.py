@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Final, Self
 
-from gpuops.model.nights.journal import Audit, AuditedChain
+from gpuops.model.nights.history import Audit, AuditedChain
 from gpuops.model.nights.night_record import Role
 from gpuops.model.time_text import format_zoned_minute, format_zoned_second
 from gpuops.plan.rotation.lease import Lease, lease_holder_text

@@ -13,8 +13,7 @@ from gpuops.errors import StateDamaged, StepFailed, UsageError
 from gpuops.execute.journal import FILE_NAME, IntentState, Journal
 from gpuops.execute.past.history import history, past_night
 from gpuops.execute.runs import NightVms, RunKind
-from gpuops.model.nights.history import EventKind, PastNight, PastOutcome
-from gpuops.model.nights.journal import GivenUp, Thing
+from gpuops.model.nights.history import EventKind, GivenUp, PastNight, PastOutcome, Thing
 from gpuops.model.nights.night_record import Original, Role
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
