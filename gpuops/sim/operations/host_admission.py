@@ -33,8 +33,7 @@ from gpuops.sim.inventory import faults
 from gpuops.sim.operations.reserved_capacity import refuse_over_reservations
 from gpuops.sim.render.pci import network_ports
 from gpuops.sim.state.gpu_admission import NotAdmitted, RunningVgpu, WantedVgpu, admit
-from gpuops.sim.state.host_network import NetworkPort
-from gpuops.sim.state.host_state import PVRDMA_ADAPTER, HostGpu, HostState, OtherHostDevice
+from gpuops.sim.state.host_state import PVRDMA_ADAPTER, HostGpu, HostState, NetworkPort, OtherHostDevice
 from gpuops.sim.state.vm_state import (
     PVRDMA,
     DynamicBacking,

@@ -43,8 +43,17 @@ from gpuops.sim.scenario.declared import (
 from gpuops.sim.state.board import board
 from gpuops.sim.state.drs import Behavior, ClusterRule, DrsState, Group, Override
 from gpuops.sim.state.gpu_admission import Deviation
-from gpuops.sim.state.host_network import KernelAdapter, NetworkPort, ProxySwitch, installed_network
-from gpuops.sim.state.host_state import HostGpu, HostModel, HostNode, HostState, OtherHostDevice
+from gpuops.sim.state.host_state import (
+    HostGpu,
+    HostModel,
+    HostNode,
+    HostState,
+    KernelAdapter,
+    NetworkPort,
+    OtherHostDevice,
+    ProxySwitch,
+    installed_network,
+)
 
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import ComputeEntity

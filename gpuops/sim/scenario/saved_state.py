@@ -40,8 +40,7 @@ from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.direct_path import DirectPathState
 from gpuops.sim.state.drs import DrsState
 from gpuops.sim.state.gpu_admission import VgpuPolicy
-from gpuops.sim.state.host_network import HostNetwork
-from gpuops.sim.state.host_state import HostState
+from gpuops.sim.state.host_state import HostNetwork, HostState
 from gpuops.sim.state.vm_state import VmState
 
 if TYPE_CHECKING:
