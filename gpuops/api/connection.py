@@ -25,8 +25,8 @@ from gpuops.api.broker import broker_identity, kept_open
 from gpuops.clock import wall_clock
 from gpuops.errors import GpuopsError, Refused, StateDamaged, TargetError
 from gpuops.execute.site import WITHOUT_GUESTS, Site
-from gpuops.execute.site.broker import BrokerGates, BrokerRest, BrokerSessions
 from gpuops.execute.site.host_shell import HostsHealth
+from gpuops.execute.site.policy_reads import BrokerGates, BrokerRest, BrokerSessions
 from gpuops.execute.site.site import NoticeWay
 from gpuops.execute.state.state_dir import prepare_state_dir, refuse_writable
 from gpuops.extensions import is_installed, load

@@ -13,7 +13,7 @@ import pytest
 from gpuops.broker import horizon
 from gpuops.broker.horizon import Horizon
 from gpuops.errors import BrokerUnreachable, GpuopsError, LoginRefused, NotTrusted
-from gpuops.execute.site.broker import BrokerSessions
+from gpuops.execute.site.policy_reads import BrokerSessions
 from gpuops.model.desktops.broker import DesktopPowerPolicy, DesktopSession, PoolKind
 from gpuops.model.vcenter.target import BrokerTarget, Secret, Target
 from gpuops.sim.horizon.pod import USER_PREFIX

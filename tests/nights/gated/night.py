@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from gpuops.execute.journal.record import Kind
 from gpuops.execute.runs import RunKind
-from gpuops.execute.site.broker import BrokerGates, BrokerRest, BrokerSessions
+from gpuops.execute.site.policy_reads import BrokerGates, BrokerRest, BrokerSessions
 from gpuops.model.desktops.evidence import Source
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.steps import Step

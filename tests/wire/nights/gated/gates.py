@@ -13,7 +13,7 @@ from gpuops.api import Site, rotate_day, rotate_night, rotate_status
 from gpuops.broker.horizon import Horizon
 from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
-from gpuops.execute.site.broker import BrokerGates, BrokerSessions
+from gpuops.execute.site.policy_reads import BrokerGates, BrokerSessions
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.target import BrokerTarget
 from gpuops.plan.core.plan import Outcome, Report
