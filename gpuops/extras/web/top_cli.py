@@ -12,7 +12,7 @@ import typer
 from gpuops.console import completion, output
 from gpuops.console.options import CommonOptions
 from gpuops.console.spread import reads_sites, spread
-from gpuops.extras.observe.current_use import current_use
+from gpuops.extras.observe.stored_gpu_use import current_use
 from gpuops.extras.web.top_words import SortKey, TopLevel
 
 if TYPE_CHECKING:
