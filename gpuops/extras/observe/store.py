@@ -12,8 +12,17 @@ from sqlalchemy import Connection, delete, insert, select, update
 from gpuops.execute.state.lock import DatabaseLock, hold_to_the_end
 from gpuops.extras.observe import packing
 from gpuops.extras.observe.packing import Block, pack
-from gpuops.extras.observe.store_reads import FIRST_DAY, MeasurementReads, Step, Tier, spans_of
-from gpuops.extras.observe.tables import blocks_table, made_database, spans_table, vgpus_table
+from gpuops.extras.observe.store_reads import (
+    FIRST_DAY,
+    MeasurementReads,
+    Step,
+    Tier,
+    blocks_table,
+    made_database,
+    spans_of,
+    spans_table,
+    vgpus_table,
+)
 from gpuops.model.measurements.measurement import Retention
 
 ROWS_AT_ONCE: Final = 500

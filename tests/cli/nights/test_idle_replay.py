@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from gpuops.execute.state.state_dir import default_state_dir
-from gpuops.extras.observe.tables import FILE_NAME
+from gpuops.extras.observe.store_reads import FILE_NAME
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.outside_events import vms
 from tests.cli.conftest import LAB_POLICY, Lab

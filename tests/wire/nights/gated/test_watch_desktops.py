@@ -181,7 +181,7 @@ def test_desktops_come_back_before_those_who_will_need_them(vdi: Gated) -> None:
 
 @pytest.mark.long
 def test_where_nothing_was_measured_or_the_store_is_damaged_at_least_holds_alone(vdi: Gated) -> None:
-    from gpuops.extras.observe.tables import FILE_NAME
+    from gpuops.extras.observe.store_reads import FILE_NAME
 
     look = Looks(
         vdi, parse_policy(TEXT.replace(f"ready: {READY}", f"ready: {{at_least: {READY}, ahead_min: 60}}"), "-")
