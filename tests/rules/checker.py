@@ -323,7 +323,7 @@ RULES: Final = (
             "gpuops/files/file.py",
             "gpuops/files/yaml_file.py",
             "gpuops/execute/",  # bodies of journal records, which the journal checks
-            "gpuops/extras/clusters/removing.py",
+            "gpuops/extras/clusters/existing.py",
             "gpuops/extras/clusters/run.py",
             "gpuops/extras/diagnosis/diagnoses.py",
             "gpuops/plan/devices/settings.py",  # attributes of VMs: short, and read with their errors

@@ -15,9 +15,8 @@ from gpuops.console.options import CommonOptions, DryRun
 from gpuops.console.spread import reads_sites, spread
 from gpuops.errors import UsageError, report_exit_code
 from gpuops.extras.clusters.creating import create_cluster
-from gpuops.extras.clusters.removing import delete_cluster
+from gpuops.extras.clusters.existing import delete_cluster, read_clusters
 from gpuops.extras.clusters.run_request import AllReduceProgram, BenchWish, Launcher, Rendezvous, RunWish, Transport
-from gpuops.extras.clusters.showing import read_clusters
 
 if TYPE_CHECKING:
     from gpuops.extras.clusters.answers import ClusterRemoved

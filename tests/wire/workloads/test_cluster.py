@@ -22,8 +22,8 @@ from gpuops.extras.clusters.creating import (
     MAKE_IN_FOLDER,
     create_cluster,
 )
+from gpuops.extras.clusters.existing import read_clusters
 from gpuops.extras.clusters.members import marked_vms
-from gpuops.extras.clusters.showing import read_clusters
 from gpuops.extras.clusters.view import ClusterCreateDocument
 from gpuops.model.devices.other_device import Networks
 from gpuops.model.vcenter.inventory import Inventory

@@ -1,19 +1,13 @@
-"""Removes the VMs of a cluster and no others. Name, marker and notes are read again before each request.
-
-Overrides of DRS are also removed from VMs that stay: another user has them, or their removal failed.
-
-vCenter removes an override together with its VM (vSphere API reference, ClusterConfigInfoEx.drsVmConfig: only VMs of
-the cluster). For the other VMs the journal shows which overrides a cluster has set. Markers cannot show it: copies of
-a VM have the same marker, and their overrides belong to their owners.
-"""
+"""Shows clusters, and removes their VMs and no others."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Final, Protocol, runtime_checkable
 
-from gpuops.errors import Refused
+from gpuops.errors import Refused, UsageError
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.orders import load_cluster_order
 from gpuops.execute.journal.record import Kind, load_step
@@ -36,14 +30,16 @@ from gpuops.extras.clusters.run import (
     require_unused,
     wait_for_tasks,
 )
+from gpuops.extras.clusters.view import ShownTrainingClusterRecord, ShownTrainingVmRecord
 from gpuops.model.devices.other_device import Networks
 from gpuops.model.nights.rotation import Limits
 from gpuops.model.stored import stored_name
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import Vm, VmDrs
+from gpuops.model.vcenter.vm import PowerState, Vm, VmDrs
 from gpuops.plan.core.plan import Plan, Rejection, Verdict, Wave
 from gpuops.plan.core.privileges import privilege_rejection
 from gpuops.plan.core.steps import SetVmDrs
+from gpuops.report.document import NamedRecord
 
 
 def vms_with_override(name: str, inventory: Inventory, journal: Journal | None) -> tuple[Vm, ...]:
@@ -243,3 +239,58 @@ def _vms_of_shared_ranks(candidates: Sequence[MarkedVm], ref_of: dict[tuple[str,
     for rank, candidate in zip(ranks, candidates, strict=True):
         if ref_of.setdefault(rank, candidate.vm.ref if ranks.count(rank) == 1 else "") != candidate.vm.ref:
             yield candidate
+
+
+def read_clusters(name: str | None, site: Site) -> list[ShownTrainingClusterRecord]:
+    """Return the clusters of this vCenter, or the one of this name. Raises UsageError if it does not exist."""
+    inventory = site.vcenter.inventory()
+    marked = marked_vms(inventory, name)
+    if name is not None and not marked:
+        raise UsageError(
+            f"there is no cluster {name!r}", hint="gpuops cluster show lists the clusters that gpuops made"
+        )
+    ordered = sorted(marked, key=lambda member: (member.marker.cluster, member.marker.id, member.marker.rank))
+    groups = groupby(ordered, key=lambda member: (member.marker.cluster, member.marker.id))
+    return [_show_group(list(group), inventory, site) for _, group in groups]
+
+
+def _show_group(group: list[MarkedVm], inventory: Inventory, site: Site) -> ShownTrainingClusterRecord:
+    first = group[0].marker
+    members = [_member(member, inventory, site) for member in group]
+    problems = list(_problems(group, inventory, site))
+    return ShownTrainingClusterRecord(first.cluster, first.id, first.nodes, not problems, problems, members)
+
+
+def _member(member: MarkedVm, inventory: Inventory, site: Site) -> ShownTrainingVmRecord:
+    """Return the row of one VM; its address is known only if VMware Tools report one now."""
+    host = inventory.host_of(member.vm)
+    running = member.vm.power is PowerState.ON
+    address = site.vcenter.wait_for_guest(member.vm.ref, 0.0, address=True).address if running else None
+    return ShownTrainingVmRecord(
+        member.marker.rank,
+        NamedRecord(member.vm.ref, member.vm.name),
+        host.name if host is not None else None,
+        member.vm.power,
+        len(member.vm.devices or ()),
+        address,
+        member.marker.rdma,
+    )
+
+
+def _problems(group: list[MarkedVm], inventory: Inventory, site: Site) -> Iterator[str]:
+    """Yield the differences from the cluster as it was made: interrupted calls, missing VMs, VMs that do not run."""
+    first = group[0].marker
+    with site.journal_to_read(inventory.vcenter) as journal:
+        if open_runs(journal, first.cluster):
+            yield "it was not completely made or removed: run gpuops cluster create or delete again to continue"
+    missing = sorted(set(range(first.nodes)) - {member.marker.rank for member in group})
+    if missing:
+        yield f"rank {', '.join(map(str, missing))} is missing"
+    for member in group:
+        if member.vm.power is not PowerState.ON:
+            yield f"{member.vm.name} does not run"
+        present_devices, expected_devices = len(member.vm.devices or ()), member.marker.devices
+        if member.vm.devices is None:
+            yield f"{member.vm.name}: its devices cannot be read"
+        elif present_devices < expected_devices:
+            yield f"{member.vm.name} has {present_devices} of the {expected_devices} devices that it was made with"
