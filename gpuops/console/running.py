@@ -215,10 +215,10 @@ def vcenter_wait_under(policy: Policy | PolicyError | None) -> VcenterWait:
 def _show_report(
     report: Report, kind: str, *, explain: bool, saved: Path | None, printed_steps: Collection[str]
 ) -> None:
-    from gpuops.report.brief import run_line
     from gpuops.report.layout import Text
     from gpuops.report.plan_json import report_document
     from gpuops.report.plan_text import report_text
+    from gpuops.report.run_progress import run_line
 
     if output.manners().quiet:
         # a timer calls often when there is nothing to do: no line then

@@ -163,10 +163,10 @@ def show_abandoned(abandonment: Abandonment) -> None:
 def show(report: ChangeReport | Report) -> None:
     """Print the report and end with its exit code."""
     from gpuops.console.running import show_brief
-    from gpuops.report.brief import change_line, run_line
     from gpuops.report.hosts.change import ChangeDocument, change_text
     from gpuops.report.plan_json import DefragExecuteDocument
     from gpuops.report.plan_text import report_text
+    from gpuops.report.run_progress import change_line, run_line
 
     document = DefragExecuteDocument.made_of(report) if isinstance(report, Report) else ChangeDocument.made_of(report)
     if output.manners().quiet:

@@ -320,8 +320,8 @@ def set_on_hosts(
     from gpuops.api import configure
     from gpuops.console.opening import open_site, remember
     from gpuops.console.running import show_brief
-    from gpuops.report.brief import run_line
     from gpuops.report.hosts.host_plan import host_report_document, host_report_text
+    from gpuops.report.run_progress import run_line
 
     with open_site(common) as site:
         site.shell = shell
