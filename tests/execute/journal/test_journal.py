@@ -15,7 +15,7 @@ from sqlalchemy.exc import OperationalError
 
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal import FILE_NAME, IntentState, Journal
-from gpuops.execute.journal.journal_state_json import dump_state, load_state
+from gpuops.execute.journal.journal_state import dump_state, load_state
 from gpuops.execute.journal.record import Kind, Record, dump_step, load_step, text_of
 from gpuops.execute.runs import NightVms
 from gpuops.execute.state.state_dir import default_state_dir

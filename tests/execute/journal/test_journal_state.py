@@ -10,8 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuops.execute.journal.journal_state import DURATIONS_KEPT, KEPT_AFTER_RETURN, JournalState
-from gpuops.execute.journal.journal_state_json import FOLD, dump_state, load_state
+from gpuops.execute.journal.journal_state import (
+    DURATIONS_KEPT,
+    FOLD,
+    KEPT_AFTER_RETURN,
+    JournalState,
+    dump_state,
+    load_state,
+)
 from gpuops.execute.journal.record import DurationKey, Kind, Record
 from gpuops.model.nights.rotation import LATE
 

@@ -6,7 +6,7 @@ import pytest
 
 from gpuops.errors import StepFailed
 from gpuops.execute.journal import Journal
-from gpuops.execute.journal.journal_state_json import dump_state, load_state
+from gpuops.execute.journal.journal_state import dump_state, load_state
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.runs import RunKind
 from gpuops.plan.core.plan import Report, Verdict

@@ -10,7 +10,7 @@ import pytest
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Locked, UsageError
 from gpuops.execute.journal import Journal
-from gpuops.execute.journal.journal_state_json import dump_state, load_state
+from gpuops.execute.journal.journal_state import dump_state, load_state
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.rotation.next_night import preview, skip_next
 from gpuops.execute.rotation.status import status

@@ -9,8 +9,7 @@ import pytest
 
 from gpuops.errors import Refused, UsageError
 from gpuops.execute.journal import Journal
-from gpuops.execute.journal.journal_state import JournalState
-from gpuops.execute.journal.journal_state_json import dump_state, load_state
+from gpuops.execute.journal.journal_state import JournalState, dump_state, load_state
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.rotation.rotation import NOTHING_CUT_OFF, restore
 from gpuops.execute.rotation.status import status
