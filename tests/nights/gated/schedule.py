@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gpuops.sim.horizon.pod import VcenterList
+from gpuops.sim.horizon import VcenterList
 from gpuops.sim.state.desktop_people import RecordForm
 
 NIGHT_S: Final = 10 * 3600

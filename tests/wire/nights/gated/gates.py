@@ -18,7 +18,7 @@ from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.target import BrokerTarget
 from gpuops.plan.core.plan import Outcome, Report
 from gpuops.plan.core.steps import Step
-from gpuops.sim.horizon.pod import Pod, PodSession
+from gpuops.sim.horizon import Pod, PodSession
 from gpuops.sim.inventory.entities import VmEntity
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power

@@ -55,7 +55,7 @@ def test_a_floor_of_as_many_lets_the_night_take_the_others(vdi_with_spares: Gate
 
 
 def test_the_simulated_broker_keeps_so_many_powered_on() -> None:
-    from gpuops.sim.horizon.pod import Pod
+    from gpuops.sim.horizon import Pod
     from gpuops.sim.scenario.build import build
 
     world = build("vdi")
