@@ -12,8 +12,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.api.broker import broker_show
 from gpuops.api.connection import connect, connect_checked, login_test, offline
+from gpuops.api.first_contact import broker_show
 from gpuops.api.hosts import doctor, mig_show, mode_show, readiness, roles, scheduler_show
 from gpuops.api.vms import capacity, clone, defrag, foresee, guest_check, idle, place, run
 from gpuops.execute.site import Consent, Site, catalog_of

@@ -21,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from gpuops.api.broker import broker_identity, kept_open
+from gpuops.api.first_contact import broker_identity, kept_open
 from gpuops.clock import wall_clock
 from gpuops.errors import GpuopsError, Refused, StateDamaged, TargetError
 from gpuops.execute.site import WITHOUT_GUESTS, Site
