@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.api import rotate_night
-from gpuops.cli.nights.rotate_state import changes
+from gpuops.cli.rotate_state import changes
 from gpuops.config.policy import load_policy
 from gpuops.errors import VcenterUnreachable
 from gpuops.execute.journal import FILE_NAME

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuops.cli.nights.rotate_state import abandon, audit, overdue, status, timers, unlock, watch
+from gpuops.cli.rotate_state import abandon, audit, overdue, status, timers, unlock, watch
 from gpuops.console import completion, output
 from gpuops.console.commands import UNFINISHED, VerbTable
 from gpuops.console.options import ByTimer, CommonOptions, DryRun, PolicyFile, RunOptions, Saved

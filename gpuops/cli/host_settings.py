@@ -346,7 +346,7 @@ def _roll(
     dry_run: bool,
 ) -> None:
     from gpuops.api import change
-    from gpuops.cli.hosts.change import confirm_reboots, show
+    from gpuops.cli.change import confirm_reboots, show
     from gpuops.console.drawn_progress import ChangeProgress
     from gpuops.console.opening import open_site, remember
 

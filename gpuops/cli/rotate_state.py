@@ -233,7 +233,7 @@ def abandon(
       gpuops rotate abandon --vm vdi-07 --yes --vcenter prod
     """
     from gpuops.api import rotate_abandon
-    from gpuops.cli.hosts.change import confirm_giving_up, show_abandoned
+    from gpuops.cli.change import confirm_giving_up, show_abandoned
     from gpuops.config.policy import load_policy
     from gpuops.console.opening import open_site
 
