@@ -160,7 +160,8 @@ def test_place_does_not_count_on_it(lab_with_lost_gpus: Lab) -> None:
 
 
 def test_what_if_does_not_count_on_it(lab_with_lost_gpus: Lab) -> None:
-    from gpuops.extras.sizing.what_if.question import WhatIf, compare_fleets
+    from gpuops.extras.sizing.what_if.comparing import compare_fleets
+    from gpuops.extras.sizing.what_if.question import WhatIf
 
     answer = compare_fleets(
         WhatIf((LoseHost(TWO),), (WISH,)), lab_with_lost_gpus.site.vcenter.inventory(), lab_with_lost_gpus.site

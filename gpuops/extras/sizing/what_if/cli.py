@@ -12,7 +12,8 @@ from gpuops.console import output
 from gpuops.console.options import CommonOptions, PolicyFile
 from gpuops.console.spread import reads_sites, spread
 from gpuops.errors import UsageError
-from gpuops.extras.sizing.what_if.question import ARRIVALS, SEEDS, WhatIf, compare_fleets
+from gpuops.extras.sizing.what_if.comparing import compare_fleets
+from gpuops.extras.sizing.what_if.question import ARRIVALS, SEEDS, WhatIf
 from gpuops.model.fleet_change import GpuServing
 from gpuops.plan.core.command_line import Names, Option
 

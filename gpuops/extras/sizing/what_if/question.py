@@ -1,8 +1,7 @@
 """The fleet as it is and as it would be: the same requests placed on both, and the same night planned on both.
 
 Example: 3 of 8 requests have a place now, 8 would with two more hosts; a night harvests 12 GPU-hours now, 30 then.
-
-Compare the fleet with the fleet after hypothetical changes: reads, and calls `gpuops.extras.sizing.what_if`."""
+"""
 
 from __future__ import annotations
 
@@ -10,12 +9,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from statistics import fmean
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from gpuops.catalog import load
 from gpuops.errors import UsageError
-from gpuops.execute.rotation.next_night import request_of_night
-from gpuops.extras.observe.run_out import recorded_peaks
 from gpuops.extras.sizing.what_if.demand import (
     DemandSource,
     FleetDemand,
@@ -28,7 +24,6 @@ from gpuops.extras.sizing.what_if.demand import (
 )
 from gpuops.extras.sizing.what_if.fleet import ChangedFleet, changed_fleet
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.devices.vgpu import without_brand
 from gpuops.model.fleet_change import AddHosts, AddVms, ApplyLayout, ChangeGpuMode, ChangeProfile, FleetChange
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, is_gpu
@@ -37,12 +32,6 @@ from gpuops.plan.capacity.gpu_models import board_meant, board_of
 from gpuops.plan.queue.place import Place
 from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.nights.preview import preview_night
-
-if TYPE_CHECKING:
-    from datetime import time
-
-    from gpuops.execute.site import Site
-    from gpuops.model.nights.rotation import Policy
 
 ARRIVALS: Final = 100
 SEEDS: Final = 5
@@ -249,53 +238,3 @@ def _night(inventory: Inventory, catalog: Catalog, night: NightAsked) -> NightOu
         gpu_hours=preview.gpu_hours,
         refusals=tuple(map(str, preview.night_plan.refusals)),
     )
-
-
-def compare_fleets(
-    request: WhatIf,
-    inventory: Inventory,
-    site: Site,
-    policy: Policy | None = None,
-    at: datetime | time | None = None,
-) -> WhatIfAnswer:
-    """Compare the fleet as it is with the fleet after the changes of the request. Nothing is ever written.
-
-    With a policy the night that would begin at this moment is planned on both. If the request names no VMs to place,
-    those of recorded days are placed, if the store of measurements has any. Raises UsageError for a change that names
-    something missing, is impossible or changes nothing; HostNotFound, StateDamaged.
-    """
-    tagged_requests = [requested for requested in request.requests if requested.tag]
-    compared = site.vcenter.with_tags(inventory) if tagged_requests else inventory
-    night = None
-    if policy is not None:
-        night = NightAsked(*request_of_night(policy, site, at))
-        compared = site.read_for_policy(compared, policy)
-    else:
-        compared = site.with_health(compared)
-    hosts = request.config_targets(compared)
-    if hosts:
-        compared = site.vcenter.with_config_targets(compared, hosts)
-    recorded = (
-        {} if request.requests or request.arrivals is not None else recorded_peaks(site.measurements_store, compared)
-    )
-    return request.answer(compared, _catalog(request, compared), night, recorded)
-
-
-def _catalog(request: WhatIf, inventory: Inventory) -> Catalog:
-    """Return the catalogue of the installed and named boards; the complete one if a name is unknown in it."""
-    models, profiles = request.named
-    # a model may be named as vCenter shows it ("NVIDIA A40"), or by its key in the catalogue (`a40`)
-    keys = [model.lower().removeprefix("nvidia ").replace(" ", "-") for model in models]
-    carried = {profile for vm in inventory.vms.values() for profile in vm.profiles}
-    catalog = load(
-        profiles=(*inventory.offered_profiles, *carried),
-        pci=(
-            (gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
-            for host in inventory.hosts.values()
-            for gpu in host.devices
-        ),
-        boards=keys,
-    )
-    lacking = any(catalog.board(key) is None for key in keys)
-    lacking = lacking or any(catalog.profile(f"nvidia_{without_brand(name)}") is None for name in profiles)
-    return load(everything=True) if lacking else catalog
