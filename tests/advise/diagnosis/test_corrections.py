@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuops.extras.diagnosis.answer import Diagnosis, Suspect
 from gpuops.extras.diagnosis.case import Component
-from gpuops.extras.diagnosis.diagnoses import LocalCorrections, SettledDiagnosis
+from gpuops.extras.diagnosis.corrections import LocalCorrections, SettledDiagnosis
 from gpuops.model.vcenter.vm import VgpuDevice, Vm
 
 FULL, NONE, NETWORK = Component.FRAME_BUFFER, Component.NONE, Component.NETWORK
