@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Annotated, Self
 
-from gpuops.extras.jobs.guest_container import checkpoint_words, run_words
+from gpuops.extras.jobs.container_command import checkpoint_words, run_words
 from gpuops.extras.jobs.job_plan import BusySource, JobsAnswer, JobsOnGpu, PlannedJob
 from gpuops.extras.jobs.submitted_view import JobThatWaitsRecord
 from gpuops.extras.jobs.template_vms import JobVmRoom

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.extras.jobs.guest_container import checkpoint_words, run_words
+from gpuops.extras.jobs.container_command import checkpoint_words, run_words
 from gpuops.extras.jobs.job import ArrayTask, ContainerJob, ContainerRuntime, Mount
 
 IMAGE = "quay.io/lab/fit@sha256:" + "0" * 64
