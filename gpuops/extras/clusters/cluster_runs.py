@@ -214,7 +214,7 @@ def cluster_run(name: str, wish: RunWish, site: Site, hear: Callable[[bytes], No
 def cluster_bench(name: str, wish: BenchWish, site: Site) -> BenchResult:
     """Measure an all-reduce for each transport and each number of nodes in `wish`, one after the other.
 
-    Returns the measured times, and the reason for each that is missing. Raises the errors of `cluster_run`, and
+    Returns the measured times, and the reason for each that is missing. Raises the errors of `run_request`, and
     Refused if nothing can be measured.
     """
     cluster = standing(name, site)

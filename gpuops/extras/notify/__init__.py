@@ -7,8 +7,7 @@ Read in this order:
 
 * `watch.py`     `run_watched` surrounds a run, and `flush` sends what waits
 * `outbox.py`    the stored notices
-* `sending.py`   sends what waits to all receivers, within a bounded time
-* `delivery.py`  the separate process that talks to one receiver
+* `sending.py`   sends what waits to all receivers, within a bounded time; for each, a separate process
 * `cli.py`, `view.py`   the command, texts and documents
 
 The core reaches `cli` by the table in `gpuops/extensions.py`, and `watch` by `gpuops.extensions.load`.

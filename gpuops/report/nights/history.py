@@ -1,4 +1,4 @@
-"""Text of `gpuops history`: tables and lines of past nights and changes. Documents are in `history_rows.py`.
+"""Text of `gpuops history`: tables and lines of past nights and changes.
 
 Documents and CSV rows of `gpuops history`."""
 
