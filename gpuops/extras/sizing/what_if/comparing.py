@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpuops.catalog import load
 from gpuops.execute.rotation.next_night import request_of_night
-from gpuops.extras.observe.run_out import recorded_peaks
+from gpuops.extras.observe.running_out import recorded_peaks
 from gpuops.model.devices.vgpu import without_brand
 
 if TYPE_CHECKING:
