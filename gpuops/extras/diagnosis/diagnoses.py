@@ -26,7 +26,8 @@ import msgspec
 from gpuops.errors import StateDamaged, UsageError
 from gpuops.execute.state.state_dir import prepare_state_dir
 from gpuops.extras.diagnosis.answer import StoredDiagnosis, Suspect
-from gpuops.extras.diagnosis.case import Component, DiagnosisCase, LabelledCase, parse_case, plain
+from gpuops.extras.diagnosis.case import Component, DiagnosisCase, LabelledCase, plain
+from gpuops.extras.diagnosis.case_file import parse_case
 from gpuops.extras.diagnosis.corrections import SettledDiagnosis
 from gpuops.extras.diagnosis.model import Forest, from_document, to_document
 from gpuops.files.private_file import write_private
