@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpuops.errors import Refused, UsageError
 from gpuops.execute.site import Site, catalog_of
+from gpuops.extras.jobs.dependencies import jobs_named
 from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, JobState, SubmittedJob
 from gpuops.extras.jobs.job_run import JobPass
 from gpuops.extras.jobs.job_turns import (
@@ -21,7 +22,7 @@ from gpuops.extras.jobs.job_turns import (
     with_owners,
 )
 from gpuops.extras.jobs.nightly import guests_of, job_store, rules_of, started_tonight
-from gpuops.extras.jobs.store import JobStore, another_unended, jobs_named
+from gpuops.extras.jobs.store import JobStore, another_unended
 from gpuops.model.vcenter.vm import Vm
 from gpuops.model.workloads.job_rules import JobRules, Submitter
 

@@ -29,8 +29,8 @@ from typing import Final
 
 from gpuops.advise.gpu_hours import Wish, fair_order, use_of_period
 from gpuops.errors import report_exit_code
+from gpuops.extras.jobs.dependencies import dependency_objections, unmet_dependencies
 from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobState, SubmittedJob
-from gpuops.extras.jobs.store import dependency_objections, unmet_dependencies
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.vgpu import without_brand
 from gpuops.model.nights.fair_share import NO_OWNER, WEEK, FairShare

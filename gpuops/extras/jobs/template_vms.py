@@ -23,9 +23,9 @@ from typing import ClassVar, Final, TypeAlias
 
 from gpuops.advise.managed_vms import managed_elsewhere
 from gpuops.errors import UsageError
+from gpuops.extras.jobs.dependencies import required_numbers
 from gpuops.extras.jobs.job import ContainerJob, SubmittedJob
 from gpuops.extras.jobs.job_turns import JobTurn, job_turns, vm_of, with_owners
-from gpuops.extras.jobs.store import required_numbers
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.nights.fair_share import FairShare
 from gpuops.model.nights.rotation import Policy

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from gpuops.extras.jobs.job import ArrayTask, ContainerJob, JobEvent, JobRecord, SubmittedJob
-from gpuops.extras.jobs.store import (
+from gpuops.extras.jobs.dependencies import (
     dependency_objections,
     jobs_named,
     required_numbers,
     unmet_dependencies,
 )
+from gpuops.extras.jobs.job import ArrayTask, ContainerJob, JobEvent, JobRecord, SubmittedJob
 
 NOW = datetime(2026, 11, 9, 20, 0, tzinfo=UTC)
 BEGUN = JobRecord(JobEvent.BEGUN, NOW, vm="uuid")
