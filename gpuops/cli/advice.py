@@ -93,7 +93,7 @@ def _forecast(
     with open_site(common) as site:
         host_shell.give_to(site)
         inventory = site.with_vgpus(read_inventory(site, common))
-        forecasts = load("gpuops.extras.observe.run_out.capacity_forecast")(request, inventory, site)
+        forecasts = load("gpuops.extras.observe.running_out.capacity_forecast")(request, inventory, site)
     output.show(*load("gpuops.extras.observe.run_out_view.run_out_views")(forecasts, inventory))
 
 

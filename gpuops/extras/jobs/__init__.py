@@ -5,11 +5,12 @@ their output, and stops them after a checkpoint before the desktops come back.
 
 Read in this order:
 `job`, `jobs_file`       a job, the records of what happened to it, and the file of jobs
+`dependencies`           which jobs must have finished before others (pure)
 `job_turns`              admission, order between owners, and which job runs in which VM (pure)
 `template_vms`, `job_vms`  VMs made from the policy's template for jobs that lack one
 `job_plan`               how many jobs fit on GPUs at once, for `job plan` (pure)
 `container_command`, `guest_container`  the container in the guest
-`store`                  jobs and records, in the journal's database; which jobs must have finished before others
+`store`                  jobs and records, in the journal's database
 `job_run`                one pass over jobs: start, collect output, checkpoint, stop
 `nightly`                the passes that nights make, and what the core calls
 `job_queue`              the commands: plan, submit, list, logs, cancel, run

@@ -7,7 +7,7 @@ were, half after one half-life, a week unless the policy's `fair_share` says ano
 of that name. Owners with equal use are served in the order of submission. Among the jobs of one owner the higher
 priority comes first, then the job that has waited longer: a priority gives no advantage over other owners.
 
-A job that must wait for others (`after`) gets no VM before they have finished.
+A job that must wait for others (`dependencies`) gets no VM before they have finished.
 
 A VM runs one job at a time. An interrupted job continues in its VM, which has its files, as long as that VM exists. A
 job whose outcome is still unknown also stays in its VM and comes before all others: gpuops looks at it first.
