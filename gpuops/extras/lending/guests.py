@@ -19,8 +19,8 @@ from gpuops.execute.site import Site
 from gpuops.execute.site.guest_work import ScriptRunner, guest_work
 from gpuops.execute.steps.vm_runs import execute_steps, settled_run, step_failure
 from gpuops.extras.lending import lending
+from gpuops.extras.lending.book import PoolBooks, known_book
 from gpuops.extras.lending.lease_book import GpuLease, LeaseBook, LentShare, ServerState
-from gpuops.extras.lending.lending import PoolBooks, known_book
 from gpuops.extras.lending.members import ServerHealth, is_lending, vm_with
 from gpuops.extras.lending.pool_file import RemoteProgram, load_program
 from gpuops.guest_scripts.commands import shell_command

@@ -3,23 +3,15 @@
 Every function returns a new book. `to_enable` and `to_disable` are the work that is then left to do in guests;
 `hooks_begin` and `hooks_ended` record its progress. A share is free for others only once its client is cut off, or was
 never set up: never before, even after the end of the lease.
-
-The book of a vCenter's pools: one record for each pool, with its servers and leases."""
+"""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
-from typing import Final, Self
 
-from gpuops.errors import UsageError
-from gpuops.execute.journal.book import Book, BookChange, BookKind, has_earlier_records, take_over
-from gpuops.execute.journal.stores import make_file
 from gpuops.extras.lending.lease_book import (
     REPORTED_DEAD,
     GpuLease,
@@ -231,74 +223,3 @@ def with_servers(book: LeaseBook, servers: Iterable[PoolServer], now: datetime) 
     rule, hint = "is named twice, or has the name of another server", "list it once, or rename it"
     rejections += [Rejection(name, rule, hint=hint) for name in sorted({*names}) if names.count(name) > 1]
     return (book if rejections else replace(book, servers=tuple(servers))), tuple(rejections)
-
-
-EARLIER_FILE: Final = "pools.sqlite"
-"""Where an earlier version kept pools, in the state directory."""
-_MESSAGES: Final = {
-    "keeps": "book of pools",
-    "hint": "nothing is lent without it: free the disk, start the server, or bring the book back from a backup",
-}
-POOL: Final = BookKind("pool", LeaseBook, "the book of pool {key}", "bring it back from a backup; nothing is lent")
-Decide = Callable[[LeaseBook | None, tuple[LeaseBook, ...]], Decision]
-"""Returns the changed book, or why it stays as it is; gets the present book and the other pools of the vCenter."""
-
-
-@dataclass(frozen=True, slots=True)
-class PoolBooks:
-    """The books of one vCenter. Every method raises StateDamaged."""
-
-    _book: Book
-
-    @classmethod
-    @contextmanager
-    def open(cls, state_dir: Path, url: str, vcenter: str, *, write: bool) -> Iterator[Self]:
-        """Yield the books of this vCenter; without `write` nothing is created or changed.
-
-        `url`: the database of the journal; empty = the file in the state directory. Raises StateDamaged, UsageError.
-        """
-        earlier_file = state_dir / EARLIER_FILE
-        with Book.open(state_dir, url, vcenter, write=write, **_MESSAGES) as book:
-            if url or not os.path.lexists(earlier_file):
-                yield cls(book)
-                return
-            # pools of an earlier version are moved into the book; without `write` they are read where they are
-            with closing(make_file(state_dir, EARLIER_FILE, None, **_MESSAGES)) as earlier:
-                if write:
-                    take_over(earlier, book)
-                    earlier_file.unlink(missing_ok=True)
-                yield cls(Book(earlier, vcenter) if not write and has_earlier_records(earlier) else book)
-
-    def read(self) -> dict[str, LeaseBook]:
-        """Return the books of all pools by name, in order."""
-        with self._book.reading() as records:
-            return records.every(POOL)
-
-    def change(self, name: str, decide: Decide, *, write: bool = True) -> tuple[LeaseBook | None, Decision]:
-        """Change the book; return the book before (None = it is new) and the decision, which has the ended leases too.
-
-        Without `write` the change is only computed. While `decide` runs, no other process changes a pool of this
-        vCenter. The change is on disk when this returns. If `decide` raises or refuses, nothing is changed.
-        """
-        with self._book.changing() if write else self._book.reading() as records:
-            books = records.every(POOL)
-            before = books.pop(name, None)
-            after, rejections = decide(before, tuple(books.values()))
-            if isinstance(records, BookChange) and not rejections:  # the leases that ended leave the book
-                leases = tuple(lease for lease in after.leases if lease.holds)
-                records.put(POOL, name, replace(after, leases=leases))
-        return before, (after, rejections)
-
-    def remove_empty(self, name: str) -> None:
-        """Take the pool out of the book if it has neither servers nor leases."""
-        with self._book.changing() as records:
-            book = records.read(POOL, name)
-            if book is not None and not book.servers and not book.leases:
-                records.remove(POOL, name)
-
-
-def known_book(book: LeaseBook | None, name: str) -> LeaseBook:
-    """Return the book. Raises UsageError if it is None: another command has deleted the pool meanwhile."""
-    if book is None:
-        raise UsageError(f"there is no pool {name!r}", hint="gpuops pool create --file templates/pool.yaml makes one")
-    return book

@@ -18,9 +18,9 @@ from gpuops.errors import Locked, Refused
 from gpuops.execute.site import Site, catalog_of
 from gpuops.execute.site.agreement import Agreement, ask_until_agreed
 from gpuops.extras.lending import lending, members
+from gpuops.extras.lending.book import PoolBooks, known_book
 from gpuops.extras.lending.guests import PoolGuests, mark_servers
 from gpuops.extras.lending.lease_book import LeaseBook, LeaseWish, LendingPool, PoolAnswer, PoolFile, ServerState
-from gpuops.extras.lending.lending import PoolBooks, known_book
 from gpuops.extras.lending.members import Reclaim
 from gpuops.extras.lending.pool_file import load_program
 from gpuops.model.vcenter.inventory import Inventory
