@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpuops.execute.site.site import NoticeWay
-    from gpuops.extras.diagnosis.diagnoses import LabelledCase
+    from gpuops.extras.diagnosis.case import LabelledCase
     from gpuops.extras.diagnosis.learning import TrainingOutcome
     from gpuops.extras.observe.packing import Values
     from gpuops.model.devices.catalog import Catalog
