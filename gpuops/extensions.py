@@ -59,11 +59,11 @@ EXTRAS: Final[Mapping[str, Extra]] = {
         commands={"diagnose": "cli"},
         documents=("view",),
         tasks={"gpu_diagnosis_info": "tasks"},
-        files={"case": InputFile("A line of a file of `gpuops diagnose --cases`", "case_file:CaseLine")},
+        files={"case": InputFile("A line of a file of `gpuops diagnose --cases`", "diagnoses:CaseLine")},
     ),
     "clusters": Extra(
         commands={"cluster": "cli"},
-        documents=("view", "run_view"),
+        documents=("view",),
         tasks={"gpu_cluster": "tasks", "gpu_cluster_info": "tasks"},
         files={"cluster": InputFile("A cluster of `gpuops cluster`", "cluster_file:ClusterFile", "cluster.yaml")},
     ),
@@ -72,7 +72,7 @@ EXTRAS: Final[Mapping[str, Extra]] = {
         documents=("view", "submitted_view"),
         tasks={"gpu_job": "tasks", "gpu_job_info": "tasks"},
         files={"jobs": InputFile("Jobs of `gpuops job`", "jobs_file:JobsFile", "jobs.yaml")},
-        night="night_jobs.JOBS_AT_NIGHT",
+        night="nightly.JOBS_AT_NIGHT",
     ),
     "lending": Extra(
         commands={"pool": "cli"},
@@ -84,7 +84,7 @@ EXTRAS: Final[Mapping[str, Extra]] = {
             ),
         },
     ),
-    "fleet": Extra(commands={"runner": "cli"}, documents=("runner_view",)),
+    "fleet": Extra(commands={"runner": "cli"}, documents=("cli",)),
     "web": Extra(
         commands={"metrics": "metrics_cli", "report": "report_cli", "serve": "serve_cli", "top": "top_cli"},
         documents=("metrics_view", "page.fleet_report", "top_table"),

@@ -118,14 +118,16 @@ def reasons_of(report: Report | Report[HostStep] | ChangeReport, *unmet: str) ->
 
 
 _MODULES: Final = {
-    "hosts": ("host_gpu_scheduler", "host_graphics_mode", "host_passthrough"),
+    "changes": (
+        *("host_gpu_scheduler", "host_graphics_mode", "host_passthrough"),
+        *("vm_clone", "vm_gpu", "vm_gpus"),
+    ),
     "reads": (
         *("gpu_capacity_info", "gpu_placement", "gpu_readiness_info"),
         *("guest_gpu_info", "host_gpu_info", "vm_gpu_info"),
     ),
     "rotation": ("rotation", "rotation_info", "rotation_timers_info"),
     "simulator": ("sim_vcenter",),
-    "vms": ("vm_clone", "vm_gpu", "vm_gpus"),
 }
 """Ansible modules by the file of their tasks. Those of extras stand in `gpuops.extensions`."""
 
