@@ -11,7 +11,7 @@ from typing import Any
 
 from gpuops.sim.core.ledger import Entry
 from tests.nights.judging.doings import MARK, MOVE, OFF, START, SUSPEND, is_desktop
-from tests.nights.judging.hooks import RUN
+from tests.nights.judging.ml_vms import RUN
 from tests.nights.playing.night import play
 from tests.nights.playing.played import Played
 from tests.nights.situations.situations import SITUATIONS

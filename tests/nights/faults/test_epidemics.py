@@ -12,9 +12,9 @@ from tests.nights.faults.epidemics import ONE_IN, REVERTED, epidemics_of, suspen
 from tests.nights.faults.event import Event
 from tests.nights.judging.checkers import violations
 from tests.nights.judging.doings import SUSPEND, effects
-from tests.nights.judging.reverting import replaced_states
 from tests.nights.playing.night import Nightly, play
 from tests.nights.playing.played import Played
+from tests.nights.truths.reports import replaced_states
 from tests.nights.world.worlds import site_of
 
 SEEDS = range(0, 3000, 2)

@@ -78,9 +78,8 @@ from tests.nights.doctored.runs import (
 from tests.nights.faults.event import Event
 from tests.nights.judging.checkers import CHECKERS, only_ours, violations, what_is_withdrawn_stays
 from tests.nights.judging.doings import CALL, MARK, MOVE, OFF, START, SUSPEND
-from tests.nights.judging.hooks import asked_to_keep
-from tests.nights.judging.limits import ml_stops, stays_where_it_is
-from tests.nights.judging.overrides import only_the_queue
+from tests.nights.judging.limits import ml_stops, only_the_queue, stays_where_it_is
+from tests.nights.judging.ml_vms import asked_to_keep
 from tests.nights.playing.place import Admission
 from tests.nights.truths.truths import TRUTHS
 from tests.nights.world.worlds import CLOSES, EVENING, LOCK
