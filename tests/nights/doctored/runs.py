@@ -10,7 +10,7 @@ from gpuops.errors import GpuopsError
 from gpuops.execute.journal.record import IntentState, Kind
 from gpuops.plan.core.plan import Rejection, Verdict
 from gpuops.plan.rotation.lease import KEY
-from tests.nights.at_once.beside import Beside
+from tests.nights.at_once.machines import Beside
 from tests.nights.doctored.nights import Doctor, after, first, with_ledger
 from tests.nights.judging.doings import SHUT_DOWN, SUSPEND
 from tests.nights.playing.place import Admission

@@ -18,8 +18,7 @@ from gpuops.plan.core.plan import Verdict
 from gpuops.plan.rotation.nights.stop_conditions import BACK_BY_THEMSELVES
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power
-from tests.nights.at_once.beside import one_at_a_time
-from tests.nights.at_once.machines import one_holder, under_a_lease
+from tests.nights.at_once.machines import one_at_a_time, one_holder, under_a_lease
 from tests.nights.at_once.several import Several
 from tests.nights.judging import limits, ml_vms, promises
 from tests.nights.judging.doings import (
@@ -39,7 +38,6 @@ from tests.nights.judging.doings import (
     takings,
     told_late,
 )
-from tests.nights.judging.looks import LOOK_S
 from tests.nights.playing.played import OVERRIDE, Played
 from tests.nights.truths.truths import TRUTHS
 from tests.nights.world.worlds import CLOSES, DAY, EVENING
@@ -48,6 +46,8 @@ DEFINE = "AddCustomFieldDef"
 """The first marker in a vCenter defines its attribute; it is on no VM."""
 
 FRESH: Final = timedelta(minutes=2)
+LOOK_S: Final = 30.0
+"""A step by an older look is not sent."""
 UNSEEN: Final = ("A9", "A10", "A11", "A12", "N2", "V4", "V5", "V6", "C1", "C5", "C8")
 """What may hide that a desktop runs, or that it is of its pool."""
 

@@ -10,7 +10,7 @@ from gpuops.execute.journal.record import Record
 from gpuops.plan.core.plan import Report
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.world import World
-from tests.nights.at_once.beside import Beside
+from tests.nights.at_once.machines import Beside
 from tests.nights.faults.event import Event
 from tests.nights.world.worlds import LOCK, Site
 
