@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tests.nights.at_once.pairs import pair_violations
 from tests.nights.faults.event import Event
-from tests.nights.interrupted.test_returns import CutShort
+from tests.nights.interrupted.test_kills import CutShort
 from tests.nights.judging.checkers import violations
 from tests.nights.playing.filed import damaged_violations, filed_violations
 from tests.nights.playing.night import Nightly, play

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.nights.gated.night import GatedPlayed
-from tests.nights.playing.log import lines as lines_of_night
+from tests.nights.playing.played import lines as lines_of_night
 
 
 def lines(gated: GatedPlayed) -> Iterator[str]:

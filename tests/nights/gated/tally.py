@@ -13,7 +13,7 @@ from tests.nights.gated.checkers import cuts, violations
 from tests.nights.gated.harvest import harvest_of, play_ungated
 from tests.nights.gated.night import play
 from tests.nights.gated.schedule import KINDS, ROW, is_calm
-from tests.nights.measuring.results import FILE
+from tests.nights.measuring.coverage import FILE
 from tests.nights.measuring.tally import Summed, in_processes, one_by_one
 
 CHUNK: Final = 10

@@ -21,16 +21,6 @@ from gpuops.sim.core.ledger import Entry
 from gpuops.sim.fault_injection.rule import catalogue, rules_of
 from gpuops.sim.state.vm_state import Power
 from tests.nights.at_once.machines import one_holder
-from tests.nights.doctored.desktops import (
-    a_floor,
-    back_too_late,
-    blocked_by_nobody,
-    no_room,
-    one_moved_and_resumed_late,
-    three_come_back_and_a_fourth_is_taken,
-    two_cut_by_a_machine_that_was_paused,
-    woken_and_taken_again,
-)
 from tests.nights.doctored.ml_vms import (
     came_in_the_night,
     kept_off,
@@ -52,31 +42,37 @@ from tests.nights.doctored.ml_vms import (
 )
 from tests.nights.doctored.nights import (
     Doctor,
-    after,
-    first,
-    night_with_hooks,
-    night_with_teams,
-    quiet,
-    with_ledger,
-    without,
-)
-from tests.nights.doctored.runs import (
+    a_floor,
     acts_under_a_lease_that_was_reverted,
     advised_in_vain,
+    after,
     asked_at,
+    back_too_late,
     beside,
+    blocked_by_nobody,
     called_failed,
     closed_at_once,
     counted_and_never_asked,
     ended_by_itself,
     failed_and_gone_on,
+    first,
     morning_told_too_early,
+    night_with_hooks,
+    night_with_teams,
+    no_room,
     not_wholly_done,
+    one_moved_and_resumed_late,
+    quiet,
     shut_down_beside_its_journal,
+    three_come_back_and_a_fourth_is_taken,
     told_before,
+    two_cut_by_a_machine_that_was_paused,
     two_evenings,
+    with_ledger,
+    without,
     without_a_lease,
     without_records,
+    woken_and_taken_again,
 )
 from tests.nights.faults.event import Event
 from tests.nights.judging.checkers import CHECKERS, only_ours, violations, what_is_withdrawn_stays
