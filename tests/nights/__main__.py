@@ -23,12 +23,12 @@ from pathlib import Path
 
 from tests.nights.faults.event import Event
 from tests.nights.gated import checkers as gated_checkers
-from tests.nights.gated import log as gated_log
 from tests.nights.gated import tally as gated_tally
+from tests.nights.gated.night import log_lines
 from tests.nights.gated.night import play as play_gated
 from tests.nights.judging.checkers import violations
 from tests.nights.measuring.aiming import aimed_night, pairs_of
-from tests.nights.measuring.coverage import MOST, ORDINARY, Coverage, cover, of_ordinary, section, write
+from tests.nights.measuring.coverage import MOST, ORDINARY, Coverage, cover, of_ordinary, put_section, section
 from tests.nights.measuring.tally import tally
 from tests.nights.playing.night import Nightly
 from tests.nights.playing.played import lines
@@ -125,7 +125,7 @@ def first_failure(seed: int) -> list[str]:
 
 def _report_coverage(coverage: Coverage, *, keep: bool) -> int:
     if keep:
-        write(coverage)
+        put_section(section(coverage))
     print(section(coverage))
     print(*coverage.broken, *(f"called impossible, and reached: {pair}" for pair in coverage.surprising()), sep="\n")
     return 1 if coverage.rare() or coverage.surprising() or coverage.broken else 0
@@ -135,21 +135,21 @@ def _gates(seeds: range, *, jobs: int, keep: bool) -> int:
     tally_of_nights = gated_tally.tally(seeds, jobs=jobs)
     print(tally_of_nights)
     if keep:
-        gated_tally.write(tally_of_nights)
+        put_section(gated_tally.section(tally_of_nights))
     return 1 if tally_of_nights.violations or tally_of_nights.harvest < gated_tally.LEAST_HARVEST else 0
 
 
 def _jobs(first: int, nights: int, *, jobs: int) -> int:
-    from tests.nights.jobs import tally as job_tally
+    from tests.nights.jobs.checkers import tally as tally_jobs
 
-    tally_of_stories = job_tally.tally(count(first), jobs=jobs, nights=nights)
+    tally_of_stories = tally_jobs(count(first), jobs=jobs, nights=nights)
     print(*tally_of_stories.lines(), sep="\n")
     return 1 if tally_of_stories.violations or tally_of_stories.unmet() else 0
 
 
 def _gate(seed: int) -> int:
     gated = play_gated(seed)
-    print(*gated_log.lines(gated), sep="\n")
+    print(*log_lines(gated), sep="\n")
     broken_invariants = gated_checkers.violations(gated)
     print(*broken_invariants, sep="\n")
     return 1 if broken_invariants else 0

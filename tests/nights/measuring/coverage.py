@@ -136,16 +136,8 @@ FILE: Final = Path(__file__).parents[1] / "RESULTS.md"
 COMMAND: Final = "python -m tests.nights results"
 BEGIN: Final = f"<!-- coverage: made by `{COMMAND}` -->"
 END: Final = "<!-- coverage: end -->"
-HEAD: Final = """# What the nights come to
-
-`make results` makes this file: what the nights reach, and which mutants of the engine they kill."""
 _SHORT: Final = """Too seldom: each of these can be. The nights ended before they had aimed at it often enough: its
 state is there once or twice in a night, and another fault often keeps the night from it."""
-_NO_MUTANTS: Final = """<!-- mutants: made by `make mutants` -->
-## Mutants judged by nights alone
-
-Not judged yet: `make mutants` makes this part.
-<!-- mutants: end -->"""
 
 
 def table(coverage: Coverage) -> str:
@@ -193,13 +185,11 @@ def section(coverage: Coverage) -> str:
     )
 
 
-def write(coverage: Coverage) -> None:
-    """Puts the part into its place; the rest of the file stays."""
-    before = FILE.read_text(encoding="utf-8") if FILE.is_file() else f"{HEAD}\n\n{BEGIN}\n{END}\n\n{_NO_MUTANTS}\n"
-    if BEGIN not in before:
-        before = f"{HEAD}\n\n{BEGIN}\n{END}\n\n{before.partition(chr(10))[2].strip()}\n"
-    head, _, text_after = before.partition(BEGIN)
-    FILE.write_text(f"{head}{section(coverage)}{text_after.partition(END)[2]}", encoding="utf-8")
+def put_section(section: str) -> None:
+    """Replace the section of RESULTS.md that has the same first and last line; the rest of the file stays."""
+    begin, *_, end = section.splitlines()
+    head, _, text_after = FILE.read_text(encoding="utf-8").partition(begin)
+    FILE.write_text(f"{head}{section}{text_after.partition(end)[2]}", encoding="utf-8")
 
 
 def _pairs() -> list[tuple[str, str]]:

@@ -246,18 +246,19 @@ def test_the_kept_results_are_what_the_tool_makes() -> None:
     assert "## Mutants judged by nights alone" in stored_text
 
 
-def test_the_part_of_the_mutants_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coverage, "FILE", tmp_path / "RESULTS.md")
-    coverage.write(Coverage(nights=1))
-    fresh = coverage.FILE.read_text(encoding="utf-8")
-    assert "`make mutants` makes this part" in fresh
-    assert all(fresh.count(mark) == 1 for mark in (mutants._BEGIN, mutants._END)), "their tool finds its place"
-    coverage.FILE.write_text("# Title\n\n<!-- mutants -->\n60 of 60\n", encoding="utf-8")
-    coverage.write(Coverage(nights=1))
-    coverage.write(Coverage(nights=2))
+def test_each_tool_replaces_its_own_part_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored_text = coverage.FILE.read_text(encoding="utf-8")
-    assert stored_text.count(coverage.BEGIN) == stored_text.count(coverage.END) == stored_text.count("60 of 60") == 1
-    assert "and 2 that are aimed" in stored_text
+    monkeypatch.setattr(coverage, "FILE", tmp_path / "RESULTS.md")
+    coverage.FILE.write_text(stored_text, encoding="utf-8")
+    mutants.put_into_table()
+    for nights in (1, 2):
+        coverage.put_section(coverage.section(Coverage(nights=nights)))
+    text = coverage.FILE.read_text(encoding="utf-8")
+    assert "and 2 that are aimed" in text
+    marks = "|".join(map(re.escape, (coverage.BEGIN, coverage.END, mutants._BEGIN, mutants._END)))
+    parts, stored_parts = re.split(marks, text), re.split(marks, stored_text)
+    assert len(parts) == 5
+    assert parts[::2] == stored_parts[::2], "what is between and after the parts"
 
 
 BREAKING = 36

@@ -53,8 +53,7 @@ from gpuops.vsphere.session import CANCEL_OPERATION
 from gpuops.vsphere.writing.lost_replies import DESCRIPTIONS
 from gpuops.vsphere.writing.new_vms import _config
 from gpuops.vsphere.writing.steps import config_spec, override_spec
-from tests.nights.world.guests import PREFIX, Guests
-from tests.nights.world.session import USER, DirectSession, Lost
+from tests.nights.world.session import PREFIX, USER, DirectSession, Guests, Lost
 from tests.nights.world.showing import Showing
 
 SLICE_S: Final = 20.0
