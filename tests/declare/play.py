@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -17,13 +18,14 @@ from gpuops.execute.steps import step_executor
 from gpuops.extras.declare.applying import SiteReport, apply_site, plan_site, read_for
 from gpuops.extras.declare.wishes import compare
 from gpuops.hostshell.nvidia_smi import NvidiaSmi
+from gpuops.hostshell.ssh import CommandResult
 from gpuops.model.vcenter.host_settings import Rolling
 from gpuops.sim.server import SimServer
 from gpuops.sim.world import World
 from gpuops.vsphere import watches
 from gpuops.vsphere.connection import Connection
-from tests.declare.undoing import SimulatedSsh
 from tests.declare.worlds import misfits, one_subject_each, other_values, random_file, random_world, site_of
+from tests.sim.guests import nvidia_smi
 from tests.wire.conftest import target_of
 from tests.wire.cutting_off import CutOffHere
 
@@ -147,3 +149,27 @@ def _killed(play: Play, line: int) -> bool:
         except CutOffHere:
             return True
     return False
+
+
+def entities_called(world: World, pattern: str) -> list[Any]:
+    """Return the hosts and VMs with such a name, at least one."""
+    entities = (*world.by_type("HostSystem"), *world.by_type("VirtualMachine"))
+    selected = [entity for entity in entities if fnmatchcase(entity.name, pattern)]
+    assert selected, pattern
+    return selected
+
+
+@dataclass(frozen=True)
+class SimulatedSsh:
+    """Enters the hosts of a simulated vCenter in this process, in place of `Ssh`."""
+
+    world: World
+
+    def run(self, host: str, command: str, **options: Any) -> CommandResult:
+        """Return what the host's nvidia-smi prints. A host that is down prints nothing."""
+        with self.world.lock:
+            [entity] = entities_called(self.world, host)
+            if entity.state.connection != "connected":
+                return CommandResult("", "no route to host", 255)
+            text, status = nvidia_smi.answer(entity, command)
+        return CommandResult(text, "", status)

@@ -1,14 +1,22 @@
-"""`apply` on random clusters and files, against an independent reader of the simulator's state; killed at each line."""
+"""`apply` on random clusters and files, against an independent reader of the simulator's state; killed at each line.
+And what `export` writes: patterns for names, and comments."""
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from pathlib import Path
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpuops.extras.declare.applying import plan_site
+from gpuops.extras.declare.entries import SiteFile, VmEntry
+from gpuops.extras.declare.export import Export, patterns_for, yaml_text
+from gpuops.extras.declare.site_file import parse_site
 from gpuops.model.vcenter.host_settings import Rolling
+from gpuops.model.vcenter.vm import VmDrs
 from gpuops.sim.world import World
 from tests.declare.play import play_kill, play_seed, playing
 from tests.declare.worlds import random_world, site_of
@@ -31,7 +39,11 @@ vms:
   - {vm: vm-*, marks: [{attribute: team, value: blue}]}
   - {vm: vm-01, devices: {profile: a40-8q}, drs: manual}
 """
+
+
 SEED = 14
+
+
 LINES = 37
 """How many lines a complete call writes into the journal."""
 
@@ -63,3 +75,24 @@ def test_mig_mode_for_all_hosts_says_nothing_about_gpus_without_it(tmp_path: Pat
     with playing(world, text, tmp_path) as play:
         report = play.on_site(lambda site: plan_site(site_of(text), site, Rolling()))
     assert {difference.key for difference in report.differences if str(difference.gpu) == ADDRESSES[0]} == {"scheduler"}
+
+
+NAMES = st.lists(st.text(alphabet="ab1-*[", min_size=1, max_size=5), unique=True, max_size=12)
+
+
+@given(names=NAMES, others=NAMES)
+def test_patterns_select_these_names_and_no_others(names: list[str], others: list[str]) -> None:
+    every = {*names, *others}
+    patterns = patterns_for(names, every)
+    assert {name for name in every if any(fnmatchcase(name, pattern) for pattern in patterns)} == set(names)
+
+
+def test_the_longest_of_equal_patterns_is_chosen() -> None:
+    assert patterns_for(["vdi-01", "vdi-02"], ["vdi-01", "vdi-02", "ml-1"]) == ("vdi-0*",)
+
+
+def test_a_hostile_name_neither_ends_a_comment_nor_changes_the_file() -> None:
+    name = "x\x85version: 2\u2028y\n"
+    file = SiteFile(1, vms=(VmEntry(vm=(name,), drs=VmDrs.MANUAL),))
+    text = yaml_text(Export(file, (f"{name}: is left out",)), "heading")
+    assert parse_site(text, "site.yaml") == file

@@ -17,6 +17,7 @@ from gpuops.sim.scenario.scenario_file import ScenarioFile
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.vm_state import VgpuBacking
 from gpuops.sim.world import World
+from tests.harness import office
 from tests.wire.hosts.clusters import ADDRESSES, START
 
 DESKTOP = "nvidia_a40-8q"
@@ -41,30 +42,7 @@ def random_world(random: Random) -> World:
         for number in range(1, random.randint(1, 3) + 1)
     ]
     vms = [_random_vm(random, number, random.choice(hosts)) for number in range(1, random.randint(1, 4) + 1)]
-    return build_declared(
-        ScenarioFile.of(
-            {
-                "description": "a random cluster",
-                "start": START,
-                "datacenter": "dc",
-                "models": {
-                    "server": {
-                        "vendor": "Dell Inc.",
-                        "model": "R750xa",
-                        "cpu": "Xeon",
-                        "cores_per_socket": 32,
-                        "cpu_mhz": 2000,
-                        "memory_gib": 512,
-                    }
-                },
-                "guests": {"bare": {"id": "ubuntu64Guest", "name": "Ubuntu", "tools": False}},
-                "datastores": [{"name": "ds-1", "capacity_gib": 65536, "free_gib": 65536}],
-                "networks": ["VM Network"],
-                "clusters": [{"name": "c", "drs": "manual", "hosts": hosts}],
-                "vms": vms,
-            }
-        )
-    )
+    return build_declared(ScenarioFile.of(office.scenario(vms, *hosts, start=START)))
 
 
 def _random_vm(random: Random, number: int, host: dict[str, Any]) -> dict[str, Any]:

@@ -5,19 +5,16 @@ It knows nothing of the planner or of `satisfied`: power states and GPU slots ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from gpuops.errors import GpuopsError, NoFreeGpu, OutcomeUnknown, StepFailed, Trouble, VcenterUnreachable
-from gpuops.execute.site.ports import Hosts
-from gpuops.execute.site.saved_inventory import SavedHosts
+from gpuops.execute.site.saved_inventory import SavedVcenter
 from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.devices.other_device import Networks
-from gpuops.model.measurements.measurement import CounterWindow, Samples
+from gpuops.model.measurements.measurement import CounterWindow
 from gpuops.model.vcenter.host import Cluster, Datastore, Host, OfferedProfile
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.login import ObjectKind
 from gpuops.model.vcenter.task import TaskEnd, TaskRef
 from gpuops.model.vcenter.vm import Guest, PowerState, RunningTask, VgpuDevice, Vm
 from gpuops.plan.core.steps import (
@@ -244,8 +241,10 @@ class World:
         self.set(ref, power=power, tools_running=power is ON)
 
 
-class SmallVcenter:
-    """Implements `Vcenter` on a world. `point` is called around every effect, and may raise Killed."""
+class SmallVcenter(SavedVcenter):
+    """Implements `Vcenter` on a world; what it leaves out is as of a saved inventory. `point` is called around every
+    effect, and may raise Killed.
+    """
 
     def __init__(self, world: World, point: Callable[[str], None] = lambda name: None) -> None:
         self.world = world
@@ -262,10 +261,6 @@ class SmallVcenter:
     def no_way_in(self, hook: RunInGuest) -> str | None:
         return None
 
-    @property
-    def hosts(self) -> Hosts:
-        return SavedHosts()
-
     def _reach(self) -> None:
         down_until = self.world.down_until
         if down_until is not None and self.world.now < down_until:
@@ -276,9 +271,6 @@ class SmallVcenter:
         self.world.reads += 1
         return self.world.snapshot()
 
-    def with_config_targets(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
-        return inventory
-
     def with_tags(self, inventory: Inventory, vms: Collection[str] | None = None) -> Inventory:
         selected_vms = inventory.vms if vms is None else vms
         tagged_vms = {
@@ -288,35 +280,11 @@ class SmallVcenter:
         }
         return replace(inventory, vms={**inventory.vms, **tagged_vms})
 
-    def samples(
-        self,
-        kind: str,
-        refs: Sequence[str],
-        names: Sequence[str],
-        interval_s: int,
-        span: tuple[datetime, datetime],
-        pace: Callable[[], None],
-    ) -> Iterator[Sequence[Samples]]:
-        return iter(())
-
     def with_counters(
         self, inventory: Inventory, vms: Collection[str], names: Collection[str], over_s: int
     ) -> Inventory:
         vms_with_counters = {ref: replace(inventory.vms[ref], counters=self.world.counters.get(ref, {})) for ref in vms}
         return replace(inventory, vms={**inventory.vms, **vms_with_counters})
-
-    def lacking(
-        self, needed: Mapping[str, Collection[str]], attributes: Collection[str] = ()
-    ) -> Mapping[str, Collection[str]]:
-        return {}
-
-    def lacking_on_objects(
-        self, needed: Mapping[ObjectKind, Mapping[str, Collection[str]]]
-    ) -> Mapping[str, Collection[str]]:
-        return {}
-
-    def networks(self) -> Networks:
-        return Networks()
 
     def with_drs(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
         return replace(inventory, clusters=dict(self.world.clusters))
@@ -409,14 +377,8 @@ class SmallVcenter:
     def defined_attributes(self) -> frozenset[str]:
         return frozenset(self.world.attributes)
 
-    def check_attribute_names(self, names: Collection[str]) -> None:
-        """All attributes here are those of VMs."""
-
     def define_attribute(self, name: str, op_id: str) -> None:
         self.world.attributes.add(name)
-
-    def folder_at(self, path: str) -> str:
-        raise StepFailed("there are no folders here")
 
     def find_task(self, step: Step, since: datetime, login: str = "", known: Collection[str] = ()) -> TaskRef | None:
         listed = {} if self.world.forgotten else self.world.tasks

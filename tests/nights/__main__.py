@@ -1,13 +1,14 @@
 """Play single nights and many nights.
 
-python -m tests.nights play [--nights N] [--first SEED] [--step K] [--jobs J] nights, effects, faults, violations python
--m tests.nights replay SEED|FILE what happened in one python -m tests.nights replay SEED --aims FAULT/STATE,... the same
-for an aimed night of the coverage python -m tests.nights coverage [--ordinary N] [--nights N] [--first SEED] [--jobs J]
-which fault met which state python -m tests.nights results [--ordinary N] [--nights N] [--first SEED] [--jobs J] the
-same, into RESULTS.md python -m tests.nights gates [--nights N] [--first SEED] [--jobs J] [--keep] behind a gate; kept
-in RESULTS.md python -m tests.nights gate SEED what happened in one of these python -m tests.nights jobs [--nights N]
-[--first SEED] [--jobs J] with jobs in containers, some a story python -m tests.nights shrink SEED [--aims
-FAULT/STATE,...] [--out FILE] the fewest events that still break it
+python -m tests.nights play [--nights N] [--first SEED] [--step K] [--jobs J]        nights, effects, faults, violations
+python -m tests.nights replay SEED|FILE                                              what happened in one
+python -m tests.nights replay SEED --aims FAULT/STATE,...                            the same for an aimed night
+python -m tests.nights coverage [--ordinary N] [--nights N] [--first SEED] [--jobs J]       which fault met which state
+python -m tests.nights results [--ordinary N] [--nights N] [--first SEED] [--jobs J]        the same, into RESULTS.md
+python -m tests.nights gates [--nights N] [--first SEED] [--jobs J] [--keep]    behind a gate; kept in RESULTS.md
+python -m tests.nights gate SEED                                                what happened in one of these
+python -m tests.nights jobs [--nights N] [--first SEED] [--jobs J]              with jobs in containers, some a story
+python -m tests.nights shrink SEED [--aims FAULT/STATE,...] [--out FILE]        the fewest events that still break it
 """
 
 from __future__ import annotations
@@ -16,22 +17,47 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 
 from tests.nights.faults.event import Event
 from tests.nights.gated import checkers as gated_checkers
-from tests.nights.gated import log as gated_log
 from tests.nights.gated import tally as gated_tally
+from tests.nights.gated.night import log_lines
 from tests.nights.gated.night import play as play_gated
 from tests.nights.judging.checkers import violations
 from tests.nights.measuring.aiming import aimed_night, pairs_of
-from tests.nights.measuring.coverage import MOST, ORDINARY, Coverage, cover, of_ordinary
-from tests.nights.measuring.results import section, write
-from tests.nights.measuring.shrink import broken, shrunk
+from tests.nights.measuring.coverage import MOST, ORDINARY, Coverage, cover, of_ordinary, put_section, section
 from tests.nights.measuring.tally import tally
-from tests.nights.playing.log import lines
 from tests.nights.playing.night import Nightly
+from tests.nights.playing.played import lines
+from tests.nights.world.worlds import Site
+
+
+def broken(seed: int, events: Sequence[Event], site: Site | None = None) -> frozenset[str]:
+    """The invariants (`I1`) that a night under these events breaks; a crash of the engine counts as one. `site`: None =
+    that of the seed."""
+    try:
+        return frozenset(violation.partition(":")[0] for violation in violations(Nightly(seed, events, site).play()))
+    except Exception as error:
+        return frozenset({type(error).__name__})
+
+
+def shrunk(seed: int, events: Sequence[Event], site: Site | None = None) -> tuple[Event, ...]:
+    """As few of the events as still break one of the invariants that all of them broke: halves first, then singles."""
+    broken_by_all = broken(seed, events, site)
+    events_left, size = list(events), max(1, len(events) // 2)
+    while size:
+        start = 0
+        while start < len(events_left):
+            fewer = events_left[:start] + events_left[start + size :]
+            if broken_by_all & broken(seed, fewer, site):
+                events_left = fewer
+            else:
+                start += size
+        size //= 2
+    return tuple(events_left)
 
 
 def main(arguments: list[str]) -> int:
@@ -99,7 +125,7 @@ def first_failure(seed: int) -> list[str]:
 
 def _report_coverage(coverage: Coverage, *, keep: bool) -> int:
     if keep:
-        write(coverage)
+        put_section(section(coverage))
     print(section(coverage))
     print(*coverage.broken, *(f"called impossible, and reached: {pair}" for pair in coverage.surprising()), sep="\n")
     return 1 if coverage.rare() or coverage.surprising() or coverage.broken else 0
@@ -109,21 +135,21 @@ def _gates(seeds: range, *, jobs: int, keep: bool) -> int:
     tally_of_nights = gated_tally.tally(seeds, jobs=jobs)
     print(tally_of_nights)
     if keep:
-        gated_tally.write(tally_of_nights)
+        put_section(gated_tally.section(tally_of_nights))
     return 1 if tally_of_nights.violations or tally_of_nights.harvest < gated_tally.LEAST_HARVEST else 0
 
 
 def _jobs(first: int, nights: int, *, jobs: int) -> int:
-    from tests.nights.jobs import tally as job_tally
+    from tests.nights.jobs.checkers import tally as tally_jobs
 
-    tally_of_stories = job_tally.tally(count(first), jobs=jobs, nights=nights)
+    tally_of_stories = tally_jobs(count(first), jobs=jobs, nights=nights)
     print(*tally_of_stories.lines(), sep="\n")
     return 1 if tally_of_stories.violations or tally_of_stories.unmet() else 0
 
 
 def _gate(seed: int) -> int:
     gated = play_gated(seed)
-    print(*gated_log.lines(gated), sep="\n")
+    print(*log_lines(gated), sep="\n")
     broken_invariants = gated_checkers.violations(gated)
     print(*broken_invariants, sep="\n")
     return 1 if broken_invariants else 0

@@ -132,7 +132,6 @@ def test_tests_wait_by_wait_until() -> None:
     assert {file.relative_to(ROOT / "tests").as_posix() for file in resting} == {
         "fleet/play.py",
         "kills/loop.py",
-        "kills/test_renamed.py",
         "notify/test_hostile_receivers.py",
         "runner/memory_queue.py",
         "runner/test_queue.py",

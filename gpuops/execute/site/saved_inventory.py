@@ -65,7 +65,7 @@ class SavedVcenter:
         return self._snapshot.vcenter
 
     @property
-    def applied(self) -> bool:
+    def applied(self) -> bool | None:
         return False
 
     def no_way_in(self, hook: RunInGuest) -> str | None:

@@ -12,9 +12,9 @@ from functools import partial
 from itertools import count
 from typing import Any, Final
 
-from tests.nights.at_once.pairs import pair_violations
+from tests.nights.at_once.runners import pair_violations
 from tests.nights.faults.event import Event
-from tests.nights.interrupted.test_returns import CutShort
+from tests.nights.interrupted.test_kills import CutShort
 from tests.nights.judging.checkers import violations
 from tests.nights.playing.filed import damaged_violations, filed_violations
 from tests.nights.playing.night import Nightly, play

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from tests.mutants.drawn.draw import AREAS
 from tests.mutants.drawn.operators import Mutation
-from tests.mutants.table import HERE, ROOT
+from tests.mutants.table import HERE
+from tests.nights.measuring.coverage import put_section
 
 RECORD: Final = HERE / "drawn.json"
 WORLDS: Final = HERE / "drawn" / "survivors.toml"
 """By the name of a mutant, what world or checker would kill it."""
-TABLE: Final = ROOT / "tests" / "nights" / "RESULTS.md"
 COMMAND: Final = "make mutants"
 _BEGIN, _END = "<!-- mutants: made by `make mutants` -->", "<!-- mutants: end -->"
 
@@ -48,11 +48,7 @@ def write(judgements: Sequence[Judged], budget_s: float) -> None:
 
 def put_into_table() -> None:
     """What is recorded, in its place in RESULTS.md."""
-    before = TABLE.read_text(encoding="utf-8") if TABLE.is_file() else "# What the nights come to\n"
-    head, _, text_after = before.partition(_BEGIN)
-    tail = text_after.partition(_END)[2]
-    section = "\n".join([_BEGIN, *section_of_record(), _END])
-    TABLE.write_text(f"{head.rstrip()}\n\n{section}\n{tail.lstrip()}".rstrip() + "\n", encoding="utf-8")
+    put_section("\n".join([_BEGIN, *section_of_record(), _END]))
 
 
 def read() -> tuple[Judged, ...]:

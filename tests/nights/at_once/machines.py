@@ -2,7 +2,7 @@
 
 One world in four has a lock VM. In most of their nights the machine at work is paused at some boundary: its monotonic
 clock stands still, vCenter's goes on, and the other machine brings back what it finds. In some, somebody reverts the
-lock VM to what it was in the evening.
+lock VM to what it was in the evening. `Beside` is a run that is begun on the machine of another one that is under way.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
-from gpuops.errors import GpuopsError, Refused
+from gpuops.errors import GpuopsError, Locked, NotConnected, Refused
 from gpuops.execute.lease import lease
 from gpuops.execute.rotation.rotation import rotate
 from gpuops.execute.runs import RunKind
@@ -27,7 +28,7 @@ from gpuops.sim.core.object_store import somebody
 from gpuops.sim.operations.recording import recorded
 from tests.nights.faults.event import Event
 from tests.nights.judging.doings import takings, told_late
-from tests.nights.playing.place import Killed, NightPlace, NightStore
+from tests.nights.playing.place import Admission, Killed, NightPlace, NightStore
 from tests.nights.world.worlds import LOCK, Site, is_leased
 
 if TYPE_CHECKING:
@@ -194,3 +195,35 @@ def _passed_on(night: Played) -> Iterator[tuple[int, datetime, int | None]]:
             lease = lease_in(change.after)
             if (lease_before != lease_after) if run is None else (lease is not None and lease.nonce):
                 yield change.sequence, change.at, run
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Such a run, after its end."""
+
+    error: GpuopsError | None
+    """None = it ended without one."""
+    lock: Admission
+    """What the lock of the machine answered it."""
+    sent: int = 0
+    """How many changes it asked vCenter for; what others do to the VMs meanwhile is not its doing."""
+
+
+def one_at_a_time(night: Played) -> Iterator[str]:
+    """I6: of two runs on one machine, one acts; the other is refused by the lock, and asks vCenter for no change.
+
+    A run reads vCenter before it asks for the lock: one that vCenter does not answer, or that does not find its lock VM
+    there, may end without having asked.
+    """
+    lock_vm = night.site.policy.lock_vm
+    for process in night.beside:
+        refused = process.lock is Admission.REFUSED and isinstance(process.error, Locked)
+        unfound = (
+            lock_vm is not None
+            and isinstance(process.error, Refused)
+            and f"are called {lock_vm} " in process.error.message
+        )
+        could_not_read = process.lock is Admission.NOT_ASKED and (isinstance(process.error, NotConnected) or unfound)
+        if process.sent or not (refused or could_not_read):
+            ended = f"{type(process.error).__name__}: {process.error.message}" if process.error is not None else "done"
+            yield f"I6: a run beside another ended as {ended}; the lock: {process.lock}; {process.sent} changes sent"

@@ -2,27 +2,36 @@
 
 Each run is the engine itself on a thread of its own, that stops before each step which matters to others: the lock of
 its machine, each look at the lease, each change it sends. Nothing else decides what comes after what.
+
+The orders that `test_two_runners` enumerates leave each run its speed. In those that a seed draws (`pair_violations`)
+one may stand for longer than its lease, as a paused virtual machine does, and go on beside the next holder.
 """
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError
 from gpuops.execute.journal.journal import Journal
+from gpuops.execute.rotation.rotation import restore, rotate
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import Site as Place
-from gpuops.model.nights.rotation import Policy
+from gpuops.execute.site import agreed
+from gpuops.execute.state import lock
+from gpuops.model.nights.rotation import LATE, Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.plan.core.plan import Report
 from gpuops.plan.core.steps import Step
-from gpuops.plan.rotation.lease import KEY, Lease, parse_lease
+from gpuops.plan.rotation.lease import HEARTBEAT_S, KEY, TTL_S, Lease, parse_lease
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.objects.virtual_machine import VirtualMachine
@@ -32,11 +41,13 @@ from gpuops.sim.scenario.scenario_file import ScenarioFile
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World
 from tests.harness import office
-from tests.nights.playing.place import NightPlace, NightStore
+from tests.nights.playing.place import NightPlace, NightStore, folder_in_memory
 from tests.nights.world.direct import DirectVcenter
 from tests.nights.world.worlds import EVENING
 
 LOCK: Final = "gpuops-lock"
+UNSURE = "exit code 4"
+"""How a morning ends that leaves a marker on what is as it was, and a night that leaves a step undone."""
 DECLARED: Final = ScenarioFile.of(office.scenario(
     [
         office.desktop(1, "g", name="desktop-{:03}", count=2, devices=[{"vgpu": "nvidia_a40-24q"}], attributes={}),
@@ -282,3 +293,87 @@ def markers(world: World) -> set[str]:
     """Names of the VMs that carry one."""
     key = world.custom_fields.define(POLICY.marker)
     return {vm.name for vm in world.by_type("VirtualMachine") if vm.state.attributes.get(key)}
+
+
+def night(site: Place) -> Report:
+    return rotate(RunKind.NIGHT, POLICY, site, apply=True, consent=agreed)
+
+
+def day(site: Place) -> Report:
+    return rotate(RunKind.DAY, POLICY, site, apply=True, consent=agreed)
+
+
+def by_markers(site: Place) -> Report:
+    return restore(POLICY, site, (), from_markers=True, apply=True, consent=agreed)
+
+
+def mornings(world: World, *machines: Machine) -> None:
+    """Cron on each machine, until the lease that a stopped run left has run out too: everything is as it was.
+
+    Each machine has a journal of its own: what only the other's knows, the first to come brings back by its marker; a
+    marker on what is as it was it leaves alone until the second time, ten minutes later.
+    """
+    with world.lock:
+        world.clock.advance(TTL_S + 1)
+    assert {_morning(world, machine) for machine in machines} <= {"done", UNSURE}
+    if markers(world):
+        with world.lock:
+            world.clock.advance(LATE.total_seconds())
+        assert {_morning(world, machine) for machine in machines} == {"done"}
+    assert powers(world) == {"desktop-001": Power.ON, "desktop-002": Power.ON, "ml-01": Power.OFF}
+    assert markers(world) == set()
+    assert world.bugs == []
+
+
+def _morning(world: World, machine: Machine) -> str | None:
+    morning = Runner("morning", world, machine, day)
+    morning.finish()
+    return morning.ended
+
+
+PAUSES_S: Final = (1.0, HEARTBEAT_S / 2, HEARTBEAT_S, TTL_S - 1, TTL_S, TTL_S + 1, 2 * TTL_S)
+PAUSED: Final = (0.0, 0.04, 0.15)
+"""Of all steps, in one night or another."""
+LATE_EFFECTS: Final = 1
+"""Effects that a run may have after its lease changed hands, where it has stood: the one that was past its check."""
+
+
+def pair_violations(seed: int) -> list[str]:
+    """What does not hold of the runs of that seed."""
+    rng = random.Random(f"{seed}:pairs")
+    with folder_in_memory() as folder, patch.object(lock, "TRIES", 1):
+        world, machines = evening(), (Machine(folder / "a"), Machine(folder / "b"))
+        acts = [night, rng.choice([night, by_markers]), *rng.sample([day, by_markers, night], rng.randrange(2))]
+        runners = [
+            Runner(name, world, rng.choice(machines) if number else machines[0], act)
+            for number, (name, act) in enumerate(zip("abc", acts, strict=False))
+        ]
+        paused, pauses = rng.choice(PAUSED), 0
+        try:
+            while going := [runner for runner in runners if runner.ended is None]:
+                runner = rng.choice(going)
+                for _ in range(rng.choice((1, 1, 3, 10))):
+                    if runner.ended is None:
+                        runner.step()
+                if rng.random() < paused:
+                    pauses += 1
+                    with world.lock:
+                        world.clock.advance(rng.choice(PAUSES_S))
+            most = LATE_EFFECTS if pauses else 0
+            late = {name: len(entries) for name, entries in strays(world, runners).items() if len(entries) > most}
+            lease = lease_of(world)
+            problems = [f"I6: {name} had {count} effects while the lease was another's" for name, count in late.items()]
+            problems += (
+                ["I6: the lease was not given back"] if lease is not None and lease.held_at(world.clock.now()) else []
+            )
+            if not pauses and all(runner.ended == "Locked" for runner in runners):
+                problems.append("I6: each run is blocked by another one, and none acts")
+            mornings(world, *machines)
+        except AssertionError as wrong:
+            return [
+                f"I12: the mornings do not bring everything back: {str(wrong).splitlines()[0] if str(wrong) else ''}"
+            ]
+        finally:
+            for runner in runners:
+                runner.finish()
+    return [*problems, *world.bugs]

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.execute.rotation.rotation import restore, rotate
-from gpuops.execute.runs import RunKind
-from gpuops.execute.site import Site, agreed
+from gpuops.execute.site import Site
 from gpuops.execute.state import lock
 from gpuops.model.nights.rotation import LATE
 from gpuops.plan.core.plan import Report
@@ -21,14 +19,18 @@ from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World
 from tests.nights.at_once.runners import (
     LOCK,
-    POLICY,
+    UNSURE,
     Machine,
     Runner,
+    by_markers,
+    day,
     evening,
     in_order,
     lease_of,
     lock_vm,
     markers,
+    mornings,
+    night,
     orders,
     powers,
     revert,
@@ -36,52 +38,14 @@ from tests.nights.at_once.runners import (
 )
 
 Act = Callable[[Site], Report]
-UNSURE = "exit code 4"
-"""How a morning ends that leaves a marker on what is as it was, and a night that leaves a step undone."""
 ALL, SOME, OTHERS = slice(None), slice(0, None, 3), slice(1, None, 3)
 """Of a night's steps, counted from 1: those before which it is stopped."""
-
-
-def night(site: Site) -> Report:
-    return rotate(RunKind.NIGHT, POLICY, site, apply=True, consent=agreed)
-
-
-def day(site: Site) -> Report:
-    return rotate(RunKind.DAY, POLICY, site, apply=True, consent=agreed)
-
-
-def by_markers(site: Site) -> Report:
-    return restore(POLICY, site, (), from_markers=True, apply=True, consent=agreed)
 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a run that finds the lock taken end at once instead of waiting for it."""
     monkeypatch.setattr(lock, "TRIES", 1)
-
-
-def mornings(world: World, *machines: Machine) -> None:
-    """Cron on each machine, until the lease that a stopped run left has run out too: everything is as it was.
-
-    Each machine has a journal of its own: what only the other's knows, the first to come brings back by its marker; a
-    marker on what is as it was it leaves alone until the second time, ten minutes later.
-    """
-    with world.lock:
-        world.clock.advance(TTL_S + 1)
-    assert {_morning(world, machine) for machine in machines} <= {"done", UNSURE}
-    if markers(world):
-        with world.lock:
-            world.clock.advance(LATE.total_seconds())
-        assert {_morning(world, machine) for machine in machines} == {"done"}
-    assert powers(world) == {"desktop-001": Power.ON, "desktop-002": Power.ON, "ml-01": Power.OFF}
-    assert markers(world) == set()
-    assert world.bugs == []
-
-
-def _morning(world: World, machine: Machine) -> str | None:
-    morning = Runner("morning", world, machine, day)
-    morning.finish()
-    return morning.ended
 
 
 @pytest.mark.quick_cases(1)

@@ -15,8 +15,7 @@ from gpuops.sim.state.vm_state import Power
 from tests.nights.doctored.nights import Doctor, after, first, night_with_teams, with_ledger
 from tests.nights.faults.event import Event
 from tests.nights.judging.doings import CLONE, MARK, OFF, SHUT_DOWN, START, effects, is_desktop
-from tests.nights.judging.hooks import RUN
-from tests.nights.judging.teams import teams_of
+from tests.nights.judging.ml_vms import RUN, teams_of
 from tests.nights.playing.night import play
 from tests.nights.playing.played import OVERRIDE, Played
 

@@ -23,8 +23,8 @@ from tests.nights.gated.pod import ADMIN, BOTH, Stay
 from tests.nights.judging.checkers import CHECKERS
 from tests.nights.judging.doings import START, SUSPEND, effects, is_desktop, is_ours
 from tests.nights.judging.limits import first_night_is_whole, fits_back, one_night, second_night_is_empty
-from tests.nights.truths.journals import closed_at_the_end
 from tests.nights.truths.reports import only_who_is_away_is_named
+from tests.nights.truths.truths import closed_at_the_end
 
 AT_ONCE: Final = timedelta(minutes=3)
 """From the end of the suspend to the end of the resume; a vCenter that is in trouble takes its time."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -30,12 +30,12 @@ from tests.nights.faults.event import Event
 from tests.nights.faults.schedule import schedule_of as vcenter_schedule_of
 from tests.nights.gated.broker import NightBroker
 from tests.nights.gated.pod import ADMIN, NightPod, RdpWatch, pod_of
-from tests.nights.gated.schedule import FORMS, VCENTERS, Trouble, is_calm, schedule_of
+from tests.nights.gated.schedule import FORMS, VCENTERS, Trouble, gated_site, is_calm, schedule_of
 from tests.nights.gated.schedule import called_off_s as called_off_s_of
-from tests.nights.gated.world import gated_site
 from tests.nights.playing.night import Nightly
 from tests.nights.playing.place import NightPlace
 from tests.nights.playing.played import Played
+from tests.nights.playing.played import lines as lines_of_night
 from tests.nights.world.showing import Showing
 from tests.nights.world.worlds import EVENING, Site
 
@@ -271,3 +271,19 @@ _NOT_HERE: Final = ("K5", "K6", "K11", "K12", "H4", "H5", "H6", "V10", "V11")
 def play(seed: int) -> GatedPlayed:
     """The gated night of a seed."""
     return GatedNight(seed).play_gated()
+
+
+def log_lines(gated: GatedPlayed) -> Iterator[str]:
+    """The schedule, the ledger of both servers, every session, and every step with its end."""
+    yield from (str(trouble) for trouble in gated.troubles)
+    yield from lines_of_night(gated.night)
+    names = gated.night.names
+    for stay in gated.pod.stays:
+        way = "RDP" if stay.by_rdp else "the broker"
+        until = f"{stay.until:%H:%M:%S}" if stay.until is not None else "the end"
+        yield f"{stay.since:%H:%M:%S} a user of {names.get(stay.moid, stay.moid)} by {way}, until {until}"
+    for report, _ in gated.night.told:
+        for outcome in report.outcomes:
+            vm = report.before.vms.get(outcome.step.vm)
+            name = vm.name if vm is not None else outcome.step.vm
+            yield f"{report.before.taken_at:%H:%M:%S} {outcome.step.kind} {name}: {outcome.verdict} {outcome.reason}"

@@ -1,4 +1,10 @@
-"""Tally: many gated nights, what they come to, and the part of RESULTS.md that says so."""
+"""Tally: many gated nights, what they come to, and the part of RESULTS.md that says so.
+
+The harvest is what calm gated nights get, beside a planner that knows every session of the night beforehand. That
+planner takes the same desktops from the same world without a gate, and leaves those alone to which somebody comes while
+the night takes; it needs no second look and loses no time. What is counted are the hours that ML VMs run until the
+window closes, on however large a share of a GPU. A user who comes later gets another desktop in both.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +12,76 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, Self
 
+from gpuops.sim.state.vm_state import Power
 from tests.nights.gated.checkers import cuts, violations
-from tests.nights.gated.harvest import harvest_of, play_ungated
-from tests.nights.gated.night import play
-from tests.nights.gated.schedule import KINDS, ROW, is_calm
-from tests.nights.measuring.results import FILE
+from tests.nights.gated.night import GatedNight, GatedPlayed, play
+from tests.nights.gated.schedule import KINDS, ROW, Trouble, gated_site, is_calm, schedule_of
 from tests.nights.measuring.tally import Summed, in_processes, one_by_one
+from tests.nights.world.worlds import CLOSES, EVENING, Site
+
+TAKES: Final = timedelta(minutes=15)
+"""In which a night of these sizes takes all that it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Harvest:
+    """Hours that ML VMs ran on freed GPUs."""
+
+    hours: float
+    possible: float
+    """What the planner that knows all sessions gets."""
+
+
+def ml_hours(gated: GatedPlayed) -> float:
+    """How long the ML VMs of the night ran, all together, until its window closed."""
+    since: dict[str, datetime] = {}
+    total = timedelta()
+    for change in gated.night.world.ledger:
+        power = change.after.get("power")
+        if power is None or not gated.night.names.get(change.moid, "").startswith("ml-") or change.at > CLOSES:
+            continue
+        if power == Power.ON:
+            since.setdefault(change.moid, change.at)
+        elif change.moid in since:
+            total += change.at - since.pop(change.moid)
+    return (total + sum((CLOSES - at for at in since.values()), timedelta())).total_seconds() / 3600
+
+
+class KnowingNight(GatedNight):
+    """The night of the planner that knows all sessions: a desktop whose user comes while VMs are suspended is in use
+    from the start, and the others stay unused.
+    """
+
+    def __init__(self, seed: int, site: Site, used: frozenset[str]) -> None:
+        super().__init__(seed, (), (), site)
+        for vm in self.world.by_type("VirtualMachine"):
+            if vm.name in used:
+                vm.state.console_connections = 1
+                vm.touch("runtime", "summary")
+
+
+def harvest_of(played: GatedPlayed) -> Harvest:
+    """Of a calm night that was played."""
+    seed = played.night.seed
+    names = played.night.names
+    used = frozenset(
+        names[stay.moid] for stay in played.pod.stays if stay.moid in names and stay.since <= EVENING + TAKES
+    )
+    knowing = KnowingNight(seed, gated_site(seed, gated=False), used).play_gated()
+    return Harvest(ml_hours(played), ml_hours(knowing))
+
+
+def play_ungated(seed: int, troubles: tuple[Trouble, ...] | None = None) -> GatedPlayed:
+    """The night of a seed, with the same people, under a policy that says its pool is parked: its window is open."""
+    site = gated_site(seed, gated=False)
+    desktops = [f"desktop-{number:03}" for number in range(1, site.size.desktops + 1)]
+    people = tuple(trouble for trouble in (troubles or schedule_of(seed, desktops)) if trouble.kind in ("logon", "rdp"))
+    return GatedNight(seed, people, (), site).play_gated()
+
 
 CHUNK: Final = 10
 LEAST_HARVEST: Final = 0.95
@@ -173,12 +240,3 @@ def section(total: GatedTally) -> str:
             END,
         ]
     )
-
-
-def write(tally_of_nights: GatedTally) -> None:
-    """Puts the part into RESULTS.md; the rest of the file stays."""
-    before = FILE.read_text(encoding="utf-8")
-    if BEGIN not in before:
-        before = f"{before.rstrip()}\n\n{BEGIN}\n{END}\n"
-    head, _, text_after = before.partition(BEGIN)
-    FILE.write_text(f"{head}{section(tally_of_nights)}{text_after.partition(END)[2]}", encoding="utf-8")

@@ -7,13 +7,12 @@ from datetime import timedelta
 import pytest
 
 from tests.nights.gated.checkers import cuts, violations
-from tests.nights.gated.harvest import harvest_of, play_ungated
 from tests.nights.gated.night import GatedNight, GatedPlayed, play
 from tests.nights.gated.pod import ADMIN, Stay
 from tests.nights.gated.schedule import KINDS, ROW, Trouble
-from tests.nights.gated.tally import BEGIN, END, LEAST_HARVEST, section, tally
-from tests.nights.measuring.results import FILE
-from tests.nights.playing.log import digest
+from tests.nights.gated.tally import BEGIN, END, LEAST_HARVEST, harvest_of, play_ungated, section, tally
+from tests.nights.measuring.coverage import FILE
+from tests.nights.playing.played import digest
 from tests.sample import every_nth, mostly_long
 
 

@@ -9,9 +9,8 @@ import pytest
 
 from gpuops.extras.jobs.job import JobEvent, JobState
 from tests.nights.jobs import checkers
-from tests.nights.jobs.checkers import violations
+from tests.nights.jobs.checkers import tally, violations
 from tests.nights.jobs.story import play
-from tests.nights.jobs.tally import tally
 
 
 @pytest.mark.timeout(300)

@@ -18,10 +18,9 @@ from gpuops.plan.core.plan import Verdict
 from gpuops.plan.rotation.nights.night_refusals import BACK_BY_THEMSELVES
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power
-from tests.nights.at_once.beside import one_at_a_time
-from tests.nights.at_once.machines import one_holder, under_a_lease
+from tests.nights.at_once.machines import one_at_a_time, one_holder, under_a_lease
 from tests.nights.at_once.several import Several
-from tests.nights.judging.clocks import nothing_on_a_wrong_clock
+from tests.nights.judging import limits, ml_vms, promises
 from tests.nights.judging.doings import (
     CALL,
     MARK,
@@ -39,36 +38,6 @@ from tests.nights.judging.doings import (
     takings,
     told_late,
 )
-from tests.nights.judging.hooks import asked_to_keep, work_is_kept
-from tests.nights.judging.limits import (
-    failures_stop_it,
-    first_night_is_whole,
-    fits,
-    fits_back,
-    grace_is_kept,
-    in_time,
-    ml_stops,
-    nobody_left_behind,
-    on_host,
-    one_night,
-    second_night_is_empty,
-    stays_where_it_is,
-)
-from tests.nights.judging.looks import LOOK_S
-from tests.nights.judging.others import blockers_are_named, clones_are_left, others_are_left
-from tests.nights.judging.overrides import only_the_queue, put_back
-from tests.nights.judging.promises import (
-    advice_gets_further,
-    done_was_done,
-    each_step_is_told,
-    failed_for_certain,
-    intent_first,
-    journal_keeps,
-    marked,
-    told_is_back,
-    told_with_a_command,
-)
-from tests.nights.judging.teams import fair_order_kept, teams_within_limits
 from tests.nights.playing.played import OVERRIDE, Played
 from tests.nights.truths.truths import TRUTHS
 from tests.nights.world.worlds import CLOSES, DAY, EVENING
@@ -77,6 +46,8 @@ DEFINE = "AddCustomFieldDef"
 """The first marker in a vCenter defines its attribute; it is on no VM."""
 
 FRESH: Final = timedelta(minutes=2)
+LOOK_S: Final = 30.0
+"""A step by an older look is not sent."""
 UNSEEN: Final = ("A9", "A10", "A11", "A12", "N2", "V4", "V5", "V6", "C1", "C5", "C8")
 """What may hide that a desktop runs, or that it is of its pool."""
 
@@ -330,9 +301,9 @@ def inside_the_window(night: Played) -> Iterator[str]:
 
 
 CHECKERS: Final[tuple[Checker, ...]] = (
-    others_are_left,
-    clones_are_left,
-    blockers_are_named,
+    ml_vms.others_are_left,
+    ml_vms.clones_are_left,
+    ml_vms.blockers_are_named,
     desktops_back,
     no_session_is_cut,
     what_is_withdrawn_stays,
@@ -348,36 +319,36 @@ CHECKERS: Final[tuple[Checker, ...]] = (
     restless_pool_is_left,
     one_session,
     inside_the_window,
-    journal_keeps,
-    intent_first,
-    failed_for_certain,
-    done_was_done,
-    each_step_is_told,
-    told_is_back,
-    told_with_a_command,
-    advice_gets_further,
-    marked,
-    on_host,
-    stays_where_it_is,
-    in_time,
-    nobody_left_behind,
-    ml_stops,
-    fits,
-    fits_back,
-    second_night_is_empty,
-    first_night_is_whole,
-    failures_stop_it,
-    one_night,
-    grace_is_kept,
-    only_the_queue,
-    put_back,
-    work_is_kept,
-    asked_to_keep,
-    nothing_on_a_wrong_clock,
+    promises.journal_keeps,
+    promises.intent_first,
+    promises.failed_for_certain,
+    promises.done_was_done,
+    promises.each_step_is_told,
+    promises.told_is_back,
+    promises.told_with_a_command,
+    promises.advice_gets_further,
+    promises.marked,
+    limits.on_host,
+    limits.stays_where_it_is,
+    limits.in_time,
+    limits.nobody_left_behind,
+    limits.ml_stops,
+    limits.fits,
+    limits.fits_back,
+    limits.second_night_is_empty,
+    limits.first_night_is_whole,
+    limits.failures_stop_it,
+    limits.one_night,
+    limits.grace_is_kept,
+    limits.only_the_queue,
+    limits.put_back,
+    ml_vms.work_is_kept,
+    ml_vms.asked_to_keep,
+    limits.nothing_on_a_wrong_clock,
     one_holder,
     under_a_lease,
-    teams_within_limits,
-    fair_order_kept,
+    ml_vms.teams_within_limits,
+    ml_vms.fair_order_kept,
     *TRUTHS,
 )
 

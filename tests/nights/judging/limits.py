@@ -1,8 +1,9 @@
 """Limits: what a night must not do whatever goes wrong, and what it must not do when nothing goes wrong at all.
 
-I3 no start is asked for that cannot be, I4 a second run is empty, I7 no VM is moved that must not be, I8 an ML VM has
-its grace, I9 nothing is taken when the return must begin, I12 who was taken fits back, I14 how much is in flight on a
-host, I23 when all is well again everybody comes back.
+I3 no start is asked for that cannot be, I4 a second run is empty, I7 no VM is moved and no override of DRS changed that
+must not be, I8 an ML VM has its grace, I9 nothing is taken when the return must begin, I12 who was taken fits back, I14
+how much is in flight on a host, I21 nothing is taken while the clocks are far apart, I23 when all is well again
+everybody comes back, and DRS does what it did before.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from typing import Any, Final
 
 from gpuops.execute.journal.record import IntentState, Kind
 from gpuops.execute.runs import RunKind
+from gpuops.model.nights.rotation import DrsOverride
 from gpuops.model.window import RETURN_FLOOR
 from gpuops.plan.core.plan import Verdict
+from gpuops.plan.rotation.nights.night_refusals import MOST_CLOCK_DIFFERENCE
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power
 from tests.nights.at_once.machines import PAUSED
@@ -36,7 +39,7 @@ from tests.nights.judging.doings import (
     takings,
     told_late,
 )
-from tests.nights.playing.played import Played
+from tests.nights.playing.played import OVERRIDE, Played
 from tests.nights.world.direct import METHODS
 from tests.nights.world.worlds import CLOSES, DAY, EVENING
 
@@ -273,3 +276,56 @@ def grace_is_kept(night: Played) -> Iterator[str]:
             yield f"I8: {entry.name} was powered off, and the policy leaves it running"
         elif not night.events and vm.state.template.tools:
             yield f"I8: {entry.name} was powered off in its grace"
+
+
+def nothing_on_a_wrong_clock(night: Played) -> Iterator[str]:
+    """I21: where the clocks are apart from the first login on, no desktop is suspended and no ML VM is started; and
+    soon nothing more where somebody sets one while a night goes on."""
+    for point, at in night.on_a_wrong_clock:
+        yield f"I21: {point.removeprefix('before ')} at {at:%H:%M}, and the clocks had been apart for minutes"
+    skews = [rule for event in night.events if event.fault == "K7" for rule in event.rules]
+    if any(rule.at_s is not None for rule in skews):
+        return
+    # the last one to strike counts
+    always = all(abs(rule.delay_s) > MOST_CLOCK_DIFFERENCE.total_seconds() for rule in skews)
+    apart = always and any(rule.skip == 0 for rule in skews)
+    for entry in takings(night) if apart else ():
+        yield f"I21: {entry.method} on {entry.name}, and the time was unknown"
+
+
+_NOT_DONE = (Verdict.FAILED, Verdict.UNKNOWN)
+
+
+def only_the_queue(night: Played) -> Iterator[str]:
+    """I7: an override that is changed is one of a VM of the queue, under a policy that wants them."""
+    is_wanted = night.site.policy.drs_override is not DrsOverride.NONE
+    queue = {queued.names[0] for queued in night.site.policy.ml}
+    for entry in effects(night, OVERRIDE):
+        before, after = entry.before["overrides"], entry.after["overrides"]
+        changed = {ref for ref in {*before, *after} if before.get(ref) != after.get(ref)}
+        for ref in sorted(changed):
+            name = chosen_as(night, ref)
+            if not is_wanted or name not in queue:
+                yield f"I7: DRS of {name} was changed, and the policy does not want that"
+
+
+def put_back(night: Played) -> Iterator[str]:
+    """I23: when nothing goes wrong any more, DRS does with an ML VM that is back what it did before: here, as its
+    cluster says. A cluster with a task that hangs takes no other, and the last return names the VM. With its host a VM
+    that is added again has lost its override."""
+    named = (
+        {outcome.step.vm for outcome in night.last.outcomes if outcome.verdict in _NOT_DONE} if night.last else set()
+    )
+    overridden_vms: dict[str, set[str]] = {}
+    for change in night.world.ledger:
+        if change.method == OVERRIDE:
+            overridden_vms[change.moid] = set(change.after["overrides"])
+        elif "moid" in change.after:
+            overridden_vms = {moid: refs - {change.moid} for moid, refs in overridden_vms.items()}
+    for moid, ref in sorted((moid, ref) for moid, refs in overridden_vms.items() for ref in refs):
+        vm: Any = night.world.find(ref)
+        cluster: Any = night.world.find(moid)
+        if ref in named and night.world.tasks.running(cluster) is not None:
+            continue
+        if vm is not None and vm.state.power is not Power.ON:
+            yield f"I23: DRS is still kept off {chosen_as(night, ref)}"

@@ -1,13 +1,16 @@
-"""Each checker can fail: a whole and quiet night, doctored in one place, breaks the invariant that is named."""
+"""Each checker can fail: a whole and quiet night, doctored in one place, breaks the invariant that is named. Nights
+that once broke one hold: those of `found.yaml`, and a lock VM that is not as it was."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from gpuops.errors import Locked, LoginRefused
 from gpuops.execute.journal.record import Kind
@@ -15,19 +18,9 @@ from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.steps import PowerOffVm, RunInGuest
 from gpuops.plan.rotation.lease import KEY
 from gpuops.sim.core.ledger import Entry
-from gpuops.sim.fault_injection.rule import rules_of
+from gpuops.sim.fault_injection.rule import catalogue, rules_of
 from gpuops.sim.state.vm_state import Power
 from tests.nights.at_once.machines import one_holder
-from tests.nights.doctored.desktops import (
-    a_floor,
-    back_too_late,
-    blocked_by_nobody,
-    no_room,
-    one_moved_and_resumed_late,
-    three_come_back_and_a_fourth_is_taken,
-    two_cut_by_a_machine_that_was_paused,
-    woken_and_taken_again,
-)
 from tests.nights.doctored.ml_vms import (
     came_in_the_night,
     kept_off,
@@ -49,40 +42,48 @@ from tests.nights.doctored.ml_vms import (
 )
 from tests.nights.doctored.nights import (
     Doctor,
-    after,
-    first,
-    night_with_hooks,
-    night_with_teams,
-    quiet,
-    with_ledger,
-    without,
-)
-from tests.nights.doctored.runs import (
+    a_floor,
     acts_under_a_lease_that_was_reverted,
     advised_in_vain,
+    after,
     asked_at,
+    back_too_late,
     beside,
+    blocked_by_nobody,
     called_failed,
     closed_at_once,
     counted_and_never_asked,
     ended_by_itself,
     failed_and_gone_on,
+    first,
     morning_told_too_early,
+    night_with_hooks,
+    night_with_teams,
+    no_room,
     not_wholly_done,
+    one_moved_and_resumed_late,
+    quiet,
     shut_down_beside_its_journal,
+    three_come_back_and_a_fourth_is_taken,
     told_before,
+    two_cut_by_a_machine_that_was_paused,
     two_evenings,
+    with_ledger,
+    without,
     without_a_lease,
     without_records,
+    woken_and_taken_again,
 )
 from tests.nights.faults.event import Event
 from tests.nights.judging.checkers import CHECKERS, only_ours, violations, what_is_withdrawn_stays
 from tests.nights.judging.doings import CALL, MARK, MOVE, OFF, START, SUSPEND
-from tests.nights.judging.hooks import asked_to_keep
-from tests.nights.judging.limits import ml_stops, stays_where_it_is
-from tests.nights.judging.overrides import only_the_queue
+from tests.nights.judging.limits import ml_stops, only_the_queue, stays_where_it_is
+from tests.nights.judging.ml_vms import asked_to_keep
+from tests.nights.measuring.stages import LEASE
+from tests.nights.playing.night import Nightly
 from tests.nights.playing.place import Admission
 from tests.nights.truths.truths import TRUTHS
+from tests.nights.world.prepared import prepared_site
 from tests.nights.world.worlds import CLOSES, EVENING, LOCK
 
 DOCTORED: list[tuple[str, str, Doctor]] = [
@@ -276,3 +277,36 @@ def test_every_checker_is_seen_to_fail() -> None:
     assert {checker for _, checker, _ in DOCTORED} == {
         checker.__name__ for checker in CHECKERS if checker not in TRUTHS
     }
+
+
+NIGHTS = yaml.safe_load(Path(__file__).with_name("found.yaml").read_text(encoding="utf-8"))
+
+
+def event_of(fault: str, rules: dict[str, Any] | None = None, **fields: Any) -> Event:
+    """An event of the file; a fault of the simulator has the rules of the catalogue, some of them changed."""
+    return Event(fault, rules_of(fault, rules) if fault in catalogue() else (), **fields)
+
+
+@pytest.mark.quick_cases(11)
+@pytest.mark.parametrize(
+    "night",
+    [pytest.param(night, id=night["about"], marks=[pytest.mark.long] * night.get("long", False)) for night in NIGHTS],
+)
+def test_a_night_that_broke_holds(night: dict[str, Any]) -> None:
+    seed, events = night["seed"], [event_of(**event) for event in night["events"]]
+    site = None
+    if "prepared" in night:
+        site = prepared_site(seed, leased="leased" in night["prepared"], crowded="crowded" in night["prepared"])
+    own_events = Nightly(seed).played.events if night.get("own_events") else ()
+    played = Nightly(seed, [*events, *own_events], site=site).play()
+    assert played.reached or not events, "something struck"
+    assert violations(played) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", [pytest.param("V10", id="moved"), pytest.param("V4", id="made anew")])
+def test_a_lock_vm_that_is_not_as_it_was_is_known(fault: str) -> None:
+    site = prepared_site(1, leased=True, crowded=False)
+    night = Nightly(1, [event_of(fault, state=LEASE)], site=site).play()
+    assert (fault, LEASE) in night.reached
+    assert violations(night) == []

@@ -3,7 +3,8 @@
 Nights that draw their trouble blindly reach common pairs thousands of times and rare ones never. Here each night is
 given events that are aimed (`aiming.py`): each strikes when its state is there. What is missing most is aimed at most,
 round after round, until each pair that can be aimed at has its number. What the ordinary nights of a CI run reach
-counts too. What a fault cannot reach stands in `IMPOSSIBLE` with the reason.
+counts too. What a fault cannot reach stands in `IMPOSSIBLE` with the reason. `make results` writes what it comes to
+into RESULTS.md; the mutants' part there is made by its own tool.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Final
 
 from gpuops.plan.rotation.taken_vms import Whereabouts
 from tests.nights.faults.schedule import ALL
 from tests.nights.judging.checkers import violations
-from tests.nights.measuring.aiming import Pair, aimed_night, aims
-from tests.nights.measuring.impossible import BY_CHANCE, IMPOSSIBLE
+from tests.nights.measuring.aiming import BY_CHANCE, IMPOSSIBLE, Pair, aimed_night, aims
 from tests.nights.measuring.stages import STAGES
 from tests.nights.measuring.tally import Tally, rarely_swept
 
@@ -129,3 +130,67 @@ def _nights(aimed: Sequence[tuple[int, tuple[Pair, ...]]]) -> tuple[list[frozens
                 broken.append(f"{type(crash).__name__}: {crash} {replay_command}")
             gc.collect()
     return reached, broken
+
+
+FILE: Final = Path(__file__).parents[1] / "RESULTS.md"
+COMMAND: Final = "python -m tests.nights results"
+BEGIN: Final = f"<!-- coverage: made by `{COMMAND}` -->"
+END: Final = "<!-- coverage: end -->"
+_SHORT: Final = """Too seldom: each of these can be. The nights ended before they had aimed at it often enough: its
+state is there once or twice in a night, and another fault often keeps the night from it."""
+
+
+def table(coverage: Coverage) -> str:
+    """The pairs in Markdown: a line a fault, a column a state."""
+    out = impossible()
+    cells = {pair: "-" if pair in out else str(coverage.reached[pair]) for pair in _pairs()}
+    return "\n".join(
+        [
+            f"| Fault | {' | '.join(STATES)} |",
+            f"|---|{'---|' * len(STATES)}",
+            *(f"| {fault} | {' | '.join(cells[fault, state] for state in STATES)} |" for fault in faults()),
+        ]
+    )
+
+
+def section(coverage: Coverage) -> str:
+    """The part of RESULTS.md that is of coverage."""
+    rare: dict[str, list[str]] = {}
+    for fault, state in coverage.rare():
+        rare.setdefault(fault, []).append(f"{state} {coverage.reached[fault, state]}")
+    few = sum(len(states) for states in rare.values())
+    reasons = Counter(impossible().values())
+    possible = len(_pairs()) - reasons.total()
+    return "\n".join(
+        [
+            BEGIN,
+            "## What the nights reach",
+            "",
+            f"Made by `{COMMAND} --ordinary {coverage.ordinary} --nights {coverage.nights}`:",
+            f"in how many of {coverage.ordinary} nights that draw their trouble and {coverage.nights} that are aimed",
+            "each fault took effect in each state. A state is a stage of the engine (a call to vCenter, the submit of",
+            "one kind of step, the append of one kind of record) or the whereabouts of a VM that the fault struck.",
+            "`-` cannot be.",
+            "",
+            f"{possible - few} of {possible} pairs were reached {coverage.often} times or more.",
+            "",
+            table(coverage),
+            "",
+            *([_SHORT, "", *(f"- {fault}: {', '.join(rare[fault])}" for fault in rare), ""] if rare else []),
+            "Pairs that cannot be:",
+            "",
+            *(f"- {count}: {reason}" for reason, count in reasons.items()),
+            END,
+        ]
+    )
+
+
+def put_section(section: str) -> None:
+    """Replace the section of RESULTS.md that has the same first and last line; the rest of the file stays."""
+    begin, *_, end = section.splitlines()
+    head, _, text_after = FILE.read_text(encoding="utf-8").partition(begin)
+    FILE.write_text(f"{head}{section}{text_after.partition(end)[2]}", encoding="utf-8")
+
+
+def _pairs() -> list[tuple[str, str]]:
+    return [(fault, state) for fault in faults() for state in STATES]

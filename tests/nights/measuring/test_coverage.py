@@ -1,7 +1,9 @@
-"""What counts as coverage: faults that took effect, in stages that leave no call and no record of the engine out."""
+"""What counts as coverage: faults that took effect, in stages that leave no call and no record of the engine out. A
+night that breaks an invariant can be replayed, and is shrunk to the fewest events that still break it."""
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections import Counter
@@ -12,15 +14,18 @@ import pytest
 
 from gpuops.execute.journal.record import Kind
 from gpuops.execute.site.ports import Vcenter
+from gpuops.plan.rotation.returns import day
 from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.sim.fault_injection.rule import rules_of
 from tests.mutants.drawn import results as mutants
+from tests.nights.__main__ import main
 from tests.nights.faults.event import Event
 from tests.nights.faults.schedule import ALL, HANGS
 from tests.nights.judging.checkers import violations
-from tests.nights.measuring import results
+from tests.nights.measuring import coverage
 from tests.nights.measuring.aiming import (
     AIMS,
+    BY_CHANCE,
     HARD,
     HARD_AIMS,
     LIGHT_AIMS,
@@ -42,7 +47,6 @@ from tests.nights.measuring.coverage import (
     impossible,
     of_ordinary,
 )
-from tests.nights.measuring.impossible import BY_CHANCE
 from tests.nights.measuring.stages import ADOPT, DEFINE, LEASE, LOGIN, OF_CALLS, RECORDS, STAGES, SUBMIT, SUBMITS
 from tests.nights.measuring.tally import tally
 from tests.nights.playing.night import Nightly
@@ -122,12 +126,12 @@ def test_a_happening_that_changes_nothing_does_not_count() -> None:
 
 
 def test_what_is_rare_is_named_rarest_first_and_what_is_impossible_is_not() -> None:
-    coverage = Coverage(nights=1)
+    reached = Coverage(nights=1)
     often = {(fault, state): OFTEN for fault in faults() for state in STATES if (fault, state) not in impossible()}
-    coverage.reached.update({**often, ("T1", "look"): 29, ("T1", "wait"): 3, ("T1", "write intent"): 1})
-    assert coverage.rare() == [("T1", "wait"), ("T1", "look")]
-    assert coverage.surprising() == [("T1", "write intent")]
-    assert "- T1: wait 3, look 29" in results.section(coverage)
+    reached.reached.update({**often, ("T1", "look"): 29, ("T1", "wait"): 3, ("T1", "write intent"): 1})
+    assert reached.rare() == [("T1", "wait"), ("T1", "look")]
+    assert reached.surprising() == [("T1", "write intent")]
+    assert "- T1: wait 3, look 29" in coverage.section(reached)
 
 
 def test_a_prepared_night_sends_every_kind_of_step_and_comes_back() -> None:
@@ -221,16 +225,16 @@ def test_a_task_that_is_aimed_at_whereabouts_is_asked_for_by_a_vm_that_is_there(
 
 
 def test_every_fault_that_nights_know_has_its_line_in_the_table() -> None:
-    lines = results.table(Coverage()).splitlines()
+    lines = coverage.table(Coverage()).splitlines()
     assert [line.split(" | ")[0].removeprefix("| ") for line in lines[2:]] == list(dict.fromkeys(ALL))
 
 
 def test_the_kept_results_are_what_the_tool_makes() -> None:
     """Its part of the file says a command that there is, and is a whole table of what this code has."""
-    stored_text = results.FILE.read_text(encoding="utf-8")
-    part = stored_text[stored_text.index(results.BEGIN) : stored_text.index(results.END)]
+    stored_text = coverage.FILE.read_text(encoding="utf-8")
+    part = stored_text[stored_text.index(coverage.BEGIN) : stored_text.index(coverage.END)]
     [(command, ordinary, aimed)] = re.findall(r"Made by `(.+?) --ordinary (\d+) --nights (\d+)`:$", part, re.MULTILINE)
-    assert command == results.COMMAND
+    assert command == coverage.COMMAND
     assert 0 <= int(ordinary) <= len(ORDINARY)
     assert 0 < int(aimed) <= MOST
     [(often, possible)] = re.findall(rf"^(\d+) of (\d+) pairs were reached {OFTEN} times or more", part, re.MULTILINE)
@@ -242,15 +246,80 @@ def test_the_kept_results_are_what_the_tool_makes() -> None:
     assert "## Mutants judged by nights alone" in stored_text
 
 
-def test_the_part_of_the_mutants_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "FILE", tmp_path / "RESULTS.md")
-    results.write(Coverage(nights=1))
-    fresh = results.FILE.read_text(encoding="utf-8")
-    assert "`make mutants` makes this part" in fresh
-    assert all(fresh.count(mark) == 1 for mark in (mutants._BEGIN, mutants._END)), "their tool finds its place"
-    results.FILE.write_text("# Title\n\n<!-- mutants -->\n60 of 60\n", encoding="utf-8")
-    results.write(Coverage(nights=1))
-    results.write(Coverage(nights=2))
-    stored_text = results.FILE.read_text(encoding="utf-8")
-    assert stored_text.count(results.BEGIN) == stored_text.count(results.END) == stored_text.count("60 of 60") == 1
-    assert "and 2 that are aimed" in stored_text
+def test_each_tool_replaces_its_own_part_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored_text = coverage.FILE.read_text(encoding="utf-8")
+    monkeypatch.setattr(coverage, "FILE", tmp_path / "RESULTS.md")
+    coverage.FILE.write_text(stored_text, encoding="utf-8")
+    mutants.put_into_table()
+    for nights in (1, 2):
+        coverage.put_section(coverage.section(Coverage(nights=nights)))
+    text = coverage.FILE.read_text(encoding="utf-8")
+    assert "and 2 that are aimed" in text
+    marks = "|".join(map(re.escape, (coverage.BEGIN, coverage.END, mutants._BEGIN, mutants._END)))
+    parts, stored_parts = re.split(marks, text), re.split(marks, stored_text)
+    assert len(parts) == 5
+    assert parts[::2] == stored_parts[::2], "what is between and after the parts"
+
+
+BREAKING = 36
+"""Of a night in which half of the desktops are deleted, among much else that goes wrong."""
+
+
+@pytest.mark.long
+def test_a_careless_engine_is_shown_in_five_events_or_fewer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    careless = tuple(whereabouts for whereabouts in day._REPORTED if whereabouts is not Whereabouts.GONE)
+    monkeypatch.setattr(day, "_REPORTED", careless)
+    assert main(["play", "--nights", "1", "--first", str(BREAKING), "--jobs", "1"]) == 1
+    output = capsys.readouterr().out
+    assert f"seed {BREAKING}, commit " in output
+    schedule = [line for line in output.splitlines() if line.startswith('{"fault"')]
+    assert len(schedule) > 5
+    least = tmp_path / "least.json"
+    assert main(["shrink", str(BREAKING), "--out", str(least)]) == 0
+    capsys.readouterr()
+    events = json.loads(least.read_text(encoding="utf-8"))["events"]
+    assert 1 <= len(events) <= 5
+    assert {event["fault"] for event in events} == {"V4"}
+    [deleted] = {rule["target"] for event in events for rule in event["rules"]}
+    assert main(["replay", str(least)]) == 1
+    assert f"I1: {deleted} is gone, and the morning does not name it" in capsys.readouterr().out
+
+
+@pytest.mark.long
+def test_an_aimed_night_is_shrunk_on_its_own_site(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    careless = tuple(whereabouts for whereabouts in day._REPORTED if whereabouts is not Whereabouts.GONE)
+    monkeypatch.setattr(day, "_REPORTED", careless)
+    least = tmp_path / "least.json"
+    assert main(["shrink", "1", "--aims", "V4/away,T11/wait,H4/look", "--out", str(least)]) == 0
+    document = json.loads(least.read_text(encoding="utf-8"))
+    assert [(event["fault"], event["state"]) for event in document["events"]] == [("V4", "away")]
+    capsys.readouterr()
+    assert main(["replay", str(least)]) == 1
+    assert "is gone, and the morning does not name it" in capsys.readouterr().out
+
+
+@pytest.mark.long
+def test_an_engine_that_crashes_is_told_by_its_seed_and_other_nights_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def crash(self: object, *arguments: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(day.RotateDay, "plan", crash)
+    assert main(["play", "--nights", "2", "--first", str(BREAKING), "--jobs", "1"]) == 1
+    output = capsys.readouterr().out
+    assert "2 nights, " in output
+    assert output.count("ZeroDivisionError: a bug (replay: ") == 2
+    assert f"seed {BREAKING}, commit " in output
+
+
+@pytest.mark.long
+def test_a_night_that_breaks_nothing_is_not_shrunk(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["shrink", str(BREAKING)]) == 0
+    assert "breaks no invariant" in capsys.readouterr().out
+    assert main(["play", "--nights", "1", "--first", str(BREAKING), "--jobs", "1"]) == 0
+    assert "schedule:" not in capsys.readouterr().out

@@ -1,7 +1,9 @@
-"""What is written down of a night, for the checkers."""
+"""What is written down of a night, for the checkers, and the same as text."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -10,7 +12,7 @@ from gpuops.execute.journal.record import Record
 from gpuops.plan.core.plan import Report
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.world import World
-from tests.nights.at_once.beside import Beside
+from tests.nights.at_once.machines import Beside
 from tests.nights.faults.event import Event
 from tests.nights.world.worlds import LOCK, Site
 
@@ -112,3 +114,18 @@ class Played:
             return False
         called_so = vm is not None and vm.name == LOCK
         return called_so or any(change.moid == moid and change.name == LOCK for change in self.world.ledger)
+
+
+def lines(night: Played) -> list[str]:
+    """The schedule, each run and its end, and every applied effect, in order of time."""
+    log_lines = [f"{json.dumps(event.to_json(), default=str)}" for event in night.events]
+    log_lines += [f"{at:%H:%M:%S.%f} {name}: {ended}" for name, ended, at in night.calls]
+    for change in night.world.ledger:
+        changes = json.dumps([change.before, change.after], sort_keys=True)
+        log_lines.append(f"{change.at:%H:%M:%S.%f} {change.user} {change.method} {change.name} {changes}")
+    return log_lines
+
+
+def digest(night: Played) -> str:
+    """A short name of the log."""
+    return hashlib.sha256("\n".join(lines(night)).encode()).hexdigest()[:16]

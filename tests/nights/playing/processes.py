@@ -32,8 +32,7 @@ from gpuops.plan.core.plan import Report
 from gpuops.plan.rotation.nights.night_refusals import MOST_CLOCK_DIFFERENCE
 from gpuops.plan.rotation.returns.return_time import ends_at
 from gpuops.sim.objects.virtual_machine import VirtualMachine
-from tests.nights.at_once.beside import Beside
-from tests.nights.at_once.machines import Machines
+from tests.nights.at_once.machines import Beside, Machines
 from tests.nights.at_once.several import Several, morning_names, second_machine
 from tests.nights.faults.cron import CRON, MORNING, policies_in_the_morning
 from tests.nights.faults.event import Event

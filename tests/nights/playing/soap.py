@@ -30,7 +30,7 @@ from gpuops.vsphere.transport import network
 from tests.canary import CANARY
 from tests.nights.playing.night import Nightly
 from tests.nights.playing.played import Played
-from tests.nights.world.guests import LOGIN
+from tests.nights.world.session import GUEST_LOGIN
 from tests.nights.world.worlds import policies_read_quickly
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class SoapNightly(Nightly):
             return self._play()
 
     def _connect(self, boundary: Callable[[str], None]) -> Vcenter:
-        target = Target("127.0.0.1", USERNAME, Secret(CANARY), tls=False, guest=LOGIN)
+        target = Target("127.0.0.1", USERNAME, Secret(CANARY), tls=False, guest=GUEST_LOGIN)
         return Watched(Connection(target), boundary, self._note_request, self._note_refusal)
 
 

@@ -24,8 +24,8 @@ from gpuops.sim.operations.vms import power
 from gpuops.sim.outside_events import vms as others
 from gpuops.sim.state.vm_state import DynamicBacking, PciDevice, Power
 from tests.nights.faults.cron import MORNING
-from tests.nights.faults.epidemics import READ_FOR_IDLE
 from tests.nights.faults.event import Event
+from tests.nights.faults.schedule import READ_FOR_IDLE
 from tests.nights.playing.night_world import wakes
 from tests.nights.playing.played import Played
 from tests.nights.situations.situated import LATER, SOMETHING, Situated

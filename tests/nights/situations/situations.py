@@ -23,16 +23,20 @@ from tests.nights.situations.desktops import (
     Woken,
 )
 from tests.nights.situations.foretold import Looked, Stated
-from tests.nights.situations.lock_vm import Calm, LockBusy, LockGone, Paused, Reverted, SetBack
-from tests.nights.situations.nights_in_a_row import Forgotten, Hooked, LeftOver, NextNight, Teams
-from tests.nights.situations.rebuilt import Rebuilt
+from tests.nights.situations.nights_in_a_row import Forgotten, Hooked, LeftOver, NextNight, Rebuilt, Teams
 from tests.nights.situations.requests import (
     Belated,
+    Calm,
     Failing,
     Late,
+    LockBusy,
+    LockGone,
     MarkersStay,
+    Paused,
     ReadAnew,
     Refused,
+    Reverted,
+    SetBack,
     Silent,
     SlowDisk,
     SlowDiskAtWork,

@@ -19,13 +19,11 @@ from gpuops.sim.state.vm_state import Power
 from tests.nights.doctored.nights import Doctor, first, quiet, with_ledger, without
 from tests.nights.faults.event import Event
 from tests.nights.judging.doings import GONE, MARK, OFF, SUSPEND, effects, is_desktop
-from tests.nights.judging.hooks import RUN
-from tests.nights.judging.reverting import REVERT
+from tests.nights.judging.ml_vms import RUN
 from tests.nights.playing.played import Played
 from tests.nights.situations.situations import SITUATIONS
-from tests.nights.truths.leases import LEASE_OP
-from tests.nights.truths.reports import ANOTHER, NOTHING
-from tests.nights.truths.requests import REFUSES, moved_meanwhile, never_sent_is_not_lost
+from tests.nights.truths.reports import ANOTHER, NOTHING, REVERT
+from tests.nights.truths.requests import LEASE_OP, REFUSES, moved_meanwhile, never_sent_is_not_lost
 from tests.nights.truths.truths import TRUTHS
 from tests.nights.world.worlds import EVENING, LOCK
 

@@ -20,14 +20,10 @@ from gpuops.errors import (
     StepFailed,
     Trouble,
 )
-from gpuops.execute.site.ports import Hosts
-from gpuops.execute.site.saved_inventory import SavedHosts
-from gpuops.model.devices.other_device import Networks
-from gpuops.model.measurements.measurement import Samples
+from gpuops.execute.site.saved_inventory import SavedVcenter
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.login import ObjectKind
 from gpuops.model.vcenter.task import TaskEnd, TaskRef
-from gpuops.model.vcenter.vm import Guest, PowerState
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import (
     CloneVm,
     PowerOffVm,
@@ -53,8 +49,7 @@ from gpuops.vsphere.session import CANCEL_OPERATION
 from gpuops.vsphere.writing.lost_replies import DESCRIPTIONS
 from gpuops.vsphere.writing.new_vms import _config
 from gpuops.vsphere.writing.steps import config_spec, override_spec
-from tests.nights.world.guests import PREFIX, Guests
-from tests.nights.world.session import USER, DirectSession, Lost
+from tests.nights.world.session import PREFIX, USER, DirectSession, Guests, Lost
 from tests.nights.world.showing import Showing
 
 SLICE_S: Final = 20.0
@@ -74,8 +69,10 @@ METHODS: Final[Mapping[type[Any], str]] = {
 """What is called for each kind of step."""
 
 
-class DirectVcenter(DirectSession):
-    """Implements `Vcenter`. `boundary` is called before and after each effect: where a run can be killed."""
+class DirectVcenter(DirectSession, SavedVcenter):
+    """Implements `Vcenter`; what no night asks for is as of a saved inventory. `boundary` is called before and after
+    each effect: where a run can be killed.
+    """
 
     def __init__(
         self,
@@ -96,9 +93,13 @@ class DirectVcenter(DirectSession):
         self._asked = on_request
         self._refused = refused
         self._withdrawn: set[str] = set()
-        self.uuid = world.get("ServiceInstance").instance_uuid
+        self._uuid: str = world.get("ServiceInstance").instance_uuid
         self._guests = Guests(world, self._change, self._read)
         self._login()
+
+    @property
+    def uuid(self) -> str:
+        return self._uuid
 
     @property
     def applied(self) -> bool | None:
@@ -109,50 +110,16 @@ class DirectVcenter(DirectSession):
     def no_way_in(self, hook: RunInGuest) -> str | None:
         return None
 
-    @property
-    def hosts(self) -> Hosts:
-        return SavedHosts()
-
     def inventory(self) -> Inventory:
         return self._read(lambda: self._showing.inventory(self._user))
 
     def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
         return self._read(lambda: self._showing.observed(inventory, vms))
 
-    def with_config_targets(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
-        return inventory
-
-    def with_tags(self, inventory: Inventory, vms: Collection[str] | None = None) -> Inventory:
-        return inventory
-
-    def samples(
-        self,
-        kind: str,
-        refs: Sequence[str],
-        names: Sequence[str],
-        interval_s: int,
-        span: tuple[datetime, datetime],
-        pace: Callable[[], None],
-    ) -> Iterator[Sequence[Samples]]:
-        raise AssertionError("nights measure nothing")
-
     def with_counters(
         self, inventory: Inventory, vms: Collection[str], names: Collection[str], over_s: int
     ) -> Inventory:
         raise AssertionError("no policy of these nights goes by counters: they are read over the wire alone")
-
-    def lacking(
-        self, needed: Mapping[str, Collection[str]], attributes: Collection[str] = ()
-    ) -> Mapping[str, Collection[str]]:
-        return {}
-
-    def lacking_on_objects(
-        self, needed: Mapping[ObjectKind, Mapping[str, Collection[str]]]
-    ) -> Mapping[str, Collection[str]]:
-        return {}
-
-    def networks(self) -> Networks:
-        return Networks()
 
     def with_drs(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
         return self._read(lambda: self._showing.with_drs(inventory))
@@ -160,9 +127,7 @@ class DirectVcenter(DirectSession):
     def with_creation(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
         return self._read(lambda: self._showing.with_creation(inventory, vms))
 
-    def find_task(
-        self, step: Step, since: datetime, login: str = "", known_refs: Collection[str] = ()
-    ) -> TaskRef | None:
+    def find_task(self, step: Step, since: datetime, login: str = "", known: Collection[str] = ()) -> TaskRef | None:
         description = DESCRIPTIONS.get(type(step))
 
         def look() -> TaskRef | None:
@@ -177,7 +142,7 @@ class DirectVcenter(DirectSession):
                     for task in candidates
                     if (task.description_id or description_id(task.name)) == description
                     and (task.queued_at + task.skew >= since or not task.ended)
-                    and task.moid not in known_refs
+                    and task.moid not in known
                 ]
                 if alike:
                     is_own, _, ref = max(alike)
@@ -318,22 +283,10 @@ class DirectVcenter(DirectSession):
     def wait_for_change(self, timeout_s: float) -> bool:
         raise NotImplementedError("a night waits for no change that it did not ask for")
 
-    def wait_for_guest(self, vm: str, timeout_s: float, *, address: bool) -> Guest:
-        raise NotImplementedError("no night waits for the guest of a VM that it started")
-
     def defined_attributes(self) -> frozenset[str]:
         return self._read(
             lambda: frozenset(custom_field.name for custom_field in self._world.custom_fields.fields.values())
         )
-
-    def check_attribute_names(self, names: Collection[str]) -> None:
-        """All attributes here are those of VMs."""
-
-    def define_attribute(self, name: str, op_id: str) -> None:
-        raise NotImplementedError("nights define their marker as they set it first")
-
-    def folder_at(self, path: str) -> str:
-        raise NotImplementedError("nights make no VM")
 
     # --- waiting ------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from gpuops.sim.fault_injection.rule import rules_of
 from gpuops.sim.scenario.scenario_file import ScenarioFile
 from tests.harness import office
 from tests.nights.faults.event import ASKED_FOR, GIVEN_UP, Event
-from tests.nights.world.guests import PASSWORD, USER
+from tests.nights.world.session import GUEST_PASSWORD, GUEST_USER
 from tests.nights.world.worlds import EVENING, GRACE_S, HOOK, LOCK, Site, Size, policies_read_quickly
 
 MARKER: Final = "gpuops.rotation"
@@ -48,7 +48,7 @@ def _small(name: str, folder: str, **options: Any) -> dict[str, Any]:
     return office.small_vm(name, "g1", folder=folder, **options)
 
 
-_SAVES: Final = {"id": "ubuntu64Guest", "name": "Ubuntu", "login": {"username": USER, "password": PASSWORD},
+_SAVES: Final = {"id": "ubuntu64Guest", "name": "Ubuntu", "login": {"username": GUEST_USER, "password": GUEST_PASSWORD},
                  "programs": [{"path": HOOK, "takes_s": 40}]}  # fmt: skip
 _VMS: Final = (
     _small("desktop-911", "lab", power="suspended"), _small("desktop-912", "lab", power="suspended"),

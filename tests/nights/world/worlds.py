@@ -24,7 +24,7 @@ from gpuops.sim.scenario.scenario_file import ScenarioFile
 from gpuops.sim.world import World
 from tests.harness import office
 from tests.nights.at_once.several import Several, several_of
-from tests.nights.world.guests import PASSWORD, USER
+from tests.nights.world.session import GUEST_PASSWORD, GUEST_USER
 
 EVENING: Final = datetime(2026, 11, 2, 20, 0, tzinfo=UTC)
 DAY: Final = timedelta(days=1)
@@ -57,7 +57,7 @@ HOOK: Final = "/opt/save"
 GRACE_S: Final = 240
 """What the policy gives a hook."""
 _KEEPERS: Final = {
-    name: {"id": "ubuntu64Guest", "name": "Ubuntu", "login": {"username": USER, "password": PASSWORD},
+    name: {"id": "ubuntu64Guest", "name": "Ubuntu", "login": {"username": GUEST_USER, "password": GUEST_PASSWORD},
            "programs": programs}
     for name, programs in {
         "saves": [{"path": HOOK, "takes_s": 40}],

@@ -9,6 +9,7 @@ from typing import Any, Final
 from gpuops.sim.scenario.build import build_declared
 from gpuops.sim.scenario.scenario_file import ScenarioFile
 from gpuops.sim.world import World
+from tests.harness import office
 
 START: Final = datetime(2026, 11, 7, 21, 30, tzinfo=UTC)
 """A Saturday evening."""
@@ -34,76 +35,18 @@ def cluster(
 
     `more` is declared of the cluster.
     """
-    return build_declared(
-        ScenarioFile.of(
-            {
-                "description": "a cluster",
-                "start": START,
-                "api_version": api_version,
-                "options": {"vgpu.hotmigrate.enabled": hot_migrate},
-                "datacenter": "dc",
-                "models": {
-                    "server": {
-                        "vendor": "Dell Inc.",
-                        "model": "R750xa",
-                        "cpu": "Xeon",
-                        "cores_per_socket": 32,
-                        "cpu_mhz": 2000,
-                        "memory_gib": 512,
-                    }
-                },
-                "guests": {
-                    "windows": {"id": "windows11_64Guest", "name": "Windows 11", "linux": False},
-                    "bare": {"id": "ubuntu64Guest", "name": "Ubuntu", "tools": False},
-                },
-                "datastores": [{"name": "ds-1", "capacity_gib": 65536, "free_gib": 65536}],
-                "networks": ["VM Network"],
-                "clusters": [
-                    {
-                        "name": "c",
-                        "drs": drs,
-                        **options,
-                        "hosts": [
-                            {
-                                "name": "esx-{:02}",
-                                "count": hosts,
-                                "model": "server",
-                                "driver": "550.90.05",
-                                "policy": "performance",
-                                "gpus": [
-                                    {
-                                        "board": board,
-                                        "mode": mode,
-                                        "at": at,
-                                        "node": 0,
-                                        "passthrough": at in in_directpath,
-                                    }
-                                    for at in ADDRESSES[:gpus]
-                                ],
-                            }
-                        ],
-                    }
-                ],
-                "vms": list(vms),
-            }
-        )
+    gpu_keys = [office.gpu(at, board=board, mode=mode, passthrough=at in in_directpath) for at in ADDRESSES[:gpus]]
+    declared = office.scenario(
+        vms,
+        start=START,
+        api_version=api_version,
+        options={"vgpu.hotmigrate.enabled": hot_migrate},
+        clusters=[{"name": "c", "drs": drs, **options, "hosts": [office.hosts(hosts, gpus=gpu_keys)]}],
     )
+    return build_declared(ScenarioFile.of(declared))
 
 
 def desktops(host: int, count: int, *, first: int, **options: Any) -> dict[str, Any]:
     """Running desktops on one host."""
-    return {
-        "name": "vdi-{:03}",
-        "first": first,
-        "count": count,
-        "folder": "vdi",
-        "on": f"esx-{host:02}",
-        "guest": "windows",
-        "cpus": 4,
-        "memory_gib": 8,
-        "disk_gib": 80,
-        "devices": [{"vgpu": DESKTOP}],
-        "power": "on",
-        "cpu_usage_mhz": 900,
-        **options,
-    }
+    numbered = {"name": "vdi-{:03}", "first": first, "count": count, "cpu_usage_mhz": 900, "attributes": {}}
+    return office.desktop(first, f"esx-{host:02}", **numbered | options)

@@ -1,1 +1,0 @@
-"""Nights in a row with jobs, by seed."""
