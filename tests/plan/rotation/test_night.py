@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, time
+from itertools import product
 
 import pytest
 
@@ -12,12 +13,13 @@ from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu, Vgpu
 from gpuops.model.nights.ml_queue import QueuedVm
 from gpuops.model.nights.night_record import Original, Role
 from gpuops.model.nights.rotation import IdleRule, Policy, Pool
-from gpuops.model.nights.selector import Selector
+from gpuops.model.nights.selector import Mark, Selector
 from gpuops.model.vcenter.host import Datastore, OfferedProfile
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, RunningTask, VgpuDevice, Vm
 from gpuops.model.window import Window
 from gpuops.plan.core.plan import Plan, Rejection
+from gpuops.plan.core.privileges import needed_privileges, refused_without
 from gpuops.plan.core.steps import PowerOnVm, SetAttribute, SuspendVm
 from gpuops.plan.placement.seating import Room
 from gpuops.plan.rotation.ml_queue.ml_vms import waiting_vms
@@ -31,6 +33,7 @@ CATALOG = load(profiles=SLOTS)
 EVENING = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
 NIGHT = "2026-11-20"
 POOL = Pool("all", Selector(name="desktop-*"), idle=IdleRule(500), parked=True)
+
 POLICY = Policy(
     "small", (POOL,), ml=(QueuedVm("ml-01"), QueuedVm("ml-02")), windows=(Window(time(20), time(6), UTC),), digest="d"
 )
@@ -157,3 +160,24 @@ def test_a_fleet_is_used_better_than_one_vm_after_the_other_would() -> None:
     started = [step for step in night_plan.steps if isinstance(step, PowerOnVm)]
     assert len(started) == 56, "50 one after the other"
     assert len(refs_suspended(night_plan)) == 160, "the fewest that any choice of 63 GPUs has"
+
+
+CELLS = list(product([True, False], repeat=4))
+SUSPEND = "VirtualMachine.Interact.Suspend"
+
+
+@pytest.mark.parametrize(("selected", "agreed", "opted_out", "permitted"), CELLS)
+def test_one_cell_of_sixteen_may_suspend(selected: bool, agreed: bool, opted_out: bool, permitted: bool) -> None:
+    chosen = Selector(name="desktop-*" if selected else "laptop-*")
+    policy = replace(POLICY, pools=(replace(POOL, select=chosen, owner=Mark("gpuops.owner", "cad")),))
+    world = small_world()
+    for ref in world.vms:
+        marks = ({"gpuops.owner": "cad"} if agreed else {}) | ({"gpuops.opt-out": "no"} if opted_out else {})
+        world.set(ref, attributes=marks)
+    # one whose owner agreed and whose user did not: without any, the whole pool would be refused before we come to ask
+    world.set("vm-5", attributes={"gpuops.owner": "cad", "gpuops.opt-out": "no"})
+    night_plan = plan(world, policy)
+    wants = needed_privileges(night_plan.steps)
+    lacking = {} if permitted else {vm: {SUSPEND} & privileges for vm, privileges in wants.items()}
+    taken_refs = refs_suspended(refused_without(night_plan, lacking, world.snapshot()))
+    assert bool(taken_refs) is ((selected, agreed, opted_out, permitted) == (True, True, False, True))
