@@ -16,13 +16,14 @@ from gpuops.model.vcenter.host_settings import Custody, HostSettings, SmiState, 
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.doctor.examination import Examination, examine
+from gpuops.plan.doctor.examination import Examination, examine, of_parser
 from gpuops.plan.doctor.finding import Severity
 
 PROFILE = "nvidia_a40-8q"
 DIRECT, SHARED = GraphicsType.SHARED_DIRECT, GraphicsType.SHARED
 DRIVER = SoftwarePackage("NVD-VGPU-800-Driver", "550.90.05-1OEM.800", "NVIDIA")
 WELL = HostSettings("", "", True, (DRIVER,), custody=Custody((), False))
+
 VM = Vm(
     "v",
     "desk",
@@ -153,3 +154,13 @@ def test_a_scheduler_that_waits_is_set_as_it_is_and_its_host_rebooted(word: str,
     waiting = replace(WELL, module_options=f"NVreg_RegistryDwords=RmPVMRL={word}")
     command = fix(waiting)
     assert command == f"gpuops host scheduler set {options} --gpu 0000:3b:00.0 --host esx-1 --reboot rolling"
+
+
+def test_an_old_one_is_a_note() -> None:
+    [note] = of_parser((2, 5, 0))
+    assert (note.severity, note.subject) == (Severity.NOTE, "libexpat 2.5.0")
+    assert "before 2.7.2" in note.reason
+
+
+def test_a_sound_one_is_none() -> None:
+    assert list(of_parser((2, 7, 2))) == list(of_parser((3, 0, 0))) == []
