@@ -63,3 +63,15 @@ def test_mig_mode_for_all_hosts_says_nothing_about_gpus_without_it(tmp_path: Pat
     with playing(world, text, tmp_path) as play:
         report = play.on_site(lambda site: plan_site(site_of(text), site, Rolling()))
     assert {difference.key for difference in report.differences if str(difference.gpu) == ADDRESSES[0]} == {"scheduler"}
+
+
+@pytest.mark.parametrize("keys", ["label: ml", "passthrough: false, label: ml"])
+def test_a_label_does_not_switch_a_gpu_to_directpath_io(keys: str, tmp_path: Path) -> None:
+    world, _ = killed_world()
+    text = f"version: 1\nhosts:\n  - {{host: '*', gpu: '{ADDRESSES[0]}', {keys}}}\n"
+    gpus = [host.state.gpu(ADDRESSES[0]) for host in world.by_type("HostSystem")]
+    assert not any(gpu.passthrough_enabled for gpu in gpus)
+    with playing(world, text, tmp_path) as play:
+        report = play.apply()
+    assert (report.exit_code, report.remaining, report.roll.rounds) == (0, (), ())
+    assert {(gpu.passthrough_enabled, gpu.label) for gpu in gpus} == {(False, "ml")}

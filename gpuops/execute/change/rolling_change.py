@@ -34,7 +34,7 @@ from gpuops.plan.core.plan import Outcome, Plan, Rejection, Report, Verdict
 from gpuops.plan.core.privileges import privilege_rejection, too_old
 from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.emptying import stun_hosts
-from gpuops.plan.hosts.change.in_force import gpus_of_driver, gpus_staying_in_mig_mode
+from gpuops.plan.hosts.change.in_force import gpus_listed_after_boot, gpus_staying_in_mig_mode
 from gpuops.plan.hosts.change.rolling_plan import (
     ChangeReport,
     ChangeStatus,
@@ -180,7 +180,7 @@ def _order(report: ChangeReport, lock: str | None) -> ChangeOrder:
         verb=report.verb,
         steps=tuple(planned.step for planned in hosts),
         names={planned.host.ref: planned.host.name for planned in hosts},
-        gpus={planned.host.ref: gpus_of_driver(planned.host) for planned in hosts},
+        gpus={planned.host.ref: gpus_listed_after_boot(planned.host) for planned in hosts},
         mig={planned.host.ref: gpus_staying_in_mig_mode(planned.step, planned.host) for planned in hosts},
         uuids={planned.host.ref: planned.host.uuid for planned in hosts if planned.host.uuid is not None},
         rolling=report.rolling,
