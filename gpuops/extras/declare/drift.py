@@ -131,8 +131,8 @@ class DriftWatch:
             return users[-1] if users else None  # the last change made what there is now
         cluster = snapshot.cluster_of(snapshot.vms[difference.ref])
         users = [change.user for change in changes if cluster is not None and change.ref == cluster.ref]
-        # a change of a cluster may be about anything: certain is only who alone changed it since the override was right
-        return users[0] if self.looked_at is not None and len(set(users)) == 1 else None
+        # a change of a cluster may be about any VM, so name a user only if nobody else changed it
+        return users[0] if len(set(users)) == 1 else None
 
     def _healable(self, differences: Iterable[SiteDifference]) -> list[tuple[str, str]]:
         """Return the ref of the host or VM and the key of each setting that may be set back now."""
