@@ -317,17 +317,29 @@ def task_satisfied(step: HostTask, host: Host) -> bool:
 
 
 def gpus_of_driver(host: Host) -> tuple[PciAddress, ...]:
-    """Return the GPUs that the host's driver lists: those it must list again after a reboot."""
+    """Return the GPUs that the host's driver lists."""
     return tuple(gpu.address for gpu in host.gpus if gpu.graphics_type is not None)
 
 
+def gpus_listed_after_boot(host: Host) -> tuple[PciAddress, ...]:
+    """Return the GPUs that the driver must list again after a reboot: not those that wait for DirectPath I/O."""
+    return tuple(address for address in gpus_of_driver(host) if address not in _waiting_for_vms(host))
+
+
+def _waiting_for_vms(host: Host) -> Collection[PciAddress]:
+    """Return the GPUs that are configured to be given to VMs as whole devices."""
+    return {gpu.address for gpu in host.gpus if gpu.passthrough is not None and gpu.passthrough.enabled}
+
+
 def gpus_staying_in_mig_mode(step: HostStep, host: Host) -> tuple[PciAddress, ...]:
-    """Return the GPUs in MIG mode that the step leaves in it.
+    """Return the GPUs in MIG mode that the step, and what else waits for the reboot, leaves in it.
 
     A boot keeps that mode (assumption: mig-mode-after-boot).
     """
     switched = step.devices if isinstance(step, ConfigureMig) else ()
-    changed_addresses = {*switched, *_given_whole(step)}
+    states = (host.settings or HostSettings()).mig or ()
+    switched_off = {state.address for state in states if state.pending is False}
+    changed_addresses = {*switched, *switched_off, *_waiting_for_vms(host), *_given_whole(step)}
     in_mig_mode = (gpu.address for gpu in host.gpus if gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE)
     return tuple(address for address in in_mig_mode if address not in changed_addresses)
 
