@@ -7,7 +7,7 @@ from itertools import pairwise, product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.advise.spread import Shape, Spread, spread
+from gpuops.advise.capacity import Shape, Spread, spread
 
 # A100/H100 class, in memory slices.
 ONE, DOUBLE, TWO = Shape(1, tuple(range(7))), Shape(2, (0, 2, 4, 6)), Shape(2, (0, 2, 4))
