@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpuops.advise.capacity import Slots, free_slots
 from gpuops.advise.gpu_profiles import instances_of
-from gpuops.model.devices.gpu_layout import LayoutForm, LayoutPart
+from gpuops.model.devices.mig import LayoutForm, LayoutPart
 from tests.advise.test_capacity import CATALOG, MIG, gpu
 
 BALANCED = ("3g.40gb", "2g.20gb", "1g.10gb", "1g.10gb")

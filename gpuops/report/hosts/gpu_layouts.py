@@ -10,7 +10,7 @@ from gpuops.advise.gpu_profiles import JudgedLayout, JudgedPart, LayoutVerdict
 from gpuops.errors import report_exit_code
 from gpuops.model.devices.catalog import Board
 from gpuops.model.devices.gpu import VgpuMode
-from gpuops.model.devices.gpu_layout import LayoutForm
+from gpuops.model.devices.mig import LayoutForm
 from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.monitoring.inventory import figure, free_figures

@@ -13,7 +13,7 @@ from gpuops.errors import GpuopsError, HostNotFound, ProfileUnknown, UsageError
 from gpuops.extras.sizing.what_if.fleet import ChangedFleet, changed_fleet
 from gpuops.extras.sizing.what_if.question import WhatIf, WhatIfAnswer
 from gpuops.model.devices.gpu import PciAddress, VgpuMode
-from gpuops.model.devices.gpu_layout import GpuLayout, LayoutForm, LayoutPart
+from gpuops.model.devices.mig import GpuLayout, LayoutForm, LayoutPart
 from gpuops.model.fleet_change import (
     AddHosts,
     AddVms,

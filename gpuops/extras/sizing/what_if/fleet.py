@@ -32,7 +32,7 @@ from gpuops.extras.sizing.what_if.hardware import (
 )
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import GraphicsType, PhysicalGpu, VgpuMode
-from gpuops.model.devices.gpu_layout import GpuLayout, LayoutForm, LayoutPart
+from gpuops.model.devices.mig import GpuLayout, LayoutForm, LayoutPart
 from gpuops.model.devices.vgpu import resolve
 from gpuops.model.fleet_change import AddVms, ApplyLayout, ChangeProfile, FleetChange
 from gpuops.model.nights.rotation import Policy
