@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpuops.model.vcenter.login import RoleState, RoleWish
     from gpuops.plan.core.scope import Scope
     from gpuops.plan.doctor.examination import Examination
-    from gpuops.plan.doctor.finding import Finding
+    from gpuops.plan.doctor.host_findings import Finding
     from gpuops.plan.hosts.readiness import Readiness
     from gpuops.plan.hosts.scheduler.state import Schedulers
 
@@ -78,7 +78,7 @@ def _with_directpath_targets(inventory: Inventory, hosts: Collection[str], site:
 def _of_timers(policy: Policy, file: Path, site: Site) -> Iterator[Finding]:
     """Yield a warning for each difference between the installed timers and the windows of the policy."""
     from gpuops.execute.rotation.installed_timers import timer_misfits
-    from gpuops.plan.doctor.finding import Finding, Severity
+    from gpuops.plan.doctor.host_findings import Finding, Severity
 
     for misfit in timer_misfits(policy, site, file):
         reason, _, fix = misfit.rpartition("; ")
@@ -87,7 +87,7 @@ def _of_timers(policy: Policy, file: Path, site: Site) -> Iterator[Finding]:
 
 def _of_rdma(site: Site, hosts: Sequence[Host]) -> Iterator[Finding]:
     """Yield a finding for each missing prerequisite of paravirtual RDMA; a saved inventory has no networks to check."""
-    from gpuops.plan.doctor.finding import Finding, Severity
+    from gpuops.plan.doctor.host_findings import Finding, Severity
     from gpuops.plan.hosts.pvrdma import pvrdma_obstacles
 
     for row in pvrdma_obstacles(hosts, site.vcenter.networks()):

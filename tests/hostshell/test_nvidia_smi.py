@@ -22,7 +22,7 @@ from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host_settings import Displacement, Rolling, SmiReadings, SmiState, SmiVgpu
 from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.doctor.finding import Severity
+from gpuops.plan.doctor.host_findings import Severity
 from gpuops.plan.hosts.graphics.mig import SetMig
 from gpuops.report.hosts.host_settings import mig_document
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule

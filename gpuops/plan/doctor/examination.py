@@ -34,8 +34,7 @@ from gpuops.plan.core.command_line import called, command
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.devices.goal import find_stale_entries, group_of
 from gpuops.plan.devices.rules import Case, start_obstacles
-from gpuops.plan.doctor.finding import Finding, Severity
-from gpuops.plan.doctor.host_findings import of_host, of_reservations, unlike_ecc
+from gpuops.plan.doctor.host_findings import Finding, Severity, of_host, of_reservations, unlike_ecc
 from gpuops.plan.hosts.scheduler.state import scheduler_of
 from gpuops.plan.moving.movability import MovabilityCase, MoveMethod, judge_movability
 from gpuops.plan.moving.vmotion_stun import EVACUATION, WHERE, balancing_obstacles, evacuation_obstacles

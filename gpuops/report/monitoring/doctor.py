@@ -11,7 +11,7 @@ from typing import Annotated, Final, Self
 from gpuops.model.guests.guest import GuestWay
 from gpuops.model.vcenter.login import RoleState
 from gpuops.plan.doctor.examination import Examination
-from gpuops.plan.doctor.finding import Severity
+from gpuops.plan.doctor.host_findings import Severity
 from gpuops.plan.guest.question import GuestVerdicts, count_states
 from gpuops.plan.guest.rows import GuestRow, GuestState
 from gpuops.report.document import DocumentRecord, NamedRecord, PrintedDocument, VersionedSiteDocument, printed

@@ -17,7 +17,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.examination import Examination, examine, of_parser
-from gpuops.plan.doctor.finding import Severity
+from gpuops.plan.doctor.host_findings import Severity
 
 PROFILE = "nvidia_a40-8q"
 DIRECT, SHARED = GraphicsType.SHARED_DIRECT, GraphicsType.SHARED

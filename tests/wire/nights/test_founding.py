@@ -14,7 +14,7 @@ from gpuops.execute.journal.record import Kind
 from gpuops.execute.rotation.setup import INIT
 from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.doctor.finding import Severity
+from gpuops.plan.doctor.host_findings import Severity
 from gpuops.plan.rotation.lease import KEY, parse_lease
 from gpuops.plan.rotation.setup import Setup
 from gpuops.plan.vm.attach import Attach

@@ -23,7 +23,7 @@ from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.vcenter.host_settings import Displacement, Rolling, SharedType
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.doctor.finding import Severity
+from gpuops.plan.doctor.host_findings import Severity
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.plan.hosts.scheduler.change import SetScheduler

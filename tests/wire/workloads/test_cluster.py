@@ -33,7 +33,7 @@ from gpuops.model.vcenter.vm import PowerState, VmDrs, pins_of
 from gpuops.model.workloads.cluster import Arrangement, ClusterWish, LatencyLevel
 from gpuops.plan.core.privileges import EDIT_CLUSTER
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.doctor.finding import Severity
+from gpuops.plan.doctor.host_findings import Severity
 from gpuops.sim.server import start
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of

@@ -19,7 +19,7 @@ from gpuops.advise.idle import Use
 from gpuops.extras.web.page.fleet_map import GpuUse
 from gpuops.extras.web.page.fleet_report import FleetReport, ReportDocument
 from gpuops.model.time_text import format_stamp
-from gpuops.plan.doctor.finding import Severity
+from gpuops.plan.doctor.host_findings import Severity
 from gpuops.report.json_and_csv import Cell, csv_text
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.monitoring.inventory import heading
