@@ -278,7 +278,7 @@ def mig_check(
     from gpuops.catalog import load
     from gpuops.config.layout_file import find_layout, load_layouts
     from gpuops.plan.capacity.gpu_models import board_meant
-    from gpuops.report.hosts.gpu_layouts import layouts_document, layouts_exit_code, layouts_text
+    from gpuops.report.hosts.device_modes import layouts_document, layouts_exit_code, layouts_text
 
     board = board_meant(model, load(everything=True))
     layouts = load_layouts(file)
