@@ -51,7 +51,7 @@ EXTRAS: Final[Mapping[str, Extra]] = {
     ),
     "notify": Extra(commands={"notify": "cli"}, documents=("view",)),
     "sizing": Extra(
-        commands={"measure": "measure_cli", "size": "cli", "what-if": "what_if.cli"},
+        commands={"measure": "cli", "size": "cli", "what-if": "what_if.cli"},
         documents=("measured_view", "view", "what_if.view"),
         tasks={"gpu_sizing_info": "tasks"},
     ),
@@ -86,7 +86,7 @@ EXTRAS: Final[Mapping[str, Extra]] = {
     ),
     "fleet": Extra(commands={"runner": "cli"}, documents=("cli",)),
     "web": Extra(
-        commands={"metrics": "metrics_cli", "report": "report_cli", "serve": "serve_cli", "top": "top_cli"},
+        commands={"metrics": "metrics_cli", "report": "report_cli", "serve": "report_cli", "top": "top_cli"},
         documents=("metrics_view", "page.fleet_report", "top_table"),
     ),
     "bundle": Extra(commands={"bundle": "cli"}, documents=("archive",)),

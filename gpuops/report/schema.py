@@ -45,7 +45,6 @@ _MODULES: Final = (
     "nights.desktop_use",
     "hosts.change",
     "hosts.device_modes",
-    "hosts.gpu_layouts",
     "hosts.host_plan",
     "hosts.host_settings",
     "nights.history",
