@@ -94,7 +94,7 @@ def _forecast(
         host_shell.give_to(site)
         inventory = site.with_vgpus(read_inventory(site, common))
         forecasts = load("gpuops.extras.observe.running_out.capacity_forecast")(request, inventory, site)
-    output.show(*load("gpuops.extras.observe.run_out_view.run_out_views")(forecasts, inventory))
+    output.show(*load("gpuops.extras.observe.view.run_out_views")(forecasts, inventory))
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ def _replay(common: CommonOptions, night: Policy | None, since: str, pool: str |
         inventory = read_inventory(site, common)
         begin = parse_since("--replay", since, inventory.taken_at)
         outcome = load("gpuops.extras.observe.replaying.idle_replay")(inventory, site, night, begin, pool=pool)
-    output.show(*load("gpuops.extras.observe.replay_view.replay_views")(outcome))
+    output.show(*load("gpuops.extras.observe.view.replay_views")(outcome))
 
 
 @spread
