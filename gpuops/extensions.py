@@ -46,9 +46,7 @@ class Extra:
 
 
 EXTRAS: Final[Mapping[str, Extra]] = {
-    "observe": Extra(
-        commands={"observe": "cli"}, documents=("replay_view", "run_out_view", "view"), night="demand.MEASURED_USE"
-    ),
+    "observe": Extra(commands={"observe": "cli"}, documents=("view",), night="demand.MEASURED_USE"),
     "notify": Extra(commands={"notify": "cli"}, documents=("view",)),
     "sizing": Extra(
         commands={"measure": "cli", "size": "cli", "what-if": "what_if.cli"},

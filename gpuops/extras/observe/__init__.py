@@ -18,7 +18,7 @@ Read in this order:
 * `run_out.py`, `running_out.py`   when a vGPU profile runs out (`gpuops capacity --forecast`), in the same two parts
 * `demand.py`       how many desktops were in use at a time: what this extra adds to nights
 * `stored_gpu_use.py`   what GPUs and VMs did last, for `gpuops top` and nights
-* `cli.py`, `view.py`, `replay_view.py`, `run_out_view.py`   the command, texts and documents
+* `cli.py`, `view.py`   the command, texts and documents
 
 The core reaches `cli`, the documents and `demand.MEASURED_USE` by the table in `gpuops/extensions.py`, and single
 functions, such as `replaying.idle_replay`, by `gpuops.extensions.load`.

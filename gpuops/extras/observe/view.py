@@ -153,7 +153,6 @@ def _span(span: Span) -> str:
     return f"{format_minute(span.begin)} to {format_minute(span.until)} UTC"
 
 
-_REPLAY_GAPS_SHOWN: Final = 10
 _BECAUSE: Final = {
     Untold.NOT_OBSERVED: "not observed",
     Untold.NO_SAMPLES: "without samples (off, or its host away)",
@@ -306,9 +305,9 @@ def _replay_notes(replay: Replay) -> Iterator[Text]:
     yield Text("pools are as they are today; floors, limits and the queue are not replayed: a night may take less")
     if replay.gone:
         yield Text(f"VMs and hosts that were measured then, and are no longer in vCenter: {replay.gone}", "yellow")
-    for gap in replay.gaps[:_REPLAY_GAPS_SHOWN]:
+    for gap in replay.gaps[:_GAPS_SHOWN]:
         yield Text(f"not observed    {format_minute(gap.begin)} to {format_minute(gap.until)} UTC", "yellow")
-    if len(replay.gaps) > _REPLAY_GAPS_SHOWN:
+    if len(replay.gaps) > _GAPS_SHOWN:
         yield Text(f"and {len(replay.gaps) - _GAPS_SHOWN} later gaps", "yellow")
 
 
