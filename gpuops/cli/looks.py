@@ -152,7 +152,7 @@ def broker_show(common: CommonOptions) -> None:
     output.show(broker_text(state), BrokerShowDocument.made_of(state))
 
 
-history = VerbTable("history", "")
+history = VerbTable("history")
 
 
 @history.callback(invoke_without_command=True, no_args_is_help=False)

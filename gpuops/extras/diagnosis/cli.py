@@ -14,7 +14,7 @@ from gpuops.console.spread import spread
 from gpuops.errors import UsageError
 from gpuops.extras.diagnosis.case import Component
 
-diagnose = VerbTable("diagnose", "")
+diagnose = VerbTable("diagnose")
 
 
 @diagnose.callback(invoke_without_command=True, no_args_is_help=False)

@@ -13,7 +13,7 @@ from gpuops.console.signals import collect_garbage_often
 from gpuops.console.spread import spread
 from gpuops.model.measurements.measurement import Retention
 
-observe = VerbTable("observe", "")
+observe = VerbTable("observe")
 KEPT: Final = Retention()
 
 FineDays = Annotated[
