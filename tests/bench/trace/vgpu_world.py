@@ -75,9 +75,6 @@ class SameSize:
             return 0
         return GB // self.sizes[kind] - held
 
-    def usable(self, state: int, kind: int) -> int:
-        return self.slots(state, kind) * self.sizes[kind]
-
     def value(self, state: int) -> int:
         best = max(self.slots(state, kind) * float(self.price[kind]) for kind in range(len(self.sizes)))
         return round(VALUE_UNIT * best)
@@ -121,9 +118,6 @@ class Mig:
 
     def slots(self, state: int, kind: int) -> int:
         return len(self.after(state, kind))
-
-    def usable(self, state: int, kind: int) -> int:
-        return self.slots(state, kind) * self.sizes[kind]
 
     def value(self, state: int) -> int:
         return round(VALUE_UNIT * self._best(state)) if state else 0

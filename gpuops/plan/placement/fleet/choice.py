@@ -217,11 +217,12 @@ def _best_bound(needs: Wanted, admitted: Flags, fleet: FleetIndex, losses: Losse
             continue
         priced_pool, request = priced_request
         pool = priced_pool.pool
-        seat = pool.choose(request, among)
-        if seat is None:
+        best = pool.best(request, among)
+        if best is None:
             continue
-        (part,) = seat.parts  # `choose` returns seats on one node only
-        row, gpus, bound = part.row, part.gpus, True
+        row, gpu, steps = best  # on these GPUs one more vGPU leads to one state, so a way is a GPU
+        gpus: tuple[int, ...] = (gpu,)
+        bound = True
         if count > 1:
             gpus = pool.in_turn(request, row)
         else:
@@ -233,11 +234,11 @@ def _best_bound(needs: Wanted, admitted: Flags, fleet: FleetIndex, losses: Losse
             host_row, host_gpu = first_choice(profile, host_rows, fleet)
             # If the host's own choice is not in this tier, only a pin brings the VM to a place of the tier.
             if among[host_row]:
-                if pool.steps(request, host_row, host_gpu) <= seat.steps:
+                if pool.steps(request, host_row, host_gpu) <= steps:
                     row, gpus = host_row, (host_gpu,)
                 bound = (row, *gpus) != (host_row, host_gpu)
         seats = {demand.ordinal: fleet.address[row][gpu] for demand, gpu in zip(needs.demands, gpus, strict=True)}
-        return _as_choice(row, seats, int(seat.steps), needs, fleet, bound=bound, local=local)
+        return _as_choice(row, seats, int(steps), needs, fleet, bound=bound, local=local)
     return None
 
 

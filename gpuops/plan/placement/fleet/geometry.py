@@ -93,9 +93,6 @@ class Geometry(Protocol):
     def slots(self, state: int, kind: int) -> int:
         """How many more devices of the kind fit."""
 
-    def usable(self, state: int, kind: int) -> int:
-        """Return how much of the free GPU memory devices of the kind can use."""
-
     def value(self, state: int) -> int:
         """Return the worth of the best filling of the free GPU memory at the site's prices, in thousandths."""
 
@@ -115,28 +112,6 @@ class PoolRequest:
     """Whether CPU and memory must be on the node of the GPUs; if not, other nodes give what this node lacks."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodePart:
-    """The part of one node that a VM takes: GPUs with their states before and after, CPU and memory."""
-
-    row: int
-    gpus: tuple[int, ...]
-    before: tuple[int, ...]
-    after: tuple[int, ...]
-    cpu: int
-    memory: int
-
-
-@dataclass(frozen=True, slots=True)
-class PoolSeat:
-    """Where a VM goes. `local`: on as few nodes as its size allows, with its CPU and memory next to its GPUs."""
-
-    parts: tuple[NodePart, ...]
-    local: bool
-    steps: float = 0.0
-    """The loss of other VMs in steps; seats are compared by it."""
-
-
 class GpuTransitions:
     """The answers of a geometry as arrays. `kinds`: those that the site's VMs ask for."""
 
@@ -145,11 +120,10 @@ class GpuTransitions:
 
         def gains(state: int) -> list[int]:
             slots = [geometry.slots(state, kind) for kind in kinds]
-            usable = [geometry.usable(state, kind) for kind in kinds]
-            return [*slots, *usable, geometry.value(state), geometry.free(state)]
+            return [*slots, geometry.value(state), geometry.free(state)]
 
-        self.gains = Rows(gains, 2 * len(kinds) + 2)
-        """Of a state: the slots of each kind, what these could use, the value at the prices, and what is free."""
+        self.gains = Rows(gains, len(kinds) + 2)
+        """Of a state: the slots of each kind, the value at the prices, and the free GPU memory."""
         self._after: dict[int, Rows] = {}
 
     def after(self, kind: int) -> Rows:
@@ -297,9 +271,8 @@ class ShapeArrays:
 
 
 def node_value(shapes: ShapeArrays, gains: Ints, cpu: Ints, memory: Ints) -> Floats:
-    """The value of each of these nodes to the mix. `gains` has, per node: the free slots for every kind of device, what
-    these could use, and the value at the prices."""
-    sold: Floats = gains[:, 2 * len(shapes.kinds)] / VALUE_UNIT
+    """The value of each of these nodes to the mix. `gains`: those of `GpuTransitions`, summed over the node's GPUs."""
+    sold: Floats = gains[:, len(shapes.kinds)] / VALUE_UNIT
     if shapes.fed_by_memory < np.inf:
         sold = np.minimum(sold, shapes.fed_by_memory * memory)
     return shapes.sale_weight * sold + usable_by_mix(shapes, gains, cpu, memory)
