@@ -49,10 +49,8 @@ from gpuops.plan.placement.fleet.site_demand import (
     WHOLE,
     Loss,
     Mix,
-    OfferedSize,
     ShapeCounts,
     board_mix,
-    largest_profiles,
     mix_distance,
     shapes_of_devices,
 )
@@ -279,8 +277,7 @@ class BoardPools:
     def __init__(self, fleet: FleetIndex) -> None:
         self._fleet = fleet
         self._pools: dict[str, PricedPool] = {}
-        self._largest: dict[str, set[str]] = {}
-        self._most_gpus: dict[str, int] = {}
+        self._offers: dict[str, tuple[set[str], int]] = {}
 
     @classmethod
     def of(cls, fleet: FleetIndex) -> BoardPools:
@@ -295,15 +292,9 @@ class BoardPools:
 
         A pool is used again as long as the demand has nearly the mix that its prices were computed for.
         """
-        if board.key not in self._most_gpus:
-            # The most GPUs of this board in one host, in any mode.
-            states, state = self._fleet.states, self._fleet.state
-            # State 0 stands for no GPU: rows of nodes with fewer GPUs than others end with it.
-            of_board = [number for number in np.unique(state).tolist() if number and states.of_board(number, board.key)]
-            gpus_by_row = np.isin(state, of_board).sum(axis=1)
-            gpus_by_host = np.bincount(self._fleet.host_of, weights=gpus_by_row)
-            self._most_gpus[board.key] = int(gpus_by_host.max(initial=0))
-        mix = board_mix(board.key, demand, self._largest_of(board), self._most_gpus[board.key])
+        if board.key not in self._offers:
+            self._offers[board.key] = self._read_offer(board)
+        mix = board_mix(board.key, demand, *self._offers[board.key])
         priced_pool = self._pools.get(board.key)
         if priced_pool is None or mix_distance(priced_pool.mix, mix) > NEAR_MIX:
             priced_pool = self._pools[board.key] = self._new(board, mix)
@@ -353,22 +344,22 @@ class BoardPools:
         )
         return PricedPool(pool, gpus, mix, len(fleet.read_again))
 
-    def _largest_of(self, board: Board) -> set[str]:
-        """Return the largest profiles that hosts offer for GPUs of the board in their current mode."""
-        if board.key not in self._largest:
-            states = self._fleet.states
-            empties = np.unique(states.when_empty().of(np.unique(self._fleet.state))).tolist()
-            # State 0 stands for no GPU.
-            board_states = [state for state in empties if state and states.of_board(state, board.key)]
-            offers = {}
-            for name in self._fleet.offered_names():
-                facts = states.catalog.profile(name)
-                if facts is None or facts.board != board.key:
-                    continue
-                if any(states.slots(name).at(state) for state in board_states):
-                    offers[name] = OfferedSize(facts.framebuffer_mib, facts.mig_backed)
-            self._largest[board.key] = largest_profiles(offers)
-        return self._largest[board.key]
+    def _read_offer(self, board: Board) -> tuple[set[str], int]:
+        """Return the largest profiles, time-sliced and MIG-backed, that hosts offer for GPUs of the board in their
+        current mode, and the most GPUs of the board in one host."""
+        fleet, states = self._fleet, self._fleet.states
+        of_board = [state for state in np.unique(fleet.state).tolist() if states.of_board(state, board.key)]
+        empties = {states.when_empty().at(state) for state in of_board}
+        offered = [
+            (name, facts) for name in fleet.offered_names() if (facts := states.catalog.profile(name)) is not None
+        ]
+        largest: dict[bool, str] = {}
+        # From the smallest on: a larger profile takes the place of a smaller one, of equal ones the last by name.
+        for name, facts in sorted(offered, key=lambda named_facts: named_facts[1].framebuffer_mib):
+            if facts.board == board.key and any(states.slots(name).at(state) for state in empties):
+                largest[facts.mig_backed] = name
+        gpus_by_host = np.bincount(fleet.host_of, weights=np.isin(fleet.state, of_board).sum(axis=1))
+        return set(largest.values()), int(gpus_by_host.max(initial=0))
 
 
 @dataclass(frozen=True)
