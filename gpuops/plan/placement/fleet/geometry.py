@@ -291,14 +291,6 @@ def usable_by_mix(shapes: ShapeArrays, gains: Ints, cpu: Ints, memory: Ints) -> 
     return total
 
 
-def shape_weights(often: Floats, count: Ints, size: Ints) -> Floats:
-    """Return the weight of each shape by its frequency and size; their sum is 1, and shapes without devices have 0."""
-    size_of_all = (count * size).astype(np.float64)
-    weight: Floats = np.where(size_of_all > 0, often * np.maximum(1, size_of_all) ** SIZE_POWER, 0.0)
-    shares: Floats = weight / weight.sum()
-    return shares
-
-
 @dataclass(frozen=True, slots=True)
 class ShapeFrequency:
     """One shape of VM and its frequency."""
@@ -310,47 +302,55 @@ class ShapeFrequency:
     often: float
 
 
-def commonest(frequencies: Sequence[ShapeFrequency], share: float = TYPICAL) -> list[ShapeFrequency]:
-    """Return the commonest shapes that make up this share of all VMs."""
+def commonest(frequencies: Sequence[ShapeFrequency]) -> list[ShapeFrequency]:
+    """Return the commonest shapes that together make up `TYPICAL` of all VMs."""
     ranked = sorted(
         frequencies,
         key=lambda frequency: (-frequency.often, frequency.cpu, frequency.memory, frequency.kind, frequency.count),
     )
     upto = np.cumsum([frequency.often for frequency in ranked])
-    return ranked[: int(np.searchsorted(upto, share * upto[-1]) + 1)]
+    return ranked[: int(np.searchsorted(upto, TYPICAL * upto[-1]) + 1)]
 
 
-def make_shape_arrays(frequencies: Sequence[ShapeFrequency], sizes: Mapping[int, int], gpus: int) -> ShapeArrays:
-    """Return the shapes as arrays. A shape with more devices than the `gpus` of a node counts as one half on each of
-    two nodes."""
-    halves = [2 if frequency.count > gpus else 1 for frequency in frequencies]
-    kinds = tuple(sorted(sizes))
-    often = np.array([frequency.often for frequency in frequencies])
-    return ShapeArrays(
-        kinds,
-        np.array([kinds.index(frequency.kind) for frequency in frequencies], dtype=np.int64),
-        np.array([frequency.count // half for frequency, half in zip(frequencies, halves, strict=True)]),
-        np.array([sizes[frequency.kind] for frequency in frequencies]),
-        np.array([-(-frequency.cpu // half) for frequency, half in zip(frequencies, halves, strict=True)]),
-        np.array([-(-frequency.memory // half) for frequency, half in zip(frequencies, halves, strict=True)]),
-        often / often.sum(),
-    )
+FEEDING_SLACK: Final = 2.0
+"""Memory is assumed to feed this many times the value of the mean VM: not all small VMs come at once."""
 
 
-def with_weights(
-    shapes: ShapeArrays, frequencies: Sequence[ShapeFrequency], price: Mapping[int, float], slack: float, *, cut: bool
+def make_shape_arrays(
+    frequencies: Sequence[ShapeFrequency],
+    sizes: Mapping[int, int],
+    gpus: int,
+    price: Mapping[int, float],
+    *,
+    cut: bool,
 ) -> ShapeArrays:
-    """Return the shapes with their weights, and with the value that a unit of memory can feed at these prices.
+    """Return the commonest shapes as arrays, at these prices of each kind of device.
 
-    `cut`: the GPUs are cut into GPU instances. `slack`: memory is assumed to feed this many times the mean, since not
-    all VMs come at once.
+    A shape with more devices than the `gpus` of a node counts as one half on each of two nodes. `cut`: the GPUs are cut
+    into GPU instances.
     """
-    weight = shape_weights(shapes.weight, shapes.count, shapes.size)
+    common = commonest(frequencies)
+    halves = [2 if frequency.count > gpus else 1 for frequency in common]
+    kinds = tuple(sorted(sizes))
+    count = np.array([frequency.count // half for frequency, half in zip(common, halves, strict=True)])
+    size = np.array([sizes[frequency.kind] for frequency in common])
+    # The weight of a shape by its frequency and size; a shape without devices has none.
+    often = np.array([frequency.often for frequency in common])
+    devices_size = (count * size).astype(np.float64)
+    weight = np.where(devices_size > 0, often / often.sum() * np.maximum(1, devices_size) ** SIZE_POWER, 0.0)
     mean_value = sum(shape.often * shape.count * price[shape.kind] for shape in frequencies if shape.memory)
     mean_memory = sum(shape.often * shape.memory for shape in frequencies)
-    fed_by_memory = slack * mean_value / mean_memory if mean_memory else np.inf
-    sale_weight = CUT_SALE_WEIGHT if cut else SALE_WEIGHT
-    return replace(shapes, weight=weight, fed_by_memory=fed_by_memory, sale_weight=sale_weight)
+    return ShapeArrays(
+        kinds,
+        np.array([kinds.index(frequency.kind) for frequency in common], dtype=np.int64),
+        count,
+        size,
+        np.array([-(-frequency.cpu // half) for frequency, half in zip(common, halves, strict=True)]),
+        np.array([-(-frequency.memory // half) for frequency, half in zip(common, halves, strict=True)]),
+        weight / weight.sum(),
+        fed_by_memory=FEEDING_SLACK * mean_value / mean_memory if mean_memory else np.inf,
+        sale_weight=CUT_SALE_WEIGHT if cut else SALE_WEIGHT,
+    )
 
 
 def large_shapes(

@@ -34,14 +34,12 @@ from gpuops.plan.placement.fleet.geometry import (
     PoolRequest,
     ShapeArrays,
     ShapeFrequency,
-    commonest,
     count_places,
     half_of_two_nodes,
     large_shapes,
     make_shape_arrays,
     node_value,
     place_prices,
-    with_weights,
 )
 from gpuops.plan.placement.fleet.index import FleetIndex
 from gpuops.plan.placement.fleet.site_demand import (
@@ -254,8 +252,6 @@ class NodePool:
 
 LOSS_STEP: Final = 0.001
 """Share of a GPU: losses that differ by less are equal."""
-FEEDING_SLACK: Final = 2.0
-"""CPU and memory are assumed to feed this many times the value of the mean VM: not all small VMs come at once."""
 NEAR_MIX: Final = 0.02
 """Share of VMs by which the mix may differ from the one that a pool was made for."""
 
@@ -325,11 +321,11 @@ class BoardPools:
         empties = np.unique(fleet.states.when_empty().of(np.unique(fleet.state)))
         for state in empties.tolist():
             gpus.value(state)  # so that every kind has its price
-        shapes = with_weights(
-            make_shape_arrays(commonest(often), sizes, fleet.state.shape[1]),
+        shapes = make_shape_arrays(
             often,
+            sizes,
+            fleet.state.shape[1],
             {kind: gpus.price(kind) for kind in sizes},
-            FEEDING_SLACK,
             cut=any(gpus.is_cut(state) for state in empties.tolist()),
         )
         pool = NodePool(
