@@ -124,7 +124,8 @@ class Hosts(NodePool):
             return self._across(ask)
         row, way, _ = best
         gpu, way = divmod(way, self.geometry.ways)
-        gpus, states = (gpu,), self.state[row : row + 1].copy()
+        gpus: tuple[int, ...] = (gpu,)
+        states = self.state[row : row + 1].copy()
         if ask.count == 1:
             states[0, gpu] = self.moves.after(ask.kind).of(states)[0, gpu, way]
         else:
