@@ -43,14 +43,6 @@ class VmShape(NamedTuple):
     memory_mib: int
 
 
-@dataclass(frozen=True, slots=True)
-class OfferedSize:
-    """The size of a profile that hosts offer, and whether it is MIG-backed."""
-
-    size_mib: int
-    mig_backed: bool
-
-
 Mix = Mapping[VmShape, float]
 """The shapes of one GPU model, each with its share of all."""
 ShapeCounts = Mapping[str, Counter[VmShape]]
@@ -82,24 +74,12 @@ def shapes_of_devices(devices: Sequence[tuple[str, str]], memory_mib: int | None
 
 def add_counts(counts: ShapeCounts, added: ShapeCounts) -> ShapeCounts:
     """The sum of both counts."""
-    return _combine_counts(counts, added, 1)
+    return {**counts, **{board: counts.get(board, Counter()) + shapes for board, shapes in added.items()}}
 
 
 def subtract_counts(counts: ShapeCounts, removed: ShapeCounts) -> ShapeCounts:
-    """The first counts less the second."""
-    return _combine_counts(counts, removed, -1)
-
-
-def _combine_counts(counts: ShapeCounts, change: ShapeCounts, sign: int) -> ShapeCounts:
-    combined = dict(counts)
-    for board, shapes in change.items():
-        total = Counter(combined.get(board, ()))
-        for shape, times in shapes.items():
-            total[shape] += sign * times
-            if total[shape] <= 0:
-                del total[shape]
-        combined[board] = total
-    return combined
+    """The first counts less the second; shapes without a VM are left out."""
+    return {**counts, **{board: counts.get(board, Counter()) - shapes for board, shapes in removed.items()}}
 
 
 def board_mix(board: str, counts: ShapeCounts, largest_profiles: Iterable[str], host_gpus: int) -> Mix:
@@ -132,12 +112,6 @@ def mix_distance(mix: Mix, other_mix: Mix) -> float:
     """
     difference = sum(abs(share - other_mix.get(shape, 0.0)) for shape, share in mix.items())
     return 0.5 * (difference + sum(share for shape, share in other_mix.items() if shape not in mix))
-
-
-def largest_profiles(offers: Mapping[str, OfferedSize]) -> set[str]:
-    """The largest profile of each kind of GPU: time-sliced, and MIG-backed."""
-    by_size = sorted(offers.items(), key=lambda named_offer: (named_offer[1].size_mib, named_offer[0]))
-    return set({offer.mig_backed: name for name, offer in by_size}.values())
 
 
 def _device(device: GpuDevice, catalog: Catalog) -> tuple[str, str] | None:
