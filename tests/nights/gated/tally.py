@@ -8,19 +8,17 @@ window closes, on however large a share of a GPU. A user who comes later gets an
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Final, Self
 
 from gpuops.sim.state.vm_state import Power
 from tests.nights.gated.checkers import cuts, violations
 from tests.nights.gated.night import GatedNight, GatedPlayed, play
 from tests.nights.gated.schedule import KINDS, ROW, Trouble, gated_site, is_calm, schedule_of
-from tests.nights.measuring.tally import Summed, in_processes, one_by_one
+from tests.nights.measuring.tally import Timed, summed
 from tests.nights.world.worlds import CLOSES, EVENING, Site
 
 TAKES: Final = timedelta(minutes=15)
@@ -83,14 +81,13 @@ def play_ungated(seed: int, troubles: tuple[Trouble, ...] | None = None) -> Gate
     return GatedNight(seed, people, (), site).play_gated()
 
 
-CHUNK: Final = 10
 LEAST_HARVEST: Final = 0.95
 BEGIN: Final = "<!-- gates: made by `python -m tests.nights gates --keep` -->"
 END: Final = "<!-- gates: end -->"
 
 
 @dataclass
-class GatedTally(Summed):
+class GatedTally(Timed):
     """What many gated nights come to."""
 
     nights: int = 0
@@ -113,8 +110,6 @@ class GatedTally(Summed):
     ungated_cuts: int = 0
     """Sessions of any kind under which a night without a gate, with the same people, suspended."""
     violations: list[str] = field(default_factory=list)
-    wall_s: float = 0.0
-    cpu_s: float = 0.0
 
     def add(self, addend: Self) -> None:
         longest_s = max(self.longest_s, addend.longest_s)
@@ -152,17 +147,7 @@ class GatedTally(Summed):
 
 def tally(seeds: Sequence[int], *, jobs: int) -> GatedTally:
     """These nights, in so many processes."""
-    total, began = GatedTally(), time.monotonic()
-    for part in in_processes(_nights, seeds, jobs, CHUNK):
-        total.add(part)
-    total.wall_s = time.monotonic() - began
-    return total
-
-
-def _nights(seeds: Sequence[int]) -> GatedTally:
-    tally_of_nights = GatedTally()
-    tally_of_nights.cpu_s = one_by_one(partial(_add, tally_of_nights), seeds)
-    return tally_of_nights
+    return summed(GatedTally, _add, seeds, jobs)
 
 
 def _add(tally_of_nights: GatedTally, seed: int) -> None:

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from functools import partial
 from statistics import median
@@ -16,9 +16,6 @@ from typing import Final, Self, TypeVar
 from tests.nights.faults.schedule import ALL, OF_IDENTITY, SELDOM
 from tests.nights.judging.checkers import violations
 from tests.nights.playing.night import play
-
-Part = TypeVar("Part")
-"""What a few nights come to."""
 
 CHUNK: Final = 10
 """Nights handed to a process at once: few, so that the last one at work does not keep the others waiting."""
@@ -34,7 +31,18 @@ class Summed:
 
 
 @dataclass
-class Tally(Summed):
+class Timed(Summed):
+    """Figures of nights that were played in some processes, and the time that took."""
+
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+
+
+SomeTally = TypeVar("SomeTally", bound=Timed)
+
+
+@dataclass
+class Tally(Timed):
     """What many nights come to."""
 
     nights: int = 0
@@ -47,8 +55,6 @@ class Tally(Summed):
     """Each with the seed of its night."""
     broken: list[int] = field(default_factory=list)
     """The seeds of the nights that broke an invariant."""
-    wall_s: float = 0.0
-    cpu_s: float = 0.0
 
     @property
     def rarest(self) -> tuple[str, int]:
@@ -72,39 +78,28 @@ class Tally(Summed):
 
 def tally(seeds: Sequence[int], *, jobs: int) -> Tally:
     """These nights, in so many processes."""
-    total, began = Tally(), time.monotonic()
-    for part in in_processes(_nights, seeds, jobs, CHUNK):
-        total.add(part)
+    return summed(Tally, _add, seeds, jobs)
+
+
+def summed(kind: type[SomeTally], add: Callable[[SomeTally, int], None], seeds: Sequence[int], jobs: int) -> SomeTally:
+    """Return what the nights of these seeds come to, each added to a tally by `add`, in so many processes."""
+    total, began = kind(), time.monotonic()
+    chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
+    with ProcessPoolExecutor(jobs) if jobs > 1 else nullcontext() as pool:
+        for part in (pool.map if pool else map)(partial(_of_some, kind, add), chunks):
+            total.add(part)
     total.wall_s = time.monotonic() - began
     return total
 
 
-def in_processes(
-    nights: Callable[[Sequence[int]], Part], seeds: Sequence[int], jobs: int, chunk: int
-) -> Iterator[Part]:
-    """Yield the result of `nights` for each chunk of these seeds, in order, from so many processes."""
-    chunks = [seeds[at : at + chunk] for at in range(0, len(seeds), chunk)]
-    if jobs == 1:
-        yield from map(nights, chunks)
-        return
-    with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(nights, chunks)
-
-
-def one_by_one(add: Callable[[int], None], seeds: Sequence[int]) -> float:
-    """Calls it for each seed; the CPU seconds that took."""
-    began = time.process_time()
+def _of_some(kind: type[SomeTally], add: Callable[[SomeTally, int], None], seeds: Sequence[int]) -> SomeTally:
+    part, began = kind(), time.process_time()
     with rarely_swept():
         for seed in seeds:
-            add(seed)
+            add(part, seed)
             gc.collect()  # now, while the processor still has the night at hand
-    return time.process_time() - began
-
-
-def _nights(seeds: Sequence[int]) -> Tally:
-    tally_of_nights = Tally()
-    tally_of_nights.cpu_s = one_by_one(partial(_add, tally_of_nights), seeds)
-    return tally_of_nights
+    part.cpu_s = time.process_time() - began
+    return part
 
 
 @contextmanager
