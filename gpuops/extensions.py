@@ -46,7 +46,7 @@ class Extra:
 
 
 EXTRAS: Final[Mapping[str, Extra]] = {
-    "observe": Extra(commands={"observe": "cli"}, documents=("view",), night="demand.MEASURED_USE"),
+    "observe": Extra(commands={"observe": "cli"}, documents=("view",), night="desktop_demand.MEASURED_USE"),
     "notify": Extra(commands={"notify": "cli"}, documents=("view",)),
     "sizing": Extra(
         commands={"measure": "cli", "size": "cli", "what-if": "what_if.cli"},

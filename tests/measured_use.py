@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from gpuops.advise.forecast import SLOT
-from gpuops.extras.observe.packing import FINE_S, WHOLE, Block
+from gpuops.extras.observe.blocks import FINE_S, WHOLE, Block
 from gpuops.extras.observe.store import Measurements
 from gpuops.model.measurements.measurement import CPU_MHZ
 

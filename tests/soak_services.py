@@ -23,7 +23,7 @@ from typing import Final
 import httpx
 
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.outside_events.vms import power_off, power_on
+from gpuops.sim.outside_events.vm_events import power_off, power_on
 from gpuops.sim.server import SimServer, start
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.wire import sim_client

@@ -38,7 +38,7 @@ from gpuops.model.vcenter.login import LoginTest, ObjectKind
 from gpuops.plan.core.versions import why_only_read
 
 if TYPE_CHECKING:
-    from gpuops.config.vcenter.broker import BrokerDestination
+    from gpuops.config.vcenter.broker_entry import BrokerDestination
     from gpuops.config.vcenter.destination import Destination, Simulated
     from gpuops.config.vcenter.targets import GuestEntry
     from gpuops.execute.site.host_shell import VgpuShell
@@ -186,7 +186,7 @@ def connect(
     Raises NotConnected, TargetError, Refused.
     """
     from gpuops.config.vcenter.destination import Simulated
-    from gpuops.config.vcenter.login import login
+    from gpuops.config.vcenter.login_settings import login
     from gpuops.execute.state.refused_logins import guarded_login
     from gpuops.execute.state.state_dir import default_state_dir
     from gpuops.vsphere.connection import Connection
@@ -266,7 +266,7 @@ def connect_checked(
     notices = notice_way(where, environ, state_dir, warn) if run else None
     if notices is None:
         return connect_after_check()
-    return cast(Site, load("gpuops.extras.notify.watch.connecting")(notices, run, connect_after_check))
+    return cast(Site, load("gpuops.extras.notify.run_watch.connecting")(notices, run, connect_after_check))
 
 
 def only_read(site: Site) -> Site:
@@ -324,7 +324,7 @@ def _guest_login(
 
     If it cannot be read, append the error to `tolerated` and return None; with `tolerated` None raise the error.
     """
-    from gpuops.config.vcenter.login import guest_login
+    from gpuops.config.vcenter.login_settings import guest_login
 
     try:
         return guest_login(environ, label, guest_entry)
@@ -337,7 +337,7 @@ def _guest_login(
 
 def _guest_shell(environ: Mapping[str, str]) -> GuestSsh:
     """Return the SSH client for guests, for hooks whose policy uses SSH."""
-    from gpuops.config.vcenter.login import guest_keys
+    from gpuops.config.vcenter.login_settings import guest_keys
     from gpuops.hostshell.guest_ssh import GuestSsh
 
     key, known_hosts = guest_keys(environ)
@@ -474,7 +474,7 @@ def _broker_login_source(
         return None
 
     def find_login() -> BrokerTarget:
-        from gpuops.config.vcenter.broker import broker_login
+        from gpuops.config.vcenter.broker_entry import broker_login
 
         return broker_login(where, environ, ask)
 

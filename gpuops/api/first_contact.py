@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpuops.execute.site import Site
     from gpuops.model.desktops.broker import BrokerIdentity, BrokerState, DesktopMachine
     from gpuops.model.vcenter.inventory import Contact, Inventory
-    from gpuops.report.first_contact import JudgedContact
+    from gpuops.report.first_contact_view import JudgedContact
 
 
 def broker_show(site: Site) -> BrokerState:
@@ -83,7 +83,7 @@ def judged_contact(site: Site) -> JudgedContact:
     """Read a vCenter once, and judge the table of assumptions by what was read. Raises NotConnected."""
     from gpuops.catalog.catalog_files import assumptions, contact_session, contact_setup
     from gpuops.plan.doctor.assumptions import judge_assumptions
-    from gpuops.report.first_contact import JudgedContact
+    from gpuops.report.first_contact_view import JudgedContact
 
     contact = first_contact(site, contact_inventory(site))
     rows = judge_assumptions(assumptions().values(), contact, catalog_of(contact.inventory))

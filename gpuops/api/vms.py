@@ -16,7 +16,7 @@ from gpuops.advise.idle import judge_vms
 from gpuops.errors import Refused, UsageError
 from gpuops.execute.site import Consent, Site, agreed, catalog_of
 from gpuops.extensions import load
-from gpuops.model.nights.rotation import Limits
+from gpuops.model.nights.rotation_policy import Limits
 from gpuops.model.vcenter.vm import PowerState, is_gpu
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from gpuops.model.devices.catalog import Catalog
     from gpuops.model.fleet_change import ApplyLayout
     from gpuops.model.guests.guest import GuestReply, GuestSystem
-    from gpuops.model.nights.rotation import Policy
+    from gpuops.model.nights.rotation_policy import Policy
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.model.vcenter.vm import Vm
     from gpuops.plan.capacity.capacity_request import Capacity, CapacityRequest
     from gpuops.plan.core.plan import Report, Request
-    from gpuops.plan.guest.question import GuestQuestion, GuestVerdicts
+    from gpuops.plan.guest.guest_check import GuestQuestion, GuestVerdicts
     from gpuops.plan.moving.defrag import Defrag, Defragmentation
     from gpuops.plan.queue.place import Place, Placements
     from gpuops.plan.vm.clone import Clone, Cloning
@@ -61,7 +61,7 @@ def place(request: Place, site: Site, layout: ApplyLayout | None = None) -> Plac
 
 
 def _on_layout(request: Place, layout: ApplyLayout, inventory: Inventory, catalog: Catalog) -> Placements:
-    fleet = load("gpuops.extras.sizing.what_if.fleet.changed_fleet")((layout,), inventory, catalog, None, 1)
+    fleet = load("gpuops.extras.sizing.what_if.changed_fleet.changed_fleet")((layout,), inventory, catalog, None, 1)
     request.check_profiles(fleet.inventory, catalog)
     answer = request.placements(fleet.inventory, catalog)
     return replace(answer, before=inventory, doubts=(*fleet.in_words, *answer.doubts))
@@ -204,7 +204,7 @@ def defrag(request: Defrag, inventory: Inventory, site: Site) -> Defragmentation
 
     Raises UsageError for an unknown host or cluster, ProfileUnknown, and Refused for a profile that no host offers.
     """
-    from gpuops.execute.change.moves import plan_moves
+    from gpuops.execute.change.vm_moves import plan_moves
 
     return plan_moves(request, inventory, site)
 
@@ -224,7 +224,7 @@ def guest_check(
     """
     from gpuops.catalog.catalog_files import load_drivers
     from gpuops.model.guests.guest import GuestReply
-    from gpuops.plan.guest.question import check_reachable, judge_guests, select_guests
+    from gpuops.plan.guest.guest_check import check_reachable, judge_guests, select_guests
     from gpuops.vsphere.connection import Connection
     from gpuops.vsphere.guests.guest_answers import guest_systems
 
@@ -262,7 +262,7 @@ def _replies(
         from gpuops.vsphere.guests.guest_answers import ToolsAnswers
 
         return ToolsAnswers(connection, site.say).replies(reachable, frameworks)
-    from gpuops.config.vcenter.login import guest_keys
+    from gpuops.config.vcenter.login_settings import guest_keys
     from gpuops.hostshell.guest_ssh import SshAnswers
     from gpuops.vsphere.guests.guest_answers import vcenter_time
 

@@ -136,13 +136,13 @@ class Commands(UserDict[str, Any]):
 
 
 _MODULES: Final = {
-    "advice": ("capacity", "place", "profiles"),
+    "what_fits": ("capacity", "place", "profiles"),
     "change": ("change",),
     "first_steps.help": ("help", "template"),
     "first_steps.schema": ("explain", "schema"),
     "first_steps.setup": ("config", "login", "setup"),
     "first_steps.sim": ("demo", "sim"),
-    "host_settings": ("host",),
+    "host": ("host",),
     "looks": ("broker", "history", "idle", "queue"),
     "monitoring": ("doctor", "guest", "inventory", "readiness", "roles"),
     "rotate": ("rotate",),

@@ -34,7 +34,7 @@ def status(common: CommonOptions) -> None:
     """
     from gpuops.api import change_status
     from gpuops.console.opening import open_site
-    from gpuops.report.hosts.change import ChangeStatusDocument, status_text
+    from gpuops.report.hosts.change_view import ChangeStatusDocument, status_text
 
     with open_site(common) as site:
         change_state = change_status(site)
@@ -132,7 +132,7 @@ def confirm_reboots(*, yes: bool) -> Callable[[ChangeReport], None]:
 
     def ask(report: ChangeReport) -> None:
         from gpuops.console.running import confirm
-        from gpuops.report.hosts.change import change_text
+        from gpuops.report.hosts.change_view import change_text
 
         if not yes:
             confirm(change_text(report))
@@ -145,7 +145,7 @@ def confirm_giving_up(*, yes: bool) -> Callable[[Abandonment], None]:
 
     def ask(abandonment: Abandonment) -> None:
         from gpuops.console.running import confirm
-        from gpuops.report.hosts.change import abandonment_text
+        from gpuops.report.hosts.change_view import abandonment_text
 
         if not yes:
             confirm(abandonment_text(abandonment), "the above gives something up for good")
@@ -155,7 +155,7 @@ def confirm_giving_up(*, yes: bool) -> Callable[[Abandonment], None]:
 
 def show_abandoned(abandonment: Abandonment) -> None:
     """Print what was given up."""
-    from gpuops.report.hosts.change import abandonment_document, abandonment_text
+    from gpuops.report.hosts.change_view import abandonment_document, abandonment_text
 
     output.show(abandonment_text(abandonment), abandonment_document(abandonment))
 
@@ -163,7 +163,7 @@ def show_abandoned(abandonment: Abandonment) -> None:
 def show(report: ChangeReport | Report) -> None:
     """Print the report and end with its exit code."""
     from gpuops.console.running import show_brief
-    from gpuops.report.hosts.change import ChangeDocument, change_text
+    from gpuops.report.hosts.change_view import ChangeDocument, change_text
     from gpuops.report.plan_json import DefragExecuteDocument
     from gpuops.report.plan_text import report_text
     from gpuops.report.run_progress import change_line, run_line

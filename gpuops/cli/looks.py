@@ -17,7 +17,7 @@ from gpuops.model.nights.history import EventKind
 from gpuops.model.time_text import format_minute
 
 if TYPE_CHECKING:
-    from gpuops.model.nights.rotation import Policy
+    from gpuops.model.nights.rotation_policy import Policy
 
 
 @spread
@@ -56,7 +56,7 @@ def idle(
     from gpuops import api
     from gpuops.config.policy import load_policy
     from gpuops.console.opening import open_site, read_inventory
-    from gpuops.report.nights.desktop_use import idle_document, idle_text
+    from gpuops.report.nights.desktop_use_view import idle_document, idle_text
 
     rotation_policy = load_policy(policy) if policy is not None else None
     if replay is not None:
@@ -114,7 +114,7 @@ def queue(
     from gpuops.config.date_text import parse_moment_or_clock
     from gpuops.config.policy import load_policy
     from gpuops.console.opening import open_site
-    from gpuops.report.nights.ml_queue import queue_document, queue_text
+    from gpuops.report.nights.ml_queue_view import queue_document, queue_text
 
     rules = load_policy(policy) if policy is not None else None
     moment = parse_moment_or_clock("--at", at) if at is not None else None
@@ -145,7 +145,7 @@ def broker_show(common: CommonOptions) -> None:
     """
     from gpuops.api import broker_show as ask
     from gpuops.console.opening import open_site
-    from gpuops.report.nights.desktop_use import BrokerShowDocument, broker_text
+    from gpuops.report.nights.desktop_use_view import BrokerShowDocument, broker_text
 
     with open_site(common) as site:
         state = ask(site)
@@ -179,7 +179,7 @@ def listing(
     from gpuops.api import history as past_events
     from gpuops.config.date_text import parse_since
     from gpuops.console.opening import journal_of, vcenter_of_site
-    from gpuops.report.nights.history import HistoryDocument, history_csv, history_text
+    from gpuops.report.nights.history_view import HistoryDocument, history_csv, history_text
 
     if context.invoked_subcommand is not None:
         context.obj = common
@@ -208,7 +208,7 @@ def show(
     """
     from gpuops.api import past_night
     from gpuops.console.opening import journal_of
-    from gpuops.report.nights.history import HistoryNightDocument, night_csv, night_text
+    from gpuops.report.nights.history_view import HistoryNightDocument, night_csv, night_text
 
     state_dir, url = journal_of(common)
     past = past_night(state_dir, night, url)

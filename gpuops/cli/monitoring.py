@@ -67,7 +67,7 @@ def doctor(
     from gpuops.config.policy import load_policy
     from gpuops.config.role_file import load_roles
     from gpuops.console.opening import open_site, remember
-    from gpuops.report.monitoring.doctor import doctor_document, doctor_text
+    from gpuops.report.monitoring.doctor_view import doctor_document, doctor_text
 
     wishes = load_roles(roles) if roles is not None else ()
     called = (load_policy(policy), policy) if policy is not None else None
@@ -84,7 +84,7 @@ def _list_assumptions(common: CommonOptions, host_shell: HostShellOptions, *, st
     from gpuops.api.first_contact import judged_contact
     from gpuops.console.opening import open_site
     from gpuops.model.assumption import Standing
-    from gpuops.report.first_contact import AssumptionsDocument, assumptions_text
+    from gpuops.report.first_contact_view import AssumptionsDocument, assumptions_text
 
     with open_site(common) as site:
         host_shell.give_to(site)
@@ -132,7 +132,7 @@ def _compare_roles(common: CommonOptions, file: Path, *, apply: bool) -> None:
     from gpuops.api import roles as bring
     from gpuops.config.role_file import load_roles
     from gpuops.console.opening import open_site
-    from gpuops.report.monitoring.doctor import roles_document, roles_text
+    from gpuops.report.monitoring.doctor_view import roles_document, roles_text
 
     wishes = load_roles(file)
     with open_site(common) as site:
@@ -162,7 +162,7 @@ def readiness(
     """
     from gpuops import api
     from gpuops.console.opening import open_site, read_inventory
-    from gpuops.report.monitoring.readiness import readiness_document, readiness_text
+    from gpuops.report.monitoring.readiness_view import readiness_document, readiness_text
 
     with open_site(common, saved=saved) as site:
         answer = api.readiness(scope, read_inventory(site, common, saved=saved), site)
@@ -215,8 +215,8 @@ def guest_check(
     from gpuops import api
     from gpuops.config.policy import load_policy
     from gpuops.console.opening import open_site, read_inventory
-    from gpuops.plan.guest.question import GuestQuestion, wanted_frameworks
-    from gpuops.report.monitoring.doctor import guest_check_document, guest_check_text
+    from gpuops.plan.guest.guest_check import GuestQuestion, wanted_frameworks
+    from gpuops.report.monitoring.doctor_view import guest_check_document, guest_check_text
 
     needs = GuestNeeds(wanted_frameworks(framework or ()), frozenset(expect or ()))
     question = GuestQuestion(vm, pool, needs, _door(via, ssh_user, ssh_host, ssh_port)).checked(
@@ -231,7 +231,7 @@ def guest_check(
 
 
 def _door(via: GuestWay, user: str | None, host: str | None, port: int | None) -> SshDoor | None:
-    from gpuops.plan.guest.question import ssh_door
+    from gpuops.plan.guest.guest_check import ssh_door
 
     return ssh_door(via, user, host, port)
 
@@ -288,8 +288,8 @@ def inventory(
     """
     from gpuops.api import catalog_of
     from gpuops.console.opening import open_site, read_inventory
-    from gpuops.report.monitoring.fleet import FleetFilters, fleet
-    from gpuops.report.monitoring.inventory import MOST_HOSTS, fleet_document, fleet_text, summary_text, vms_text
+    from gpuops.report.monitoring.fleet_view import FleetFilters, fleet
+    from gpuops.report.monitoring.inventory_view import MOST_HOSTS, fleet_document, fleet_text, summary_text, vms_text
 
     if vms and (hosts or free):
         raise UsageError(f"--vms and --{'hosts' if hosts else 'free'} exclude each other", hint="give one of them")

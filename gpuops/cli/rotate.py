@@ -115,7 +115,7 @@ def adopt(
     """
     from gpuops.api import rotate_adopt
     from gpuops.console.opening import open_site
-    from gpuops.report.nights.rotation_setup import adoption_document, adoption_text
+    from gpuops.report.nights.rotation_setup_view import adoption_document, adoption_text
 
     def ask(planned: Adoption) -> None:
         from gpuops.console.running import confirm
@@ -223,7 +223,7 @@ def plan(
     from gpuops.config.date_text import parse_moment_or_clock
     from gpuops.config.policy import load_policy
     from gpuops.console.opening import open_site
-    from gpuops.report.nights.rotation_plan import preview_document, preview_text
+    from gpuops.report.nights.rotation_plan_view import preview_document, preview_text
 
     rules = load_policy(policy) if policy is not None else None
     moment = parse_moment_or_clock("--at", at) if at is not None else None
@@ -349,7 +349,7 @@ def init(
     from gpuops.api import rotate_init
     from gpuops.config.policy import load_policy
     from gpuops.console.opening import open_site
-    from gpuops.report.nights.rotation_setup import setup_document, setup_text
+    from gpuops.report.nights.rotation_setup_view import setup_document, setup_text
 
     rules = load_policy(policy)
     with open_site(common) as site:
@@ -374,7 +374,7 @@ def skip_next(
     from gpuops.api import rotate_skip_next
     from gpuops.config.policy import load_policy
     from gpuops.console.opening import open_site
-    from gpuops.report.nights.rotation_setup import skip_document, skip_text
+    from gpuops.report.nights.rotation_setup_view import skip_document, skip_text
 
     rules = load_policy(policy)
     with open_site(common, guarded=True) as site:

@@ -20,8 +20,8 @@ from gpuops.errors import PartlyDone, StateDamaged, UsageError, VcenterUnreachab
 from gpuops.model.time_text import format_second
 
 if TYPE_CHECKING:
+    from gpuops.plan.rotation.night_status import RotationStatus
     from gpuops.plan.rotation.nights.watch_look import WatchReport
-    from gpuops.plan.rotation.status import RotationStatus
     from gpuops.report.document import Document
 
 EVERY_S: Final = 5.0
@@ -61,7 +61,7 @@ def status(
 
 
 def _show(state: RotationStatus) -> None:
-    from gpuops.report.nights.rotation_status import status_document, status_text
+    from gpuops.report.nights.rotation_status_view import status_document, status_text
 
     output.show(status_text(state), status_document(state))
 
@@ -103,7 +103,7 @@ def changes(look: Callable[[], RotationStatus], rounds: Iterable[object]) -> Ite
 def _without_lease_renewal(state: RotationStatus) -> Document:
     """Return the document without the end of the lease, which each renewal changes."""
     from gpuops.report.document import as_values
-    from gpuops.report.nights.rotation_status import status_document
+    from gpuops.report.nights.rotation_status_view import status_document
 
     document = as_values(status_document(state))
     if document["lease"] is not None:
@@ -139,7 +139,7 @@ def verify(
     """
     from gpuops.api import rotate_audit_verify
     from gpuops.console.opening import journal_of
-    from gpuops.report.nights.rotation_status import RotateAuditDocument, audit_text
+    from gpuops.report.nights.rotation_status_view import RotateAuditDocument, audit_text
 
     state_dir, url = journal_of(common)
     audit_state = rotate_audit_verify(state_dir, url, head)
@@ -162,7 +162,7 @@ def overdue(common: CommonOptions) -> None:
     """
     from gpuops.api import overdue_vcenters
     from gpuops.console.opening import journal_of
-    from gpuops.report.nights.rotation_status import RotationOverdueDocument, all_overdue_text
+    from gpuops.report.nights.rotation_status_view import RotationOverdueDocument, all_overdue_text
 
     unreadable = list[StateDamaged]()
     state_dir, url = journal_of(common)
@@ -200,7 +200,7 @@ def unlock(
     from gpuops.config.policy import load_policy
     from gpuops.console.opening import open_site
     from gpuops.report.layout import Text
-    from gpuops.report.nights.rotation_status import RotateUnlockDocument
+    from gpuops.report.nights.rotation_status_view import RotateUnlockDocument
 
     rules = load_policy(policy) if policy is not None else None
     with open_site(common, guarded=True) as site:
@@ -271,7 +271,7 @@ def timers(
     """
     from gpuops.api import rotate_timers
     from gpuops.config.policy import load_policy
-    from gpuops.report.nights.rotation_setup import cron_text, systemd_text, timers_document
+    from gpuops.report.nights.rotation_setup_view import cron_text, systemd_text, timers_document
 
     if cron and systemd:
         raise UsageError("--cron and --systemd exclude each other", hint="leave one of them out")
@@ -311,7 +311,7 @@ def watch(
     from gpuops.console.opening import open_site, refuse_vcenter_of_runners
     from gpuops.console.running import policy_of_run
     from gpuops.execute.state.http_listener import health_address, serve_health
-    from gpuops.report.nights.watch import look_document, look_text
+    from gpuops.report.nights.watch_view import look_document, look_text
 
     address = health_address(health) if health is not None else None
     rules = policy_of_run(policy, "rotate watch", common, looks_only=dry_run)
@@ -330,7 +330,7 @@ def watch(
 def _tell(report: WatchReport) -> None:
     """Print each look that did something or found too little, with --verbose each look."""
     from gpuops.report.layout import Text
-    from gpuops.report.nights.watch import look_document, watch_lines
+    from gpuops.report.nights.watch_view import look_document, watch_lines
 
     if report.outcomes or report.look.gives.still_missing or output.manners().verbose:
         output.note(Text(format_second(wall_clock().astimezone()), "dim"))

@@ -96,7 +96,7 @@ def defrag(
     from gpuops import api
     from gpuops.console.opening import open_site, read_inventory
     from gpuops.console.running import carry_out
-    from gpuops.report.vms.defrag import DefragDocument, defrag_text
+    from gpuops.report.vms.defrag_view import DefragDocument, defrag_text
 
     if not dry_run and saved is None:
         carry_out(partial(api.defrag_execute, request), "defrag-execute", common, RunOptions(yes=yes), guarded=True)

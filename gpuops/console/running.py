@@ -19,7 +19,7 @@ from gpuops.plan.core.plan import Report
 if TYPE_CHECKING:
     from gpuops.console.drawn_progress import DrawnProgress
     from gpuops.execute.site.vcenter_wait import VcenterWait
-    from gpuops.model.nights.rotation import Policy
+    from gpuops.model.nights.rotation_policy import Policy
     from gpuops.plan.core.plan import Outcome, Report
     from gpuops.plan.core.steps import Step
     from gpuops.report.document import AnyDocument
@@ -194,14 +194,14 @@ def _tell_unreadable(unreadable: PolicyError, command: str, common: CommonOption
     from gpuops.extensions import load
 
     with suppress(GpuopsError):  # without readable receivers only the error itself is printed
-        load("gpuops.extras.notify.watch.tell_failure")(notice_way_of(common), command, unreadable)
+        load("gpuops.extras.notify.run_watch.tell_failure")(notice_way_of(common), command, unreadable)
 
 
 def vcenter_wait_under(policy: Policy | PolicyError | None) -> VcenterWait:
     """Return how a return waits for vCenter, with notes: until an hour after its desktops are due."""
     from gpuops.execute.site.vcenter_wait import VcenterWait
     from gpuops.execute.state.service_manager import GOES_ON, tell_systemd
-    from gpuops.model.nights.rotation import Policy
+    from gpuops.model.nights.rotation_policy import Policy
     from gpuops.report.layout import Text
 
     def rest(seconds: float) -> None:

@@ -19,7 +19,7 @@ from gpuops.execute.site.ports import Vcenter
 from gpuops.execute.state.lock import rotating
 from gpuops.model.nights.ml_queue import GuestCommand
 from gpuops.model.nights.night_record import LockHolder, Original
-from gpuops.model.nights.rotation import LATE, Policy
+from gpuops.model.nights.rotation_policy import LATE, Policy
 from gpuops.model.stored import to_stored
 from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.inventory import Inventory

@@ -42,7 +42,7 @@ from gpuops.errors import OutcomeUnknown, Refused
 from gpuops.hostshell.ssh import CommandResult, Ssh
 from gpuops.model.devices.gpu import HEALTHY, GpuHealth, PciAddress, RecoveryAction
 from gpuops.model.vcenter.host_settings import SmiGpu, SmiReadings, SmiState, SmiVgpu
-from gpuops.plan.guest.answer import read_gpu_texts
+from gpuops.plan.guest.check_output import read_gpu_texts
 
 ABSENT: Final = frozenset({"n/a", "not supported"})
 """The words for a feature or value that a GPU does not have."""

@@ -47,10 +47,10 @@ from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.returns.day import RotateDay
 from gpuops.plan.rotation.returns.restore import RestoreVms
 from gpuops.plan.rotation.returns.return_time import night_due
-from gpuops.report.changes import vm_name
-from gpuops.report.hosts.change import change_summary, host_name
+from gpuops.report.hosts.change_view import change_summary, host_name
 from gpuops.report.layout import Text, shortened
 from gpuops.report.plan_text import outcomes_counted, summary
+from gpuops.report.step_changes import vm_name
 from gpuops.report.text import count
 
 BASIS: Final = 3

@@ -19,17 +19,16 @@ from gpuops.plan.hosts.change.rolling_plan import ChangeReport, shut
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.plan.hosts.host_plan import HostRequest
-from gpuops.plan.hosts.scheduler.change import SetScheduler
+from gpuops.plan.hosts.scheduler.scheduler_change import SetScheduler
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.clone import Clone
 from gpuops.plan.vm.detach import Detach
 from gpuops.plan.vm.several import Change, Part, SeveralVms
 from gpuops.report.document import Document, PrintedDocument
-from gpuops.report.hosts.change import ChangeDocument
-from gpuops.report.hosts.host_plan import changes, host_report_document
+from gpuops.report.hosts.change_view import ChangeDocument
+from gpuops.report.hosts.host_plan_view import changes, host_report_document
 from gpuops.report.plan_json import TogetherDocument, report_document
-from gpuops.report.vms.vm_state import vm_state
-from gpuops.tasks.connection import NO_SHELL, ConnectionArguments, HostShellArguments, open_site, request_of, vm_of
+from gpuops.report.vms.vm_view import vm_state
 from gpuops.tasks.perform import (
     BAD,
     PARTLY,
@@ -41,6 +40,7 @@ from gpuops.tasks.perform import (
     result_of,
     task_result,
 )
+from gpuops.tasks.task_connection import NO_SHELL, ConnectionArguments, HostShellArguments, open_site, request_of, vm_of
 
 OPTIONS: Final = ("reboot", "max_hosts", "window", "vms", "vsan_mode")
 """The options for reboots, in addition to the fields of the request."""

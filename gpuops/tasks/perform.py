@@ -23,8 +23,8 @@ from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.rolling_plan import ChangeReport
 from gpuops.plan.placement.project import project
 from gpuops.report.document import Document, PrintedDocument, as_values
-from gpuops.report.vms.vm_state import differences
-from gpuops.tasks.connection import NO_SHELL, ConnectionArguments, HostShellArguments, open_site, policy_of, vm_of
+from gpuops.report.vms.vm_view import differences
+from gpuops.tasks.task_connection import NO_SHELL, ConnectionArguments, HostShellArguments, open_site, policy_of, vm_of
 
 REFUSED: Final = "refused, nothing changed"
 PARTLY: Final = "partly done"
@@ -126,7 +126,7 @@ _MODULES: Final = {
         *("gpu_capacity_info", "gpu_placement", "gpu_readiness_info"),
         *("guest_gpu_info", "host_gpu_info", "vm_gpu_info"),
     ),
-    "rotation": ("rotation", "rotation_info", "rotation_timers_info"),
+    "night_tasks": ("rotation", "rotation_info", "rotation_timers_info"),
     "simulator": ("sim_vcenter",),
 }
 """Ansible modules by the file of their tasks. Those of extras stand in `gpuops.extensions`."""

@@ -12,7 +12,7 @@ from gpuops.errors import Refused
 from gpuops.model.vcenter.vm import Guest, PowerState
 from gpuops.vsphere import authorization
 from gpuops.vsphere.guests.guest_login import GuestOperations
-from gpuops.vsphere.reading import collect, counters, host_settings, networks, tags
+from gpuops.vsphere.reading import collect, counters, host_reads, networks, tags
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.watches import ADDRESS, POWER, RUNNING, TOOLS, ChangeWatch, StateWatch, TaskWatch
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpuops.model.vcenter.target import Secret, Target
     from gpuops.model.vcenter.task import TaskEnd, TaskRef
     from gpuops.plan.core.steps import RunInGuest, Step
-    from gpuops.vsphere.writing.hosts import HostConnection
+    from gpuops.vsphere.writing.host_changes import HostConnection
 
 SIMULATED: Final = "simulated by gpuops"
 """The simulated vCenter has this text in AboutInfo.fullName."""
@@ -84,7 +84,7 @@ class Connection(Session):
     @property
     def hosts(self) -> HostConnection:
         """The settings of its hosts, to read and to change."""
-        from gpuops.vsphere.writing.hosts import HostConnection
+        from gpuops.vsphere.writing.host_changes import HostConnection
 
         return HostConnection(self)
 
@@ -94,7 +94,7 @@ class Connection(Session):
     with_drs = collect.with_drs
     with_creation = collect.with_creation
     networks = networks.read_networks
-    with_config_targets = host_settings.with_config_targets
+    with_config_targets = host_reads.with_config_targets
     with_tags = tags.with_tags
     with_counters = counters.with_counters
     samples = counters.samples
@@ -136,7 +136,7 @@ class Connection(Session):
     def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
         from gpuops.plan.core.steps import CreationStep, GateStep, RunInGuest, SetAttribute, ShutDownGuest
         from gpuops.vsphere.guests import guest_commands
-        from gpuops.vsphere.writing import attributes, steps
+        from gpuops.vsphere.writing import attributes, step_calls
 
         subject = step.name if isinstance(step, CreationStep) else inventory.vm(step.vm).name
         if isinstance(step, GateStep):
@@ -153,7 +153,7 @@ class Connection(Session):
             case RunInGuest():
                 return guest_commands.start_program(self, step, subject, op_id)
             case _:
-                call, *arguments = steps.call_of(self, step, inventory)
+                call, *arguments = step_calls.call_of(self, step, inventory)
                 return self.start_task(call, *arguments, subject=subject, op_id=op_id)
 
     def find_task(self, step: Step, since: datetime, login: str = "", known: Collection[str] = ()) -> TaskRef | None:

@@ -16,7 +16,7 @@ from gpuops.errors import BrokerUnreachable, GpuopsError, LoginRefused, NotTrust
 from gpuops.execute.site.policy_reads import BrokerSessions
 from gpuops.model.desktops.broker import DesktopPowerPolicy, DesktopSession, PoolKind
 from gpuops.model.vcenter.target import BrokerTarget, Secret, Target
-from gpuops.sim.horizon import USER_PREFIX
+from gpuops.sim.horizon_server import USER_PREFIX
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import HorizonListener, SimServer
 from gpuops.sim.state.vm_state import Power

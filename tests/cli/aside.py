@@ -31,7 +31,7 @@ from gpuops.errors import GpuopsError
 from gpuops.plan.core.abandonment import Abandonment
 from gpuops.plan.core.plan import Report
 from gpuops.plan.hosts.change.rolling_plan import ChangeReport
-from gpuops.report.hosts.change import abandonment_text, change_text
+from gpuops.report.hosts.change_view import abandonment_text, change_text
 from gpuops.report.plan_text import report_text
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire import certificates, sim_client

@@ -23,7 +23,7 @@ from gpuops.model.nights.history import GivenUp, Thing
 from gpuops.model.nights.runners import Half, QueueStatus, RunnerSeen
 from gpuops.plan.core.abandonment import Abandonment
 from gpuops.report.document import AnyDocument, kind_of
-from gpuops.report.hosts.change import abandonment_document
+from gpuops.report.hosts.change_view import abandonment_document
 from tests.document_schemas import misfits
 
 NOW: Final = datetime(2026, 11, 28, 22, tzinfo=UTC)

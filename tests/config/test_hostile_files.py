@@ -23,7 +23,7 @@ from gpuops.config.requests_file import load_requests
 from gpuops.config.role_file import load_roles
 from gpuops.config.snapshot import load as load_snapshot
 from gpuops.config.vcenter.layers import Flags
-from gpuops.config.vcenter.login import read_password_file
+from gpuops.config.vcenter.login_settings import read_password_file
 from gpuops.config.vcenter.sources import read_configuration, resolve
 from gpuops.config.vcenter.targets import Configuration
 from gpuops.console.failure import run_guarded

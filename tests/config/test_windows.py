@@ -10,7 +10,7 @@ import pytest
 from gpuops.config.date_text import parse_moment, parse_window
 from gpuops.config.policy import parse_policy
 from gpuops.errors import UsageError
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.window import Weekday, Window
 from gpuops.plan.rotation.returns.return_time import nights_called
 

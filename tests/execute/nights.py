@@ -15,7 +15,7 @@ from gpuops.execute.journal.stores import SqlStore
 from gpuops.execute.rotation.rotation import resume, rotate
 from gpuops.execute.runs import ROTATION_RUNS, RunKind
 from gpuops.execute.site import Site, agreed
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Report
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, SuspendVm

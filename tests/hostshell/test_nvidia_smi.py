@@ -23,8 +23,8 @@ from gpuops.model.vcenter.host_settings import Displacement, Rolling, SmiReading
 from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.host_findings import Severity
-from gpuops.plan.hosts.graphics.mig import SetMig
-from gpuops.report.hosts.host_settings import mig_document
+from gpuops.plan.hosts.graphics.mig_mode import SetMig
+from gpuops.report.hosts.host_settings_view import mig_document
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer

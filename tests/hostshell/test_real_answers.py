@@ -29,7 +29,7 @@ from gpuops.hostshell.nvidia_smi import (
 from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, GpuHealth, PciAddress, RecoveryAction
 from gpuops.model.guests.guest import GuestMode, GuestSystem
 from gpuops.model.vcenter.host_settings import SmiGpu
-from gpuops.plan.guest.answer import read_answer
+from gpuops.plan.guest.check_output import read_answer
 from tests.hostshell.server import ssh_server
 
 PRINTED = Path(__file__).parent / "h100_r580"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuops.errors import Refused
-from gpuops.plan.rotation.lease import parse_lease
+from gpuops.plan.rotation.lease_rules import parse_lease
 
 LEASE = '{"format":1,"owner":"a","nonce":"b","epoch":%s,"expires":"2026-01-01T00:00:00Z"}'
 

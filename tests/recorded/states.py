@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from gpuops.cli.app import app
 from gpuops.clock import machine_time, set_ahead
-from gpuops.sim.horizon import Pod
+from gpuops.sim.horizon_server import Pod
 from gpuops.sim.scenario.build import build_declared
 from gpuops.sim.scenario.saved_state import restore
 from gpuops.sim.scenario.scenario_file import ScenarioFile

@@ -15,8 +15,8 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.report.document import as_values
 from gpuops.report.json_and_csv import document_text
 from gpuops.report.layout import Shown
-from gpuops.report.monitoring.fleet import Fleet, FleetFilters, fleet
-from gpuops.report.monitoring.inventory import fleet_document, fleet_text, vms_text
+from gpuops.report.monitoring.fleet_view import Fleet, FleetFilters, fleet
+from gpuops.report.monitoring.inventory_view import fleet_document, fleet_text, vms_text
 from tests.document_schemas import misfits
 
 Render = Callable[[Shown], str]

@@ -23,9 +23,9 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm
 from gpuops.plan.hosts.change.rolling_plan import ChangeStatus, PartProgress
-from gpuops.plan.rotation.status import RotationStatus
+from gpuops.plan.rotation.night_status import RotationStatus
 from gpuops.report.layout import display_width, plain
-from gpuops.report.monitoring.fleet import fleet
+from gpuops.report.monitoring.fleet_view import fleet
 
 NOW = datetime(2026, 11, 2, 18, tzinfo=UTC)
 HOSTILE = '"><img src=x onerror=alert(1)>\x1b[2J\u202eevil 🎮'

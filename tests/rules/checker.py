@@ -243,7 +243,7 @@ RULES: Final = (
         "whatever comes is checked before a parser has it",
         _parsed_xml,
         # smi.py reads at most a megabyte, without entities; tests/plan/guest/test_smi.py checks that
-        (TRANSPORT, "gpuops/sim/", "gpuops/plan/guest/answer.py"),
+        (TRANSPORT, "gpuops/sim/", "gpuops/plan/guest/check_output.py"),
     ),
     Rule(
         "another-clock",
@@ -297,7 +297,7 @@ RULES: Final = (
             "gpuops/extras/notify/outbox.py",
             "gpuops/catalog/catalog_files.py",  # from here on what gpuops brings
             "gpuops/catalog/catalog_files.py",
-            "gpuops/guest_scripts/commands.py",
+            "gpuops/guest_scripts/script_commands.py",
             "gpuops/sim/scenario/deviations.py",
             "gpuops/cli/app.py",
             "gpuops/console/failure.py",
@@ -306,11 +306,11 @@ RULES: Final = (
             "gpuops/extras/fleet/sites/processes.py",  # the null device
             "gpuops/extras/bundle/harmless.py",
             "gpuops/extras/web/page/html.py",
-            "gpuops/extras/web/http/server.py",
+            "gpuops/extras/web/http/web_server.py",
             "gpuops/sim/guests/marked_processes.py",  # the kernel's, of processes
             "gpuops/sim/scenario/scenario_file.py",
             "gpuops/sim/fault_injection/rule.py",
-            "gpuops/sim/vcenter/counters.py",
+            "gpuops/sim/vcenter/perf_counters.py",
             "gpuops/sim/render/config_target.py",
             "gpuops/sim/wire/sim_client.py",
         ),
@@ -327,16 +327,16 @@ RULES: Final = (
             "gpuops/extras/clusters/run.py",
             "gpuops/extras/diagnosis/diagnoses.py",
             "gpuops/plan/devices/settings.py",  # attributes of VMs: short, and read with their errors
-            "gpuops/plan/rotation/lease.py",
-            "gpuops/plan/guest/answer.py",  # at most 64 KiB, and read with their errors
+            "gpuops/plan/rotation/lease_rules.py",
+            "gpuops/plan/guest/check_output.py",  # at most 64 KiB, and read with their errors
             "gpuops/catalog/catalog_files.py",  # from here on what gpuops brings
             "gpuops/catalog/catalog_files.py",
             "gpuops/extras/bundle/harmless.py",
-            "gpuops/extras/bundle/world.py",  # and what it wrote itself
+            "gpuops/extras/bundle/bundle_scenario.py",  # and what it wrote itself
             "gpuops/sim/scenario/deviations.py",
             "gpuops/sim/scenario/scenario_file.py",
             "gpuops/sim/fault_injection/rule.py",
-            "gpuops/sim/vcenter/counters.py",
+            "gpuops/sim/vcenter/perf_counters.py",
             "gpuops/sim/wire/automation/services.py",  # requests to the simulator
             "gpuops/sim/wire/admin.py",
             "gpuops/console/output.py",  # what it wrote itself
@@ -359,7 +359,7 @@ RULES: Final = (
             "gpuops/broker/",
             "gpuops/cli/",
             "gpuops/report/",
-            "gpuops/extras/bundle/world.py",
+            "gpuops/extras/bundle/bundle_scenario.py",
             "gpuops/extras/web/page/html.py",
             "gpuops/sim/",
             "gpuops/vsphere/",

@@ -10,7 +10,7 @@ import pytest
 
 from gpuops.sim.server import SimServer, start
 from gpuops.sim.wire import sim_client
-from gpuops.tasks.connection import ConnectionArguments
+from gpuops.tasks.task_connection import ConnectionArguments
 from tests.cli.conftest import new_home
 
 

@@ -19,9 +19,9 @@ from gpuops.sim.server import start
 from gpuops.sim.state.vm_state import DvxBacking, PciDevice, SriovBacking, StaticBacking
 from gpuops.sim.wire import sim_client
 from gpuops.tasks.changes import vm_gpu, vm_gpus
-from gpuops.tasks.connection import ConnectionArguments
 from gpuops.tasks.perform import TaskResult
 from gpuops.tasks.reads import host_gpu_info, vm_gpu_info
+from gpuops.tasks.task_connection import ConnectionArguments
 from gpuops.vsphere.connection import Connection
 from tests.sim.operations.mixed import CARD, mixed_lab
 from tests.tasks.conftest import Lab

@@ -9,7 +9,7 @@ import pytest
 from gpuops.extras.clusters.tasks import gpu_cluster
 from gpuops.sim.server import start
 from gpuops.sim.wire import sim_client
-from gpuops.tasks.connection import ConnectionArguments
+from gpuops.tasks.task_connection import ConnectionArguments
 
 pytestmark = pytest.mark.long
 

@@ -15,8 +15,8 @@ from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire import sim_client
 from gpuops.tasks.changes import host_gpu_scheduler, host_graphics_mode, host_passthrough
-from gpuops.tasks.connection import ConnectionArguments
 from gpuops.tasks.perform import TaskResult
+from gpuops.tasks.task_connection import ConnectionArguments
 from tests.tasks.conftest import Lab
 from tests.wire.hosts.clusters import cluster, desktops
 

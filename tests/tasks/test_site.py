@@ -13,8 +13,8 @@ from gpuops.files.yaml_file import parse_yaml
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire import sim_client
-from gpuops.tasks.connection import ConnectionArguments
 from gpuops.tasks.perform import TaskResult
+from gpuops.tasks.task_connection import ConnectionArguments
 from tests.tasks.conftest import Lab
 from tests.tasks.test_hosts import days
 from tests.wire.hosts.clusters import cluster, desktops

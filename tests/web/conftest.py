@@ -20,7 +20,7 @@ import pytest
 from gpuops.errors import NotConnected
 from gpuops.extras.web.http.access import Access
 from gpuops.extras.web.http.current import Current, FleetRead, Following
-from gpuops.extras.web.http.server import WebServer, serving
+from gpuops.extras.web.http.web_server import WebServer, serving
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire import sim_client
 from tests.cli.conftest import clean

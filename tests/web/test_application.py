@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gpuops.extras.web.http import server
+from gpuops.extras.web.http import web_server
 from gpuops.extras.web.http.access import Access, PasswordLogin, ProxyLogin
 from gpuops.model.vcenter.target import Secret
 from tests.waiting import wait_until
@@ -208,7 +208,7 @@ def test_watchers_are_told_of_the_newest_alone(served: Served) -> None:
 
 
 def test_so_many_watch_and_no_more(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MOST_WATCHERS", 2)
+    monkeypatch.setattr(web_server, "MOST_WATCHERS", 2)
     with (
         httpx.stream("GET", f"{served.url}/events") as first,
         httpx.stream("GET", f"{served.url}/events") as second,
@@ -226,7 +226,7 @@ def watches(served: Served) -> bool:
 
 
 def test_a_watcher_hears_something_again_and_again(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(web_server, "HEARTBEAT_S", 0.05)
     with httpx.stream("GET", f"{served.url}/events", timeout=30) as response:
         received_events = events(response)
         ages = [next(received_events)["age_s"] for _ in range(5)]

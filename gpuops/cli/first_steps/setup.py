@@ -231,7 +231,7 @@ def _log_in(answers: _Answers, username: str | None) -> tuple[str, str] | None:
     """
     from gpuops.api import login_test
     from gpuops.config.vcenter.edit import with_target
-    from gpuops.report.first_steps.config import login_text
+    from gpuops.report.first_steps.config_view import login_text
 
     answers.username = username or _ask("Account for gpuops")
     answers.password = _ask_password(f"Password of {answers.username}")
@@ -288,7 +288,7 @@ def _offer_roles(answers: _Answers) -> bool:
     """
     from gpuops.api import roles
     from gpuops.config.role_file import load_roles
-    from gpuops.report.monitoring.doctor import roles_text
+    from gpuops.report.monitoring.doctor_view import roles_text
 
     try:
         if not _agrees("Make the roles for gpuops in this vCenter now, as its administrator?"):
@@ -308,7 +308,7 @@ def _offer_roles(answers: _Answers) -> bool:
 def _show(answers: _Answers, example: tuple[str, str] | None, *, roles_made: bool) -> None:
     """Print what was written, and the commands to type next."""
     from gpuops.config.vcenter.targets import parsed_configuration
-    from gpuops.report.first_steps.config import SetupDocument, setup_text
+    from gpuops.report.first_steps.config_view import SetupDocument, setup_text
 
     is_default = parsed_configuration(answers.text, answers.path).default == answers.name
     vcenter = "" if is_default else f" --vcenter {answers.name}"
@@ -343,7 +343,7 @@ def login_test(common: CommonOptions) -> None:
     """
     from gpuops.api import login_test as ask
     from gpuops.console.opening import open_site
-    from gpuops.report.first_steps.config import LoginTestDocument, login_text
+    from gpuops.report.first_steps.config_view import LoginTestDocument, login_text
 
     with open_site(common) as site:
         test = ask(site)
@@ -397,7 +397,7 @@ def config_init(
     settings = {"host": address, "username": username, "password_file": password_file, "ca_file": ca_file}
     path = _path(file)
     first_configuration(path, target, {key: str(setting) for key, setting in settings.items() if setting is not None})
-    from gpuops.report.first_steps.config import ConfigInitDocument, written_text
+    from gpuops.report.first_steps.config_view import ConfigInitDocument, written_text
 
     output.show(written_text(path, filled=address is not None), ConfigInitDocument(str(path)))
 
@@ -417,7 +417,7 @@ def config_show(common: CommonOptions, file: File = None) -> None:
     from gpuops.config.vcenter.origins import TargetLines, shown_targets
     from gpuops.config.vcenter.sources import read_configuration
     from gpuops.console.opening import flags_of
-    from gpuops.report.first_steps.config import show_document, show_text
+    from gpuops.report.first_steps.config_view import show_document, show_text
 
     if common.password_stdin:
         raise UsageError(
@@ -453,7 +453,7 @@ def config_set(
       gpuops config set default prod
     """
     from gpuops.config.vcenter.edit import change
-    from gpuops.report.first_steps.config import ConfigSetDocument, changed_text
+    from gpuops.report.first_steps.config_view import ConfigSetDocument, changed_text
 
     path = _path(file)
     before, after = change(path, key, new_value)

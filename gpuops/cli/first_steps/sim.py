@@ -102,7 +102,7 @@ def serve(
       gpuops sim serve --scenario lab --port 0 --ready-file ready.json &
       gpuops inventory --vcenter sim@ready.json
     """
-    from gpuops.report.first_steps.simulator import client_lines
+    from gpuops.report.first_steps.simulator_view import client_lines
     from gpuops.sim.server import start
     from gpuops.sim.wire import sim_client as ready
 
@@ -146,7 +146,7 @@ def ledger(
     Example:
       gpuops sim ledger --ready-file ready.json --output json
     """
-    from gpuops.report.first_steps.simulator import ledger_document, ledger_text
+    from gpuops.report.first_steps.simulator_view import ledger_document, ledger_text
     from gpuops.sim.wire import sim_client as ready
     from gpuops.sim.wire.sim_client import SimClient
 
@@ -164,7 +164,7 @@ def list_faults() -> None:
       gpuops sim faults
       gpuops sim serve --scenario vdi --faults faults.yaml --ready-file ready.json &
     """
-    from gpuops.report.first_steps.simulator import faults_document, faults_text
+    from gpuops.report.first_steps.simulator_view import faults_document, faults_text
     from gpuops.sim.fault_injection.rule import catalogue
 
     faults = [(fault.id, fault.sees) for fault in catalogue().values()]

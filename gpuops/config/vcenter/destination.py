@@ -18,7 +18,7 @@ from gpuops.model.vcenter.bulk_reader import BulkReader
 from gpuops.model.vcenter.target import Secret
 
 if TYPE_CHECKING:
-    from gpuops.config.vcenter.broker import BrokerDestination
+    from gpuops.config.vcenter.broker_entry import BrokerDestination
     from gpuops.config.vcenter.targets import GuestEntry, NotifySettings
 
 

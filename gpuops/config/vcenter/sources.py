@@ -39,7 +39,7 @@ from gpuops.model.vcenter.bulk_reader import BulkReader
 from gpuops.model.vcenter.target import Secret
 
 if TYPE_CHECKING:
-    from gpuops.config.vcenter.broker import BrokerDestination, BrokerEntry
+    from gpuops.config.vcenter.broker_entry import BrokerDestination, BrokerEntry
     from gpuops.config.vcenter.targets import Configuration, FleetEntry, NamedTarget, NotifySettings
 
 
@@ -278,7 +278,7 @@ def _measured(named: NamedTarget | None) -> MeasurementSettings:
 
 
 def _broker(name: str, entry: BrokerEntry, environ: Mapping[str, str]) -> BrokerDestination:
-    from gpuops.config.vcenter.broker import broker_destination
+    from gpuops.config.vcenter.broker_entry import broker_destination
 
     return broker_destination(name, entry, environ)
 
@@ -362,7 +362,7 @@ def _served(path: Path) -> Destination:
 
 def _served_broker(ready_broker: Mapping[str, str], password: Secret, ca_files: tuple[Path, ...]) -> BrokerDestination:
     """Return the simulated Connection Server of a served simulated vCenter."""
-    from gpuops.config.vcenter.broker import BrokerDestination
+    from gpuops.config.vcenter.broker_entry import BrokerDestination
 
     address = Address.parse(ready_broker["url"])
     return BrokerDestination(

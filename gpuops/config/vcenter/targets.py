@@ -28,9 +28,9 @@ import msgspec
 from msgspec import Meta
 
 from gpuops.config.decoding import UNKNOWN_KEY, Section, WrongContent, decode, keys_of
-from gpuops.config.vcenter.broker import BrokerEntry
+from gpuops.config.vcenter.broker_entry import BrokerEntry
 from gpuops.config.vcenter.journal_url import without_password
-from gpuops.config.vcenter.login import read_password_file
+from gpuops.config.vcenter.login_settings import read_password_file
 from gpuops.errors import TargetError
 from gpuops.files.file import parse_toml
 from gpuops.model.file_keys import Reads

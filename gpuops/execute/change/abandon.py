@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from gpuops.errors import Locked, Refused
-from gpuops.execute.change.history import DisplacedVm, History, history_of, ids_now, intents_now, order_now
+from gpuops.execute.change.unfinished_change import DisplacedVm, History, history_of, ids_now, intents_now, order_now
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.orders import ChangeOrder, MovesOrder, load_change_order
 from gpuops.execute.runs import RESUME_CHANGE, note_returned, open_change

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gpuops.execute.change.history import History, vms_taken_from
 from gpuops.execute.change.host_tasks import UNCONNECTED, HostTaskExecutor
+from gpuops.execute.change.unfinished_change import History, vms_taken_from
 from gpuops.execute.journal import IntentState
 from gpuops.execute.journal.orders import ChangeOrder
 from gpuops.execute.lease.lease_set import lease_for_all_vms
@@ -22,7 +22,7 @@ from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.settle import settle_open
 from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.devices.device_mode import ConfigureImpact
-from gpuops.model.nights.rotation import Limits
+from gpuops.model.nights.rotation_policy import Limits
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.command_line import command

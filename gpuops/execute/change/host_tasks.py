@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from gpuops.errors import OutcomeUnknown
-from gpuops.execute.change.history import History, history_of, ids_now, intents_now
+from gpuops.execute.change.unfinished_change import History, history_of, ids_now, intents_now
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.journal_reads import OPEN_STATES
 from gpuops.execute.journal.record import load_step

@@ -13,10 +13,10 @@ from socket import gethostname
 from typing import Final
 
 from gpuops.errors import Locked, NotConnected
-from gpuops.execute.change import moves
-from gpuops.execute.change.history import History, history_of, order_now, vms_taken_from
+from gpuops.execute.change import vm_moves
 from gpuops.execute.change.host_rounds import HostRounds, Told
 from gpuops.execute.change.host_tasks import HostTaskExecutor
+from gpuops.execute.change.unfinished_change import History, history_of, order_now, vms_taken_from
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.orders import ChangeOrder, MovesOrder, dump_order, load_change_order
 from gpuops.execute.lease.lease import HeldLease, RunLease, lease_during_run
@@ -198,7 +198,7 @@ def status(site: Site) -> ChangeStatus:
         at_it = str(holder) if holder is not None else ""
         order = load_change_order(run.order)
         if isinstance(order, MovesOrder):
-            return replace(moves.move_status(run, order.moves, site.vcenter.inventory(), at_it), given_up=given_up)
+            return replace(vm_moves.move_status(run, order.moves, site.vcenter.inventory(), at_it), given_up=given_up)
         mine = journal.state.runs[run.id]
         history = history_of(mine.intents.values(), mine.given_up)
     parts = tuple(PartProgress(step.host, order.names[step.host], *_progress(step, history)) for step in order.steps)
@@ -289,8 +289,8 @@ def _resume_or_abort(
                 if isinstance(order, MovesOrder):
                     finished = Report(None, before, Plan())
                     if giving_up:
-                        return moves.end_moves(run, site, journal, lease.held, finished)
-                    return moves.finish_moves(run, order.moves, site, journal, lease.held, finished)
+                        return vm_moves.end_moves(run, site, journal, lease.held, finished)
+                    return vm_moves.finish_moves(run, order.moves, site, journal, lease.held, finished)
                 host_rounds = _host_rounds(run, order, site, journal, lease.held, show_line)
                 return _end_rounds(host_rounds, before) if giving_up else _finish_rounds(host_rounds)
 

@@ -16,7 +16,7 @@ from typing import Any, Final, assert_never
 from gpuops.execute.journal.record import DurationKey, Intended, IntentState, Kind, OpenRun, Record, Run, Saved
 from gpuops.model.nights.history import GivenUp, Thing
 from gpuops.model.nights.night_record import Role
-from gpuops.model.nights.rotation import LATE
+from gpuops.model.nights.rotation_policy import LATE
 from gpuops.model.stored import from_stored, to_stored
 from gpuops.model.vcenter.vm import PowerState, VmDrs
 from gpuops.plan.rotation.nights.night_refusals import NO_STEP_COUNTS, StepCounts

@@ -30,7 +30,7 @@ from gpuops.model.nights.history import (
     RunBy,
 )
 from gpuops.model.nights.night_record import Role
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.stored import from_stored
 from gpuops.model.vcenter.owner import NotedOwner
 from gpuops.plan.rotation.ml_queue.team_shares import gpus_of

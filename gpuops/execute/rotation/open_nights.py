@@ -15,7 +15,7 @@ from gpuops.execute.site import Site, agreed
 from gpuops.execute.site.agreement import apply_agreed
 from gpuops.model.nights.history import GivenUp, Thing
 from gpuops.model.nights.night_record import Original, Role
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.abandonment import NAMED_UNTIL_BACK, Abandonment, state_of

@@ -34,11 +34,11 @@ from gpuops.execute.state.state_dir import append, prepare_state_dir, refuse_wri
 from gpuops.files.file import NOT_PARSED, parse_json, read_bytes
 from gpuops.files.private_file import write_private
 from gpuops.model.nights.night_record import LockHolder
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.command_line import command
 from gpuops.plan.core.plan import Report, some_names
-from gpuops.plan.rotation.lease import (
+from gpuops.plan.rotation.lease_rules import (
     Lease,
     Numbered,
     holder_of,

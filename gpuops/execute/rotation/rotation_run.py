@@ -12,7 +12,7 @@ from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.journal_reads import RunsSeen
 from gpuops.execute.lease.lease_set import NO_LEASE, LeaseSet, VmLeases
 from gpuops.execute.past.every_vcenter import nights_elsewhere
-from gpuops.execute.past.history import FollowedNights
+from gpuops.execute.past.past_runs import FollowedNights
 from gpuops.execute.rotation.night_extension import by_owners
 from gpuops.execute.runs import (
     RESUME,
@@ -35,12 +35,12 @@ from gpuops.execute.steps.step_queue import HUNG_S
 from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.nights.history import PastNight
 from gpuops.model.nights.night_record import LockHolder, Original, Role
-from gpuops.model.nights.rotation import GivesWayBy, Limits, Policy, strictest
+from gpuops.model.nights.rotation_policy import GivesWayBy, Limits, Policy, strictest
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Outcome, Plan, Rejection, Report, Verdict, refuse
 from gpuops.plan.core.privileges import way_back
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, Step, SuspendVm, VmChange
-from gpuops.plan.rotation.lease import KEY
+from gpuops.plan.rotation.lease_rules import KEY
 from gpuops.plan.rotation.ml_queue.team_shares import free_gpus
 from gpuops.plan.rotation.nights.bounds import refuse_without_hours
 from gpuops.plan.rotation.nights.desktops import other_open_policies

@@ -24,11 +24,11 @@ from gpuops.execute.runs import (
 )
 from gpuops.execute.site import Site
 from gpuops.model.nights.night_record import LockHolder, Role
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.rotation.lease import NO_NUMBER
+from gpuops.plan.rotation.lease_rules import NO_NUMBER
+from gpuops.plan.rotation.night_status import NightStanding, RotationStatus
 from gpuops.plan.rotation.returns.return_time import night_due
-from gpuops.plan.rotation.status import NightStanding, RotationStatus
 from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, Whereabouts, marker_of, taken_vms
 
 

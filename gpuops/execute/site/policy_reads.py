@@ -32,7 +32,7 @@ from gpuops.model.vcenter.vm import PowerState, Vm
 
 if TYPE_CHECKING:
     from gpuops.execute.site.ports import DesktopGates, SessionSource, Vcenter, VgpuUseSource
-    from gpuops.model.nights.rotation import Policy
+    from gpuops.model.nights.rotation_policy import Policy
     from gpuops.plan.core.steps import GateStep
 
 ASK_AGAIN: Final = timedelta(seconds=60)

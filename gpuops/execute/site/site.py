@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gpuops.execute.journal import Journal
     from gpuops.model.devices.catalog import Catalog
     from gpuops.model.nights.ml_queue import GuestCommand
-    from gpuops.model.nights.rotation import Policy
+    from gpuops.model.nights.rotation_policy import Policy
     from gpuops.model.vcenter.target import BrokerTarget
     from gpuops.plan.core.plan import Outcome, Plan, Report
     from gpuops.plan.core.steps import Step

@@ -28,7 +28,7 @@ from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.settle import settle_open
 from gpuops.execute.steps.vcenter_settings import VcenterSettingExecutor
 from gpuops.execute.steps.vm_executor import VmExecutor
-from gpuops.model.nights.rotation import Limits
+from gpuops.model.nights.rotation_policy import Limits
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.plan import Outcome, Plan, Report, Request, Verdict, Wave

@@ -4,12 +4,12 @@ A cluster is made completely or not at all. A marker in each VM shows its cluste
 
 Read in this order:
 `cluster_file`           the file of a cluster
-`members`                finds VMs by their markers, and the reasons not to remove them (pure)
-`one_vm`, `plan`, `answers`  checks and steps for one VM, the plan, and the outcomes of calls (pure)
+`cluster_members`        finds VMs by their markers, and the reasons not to remove them (pure)
+`one_vm`, `cluster_plan`, `answers`  checks and steps for one VM, the plan, and the outcomes of calls (pure)
 `run`                    the run in the journal, and the lease that keeps others away
 `creating`, `existing`   `cluster create`; `cluster show` and `delete`
 `run_request`, `launch`  what to run, and how it is started on each VM (pure)
-`guests`, `cluster_runs`  start a program in guests and wait; `cluster run` and `cluster bench`
+`cluster_guests`, `cluster_runs`  start a program in guests and wait; `cluster run` and `cluster bench`
 `view`, `cli`, `tasks`  output, command line, Ansible
 
 The core reaches it by `gpuops/extensions.py`: the command `cluster`, its documents and two Ansible modules.

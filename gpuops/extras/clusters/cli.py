@@ -20,7 +20,7 @@ from gpuops.extras.clusters.run_request import AllReduceProgram, BenchWish, Laun
 
 if TYPE_CHECKING:
     from gpuops.extras.clusters.answers import ClusterRemoved
-    from gpuops.extras.clusters.plan import ClusterPlan
+    from gpuops.extras.clusters.cluster_plan import ClusterPlan
     from gpuops.model.vcenter.target import Secret
 
 ClusterName = Annotated[str, typer.Argument(metavar="CLUSTER", help="Its name, as in its file.")]

@@ -26,9 +26,9 @@ from gpuops.execute.site import Site
 from gpuops.execute.site.guest_work import guest_work
 from gpuops.execute.steps.step_executor import StepExecutor
 from gpuops.extras.clusters import run_request
-from gpuops.extras.clusters.guests import ENDED_S, PART, SHOWN, LaunchGuests, NotEntered, ReadyGuests
+from gpuops.extras.clusters.cluster_guests import ENDED_S, PART, SHOWN, LaunchGuests, NotEntered, ReadyGuests
+from gpuops.extras.clusters.cluster_members import MarkedVm, marked_vms
 from gpuops.extras.clusters.launch import Launch, plan_launch
-from gpuops.extras.clusters.members import MarkedVm, marked_vms
 from gpuops.extras.clusters.run import begin_program, end_cut_off_programs, lease_lost_error, used_alone
 from gpuops.extras.clusters.run_request import (
     AllReduceProgram,
@@ -39,7 +39,7 @@ from gpuops.extras.clusters.run_request import (
     RunWish,
     Transport,
 )
-from gpuops.guest_scripts.commands import shell_command
+from gpuops.guest_scripts.script_commands import shell_command
 from gpuops.model.guests.guest import CommandEnd, RunningCommand
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState

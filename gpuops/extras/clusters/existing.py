@@ -17,7 +17,7 @@ from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.execute.steps.vm_runs import execute_steps, next_removal_step, settle_steps, step_failure
 from gpuops.extras.clusters.answers import ClusterRemoved
-from gpuops.extras.clusters.members import REMOVE_PRIVILEGES, MarkedVm, marked_vms, removal_refusals
+from gpuops.extras.clusters.cluster_members import REMOVE_PRIVILEGES, MarkedVm, marked_vms, removal_refusals
 from gpuops.extras.clusters.run import (
     CLUSTER,
     PROGRAM,
@@ -32,7 +32,7 @@ from gpuops.extras.clusters.run import (
 )
 from gpuops.extras.clusters.view import ShownTrainingClusterRecord, ShownTrainingVmRecord
 from gpuops.model.devices.other_device import Networks
-from gpuops.model.nights.rotation import Limits
+from gpuops.model.nights.rotation_policy import Limits
 from gpuops.model.stored import stored_name
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm, VmDrs

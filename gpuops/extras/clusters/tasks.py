@@ -13,8 +13,8 @@ from gpuops.extras.clusters.existing import delete_cluster as cluster_delete
 from gpuops.extras.clusters.existing import read_clusters as cluster_show
 from gpuops.extras.clusters.view import ClusterCreateDocument, ClusterDeleteDocument
 from gpuops.report.document import Document
-from gpuops.tasks.connection import ConnectionArguments, open_site
 from gpuops.tasks.perform import PARTLY, REFUSED, TaskResult, difference, reading, task_result
+from gpuops.tasks.task_connection import ConnectionArguments, open_site
 
 
 def gpu_cluster(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Final, Self
 
 from gpuops.extras.clusters.answers import ClusterMade, ClusterRemoved
-from gpuops.extras.clusters.plan import ClusterPlan, PlannedMember
+from gpuops.extras.clusters.cluster_plan import ClusterPlan, PlannedMember
 from gpuops.extras.clusters.run_request import (
     AllReduceProgram,
     BenchCell,

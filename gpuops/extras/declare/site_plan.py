@@ -28,12 +28,12 @@ from gpuops.model.vcenter.host_settings import HostSettings
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Plan, Rejection, Wave, refuse
 from gpuops.plan.core.steps import HostStep, SetAttribute, SetVmDrs, Step
-from gpuops.plan.hosts.graphics.device_modes import host_after
-from gpuops.plan.hosts.graphics.mig import SetMig
+from gpuops.plan.hosts.graphics.device_mode_changes import host_after
+from gpuops.plan.hosts.graphics.mig_mode import SetMig
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.plan.hosts.host_plan import HostRequest
-from gpuops.plan.hosts.scheduler.change import SetScheduler
+from gpuops.plan.hosts.scheduler.scheduler_change import SetScheduler
 from gpuops.plan.vm.several import Change, SeveralVms
 
 Gpus = tuple[str, ...]

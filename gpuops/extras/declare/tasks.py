@@ -11,8 +11,8 @@ from gpuops.extras.declare.site_file import decode_site, load_site
 from gpuops.extras.declare.view import ApplyDocument, subject
 from gpuops.report.document import Document
 from gpuops.tasks.changes import refuse_outside_window, rolling_of
-from gpuops.tasks.connection import NO_SHELL, ConnectionArguments, HostShellArguments, open_site
 from gpuops.tasks.perform import PARTLY, REFUSED, TaskResult, difference, task_result
+from gpuops.tasks.task_connection import NO_SHELL, ConnectionArguments, HostShellArguments, open_site
 
 
 def gpu_site(

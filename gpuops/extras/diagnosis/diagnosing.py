@@ -22,13 +22,13 @@ from gpuops.extras.diagnosis.case import OF_GPU, OF_HOST, OF_VM, WORDS, CaseFact
 from gpuops.extras.diagnosis.corrections import LocalCorrections
 from gpuops.extras.diagnosis.diagnoses import Diagnoses
 from gpuops.extras.diagnosis.learning import components_right
-from gpuops.extras.observe.packing import FINE_S
+from gpuops.extras.observe.blocks import FINE_S
 from gpuops.extras.observe.store_reads import MeasurementReads
 from gpuops.model.measurements.measurement import GPU_USE, SMI_POWER_LIMIT
 from gpuops.model.notice import Notice, NoticeKind
 from gpuops.plan.core.plan import some_names
 from gpuops.plan.hosts.scheduler.module_options import Unread
-from gpuops.plan.hosts.scheduler.state import scheduler_of
+from gpuops.plan.hosts.scheduler.scheduler_state import scheduler_of
 from gpuops.report.text import count
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gpuops.execute.site.site import NoticeWay
     from gpuops.extras.diagnosis.case import LabelledCase
     from gpuops.extras.diagnosis.learning import TrainingOutcome
-    from gpuops.extras.observe.packing import Values
+    from gpuops.extras.observe.blocks import Values
     from gpuops.model.devices.catalog import Catalog
     from gpuops.model.devices.scheduler import SchedulerPolicy
     from gpuops.model.vcenter.host import Host
@@ -291,7 +291,7 @@ def diagnose(
 
 def tell_diagnosis(way: NoticeWay, diagnosis: Diagnosed, least: float) -> None:
     """Send a notice of components with at least this probability (0 to 1). Raises no errors of sending."""
-    from gpuops.extras.notify.watch import RunWatch
+    from gpuops.extras.notify.run_watch import RunWatch
 
     watch = RunWatch(way, "diagnose")
     watch.end(notice_of_diagnosis(diagnosis, watch.run.vcenter, least, way.clock()))

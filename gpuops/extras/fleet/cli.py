@@ -340,8 +340,8 @@ async def _run(
 
     from gpuops.extras.fleet.runner.children import Children
     from gpuops.extras.fleet.runner.configuration import describe_rotations
-    from gpuops.extras.fleet.runner.job_queue import QueueAway
     from gpuops.extras.fleet.runner.procrastinate_queue import ProcrastinateQueue
+    from gpuops.extras.fleet.runner.queue_port import QueueAway
     from gpuops.extras.fleet.runner.service import Service
 
     async with ProcrastinateQueue(url).opened() as queue:

@@ -10,7 +10,7 @@ Read in this order:
 `template_vms`, `job_vms`  VMs made from the policy's template for jobs that lack one
 `job_plan`               how many jobs fit on GPUs at once, for `job plan` (pure)
 `container_command`, `guest_container`  the container in the guest
-`store`                  jobs and records, in the journal's database
+`job_store`              jobs and records, in the journal's database
 `job_run`                one pass over jobs: start, collect output, checkpoint, stop
 `nightly`                the passes that nights make, and what the core calls
 `job_queue`              the commands: plan, submit, list, logs, cancel, run

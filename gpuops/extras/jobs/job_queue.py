@@ -13,6 +13,7 @@ from gpuops.execute.site import Site, catalog_of
 from gpuops.extras.jobs.dependencies import jobs_named
 from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, JobState, SubmittedJob
 from gpuops.extras.jobs.job_run import JobPass
+from gpuops.extras.jobs.job_store import JobStore, another_unended
 from gpuops.extras.jobs.job_turns import (
     JobDeed,
     JobListing,
@@ -22,7 +23,6 @@ from gpuops.extras.jobs.job_turns import (
     with_owners,
 )
 from gpuops.extras.jobs.nightly import guests_of, job_store, rules_of, started_tonight
-from gpuops.extras.jobs.store import JobStore, another_unended
 from gpuops.model.vcenter.vm import Vm
 from gpuops.model.workloads.job_rules import JobRules, Submitter
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gpuops.extras.jobs.job_plan import JobsAnswer
     from gpuops.extras.jobs.job_turns import JobsRun
     from gpuops.extras.jobs.template_vms import JobVmRoom
-    from gpuops.model.nights.rotation import Policy
+    from gpuops.model.nights.rotation_policy import Policy
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.plan.core.plan import Rejection
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gpuops.execute.journal import Journal
     from gpuops.execute.site import Site
     from gpuops.extras.jobs.job import SubmittedJob
-    from gpuops.model.nights.rotation import Policy
+    from gpuops.model.nights.rotation_policy import Policy
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.model.workloads.job_rules import JobRules, JobTemplate
 

@@ -28,11 +28,11 @@ from gpuops.execute.state.lock import rotating
 from gpuops.extras.jobs.guest_container import GuestContainers
 from gpuops.extras.jobs.job import JobState, SubmittedJob
 from gpuops.extras.jobs.job_run import STOP_GRACE, JobGuests, JobPass
+from gpuops.extras.jobs.job_store import JobStore
 from gpuops.extras.jobs.job_turns import JobDeed, JobsRun, JobTurn, job_turns, least_run, queue_entries, with_job_times
-from gpuops.extras.jobs.store import JobStore
 from gpuops.model.nights.history import PastNight
 from gpuops.model.nights.night_record import Original, Role
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.workloads.job_rules import JobRules

@@ -18,7 +18,7 @@ from gpuops.advise.fragmentation import FragmentationMeasure, sum_of_models
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected
 from gpuops.execute.site import catalog_of
 from gpuops.execute.site.host_shell import HostShell, ask_in_parallel
-from gpuops.extras.observe.packing import (
+from gpuops.extras.observe.blocks import (
     FINE_S,
     SAMPLE_S,
     Block,

@@ -40,8 +40,8 @@ from gpuops.errors import StateDamaged
 from gpuops.execute.journal.database import Database, to_read, to_write
 from gpuops.execute.journal.stores import make_file, open_database
 from gpuops.execute.migrations import Contents
-from gpuops.extras.observe import packing
-from gpuops.extras.observe.packing import FINE_S, WHOLE, Block, Values, unpack
+from gpuops.extras.observe import blocks
+from gpuops.extras.observe.blocks import FINE_S, WHOLE, Block, Values, unpack
 from gpuops.model.measurements.measurement import (
     GPU_MEMORY,
     GPU_POWER,
@@ -62,7 +62,7 @@ FILE_NAME: Final = "measurements.sqlite"
 SCHEMA_VERSION: Final = 2
 """Increase it for another format of blocks, and add a revision (`execute/migrations`) that writes it."""
 _READ: Final = (1, 2)
-"""Schema 1 has no blocks of format 2 (`packing.py`) and no `vgpus_table`; revision 0001 makes it schema 2."""
+"""Schema 1 has no blocks of format 2 (`blocks.py`) and no `vgpus_table`; revision 0001 makes it schema 2."""
 PAGE_BYTES: Final = 16 * 1024
 """The page size of a new file. Blocks have one to five kilobytes, and a fifth of smaller pages would stay empty."""
 _NEXT: Final = "free disk space, start the server, or move the damaged file aside: the next look begins a new one"
@@ -157,8 +157,8 @@ class Tier:
 class Step(Enum):
     """The length of steps."""
 
-    FINE = Tier(packing.FINE_S, 12 * 3600)
-    HOUR = Tier(packing.HOUR_S, 10 * 24 * 3600)
+    FINE = Tier(blocks.FINE_S, 12 * 3600)
+    HOUR = Tier(blocks.HOUR_S, 10 * 24 * 3600)
 
     @property
     def seconds(self) -> int:
@@ -256,7 +256,7 @@ class MeasurementReads:
         `begin_s` is the begin of the first step, in seconds since 1970. Use this for many desktops over weeks, for
         which `windows` would take minutes.
         """
-        begin, until = (datetime.fromtimestamp(begin_s + at * packing.FINE_S, UTC) for at in (0, steps))
+        begin, until = (datetime.fromtimestamp(begin_s + at * blocks.FINE_S, UTC) for at in (0, steps))
         query = (
             select(blocks_table.c.entity, blocks_table.c.begin, blocks_table.c.packed)
             .where(*self._in_blocks(begin, until, Step.FINE))
@@ -266,9 +266,9 @@ class MeasurementReads:
             for entity, rows in groupby(connection.execute(query), key=lambda row: str(row.entity)):
                 if entity not in entities:
                     continue
-                series_arrays = {name: packing.empty(steps) for name in counters}
+                series_arrays = {name: blocks.empty(steps) for name in counters}
                 for row in rows:
-                    block, place = self._unpack(row.packed), (row.begin - begin_s) // packing.FINE_S
+                    block, place = self._unpack(row.packed), (row.begin - begin_s) // blocks.FINE_S
                     skipped = max(0, -place)  # the first block may begin before the first step
                     for name in series_arrays.keys() & block.series.keys():
                         rows_of_block = block.series[name][skipped : max(skipped, steps - place)]
@@ -283,7 +283,7 @@ class MeasurementReads:
         A series is a counter, or a counter of a GPU (`counter@GPU`). `begin_s` is the begin of the first hour, in
         seconds since 1970. Five-minute steps that are not rolled up yet are combined into hours here.
         """
-        begin, until = (datetime.fromtimestamp(begin_s + at * packing.HOUR_S, UTC) for at in (0, steps))
+        begin, until = (datetime.fromtimestamp(begin_s + at * blocks.HOUR_S, UTC) for at in (0, steps))
         not_rolled_up = and_(*self._in_blocks(begin, until, Step.FINE), blocks_table.c.rolled_up.is_(False))
         query = (
             select(blocks_table.c.entity, blocks_table.c.step_s, blocks_table.c.begin, blocks_table.c.packed)
@@ -298,13 +298,13 @@ class MeasurementReads:
                 series_arrays: dict[str, Values] = {}
                 for row in rows:
                     block = self._unpack(row.packed)
-                    block = block if row.step_s == Step.HOUR.seconds else packing.hours(block)
-                    place = (row.begin - begin_s) // packing.HOUR_S
+                    block = block if row.step_s == Step.HOUR.seconds else blocks.hours(block)
+                    place = (row.begin - begin_s) // blocks.HOUR_S
                     skipped = max(0, -place)
                     for name, block_rows in block.series.items():
                         if name.partition("@")[0] in counters:
                             added = block_rows[skipped : max(skipped, steps - place)]
-                            hours = series_arrays.setdefault(name, packing.empty(steps))[place + skipped :]
+                            hours = series_arrays.setdefault(name, blocks.empty(steps))[place + skipped :]
                             # only hours with samples: others must not replace known ones
                             hours[: len(added)][added[:, 2] > 0] = added[added[:, 2] > 0]
                 yield entity, series_arrays

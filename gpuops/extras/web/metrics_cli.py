@@ -15,7 +15,7 @@ from gpuops.console.spread import reads_sites, serves_sites, spread
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, UsageError
 
 if TYPE_CHECKING:
-    from gpuops.extras.fleet.sites.services import SiteTalk
+    from gpuops.extras.fleet.sites.site_services import SiteTalk
     from gpuops.extras.web.metrics_source import MetricSource
     from gpuops.extras.web.metrics_view import MetricValues
 
@@ -121,7 +121,7 @@ def _serve_sites(common: CommonOptions, where: str, every_s: int) -> None:
     """Answer for several vCenters, each read by its own process, until a signal or until no process runs."""
     from gpuops.execute.state.http_listener import listening
     from gpuops.extras.fleet.sites import TIMEOUT_S, services_of
-    from gpuops.extras.fleet.sites.services import SiteProcess, keep_running, wait_for_the_end
+    from gpuops.extras.fleet.sites.site_services import SiteProcess, keep_running, wait_for_the_end
     from gpuops.extras.web.metrics_source import OPTION, SitePages, handler
     from gpuops.report.text import count
 

@@ -15,7 +15,7 @@ from gpuops.api import Site, catalog_of
 from gpuops.console.opening import reports_other_vcenters
 from gpuops.errors import StateDamaged
 from gpuops.execute.past.every_vcenter import overdue_vcenters
-from gpuops.execute.past.history import FollowedHistory
+from gpuops.execute.past.past_runs import FollowedHistory
 from gpuops.execute.rotation.status import standing
 from gpuops.execute.state.http_listener import GetHandler, ListenOption
 from gpuops.extras.diagnosis.diagnoses import Diagnoses
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import TypeVar
 
-    from gpuops.extras.fleet.sites.services import SiteProcess
+    from gpuops.extras.fleet.sites.site_services import SiteProcess
     from gpuops.model.devices.catalog import Catalog
     from gpuops.model.measurements.measurement import NewestUse
     from gpuops.model.vcenter.inventory import Inventory
@@ -230,7 +230,7 @@ class SitePages:
 
     def _make(self, process: SiteProcess, page: AskedPage, unread: bytes) -> None:
         """Make the page of one site each time that it is requested. `unread`: the page while vCenter is unreachable."""
-        from gpuops.extras.fleet.sites.services import SiteAway
+        from gpuops.extras.fleet.sites.site_services import SiteAway
 
         while True:
             page.wait_until_asked()

@@ -143,7 +143,7 @@ def serve(
     from gpuops.console.opening import label_of, open_site
     from gpuops.execute.state.http_listener import ListenOption
     from gpuops.extras.web.http.current import Following
-    from gpuops.extras.web.http.server import serving
+    from gpuops.extras.web.http.web_server import serving
     from gpuops.extras.web.serve_reads import ServedFleet, ServedMetrics
     from gpuops.model.vcenter.owner import OwnerKey
 
@@ -215,7 +215,7 @@ def _require_web() -> None:
 
 def _access(hosts: list[str], login_file: Path | None, proxy: ProxyLogin | None) -> Access:
     """Return the logins and host names. Raises UsageError for a file without valid logins, or an invalid name."""
-    from gpuops.config.vcenter.login import read_password_file
+    from gpuops.config.vcenter.login_settings import read_password_file
     from gpuops.extras.web.http.access import Access, PasswordLogin
 
     passwords = None
@@ -240,7 +240,7 @@ def _proxy(header: str | None, addresses: list[str], secret_file: Path | None) -
             f"a proxy's login lacks {' and '.join(missing)}",
             hint="set all three options: the header alone proves nothing, because any client could send it",
         )
-    from gpuops.config.vcenter.login import read_password_file
+    from gpuops.config.vcenter.login_settings import read_password_file
     from gpuops.extras.web.http.access import ProxyLogin
 
     secret = read_password_file(secret_file, private=True, holds="secret")

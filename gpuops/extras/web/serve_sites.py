@@ -19,7 +19,7 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.console.options import CommonOptions
-from gpuops.extras.fleet.sites.services import (
+from gpuops.extras.fleet.sites.site_services import (
     SiteAway,
     SiteProcess,
     SiteTalk,
@@ -28,7 +28,7 @@ from gpuops.extras.fleet.sites.services import (
     wait_for_the_end,
 )
 from gpuops.extras.web.http.current import Current, Edition, Overview
-from gpuops.extras.web.http.server import WebServer, serving_sites
+from gpuops.extras.web.http.web_server import WebServer, serving_sites
 from gpuops.extras.web.metrics_view import MetricsWriter, merged_families
 from gpuops.model.vcenter.owner import OwnerKey
 from gpuops.report.sites import SiteFailure

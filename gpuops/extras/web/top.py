@@ -22,11 +22,11 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm
 from gpuops.plan.core.scope import cluster_name
 from gpuops.plan.hosts.change.rolling_plan import ChangeStatus
-from gpuops.plan.rotation.status import RotationStatus
+from gpuops.plan.rotation.night_status import RotationStatus
 from gpuops.plan.rotation.taken_vms import Whereabouts
-from gpuops.report.changes import describe
 from gpuops.report.layout import Text
-from gpuops.report.monitoring.fleet import POWER_WORDS, Fleet, holders, mode, reboot_pending
+from gpuops.report.monitoring.fleet_view import POWER_WORDS, Fleet, holders, mode, reboot_pending
+from gpuops.report.step_changes import describe
 from gpuops.report.text import count, count_hosts
 
 

@@ -35,12 +35,12 @@ from gpuops.plan.core.scope import Scope
 from gpuops.plan.devices.goal import find_stale_entries, group_of
 from gpuops.plan.devices.rules import Case, start_obstacles
 from gpuops.plan.doctor.host_findings import Finding, Severity, of_host, of_reservations, unlike_ecc
-from gpuops.plan.hosts.scheduler.state import scheduler_of
+from gpuops.plan.hosts.scheduler.scheduler_state import scheduler_of
 from gpuops.plan.moving.movability import MovabilityCase, MoveMethod, judge_movability
 from gpuops.plan.moving.vmotion_stun import EVACUATION, WHERE, balancing_obstacles, evacuation_obstacles
 from gpuops.plan.placement.host_filters import AFFINITY_KEY
-from gpuops.plan.rotation.lease import KEY
-from gpuops.plan.rotation.setup import NO_SNAPSHOTS, snapshot_problem
+from gpuops.plan.rotation.lease_rules import KEY
+from gpuops.plan.rotation.prerequisites import NO_SNAPSHOTS, snapshot_problem
 
 
 def of_vm(vm: Vm, host: Host | None, catalog: Catalog) -> Iterator[Finding]:

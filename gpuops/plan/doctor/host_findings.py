@@ -26,7 +26,7 @@ from gpuops.model.vcenter.inventory import DeviceCapacity, Inventory
 from gpuops.plan.capacity.fleet_room import DeviceHolders
 from gpuops.plan.core.command_line import command, hosts_called
 from gpuops.plan.hosts.scheduler.module_options import Unread
-from gpuops.plan.hosts.scheduler.state import HostScheduler, custody_of, scheduler_of
+from gpuops.plan.hosts.scheduler.scheduler_state import HostScheduler, custody_of, scheduler_of
 from gpuops.plan.placement.keep_free import place_name
 
 

@@ -14,7 +14,7 @@ from gpuops.sim.inventory.entities import ComputeEntity, PoolEntity
 from gpuops.sim.inventory.managed_entity import ManagedEntity, new_moid
 from gpuops.sim.operations import cluster_change, inventory_change, removal
 from gpuops.sim.operations.vms import movement
-from gpuops.sim.render import cluster, config_target
+from gpuops.sim.render import cluster_config, config_target
 from gpuops.sim.state.drs import DrsState
 
 if TYPE_CHECKING:
@@ -270,9 +270,9 @@ class ClusterComputeResource(ComputeResource):
     wsdl_name = "ClusterComputeResource"
 
     property_table: ClassVar[Properties] = {
-        "configurationEx": lambda self: cluster.configuration_ex(self.drs),
-        "configuration": lambda self: cluster.configuration(self.drs),
-        "summary summaryEx": lambda self: cluster.summary(self.totals()),
+        "configurationEx": lambda self: cluster_config.configuration_ex(self.drs),
+        "configuration": lambda self: cluster_config.configuration(self.drs),
+        "summary summaryEx": lambda self: cluster_config.summary(self.totals()),
     }
 
     method_table: ClassVar[Methods] = {
@@ -281,7 +281,7 @@ class ClusterComputeResource(ComputeResource):
         "ReconfigureComputeResource_Task": lambda self, call, spec, modify: cluster_change.reconfigure(
             self, call, spec, modify=modify
         ),
-        "GetResourceUsage": lambda self, call: cluster.resource_usage(
+        "GetResourceUsage": lambda self, call: cluster_config.resource_usage(
             self.totals(),
             [host.usage() for host in self.hosts()],
             [self.world.get(moid) for moid in _union(host.state.datastores for host in self.hosts())],

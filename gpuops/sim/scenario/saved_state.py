@@ -35,7 +35,7 @@ from gpuops.sim.objects.virtual_machine import VirtualMachine, VirtualMachineSna
 from gpuops.sim.operations.distributed_switches import drop
 from gpuops.sim.operations.inventory_change import rehome, reparent
 from gpuops.sim.operations.removal import forget
-from gpuops.sim.scenario.hosts import enter_host
+from gpuops.sim.scenario.scenario_hosts import enter_host
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.direct_path import DirectPathState
 from gpuops.sim.state.drs import DrsState

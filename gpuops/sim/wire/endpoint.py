@@ -16,11 +16,11 @@ from pyVmomi import VmomiSupport, vim, vmodl
 
 from gpuops.errors import UsageError
 from gpuops.sim.core.call import Call
-from gpuops.sim.core.clock import ClockMode
 from gpuops.sim.core.encoder import NAMESPACE, Encoding
 from gpuops.sim.core.fragments import resolve
 from gpuops.sim.core.managed_object import ManagedObject
 from gpuops.sim.core.sessions import ClientSession
+from gpuops.sim.core.sim_clock import ClockMode
 from gpuops.sim.fault_injection.injector import Interruption
 from gpuops.sim.fault_injection.rule import Ending
 from gpuops.sim.guests import real_guests

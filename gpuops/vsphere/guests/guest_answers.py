@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops import clock
 from gpuops.errors import GpuopsError, NotConnected, Refused
-from gpuops.guest_scripts import commands
+from gpuops.guest_scripts import script_commands
 from gpuops.model.guests.guest import GuestReply, GuestSystem
 from gpuops.model.vcenter.inventory import decode_name
 from gpuops.plan.core.steps import RunInGuest
@@ -151,10 +151,10 @@ class ToolsAnswers:
         if self._refused:
             self._replies[vm.ref] = GuestReply(None, self._refused, _LOGIN_MOVE)
             return
-        path = commands.answer_path(system, secrets.token_hex(16))
+        path = script_commands.answer_path(system, secrets.token_hex(16))
         check = _RunningCheck(vm, system, path, vcenter_time(self._session))
         try:
-            running[self._run(vm, commands.to_file(system, frameworks, path))] = check
+            running[self._run(vm, script_commands.to_file(system, frameworks, path))] = check
         except NotConnected:
             raise
         except GpuopsError as error:
@@ -164,7 +164,7 @@ class ToolsAnswers:
                 self._refused = "another guest has refused the login of GPUOPS_GUEST_USERNAME"
                 self._replies[vm.ref] = GuestReply(None, error.message, _LOGIN_MOVE)
 
-    def _run(self, vm: Vm, call: commands.GuestCall) -> TaskRef:
+    def _run(self, vm: Vm, call: script_commands.GuestCall) -> TaskRef:
         step = RunInGuest(vm.ref, call.program, call.arguments, int(LIMIT_S))
         return guest_commands.start_program(self._session, step, vm.name, f"gpuops-guest-{secrets.token_hex(8)}")
 
@@ -174,7 +174,7 @@ class ToolsAnswers:
             raise error
         reply = self._reply(check) if error is None else GuestReply(None, error.message, error.hint or _LOOK)
         try:
-            self._run(check.vm, commands.removal(check.system, check.path))
+            self._run(check.vm, script_commands.removal(check.system, check.path))
         except NotConnected:
             raise
         except GpuopsError as failed:

@@ -33,7 +33,7 @@ from urllib.parse import urlsplit
 
 from gpuops import clock
 from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, ProtocolError, Refused, StepFailed
-from gpuops.guest_scripts.commands import SHELL, script_text
+from gpuops.guest_scripts.script_commands import SHELL, script_text
 from gpuops.model.guests.guest import CHECKPOINT_REFUSALS, CommandEnd, RunningCommand
 from gpuops.model.vcenter.target import Secret, Target
 from gpuops.model.vcenter.task import TaskEnd, TaskRef

@@ -26,7 +26,7 @@ from gpuops.extras.diagnosis.learning import (
 )
 from gpuops.extras.diagnosis.made_cases import made_cases
 from gpuops.extras.diagnosis.model import Forest, ForestSettings, from_document, to_document
-from gpuops.extras.observe.packing import WHOLE, Block, pack, unpack
+from gpuops.extras.observe.blocks import WHOLE, Block, pack, unpack
 from gpuops.model.measurements.measurement import GPU_USE
 
 CASES = list(made_cases(11, 6))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gpuops.extras.sizing.advice import size_pool
+from gpuops.extras.sizing.busy_shares import BusyShares, SharingLimits
 from gpuops.extras.sizing.pairs import fit_pairs
-from gpuops.extras.sizing.question import BusyShares, SharingLimits
 from gpuops.extras.sizing.seen_pairs import FEWEST_STEPS, seen_pairs
 from gpuops.extras.sizing.sharing import pairwise_slowdowns
 from gpuops.model.devices.scheduler import SchedulerPolicy

@@ -24,7 +24,7 @@ from gpuops.plan.doctor.assumptions import READERS, REPLAYED, judge_assumptions
 from gpuops.sim.core.call import Call
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.operations import maintenance
-from gpuops.sim.outside_events.hosts import lose_gpu, restart_vcenter
+from gpuops.sim.outside_events.host_events import lose_gpu, restart_vcenter
 from gpuops.sim.scenario.build import build
 from gpuops.sim.scenario.deviations import deviate
 from gpuops.sim.server import SimServer

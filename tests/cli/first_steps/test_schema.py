@@ -22,7 +22,7 @@ from gpuops.config.vcenter.sources import read_configuration
 from gpuops.errors import GpuopsError
 from gpuops.extensions import load
 from gpuops.files.yaml_file import parse_yaml
-from gpuops.report.schema import document_kinds
+from gpuops.report.document_schema import document_kinds
 from gpuops.sim.scenario.scenario_file import parse as parse_scenario
 
 Gpuops = Callable[..., Result]

@@ -32,8 +32,8 @@ from gpuops.extras.web.top_view import TopView
 from gpuops.model.measurements.measurement import CurrentUse
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.hosts.change.rolling_plan import ChangeStatus
-from gpuops.plan.rotation.status import RotationStatus
-from gpuops.report.monitoring.fleet import fleet
+from gpuops.plan.rotation.night_status import RotationStatus
+from gpuops.report.monitoring.fleet_view import fleet
 from gpuops.sim.scenario.deviations import deviate
 from gpuops.sim.server import start
 from gpuops.sim.state.vm_state import Power

@@ -145,7 +145,7 @@ def test_it_fits_a_terminal_of_80_columns(after_a_night: Lab, user: str) -> None
 
     from gpuops.api import history
     from gpuops.report.layout import lines
-    from gpuops.report.nights.history import history_text
+    from gpuops.report.nights.history_view import history_text
 
     nights = history(default_state_dir())
     (night,) = nights.nights

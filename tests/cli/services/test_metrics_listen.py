@@ -25,7 +25,7 @@ from gpuops.execute.state.http_listener import GetHandler, ListenOption, listeni
 from gpuops.extras.web import metrics_source
 from gpuops.extras.web.metrics_source import AskedPage, stands_s
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.outside_events.vms import power_off
+from gpuops.sim.outside_events.vm_events import power_off
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire import sim_client

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from gpuops.cli.app import app
 from gpuops.clock import passed_s
-from gpuops.sim.core.clock import ClockMode
+from gpuops.sim.core.sim_clock import ClockMode
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire import sim_client

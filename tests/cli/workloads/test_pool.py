@@ -22,7 +22,7 @@ from gpuops.errors import Locked, Refused
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.book import Book
 from gpuops.execute.journal.record import Kind
-from gpuops.extras.lending.guests import LONGEST_MARKING, MARKS
+from gpuops.extras.lending.pool_guests import LONGEST_MARKING, MARKS
 from gpuops.model.stored import stored_name
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import PowerState

@@ -9,7 +9,7 @@ import pytest
 
 from gpuops.config.vcenter.destination import Address, Destination, sha256_of
 from gpuops.config.vcenter.layers import Flags
-from gpuops.config.vcenter.login import guest_login, login
+from gpuops.config.vcenter.login_settings import guest_login, login
 from gpuops.config.vcenter.sources import resolve
 from gpuops.config.vcenter.targets import Configuration, GuestEntry, NamedTarget
 from gpuops.errors import TargetError

@@ -26,8 +26,8 @@ from gpuops.execute.site import Site
 from gpuops.extras.jobs import job_run, nightly
 from gpuops.extras.jobs.guest_container import GuestContainers
 from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, JobState, SubmittedJob
+from gpuops.extras.jobs.job_store import JobStore
 from gpuops.extras.jobs.nightly import AT_A_TIME, by_owners_of_jobs, run_jobs, side_by_side
-from gpuops.extras.jobs.store import JobStore
 from gpuops.model.guests.guest import CheckpointEnd, CommandEnd, RunningCommand
 from gpuops.model.nights.history import HeldPeriod, JobTime, PastNight, PastVm
 from gpuops.model.nights.night_record import Role

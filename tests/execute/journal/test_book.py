@@ -27,7 +27,7 @@ from gpuops.execute.journal.orders import (
     load_cluster_order,
 )
 from gpuops.execute.journal.stores import make_file, open_database
-from gpuops.execute.past.history import opened_journal
+from gpuops.execute.past.past_runs import opened_journal
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.stored import stored_as
 from gpuops.model.vcenter.host_settings import Displacement, GraphicsDevice, GraphicsSettings, Rolling, VsanMode

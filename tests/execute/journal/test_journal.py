@@ -21,7 +21,7 @@ from gpuops.execute.runs import NightVms
 from gpuops.execute.state.state_dir import default_state_dir
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.nights.night_record import Original, Role
-from gpuops.model.nights.rotation import LATE
+from gpuops.model.nights.rotation_policy import LATE
 from gpuops.model.vcenter.vm import VmDrs
 from gpuops.model.workloads.cluster import LatencyLevel, RdmaKind
 from gpuops.plan.core.steps import (

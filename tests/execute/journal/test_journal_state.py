@@ -19,7 +19,7 @@ from gpuops.execute.journal.journal_state import (
     load_state,
 )
 from gpuops.execute.journal.record import DurationKey, Kind, Record
-from gpuops.model.nights.rotation import LATE
+from gpuops.model.nights.rotation_policy import LATE
 
 NOW = datetime(2026, 11, 20, 21, tzinfo=UTC)
 HOUR = timedelta(hours=1)

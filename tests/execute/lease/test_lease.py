@@ -18,12 +18,12 @@ from gpuops.execute.rotation.rotation_lock import unlock
 from gpuops.execute.runs import RunKind
 from gpuops.execute.site import agreed
 from gpuops.model.nights.night_record import MOST_LEASES
-from gpuops.model.nights.rotation import LATE
+from gpuops.model.nights.rotation_policy import LATE
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Report
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, SetAttribute, Step, SuspendVm
-from gpuops.plan.rotation import lease as rules
-from gpuops.plan.rotation.lease import CALL_TIMEOUT_S, HEARTBEAT_S, KEY, TTL_S, Lease, lease_text, parse_lease
+from gpuops.plan.rotation import lease_rules
+from gpuops.plan.rotation.lease_rules import CALL_TIMEOUT_S, HEARTBEAT_S, KEY, TTL_S, Lease, lease_text, parse_lease
 from tests.execute.lease.leased import LOCK, POLICY, acts, leased_world, number, powers, read_lease, revert, run, site
 from tests.execute.small_vcenter import START, Killed, SmallVcenter, World, _vm, small_world
 
@@ -306,10 +306,10 @@ class Runner:
         began = passed()
         now = vm.seen.taken_at
         yield
-        if rules.holder_of(lease_read, now, ()) is not None:
+        if lease_rules.holder_of(lease_read, now, ()) is not None:
             self.refused = True
             return
-        next_lease = rules.next_lease(lease_read, self.name, self.name, now)
+        next_lease = lease_rules.next_lease(lease_read, self.name, self.name, now)
         if not vm.write(next_lease):
             self.refused = True
             return

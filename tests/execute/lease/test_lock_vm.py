@@ -17,7 +17,7 @@ from gpuops.execute.rotation.status import status
 from gpuops.execute.runs import RunKind
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import ReconfigureVm, SetAttribute, Step
-from gpuops.plan.rotation.lease import CALL_TIMEOUT_S, HEARTBEAT_S, KEY, TTL_S, Lease, lease_text
+from gpuops.plan.rotation.lease_rules import CALL_TIMEOUT_S, HEARTBEAT_S, KEY, TTL_S, Lease, lease_text
 from tests.execute.lease.leased import LOCK, POLICY, about_the_lock, acts, number, powers, read_lease, revert, run, site
 from tests.execute.nights import POLICY_TEXT
 from tests.execute.small_vcenter import START, World

@@ -20,7 +20,7 @@ from gpuops.extras.diagnosis.diagnoses import Diagnoses, shipped_model
 from gpuops.extras.diagnosis.features import features
 from gpuops.extras.diagnosis.learning import EACH_FAULT, components_right, false_alarms
 from gpuops.extras.diagnosis.made_cases import made_cases
-from gpuops.extras.observe.packing import (
+from gpuops.extras.observe.blocks import (
     WHOLE,
     Block,
     empty,

@@ -14,7 +14,7 @@ from sqlalchemy import select, text, update
 
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal.database import Database
-from gpuops.extras.observe.packing import WHOLE, Block
+from gpuops.extras.observe.blocks import WHOLE, Block
 from gpuops.extras.observe.store import Measurements
 from gpuops.extras.observe.store_reads import FILE_NAME, SCHEMA_VERSION, Step, made_database, schema_table, vgpus_table
 from gpuops.extras.observe.store_reads import stored_measurements as stored

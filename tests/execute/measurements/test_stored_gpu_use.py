@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from gpuops.extras.observe.packing import FINE_S, HOUR_S, WHOLE, Block
+from gpuops.extras.observe.blocks import FINE_S, HOUR_S, WHOLE, Block
 from gpuops.extras.observe.store import Measurements
 from gpuops.extras.observe.stored_gpu_use import HOURS_PER_STEP, STEPS, StoredUse, stored_use
 from gpuops.extras.web.page.fleet_report import MeasuredFleetRecord, measured_record

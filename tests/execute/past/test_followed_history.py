@@ -18,7 +18,7 @@ from gpuops.errors import StateDamaged
 from gpuops.execute.journal import FILE_NAME, Journal
 from gpuops.execute.journal.record import Record
 from gpuops.execute.journal.stores import MemoryStore, open_store
-from gpuops.execute.past.history import FollowedHistory, FollowedNights, history
+from gpuops.execute.past.past_runs import FollowedHistory, FollowedNights, history
 from gpuops.execute.rotation.status import standing
 from gpuops.execute.runs import NightVms, RunKind
 from gpuops.execute.site import Site

@@ -13,7 +13,7 @@ import pytest
 from gpuops.errors import StateDamaged, StepFailed, UsageError
 from gpuops.execute.journal import FILE_NAME, IntentState, Journal
 from gpuops.execute.past.every_vcenter import overdue_vcenters
-from gpuops.execute.past.history import history, past_night
+from gpuops.execute.past.past_runs import history, past_night
 from gpuops.execute.rotation.rotation import rotate
 from gpuops.execute.rotation.status import status
 from gpuops.execute.runs import NightVms, RunKind
@@ -25,7 +25,7 @@ from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import PowerOnVm, ResumeVm, ShutDownGuest, SuspendVm
 from gpuops.plan.rotation.returns.return_time import Overdue
 from gpuops.report.document import as_values
-from gpuops.report.nights.rotation_status import status_document
+from gpuops.report.nights.rotation_status_view import status_document
 from tests.execute.nights import POLICY, Night
 from tests.execute.power_log import PowerLog
 from tests.execute.small_vcenter import SmallVcenter

@@ -17,7 +17,7 @@ from gpuops.execute.journal.stores import MemoryStore
 from gpuops.execute.rotation.rotation import rotate
 from gpuops.execute.runs import RunKind
 from gpuops.execute.site import Site, agreed
-from gpuops.model.nights.rotation import LATE, Policy
+from gpuops.model.nights.rotation_policy import LATE, Policy
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Report, Verdict
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, SetAttribute, ShutDownGuest, Step, SuspendVm

@@ -17,7 +17,7 @@ from gpuops.execute.rotation.status import status
 from gpuops.execute.runs import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.steps.step_queue import HUNG_S
-from gpuops.model.nights.rotation import LATE
+from gpuops.model.nights.rotation_policy import LATE
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import PowerOnVm, ResumeVm, SuspendVm

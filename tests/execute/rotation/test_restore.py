@@ -15,7 +15,7 @@ from gpuops.execute.rotation.rotation import NOTHING_CUT_OFF, restore
 from gpuops.execute.rotation.status import status
 from gpuops.execute.runs import RunKind
 from gpuops.execute.site import Site, agreed
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Report, Verdict
 from gpuops.plan.core.steps import PowerOffVm, ResumeVm, SetAttribute, ShutDownGuest

@@ -19,7 +19,7 @@ from gpuops.execute.rotation.status import status
 from gpuops.execute.runs import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.state.lock import locked
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Report
 from gpuops.plan.core.steps import PowerOffVm, SetAttribute, ShutDownGuest, SuspendVm

@@ -22,7 +22,7 @@ from gpuops.execute.site import Site, agreed
 from gpuops.execute.site.host_shell import MOST, HostShell, ask_in_parallel, with_vgpus
 from gpuops.execute.site.vcenter_wait import FIRST_S, VcenterWait
 from gpuops.model.devices.gpu import PciAddress, VgpuMode
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.host_settings import SmiState, SmiVgpu
 from gpuops.model.vcenter.target import Secret, Target
 from gpuops.model.vcenter.vm import PowerState

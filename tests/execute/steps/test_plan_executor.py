@@ -14,7 +14,7 @@ from gpuops.execute.steps.settle import settle_open
 from gpuops.execute.steps.step_executor import StepInFlight
 from gpuops.execute.steps.step_queue import HUNG_S
 from gpuops.execute.steps.vm_executor import VmExecutor
-from gpuops.model.nights.rotation import Limits
+from gpuops.model.nights.rotation_policy import Limits
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Outcome, Plan, Verdict, Wave
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, SetAttribute, ShutDownGuest, Step, SuspendVm

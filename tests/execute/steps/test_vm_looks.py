@@ -16,7 +16,7 @@ from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.execute.steps.vm_looks import FRESH, LOOK_S
 from gpuops.model.desktops.evidence import SessionCount, Source
 from gpuops.model.measurements.measurement import CPU_MHZ, CounterWindow
-from gpuops.model.nights.rotation import IdleRule, Policy, Pool
+from gpuops.model.nights.rotation_policy import IdleRule, Policy, Pool
 from gpuops.model.nights.selector import Mark, Selector
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm

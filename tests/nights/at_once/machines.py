@@ -23,7 +23,7 @@ from gpuops.execute.lease import lease
 from gpuops.execute.rotation.rotation import rotate
 from gpuops.execute.runs import RunKind
 from gpuops.execute.site import agreed
-from gpuops.plan.rotation.lease import KEY, Lease, parse_lease
+from gpuops.plan.rotation.lease_rules import KEY, Lease, parse_lease
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.operations.recording import recorded
 from tests.nights.faults.event import Event

@@ -26,12 +26,12 @@ from gpuops.execute.runs import RunKind
 from gpuops.execute.site import Site as Place
 from gpuops.execute.site import agreed
 from gpuops.execute.state import lock
-from gpuops.model.nights.rotation import LATE, Policy
+from gpuops.model.nights.rotation_policy import LATE, Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.plan.core.plan import Report
 from gpuops.plan.core.steps import Step
-from gpuops.plan.rotation.lease import HEARTBEAT_S, KEY, TTL_S, Lease, parse_lease
+from gpuops.plan.rotation.lease_rules import HEARTBEAT_S, KEY, TTL_S, Lease, parse_lease
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.objects.virtual_machine import VirtualMachine

@@ -22,8 +22,8 @@ from gpuops.model.desktops.evidence import Source
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.steps import Step
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.horizon import ALWAYS_ON
-from gpuops.sim.outside_events import vms as vm_events
+from gpuops.sim.horizon_server import ALWAYS_ON
+from gpuops.sim.outside_events import vm_events
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World
 from tests.nights.faults.event import Event

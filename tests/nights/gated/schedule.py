@@ -16,8 +16,8 @@ from functools import lru_cache
 from typing import Any, Final
 
 from gpuops.config import policy
-from gpuops.model.nights.rotation import Policy
-from gpuops.sim.horizon import VcenterList
+from gpuops.model.nights.rotation_policy import Policy
+from gpuops.sim.horizon_server import VcenterList
 from gpuops.sim.scenario.scenario_file import ScenarioFile
 from gpuops.sim.state.desktop_people import RecordForm
 from tests.nights.world.worlds import Site, Size, _full, _scenario, policies_read_quickly

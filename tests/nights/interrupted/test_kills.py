@@ -19,7 +19,7 @@ import pytest
 from gpuops.execute.rotation.rotation import restore
 from gpuops.execute.runs import RunKind
 from gpuops.execute.site import agreed
-from gpuops.model.nights.rotation import LATE
+from gpuops.model.nights.rotation_policy import LATE
 from gpuops.plan.core.plan import Report
 from gpuops.sim.state.vm_state import Power
 from tests.nights.faults.event import Event

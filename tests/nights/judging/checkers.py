@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from gpuops.model.nights.night_record import Role, parse_marker
-from gpuops.model.nights.rotation import Pool
+from gpuops.model.nights.rotation_policy import Pool
 from gpuops.plan.core.plan import Verdict
 from gpuops.plan.rotation.nights.night_refusals import BACK_BY_THEMSELVES
 from gpuops.sim.core.ledger import Entry

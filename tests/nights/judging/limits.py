@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from gpuops.execute.journal.record import IntentState, Kind
 from gpuops.execute.runs import RunKind
-from gpuops.model.nights.rotation import DrsOverride
+from gpuops.model.nights.rotation_policy import DrsOverride
 from gpuops.model.window import RETURN_FLOOR
 from gpuops.plan.core.plan import Verdict
 from gpuops.plan.rotation.nights.night_refusals import MOST_CLOCK_DIFFERENCE

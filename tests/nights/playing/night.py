@@ -22,7 +22,7 @@ from gpuops.execute.rotation.open_nights import abandon_vm
 from gpuops.execute.rotation.rotation import restore
 from gpuops.execute.runs import RunKind
 from gpuops.execute.site import agreed
-from gpuops.model.nights.rotation import LATE, Policy
+from gpuops.model.nights.rotation_policy import LATE, Policy
 from gpuops.plan.core.plan import Report
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.operations.host_admission import place

@@ -27,7 +27,7 @@ from gpuops.execute.site.ports import Vcenter
 from gpuops.execute.state import lock
 from gpuops.execute.steps.step_queue import HUNG_S
 from gpuops.model.nights.night_record import LockHolder
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.plan.core.plan import Report
 from gpuops.plan.rotation.nights.night_refusals import MOST_CLOCK_DIFFERENCE
 from gpuops.plan.rotation.returns.return_time import ends_at

@@ -15,10 +15,10 @@ from gpuops.execute.journal.stores import Store, open_store
 from gpuops.execute.rotation.open_nights import adopt
 from gpuops.execute.runs import RunKind
 from gpuops.execute.site.ports import Vcenter
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.sim.objects.virtual_machine import VirtualMachine
-from gpuops.sim.outside_events import vms as others
-from gpuops.sim.outside_events.hosts import rebuild_vcenter
+from gpuops.sim.outside_events import vm_events as others
+from gpuops.sim.outside_events.host_events import rebuild_vcenter
 from gpuops.sim.state.vm_state import Power
 from tests.nights.faults.cron import MORNING
 from tests.nights.faults.event import Event

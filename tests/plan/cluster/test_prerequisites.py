@@ -12,8 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuops.extras.clusters.cluster_plan import (
+    HUGE_PAGES,
+    HostRoom,
+    changes_by_admin,
+    distribute_vms,
+    no_room,
+    refused_once,
+)
 from gpuops.extras.clusters.one_vm import ClusterNetwork, host_rows, is_linux_64, network_of, template_rows
-from gpuops.extras.clusters.plan import HUGE_PAGES, HostRoom, changes_by_admin, distribute_vms, no_room, refused_once
 from gpuops.model.devices.other_device import (
     DistributedPortGroup,
     DistributedSwitch,

@@ -24,7 +24,7 @@ from gpuops.extras.lending.lease_book import (
     ServerState,
 )
 from gpuops.extras.lending.lending import choose_shares, idle_mib
-from gpuops.extras.lending.members import Reclaim, in_another_pool, is_lending, servers_of
+from gpuops.extras.lending.pool_members import Reclaim, in_another_pool, is_lending, servers_of
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DynamicDevice, PowerState, Vm
 from tests.plan.moving.worlds import world

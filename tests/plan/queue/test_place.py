@@ -27,7 +27,7 @@ from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.queue.one_by_one import Queue
 from gpuops.plan.queue.one_workload import Placed, Refusal, Steering
 from gpuops.plan.queue.place import Place, Placements
-from gpuops.plan.queue.workload import framebuffer_mib, running
+from gpuops.plan.queue.workload_hosts import framebuffer_mib, running
 from gpuops.sim.state.gpu_admission import NotAdmitted, VgpuPolicy, WantedVgpu, admit
 from tests.bench.placement.batch_fleets import FLEETS, Fleet, batch
 from tests.plan.case import Case, cases, rejection_line, snapshot

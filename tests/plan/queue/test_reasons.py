@@ -22,7 +22,7 @@ from gpuops.plan.placement.suspended_vms import SuspendedPolicy
 from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.queue.one_workload import Placed, Refusal
 from gpuops.plan.queue.place import Place
-from gpuops.report.advice.placement import placements_document, placements_text
+from gpuops.report.advice.placement_view import placements_document, placements_text
 from gpuops.report.json_and_csv import document_text
 from gpuops.report.layout import plain
 from tests.plan.moving.worlds import after, world

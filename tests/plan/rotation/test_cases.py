@@ -13,7 +13,7 @@ import yaml
 from gpuops.catalog import load
 from gpuops.config.policy import parse_policy
 from gpuops.model.nights.night_record import Original, Role
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Plan

@@ -11,7 +11,7 @@ from gpuops.advise.managed_vms import POOL_MARK
 from gpuops.catalog import load
 from gpuops.model.nights.ml_queue import Checkpoint, GuestCommand, MlStop, QueuedVm
 from gpuops.model.nights.night_record import Original, Role
-from gpuops.model.nights.rotation import IdleRule, Policy, Pool
+from gpuops.model.nights.rotation_policy import IdleRule, Policy, Pool
 from gpuops.model.nights.selector import Selector
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.window import Window

@@ -15,7 +15,7 @@ from gpuops.execute.site import catalog_of
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.nights.ml_queue import QueuedVm
 from gpuops.model.nights.night_record import Original, Role
-from gpuops.model.nights.rotation import DirectPath, IdleRule, Policy, Pool
+from gpuops.model.nights.rotation_policy import DirectPath, IdleRule, Policy, Pool
 from gpuops.model.nights.selector import Mark, Selector
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, PowerState, RunningTask, VgpuDevice, Vm, VmDrs

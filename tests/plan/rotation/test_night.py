@@ -12,7 +12,7 @@ from gpuops.catalog import load
 from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.nights.ml_queue import QueuedVm
 from gpuops.model.nights.night_record import Original, Role
-from gpuops.model.nights.rotation import IdleRule, Policy, Pool
+from gpuops.model.nights.rotation_policy import IdleRule, Policy, Pool
 from gpuops.model.nights.selector import Mark, Selector
 from gpuops.model.vcenter.host import Datastore, OfferedProfile
 from gpuops.model.vcenter.inventory import Inventory

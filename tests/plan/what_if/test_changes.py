@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from gpuops.errors import GpuopsError, HostNotFound, ProfileUnknown, UsageError
-from gpuops.extras.sizing.what_if.fleet import ChangedFleet, changed_fleet
+from gpuops.extras.sizing.what_if.changed_fleet import ChangedFleet, changed_fleet
 from gpuops.extras.sizing.what_if.question import WhatIf, WhatIfAnswer
 from gpuops.model.devices.gpu import PciAddress, VgpuMode
 from gpuops.model.devices.mig import GpuLayout, LayoutForm, LayoutPart

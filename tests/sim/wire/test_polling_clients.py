@@ -17,7 +17,7 @@ from pyVim.task import WaitForTask
 from pyVmomi import vim, vmodl
 
 from gpuops.errors import UsageError
-from gpuops.sim.core import clock
+from gpuops.sim.core import sim_clock
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.server import start
 from gpuops.sim.vcenter.tasks import LOOKS
@@ -41,7 +41,7 @@ class Real:
 def real() -> Iterator[Real]:
     seconds = Real()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(clock, "passed_s", lambda: seconds.passed_s)
+        patched.setattr(sim_clock, "passed_s", lambda: seconds.passed_s)
         yield seconds
 
 

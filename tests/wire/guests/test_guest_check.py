@@ -19,8 +19,8 @@ from gpuops.errors import Refused
 from gpuops.model.guests.guest import GuestSystem
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.model.vcenter.task import TaskRef
-from gpuops.plan.guest.answer import MOST_BYTES
-from gpuops.plan.guest.question import GuestQuestion, GuestVerdict, wanted_frameworks
+from gpuops.plan.guest.check_output import MOST_BYTES
+from gpuops.plan.guest.guest_check import GuestQuestion, GuestVerdict, wanted_frameworks
 from gpuops.plan.guest.rows import GuestNeeds, GuestState
 from gpuops.sim.server import SimServer
 from gpuops.sim.services.guest_managers import GuestFileManager, GuestProcessManager

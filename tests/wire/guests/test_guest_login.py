@@ -71,8 +71,8 @@ def change_password(server: SimServer, name: str, password: str = "another-1") -
 
 
 def test_a_run_over_a_cluster_tries_a_wrong_password_once_and_in_one_guest(tmp_path: Path, refusals: list[str]) -> None:
+    from gpuops.extras.clusters.cluster_guests import NotEntered
     from gpuops.extras.clusters.cluster_runs import cluster_run
-    from gpuops.extras.clusters.guests import NotEntered
     from gpuops.extras.clusters.run_request import RunWish
 
     messages: list[str] = []

@@ -22,14 +22,14 @@ from gpuops.config.policy import load_policy, parse_policy
 from gpuops.errors import Locked
 from gpuops.execute.rotation.rotation import NOTHING_CUT_OFF
 from gpuops.execute.site import agreed
-from gpuops.model.nights.rotation import Limits, Policy
+from gpuops.model.nights.rotation_policy import Limits, Policy
 from gpuops.plan.core.plan import Outcome, Report, Verdict
 from gpuops.plan.core.steps import SetAttribute, SuspendVm
-from gpuops.plan.rotation.status import RotationStatus
+from gpuops.plan.rotation.night_status import RotationStatus
 from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
-from gpuops.sim.outside_events.vms import use_desktop
+from gpuops.sim.outside_events.vm_events import use_desktop
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire import sim_client

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.config.policy import parse_policy
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.sim.server import SimServer
 from tests.wire.nights.test_rotation import Wire
 

@@ -19,7 +19,7 @@ from gpuops.extras.web.metrics_source import LONGEST_S, MetricSource
 from gpuops.model.measurements.measurement import MeasurementSettings
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.outside_events.vms import power_off
+from gpuops.sim.outside_events.vm_events import power_off
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of

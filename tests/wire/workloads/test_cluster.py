@@ -14,6 +14,7 @@ from gpuops import api, sim
 from gpuops.api import Site
 from gpuops.clock import wall_clock
 from gpuops.errors import Refused, UsageError
+from gpuops.extras.clusters.cluster_members import marked_vms
 from gpuops.extras.clusters.cluster_runs import standing
 from gpuops.extras.clusters.creating import (
     ALLOCATE_SPACE,
@@ -23,7 +24,6 @@ from gpuops.extras.clusters.creating import (
     create_cluster,
 )
 from gpuops.extras.clusters.existing import read_clusters
-from gpuops.extras.clusters.members import marked_vms
 from gpuops.extras.clusters.view import ClusterCreateDocument
 from gpuops.model.devices.other_device import Networks
 from gpuops.model.vcenter.inventory import Inventory

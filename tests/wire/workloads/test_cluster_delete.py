@@ -17,9 +17,9 @@ from gpuops.errors import Locked
 from gpuops.execute.steps.step_executor import SLICE_S
 from gpuops.extras.clusters import existing
 from gpuops.extras.clusters.answers import ClusterRemoved
+from gpuops.extras.clusters.cluster_members import marked_vms, marker_of, removal_refusals
 from gpuops.extras.clusters.cluster_runs import standing
 from gpuops.extras.clusters.existing import delete_cluster
-from gpuops.extras.clusters.members import marked_vms, marker_of, removal_refusals
 from gpuops.extras.clusters.run import changing, used_alone
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import Guest, PowerState, VmDrs

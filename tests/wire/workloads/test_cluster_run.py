@@ -14,7 +14,8 @@ from gpuops.api import Site
 from gpuops.clock import wall_clock
 from gpuops.errors import Locked, Refused, StepFailed
 from gpuops.execute.site.guest_work import guest_work
-from gpuops.extras.clusters import cluster_runs, guests, run_request
+from gpuops.extras.clusters import cluster_guests as guests
+from gpuops.extras.clusters import cluster_runs, run_request
 from gpuops.extras.clusters.cluster_runs import ClusterRun, cluster_bench, cluster_run, standing
 from gpuops.extras.clusters.launch import plan_launch
 from gpuops.extras.clusters.run import alone_with, used_alone

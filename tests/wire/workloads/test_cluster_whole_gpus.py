@@ -13,11 +13,11 @@ import yaml
 from gpuops.api import Site
 from gpuops.clock import wall_clock
 from gpuops.extras.clusters import cluster_runs
+from gpuops.extras.clusters.cluster_members import marked_vms
 from gpuops.extras.clusters.cluster_runs import standing
 from gpuops.extras.clusters.creating import create_cluster
 from gpuops.extras.clusters.existing import delete_cluster
 from gpuops.extras.clusters.launch import plan_launch
-from gpuops.extras.clusters.members import marked_vms
 from gpuops.extras.clusters.run import used_alone
 from gpuops.extras.clusters.run_request import Launcher, RunWish, Transport
 from gpuops.model.vcenter.target import GuestLogin, Secret

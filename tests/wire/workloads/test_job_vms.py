@@ -29,7 +29,7 @@ from gpuops.extras.jobs.job_turns import job_vms
 from gpuops.extras.jobs.job_vms import tend_job_vms
 from gpuops.extras.jobs.nightly import job_store
 from gpuops.extras.jobs.template_vms import MARKER_KEY, marker_for
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.workloads.job_rules import JobRules, JobTemplate
 from gpuops.plan.core.steps import RemoveVm
 from gpuops.sim.server import SimServer, start

@@ -37,10 +37,10 @@ from gpuops.extras.fleet.runner.due import (
     read_anew,
     waits,
 )
-from gpuops.extras.fleet.runner.job_queue import HandedOver, JobQueue, QueueAway
 from gpuops.extras.fleet.runner.leaving import leaving
-from gpuops.extras.notify.watch import tell_overdue
-from gpuops.model.nights.rotation import Policy
+from gpuops.extras.fleet.runner.queue_port import HandedOver, JobQueue, QueueAway
+from gpuops.extras.notify.run_watch import tell_overdue
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.nights.runners import Half, PolicyTurn
 
 LOOK_S: Final = 3.0

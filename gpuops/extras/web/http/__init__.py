@@ -1,9 +1,9 @@
 """The web server of `gpuops serve`: the page of `gpuops report`, kept current while it is open.
 
-* `current.py`      the current state: one edition of the page and its documents, of several sites also a common table;
+* `current.py`  the current state: one edition of the page and its documents, of several sites also a common table;
   the main thread publishes it after each notice of a change
-* `access.py`       logins: by password or by a reverse proxy; and the accepted Host headers
-* `server.py`       the ASGI application (addresses, headers, and the events by which pages learn of a new edition), its
+* `access.py`  logins: by password or by a reverse proxy; and the accepted Host headers
+* `web_server.py`  the ASGI application (addresses, headers, and the events by which pages learn of a new edition), its
   thread, and limits for connections
 
 It is given values and functions that read; nothing that changes a vCenter is imported here or can be called by a

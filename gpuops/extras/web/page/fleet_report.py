@@ -36,7 +36,7 @@ from gpuops.extras.web.page.fleet_map import (
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.measurements.measurement import MeasuredUse
 from gpuops.model.nights.history import GpuHours, PastEvents, PastNight
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.owner import OwnerKey
@@ -45,13 +45,13 @@ from gpuops.plan.capacity.fleet_room import Fit, FleetPart
 from gpuops.plan.core.scope import cluster_name
 from gpuops.plan.doctor.examination import Examination
 from gpuops.plan.hosts.scheduler.module_options import Reading, Unread
-from gpuops.plan.hosts.scheduler.state import GpuScheduler, HostScheduler, scheduler_of
+from gpuops.plan.hosts.scheduler.scheduler_state import GpuScheduler, HostScheduler, scheduler_of
 from gpuops.plan.rotation.ml_queue.team_shares import gpus_of
 from gpuops.report.document import DocumentRecord, Moment, Ref, VersionedSiteDocument, printed
-from gpuops.report.monitoring.doctor import FindingRecord
-from gpuops.report.monitoring.fleet import Fleet, mode, reboot_pending
-from gpuops.report.monitoring.inventory import by_size
-from gpuops.report.nights.history import HistoryTotalsRecord, NightInFullRecord, PastNightRecord
+from gpuops.report.monitoring.doctor_view import FindingRecord
+from gpuops.report.monitoring.fleet_view import Fleet, mode, reboot_pending
+from gpuops.report.monitoring.inventory_view import by_size
+from gpuops.report.nights.history_view import HistoryTotalsRecord, NightInFullRecord, PastNightRecord
 
 MOST_GPUS: Final = 400
 """Up to so many GPUs have their own history in the page; of more, hosts and clusters have one (1 MB for 400 GPUs)."""

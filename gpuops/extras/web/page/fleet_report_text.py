@@ -22,8 +22,8 @@ from gpuops.model.time_text import format_stamp
 from gpuops.plan.doctor.host_findings import Severity
 from gpuops.report.json_and_csv import Cell, csv_text
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.monitoring.inventory import heading
-from gpuops.report.nights.history import history_summary
+from gpuops.report.monitoring.inventory_view import heading
+from gpuops.report.nights.history_view import history_summary
 from gpuops.report.text import count
 
 _MOST_OWNERS = 10

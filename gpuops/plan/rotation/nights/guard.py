@@ -16,7 +16,7 @@ from typing import Final
 
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.nights.night_record import Role, parse_marker
-from gpuops.model.nights.rotation import IdleRule, Policy, Pool
+from gpuops.model.nights.rotation_policy import IdleRule, Policy, Pool
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.plan import Outcome, Verdict

@@ -16,7 +16,7 @@ from gpuops.model.devices.catalog import Catalog
 from gpuops.model.nights.history import PastNight
 from gpuops.model.nights.ml_queue import QueuedVm
 from gpuops.model.nights.night_record import Original, Role
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.owner import NotedOwner
 from gpuops.model.vcenter.vm import PowerState, Vm, VmDrs

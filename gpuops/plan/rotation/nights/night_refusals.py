@@ -26,7 +26,7 @@ from gpuops.errors import Trouble
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.nights.ml_queue import entry_of
 from gpuops.model.nights.night_record import Original, Role
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.stored import stored_as
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm

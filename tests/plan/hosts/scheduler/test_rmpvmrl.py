@@ -22,7 +22,7 @@ from gpuops.model.vcenter.host import Cluster, Host
 from gpuops.model.vcenter.host_settings import Custody, HostSettings, SoftwarePackage
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.hosts.scheduler.module_options import Unread, against, ambiguous, decode, describe_clamping, encode
-from gpuops.plan.hosts.scheduler.state import branch_of, driver_of, setting_back
+from gpuops.plan.hosts.scheduler.scheduler_state import branch_of, driver_of, setting_back
 
 EQUAL, FIXED = SchedulerPolicy.EQUAL_SHARE, SchedulerPolicy.FIXED_SHARE
 PLAIN, ADAPTIVE = RoundRobin.PLAIN, RoundRobin.ADAPTIVE

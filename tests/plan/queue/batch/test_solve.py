@@ -18,9 +18,9 @@ from pytest_mock import MockerFixture
 from gpuops.advise.occupancy import GpuState, Tenant
 from gpuops.model.devices.gpu import VgpuMode
 from gpuops.plan.queue.batch import solve as solving
+from gpuops.plan.queue.batch.batch_model import VgpuLayouts, hardest_first
 from gpuops.plan.queue.batch.column_generation import SolverProgram
-from gpuops.plan.queue.batch.model import VgpuLayouts, hardest_first
-from gpuops.plan.queue.batch.problem import BatchProblem, GpuGroup, HostPattern, HostShape, PlacementOption
+from gpuops.plan.queue.batch.integer_program import BatchProblem, GpuGroup, HostPattern, HostShape, PlacementOption
 from gpuops.plan.queue.batch.solve import bound, solve
 from tests.plan.snapshots import FIRST, catalog, gpu, whole
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from gpuops.catalog import load
 from gpuops.model.nights.ml_queue import MlStop, QueuedVm
 from gpuops.model.nights.night_record import Original, Role
-from gpuops.model.nights.rotation import IdleRule, Policy, Pool
+from gpuops.model.nights.rotation_policy import IdleRule, Policy, Pool
 from gpuops.model.nights.selector import Selector
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.rotation.returns.day import RotateDay

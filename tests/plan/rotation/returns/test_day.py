@@ -10,7 +10,7 @@ import pytest
 
 from gpuops.model.nights.ml_queue import Checkpoint, GuestCommand, MlStop, QueuedVm
 from gpuops.model.nights.night_record import Role
-from gpuops.model.nights.rotation import MorningOrder
+from gpuops.model.nights.rotation_policy import MorningOrder
 from gpuops.model.vcenter.vm import PowerState, RunningTask
 from gpuops.model.window import Window
 from gpuops.plan.core.plan import Plan

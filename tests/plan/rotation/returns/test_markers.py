@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from gpuops.model.nights.night_record import Marker, Original, Role, marker_value, parse_marker
-from gpuops.model.nights.rotation import LATE
+from gpuops.model.nights.rotation_policy import LATE
 from gpuops.model.nights.selector import Selector
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Plan

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuops.model.nights.ml_queue import MlStop
-from gpuops.model.nights.rotation import Limits, MorningOrder, Policy
+from gpuops.model.nights.rotation_policy import Limits, MorningOrder, Policy
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.rotation.returns.return_time import ENOUGH_MEASURED, Durations, Load, ReturnTime
 

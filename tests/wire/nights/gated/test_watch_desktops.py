@@ -13,7 +13,7 @@ from gpuops.api import Site, rotate_day
 from gpuops.config.policy import parse_policy
 from gpuops.execute.rotation.rotation_lock import WatchState
 from gpuops.execute.rotation.watch import Watch
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.plan.core.plan import Report
 from gpuops.plan.rotation.nights.desktops import running_desktops
 from gpuops.plan.rotation.nights.watch_look import WatchReport
