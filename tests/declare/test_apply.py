@@ -79,4 +79,5 @@ def test_a_label_does_not_switch_a_gpu_to_directpath_io(keys: str, tmp_path: Pat
     with playing(world, text, tmp_path) as play:
         report = play.apply()
     assert (report.exit_code, report.remaining, report.roll.rounds) == (0, (), ())
+    assert {difference.before for difference in report.differences} == {""}, "there was no label"
     assert {(gpu.passthrough_enabled, gpu.label) for gpu in gpus} == {(False, "ml")}

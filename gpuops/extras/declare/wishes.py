@@ -194,9 +194,8 @@ def host_differences(wish: HostWish, host: Host, catalog: Catalog) -> Iterator[S
                 if configured != after or in_force not in (None, after):
                     is_pending = configured == after
                     before = in_force if is_pending else configured
-                    yield SiteDifference(
-                        "host", host.ref, host.name, key, before or UNKNOWN, after, address, pending=is_pending
-                    )
+                    before = UNKNOWN if before is None else before  # an empty label is known
+                    yield SiteDifference("host", host.ref, host.name, key, before, after, address, pending=is_pending)
 
 
 def _after(setting: object) -> str:
