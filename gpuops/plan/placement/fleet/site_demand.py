@@ -25,11 +25,6 @@ WHOLE: Final = ""
 PRIOR: Final = 8.0
 """VMs with a whole GPU that are added to the demand of every site. So a few existing VMs do not decide alone, and an
 empty GPU has a worth, since it takes any profile later."""
-WHOLE_HOST_PRIOR: Final = 4.0
-"""VMs with all GPUs of a host that are added if no VM asks for a part of a GPU. VMs with one GPU then share hosts and
-leave complete hosts to large VMs that may be requested later. Fleets of H100, VMs with 1, 2, 4 or 8 GPUs, six odd
-seeds: 94.3 % as first fit, 91.1 without it. Where VMs ask for parts, it would cost up to 0.7 points (L40S in mixed-size
-mode; `python -m tests.bench filling`)."""
 _MOST_SHAPES: Final = 256
 """Limit of shapes; the rarest are left out."""
 
@@ -87,14 +82,14 @@ def board_mix(board: str, counts: ShapeCounts, largest_profiles: Iterable[str], 
     `host_gpus` is the number of GPUs of the board in the host that has the most."""
     weights: dict[VmShape, float] = dict(counts.get(board, {}))
     largest = tuple(largest_profiles)
-    takes_whole_gpus = all(shape.profile in (WHOLE, *largest) for shape in weights)
-    # VMs with complete GPUs are added to every site's demand, for the reasons given at `PRIOR` and `WHOLE_HOST_PRIOR`.
-    for profile in largest:
-        shape = VmShape(profile, 1, 0)
+    whole = [shape for shape in weights if shape.profile in (WHOLE, *largest)]
+    added_devices = {1}
+    # VMs with all GPUs of a host are added if no VM asks for a part of a GPU, or if some have several whole GPUs. VMs
+    # with one GPU then share hosts and leave complete hosts to large VMs that may be requested later.
+    if len(whole) == len(weights) or any(shape.devices > 1 for shape in whole):
+        added_devices.add(host_gpus)
+    for shape in (VmShape(profile, devices, 0) for profile in largest for devices in added_devices):
         weights[shape] = weights.get(shape, 0.0) + PRIOR
-        if host_gpus > 1 and takes_whole_gpus:
-            shape = VmShape(profile, host_gpus, 0)
-            weights[shape] = weights.get(shape, 0.0) + WHOLE_HOST_PRIOR
     if len(weights) > _MOST_SHAPES:
         ranked = sorted(weights.items(), key=lambda shape_weight: (-shape_weight[1], shape_weight[0]))
         weights = dict(ranked[:_MOST_SHAPES])
