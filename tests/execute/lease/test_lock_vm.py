@@ -17,7 +17,7 @@ from gpuops.execute.rotation.status import status
 from gpuops.execute.runs import RunKind
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import ReconfigureVm, SetAttribute, Step
-from gpuops.plan.rotation.lease_rules import CALL_TIMEOUT_S, HEARTBEAT_S, KEY, TTL_S, Lease, lease_text
+from gpuops.plan.rotation.lease_rules import CALL_TIMEOUT_S, HEARTBEAT_S, KEY, TTL_S, Lease, lease_text, parse_lease
 from tests.execute.lease.leased import LOCK, POLICY, about_the_lock, acts, number, powers, read_lease, revert, run, site
 from tests.execute.nights import POLICY_TEXT
 from tests.execute.small_vcenter import START, World
@@ -309,3 +309,14 @@ def test_a_lease_that_was_planted_for_years_is_named_and_can_be_taken_away(world
     assert unlock(POLICY, mine, "0123", force=True) == planted
     assert run(world, RunKind.NIGHT, tmp_path).exit_code == 0
     assert acts(world) != []
+
+
+LEASE = '{"format":1,"owner":"a","nonce":"b","epoch":%s,"expires":"2026-01-01T00:00:00Z"}'
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 20_000, LEASE % "1e999", LEASE % "[]", "5", "null", "x"], ids=lambda text: text[:60]
+)
+def test_what_no_gpuops_wrote_is_refused(text: str) -> None:
+    with pytest.raises(Refused, match="a value that this gpuops did not write"):
+        parse_lease(text)

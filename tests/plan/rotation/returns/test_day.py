@@ -14,8 +14,8 @@ from gpuops.model.nights.rotation_policy import MorningOrder
 from gpuops.model.vcenter.vm import PowerState, RunningTask
 from gpuops.model.window import Window
 from gpuops.plan.core.plan import Plan
-from gpuops.plan.core.steps import ResumeVm, RunInGuest, SetAttribute, ShutDownGuest
-from gpuops.plan.rotation.returns.day import RotateDay, is_returned
+from gpuops.plan.core.steps import PowerOnVm, ResumeVm, RunInGuest, SetAttribute, ShutDownGuest, SuspendVm
+from gpuops.plan.rotation.returns.day import RotateDay, hooks_of, is_returned
 from gpuops.plan.rotation.taken_vms import Whereabouts, taken_vms
 from tests.execute.small_vcenter import World, desktop, small_world
 from tests.plan.rotation.returns.morning import CATALOG, MORNING, NIGHT, POLICY, journal, original, plan
@@ -44,22 +44,6 @@ def test_a_day_after_nothing_is_empty() -> None:
     assert day.because == ("no night has taken anything that is not back",)
 
 
-def test_a_desktop_that_runs_already_is_left_alone(world: World) -> None:
-    world._set_power("vm-91", PowerState.OFF)
-    world._set_power("vm-1", PowerState.ON)
-    day = plan(world, journal(world))
-    assert ResumeVm("vm-1", "host-1") not in day.steps
-    assert SetAttribute("vm-1", "gpuops.rotation", "") in day.steps
-    assert day.unmet == ()
-
-
-def test_an_ml_vm_that_somebody_else_started_is_left_alone(world: World) -> None:
-    world._set_power("vm-92", PowerState.ON)
-    originals = (*journal(world), original(world, "vm-92", Role.ML, is_taken=False))
-    day = plan(world, originals)
-    assert {step.vm for step in day.steps} == {"vm-1", "vm-2", "vm-91"}
-
-
 def test_an_ml_vm_that_somebody_started_after_a_return_had_stopped_it_is_left_alone(world: World) -> None:
     stopped = tuple(replace(original_vm, stopped=original_vm.role is Role.ML) for original_vm in journal(world))
     day = plan(world, stopped)
@@ -76,22 +60,6 @@ def test_a_desktop_whose_gate_may_still_close_is_not_over(world: World) -> None:
     assert not is_returned(replace(running, closes_late=True), world.snapshot())
 
 
-def test_a_desktop_that_somebody_else_suspended_is_left_alone(world: World) -> None:
-    world._set_power("vm-3", PowerState.SUSPENDED)
-    day = plan(world, (*journal(world), original(world, "vm-3", is_taken=False)))
-    assert "vm-3" not in {step.vm for step in day.steps}
-    assert day.unmet == ()
-
-
-def test_a_discarded_state_is_named_and_never_booted(world: World) -> None:
-    world.set("vm-1", power=PowerState.OFF)
-    day = plan(world, journal(world))
-    [named] = day.unmet
-    assert str(named) == "desktop-01: is powered off: its suspended state was discarded by somebody else"
-    assert named.hint == "power it on in the vSphere Client, then gpuops rotate day"
-    assert {step.vm for step in day.steps} == {"vm-2", "vm-91"}
-
-
 def test_a_vm_that_is_gone_or_replaced_is_named(world: World) -> None:
     originals = journal(world)
     del world.vms["vm-1"]
@@ -102,24 +70,6 @@ def test_a_vm_that_is_gone_or_replaced_is_named(world: World) -> None:
         "desktop-02": "is another VM now: its instance uuid changed",
     }
     assert {step.vm for step in day.steps} == {"vm-91"}
-
-
-MOVED: dict[str, dict[str, object]] = {
-    "renamed": {"name": "old"},
-    "moved": {"path": "/dc/vm/misc/old"},
-    "of another profile": {"devices": ()},
-}
-
-
-@pytest.mark.parametrize("how", MOVED)
-def test_what_the_journal_knows_comes_back_wherever_it_is_and_whatever_it_is_called(world: World, how: str) -> None:
-    originals = journal(world)
-    for ref in ("vm-1", "vm-2", "vm-91"):
-        world.set(ref, **MOVED[how])
-    day = plan(world, originals)
-    assert day.unmet == ()
-    assert ShutDownGuest("vm-91", 120, then_off=True) in day.steps
-    assert set(resumed_refs(day)) == {"vm-1", "vm-2"}
 
 
 def test_a_vm_that_was_registered_anew_is_known_by_its_instance_uuid(world: World) -> None:
@@ -169,16 +119,6 @@ def test_each_vm_is_returned_under_the_policy_of_its_night(world: World) -> None
         SetAttribute("vm-91", "other.marker", ""),
     }
     assert day.unmet == ()
-
-
-def test_a_vm_resumes_where_it_is_registered_now(world: World) -> None:
-    world.set("vm-1", host="host-2")
-    assert ResumeVm("vm-1", "host-2") in plan(world, journal(world)).steps
-
-
-def test_the_grace_and_the_power_off_are_the_policys(world: World) -> None:
-    policy = replace(POLICY, ml_stop=MlStop(grace_s=5, then_off=False))
-    assert plan(world, policy=policy).waves[0].steps == (ShutDownGuest("vm-91", 5, then_off=False),)
 
 
 def test_an_ml_vm_keeps_its_work_by_the_entry_that_it_had_in_the_queue_of_its_night(world: World) -> None:
@@ -268,28 +208,6 @@ def test_what_is_on_its_way_is_named_and_stays_marked(
     )
 
 
-def test_another_task_is_no_way_to_somewhere(world: World) -> None:
-    world.set("vm-1", power=PowerState.ON, tasks=(RunningTask("task-1", "CreateSnapshot_Task", "running"),))
-    assert plan(world, journal(world)).unmet == ()
-
-
-@pytest.mark.parametrize(
-    ("changes", "first"),
-    [
-        ({"power": None}, "let this login read it"),
-        ({"connected": False}, "make its files accessible, or register it again"),
-        ({"connected": False, "host": None}, "connect its host"),
-        ({"instance_uuid": None}, "connect its host, or let this login read it"),
-    ],
-)
-def test_what_cannot_be_read_is_named_not_guessed(world: World, changes: dict[str, object], first: str) -> None:
-    world.set("vm-1", **changes)
-    day = plan(world, journal(world))
-    [named] = day.unmet
-    assert (named.subject, named.hint) == ("desktop-01", f"{first}, then gpuops rotate day")
-    assert "vm-1" not in {step.vm for step in day.steps}
-
-
 @pytest.mark.parametrize(
     ("role", "power", "was_taken", "returned"),
     [
@@ -328,3 +246,10 @@ def test_where_each_vm_is_without_any_policy(world: World) -> None:
         "desktop-02": Whereabouts.AWAY,
         "ml-01": Whereabouts.AWAY,
     }
+
+
+def test_what_a_morning_will_run_is_known_in_the_evening() -> None:
+    policy = replace(POLICY, ml=(QueuedVm("ml-01", checkpoint=Checkpoint(600, GuestCommand("/opt/keep", "--all"))),))
+    steps = (SuspendVm("vm-1"), PowerOnVm("vm-91", "host-1"), PowerOnVm("vm-92", "host-1"))
+    hooks = hooks_of(policy, steps, small_world().snapshot())
+    assert [(step.vm, step.program) for step in hooks] == [("vm-91", "/opt/keep")]
