@@ -12,7 +12,6 @@ from random import Random
 from typing import Any, Final
 from unittest.mock import patch
 
-from gpuops.execute.journal import Journal
 from gpuops.execute.site import Site, catalog_of
 from gpuops.execute.steps import step_executor
 from gpuops.extras.declare.applying import SiteReport, apply_site, plan_site, read_for
@@ -25,9 +24,9 @@ from gpuops.sim.world import World
 from gpuops.vsphere import watches
 from gpuops.vsphere.connection import Connection
 from tests.declare.worlds import misfits, one_subject_each, other_values, random_file, random_world, site_of
+from tests.harness.killing import Countdown, Killed
 from tests.sim.guests import nvidia_smi
 from tests.wire.conftest import target_of
-from tests.wire.cutting_off import CutOffHere
 
 POLL_S: Final = 300.0
 """A host that boots is polled this often, in simulated time."""
@@ -122,33 +121,18 @@ def play_kill(make: Callable[[], tuple[World, str]], line: int, folder: Path) ->
     """
     world, text = make()
     with playing(world, text, folder) as play:
-        was_killed = _killed(play, line)
+        with Countdown(line // 2 + 1, after=line % 2 == 1).of_the_journal():
+            try:
+                play.apply()
+                was_killed = False
+            except Killed:
+                was_killed = True
         report = play.apply()
         play.require(not report.rejections, f"refused afterwards: {report.rejections}")
         play.require(report.exit_code == 0, f"exit code {report.exit_code}: {[*report.unmet, *report.failures]}")
         play.require(not report.remaining, f"still differs: {report.remaining}")
         play.faults += misfits(text, world)
         return was_killed, play.faults
-
-
-def _killed(play: Play, line: int) -> bool:
-    append, lines = Journal._append, iter(range(100_000))
-
-    def append_or_end(journal: Journal, drafted: Any) -> Any:
-        number = next(lines)
-        if number == line // 2 and line % 2 == 0:
-            raise CutOffHere
-        state = append(journal, drafted)
-        if number == line // 2:
-            raise CutOffHere
-        return state
-
-    with patch.object(Journal, "_append", append_or_end):
-        try:
-            play.apply()
-        except CutOffHere:
-            return True
-    return False
 
 
 def entities_called(world: World, pattern: str) -> list[Any]:

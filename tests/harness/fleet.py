@@ -105,10 +105,10 @@ class Fleet:
         self.runners.append(new_runner)
         return new_runner
 
-    def command(self, *words: str, at: clock_time, state: str = "typed") -> subprocess.CompletedProcess[str]:
+    def command(self, *words: str, at: clock_time) -> subprocess.CompletedProcess[str]:
         """What a person types on any machine."""
         return subprocess.run(
-            [sys.executable, "-m", "gpuops", *words], cwd=self.folder, env=self.environment(at, state),
+            [sys.executable, "-m", "gpuops", *words], cwd=self.folder, env=self.environment(at, "typed"),
             stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", timeout=120, check=False,
         )  # fmt: skip
 

@@ -32,8 +32,8 @@ from gpuops.sim.server import start
 from gpuops.sim.wire import sim_client
 from gpuops.vsphere.connection import Connection
 from tests.cli.workloads.test_cluster import Typed
+from tests.harness.killing import cut_off
 from tests.wire.conftest import target_of
-from tests.wire.cutting_off import cut_off
 
 TEMPLATE = Path(__file__).parents[3] / "templates" / "pool.yaml"
 

@@ -26,9 +26,10 @@ from gpuops.execute.site import agreed
 from gpuops.plan.rotation.lease_rules import KEY, Lease, parse_lease
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.operations.recording import recorded
+from tests.harness.killing import Killed
 from tests.nights.faults.event import Event
 from tests.nights.judging.doings import takings, told_late
-from tests.nights.playing.place import Admission, Killed, NightPlace, NightStore
+from tests.nights.playing.place import Admission, NightPlace, NightStore
 from tests.nights.world.worlds import LOCK, Site, is_leased
 
 if TYPE_CHECKING:

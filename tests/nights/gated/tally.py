@@ -17,7 +17,7 @@ from typing import Final, Self
 from gpuops.sim.state.vm_state import Power
 from tests.nights.gated.checkers import cuts, violations
 from tests.nights.gated.night import GatedNight, GatedPlayed, play
-from tests.nights.gated.schedule import KINDS, ROW, Trouble, gated_site, is_calm, schedule_of
+from tests.nights.gated.schedule import KINDS, ROW, gated_site, is_calm, schedule_of
 from tests.nights.measuring.tally import Timed, summed
 from tests.nights.world.worlds import CLOSES, EVENING, Site
 
@@ -73,11 +73,11 @@ def harvest_of(played: GatedPlayed) -> Harvest:
     return Harvest(ml_hours(played), ml_hours(knowing))
 
 
-def play_ungated(seed: int, troubles: tuple[Trouble, ...] | None = None) -> GatedPlayed:
+def play_ungated(seed: int) -> GatedPlayed:
     """The night of a seed, with the same people, under a policy that says its pool is parked: its window is open."""
     site = gated_site(seed, gated=False)
     desktops = [f"desktop-{number:03}" for number in range(1, site.size.desktops + 1)]
-    people = tuple(trouble for trouble in (troubles or schedule_of(seed, desktops)) if trouble.kind in ("logon", "rdp"))
+    people = tuple(trouble for trouble in schedule_of(seed, desktops) if trouble.kind in ("logon", "rdp"))
     return GatedNight(seed, people, (), site).play_gated()
 
 

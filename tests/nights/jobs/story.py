@@ -29,8 +29,9 @@ from gpuops.extras.jobs.job_store import JobStore
 from gpuops.extras.jobs.job_turns import JobVmDeed
 from gpuops.sim.scenario.build import build_declared
 from gpuops.sim.state.vm_state import Power
+from tests.harness.killing import Killed
 from tests.nights.jobs.guests import MINUTE, MadeGuests, Work
-from tests.nights.playing.place import Killed, NightPlace, NightStore, folder_in_memory
+from tests.nights.playing.place import NightPlace, NightStore, folder_in_memory
 from tests.nights.world.direct import DirectVcenter
 from tests.nights.world.showing import Showing
 from tests.nights.world.worlds import Size, arrange_site, policies_read_quickly

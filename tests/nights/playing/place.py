@@ -30,10 +30,6 @@ def folder_in_memory() -> Iterator[Path]:
         yield Path(folder)
 
 
-class Killed(BaseException):
-    """What `kill -9` is to a test: nothing of the engine may catch it."""
-
-
 class Admission(StrEnum):
     """What the lock of a machine answered a process."""
 

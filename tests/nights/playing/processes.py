@@ -32,6 +32,7 @@ from gpuops.plan.core.plan import Report
 from gpuops.plan.rotation.nights.night_refusals import MOST_CLOCK_DIFFERENCE
 from gpuops.plan.rotation.returns.return_time import ends_at
 from gpuops.sim.objects.virtual_machine import VirtualMachine
+from tests.harness.killing import Killed
 from tests.nights.at_once.machines import Beside, Machines
 from tests.nights.at_once.several import Several, morning_names, second_machine
 from tests.nights.faults.cron import CRON, MORNING, policies_in_the_morning
@@ -39,7 +40,7 @@ from tests.nights.faults.event import Event
 from tests.nights.faults.schedule import ENDS, HANGS, OTHER_LOGIN
 from tests.nights.measuring.stages import LOGIN, Staged
 from tests.nights.playing.night_world import NightWorld
-from tests.nights.playing.place import Killed, NightPlace, NightStore, Turnstile
+from tests.nights.playing.place import NightPlace, NightStore, Turnstile
 from tests.nights.playing.played import OVERRIDE
 from tests.nights.world.direct import DirectVcenter
 from tests.nights.world.session import USER

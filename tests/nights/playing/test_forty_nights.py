@@ -33,7 +33,8 @@ from gpuops.plan.core.plan import Report
 from gpuops.plan.rotation.timers import call_lines
 from gpuops.sim.scenario.build import build_declared
 from gpuops.sim.state.vm_state import Power
-from tests.nights.playing.place import Killed, NightPlace, NightStore
+from tests.harness.killing import Killed
+from tests.nights.playing.place import NightPlace, NightStore
 from tests.nights.world.direct import DirectVcenter
 from tests.nights.world.showing import Showing
 from tests.nights.world.worlds import Size, arrange_site, policies_read_quickly

@@ -20,9 +20,10 @@ from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.outside_events import vm_events as others
 from gpuops.sim.outside_events.host_events import rebuild_vcenter
 from gpuops.sim.state.vm_state import Power
+from tests.harness.killing import Killed
 from tests.nights.faults.cron import MORNING
 from tests.nights.faults.event import Event
-from tests.nights.playing.place import Killed, NightPlace, NightStore, folder_in_memory
+from tests.nights.playing.place import NightPlace, NightStore, folder_in_memory
 from tests.nights.playing.played import Played
 from tests.nights.situations.situated import LATER, SOMETHING, Situated
 from tests.nights.world.worlds import DAY, EVENING, Site, Size, arrange_site

@@ -25,7 +25,7 @@ from gpuops.sim.fault_injection.rule import rules_of
 from gpuops.sim.objects.virtual_machine import VirtualMachineSnapshot
 from gpuops.sim.operations.vms import movement, snapshots
 from gpuops.sim.server import SimServer
-from tests.wire.cutting_off import POINTS, cut_off
+from tests.harness.killing import POINTS, cut_off
 from tests.wire.roles.test_least_privilege import NIGHT_ROLES, POLICY, effects, night_account, site_of
 
 pytestmark = pytest.mark.long

@@ -22,7 +22,7 @@ from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.vm_blockers import PowerPolicy
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
 from gpuops.sim.server import SimServer
-from tests.wire.cutting_off import POINTS, cut_off
+from tests.harness.killing import POINTS, cut_off
 from tests.wire.nights.test_founding import LEASED
 from tests.wire.roles.test_least_privilege import TEMPLATES, effects, site_of
 

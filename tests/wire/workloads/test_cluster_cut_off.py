@@ -6,8 +6,7 @@ A call that is cut off here ends as by `kill -9`: nothing of gpuops is asked any
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -16,8 +15,6 @@ import pytest
 
 from gpuops.api import Site
 from gpuops.clock import wall_clock
-from gpuops.execute.journal import Journal
-from gpuops.extras.clusters.cluster_members import marked_vms
 from gpuops.extras.clusters.cluster_runs import standing
 from gpuops.extras.clusters.creating import create_cluster
 from gpuops.extras.clusters.existing import delete_cluster
@@ -33,8 +30,8 @@ from gpuops.model.workloads.cluster import (
 )
 from gpuops.sim.server import SimServer, start
 from gpuops.vsphere.connection import Connection
+from tests.harness.killing import Countdown, Killed
 from tests.wire.conftest import target_of
-from tests.wire.cutting_off import CutOffHere
 
 SCHEDULES: Final = 500
 CALLS: Final = 4
@@ -47,27 +44,6 @@ CARDS: Final[tuple[tuple[dict[str, Any], int], ...]] = (
     ({"rdma": RdmaKind.DIRECTPATH, "device": "15b3:101d"}, 4),
 )
 """How the network card is asked for, and the most VMs with one GPU."""
-
-
-@dataclass
-class Countdown:
-    """Ends the call at its n-th event, before it or after it; n None = never."""
-
-    left: int | None = None
-    after: bool = False
-    events: int = 0
-
-    def around(self, event: Callable[[], Any]) -> Any:
-        self.events += 1
-        if self.left is None:
-            return event()
-        self.left -= 1
-        if self.left == 0 and not self.after:
-            raise CutOffHere
-        answer = event()
-        if self.left == 0:
-            raise CutOffHere
-        return answer
 
 
 class CountedConnection(Connection):
@@ -100,13 +76,12 @@ def server() -> Iterator[SimServer]:
 
 
 @pytest.fixture
-def countdown(monkeypatch: pytest.MonkeyPatch) -> Countdown:
+def countdown(monkeypatch: pytest.MonkeyPatch) -> Iterator[Countdown]:
     """That of the connection, which counts what the journal appends too."""
     countdown = Countdown()
     monkeypatch.setattr(CountedConnection, "countdown", countdown)
-    append = Journal._append
-    monkeypatch.setattr(Journal, "_append", lambda self, drafted: countdown.around(lambda: append(self, drafted)))
-    return countdown
+    with countdown.of_the_journal():
+        yield countdown
 
 
 def names(server: SimServer) -> list[str]:
@@ -153,7 +128,7 @@ def one_call(server: SimServer, state: Path, wish: ClusterWish, command: str, *,
                 print(report.failed, *(rejection.line for rejection in report.plan.rejections), sep="; ")
                 return report.exit_code
             return delete_cluster(wish.name, site, apply=True).exit_code
-        except CutOffHere:
+        except Killed:
             return None
 
 

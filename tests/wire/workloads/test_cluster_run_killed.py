@@ -43,6 +43,7 @@ from gpuops.vsphere.connection import Connection
 from gpuops.vsphere.guests import guest_commands
 from gpuops.vsphere.transport.stub import Stub
 from tests.cluster_guests import NAME, NODES, PASSWORD, USER, ClusterGuests, cluster_guests, marked_processes, needs_mpi
+from tests.harness.killing import Countdown, Killed
 from tests.wire.conftest import target_of
 
 pytestmark = needs_mpi
@@ -53,40 +54,13 @@ RECORDS: Final = ("the run begins", "its intent", "its outcome", "the run ends")
 """Those that a run writes to the journal, in their order."""
 
 
-class KilledHere(BaseException):
-    """What ends a call of gpuops; nothing of it catches that."""
-
-
-@dataclass
-class Requests:
-    """Counts the requests of a call, and kills it at its n-th, before it or after it; n None = never."""
-
-    left: int | None = None
-    after: bool = False
-    sent: int = 0
-
-    def around(self, request: Callable[[], Any]) -> Any:
-        if self.left is None:
-            self.sent += 1
-            return request()
-        if self.left <= 0:
-            raise KilledHere  # a dead process sends no more requests
-        self.left -= 1
-        if self.left == 0 and not self.after:
-            raise KilledHere
-        answer = request()
-        if self.left == 0:
-            raise KilledHere
-        return answer
-
-
 @dataclass
 class Machines:
     """Two machines that reach the cluster, each with a state directory of its own."""
 
     guests: ClusterGuests
     folder: Path
-    requests: Requests
+    requests: Countdown
     heard: list[bytes] = field(default_factory=list)
 
     def alive(self, call: Callable[[Site], Any], machine: int = 0) -> Any:
@@ -96,7 +70,7 @@ class Machines:
         site = Site(connection, self.folder / f"state-{machine}", wall_clock)
         try:
             return call(site)
-        except KilledHere:
+        except Killed:
             return None
         finally:
             self.requests.left = None
@@ -135,9 +109,9 @@ class Machines:
 
 
 @pytest.fixture
-def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
+def requests(monkeypatch: pytest.MonkeyPatch) -> Countdown:
     """Those of gpuops, and of no other client; guests are asked more often than of real ones."""
-    requests, sent, append = Requests(), Stub.InvokeMethod, Journal._append
+    requests, sent, append = Countdown(), Stub.InvokeMethod, Journal._append
     monkeypatch.setattr(Stub, "InvokeMethod", lambda *words: requests.around(lambda: sent(*words)))
     monkeypatch.setattr(Journal, "_append", lambda *words: requests.around(lambda: append(*words)))
     monkeypatch.setattr(cluster_runs, "POLL_S", 0.2)
@@ -156,7 +130,7 @@ def guests_with_torchrun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
 
 
 @pytest.fixture
-def machines(guests_with_torchrun: ClusterGuests, requests: Requests, tmp_path: Path) -> Iterator[Machines]:
+def machines(guests_with_torchrun: ClusterGuests, requests: Countdown, tmp_path: Path) -> Iterator[Machines]:
     """Each test leaves nothing in the guests, and no lease."""
     yield Machines(guests_with_torchrun, tmp_path, requests)
     assert guests_with_torchrun.left() == []
@@ -252,7 +226,7 @@ def test_a_run_that_is_killed_at_a_record_is_settled_by_the_next(
         if after:
             append(journal, drafted)
         machines.requests.left = 0
-        raise KilledHere
+        raise Killed
 
     monkeypatch.setattr(Journal, "_append", killed)
     machines.alive(lambda site: machines.run(site, "true"))
@@ -288,7 +262,7 @@ def test_a_run_that_is_interrupted_cleans_up_and_settles(machines: Machines) -> 
 @pytest.mark.long
 def test_a_run_has_no_more_requests_than_it_is_killed_at(machines: Machines) -> None:
     assert machines.alive(lambda site: machines.run(site, "sleep", "2")) == 0
-    assert 120 < machines.requests.sent <= MOST + 60, "more on a slow machine, which asks more often for its end"
+    assert 120 < machines.requests.events <= MOST + 60, "more on a slow machine, which asks more often for its end"
 
 
 @pytest.mark.long
@@ -370,7 +344,7 @@ def deletable(guests: ClusterGuests, site: Site) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("request_", range(5, MOST, 18))
 def test_a_cluster_whose_run_was_killed_is_removed_with_all_that_it_left(
-    request_: int, requests: Requests, tmp_path: Path
+    request_: int, requests: Countdown, tmp_path: Path
 ) -> None:
     with cluster_guests(tmp_path) as guests:
         machines = Machines(guests, tmp_path, requests)

@@ -21,7 +21,7 @@ from gpuops.model.vcenter.task import TaskRef
 from gpuops.plan.core.steps import CloneVm
 from gpuops.plan.vm.clone import Clone
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
-from tests.wire.cutting_off import POINTS, cut_off
+from tests.harness.killing import POINTS, cut_off
 from tests.wire.workloads.test_removals_killed import journal_lines
 from tests.wire.workloads.training import DECLARED, PVRDMA, Training
 

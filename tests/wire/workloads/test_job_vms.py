@@ -20,7 +20,6 @@ from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
 from gpuops.config.role_file import load_roles
 from gpuops.errors import NoPermission, Refused
-from gpuops.execute.journal import Journal
 from gpuops.execute.rotation.rotation import rotate_day, rotate_night
 from gpuops.execute.runs import NightVms
 from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord
@@ -35,10 +34,10 @@ from gpuops.plan.core.steps import RemoveVm
 from gpuops.sim.server import SimServer, start
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.vcenter.authority import READ_ONLY
+from tests.harness.killing import Countdown, Killed
 from tests.wire.conftest import target_of
-from tests.wire.cutting_off import CutOffHere
 from tests.wire.roles.test_least_privilege import place
-from tests.wire.workloads.test_cluster_cut_off import Countdown, CountedConnection
+from tests.wire.workloads.test_cluster_cut_off import CountedConnection
 
 LAB_POLICY: Final = Path(__file__).parents[3] / "gpuops" / "sim" / "scenarios" / "lab-policy.yaml"
 TEMPLATE: Final = JobTemplate("golden", 2, "job-")
@@ -103,12 +102,11 @@ class Lab:
 
 
 @pytest.fixture
-def countdown(monkeypatch: pytest.MonkeyPatch) -> Countdown:
+def countdown(monkeypatch: pytest.MonkeyPatch) -> Iterator[Countdown]:
     countdown = Countdown()
     monkeypatch.setattr(CountedConnection, "countdown", countdown)
-    append = Journal._append
-    monkeypatch.setattr(Journal, "_append", lambda self, drafted: countdown.around(lambda: append(self, drafted)))
-    return countdown
+    with countdown.of_the_journal():
+        yield countdown
 
 
 @pytest.fixture
@@ -281,7 +279,7 @@ def test_cut_off_anywhere_and_done_again(lab: Lab, countdown: Countdown, at: int
 
     def cut_off() -> None:
         countdown.left, countdown.after = at, after
-        with suppress(CutOffHere):
+        with suppress(Killed):
             lab.tend()
         countdown.left = None
 

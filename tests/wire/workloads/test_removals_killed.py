@@ -24,7 +24,7 @@ from gpuops.model.vcenter.task import TaskRef
 from gpuops.plan.core.step_checks import NOT_MADE
 from gpuops.plan.core.steps import PowerOffForRemoval, RemoveVm
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
-from tests.wire.cutting_off import POINTS, CutOffHere, cut_off
+from tests.harness.killing import POINTS, Killed, cut_off
 from tests.wire.workloads.training import PVRDMA, Training
 
 KINDS: Final = (stored_name(PowerOffForRemoval), stored_name(RemoveVm))
@@ -135,9 +135,9 @@ def test_a_run_that_a_killed_call_left_open_is_settled_by_the_next(training: Tra
     member, sent = one_vm(training), removals_sent(training)
     inventory = training.site.vcenter.inventory()
     with changing(training.site) as journal:
-        with suppress(CutOffHere), settled_run("measure", inventory, journal, training.site) as killed:
+        with suppress(Killed), settled_run("measure", inventory, journal, training.site) as killed:
             op_id = journal.intend(killed, RemoveVm(member.vm.ref, member.vm.name, member.marker.notes), inventory)
-            raise CutOffHere
+            raise Killed
         with settled_run("measure", inventory, journal, training.site) as run:
             assert journal.open_runs(("measure",)) == (run,)
         assert journal.open_runs(("measure",)) == ()

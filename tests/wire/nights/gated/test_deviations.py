@@ -14,7 +14,7 @@ from gpuops.plan.doctor.assumptions import judge_assumptions
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.outside_events.vm_events import recreate
 from gpuops.sim.scenario.deviations import deviate
-from tests.wire.nights.gated.gates import Gated
+from tests.wire.nights.gated.gates import POLICY, Gated
 
 
 @pytest.mark.long
@@ -66,23 +66,8 @@ def test_without_a_gate_a_desktop_whose_agent_does_not_answer_is_not_taken_eithe
     vdi.use(name)
     vdi.vm(name).state.cpu_usage_mhz = 60
     vdi.pod.without_agent.add(vdi.vm(name).moid)
-    policy = parse_policy(
-        """
-version: 1
-name: vdi-parked
-windows: any
-pools:
-  - name: office
-    parked: true
-    select: {folder: vdi, name: "vdi-*", profile: "*-8q"}
-    idle: {cpu_below_mhz: 500}
-    owner: none
-ml:
-  queue: [{vm: ml-01}, {vm: ml-02}]
-limits: {desktops: 14}
-""",
-        "of the tests",
-    )
+    text = POLICY.text.replace("broker: horizon\n", "").replace("parked: false", "parked: true")
+    policy = parse_policy(text, "of the tests")
 
     def night(site: Site) -> Report:
         assert site.gates is not None

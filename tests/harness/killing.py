@@ -1,9 +1,12 @@
-"""Calls that are cut off before or after one line of the journal, as by `kill -9`."""
+"""What `kill -9` is to a call of gpuops in the process of a test: an exception at a moment that the test chooses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
+from unittest.mock import patch
 
 import pytest
 
@@ -20,8 +23,36 @@ POINTS: Final = (
 )
 
 
-class CutOffHere(BaseException):
+class Killed(BaseException):
     """What ends a call of gpuops; nothing of it catches that."""
+
+
+@dataclass
+class Countdown:
+    """Kills a call at its n-th event, before or `after` it; `left` None = never. A dead process has no more events."""
+
+    left: int | None = None
+    after: bool = False
+    events: int = 0
+
+    def around(self, event: Callable[[], Any]) -> Any:
+        self.events += 1
+        if self.left is None:
+            return event()
+        self.left -= 1
+        if self.left < 0 or (self.left == 0 and not self.after):
+            raise Killed
+        answer = event()
+        if self.left == 0:
+            raise Killed
+        return answer
+
+    @contextmanager
+    def of_the_journal(self) -> Iterator[None]:
+        """Each append to a journal is an event meanwhile."""
+        append = Journal._append
+        with patch.object(Journal, "_append", lambda *words: self.around(lambda: append(*words))):
+            yield
 
 
 def cut_off(
@@ -45,14 +76,14 @@ def cut_off(
             drafts = drafted(state)
             is_last = any(map(is_meant, drafts))
             if is_last and before:
-                raise CutOffHere
+                raise Killed
             return drafts
 
         state = append(journal, watch_state)
         if is_last:
-            raise CutOffHere
+            raise Killed
         return state
 
-    with monkeypatch.context() as patched, pytest.raises(CutOffHere):
+    with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(Journal, "_append", append_or_end)
         call()
