@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpuops.extras.diagnosis.answer import CERTAIN, Diagnosis, Suspect, scores
+from gpuops.extras.diagnosis.answer import CERTAIN, Diagnosis, Suspect, certain, ruled_out, scores
 from gpuops.extras.diagnosis.case import COMPONENTS, CaseFacts, Component, DiagnosisCase, LabelledCase
 from gpuops.extras.diagnosis.channels import CHANNELS
 from gpuops.extras.diagnosis.corrections import LocalCorrections, SettledDiagnosis
-from gpuops.extras.diagnosis.features import FACTS, NAMES, STATISTICS, columns, features
+from gpuops.extras.diagnosis.features import FACTS, NAMES, STATISTICS, SYMPTOMS, UNKNOWN, columns, features, symptoms
 from gpuops.extras.diagnosis.learning import (
     _winner,
     alarms_right,

@@ -15,6 +15,7 @@ import pytest
 
 from gpuops.api import Site
 from gpuops.clock import wall_clock
+from gpuops.extras.clusters.cluster_members import marked_vms
 from gpuops.extras.clusters.cluster_runs import standing
 from gpuops.extras.clusters.creating import create_cluster
 from gpuops.extras.clusters.existing import delete_cluster
