@@ -57,7 +57,7 @@ EXTRAS: Final[Mapping[str, Extra]] = {
         commands={"diagnose": "cli"},
         documents=("view",),
         tasks={"gpu_diagnosis_info": "tasks"},
-        files={"case": InputFile("A line of a file of `gpuops diagnose --cases`", "diagnoses:CaseLine")},
+        files={"case": InputFile("A line of a file of `gpuops diagnose --cases`", "case_file:CaseLine")},
     ),
     "clusters": Extra(
         commands={"cluster": "cli"},

@@ -7,7 +7,7 @@ Read in this order:
 * `model.py`       how probable each component is, by decision trees. Pure
 * `answer.py`      the diagnosis: by a rule, which one counter or fact proves, otherwise by the model. Pure
 * `corrections.py` what people found goes before the model. Pure
-* `diagnoses.py`   stores diagnoses
+* `case_file.py`, `diagnoses.py`   reads cases from files; stores diagnoses
 * `diagnosing.py`  reads cases from the store of `observe`; what the command calls
 * `made_cases.py`, `learning.py`   made-up cases, and the training of models. Pure
 * `cli.py`, `view.py`, `tasks.py`   command, texts and documents, Ansible task

@@ -187,7 +187,7 @@ class LabelledCase:
 
 
 def plain(case: LabelledCase) -> dict[str, Any]:
-    """Return the case as a line of a file of cases, which `gpuops.extras.diagnosis.diagnoses` reads."""
+    """Return the case as a line of a file of cases, which `gpuops.extras.diagnosis.case_file` reads."""
     facts = to_stored(case.case.facts)
     return {
         "name": case.name,

@@ -54,7 +54,7 @@ def look(
     from gpuops.config.date_text import parse_since
     from gpuops.config.requests_file import share_of
     from gpuops.console.opening import journal_of, notice_way_of, open_site, read_inventory
-    from gpuops.extras.diagnosis.diagnoses import load_cases
+    from gpuops.extras.diagnosis.case_file import load_cases
     from gpuops.extras.diagnosis.diagnosing import diagnose as diagnose_vms
     from gpuops.extras.diagnosis.diagnosing import judge_cases, tell_diagnosis
     from gpuops.extras.diagnosis.view import DiagnoseCasesDocument, cases_text, diagnosed_document, diagnosed_text

@@ -201,7 +201,7 @@ def _tags(target: Target) -> Decoder:
     """A read of tags, of which one answer is changed."""
     from gpuops.vsphere.reading import collect, tags
     from gpuops.vsphere.session import Session
-    from gpuops.vsphere.transport import automation_login
+    from gpuops.vsphere.transport import automation
     from gpuops.vsphere.transport.exchange import HttpReply, exchange
 
     with Session(target) as session:
@@ -214,7 +214,7 @@ def _tags(target: Target) -> Decoder:
             return reply
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(automation_login, "exchange", record_reply)
+            patched.setattr(automation, "exchange", record_reply)
             tags.with_tags(session, inventory)
 
     class Spoken:
@@ -234,7 +234,7 @@ def _tags(target: Target) -> Decoder:
 
         spoken: Any = Spoken()
         with pytest.MonkeyPatch.context() as patched, contextlib.suppress(GpuopsError):
-            patched.setattr(automation_login, "exchange", answer)
+            patched.setattr(automation, "exchange", answer)
             tags.with_tags(spoken, inventory)
 
     def change(example: bytes, rng: random.Random) -> bytes:

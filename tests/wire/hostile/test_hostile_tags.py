@@ -21,7 +21,7 @@ from gpuops.sim.wire.automation.services import VapiServices
 from gpuops.vsphere.reading import collect
 from gpuops.vsphere.reading.tags import with_tags
 from gpuops.vsphere.session import Session
-from gpuops.vsphere.transport import automation_login
+from gpuops.vsphere.transport import automation
 from gpuops.vsphere.transport.exchange import HttpReply
 from tests.sample import mostly_long
 from tests.wire.conftest import target_of
@@ -115,9 +115,7 @@ def test_it_is_refused(
 
 def test_many_mappings_take_no_memory(session: Session, inventory: Inventory, monkeypatch: pytest.MonkeyPatch) -> None:
     with_tags(session, inventory)
-    strike(
-        monkeypatch, ANSWER % (b"[" + b"{}," * (automation_login.MOST_VALUES // 2) + b"{}]"), service="tag_association"
-    )
+    strike(monkeypatch, ANSWER % (b"[" + b"{}," * (automation.MOST_VALUES // 2) + b"{}]"), service="tag_association")
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(ProtocolError):
         with_tags(session, inventory)
@@ -135,7 +133,7 @@ def test_all_calls_together_have_a_time(
         return honest(services, body)
 
     monkeypatch.setattr(rest, "answer_rpc", late)
-    monkeypatch.setattr(automation_login, "DEADLINE_S", 0.4)
+    monkeypatch.setattr(automation, "DEADLINE_S", 0.4)
     with pytest.raises(VcenterUnreachable):
         with_tags(session, inventory)
     assert len(bodies_sent) <= 2, "the login, and a part of the first answer"
@@ -147,6 +145,6 @@ def test_a_redirect_is_refused_before_anything_is_sent_elsewhere(
     def elsewhere(*_: Any, **__: Any) -> HttpReply:
         return HttpReply(302, "Found", b"", ())
 
-    monkeypatch.setattr(automation_login, "exchange", elsewhere)
+    monkeypatch.setattr(automation, "exchange", elsewhere)
     with pytest.raises(ProtocolError, match="redirect"):
         with_tags(session, inventory)

@@ -25,7 +25,7 @@ from gpuops.sim.server import SimServer
 from gpuops.sim.vcenter.authority import READ_ONLY
 from gpuops.vsphere import device_modes as reading
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.transport import automation_login
+from gpuops.vsphere.transport import automation
 from gpuops.vsphere.transport.exchange import exchange
 from tests.sample import mostly_long
 from tests.wire.hosts.modes.bench import BUSY, FREE, HOST, MIXED, WHOLE, Bench
@@ -173,7 +173,7 @@ def test_one_login_and_one_list_for_each_host(bench: Bench, monkeypatch: pytest.
         calls.append(options.get("body") or b"")
         return exchange(connection, method, path, **options)
 
-    monkeypatch.setattr(automation_login, "exchange", count_exchange)
+    monkeypatch.setattr(automation, "exchange", count_exchange)
     mode_show(bench.site, Scope())
     assert len(calls) == 2 + 2, "in and out, and two hosts"
     bench.site.vcenter.inventory()

@@ -14,7 +14,7 @@ from gpuops.sim.operations.device_settings import configure as set_mode
 from gpuops.sim.wire.automation import direct_path_devices
 from gpuops.vsphere import device_modes
 from gpuops.vsphere.device_modes import devices_of
-from gpuops.vsphere.transport import automation_login
+from gpuops.vsphere.transport import automation
 from gpuops.vsphere.transport.exchange import exchange
 from gpuops.vsphere.writing import host_changes as writing_hosts
 from tests.wire.hosts.modes.bench import FREE, MIXED, WHOLE, Bench
@@ -31,7 +31,7 @@ def lose(monkeypatch: pytest.MonkeyPatch, text: bytes, *, before: bool) -> None:
             raise ConnectionResetError("gone")
         return reply
 
-    monkeypatch.setattr(automation_login, "exchange", broken)
+    monkeypatch.setattr(automation, "exchange", broken)
 
 
 @pytest.mark.long
