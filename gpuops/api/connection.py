@@ -400,7 +400,7 @@ def vgpu_use(site: Site, shell: VgpuShell | None, say: Callable[[str], None]) ->
     if not is_installed("observe"):
         return None
     return cast(
-        "VgpuUseSource", load("gpuops.extras.observe.stored_gpu_use.StoredVgpuUse")(*site.measurements_store, say)
+        "VgpuUseSource", load("gpuops.extras.observe.stored_vgpu_use.StoredVgpuUse")(*site.measurements_store, say)
     )
 
 

@@ -1,14 +1,12 @@
-"""What the store of measurements holds of GPUs: what they did last, and their last week in steps of three hours.
-
-The last readings of desktops' vGPUs that `gpuops observe` stored from the hosts' nvidia-smi, for a snapshot."""
+"""What the store of measurements holds of GPUs: what they did last, and their last week in steps of three hours."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +16,9 @@ from gpuops.advise.idle import vgpu_use_at
 from gpuops.errors import GpuopsError
 from gpuops.extras.observe.blocks import HOUR_S, Values, without_unknown_use
 from gpuops.extras.observe.packing import HOUR_S, Values
+from gpuops.extras.observe.packing import Values
+from gpuops.extras.observe.rolling_up import HOUR_S
 from gpuops.extras.observe.store_reads import OLD, MeasurementReads, newest_use
-from gpuops.model.desktops.evidence import VgpuUse
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.measurements.measurement import (
     FRAGMENTATION_COUNTERS,
@@ -31,15 +30,11 @@ from gpuops.model.measurements.measurement import (
     SMI_SLOWED_BY_HEAT,
     SMI_SLOWED_BY_POWER,
     UNUSABLE_GPUS,
-    VGPU_USE,
     CurrentUse,
     MeasuredUse,
     NewestUse,
 )
 from gpuops.model.vcenter.inventory import Inventory
-
-if TYPE_CHECKING:
-    from gpuops.model.vcenter.vm import Vm
 
 GpuKey = tuple[str, PciAddress]
 """The host's managed object id, and the address of the GPU in it."""
@@ -186,43 +181,3 @@ def _history(hours: Mapping[str, Values]) -> GpuHistory:
         _averages(hours, *TEMPERATURE_COUNTERS),
         highest,
     )
-
-
-_LAST: Final = timedelta(hours=1)
-"""How old a reading may be. A reading that is too old for evidence is shown with its age."""
-_STEP: Final = timedelta(minutes=5)
-_NOTHING: Final = "`gpuops observe` has stored no reading of it by its host's nvidia-smi in the last hour"
-
-
-class StoredVgpuUse:
-    """Implements `VgpuUseSource` by the store of measurements, for sites that do not enter hosts at each look."""
-
-    def __init__(self, store_dir: Path, url: str, say: Callable[[str], None]) -> None:
-        """`say` gets the reason once if the store cannot be read; no night ends because of it."""
-        self._store_dir = store_dir
-        self._url = url
-        self._say = say
-        self._said = False
-
-    def use(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, VgpuUse]:
-        try:
-            return self._read(vms, inventory)
-        except GpuopsError as error:
-            if not self._said:
-                self._said = True
-                self._say(f"the use of vGPUs is not known: {error.line}")
-            return {vm.ref: VgpuUse(None, because="the store of measurements cannot be read") for vm in vms}
-
-    def _read(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, VgpuUse]:
-        # imported here, because most sites do not need it
-        from gpuops.extras.observe.store_reads import MeasurementReads
-
-        without_reading = {vm.ref: VgpuUse(None, because=_NOTHING) for vm in vms}
-        store = MeasurementReads.open_if_exists(self._store_dir, self._url, inventory.vcenter)
-        if store is None:
-            return without_reading
-        now = inventory.taken_at
-        with store:  # up to the end of the step that has begun: the newest reading may be in it
-            windows = store.windows([vm.ref for vm in vms], [VGPU_USE], now - _LAST, now + _STEP)
-            use_by_ref = {ref: vgpu_use_at(now, series[VGPU_USE]) for ref, series in windows}
-        return without_reading | {ref: use for ref, use in use_by_ref.items() if use is not None}
