@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from gpuops.hostshell.guest_ssh import GuestSsh
     from gpuops.hostshell.nvidia_smi import NvidiaSmi
     from gpuops.model.desktops.broker import BrokerIdentity
-    from gpuops.model.measurements.measurement import HostLogin
+    from gpuops.model.measurements.measurement_settings import HostLogin
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.model.vcenter.target import BrokerTarget, GuestLogin, Secret, Target
     from gpuops.sim.server import SimServer

@@ -16,7 +16,7 @@ from gpuops.extras.observe.observing import observe
 from gpuops.hostshell.nvidia_smi import VGPUS, NvidiaSmi
 from gpuops.model.desktops.evidence import VgpuUse
 from gpuops.model.devices.gpu import PciAddress
-from gpuops.model.measurements.measurement import MeasurementSettings
+from gpuops.model.measurements.measurement_settings import MeasurementSettings
 from gpuops.model.vcenter.host_settings import SmiVgpu
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm

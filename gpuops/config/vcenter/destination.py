@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from gpuops.errors import NotTrusted, Refused, TargetError
-from gpuops.model.measurements.measurement import UNSAID, MeasurementSettings
+from gpuops.model.measurements.measurement_settings import UNSAID, MeasurementSettings
 from gpuops.model.vcenter.bulk_reader import BulkReader
 from gpuops.model.vcenter.target import Secret
 

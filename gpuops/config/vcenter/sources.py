@@ -34,7 +34,7 @@ from gpuops.config.vcenter.layers import (
 )
 from gpuops.errors import TargetError, UsageError
 from gpuops.files.file import NOT_PARSED, is_missing, parse_json, read_text
-from gpuops.model.measurements.measurement import UNSAID, MeasurementSettings
+from gpuops.model.measurements.measurement_settings import UNSAID, MeasurementSettings
 from gpuops.model.vcenter.bulk_reader import BulkReader
 from gpuops.model.vcenter.target import Secret
 

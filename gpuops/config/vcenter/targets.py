@@ -34,7 +34,7 @@ from gpuops.config.vcenter.login_settings import read_password_file
 from gpuops.errors import TargetError
 from gpuops.files.file import parse_toml
 from gpuops.model.file_keys import Reads
-from gpuops.model.measurements.measurement import MeasurementSettings
+from gpuops.model.measurements.measurement_settings import MeasurementSettings
 from gpuops.model.vcenter.bulk_reader import BulkReader
 from gpuops.model.vcenter.target import Secret
 

@@ -19,7 +19,7 @@ from gpuops.execute.site.host_shell import HostShell, ShelledHosts, with_vgpus
 from gpuops.execute.site.policy_reads import NO_SOURCES, with_policy_reads
 from gpuops.execute.site.ports import DesktopGates, Hosts, SessionSource, Vcenter, VgpuUseSource
 from gpuops.model.desktops.evidence import Source
-from gpuops.model.measurements.measurement import UNSAID, MeasurementSettings
+from gpuops.model.measurements.measurement_settings import UNSAID, MeasurementSettings
 from gpuops.model.vcenter.inventory import Inventory
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from gpuops.console.commands import VerbTable
 from gpuops.console.options import CommonOptions, HostShellOptions
 from gpuops.console.signals import collect_garbage_often
 from gpuops.console.spread import spread
-from gpuops.model.measurements.measurement import Retention
+from gpuops.model.measurements.measurement_settings import Retention
 
 observe = VerbTable("observe")
 KEPT: Final = Retention()

@@ -39,9 +39,9 @@ from gpuops.model.measurements.measurement import (
     SMI_VM_COUNTERS,
     VM_COUNTERS,
     Cycle,
-    Retention,
     Span,
 )
+from gpuops.model.measurements.measurement_settings import Retention
 
 if TYPE_CHECKING:
     from gpuops.execute.site import Site
