@@ -1,4 +1,4 @@
-"""`gpuops size` and `gpuops measure`: how many VMs may share a GPU, computed or measured."""
+"""`gpuops size`: how many VMs may share a GPU, under which vGPU scheduler, and which of them should not."""
 
 from __future__ import annotations
 
@@ -8,18 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuops.console import output
-from gpuops.console.options import CommonOptions, MeasureOptions
+from gpuops.console.options import CommonOptions
 from gpuops.console.spread import reads_sites, spread
-from gpuops.errors import UsageError, report_exit_code
 from gpuops.extras.sizing.size_request import SizeRequest
 from gpuops.extras.sizing.sizing import size_by_history
 
 if TYPE_CHECKING:
-    from gpuops.extras.sizing.measured_schedulers import SchedulersMeasured
-    from gpuops.extras.sizing.measuring import MeasurementLeft, SharingMeasured
     from gpuops.extras.sizing.size_request import SizingAnswer
-    from gpuops.model.measurements.sharing_measurement import MeasureWish, SharingMeasurement
-    from gpuops.model.vcenter.host_settings import Rolling
 
 
 @spread
