@@ -49,7 +49,7 @@ EXTRAS: Final[Mapping[str, Extra]] = {
     "observe": Extra(commands={"observe": "cli"}, documents=("view",), night="desktop_demand.MEASURED_USE"),
     "notify": Extra(commands={"notify": "cli"}, documents=("view",)),
     "sizing": Extra(
-        commands={"measure": "cli", "size": "cli", "what-if": "what_if.cli"},
+        commands={"measure": "measure_cli", "size": "cli", "what-if": "what_if.cli"},
         documents=("measured_view", "view", "what_if.view"),
         tasks={"gpu_sizing_info": "tasks"},
     ),

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 
 from gpuops.advise.gpu_counters import measured_use, numbers_by_gpu
 from gpuops.api import catalog_of
-from gpuops.extras.observe.stored_gpu_use import newest
-from gpuops.extras.web.top import SortKey, Top, TopLevel, filter_and_sort, heading_lines
 from gpuops.extras.observe.current_use import newest
-from gpuops.extras.web.top import Top, filter_and_sort, heading_lines
+from gpuops.extras.web.top import SortKey, Top, TopLevel, filter_and_sort, heading_lines
 from gpuops.extras.web.top_table import bar, picture, top_document, top_text
 from gpuops.extras.web.top_view import TopView, view_after_key, visible_rows
 from gpuops.model.devices.gpu import GpuHealth, GraphicsType, PciAddress, PhysicalGpu, VgpuMode

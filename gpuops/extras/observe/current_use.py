@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from gpuops.advise.gpu_counters import measured_use, numbers_by_gpu
-from gpuops.extras.observe.packing import without_unknown_use
+from gpuops.extras.observe.blocks import without_unknown_use
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.measurements.measurement import (
     GPU_MEMORY,

@@ -23,11 +23,6 @@ from gpuops.extras.observe.store_reads import (
     spans_table,
     vgpus_table,
 )
-from gpuops.model.measurements.measurement import Retention
-from gpuops.extras.observe import packing
-from gpuops.extras.observe.packing import Block, pack
-from gpuops.extras.observe.store_reads import FIRST_DAY, MeasurementReads, Step, Tier, spans_of
-from gpuops.extras.observe.tables import blocks_table, made_database, spans_table, vgpus_table
 from gpuops.model.measurements.measurement_settings import Retention
 
 ROWS_AT_ONCE: Final = 500

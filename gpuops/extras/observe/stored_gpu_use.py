@@ -12,12 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuops.advise.gpu_counters import TEMPERATURE_COUNTERS, USE_COUNTERS, measured_use, numbers_by_gpu
-from gpuops.advise.idle import vgpu_use_at
-from gpuops.errors import GpuopsError
-from gpuops.extras.observe.blocks import HOUR_S, Values, without_unknown_use
-from gpuops.extras.observe.packing import HOUR_S, Values
-from gpuops.extras.observe.packing import Values
-from gpuops.extras.observe.rolling_up import HOUR_S
+from gpuops.extras.observe.blocks import HOUR_S, Values
 from gpuops.extras.observe.store_reads import OLD, MeasurementReads, newest_use
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.measurements.measurement import (

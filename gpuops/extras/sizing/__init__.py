@@ -9,7 +9,7 @@ README.md has problem, method and figures. Read in this order:
 * `size_request.py`  the options of the command as a question. Pure
 * `sizing.py`        reads workloads from a file, or from the history of `observe`
 * `measure_plan.py`, `measuring.py`, `measured_schedulers.py`   `gpuops measure`: plan, one scheduler, several
-* `cli.py`, `view.py`, `measured_view.py`, `tasks.py`   commands, texts, documents, Ansible task
+* `cli.py`, `measure_cli.py`, `view.py`, `measured_view.py`, `tasks.py`   commands, texts, documents, Ansible task
 
 The core reaches commands, documents and task by the table in `gpuops/extensions.py`.
 """

@@ -66,7 +66,7 @@ def _each_scheduler(common: CommonOptions, options: MeasureOptions, wish: Measur
     from gpuops.console.running import confirm
     from gpuops.extras.sizing.measured_schedulers import SettingSchedulers, measure_schedulers
     from gpuops.extras.sizing.measured_view import measure_plan_text, measured_document, measured_text
-    from gpuops.report.hosts.change import change_text
+    from gpuops.report.hosts.change_view import change_text
 
     def consent(planned: SchedulersMeasured) -> None:
         if not options.yes:

@@ -27,11 +27,9 @@ from gpuops.extras.sizing.seen_pairs import seen_pairs
 from gpuops.extras.sizing.sharing import alone
 from gpuops.extras.sizing.size_request import SizeRequest, SizingAnswer, size_history, sizing_pool
 from gpuops.model.devices.shared_gpu import ObservedPair
-from gpuops.model.measurements.measurement import GPU_USE, VGPU_USE, Retention
-from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.measurements.measurement import GPU_USE, VGPU_USE
 from gpuops.model.measurements.measurement_settings import Retention
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.plan import some_names

@@ -12,10 +12,8 @@ import typer
 from gpuops.console import completion, output
 from gpuops.console.options import CommonOptions
 from gpuops.console.spread import reads_sites, spread
-from gpuops.extras.observe.stored_gpu_use import current_use
-from gpuops.extras.web.top import SortKey, TopLevel
 from gpuops.extras.observe.current_use import current_use
-from gpuops.extras.web.top_words import SortKey, TopLevel
+from gpuops.extras.web.top import SortKey, TopLevel
 
 if TYPE_CHECKING:
     from gpuops.api import Site

@@ -18,8 +18,6 @@ from gpuops.extras.observe.blocks import WHOLE, Block
 from gpuops.extras.observe.store import Measurements
 from gpuops.extras.observe.store_reads import FILE_NAME, SCHEMA_VERSION, Step, made_database, schema_table, vgpus_table
 from gpuops.extras.observe.store_reads import stored_measurements as stored
-from gpuops.model.measurements.measurement import CPU_MHZ, Measured, Retention, Span
-from gpuops.extras.observe.tables import FILE_NAME, SCHEMA_VERSION, made_database, schema_table, vgpus_table
 from gpuops.model.measurements.measurement import CPU_MHZ, Measured, Span
 from gpuops.model.measurements.measurement_settings import Retention
 
