@@ -1,20 +1,28 @@
-"""The catalogue's files: complete, reachable, read strictly, and only the requested ones."""
+"""The catalogue's files, tables of drivers and assumptions: complete, read strictly, and each with its source."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+from typing import Final
 
 import pytest
 import yaml
 
+import gpuops
 import gpuops.catalog
 from gpuops.catalog import load
 from gpuops.catalog.catalog_files import BOARDS as BOARD_FILES
-from gpuops.catalog.catalog_files import Fields, read
+from gpuops.catalog.catalog_files import Fields, assumptions, load_drivers, read
 from gpuops.errors import UsageError
+from gpuops.model.assumption import Assumption, Confidence
 from gpuops.model.devices.catalog import Board, Catalog
+from gpuops.model.guests.guest import GuestSystem, version_of
+from gpuops.sim.scenario.build import build
+from gpuops.sim.scenario.deviations import deviate
 
 ROOT = Path(gpuops.catalog.__file__).parent
 FILES = sorted([*ROOT.glob("gpus/*.yaml"), *ROOT.glob("mig/*.yaml"), ROOT / "index.yaml"])
@@ -181,3 +189,101 @@ def test_rows_nobody_read_whole_are_noticed() -> None:
     with pytest.raises(UsageError, match=r"here\.yaml: rows\[0\]: unknown key 'b'"):
         for row in fields.rows("rows"):
             row.number("a")
+
+
+TABLES = load_drivers()
+
+
+def test_every_entry_names_the_document_that_says_so() -> None:
+    sources = [
+        *(pair.source for pair in TABLES.pairs),
+        *(window.source for window in TABLES.windows),
+        *(cuda_row.source for cuda_row in TABLES.cuda),
+    ]
+    assert len(sources) > 10
+    for source in sources:
+        assert "docs.nvidia.com/" in source or "NVIDIA vGPU driver catalogue, version" in source
+
+
+def test_a_host_takes_its_own_branch_and_no_newer_one_and_is_listed_once() -> None:
+    assert len({pair.host for pair in TABLES.pairs}) == len(TABLES.pairs)
+    for pairs in TABLES.pairs:
+        assert pairs.guests[0] == pairs.host == max(pairs.guests)
+        assert list(pairs.guests) == sorted(set(pairs.guests), reverse=True)
+    assert TABLES.guests_of(550) is None
+
+
+def test_numbers_of_windows_drivers_do_not_overlap() -> None:
+    spans = sorted((window.first, window.last) for window in TABLES.windows)
+    assert all(first <= last for first, last in spans)
+    assert all(before[1] < after[0] for before, after in pairwise(spans))
+    assert TABLES.branch_of("528.24", GuestSystem.WINDOWS) == 525
+    assert TABLES.branch_of("528.24", GuestSystem.LINUX) == 528
+    assert TABLES.branch_of("R580", GuestSystem.LINUX) is None
+
+
+@pytest.mark.parametrize(
+    ("cuda", "linux", "windows"),
+    [("12.4", "525", "525"), ("13", "580", "580"), ("11.8", "450.80.02", "452.39"), ("10.1", "418.39", "418.96")],
+)
+def test_what_cuda_needs(cuda: str, linux: str, windows: str) -> None:
+    version = version_of(cuda)
+    assert version is not None
+    minimum = TABLES.cuda_minimum(version)
+    assert minimum is not None
+    assert (minimum.of(GuestSystem.LINUX), minimum.of(GuestSystem.WINDOWS)) == (version_of(linux), version_of(windows))
+
+
+@pytest.mark.parametrize("cuda", ["9.2", "10", "10.3", "14.0"])
+def test_what_no_page_tells_is_unknown(cuda: str) -> None:
+    version = version_of(cuda)
+    assert version is not None
+    assert TABLES.cuda_minimum(version) is None
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "pairs: [{host: 580, guests: [580], no_others: false}]",
+        "pairs: [{host: 580, guests: [580], no_others: false, source: x, more: 1}]",
+        "cuda: [{major: 12, minor: null, linux: new, windows: '525', source: x}]",
+        "others: []",
+    ],
+)
+def test_a_file_that_cannot_be_read_as_meant_is_refused(row: str, tmp_path: Path) -> None:
+    path = tmp_path / "drivers.yaml"
+    path.write_text(row, encoding="utf-8")
+    with pytest.raises(UsageError):
+        load_drivers(path)
+
+
+PACKAGE: Final = Path(gpuops.__file__).parent
+SURE: Final = (Confidence.RECORDED, Confidence.DOCUMENTED)
+
+
+def marks(*folders: str) -> Iterator[str]:
+    """The ids of all marks `assumption: ID` below these folders of the package."""
+    for folder in folders:
+        for path in (PACKAGE / folder).rglob("*"):
+            if path.suffix in (".py", ".yaml") and path.name != "assumptions.yaml":
+                yield from re.findall(r"assumption: ([a-z][a-z0-9-]*)", path.read_text(encoding="utf-8"))
+
+
+def test_each_assumption_is_marked_in_the_product_and_in_the_simulator() -> None:
+    folders = [path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name not in ("sim", "catalog")]
+    assert set(marks(*folders)) == set(assumptions())
+    assert set(marks("sim")) == set(assumptions())
+
+
+@pytest.mark.parametrize("row", assumptions().values(), ids=assumptions())
+def test_what_no_document_settles_has_a_deviation(row: Assumption) -> None:
+    assert row.statement
+    assert row.source
+    assert row.deviation or row.confidence in SURE
+    assert row.source != "none" or row.confidence is Confidence.MEMORY
+
+
+def test_an_unknown_deviation_is_refused_with_those_there_are() -> None:
+    with pytest.raises(UsageError, match="no deviation is called 'gpu-choise'") as refused:
+        deviate(build("lab"), ["gpu-choise"])
+    assert "gpu-choice" in refused.value.hint

@@ -1,11 +1,15 @@
-"""MIG in the catalogue against what NVIDIA documents: instances, their sets, and the profiles that they back."""
+"""MIG and mixed-size mode in the catalogue against what NVIDIA documents: instances, counts and placements."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
+from gpuops.model.devices.catalog import Board, Generation, MixedSizeRule
 from gpuops.model.devices.mig import InstancePlacement, InstanceProfile, Variant, fits, overlap
-from tests.catalog.vendor_rules import BOARDS, CATALOG, GEOMETRIES, MIG_BACKED
+from gpuops.model.devices.vgpu import Verified, VgpuProfile
+from tests.catalog.vendor_rules import BOARDS, CATALOG, GEOMETRIES, MIG_BACKED, TIME_SLICED, by_key, power_of_two
 from tests.model.mig_sets import maximal_sets
 
 
@@ -121,3 +125,143 @@ def test_only_blackwell_graphics_boards_share_a_gpu_instance() -> None:
     profile = CATALOG.profile("nvidia_rtx_pro_6000_blackwell_dc-1-2q")
     assert profile is not None
     assert (profile.max_per_gpu_instance, profile.max_per_gpu) == (12, 48)
+
+
+def test_mixed_size_counts_follow_the_rule_of_their_board() -> None:
+    checked = 0
+    for board, profile in TIME_SLICED:
+        match board.mixed_size_rule:
+            case MixedSizeRule.POWER_OF_TWO:
+                assert profile.max_per_gpu_mixed == power_of_two(board, profile), profile.name
+            case MixedSizeRule.SAME_AS_EQUAL_SIZE:
+                assert profile.max_per_gpu_mixed in (profile.max_per_gpu, None), profile.name
+            case MixedSizeRule.PRINTED | None:
+                continue
+        checked += 1
+    assert checked > 500
+
+
+def test_the_printed_mixed_size_table_of_h20() -> None:
+    [board] = by_key("h20")
+    assert {profile.short_name: profile.max_per_gpu_mixed for profile in board.profiles if not profile.mig_backed} == {
+        "H20-96C": 1,
+        "H20-48C": 2,
+        "H20-32C": None,
+        "H20-24C": 2,
+        "H20-16C": 4,
+        "H20-12C": 4,
+        "H20-8C": None,
+        "H20-6C": 8,
+        "H20-4C": 8,
+    }
+
+
+def leaf_starts(board: Board, profile: VgpuProfile) -> tuple[int, ...]:
+    """Equal leaves; an even leaf is filled from its left edge, an odd one up to its right edge."""
+    count = profile.max_per_gpu_mixed
+    assert count is not None
+    memory_gb, size_gb = board.framebuffer_mib // 1024, profile.framebuffer_mib // 1024
+    return tuple(
+        leaf * memory_gb // count if leaf % 2 == 0 else (leaf + 1) * memory_gb // count - size_gb
+        for leaf in range(count)
+    )
+
+
+def test_mixed_size_starts_follow_the_generator_rule() -> None:
+    checked = 0
+    for board, profile in TIME_SLICED:
+        if not profile.placement_ids_mixed:
+            continue
+        size_gb = profile.framebuffer_mib // 1024
+        if board.mixed_size_rule is MixedSizeRule.POWER_OF_TWO:
+            assert profile.placement_ids_mixed == leaf_starts(board, profile), profile.name
+        else:
+            assert profile.placement_ids_mixed == tuple(range(0, len(profile.placement_ids_mixed) * size_gb, size_gb))
+        checked += 1
+    assert checked > 500
+
+
+@pytest.mark.parametrize(
+    ("name", "starts"),
+    [
+        ("nvidia_l40-4c", (0, 8, 12, 20, 24, 32, 36, 44)),
+        ("nvidia_l40-8c", (0, 16, 24, 40)),
+        ("nvidia_l40-16c", (0, 32)),
+        ("grid_a100d-8c", (0, 12, 20, 32, 40, 52, 60, 72)),
+        ("nvidia_rtx_pro_6000_blackwell_dc-32c", (0, 32, 64)),
+    ],
+)
+def test_printed_mixed_size_starts(name: str, starts: tuple[int, ...]) -> None:
+    profile = CATALOG.profile(name)
+    assert profile is not None
+    assert profile.placement_ids_mixed == starts
+    assert profile.verified_placement is Verified.DOC
+
+
+# Start offsets by board memory and profile size, GB, as printed (NVIDIA vGPU types).
+PRINTED_STARTS: dict[int, dict[int, tuple[int, ...]]] = {
+    94: {
+        47: (0, 47),
+        23: (0, 24, 47, 71),
+        15: (0, 32, 47, 79),
+        11: (0, 12, 23, 36, 47, 59, 70, 83),
+        6: (0, 17, 23, 41, 47, 64, 70, 88),
+        4: (0, 7, 11, 19, 23, 31, 35, 43, 47, 54, 58, 66, 70, 78, 82, 90),
+    },
+    80: {
+        40: (0, 40),
+        20: (0, 20, 40, 60),
+        16: (0, 24, 40, 64),
+        10: tuple(range(0, 80, 10)),
+        8: (0, 12, 20, 32, 40, 52, 60, 72),
+        5: tuple(range(0, 80, 5)),
+        4: (0, 6, 10, 16, 20, 26, 30, 36, 40, 46, 50, 56, 60, 66, 70, 76),
+    },
+    64: {32: (0, 32), 16: (0, 16, 32, 48), 8: tuple(range(0, 64, 8)), 4: tuple(range(0, 64, 4))},
+    40: {20: (0, 20), 10: (0, 10, 20, 30), 8: (0, 12, 20, 32), 5: tuple(range(0, 40, 5))},
+    24: {12: (0, 12), 8: (0, 16), 6: (0, 6, 12, 18), 4: (0, 8, 12, 20), 2: (0, 4, 6, 10, 12, 16, 18, 22)},
+    20: {10: (0, 10), 5: (0, 5, 10, 15), 4: (0, 6, 10, 16), 2: (0, 3, 5, 8, 10, 13, 15, 18)},
+    16: {8: (0, 8), 4: (0, 4, 8, 12), 2: tuple(range(0, 16, 2)), 1: tuple(range(16))},
+}
+
+
+def test_the_printed_table_of_starts_by_memory() -> None:
+    checked: set[tuple[int, int]] = set()
+    for board, profile in TIME_SLICED:
+        if board.mixed_size_rule is not MixedSizeRule.POWER_OF_TWO:
+            continue
+        memory_gb, size_gb = board.framebuffer_mib // 1024, profile.framebuffer_mib // 1024
+        printed = PRINTED_STARTS.get(memory_gb, {}).get(size_gb)
+        if printed is not None:
+            assert profile.placement_ids_mixed == printed, profile.name
+            checked.add((memory_gb, size_gb))
+    assert checked == {(memory, size) for memory, sizes in PRINTED_STARTS.items() for size in sizes}
+
+
+def test_mixed_size_starts_hold_the_documented_count_side_by_side() -> None:
+    for board, profile in TIME_SLICED:
+        starts, size_gb = profile.placement_ids_mixed, profile.framebuffer_mib / 1024
+        if not starts:
+            continue
+        assert len(starts) == profile.max_per_gpu_mixed, profile.name
+        assert all(later - earlier >= size_gb for earlier, later in pairwise(starts)), profile.name
+        assert starts[0] >= 0
+        assert starts[-1] + size_gb <= board.framebuffer_mib / 1024, profile.name
+
+
+def test_boards_without_mixed_size_mode_have_no_mixed_size_facts() -> None:
+    for board, profile in TIME_SLICED:
+        if board.mixed_size_mode is not True:
+            assert (profile.max_per_gpu_mixed, profile.placement_ids_mixed) == (None, ()), profile.name
+        assert (profile.verified_mixed is None) == (profile.max_per_gpu_mixed is None), profile.name
+        assert (profile.verified_placement is None) == (profile.placement_ids_mixed == ()), profile.name
+
+
+def test_mixed_size_mode_came_with_ampere() -> None:
+    for board in BOARDS:
+        if board.generation in (Generation.MAXWELL, Generation.PASCAL):
+            assert board.mixed_size_mode is False
+        elif board.generation in (Generation.VOLTA, Generation.TURING):
+            assert board.mixed_size_mode is None
+        else:
+            assert board.mixed_size_mode is True

@@ -1,9 +1,12 @@
-"""Scripts for guests of a pool: no text of others becomes a word of a shell, and a revoked lease stays revoked."""
+"""Scripts that run in guests of pools and clusters: no text of others becomes a word of a shell."""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
+from base64 import b64decode
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -11,8 +14,17 @@ from typing import Final
 import pytest
 
 from gpuops.errors import Refused, StepFailed
+from gpuops.extras.clusters.cluster_guests import step_command
+from gpuops.extras.clusters.launch import Launch
+from gpuops.extras.clusters.run_request import Launcher
+from gpuops.extras.jobs import guest_container as job
 from gpuops.extras.lending import pool_guests as guest_scripts
 from gpuops.extras.lending.pool_file import ProgramHook, RemoteProgram, ServerPorts
+from gpuops.guest_scripts import script_commands
+from gpuops.guest_scripts.script_commands import one_line_command, powershell_command, script_text, shell_command
+from gpuops.model.workloads.cluster import Member
+from tests.guest_scripts.test_job import HOSTILE as HOSTILE_TEXT
+from tests.waiting import wait_until
 
 SERVER, CLIENT = "192.0.2.7", "192.0.2.9"
 PROGRAM: Final = RemoteProgram(
@@ -178,3 +190,77 @@ def test_a_share_whose_revoke_fails_stays_for_the_next_time(tmp_path: Path) -> N
     answer = run(out_of_all(program), tmp_path)
     assert (answer.returncode, answer.stdout) == (guest_scripts.HOOK_FAILED, "no\n")
     assert (tmp_path / ".gpuops-pool" / "a1.1").is_dir()
+
+
+MEMBER = Member("vm-1", "train-00", "esx-01", 1, "10.1.2.11", None)
+LAUNCH = Launch("train", "r1", Launcher.MPIRUN, (MEMBER,), 1, (1,), ("true",), {})
+MV = """#!/bin/sh
+: > "$HOME/moving"
+while [ -n "$FIRST" ] && [ ! -e "$HOME/opened" ]; do sleep 0.1; done
+exec /bin/mv "$@"
+"""
+GREP = """#!/bin/sh
+[ "$FIRST$1" = -vF ] && { : > "$HOME/opened"; sleep 1; }
+exec /bin/grep "$@"
+"""
+
+
+def test_guests_that_share_a_home_directory_keep_the_keys_that_were_there(tmp_path: Path) -> None:
+    """One guest puts its file in place when another has just opened its own, and has not read the keys yet."""
+    keys = tmp_path / ".ssh/authorized_keys"
+    keys.parent.mkdir()
+    mine = "ssh-ed25519 AAAA mine\n"
+    keys.write_text(f"{mine}restrict ssh-ed25519 BBBB gpuops-cluster-run:train:r1\n")
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name, text in (("mv", MV), ("grep", GREP)):
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o700)
+    surroundings = {**os.environ, "HOME": str(tmp_path), "PATH": f"{tools}:{os.environ['PATH']}"}
+    first = subprocess.Popen(["sh", "-c", step_command("clean", LAUNCH)], env={**surroundings, "FIRST": "1"})
+    wait_until((tmp_path / "moving").exists)
+    second = subprocess.run(["sh", "-c", step_command("clean", LAUNCH)], env=surroundings, timeout=30, check=False)
+    assert (first.wait(timeout=30), second.returncode, keys.read_text()) == (0, 0, mine)
+    assert [path.name for path in keys.parent.iterdir()] == ["authorized_keys"]
+
+
+SHELLS = [words for words in (["dash"], ["bash", "--posix"], ["busybox", "sh"]) if shutil.which(words[0])]
+PRINT = 'printf "%s\\0" "$HOSTILE" "$@"\n# a \\n, a \\\\ and an "end"\n'
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=lambda words: words[0])
+def test_parameters_reach_a_script_as_they_are(
+    shell: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script_commands, "script_text", lambda name: PRINT if name == "printing.sh" else "")
+    monkeypatch.setattr(script_commands, "SHELL", shell[0] if len(shell) == 1 else "/bin/sh")
+    environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    for text in HOSTILE_TEXT:
+        command = shell_command("printing", *HOSTILE_TEXT, variables={"HOSTILE": text})
+        printed = subprocess.run([*shell, "-c", command], cwd=tmp_path, env=environment, stdout=subprocess.PIPE)
+        assert printed.stdout.decode().split("\0")[:-1] == [text, *HOSTILE_TEXT]
+    line = one_line_command("printing", [text for text in HOSTILE_TEXT if "\n" not in text])
+    assert "\n" not in line
+    printed = subprocess.run([*shell, "-c", line], cwd=tmp_path, env=environment, stdout=subprocess.PIPE)
+    assert printed.stdout.decode().split("\0")[1:-1] == [text for text in HOSTILE_TEXT if "\n" not in text]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_texts_of_powershell_are_literals() -> None:
+    script = b64decode(powershell_command("check_guest", ["a", "'; reboot; '"]).rpartition(" ")[2]).decode("utf-16-le")
+    assert script.endswith("\n} 'a','''; reboot; '''")
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=lambda words: words[0])
+@pytest.mark.parametrize("path", sorted(Path(script_commands.__file__).parent.glob("*.sh")), ids=lambda path: path.name)
+def test_every_shell_can_read_each_script(shell: list[str], path: Path) -> None:
+    assert subprocess.run([*shell, "-n", path], capture_output=True, check=False).stderr == b""
+
+
+def test_the_sizes_of_a_job_s_output_are_those_of_its_script() -> None:
+    sizes = dict(re.findall(r"^(part_bytes|head_parts|tail_bytes)=(\d+)$", script_text("job_container.sh"), re.M))
+    assert sizes == {
+        "part_bytes": str(job.PART),
+        "head_parts": str(job.HEAD_PARTS),
+        "tail_bytes": str(job.TAIL),
+    }

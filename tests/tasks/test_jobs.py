@@ -1,4 +1,4 @@
-"""Jobs as tasks: foreseen, submitted, left as they are the second time, shown and cancelled."""
+"""Jobs and clusters as tasks: foreseen, submitted, unchanged the second time, shown, cancelled, and refused."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from pathlib import Path
 import pytest
 
 from gpuops.errors import Refused, UsageError
+from gpuops.extras.clusters.tasks import gpu_cluster
 from gpuops.extras.jobs.tasks import gpu_job, gpu_job_info
+from gpuops.sim.server import start
+from gpuops.sim.wire import sim_client
 from gpuops.tasks.perform import TaskResult
+from gpuops.tasks.task_connection import ConnectionArguments
 from tests.tasks.conftest import Lab
 
 pytestmark = pytest.mark.long
+
 
 JOBS = """version: 1
 jobs:
@@ -104,3 +109,25 @@ def test_what_means_nothing_is_said(lab: Lab, files: tuple[str, str]) -> None:
             gpu_job(lab.said, state, file, None, None, apply=True)
     with pytest.raises(UsageError, match="no job is called 'none'"):
         gpu_job(lab.said, "cancelled", None, "none", None, apply=True)
+
+
+TEMPLATE = Path(__file__).parents[2] / "templates" / "cluster.yaml"
+
+
+@pytest.mark.parametrize("apply", [True, False])
+def test_a_refused_cluster_is_one_line_that_says_each_reason_once(tmp_path: Path, *, apply: bool) -> None:
+    text = TEMPLATE.read_text(encoding="utf-8").replace("kind: pvrdma", "kind: sriov")
+    file, ready = tmp_path / "cluster.yaml", tmp_path / "ready.json"
+    file.write_text(text, encoding="utf-8")
+    with start("training", clock="virtual") as server:
+        sim_client.write(ready, sim_client.of(server))
+        connection = ConnectionArguments(hostname=f"sim@{ready}")
+        answer = gpu_cluster(connection, state="present", file=str(file), name=None, resume=False, apply=apply)
+        assert len(server.world.ledger) == 0
+    assert (answer.exit_code, answer.result["changed"]) == (3, False)
+    assert answer.message == (
+        "refused, nothing changed: esx-01.trn, esx-02.trn, esx-03.trn and 1 more: SR-IOV: vmnic2 has no free virtual "
+        "function (next: enable SR-IOV on it, with as many functions as VMs, or free some)"
+    )
+    reasons = answer.result["reasons"]
+    assert [reason.partition(":")[0] for reason in reasons] == ["train", *(f"esx-0{n}.trn" for n in range(1, 5))]

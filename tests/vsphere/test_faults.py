@@ -1,14 +1,21 @@
-"""The fault table: complete for what we call, most specific first, and worded with the fault's own numbers."""
+"""Faults and versions of the API: each fault we may meet has its error and words, and versions are pyVmomi's own."""
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 from pyVmomi import VmomiSupport, vim, vmodl
 
 from gpuops.errors import GpuopsError, LoginRefused, NoPermission, OutcomeUnknown, StepFailed, Trouble
+from gpuops.plan.core.versions import version_numbers
+from gpuops.sim.core.fragments import resolve
 from gpuops.vsphere import faults
+from gpuops.vsphere.reading.bulk import reader
+from gpuops.vsphere.transport.wire import KNOWN
 
 CALLED = {
     vim.VirtualMachine: (
@@ -133,3 +140,29 @@ def test_there_are_six_kinds_of_trouble_and_what_fits_none_is_denied(trouble: Tr
     assert {kind.__name__: faults.translate(kind(), "ml-07").trouble for kind in kinds} == dict.fromkeys(
         (kind.__name__ for kind in kinds), trouble
     )
+
+
+def test_the_known_versions_are_pyvmomis_newest_first() -> None:
+    wires = [key.removeprefix("vim25/") for key in VmomiSupport.versionMap if key.startswith("vim25/")]
+    numbered = [wire for wire in wires if re.fullmatch(r"\d+(\.\d+)+", wire) and version_numbers(wire) >= (6, 5)]
+    assert list(KNOWN) == sorted(numbered, key=version_numbers, reverse=True)
+
+
+@pytest.mark.parametrize("version", KNOWN)
+def test_a_read_asks_for_no_property_that_the_version_lacks(version: str) -> None:
+    paths: dict[str, tuple[str, ...]] = {
+        "HostSystem": reader.HOST + reader.HOST_DEVICES,
+        "VirtualMachine": reader.VM + reader.VM_DETAIL,
+        "ClusterComputeResource": reader.CLUSTER,
+        "Datastore": reader.DATASTORE,
+        "Task": reader.TASK,
+    }
+    for kind, property_names in paths.items():
+        for path in reader.supported_paths(property_names, version):
+            resolve(kind, path, VmomiSupport.versionMap[f"vim25/{version}"])
+
+
+def test_the_reading_side_is_imported_without_pyvmomi() -> None:
+    probe = "import sys, gpuops.vsphere.connection; print('pyVmomi' in sys.modules)"
+    process = subprocess.run([sys.executable, "-c", probe], capture_output=True, encoding="utf-8", check=True)
+    assert process.stdout.strip() == "False"

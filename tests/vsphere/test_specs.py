@@ -1,15 +1,25 @@
-"""Specs on the wire: what a change looks like after pyVmomi serialised it for the negotiated version."""
+"""What is sent: specs as pyVmomi serialises them, texts that stay as they are, and what is known of a change."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from lxml import etree
 from pyVmomi import SoapAdapter, vim
 
-from gpuops.errors import Refused
+from gpuops.errors import OutcomeUnknown, ProtocolError, Refused, StepFailed, UsageError
 from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.target import Secret, Target
+from gpuops.model.vcenter.task import LEASE_OPERATION
 from gpuops.plan.core.steps import NewDirectPath, NewDynamic, NewVgpu, VmChange
+from gpuops.vsphere.session import CANCEL_OPERATION, ChangeRecord
+from gpuops.vsphere.transport.messages import escape_text
+from gpuops.vsphere.transport.stub import Stub
+from gpuops.vsphere.transport.wire import envelope
 from gpuops.vsphere.writing.step_calls import config_spec, signed_short
 
 API = "8.0.3.0"
@@ -96,3 +106,141 @@ def test_fields_newer_than_the_vcenter_are_refused_by_name() -> None:
 def test_pci_ids_fit_a_signed_short(identity: int, signed: int) -> None:
     assert signed_short(identity) == signed
     assert signed & 0xFFFF == identity
+
+
+STUB = Stub(Target("vc", "me", Secret("pw")), "8.0.3.0", "")
+SESSION_MANAGER = ("SessionManager", "SessionManager")
+RAW = st.text(st.characters(codec=None, exclude_categories=()), max_size=40)
+"""Any code points, controls and halves of characters among them."""
+HOSTILE = '"></_this><privilege>Admin</privilege><x y="'
+UNSENDABLE = "\0\x1b\x0b\ud800\ufffe"
+
+
+def shape(request: bytes) -> list[tuple[str, dict[str, str], str]]:
+    """Every element in its order: name, attributes, text."""
+    parser = etree.XMLParser(resolve_entities=False, remove_blank_text=False)
+    return [
+        (str(element.tag), {str(key): str(value) for key, value in element.attrib.items()}, element.text or "")
+        for element in etree.fromstring(request, parser).iter()
+    ]
+
+
+def login(text: str) -> bytes:
+    """The request as the session writes it."""
+    return envelope("Login", SESSION_MANAGER, f"<userName>{escape_text(text)}</userName><password>pw</password>")
+
+
+def reconfigure(text: str) -> bytes:
+    """As pyVmomi writes it: a name, a note and a setting's key and value."""
+    vm = vim.VirtualMachine("vm-1", STUB)
+    option = vim.option.OptionValue(key=text, value=text)
+    spec = vim.vm.ConfigSpec(name=text, annotation=text, extraConfig=[option])
+    method = next(
+        candidate for candidate in vim.VirtualMachine._methodInfo.values() if candidate.wsdlName == "ReconfigVM_Task"
+    )
+    return STUB.SerializeRequest(vm, method, [spec])
+
+
+@pytest.mark.parametrize("write", [login, reconfigure])
+@given(text=RAW)
+@example(text="Cn4ry&<é\"'>")
+@example(text="]]>")
+@example(text="a\rb\r\nc\td\n")
+@example(text=HOSTILE)
+def test_a_text_stays_the_text_it_was(write: Any, text: str) -> None:
+    try:
+        request = write(text)
+    except UsageError as error:
+        assert "cannot contain" in error.message
+        assert any(
+            (character < " " and character not in "\t\n\r")
+            or "\ud800" <= character <= "\udfff"
+            or character in "\ufffe\uffff"
+            for character in text
+        )
+        return
+    expected = [
+        (tag, attributes, text if element_text == "X" else element_text)
+        for tag, attributes, element_text in shape(write("X"))
+    ]
+    assert shape(request) == expected
+
+
+@pytest.mark.parametrize("write", [login, reconfigure])
+@pytest.mark.parametrize("character", UNSENDABLE)
+def test_what_xml_cannot_carry_is_not_sent_nor_repeated(write: Any, character: str) -> None:
+    with pytest.raises(UsageError, match="cannot contain") as caught:
+        write(f"Cn4ry{character}")
+    assert "Cn4ry" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def by_hand(ref: str) -> bytes:
+    return envelope("Login", ("SessionManager", ref))
+
+
+def of_a_type(ref: str) -> bytes:
+    return envelope("Login", (ref, "SessionManager"))
+
+
+def by_pyvmomi(ref: str) -> bytes:
+    method = next(
+        candidate for candidate in vim.VirtualMachine._methodInfo.values() if candidate.wsdlName == "PowerOnVM_Task"
+    )
+    return STUB.SerializeRequest(vim.VirtualMachine(ref, STUB), method, [None])
+
+
+@pytest.mark.parametrize("write", [by_hand, of_a_type, by_pyvmomi])
+@given(ref=RAW)
+@example(ref="vm-1" + HOSTILE)
+@example(ref="vm-1\n")
+@example(ref="")
+def test_an_id_is_an_id_or_nothing_is_sent(write: Any, ref: str) -> None:
+    try:
+        request = write(ref)
+    except ProtocolError as error:
+        assert "is not the id of an object" in error.message
+        return
+    plain = "Z" if write is of_a_type else "vm-9"
+    assert [element[0] for element in shape(request)] == [element[0] for element in shape(write(plain))]
+    assert ref in {text for _, attributes, text in shape(request)} | {
+        value for _, attributes, _ in shape(request) for value in attributes.values()
+    }
+
+
+TASK = SimpleNamespace(_moId="task-1")
+
+
+def test_a_call_without_a_task_is_done_when_it_is_answered() -> None:
+    record = ChangeRecord()
+    assert record.applied is False
+    record.note_accepted(None, "gpuops-1")
+    assert record.applied is True
+
+
+def test_a_task_counts_by_its_end() -> None:
+    failed, succeeded, unknown = ChangeRecord(), ChangeRecord(), ChangeRecord()
+    for record in (failed, succeeded, unknown):
+        record.note_accepted(TASK, "gpuops-1")
+        assert record.applied is None
+    failed.note_ended("task-1", StepFailed("no"))
+    succeeded.note_ended("task-1", None)
+    unknown.note_ended("task-1", OutcomeUnknown("gone"))
+    assert (failed.applied, succeeded.applied, unknown.applied) == (False, True, None)
+
+
+def test_a_lost_reply_is_not_known() -> None:
+    record = ChangeRecord()
+    record.note_lost("gpuops-1")
+    assert record.applied is None
+    record.note_accepted(None, "gpuops-2")
+    assert record.applied is True
+
+
+def test_a_lease_and_a_task_that_is_taken_back_do_not_count() -> None:
+    record = ChangeRecord()
+    record.note_accepted(TASK, f"{LEASE_OPERATION}abc-1")
+    record.note_accepted(None, f"{CANCEL_OPERATION}task-1")
+    record.note_lost(f"{LEASE_OPERATION}abc-1")
+    record.note_ended("task-1", None)
+    assert record.applied is False

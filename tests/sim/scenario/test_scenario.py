@@ -1,4 +1,4 @@
-"""Scenarios: what they promise in their comments, the same in every run, and the errors of malformed ones."""
+"""Scenarios: their promises, repeated names and counts, errors of malformed ones, and every GPU of the catalogue."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from gpuops.catalog import load
 from gpuops.errors import PolicyError
 from gpuops.sim.scenario.build import build
-from gpuops.sim.scenario.declared import Share, numbers
-from gpuops.sim.scenario.scenario_file import names
+from gpuops.sim.scenario.declared import Share, expand_name, numbers
+from gpuops.sim.scenario.scenario_file import names, read
+from gpuops.sim.state.board import GpuBoard, GpuMode, Sharing, VgpuType, board
+from gpuops.sim.state.gpu_admission import GpuLoad, NotAdmitted, RunningVgpu, VgpuPolicy, WantedVgpu, admit
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World
 
@@ -154,3 +157,92 @@ def test_scattered_has_no_free_gpu_and_allows_vmotion() -> None:
     assert (len(seats), len(gpus)) == (15, 8)
     assert world.options["vgpu.hotmigrate.enabled"] is True
     assert build("lab").options["vgpu.hotmigrate.enabled"] is False
+
+
+LAB = Path("gpuops/sim/scenarios/lab.yaml").read_text(encoding="utf-8")
+BRACES = "has braces, and not as in {} or {:03}"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        ("ml", "ml"),
+        ("ml-{}", "ml-7"),
+        ("ml-{:03}.lab", "ml-007.lab"),
+        ("{:2}-{:01}", "07-7"),
+        ("ml-{:>400000000}", "ml-{:>400000000}"),
+    ],
+)
+def test_a_name_has_its_number(pattern: str, name: str) -> None:
+    assert expand_name(pattern, 7) == name
+
+
+@pytest.mark.parametrize(
+    ("line", "changed", "message"),
+    [
+        ('name: "vdi-{:02}"', 'name: "v{:>400000000}"', f"vms.0.name: 'v{{:>400000000}}' {BRACES}"),
+        ('name: "vdi-{:02}"', 'name: "v{:0400000000}"', f"vms.0.name: 'v{{:0400000000}}' {BRACES}"),
+        ('name: "vdi-{:02}"', 'name: "v{"', f"vms.0.name: 'v{{' {BRACES}"),
+        ('name: "vdi-{:02}"', 'name: "{0.__class__}"', f"vms.0.name: '{{0.__class__}}' {BRACES}"),
+        ('name: "vdi-{:02}"', 'name: "{1}"', f"vms.0.name: '{{1}}' {BRACES}"),
+        ('name: "vdi-{:02}"', 'name: "{x}"', f"vms.0.name: '{{x}}' {BRACES}"),
+        ('name: "vdi-{:02}"', f'name: "{"v" * 256}"', "vms.0.name: has more than 255 characters"),
+        ("name: esx-01.lab", 'name: "{:s}"', f"clusters.0.hosts.0.name: '{{:s}}' {BRACES}"),
+        ("name: lab-cluster", 'name: "{!r}"', f"clusters.0.name: '{{!r}}' {BRACES}"),
+        ("count: 2,", "count: vms,", "vms.0.count: there is no parameter 'vms'"),
+        ("count: 2,", "count: {percent: 5, of: vms},", "vms.0.count: there is no parameter 'vms'"),
+        (
+            "name: esx-01.lab",
+            "name: esx-01.lab\n        count: n",
+            "clusters.0.hosts.0.count: there is no parameter 'n'",
+        ),
+    ],
+)
+def test_what_is_wrong_has_its_place(tmp_path: Path, line: str, changed: str, message: str) -> None:
+    assert line in LAB
+    path = tmp_path / "own.yaml"
+    path.write_text(LAB.replace(line, changed, 1), encoding="utf-8")
+    with pytest.raises(PolicyError) as refused:
+        read(str(path))
+    assert refused.value.message == f"scenario {path}: {message}"
+
+
+CATALOG = load(everything=True)
+KEYS = [board.key for board in CATALOG.boards]
+
+
+def capacity(model: GpuBoard, type_: VgpuType, mode: GpuMode) -> int:
+    """How many VMs with one vGPU of that type start on one empty GPU."""
+    seats: tuple[RunningVgpu, ...] = ()
+    while True:
+        gpu = GpuLoad("0000:3b:00.0", model, mode, True, seats)
+        admission = admit(f"vm-{len(seats)}", [WantedVgpu(type_.name)], [gpu], VgpuPolicy.PERFORMANCE)
+        if isinstance(admission, NotAdmitted):
+            return len(seats)
+        seats += admission
+
+
+@pytest.mark.quick_cases(12)
+@pytest.mark.parametrize("key", KEYS)
+def test_one_gpu_holds_what_the_tables_say(key: str) -> None:
+    model, facts = board(key), CATALOG.board(key)
+    assert facts is not None
+    expected, counted = {}, {}
+    for profile in facts.profiles:
+        type_ = model.by_name[profile.name]
+        mode = GpuMode.MULTI_INSTANCE if type_.sharing is Sharing.MIG else GpuMode.SAME_SIZE
+        expected[profile.name], counted[profile.name] = profile.max_per_gpu, capacity(model, type_, mode)
+        if model.mixed_size and type_.starts_gib:
+            name = f"{profile.name} mixed"
+            expected[name], counted[name] = len(type_.starts_gib), capacity(model, type_, GpuMode.MIXED_SIZE)
+    assert counted == expected
+
+
+def test_only_large_boards_since_ampere_have_mixed_size() -> None:
+    assert [board(key).mixed_size for key in ("p40", "a40", "h100")] == [False, True, True]
+    assert [board(key).careful_instances for key in ("a100", "h100", "rtx-pro-6000")] == [False, True, True]
+
+
+def test_unknown_board_is_said() -> None:
+    with pytest.raises(PolicyError, match="no GPU 'nope'"):
+        board("nope")

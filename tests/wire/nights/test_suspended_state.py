@@ -1,6 +1,6 @@
 """A desktop that somebody reverted to a suspended snapshot in the night comes back, and is named with both moments.
 
-The night is that of the lab. `tests/sim/operations/test_snapshot_revert.py` has what such a revert does.
+The night is that of the lab. `tests/sim/operations/test_movement.py` has what such a revert does.
 """
 
 from __future__ import annotations
