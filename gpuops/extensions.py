@@ -46,12 +46,10 @@ class Extra:
 
 
 EXTRAS: Final[Mapping[str, Extra]] = {
-    "observe": Extra(
-        commands={"observe": "cli"}, documents=("replay_view", "run_out_view", "view"), night="demand.MEASURED_USE"
-    ),
+    "observe": Extra(commands={"observe": "cli"}, documents=("view",), night="desktop_demand.MEASURED_USE"),
     "notify": Extra(commands={"notify": "cli"}, documents=("view",)),
     "sizing": Extra(
-        commands={"measure": "measure_cli", "size": "cli", "what-if": "what_if.cli"},
+        commands={"measure": "cli", "size": "cli", "what-if": "what_if.cli"},
         documents=("measured_view", "view", "what_if.view"),
         tasks={"gpu_sizing_info": "tasks"},
     ),
@@ -63,7 +61,7 @@ EXTRAS: Final[Mapping[str, Extra]] = {
     ),
     "clusters": Extra(
         commands={"cluster": "cli"},
-        documents=("view", "run_view"),
+        documents=("view",),
         tasks={"gpu_cluster": "tasks", "gpu_cluster_info": "tasks"},
         files={"cluster": InputFile("A cluster of `gpuops cluster`", "cluster_file:ClusterFile", "cluster.yaml")},
     ),
@@ -72,7 +70,7 @@ EXTRAS: Final[Mapping[str, Extra]] = {
         documents=("view", "submitted_view"),
         tasks={"gpu_job": "tasks", "gpu_job_info": "tasks"},
         files={"jobs": InputFile("Jobs of `gpuops job`", "jobs_file:JobsFile", "jobs.yaml")},
-        night="night_jobs.JOBS_AT_NIGHT",
+        night="nightly.JOBS_AT_NIGHT",
     ),
     "lending": Extra(
         commands={"pool": "cli"},
@@ -84,9 +82,9 @@ EXTRAS: Final[Mapping[str, Extra]] = {
             ),
         },
     ),
-    "fleet": Extra(commands={"runner": "cli"}, documents=("runner_view",)),
+    "fleet": Extra(commands={"runner": "cli"}, documents=("cli",)),
     "web": Extra(
-        commands={"metrics": "metrics_cli", "report": "report_cli", "serve": "serve_cli", "top": "top_cli"},
+        commands={"metrics": "metrics_cli", "report": "report_cli", "serve": "report_cli", "top": "top_cli"},
         documents=("metrics_view", "page.fleet_report", "top_table"),
     ),
     "bundle": Extra(commands={"bundle": "cli"}, documents=("archive",)),

@@ -11,8 +11,8 @@ from jsonschema import Draft202012Validator, FormatChecker
 from msgspec.structs import replace
 
 from gpuops.report.document import AnyDocument, kind_of, top_level
-from gpuops.report.json_text import document_text
-from gpuops.report.schema import document_kinds, document_schema
+from gpuops.report.document_schema import document_kinds, document_schema
+from gpuops.report.json_and_csv import document_text
 
 FIRST: Final = 5
 LAST: Final = 3

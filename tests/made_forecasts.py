@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 
 from gpuops.advise.forecast import SLOT, Forecast, UseHistory, forecast
-from gpuops.extras.observe.demand import slot_use
-from gpuops.extras.observe.rolling_up import FINE_S, empty, steps_of_samples
+from gpuops.extras.observe.blocks import FINE_S, empty, steps_of_samples
+from gpuops.extras.observe.desktop_demand import slot_use
 from gpuops.model.measurements.measurement import CPU_MHZ, Samples
 from gpuops.sim.state.desktop_people import DAY_S, ENDS_S, Office, UserSession
 from tests.desktop_load import desktop_week

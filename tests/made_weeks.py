@@ -9,15 +9,13 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Final
 
-from gpuops.advise.desktop_sessions import read_sessions
-from gpuops.advise.machine_match import match_machines
-from gpuops.extras.observe.packing import MISSING, WHOLE, Block
+from gpuops.advise.desktop_sessions import match_machines, read_sessions
+from gpuops.extras.observe.blocks import FINE_S, MISSING, WHOLE, Block, steps_of_samples
 from gpuops.extras.observe.replay import STEP, DesktopNight, Sessions, desktop_night, hours_of, whole_nights
-from gpuops.extras.observe.rolling_up import FINE_S, steps_of_samples
 from gpuops.model.desktops.broker import DesktopMachine, DesktopSession, SessionState
 from gpuops.model.desktops.evidence import Source
 from gpuops.model.measurements.measurement import CounterSeries, Measured, Samples, Span
-from gpuops.model.nights.rotation import MOST_S, IdleRule, Policy, Pool
+from gpuops.model.nights.rotation_policy import MOST_S, IdleRule, Policy, Pool
 from gpuops.model.nights.selector import Selector
 from gpuops.model.vcenter.vm import Vm
 from gpuops.model.window import Night, Window

@@ -10,8 +10,7 @@ from typing import Final
 import numpy as np
 
 from gpuops.advise.forecast import SLOT
-from gpuops.extras.observe.packing import WHOLE, Block
-from gpuops.extras.observe.rolling_up import FINE_S
+from gpuops.extras.observe.blocks import FINE_S, WHOLE, Block
 from gpuops.extras.observe.store import Measurements
 from gpuops.model.measurements.measurement import CPU_MHZ
 

@@ -23,10 +23,10 @@ from typing import Final
 import httpx
 
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.outside_events.vms import power_off, power_on
+from gpuops.sim.outside_events.vm_events import power_off, power_on
 from gpuops.sim.server import SimServer, start
 from gpuops.sim.state.vm_state import Power
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 from tests.execute.journal.postgres import binaries, running_server
 from tests.fleet.processes import ANY, disturbed_fleet
 from tests.fleet.world import Size
@@ -55,7 +55,7 @@ def changing_vcenter(folder: Path) -> Iterator[Path]:
         thread = Thread(target=_change, args=(server, ends), daemon=True)
         thread.start()
         path = folder / "ready.json"
-        ready_file.write(path, ready_file.of(server))
+        sim_client.write(path, sim_client.of(server))
         yield path
         ends.set()
         thread.join()

@@ -9,8 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from gpuops.extras.observe.packing import Block
-from gpuops.extras.observe.rolling_up import FINE_S
+from gpuops.extras.observe.blocks import FINE_S, Block
 from gpuops.extras.observe.store import Measurements
 from gpuops.sim.server import SimServer
 

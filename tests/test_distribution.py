@@ -13,7 +13,7 @@ import pytest
 
 from gpuops.distribution import EXTRAS, NAME, install_extra, refuse_other_project
 from gpuops.errors import UsageError
-from gpuops.tasks.connection import ConnectionArguments, reach
+from gpuops.tasks.task_connection import ConnectionArguments, reach
 
 ROOT = Path(__file__).resolve().parents[1]
 OLD_FORMS = re.compile(r"\bgpuops\[|(pipx?|uv tool|uv pip) install [^\n|&`]*\bgpuops(?![-\w./])")
@@ -82,6 +82,8 @@ def test_a_start_beside_the_other_project_is_refused(folder_of_both: Path, start
 
 
 def test_so_is_a_module(folder_of_both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuops.tasks.connection.refuse_other_project", lambda: refuse_other_project(folder_of_both))
+    monkeypatch.setattr(
+        "gpuops.tasks.task_connection.refuse_other_project", lambda: refuse_other_project(folder_of_both)
+    )
     with pytest.raises(UsageError, match="another project"):
         reach(ConnectionArguments(hostname="sim:lab"), {})

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from gpuops.cli.app import app
 from gpuops.sim.server import start
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -40,7 +40,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mocker: MockerFixture) 
     """
     with start("lab", clock="stepped") as server:
         ready = tmp_path / "lab.json"
-        ready_file.write(ready, ready_file.of(server))
+        sim_client.write(ready, sim_client.of(server))
         variables = {
             "PATH": "/usr/bin:/bin",
             "HOME": str(tmp_path),
@@ -82,15 +82,18 @@ def test_the_docs_show_what_the_commands_print(name: str, request: pytest.Fixtur
 
 def _commands_table() -> str:
     """The table of `gpuops/manual/commands.md`: each command with the first clause of its help."""
-    root: Any = get_command(app)
     rows = []
     for path in sorted(_commands()):
-        command = root
-        for word in path.split()[1:]:
-            command = command.commands[word]
-        first = re.split(r"[.:;]\s|\.$", (command.callback.__doc__ or "").strip())[0]
+        first = re.split(r"[.:;]\s|\.$", (_command(path).callback.__doc__ or "").strip())[0]
         rows.append(f"| `{path}` | {first} |\n")
     return f"| Command | Does |\n|---|---|\n{''.join(rows)}"
+
+
+def _command(path: str) -> Any:
+    command: Any = get_command(app)
+    for word in path.split()[1:]:
+        command = command.commands[word]
+    return command
 
 
 def _commands() -> dict[str, set[str]]:
@@ -120,6 +123,10 @@ def test_the_manual_lists_each_command_with_its_help(request: pytest.FixtureRequ
         page.write_text(f"{head}{begin}{table}{end}{tail}", encoding="utf-8")
         written = table
     assert written == table, "pytest tests/test_docs.py --refresh-golden renews the page"
+
+
+def test_the_help_of_each_command_says_what_it_does() -> None:
+    assert [path for path in _commands() if not _command(path).help] == []
 
 
 def test_the_readme_is_a_few_screens_and_leads_to_every_page() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from typer.main import get_command
 
 from gpuops.cli.app import app
-from gpuops.report.schema import document_kinds
+from gpuops.report.document_schema import document_kinds
 from tests.sample import pytest_collection_modifyitems
 from tests.surroundings.plugin import HERE
 

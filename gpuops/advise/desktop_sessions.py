@@ -1,16 +1,184 @@
-"""Counts the sessions of users on each VM, as a connection broker lists them."""
+"""Finds which VM each machine of a connection broker is, and counts the sessions of users on each VM."""
 
 from __future__ import annotations
 
+import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Final
 
-from gpuops.advise.machine_match import MachineMatch
-from gpuops.model.desktops.broker import DesktopSession, SessionState
+from gpuops.model.desktops.broker import BrokerVcenter, DesktopMachine, DesktopSession, SessionState
 from gpuops.model.desktops.evidence import SessionCount
+from gpuops.model.vcenter.inventory import decode_name
+from gpuops.model.vcenter.vm import Vm
+
+
+class MachinePlace(StrEnum):
+    """Whether the VM of a machine is in the vCenter that is asked about."""
+
+    HERE = "here"
+    ELSEWHERE = "elsewhere"
+    UNCLEAR = "unclear"
+
+
+@dataclass(frozen=True, slots=True)
+class MachineMatch:
+    """Which machine is which VM."""
+
+    machine_of: Mapping[str, DesktopMachine]
+    """VM ref -> the machine that it certainly is."""
+    possible: Mapping[str, tuple[DesktopMachine, ...]]
+    """VM ref -> the machines that it may be, for VMs that are not certainly one of them."""
+    not_found: Mapping[str, str]
+    """Machine id -> why it is not certainly a VM of this vCenter; machines of other vCenters are left out."""
+    machines: Mapping[str, DesktopMachine]
+    """By id, those that are not certainly in another vCenter."""
+    elsewhere: frozenset[str]
+    """Ids of the machines that are certainly in another vCenter."""
+
+    def doubt(self, vm: str) -> str:
+        """Return why it is not certain which machine the VM is; empty if no machine may be this VM."""
+        machines = self.possible.get(vm, ())
+        if not machines:
+            return ""
+        if len(machines) > 1:
+            return f"{len(machines)} machines of the broker may be this VM: {', '.join(m.name for m in machines)}"
+        return f"machine {machines[0].name} of the broker may be this VM: {self.not_found[machines[0].id]}"
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Return the names of the machines that are not certainly a VM of this vCenter, a line for each reason."""
+        names: dict[str, list[str]] = defaultdict(list)
+        for identity, why in self.not_found.items():
+            names[why].append(self.machines[identity].name)
+        return tuple(sorted(f"{', '.join(sorted(of_reason))}: {why}" for why, of_reason in names.items()))
+
+    @property
+    def without_vm(self) -> tuple[DesktopMachine, ...]:
+        """Return the machines that are or may be in this vCenter and match no VM, for example because the VM was
+        renamed."""
+        claimed = {machine.id for machines in self.possible.values() for machine in machines}
+        return tuple(self.machines[identity] for identity in self.not_found if identity not in claimed)
+
+
+def match_machines(
+    vms: Iterable[Vm], vcenter: str, machines: Sequence[DesktopMachine], vcenters: Sequence[BrokerVcenter]
+) -> MachineMatch:
+    """Return the match of the machines of a broker with all VMs of the vCenter of that instance uuid.
+
+    `vcenters`: those of the broker; empty if it does not tell them.
+
+    A machine is looked for by its path; by its name if it has no path, or if no VM is at its path any more. It is
+    certainly a VM if the broker manages it, it is certainly in this vCenter, only this VM fits it, the VM fits no other
+    machine, and it was found by its path or has none: if no VM is at its path, another VM may have taken its name.
+    """
+    places = _Places(vcenter, machines, vcenters)
+    by_path: dict[str, list[str]] = defaultdict(list)
+    by_name: dict[str, list[str]] = defaultdict(list)
+    for vm in vms:
+        by_path[_fold(vm.path)].append(vm.ref)
+        by_name[_fold(vm.name)].append(vm.ref)
+    claims: dict[str, list[DesktopMachine]] = defaultdict(list)
+    doubts: dict[str, str] = {}
+    nearby = [machine for machine in machines if places.of(machine) is not MachinePlace.ELSEWHERE]
+    for machine in nearby:
+        fitting = _fitting(machine, by_path, by_name)
+        for ref in fitting:
+            claims[ref].append(machine)
+        doubt = places.doubt(machine) or _doubt(machine, len(fitting), by_path)
+        if doubt:
+            doubts[machine.id] = doubt
+    machine_of = {
+        ref: claimants[0] for ref, claimants in claims.items() if len(claimants) == 1 and claimants[0].id not in doubts
+    }
+    certain = {machine.id for machine in machine_of.values()}
+    return MachineMatch(
+        machine_of,
+        possible={ref: tuple(claimants) for ref, claimants in claims.items() if ref not in machine_of},
+        not_found={
+            machine.id: doubts.get(machine.id, "another machine of the broker fits its VM too")
+            for machine in nearby
+            if machine.id not in certain
+        },
+        machines={machine.id: machine for machine in nearby},
+        elsewhere=frozenset(machine.id for machine in machines) - {machine.id for machine in nearby},
+    )
+
+
+class _Places:
+    """In which vCenter machines are, as far as the broker reports it."""
+
+    def __init__(self, vcenter: str, machines: Sequence[DesktopMachine], vcenters: Sequence[BrokerVcenter]) -> None:
+        self._uuid_of = {
+            broker_vcenter.id: broker_vcenter.instance_uuid.strip().lower()
+            for broker_vcenter in vcenters
+            if broker_vcenter.instance_uuid
+        }
+        self._names = {broker_vcenter.id: broker_vcenter.name for broker_vcenter in vcenters}
+        self._here = [identity for identity, uuid in self._uuid_of.items() if uuid == vcenter.strip().lower()]
+        ids = {*self._names, *(machine.vcenter for machine in machines if machine.vcenter)}
+        self._alone = len(ids) <= 1 and not set(self._uuid_of) - set(self._here)
+        """Whether nothing shows that the broker works with any vCenter but this one."""
+
+    def of(self, machine: DesktopMachine) -> MachinePlace:
+        if machine.vcenter in self._here:
+            return MachinePlace.HERE if len(self._here) == 1 else MachinePlace.UNCLEAR
+        if machine.vcenter in self._uuid_of:
+            # A broker none of whose vCenters is this one may know it by an older uuid: it was rebuilt, or restored.
+            return MachinePlace.ELSEWHERE if self._here else MachinePlace.UNCLEAR
+        return MachinePlace.HERE if self._alone else MachinePlace.UNCLEAR
+
+    def doubt(self, machine: DesktopMachine) -> str:
+        """Return why the machine is not certainly in this vCenter; empty if it is."""
+        if self.of(machine) is MachinePlace.HERE:
+            return ""
+        if machine.vcenter in self._here:
+            return "two vCenters of the broker have the instance uuid of this one"
+        if machine.vcenter in self._uuid_of:
+            return f"it is in vCenter {self._names[machine.vcenter]}, and none of the broker's vCenters has this uuid"
+        if machine.vcenter is None:
+            return "the broker does not report in which of its vCenters it is"
+        return "the broker does not report the uuid of its vCenter (the account needs VC_CONFIG_VIEW)"
+
+
+def _fitting(
+    machine: DesktopMachine, by_path: Mapping[str, Sequence[str]], by_name: Mapping[str, Sequence[str]]
+) -> Sequence[str]:
+    """Return refs of the VMs that the machine may be."""
+    if at_path := _refs_of(machine.path or "", by_path):
+        return at_path
+    names = {machine.name}
+    if not machine.managed:  # its name is the name of its guest in the network
+        names |= {name.partition(".")[0] for name in (machine.name, machine.dns_name or "") if name}
+    return list(dict.fromkeys(ref for name in sorted(names) for ref in _refs_of(name, by_name)))
+
+
+def _refs_of(written: str, refs: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the refs of the VMs with this name or path, which a broker may report with vCenter's escapes (`a%2fb`) or
+    without (`a/b`)."""
+    spellings = dict.fromkeys((_fold(written), _fold(decode_name(written))))
+    return list(dict.fromkeys(ref for spelling in spellings for ref in refs.get(spelling, ()))) if written else []
+
+
+def _doubt(machine: DesktopMachine, fitting: int, by_path: Mapping[str, Sequence[str]]) -> str:
+    """Return why the machine is not certainly the VM that fits; empty if it is."""
+    moved = bool(machine.path) and not _refs_of(machine.path or "", by_path)
+    if not fitting:
+        return f"no VM is at its path {machine.path} or has its name" if moved else "no VM has its name"
+    if fitting > 1:
+        return f"{fitting} VMs {'are at its path' if machine.path and not moved else 'have its name'}"
+    if not machine.managed:
+        return "the broker knows only the name of its guest"
+    return f"its name fits, but no VM is at its path {machine.path}" if moved else ""
+
+
+def _fold(name: str) -> str:
+    """Return the name or path in the form in which it is compared: vCenter ignores letter case."""
+    return unicodedata.normalize("NFC", name).casefold().strip()
+
 
 NOT_IN_LIST: Final = "the broker's list of sessions lacks the one that its machine has"
 NO_AGENT: Final = "the agent of its machine does not answer the broker"

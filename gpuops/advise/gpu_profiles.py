@@ -19,14 +19,15 @@ from itertools import groupby
 from math import ceil
 from typing import Final
 
-from gpuops.advise.capacity import Slots, slots_in_mode, starts_gb
-from gpuops.advise.spread import spread
+from gpuops.advise.capacity import Slots, slots_in_mode, spread, starts_gb
 from gpuops.model.devices.catalog import Board
 from gpuops.model.devices.gpu import PhysicalGpu, VgpuMode
-from gpuops.model.devices.gpu_layout import GpuLayout, LayoutForm, LayoutPart
 from gpuops.model.devices.mig import (
+    GpuLayout,
     InstancePlacement,
     InstanceProfile,
+    LayoutForm,
+    LayoutPart,
     MigGeometry,
     arrangements,
     free_starts,

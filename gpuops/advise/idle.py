@@ -28,7 +28,7 @@ from gpuops.model.desktops.evidence import (
     VgpuUse,
 )
 from gpuops.model.measurements.measurement import CPU_MHZ, CounterSeries, CounterWindow
-from gpuops.model.nights.rotation import IdleRule, Policy
+from gpuops.model.nights.rotation_policy import IdleRule, Policy
 from gpuops.model.time_text import format_limit
 from gpuops.model.vcenter.vm import PowerState, Vm
 

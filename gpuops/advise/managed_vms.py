@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gpuops.model.nights.rotation import DirectPath, Policy, Pool
+from gpuops.model.nights.rotation_policy import DirectPath, Policy, Pool
 from gpuops.model.vcenter.vm import Vm
 
 PATH: Final = "config.managedBy"

@@ -25,8 +25,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 
-from gpuops.advise.capacity import Slots, free_slots, instance_of, share_an_instance, slices, starts_gb
-from gpuops.advise.spread import Shape
+from gpuops.advise.capacity import Shape, Slots, free_slots, instance_of, share_an_instance, slices, starts_gb
 from gpuops.model.devices.catalog import Board, Catalog, Generation
 from gpuops.model.devices.gpu import PhysicalGpu, VgpuMode, VgpuPlacement
 from gpuops.model.devices.vgpu import VgpuProfile

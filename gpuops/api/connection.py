@@ -21,13 +21,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from gpuops.api.broker import broker_identity, kept_open
+from gpuops.api.first_contact import broker_identity, kept_open
 from gpuops.clock import wall_clock
 from gpuops.errors import GpuopsError, Refused, StateDamaged, TargetError
 from gpuops.execute.site import WITHOUT_GUESTS, Site
-from gpuops.execute.site.broker import BrokerGates, BrokerRest, BrokerSessions
 from gpuops.execute.site.host_shell import HostsHealth
-from gpuops.execute.site.notice_way import NoticeWay
+from gpuops.execute.site.policy_reads import BrokerGates, BrokerRest, BrokerSessions
+from gpuops.execute.site.site import NoticeWay
 from gpuops.execute.state.state_dir import prepare_state_dir, refuse_writable
 from gpuops.extensions import is_installed, load
 from gpuops.files.file import NOT_PARSED, parse_json, read_bytes
@@ -38,16 +38,16 @@ from gpuops.model.vcenter.login import LoginTest, ObjectKind
 from gpuops.plan.core.versions import why_only_read
 
 if TYPE_CHECKING:
-    from gpuops.config.vcenter.broker import BrokerDestination
+    from gpuops.config.vcenter.broker_entry import BrokerDestination
     from gpuops.config.vcenter.destination import Destination, Simulated
     from gpuops.config.vcenter.targets import GuestEntry
+    from gpuops.execute.site.host_shell import VgpuShell
     from gpuops.execute.site.ports import SessionSource, VgpuUseSource
     from gpuops.execute.site.vcenter_wait import VcenterWait
-    from gpuops.execute.site.vgpu_use import VgpuShell
     from gpuops.hostshell.guest_ssh import GuestSsh
     from gpuops.hostshell.nvidia_smi import NvidiaSmi
     from gpuops.model.desktops.broker import BrokerIdentity
-    from gpuops.model.measurements.measurement_settings import HostLogin
+    from gpuops.model.measurements.measurement import HostLogin
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.model.vcenter.target import BrokerTarget, GuestLogin, Secret, Target
     from gpuops.sim.server import SimServer
@@ -186,7 +186,7 @@ def connect(
     Raises NotConnected, TargetError, Refused.
     """
     from gpuops.config.vcenter.destination import Simulated
-    from gpuops.config.vcenter.login import login
+    from gpuops.config.vcenter.login_settings import login
     from gpuops.execute.state.refused_logins import guarded_login
     from gpuops.execute.state.state_dir import default_state_dir
     from gpuops.vsphere.connection import Connection
@@ -266,7 +266,7 @@ def connect_checked(
     notices = notice_way(where, environ, state_dir, warn) if run else None
     if notices is None:
         return connect_after_check()
-    return cast(Site, load("gpuops.extras.notify.watch.connecting")(notices, run, connect_after_check))
+    return cast(Site, load("gpuops.extras.notify.run_watch.connecting")(notices, run, connect_after_check))
 
 
 def only_read(site: Site) -> Site:
@@ -308,8 +308,7 @@ def _warn_of_unverified(
     Raises NotTrusted for a connection that is refused: see `connect_checked`.
     """
     from gpuops.config.vcenter.destination import Simulated, doubt
-    from gpuops.execute.state.audit_log import log_unverified_certificate
-    from gpuops.execute.state.state_dir import default_state_dir
+    from gpuops.execute.state.state_dir import default_state_dir, log_unverified_certificate
 
     warning = doubt(where, guarded=guarded, decided=decided)
     if warning is not None and not isinstance(where, Simulated):
@@ -325,7 +324,7 @@ def _guest_login(
 
     If it cannot be read, append the error to `tolerated` and return None; with `tolerated` None raise the error.
     """
-    from gpuops.config.vcenter.login import guest_login
+    from gpuops.config.vcenter.login_settings import guest_login
 
     try:
         return guest_login(environ, label, guest_entry)
@@ -338,7 +337,7 @@ def _guest_login(
 
 def _guest_shell(environ: Mapping[str, str]) -> GuestSsh:
     """Return the SSH client for guests, for hooks whose policy uses SSH."""
-    from gpuops.config.vcenter.login import guest_keys
+    from gpuops.config.vcenter.login_settings import guest_keys
     from gpuops.hostshell.guest_ssh import GuestSsh
 
     key, known_hosts = guest_keys(environ)
@@ -395,13 +394,13 @@ def host_shell(hosts: HostLogin) -> NvidiaSmi:
 def vgpu_use(site: Site, shell: VgpuShell | None, say: Callable[[str], None]) -> VgpuUseSource | None:
     """Return the source of the use of vGPUs: the hosts if there is an SSH login, else the stored measurements."""
     if shell is not None:
-        from gpuops.execute.site.vgpu_use import HostsVgpuUse
+        from gpuops.execute.site.host_shell import HostsVgpuUse
 
         return HostsVgpuUse(shell, say, site.passed_s)
     if not is_installed("observe"):
         return None
     return cast(
-        "VgpuUseSource", load("gpuops.extras.observe.stored_vgpu_use.StoredVgpuUse")(*site.measurements_store, say)
+        "VgpuUseSource", load("gpuops.extras.observe.stored_gpu_use.StoredVgpuUse")(*site.measurements_store, say)
     )
 
 
@@ -475,7 +474,7 @@ def _broker_login_source(
         return None
 
     def find_login() -> BrokerTarget:
-        from gpuops.config.vcenter.broker import broker_login
+        from gpuops.config.vcenter.broker_entry import broker_login
 
         return broker_login(where, environ, ask)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpuops.errors import PolicyError
     from gpuops.execute.change.host_rounds import Told
     from gpuops.execute.change.rolling_change import ChangeConsent
-    from gpuops.model.nights.rotation import Policy
+    from gpuops.model.nights.rotation_policy import Policy
     from gpuops.model.vcenter.host_settings import Rolling
     from gpuops.plan.core.plan import Report
     from gpuops.plan.hosts.change.rolling_plan import ChangeReport
@@ -171,7 +171,7 @@ def defrag_execute(request: Defrag, site: Site, *, apply: bool, consent: Consent
 
     Raises UsageError and Refused as `defrag`, NotConnected, Refused while a change or a rotation is open, Locked.
     """
-    from gpuops.execute.change.moves import carry_out
+    from gpuops.execute.change.vm_moves import carry_out
 
     run = partial(carry_out, request, site, apply=apply)
     return _with_notices("defrag", site, run, apply=apply)(consent=consent)
@@ -182,4 +182,4 @@ def _with_notices(command: str, site: Site, run: Callable[..., Ran], *, apply: b
     if not apply or site.notices is None:
         return run
     # the watch also hears the answer of `consent`: a run that the admin declines causes no notice
-    return partial(load("gpuops.extras.notify.watch.run_watched"), site.notices, command, run)
+    return partial(load("gpuops.extras.notify.run_watch.run_watched"), site.notices, command, run)

@@ -1,7 +1,11 @@
-"""The functions about VMs: attach, detach, clone, place, capacity, and moves that free GPUs."""
+"""The functions about VMs: attach, detach, clone, place, capacity, and moves that free GPUs.
+
+Check whether guests are ready for work on their GPUs."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -9,10 +13,10 @@ from socket import gethostname
 from typing import TYPE_CHECKING, Final
 
 from gpuops.advise.idle import judge_vms
-from gpuops.errors import UsageError
+from gpuops.errors import Refused, UsageError
 from gpuops.execute.site import Consent, Site, agreed, catalog_of
 from gpuops.extensions import load
-from gpuops.model.nights.rotation import Limits
+from gpuops.model.nights.rotation_policy import Limits
 from gpuops.model.vcenter.vm import PowerState, is_gpu
 
 if TYPE_CHECKING:
@@ -20,13 +24,17 @@ if TYPE_CHECKING:
     from gpuops.execute.journal import Journal
     from gpuops.model.devices.catalog import Catalog
     from gpuops.model.fleet_change import ApplyLayout
-    from gpuops.model.nights.rotation import Policy
+    from gpuops.model.guests.guest import GuestReply, GuestSystem
+    from gpuops.model.nights.rotation_policy import Policy
     from gpuops.model.vcenter.inventory import Inventory
+    from gpuops.model.vcenter.vm import Vm
     from gpuops.plan.capacity.capacity_request import Capacity, CapacityRequest
     from gpuops.plan.core.plan import Report, Request
+    from gpuops.plan.guest.guest_check import GuestQuestion, GuestVerdicts
     from gpuops.plan.moving.defrag import Defrag, Defragmentation
     from gpuops.plan.queue.place import Place, Placements
     from gpuops.plan.vm.clone import Clone, Cloning
+    from gpuops.vsphere.connection import Connection
 
 STALE: Final = timedelta(seconds=60)
 """A plan older than this is made again before it is applied: the admin may have answered the prompt hours later."""
@@ -53,7 +61,7 @@ def place(request: Place, site: Site, layout: ApplyLayout | None = None) -> Plac
 
 
 def _on_layout(request: Place, layout: ApplyLayout, inventory: Inventory, catalog: Catalog) -> Placements:
-    fleet = load("gpuops.extras.sizing.what_if.fleet.changed_fleet")((layout,), inventory, catalog, None, 1)
+    fleet = load("gpuops.extras.sizing.what_if.changed_fleet.changed_fleet")((layout,), inventory, catalog, None, 1)
     request.check_profiles(fleet.inventory, catalog)
     answer = request.placements(fleet.inventory, catalog)
     return replace(answer, before=inventory, doubts=(*fleet.in_words, *answer.doubts))
@@ -160,7 +168,7 @@ def clone(request: Clone, site: Site, *, apply: bool) -> tuple[Cloning, Inventor
     An unusable template is not an error: `Cloning.rejections` has the reasons. Raises UsageError, NotConnected, Locked
     while a rotation runs.
     """
-    from gpuops.execute.cloning import clone as make
+    from gpuops.execute.steps.vm_runs import clone as make
 
     return make(request, site, apply=apply)
 
@@ -170,7 +178,7 @@ def foresee(request: Request, after: Clone, site: Site) -> Report:
 
     Raises the errors of `run` and `clone`, and Refused if the clone would be refused.
     """
-    from gpuops.execute.cloning import foresee_report
+    from gpuops.execute.steps.vm_runs import foresee_report
 
     return foresee_report(request, after, site) or run(request, site, apply=False)
 
@@ -196,6 +204,67 @@ def defrag(request: Defrag, inventory: Inventory, site: Site) -> Defragmentation
 
     Raises UsageError for an unknown host or cluster, ProfileUnknown, and Refused for a profile that no host offers.
     """
-    from gpuops.execute.change.moves import plan_moves
+    from gpuops.execute.change.vm_moves import plan_moves
 
     return plan_moves(request, inventory, site)
+
+
+def guest_check(
+    question: GuestQuestion,
+    inventory: Inventory,
+    site: Site,
+    policy: Policy | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> GuestVerdicts:
+    """Return verdicts on driver, licence, CUDA, frameworks, RDMA and clock of the guests that `question` selects.
+
+    Runs one program in each guest, which only reads; changes nothing in vCenter. A guest that cannot be reached gets a
+    verdict with the reason. Raises UsageError, VmNotFound, VmAmbiguous, Refused without a login for guests,
+    NotConnected.
+    """
+    from gpuops.catalog.catalog_files import load_drivers
+    from gpuops.model.guests.guest import GuestReply
+    from gpuops.plan.guest.guest_check import check_reachable, judge_guests, select_guests
+    from gpuops.vsphere.connection import Connection
+    from gpuops.vsphere.guests.guest_answers import guest_systems
+
+    if not isinstance(site.vcenter, Connection):
+        raise Refused("guests cannot be checked on a saved inventory", hint="run the command with --vcenter")
+    if policy is not None and policy.needs_tags:
+        inventory = site.vcenter.with_tags(inventory)
+    vms = select_guests(inventory, question, policy)
+    inventory = site.hosts.with_settings(inventory, sorted({vm.host for vm in vms if vm.host and vm.vgpus}))
+    systems = guest_systems(site.vcenter, [vm.ref for vm in vms])
+    tools = question.door is None
+    replies: dict[str, GuestReply] = {}
+    reachable: list[tuple[Vm, GuestSystem]] = []
+    for vm in vms:
+        system = systems.get(vm.ref)
+        unreachable = check_reachable(vm, system, tools=tools)
+        if unreachable is None and system is not None:
+            reachable.append((vm, system))
+        else:
+            replies[vm.ref] = unreachable or GuestReply(None, "it was not asked")
+    replies.update(_replies(question, site.vcenter, reachable, site, environ))
+    return judge_guests(inventory, vms, lambda vm: replies[vm.ref], question.wanted, load_drivers())
+
+
+def _replies(
+    question: GuestQuestion,
+    connection: Connection,
+    reachable: Sequence[tuple[Vm, GuestSystem]],
+    site: Site,
+    environ: Mapping[str, str],
+) -> Mapping[str, GuestReply]:
+    """Return the reply of each reachable guest, by VM (ref): over VMware Tools, or over SSH if the question says so."""
+    frameworks = [framework.name for framework in question.wanted.frameworks]
+    if question.door is None:
+        from gpuops.vsphere.guests.guest_answers import ToolsAnswers
+
+        return ToolsAnswers(connection, site.say).replies(reachable, frameworks)
+    from gpuops.config.vcenter.login_settings import guest_keys
+    from gpuops.hostshell.guest_ssh import SshAnswers
+    from gpuops.vsphere.guests.guest_answers import vcenter_time
+
+    key, known_hosts = guest_keys(environ)
+    return SshAnswers(question.door, known_hosts, key, lambda: vcenter_time(connection)).replies(reachable, frameworks)

@@ -9,18 +9,23 @@ marks. The name of a profile is the board's name and a tail. So a file has each 
 `exceptions` the facts of single profiles.
 
 `drivers.yaml` has the drivers that go together by NVIDIA's documents, each pair with its source.
-"""
+
+Read the table of the rules of vSphere and NVIDIA that gpuops and its simulated vCenter both follow."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import yaml
+
 from gpuops.errors import UsageError
+from gpuops.model.assumption import Assumption, Confidence, SessionStep
 from gpuops.model.devices.catalog import Board, Generation, MixedSizeRule, MultiVgpu, PciId
 from gpuops.model.devices.mig import InstanceProfile, MigGeometry, Variant
 from gpuops.model.devices.vgpu import ProfileKind, Series, Verified, VgpuProfile
@@ -372,3 +377,32 @@ def _version(row: Fields, key: str) -> tuple[int, ...]:
     if version is None:
         raise UsageError(f"{_DRIVERS.name}: {key} {text!r} is not a version")
     return version
+
+
+@cache
+def assumptions() -> Mapping[str, Assumption]:
+    """Return all rows by id, in the order of the file."""
+    return {
+        id: Assumption(id, **{**row, "confidence": Confidence(row["confidence"])})
+        for id, row in _load("assumptions.yaml").items()
+    }
+
+
+@cache
+def contact_session() -> tuple[SessionStep, ...]:
+    """Return the steps that settle what no look at a vCenter shows, in their order."""
+    steps = _load("contact_session.yaml")["steps"]
+    return tuple(
+        SessionStep(**{**step, "settles": tuple(step["settles"]), "commands": tuple(step["commands"])})
+        for step in steps
+    )
+
+
+@cache
+def contact_setup() -> tuple[str, ...]:
+    """Return the commands before the session, which name its hosts and VMs."""
+    return tuple(_load("contact_session.yaml")["setup"])
+
+
+def _load(name: str) -> Any:
+    return yaml.safe_load(files("gpuops.catalog").joinpath(name).read_text(encoding="utf-8"))

@@ -136,24 +136,17 @@ class Commands(UserDict[str, Any]):
 
 
 _MODULES: Final = {
-    "advice.capacity": ("capacity",),
-    "advice.place": ("place",),
-    "advice.profiles": ("profiles",),
-    "first_steps.config": ("config",),
-    "first_steps.demo": ("demo",),
+    "what_fits": ("capacity", "place", "profiles"),
+    "change": ("change",),
     "first_steps.help": ("help", "template"),
     "first_steps.schema": ("explain", "schema"),
-    "first_steps.setup": ("login", "setup"),
-    "first_steps.sim": ("sim",),
-    "hosts.change": ("change",),
-    "hosts.host_settings": ("host",),
-    "monitoring.doctor": ("doctor", "readiness", "roles"),
-    "monitoring.guest": ("guest",),
-    "monitoring.inventory": ("inventory",),
-    "nights.looks": ("broker", "history", "idle", "queue"),
-    "nights.rotate": ("rotate",),
-    "vms.attach": ("attach", "detach"),
-    "vms.defrag": ("defrag",),
+    "first_steps.setup": ("config", "login", "setup"),
+    "first_steps.sim": ("demo", "sim"),
+    "host": ("host",),
+    "looks": ("broker", "history", "idle", "queue"),
+    "monitoring": ("doctor", "guest", "inventory", "readiness", "roles"),
+    "rotate": ("rotate",),
+    "vms": ("attach", "defrag", "detach"),
 }
 """The commands of each module below `gpuops.cli`."""
 

@@ -17,7 +17,7 @@ from msgspec import UNSET, Meta, UnsetType
 from gpuops.config.decoding import Section, read_as
 from gpuops.errors import UsageError
 from gpuops.files.yaml_file import parse_yaml, read_text
-from gpuops.model.devices.gpu_layout import GpuLayout, LayoutForm, LayoutPart
+from gpuops.model.devices.mig import GpuLayout, LayoutForm, LayoutPart
 from gpuops.model.file_keys import Before, Reads, Text
 
 _HINT: Final = "templates/mig-layout.yaml shows every key, with comments"

@@ -1,4 +1,4 @@
-"""Reads a rotation policy from its YAML file, checks it, and returns it as `gpuops.model.nights.rotation.Policy`.
+"""Reads a rotation policy from its YAML file, checks it, and returns it as a `rotation_policy.Policy`.
 
 `templates/policy.yaml` is the commented example; every key it shows is described there. A policy is decoded as the
 classes below, which also check the rules between its keys.
@@ -25,7 +25,7 @@ from gpuops.model.desktops.evidence import Source, names
 from gpuops.model.file_keys import Before, Mistaken, Reads, Text
 from gpuops.model.nights.fair_share import FairShare
 from gpuops.model.nights.ml_queue import OF_THE_QUEUE, Checkpoint, MlStop, QueuedVm
-from gpuops.model.nights.rotation import (
+from gpuops.model.nights.rotation_policy import (
     Broker,
     DirectPath,
     DrsOverride,

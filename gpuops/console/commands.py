@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.models import Default
 
 from gpuops.console.options import CONNECTION
 from gpuops.console.spread import for_one_vcenter
@@ -129,10 +130,12 @@ class CommandGroup(TyperGroup):
 
 
 class VerbTable(typer.Typer):
-    """The commands of a group."""
+    """The commands of a group. Without `help` the help of the group is the docstring of its callback."""
 
-    def __init__(self, name: str, help: str) -> None:
-        super().__init__(name=name, cls=CommandGroup, rich_markup_mode=None, no_args_is_help=True, help=help)
+    def __init__(self, name: str, help: str = "") -> None:
+        # typer shows the docstring only for its own default, not for an empty text
+        text = help or Default("")
+        super().__init__(name=name, cls=CommandGroup, rich_markup_mode=None, no_args_is_help=True, help=text)
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Function], Function]:
         return super().command(name, cls=VerbCommand, **settings)

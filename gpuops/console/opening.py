@@ -21,9 +21,8 @@ _reports_other_vcenters: ContextVar[bool] = ContextVar("reports vCenters of no s
 if TYPE_CHECKING:
     from gpuops.api import Site
     from gpuops.config.vcenter.layers import Flags
-    from gpuops.config.vcenter.sites import ConfiguredSite
-    from gpuops.config.vcenter.sources import NamedTargets
-    from gpuops.execute.site.notice_way import NoticeWay
+    from gpuops.config.vcenter.sources import ConfiguredSite, NamedTargets
+    from gpuops.execute.site.site import NoticeWay
     from gpuops.execute.site.vcenter_wait import VcenterWait
 
 
@@ -143,7 +142,7 @@ def vcenter_of_site(common: CommonOptions) -> str | None:
 
 def sites_of(word: str) -> tuple[ConfiguredSite, ...]:
     """Return the targets that --site selects. Raises UsageError for none, TargetError for an unreadable file."""
-    from gpuops.config.vcenter.sites import chosen_sites
+    from gpuops.config.vcenter.sources import chosen_sites
 
     return chosen_sites(word, _configuration(), config_file(os.environ))
 
@@ -197,7 +196,7 @@ def label_of(common: CommonOptions) -> str:
 def notice_way_of(common: CommonOptions) -> NoticeWay:
     """Return how the notices of the selected target are sent. Raises UsageError if it has no receivers."""
     from gpuops.config.vcenter.sources import label, no_notices, notify_settings
-    from gpuops.execute.site.notice_way import NoticeWay
+    from gpuops.execute.site.site import NoticeWay
     from gpuops.execute.state.state_dir import default_state_dir
 
     configuration = _configuration()

@@ -139,7 +139,7 @@ def show(text: Shown, document: AnyDocument, *, csv: Callable[[], str] | None = 
 
 def show_document(document: AnyDocument) -> None:
     """Print a document on stdout as JSON, or as YAML."""
-    from gpuops.report.json_text import document_text, pieces
+    from gpuops.report.json_and_csv import document_text, pieces
 
     if _chosen.get() is OutputFormat.YAML:
         results().write(_yaml(document_text(document)))

@@ -19,7 +19,7 @@ from gpuops.plan.core.plan import Report
 if TYPE_CHECKING:
     from gpuops.console.drawn_progress import DrawnProgress
     from gpuops.execute.site.vcenter_wait import VcenterWait
-    from gpuops.model.nights.rotation import Policy
+    from gpuops.model.nights.rotation_policy import Policy
     from gpuops.plan.core.plan import Outcome, Report
     from gpuops.plan.core.steps import Step
     from gpuops.report.document import AnyDocument
@@ -194,14 +194,14 @@ def _tell_unreadable(unreadable: PolicyError, command: str, common: CommonOption
     from gpuops.extensions import load
 
     with suppress(GpuopsError):  # without readable receivers only the error itself is printed
-        load("gpuops.extras.notify.watch.tell_failure")(notice_way_of(common), command, unreadable)
+        load("gpuops.extras.notify.run_watch.tell_failure")(notice_way_of(common), command, unreadable)
 
 
 def vcenter_wait_under(policy: Policy | PolicyError | None) -> VcenterWait:
     """Return how a return waits for vCenter, with notes: until an hour after its desktops are due."""
     from gpuops.execute.site.vcenter_wait import VcenterWait
     from gpuops.execute.state.service_manager import GOES_ON, tell_systemd
-    from gpuops.model.nights.rotation import Policy
+    from gpuops.model.nights.rotation_policy import Policy
     from gpuops.report.layout import Text
 
     def rest(seconds: float) -> None:
@@ -215,10 +215,10 @@ def vcenter_wait_under(policy: Policy | PolicyError | None) -> VcenterWait:
 def _show_report(
     report: Report, kind: str, *, explain: bool, saved: Path | None, printed_steps: Collection[str]
 ) -> None:
-    from gpuops.report.brief import run_line
     from gpuops.report.layout import Text
     from gpuops.report.plan_json import report_document
     from gpuops.report.plan_text import report_text
+    from gpuops.report.run_progress import run_line
 
     if output.manners().quiet:
         # a timer calls often when there is nothing to do: no line then

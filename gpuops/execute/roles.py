@@ -16,7 +16,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.login import RoleState, RoleWish
 from gpuops.plan.core.plan import Outcome
 from gpuops.plan.core.steps import SetRole, VcenterSetting
-from gpuops.plan.doctor.finding import Finding
+from gpuops.plan.doctor.host_findings import Finding
 from gpuops.plan.doctor.login_privileges import of_roles
 
 ROLES: Final = "roles apply"

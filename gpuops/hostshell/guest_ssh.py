@@ -156,7 +156,7 @@ class SshAnswers:
 
     def _reply(self, vm: Vm, system: GuestSystem, frameworks: Sequence[str]) -> GuestReply:
         """Return the output of the check in this guest, with vCenter's time before and after it, or why it failed."""
-        from gpuops.guest_scripts.commands import over_ssh
+        from gpuops.guest_scripts.script_commands import over_ssh
         from gpuops.hostshell.ssh import Ssh
 
         door = self.door.of(vm.name)

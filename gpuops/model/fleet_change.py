@@ -9,7 +9,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from gpuops.model.devices.gpu import PciAddress
-from gpuops.model.devices.gpu_layout import GpuLayout
+from gpuops.model.devices.mig import GpuLayout
 from gpuops.model.file_keys import Reads, Text, reads_by
 
 Address = Annotated[PciAddress, reads_by(PciAddress.parse)]

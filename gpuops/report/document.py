@@ -1,7 +1,7 @@
 """Documents that `--output json` prints: one frozen class for each kind, which msgspec writes.
 
 Each field has a type and, in `Annotated`, a description. The docstring of a document is its title, that of a record its
-description. `gpuops/report/schema.py` makes JSON Schemas of these classes, and lists the modules with documents.
+description. `document_schema.py` makes JSON Schemas of these classes, and lists the modules with documents.
 """
 
 from __future__ import annotations

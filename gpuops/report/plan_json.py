@@ -13,8 +13,8 @@ from gpuops.plan.core.plan import Outcome, Rejection, Report, Verdict
 from gpuops.plan.core.steps import Step
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
-from gpuops.report.changes import changes, host_name, stages, title, vm_name
 from gpuops.report.document import DOCUMENTS, DocumentRecord, NamedRecord, PrintedDocument, SiteDocument, printed
+from gpuops.report.step_changes import changes, host_name, stages, title, vm_name
 
 
 class RejectionRecord(DocumentRecord, frozen=True):

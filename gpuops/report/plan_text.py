@@ -11,8 +11,8 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Outcome, Plan, Rejection, Report, Verdict
 from gpuops.plan.core.steps import AnyStep, ReconfigureVm, Step
 from gpuops.plan.devices.settings import KEY as BASELINE_KEY
-from gpuops.report.changes import Change, changes, stages, title
 from gpuops.report.layout import Shown, Text, cut_off, padded
+from gpuops.report.step_changes import Change, changes, stages, title
 from gpuops.report.text import count
 
 _LONGEST_VALUE: Final = 100

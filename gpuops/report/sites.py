@@ -16,9 +16,8 @@ from zoneinfo import ZoneInfo
 
 from gpuops.errors import NotConnected, PartlyDone, UsageError
 from gpuops.model.time_text import format_zoned_minute
-from gpuops.report.csv_text import cell_text
 from gpuops.report.document import Document, DocumentRecord, Moment, PrintedDocument, printed
-from gpuops.report.json_text import DocumentTexts
+from gpuops.report.json_and_csv import DocumentTexts, cell_text
 from gpuops.report.layout import Shown, Text, TextTable, Tree
 from gpuops.report.text import count
 

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import UsageError
-from gpuops.sim.core.clock import ClockMode
+from gpuops.sim.core.sim_clock import ClockMode
 from gpuops.sim.scenario.saved_state import StateFile
 from gpuops.sim.wire import certificates
 from gpuops.sim.wire.endpoint import Endpoint
@@ -28,7 +28,7 @@ from gpuops.sim.wire.handler import Handler
 if TYPE_CHECKING:
     from gpuops.sim.core.ledger import Entry
     from gpuops.sim.fault_injection.rule import Rule
-    from gpuops.sim.horizon.endpoint import HorizonEndpoint
+    from gpuops.sim.horizon_server import HorizonEndpoint
     from gpuops.sim.world import World
 
 USERNAME: Final = "administrator@vsphere.local"
@@ -311,8 +311,7 @@ class HorizonListener:
     """A simulated Horizon Connection Server that listens until its vCenter is closed."""
 
     def __init__(self, server: SimServer, port: int, context: ssl.SSLContext | None) -> None:
-        from gpuops.sim.horizon.endpoint import DOMAIN, HorizonEndpoint
-        from gpuops.sim.horizon.pod import Pod
+        from gpuops.sim.horizon_server import DOMAIN, HorizonEndpoint, Pod
 
         with server.world.lock:
             self.pod = Pod(server.world)

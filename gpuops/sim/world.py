@@ -8,16 +8,16 @@ from typing import Any, Final
 from uuid import UUID
 
 from gpuops.sim.core.call import Call
-from gpuops.sim.core.clock import VIRTUAL_START, ClockMode
 from gpuops.sim.core.object_store import ObjectStore
+from gpuops.sim.core.sim_clock import VIRTUAL_START, ClockMode
 from gpuops.sim.fault_injection.injector import Injector
 from gpuops.sim.fault_injection.rule import OutsideEvent
 from gpuops.sim.guests.real_guests import RealGuests
 from gpuops.sim.state.desktop_people import DesktopPoolState
 from gpuops.sim.state.direct_path import DirectPathState
 from gpuops.sim.vcenter.authority import Authority
-from gpuops.sim.vcenter.counters import Provider
 from gpuops.sim.vcenter.events import Events
+from gpuops.sim.vcenter.perf_counters import Provider
 from gpuops.sim.vcenter.tagging import CustomFields, TagStore
 from gpuops.sim.vcenter.tasks import Tasks
 

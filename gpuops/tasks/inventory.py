@@ -8,14 +8,14 @@ from gpuops.advise.idle import idleness
 from gpuops.api import catalog_of
 from gpuops.model.devices.catalog import Board, Catalog
 from gpuops.model.devices.gpu import PhysicalGpu
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, VgpuDevice, Vm
 from gpuops.plan.rotation.ml_queue.ml_vms import waiting_vms
 from gpuops.report.document import Document
-from gpuops.report.monitoring.fleet import Fleet, HostView, fleet
-from gpuops.report.vms.vm_state import vm_state
-from gpuops.tasks.connection import ConnectionArguments, open_site, policy_of
+from gpuops.report.monitoring.fleet_view import Fleet, HostView, fleet
+from gpuops.report.vms.vm_view import vm_state
+from gpuops.tasks.task_connection import ConnectionArguments, open_site, policy_of
 
 
 def machines(connection: ConnectionArguments, *, policy: str | None = None) -> tuple[Document, list[str]]:

@@ -9,26 +9,33 @@ from typing import Any
 from gpuops.api import Site, capacity, catalog_of, guest_check, place, readiness
 from gpuops.errors import PartlyDone, Refused, UsageError
 from gpuops.model.guests.guest import GuestWay
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.workloads.workload import Workload
 from gpuops.plan.capacity.capacity_request import CapacityRequest
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.guest.question import GuestQuestion, ssh_door, wanted_frameworks
+from gpuops.plan.guest.guest_check import GuestQuestion, ssh_door, wanted_frameworks
 from gpuops.plan.guest.rows import GuestNeeds, MustHave
 from gpuops.plan.queue.one_workload import Refusal
 from gpuops.plan.queue.place import Place
-from gpuops.report.advice.capacity import capacity_document
-from gpuops.report.advice.placement import placements_document
+from gpuops.report.advice.capacity_view import capacity_document
+from gpuops.report.advice.placement_view import placements_document
 from gpuops.report.document import Document
-from gpuops.report.monitoring.fleet import FleetFilters, fleet
-from gpuops.report.monitoring.guest import guest_check_document
-from gpuops.report.monitoring.inventory import fleet_document
-from gpuops.report.monitoring.readiness import readiness_document
-from gpuops.report.vms.vm_state import vm_state
-from gpuops.tasks.connection import NO_SHELL, ConnectionArguments, HostShellArguments, open_site, policy_of, request_of
-from gpuops.tasks.result import TaskResult, reading, task_result, unchanged_result
+from gpuops.report.monitoring.doctor_view import guest_check_document
+from gpuops.report.monitoring.fleet_view import FleetFilters, fleet
+from gpuops.report.monitoring.inventory_view import fleet_document
+from gpuops.report.monitoring.readiness_view import readiness_document
+from gpuops.report.vms.vm_view import vm_state
+from gpuops.tasks.perform import TaskResult, reading, task_result, unchanged_result
+from gpuops.tasks.task_connection import (
+    NO_SHELL,
+    ConnectionArguments,
+    HostShellArguments,
+    open_site,
+    policy_of,
+    request_of,
+)
 
 
 def vm_gpu_info(

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuops.config.vcenter.sources import sim_clock
 from gpuops.sim.wire import sim_client
-from gpuops.tasks.result import TaskResult
+from gpuops.tasks.perform import TaskResult
 
 
 def sim_vcenter(

@@ -12,7 +12,7 @@ from gpuops.errors import Refused
 from gpuops.model.vcenter.vm import Guest, PowerState
 from gpuops.vsphere import authorization
 from gpuops.vsphere.guests.guest_login import GuestOperations
-from gpuops.vsphere.reading import collect, config_targets, counters, networks, tags
+from gpuops.vsphere.reading import collect, counters, host_reads, networks, tags
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.watches import ADDRESS, POWER, RUNNING, TOOLS, ChangeWatch, StateWatch, TaskWatch
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
+    from gpuops.model.guests.guest import CommandEnd, RunningCommand
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.model.vcenter.target import Secret, Target
     from gpuops.model.vcenter.task import TaskEnd, TaskRef
     from gpuops.plan.core.steps import RunInGuest, Step
-    from gpuops.vsphere.writing.hosts import HostConnection
+    from gpuops.vsphere.writing.host_changes import HostConnection
 
 SIMULATED: Final = "simulated by gpuops"
 """The simulated vCenter has this text in AboutInfo.fullName."""
@@ -84,7 +84,7 @@ class Connection(Session):
     @property
     def hosts(self) -> HostConnection:
         """The settings of its hosts, to read and to change."""
-        from gpuops.vsphere.writing.hosts import HostConnection
+        from gpuops.vsphere.writing.host_changes import HostConnection
 
         return HostConnection(self)
 
@@ -94,7 +94,7 @@ class Connection(Session):
     with_drs = collect.with_drs
     with_creation = collect.with_creation
     networks = networks.read_networks
-    with_config_targets = config_targets.with_config_targets
+    with_config_targets = host_reads.with_config_targets
     with_tags = tags.with_tags
     with_counters = counters.with_counters
     samples = counters.samples
@@ -135,8 +135,8 @@ class Connection(Session):
 
     def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
         from gpuops.plan.core.steps import CreationStep, GateStep, RunInGuest, SetAttribute, ShutDownGuest
-        from gpuops.vsphere.guests import guest_programs
-        from gpuops.vsphere.writing import attributes, steps
+        from gpuops.vsphere.guests import guest_commands
+        from gpuops.vsphere.writing import attributes, step_calls
 
         subject = step.name if isinstance(step, CreationStep) else inventory.vm(step.vm).name
         if isinstance(step, GateStep):
@@ -151,9 +151,9 @@ class Connection(Session):
                 self.change(self.vm(step.vm).ShutdownGuest, subject=subject, op_id=op_id)
                 return None
             case RunInGuest():
-                return guest_programs.start_program(self, step, subject, op_id)
+                return guest_commands.start_program(self, step, subject, op_id)
             case _:
-                call, *arguments = steps.call_of(self, step, inventory)
+                call, *arguments = step_calls.call_of(self, step, inventory)
                 return self.start_task(call, *arguments, subject=subject, op_id=op_id)
 
     def find_task(self, step: Step, since: datetime, login: str = "", known: Collection[str] = ()) -> TaskRef | None:
@@ -177,9 +177,9 @@ class Connection(Session):
         return lost_replies.has_power_task_near(self, vm, moment)
 
     def no_way_in(self, hook: RunInGuest) -> str | None:
-        from gpuops.vsphere.guests import guest_programs
+        from gpuops.vsphere.guests import guest_commands
 
-        return guest_programs.no_way_in(self, hook)
+        return guest_commands.no_way_in(self, hook)
 
     def require_made(self, vm: str, name: str, notes: str) -> None:
         from gpuops.vsphere.writing import new_vms
@@ -187,9 +187,9 @@ class Connection(Session):
         new_vms.require_made(self, vm, name, notes)
 
     def guest_id(self, vm: str) -> str:
-        from gpuops.vsphere.guests import guest_facts
+        from gpuops.vsphere.guests import guest_answers
 
-        return guest_facts.guest_id(self, vm)
+        return guest_answers.guest_id(self, vm)
 
     def start_command(
         self, vm: str, name: str, command: str, op_id: str, prefix: str = "gpuops-", refusals: int = 1
@@ -214,19 +214,19 @@ class Connection(Session):
         guest_commands.end_command(self, command)
 
     def guest_file_if_there(self, vm: str, name: str, path: str) -> bytes | None:
-        from gpuops.vsphere.guests import guest_file
+        from gpuops.vsphere.guests import guest_commands
 
-        return guest_file.guest_file_if_there(self, vm, name, path)
+        return guest_commands.guest_file_if_there(self, vm, name, path)
 
     def put_guest_file(self, vm: str, name: str, path: str, content: Secret) -> None:
-        from gpuops.vsphere.guests import guest_file
+        from gpuops.vsphere.guests import guest_commands
 
-        guest_file.put_guest_file(self, vm, name, path, content)
+        guest_commands.put_guest_file(self, vm, name, path, content)
 
     def guest_addresses(self, vm: str) -> Mapping[str, tuple[str, ...]]:
-        from gpuops.vsphere.guests import guest_facts
+        from gpuops.vsphere.guests import guest_answers
 
-        return guest_facts.guest_addresses(self, vm)
+        return guest_answers.guest_addresses(self, vm)
 
     def defined_attributes(self) -> frozenset[str]:
         from gpuops.vsphere.writing import attributes
@@ -244,11 +244,11 @@ class Connection(Session):
         attributes.define_attribute(self, name, op_id)
 
     def wait(self, tasks: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
-        from gpuops.vsphere.guests import guest_programs
+        from gpuops.vsphere.guests import guest_commands
 
-        return guest_programs.wait(self, tasks, timeout_s)
+        return guest_commands.wait(self, tasks, timeout_s)
 
     def withdraw(self, tasks: Sequence[TaskRef]) -> None:
-        from gpuops.vsphere.guests import guest_programs
+        from gpuops.vsphere.guests import guest_commands
 
-        guest_programs.withdraw(self, tasks)
+        guest_commands.withdraw(self, tasks)

@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 from gpuops.advise.capacity import Slots, free_slots
 from gpuops.catalog import load
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.devices.gpu import GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.devices.gpu_health import GpuHealth, RecoveryAction
+from gpuops.model.devices.gpu import (
+    GpuHealth,
+    GraphicsType,
+    Passthrough,
+    PciAddress,
+    PhysicalGpu,
+    RecoveryAction,
+    VgpuMode,
+)
 from gpuops.model.devices.mig import arrangements, free_starts
 
 CATALOG = load(everything=True)

@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuops.advise.desktop_sessions import SessionsRead, read_sessions
-from gpuops.advise.machine_match import match_machines
+from gpuops.advise.desktop_sessions import SessionsRead, match_machines, read_sessions
 from gpuops.model.desktops.broker import DesktopMachine, DesktopSession, SessionState
 from gpuops.model.desktops.evidence import SessionCount
 from gpuops.model.vcenter.vm import Vm

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpuops.advise.idle import Idleness, SourceReading, Use, idleness, vgpu_use_at
 from gpuops.model.desktops.evidence import SESSION_SOURCES, VGPU_USE_FRESH_S, SessionCount, Source, VgpuUse
 from gpuops.model.measurements.measurement import CPU_MHZ, CounterSeries, CounterWindow, Measured
-from gpuops.model.nights.rotation import IdleRule
+from gpuops.model.nights.rotation_policy import IdleRule
 from gpuops.model.vcenter.vm import PowerState, RunningTask, Vm
 
 RULE = IdleRule(500)

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpuops.advise.desktop_sessions import read_sessions
-from gpuops.advise.machine_match import match_machines
+from gpuops.advise.desktop_sessions import match_machines, read_sessions
 from gpuops.model.desktops.broker import BrokerVcenter, DesktopMachine, DesktopSession
 from gpuops.model.vcenter.vm import Vm
 

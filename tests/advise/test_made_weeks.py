@@ -8,7 +8,7 @@ import pytest
 from gpuops.advise.idle import Use
 from gpuops.extras.observe.replay import SOON_STEPS, STEP
 from gpuops.model.desktops.evidence import Source
-from gpuops.model.nights.rotation import IdleRule
+from gpuops.model.nights.rotation_policy import IdleRule
 from gpuops.sim.state.desktop_people import Office
 from tests.made_weeks import SOON_S, JudgedNight, Truth, judge_night, made_desktops, nights
 

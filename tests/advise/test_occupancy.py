@@ -1,15 +1,22 @@
-"""Which VMs are on which GPU: as the host lists them, or the most there can be."""
+"""Which VMs are on which GPU, where the next vGPU starts, what is fragmented, and whose counters are whose."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpuops.advise.occupancy import GpuState, gpu_states
-from gpuops.model.devices.gpu import VgpuMode, VgpuPlacement
+from gpuops.advise.capacity import free_slots
+from gpuops.advise.fragmentation import Fragmentation, measure_fragmentation, sum_of_models
+from gpuops.advise.gpu_counters import gpus_of_instances
+from gpuops.advise.occupancy import GpuState, Tenant, expected_start, gpu_states, with_expected
+from gpuops.model.devices.gpu import Passthrough, PciAddress, PhysicalGpu, VgpuMode, VgpuPlacement
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.vm import PowerState, Vm
+from gpuops.sim.state.board import GpuMode, board
+from gpuops.sim.state.gpu_admission import GpuLoad, NotAdmitted, VgpuPolicy, WantedVgpu, admit
 from tests.plan.snapshots import FIRST, SECOND, catalog, gpu, host, inventory, on_gpu, vm
 
 ON = PowerState.ON
@@ -138,3 +145,158 @@ def test_what_contradicts_vcenter_is_not_taken(vgpus: tuple[VgpuPlacement, ...])
     esx = with_placements(on_gpu(mixed, FIRST, "vm-1"), FIRST, *vgpus)
     (state,) = states(esx, vm(1, "a", "1", A40, power=ON))
     assert (state.holders, state.starts) == (("nvidia_a40-8q",), (None,))
+
+
+MODES = {VgpuMode.MIXED_SIZE: GpuMode.MIXED_SIZE, VgpuMode.MULTI_INSTANCE: GpuMode.MULTI_INSTANCE}
+KINDS = [
+    ("a100", VgpuMode.MULTI_INSTANCE),
+    ("h100", VgpuMode.MULTI_INSTANCE),
+    ("a30", VgpuMode.MULTI_INSTANCE),
+    ("rtx-pro-6000", VgpuMode.MULTI_INSTANCE),
+    ("l40s", VgpuMode.MIXED_SIZE),
+    ("a40", VgpuMode.MIXED_SIZE),
+    ("h100", VgpuMode.MIXED_SIZE),
+]
+
+
+def empty(key: str, mode: VgpuMode) -> GpuState:
+    """A GPU that was asked what runs on it: nothing."""
+    return GpuState(replace(gpu("0000:3b:00.0", key, 0, mode), vgpus=()))
+
+
+@pytest.mark.quick_cases(2)
+@pytest.mark.parametrize(("key", "mode"), KINDS)
+@given(draws=st.data())
+def test_it_is_where_the_host_lets_it_start(key: str, mode: VgpuMode, draws: st.DataObject) -> None:
+    """VMs come and go; each start is the one that admission gives, and room is exact."""
+    model = board(key)
+    names = [type_.name for type_ in model.types_in(MODES[mode]) if type_.name]
+    load, state = GpuLoad("0000:3b:00.0", model, MODES[mode], serves_vgpus=True), empty(key, mode)
+    for number in range(draws.draw(st.integers(1, 12), "VMs")):
+        goes: bool = draws.draw(st.booleans(), "one goes")
+        if load.seats and goes:
+            stopped_vm = draws.draw(st.sampled_from([seat.vm for seat in load.seats]), "which")
+            load = replace(load, seats=tuple(seat for seat in load.seats if seat.vm != stopped_vm))
+            state = state.without(stopped_vm)
+        name = draws.draw(st.sampled_from(names), "profile")
+        room = free_slots(state.gpu, state.holders, name, catalog(), state.starts)
+        assert room.exact, room
+        expected = expected_start(state, name, catalog())
+        admitted = admit(f"vm-{number}", [WantedVgpu(name)], [load], VgpuPolicy.PERFORMANCE)
+        assert isinstance(admitted, NotAdmitted) is not room.possible
+        if isinstance(admitted, NotAdmitted):
+            assert expected is None
+        else:
+            assert (expected,) == tuple(seat.start for seat in admitted)
+            load = replace(load, seats=(*load.seats, *admitted))
+            state = with_expected(state, Tenant(f"vm-{number}", f"vm-{number}", name), catalog())
+
+
+def test_nothing_is_expected_where_how_the_others_lie_is_not_known() -> None:
+    state = empty("a100", VgpuMode.MULTI_INSTANCE)
+    assert expected_start(state, "grid_a100-3-20c", catalog()) == 0
+    unknown = state.with_tenants(Tenant("vm-1", "a", "grid_a100-1-5c"))
+    assert expected_start(unknown, "grid_a100-3-20c", catalog()) is None
+    assert expected_start(GpuState(replace(state.gpu, vgpus=None)), "grid_a100-3-20c", catalog()) is None
+    assert expected_start(empty("a40", VgpuMode.SAME_SIZE), "nvidia_a40-8q", catalog()) is None
+
+
+@pytest.mark.parametrize(("start", "remaining"), [(0, 3), (4, 4), (None, None)])
+def test_a_start_that_is_known_makes_room_exact(start: int | None, remaining: int | None) -> None:
+    """A 3g at slice 0 leaves three single slices, at slice 4 four (NVIDIA Multi-Instance GPU User Guide)."""
+    state = empty("a100", VgpuMode.MULTI_INSTANCE)
+    room = free_slots(state.gpu, ["grid_a100-3-20c"], "grid_a100-1-5c", catalog(), [start])
+    assert (room.at_least, room.at_most) == ((3, 4) if remaining is None else (remaining, remaining))
+
+
+GIB = 1024
+SMALL, LARGE = "nvidia_a40-8q", "nvidia_a40-24q"
+
+
+def running(number: int, profile: str) -> Vm:
+    return vm(number, f"ml-{number}", "1", f"vgpu {profile}", power=PowerState.ON)
+
+
+def off(number: int, profile: str) -> Vm:
+    return vm(number, f"off-{number}", "1", f"vgpu {profile}")
+
+
+def pair(mode: VgpuMode = VgpuMode.SAME_SIZE) -> Host:
+    """Two A40, of which the first lists the running VM."""
+    return on_gpu(host("esx-1", gpu(FIRST, "a40", 0, mode), gpu(SECOND, "a40", 1, mode)), FIRST, "vm-1")
+
+
+def fragmentation_of(esx: Host, *vms: Vm) -> Fragmentation:
+    [answer] = measure_fragmentation([esx], inventory([esx], vms), catalog())
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("waiting", "fragmented_gib", "unusable_gpus"),
+    [
+        ((), 0, None),  # the only profile fits everywhere
+        ((LARGE,), 20, 1),  # half of the VMs cannot use 40 GiB
+        ((LARGE, LARGE, LARGE), 30, 1),  # three of four
+        ((LARGE, SMALL), 40 / 3, 0),  # a small VM waits too, which both GPUs take
+    ],
+)
+def test_two_gpus_in_same_size_mode(waiting: tuple[str, ...], fragmented_gib: float, unusable_gpus: int | None) -> None:
+    vms = [off(number, profile) for number, profile in enumerate(waiting, 2)]
+    answer = fragmentation_of(pair(), running(1, SMALL), *vms)
+    assert (answer.gpus, answer.free_mib) == (2, 88 * GIB)
+    assert answer.fragmented_mib == pytest.approx(fragmented_gib * GIB)
+    assert answer.percent == pytest.approx(100 * fragmented_gib / 88)
+    assert answer.unusable_gpus == unusable_gpus
+
+
+def test_a_gpu_that_takes_any_size_is_not_fragmented() -> None:
+    answer = fragmentation_of(pair(VgpuMode.MIXED_SIZE), running(1, SMALL), off(2, LARGE))
+    assert (answer.fragmented_mib, answer.unusable_gpus) == (0, 0)
+
+
+def test_what_cannot_take_a_vm_now_is_left_out() -> None:
+    vms = [running(1, SMALL), off(2, LARGE)]
+    in_maintenance = replace(pair(), in_maintenance=True)
+    assert measure_fragmentation([in_maintenance], inventory([in_maintenance], vms), catalog()) == ()
+
+
+def test_models_are_told_apart_and_summed() -> None:
+    esx = replace(pair(), gpus=(*pair().gpus, gpu("0000:af:00.0", "a100", 1, VgpuMode.MULTI_INSTANCE)))
+    vms = [running(1, SMALL), off(2, LARGE), off(3, "grid_a100-7-40c")]
+    answers = measure_fragmentation([esx], inventory([esx], vms), catalog())
+    assert [answer.gpus for answer in answers] == [1, 2] or [answer.gpus for answer in answers] == [2, 1]
+    whole = sum_of_models(answers)
+    assert (whole.gpus, whole.free_mib, whole.fragmented_mib) == (3, (88 + 40) * GIB, 20 * GIB)
+    assert whole.unusable_gpus == 1
+
+
+ADDRESS_0, ADDRESS_1 = PciAddress(0, 0x3B, 0, 0), PciAddress(0, 0x5E, 0, 0)
+HOST = Host(
+    "host-1", "esx-01", gpus=tuple(PhysicalGpu(each, "NVIDIA A40", 0x10DE, 0x2235) for each in (ADDRESS_0, ADDRESS_1))
+)
+
+
+def test_an_address_is_that_gpu_and_one_that_the_host_does_not_have_is_none() -> None:
+    gpu_by_instance = gpus_of_instances(("0000:5e:00.0", "0000:3b:00.0", "0000:99:00.0"), HOST)
+    assert gpu_by_instance == {"0000:5e:00.0": ADDRESS_1, "0000:3b:00.0": ADDRESS_0}
+    assert gpus_of_instances(("0000:99:00.0", "0000:9a:00.0"), HOST) == {}, "as many as it has, and others all the same"
+
+
+def test_other_words_are_gpus_in_the_order_of_their_numbers() -> None:
+    assert gpus_of_instances(("gpu-10", "gpu-9"), HOST) == {"gpu-9": ADDRESS_0, "gpu-10": ADDRESS_1}
+    gpu_by_instance = gpus_of_instances(("000:094:00.0", "000:059:00.0"), HOST)
+    assert gpu_by_instance == {"000:059:00.0": ADDRESS_0, "000:094:00.0": ADDRESS_1}
+
+
+def test_which_of_two_cannot_be_told() -> None:
+    assert gpus_of_instances(("gpu-1",), HOST) == {}
+    assert gpus_of_instances((), HOST) == {}
+
+
+def test_the_counter_of_the_host_as_a_whole_is_no_gpu() -> None:
+    assert gpus_of_instances(("", "gpu-0", "gpu-1"), HOST) == {"gpu-0": ADDRESS_0, "gpu-1": ADDRESS_1}
+
+
+def test_a_gpu_that_is_given_to_vms_as_a_whole_has_no_counters() -> None:
+    passed_through = replace(HOST.gpus[0], passthrough=Passthrough(capable=True, enabled=True, active=True))
+    assert gpus_of_instances(("gpu-1",), replace(HOST, gpus=(passed_through, HOST.gpus[1]))) == {"gpu-1": ADDRESS_1}

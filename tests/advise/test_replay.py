@@ -29,7 +29,7 @@ from gpuops.extras.observe.replay import (
 from gpuops.model.desktops.evidence import Source
 from gpuops.model.measurements.measurement import CPU_MHZ, GPU_USE, VGPU_USE, CounterSeries, Measured, Span
 from gpuops.model.nights.ml_queue import QueuedVm
-from gpuops.model.nights.rotation import DirectPath, IdleRule, Policy, Pool
+from gpuops.model.nights.rotation_policy import DirectPath, IdleRule, Policy, Pool
 from gpuops.model.nights.selector import Mark, Selector
 from gpuops.model.vcenter.vm import Vm
 from gpuops.model.window import Night, Window

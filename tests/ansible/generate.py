@@ -28,7 +28,7 @@ from gpuops.plan.capacity.capacity_request import CapacityRequest
 from gpuops.plan.core.command_line import Option
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
-from gpuops.plan.hosts.scheduler.change import SetScheduler
+from gpuops.plan.hosts.scheduler.scheduler_change import SetScheduler
 from gpuops.plan.queue.place import Place
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach

@@ -22,10 +22,10 @@ from gpuops.config.requests_file import RequestEntry
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.vcenter.host_settings import Displacement, Rolling, VsanMode
 from gpuops.plan.vm.clone import Clone
-from gpuops.tasks.connection import ConnectionArguments, HostShellArguments
-from gpuops.tasks.hosts import OPTIONS as ROLLING
+from gpuops.tasks.changes import OPTIONS as ROLLING
+from gpuops.tasks.night_tasks import State
 from gpuops.tasks.perform import task_of
-from gpuops.tasks.rotation import State
+from gpuops.tasks.task_connection import ConnectionArguments, HostShellArguments
 from tests.ansible.conftest import COLLECTION, ROOT, Ansible
 from tests.ansible.generate import REQUESTS, generate
 

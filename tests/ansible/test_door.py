@@ -16,7 +16,7 @@ import pytest
 
 from gpuops.errors import GpuopsError, Locked, VmNotFound
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.tasks.result import TaskResult
+from gpuops.tasks.perform import TaskResult
 
 DOOR = "ansible_collections.gpuops.vsphere.plugins.module_utils.door"
 

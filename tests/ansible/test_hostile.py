@@ -13,7 +13,7 @@ import yaml
 
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 from tests.ansible.conftest import ROOT, Ansible
 from tests.canary import CANARY, require_hidden
 
@@ -64,7 +64,7 @@ def hostile(tmp_path: Path) -> Iterator[SimServer]:
         for vm, payload in zip(vms[:8], PAYLOADS[20:28], strict=True):
             vm.name = payload.replace("/", "%2f")
         assert len(keys) * len(vms) >= len(PAYLOADS) > 40
-        ready_file.write(tmp_path / "ready.json", ready_file.of(server))
+        sim_client.write(tmp_path / "ready.json", sim_client.of(server))
         yield server
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpuops.sim.server import start
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 from tests.ansible.conftest import ROOT, Ansible
 
 pytestmark = pytest.mark.long
@@ -53,7 +53,7 @@ def test_groups_variables_and_the_cache(ansible: Ansible, tmp_path: Path) -> Non
     configuration.write_text(CONFIGURATION % (policy, tmp_path / "cache"), encoding="utf-8")
     with start(str(scenario), clock="stepped") as server:
         ready = tmp_path / "ready.json"
-        ready_file.write(ready, ready_file.of(server))
+        sim_client.write(ready, sim_client.of(server))
         groups = list_inventory(ansible, configuration, ready)
         password = server.password
     assert {"ml-01", "vdi-01"} <= set(groups["vms_with_gpus"]["hosts"])

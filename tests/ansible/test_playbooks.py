@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from gpuops.sim.server import start
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 from tests.ansible.conftest import ROOT, Ansible
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
@@ -237,7 +237,7 @@ def test_what_the_plugin_finds_is_changed_only_where_an_inventory_says_so(ansibl
     (site / "lab.gpus.yml").write_text(yaml.safe_dump({**plugin_config, "keyed_groups": keyed}), encoding="utf-8")
     (site / "zz-hosts.yml").write_text(FOUND % (ready, tmp_path / "state"), encoding="utf-8")
     with start("lab", clock="stepped") as server:
-        ready_file.write(ready, ready_file.of(server))
+        sim_client.write(ready, sim_client.of(server))
         printed = ansible("playbook", "-i", site, "playbooks/detach.yml").stdout
     assert changed_hosts(printed) == {"localhost": False, "ml-01": True}, "ml-02 and the desktops keep theirs"
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from gpuops.sim.server import SimServer, start
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 from tests.ansible.conftest import Ansible
 from tests.sim.operations.mixed import CARD, mixed_lab
 
@@ -71,7 +71,7 @@ OUT_OF_REACH: Final = "on a host out of reach"
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[SimServer]:
     with start(mixed_lab(tmp_path), clock="stepped") as server:
-        ready_file.write(tmp_path / "ready.json", ready_file.of(server))
+        sim_client.write(tmp_path / "ready.json", sim_client.of(server))
         yield server
         assert list(server.world.bugs) == []
 

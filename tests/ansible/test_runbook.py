@@ -14,7 +14,7 @@ from markdown_it import MarkdownIt
 from gpuops.sim.core.inventory_tree import escaped
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 from tests.ansible.conftest import ROOT, Ansible
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
@@ -86,7 +86,7 @@ def forged_site(folder: Path, server: SimServer) -> list[object]:
         vm.name = escaped(name)
     hosts: list[Any] = list(server.world.by_type("HostSystem"))
     hosts[0].name = escaped(FORGED_HOST)
-    ready_file.write(folder / "ready.json", ready_file.of(server))
+    sim_client.write(folder / "ready.json", sim_client.of(server))
     change = {"gpu_scheduler": "equal-share", "gpu_time_slice": "2ms"}
     local = {"ansible_connection": "local", "ansible_python_interpreter": "{{ ansible_playbook_python }}"}
     variables = {

@@ -27,7 +27,7 @@ from gpuops.config.policy import load_policy
 from gpuops.execute.rotation.installed_timers import timers
 from gpuops.plan.rotation.returns.return_time import HANGS_AFTER
 from gpuops.report.document import as_values
-from gpuops.report.nights.rotation_setup import timers_document
+from gpuops.report.nights.rotation_setup_view import timers_document
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power

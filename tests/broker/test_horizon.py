@@ -13,10 +13,10 @@ import pytest
 from gpuops.broker import horizon
 from gpuops.broker.horizon import Horizon
 from gpuops.errors import BrokerUnreachable, GpuopsError, LoginRefused, NotTrusted
-from gpuops.execute.site.broker import BrokerSessions
+from gpuops.execute.site.policy_reads import BrokerSessions
 from gpuops.model.desktops.broker import DesktopPowerPolicy, DesktopSession, PoolKind
 from gpuops.model.vcenter.target import BrokerTarget, Secret, Target
-from gpuops.sim.horizon.pod import USER_PREFIX
+from gpuops.sim.horizon_server import USER_PREFIX
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import HorizonListener, SimServer
 from gpuops.sim.state.vm_state import Power

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 import gpuops
-from gpuops.catalog.assumptions import assumptions
+from gpuops.catalog.catalog_files import assumptions
 from gpuops.errors import UsageError
 from gpuops.model.assumption import Assumption, Confidence
 from gpuops.sim.scenario.build import build

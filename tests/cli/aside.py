@@ -31,10 +31,10 @@ from gpuops.errors import GpuopsError
 from gpuops.plan.core.abandonment import Abandonment
 from gpuops.plan.core.plan import Report
 from gpuops.plan.hosts.change.rolling_plan import ChangeReport
-from gpuops.report.hosts.change import abandonment_text, change_text
+from gpuops.report.hosts.change_view import abandonment_text, change_text
 from gpuops.report.plan_text import report_text
 from gpuops.sim.server import SimServer
-from gpuops.sim.wire import certificates, ready_file
+from gpuops.sim.wire import certificates, sim_client
 from tests.cli.played_advice import Advice, Ran, fingerprint
 
 Answer = TypeVar("Answer")
@@ -139,7 +139,7 @@ class Aside:
                 served = SimServer(
                     self.server.world, server_certificates=certificate_files
                 )  # the threads of the other were not copied
-                ready_file.write(place / "ready.json", ready_file.of(served))
+                sim_client.write(place / "ready.json", sim_client.of(served))
                 target = f"sim@{place / 'ready.json'}"
 
             def run(*words: str) -> Any:

@@ -19,7 +19,7 @@ from gpuops.cli.app import app
 from gpuops.console import output
 from gpuops.report.document import ErrorDocument
 from gpuops.sim.server import SimServer, start
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 from tests.cli.aside import Aside
 from tests.document_schemas import misfits, read_whole
 
@@ -114,7 +114,7 @@ class Lab:
 def lab_on(server: SimServer, folder: Path, home: Path) -> Iterator[Lab]:
     """The command line pointed at this server. Whatever its commands advise gets somewhere."""
     path = folder / "ready.json"
-    ready_file.write(path, ready_file.of(server))
+    sim_client.write(path, sim_client.of(server))
     lab = Lab(server, path, Aside(server, home))
     yield lab
     assert lab.aside.wrong == []
@@ -145,7 +145,7 @@ def saved_night(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as monkeypatch:
         new_home(folder / "home", monkeypatch)
         with start("lab", clock="stepped", state=folder / "lab.json") as server:
-            ready_file.write(folder / "ready.json", ready_file.of(server))
+            sim_client.write(folder / "ready.json", sim_client.of(server))
             words = ["rotate", "night", "--policy", LAB_POLICY, "--yes", "--vcenter", f"sim@{folder / 'ready.json'}"]
             result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output

@@ -115,14 +115,14 @@ def test_a_look_at_the_rotation_loads_no_planner() -> None:
         [sys.executable, "-c", code], capture_output=True, encoding="utf-8", timeout=60, check=True
     )
     loaded = set(process.stdout.split())
-    assert "gpuops.report.nights.rotation_status" in loaded
+    assert "gpuops.report.nights.rotation_status_view" in loaded
     planners = {"numpy", "highspy", "gpuops.plan.rotation.nights.night", "gpuops.plan.capacity.capacity_request"}
     assert loaded.isdisjoint({*planners, "gpuops.plan.hosts.change.rolling_plan", "gpuops.hostshell.ssh", "pyVmomi"})
 
 
 FOR_RUNS = {
     *("sqlalchemy", "numpy", "highspy", "jinja2", "keyring", "asyncssh", "rich.markdown"),
-    *("gpuops.vsphere.writing", "gpuops.execute.steps", "gpuops.execute.journal", "gpuops.report.changes"),
+    *("gpuops.vsphere.writing", "gpuops.execute.steps", "gpuops.execute.journal", "gpuops.report.step_changes"),
 }
 OF_A_READ = {"command_line", "rejection", "scope", "versions"}
 """Modules of `plan.core` that a read may load: words and names, and no plan."""
@@ -152,7 +152,7 @@ def test_a_read_of_a_vcenter_without_a_file_loads_no_pydantic(simulated_vcenter:
         HOME=str(tmp_path),
         XDG_CACHE_HOME=str(tmp_path),
     )
-    assert "gpuops.report.monitoring.fleet" in loaded
+    assert "gpuops.report.monitoring.fleet_view" in loaded
     heavy = {"pydantic", "pyVmomi", "cryptography", "gpuops.sim.server", "gpuops.plan.core.steps"} | FOR_RUNS
     assert loaded.isdisjoint(heavy), sorted(loaded & heavy)
 

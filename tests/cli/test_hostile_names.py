@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 from gpuops.cli.app import app
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 from tests.cli.test_canary import SWEPT
 
 HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -160,7 +160,7 @@ def test_no_view_of_a_vcenter_obeys_them(
     codes: dict[str, tuple[int, int, int]] = {}
     for server, tail in zip(labs, ("", SENT_BY_VCENTER), strict=True):
         ready = tmp_path / "ready.json"
-        ready_file.write(ready, ready_file.of(server))
+        sim_client.write(ready, sim_client.of(server))
         monkeypatch.setenv("GPUOPS_STATE_DIR", str(tmp_path / f"state-{bool(tail)}"))
         monkeypatch.setenv("GPUOPS_VCENTER", f"sim@{ready}")
         refs = {vm.name.removesuffix(tail): vm.moid for vm in server.world.by_type("VirtualMachine")}
@@ -180,7 +180,7 @@ def test_no_command_obeys_them(
     """Every command of the sweep for passwords, with the ids of its VMs: on a terminal each view is escaped once."""
     hostile = labs[1]
     ready = tmp_path / "ready.json"
-    ready_file.write(ready, ready_file.of(hostile))
+    sim_client.write(ready, sim_client.of(hostile))
     monkeypatch.setenv("GPUOPS_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("GPUOPS_VCENTER", f"sim@{ready}")
     monkeypatch.chdir(tmp_path)

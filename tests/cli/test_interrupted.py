@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from gpuops.cli.app import app
 from gpuops.sim.server import start
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 from tests.sample import mostly_long
 
 BY_TIMEOUT = ([signal.SIGTERM, signal.SIGTERM, signal.SIGTERM], 143, "")
@@ -32,7 +32,7 @@ def test_stopped_while_a_task_runs(
 ) -> None:
     words = ["attach", "--vm", "bare", "--profile", "a100-3-20c", "--power", "cycle", "--yes"]
     with start("lab", clock="real") as server:
-        ready_file.write(tmp_path / "ready.json", ready_file.of(server))
+        sim_client.write(tmp_path / "ready.json", sim_client.of(server))
         command = [sys.executable, "-m", "gpuops", *words, "--vcenter", f"sim@{tmp_path / 'ready.json'}"]
         with subprocess.Popen(
             command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8", env=os.environ
@@ -75,7 +75,7 @@ main()
 def test_stopped_while_the_journal_closes(tmp_path: Path, clean: Path, name: str, exit_code: int, message: str) -> None:
     words = ["attach", "--vm", "bare", "--profile", "a100-3-20c", "--power", "cycle", "--yes", "--vcenter"]
     with start("lab", clock="stepped") as server:
-        ready_file.write(tmp_path / "ready.json", ready_file.of(server))
+        sim_client.write(tmp_path / "ready.json", sim_client.of(server))
         run = subprocess.run(
             [sys.executable, "-c", STOPPED_WHILE_CLOSING, *words, f"sim@{tmp_path / 'ready.json'}", name],
             capture_output=True, encoding="utf-8", timeout=60, check=False,
@@ -90,7 +90,7 @@ def test_kill_nine_leaves_one_session_at_most(tmp_path: Path, clean: Path) -> No
     """vCenter ends that one when it idles; nothing else of it is left, the cookie least of all."""
     words = ["attach", "--vm", "bare", "--profile", "a100-3-20c", "--power", "cycle", "--yes"]
     with start("lab", clock="real") as server:
-        ready_file.write(tmp_path / "ready.json", ready_file.of(server))
+        sim_client.write(tmp_path / "ready.json", sim_client.of(server))
         command = [sys.executable, "-m", "gpuops", *words, "--vcenter", f"sim@{tmp_path / 'ready.json'}"]
         with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ) as run:
             with server.world.changed:
@@ -120,7 +120,7 @@ def test_a_change_of_hosts_that_is_stopped_says_how_to_go_on(tmp_path: Path, cle
     ]
     with start("scattered", clock="real") as server:
         where = tmp_path / "ready.json"
-        ready_file.write(where, ready_file.of(server))
+        sim_client.write(where, sim_client.of(server))
         command = [sys.executable, "-m", "gpuops", *words, "--vcenter", f"sim@{where}"]
         with subprocess.Popen(
             command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8", env=os.environ
@@ -189,7 +189,7 @@ def test_stopped_in_the_middle_of_pyvmomi(
     """What was left half way cannot be done again, and what is closed then may need it."""
     words = ["attach", "--vm", "bare", "--profile", "a100-3-20c", "--power", "cycle", "--yes", "--vcenter"]
     with start("lab", clock="stepped") as server:
-        ready_file.write(tmp_path / "ready.json", ready_file.of(server))
+        sim_client.write(tmp_path / "ready.json", sim_client.of(server))
         run = subprocess.run(
             [sys.executable, "-c", while_ + AND_NEEDED_AGAIN, *words, f"sim@{tmp_path / 'ready.json'}", name],
             capture_output=True, encoding="utf-8", timeout=60, check=False,

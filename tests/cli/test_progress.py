@@ -16,7 +16,7 @@ import pytest
 from gpuops.console import output
 from gpuops.console.output import Manners
 from gpuops.console.running import Progress
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.plan import Outcome, Plan, Report, Verdict, Wave

@@ -12,18 +12,18 @@ from typing import Any, Final
 import pytest
 from typer.testing import Result
 
-from gpuops.extras.clusters.cluster_run import AllReduceProgram, BenchResult
 from gpuops.extras.clusters.launch import LaunchPlan
-from gpuops.extras.clusters.run_view import ClusterBenchDocument, run_document
+from gpuops.extras.clusters.run_request import AllReduceProgram, BenchResult
+from gpuops.extras.clusters.view import ClusterBenchDocument, run_document
 from gpuops.extras.diagnosis.learning import TrainingOutcome
 from gpuops.extras.diagnosis.model import ForestSettings
 from gpuops.extras.diagnosis.view import DiagnoseTrainDocument
-from gpuops.extras.fleet.runner_view import RunnerAskedDocument, RunnerInitDocument, RunnerStatusDocument
-from gpuops.model.nights.journal import GivenUp, Thing
+from gpuops.extras.fleet.cli import RunnerAskedDocument, RunnerInitDocument, RunnerStatusDocument
+from gpuops.model.nights.history import GivenUp, Thing
 from gpuops.model.nights.runners import Half, QueueStatus, RunnerSeen
 from gpuops.plan.core.abandonment import Abandonment
 from gpuops.report.document import AnyDocument, kind_of
-from gpuops.report.hosts.change import abandonment_document
+from gpuops.report.hosts.change_view import abandonment_document
 from tests.document_schemas import misfits
 
 NOW: Final = datetime(2026, 11, 28, 22, tzinfo=UTC)

@@ -13,7 +13,7 @@ from gpuops.cli.app import app
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.vcenter.authority import ADMIN, READ_ONLY
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 from tests.cli.test_canary import JOBS, POLICY, READING, ROLES
 
 VERBS = (
@@ -64,7 +64,7 @@ def test_it_reads_all_that_an_administrator_reads(
 ) -> None:
     monkeypatch.chdir(clean)
     ready = clean / "ready.json"
-    ready_file.write(ready, ready_file.of(server))
+    sim_client.write(ready, sim_client.of(server))
     results = []
     for role in (ADMIN, READ_ONLY):
         server.world.authority.permit(server.username, role)

@@ -13,10 +13,10 @@ from gpuops.console.options import CommonOptions, HostShellOptions, RunOptions
 from gpuops.plan.capacity.capacity_request import CapacityRequest
 from gpuops.plan.core.command_line import Option
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.hosts.graphics.mig import SetMig
+from gpuops.plan.hosts.graphics.mig_mode import SetMig
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
-from gpuops.plan.hosts.scheduler.change import SetScheduler
+from gpuops.plan.hosts.scheduler.scheduler_change import SetScheduler
 from gpuops.plan.moving.defrag import Defrag
 from gpuops.plan.queue.place import Place
 from gpuops.plan.vm.attach import Attach

@@ -23,7 +23,7 @@ from gpuops.config.requests_file import load_requests
 from gpuops.config.role_file import load_roles
 from gpuops.config.snapshot import load as load_snapshot
 from gpuops.config.vcenter.layers import Flags
-from gpuops.config.vcenter.login import read_password_file
+from gpuops.config.vcenter.login_settings import read_password_file
 from gpuops.config.vcenter.sources import read_configuration, resolve
 from gpuops.config.vcenter.targets import Configuration
 from gpuops.console.failure import run_guarded
@@ -34,7 +34,7 @@ from gpuops.sim.outside_events import fault_file
 from gpuops.sim.scenario import scenario_file
 from gpuops.sim.scenario.build import build
 from gpuops.sim.scenario.saved_state import StateFile
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 from gpuops.vsphere.transport import network
 from tests.sample import mostly_long
 
@@ -55,7 +55,7 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "configuration": ("x.toml", read_configuration),
     "inventory": ("x.json", load_snapshot),
     "sim@": ("x.json", lambda path: resolve(Flags(vcenter=f"sim@{path}"), {}, Configuration())),
-    "ready-file": ("x.json", ready_file.read),
+    "ready-file": ("x.json", sim_client.read),
     "state": ("x.json", lambda path: StateFile(path, build("lab"))),
     "password-file": ("x", read_password_file),
     "ca-file": ("x.pem", lambda path: network.tls_context(Target("vc", "me", Secret("x"), ca_files=(str(path),)))),

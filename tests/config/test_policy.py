@@ -19,7 +19,7 @@ from gpuops.model.desktops.evidence import Source
 from gpuops.model.measurements.measurement import CPU_MHZ
 from gpuops.model.nights.ml_queue import Checkpoint, GuestCommand, QueuedVm, SshDoor
 from gpuops.model.nights.night_record import Marker, Role, is_unreadable_marker, marker_value, parse_marker
-from gpuops.model.nights.rotation import IdleRule, Limits
+from gpuops.model.nights.rotation_policy import IdleRule, Limits
 from gpuops.model.nights.selector import Mark
 from gpuops.model.vcenter.vm import VmDrs
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.config.decoding import keys_of
-from gpuops.config.requests_file import RequestEntry, load_requests, parse_requests, request_of
+from gpuops.config.requests_file import RequestEntry, load_requests, request_of
 from gpuops.errors import PolicyError, UsageError
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.workloads.workload import Workload, memory_mib
@@ -48,37 +48,6 @@ def test_csv_has_the_same_keys_and_an_empty_cell_is_a_key_not_given(tmp_path: Pa
         Workload("a,1", 4, 16 * 1024, "a40-8q"),
         Workload("b", 8, 1024 * 1024, gpus=2, numa=NumaPolicy.REQUIRED, priority=-3),
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "should have keys of its own"),
-        ("version: 2\nrequests: [" + A + "]", "version: should be 1"),
-        ("version: 1\nrequests: []", "requests: should not be an empty list"),
-        ("version: 1\nrequests: [{name: a}]", "requests.0.vcpu: is missing (and 1 more)"),
-        ("version: 1\nrequests: [" + A.replace("}", ", gpu: 1}") + "]", "requests.0.gpu: unknown key"),
-        ("version: 1\nrequest: []\nrequests: [" + A + "]", "request: unknown key"),
-        ("version: 1\nrequests: [" + A.replace("16GiB", "16") + "]", "requests.0.memory: should be text"),
-        ("version: 1\nrequests: [" + A.replace("16GiB", '"16"') + "]", "'16' is not a size of memory; write it with"),
-        ("version: 1\nrequests: [" + A.replace("4,", "yes,") + "]", "requests.0.vcpu: should be a whole number"),
-        ("version: 1\nrequests: [" + A.replace("4,", "0,") + "]", "requests.0.vcpu: should be 1 or more"),
-        ("version: 1\nrequests: [" + A.replace("}", ", gpus: 1}") + "]", "either `profile` (vGPUs) or `gpus`"),
-        ("version: 1\nrequests: [" + A.replace("profile: a40-8q,", "") + "]", "either `profile` (vGPUs) or `gpus`"),
-        ("version: 1\nrequests: [" + A.replace("}", ", model: a40}") + "]", "`model` and `label` go with `gpus`"),
-        ("version: 1\nrequests: [" + A.replace("profile: a40-8q", "gpus: 1, count: 2") + "]", "`count` is the number"),
-        ("version: 1\nrequests: [" + A.replace("}", ", numa: maybe}") + "]", "requests.0.numa: should be"),
-        (f"version: 1\nrequests: [{A}, {A}]", "two requests are called 'a'"),
-        ("version: 1\nversion: 1", "line 2, column 1: the key 'version' is there twice"),
-        ("version: [", "line 1"),
-    ],
-)
-def test_a_bad_yaml_file_is_one_line(text: str, message: str) -> None:
-    with pytest.raises(PolicyError) as raised:
-        parse_requests(text, "r.yaml")
-    assert raised.value.message.startswith("r.yaml:")
-    assert message in raised.value.message
-    assert "\n" not in raised.value.message
 
 
 def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:

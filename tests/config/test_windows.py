@@ -1,13 +1,17 @@
-"""Windows as people have them: over weekends and holidays, several a day, of some pools."""
+"""Windows as people have them: over weekends, several a day, of some pools; windows of changes and moments as typed."""
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from zoneinfo import ZoneInfo
 
 import pytest
 
+from gpuops.config.date_text import parse_moment, parse_window
 from gpuops.config.policy import parse_policy
-from gpuops.model.nights.rotation import Policy
+from gpuops.errors import UsageError
+from gpuops.model.nights.rotation_policy import Policy
+from gpuops.model.window import Weekday, Window
 from gpuops.plan.rotation.returns.return_time import nights_called
 
 
@@ -30,6 +34,7 @@ def utc(text: str) -> datetime:
 
 
 WEEKEND = '[{opens: "fri 20:00", closes: "mon 05:00", back_by: "mon 07:00", zone: Europe/Berlin}]'
+
 CHRISTMAS = (
     '[{opens: "2026-12-23 16:00", closes: "2026-12-28 05:00", back_by: "2026-12-28 07:00", zone: Europe/Berlin}]'
 )
@@ -148,3 +153,87 @@ def test_a_window_of_days_is_off_on_the_evening_that_is_left_out() -> None:
     assert window.evening_off(utc("2026-12-02T12:00")) is None
     assert window.next_night(utc("2026-11-27T12:00")) == window.night_of(date(2026, 12, 4))
     assert window.length_on(date(2026, 12, 4)) == timedelta(days=2, hours=11)
+
+
+@pytest.mark.parametrize(
+    ("text", "days"),
+    [
+        ("Sat 22:00-04:00 Europe/Berlin", {Weekday.SAT}),
+        ("sat,SUN 22:00-04:00 UTC", {Weekday.SAT, Weekday.SUN}),
+        ("Fri-Mon 22:00 - 04:00 UTC", {Weekday.FRI, Weekday.SAT, Weekday.SUN, Weekday.MON}),
+        ("22:00-04:00 UTC", set(Weekday)),
+    ],
+)
+def test_days_times_and_zone(text: str, days: set[Weekday]) -> None:
+    window = parse_window(text)
+    assert (window.opens, window.closes, set(window.weekdays), window.name) == (time(22), time(4), days, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is not a window"),
+        ("Sat 22:00 Europe/Berlin", "is not a window"),
+        ("Sat 22:00-04:00", "is not a window"),
+        ("Sat 25:00-04:00 UTC", "are not times of day"),
+        ("Sat 22:00-22:00 UTC", "opens and closes at the same time, 22:00"),
+        ("Sat 22:00-04:00 Europe/Bonn", "is not an IANA zone"),
+        ("Samstag 22:00-04:00 UTC", "'Samstag' is not a day of the week"),
+        ("Sat- 22:00-04:00 UTC", "'' is not a day of the week"),
+    ],
+)
+def test_what_is_no_window_is_said(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_window(text)
+
+
+BERLIN = Window(time(20), time(5), ZoneInfo("Europe/Berlin"))
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2026-11-23 22:00", datetime(2026, 11, 23, 22)),  # noqa: DTZ001
+        ("2026-11-23T22:00Z", datetime(2026, 11, 23, 22, tzinfo=UTC)),
+        ("2026-11-23T22:00+01:00", datetime(2026, 11, 23, 22, tzinfo=timezone(timedelta(hours=1)))),
+    ],
+)
+def test_a_moment_is_read(text: str, moment: datetime) -> None:
+    assert parse_moment("--at", text) == moment
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "now", "22:00", "2026-11-23", "2026-13-23 22:00", "23.11.2026 22:00", "2026-W48", "9999-12-31 22:00",
+     "0026-11-23 22:00"],
+)  # fmt: skip
+def test_what_is_no_moment_is_refused(text: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        parse_moment("--at", text)
+    assert refused.value.message == f"--at: {text!r} is not a date with a time"
+
+
+@pytest.mark.parametrize(
+    ("local", "utc"),
+    [
+        ("2026-11-23 22:00", "2026-11-23T21:00"),
+        ("2026-07-23 22:00", "2026-07-23T20:00"),
+        ("2026-03-29 02:30", "2026-03-29T01:00"),
+        ("2026-10-25 02:30", "2026-10-25T00:30"),
+    ],
+)
+def test_without_an_offset_it_is_of_the_zone_of_the_windows(local: str, utc: str) -> None:
+    moment = Policy("p", (), windows=(BERLIN,)).moment(parse_moment("--at", local))
+    assert moment == datetime.fromisoformat(utc).replace(tzinfo=UTC)
+
+
+def test_without_one_zone_an_offset_is_asked_for() -> None:
+    kolkata = Window(time(20), time(5), ZoneInfo("Asia/Kolkata"))
+    local = parse_moment("--at", "2026-11-23 22:00")
+    for windows, message in (
+        ((), "2026-11-23 22:00: in which zone? the policy has no windows"),
+        ((BERLIN, kolkata), "2026-11-23 22:00: in which zone? the windows are in Asia/Kolkata, Europe/Berlin"),
+    ):
+        with pytest.raises(UsageError) as refused:
+            Policy("p", (), windows=windows).moment(local)
+        assert (refused.value.message, refused.value.hint) == (message, "add the offset: 2026-11-23T22:00Z, or +01:00")

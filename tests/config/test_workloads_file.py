@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.config.decoding import keys_of
-from gpuops.config.workloads_file import load_workloads, parse_workloads, share_of
+from gpuops.config.requests_file import load_workloads, parse_workloads, share_of
 from gpuops.errors import UsageError
 from gpuops.model.devices.shared_gpu import ObservedPair, SharingWorkload
 

@@ -3,20 +3,13 @@ And what `export` writes: patterns for names, and comments."""
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gpuops.extras.declare.applying import plan_site
-from gpuops.extras.declare.entries import SiteFile, VmEntry
-from gpuops.extras.declare.export import Export, patterns_for, yaml_text
-from gpuops.extras.declare.site_file import parse_site
 from gpuops.model.vcenter.host_settings import Rolling
-from gpuops.model.vcenter.vm import VmDrs
 from gpuops.sim.world import World
 from tests.declare.play import play_kill, play_seed, playing
 from tests.declare.worlds import random_world, site_of
@@ -77,22 +70,14 @@ def test_mig_mode_for_all_hosts_says_nothing_about_gpus_without_it(tmp_path: Pat
     assert {difference.key for difference in report.differences if str(difference.gpu) == ADDRESSES[0]} == {"scheduler"}
 
 
-NAMES = st.lists(st.text(alphabet="ab1-*[", min_size=1, max_size=5), unique=True, max_size=12)
-
-
-@given(names=NAMES, others=NAMES)
-def test_patterns_select_these_names_and_no_others(names: list[str], others: list[str]) -> None:
-    every = {*names, *others}
-    patterns = patterns_for(names, every)
-    assert {name for name in every if any(fnmatchcase(name, pattern) for pattern in patterns)} == set(names)
-
-
-def test_the_longest_of_equal_patterns_is_chosen() -> None:
-    assert patterns_for(["vdi-01", "vdi-02"], ["vdi-01", "vdi-02", "ml-1"]) == ("vdi-0*",)
-
-
-def test_a_hostile_name_neither_ends_a_comment_nor_changes_the_file() -> None:
-    name = "x\x85version: 2\u2028y\n"
-    file = SiteFile(1, vms=(VmEntry(vm=(name,), drs=VmDrs.MANUAL),))
-    text = yaml_text(Export(file, (f"{name}: is left out",)), "heading")
-    assert parse_site(text, "site.yaml") == file
+@pytest.mark.parametrize("keys", ["label: ml", "passthrough: false, label: ml"])
+def test_a_label_does_not_switch_a_gpu_to_directpath_io(keys: str, tmp_path: Path) -> None:
+    world, _ = killed_world()
+    text = f"version: 1\nhosts:\n  - {{host: '*', gpu: '{ADDRESSES[0]}', {keys}}}\n"
+    gpus = [host.state.gpu(ADDRESSES[0]) for host in world.by_type("HostSystem")]
+    assert not any(gpu.passthrough_enabled for gpu in gpus)
+    with playing(world, text, tmp_path) as play:
+        report = play.apply()
+    assert (report.exit_code, report.remaining, report.roll.rounds) == (0, (), ())
+    assert {difference.before for difference in report.differences} == {""}, "there was no label"
+    assert {(gpu.passthrough_enabled, gpu.label) for gpu in gpus} == {(False, "ml")}

@@ -25,7 +25,7 @@ from gpuops.sim.inventory.entities import HostEntity, VmEntity
 from gpuops.sim.operations import cluster_change, device_settings
 from gpuops.sim.operations.vms import reconfigure
 from gpuops.sim.outside_events.fault_file import OUTSIDE_EVENTS
-from gpuops.sim.outside_events.vms import power_on
+from gpuops.sim.outside_events.vm_events import power_on
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.board import GpuMode

@@ -13,9 +13,9 @@ from gpuops.execute.journal import Journal
 from gpuops.execute.journal.record import Record
 from gpuops.execute.journal.stores import SqlStore
 from gpuops.execute.rotation.rotation import resume, rotate
-from gpuops.execute.runs.run_kind import ROTATION_RUNS, RunKind
+from gpuops.execute.runs import ROTATION_RUNS, RunKind
 from gpuops.execute.site import Site, agreed
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Report
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, SuspendVm

@@ -6,9 +6,9 @@ import os
 import subprocess
 from pathlib import Path
 
-from gpuops.extras.clusters.cluster_run import Launcher
-from gpuops.extras.clusters.guests import step_command
+from gpuops.extras.clusters.cluster_guests import step_command
 from gpuops.extras.clusters.launch import Launch
+from gpuops.extras.clusters.run_request import Launcher
 from gpuops.model.workloads.cluster import Member
 from tests.waiting import wait_until
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gpuops.extras.jobs import guest_container as job
-from gpuops.guest_scripts import commands
-from gpuops.guest_scripts.commands import one_line_command, powershell_command, script_text, shell_command
+from gpuops.guest_scripts import script_commands
+from gpuops.guest_scripts.script_commands import one_line_command, powershell_command, script_text, shell_command
 from tests.guest_scripts.test_job import HOSTILE
 
 SHELLS = [words for words in (["dash"], ["bash", "--posix"], ["busybox", "sh"]) if shutil.which(words[0])]
@@ -23,8 +23,8 @@ PRINT = 'printf "%s\\0" "$HOSTILE" "$@"\n# a \\n, a \\\\ and an "end"\n'
 def test_parameters_reach_a_script_as_they_are(
     shell: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commands, "script_text", lambda name: PRINT if name == "printing.sh" else "")
-    monkeypatch.setattr(commands, "SHELL", shell[0] if len(shell) == 1 else "/bin/sh")
+    monkeypatch.setattr(script_commands, "script_text", lambda name: PRINT if name == "printing.sh" else "")
+    monkeypatch.setattr(script_commands, "SHELL", shell[0] if len(shell) == 1 else "/bin/sh")
     environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
     for text in HOSTILE:
         command = shell_command("printing", *HOSTILE, variables={"HOSTILE": text})
@@ -43,7 +43,7 @@ def test_texts_of_powershell_are_literals() -> None:
 
 
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda words: words[0])
-@pytest.mark.parametrize("path", sorted(Path(commands.__file__).parent.glob("*.sh")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(Path(script_commands.__file__).parent.glob("*.sh")), ids=lambda path: path.name)
 def test_every_shell_can_read_each_script(shell: list[str], path: Path) -> None:
     assert subprocess.run([*shell, "-n", path], capture_output=True, check=False).stderr == b""
 

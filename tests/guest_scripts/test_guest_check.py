@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.guest_scripts.commands import LONGEST_CMD, answer_path, over_ssh, removal, to_file
+from gpuops.guest_scripts.script_commands import LONGEST_CMD, answer_path, over_ssh, removal, to_file
 from gpuops.model.guests.guest import GuestAnswer, GuestSystem
-from gpuops.plan.guest.answer import read_answer
+from gpuops.plan.guest.check_output import read_answer
 from tests.plan.guest.test_answer import RDMA
 
 

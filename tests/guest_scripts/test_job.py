@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from gpuops.errors import ProtocolError, UsageError
 from gpuops.extras.jobs import guest_container
 from gpuops.extras.jobs.job import ContainerRuntime
-from gpuops.model.guests.guest_command import ContainerPhase, ContainerState
+from gpuops.model.guests.guest import ContainerPhase, ContainerState
 from tests.waiting import wait_until
 
 STAND_IN: Final = """#!/bin/sh

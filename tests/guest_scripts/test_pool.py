@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from gpuops.errors import Refused, StepFailed
-from gpuops.extras.lending import guests as guest_scripts
+from gpuops.extras.lending import pool_guests as guest_scripts
 from gpuops.extras.lending.pool_file import ProgramHook, RemoteProgram, ServerPorts
 
 SERVER, CLIENT = "192.0.2.7", "192.0.2.9"

@@ -24,8 +24,7 @@ from urllib.parse import unquote, urlsplit
 import yaml
 
 from gpuops.clock import machine_time
-from gpuops.sim.wire.ready_file import ReadyFile
-from gpuops.sim.wire.sim_client import SimClient
+from gpuops.sim.wire.sim_client import ReadyFile, SimClient
 from tests.harness.office import drawn_office
 from tests.harness.simulator import ROOT, SimulatorProcess
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from gpuops.sim.wire.ready_file import ReadyFile, read
+from gpuops.sim.wire.sim_client import ReadyFile, read
 from tests.waiting import wait_until
 
 ROOT: Final = Path(__file__).parents[2]

@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpuops.errors import Refused
-from gpuops.hostshell.gpu_lines import DETAILS, GPUS, read_details
-from gpuops.hostshell.nvidia_smi import INDEX, INSTANCES, QUERY, VGPUS, NvidiaSmi
-from gpuops.model.devices.gpu import PciAddress
-from gpuops.model.devices.gpu_health import GpuHealth, RecoveryAction
+from gpuops.hostshell.nvidia_smi import DETAILS, GPUS, INDEX, INSTANCES, QUERY, VGPUS, NvidiaSmi, read_details
+from gpuops.model.devices.gpu import GpuHealth, PciAddress, RecoveryAction
 from gpuops.model.vcenter.host_settings import SmiState
 from tests.hostshell.server import ssh_server
 

@@ -12,12 +12,11 @@ import pytest
 from gpuops.api import Site, catalog_of
 from gpuops.clock import wall_clock
 from gpuops.errors import OutcomeUnknown, Refused
-from gpuops.extras.diagnosis.case_reading import read_cases
+from gpuops.extras.diagnosis.diagnosing import read_cases
 from gpuops.extras.observe.observing import observe
 from gpuops.extras.observe.store import Measurements
 from gpuops.hostshell import nvidia_smi as asking
-from gpuops.hostshell.gpu_lines import GPUS, GPUS_BEFORE_R535, read_gpus
-from gpuops.hostshell.nvidia_smi import VGPUS, NvidiaSmi, read_vgpus
+from gpuops.hostshell.nvidia_smi import GPUS, GPUS_BEFORE_R535, VGPUS, NvidiaSmi, read_gpus, read_vgpus
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.measurements.measurement import (
     CPU_MHZ,

@@ -15,7 +15,7 @@ from gpuops.hostshell.guest_ssh import SshAnswers
 from gpuops.model.guests.guest import GuestReply, GuestSystem
 from gpuops.model.nights.ml_queue import SshDoor
 from gpuops.model.vcenter.vm import Vm
-from gpuops.plan.guest.answer import read_answer
+from gpuops.plan.guest.check_output import read_answer
 from tests.hostshell.server import BREAKS_OFF, NEVER_ENDS, STAYS, Answer, ShellHost, ssh_server
 
 NOW = datetime(2026, 11, 2, 18, 0, tzinfo=UTC)

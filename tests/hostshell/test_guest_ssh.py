@@ -16,7 +16,7 @@ from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError, OutcomeUnknown, Refused, StepFailed
 from gpuops.hostshell.guest_ssh import GuestSsh
 from gpuops.model.nights.ml_queue import SshDoor
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.task import TaskEnd, TaskRef
 from gpuops.plan.core.plan import Report, Verdict
 from gpuops.plan.core.privileges import needed_privileges

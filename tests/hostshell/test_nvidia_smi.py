@@ -16,16 +16,15 @@ from gpuops.api import Site, configure, doctor, mig_show
 from gpuops.clock import wall_clock
 from gpuops.errors import OutcomeUnknown, Refused, UsageError
 from gpuops.execute.change import rolling_change
-from gpuops.hostshell.gpu_lines import DETAILS
-from gpuops.hostshell.nvidia_smi import NvidiaSmi
+from gpuops.hostshell.nvidia_smi import DETAILS, NvidiaSmi
 from gpuops.hostshell.ssh import MOST_BYTES, CommandResult, Ssh
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host_settings import Displacement, Rolling, SmiReadings, SmiState, SmiVgpu
 from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.doctor.finding import Severity
-from gpuops.plan.hosts.graphics.mig import SetMig
-from gpuops.report.hosts.host_settings import mig_document
+from gpuops.plan.doctor.host_findings import Severity
+from gpuops.plan.hosts.graphics.mig_mode import SetMig
+from gpuops.report.hosts.host_settings_view import mig_document
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer

@@ -15,13 +15,21 @@ from pathlib import Path
 import pytest
 
 from gpuops.catalog import load
-from gpuops.hostshell.gpu_lines import DETAILS, GPUS, GPUS_BEFORE_R535
-from gpuops.hostshell.nvidia_smi import INDEX, INSTANCES, QUERY, VGPUS, NvidiaSmi, read_instances
-from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, PciAddress
-from gpuops.model.devices.gpu_health import GpuHealth, RecoveryAction
+from gpuops.hostshell.nvidia_smi import (
+    DETAILS,
+    GPUS,
+    GPUS_BEFORE_R535,
+    INDEX,
+    INSTANCES,
+    QUERY,
+    VGPUS,
+    NvidiaSmi,
+    read_instances,
+)
+from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, GpuHealth, PciAddress, RecoveryAction
 from gpuops.model.guests.guest import GuestMode, GuestSystem
 from gpuops.model.vcenter.host_settings import SmiGpu
-from gpuops.plan.guest.answer import read_answer
+from gpuops.plan.guest.check_output import read_answer
 from tests.hostshell.server import ssh_server
 
 PRINTED = Path(__file__).parent / "h100_r580"

@@ -14,8 +14,7 @@ from gpuops.api import Site, run
 from gpuops.catalog import load
 from gpuops.clock import wall_clock
 from gpuops.errors import Refused
-from gpuops.hostshell.gpu_lines import DETAILS
-from gpuops.hostshell.nvidia_smi import INDEX, INSTANCES, QUERY, VGPUS, NvidiaSmi, read_instances, read_vgpus
+from gpuops.hostshell.nvidia_smi import DETAILS, INDEX, INSTANCES, QUERY, VGPUS, NvidiaSmi, read_instances, read_vgpus
 from gpuops.hostshell.ssh import Ssh
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host_settings import SmiVgpu

@@ -11,12 +11,12 @@ import pytest
 from gpuops.api import Site
 from gpuops.api.connection import vgpu_use
 from gpuops.clock import wall_clock
-from gpuops.execute.site.vgpu_use import ASK_AGAIN_S, HostsVgpuUse, most_used
+from gpuops.execute.site.host_shell import ASK_AGAIN_S, HostsVgpuUse, most_used
 from gpuops.extras.observe.observing import observe
 from gpuops.hostshell.nvidia_smi import VGPUS, NvidiaSmi
 from gpuops.model.desktops.evidence import VgpuUse
 from gpuops.model.devices.gpu import PciAddress
-from gpuops.model.measurements.measurement_settings import MeasurementSettings
+from gpuops.model.measurements.measurement import MeasurementSettings
 from gpuops.model.vcenter.host_settings import SmiVgpu
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuops.model.devices.gpu_health import HEALTHY, GpuHealth, RecoveryAction
+from gpuops.model.devices.gpu import HEALTHY, GpuHealth, RecoveryAction
 
 PENDING, RESET = GpuHealth(is_row_remap_pending=True), GpuHealth(recovery_action=RecoveryAction.RESET)
 

@@ -1,13 +1,16 @@
-"""Names people type, against names hosts offer."""
+"""Names: of profiles as people type them and hosts offer them, and of objects as vCenter writes them."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuops.errors import ProfileAmbiguous, ProfileUnknown
-from gpuops.model.devices.vgpu import ProfileName, Series, parse, resolve
+from gpuops.model.devices.vgpu import ProfileKind, ProfileName, Series, VgpuProfile, parse, resolve
+from gpuops.model.vcenter.inventory import decode_name, encode_name
 
 OFFERED = (
     "grid_a100-3-20c",
@@ -94,3 +97,53 @@ def test_half_a_gigabyte_is_written_zero() -> None:
 @pytest.mark.parametrize("name", ["", "DC-32Q", "a100-3-20c", "nvidia_rtx_a10g-24", "amd_mi300-4c", "grid_a100-3-20x"])
 def test_other_forms_have_no_parts(name: str) -> None:
     assert parse(name) is None
+
+
+TIME_SLICED = VgpuProfile(
+    name="nvidia_a40-8q",
+    short_name="A40-8Q",
+    full_name="NVIDIA A40-8Q",
+    board="a40",
+    series=Series.Q,
+    kind=ProfileKind.TIME_SLICED,
+    framebuffer_mib=8192,
+    max_per_gpu=6,
+)
+
+
+def test_a_profile_without_a_name_in_vcenter_cannot_be_attached() -> None:
+    assert TIME_SLICED.attachable
+    assert not dataclasses.replace(TIME_SLICED, name="").attachable
+
+
+def test_only_the_kind_decides_whether_mig_backs_it() -> None:
+    assert not TIME_SLICED.mig_backed
+    assert dataclasses.replace(TIME_SLICED, kind=ProfileKind.MIG_BACKED).mig_backed
+
+
+def test_a_profile_is_a_value() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        TIME_SLICED.max_per_gpu = 7  # type: ignore[misc]
+    assert hash(TIME_SLICED) == hash(dataclasses.replace(TIME_SLICED))
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("train%2fbert", "train/bert"),
+        ("train%2Fbert", "train/bert"),
+        ("a%5cb%5Cc", "a\\b\\c"),
+        ("100%25", "100%"),
+        ("100%252f", "100%2f"),
+        ("50% of %20", "50% of %20"),  # other characters are not escaped
+        ("vdi-01", "vdi-01"),
+    ],
+)
+def test_a_name_is_decoded_once(written: str, name: str) -> None:
+    assert decode_name(written) == name
+
+
+@given(st.text(alphabet="%/\\25fc aé"))
+def test_an_encoded_name_is_decoded_to_itself(name: str) -> None:
+    assert decode_name(encode_name(name)) == name
+    assert not {"/", "\\"} & set(encode_name(name))

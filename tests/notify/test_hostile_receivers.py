@@ -12,8 +12,8 @@ from time import monotonic, sleep
 import pytest
 
 from gpuops.extras.notify import sending
+from gpuops.extras.notify.run_watch import send_test
 from gpuops.extras.notify.view import notice_text
-from gpuops.extras.notify.watch import send_test
 from gpuops.model.notice import Notice, NoticeKind
 from tests.notify.conftest import MailServer, Webhook
 from tests.notify.test_watch import HOSTILE, NOW, Told, state

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from gpuops.config.vcenter.notices import NotifySettings
+from gpuops.config.vcenter.targets import NotifySettings
 from gpuops.distribution import install_extra
 from gpuops.errors import Locked, PartlyDone, Refused, UsageError
-from gpuops.execute.site.notice_way import NoticeWay
+from gpuops.execute.site.site import NoticeWay
 from gpuops.extras.notify import sending
 from gpuops.extras.notify.outbox import FILE_NAME, Outbox
+from gpuops.extras.notify.run_watch import RunWatch, connecting, flush, run_watched, send_test, tell_failure
 from gpuops.extras.notify.view import notice_text
-from gpuops.extras.notify.watch import RunWatch, connecting, flush, run_watched, send_test, tell_failure
 from gpuops.model.notice import Notice, NoticeKind
 from gpuops.plan.core.plan import Plan, Rejection, Report
 from tests.execute.small_vcenter import small_world
@@ -214,7 +214,7 @@ def test_killed_between_acceptance_and_record_it_is_sent_twice_with_one_key(stat
 DIES = """
 import os, signal, sys
 from tests.notify.test_watch import Told
-from gpuops.extras.notify.watch import RunWatch
+from gpuops.extras.notify.run_watch import RunWatch
 from pathlib import Path
 watch = RunWatch(Told(Path(sys.argv[1]), "json://127.0.0.1:1").way, "rotate night")
 watch.begin()
@@ -239,7 +239,7 @@ def test_a_run_that_was_killed_is_told_of_by_the_next_one(state: Path, webhook: 
 DIES_CONNECTING = """
 import os, signal, sys
 from tests.notify.test_watch import Told
-from gpuops.extras.notify.watch import connecting
+from gpuops.extras.notify.run_watch import connecting
 from pathlib import Path
 way = Told(Path(sys.argv[1]), "json://127.0.0.1:1").way
 connecting(way, "rotate day", lambda: os.kill(os.getpid(), signal.SIGKILL))

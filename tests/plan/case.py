@@ -124,7 +124,7 @@ def with_changes(inventory: Inventory, change: Mapping[str, Words]) -> Inventory
     for name, changes in change.get("vms", {}).items():
         inventory = inventory.with_vm(with_values(inventory.find_vm(name), changes))
     for name, changes in change.get("hosts", {}).items():
-        inventory = inventory.with_hosts([_altered_host(inventory.find_host(name), dict(changes))])
+        inventory = inventory.with_hosts([with_host_values(inventory.find_host(name), changes)])
     for name, changes in change.get("clusters", {}).items():
         [cluster] = [named_cluster for named_cluster in inventory.clusters.values() if named_cluster.name == name]
         inventory = replace(inventory, clusters={**inventory.clusters, cluster.ref: with_values(cluster, changes)})
@@ -172,13 +172,14 @@ def _with_addresses(text: Any) -> Any:
     return text
 
 
-def _altered_host(host: Host, changes: dict[str, Any]) -> Host:
+def with_host_values(host: Host, changes: Words) -> Host:
+    """The host with these fields, and its `gpus` with theirs, by address."""
     by_address = {
-        PciAddress.parse(address): changes_of_gpu for address, changes_of_gpu in changes.pop("gpus", {}).items()
+        PciAddress.parse(address): changes_of_gpu for address, changes_of_gpu in changes.get("gpus", {}).items()
     }
     assert set(by_address) <= {gpu.address for gpu in host.gpus}, f"{host.name} has no such GPU"
     gpus = tuple(with_values(gpu, by_address.get(gpu.address, {})) for gpu in host.gpus)
-    return with_values(replace(host, gpus=gpus), changes)
+    return with_values(replace(host, gpus=gpus), {key: text for key, text in changes.items() if key != "gpus"})
 
 
 def rejection_line(rejection: Rejection, expected: Any) -> Any:

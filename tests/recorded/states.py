@@ -23,12 +23,12 @@ from typer.testing import CliRunner
 
 from gpuops.cli.app import app
 from gpuops.clock import machine_time, set_ahead
-from gpuops.sim.horizon.pod import Pod
+from gpuops.sim.horizon_server import Pod
 from gpuops.sim.scenario.build import build_declared
 from gpuops.sim.scenario.saved_state import restore
 from gpuops.sim.scenario.scenario_file import ScenarioFile
 from gpuops.sim.server import SimServer
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 from gpuops.sim.world import World
 
 FOLDER: Final = Path(__file__).parent
@@ -127,7 +127,7 @@ def serving(world: World, folder: Path, *, broker: bool) -> Iterator[tuple[Path,
     """Serves the world; yields the ready file for `--vcenter sim@FILE`, and the pod if there is a connection broker."""
     with SimServer(world) as server:
         pod = server.serve_horizon().pod if broker else None
-        ready_file.write(folder / "ready.json", ready_file.of(server))
+        sim_client.write(folder / "ready.json", sim_client.of(server))
         yield folder / "ready.json", pod
 
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 from gpuops.cli.app import app
 from gpuops.execute.journal.record import GENESIS, checksum
-from gpuops.plan.rotation.lease import KEY
+from gpuops.plan.rotation.lease_rules import KEY
 from tests.recorded import states
 from tests.recorded.states import VCENTER_UUID, RecordedState
 from tests.recorded.test_recorded_states import enter

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.report.csv_text import csv_text
+from gpuops.report.json_and_csv import csv_text
 from gpuops.report.sites import merged_csv
 
 SIGNS = "=+-@\t\r\n＝＋－＠"

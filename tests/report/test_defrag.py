@@ -10,7 +10,7 @@ from gpuops.model.devices.gpu import AssignmentPolicy
 from gpuops.plan.moving.defrag import Defrag
 from gpuops.report.document import as_values
 from gpuops.report.layout import plain
-from gpuops.report.vms.defrag import DefragDocument, FragmentedRecord, defrag_text
+from gpuops.report.vms.defrag_view import DefragDocument, FragmentedRecord, defrag_text
 from tests.plan.moving.worlds import world
 from tests.plan.snapshots import catalog
 

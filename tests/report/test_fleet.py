@@ -15,10 +15,10 @@ from gpuops.model.devices.gpu import Passthrough
 from gpuops.model.vcenter.host import Cluster
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.report.json_text import document_text
+from gpuops.report.json_and_csv import document_text
 from gpuops.report.layout import Shown
-from gpuops.report.monitoring.fleet import Fleet, FleetFilters, fleet
-from gpuops.report.monitoring.inventory import fleet_document, fleet_text, summary_text, vms_text
+from gpuops.report.monitoring.fleet_view import Fleet, FleetFilters, fleet
+from gpuops.report.monitoring.inventory_view import fleet_document, fleet_text, summary_text, vms_text
 
 Render = Callable[[Shown], str]
 Golden = Callable[[str, str], None]

@@ -10,13 +10,13 @@ import pytest
 from gpuops.errors import HostNotFound, ProfileUnknown
 from gpuops.execute.site import catalog_of
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.devices.gpu_health import GpuHealth
+from gpuops.model.devices.gpu import GpuHealth
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.report.document import as_values
-from gpuops.report.json_text import document_text
+from gpuops.report.json_and_csv import document_text
 from gpuops.report.layout import Shown
-from gpuops.report.monitoring.fleet import Fleet, FleetFilters, fleet
-from gpuops.report.monitoring.inventory import fleet_document, fleet_text, vms_text
+from gpuops.report.monitoring.fleet_view import Fleet, FleetFilters, fleet
+from gpuops.report.monitoring.inventory_view import fleet_document, fleet_text, vms_text
 from tests.document_schemas import misfits
 
 Render = Callable[[Shown], str]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.report.json_text import document_text, pieces
+from gpuops.report.json_and_csv import document_text, pieces
 
 
 class Power(StrEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpuops.report.document import as_values
-from gpuops.report.first_steps.simulator import ledger_document, ledger_text
+from gpuops.report.first_steps.simulator_view import ledger_document, ledger_text
 from gpuops.report.layout import Shown
 
 Render = Callable[[Shown], str]

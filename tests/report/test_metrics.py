@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 import gpuops
 from gpuops.api import catalog_of
 from gpuops.extras.web.metrics_view import FAMILIES, UP, Family, MetricsWriter, MetricValues
-from gpuops.model.devices.gpu_health import GpuHealth
+from gpuops.model.devices.gpu import GpuHealth
 from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_USE, NewestUse
 from gpuops.model.nights.history import Incident, PastEvents
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.capacity.capacity_request import capacity
-from gpuops.plan.rotation.status import NightStanding
+from gpuops.plan.rotation.night_status import NightStanding
 from tests.plan.snapshots import SNAPSHOTS
 from tests.prometheus import needs_promtool, only, promtool, require_taken, samples
 

@@ -27,7 +27,7 @@ from gpuops.plan.core.steps import (
     VmChange,
 )
 from gpuops.report.document import ErrorDocument, as_values
-from gpuops.report.json_text import document_text
+from gpuops.report.json_and_csv import document_text
 from gpuops.report.layout import Shown
 from gpuops.report.plan_json import AttachDocument
 from gpuops.report.plan_text import plan_text, report_text, summary

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.extras.clusters.run_view import LONGEST_LINE, ProgramLines
+from gpuops.extras.clusters.view import LONGEST_LINE, ProgramLines
 from gpuops.model.vcenter.target import WITHHELD, Secret
 
 PASSWORD = "Kept4now"

@@ -8,7 +8,7 @@ from gpuops.plan.core.plan import Outcome, Plan, Report, Verdict, Wave
 from gpuops.plan.core.steps import PowerOnVm, ResumeVm, SetAttribute, ShutDownGuest, Step, SuspendVm
 from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.returns.day import RotateDay
-from gpuops.report.brief import deeds_line, deeds_named
+from gpuops.report.run_progress import deeds_line, deeds_named
 from tests.execute.small_vcenter import small_world
 from tests.execute.steps.guarded_steps import NIGHT
 

@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 import pytest
 
 from gpuops.model.nights.night_record import LockHolder, Original, Role
-from gpuops.plan.rotation.lease import Lease
+from gpuops.plan.rotation.lease_rules import Lease
+from gpuops.plan.rotation.night_status import RotationStatus
 from gpuops.plan.rotation.returns.return_time import Overdue
-from gpuops.plan.rotation.status import RotationStatus
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
 from gpuops.report.document import as_values
-from gpuops.report.json_text import document_text
+from gpuops.report.json_and_csv import document_text
 from gpuops.report.layout import Shown
-from gpuops.report.nights.rotation_status import status_document, status_text
+from gpuops.report.nights.rotation_status_view import status_document, status_text
 
 Render = Callable[[Shown], str]
 Golden = Callable[[str, str], None]

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from gpuops.model.nights.night_record import Original, Role
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm, VmDrs
 from gpuops.model.window import Window

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from gpuops.model.nights.journal import GivenUp, Thing
+from gpuops.model.nights.history import GivenUp, Thing
 from gpuops.plan.core.abandonment import Abandonment
-from gpuops.report.first_steps.simulator import faults_document
-from gpuops.report.hosts.change import abandonment_document
-from gpuops.report.schema import document_kinds, document_schema
+from gpuops.report.document_schema import document_kinds, document_schema
+from gpuops.report.first_steps.simulator_view import faults_document
+from gpuops.report.hosts.change_view import abandonment_document
 from tests.document_schemas import misfits
 from tests.report.document_places import SOURCES, built_as_dicts, registered_kinds
 from tests.test_errors import CODES, meaning

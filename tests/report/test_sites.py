@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from gpuops.report.json_text import DocumentTexts, document_text
+from gpuops.report.json_and_csv import DocumentTexts, document_text
 from gpuops.report.layout import Shown, Text, TextTable, Tree, plain
 from gpuops.report.sites import (
     SiteAnswer,

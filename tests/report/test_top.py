@@ -13,21 +13,19 @@ from hypothesis import strategies as st
 
 from gpuops.advise.gpu_counters import measured_use, numbers_by_gpu
 from gpuops.api import catalog_of
-from gpuops.extras.observe.current_use import newest
-from gpuops.extras.web.top import Top, filter_and_sort, heading_lines
+from gpuops.extras.observe.stored_gpu_use import newest
+from gpuops.extras.web.top import SortKey, Top, TopLevel, filter_and_sort, heading_lines
 from gpuops.extras.web.top_table import bar, picture, top_document, top_text
 from gpuops.extras.web.top_view import TopView, view_after_key, visible_rows
-from gpuops.extras.web.top_words import SortKey, TopLevel
-from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.devices.gpu_health import GpuHealth
+from gpuops.model.devices.gpu import GpuHealth, GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.measurements.measurement import CurrentUse, MeasuredUse
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm
 from gpuops.plan.hosts.change.rolling_plan import ChangeStatus, PartProgress
-from gpuops.plan.rotation.status import RotationStatus
+from gpuops.plan.rotation.night_status import RotationStatus
 from gpuops.report.layout import display_width, plain
-from gpuops.report.monitoring.fleet import fleet
+from gpuops.report.monitoring.fleet_view import fleet
 
 NOW = datetime(2026, 11, 2, 18, tzinfo=UTC)
 HOSTILE = '"><img src=x onerror=alert(1)>\x1b[2J\u202eevil 🎮'

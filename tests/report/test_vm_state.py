@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm
-from gpuops.report.vms.vm_state import differences, vm_state
+from gpuops.report.vms.vm_view import differences, vm_state
 from tests.plan.snapshots import without_vm
 
 VM = Vm(

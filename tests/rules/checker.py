@@ -243,7 +243,7 @@ RULES: Final = (
         "whatever comes is checked before a parser has it",
         _parsed_xml,
         # smi.py reads at most a megabyte, without entities; tests/plan/guest/test_smi.py checks that
-        (TRANSPORT, "gpuops/sim/", "gpuops/plan/guest/smi.py"),
+        (TRANSPORT, "gpuops/sim/", "gpuops/plan/guest/check_output.py"),
     ),
     Rule(
         "another-clock",
@@ -267,7 +267,7 @@ RULES: Final = (
             "gpuops/extras/observe/observing.py",  # from here on services: they go on for ever
             "gpuops/execute/rotation/watch.py",
             "gpuops/extras/declare/drift.py",
-            "gpuops/extras/web/http/following.py",
+            "gpuops/extras/web/http/current.py",
             "gpuops/sim/",  # a vCenter of its own
         ),
     ),
@@ -296,8 +296,8 @@ RULES: Final = (
             "gpuops/extras/diagnosis/diagnoses.py",
             "gpuops/extras/notify/outbox.py",
             "gpuops/catalog/catalog_files.py",  # from here on what gpuops brings
-            "gpuops/catalog/assumptions.py",
-            "gpuops/guest_scripts/commands.py",
+            "gpuops/catalog/catalog_files.py",
+            "gpuops/guest_scripts/script_commands.py",
             "gpuops/sim/scenario/deviations.py",
             "gpuops/cli/app.py",
             "gpuops/console/failure.py",
@@ -306,11 +306,11 @@ RULES: Final = (
             "gpuops/extras/fleet/sites/processes.py",  # the null device
             "gpuops/extras/bundle/harmless.py",
             "gpuops/extras/web/page/html.py",
-            "gpuops/extras/web/http/application.py",
+            "gpuops/extras/web/http/web_server.py",
             "gpuops/sim/guests/marked_processes.py",  # the kernel's, of processes
             "gpuops/sim/scenario/scenario_file.py",
             "gpuops/sim/fault_injection/rule.py",
-            "gpuops/sim/vcenter/counters.py",
+            "gpuops/sim/vcenter/perf_counters.py",
             "gpuops/sim/render/config_target.py",
             "gpuops/sim/wire/sim_client.py",
         ),
@@ -323,20 +323,20 @@ RULES: Final = (
             "gpuops/files/file.py",
             "gpuops/files/yaml_file.py",
             "gpuops/execute/",  # bodies of journal records, which the journal checks
-            "gpuops/extras/clusters/removing.py",
+            "gpuops/extras/clusters/existing.py",
             "gpuops/extras/clusters/run.py",
             "gpuops/extras/diagnosis/diagnoses.py",
             "gpuops/plan/devices/settings.py",  # attributes of VMs: short, and read with their errors
-            "gpuops/plan/rotation/lease.py",
-            "gpuops/plan/guest/answer.py",  # at most 64 KiB, and read with their errors
+            "gpuops/plan/rotation/lease_rules.py",
+            "gpuops/plan/guest/check_output.py",  # at most 64 KiB, and read with their errors
             "gpuops/catalog/catalog_files.py",  # from here on what gpuops brings
-            "gpuops/catalog/assumptions.py",
+            "gpuops/catalog/catalog_files.py",
             "gpuops/extras/bundle/harmless.py",
-            "gpuops/extras/bundle/world.py",  # and what it wrote itself
+            "gpuops/extras/bundle/bundle_scenario.py",  # and what it wrote itself
             "gpuops/sim/scenario/deviations.py",
             "gpuops/sim/scenario/scenario_file.py",
             "gpuops/sim/fault_injection/rule.py",
-            "gpuops/sim/vcenter/counters.py",
+            "gpuops/sim/vcenter/perf_counters.py",
             "gpuops/sim/wire/automation/services.py",  # requests to the simulator
             "gpuops/sim/wire/admin.py",
             "gpuops/console/output.py",  # what it wrote itself
@@ -359,7 +359,7 @@ RULES: Final = (
             "gpuops/broker/",
             "gpuops/cli/",
             "gpuops/report/",
-            "gpuops/extras/bundle/world.py",
+            "gpuops/extras/bundle/bundle_scenario.py",
             "gpuops/extras/web/page/html.py",
             "gpuops/sim/",
             "gpuops/vsphere/",
@@ -376,9 +376,9 @@ RULES: Final = (
         _names_visible,
         (
             "gpuops/report/layout.py",
-            "gpuops/report/csv_text.py",  # from here on what layout does not print: cells of CSV
+            "gpuops/report/json_and_csv.py",  # from here on what layout does not print: cells of CSV
             "gpuops/extras/web/page/html.py",
-            "gpuops/extras/clusters/run_view.py",  # lines of a guest's program, which are stored too
+            "gpuops/extras/clusters/view.py",  # lines of a guest's program, which are stored too
         ),
     ),
     Rule(
@@ -386,17 +386,17 @@ RULES: Final = (
         "a secret becomes text where it is put on the wire",
         _call_of("reveal"),
         (
-            "gpuops/config/vcenter/notices.py",  # its scheme and host alone are shown
+            "gpuops/config/vcenter/targets.py",  # its scheme and host alone are shown
             "gpuops/extras/notify/sending.py",
             "gpuops/broker/horizon.py",
             "gpuops/extras/web/http/access.py",  # it becomes a digest, to compare with
             "gpuops/model/vcenter/target.py",  # it is looked for in text, and withheld there
-            "gpuops/extras/clusters/run_view.py",  # for its length
+            "gpuops/extras/clusters/view.py",  # for its length
             "gpuops/vsphere/session.py",
             "gpuops/vsphere/transport/wire.py",
             "gpuops/vsphere/transport/automation_login.py",
             "gpuops/vsphere/guests/guest_login.py",
-            "gpuops/vsphere/guests/guest_file.py",
+            "gpuops/vsphere/guests/guest_commands.py",
         ),
     ),
 )

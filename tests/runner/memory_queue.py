@@ -12,7 +12,7 @@ from gpuops import clock
 from gpuops.clock import set_ahead
 from gpuops.extras.fleet.runner.children import Children
 from gpuops.extras.fleet.runner.due import SitePolicy
-from gpuops.extras.fleet.runner.job_queue import HandedOver, JobQueue, Play, QueueAway
+from gpuops.extras.fleet.runner.queue_port import HandedOver, JobQueue, Play, QueueAway
 from gpuops.extras.fleet.runner.service import Service
 from gpuops.model.nights.runners import Half, PolicyTurn, QueueStatus
 from tests.runner.test_due import PARIS, policy_of

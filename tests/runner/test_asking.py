@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from gpuops import clock
 from gpuops.cli.app import app
 from gpuops.clock import set_ahead
-from gpuops.config.vcenter.sites import refuse_one_login
+from gpuops.config.vcenter.sources import refuse_one_login
 from gpuops.console.options import CommonOptions
 from gpuops.errors import Refused, UsageError
 from gpuops.extras.fleet.cli import ask_fleet

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpuops.config.policy import load_policy, parse_policy
 from gpuops.errors import UsageError
 from gpuops.extras.fleet.runner.due import EVERY, due, half_of, refuse_clash, refuse_other_modes, waits
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.nights.runners import Half
 
 

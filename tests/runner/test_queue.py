@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from procrastinate.jobs import Job, Status
 
-from gpuops.extras.fleet.runner.job_queue import HandedOver
 from gpuops.extras.fleet.runner.procrastinate_queue import TAKEN_FOR_DEAD_S, ProcrastinateQueue
+from gpuops.extras.fleet.runner.queue_port import HandedOver
 from gpuops.model.nights.runners import PolicyTurn, TurnState
 from tests.execute.journal.postgres import Server
 

@@ -14,8 +14,8 @@ from procrastinate.jobs import Status
 
 from gpuops.extras.fleet.runner import procrastinate_queue as module
 from gpuops.extras.fleet.runner import service as service_module
-from gpuops.extras.fleet.runner.job_queue import HandedOver, QueueAway
 from gpuops.extras.fleet.runner.procrastinate_queue import TAKEN_FOR_DEAD_S, ProcrastinateQueue
+from gpuops.extras.fleet.runner.queue_port import HandedOver, QueueAway
 from gpuops.model.nights.runners import Half, PolicyTurn, TurnState
 from tests.execute.journal.postgres import PASSWORD, Server
 from tests.runner.memory_queue import service_of

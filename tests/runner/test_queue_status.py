@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from gpuops.extras.fleet.runner_view import RunnerStatusDocument, runner_text
+from gpuops.extras.fleet.cli import RunnerStatusDocument, runner_text
 from gpuops.model.nights.runners import QueueStatus, RunnerSeen
 from gpuops.report.document import as_values
 from gpuops.report.layout import plain

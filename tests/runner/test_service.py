@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from gpuops.config.vcenter.targets import parsed_configuration
 from gpuops.extras.fleet.runner import service as module
 from gpuops.extras.fleet.runner.due import SitePolicy, load_policy_file, read_anew
+from gpuops.extras.fleet.runner.service import OverdueAlarm
 from gpuops.model.nights.runners import Half
+from tests.execute.journal.postgres import PASSWORD, Server
+from tests.execute.past.test_history import CLOSED, GONE, taken_elsewhere
+from tests.notify.conftest import Webhook, webhook
 from tests.runner.memory_queue import TURN, MemoryQueue, looks, service_of
 from tests.runner.test_due import PARIS, policy_of
 
@@ -146,3 +152,60 @@ def test_the_loop_goes_on_after_the_database_was_away_and_ends_when_it_is_told(
     assert children.called == [(Half.NIGHT, "prod")]
     assert answered[-1]
     assert len(messages) == 2
+
+
+__all__ = ["webhook"]
+
+FILE = """
+[targets.prod]
+host = "vc.example.com"
+notify = ["env:HOOK"]
+[targets.lab]
+host = "lab.example.com"
+notify = ["env:HOOK"]
+"""
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+def alarm_of(folder: Path, url: str, hook: str, messages: list[str], now: datetime) -> OverdueAlarm:
+    configured = parsed_configuration(FILE, folder / "config.toml")
+    return OverdueAlarm(folder / "state", url, lambda: configured, {"HOOK": hook}, messages.append, lambda: now)
+
+
+@pytest.mark.long
+@pytest.mark.long
+def test_it_is_told_once_to_each_receiver(
+    postgresql: Server, tmp_path: Path, webhook: Webhook, said: list[str]
+) -> None:
+    pytest.importorskip("apprise", reason="needs apprise: make setup")
+    url, later = postgresql.database(), CLOSED + timedelta(hours=1)
+    taken_elsewhere(tmp_path / "another machine", url)
+    early = alarm_of(tmp_path, url, webhook.url, said, CLOSED)
+    early.look()
+    assert (said, webhook.calls) == ([], [])
+    alarm = alarm_of(tmp_path, url, webhook.url, said, later)
+    for _ in range(2):
+        alarm.look()
+    assert [line.partition(":")[0] for line in said] == ["overdue"]
+    assert GONE in said[0] and "desk-1 not back" in said[0]
+    [(_, body)] = webhook.calls
+    message = json.loads(body)
+    assert GONE in message["title"] + message["message"] and "gpuops rotate day" in message["message"]
+    assert PASSWORD not in str(message) + str(said)
+    alarm_of(tmp_path, url, webhook.url, said, later + timedelta(days=1)).look()
+    assert len(webhook.calls) == 2, "on the next day again"
+
+
+@pytest.mark.long
+def test_a_database_that_is_away_is_said_once(postgresql: Server, tmp_path: Path, said: list[str]) -> None:
+    url = postgresql.database()
+    postgresql.cut_off()
+    alarm = alarm_of(tmp_path, url, "", said, CLOSED)
+    for _ in range(2):
+        alarm.look()
+    assert len(said) == 1 and said[0].startswith("it is unknown whether all vCenters are returned: ")
+    assert PASSWORD not in said[0]

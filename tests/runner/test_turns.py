@@ -14,7 +14,7 @@ import pytest
 from gpuops.extras.fleet.runner import children as children_module
 from gpuops.extras.fleet.runner.children import Children
 from gpuops.extras.fleet.runner.due import SitePolicy
-from gpuops.extras.fleet.runner.job_queue import HandedOver
+from gpuops.extras.fleet.runner.queue_port import HandedOver
 from gpuops.model.nights.runners import Half, PolicyTurn
 from tests.runner.memory_queue import TURN, MemoryQueue, looks, service_of
 from tests.runner.test_due import policy_of

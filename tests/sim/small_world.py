@@ -8,7 +8,7 @@ from pyVmomi import vim
 
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.managed_object import UNSET, ManagedObject, method, prop
-from gpuops.sim.core.task import Task
+from gpuops.sim.core.task_object import Task
 from gpuops.sim.scenario.build import new_world
 from gpuops.sim.world import World
 

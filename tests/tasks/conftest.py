@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpuops.sim.server import SimServer, start
-from gpuops.sim.wire import ready_file
-from gpuops.tasks.connection import ConnectionArguments
+from gpuops.sim.wire import sim_client
+from gpuops.tasks.task_connection import ConnectionArguments
 from tests.cli.conftest import new_home
 
 
@@ -37,6 +37,6 @@ class Lab:
 def lab(tmp_path: Path) -> Iterator[Lab]:
     with start("lab", clock="stepped") as server:
         path = tmp_path / "ready.json"
-        ready_file.write(path, ready_file.of(server))
+        sim_client.write(path, sim_client.of(server))
         yield Lab(server, ConnectionArguments(hostname=f"sim@{path}"))
         assert list(server.world.bugs) == []

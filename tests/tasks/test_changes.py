@@ -17,11 +17,11 @@ from pytest_mock import MockerFixture
 from gpuops.errors import GpuopsError, UsageError, VmAmbiguous, VmNotFound
 from gpuops.sim.server import start
 from gpuops.sim.state.vm_state import DvxBacking, PciDevice, SriovBacking, StaticBacking
-from gpuops.sim.wire import ready_file
-from gpuops.tasks.connection import ConnectionArguments
+from gpuops.sim.wire import sim_client
+from gpuops.tasks.changes import vm_gpu, vm_gpus
+from gpuops.tasks.perform import TaskResult
 from gpuops.tasks.reads import host_gpu_info, vm_gpu_info
-from gpuops.tasks.result import TaskResult
-from gpuops.tasks.vms import vm_gpu, vm_gpus
+from gpuops.tasks.task_connection import ConnectionArguments
 from gpuops.vsphere.connection import Connection
 from tests.sim.operations.mixed import CARD, mixed_lab
 from tests.tasks.conftest import Lab
@@ -150,7 +150,7 @@ def mixed(tmp_path: Path) -> Iterator[Lab]:
     """The lab with `mixed`, which has an SR-IOV network card, a whole GPU and a vGPU, and `carded` with the card."""
     with start(mixed_lab(tmp_path), clock="stepped") as server:
         path = tmp_path / "mixed.json"
-        ready_file.write(path, ready_file.of(server))
+        sim_client.write(path, sim_client.of(server))
         yield Lab(server, ConnectionArguments(hostname=f"sim@{path}"))
         assert list(server.world.bugs) == []
 

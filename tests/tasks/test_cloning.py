@@ -9,10 +9,10 @@ import pytest
 
 from gpuops.errors import GpuopsError, Refused, UsageError
 from gpuops.sim.fault_injection.rule import rules_of
-from gpuops.tasks.connection import open_site
+from gpuops.tasks.changes import vm_clone, vm_gpu
+from gpuops.tasks.perform import TaskResult
 from gpuops.tasks.reads import vm_gpu_info
-from gpuops.tasks.result import TaskResult
-from gpuops.tasks.vms import vm_clone, vm_gpu
+from gpuops.tasks.task_connection import open_site
 from gpuops.vsphere.connection import Connection
 from tests.tasks.conftest import Lab
 

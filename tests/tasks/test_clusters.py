@@ -8,8 +8,8 @@ import pytest
 
 from gpuops.extras.clusters.tasks import gpu_cluster
 from gpuops.sim.server import start
-from gpuops.sim.wire import ready_file
-from gpuops.tasks.connection import ConnectionArguments
+from gpuops.sim.wire import sim_client
+from gpuops.tasks.task_connection import ConnectionArguments
 
 pytestmark = pytest.mark.long
 
@@ -22,7 +22,7 @@ def test_a_refused_cluster_is_one_line_that_says_each_reason_once(tmp_path: Path
     file, ready = tmp_path / "cluster.yaml", tmp_path / "ready.json"
     file.write_text(text, encoding="utf-8")
     with start("training", clock="virtual") as server:
-        ready_file.write(ready, ready_file.of(server))
+        sim_client.write(ready, sim_client.of(server))
         connection = ConnectionArguments(hostname=f"sim@{ready}")
         answer = gpu_cluster(connection, state="present", file=str(file), name=None, resume=False, apply=apply)
         assert len(server.world.ledger) == 0

@@ -10,7 +10,7 @@ import pytest
 from gpuops.config.vcenter.destination import Destination
 from gpuops.errors import GpuopsError, NotTrusted, Refused, TargetError, UsageError
 from gpuops.model.vcenter.target import Secret
-from gpuops.tasks.connection import ConnectionArguments, open_site, reach
+from gpuops.tasks.task_connection import ConnectionArguments, open_site, reach
 
 CONFIGURATION = """
 [targets.prod]

@@ -14,13 +14,12 @@ import pytest
 
 from gpuops.console.options import HostShellOptions, Shell
 from gpuops.errors import UsageError
-from gpuops.hostshell.gpu_lines import DETAILS
-from gpuops.hostshell.nvidia_smi import INDEX, INSTANCES, QUERY, VGPUS
+from gpuops.hostshell.nvidia_smi import DETAILS, INDEX, INSTANCES, QUERY, VGPUS
 from gpuops.sim.state.host_state import GpuFault
-from gpuops.tasks.connection import ConnectionArguments, HostShellArguments
+from gpuops.tasks.changes import vm_gpu, vm_gpus
+from gpuops.tasks.perform import TaskResult
 from gpuops.tasks.reads import gpu_capacity_info, gpu_placement, host_gpu_info
-from gpuops.tasks.result import TaskResult
-from gpuops.tasks.vms import vm_gpu, vm_gpus
+from gpuops.tasks.task_connection import ConnectionArguments, HostShellArguments
 from tests.hostshell.server import ShellHost, ssh_server
 from tests.sim.guests import nvidia_smi
 from tests.tasks.conftest import Lab

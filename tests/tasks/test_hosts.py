@@ -13,10 +13,10 @@ from gpuops.clock import wall_clock
 from gpuops.errors import HostNotFound, Refused, UsageError
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
-from gpuops.sim.wire import ready_file
-from gpuops.tasks.connection import ConnectionArguments
-from gpuops.tasks.hosts import host_gpu_scheduler, host_graphics_mode, host_passthrough
-from gpuops.tasks.result import TaskResult
+from gpuops.sim.wire import sim_client
+from gpuops.tasks.changes import host_gpu_scheduler, host_graphics_mode, host_passthrough
+from gpuops.tasks.perform import TaskResult
+from gpuops.tasks.task_connection import ConnectionArguments
 from tests.tasks.conftest import Lab
 from tests.wire.hosts.clusters import cluster, desktops
 
@@ -52,7 +52,7 @@ def test_check_mode_predicts_and_the_second_run_does_nothing(lab: Lab, task: Set
 def test_modes_of_vsphere_9_1_are_set_by_their_own_call(tmp_path: Path) -> None:
     with SimServer(build("supervisor", api_version="9.1.0.0")) as server:
         path = tmp_path / "ready.json"
-        ready_file.write(path, ready_file.of(server))
+        sim_client.write(path, sim_client.of(server))
         lab = Lab(server, ConnectionArguments(hostname=f"sim@{path}"))
         cases: list[tuple[Set, dict[str, Any], int]] = [
             (host_graphics_mode, {"vgpu_mode": "mixedSize", "gpu": ["0000:af:00.0"], "host": "esx-02.sup"}, 0),
@@ -94,7 +94,7 @@ def days(*offsets: int) -> str:
 def test_hosts_are_rebooted_one_after_another_if_the_task_says_so(tmp_path: Path) -> None:
     with SimServer(cluster(3, [desktops(1, 2, first=1), desktops(2, 3, first=3)])) as server:
         ready = tmp_path / "cluster.json"
-        ready_file.write(ready, ready_file.of(server))
+        sim_client.write(ready, sim_client.of(server))
         connection = ConnectionArguments(hostname=f"sim@{ready}")
         rebooting: dict[str, Any] = {"reboot": "rolling", "max_hosts": 1, "window": days(-1, 0, 1), "vms": None}
         foreseen = host_gpu_scheduler(connection, **EQUAL, **rebooting, apply=False)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gpuops.sim.server import start
-from gpuops.tasks.connection import ConnectionArguments
 from gpuops.tasks.inventory import machines
 from gpuops.tasks.reads import vm_gpu_info
+from gpuops.tasks.task_connection import ConnectionArguments
 from tests.tasks.conftest import Lab
 from tests.tasks.test_rotation import POLICY
 

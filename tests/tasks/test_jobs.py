@@ -8,7 +8,7 @@ import pytest
 
 from gpuops.errors import Refused, UsageError
 from gpuops.extras.jobs.tasks import gpu_job, gpu_job_info
-from gpuops.tasks.result import TaskResult
+from gpuops.tasks.perform import TaskResult
 from tests.tasks.conftest import Lab
 
 pytestmark = pytest.mark.long

@@ -10,7 +10,6 @@ import pytest
 
 from gpuops.errors import HostNotFound, PolicyError, UsageError
 from gpuops.execute.state.state_dir import default_state_dir
-from gpuops.tasks.connection import ConnectionArguments, open_site
 from gpuops.tasks.reads import (
     gpu_capacity_info,
     gpu_placement,
@@ -19,6 +18,7 @@ from gpuops.tasks.reads import (
     host_gpu_info,
     vm_gpu_info,
 )
+from gpuops.tasks.task_connection import ConnectionArguments, open_site
 from tests.stored_day import BUSY, store_day
 from tests.tasks.conftest import Lab
 

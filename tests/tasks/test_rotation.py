@@ -12,7 +12,7 @@ import pytest
 
 from gpuops.errors import UsageError
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.tasks.rotation import rotation, rotation_info
+from gpuops.tasks.night_tasks import rotation, rotation_info
 from tests.tasks.conftest import Lab
 
 POLICY = str(Path(__file__).resolve().parents[2] / "gpuops" / "sim" / "scenarios" / "lab-policy.yaml")

@@ -12,9 +12,9 @@ from gpuops.extras.declare.tasks import gpu_site
 from gpuops.files.yaml_file import parse_yaml
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.server import SimServer
-from gpuops.sim.wire import ready_file
-from gpuops.tasks.connection import ConnectionArguments
-from gpuops.tasks.result import TaskResult
+from gpuops.sim.wire import sim_client
+from gpuops.tasks.perform import TaskResult
+from gpuops.tasks.task_connection import ConnectionArguments
 from tests.tasks.conftest import Lab
 from tests.tasks.test_hosts import days
 from tests.wire.hosts.clusters import cluster, desktops
@@ -57,7 +57,7 @@ def test_check_mode_predicts_and_the_second_run_does_nothing(lab: Lab) -> None:
 def test_hosts_are_rebooted_if_the_task_says_so(tmp_path: Path) -> None:
     with SimServer(cluster(2, [desktops(1, 2, first=1), desktops(2, 3, first=3)])) as server:
         path = tmp_path / "ready.json"
-        ready_file.write(path, ready_file.of(server))
+        sim_client.write(path, sim_client.of(server))
         lab = Lab(server, ConnectionArguments(hostname=f"sim@{path}"))
         text = "version: 1\nhosts: [{host: '*', scheduler: equal-share}]\n"
         without = set_site(lab, text, apply=True)

@@ -17,8 +17,7 @@ from gpuops.sim.core.encoder import encoder
 from gpuops.sim.core.json_encoder import json_encoder
 from gpuops.vsphere.reading import networks
 from gpuops.vsphere.reading.bulk import reader as paths
-from gpuops.vsphere.reading.bulk.pages import ReadObject
-from gpuops.vsphere.reading.bulk.values import BOXED
+from gpuops.vsphere.reading.bulk.pages import BOXED, ReadObject
 from gpuops.vsphere.reading.collect import _decode
 from gpuops.vsphere.reading.decoding.decode_host import host_with_gpus, pci_devices, thin_host
 from gpuops.vsphere.reading.decoding.decode_vm import thin_vm, with_detail

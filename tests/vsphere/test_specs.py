@@ -10,7 +10,7 @@ from pyVmomi import SoapAdapter, vim
 from gpuops.errors import Refused
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.plan.core.steps import NewDirectPath, NewDynamic, NewVgpu, VmChange
-from gpuops.vsphere.writing.steps import config_spec, signed_short
+from gpuops.vsphere.writing.step_calls import config_spec, signed_short
 
 API = "8.0.3.0"
 

@@ -9,7 +9,7 @@ from pyVmomi import vim
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host import ConfigTarget
 from gpuops.model.vcenter.host_settings import DeviceGroupMember
-from gpuops.vsphere.reading.config_targets import config_target
+from gpuops.vsphere.reading.host_reads import config_target
 
 KINDS = vim.vm.device.VirtualPCIPassthrough
 

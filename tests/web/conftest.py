@@ -19,11 +19,10 @@ import pytest
 
 from gpuops.errors import NotConnected
 from gpuops.extras.web.http.access import Access
-from gpuops.extras.web.http.current import Current
-from gpuops.extras.web.http.following import FleetRead, Following
-from gpuops.extras.web.http.server import WebServer, serving
+from gpuops.extras.web.http.current import Current, FleetRead, Following
+from gpuops.extras.web.http.web_server import WebServer, serving
 from gpuops.sim.server import SimServer
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 from tests.cli.conftest import clean
 from tests.ports import free_port, listens
 from tests.report.page.conftest import Reported, reported
@@ -142,7 +141,7 @@ def service(
 ) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """`gpuops serve` of that vCenter: its address, once it listens, and the process."""
     ready, port = folder / "ready.json", free_port()
-    ready_file.write(ready, ready_file.of(server))
+    sim_client.write(ready, sim_client.of(server))
     words = [sys.executable, "-m", "gpuops", "serve", "--listen", str(port), "--vcenter", f"sim@{ready}", *options]
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", env={**os.environ, **(environ or {})}

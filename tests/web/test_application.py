@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gpuops.extras.web.http import application
+from gpuops.extras.web.http import web_server
 from gpuops.extras.web.http.access import Access, PasswordLogin, ProxyLogin
 from gpuops.model.vcenter.target import Secret
 from tests.waiting import wait_until
@@ -186,7 +186,7 @@ def test_a_document_that_cannot_be_made_is_said_and_ends_nothing(
     def broken(*_arguments: Any) -> str:
         raise RuntimeError("no such template")
 
-    monkeypatch.setattr("gpuops.extras.web.http.following.served_page", broken)
+    monkeypatch.setattr("gpuops.extras.web.http.current.served_page", broken)
     assert served.get("/").status_code == 500
     assert served.said == ["'/' was not answered: RuntimeError: no such template"]
     assert served.get("/healthz").status_code == 200
@@ -208,7 +208,7 @@ def test_watchers_are_told_of_the_newest_alone(served: Served) -> None:
 
 
 def test_so_many_watch_and_no_more(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(application, "MOST_WATCHERS", 2)
+    monkeypatch.setattr(web_server, "MOST_WATCHERS", 2)
     with (
         httpx.stream("GET", f"{served.url}/events") as first,
         httpx.stream("GET", f"{served.url}/events") as second,
@@ -226,7 +226,7 @@ def watches(served: Served) -> bool:
 
 
 def test_a_watcher_hears_something_again_and_again(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(application, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(web_server, "HEARTBEAT_S", 0.05)
     with httpx.stream("GET", f"{served.url}/events", timeout=30) as response:
         received_events = events(response)
         ages = [next(received_events)["age_s"] for _ in range(5)]

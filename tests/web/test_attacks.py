@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gpuops.clock import passed_s
-from gpuops.extras.web.http import server
-from gpuops.sim.core.clock import ClockMode
+from gpuops.extras.web.http import web_server as server
+from gpuops.sim.core.sim_clock import ClockMode
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from tests.waiting import wait_until

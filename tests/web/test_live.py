@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from gpuops.extras.web.http import application
+from gpuops.extras.web.http import web_server as server
 from gpuops.extras.web.http.access import Access, PasswordLogin
 from gpuops.model.vcenter.target import Secret
-from gpuops.sim.core.clock import ClockMode
+from gpuops.sim.core.sim_clock import ClockMode
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.outside_events.vms import power_off
+from gpuops.sim.outside_events.vm_events import power_off
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from tests.report.page.conftest import Opened
@@ -171,7 +171,7 @@ def test_a_vm_that_is_powered_off_is_off_on_the_page_within_seconds(
 
 @pytest.mark.long
 def test_heartbeats_do_not_fetch_anything(opened: Opened, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(application, "HEARTBEAT_S", 0.1)
+    monkeypatch.setattr(server, "HEARTBEAT_S", 0.1)
     served.look()
     before = len(opened.requests)
     opened.page.wait_for_timeout(1500)

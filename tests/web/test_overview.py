@@ -15,13 +15,13 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from gpuops.clock import passed_s
-from gpuops.config.vcenter.sites import ConfiguredSite
+from gpuops.config.vcenter.sources import ConfiguredSite
 from gpuops.errors import VcenterUnreachable
 from gpuops.extras.web.http.access import Access
 from gpuops.extras.web.http.current import Current, Edition, Overview, address_of
-from gpuops.extras.web.http.server import WebServer, serving_sites
+from gpuops.extras.web.http.web_server import WebServer, serving_sites
 from gpuops.extras.web.page.html import site_figures
-from gpuops.report.json_text import document_text
+from gpuops.report.json_and_csv import document_text
 from tests.report.page.conftest import Opened, Reported
 
 pytestmark = pytest.mark.long

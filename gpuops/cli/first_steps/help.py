@@ -146,7 +146,7 @@ def help(
       gpuops help rotate night
       gpuops help --all
     """
-    from gpuops.report.first_steps.manual import HelpDocument
+    from gpuops.report.first_steps.manual_view import HelpDocument
 
     manual = _manual()
     if everything and words:
@@ -274,7 +274,7 @@ def template_list() -> None:
     Example:
       gpuops template list
     """
-    from gpuops.report.first_steps.manual import TemplateListDocument
+    from gpuops.report.first_steps.manual_view import TemplateListDocument
 
     descriptions = {name: describe_template(_template_text(name)) for name in templates()}
     output.show(_template_table(descriptions), TemplateListDocument(descriptions))
@@ -291,7 +291,7 @@ def template_show(
     Example:
       gpuops template show policy.yaml
     """
-    from gpuops.report.first_steps.manual import TemplateShowDocument
+    from gpuops.report.first_steps.manual_view import TemplateShowDocument
 
     text = _template_text(name)
     output.show(text.rstrip("\n").split("\n"), TemplateShowDocument(name, text))
@@ -317,7 +317,7 @@ def template_write(
       gpuops template write policy.yaml
       gpuops template write roles/night.yaml site.toml --into site
     """
-    from gpuops.report.first_steps.manual import TemplateWriteDocument
+    from gpuops.report.first_steps.manual_view import TemplateWriteDocument
 
     texts = {name: _template_text(name) for name in chosen or templates()}
     changed = [name for name, text in texts.items() if not _is_unchanged(into / name, text, force=force)]

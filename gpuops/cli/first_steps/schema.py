@@ -16,7 +16,7 @@ from gpuops.extensions import InputFile, input_files
 from gpuops.files.file import read_text, templates
 
 if TYPE_CHECKING:
-    from gpuops.report.schema import Schema
+    from gpuops.report.document_schema import Schema
 
 
 _FILES_OF_THE_CORE: Final = {
@@ -35,9 +35,7 @@ _FILES_OF_THE_CORE: Final = {
     "what-if-changes": InputFile(
         "Changes of `gpuops what-if`", "gpuops.config.changes_file:ChangesFile", "what-if.yaml"
     ),
-    "workloads": InputFile(
-        "Workloads of `gpuops size`", "gpuops.config.workloads_file:WorkloadsFile", "workloads.yaml"
-    ),
+    "workloads": InputFile("Workloads of `gpuops size`", "gpuops.config.requests_file:WorkloadsFile", "workloads.yaml"),
 }
 INPUTS: Final = dict(sorted((_FILES_OF_THE_CORE | input_files()).items()))
 """The files by their names in `gpuops schema`."""
@@ -64,7 +62,7 @@ def schema(
       gpuops schema attach
       gpuops schema policy > policy.schema.json
     """
-    from gpuops.report.first_steps.manual import ListedSchemaRecord, SchemaListDocument
+    from gpuops.report.first_steps.manual_view import ListedSchemaRecord, SchemaListDocument
     from gpuops.report.layout import Text, TextTable
 
     titles = _titles_by_name()
@@ -84,14 +82,14 @@ def schema(
 
 def _titles_by_name() -> dict[str, tuple[str, str]]:
     """Return each name with its use, `input` or `output`, and its title."""
-    from gpuops.report.schema import document_kinds, document_title
+    from gpuops.report.document_schema import document_kinds, document_title
 
     titles = {name: ("input", input_file.title) for name, input_file in INPUTS.items()}
     return titles | {name: ("output", document_title(document)) for name, document in document_kinds().items()}
 
 
 def _schema_of(name: str) -> Schema:
-    from gpuops.report.schema import document_kinds, document_schema
+    from gpuops.report.document_schema import document_kinds, document_schema
 
     return input_schema(name) if name in INPUTS else document_schema(document_kinds()[name])
 
@@ -101,7 +99,7 @@ def input_schema(name: str) -> Schema:
     from gpuops.config.decoding import is_section
     from gpuops.config.file_schema import schema_of_section
     from gpuops.report.document import SCHEMA_VERSION
-    from gpuops.report.schema import DIALECT
+    from gpuops.report.document_schema import DIALECT
 
     title, checked_by, _ = INPUTS[name]
     module, _, attribute = checked_by.partition(":")
@@ -154,7 +152,7 @@ def explain(
       gpuops explain config.targets.host
     """
     from gpuops.config.explanation import explain as explain_key
-    from gpuops.report.first_steps.config import ExplainDocument, explain_text
+    from gpuops.report.first_steps.config_view import ExplainDocument, explain_text
 
     # `policy.yaml.pools[].idle` and `policy.pools.0.idle` mean the same key
     file, *words = [word for word in key.replace("[]", "").split(".") if word not in ("toml", "yaml", "yml")]

@@ -1,4 +1,4 @@
-"""`gpuops setup`: set up a vCenter by questions and answers. `gpuops login test`: check a login."""
+"""`gpuops config`, `setup` and `login`: the configuration file, by one command or by questions and answers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ import typer
 from gpuops.config.user_paths import config_file
 from gpuops.console import output
 from gpuops.console.commands import VerbTable
+from gpuops.console.completion import configured_targets
 from gpuops.console.options import CommonOptions
 from gpuops.console.spread import spread
 from gpuops.errors import GpuopsError, NotConnected, Refused, TargetError, UsageError
-from gpuops.files.file import templates
+from gpuops.files.file import read_text, templates
 from gpuops.files.private_file import write_new, write_private
 from gpuops.model.vcenter.vm import PowerState
 
@@ -230,7 +231,7 @@ def _log_in(answers: _Answers, username: str | None) -> tuple[str, str] | None:
     """
     from gpuops.api import login_test
     from gpuops.config.vcenter.edit import with_target
-    from gpuops.report.first_steps.login import login_text
+    from gpuops.report.first_steps.config_view import login_text
 
     answers.username = username or _ask("Account for gpuops")
     answers.password = _ask_password(f"Password of {answers.username}")
@@ -287,7 +288,7 @@ def _offer_roles(answers: _Answers) -> bool:
     """
     from gpuops.api import roles
     from gpuops.config.role_file import load_roles
-    from gpuops.report.monitoring.doctor import roles_text
+    from gpuops.report.monitoring.doctor_view import roles_text
 
     try:
         if not _agrees("Make the roles for gpuops in this vCenter now, as its administrator?"):
@@ -307,7 +308,7 @@ def _offer_roles(answers: _Answers) -> bool:
 def _show(answers: _Answers, example: tuple[str, str] | None, *, roles_made: bool) -> None:
     """Print what was written, and the commands to type next."""
     from gpuops.config.vcenter.targets import parsed_configuration
-    from gpuops.report.first_steps.config import SetupDocument, setup_text
+    from gpuops.report.first_steps.config_view import SetupDocument, setup_text
 
     is_default = parsed_configuration(answers.text, answers.path).default == answers.name
     vcenter = "" if is_default else f" --vcenter {answers.name}"
@@ -342,8 +343,123 @@ def login_test(common: CommonOptions) -> None:
     """
     from gpuops.api import login_test as ask
     from gpuops.console.opening import open_site
-    from gpuops.report.first_steps.login import LoginTestDocument, login_text
+    from gpuops.report.first_steps.config_view import LoginTestDocument, login_text
 
     with open_site(common) as site:
         test = ask(site)
     output.show(login_text(test), LoginTestDocument.made_of(test))
+
+
+config = VerbTable("config", "Write, show and change the configuration file: the vCenters of this machine.")
+File = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Another file than $GPUOPS_CONFIG or ~/.config/gpuops/config.toml."),
+]
+
+
+def keys(incomplete: str) -> list[str]:
+    """TARGET.KEY of the targets that are there."""
+    from gpuops.config.decoding import keys_of
+    from gpuops.config.vcenter.targets import TABLES, NamedTarget
+
+    single = [key for key in keys_of(NamedTarget) if key not in TABLES]
+    every = [f"{name}.{key}" for name in configured_targets() for key in single]
+    return [key_path for key_path in ["default", *every] if key_path.startswith(incomplete)]
+
+
+@config.command("init")
+@spread
+def config_init(
+    target: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What the first target is called; then --vcenter NAME means it.")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(metavar="HOST", help="Its address: vc.example.com, or sim:lab to try things.")
+    ] = None,
+    username: Annotated[str | None, typer.Option(metavar="NAME", help="Its user name.")] = None,
+    password_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The file with its password, readable by its owner alone.")
+    ] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Trust the certificates of this PEM file alone.")
+    ] = None,
+    file: File = None,
+) -> None:
+    """Write a first configuration file with comments, mode 0600. A file that is there is never overwritten.
+
+    \b
+    Examples:
+      gpuops config init
+      gpuops config init --target prod --address vc.example.com --username gpuops@vsphere.local
+    """
+    from gpuops.config.vcenter.edit import first_configuration
+
+    settings = {"host": address, "username": username, "password_file": password_file, "ca_file": ca_file}
+    path = _path(file)
+    first_configuration(path, target, {key: str(setting) for key, setting in settings.items() if setting is not None})
+    from gpuops.report.first_steps.config_view import ConfigInitDocument, written_text
+
+    output.show(written_text(path, filled=address is not None), ConfigInitDocument(str(path)))
+
+
+@config.command("show")
+@spread
+def config_show(common: CommonOptions, file: File = None) -> None:
+    """Show the settings in force for each target, and where each comes from. Connects to nothing.
+
+    Of a password only whether there is one, and from where.
+
+    \b
+    Examples:
+      gpuops config show
+      gpuops config show --vcenter sim:lab
+    """
+    from gpuops.config.vcenter.origins import TargetLines, shown_targets
+    from gpuops.config.vcenter.sources import read_configuration
+    from gpuops.console.opening import flags_of
+    from gpuops.report.first_steps.config_view import show_document, show_text
+
+    if common.password_stdin:
+        raise UsageError(
+            "--password-stdin has no meaning for config show", hint="leave it out: no password is asked for"
+        )
+    path = _path(file)
+    configuration = read_configuration(path)
+    exists = path.is_file()
+    lines = TargetLines.of(path, read_text(path) if exists else "")
+    targets = shown_targets(flags_of(common), os.environ, configuration, lines)
+    default = configuration.default
+    output.show(show_text(path, exists, default, targets), show_document(path, exists, default, targets))
+
+
+_SETTING: Final = typer.Argument(metavar="TARGET.KEY", help="prod.port; or default.", autocompletion=keys)
+
+
+@config.command("set")
+@spread
+def config_set(
+    key: Annotated[str, _SETTING],
+    new_value: Annotated[str, typer.Argument(metavar="VALUE", help="What it is from now on; '' takes the key out.")],
+    file: File = None,
+) -> None:
+    """Change one key of the configuration file, and leave its comments as they are.
+
+    What cannot be meant is refused, and nothing written. Passwords are: a command line is readable by everybody.
+    Between several receivers of `notify` stand blanks.
+
+    \b
+    Examples:
+      gpuops config set prod.password_file /etc/gpuops/prod.password
+      gpuops config set default prod
+    """
+    from gpuops.config.vcenter.edit import change
+    from gpuops.report.first_steps.config_view import ConfigSetDocument, changed_text
+
+    path = _path(file)
+    before, after = change(path, key, new_value)
+    output.show(changed_text(path, key, before, after), ConfigSetDocument(str(path), key, before, after))
+
+
+def _path(file: Path | None) -> Path:
+
+    return config_file(os.environ) if file is None else file

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from gpuops.errors import NotTrusted, Refused, TargetError
-from gpuops.model.measurements.measurement_settings import UNSAID, MeasurementSettings
+from gpuops.model.measurements.measurement import UNSAID, MeasurementSettings
 from gpuops.model.vcenter.bulk_reader import BulkReader
 from gpuops.model.vcenter.target import Secret
 
 if TYPE_CHECKING:
-    from gpuops.config.vcenter.broker import BrokerDestination
-    from gpuops.config.vcenter.notices import NotifySettings
-    from gpuops.config.vcenter.targets import GuestEntry
+    from gpuops.config.vcenter.broker_entry import BrokerDestination
+    from gpuops.config.vcenter.targets import GuestEntry, NotifySettings
 
 
 @dataclass(frozen=True, slots=True)

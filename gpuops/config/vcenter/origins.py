@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Final
 from gpuops.config.vcenter.destination import SERVED, Destination, Simulated
 from gpuops.config.vcenter.journal_url import holds_password
 from gpuops.config.vcenter.layers import DEFAULT, Flags
-from gpuops.config.vcenter.login import Credential, PasswordSource, guest_user, other_password, vcenter_password
+from gpuops.config.vcenter.login_settings import (
+    Credential,
+    PasswordSource,
+    guest_user,
+    other_password,
+    vcenter_password,
+)
 from gpuops.config.vcenter.sources import label, resolve
 from gpuops.model.vcenter.target import Secret
 

@@ -3,16 +3,18 @@
 Flags > GPUOPS_* > VMWARE_* > GOVC_* > the configuration file.
 CA: --ca-file > GPUOPS_CA_FILE > GOVC_TLS_CA_CERTS > the target's ca_file > REQUESTS_CA_BUNDLE > the system's.
 The file of a target comes before REQUESTS_CA_BUNDLE, which is for every server.
-"""
+
+The sites that `--site` names: targets of the configuration file, each with its zone, its policy and its labels."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from gpuops.config.vcenter.destination import SERVED, SIMULATED, Address, Destination, Simulated, sha256_of
 from gpuops.config.vcenter.journal_url import holds_password
@@ -32,14 +34,13 @@ from gpuops.config.vcenter.layers import (
 )
 from gpuops.errors import TargetError, UsageError
 from gpuops.files.file import NOT_PARSED, is_missing, parse_json, read_text
-from gpuops.model.measurements.measurement_settings import UNSAID, MeasurementSettings
+from gpuops.model.measurements.measurement import UNSAID, MeasurementSettings
 from gpuops.model.vcenter.bulk_reader import BulkReader
 from gpuops.model.vcenter.target import Secret
 
 if TYPE_CHECKING:
-    from gpuops.config.vcenter.broker import BrokerDestination, BrokerEntry
-    from gpuops.config.vcenter.notices import NotifySettings
-    from gpuops.config.vcenter.targets import Configuration, FleetEntry, NamedTarget
+    from gpuops.config.vcenter.broker_entry import BrokerDestination, BrokerEntry
+    from gpuops.config.vcenter.targets import Configuration, FleetEntry, NamedTarget, NotifySettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +278,7 @@ def _measured(named: NamedTarget | None) -> MeasurementSettings:
 
 
 def _broker(name: str, entry: BrokerEntry, environ: Mapping[str, str]) -> BrokerDestination:
-    from gpuops.config.vcenter.broker import broker_destination
+    from gpuops.config.vcenter.broker_entry import broker_destination
 
     return broker_destination(name, entry, environ)
 
@@ -314,7 +315,7 @@ def no_notices(name: str | None, configuration: NamedTargets) -> UsageError:
 def _notify(name: str | None, named: NamedTarget | None) -> NotifySettings | None:
     if name is None or named is None or not named.notify:
         return None
-    from gpuops.config.vcenter.notices import NotifySettings
+    from gpuops.config.vcenter.targets import NotifySettings
 
     return NotifySettings(name, named.notify)
 
@@ -361,7 +362,7 @@ def _served(path: Path) -> Destination:
 
 def _served_broker(ready_broker: Mapping[str, str], password: Secret, ca_files: tuple[Path, ...]) -> BrokerDestination:
     """Return the simulated Connection Server of a served simulated vCenter."""
-    from gpuops.config.vcenter.broker import BrokerDestination
+    from gpuops.config.vcenter.broker_entry import BrokerDestination
 
     address = Address.parse(ready_broker["url"])
     return BrokerDestination(
@@ -376,3 +377,70 @@ def _nothing(configuration: NamedTargets) -> TargetError:
         "no vCenter is configured",
         hint=f"use {named}, or run gpuops config init; --vcenter sim:lab tries everything on a simulated one",
     )
+
+
+ALL: Final = "all"
+_LOGINS: Final[Mapping[str, str]] = {
+    "GPUOPS_USERNAME": "", "GPUOPS_PASSWORD": "", "GPUOPS_PASSWORD_FILE": "", "GPUOPS_BROKER_PASSWORD": "",
+    "GPUOPS_BROKER_PASSWORD_FILE": "", "GPUOPS_GUEST_USERNAME": "", "GPUOPS_GUEST_PASSWORD": "",
+    "GPUOPS_GUEST_PASSWORD_FILE": "", "VMWARE_USER": "VMWARE_HOST", "VMWARE_PASSWORD": "VMWARE_HOST",
+    "GOVC_USERNAME": "GOVC_URL", "GOVC_PASSWORD": "GOVC_URL",
+}  # fmt: skip
+"""Variables that go to every vCenter, its broker or its guests, unless the variable beside them says to which."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredSite:
+    """One target of the configuration file, as commands that read several know it."""
+
+    name: str
+    zone: str | None
+    """IANA time zone; None = the file says none."""
+    policy: Path | None
+    labels: Mapping[str, str]
+
+
+def chosen_sites(word: str, configuration: NamedTargets, file: Path) -> tuple[ConfiguredSite, ...]:
+    """Return the sites that match a word, in the order of the file: `all`, a name, a pattern `muc-*`, `region=emea`.
+
+    Raises UsageError if none matches; its hint lists all sites.
+    """
+    sites_by_name = {name: ConfiguredSite(name, target.zone, _policy_of(target), target.labels) for name, target in
+             configuration.targets.items()}  # fmt: skip
+    if not sites_by_name:
+        raise UsageError(
+            f"--site {word}: there is no target in {file}",
+            hint="gpuops config init writes the file; its targets are the sites",
+        )
+    matching_sites = tuple(site for site in sites_by_name.values() if _means(word, site))
+    if matching_sites:
+        return matching_sites
+    near = get_close_matches(word, sites_by_name, n=3)
+    suggestion = f"; did you mean {', '.join(near)}?" if near else ""
+    raise UsageError(
+        f"--site {word}: it matches no target of {file}{suggestion}", hint=f"sites there: {', '.join(sites_by_name)}"
+    )
+
+
+def _policy_of(target: NamedTarget) -> Path | None:
+    """Return the policy of a target, else the only one that runners play on it; None if there is not exactly one."""
+    return target.rotations[0] if target.policy is None and len(target.rotations) == 1 else target.policy
+
+
+def refuse_one_login(sites: Collection[str], environ: Mapping[str, str], password_file: Path | None = None) -> None:
+    """Raise UsageError if one login would be sent to several vCenters. `password_file`: the option --password-file."""
+    login_options = ["--password-file"] if password_file is not None else []
+    login_options += [name for name, where in _LOGINS.items() if environ.get(name) and not environ.get(where)]
+    if login_options and len(sites) > 1:
+        guests = ", and in [targets.NAME.guest]" if any("GUEST" in name for name in login_options) else ""
+        raise UsageError(
+            f"{', '.join(login_options)} would go to each of {len(sites)} vCenters: {', '.join(sites)}",
+            hint=f"leave it out: each [targets.NAME] has its own username, password_file or credential{guests}",
+        )
+
+
+def _means(word: str, site: ConfiguredSite) -> bool:
+    label, sign, value = word.partition("=")
+    if sign and label in site.labels:
+        return fnmatchcase(site.labels[label], value)
+    return word == ALL or fnmatchcase(site.name, word)

@@ -11,15 +11,14 @@ from functools import partial
 from typing import Final
 
 from gpuops.errors import Locked, Refused
-from gpuops.execute.change.history import DisplacedVm, History, history_of, ids_now, intents_now, order_now
+from gpuops.execute.change.unfinished_change import DisplacedVm, History, history_of, ids_now, intents_now, order_now
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.orders import ChangeOrder, MovesOrder, load_change_order
-from gpuops.execute.runs.nights import note_returned, open_change
-from gpuops.execute.runs.run_kind import RESUME_CHANGE
+from gpuops.execute.runs import RESUME_CHANGE, note_returned, open_change
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.site.agreement import apply_agreed
 from gpuops.execute.state.lock import rotating
-from gpuops.model.nights.journal import GivenUp, Thing
+from gpuops.model.nights.history import GivenUp, Thing
 from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.abandonment import NAMED_UNTIL_BACK, Abandonment, host_now, state_of

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gpuops.execute.change.history import History, vms_taken_from
 from gpuops.execute.change.host_tasks import UNCONNECTED, HostTaskExecutor
+from gpuops.execute.change.unfinished_change import History, vms_taken_from
 from gpuops.execute.journal import IntentState
 from gpuops.execute.journal.orders import ChangeOrder
 from gpuops.execute.lease.lease_set import lease_for_all_vms
@@ -22,7 +22,7 @@ from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.settle import settle_open
 from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.devices.device_mode import ConfigureImpact
-from gpuops.model.nights.rotation import Limits
+from gpuops.model.nights.rotation_policy import Limits
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.command_line import command
@@ -37,8 +37,14 @@ from gpuops.plan.core.steps import (
     RebootHost,
 )
 from gpuops.plan.hosts.change.emptying import leaving, returning
-from gpuops.plan.hosts.change.in_force import gpus_not_listed, lost_mig_modes, not_in_force, task_satisfied
-from gpuops.plan.hosts.change.rolling_plan import PlannedHost, planned_together
+from gpuops.plan.hosts.change.rolling_plan import (
+    PlannedHost,
+    gpus_not_listed,
+    lost_mig_modes,
+    not_in_force,
+    planned_together,
+    task_satisfied,
+)
 from gpuops.plan.hosts.host_plan import kept_as_they_are
 
 DRIVER_S: Final = 600.0

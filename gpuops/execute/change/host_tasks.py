@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from gpuops.errors import OutcomeUnknown
-from gpuops.execute.change.history import History, history_of, ids_now, intents_now
+from gpuops.execute.change.unfinished_change import History, history_of, ids_now, intents_now
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.journal_reads import OPEN_STATES
 from gpuops.execute.journal.record import load_step
@@ -23,7 +23,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.task import TaskEnd, TaskRef
 from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.steps import EnterMaintenance, HostTask, RebootHost
-from gpuops.plan.hosts.change.in_force import task_satisfied
+from gpuops.plan.hosts.change.rolling_plan import task_satisfied
 
 GRACE_S: Final = 60.0
 """A task ends within its own limit plus this time."""

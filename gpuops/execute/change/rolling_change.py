@@ -1,22 +1,29 @@
-"""Applies a plan for hosts by rolling reboots; resumes, aborts or shows an unfinished change."""
+"""Applies a plan for hosts by rolling reboots; resumes, aborts or shows an unfinished change.
+
+Carries out a plan for hosts, one host after another, for `api.configure`.
+
+If a host fails, the other hosts are still changed: their settings do not depend on it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from socket import gethostname
 from typing import Final
 
 from gpuops.errors import Locked, NotConnected
-from gpuops.execute.change import moves
-from gpuops.execute.change.history import History, history_of, order_now, vms_taken_from
+from gpuops.execute.change import vm_moves
 from gpuops.execute.change.host_rounds import HostRounds, Told
-from gpuops.execute.change.host_settings import settings_for
 from gpuops.execute.change.host_tasks import HostTaskExecutor
+from gpuops.execute.change.unfinished_change import History, history_of, order_now, vms_taken_from
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.orders import ChangeOrder, MovesOrder, dump_order, load_change_order
 from gpuops.execute.lease.lease import HeldLease, RunLease, lease_during_run
-from gpuops.execute.runs.nights import (
+from gpuops.execute.runs import (
+    CHANGE,
+    EXCLUSIVE_RUNS,
+    RESUME_CHANGE,
     in_rotation,
     last_policy,
     locked_for_change,
@@ -24,28 +31,91 @@ from gpuops.execute.runs.nights import (
     open_change,
     still_given_up,
 )
-from gpuops.execute.runs.run_kind import CHANGE, EXCLUSIVE_RUNS, RESUME_CHANGE
 from gpuops.execute.site import Site, agreed, catalog_of
 from gpuops.execute.site.agreement import Agreement, apply_agreed, ask_until_agreed
+from gpuops.execute.site.ports import Hosts
 from gpuops.execute.state.lock import rotating
+from gpuops.execute.steps.host_executor import SettingExecutor
+from gpuops.execute.steps.vm_runs import end_killed_calls
 from gpuops.model.vcenter.host_settings import Rolling
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.plan import Outcome, Plan, Rejection, Report, Verdict
-from gpuops.plan.core.privileges import privilege_rejection, too_old
+from gpuops.plan.core.plan import Outcome, Plan, Rejection, Report, Verdict, refuse
+from gpuops.plan.core.privileges import needed_on_host, privilege_rejection, too_old
 from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.emptying import stun_hosts
-from gpuops.plan.hosts.change.in_force import gpus_of_driver, gpus_staying_in_mig_mode
 from gpuops.plan.hosts.change.rolling_plan import (
     ChangeReport,
     ChangeStatus,
     PartProgress,
     Roll,
+    gpus_listed_after_boot,
+    gpus_staying_in_mig_mode,
     next_round,
     plan_roll,
     privileges_of_hosts,
     shut,
 )
-from gpuops.plan.hosts.host_plan import HostRequest
+from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
+from gpuops.plan.hosts.host_plan import HostRequest, left_to_do, tells_impact
+
+
+def configure(request: HostRequest, site: Site, *, apply: bool) -> Report[HostStep]:
+    """Plan the request for this site's hosts and, with `apply`, carry it out. Return the plan and the outcomes.
+
+    An infeasible plan is returned, not raised. Raises UsageError, NotConnected, StateDamaged, and Locked while a
+    rotation runs.
+    """
+    if apply:
+        end_killed_calls(request.run_kind, site)
+    report = _settings_plan(request, site)
+    if not apply or not report.plan.feasible or not report.plan.steps:
+        return Report(request, report.before, report.plan, applied=apply)
+    with site.locked_journal(report.before.vcenter, alone=False) as journal:
+        # read again under the lock: a rotation may have suspended desktops of a host meanwhile, which then stays as is
+        report = _settings_plan(request, site)
+        if not report.plan.feasible or not report.plan.steps:
+            return Report(request, report.before, report.plan, applied=True)
+        # `end_killed_calls` recognises runs of this machine by this name
+        run = journal.begin(request.run_kind, order=gethostname())
+        executor = SettingExecutor(site.vcenter, site.hosts, journal, run, report.before, passed_s=site.passed_s)
+        outcomes = tuple(executor.set(step) for step in report.plan.steps)
+        journal.end(run)
+    plan = report.plan
+    if any(tells_impact(step) for step in plan.steps):
+        plan = replace(plan, afterwards=left_to_do(plan, executor.impacts, report.before, "mode"))
+    return Report(request, report.before, plan, outcomes, applied=True, after=executor.inventory)
+
+
+def settings_for(request: HostRequest, site: Site, before: Inventory, hosts: Collection[str]) -> Inventory:
+    """Return the snapshot with the settings of these hosts, and with all their devices if the request names one."""
+    before = site.hosts.with_settings(before, hosts)
+    named = isinstance(request, SetPassthrough) and request.device
+    return site.hosts.with_other_devices(before, hosts) if named else before
+
+
+def _settings_plan(request: HostRequest, site: Site) -> Report[HostStep]:
+    before = site.vcenter.inventory()
+    before = settings_for(request, site, before, request.hosts(before))
+    plan = request.plan(before, catalog_of(before))
+    return Report(request, before, _refuse_what_cannot_be_sent(plan, site.hosts, before))
+
+
+def _refuse_what_cannot_be_sent(plan: Plan[HostStep], hosts: Hosts, inventory: Inventory) -> Plan[HostStep]:
+    """Return the plan, or a refused plan if the vCenter is too old or this login lacks a privilege for a step."""
+    steps = plan.steps or plan.withheld  # also of a refused plan: the admin then sees all reasons at once
+    needed: dict[str, frozenset[str]] = {}
+    for step in steps:
+        needed[step.host] = needed.get(step.host, frozenset()) | needed_on_host(step)
+    lacking = hosts.lacking(needed) if needed else {}
+    hint = "ask for a role with this privilege on the host, or log in as a user who has it"
+    on_hosts = tuple(
+        privilege_rejection(inventory.hosts[ref].name, missing, hint=hint)
+        for ref, missing in lacking.items()
+        if missing
+    )
+    rejections = (*too_old(inventory), *on_hosts) if steps else ()
+    return refuse(*plan.rejections, *rejections) if rejections else plan
+
 
 ChangeConsent = Callable[[ChangeReport], None]
 """Called before the first change. If it raises, the run ends and nothing is changed."""
@@ -128,7 +198,7 @@ def status(site: Site) -> ChangeStatus:
         at_it = str(holder) if holder is not None else ""
         order = load_change_order(run.order)
         if isinstance(order, MovesOrder):
-            return replace(moves.move_status(run, order.moves, site.vcenter.inventory(), at_it), given_up=given_up)
+            return replace(vm_moves.move_status(run, order.moves, site.vcenter.inventory(), at_it), given_up=given_up)
         mine = journal.state.runs[run.id]
         history = history_of(mine.intents.values(), mine.given_up)
     parts = tuple(PartProgress(step.host, order.names[step.host], *_progress(step, history)) for step in order.steps)
@@ -180,7 +250,7 @@ def _order(report: ChangeReport, lock: str | None) -> ChangeOrder:
         verb=report.verb,
         steps=tuple(planned.step for planned in hosts),
         names={planned.host.ref: planned.host.name for planned in hosts},
-        gpus={planned.host.ref: gpus_of_driver(planned.host) for planned in hosts},
+        gpus={planned.host.ref: gpus_listed_after_boot(planned.host) for planned in hosts},
         mig={planned.host.ref: gpus_staying_in_mig_mode(planned.step, planned.host) for planned in hosts},
         uuids={planned.host.ref: planned.host.uuid for planned in hosts if planned.host.uuid is not None},
         rolling=report.rolling,
@@ -219,8 +289,8 @@ def _resume_or_abort(
                 if isinstance(order, MovesOrder):
                     finished = Report(None, before, Plan())
                     if giving_up:
-                        return moves.end_moves(run, site, journal, lease.held, finished)
-                    return moves.finish_moves(run, order.moves, site, journal, lease.held, finished)
+                        return vm_moves.end_moves(run, site, journal, lease.held, finished)
+                    return vm_moves.finish_moves(run, order.moves, site, journal, lease.held, finished)
                 host_rounds = _host_rounds(run, order, site, journal, lease.held, show_line)
                 return _end_rounds(host_rounds, before) if giving_up else _finish_rounds(host_rounds)
 

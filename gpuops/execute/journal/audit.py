@@ -13,11 +13,10 @@ from sqlalchemy import Connection, Row, inspect, select, text, union
 from gpuops.errors import UsageError
 from gpuops.execute.journal.book import sha256_of
 from gpuops.execute.journal.database import BOOK_OF, book_table, has_journal, heads_table, records_table
-from gpuops.execute.journal.journal_state import JournalState
-from gpuops.execute.journal.journal_state_json import FOLD, dump_state
+from gpuops.execute.journal.journal_state import FOLD, JournalState, dump_state
 from gpuops.execute.journal.record import GENESIS, Kind, text_of
 from gpuops.execute.journal.stores import FILE_NAME, Broken, Chain, file_database, head_of, open_database, rows_of
-from gpuops.model.nights.journal import Audit, AuditedChain
+from gpuops.model.nights.history import Audit, AuditedChain
 
 
 def verify(state_dir: Path, url: str = "", head: str = "") -> Audit:

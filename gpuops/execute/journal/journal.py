@@ -13,11 +13,10 @@ from typing import Any, Final, Self
 
 from gpuops.errors import Locked, StateDamaged
 from gpuops.execute.journal.journal_reads import BegunSince, JournalReads, RunsSeen
-from gpuops.execute.journal.journal_state import JournalState
-from gpuops.execute.journal.journal_state_json import dump_state
+from gpuops.execute.journal.journal_state import JournalState, dump_state
 from gpuops.execute.journal.record import IntentState, Kind, Record, Recorded, Run, Saved, dump_step
 from gpuops.execute.journal.stores import FallbackStore, Overtaken, Store, open_store
-from gpuops.model.nights.journal import GivenUp
+from gpuops.model.nights.history import GivenUp
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.steps import CreationStep, EndTurn, HostStep, HostTask, VcenterSetting
 

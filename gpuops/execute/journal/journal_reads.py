@@ -10,15 +10,14 @@ from typing import Final, Self
 
 from gpuops.errors import Locked, StateDamaged
 from gpuops.execute.journal.database import MARKERS_HINT
-from gpuops.execute.journal.journal_state import JournalState
-from gpuops.execute.journal.journal_state_json import load_state
+from gpuops.execute.journal.journal_state import JournalState, load_state
 from gpuops.execute.journal.record import DurationKey, Intended, IntentState, Kind, Record, Recorded, Run, load_step
 from gpuops.execute.journal.stores import FallbackStore, MemoryStore, Store, look_into_store
 from gpuops.execute.state.lock import LockHold
-from gpuops.model.nights.journal import GivenUp
+from gpuops.model.nights.history import GivenUp
 from gpuops.model.nights.ml_queue import GuestCommand
 from gpuops.plan.core.steps import HostStep, RunClusterProgram, Step, VcenterSetting
-from gpuops.plan.rotation.nights.stop_conditions import StepCounts
+from gpuops.plan.rotation.nights.night_refusals import StepCounts
 
 
 class BegunSince(Locked):

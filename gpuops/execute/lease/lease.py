@@ -35,11 +35,11 @@ from gpuops.execute.site import Site
 from gpuops.execute.state.state_dir import prepare_state_dir, private_file
 from gpuops.files.private_file import write_private
 from gpuops.model.nights.night_record import parse_marker
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.command_line import command
-from gpuops.plan.rotation import lease as rules
-from gpuops.plan.rotation.lease import Numbered
+from gpuops.plan.rotation import lease_rules
+from gpuops.plan.rotation.lease_rules import Numbered
 
 _LONGEST: Final = 80
 """How many characters of a lock VM's name the file name holds: the length of a file name is limited."""
@@ -112,7 +112,7 @@ class HeldLease:
     def __init__(
         self,
         vm: LockVm,
-        lease: rules.Lease,
+        lease: lease_rules.Lease,
         deadline_s: float,
         passed_s: Callable[[], float],
         *,
@@ -128,7 +128,7 @@ class HeldLease:
         self._returning = returning
         self._again_s = -math.inf
         """Until then, a lease that could not be renewed is read but not written."""
-        self._latest_look: tuple[datetime, float] = vm.seen.taken_at, deadline_s - rules.TTL_S
+        self._latest_look: tuple[datetime, float] = vm.seen.taken_at, deadline_s - lease_rules.TTL_S
         """vCenter's time at the latest look, and when that look was requested."""
         self.vouched = False
         """Whether a look has shown the lease as ours since the last change was sent."""
@@ -161,7 +161,7 @@ class HeldLease:
         if self.lost is None and not self.vouched:
             self._look()
         self.keep()
-        if self.lost is None and not self._returning and not (self.vouched and rules.may_act(self._left_s)):
+        if self.lost is None and not self._returning and not (self.vouched and lease_rules.may_act(self._left_s)):
             return f"the lease on the lock VM could not be renewed: {self._vm.why}"
         return self.lost
 
@@ -183,23 +183,23 @@ class HeldLease:
 
     def keep(self) -> None:
         """Renew the lease when it is due."""
-        if self.lost is not None or not rules.must_renew(self._left_s):
+        if self.lost is not None or not lease_rules.must_renew(self._left_s):
             return
         # a return goes on without a lease that it could not renew, and tries to write it once per heartbeat
         resting = self._passed_s() < self._again_s
         for _ in range(1 if resting else TRIES):
             self._renew(look_only=resting)
-            if self.lost is not None or not rules.must_renew(self._left_s):
+            if self.lost is not None or not lease_rules.must_renew(self._left_s):
                 return
         if self._returning and not resting:
             self.without = f"the lease on the lock VM could not be renewed: {self._vm.why}"
-            self._again_s = self._passed_s() + rules.HEARTBEAT_S
+            self._again_s = self._passed_s() + lease_rules.HEARTBEAT_S
 
     def give_back(self) -> None:
         """Free the lease for other runs at once. If that fails, it expires."""
         shown_lease = self._vm.look()
-        if rules.same_holder(shown_lease, self._lease):
-            self._vm.write(rules.release_lease(self._lease, self._vm.seen.taken_at))
+        if lease_rules.same_holder(shown_lease, self._lease):
+            self._vm.write(lease_rules.release_lease(self._lease, self._vm.seen.taken_at))
 
     def _look(self) -> bool:
         """Read the lease, and return whether it could be read."""
@@ -208,7 +208,7 @@ class HeldLease:
         self._latest_look = self._vm.seen.taken_at, asked_s
         return readable
 
-    def _read(self, read: Callable[[], rules.Lease | None]) -> bool:
+    def _read(self, read: Callable[[], lease_rules.Lease | None]) -> bool:
         """Judge the lease in a look. Return False if it cannot be read."""
         self.vouched = False
         try:
@@ -220,7 +220,7 @@ class HeldLease:
             ):  # a new lock VM may be made, and another run may take a lease on it
                 self.lost = unusable.message
             return False
-        if rules.same_holder(shown_lease, self._lease):
+        if lease_rules.same_holder(shown_lease, self._lease):
             self.vouched = True
         elif self._returning and self._is_free(shown_lease):
             self._deadline_s = -math.inf  # the VM was reverted, and no other run has the lease: write it again
@@ -228,28 +228,27 @@ class HeldLease:
             self.lost = f"the lease on the lock VM is not ours any more: {self._loss_reason(shown_lease)}"
         return True
 
-    def _is_free(self, shown_lease: rules.Lease | None) -> bool:
+    def _is_free(self, shown_lease: lease_rules.Lease | None) -> bool:
         """Return whether the lock VM was reverted to a snapshot and no run has taken the lease since."""
-        older = rules.number_of(shown_lease) < self.number
-        return older and rules.holder_of(shown_lease, self._vm.seen.taken_at, ()) is None
+        older = lease_rules.number_of(shown_lease) < self.number
+        return older and lease_rules.holder_of(shown_lease, self._vm.seen.taken_at, ()) is None
 
-    def _loss_reason(self, shown_lease: rules.Lease | None) -> str:
+    def _loss_reason(self, shown_lease: lease_rules.Lease | None) -> str:
         if shown_lease is None or shown_lease.epoch < self.number:
-            return (
-                f"the VM was reverted to a snapshot: lease number {rules.number_of(shown_lease)}, ours is {self.number}"
-            )
-        return rules.lease_holder_text(shown_lease) if shown_lease.nonce else "somebody gave it back"
+            shown_number = lease_rules.number_of(shown_lease)
+            return f"the VM was reverted to a snapshot: lease number {shown_number}, ours is {self.number}"
+        return lease_rules.lease_holder_text(shown_lease) if shown_lease.nonce else "somebody gave it back"
 
     def _renew(self, *, look_only: bool) -> None:
         """Write the lease with a later expiry. If the latest look at the lock VM is older than a heartbeat, look again
         first, and write nothing if the lease cannot be read or is lost. `look_only`: write nothing in any case."""
-        recent = self.vouched and self._passed_s() - self._latest_look[1] < rules.HEARTBEAT_S
+        recent = self.vouched and self._passed_s() - self._latest_look[1] < lease_rules.HEARTBEAT_S
         if not recent and not self._look():
             return
         if self.lost is not None or look_only:
             return
         now, asked_s = self._latest_look
-        renewed_lease = rules.renew_lease(self._lease, now)
+        renewed_lease = lease_rules.renew_lease(self._lease, now)
         # The write ends the permission of the latest look; only if it reads our renewed lease back is there a new one.
         self.vouched = False
         try:
@@ -259,7 +258,7 @@ class HeldLease:
         if self.vouched:
             # The new expiry counts from vCenter's time in that look, our deadline from when we requested the look. That
             # is earlier, so the deadline is never later than the expiry that other machines see.
-            self._lease, self._deadline_s = renewed_lease, asked_s + rules.TTL_S
+            self._lease, self._deadline_s = renewed_lease, asked_s + lease_rules.TTL_S
             self._latest_look = self._vm.seen.taken_at, self._passed_s()
 
     @property
@@ -306,21 +305,23 @@ def take(
     for number in range(TRIES + 1):
         began = site.passed_s()
         shown_lease = vm.look()
-        holder = rules.holder_of(shown_lease, vm.seen.taken_at, dead)
+        holder = lease_rules.holder_of(shown_lease, vm.seen.taken_at, dead)
         if holder is not None:
-            raise Locked(rules.lease_holder_text(holder), hint=WAIT)
+            raise Locked(lease_rules.lease_holder_text(holder), hint=WAIT)
         if number == TRIES:  # this round only looks for a holder, after the last write failed
             break
         highest = highest_number(name, policies, journal, vm.seen)
-        wrong = rules.reverted_lock_vm(name, shown_lease, highest)
+        wrong = lease_rules.reverted_lock_vm(name, shown_lease, highest)
         if wrong is not None and not returning:
             raise LeaseReverted(wrong, hint=when_reverted(highest))
         nonces.keep(dead)
-        next_lease = rules.next_lease(shown_lease, owner(), nonce, vm.seen.taken_at, highest)
+        next_lease = lease_rules.next_lease(shown_lease, owner(), nonce, vm.seen.taken_at, highest)
         if vm.write(next_lease):
             nonces.keep({nonce})
             marker = policies[0].marker if policies else ""
-            lease = HeldLease(vm, next_lease, began + rules.TTL_S, site.passed_s, marker=marker, returning=returning)
+            lease = HeldLease(
+                vm, next_lease, began + lease_rules.TTL_S, site.passed_s, marker=marker, returning=returning
+            )
             lease.reverted = wrong or ""
             return lease
     why = f"the lease on {name} could not be written in {TRIES} tries: {vm.why}"
@@ -334,14 +335,14 @@ def when_reverted(highest: Numbered) -> str:
     return f"when no gpuops rotates on any machine: {unlock} --policy FILE; gpuops rotate day brings back in any case"
 
 
-def lease_on(site: Site, name: str, inventory: Inventory, highest: Numbered) -> tuple[rules.Lease | None, str]:
+def lease_on(site: Site, name: str, inventory: Inventory, highest: Numbered) -> tuple[lease_rules.Lease | None, str]:
     """Return the lease on the VM of this name, and the reason if the lease cannot be used."""
     try:
         vm = LockVm(site.vcenter, name, inventory)
         shown_lease = vm.look()
     except Refused as unusable:
         return None, unusable.message
-    return (shown_lease if shown_lease is not None and shown_lease.nonce else None), rules.reverted_lock_vm(
+    return (shown_lease if shown_lease is not None and shown_lease.nonce else None), lease_rules.reverted_lock_vm(
         name, shown_lease, highest
     ) or ""
 

@@ -15,7 +15,7 @@ from gpuops.errors import Locked
 from gpuops.execute.journal import Journal
 from gpuops.execute.lease.lease import WAIT, HeldLease, RunLease, lease_during_run
 from gpuops.execute.site import Site
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.rotation.returns.foreign_nights import lock_vm_of, policies_under
 

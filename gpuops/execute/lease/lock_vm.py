@@ -10,13 +10,13 @@ from gpuops.advise.managed_vms import managed_elsewhere
 from gpuops.errors import GpuopsError, NoPermission, NotConnected, Refused
 from gpuops.execute.journal import Journal
 from gpuops.execute.site.ports import Vcenter
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.task import LEASE_OPERATION
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.steps import ReconfigureVm, VmChange
-from gpuops.plan.rotation import lease as rules
-from gpuops.plan.rotation.lease import KEY, Numbered
+from gpuops.plan.rotation import lease_rules
+from gpuops.plan.rotation.lease_rules import KEY, Numbered
 
 
 class LockVm:
@@ -56,27 +56,27 @@ class LockVm:
         """The latest look; its `taken_at` is vCenter's clock."""
         return self._seen
 
-    def look(self) -> rules.Lease | None:
+    def look(self) -> lease_rules.Lease | None:
         """Read the lease now. Raises Refused for text that gpuops did not write."""
         return self.read(self._vcenter.observe(self._seen, {self._ref}))
 
-    def read(self, inventory: Inventory) -> rules.Lease | None:
+    def read(self, inventory: Inventory) -> lease_rules.Lease | None:
         """Return the lease in this look, which becomes the latest. Raises Refused for text that gpuops did not
         write."""
         self._seen = inventory
         settings = self._vm.extra_config
         if settings is None:
             raise Refused(f"lock_vm: the settings of {self.name} cannot be read")
-        return rules.parse_lease(settings.get(KEY, ""))
+        return lease_rules.parse_lease(settings.get(KEY, ""))
 
-    def write(self, lease: rules.Lease) -> bool:
+    def write(self, lease: lease_rules.Lease) -> bool:
         """Write the lease unless the VM was changed since the last look, read it back, and return whether it is
         there."""
-        step = ReconfigureVm(self._ref, VmChange(extra_config={KEY: rules.lease_text(lease)}))
+        step = ReconfigureVm(self._ref, VmChange(extra_config={KEY: lease_rules.lease_text(lease)}))
         try:
             # a lease without a nonce is one that a run gives back
             task = self._vcenter.submit(step, self._seen, f"{LEASE_OPERATION}{lease.nonce or 'back'}-{lease.epoch}")
-            ended = list(self._vcenter.wait([task], rules.CALL_TIMEOUT_S)) if task is not None else []
+            ended = list(self._vcenter.wait([task], lease_rules.CALL_TIMEOUT_S)) if task is not None else []
             self.failed = next((end.error for end in ended if end.error is not None), None)
         except (NotConnected, NoPermission):
             raise
@@ -106,7 +106,7 @@ def highest_number(name: str, policies: Sequence[Policy], journal: Journal | Non
     these policies."""
     highest = Numbered(journal.lease_number(name) if journal is not None else 0, "this machine's journal")
     for policy in policies:
-        marked = rules.number_in_markers(policy, inventory) if policy.lock_vm == name else highest
+        marked = lease_rules.number_in_markers(policy, inventory) if policy.lock_vm == name else highest
         highest = marked if marked.number > highest.number else highest
     return highest
 

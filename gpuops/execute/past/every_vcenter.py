@@ -12,7 +12,7 @@ from gpuops.errors import StateDamaged
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.database import has_journal, vcenters_in
 from gpuops.execute.journal.stores import SqlStore, file_database, open_database
-from gpuops.execute.runs.nights import NightVms
+from gpuops.execute.runs import NightVms
 from gpuops.execute.site import Site
 from gpuops.plan.rotation.returns.foreign_nights import NightsElsewhere
 from gpuops.plan.rotation.returns.return_time import Overdue, overdue

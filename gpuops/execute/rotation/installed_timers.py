@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 from gpuops.clock import wall_clock
 from gpuops.execute.site import Site
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.nights.runners import Half
 from gpuops.plan.rotation.installed_calls import (
     InstalledCalls,

@@ -9,15 +9,14 @@ from pathlib import Path
 
 from gpuops.advise.forecast import Forecast, forecast
 from gpuops.errors import StateDamaged, UsageError
-from gpuops.execute.past.history import FollowedNights
+from gpuops.execute.past.past_runs import FollowedNights
 from gpuops.execute.rotation.installed_timers import timer_misfits
 from gpuops.execute.rotation.night_extension import add_to_queue, by_owners, desktop_use
-from gpuops.execute.rotation.setup import require_mode
+from gpuops.execute.rotation.night_setup import require_mode
 from gpuops.execute.rotation.watch import planned_once
-from gpuops.execute.runs.nights import NightVms, known_originals, remembered_policy
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import NightVms, RunKind, known_originals, remembered_policy
 from gpuops.execute.site import Site, catalog_of
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.rotation.ml_queue.queue_look import QueueLook, look_at_queue
 from gpuops.plan.rotation.nights.bounds import Skip, moment_to_take, next_to_take

@@ -8,7 +8,7 @@ from gpuops.advise.forecast import UseHistory
 from gpuops.execute.site import Site
 from gpuops.extensions import night_extensions
 from gpuops.model.nights.history import PastNight
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
 
 

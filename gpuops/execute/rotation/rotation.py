@@ -12,6 +12,7 @@ from gpuops.execute.journal import Journal
 from gpuops.execute.journal.journal_reads import BegunSince
 from gpuops.execute.lease.lease_set import for_night, for_return
 from gpuops.execute.rotation.night_extension import add_to_queue, before_return
+from gpuops.execute.rotation.night_setup import require_broker, require_markers_seen, require_mode, require_setup
 from gpuops.execute.rotation.rotation_lock import (
     locked_journal,
     refuse_beside_watch,
@@ -19,21 +20,23 @@ from gpuops.execute.rotation.rotation_lock import (
     without_journal,
 )
 from gpuops.execute.rotation.rotation_run import NOTHING_KNOWN, RotationRun, SpareNow
-from gpuops.execute.rotation.setup import require_broker, require_markers_seen, require_mode, require_setup
-from gpuops.execute.runs.nights import (
+from gpuops.execute.runs import (
+    EXCLUSIVE_RUNS,
+    ROTATION_RUNS,
     NightVms,
+    RunKind,
     known_originals,
     last_policy,
+    morning_first,
     no_change_open,
     own_policy,
     policies_of,
     remembered_policy,
 )
-from gpuops.execute.runs.run_kind import EXCLUSIVE_RUNS, ROTATION_RUNS, RunKind, morning_first
 from gpuops.execute.site import WITHOUT_GUESTS, Consent, Site, agreed, catalog_of, once_agreed
 from gpuops.execute.site.agreement import ask_until_agreed, no_step_more
 from gpuops.execute.site.vcenter_wait import VcenterWait
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Outcome, Plan, Report
 from gpuops.plan.rotation.ml_queue.whole_clusters import HalfStarted, half_started

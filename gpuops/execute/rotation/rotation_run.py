@@ -12,17 +12,21 @@ from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.journal_reads import RunsSeen
 from gpuops.execute.lease.lease_set import NO_LEASE, LeaseSet, VmLeases
 from gpuops.execute.past.every_vcenter import nights_elsewhere
-from gpuops.execute.past.history import FollowedNights
+from gpuops.execute.past.past_runs import FollowedNights
 from gpuops.execute.rotation.night_extension import by_owners
-from gpuops.execute.runs.nights import (
+from gpuops.execute.runs import (
+    RESUME,
+    ROTATION_RUNS,
     NightVms,
+    RunKind,
     known_originals,
+    left_open_runs,
+    morning_first,
     note_later_starts,
     note_returned,
     note_witnesses,
     with_creation_of_strangers,
 )
-from gpuops.execute.runs.run_kind import RESUME, ROTATION_RUNS, RunKind, left_open_runs, morning_first
 from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.execute.site.policy_reads import with_gates
 from gpuops.execute.steps.plan_executor import execute
@@ -31,19 +35,19 @@ from gpuops.execute.steps.step_queue import HUNG_S
 from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.nights.history import PastNight
 from gpuops.model.nights.night_record import LockHolder, Original, Role
-from gpuops.model.nights.rotation import GivesWayBy, Limits, Policy, strictest
+from gpuops.model.nights.rotation_policy import GivesWayBy, Limits, Policy, strictest
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Outcome, Plan, Rejection, Report, Verdict, refuse
 from gpuops.plan.core.privileges import way_back
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, Step, SuspendVm, VmChange
-from gpuops.plan.rotation.lease import KEY
+from gpuops.plan.rotation.lease_rules import KEY
 from gpuops.plan.rotation.ml_queue.team_shares import free_gpus
 from gpuops.plan.rotation.nights.bounds import refuse_without_hours
 from gpuops.plan.rotation.nights.desktops import other_open_policies
 from gpuops.plan.rotation.nights.guard import Guard
 from gpuops.plan.rotation.nights.night import RotateNight
+from gpuops.plan.rotation.nights.night_refusals import NO_STEP_COUNTS, ahead_by
 from gpuops.plan.rotation.nights.spare import Key
-from gpuops.plan.rotation.nights.stop_conditions import NO_STEP_COUNTS, ahead_by
 from gpuops.plan.rotation.returns.day import RotateDay, add_advice, hooks_of, is_returned
 from gpuops.plan.rotation.returns.foreign_nights import lock_vm_of, policies_under, refuse_nights_elsewhere
 from gpuops.plan.rotation.returns.restore import RestoreVms

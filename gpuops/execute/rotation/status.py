@@ -13,15 +13,22 @@ from gpuops.execute.lease.lease import lease_on
 from gpuops.execute.lease.lock_vm import highest_number
 from gpuops.execute.past.every_vcenter import overdue_vcenters
 from gpuops.execute.rotation.installed_timers import timer_misfits
-from gpuops.execute.runs.nights import NightVms, last_policy, note_witnesses, still_given_up, with_creation_of_strangers
-from gpuops.execute.runs.run_kind import RunKind, left_open_runs
+from gpuops.execute.runs import (
+    NightVms,
+    RunKind,
+    last_policy,
+    left_open_runs,
+    note_witnesses,
+    still_given_up,
+    with_creation_of_strangers,
+)
 from gpuops.execute.site import Site
 from gpuops.model.nights.night_record import LockHolder, Role
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.rotation.lease import NO_NUMBER
+from gpuops.plan.rotation.lease_rules import NO_NUMBER
+from gpuops.plan.rotation.night_status import NightStanding, RotationStatus
 from gpuops.plan.rotation.returns.return_time import night_due
-from gpuops.plan.rotation.status import NightStanding, RotationStatus
 from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, Whereabouts, marker_of, taken_vms
 
 

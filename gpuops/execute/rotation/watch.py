@@ -19,16 +19,16 @@ from typing import Final, NoReturn
 
 from gpuops.advise.forecast import SLOT, Forecast, forecast
 from gpuops.errors import GpuopsError, Locked, LoginRefused, NotConnected, StateDamaged, UsageError
-from gpuops.execute.past.history import FollowedNights
+from gpuops.execute.past.past_runs import FollowedNights
 from gpuops.execute.rotation.night_extension import desktop_use
 from gpuops.execute.rotation.rotation import restore, resume, rotate
 from gpuops.execute.rotation.rotation_lock import WatchState, alone, keep, load
 from gpuops.execute.rotation.rotation_run import SpareNow
-from gpuops.execute.runs.run_kind import ROTATION_RUNS, RunKind
+from gpuops.execute.runs import ROTATION_RUNS, RunKind
 from gpuops.execute.site import Site, agreed, catalog_of
 from gpuops.execute.state.service_manager import BEGUN, GOES_ON, tell_systemd
 from gpuops.model.nights.night_record import Role
-from gpuops.model.nights.rotation import GivesWayBy, Policy, SpareRule
+from gpuops.model.nights.rotation_policy import GivesWayBy, Policy, SpareRule
 from gpuops.model.time_text import format_stamp
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState

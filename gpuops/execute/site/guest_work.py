@@ -4,8 +4,8 @@ Checkpoint hooks of nights are steps of the executor (`RunInGuest`). Scripts are
 any time, and the guest decides what is still to be done. What must outlive a killed call is on disk before they start:
 
 - containers of jobs: the job's record `BEGUN`, `STOPPING` ... in the store of jobs (`gpuops/extras/jobs/job_run.py`)
-- hooks of pools: the lease in the pool's book (`gpuops/extras/lending/running.py`)
-- programs over clusters: a step of the executor (`gpuops/extras/clusters/running.py`), and a mark in each guest by
+- hooks of pools: the lease in the pool's book (`gpuops/extras/lending/pool_commands.py`)
+- programs over clusters: a step of the executor (`gpuops/extras/clusters/cluster_runs.py`), and a mark in each guest by
   which the next run ends the processes
 - measurements: the saved measurement (`kept_measurement.py`); they run in VMs of their own, whose creation and removal
   are steps. The next call powers these VMs off, which ends a command that still runs
@@ -20,7 +20,7 @@ from typing import Protocol, runtime_checkable
 
 from gpuops.errors import OutcomeUnknown, Refused
 from gpuops.execute.site.ports import Vcenter
-from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
+from gpuops.model.guests.guest import CommandEnd, RunningCommand
 from gpuops.model.vcenter.target import Secret, without_secrets
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from gpuops.advise.machine_match import MachineMatch
+    from gpuops.advise.desktop_sessions import MachineMatch
     from gpuops.model.desktops.broker import Gate
     from gpuops.model.desktops.evidence import SessionCount, VgpuUse
     from gpuops.model.devices.device_mode import Impacts

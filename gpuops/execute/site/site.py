@@ -1,4 +1,6 @@
-"""A `Site` is one vCenter to work on, with its journal, and the callbacks that report progress."""
+"""A `Site` is one vCenter to work on, with its journal, and the callbacks that report progress.
+
+What a site knows of the notices of its runs; `gpuops.extras.notify` sends them."""
 
 from __future__ import annotations
 
@@ -14,21 +16,34 @@ from typing import TYPE_CHECKING, Final, Self
 from gpuops import clock as time_here
 from gpuops.errors import GpuopsError, PolicyError, say_applied
 from gpuops.execute.site.host_shell import HostShell, ShelledHosts, with_vgpus
-from gpuops.execute.site.notice_way import NoticeWay
 from gpuops.execute.site.policy_reads import NO_SOURCES, with_policy_reads
 from gpuops.execute.site.ports import DesktopGates, Hosts, SessionSource, Vcenter, VgpuUseSource
 from gpuops.model.desktops.evidence import Source
-from gpuops.model.measurements.measurement_settings import UNSAID, MeasurementSettings
+from gpuops.model.measurements.measurement import UNSAID, MeasurementSettings
 from gpuops.model.vcenter.inventory import Inventory
 
 if TYPE_CHECKING:
+    from gpuops.config.vcenter.targets import NotifySettings
     from gpuops.execute.journal import Journal
     from gpuops.model.devices.catalog import Catalog
     from gpuops.model.nights.ml_queue import GuestCommand
-    from gpuops.model.nights.rotation import Policy
+    from gpuops.model.nights.rotation_policy import Policy
     from gpuops.model.vcenter.target import BrokerTarget
     from gpuops.plan.core.plan import Outcome, Plan, Report
     from gpuops.plan.core.steps import Step
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeWay:
+    """The settings to send the notices of a target's runs."""
+
+    settings: NotifySettings
+    state_dir: Path
+    environ: Mapping[str, str] = field(repr=False)
+    clock: Callable[[], datetime] = time_here.wall_clock
+    say: Callable[[str], None] = lambda line: None
+    """Called with one line about notices that no receiver accepted."""
+
 
 Consent = Callable[["Report"], None]
 """Called just before anything is changed; an exception from it ends the run with nothing changed."""

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 
 from gpuops.errors import NotConnected, ProtocolError, Trouble, VcenterUnreachable
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.time_text import format_zoned_minute
 from gpuops.plan.rotation.returns.return_time import waits_until
 

@@ -14,7 +14,7 @@ from gpuops.errors import Trouble
 from gpuops.execute.steps.step_executor import SLICE_S, StepInFlight
 from gpuops.execute.steps.step_queue import SentStep, StepQueue, WaitingStep
 from gpuops.execute.steps.vm_executor import VmExecutor
-from gpuops.model.nights.rotation import Limits
+from gpuops.model.nights.rotation_policy import Limits
 from gpuops.model.vcenter.task import TaskEnd, TaskRef
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Outcome, Plan, Verdict

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuops.execute.steps.step_executor import StepInFlight
-from gpuops.model.nights.rotation import Limits
+from gpuops.model.nights.rotation_policy import Limits
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import (

@@ -46,7 +46,7 @@ from gpuops.plan.core.steps import (
 )
 from gpuops.plan.rotation.nights.desktops import IN_MAINTENANCE
 from gpuops.plan.rotation.nights.guard import TAKING_STEPS, Guard
-from gpuops.plan.rotation.nights.stop_conditions import is_refusal
+from gpuops.plan.rotation.nights.night_refusals import is_refusal
 from gpuops.plan.rotation.power_moments import runs_anew
 
 LOOKS: Final = 2

@@ -23,7 +23,7 @@ from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.steps import NEW_VM, CloseGate, GateStep, OpenGate, SetVmDrs, Step, SuspendVm
 from gpuops.plan.rotation.nights.desktops import IN_MAINTENANCE
 from gpuops.plan.rotation.nights.guard import Guard
-from gpuops.plan.rotation.nights.stop_conditions import ahead_by
+from gpuops.plan.rotation.nights.night_refusals import ahead_by
 
 CAME_DURING: Final = "a session began while it was being suspended"
 MAY_HAVE_COME: Final = "whether a session began while it was being suspended is not known"

@@ -17,12 +17,12 @@ from msgspec import UNSET, UnsetType
 from gpuops import __version__
 from gpuops.errors import Refused
 from gpuops.execute.site import Site, catalog_of
+from gpuops.extras.bundle.bundle_scenario import api_words, contact_document, utc, versions, world
 from gpuops.extras.bundle.harmless import NameKind, Pseudonyms, strays
-from gpuops.extras.bundle.world import api_words, contact_document, utc, versions, world
 from gpuops.files.bundle_file import MANIFEST, SCENARIO
 from gpuops.plan.core.plan import some_names
 from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, as_values, printed
-from gpuops.report.first_contact import FirstContactRecord, JudgedContact
+from gpuops.report.first_contact_view import FirstContactRecord, JudgedContact
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count
 

@@ -61,9 +61,9 @@ def bundle(
         file_records,
         gather_bundle,
     )
-    from gpuops.extras.bundle.bundle_names import key_of_bundles, name_behind, remember
+    from gpuops.extras.bundle.harmless import key_of_bundles, name_behind, remember
     from gpuops.files.private_file import write_new
-    from gpuops.report.first_contact import FirstContactRecord, contact_text
+    from gpuops.report.first_contact_view import FirstContactRecord, contact_text
 
     if reveal is not None:
         name = name_behind(default_state_dir(), reveal)

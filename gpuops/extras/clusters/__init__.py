@@ -4,13 +4,13 @@ A cluster is made completely or not at all. A marker in each VM shows its cluste
 
 Read in this order:
 `cluster_file`           the file of a cluster
-`members`                finds VMs by their markers, and the reasons not to remove them (pure)
-`prerequisites`, `one_vm`, `plan`, `answers`  checks, the steps for one VM, the plan, and the answers (pure)
+`cluster_members`        finds VMs by their markers, and the reasons not to remove them (pure)
+`one_vm`, `cluster_plan`, `answers`  checks and steps for one VM, the plan, and the outcomes of calls (pure)
 `run`                    the run in the journal, and the lease that keeps others away
-`creating`, `removing`, `showing`  `cluster create`, `delete` and `show`
-`cluster_run`, `all_reduce`, `launch`  what to run, and how it is started on each VM (pure)
-`guests`, `running`, `cluster_runs`  start a program in guests and wait; `cluster run` and `cluster bench`
-`view`, `run_view`, `cli`, `tasks`  output, command line, Ansible
+`creating`, `existing`   `cluster create`; `cluster show` and `delete`
+`run_request`, `launch`  what to run, and how it is started on each VM (pure)
+`cluster_guests`, `cluster_runs`  start a program in guests and wait; `cluster run` and `cluster bench`
+`view`, `cli`, `tasks`  output, command line, Ansible
 
 The core reaches it by `gpuops/extensions.py`: the command `cluster`, its documents and two Ansible modules.
 """

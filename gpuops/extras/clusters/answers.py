@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gpuops.errors import report_exit_code
-from gpuops.extras.clusters.members import MarkedVm
-from gpuops.extras.clusters.plan import ClusterPlan
+from gpuops.extras.clusters.cluster_members import MarkedVm
+from gpuops.extras.clusters.cluster_plan import ClusterPlan
 from gpuops.plan.core.plan import Rejection, said_once
 
 

@@ -14,14 +14,13 @@ from gpuops.console.commands import VerbTable
 from gpuops.console.options import CommonOptions, DryRun
 from gpuops.console.spread import reads_sites, spread
 from gpuops.errors import UsageError, report_exit_code
-from gpuops.extras.clusters.cluster_run import AllReduceProgram, BenchWish, Launcher, Rendezvous, RunWish, Transport
 from gpuops.extras.clusters.creating import create_cluster
-from gpuops.extras.clusters.removing import delete_cluster
-from gpuops.extras.clusters.showing import read_clusters
+from gpuops.extras.clusters.existing import delete_cluster, read_clusters
+from gpuops.extras.clusters.run_request import AllReduceProgram, BenchWish, Launcher, Rendezvous, RunWish, Transport
 
 if TYPE_CHECKING:
     from gpuops.extras.clusters.answers import ClusterRemoved
-    from gpuops.extras.clusters.plan import ClusterPlan
+    from gpuops.extras.clusters.cluster_plan import ClusterPlan
     from gpuops.model.vcenter.target import Secret
 
 ClusterName = Annotated[str, typer.Argument(metavar="CLUSTER", help="Its name, as in its file.")]
@@ -66,7 +65,7 @@ def cluster_run(
     from gpuops.api.connection import passwords_of
     from gpuops.console.opening import open_site
     from gpuops.extras.clusters.cluster_runs import cluster_run as run
-    from gpuops.extras.clusters.run_view import end_text, launch_text, run_document
+    from gpuops.extras.clusters.view import end_text, launch_text, run_document
 
     wish = RunWish(tuple(command), launcher, transport, ranks, rendezvous, timeout, ssh_port)
     with open_site(common) as site:
@@ -107,9 +106,9 @@ def cluster_bench(
       gpuops cluster bench train --nodes 2,4 --sizes 64MiB --transports rdma
     """
     from gpuops.console.opening import open_site
-    from gpuops.extras.clusters.all_reduce import parse_size
     from gpuops.extras.clusters.cluster_runs import cluster_bench as bench
-    from gpuops.extras.clusters.run_view import ClusterBenchDocument, bench_text
+    from gpuops.extras.clusters.run_request import parse_size
+    from gpuops.extras.clusters.view import ClusterBenchDocument, bench_text
 
     wish = BenchWish(
         _node_counts(nodes),
@@ -148,7 +147,7 @@ class _Printed:
     """Prints the output of a program line by line, without passwords (`ProgramLines`)."""
 
     def __init__(self, withheld: Sequence[Secret], *, to_stderr: bool) -> None:
-        from gpuops.extras.clusters.run_view import ProgramLines
+        from gpuops.extras.clusters.view import ProgramLines
 
         self._stream = sys.stderr if to_stderr else sys.stdout
         self._lines = ProgramLines(withheld)

@@ -23,9 +23,9 @@ from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.execute.steps.vm_runs import CREATION_S, creation_error, request_vms, settle_steps
 from gpuops.extras.clusters.answers import ClusterMade
-from gpuops.extras.clusters.members import REMOVE_PRIVILEGES, marked_vms
-from gpuops.extras.clusters.plan import ClusterPlan, ClusterQuestion
-from gpuops.extras.clusters.removing import ClusterPort, cluster_port, remove_vms
+from gpuops.extras.clusters.cluster_members import REMOVE_PRIVILEGES, marked_vms
+from gpuops.extras.clusters.cluster_plan import ClusterPlan, ClusterQuestion
+from gpuops.extras.clusters.existing import ClusterPort, cluster_port, remove_vms
 from gpuops.extras.clusters.run import (
     alone_with,
     begin,
@@ -37,7 +37,7 @@ from gpuops.extras.clusters.run import (
     wait_for_tasks,
 )
 from gpuops.model.devices.other_device import Networks
-from gpuops.model.nights.rotation import Limits
+from gpuops.model.nights.rotation_policy import Limits
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.login import ASSIGN_TO_POOL, ObjectKind
 from gpuops.model.workloads.cluster import ClusterWish

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network, ip_address
 from typing import Final, assert_never
 
-from gpuops.extras.clusters.cluster_run import Launcher, Rendezvous, RunWish, Transport
+from gpuops.extras.clusters.run_request import Launcher, Rendezvous, RunWish, Transport
 from gpuops.model.workloads.cluster import Member, TrainingCluster
 from gpuops.plan.core.guest_address import unicast_address
 from gpuops.plan.core.plan import Rejection, said_once

@@ -26,16 +26,16 @@ from gpuops.execute.lease.lease import HeldLease, Nonces, NotWritten, take
 from gpuops.execute.site import Site
 from gpuops.execute.state.lock import LockedBy, locked
 from gpuops.execute.steps.vm_runs import CREATION_S
-from gpuops.extras.clusters.members import marked_vms, marker_of
+from gpuops.extras.clusters.cluster_members import marked_vms, marker_of
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.cluster import TrainingCluster
-from gpuops.plan.rotation.lease import KEY, holder_of, lease_holder_text, parse_lease
+from gpuops.plan.rotation.lease_rules import KEY, holder_of, lease_holder_text, parse_lease
 
 if TYPE_CHECKING:
+    from gpuops.extras.clusters.cluster_members import MarkedVm
     from gpuops.extras.clusters.launch import Launch
-    from gpuops.extras.clusters.members import MarkedVm
 
 CLUSTER: Final = "cluster"
 """The kind of these runs in the journal."""

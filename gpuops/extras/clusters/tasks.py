@@ -9,12 +9,12 @@ from gpuops.errors import UsageError
 from gpuops.extras.clusters.answers import ClusterMade, ClusterRemoved
 from gpuops.extras.clusters.cluster_file import load_cluster
 from gpuops.extras.clusters.creating import create_cluster as cluster_create
-from gpuops.extras.clusters.removing import delete_cluster as cluster_delete
-from gpuops.extras.clusters.showing import read_clusters as cluster_show
+from gpuops.extras.clusters.existing import delete_cluster as cluster_delete
+from gpuops.extras.clusters.existing import read_clusters as cluster_show
 from gpuops.extras.clusters.view import ClusterCreateDocument, ClusterDeleteDocument
 from gpuops.report.document import Document
-from gpuops.tasks.connection import ConnectionArguments, open_site
-from gpuops.tasks.result import PARTLY, REFUSED, TaskResult, difference, reading, task_result
+from gpuops.tasks.perform import PARTLY, REFUSED, TaskResult, difference, reading, task_result
+from gpuops.tasks.task_connection import ConnectionArguments, open_site
 
 
 def gpu_cluster(

@@ -25,7 +25,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Outcome, Plan, Rejection, Report, Verdict
 from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.rolling_plan import Roll, plan_roll
-from gpuops.plan.hosts.graphics.device_modes import host_after
+from gpuops.plan.hosts.graphics.device_mode_changes import host_after
 
 VERB: Final = "apply"
 """The name of its rolling changes in journals. It is stored, and never changes."""

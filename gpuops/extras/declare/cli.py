@@ -168,6 +168,8 @@ def drift(
     wishes, heals = load_wishes(file, layout), check_heals(heal or ())
     if reboot is not None and "mig" not in heals:
         raise UsageError("--reboot needs --heal mig", hint="add --heal mig, or leave --reboot out")
+    if window is not None and not heals:
+        raise UsageError("--window needs --heal", hint="add --heal KEY, or leave --window out")
     opens = parse_window(window) if window is not None else None
     with open_site(common, guarded=bool(heals), run="drift" if heals else "") as site:
         host_shell.give_to(site)

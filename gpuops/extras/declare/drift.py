@@ -23,15 +23,14 @@ from gpuops.execute.site import Site
 from gpuops.extras.declare.applying import SiteReport, apply_site, compare_now
 from gpuops.extras.declare.entries import GPU_KEYS, HOST_KEYS, SiteFile
 from gpuops.extras.declare.wishes import SiteDifference
-from gpuops.model.vcenter.contact import SettingChange
 from gpuops.model.vcenter.host_settings import Rolling
-from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.inventory import Inventory, SettingChange
 from gpuops.model.window import Window
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.hosts.change.emptying import running_vms_on
 from gpuops.plan.hosts.change.rolling_plan import ChangeReport, shut
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.reading.past_events import setting_changes
+from gpuops.vsphere.reading.counters import setting_changes
 
 HEALABLE: Final = ("assignment", "default_graphics", "vgpu_mode", "mig", "scheduler", "label", "drs", "marks")
 """Keys that may be set back without a person: setting them stops, moves and reboots nothing."""
@@ -132,8 +131,8 @@ class DriftWatch:
             return users[-1] if users else None  # the last change made what there is now
         cluster = snapshot.cluster_of(snapshot.vms[difference.ref])
         users = [change.user for change in changes if cluster is not None and change.ref == cluster.ref]
-        # a change of a cluster may be about anything: certain is only who alone changed it since the override was right
-        return users[0] if self.looked_at is not None and len(set(users)) == 1 else None
+        # a change of a cluster may be about any VM, so name a user only if nobody else changed it
+        return users[0] if len(set(users)) == 1 else None
 
     def _healable(self, differences: Iterable[SiteDifference]) -> list[tuple[str, str]]:
         """Return the ref of the host or VM and the key of each setting that may be set back now."""

@@ -34,8 +34,8 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, VgpuDevice, Vm, VmDrs, is_gpu
 from gpuops.plan.core.passthru_devices import gpu_names, pci_types
 from gpuops.plan.core.scope import gpu_hosts
-from gpuops.plan.hosts.scheduler.change import for_gpu
-from gpuops.plan.hosts.scheduler.state import scheduler_of
+from gpuops.plan.hosts.scheduler.scheduler_change import for_gpu
+from gpuops.plan.hosts.scheduler.scheduler_state import scheduler_of
 
 _MARKS: Final = "gpuops."
 """Only attributes with this prefix are exported: others, such as the time of the last backup, belong to other tools."""

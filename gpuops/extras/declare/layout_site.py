@@ -19,7 +19,7 @@ from gpuops.extras.declare.site_file import load_site
 from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.devices.gpu_layout import GpuLayout, LayoutForm, LayoutPart
+from gpuops.model.devices.mig import GpuLayout, LayoutForm, LayoutPart
 from gpuops.model.vcenter.host_settings import SharedType, SizeMode
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.capacity.gpu_models import board_of

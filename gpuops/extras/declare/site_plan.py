@@ -23,15 +23,17 @@ from gpuops.extras.declare.wishes import (
 )
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.host_settings import HostSettings
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Plan, Rejection, Wave, refuse
 from gpuops.plan.core.steps import HostStep, SetAttribute, SetVmDrs, Step
-from gpuops.plan.hosts.graphics.device_modes import host_after
-from gpuops.plan.hosts.graphics.mig import SetMig
+from gpuops.plan.hosts.graphics.device_mode_changes import host_after
+from gpuops.plan.hosts.graphics.mig_mode import SetMig
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.plan.hosts.host_plan import HostRequest
-from gpuops.plan.hosts.scheduler.change import SetScheduler
+from gpuops.plan.hosts.scheduler.scheduler_change import SetScheduler
 from gpuops.plan.vm.several import Change, SeveralVms
 
 Gpus = tuple[str, ...]
@@ -76,7 +78,7 @@ class SiteHosts:
         """Return the plan of one host. Each request is planned on the host as the earlier steps leave it."""
         host = inventory.hosts[wish.ref]
         parts: list[Plan[HostStep]] = []
-        for request in host_requests(wish, tuple(host_differences(wish, host, catalog))):
+        for request in host_requests(wish, host, tuple(host_differences(wish, host, catalog))):
             try:
                 plan = request.plan(inventory, catalog)
             except UsageError as error:  # for example MIG mode without a host shell
@@ -101,13 +103,13 @@ def one_for_each_host(steps: Iterable[HostStep]) -> tuple[HostStep, ...]:
     return tuple({step.host: step for step in steps}.values())
 
 
-def host_requests(wish: HostWish, differences: Sequence[SiteDifference]) -> Iterator[HostRequest]:
+def host_requests(wish: HostWish, host: Host, differences: Sequence[SiteDifference]) -> Iterator[HostRequest]:
     """Yield the requests that bring a host to what the file says, in the order in which they must be done.
 
     GPUs are given back by DirectPath I/O first, because only then they have a graphics type, and are given to VMs last.
     """
     differing = {(difference.key, difference.gpu) for difference in differences}
-    yield from _passthrough(wish, differing, on=False)
+    yield from _passthrough(wish, host, differing, on=False)
     yield from _modes(wish, differing)
     for on in (False, True):
         gpus = _gpus_with(wish, differing, "mig", on)
@@ -117,7 +119,7 @@ def host_requests(wish: HostWish, differences: Sequence[SiteDifference]) -> Iter
         request = scheduler["scheduler"]
         assert isinstance(request, SetScheduler)
         yield replace(request, gpu=gpus, host=wish.ref)
-    yield from _passthrough(wish, differing, on=True)
+    yield from _passthrough(wish, host, differing, on=True)
 
 
 def _modes(wish: HostWish, differing: Collection[tuple[str, PciAddress | None]]) -> Iterator[SetMode]:
@@ -135,13 +137,16 @@ def _modes(wish: HostWish, differing: Collection[tuple[str, PciAddress | None]])
 
 
 def _passthrough(
-    wish: HostWish, differing: Collection[tuple[str, PciAddress | None]], *, on: bool
+    wish: HostWish, host: Host, differing: Collection[tuple[str, PciAddress | None]], *, on: bool
 ) -> Iterator[SetPassthrough]:
-    """Yield what switches GPUs on or off, with their labels; a label alone is set on a GPU that is switched on."""
+    """Yield what switches GPUs on or off, with their labels; a label alone leaves GPUs switched on or off."""
+    states = (host.settings or HostSettings()).passthrough or ()
+    switched_on = {str(state.address) for state in states if state.enabled}
     for settings, gpus in _grouped(wish, differing, ("passthrough", "label")):
-        if settings.get("passthrough", True) is on:
+        chosen = tuple(gpu for gpu in gpus if settings.get("passthrough", gpu in switched_on) is on)
+        if chosen:
             label = settings.get("label")
-            yield SetPassthrough(on, gpus, None if label is None else str(label), wish.ref)
+            yield SetPassthrough(on, chosen, None if label is None else str(label), wish.ref)
 
 
 def _grouped(

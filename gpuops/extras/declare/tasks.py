@@ -10,9 +10,9 @@ from gpuops.extras.declare.applying import SiteReport, apply_site
 from gpuops.extras.declare.site_file import decode_site, load_site
 from gpuops.extras.declare.view import ApplyDocument, subject
 from gpuops.report.document import Document
-from gpuops.tasks.connection import NO_SHELL, ConnectionArguments, HostShellArguments, open_site
-from gpuops.tasks.hosts import refuse_outside_window, rolling_of
-from gpuops.tasks.result import PARTLY, REFUSED, TaskResult, difference, task_result
+from gpuops.tasks.changes import refuse_outside_window, rolling_of
+from gpuops.tasks.perform import PARTLY, REFUSED, TaskResult, difference, task_result
+from gpuops.tasks.task_connection import NO_SHELL, ConnectionArguments, HostShellArguments, open_site
 
 
 def gpu_site(
@@ -24,7 +24,7 @@ def gpu_site(
     shell: HostShellArguments = NO_SHELL,
     **options: Any,
 ) -> TaskResult:
-    """Change what differs from a site file, or from the content of one; `options` are those of `gpuops.tasks.hosts`.
+    """Change what differs from a site file, or from the content of one; `options` are those of `gpuops.tasks.changes`.
 
     Raises PolicyError for the file, UsageError for invalid options, and whatever `gpuops apply` raises.
     """

@@ -13,12 +13,12 @@ from gpuops.extras.declare.wishes import SiteDifference
 from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Verdict
-from gpuops.report.changes import host_name
 from gpuops.report.document import DocumentRecord, NamedRecord, SiteDocument, printed
-from gpuops.report.hosts.host_plan import HostOutcomeRecord, HostStepRecord, host_outcome_record, host_step_record
+from gpuops.report.hosts.host_plan_view import HostOutcomeRecord, HostStepRecord, host_outcome_record, host_step_record
 from gpuops.report.layout import Text
 from gpuops.report.plan_json import OutcomeRecord, RejectionRecord, StepRecord, outcome_document, step_document
 from gpuops.report.plan_text import outcome_line, rejection_lines
+from gpuops.report.step_changes import host_name
 from gpuops.report.text import count
 
 NOTHING_DIFFERS: Final = "nothing differs from the file: nothing to do"

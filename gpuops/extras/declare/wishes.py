@@ -21,9 +21,9 @@ from gpuops.plan.core.passthru_devices import gpu_names, option_of
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.devices.goal import pci_type, profile_meant
-from gpuops.plan.hosts.graphics.device_modes import sizes_due
-from gpuops.plan.hosts.scheduler.change import SetScheduler
-from gpuops.plan.hosts.scheduler.state import scheduler_of, unscheduled
+from gpuops.plan.hosts.graphics.device_mode_changes import sizes_due
+from gpuops.plan.hosts.scheduler.scheduler_change import SetScheduler
+from gpuops.plan.hosts.scheduler.scheduler_state import scheduler_of, unscheduled
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
 
@@ -194,9 +194,8 @@ def host_differences(wish: HostWish, host: Host, catalog: Catalog) -> Iterator[S
                 if configured != after or in_force not in (None, after):
                     is_pending = configured == after
                     before = in_force if is_pending else configured
-                    yield SiteDifference(
-                        "host", host.ref, host.name, key, before or UNKNOWN, after, address, pending=is_pending
-                    )
+                    before = UNKNOWN if before is None else before  # an empty label is known
+                    yield SiteDifference("host", host.ref, host.name, key, before, after, address, pending=is_pending)
 
 
 def _after(setting: object) -> str:

@@ -3,15 +3,12 @@
 Read in this order:
 
 * `case.py`        the components, and a case: what is known of one VM over some hours. Pure
-* `channels.py`, `symptoms.py`, `features.py`   series become comparable numbers, and these the input of a model. Pure
-* `rules.py`       causes that one counter or fact proves. Pure
+* `channels.py`, `features.py`   series become comparable numbers, and these the input of a model. Pure
 * `model.py`       how probable each component is, by decision trees. Pure
-* `tellable.py`    components that a case has no counters for. Pure
-* `answer.py`      the diagnosis: rule, else model. Pure
+* `answer.py`      the diagnosis: by a rule, which one counter or fact proves, otherwise by the model. Pure
 * `corrections.py` what people found goes before the model. Pure
-* `case_reading.py`, `case_file.py`, `diagnoses.py`   reads cases from the store of `observe` and from files, and stores
-  diagnoses
-* `diagnosing.py`  what the command calls
+* `case_file.py`, `diagnoses.py`   reads cases from files; stores diagnoses
+* `diagnosing.py`  reads cases from the store of `observe`; what the command calls
 * `made_cases.py`, `learning.py`   made-up cases, and the training of models. Pure
 * `cli.py`, `view.py`, `tasks.py`   command, texts and documents, Ansible task
 

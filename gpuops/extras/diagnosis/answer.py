@@ -1,25 +1,183 @@
 """Names the component at fault: by a rule if one is certain, otherwise by a model.
 
 Counters that contradict each other are left out first, because at least one of them would mislead the model.
-"""
+
+Rules for causes that one counter or one fact proves, whatever the other counters show.
+
+Lists the counters that each component needs, and the components that a case allows no verdict about.
+
+Where a component has no counter of its own, the model would go by habits of the cases that it learned from: "less use
+of the GPU" is a sign of nearly everything. The answer then names what is needed in place of a verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from enum import StrEnum
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.extras.diagnosis.case import COMPONENTS, Component, DiagnosisCase, LabelledCase
-from gpuops.extras.diagnosis.channels import channels
+from gpuops.extras.diagnosis.case import COMPONENTS, FAULTS, CaseFacts, Component, DiagnosisCase, LabelledCase
+from gpuops.extras.diagnosis.channels import channels, states
 from gpuops.extras.diagnosis.features import features
 from gpuops.extras.diagnosis.model import Forest
-from gpuops.extras.diagnosis.rules import certain, ruled_out
-from gpuops.extras.diagnosis.tellable import untellable
-from gpuops.model.measurements.measurement import GPU_USE
+from gpuops.model.devices.scheduler import SchedulerPolicy
+from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_USE, MEMORY_BALLOONED, MEMORY_SWAPPED, VGPU_USE
+
+
+class CounterSource(StrEnum):
+    """A source of counters."""
+
+    VCENTER = "vcenter"
+    NVIDIA_SMI = "nvidia-smi"
+    """On the host: `observe --host-shell ssh`."""
+    GUEST = "guest"
+    """nvidia-smi in the guest; only cases of files have its answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class CounterNeed:
+    """What makes a component tellable: one of `series`, one of `beside` and one of `facts`, as far as they are set."""
+
+    sources: tuple[CounterSource, ...]
+    """Each of these alone is enough."""
+    words: str
+    """What is needed, in words for people."""
+    series: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+    facts: tuple[str, ...] = ()
+
+    def is_met(self, measured_series: frozenset[str], facts: CaseFacts) -> bool:
+        return (
+            (not self.series or not measured_series.isdisjoint(self.series))
+            and (not self.beside or not measured_series.isdisjoint(self.beside))
+            and (not self.facts or any(getattr(facts, name) is not None for name in self.facts))
+        )
+
+
+_VM_USE: Final = (f"vm:{GPU_USE}", f"vm:{VGPU_USE}")
+_GPU_USE: Final = (f"gpu:{GPU_USE}", f"neighbours:{GPU_USE}", "gpu:smi.gpu.utilization.latest")
+_GPU_WITHOUT_VM: Final = frozenset({f"gpu:{GPU_USE}", f"neighbours:{GPU_USE}"})
+_SMI: Final = "nvidia-smi on the host (observe --host-shell ssh)"
+_BOTH: Final = (CounterSource.VCENTER, CounterSource.NVIDIA_SMI)
+
+NEEDS: Final[Mapping[Component, CounterNeed]] = {
+    Component.NOISY_NEIGHBOUR: CounterNeed(_BOTH, "the use of the VM and of its GPU", _VM_USE, _GPU_USE),
+    Component.SCHEDULER: CounterNeed(_BOTH, "the use of the VM's vGPU", _VM_USE, facts=("sharers", "most_per_gpu")),
+    Component.LICENCE: CounterNeed(
+        (CounterSource.NVIDIA_SMI, CounterSource.GUEST), f"{_SMI} or in the guest", ("vm:smi.vgpu.licensed.latest",)
+    ),
+    Component.THROTTLING: CounterNeed(
+        (CounterSource.NVIDIA_SMI,), _SMI, ("gpu:smi.gpu.slowedByHeat.latest", "gpu:smi.gpu.slowedByPower.latest")
+    ),
+    Component.PCIE_LINK: CounterNeed(
+        (CounterSource.NVIDIA_SMI,), _SMI, ("gpu:smi.gpu.pcieWidth.latest",), facts=("pcie_width",)
+    ),
+    Component.ECC: CounterNeed((CounterSource.NVIDIA_SMI,), _SMI, ("gpu:smi.gpu.eccUncorrected.latest",)),
+    Component.FRAME_BUFFER: CounterNeed((CounterSource.VCENTER,), "the vGPU's memory in use", (f"vm:{GPU_MEMORY}",)),
+    Component.REMOTE_NUMA: CounterNeed(
+        (CounterSource.VCENTER,), "the NUMA nodes of VM (numa.nodeAffinity) and GPU", facts=("remote_memory",)
+    ),
+    Component.CPU_READY: CounterNeed((CounterSource.VCENTER,), "CPU ready", ("vm:cpu.ready.summation",)),
+    Component.MEMORY_RECLAIMED: CounterNeed(
+        (CounterSource.VCENTER,), "memory ballooned or swapped", (f"vm:{MEMORY_BALLOONED}", f"vm:{MEMORY_SWAPPED}")
+    ),
+    Component.DATASTORE: CounterNeed(
+        (CounterSource.VCENTER,), "the latency of its disks", ("vm:disk.maxTotalLatency.latest",)
+    ),
+    Component.NETWORK: CounterNeed(
+        (CounterSource.VCENTER,), "dropped packets", ("vm:net.droppedRx.summation", "vm:net.droppedTx.summation")
+    ),
+    Component.DRIVER: CounterNeed(_BOTH, "the use of the VM's vGPU", _VM_USE),
+}
+"""By component. A component that one of the asked sources makes tellable counts as missed where it is not named."""
+
+
+def untellable(case: DiagnosisCase) -> frozenset[Component]:
+    """Return the components that this case allows no verdict about: their own counters or facts are missing."""
+    measured_series = frozenset(name for name, samples in case.series.items() if not np.isnan(samples).all())
+    if measured_series >= _GPU_WITHOUT_VM:
+        measured_series |= {f"vm:{GPU_USE}"}  # `channels` subtracts
+    return frozenset(component for component in FAULTS if not NEEDS[component].is_met(measured_series, case.facts))
+
+
+def tellable_by(*sources: CounterSource) -> frozenset[Component]:
+    """Return the components that at least one of these sources has the counters for."""
+    return frozenset(component for component, need in NEEDS.items() if not set(sources).isdisjoint(need.sources))
+
+
+REMOTE: Final = 0.2
+"""From this share of its memory at another NUMA node than its GPU on, remote memory is a cause."""
+SLOWED: Final = 0.1
+"""The share of the looks in which a GPU must be slowed: one that only touches its limit is not at fault."""
+LEAST_SLOWED: Final = 3
+"""The least number of such looks: two hours have six, so that a single one would be more than a tenth."""
+NEARLY_FULL: Final = 0.8
+"""A frame buffer that is never used to this share is not full; averages of five minutes hide short peaks."""
+
+
+def certain(case: DiagnosisCase) -> Mapping[Component, str]:
+    """Return each component that is certainly at fault, with the number that proves it; missing counters prove none."""
+    of, facts = states(case), case.facts
+    causes: dict[Component, str] = {}
+    licensed, width = (
+        _without_gaps(of["licensed"]),
+        _without_gaps(case.series.get("gpu:smi.gpu.pcieWidth.latest", np.zeros(0))),
+    )
+    errors = _without_gaps(of["new ECC errors"])
+    if len(licensed) and (licensed == 0).any():
+        causes[Component.LICENCE] = f"without a licence in {(licensed == 0).mean():.0%} of the looks"
+    if facts.pcie_width and len(width) and width.min() < facts.pcie_width:
+        causes[Component.PCIE_LINK] = f"{width.min():.0f} lanes, it should have {facts.pcie_width}"
+    if len(errors) and errors.max() > 0:
+        causes[Component.ECC] = f"{np.expm1(errors).sum():.0f} new errors that were not corrected"
+    if facts.host_driver and facts.guest_driver and facts.guest_driver > facts.host_driver:
+        causes[Component.DRIVER] = (
+            f"guest R{facts.guest_driver} is newer than the host's R{facts.host_driver}, which is not supported"
+        )
+    if facts.remote_memory is not None and facts.remote_memory >= REMOTE:
+        causes[Component.REMOTE_NUMA] = f"{facts.remote_memory:.0%} of its memory is at another NUMA node than its GPU"
+    slowed = {word: _without_gaps(of[f"slowed by {word}"]) for word in ("heat", "power")}
+    for word, looks in slowed.items():
+        if looks.sum() >= LEAST_SLOWED and looks.mean() >= SLOWED:
+            causes[Component.THROTTLING] = f"slowed by {word} in {looks.mean():.0%} of the looks"
+    return causes
+
+
+def ruled_out(case: DiagnosisCase) -> frozenset[Component]:
+    """Return the components that are certainly not at fault: every look shows the intended state."""
+    of, facts = states(case), case.facts
+    excluded = set()
+    looks = (
+        (Component.LICENCE, _without_gaps(of["licensed"]), 1.0),
+        (Component.PCIE_LINK, _without_gaps(of["link"]), 1.0),
+        # negated, so that its least allowed number is 0, as that of the others is 1
+        (Component.ECC, -_without_gaps(of["new ECC errors"]), 0.0),
+    )
+    # one or two looks are too few to exclude a component
+    excluded |= {component for component, samples, least in looks if len(samples) > 2 and samples.min() >= least}
+    if facts.host_driver and facts.guest_driver and facts.guest_driver <= facts.host_driver:
+        excluded.add(Component.DRIVER)
+    memory = _without_gaps(case.series.get(f"vm:{GPU_MEMORY}", np.zeros(0)))
+    if facts.vgpu_mib and len(memory) and memory.max() < NEARLY_FULL * facts.vgpu_mib * 1024:
+        excluded.add(Component.FRAME_BUFFER)
+    if facts.remote_memory is not None and facts.remote_memory < REMOTE:
+        excluded.add(Component.REMOTE_NUMA)
+    # best effort limits no VM, and the other policies give each VM its share (NVIDIA vGPU docs, scheduling policies)
+    is_best_effort = facts.scheduler is SchedulerPolicy.BEST_EFFORT
+    if is_best_effort:
+        excluded.add(Component.SCHEDULER)
+    if facts.sharers == 1 or (facts.scheduler is not None and not is_best_effort):
+        excluded.add(Component.NOISY_NEIGHBOUR)
+    return frozenset(excluded)
+
+
+def _without_gaps(samples: NDArray[np.float64]) -> NDArray[np.float64]:
+    return samples[~np.isnan(samples)]
+
 
 TOLERANCE: Final = 1_000
 """A tenth of a GPU in hundredths of a percent: counters of a VM and of its GPU are sampled at other moments."""

@@ -14,7 +14,7 @@ from gpuops.console.spread import spread
 from gpuops.errors import UsageError
 from gpuops.extras.diagnosis.case import Component
 
-diagnose = VerbTable("diagnose", "")
+diagnose = VerbTable("diagnose")
 
 
 @diagnose.callback(invoke_without_command=True, no_args_is_help=False)
@@ -52,7 +52,7 @@ def look(
       gpuops diagnose --vm 'vdi-*' --vcenter sim:lab
     """
     from gpuops.config.date_text import parse_since
-    from gpuops.config.workloads_file import share_of
+    from gpuops.config.requests_file import share_of
     from gpuops.console.opening import journal_of, notice_way_of, open_site, read_inventory
     from gpuops.extras.diagnosis.case_file import load_cases
     from gpuops.extras.diagnosis.diagnosing import diagnose as diagnose_vms

@@ -1,32 +1,256 @@
-"""Find the component that slows VMs down: by the store of measurements and one bulk read, or by cases in files."""
+"""Find the component that slows VMs down: by the store of measurements and one bulk read, or by cases in files.
+
+Reads the cases of VMs with a vGPU for a diagnosis from the store of measurements. Writes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
+from gpuops.advise.gpu_counters import gpus_of_instances
+from gpuops.advise.occupancy import GpuState, gpu_states
 from gpuops.errors import UsageError
 from gpuops.execute.site import Site, catalog_of
 from gpuops.extras.diagnosis.answer import Diagnosed, DiagnosedVm, JudgedCases, diagnose_cases, scores
-from gpuops.extras.diagnosis.case import WORDS, Component
-from gpuops.extras.diagnosis.case_reading import read_cases
+from gpuops.extras.diagnosis.case import OF_GPU, OF_HOST, OF_VM, WORDS, CaseFacts, Component, DiagnosisCase
 from gpuops.extras.diagnosis.corrections import LocalCorrections
 from gpuops.extras.diagnosis.diagnoses import Diagnoses
 from gpuops.extras.diagnosis.learning import components_right
+from gpuops.extras.observe.blocks import FINE_S
+from gpuops.extras.observe.store_reads import MeasurementReads
+from gpuops.model.measurements.measurement import GPU_USE, SMI_POWER_LIMIT
 from gpuops.model.notice import Notice, NoticeKind
+from gpuops.plan.core.plan import some_names
+from gpuops.plan.hosts.scheduler.module_options import Unread
+from gpuops.plan.hosts.scheduler.scheduler_state import scheduler_of
 from gpuops.report.text import count
 
 if TYPE_CHECKING:
-    from datetime import datetime
+    from numpy.typing import NDArray
 
-    from gpuops.execute.site.notice_way import NoticeWay
+    from gpuops.execute.site.site import NoticeWay
     from gpuops.extras.diagnosis.case import LabelledCase
     from gpuops.extras.diagnosis.learning import TrainingOutcome
+    from gpuops.extras.observe.blocks import Values
+    from gpuops.model.devices.catalog import Catalog
+    from gpuops.model.devices.scheduler import SchedulerPolicy
+    from gpuops.model.vcenter.host import Host
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.model.vcenter.vm import Vm
+
+LOOKED_AT: Final = timedelta(hours=24)
+"""How far back a diagnosis looks by default."""
+LEAST_STEPS: Final = 6
+"""A VM with less than half an hour of history is not judged."""
+_SMI: Final = "smi."
+_WIDTH: Final = "smi.gpu.pcieWidth.latest"
+_CLOCK: Final = "smi.gpu.clock.latest"
+_NEXT: Final = "run gpuops observe --once, every 20 minutes from now on (gpuops help observe)"
+
+
+def read_cases(
+    store: tuple[Path, str], inventory: Inventory, catalog: Catalog, vms: Sequence[Vm], since: datetime | None
+) -> tuple[dict[str, DiagnosisCase], dict[str, str]]:
+    """Return the cases of these VMs by id, and the reason for each VM without a case by its name.
+
+    `since`: the begin of the history; None = `LOOKED_AT` before now. Raises UsageError if no VM has a history;
+    StateDamaged if the store cannot be read.
+    """
+    begin = inventory.taken_at - LOOKED_AT if since is None else since
+    begin_s = int(begin.timestamp()) // FINE_S * FINE_S
+    # up to the end of the step that has begun: -(-a // b) rounds up
+    steps = max(0, -(-int(inventory.taken_at.timestamp()) // FINE_S) - begin_s // FINE_S)
+    cases: dict[str, DiagnosisCase] = {}
+    store_reads = MeasurementReads.open_if_exists(*store, inventory.vcenter)
+    if store_reads is not None:
+        with store_reads:
+            cases = _CaseReading(store_reads, inventory, catalog, begin_s, steps).cases(vms)
+    left_out = {vm.name: "0 h of history" for vm in vms if vm.ref not in cases}
+    if not cases:
+        raise UsageError(
+            f"less than half an hour of {some_names(sorted(left_out))} was measured in this period", hint=_NEXT
+        )
+    return cases, left_out
+
+
+class _CaseReading:
+    """Reads the cases of one span of time from the store."""
+
+    def __init__(
+        self, store: MeasurementReads, inventory: Inventory, catalog: Catalog, begin_s: int, steps: int
+    ) -> None:
+        self._store, self._inventory, self._catalog = store, inventory, catalog
+        self._begin_s, self._steps = begin_s, steps
+
+    def cases(self, vms: Sequence[Vm]) -> dict[str, DiagnosisCase]:
+        """Return by id the case of each of these VMs that has enough measured steps."""
+        hosts = [self._inventory.hosts[ref] for ref in sorted({vm.host for vm in vms if vm.host is not None})]
+        neighbour_refs = {tenant.ref for host in hosts for tenant in self._inventory.vms_on(host)}
+        of_vm = dict(self._store.arrays(neighbour_refs | {vm.ref for vm in vms}, OF_VM, self._begin_s, self._steps))
+        of_host = {host.ref: self._of_host(host) for host in hosts}
+        best = self._best(hosts, of_host)  # link width and clock by GPU model
+        case_by_vm = {}
+        for vm in vms:
+            vm_averages = _averages(of_vm.get(vm.ref, {}))
+            if max((int((~np.isnan(averages)).sum()) for averages in vm_averages.values()), default=0) < LEAST_STEPS:
+                continue
+            case_by_vm[vm.ref] = self._case(vm, vm_averages, of_vm, of_host, best)
+        return case_by_vm
+
+    def _case(
+        self,
+        vm: Vm,
+        vm_averages: Mapping[str, NDArray[np.float64]],
+        of_vm: Mapping[str, Mapping[str, Values]],
+        of_host: Mapping[str, Mapping[str, NDArray[np.float64]]],
+        best: Mapping[str, tuple[int | None, int | None]],
+    ) -> DiagnosisCase:
+        """Return the case of a VM from the series of all VMs and hosts; `best`: link width and clock by GPU model."""
+        series = {f"vm:{name}": averages for name, averages in vm_averages.items()}
+        host = self._inventory.hosts.get(vm.host or "")
+        if host is None:
+            return DiagnosisCase(FINE_S, series, _facts(vm, None, None, self._catalog, best, None))
+        host_averages = of_host[host.ref]
+        series |= {f"host:{name}": host_averages[name] for name in OF_HOST if name in host_averages}
+        state = _gpu_of(vm, gpu_states(host, self._inventory, self._catalog))
+        limit_w = None
+        if state is not None:
+            limit_w = _newest(host_averages.get(f"{SMI_POWER_LIMIT}@{state.gpu.address}"))
+            of_gpu = {name: host_averages.get(f"{name}@{state.gpu.address}") for name in OF_GPU}
+            series |= {f"gpu:{name}": averages for name, averages in of_gpu.items() if averages is not None}
+            neighbours = {tenant.vm for tenant in state.tenants} - {vm.ref}
+            neighbour_use = [_averages(of_vm.get(ref, {})).get(GPU_USE) for ref in sorted(neighbours)]
+            known_use = [averages for averages in neighbour_use if averages is not None]
+            if len(known_use) == len(neighbour_use):  # otherwise the sum would be too low
+                # without neighbours the zeros are the sum
+                series[f"neighbours:{GPU_USE}"] = np.sum([*known_use, np.zeros(self._steps)], axis=0)
+        return DiagnosisCase(FINE_S, series, _facts(vm, host, state, self._catalog, best, limit_w))
+
+    def _of_host(self, host: Host) -> dict[str, NDArray[np.float64]]:
+        """Return the averages of a host by series; a GPU is named by its address (`counter@0000:3b:00.0`)."""
+        begin, until = (
+            datetime.fromtimestamp(self._begin_s + step * FINE_S, self._inventory.taken_at.tzinfo)
+            for step in (0, self._steps)
+        )
+        # read first for the names: the store has one series for each GPU, `counter@instance`
+        newest = self._store.newest((host.ref,), (*OF_HOST, *OF_GPU, SMI_POWER_LIMIT), begin, until).get(host.ref, {})
+        arrays = dict(self._store.arrays((host.ref,), list(newest), self._begin_s, self._steps)).get(host.ref, {})
+        # vCenter names GPUs by an instance of its own, which is replaced by the address
+        instances = {name.partition("@")[2] for name in newest if "@" in name and not name.startswith(_SMI)}
+        addresses = gpus_of_instances(instances, host)
+        averages_by_series = {}
+        for name, averages in _averages(arrays).items():
+            counter, separator, instance = name.partition("@")
+            if not separator or name.startswith(_SMI):  # nvidia-smi names GPUs by their address
+                averages_by_series[name] = averages
+            elif instance in addresses:
+                averages_by_series[f"{counter}@{addresses[instance]}"] = averages
+        return averages_by_series
+
+    def _best(
+        self, hosts: Collection[Host], of_host: Mapping[str, Mapping[str, NDArray[np.float64]]]
+    ) -> dict[str, tuple[int | None, int | None]]:
+        """Return the widest link and the highest clock of these hosts, by GPU model."""
+        best: dict[str, tuple[int | None, int | None]] = {}
+        for host in hosts:
+            for gpu in host.gpus:
+                width, clock = (_highest(of_host[host.ref].get(f"{name}@{gpu.address}")) for name in (_WIDTH, _CLOCK))
+                before = best.get(gpu.name, (None, None))
+                best[gpu.name] = (_larger(before[0], width), _larger(before[1], clock))
+        return best
+
+
+def _averages(rows_by_series: Mapping[str, Values]) -> dict[str, NDArray[np.float64]]:
+    """Return the average of each step, NaN = missing; a series without any average is left out."""
+    pairs: Iterator[tuple[str, NDArray[np.float64]]] = (
+        (name, np.where(rows[:, 2] > 0, rows[:, 0].astype(float), np.nan)) for name, rows in rows_by_series.items()
+    )
+    return {name: averages for name, averages in pairs if not np.isnan(averages).all()}
+
+
+def _highest(averages: NDArray[np.float64] | None) -> int | None:
+    return None if averages is None else int(np.nanmax(averages))
+
+
+def _newest(averages: NDArray[np.float64] | None) -> int | None:
+    return None if averages is None else int(averages[~np.isnan(averages)][-1])
+
+
+def _larger(first: int | None, second: int | None) -> int | None:
+    return max((number for number in (first, second) if number is not None), default=None)
+
+
+def _gpu_of(vm: Vm, states: Sequence[GpuState]) -> GpuState | None:
+    """Return the GPU of the VM's only vGPU; None if it is not certain."""
+    if len(vm.vgpus) != 1:
+        return None
+    matches = [state for state in states if any(tenant.vm == vm.ref and tenant.certain for tenant in state.tenants)]
+    return matches[0] if len(matches) == 1 and not matches[0].unclear else None
+
+
+def _facts(
+    vm: Vm,
+    host: Host | None,
+    state: GpuState | None,
+    catalog: Catalog,
+    best: Mapping[str, tuple[int | None, int | None]],
+    power_limit_w: int | None,
+) -> CaseFacts:
+    """Return the facts of a VM, its host and its GPU; `best`: the best link width and clock seen, by GPU model."""
+    profile = catalog.profile(vm.profiles[0]) if len(vm.vgpus) == 1 else None
+    width, clock = best.get(state.gpu.name, (None, None)) if state is not None else (None, None)
+    policy, branch = _scheduling(host, state, catalog)
+    return CaseFacts(
+        vcpus=vm.vcpus,
+        memory_mib=vm.memory_mib,
+        cpu_mhz=host.cpu_mhz if host is not None else None,
+        host_cores=host.cpu_cores if host is not None else None,
+        host_memory_mib=host.memory_mib if host is not None else None,
+        vgpu_mib=profile.framebuffer_mib if profile is not None else None,
+        gpu_mib=state.gpu.memory_mib if state is not None else None,
+        most_per_gpu=profile.max_per_gpu if profile is not None else None,
+        sharers=len({tenant.vm for tenant in state.tenants}) if state is not None else None,
+        scheduler=policy,
+        pcie_width=width,
+        clock_mhz=clock,
+        power_limit_w=power_limit_w,
+        remote_memory=_remote(vm, host, state),
+        host_driver=branch,
+    )
+
+
+def _scheduling(
+    host: Host | None, state: GpuState | None, catalog: Catalog
+) -> tuple[SchedulerPolicy | None, int | None]:
+    """Return the policy in force on the GPU, and the branch of the vGPU manager; None for each that is not known."""
+    if host is None or host.settings is None:
+        return None, None
+    scheduling = scheduler_of(host, catalog)
+    branch = scheduling.branch.number if scheduling.branch is not None else None
+    effective_policies = [
+        gpu.effective for gpu in scheduling.gpus if state is not None and gpu.gpu.address == state.gpu.address
+    ]
+    in_force = effective_policies[0] if effective_policies else None
+    return (None if in_force is None or isinstance(in_force, Unread) else in_force.policy), branch
+
+
+def _remote(vm: Vm, host: Host | None, state: GpuState | None) -> float | None:
+    """Return the share of the VM's memory on another NUMA node than its GPU; None if it is unknown.
+
+    It is known for a VM that is pinned to a node (numa.nodeAffinity), and for every VM on a host with one node.
+    """
+    if host is not None and len(host.numa_nodes) == 1:
+        return 0.0
+    affinity = (vm.extra_config or {}).get("numa.nodeAffinity", "")
+    if state is None or state.gpu.numa_node is None or not affinity.strip().isdecimal():
+        return None
+    return float(int(affinity) != state.gpu.numa_node)
 
 
 def diagnose(
@@ -67,7 +291,7 @@ def diagnose(
 
 def tell_diagnosis(way: NoticeWay, diagnosis: Diagnosed, least: float) -> None:
     """Send a notice of components with at least this probability (0 to 1). Raises no errors of sending."""
-    from gpuops.extras.notify.watch import RunWatch
+    from gpuops.extras.notify.run_watch import RunWatch
 
     watch = RunWatch(way, "diagnose")
     watch.end(notice_of_diagnosis(diagnosis, watch.run.vcenter, least, way.clock()))

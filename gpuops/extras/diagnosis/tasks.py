@@ -7,7 +7,7 @@ from gpuops.config.date_text import parse_since
 from gpuops.extras.diagnosis.diagnosing import diagnose
 from gpuops.extras.diagnosis.view import diagnosed_document
 from gpuops.report.document import Document
-from gpuops.tasks.result import reading
+from gpuops.tasks.perform import reading
 
 
 @reading

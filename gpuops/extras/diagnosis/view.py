@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Final, Self
 
+from gpuops.extras.diagnosis.answer import NEEDS
 from gpuops.extras.diagnosis.case import WORDS, Component
-from gpuops.extras.diagnosis.tellable import NEEDS
 from gpuops.model.time_text import format_zoned_minute
 from gpuops.report.document import DocumentRecord, PrintedDocument, SiteDocument, printed
 from gpuops.report.layout import Shown, Text

@@ -1,11 +1,15 @@
-"""`gpuops runner`: nights and mornings of many vCenters, by several machines that share a PostgreSQL."""
+"""`gpuops runner`: nights and mornings of many vCenters, by several machines that share a PostgreSQL.
+
+The output of `gpuops runner status` as text and JSON."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
@@ -15,6 +19,10 @@ from gpuops.console.options import CommonOptions
 from gpuops.console.signals import collect_garbage_often
 from gpuops.console.spread import spread
 from gpuops.errors import Refused, TargetError, UsageError
+from gpuops.model.nights.runners import Half, QueuedTurn, QueueStatus, TurnState
+from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, printed
+from gpuops.report.layout import Column, Shown, Text, table_of
+from gpuops.report.text import optional_figure
 
 if TYPE_CHECKING:
     from gpuops.config.vcenter.targets import Configuration
@@ -22,7 +30,91 @@ if TYPE_CHECKING:
     from gpuops.extras.fleet.runner.configuration import ObeyedConfiguration
     from gpuops.extras.fleet.runner.due import Rotations
     from gpuops.extras.fleet.runner.service import OverdueAlarm
-    from gpuops.model.nights.runners import QueueStatus
+
+
+def runner_text(status: QueueStatus, now: datetime) -> Shown:
+    """Return a line for each runner with its last sign of life, and a table of turns."""
+    return tuple(_lines(status, now))
+
+
+def _lines(status: QueueStatus, now: datetime) -> Iterator[Shown]:
+    if not any(runner.lives for runner in status.runners):
+        yield Text("no runner lives: gpuops runner run starts one", "yellow")
+    for runner in status.runners:
+        silent_s = max(0, round((now - runner.alive).total_seconds()))
+        if runner.lives:
+            yield Text(f"runner {runner.number}: alive {silent_s} s ago")
+        else:
+            yield Text(f"runner {runner.number}: silent for {silent_s} s", "yellow")
+    if not status.turns:
+        yield Text("no turn runs or waits")
+        return
+    yield table_of(
+        status.turns,
+        Column("site", lambda turn: turn.turn.site),
+        Column("policy", lambda turn: turn.turn.policy),
+        Column("state", lambda turn: turn.state),
+        Column("runner", lambda turn: optional_figure(turn.runner, unknown="")),
+    )
+
+
+class RunnerSeenRecord(DocumentRecord, frozen=True):
+    """A runner, and its last sign of life by the database's clock."""
+
+    number: int
+    alive: Moment
+    lives: Annotated[bool, "false = so long ago that its turns are offered again"]
+
+
+class QueuedTurnRecord(DocumentRecord, frozen=True):
+    """A turn of one policy of one vCenter."""
+
+    site: Annotated[str, "name of the target"]
+    policy: Annotated[str, "name of the policy"]
+    state: TurnState
+    runner: Annotated[int | None, "number of the runner that plays it"]
+    since: Annotated[Moment | None, "when it was offered or taken"]
+
+    @classmethod
+    def made_of(cls, queued: QueuedTurn) -> Self:
+        return cls.from_attributes(queued, queued.turn)
+
+
+@printed("runner-status", by="gpuops runner status")
+class RunnerStatusDocument(PrintedDocument, frozen=True):
+    """The runners that live, and the turns that run or wait."""
+
+    runners: list[RunnerSeenRecord]
+    turns: list[QueuedTurnRecord]
+
+
+def init_text(before: str | None, revision: str, *, has_made_queue: bool) -> str:
+    """Return one line: whether the tables of the queue were made, and the revision of all others."""
+    queue = f"the tables of the queue {'were made' if has_made_queue else 'are there'}"
+    if before == revision:
+        return f"{queue}; all others are of revision {revision}, as before"
+    return f"{queue}; all others are of revision {revision} now, of {before or 'none'} before"
+
+
+@printed("runner-init", by="gpuops runner init")
+class RunnerInitDocument(PrintedDocument, frozen=True):
+    """Which tables of the runners' database had to be made."""
+
+    made: Annotated[bool, "those of the queue"] = False
+    before: Annotated[str | None, "revision of all other tables before; null = there were none, or older ones"] = None
+    revision: Annotated[str | None, "their revision now; null = nothing was changed (--sql)"] = None
+    sql: Annotated[str | None, "with --sql, what makes the tables that are not there; empty = all are there"] = None
+
+
+@printed("runner-asked", by="gpuops rotate night --fleet")
+class RunnerAskedDocument(PrintedDocument, frozen=True):
+    """A turn that was asked of the runners."""
+
+    site: Annotated[str, "name of the target"]
+    policy: Annotated[str, "name of the policy"]
+    half: Annotated[Half, "what it would be now"]
+    asked: Annotated[bool, "false where it waited already"]
+
 
 runner = VerbTable("runner", "Play nights and mornings of many vCenters, by several machines.")
 
@@ -53,7 +145,6 @@ def runner_init(
     from gpuops.execute.journal.database import upgrade
     from gpuops.execute.journal.stores import open_database
     from gpuops.execute.migrations import HEAD, Contents
-    from gpuops.extras.fleet.runner_view import RunnerInitDocument, init_text
 
     if sql:
         printed = _sql(common)
@@ -137,7 +228,6 @@ def runner_status(common: CommonOptions) -> None:
     import asyncio
 
     from gpuops.clock import machine_time
-    from gpuops.extras.fleet.runner_view import RunnerStatusDocument, runner_text
 
     queue_status = asyncio.run(_status(_url(common)))
     output.show(runner_text(queue_status, machine_time()), RunnerStatusDocument.made_of(queue_status))
@@ -155,7 +245,6 @@ def ask_fleet(common: CommonOptions, policy: Path, *, yes: bool) -> None:
     from gpuops.console.running import confirm
     from gpuops.extras.fleet.runner.configuration import rotations_of
     from gpuops.extras.fleet.runner.due import half_of, refuse_other_modes
-    from gpuops.extras.fleet.runner_view import RunnerAskedDocument
     from gpuops.model.nights.runners import Half
     from gpuops.report.layout import Text
 
@@ -251,8 +340,8 @@ async def _run(
 
     from gpuops.extras.fleet.runner.children import Children
     from gpuops.extras.fleet.runner.configuration import describe_rotations
-    from gpuops.extras.fleet.runner.job_queue import QueueAway
     from gpuops.extras.fleet.runner.procrastinate_queue import ProcrastinateQueue
+    from gpuops.extras.fleet.runner.queue_port import QueueAway
     from gpuops.extras.fleet.runner.service import Service
 
     async with ProcrastinateQueue(url).opened() as queue:

@@ -10,12 +10,12 @@ Read in this order:
 `template_vms`, `job_vms`  VMs made from the policy's template for jobs that lack one
 `job_plan`               how many jobs fit on GPUs at once, for `job plan` (pure)
 `container_command`, `guest_container`  the container in the guest
-`store`                  jobs and records, in the journal's database
+`job_store`              jobs and records, in the journal's database
 `job_run`                one pass over jobs: start, collect output, checkpoint, stop
-`nightly`, `night_jobs`  the passes that nights make, and what the core calls
+`nightly`                the passes that nights make, and what the core calls
 `job_queue`              the commands: plan, submit, list, logs, cancel, run
 `view`, `submitted_view`, `cli`, `tasks`  output, command line, Ansible
 
 The core reaches it by `gpuops/extensions.py`: the command `job`, its documents, two Ansible modules, and
-`night_jobs.JOBS_AT_NIGHT` for nights.
+`nightly.JOBS_AT_NIGHT` for nights.
 """

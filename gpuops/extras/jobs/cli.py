@@ -207,7 +207,7 @@ def job_logs(
     from gpuops import clock
     from gpuops.api.connection import passwords_of
     from gpuops.console.opening import open_site
-    from gpuops.extras.clusters.run_view import ProgramLines
+    from gpuops.extras.clusters.view import ProgramLines
     from gpuops.extras.jobs.job_queue import job_output
     from gpuops.extras.jobs.submitted_view import JobLogsDocument
 

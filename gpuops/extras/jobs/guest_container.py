@@ -16,13 +16,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from gpuops.config.vcenter.login import read_password_file
+from gpuops.config.vcenter.login_settings import read_password_file
 from gpuops.errors import OutcomeUnknown, ProtocolError, Refused, UsageError
 from gpuops.execute.site.guest_work import GuestWork, ScriptRunner
 from gpuops.extras.jobs.container_command import checkpoint_words, run_words
 from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime
-from gpuops.guest_scripts.commands import home_directory, script_text, shell_command
-from gpuops.model.guests.guest_command import (
+from gpuops.guest_scripts.script_commands import home_directory, script_text, shell_command
+from gpuops.model.guests.guest import (
     CHECKPOINT_REFUSALS,
     CheckpointEnd,
     CommandEnd,

@@ -35,7 +35,7 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.window import Night
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.hosts.scheduler.state import scheduler_of
+from gpuops.plan.hosts.scheduler.scheduler_state import scheduler_of
 from gpuops.plan.placement.suspended_vms import SuspendedPolicy
 from gpuops.plan.queue.one_workload import Placed, Refusal
 from gpuops.plan.queue.place import Place, Placements

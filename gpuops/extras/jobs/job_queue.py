@@ -13,6 +13,7 @@ from gpuops.execute.site import Site, catalog_of
 from gpuops.extras.jobs.dependencies import jobs_named
 from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, JobState, SubmittedJob
 from gpuops.extras.jobs.job_run import JobPass
+from gpuops.extras.jobs.job_store import JobStore, another_unended
 from gpuops.extras.jobs.job_turns import (
     JobDeed,
     JobListing,
@@ -21,9 +22,7 @@ from gpuops.extras.jobs.job_turns import (
     reason_not_to_cancel,
     with_owners,
 )
-from gpuops.extras.jobs.night_jobs import job_store
-from gpuops.extras.jobs.nightly import guests_of, rules_of, started_tonight
-from gpuops.extras.jobs.store import JobStore, another_unended
+from gpuops.extras.jobs.nightly import guests_of, job_store, rules_of, started_tonight
 from gpuops.model.vcenter.vm import Vm
 from gpuops.model.workloads.job_rules import JobRules, Submitter
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from gpuops.extras.jobs.job_plan import JobsAnswer
     from gpuops.extras.jobs.job_turns import JobsRun
     from gpuops.extras.jobs.template_vms import JobVmRoom
-    from gpuops.model.nights.rotation import Policy
+    from gpuops.model.nights.rotation_policy import Policy
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.plan.core.plan import Rejection
 
@@ -52,7 +51,7 @@ def run_jobs(policy: Policy, site: Site, *, stop: bool = False) -> JobsRun:
 
 def rules_for_jobs(policy: Policy | None, site: Site) -> JobRules:
     """Return the `jobs` of this policy, or of that of the last night. Raises UsageError if neither has jobs."""
-    from gpuops.execute.runs.nights import remembered_policy
+    from gpuops.execute.runs import remembered_policy
 
     if policy is None:
         with site.journal_to_read(site.vcenter.uuid) as journal:
@@ -114,7 +113,7 @@ def job_queue(site: Site, policy: Policy | None = None) -> JobListing:
     nothing. Raises StateDamaged, NotConnected.
     """
     from gpuops.execute.rotation.next_night import queue_look
-    from gpuops.execute.runs.nights import last_policy
+    from gpuops.execute.runs import last_policy
     from gpuops.extras.jobs.job_turns import job_turns, not_of_a_night, serving_order
     from gpuops.model.vcenter.vm import PowerState
     from gpuops.plan.rotation.nights.night_plan import NO_NIGHT
@@ -273,7 +272,7 @@ def _follow_jobs(jobs: Sequence[SubmittedJob], site: Site) -> tuple[JobDeed, ...
 
 def _last_rules(site: Site) -> JobRules:
     """Return the job rules of the last night's policy; empty ones without such a policy."""
-    from gpuops.execute.runs.nights import last_policy
+    from gpuops.execute.runs import last_policy
 
     with site.journal_to_read(site.vcenter.uuid) as journal:
         policy = last_policy(journal)

@@ -24,9 +24,9 @@ from typing import Final, Protocol
 from gpuops.errors import GpuopsError, NotConnected
 from gpuops.extras.jobs.guest_container import LOG_LIMIT, read_secrets
 from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, JobState, SubmittedJob
+from gpuops.extras.jobs.job_store import JobChanged, JobStore
 from gpuops.extras.jobs.job_turns import JobDeed, JobTurn, vm_of
-from gpuops.extras.jobs.store import JobChanged, JobStore
-from gpuops.model.guests.guest_command import CheckpointEnd, ContainerPhase, ContainerState
+from gpuops.model.guests.guest import CheckpointEnd, ContainerPhase, ContainerState
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 

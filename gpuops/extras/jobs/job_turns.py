@@ -27,7 +27,7 @@ from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Final
 
-from gpuops.advise.fair_share import Wish, fair_order, use_of_period
+from gpuops.advise.gpu_hours import Wish, fair_order, use_of_period
 from gpuops.errors import report_exit_code
 from gpuops.extras.jobs.dependencies import dependency_objections, unmet_dependencies
 from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobState, SubmittedJob

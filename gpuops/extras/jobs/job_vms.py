@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops.api.vms import run
 from gpuops.errors import GpuopsError, Locked, NotConnected, UsageError
-from gpuops.execute.runs.nights import NightVms
+from gpuops.execute.runs import NightVms
 from gpuops.execute.site import catalog_of
 from gpuops.execute.steps.vm_runs import (
     CREATION_S,
@@ -28,7 +28,7 @@ from gpuops.execute.steps.vm_runs import (
     step_failure,
 )
 from gpuops.extras.jobs.job_turns import JobVmDeed
-from gpuops.extras.jobs.night_jobs import job_store
+from gpuops.extras.jobs.nightly import job_store
 from gpuops.extras.jobs.template_vms import FittedPlan, GiveProfile, desktops_of, fitted_plan, unread_vms
 from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.step_checks import NOT_MADE
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gpuops.execute.journal import Journal
     from gpuops.execute.site import Site
     from gpuops.extras.jobs.job import SubmittedJob
-    from gpuops.model.nights.rotation import Policy
+    from gpuops.model.nights.rotation_policy import Policy
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.model.workloads.job_rules import JobRules, JobTemplate
 

@@ -3,13 +3,15 @@
 Before a return, all jobs are stopped in parallel, within the time of one checkpoint. That time is cut short if the
 desktops would otherwise be back too late. After it the return no longer waits for a job, nor for a guest or database
 that hangs: the job ends when the return stops its VM, like every ML VM. Errors of jobs are reported, and the return
-continues."""
+continues.
+
+Adds the VMs of waiting jobs to the queue of a night, and the times of jobs to past nights."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -18,22 +20,79 @@ from typing import Final
 
 from gpuops import clock
 from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, StateDamaged, UsageError
-from gpuops.execute.runs.nights import NightVms, policies_of
+from gpuops.execute.rotation.night_extension import NightExtension
+from gpuops.execute.runs import NightVms, policies_of
 from gpuops.execute.site import Site, catalog_of
 from gpuops.execute.site.guest_work import guest_work
 from gpuops.execute.state.lock import rotating
 from gpuops.extras.jobs.guest_container import GuestContainers
 from gpuops.extras.jobs.job import JobState, SubmittedJob
 from gpuops.extras.jobs.job_run import STOP_GRACE, JobGuests, JobPass
-from gpuops.extras.jobs.job_turns import JobDeed, JobsRun, JobTurn, job_turns, least_run
-from gpuops.extras.jobs.night_jobs import job_store
+from gpuops.extras.jobs.job_store import JobStore
+from gpuops.extras.jobs.job_turns import JobDeed, JobsRun, JobTurn, job_turns, least_run, queue_entries, with_job_times
+from gpuops.model.nights.history import PastNight
 from gpuops.model.nights.night_record import Original, Role
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.workloads.job_rules import JobRules
 from gpuops.plan.rotation.returns.return_time import Durations, Load, ReturnTime, longest_checkpoint_s, night_due
 from gpuops.plan.rotation.taken_vms import Whereabouts, taken_vms, vms_of
+
+
+def job_store(site: Site) -> JobStore:
+    """Return the store of the jobs of this vCenter."""
+    return JobStore(site.vcenter.uuid, site.state_dir, site.journal_url)
+
+
+def with_jobs(policy: Policy, site: Site) -> Policy:
+    """Return the policy with the VMs that jobs get tonight added to its queue. The policy's stored text is not changed.
+
+    Raises StateDamaged: a night that cannot read its jobs takes no desktops.
+    """
+    queue_entry = next((queued for queued in policy.ml if queued.for_jobs), None)
+    if policy.jobs is None or queue_entry is None:
+        return policy
+    submitted = job_store(site).read()
+    if all(job.ended for job in submitted):
+        return policy
+    inventory, now = site.vcenter.inventory(), site.clock()
+    turns = job_turns(submitted, policy.jobs, inventory, catalog_of(inventory), now, share=policy.fair_share)
+    night = policy.night_at(now) or policy.next_night(now)
+    return replace(policy, ml=(*policy.ml, *queue_entries(turns, queue_entry, policy.jobs, night)))
+
+
+def by_owners_of_jobs(nights: Iterable[PastNight], site: Site) -> tuple[PastNight, ...]:
+    """Return these nights, in the same order, with the times of the jobs that ran in their ML VMs.
+
+    Reads the jobs only of vCenters whose ML VMs have owners, because only such VMs get times of jobs. Raises
+    StateDamaged.
+    """
+    nights = tuple(nights)
+    for vcenter in sorted({night.vcenter for night in nights if any(vm.owner is not None for vm in night.ml)}):
+        submitted = JobStore(vcenter, site.state_dir, site.journal_url).read()
+        if submitted:
+            of_vcenter = (past for past in nights if past.vcenter == vcenter)
+            adjusted_nights = iter(with_job_times(of_vcenter, submitted))
+            nights = tuple(next(adjusted_nights) if past.vcenter == vcenter else past for past in nights)
+    return nights
+
+
+class JobsAtNight(NightExtension):
+    """What jobs add to nights."""
+
+    def add_to_queue(self, policy: Policy, site: Site) -> Policy:
+        return with_jobs(policy, site)
+
+    def before_return(self, site: Site) -> None:
+        stop_and_report(site)
+
+    def by_owners(self, nights: tuple[PastNight, ...], site: Site) -> tuple[PastNight, ...]:
+        return by_owners_of_jobs(nights, site)
+
+
+JOBS_AT_NIGHT: Final = JobsAtNight()
+
 
 AT_A_TIME: Final = 32
 """The limit for parallel work, which also limits the connections to vCenter (our own choice)."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Self
 
-from gpuops.extras.clusters.run_view import ProgramLines
+from gpuops.extras.clusters.view import ProgramLines
 from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, JobState, SubmittedJob
 from gpuops.extras.jobs.job_turns import JobDeed, JobListing, JobsRun, JobSubmission, JobTurn, JobVmDeed
 from gpuops.model.time_text import format_minute, format_minutes

@@ -15,10 +15,10 @@ from gpuops.extras.jobs.job_queue import (
 )
 from gpuops.extras.jobs.jobs_file import load_jobs
 from gpuops.extras.jobs.submitted_view import JobListDocument, JobSubmitDocument, SubmittedJobRecord
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.report.document import Document
-from gpuops.tasks.connection import ConnectionArguments, open_site, policy_of
-from gpuops.tasks.result import PARTLY, REFUSED, TaskResult, difference, reading, task_result
+from gpuops.tasks.perform import PARTLY, REFUSED, TaskResult, difference, reading, task_result
+from gpuops.tasks.task_connection import ConnectionArguments, open_site, policy_of
 
 
 def gpu_job(

@@ -28,7 +28,7 @@ from gpuops.extras.jobs.job import ContainerJob, SubmittedJob
 from gpuops.extras.jobs.job_turns import JobTurn, job_turns, vm_of, with_owners
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.nights.fair_share import FairShare
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.time_text import format_iso_utc
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm

@@ -13,7 +13,7 @@ from gpuops.extras.jobs.template_vms import JobVmRoom
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.time_text import format_minute, format_minutes
 from gpuops.plan.queue.one_workload import Refusal
-from gpuops.report.advice.placement import refused_lines
+from gpuops.report.advice.placement_view import refused_lines
 from gpuops.report.document import DocumentRecord, Moment, NamedRecord, SiteDocument, printed
 from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
 from gpuops.report.plan_json import RejectionRecord

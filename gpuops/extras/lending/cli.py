@@ -15,9 +15,9 @@ from gpuops.console.options import CommonOptions, DryRun
 from gpuops.console.spread import reads_sites, spread
 from gpuops.errors import UsageError
 from gpuops.extras.lending.lease_book import LeaseWish, PoolAnswer, lease_time
-from gpuops.extras.lending.members import Reclaim
+from gpuops.extras.lending.pool_commands import create_pool, lend_gpus, read_pools, reclaim_gpus, return_lease
 from gpuops.extras.lending.pool_file import load_pool
-from gpuops.extras.lending.running import create_pool, lend_gpus, read_pools, reclaim_gpus, return_lease
+from gpuops.extras.lending.pool_members import Reclaim
 from gpuops.extras.lending.view import PoolShowDocument, pool_answer_text, pools_text
 from gpuops.model.workloads.workload import memory_mib
 from gpuops.report.document import DOCUMENTS

@@ -43,8 +43,7 @@ def mcp(
 
     import anyio
 
-    from gpuops.extras.mcp.mcp_server import VerbServer
-    from gpuops.extras.mcp.verb_tools import connection_words, tool_commands
+    from gpuops.extras.mcp.mcp_server import VerbServer, connection_words, tool_commands
 
     root = context.find_root().command
     connection = {

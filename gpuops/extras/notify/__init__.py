@@ -5,11 +5,10 @@ notice. If a run is killed in between, the next run or `gpuops notify flush` sen
 
 Read in this order:
 
-* `watch.py`     `run_watched` surrounds a run, and `flush` sends what waits
+* `run_watch.py`     `run_watched` surrounds a run, and `flush` sends what waits
 * `outbox.py`    the stored notices
-* `sending.py`   sends what waits to all receivers, within a bounded time
-* `delivery.py`  the separate process that talks to one receiver
+* `sending.py`   sends what waits to all receivers, within a bounded time; for each, a separate process
 * `cli.py`, `view.py`   the command, texts and documents
 
-The core reaches `cli` by the table in `gpuops/extensions.py`, and `watch` by `gpuops.extensions.load`.
+The core reaches `cli` by the table in `gpuops/extensions.py`, and `run_watch` by `gpuops.extensions.load`.
 """

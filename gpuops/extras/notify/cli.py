@@ -22,8 +22,8 @@ def test(common: CommonOptions) -> None:
       gpuops notify test --vcenter prod
     """
     from gpuops.console.opening import notice_way_of
+    from gpuops.extras.notify.run_watch import send_test as notify_test
     from gpuops.extras.notify.view import NotifyTestDocument, receipts_exit_code, receipts_text
-    from gpuops.extras.notify.watch import send_test as notify_test
 
     receipts = notify_test(notice_way_of(common))
     output.show(receipts_text(receipts), NotifyTestDocument.from_attributes(receivers=receipts))
@@ -43,8 +43,8 @@ def flush(common: CommonOptions) -> None:
       gpuops notify flush --vcenter prod
     """
     from gpuops.console.opening import notice_way_of
+    from gpuops.extras.notify.run_watch import flush as notify_flush
     from gpuops.extras.notify.view import NotifyFlushDocument, receipts_exit_code, receipts_text
-    from gpuops.extras.notify.watch import flush as notify_flush
 
     receipts = notify_flush(notice_way_of(common))
     output.show(receipts_text(receipts), NotifyFlushDocument.from_attributes(receivers=receipts))

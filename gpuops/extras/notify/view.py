@@ -16,11 +16,11 @@ from gpuops.plan.core.steps import Step
 from gpuops.plan.hosts.change.rolling_plan import ChangeReport
 from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.returns.return_time import Overdue
-from gpuops.report.brief import deeds_line, deeds_named
-from gpuops.report.changes import title
 from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, cut_off
 from gpuops.report.plan_text import outcomes_counted
+from gpuops.report.run_progress import deeds_line, deeds_named
+from gpuops.report.step_changes import title
 
 NAMED_AT_MOST: Final = 20
 _LONGEST: Final = 300

@@ -10,15 +10,15 @@ Cost: single samples are lost, and numbers are rounded, by at most 3.2 %.
 Read in this order:
 
 * `observing.py`    one look at a vCenter, and the service that repeats it
-* `rolling_up.py`   samples become steps of five minutes, and these hours; zeros that mean "unknown" are removed. Pure
-* `packing.py`      steps as bytes, and back. Pure
-* `tables.py`, `store.py`, `store_reads.py`   the tables of the store, its writes, its reads
+* `blocks.py`       samples become steps of five minutes, and these hours; zeros that mean "unknown" are removed;
+  steps as bytes, and back. Pure
+* `store_reads.py`, `store.py`   the tables of the store and its reads, its writes
 * `replay.py`, `replaying.py`   which desktops past nights would have suspended (`gpuops idle --replay`): the decision,
   which is pure, and the reads around it
 * `run_out.py`, `running_out.py`   when a vGPU profile runs out (`gpuops capacity --forecast`), in the same two parts
-* `demand.py`       how many desktops were in use at a time: what this extra adds to nights
-* `current_use.py`  the newest sample of GPUs and VMs, for `gpuops top`
-* `cli.py`, `view.py`, `replay_view.py`, `run_out_view.py`   the command, texts and documents
+* `desktop_demand.py`  how many desktops were in use at a time: what this extra adds to nights
+* `stored_gpu_use.py`   what GPUs and VMs did last, for `gpuops top` and nights
+* `cli.py`, `view.py`   the command, texts and documents
 
 The core reaches `cli`, the documents and `demand.MEASURED_USE` by the table in `gpuops/extensions.py`, and single
 functions, such as `replaying.idle_replay`, by `gpuops.extensions.load`.

@@ -11,9 +11,9 @@ from gpuops.console.commands import VerbTable
 from gpuops.console.options import CommonOptions, HostShellOptions
 from gpuops.console.signals import collect_garbage_often
 from gpuops.console.spread import spread
-from gpuops.model.measurements.measurement_settings import Retention
+from gpuops.model.measurements.measurement import Retention
 
-observe = VerbTable("observe", "")
+observe = VerbTable("observe")
 KEPT: Final = Retention()
 
 FineDays = Annotated[

@@ -18,8 +18,14 @@ from gpuops.advise.fragmentation import FragmentationMeasure, sum_of_models
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected
 from gpuops.execute.site import catalog_of
 from gpuops.execute.site.host_shell import HostShell, ask_in_parallel
-from gpuops.extras.observe.packing import Block
-from gpuops.extras.observe.rolling_up import FINE_S, SAMPLE_S, steps_of_averages, steps_of_samples, without_unknown_use
+from gpuops.extras.observe.blocks import (
+    FINE_S,
+    SAMPLE_S,
+    Block,
+    steps_of_averages,
+    steps_of_samples,
+    without_unknown_use,
+)
 from gpuops.extras.observe.running_out import running_vgpus
 from gpuops.extras.observe.store import Measurements
 from gpuops.model.measurements.measurement import (
@@ -33,9 +39,9 @@ from gpuops.model.measurements.measurement import (
     SMI_VM_COUNTERS,
     VM_COUNTERS,
     Cycle,
+    Retention,
     Span,
 )
-from gpuops.model.measurements.measurement_settings import Retention
 
 if TYPE_CHECKING:
     from gpuops.execute.site import Site

@@ -38,7 +38,7 @@ from gpuops.model.measurements.measurement import (
     Measured,
     Span,
 )
-from gpuops.model.nights.rotation import IdleRule, Policy, Pool
+from gpuops.model.nights.rotation_policy import IdleRule, Policy, Pool
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.window import Night
 

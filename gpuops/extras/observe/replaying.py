@@ -13,9 +13,8 @@ from gpuops.errors import UsageError
 from gpuops.execute.site import Site
 from gpuops.extras.observe import replay as advice
 from gpuops.extras.observe.store_reads import MeasurementReads
-from gpuops.model.measurements.measurement import Span
-from gpuops.model.measurements.measurement_settings import Retention
-from gpuops.model.nights.rotation import Policy, Pool
+from gpuops.model.measurements.measurement import Retention, Span
+from gpuops.model.nights.rotation_policy import Policy, Pool
 from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm

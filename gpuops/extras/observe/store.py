@@ -10,11 +10,20 @@ from typing import Any, Final, Self
 from sqlalchemy import Connection, delete, insert, select, update
 
 from gpuops.execute.state.lock import DatabaseLock, hold_to_the_end
-from gpuops.extras.observe import rolling_up
-from gpuops.extras.observe.packing import Block, pack
-from gpuops.extras.observe.store_reads import FIRST_DAY, MeasurementReads, Step, Tier, spans_of
-from gpuops.extras.observe.tables import blocks_table, made_database, spans_table, vgpus_table
-from gpuops.model.measurements.measurement_settings import Retention
+from gpuops.extras.observe import blocks
+from gpuops.extras.observe.blocks import Block, pack
+from gpuops.extras.observe.store_reads import (
+    FIRST_DAY,
+    MeasurementReads,
+    Step,
+    Tier,
+    blocks_table,
+    made_database,
+    spans_of,
+    spans_table,
+    vgpus_table,
+)
+from gpuops.model.measurements.measurement import Retention
 
 ROWS_AT_ONCE: Final = 500
 
@@ -101,9 +110,7 @@ class Measurements(MeasurementReads):
                     hour_block_begin = begin // hour.block_s * hour.block_s
                     place = (begin - hour_block_begin) // hour.step_s
                     parts = {
-                        row.entity: rolling_up.place_block(
-                            rolling_up.hours(self._unpack(row.packed)), place, hour.steps
-                        )
+                        row.entity: blocks.place_block(blocks.hours(self._unpack(row.packed)), place, hour.steps)
                         for row in rows
                         if row.begin == begin
                     }
@@ -160,7 +167,7 @@ class Measurements(MeasurementReads):
         for entity, part in parts.items():
             old = packed_by_entity.get(entity)
             # an hour is computed from all of its steps each time, so the new one goes before the stored one
-            packed = pack(part if old is None else rolling_up.merge_blocks(*self._order(step, old, part)))
+            packed = pack(part if old is None else blocks.merge_blocks(*self._order(step, old, part)))
             if packed != old:
                 rows.append(
                     {
@@ -191,12 +198,10 @@ def _cut(block: Block, begin: int, tier: Tier) -> Iterable[tuple[int, Block]]:
     for at in range(begin // tier.block_s * tier.block_s, end, tier.block_s):
         first = max(0, (at - begin) // tier.step_s)
         last = min(block.steps, (at + tier.block_s - begin) // tier.step_s)
-        series = {
-            name: part for name, rows in block.series.items() if not rolling_up.nothing_in(part := rows[first:last])
-        }
+        series = {name: part for name, rows in block.series.items() if not blocks.nothing_in(part := rows[first:last])}
         if series:
             place = max(0, (begin - at) // tier.step_s)
-            yield at, rolling_up.place_block(Block(last - first, series), place, tier.steps)
+            yield at, blocks.place_block(Block(last - first, series), place, tier.steps)
 
 
 def _in_pieces(names: Iterable[str]) -> Iterable[list[str]]:

@@ -1,7 +1,13 @@
-"""Reads the store of measurements: series of VMs and hosts, their newest use, and the use of vGPUs for nights."""
+"""Reads the store of measurements: series of VMs and hosts, their newest use, and the use of vGPUs for nights.
+
+The tables of measurements, in their own SQLite file next to the journal or in the journal's PostgreSQL.
+
+They are no records of the book: a series gets new values every few minutes and loses old ones, and the audited chain
+would grow by an entry with each of them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -10,16 +16,32 @@ from itertools import groupby
 from math import ceil
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
-from sqlalchemy import ColumnElement, Connection, and_, func, inspect, or_, select
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ColumnElement,
+    Connection,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    and_,
+    func,
+    inspect,
+    or_,
+    select,
+)
 
 from gpuops.errors import StateDamaged
-from gpuops.execute.journal.database import Database
-from gpuops.extras.observe import rolling_up
-from gpuops.extras.observe.packing import WHOLE, Block, Values, unpack
-from gpuops.extras.observe.rolling_up import FINE_S
-from gpuops.extras.observe.tables import FILE_NAME, blocks_table, found_database, spans_table, vgpus_table
+from gpuops.execute.journal.database import Database, to_read, to_write
+from gpuops.execute.journal.stores import make_file, open_database
+from gpuops.execute.migrations import Contents
+from gpuops.extras.observe import blocks
+from gpuops.extras.observe.blocks import FINE_S, WHOLE, Block, Values, unpack
 from gpuops.model.measurements.measurement import (
     GPU_MEMORY,
     GPU_POWER,
@@ -36,8 +58,85 @@ from gpuops.model.measurements.measurement import (
     StoredVcenter,
 )
 
-if TYPE_CHECKING:
-    pass
+FILE_NAME: Final = "measurements.sqlite"
+SCHEMA_VERSION: Final = 2
+"""Increase it for another format of blocks, and add a revision (`execute/migrations`) that writes it."""
+_READ: Final = (1, 2)
+"""Schema 1 has no blocks of format 2 (`blocks.py`) and no `vgpus_table`; revision 0001 makes it schema 2."""
+PAGE_BYTES: Final = 16 * 1024
+"""The page size of a new file. Blocks have one to five kilobytes, and a fifth of smaller pages would stay empty."""
+_NEXT: Final = "free disk space, start the server, or move the damaged file aside: the next look begins a new one"
+_TOLD: Final = {"keeps": "store of measurements", "hint": _NEXT}
+
+metadata = MetaData()
+
+schema_table = Table("measurements_schema", metadata, Column("version", Integer, primary_key=True, autoincrement=False))
+
+blocks_table = Table(
+    "measurements",
+    metadata,
+    Column("step_s", Integer, primary_key=True, autoincrement=False),
+    Column("begin", BigInteger, primary_key=True, autoincrement=False),  # seconds since 1970
+    Column("vcenter", String, primary_key=True),
+    Column("entity", String, primary_key=True),
+    Column("rolled_up", Boolean, nullable=False),
+    Column("packed", LargeBinary, nullable=False),
+)
+
+spans_table = Table(
+    "measurements_observed",
+    metadata,
+    Column("vcenter", String, primary_key=True),
+    Column("begin", BigInteger, primary_key=True, autoincrement=False),
+    Column("until", BigInteger, nullable=False),
+)
+"""The spans of time in which a vCenter was observed."""
+
+vgpus_table = Table(
+    "measurements_vgpus",
+    metadata,
+    Column("vcenter", String, primary_key=True),
+    Column("day", Integer, primary_key=True, autoincrement=False),  # days since 1970, by UTC
+    Column("profile", String, primary_key=True),
+    Column("most", Integer, nullable=False),
+)
+"""The most vGPUs of a profile that ran at once in the observations of a day. They are counted when vCenter is observed,
+because the profile of a VM that was removed is unknown later."""
+
+
+def made_database(state_dir: Path, url: str) -> Database:
+    """Open the database to write to it, with the tables of this version. Raises UsageError, StateDamaged."""
+    return to_write(_open_database(state_dir, url), Contents.MEASUREMENTS, _has_tables)
+
+
+def found_database(state_dir: Path, url: str) -> Database | None:
+    """Open the database to read it without changes, or return None if it does not exist.
+
+    Raises UsageError, StateDamaged.
+    """
+    if not url and not os.path.lexists(state_dir / FILE_NAME):
+        return None
+    return to_read(_open_database(state_dir, url), _has_tables)
+
+
+def _open_database(state_dir: Path, url: str) -> Database:
+    return open_database(url, **_TOLD) if url else make_file(state_dir, FILE_NAME, PAGE_BYTES, **_TOLD)
+
+
+def _has_tables(connection: Connection, database: Database) -> bool:
+    """Return whether the tables exist. Raises StateDamaged for tables of a version that this gpuops cannot read."""
+    if database.revision(connection) is None and not inspect(connection).has_table(schema_table.name):
+        return False
+    versions = connection.scalars(select(schema_table.c.version)).all()
+    if len(versions) == 1 and versions[0] in _READ:
+        return True
+    version = f"schema {versions[-1]}" if versions else "no schema"
+    raise StateDamaged(
+        f"the store of measurements {database.name} has {version}, this version reads schema "
+        f"{' and '.join(map(str, _READ))}",
+        hint="use the gpuops that wrote it",
+    )
+
 
 FIRST_DAY: Final = date(1970, 1, 1)
 
@@ -58,8 +157,8 @@ class Tier:
 class Step(Enum):
     """The length of steps."""
 
-    FINE = Tier(rolling_up.FINE_S, 12 * 3600)
-    HOUR = Tier(rolling_up.HOUR_S, 10 * 24 * 3600)
+    FINE = Tier(blocks.FINE_S, 12 * 3600)
+    HOUR = Tier(blocks.HOUR_S, 10 * 24 * 3600)
 
     @property
     def seconds(self) -> int:
@@ -157,7 +256,7 @@ class MeasurementReads:
         `begin_s` is the begin of the first step, in seconds since 1970. Use this for many desktops over weeks, for
         which `windows` would take minutes.
         """
-        begin, until = (datetime.fromtimestamp(begin_s + at * rolling_up.FINE_S, UTC) for at in (0, steps))
+        begin, until = (datetime.fromtimestamp(begin_s + at * blocks.FINE_S, UTC) for at in (0, steps))
         query = (
             select(blocks_table.c.entity, blocks_table.c.begin, blocks_table.c.packed)
             .where(*self._in_blocks(begin, until, Step.FINE))
@@ -167,9 +266,9 @@ class MeasurementReads:
             for entity, rows in groupby(connection.execute(query), key=lambda row: str(row.entity)):
                 if entity not in entities:
                     continue
-                series_arrays = {name: rolling_up.empty(steps) for name in counters}
+                series_arrays = {name: blocks.empty(steps) for name in counters}
                 for row in rows:
-                    block, place = self._unpack(row.packed), (row.begin - begin_s) // rolling_up.FINE_S
+                    block, place = self._unpack(row.packed), (row.begin - begin_s) // blocks.FINE_S
                     skipped = max(0, -place)  # the first block may begin before the first step
                     for name in series_arrays.keys() & block.series.keys():
                         rows_of_block = block.series[name][skipped : max(skipped, steps - place)]
@@ -184,7 +283,7 @@ class MeasurementReads:
         A series is a counter, or a counter of a GPU (`counter@GPU`). `begin_s` is the begin of the first hour, in
         seconds since 1970. Five-minute steps that are not rolled up yet are combined into hours here.
         """
-        begin, until = (datetime.fromtimestamp(begin_s + at * rolling_up.HOUR_S, UTC) for at in (0, steps))
+        begin, until = (datetime.fromtimestamp(begin_s + at * blocks.HOUR_S, UTC) for at in (0, steps))
         not_rolled_up = and_(*self._in_blocks(begin, until, Step.FINE), blocks_table.c.rolled_up.is_(False))
         query = (
             select(blocks_table.c.entity, blocks_table.c.step_s, blocks_table.c.begin, blocks_table.c.packed)
@@ -199,13 +298,13 @@ class MeasurementReads:
                 series_arrays: dict[str, Values] = {}
                 for row in rows:
                     block = self._unpack(row.packed)
-                    block = block if row.step_s == Step.HOUR.seconds else rolling_up.hours(block)
-                    place = (row.begin - begin_s) // rolling_up.HOUR_S
+                    block = block if row.step_s == Step.HOUR.seconds else blocks.hours(block)
+                    place = (row.begin - begin_s) // blocks.HOUR_S
                     skipped = max(0, -place)
                     for name, block_rows in block.series.items():
                         if name.partition("@")[0] in counters:
                             added = block_rows[skipped : max(skipped, steps - place)]
-                            hours = series_arrays.setdefault(name, rolling_up.empty(steps))[place + skipped :]
+                            hours = series_arrays.setdefault(name, blocks.empty(steps))[place + skipped :]
                             # only hours with samples: others must not replace known ones
                             hours[: len(added)][added[:, 2] > 0] = added[added[:, 2] > 0]
                 yield entity, series_arrays

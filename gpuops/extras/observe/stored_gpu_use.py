@@ -1,20 +1,26 @@
-"""What the store of measurements holds of GPUs: what they did last, and their last week in steps of three hours."""
+"""What the store of measurements holds of GPUs: what they did last, and their last week in steps of three hours.
+
+The last readings of desktops' vGPUs that `gpuops observe` stored from the hosts' nvidia-smi, for a snapshot.
+
+Reads the current use of GPUs and VMs from vCenter: the newest of the samples that hosts make every 20 s."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuops.advise.gpu_counters import TEMPERATURE_COUNTERS, USE_COUNTERS, measured_use, numbers_by_gpu
-from gpuops.extras.observe.packing import Values
-from gpuops.extras.observe.rolling_up import HOUR_S
+from gpuops.advise.idle import vgpu_use_at
+from gpuops.errors import GpuopsError
+from gpuops.extras.observe.blocks import HOUR_S, Values, without_unknown_use
 from gpuops.extras.observe.store_reads import OLD, MeasurementReads, newest_use
+from gpuops.model.desktops.evidence import VgpuUse
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.measurements.measurement import (
     FRAGMENTATION_COUNTERS,
@@ -23,14 +29,21 @@ from gpuops.model.measurements.measurement import (
     FREE_MEMORY,
     GPU_MEMORY,
     GPU_POWER,
+    GPU_TEMPERATURE,
+    GPU_USE,
     SMI_SLOWED_BY_HEAT,
     SMI_SLOWED_BY_POWER,
     UNUSABLE_GPUS,
+    VGPU_USE,
     CurrentUse,
     MeasuredUse,
     NewestUse,
 )
 from gpuops.model.vcenter.inventory import Inventory
+
+if TYPE_CHECKING:
+    from gpuops.execute.site import Site
+    from gpuops.model.vcenter.vm import Vm
 
 GpuKey = tuple[str, PciAddress]
 """The host's managed object id, and the address of the GPU in it."""
@@ -177,3 +190,84 @@ def _history(hours: Mapping[str, Values]) -> GpuHistory:
         _averages(hours, *TEMPERATURE_COUNTERS),
         highest,
     )
+
+
+_LAST: Final = timedelta(hours=1)
+"""How old a reading may be. A reading that is too old for evidence is shown with its age."""
+_STEP: Final = timedelta(minutes=5)
+_NOTHING: Final = "`gpuops observe` has stored no reading of it by its host's nvidia-smi in the last hour"
+
+
+class StoredVgpuUse:
+    """Implements `VgpuUseSource` by the store of measurements, for sites that do not enter hosts at each look."""
+
+    def __init__(self, store_dir: Path, url: str, say: Callable[[str], None]) -> None:
+        """`say` gets the reason once if the store cannot be read; no night ends because of it."""
+        self._store_dir = store_dir
+        self._url = url
+        self._say = say
+        self._said = False
+
+    def use(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, VgpuUse]:
+        try:
+            return self._read(vms, inventory)
+        except GpuopsError as error:
+            if not self._said:
+                self._said = True
+                self._say(f"the use of vGPUs is not known: {error.line}")
+            return {vm.ref: VgpuUse(None, because="the store of measurements cannot be read") for vm in vms}
+
+    def _read(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, VgpuUse]:
+        # imported here, because most sites do not need it
+        from gpuops.extras.observe.store_reads import MeasurementReads
+
+        without_reading = {vm.ref: VgpuUse(None, because=_NOTHING) for vm in vms}
+        store = MeasurementReads.open_if_exists(self._store_dir, self._url, inventory.vcenter)
+        if store is None:
+            return without_reading
+        now = inventory.taken_at
+        with store:  # up to the end of the step that has begun: the newest reading may be in it
+            windows = store.windows([vm.ref for vm in vms], [VGPU_USE], now - _LAST, now + _STEP)
+            use_by_ref = {ref: vgpu_use_at(now, series[VGPU_USE]) for ref, series in windows}
+        return without_reading | {ref: use for ref, use in use_by_ref.items() if use is not None}
+
+
+NEWEST: Final = timedelta(minutes=2)
+"""How old a sample may be: the newest ones come late."""
+
+_SAMPLE_S: Final = 20
+
+
+def current_use(site: Site, inventory: Inventory, hosts: Collection[str], vms: Collection[str]) -> CurrentUse:
+    """Return the newest measured use of the GPUs of these hosts and of the vGPUs of these VMs, all given by their refs.
+
+    Calls vCenter once for each fifty hosts or VMs.
+
+    Raises NotConnected and its subclasses, and ProtocolError for an invalid reply.
+    """
+    span = (inventory.taken_at - NEWEST, inventory.taken_at)
+    gpus: dict[tuple[str, PciAddress], MeasuredUse] = {}
+    host_refs = sorted(ref for ref in hosts if inventory.hosts[ref].gpus and inventory.hosts[ref].connected)
+    names = (GPU_USE, GPU_MEMORY, GPU_TEMPERATURE, GPU_POWER)
+    for answers in site.vcenter.samples("HostSystem", host_refs, names, _SAMPLE_S, span, _at_once):
+        for samples in answers:
+            host = inventory.hosts[samples.entity]
+            by_gpu = numbers_by_gpu(samples.values, host)
+            gpus |= {(host.ref, address): measured_use(newest(series)) for address, series in by_gpu.items()}
+    vm_use: dict[str, MeasuredUse] = {}
+    vm_refs = sorted(ref for ref in vms if inventory.vms[ref].vgpus and inventory.vms[ref].may_run)
+    for answers in site.vcenter.samples("VirtualMachine", vm_refs, (GPU_USE, GPU_MEMORY), _SAMPLE_S, span, _at_once):
+        for samples in answers:
+            with_known_use = without_unknown_use(inventory.vms[samples.entity], samples)
+            vm_use[samples.entity] = measured_use(newest(with_known_use.values))
+    return CurrentUse(inventory.taken_at, gpus, vm_use)
+
+
+def newest(series: Mapping[str, NDArray[np.int64]]) -> dict[str, int]:
+    """Return the newest value of each series that has one."""
+    known = {name: numbers[numbers >= 0] for name, numbers in series.items()}  # -1 = no value
+    return {name: int(numbers[-1]) for name, numbers in known.items() if len(numbers)}
+
+
+def _at_once() -> None:
+    """Do not wait: one look has few calls, and a user waits for it."""

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from gpuops.extras.sizing.busy_shares import BusyShares, SharingLimits
 from gpuops.extras.sizing.pairs import corrections
-from gpuops.extras.sizing.question import BusyShares, SharingLimits
 from gpuops.extras.sizing.sharing import MOST_SHARERS, slowdowns, staggered_slowdowns
 from gpuops.model.devices.scheduler import SchedulerPolicy
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.plan.hosts.change.rolling_plan import ChangeReport
     from gpuops.plan.hosts.host_plan import HostRequest
-    from gpuops.plan.hosts.scheduler.state import GpuScheduler
+    from gpuops.plan.hosts.scheduler.scheduler_state import GpuScheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ def why_not_as_before(before: SchedulerBefore, site: Site) -> str:
 
     '' = the scheduler that is set and the one in force are those from before, or the GPU does not exist any more.
     """
-    from gpuops.plan.hosts.scheduler.change import restoring_command
+    from gpuops.plan.hosts.scheduler.scheduler_change import restoring_command
 
     inventory = site.vcenter.inventory()
     gpu = _scheduler_of(before, inventory, site)
@@ -201,13 +201,13 @@ class _Changing:
 
     def set(self, scheduler: VgpuScheduler, *, apply: bool) -> ChangeReport:
         """Set the GPU's scheduler and reboot the host; without `apply` plan that."""
-        from gpuops.plan.hosts.scheduler.change import for_gpu
+        from gpuops.plan.hosts.scheduler.scheduler_change import for_gpu
 
         return self._change(for_gpu(scheduler, str(self.before.gpu), self.host_name), apply=apply)
 
     def set_back(self, *, apply: bool) -> ChangeReport:
         """Set the scheduler from before the measurement again; without `apply` plan that."""
-        from gpuops.plan.hosts.scheduler.change import RestoreScheduler
+        from gpuops.plan.hosts.scheduler.scheduler_change import RestoreScheduler
 
         return self._change(RestoreScheduler(self.before, self.host_name), apply=apply)
 
@@ -225,7 +225,7 @@ class _Changing:
 
     def restore_hint(self) -> str:
         """Return what to print after an interruption, when vCenter may not answer."""
-        from gpuops.plan.hosts.scheduler.change import restoring_command
+        from gpuops.plan.hosts.scheduler.scheduler_change import restoring_command
 
         return (
             f"the scheduler of GPU {self.before.gpu} of {self.host_name} was {self.before.scheduler} before: run the "
@@ -308,7 +308,7 @@ def _vms_shut_down(report: ChangeReport) -> frozenset[str]:
 def _scheduler_of(before: SchedulerBefore, inventory: Inventory, site: Site) -> GpuScheduler | None:
     """Return the current scheduler of the GPU; None if the host or the GPU does not exist any more."""
     from gpuops.execute.site import catalog_of
-    from gpuops.plan.hosts.scheduler.state import scheduler_of
+    from gpuops.plan.hosts.scheduler.scheduler_state import scheduler_of
 
     if before.host not in inventory.hosts:
         return None
@@ -320,7 +320,7 @@ def _scheduler_of(before: SchedulerBefore, inventory: Inventory, site: Site) -> 
 def _read_scheduler_before(plan: MeasurePlan, site: Site) -> SchedulerBefore:
     """Return the scheduler that the GPU is set to. Raises Refused if gpuops could not restore it after measuring."""
     from gpuops.execute.site import catalog_of
-    from gpuops.plan.hosts.scheduler.state import scheduler_of
+    from gpuops.plan.hosts.scheduler.scheduler_state import scheduler_of
 
     assert plan.host is not None and plan.gpu is not None, "a plan without a GPU is refused"
     read = site.hosts.with_settings(site.vcenter.inventory(), [plan.host.ref])

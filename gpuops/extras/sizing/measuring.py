@@ -486,7 +486,7 @@ def _in_force(plan: MeasurePlan, inventory: Inventory, site: Site) -> SchedulerP
     """Return the scheduler of the measured GPU; None if it is not known."""
     from gpuops.execute.site import catalog_of
     from gpuops.model.devices.scheduler import VgpuScheduler
-    from gpuops.plan.hosts.scheduler.state import scheduler_of
+    from gpuops.plan.hosts.scheduler.scheduler_state import scheduler_of
 
     if plan.host is None or plan.gpu is None:
         return None

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gpuops.extras.sizing.question import IDLE
+from gpuops.extras.sizing.busy_shares import IDLE
 from gpuops.extras.sizing.sharing import pairwise_slowdowns
 from gpuops.model.devices.shared_gpu import ObservedPair
 

@@ -13,13 +13,13 @@ import numpy as np
 from gpuops.advise.occupancy import gpu_states
 from gpuops.errors import ProfileUnknown, UsageError
 from gpuops.extras.sizing.advice import Sizing, size_alike_vms, size_pool
+from gpuops.extras.sizing.busy_shares import BusyHistory, BusyShares, SharingLimits
 from gpuops.extras.sizing.pairs import PairModel, error_on_unknown, fit_pairs
-from gpuops.extras.sizing.question import BusyHistory, BusyShares, SharingLimits
 from gpuops.extras.sizing.sharing import MOST_SHARERS
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.shared_gpu import SharingWorkloads
 from gpuops.model.devices.vgpu import VgpuProfile, near, resolve
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.nights.selector import Mark
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm

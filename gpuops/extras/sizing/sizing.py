@@ -19,18 +19,16 @@ import numpy as np
 from gpuops.api.vms import refuse_unknown_pool
 from gpuops.errors import UsageError
 from gpuops.execute.site import Site, catalog_of
-from gpuops.extras.observe.packing import WHOLE
-from gpuops.extras.observe.rolling_up import FINE_S
+from gpuops.extras.observe.blocks import FINE_S, WHOLE
 from gpuops.extras.observe.store_reads import MeasurementReads
+from gpuops.extras.sizing.busy_shares import BusyHistory, BusyShares
 from gpuops.extras.sizing.pairs import PairModel, corrections, fit_pairs
-from gpuops.extras.sizing.question import BusyHistory, BusyShares
 from gpuops.extras.sizing.seen_pairs import seen_pairs
 from gpuops.extras.sizing.sharing import alone
 from gpuops.extras.sizing.size_request import SizeRequest, SizingAnswer, size_history, sizing_pool
 from gpuops.model.devices.shared_gpu import ObservedPair
-from gpuops.model.measurements.measurement import GPU_USE, VGPU_USE
-from gpuops.model.measurements.measurement_settings import Retention
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.measurements.measurement import GPU_USE, VGPU_USE, Retention
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.plan import some_names
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-    from gpuops.extras.observe.packing import Values
+    from gpuops.extras.observe.blocks import Values
 
 KEPT: Final = timedelta(days=Retention().fine_days)
 STEPS: Final = 288
@@ -164,7 +162,7 @@ def size_stated(
     set. Reads no vCenter. Raises UsageError for options that exclude each other, PolicyError for an invalid file.
     """
     from gpuops.catalog import load
-    from gpuops.config.workloads_file import load_workloads, share_of
+    from gpuops.config.requests_file import load_workloads, share_of
     from gpuops.extras.sizing.size_request import known_profile, size_numbers, size_workloads
 
     of_vms = {"--vm": request.vm, "--tag": request.tag, **of_history}

@@ -9,8 +9,8 @@ from gpuops.config.date_text import parse_since
 from gpuops.extras.sizing.size_request import SizeRequest
 from gpuops.extras.sizing.sizing import size_by_history, size_stated
 from gpuops.extras.sizing.view import sizing_document
-from gpuops.tasks.connection import ConnectionArguments, open_site, policy_of, request_of
-from gpuops.tasks.result import TaskResult, unchanged_result
+from gpuops.tasks.perform import TaskResult, unchanged_result
+from gpuops.tasks.task_connection import ConnectionArguments, open_site, policy_of, request_of
 
 
 def gpu_sizing_info(

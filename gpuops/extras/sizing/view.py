@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Annotated, Self
 
 from gpuops.extras.sizing.advice import GpuShare, SharersAdvice, SharersRow, SizedVm
-from gpuops.extras.sizing.question import BusyHistory
+from gpuops.extras.sizing.busy_shares import BusyHistory
 from gpuops.extras.sizing.size_request import SizingAnswer, SizingSource
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.time_text import format_zoned_minute

@@ -15,7 +15,7 @@ from gpuops.console.spread import reads_sites, serves_sites, spread
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, UsageError
 
 if TYPE_CHECKING:
-    from gpuops.extras.fleet.sites.services import SiteTalk
+    from gpuops.extras.fleet.sites.site_services import SiteTalk
     from gpuops.extras.web.metrics_source import MetricSource
     from gpuops.extras.web.metrics_view import MetricValues
 
@@ -96,7 +96,7 @@ def _serve(common: CommonOptions, where: str, every_s: int) -> None:
     """Answer until a signal. Raises LoginRefused, because repeated logins could lock the account."""
     from gpuops.console.opening import label_of
     from gpuops.execute.state.http_listener import listening
-    from gpuops.extras.web.metrics_page import OPTION, AskedPage, handler, stands_s
+    from gpuops.extras.web.metrics_source import OPTION, AskedPage, handler, stands_s
     from gpuops.extras.web.metrics_view import MetricsWriter
 
     address, vcenter = OPTION.address(where), label_of(common)
@@ -121,8 +121,8 @@ def _serve_sites(common: CommonOptions, where: str, every_s: int) -> None:
     """Answer for several vCenters, each read by its own process, until a signal or until no process runs."""
     from gpuops.execute.state.http_listener import listening
     from gpuops.extras.fleet.sites import TIMEOUT_S, services_of
-    from gpuops.extras.fleet.sites.services import SiteProcess, keep_running, wait_for_the_end
-    from gpuops.extras.web.metrics_page import OPTION, SitePages, handler
+    from gpuops.extras.fleet.sites.site_services import SiteProcess, keep_running, wait_for_the_end
+    from gpuops.extras.web.metrics_source import OPTION, SitePages, handler
     from gpuops.report.text import count
 
     address = OPTION.address(where)

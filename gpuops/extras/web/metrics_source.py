@@ -1,19 +1,26 @@
-"""Reads the values of `gpuops metrics` repeatedly: what did not change is neither read nor computed again."""
+"""Reads the values of `gpuops metrics` repeatedly: what did not change is neither read nor computed again.
+
+The page of metrics: threads that answer requests ask for it, and only the main thread makes it.
+
+So signals, the session of vCenter and the journal stay in one thread, and many that ask at once cost one read."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from threading import Condition, Thread
+from typing import TYPE_CHECKING, Final, Protocol
 
 from gpuops import clock
 from gpuops.api import Site, catalog_of
 from gpuops.console.opening import reports_other_vcenters
 from gpuops.errors import StateDamaged
 from gpuops.execute.past.every_vcenter import overdue_vcenters
-from gpuops.execute.past.history import FollowedHistory
+from gpuops.execute.past.past_runs import FollowedHistory
 from gpuops.execute.rotation.status import standing
+from gpuops.execute.state.http_listener import GetHandler, ListenOption
 from gpuops.extras.diagnosis.diagnoses import Diagnoses
 from gpuops.extras.observe.store_reads import newest_use
-from gpuops.extras.web.metrics_view import MetricValues
+from gpuops.extras.web.metrics_view import CONTENT_TYPE, MetricsWriter, MetricValues, merged_families
 from gpuops.plan.capacity.capacity_request import capacity
 
 if TYPE_CHECKING:
@@ -21,6 +28,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import TypeVar
 
+    from gpuops.extras.fleet.sites.site_services import SiteProcess
     from gpuops.model.devices.catalog import Catalog
     from gpuops.model.measurements.measurement import NewestUse
     from gpuops.model.vcenter.inventory import Inventory
@@ -125,3 +133,134 @@ def _room(inventory: Inventory, catalog: Catalog) -> Capacity:
     """Return the capacity now, and the capacity if no VM held a vGPU."""
     holding = [vm for vm in inventory.vms.values() if vm.may_run and vm.profiles]
     return capacity(inventory, catalog, desktops=holding)
+
+
+OPTION: Final = ListenOption("--listen", 9188)
+BEGINS_S: Final = 1.0
+"""How long a page without values is kept while the process of a site is being started."""
+PATIENCE_S: Final = 8.0
+"""How long a request waits for a new page: by default Prometheus gives up after 10 s."""
+LATE_S: Final = 60.0
+"""How long an expired page is still returned to a request that waited in vain for a new one."""
+LONGEST_KEPT_S: Final = 300.0
+"""The longest time that a page is kept, unless `--every` is longer."""
+BUSY_PART: Final = 50
+"""At most a fiftieth of the time goes into reading: a large vCenter is read less often."""
+_PLAIN: Final = "text/plain; charset=utf-8"
+
+
+class AskedPage:
+    """The newest page; a request gets a new one once the last one has expired."""
+
+    def __init__(self) -> None:
+        self._stands_s = 0.0
+        self._changed = Condition()
+        self._page = b""
+        self._made_s = 0.0
+        self._number = 0
+        self._asked = False
+
+    def begin(self) -> None:
+        """Request a new page if the last one has expired, without waiting for it."""
+        with self._changed:
+            if self._age_s() >= self._stands_s:
+                self._asked = True
+                self._changed.notify_all()
+
+    def ask(self, patience_s: float | None = None) -> bytes | None:
+        """Return the page; None if a new one takes too long (`patience_s`) and the last one is too old."""
+        with self._changed:
+            if self._age_s() < self._stands_s:
+                return self._page
+            self._asked, number = True, self._number
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._number > number, PATIENCE_S if patience_s is None else patience_s)
+            return self._page if self._number > number or self._age_s() < self._stands_s + LATE_S else None
+
+    def wait_until_asked(self) -> None:
+        """Wait until a new page is requested."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._asked)
+
+    def publish(self, page: bytes, stands_s: float) -> None:
+        """Set the new page, which is kept for this time."""
+        with self._changed:
+            self._page, self._made_s, self._asked = page, clock.passed_s(), False
+            self._stands_s = stands_s
+            self._number += 1
+            self._changed.notify_all()
+
+    def _age_s(self) -> float:
+        return clock.passed_s() - self._made_s
+
+
+def stands_s(every_s: float, took_s: float) -> float:
+    """Return how long a page is kept that took this long to make.
+
+    >>> stands_s(30.0, 0.1), stands_s(30.0, 2.0), stands_s(30.0, 60.0)
+    (30.0, 100.0, 300.0)
+    """
+    return max(every_s, min(BUSY_PART * took_s, LONGEST_KEPT_S))
+
+
+class SitePages:
+    """The pages of several vCenters, made in parallel and merged.
+
+    No request waits for a vCenter that did not answer the last time; it is asked again in the background.
+    """
+
+    def __init__(self, processes: Sequence[SiteProcess], every_s: float, timeout_s: float) -> None:
+        self._every_s, self._timeout_s = every_s, timeout_s
+        self._pages = [
+            (site_process, AskedPage(), MetricsWriter(site_process.site).text(None)) for site_process in processes
+        ]
+        self._away: set[str] = set()
+        for process, page, unread in self._pages:
+            Thread(target=self._make, args=(process, page, unread), name=process.site, daemon=True).start()
+
+    def ask(self) -> bytes:
+        for _, page, _ in self._pages:
+            page.begin()
+        latest_s = clock.passed_s() + PATIENCE_S
+        texts = []
+        for process, page, unread in self._pages:
+            patience_s = 0.0 if process.site in self._away else max(0.0, latest_s - clock.passed_s())
+            texts.append((page.ask(patience_s) or unread).decode())
+        return merged_families(texts).encode()
+
+    def _make(self, process: SiteProcess, page: AskedPage, unread: bytes) -> None:
+        """Make the page of one site each time that it is requested. `unread`: the page while vCenter is unreachable."""
+        from gpuops.extras.fleet.sites.site_services import SiteAway
+
+        while True:
+            page.wait_until_asked()
+            try:
+                text, took_s = process.ask(None, self._timeout_s)
+            except SiteAway:
+                self._away.add(process.site)
+                page.publish(unread, BEGINS_S)
+                continue
+            if text is None:
+                self._away.add(process.site)
+            else:
+                self._away.discard(process.site)
+            page.publish(text or unread, stands_s(self._every_s, took_s))
+
+
+class Page(Protocol):
+    """The content of an answer."""
+
+    def ask(self) -> bytes | None: ...
+
+
+def handler(page: Page, unread: bytes) -> type[GetHandler]:
+    """Return the handler of requests: it answers with the page, or with `unread` if that takes too long."""
+
+    class MetricsRequest(GetHandler):
+        def page(self, path: str) -> tuple[int, str, bytes]:
+            if path != "/metrics":
+                return 404, _PLAIN, b"there is /metrics alone\n"
+            newest = page.ask()
+            return 200, CONTENT_TYPE, unread if newest is None else newest
+
+    return MetricsRequest

@@ -41,10 +41,10 @@ from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.capacity.capacity_request import STANDALONE, Capacity
 from gpuops.plan.capacity.fleet_room import FleetPart
 from gpuops.plan.core.scope import cluster_name
+from gpuops.plan.rotation.night_status import NightStanding
 from gpuops.plan.rotation.returns.return_time import Overdue
-from gpuops.plan.rotation.status import NightStanding
 from gpuops.report.document import PrintedDocument, printed
-from gpuops.report.monitoring.fleet import holders
+from gpuops.report.monitoring.fleet_view import holders
 from gpuops.report.text import count
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

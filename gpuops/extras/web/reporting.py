@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from gpuops.advise.showback import owner_in, showback
-from gpuops.api.hosts import doctor
+from gpuops.advise.gpu_hours import owner_in, showback
+from gpuops.api.host_checks import doctor
 from gpuops.api.vms import capacity, idle
-from gpuops.execute.past.history import history
+from gpuops.execute.past.past_runs import history
 from gpuops.execute.site import Site, catalog_of
 from gpuops.extras.diagnosis.diagnoses import Diagnoses
-from gpuops.extras.jobs.night_jobs import by_owners_of_jobs
+from gpuops.extras.jobs.nightly import by_owners_of_jobs
 from gpuops.extras.observe.stored_gpu_use import StoredUse, stored_use
 from gpuops.extras.web.page.fleet_report import FleetReport
 from gpuops.model.nights.history import EventKind
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.owner import OwnerKey
 from gpuops.plan.capacity.capacity_request import CapacityRequest
 from gpuops.plan.core.scope import Scope
-from gpuops.report.monitoring.fleet import fleet
+from gpuops.report.monitoring.fleet_view import fleet
 
 
 def fleet_report(

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 from gpuops import clock
 from gpuops.api import Site, history
 from gpuops.config.date_text import parse_since
-from gpuops.extras.web.http.following import FleetRead
+from gpuops.extras.web.http.current import FleetRead
 from gpuops.extras.web.metrics_source import MetricSource
 from gpuops.extras.web.metrics_view import MetricsWriter
 from gpuops.extras.web.page.fleet_report import FleetReport, fleet_report_document
 from gpuops.extras.web.page.html import site_figures
 from gpuops.extras.web.reporting import fleet_report
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.owner import OwnerKey
-from gpuops.report.advice.capacity import capacity_document
+from gpuops.report.advice.capacity_view import capacity_document
 from gpuops.report.document import as_values
-from gpuops.report.monitoring.doctor import doctor_document
-from gpuops.report.monitoring.inventory import fleet_document
-from gpuops.report.nights.history_rows import HistoryDocument
-from gpuops.report.nights.idle import idle_document
+from gpuops.report.monitoring.doctor_view import doctor_document
+from gpuops.report.monitoring.inventory_view import fleet_document
+from gpuops.report.nights.desktop_use_view import idle_document
+from gpuops.report.nights.history_view import HistoryDocument
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.console.options import CommonOptions
-from gpuops.extras.fleet.sites.services import (
+from gpuops.extras.fleet.sites.site_services import (
     SiteAway,
     SiteProcess,
     SiteTalk,
@@ -28,13 +28,13 @@ from gpuops.extras.fleet.sites.services import (
     wait_for_the_end,
 )
 from gpuops.extras.web.http.current import Current, Edition, Overview
-from gpuops.extras.web.http.server import WebServer, serving_sites
+from gpuops.extras.web.http.web_server import WebServer, serving_sites
 from gpuops.extras.web.metrics_view import MetricsWriter, merged_families
 from gpuops.model.vcenter.owner import OwnerKey
 from gpuops.report.sites import SiteFailure
 
 if TYPE_CHECKING:
-    from gpuops.config.vcenter.sites import ConfiguredSite
+    from gpuops.config.vcenter.sources import ConfiguredSite
     from gpuops.extras.web.http.access import Access
     from gpuops.report.document import Document
 
@@ -137,7 +137,7 @@ def fleet_of_site(talk: SiteTalk, common: CommonOptions, words: ServedWords) -> 
     from gpuops.api.connection import only_read
     from gpuops.config.policy import load_policy
     from gpuops.console.opening import label_of, open_site
-    from gpuops.extras.web.http.following import Following
+    from gpuops.extras.web.http.current import Following
     from gpuops.extras.web.serve_reads import ServedFleet, ServedMetrics
 
     night = load_policy(words.policy) if words.policy is not None else None

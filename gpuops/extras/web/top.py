@@ -2,17 +2,18 @@
 
 The table in a terminal, the table in a pipe and the JSON document are made of the same rows
 (gpuops.extras.web.top_table).
-"""
+
+Words of the options of `gpuops top`: which rows, in which order."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 
 from gpuops.advise.idle import JudgedVm
-from gpuops.extras.web.top_words import SortKey, TopLevel
 from gpuops.model.devices.gpu import PhysicalGpu
 from gpuops.model.measurements.measurement import CurrentUse, MeasuredUse
 from gpuops.model.time_text import format_clock_second
@@ -21,12 +22,30 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm
 from gpuops.plan.core.scope import cluster_name
 from gpuops.plan.hosts.change.rolling_plan import ChangeStatus
-from gpuops.plan.rotation.status import RotationStatus
+from gpuops.plan.rotation.night_status import RotationStatus
 from gpuops.plan.rotation.taken_vms import Whereabouts
-from gpuops.report.device import describe
 from gpuops.report.layout import Text
-from gpuops.report.monitoring.fleet import POWER_WORDS, Fleet, holders, mode, reboot_pending
+from gpuops.report.monitoring.fleet_view import POWER_WORDS, Fleet, holders, mode, reboot_pending
+from gpuops.report.step_changes import describe
 from gpuops.report.text import count, count_hosts
+
+
+class TopLevel(StrEnum):
+    """What a row shows."""
+
+    HOSTS = "hosts"
+    GPUS = "gpus"
+    VMS = "vms"
+
+
+class SortKey(StrEnum):
+    """The figure that rows are sorted by: largest first, names from A to Z, unknown figures last."""
+
+    NAME = "name"
+    USE = "use"
+    MEMORY = "memory"
+    VMS = "vms"
+    SESSIONS = "sessions"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,15 @@ import typer
 from gpuops.console import completion, output
 from gpuops.console.options import CommonOptions
 from gpuops.console.spread import reads_sites, spread
-from gpuops.extras.observe.current_use import current_use
-from gpuops.extras.web.top_words import SortKey, TopLevel
+from gpuops.extras.observe.stored_gpu_use import current_use
+from gpuops.extras.web.top import SortKey, TopLevel
 
 if TYPE_CHECKING:
     from gpuops.api import Site
     from gpuops.extras.web.top import Top
-    from gpuops.model.nights.rotation import Policy
+    from gpuops.model.nights.rotation_policy import Policy
     from gpuops.model.vcenter.inventory import Inventory
-    from gpuops.report.monitoring.fleet import FleetFilters
+    from gpuops.report.monitoring.fleet_view import FleetFilters
 
 EVERY_S: Final = 20
 """Hosts make a sample of their counters every 20 s."""
@@ -63,7 +63,7 @@ def top(
     from gpuops.extras.web.top import filter_and_sort
     from gpuops.extras.web.top_table import top_document, top_text
     from gpuops.extras.web.top_view import TopView
-    from gpuops.report.monitoring.fleet import FleetFilters
+    from gpuops.report.monitoring.fleet_view import FleetFilters
 
     judging = load_policy(policy) if policy is not None else None
     filters = FleetFilters(cluster, host)
@@ -95,7 +95,7 @@ def _look(
     from gpuops import api
     from gpuops.console.opening import read_inventory
     from gpuops.extras.web.top import Top
-    from gpuops.report.monitoring.fleet import fleet
+    from gpuops.report.monitoring.fleet_view import fleet
 
     inventory: Inventory = site.with_health(read_inventory(site, common))
     judged = {}

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Final, TypeAlias
 
-from gpuops.extras.web.top import Top, TopRow, heading_lines
+from gpuops.extras.web.top import Top, TopLevel, TopRow, heading_lines
 from gpuops.extras.web.top_view import TopView, visible_rows
-from gpuops.extras.web.top_words import TopLevel
 from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.report.document import DocumentRecord, SiteDocument, printed
 from gpuops.report.layout import Column, Line, Piece, Shown, Text, cut_off, display_width, shortened, table_of

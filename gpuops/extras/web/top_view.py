@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gpuops.extras.web.top import Top, TopRow, filter_and_sort
-from gpuops.extras.web.top_words import SortKey, TopLevel
+from gpuops.extras.web.top import SortKey, Top, TopLevel, TopRow, filter_and_sort
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,11 @@ Starts and sizes are counted in memory slices: an eighth of the memory on the A1
 RTX PRO 6000. A set of instances is legal when its placements do not overlap, at most one of them owns the media engines
 (`+me`), and the compute slices suffice (NVIDIA Multi-Instance GPU User Guide, "Supported MIG Profiles").
 Where an instance starts matters: 3g at 0 leaves room for three single slices, 3g at 4 leaves four.
-"""
+
+Named layouts of GPUs: GPU instances, or vGPUs, by name and number, as NVIDIA's tools for Linux hosts write them.
+
+mig-parted (`mig-configs`) lists GPU instances, vgpu-device-manager (`vgpu-configs`) vGPU types. A layout has one or
+more parts, each for some GPUs of a host and perhaps for some GPU models."""
 
 from __future__ import annotations
 
@@ -146,3 +150,38 @@ def _arrange(
     for start in free_starts(profile, placed, geometry):
         if twin is None or start > twin.start:
             yield from _arrange(remaining[1:], (*placed, InstancePlacement(profile, start)), geometry)
+
+
+class LayoutForm(StrEnum):
+    """What a layout counts."""
+
+    GPU_INSTANCES = "mig-configs"
+    VGPUS = "vgpu-configs"
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutPart:
+    """What some GPUs of a host are to have."""
+
+    gpus: tuple[int, ...] | None
+    """By their number on the host; None = all."""
+    models: tuple[tuple[int, int], ...]
+    """(vendor id, device id) of the GPU models that it is for; () = any."""
+    counts: tuple[tuple[str, int], ...]
+    """GPU instances or vGPU types by name, and how many of each."""
+    is_mig_on: bool = True
+    """False: MIG mode is off, and there are no GPU instances."""
+
+    def is_for(self, model_ids: frozenset[tuple[int, int]]) -> bool:
+        """Return whether the part applies to a GPU model with these (vendor id, device id) pairs."""
+        return not self.models or not model_ids.isdisjoint(self.models)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLayout:
+    """A named layout of the GPUs of a host."""
+
+    name: str
+    form: LayoutForm
+    parts: tuple[LayoutPart, ...]
+    """A later part takes the place of an earlier one on the GPUs of both."""

@@ -2,7 +2,8 @@
 
 Moments are those that vCenter showed for a suspend or a start where the journal has them, else those at which gpuops
 noted the outcome. None means unknown, never zero.
-"""
+
+What a journal tells: how far its records can be trusted, and which hosts and VMs were given up."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from enum import StrEnum
 from typing import ClassVar, Final
 
 from gpuops.model.nights.night_record import Role
+from gpuops.model.stored import stored_as
 from gpuops.model.vcenter.owner import NotedOwner
 
 
@@ -388,3 +390,60 @@ def share_of(harvested: GpuHours, available: GpuHours) -> float | None:
     if harvested.exact is None or not available.exact:
         return None
     return harvested.exact / available.exact
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedChain:
+    """The records of one vCenter. Those before `bad` are as gpuops wrote them, in their order and without a gap."""
+
+    vcenter: str
+    good: int
+    """So many records fit the ones before them."""
+    first: datetime | None
+    last: datetime | None
+    """When the first and the last good record were written."""
+    head: str
+    """SEQ:CHECKSUM of the last good record: what to note elsewhere, to find out later whether the end was cut off."""
+    bad: str = ""
+    """The first record that does not fit, and what is wrong with it; empty = none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """A whole journal."""
+
+    journal: str
+    """The file, or the database without its password."""
+    chains: tuple[AuditedChain, ...]
+    damage: str = ""
+    """What is wrong with the database itself, or with a head that was asked for; empty = nothing."""
+
+    @property
+    def whole(self) -> bool:
+        return not self.damage and not any(chain.bad for chain in self.chains)
+
+
+class Thing(StrEnum):
+    """What was given up."""
+
+    HOST = "host"
+    VM = "VM"
+
+
+@stored_as("GivenUp")
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """One host or VM that was given up."""
+
+    thing: Thing
+    ref: str
+    """Managed object id, as it was then."""
+    uuid: str | None
+    """Of the host's hardware, or the VM's instance uuid; None = not known."""
+    name: str
+    of: str
+    """The change (`scheduler set`) or the night (`night 2026-11-14`) that waited for it."""
+    at: datetime
+    """When it was given up, by the clock of the journal."""
+    runs: bool = True
+    """Of a VM, whether it ran before: then it is back when it runs, else when it does not."""

@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.time_text import format_stamp, format_zoned_second, parse_zoned
 from gpuops.model.vcenter.owner import NotedOwner
 from gpuops.model.vcenter.vm import VmDrs

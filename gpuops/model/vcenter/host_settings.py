@@ -7,8 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from gpuops.model.devices.device_mode import HostDevice
-from gpuops.model.devices.gpu import PciAddress
-from gpuops.model.devices.gpu_health import HEALTHY, GpuHealth
+from gpuops.model.devices.gpu import HEALTHY, GpuHealth, PciAddress
 from gpuops.model.stored import stored_as
 from gpuops.model.window import Window
 

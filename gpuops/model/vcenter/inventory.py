@@ -3,7 +3,10 @@
 In a name, vCenter writes a slash as %2f, a backslash as %5c, and a percent sign as %25 (vSphere API reference,
 ManagedEntity.name). The letters of an escape may be capitals. `vsphere` decodes each name that it reads, and encodes
 each name that it sends: everything else has the name as the vSphere Client shows it.
-"""
+
+The capacity of vGPU profiles and complete devices in vCenter 9.0, and the part reserved for other VMs.
+
+What `gpuops bundle --first-contact` reads of a vCenter beyond its inventory, to judge the table of assumptions."""
 
 from __future__ import annotations
 
@@ -14,13 +17,91 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from difflib import get_close_matches
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gpuops.errors import HostNotFound, VmAmbiguous, VmNotFound
+from gpuops.model.desktops.broker import DesktopMachine
+from gpuops.model.devices.gpu import PhysicalGpu
+from gpuops.model.devices.other_device import OtherDevice
 from gpuops.model.stored import NOT_STORED, stored_as
 from gpuops.model.vcenter.host import Cluster, Datastore, Host
-from gpuops.model.vcenter.reservation import Reservations
 from gpuops.model.vcenter.vm import Vm, VmDrs
+
+
+@stored_as("ProfileCapacity")
+@dataclass(frozen=True, slots=True)
+class ProfileCapacity:
+    """One vGPU profile in one place (vSphere API 9.0, DirectPathProfileManagerCapacityInfo), in vGPUs."""
+
+    profile: str
+    place: str
+    """Ref of the cluster, or of a host of none."""
+    consumed: int
+    """By VMs that are powered on."""
+    maximum: int
+    """With no VM running."""
+    remaining: int
+    """Not assigned to a VM that is powered on, whether or not it is reserved."""
+    unused_reservation: int
+    """Reserved and not assigned yet: only VMs for which it was reserved start on it."""
+
+
+@stored_as("DeviceCapacity")
+@dataclass(frozen=True, slots=True)
+class DeviceCapacity:
+    """The devices of one DirectPath profile of Dynamic DirectPath I/O in one place, each given whole."""
+
+    name: str
+    """Of the DirectPath profile."""
+    allowed: tuple[tuple[int, int], ...]
+    """(vendor id, device id) pairs: any of these."""
+    label: str | None
+    """Their hardware label; None = any."""
+    place: str
+    """Ref of the cluster, or of a host of none."""
+    consumed: int
+    maximum: int
+    remaining: int
+    unused_reservation: int
+    """These four as those of `ProfileCapacity`."""
+
+    def is_of(self, device: PhysicalGpu | OtherDevice) -> bool:
+        """Return whether the reservation is for devices of this kind, once they are given to DirectPath I/O."""
+        label = device.passthrough.label if device.passthrough is not None else None
+        return (device.vendor_id, device.device_id) in self.allowed and self.label in (None, label)
+
+
+@stored_as("UnknownCapacity")
+@dataclass(frozen=True, slots=True)
+class UnknownCapacity:
+    """What vCenter did not tell; an empty profile stands for any."""
+
+    place: str
+    reason: str
+    profile: str = ""
+
+
+@stored_as("Reservations")
+@dataclass(frozen=True, slots=True)
+class Reservations:
+    """The capacity of vGPU profiles and devices with a DirectPath profile; only these can be reserved."""
+
+    capacities: tuple[ProfileCapacity, ...] = ()
+    devices: tuple[DeviceCapacity, ...] = ()
+    unknown: tuple[UnknownCapacity, ...] = ()
+
+    def in_place(self, ref: str) -> tuple[ProfileCapacity, ...]:
+        """Return the profiles of a cluster, or of a host outside clusters."""
+        return tuple(capacity for capacity in self.capacities if capacity.place == ref)
+
+    def devices_in(self, ref: str) -> tuple[DeviceCapacity, ...]:
+        """Return the devices of a cluster, or of a host outside clusters."""
+        return tuple(capacity for capacity in self.devices if capacity.place == ref)
+
+    def why_unknown(self, ref: str) -> str:
+        """Return why the reservations there are not known; empty = they are known."""
+        return next((capacity.reason for capacity in self.unknown if capacity.place in (ref, "")), "")
+
 
 _INDEXES: Final = frozenset({"offered_profiles", "_vms_by_name", "_vms_by_uuid", "vms_by_host"})
 """What is worked out of a snapshot on first use, and would not be true of a changed one."""
@@ -257,3 +338,74 @@ def encode_name(name: str) -> str:
     """Return the name as vCenter writes it, `train%2fbert` for `train/bert`."""
     # the percent sign first: the other two escapes begin with one
     return name.replace("%", "%25").replace("/", "%2f").replace("\\", "%5c")
+
+
+@dataclass(frozen=True, slots=True)
+class PastTask:
+    """One task of the history of vCenter that has ended."""
+
+    ref: str
+    """Managed object id of its VM."""
+    kind: str
+    """TaskInfo.descriptionId: `VirtualMachine.suspend`."""
+    queued: datetime
+    ran_s: float | None
+    """Without its time in the queue; None = vCenter does not say."""
+    fault: str = ""
+    """Type of the fault that it ended in; empty = it succeeded."""
+    names_vgpu: bool = False
+    """Whether the message of the fault speaks of a vGPU or its plugin."""
+    created_vm: str | None = None
+    """Managed object id of the clone that it created."""
+    by_user: bool = True
+    """Whether a login asked for it; vCenter itself or a schedule otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastEvent:
+    """One event about the power state or the host of a VM."""
+
+    ref: str
+    kind: str
+    """Its type: `VmSuspendedEvent`."""
+    at: datetime
+    host: str | None
+    """Managed object id of the host where the VM was then, after a move of the one it moved to."""
+    source: str | None = None
+    """Of the host that it came from by a move."""
+
+
+class SettingChange(NamedTuple):
+    """One event about a setting that a user changed."""
+
+    ref: str
+    """Managed object id of the VM or cluster."""
+    setting: str
+    """`devices` (those with GPUs), `marks` or `cluster`."""
+    user: str
+    mark: str = ""
+    """The custom attribute, of a change of `marks`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """One read-only look at a vCenter, its hosts and its broker."""
+
+    inventory: Inventory
+    """With settings of the hosts, and with what their nvidia-smi reports where they could be asked."""
+    tasks: tuple[PastTask, ...] = ()
+    """Oldest first."""
+    events: tuple[PastEvent, ...] = ()
+    """In the order in which vCenter wrote them."""
+    changes: tuple[PastEvent, ...] | None = None
+    """Changes of VMs' advanced options and custom attributes by any user; None = they could not be read."""
+    counter_instances: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    """By host (ref), the instances of its GPU counters."""
+    counter_names: frozenset[str] = frozenset()
+    """The counters that vCenter has: `gpu.utilization.average`; empty = none could be read."""
+    reserved_mib: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """By cluster (ref), the memory that its VMs reserve, as its root resource pool counts it."""
+    machines: tuple[DesktopMachine, ...] = ()
+    """Of the connection broker."""
+    unread: tuple[str, ...] = ()
+    """What could not be read, with the reason."""

@@ -23,8 +23,7 @@ from gpuops.advise.occupancy import GpuState, Rooms, gpu_states
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import VgpuMode
 from gpuops.model.vcenter.host import Host
-from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.reservation import DeviceCapacity
+from gpuops.model.vcenter.inventory import DeviceCapacity, Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.capacity.fleet_room import Device, Fit, FleetPart, HostRoom, Level, fleet_part
 from gpuops.plan.core.command_line import Names, Option

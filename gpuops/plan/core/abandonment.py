@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from gpuops.model.nights.journal import GivenUp, Thing
+from gpuops.model.nights.history import GivenUp, Thing
 from gpuops.model.nights.night_record import Original
 from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.host import Host

@@ -13,7 +13,7 @@ from typing import Final, assert_never
 from gpuops.advise.idle import idleness
 from gpuops.advise.managed_vms import left_to_manager
 from gpuops.model.nights.night_record import Role, parse_marker
-from gpuops.model.nights.rotation import IdleRule
+from gpuops.model.nights.rotation_policy import IdleRule
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import HostSettings
 from gpuops.model.vcenter.inventory import Inventory

@@ -13,15 +13,13 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
-from gpuops.advise.machine_match import match_machines
+from gpuops.advise.desktop_sessions import match_machines
 from gpuops.model.assumption import Assumption, JudgedAssumption, Observation
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.devices.gpu import PciAddress, VgpuMode
-from gpuops.model.devices.gpu_health import NOT_NAMED
+from gpuops.model.devices.gpu import NOT_NAMED, PciAddress, VgpuMode
 from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_USE
-from gpuops.model.vcenter.contact import Contact, PastEvent, PastTask
 from gpuops.model.vcenter.host import Host
-from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.inventory import Contact, Inventory, PastEvent, PastTask
 from gpuops.model.vcenter.vm import OtherPassthrough, PowerState, VgpuDevice, Vm, passthru_number, pins_of
 from gpuops.plan.core.steps import PowerOnVm
 from gpuops.plan.placement.host_filters import memory_doubt

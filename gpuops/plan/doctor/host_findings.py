@@ -2,34 +2,54 @@
 
 Only the host's own nvidia-smi reports MIG mode, ECC and the health of GPUs. Without its answer there are no findings
 about them. `of_reservations` compares vCenter's counts of vGPU profiles and devices (9.0 and later) with ours.
-"""
+
+One problem that `gpuops doctor` reports, with its reason and what to do."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from shlex import quote
 from typing import Final, assert_never
 
 from gpuops.advise.capacity import Slots, total
 from gpuops.advise.occupancy import Rooms, gpu_states
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.devices.gpu import GraphicsType, PhysicalGpu
-from gpuops.model.devices.gpu_health import RecoveryAction
+from gpuops.model.devices.gpu import GraphicsType, PhysicalGpu, RecoveryAction
 from gpuops.model.devices.other_device import OtherDevice
 from gpuops.model.devices.scheduler import Frequency, TimeSlices, VgpuScheduler
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import UNASKED, HostSettings, SmiState
-from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.reservation import DeviceCapacity
+from gpuops.model.vcenter.inventory import DeviceCapacity, Inventory
 from gpuops.plan.capacity.fleet_room import DeviceHolders
 from gpuops.plan.core.command_line import command, hosts_called
-from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.plan.hosts.scheduler.module_options import Unread
-from gpuops.plan.hosts.scheduler.rules import custody_of
-from gpuops.plan.hosts.scheduler.state import HostScheduler, scheduler_of
+from gpuops.plan.hosts.scheduler.scheduler_state import HostScheduler, custody_of, scheduler_of
 from gpuops.plan.placement.keep_free import place_name
+
+
+class Severity(StrEnum):
+    """Severities, the worst first."""
+
+    ERROR = "error"
+    """Something does not work."""
+    WARNING = "warning"
+    """Something will not work as expected, or may not."""
+    NOTE = "note"
+    """Worth knowing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One problem. `fix` is a command, or an instruction if no command fixes it."""
+
+    severity: Severity
+    subject: str
+    reason: str
+    fix: str
+
 
 _BY_HAND: Final = "move or stop its VMs, put it into maintenance mode, and reboot it"
 _ROLLING: Final = "rolling"

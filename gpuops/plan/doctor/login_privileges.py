@@ -30,7 +30,7 @@ from gpuops.model.vcenter.login import (
 from gpuops.plan.core.privileges import EDIT_CLUSTER, HOT_MOVE
 from gpuops.plan.core.steps import COLD_MOVE, GUEST_PRIVILEGES
 from gpuops.plan.doctor.examination import WANTED_ON_HOSTS
-from gpuops.plan.doctor.finding import Finding, Severity
+from gpuops.plan.doctor.host_findings import Finding, Severity
 from gpuops.plan.hosts.change.rolling_plan import MAINTENANCE
 from gpuops.plan.vm.clone import PRIVILEGES as CLONE_PRIVILEGES
 

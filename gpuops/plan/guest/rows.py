@@ -27,7 +27,7 @@ from gpuops.model.guests.guest import (
 )
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.vm import Vm, is_gpu
-from gpuops.plan.hosts.scheduler.state import branch_of, driver_of
+from gpuops.plan.hosts.scheduler.scheduler_state import branch_of, driver_of
 
 CLOCK_LIMIT_S: Final = 5.0
 PAGE: Final = "gpuops help guest"

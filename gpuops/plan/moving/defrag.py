@@ -23,7 +23,10 @@ from gpuops.plan.core.command_line import Names, Option, word
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import RelocateVm
 from gpuops.plan.devices.goal import offered_profile, pin_changes
-from gpuops.plan.moving.cluster import (
+from gpuops.plan.moving.frontier import ClusterPlans, combine_clusters, explore_cluster
+from gpuops.plan.moving.movability import OPT_OUT, Movability, MoveMethod, TargetHosts, admitted_moves, judge_all
+from gpuops.plan.moving.moves import ArrivalBasis, MoveSequence, apply_move, arrival_of, host_of, make_frontier, replay
+from gpuops.plan.moving.searched_cluster import (
     CERTAIN,
     ClusterHost,
     ClusterModel,
@@ -36,9 +39,6 @@ from gpuops.plan.moving.cluster import (
     gpus_per_vm,
     make_search_vms,
 )
-from gpuops.plan.moving.frontier import ClusterPlans, combine_clusters, explore_cluster
-from gpuops.plan.moving.movability import OPT_OUT, Movability, MoveMethod, TargetHosts, admitted_moves, judge_all
-from gpuops.plan.moving.moves import ArrivalBasis, MoveSequence, apply_move, arrival_of, host_of, make_frontier, replay
 from gpuops.plan.placement.host_filters import surely_unreserved_mib
 from gpuops.plan.placement.suspended_vms import with_claims
 from gpuops.plan.placement.vm_demand import PinPolicy

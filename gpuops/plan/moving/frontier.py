@@ -21,9 +21,9 @@ from typing import Final
 from gpuops.model.devices.catalog import Board
 from gpuops.model.devices.gpu import VgpuMode
 from gpuops.model.devices.vgpu import VgpuProfile
-from gpuops.plan.moving.cluster import CERTAIN, ClusterModel, ClusterState
+from gpuops.plan.moving.move_search import GreedySearch, search_all_orders
 from gpuops.plan.moving.moves import Frontier, MoveSequence, make_frontier, one_move_further, replay
-from gpuops.plan.moving.search import GreedySearch, search_all_orders
+from gpuops.plan.moving.searched_cluster import CERTAIN, ClusterModel, ClusterState
 
 
 def most_to_gain(model: ClusterModel, cluster_state: ClusterState) -> int:

@@ -1,6 +1,6 @@
 """What a move does: on which GPU a host puts a VM that arrives, as far as that is certain, and sequences of moves.
 
-`search.py` calls it. The host chooses the GPU itself, and vMotion has no option for it, so such a move
+`move_search.py` calls it. The host chooses the GPU itself, and vMotion has no option for it, so such a move
 counts only as far as the host's documented policy leaves no choice:
 
 * one GPU is possible: the VM is on it;
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gpuops.model.devices.gpu import AssignmentPolicy, VgpuMode
-from gpuops.plan.moving.cluster import (
+from gpuops.plan.moving.searched_cluster import (
     CERTAIN,
     POSSIBLE,
     ClusterModel,

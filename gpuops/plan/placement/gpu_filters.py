@@ -74,15 +74,12 @@ def judge_slots(
 ) -> Iterator[tuple[GpuState, Rejection | str]]:
     """Yield the GPUs that may be of the profile's model, in the order in which the host tries them, each with the
     refusal or with a doubt about its slot ("" = it surely has one)."""
-    verdicts = {state.gpu.address: _verdict(state, profile, vm.ref, catalog) for state in states}
-
-    def may_be_of_model(state: GpuState) -> bool:
-        verdict = verdicts[state.gpu.address]
-        return isinstance(verdict, str) or verdict.of_model
-
-    for state in host_order(filter(may_be_of_model, states), host, catalog):
-        verdict = verdicts[state.gpu.address]
-        yield state, verdict if isinstance(verdict, str) else _as_rejection(verdict, state, host)
+    for state in host_order(states, host, catalog):
+        verdict = _verdict(state, profile, vm.ref, catalog)
+        if isinstance(verdict, str):
+            yield state, verdict
+        elif verdict.of_model:
+            yield state, _as_rejection(verdict, state, host)
 
 
 def _as_rejection(verdict: _NoSlot, state: GpuState, host: Host) -> Rejection:

@@ -27,8 +27,7 @@ from gpuops.errors import UsageError
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host import Cluster, DeviceBinding, Host
-from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.reservation import DeviceCapacity, ProfileCapacity
+from gpuops.model.vcenter.inventory import DeviceCapacity, Inventory, ProfileCapacity
 from gpuops.model.vcenter.vm import FIRST_DEVICE_KEY, PowerState, VgpuDevice, Vm, pin_key, pins_of
 from gpuops.plan.core.command_line import Option, command, hosts_called
 from gpuops.plan.core.passthru_devices import with_passthru_numbers

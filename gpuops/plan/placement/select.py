@@ -415,12 +415,12 @@ def _place_leaving_enough(question: PlacementQuestion) -> Placement | None:
     from gpuops.plan.placement.fleet.choice import choose_in_fleet
     from gpuops.plan.placement.fleet.index import kept_hosts
 
-    hosts = kept_hosts(question.kept_room, question.losses.fleet)
-    narrowed = replace(question, needs=replace(question.needs, hosts=hosts.sure))
+    sure, unsure = kept_hosts(question.kept_room, question.losses.fleet)
+    narrowed = replace(question, needs=replace(question.needs, hosts=sure))
     chosen = choose_in_fleet(narrowed.needs, question.losses.fleet, question.losses)
     if chosen is not None and _confirm(chosen, narrowed) is None:
         return None
-    refs = (*(() if chosen is None else (chosen.host.ref,)), *hosts.unsure)
+    refs = (*(() if chosen is None else (chosen.host.ref,)), *unsure)
     placement = place_exactly(replace(question.needs, hosts=refs), question.inventory, question.catalog)
     return placement if isinstance(placement, Placement) and not placement.doubts else None
 

@@ -18,7 +18,7 @@ from gpuops.plan.placement.project import take
 from gpuops.plan.placement.vm_demand import NOTHING_KEPT, KeepFree, PinPolicy
 from gpuops.plan.queue.one_workload import Neighbours, Placed, Refusal, WorkloadQuestion
 from gpuops.plan.queue.suggestions import nearest
-from gpuops.plan.queue.workload import choices_of_devices, framebuffer_mib, running, scope_of, vm_of
+from gpuops.plan.queue.workload_hosts import choices_of_devices, framebuffer_mib, running, scope_of, vm_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from gpuops.plan.placement.host_filters import refusals
 from gpuops.plan.placement.multi_node import place_near
 from gpuops.plan.placement.seating import seat
 from gpuops.plan.placement.vm_demand import NOTHING_KEPT, KeepFree, PinPolicy, Placement, Wanted, demands_of
-from gpuops.plan.queue.workload import (
+from gpuops.plan.queue.workload_hosts import (
     Devices,
     EligibleHosts,
     choices_of_devices,

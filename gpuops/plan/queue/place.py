@@ -56,12 +56,12 @@ from gpuops.plan.placement.seating import seat
 from gpuops.plan.placement.start_orders import Late, States, key_of, starts, too_late
 from gpuops.plan.placement.suspended_vms import Claim, Return, SuspendedPolicy, claims, later_returns, with_claims
 from gpuops.plan.placement.vm_demand import NOTHING_KEPT, KeepFree, PinPolicy, WantsDynamic, demands_of
-from gpuops.plan.queue.batch.model import expecting_starts
+from gpuops.plan.queue.batch.batch_model import expecting_starts
 from gpuops.plan.queue.batch.place_all import BatchResult, place_all
 from gpuops.plan.queue.one_by_one import Queue
 from gpuops.plan.queue.one_workload import Placed, Refusal, Steering
 from gpuops.plan.queue.suggestions import RoomByMoves
-from gpuops.plan.queue.workload import running, scope_of, vm_of
+from gpuops.plan.queue.workload_hosts import running, scope_of, vm_of
 
 
 def steer(

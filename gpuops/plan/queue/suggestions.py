@@ -23,7 +23,7 @@ from gpuops.plan.core.scope import Scope
 from gpuops.plan.devices.goal import groups_of, profile_meant
 from gpuops.plan.placement.project import project
 from gpuops.plan.queue.one_workload import Placed, WorkloadQuestion, without_reasons
-from gpuops.plan.queue.workload import scope_of, unknown_profiles, vm_of
+from gpuops.plan.queue.workload_hosts import scope_of, unknown_profiles, vm_of
 
 if TYPE_CHECKING:
     from gpuops.plan.moving.defrag import PlannedMove

@@ -19,7 +19,7 @@ from posixpath import normpath
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.nights.runners import Half
 from gpuops.model.time_text import format_clock, format_minute
 from gpuops.model.window import RETURN_FLOOR, Night, Weekday

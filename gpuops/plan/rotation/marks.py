@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 
 from gpuops.errors import UsageError
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.nights.rotation import Policy, Pool
+from gpuops.model.nights.rotation_policy import Policy, Pool
 from gpuops.model.nights.selector import Mark, Selector
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm

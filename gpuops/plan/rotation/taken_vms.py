@@ -21,7 +21,7 @@ from typing import Final, assert_never
 
 from gpuops.advise.managed_vms import managed_elsewhere
 from gpuops.model.nights.night_record import Marker, Original, Role, parse_marker
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.command_line import called, command

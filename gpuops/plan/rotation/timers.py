@@ -23,7 +23,7 @@ from functools import lru_cache
 from typing import Final
 
 from gpuops.errors import UsageError
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.nights.runners import Half
 from gpuops.model.window import Night, Weekday, Window
 

@@ -37,7 +37,7 @@ from typing import Final, NamedTuple
 
 from gpuops.model.nights.ml_queue import entry_of
 from gpuops.model.nights.night_record import Marker, Original, Role, parse_marker
-from gpuops.model.nights.rotation import LATE, Policy
+from gpuops.model.nights.rotation_policy import LATE, Policy
 from gpuops.model.time_text import format_second
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm

@@ -1,6 +1,6 @@
 """Packs the jobs of one host: jobs of several GPUs first, then one-GPU jobs in the stretches that remain.
 
-`search.py` calls `pack_host` and `fill_stretches` again and again, and keeps what is better.
+`schedule_search.py` calls `pack_host` and `fill_stretches` again and again, and keeps what is better.
 
 A stretch is free time on one GPU. Which one-GPU jobs fill it best is a subset sum: bit `m` of an integer says whether
 some of the jobs take `m` minutes one after the other, adding a job is a shift, and a deadline is a mask when jobs come

@@ -17,7 +17,7 @@ from typing import Final
 
 from gpuops.plan.schedule.packing import HostPacking, JobRun, SeededRandom
 from gpuops.plan.schedule.problem import GpuWindow, GpuWindows, Job, JobTable, NightProblem, compute_windows
-from gpuops.plan.schedule.search import EffortBudget, NightSearch, NightState, with_fewest_desktops
+from gpuops.plan.schedule.schedule_search import EffortBudget, NightSearch, NightState, with_fewest_desktops
 
 GpusOfJob = dict[int, tuple[int, ...]]
 """The GPUs of each job, both by number."""

@@ -11,12 +11,12 @@ from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from gpuops.sim.core.call import Call, CurrentCall
-from gpuops.sim.core.clock import Clock, ClockMode
 from gpuops.sim.core.fragments import Fragments
 from gpuops.sim.core.ledger import Ledger
 from gpuops.sim.core.managed_object import ManagedObject
 from gpuops.sim.core.registry import Registry
 from gpuops.sim.core.sessions import ClientSession, Sessions
+from gpuops.sim.core.sim_clock import Clock, ClockMode
 
 PATIENCE_S: Final = 0.05
 """Real seconds in which other clients may act before a wait with nothing scheduled jumps to its end."""

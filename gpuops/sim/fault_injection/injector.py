@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
     from gpuops.sim.core.managed_object import ManagedObject
     from gpuops.sim.core.object_store import ObjectStore
-    from gpuops.sim.core.task import Task
+    from gpuops.sim.core.task_object import Task
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from gpuops.sim.state.vm_state import Power, Question
 if TYPE_CHECKING:
     from gpuops.sim.core.managed_object import ManagedObject
     from gpuops.sim.core.object_store import ObjectStore
-    from gpuops.sim.core.task import Task
+    from gpuops.sim.core.task_object import Task
 
 
 class Ending(StrEnum):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpuops.sim.core.managed_object import ManagedObject
-    from gpuops.sim.core.task import Task
+    from gpuops.sim.core.task_object import Task
     from gpuops.sim.state.gpu_admission import RunningVgpu
     from gpuops.sim.state.hardware import NetworkCard
     from gpuops.sim.state.host_state import HostGpu, HostState

@@ -13,7 +13,7 @@ from gpuops.sim.inventory.managed_entity import ManagedEntity
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import HostEntity, VmEntity
     from gpuops.sim.state.hardware import NetworkCard
-    from gpuops.sim.state.host_network import KernelAdapter, ProxySwitch
+    from gpuops.sim.state.host_state import KernelAdapter, ProxySwitch
     from gpuops.sim.world import World
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
     from gpuops.sim.inventory.entities import HostEntity
     from gpuops.sim.objects.host_managers import HostImageConfigManager, HostKernelModuleSystem
-    from gpuops.sim.vcenter.counters import Values
+    from gpuops.sim.vcenter.perf_counters import Values
 
 _XSI: Final = "http://www.w3.org/2001/XMLSchema-instance"
 _OPEN: Final = f'<obj xmlns="urn:vim25" xmlns:xsi="{_XSI}" versionId="5.0" xsi:type="{{}}">'

@@ -31,7 +31,7 @@ from gpuops.sim.state.host_state import SHARED_DIRECT, HostGpu, OtherHostDevice
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
     from gpuops.sim.inventory.entities import HostEntity
-    from gpuops.sim.state.host_network import NetworkPort
+    from gpuops.sim.state.host_state import NetworkPort
 
 GRAPHICS_TYPES: Final = ("basic", "shared", "direct", SHARED_DIRECT)
 

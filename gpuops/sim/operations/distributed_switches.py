@@ -23,7 +23,7 @@ from gpuops.sim.render import distributed
 from gpuops.sim.render.defaults import default
 from gpuops.sim.render.distributed import Dvs
 from gpuops.sim.render.pci import nic_names
-from gpuops.sim.state.host_network import ProxySwitch
+from gpuops.sim.state.host_state import ProxySwitch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

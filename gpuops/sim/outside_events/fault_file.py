@@ -22,9 +22,8 @@ from gpuops.errors import UsageError
 from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.sim.fault_injection.injector import checked
 from gpuops.sim.fault_injection.rule import OutsideEvent, Rule, rules_of
-from gpuops.sim.outside_events import hosts as host_events
-from gpuops.sim.outside_events import hosts as vcenter_events
-from gpuops.sim.outside_events import vms as vm_events
+from gpuops.sim.outside_events import host_events, vm_events
+from gpuops.sim.outside_events import host_events as vcenter_events
 
 OUTSIDE_EVENTS: Final[Mapping[str, OutsideEvent]] = {
     "vm.deleted": OutsideEvent("VirtualMachine", vm_events.delete),

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import VmomiSupport, vim
 
 from gpuops.sim.render.defaults import default, filled
-from gpuops.sim.state.host_network import KernelAdapter
+from gpuops.sim.state.host_state import KernelAdapter
 
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import HostEntity
     from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
-    from gpuops.sim.state.host_network import ProxySwitch
+    from gpuops.sim.state.host_state import ProxySwitch
 
 Dvs = vim.dvs.VmwareDistributedVirtualSwitch
 PORTS_OF_PROXY: Final = 512

@@ -11,8 +11,7 @@ from gpuops.sim.render.pci import bridge_of, device_name, network_ports
 from gpuops.sim.state.board import GpuMode, Sharing, VgpuType
 from gpuops.sim.state.direct_path import configurable_modes, configured_mode
 from gpuops.sim.state.gpu_admission import GpuLoad, RunningVgpu, offered_types, supported_types
-from gpuops.sim.state.host_network import NetworkPort
-from gpuops.sim.state.host_state import HostGpu, HostState, OtherHostDevice
+from gpuops.sim.state.host_state import HostGpu, HostState, NetworkPort, OtherHostDevice
 
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import HostEntity

@@ -10,8 +10,7 @@ from pyVmomi import vim
 
 from gpuops.sim.render.defaults import default, default_fields, filled
 from gpuops.sim.render.pci import NIC_NAME, network_ports
-from gpuops.sim.state.host_network import KernelAdapter, NetworkPort, PortGroup, VirtualSwitch
-from gpuops.sim.state.host_state import HostState
+from gpuops.sim.state.host_state import HostState, KernelAdapter, NetworkPort, PortGroup, VirtualSwitch
 
 GATEWAY: Final = "203.0.113.254"
 SWITCH_PORTS: Final = 128

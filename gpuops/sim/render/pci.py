@@ -15,8 +15,7 @@ from pyVmomi import vim
 from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, PciAddress
 from gpuops.sim.render.defaults import default, filled
 from gpuops.sim.state.board import GpuMode
-from gpuops.sim.state.host_network import NetworkPort
-from gpuops.sim.state.host_state import HostGpu, HostState, OtherHostDevice
+from gpuops.sim.state.host_state import HostGpu, HostState, NetworkPort, OtherHostDevice
 
 INTEL: Final = 0x8086
 MELLANOX: Final = 0x15B3

@@ -10,20 +10,19 @@ import msgspec
 from pyVmomi import VmomiSupport
 
 from gpuops.errors import PolicyError
-from gpuops.sim.core.clock import VIRTUAL_START, ClockMode
 from gpuops.sim.core.managed_object import ManagedObject
+from gpuops.sim.core.sim_clock import VIRTUAL_START, ClockMode
 from gpuops.sim.managers import of_hosts, of_vcenter
-from gpuops.sim.objects.environment import VirtualMachineCompatibilityChecker, VirtualMachineProvisioningChecker
+from gpuops.sim.objects.compute_resource import VirtualMachineCompatibilityChecker, VirtualMachineProvisioningChecker
 from gpuops.sim.objects.host_system import HostProfileManager
 from gpuops.sim.outside_events.fault_file import OUTSIDE_EVENTS
 from gpuops.sim.scenario import scenario_file
-from gpuops.sim.scenario.bundle import moids_read
+from gpuops.sim.scenario.counter_values import measure
 from gpuops.sim.scenario.declared import DirectPathProfileDeclared
-from gpuops.sim.scenario.hosts import add_clusters, add_switches, new_site, newcomer
-from gpuops.sim.scenario.measurement import measure
 from gpuops.sim.scenario.saved_state import restore, save
-from gpuops.sim.scenario.scenario_file import ScenarioFile
-from gpuops.sim.scenario.vms import add_vms
+from gpuops.sim.scenario.scenario_file import ScenarioFile, moids_read
+from gpuops.sim.scenario.scenario_hosts import add_clusters, add_switches, new_site, newcomer
+from gpuops.sim.scenario.scenario_vms import add_vms
 from gpuops.sim.services.authorization_manager import AuthorizationManager, SessionManager
 from gpuops.sim.services.direct_path_profile_manager import MOID as DIRECT_PATH_MOID
 from gpuops.sim.services.direct_path_profile_manager import DirectPathProfileManager
@@ -43,7 +42,7 @@ from gpuops.sim.state.direct_path import DirectPathConfig, DirectPathProfileStat
 from gpuops.sim.world import API_VERSION, World
 
 if TYPE_CHECKING:
-    from gpuops.sim.scenario.hosts import ScenarioSite
+    from gpuops.sim.scenario.scenario_hosts import ScenarioSite
 
 
 _SERVICES: Final[tuple[tuple[type[ManagedObject], str], ...]] = (

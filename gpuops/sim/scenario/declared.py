@@ -23,8 +23,7 @@ from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.desktop_people import Office, RecordForm
 from gpuops.sim.state.drs import Behavior, HaAdmission
 from gpuops.sim.state.gpu_admission import GpuOrder, StartOrder, VgpuPolicy
-from gpuops.sim.state.host_network import MOST_FUNCTIONS
-from gpuops.sim.state.host_state import GpuFault
+from gpuops.sim.state.host_state import MOST_FUNCTIONS, GpuFault
 
 if TYPE_CHECKING:
     from gpuops.sim.scenario.scenario_file import ScenarioFile

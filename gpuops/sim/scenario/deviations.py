@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from gpuops.catalog.assumptions import assumptions
+from gpuops.catalog.catalog_files import assumptions
 from gpuops.errors import UsageError
 from gpuops.sim.fault_injection.rule import Rule
 from gpuops.sim.state.gpu_admission import GpuOrder, StartOrder, VgpuPolicy

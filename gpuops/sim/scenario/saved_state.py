@@ -25,19 +25,22 @@ from gpuops.sim.core.inventory_tree import ancestors
 from gpuops.sim.inventory.entities import ComputeEntity, FolderEntity, HostEntity
 from gpuops.sim.inventory.managed_entity import enter, leave
 from gpuops.sim.objects.compute_resource import ClusterComputeResource, ComputeResource, furnish, new_pool
-from gpuops.sim.objects.datastore import DistributedVirtualPortgroup, VmwareDistributedVirtualSwitch
-from gpuops.sim.objects.folder import Folder, new_datacenter
+from gpuops.sim.objects.folder import (
+    DistributedVirtualPortgroup,
+    Folder,
+    VmwareDistributedVirtualSwitch,
+    new_datacenter,
+)
 from gpuops.sim.objects.virtual_machine import VirtualMachine, VirtualMachineSnapshot
 from gpuops.sim.operations.distributed_switches import drop
 from gpuops.sim.operations.inventory_change import rehome, reparent
 from gpuops.sim.operations.removal import forget
-from gpuops.sim.scenario.hosts import enter_host
+from gpuops.sim.scenario.scenario_hosts import enter_host
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.direct_path import DirectPathState
 from gpuops.sim.state.drs import DrsState
 from gpuops.sim.state.gpu_admission import VgpuPolicy
-from gpuops.sim.state.host_network import HostNetwork
-from gpuops.sim.state.host_state import HostState
+from gpuops.sim.state.host_state import HostNetwork, HostState
 from gpuops.sim.state.vm_state import VmState
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pyVmomi import VmomiSupport, vim, vmodl
 
 from gpuops.sim.core.inventory_tree import ancestors
 from gpuops.sim.core.managed_object import UNSET, ManagedObject, Methods, Properties, method, prop
-from gpuops.sim.core.task import Task, TaskState
+from gpuops.sim.core.task_object import Task, TaskState
 from gpuops.sim.inventory import faults
 from gpuops.sim.render.defaults import described
 from gpuops.sim.vcenter.events import MESSAGES

@@ -11,7 +11,7 @@ from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties, m
 from gpuops.sim.core.registry import is_kind_of
 from gpuops.sim.inventory import faults
 from gpuops.sim.render.defaults import described
-from gpuops.sim.vcenter.counters import BY_KEY, BY_NAME, COUNTERS, LABELS, Counter, Values
+from gpuops.sim.vcenter.perf_counters import BY_KEY, BY_NAME, COUNTERS, LABELS, Counter, Values
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call

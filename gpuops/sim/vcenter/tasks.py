@@ -21,9 +21,9 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.core.call import Call
-from gpuops.sim.core.clock import ClockMode
 from gpuops.sim.core.sessions import ClientSession
-from gpuops.sim.core.task import Task, TaskState
+from gpuops.sim.core.sim_clock import ClockMode
+from gpuops.sim.core.task_object import Task, TaskState
 from gpuops.sim.fault_injection.rule import AwaitingAnswer, lingering, waits_for_answer
 
 if TYPE_CHECKING:

@@ -2,31 +2,89 @@
 
 vCenter returns no output of a program: it goes to a file, which is fetched. Another program removes the file, because
 that needs no further privilege.
-"""
+
+Reads which system runs in guests, the addresses of a guest, and vCenter's time.
+
+Source: vSphere API reference, GuestInfo.guestFamily and GuestNicInfo (reported by VMware Tools), and
+VirtualMachineConfigInfo.guestId (configured for the VM), whose names begin with `win` for Windows."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
 
 from gpuops import clock
 from gpuops.errors import GpuopsError, NotConnected, Refused
-from gpuops.guest_scripts import commands
+from gpuops.guest_scripts import script_commands
 from gpuops.model.guests.guest import GuestReply, GuestSystem
+from gpuops.model.vcenter.inventory import decode_name
 from gpuops.plan.core.steps import RunInGuest
-from gpuops.vsphere.guests import guest_programs
-from gpuops.vsphere.guests.guest_facts import vcenter_time
-from gpuops.vsphere.guests.guest_file import HostUnreached, read_guest_file
+from gpuops.vsphere.guests import guest_commands
+from gpuops.vsphere.guests.guest_commands import NO_LOGIN, POLL_S, HostUnreached, read_guest_file
 from gpuops.vsphere.guests.guest_login import NO_LOGIN_HINT
-from gpuops.vsphere.guests.guest_programs import NO_LOGIN, POLL_S
 
 if TYPE_CHECKING:
     from gpuops.model.vcenter.task import TaskRef
     from gpuops.model.vcenter.vm import Vm
     from gpuops.vsphere.connection import Connection
+    from gpuops.vsphere.session import Session
+
+_FAMILIES: Final = {"linuxGuest": GuestSystem.LINUX, "windowsGuest": GuestSystem.WINDOWS}
+_LINUX_IDS: Final = (
+    "ubuntu", "debian", "rhel", "centos", "rockylinux", "almalinux", "sles", "oracleLinux", "vmwarePhoton",
+)  # fmt: skip
+"""Beginnings of guest ids of Linux that do not contain `Linux`."""
+_PATHS: Final = ["guest.guestFamily", "config.guestId"]
+
+
+def guest_systems(session: Session, vms: Sequence[str]) -> Mapping[str, GuestSystem]:
+    """Return the system by VM (ref), without unknown and other systems. Raises NotConnected and its subclasses."""
+    properties_by_vm = session.read_properties([session.vm(ref) for ref in vms], _PATHS, subject="guests")
+    systems = {ref: _system(properties) for ref, properties in properties_by_vm.items()}
+    return {ref: system for ref, system in systems.items() if system is not None}
+
+
+def guest_id(session: Session, vm: str) -> str:
+    """Return the configured guest id (`ubuntu64Guest`); empty if unreadable. Raises NotConnected and its subclasses."""
+    guest_vm = session.vm(vm)
+    config = session.read(lambda: guest_vm.config, subject=vm)
+    return str(config.guestId or "") if config is not None else ""
+
+
+def _system(properties: Mapping[str, Any]) -> GuestSystem | None:
+    family, made_for = properties.get("guest.guestFamily"), str(properties.get("config.guestId") or "")
+    if family in _FAMILIES:
+        return _FAMILIES[family]
+    if made_for.startswith("win"):
+        return GuestSystem.WINDOWS
+    return GuestSystem.LINUX if "Linux" in made_for or made_for.startswith(_LINUX_IDS) else None
+
+
+def vcenter_time(session: Session) -> datetime:
+    """Return vCenter's time. Raises NotConnected and its subclasses."""
+    with session.decoding("CurrentTime"):
+        now: datetime = session.read(session.instance.CurrentTime).astimezone(UTC)
+    return now
+
+
+def guest_addresses(session: Session, vm: str) -> Mapping[str, tuple[str, ...]]:
+    """Return the unchecked addresses that the guest reports, by network name; none while VMware Tools do not run.
+
+    Raises VmNotFound for a VM that does not exist any more.
+    """
+    target = session.vm(vm)
+    guest = session.read(lambda: target.guest, subject=vm)
+    addresses: dict[str, tuple[str, ...]] = {}
+    with session.decoding("guest.net"):
+        for nic in (guest.net or ()) if guest is not None else ():
+            if nic.network:
+                network = decode_name(nic.network)
+                addresses[network] = (*addresses.get(network, ()), *map(str, nic.ipAddress or ()))
+    return addresses
+
 
 AT_ONCE: Final = 32
 LIMIT_S: Final = 120.0
@@ -71,7 +129,7 @@ class ToolsAnswers:
             while waiting and len(running) < AT_ONCE:
                 self._start(*waiting.pop(), frameworks, running)
             began_s = clock.passed_s()
-            ends = list(guest_programs.wait(self._session, tuple(running), POLL_S) if running else ())
+            ends = list(guest_commands.wait(self._session, tuple(running), POLL_S) if running else ())
             waited_s = max(POLL_S, clock.passed_s() - began_s)
             ended = [(running.pop(end.task), end.error) for end in ends]
             # counted before the answers are fetched: a program that runs meanwhile is not late because of that
@@ -93,10 +151,10 @@ class ToolsAnswers:
         if self._refused:
             self._replies[vm.ref] = GuestReply(None, self._refused, _LOGIN_MOVE)
             return
-        path = commands.answer_path(system, secrets.token_hex(16))
+        path = script_commands.answer_path(system, secrets.token_hex(16))
         check = _RunningCheck(vm, system, path, vcenter_time(self._session))
         try:
-            running[self._run(vm, commands.to_file(system, frameworks, path))] = check
+            running[self._run(vm, script_commands.to_file(system, frameworks, path))] = check
         except NotConnected:
             raise
         except GpuopsError as error:
@@ -106,9 +164,9 @@ class ToolsAnswers:
                 self._refused = "another guest has refused the login of GPUOPS_GUEST_USERNAME"
                 self._replies[vm.ref] = GuestReply(None, error.message, _LOGIN_MOVE)
 
-    def _run(self, vm: Vm, call: commands.GuestCall) -> TaskRef:
+    def _run(self, vm: Vm, call: script_commands.GuestCall) -> TaskRef:
         step = RunInGuest(vm.ref, call.program, call.arguments, int(LIMIT_S))
-        return guest_programs.start_program(self._session, step, vm.name, f"gpuops-guest-{secrets.token_hex(8)}")
+        return guest_commands.start_program(self._session, step, vm.name, f"gpuops-guest-{secrets.token_hex(8)}")
 
     def _fetch_and_remove(self, check: _RunningCheck, error: GpuopsError | None) -> GuestReply:
         """Return what the program wrote, and remove its file from the guest in any case."""
@@ -116,7 +174,7 @@ class ToolsAnswers:
             raise error
         reply = self._reply(check) if error is None else GuestReply(None, error.message, error.hint or _LOOK)
         try:
-            self._run(check.vm, commands.removal(check.system, check.path))
+            self._run(check.vm, script_commands.removal(check.system, check.path))
         except NotConnected:
             raise
         except GpuopsError as failed:

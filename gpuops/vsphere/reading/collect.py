@@ -18,9 +18,8 @@ from gpuops.model.vcenter.host import Cluster, Datastore, Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import RunningTask, Vm
 from gpuops.vsphere.reading.bulk import reader as paths
-from gpuops.vsphere.reading.bulk.pages import ReadObject
+from gpuops.vsphere.reading.bulk.pages import ReadObject, flag, items, leaf_text, leaves, number, text, whole
 from gpuops.vsphere.reading.bulk.reader import Reader, reading
-from gpuops.vsphere.reading.bulk.values import flag, items, leaf_text, leaves, number, text, whole
 from gpuops.vsphere.reading.decoding.decode_device import ADAPTERS, DISK_PATHS, NETWORK, read_device_uses
 from gpuops.vsphere.reading.decoding.decode_host import ThinHost, decode_cluster, host_with_gpus, pci_devices, thin_host
 from gpuops.vsphere.reading.decoding.decode_vm import ThinVm, running_task, thin_vm, with_detail

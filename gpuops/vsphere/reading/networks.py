@@ -20,16 +20,8 @@ from gpuops.model.devices.other_device import (
     RdmaDevice,
     VmkernelAdapter,
 )
-from gpuops.vsphere.reading.bulk.pages import ReadObject
-from gpuops.vsphere.reading.bulk.reader import (
-    NETWORK_OF_HOST,
-    PORT_GROUP,
-    RDMA_SETTINGS,
-    SWITCH,
-    reading,
-    supported_paths,
-)
-from gpuops.vsphere.reading.bulk.values import (
+from gpuops.vsphere.reading.bulk.pages import (
+    ReadObject,
     child,
     children,
     flag,
@@ -42,6 +34,14 @@ from gpuops.vsphere.reading.bulk.values import (
     text,
     texts,
     whole,
+)
+from gpuops.vsphere.reading.bulk.reader import (
+    NETWORK_OF_HOST,
+    PORT_GROUP,
+    RDMA_SETTINGS,
+    SWITCH,
+    reading,
+    supported_paths,
 )
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport.messages import pci_address

@@ -18,9 +18,9 @@ from typing import Any, Final, TypeVar
 
 from gpuops.errors import GpuopsError, NotConnected
 from gpuops.model.vcenter.host import Host
-from gpuops.model.vcenter.reservation import DeviceCapacity, ProfileCapacity, Reservations, UnknownCapacity
+from gpuops.model.vcenter.inventory import DeviceCapacity, ProfileCapacity, Reservations, UnknownCapacity
+from gpuops.vsphere.reading.bulk.pages import child, children, kind, number, text
 from gpuops.vsphere.reading.bulk.reader import Reader
-from gpuops.vsphere.reading.bulk.values import child, children, kind, number, text
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport.messages import escape_text
 from gpuops.vsphere.transport.network import decoding

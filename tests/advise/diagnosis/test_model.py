@@ -1,4 +1,4 @@
-"""A model as data, what rules are certain of, and that a worse model never replaces the one that stands."""
+"""A diagnosis model as data: what its rules are certain of, which model stays, and what people's corrections change."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpuops.extras.diagnosis.answer import CERTAIN, scores
+from gpuops.extras.diagnosis.answer import CERTAIN, Diagnosis, Suspect, certain, ruled_out, scores
 from gpuops.extras.diagnosis.case import COMPONENTS, CaseFacts, Component, DiagnosisCase, LabelledCase
 from gpuops.extras.diagnosis.channels import CHANNELS
-from gpuops.extras.diagnosis.features import FACTS, NAMES, STATISTICS, columns, features
+from gpuops.extras.diagnosis.corrections import LocalCorrections, SettledDiagnosis
+from gpuops.extras.diagnosis.features import FACTS, NAMES, STATISTICS, SYMPTOMS, UNKNOWN, columns, features, symptoms
 from gpuops.extras.diagnosis.learning import (
     _winner,
     alarms_right,
@@ -26,11 +27,9 @@ from gpuops.extras.diagnosis.learning import (
 )
 from gpuops.extras.diagnosis.made_cases import made_cases
 from gpuops.extras.diagnosis.model import Forest, ForestSettings, from_document, to_document
-from gpuops.extras.diagnosis.rules import certain, ruled_out
-from gpuops.extras.diagnosis.symptoms import NAMES as SYMPTOMS
-from gpuops.extras.diagnosis.symptoms import UNKNOWN, symptoms
-from gpuops.extras.observe.packing import WHOLE, Block, pack, unpack
+from gpuops.extras.observe.blocks import WHOLE, Block, pack, unpack
 from gpuops.model.measurements.measurement import GPU_USE
+from gpuops.model.vcenter.vm import VgpuDevice, Vm
 
 CASES = list(made_cases(11, 6))
 
@@ -228,3 +227,55 @@ def test_a_worse_model_never_replaces_the_one_that_stands() -> None:
     assert worse.before is not None and worse.after < worse.before
     assert not worse.replaced and worse.model is good.model
     assert good.model.settings in [settings for settings, _ in worse.tried], "the winner's are where the next begins"
+
+
+FULL, NONE, NETWORK = Component.FRAME_BUFFER, Component.NONE, Component.NETWORK
+
+
+def vm(number: int, name: str = "ml", owner: str = "") -> Vm:
+    attributes = {"gpuops.owner": owner} if owner else {}
+    profile = (VgpuDevice(13000, "nvidia_a40-8q"),)
+    named = f"{name}-{number:02}"
+    return Vm(f"vm-{name}-{number}", named, path=f"/dc/vm/ml/{named}", attributes=attributes, devices=profile)
+
+
+def diagnosis_of(*components: Component, by_rule: bool = False) -> Diagnosis:
+    return Diagnosis(tuple(Suspect(component, 0.7, (), by_rule) for component in components))
+
+
+def first(vms: list[Vm], settled: list[SettledDiagnosis], asked_vm: Vm, answer: Diagnosis) -> Component:
+    corrections = LocalCorrections.of(settled, {vm.ref: vm for vm in vms})
+    return corrections.apply_to(answer, asked_vm).suspects[0].component
+
+
+def test_the_corrected_vm_at_once_and_others_of_its_image_from_two_on() -> None:
+    vms = [vm(number) for number in range(4)]
+    one_correction = [SettledDiagnosis(vms[0].ref, FULL, NONE)]
+    assert first(vms, one_correction, vms[0], diagnosis_of(FULL)) is NONE
+    assert first(vms, one_correction, vms[1], diagnosis_of(FULL)) is FULL, "one wrong correction reaches one VM alone"
+    two = [*one_correction, SettledDiagnosis(vms[1].ref, FULL, NONE)]
+    assert first(vms, two, vms[3], diagnosis_of(FULL)) is NONE
+    assert first(vms, two, vms[3], diagnosis_of(NETWORK)) is NETWORK, "no correction named the network"
+    assert first(vms, two, vm(9, "web"), diagnosis_of(FULL)) is FULL, "it was made otherwise"
+
+
+def test_vms_of_one_owner_and_what_people_do_not_agree_on() -> None:
+    vms = [vm(1, "a", "research"), vm(2, "b", "research"), vm(3, "c", "research"), vm(4, "d", "sales")]
+    two = [SettledDiagnosis(vms[0].ref, FULL, NETWORK), SettledDiagnosis(vms[1].ref, FULL, NETWORK)]
+    assert first(vms, two, vms[2], diagnosis_of(FULL)) is NETWORK
+    assert first(vms, two, vms[3], diagnosis_of(FULL)) is FULL
+    against = [*two, SettledDiagnosis(vms[2].ref, FULL, FULL), SettledDiagnosis(vms[2].ref, FULL, FULL)]
+    assert first(vms, against, vm(5, "e", "research"), diagnosis_of(FULL)) is FULL, "as many confirmed it"
+    assert first(vms, against, vms[0], diagnosis_of(FULL)) is NETWORK, "of this VM somebody knows"
+
+
+def test_ten_corrections_of_a_fleet_leave_no_vm_of_it_accused_anew() -> None:
+    vms = [vm(number, owner="research") for number in range(100)]
+    ten = [SettledDiagnosis(corrected_vm.ref, FULL, NONE) for corrected_vm in vms[:10]]
+    assert all(first(vms, ten, corrected_vm, diagnosis_of(FULL)) is NONE for corrected_vm in vms)
+
+
+def test_what_a_rule_is_certain_of_stays_and_vms_that_are_gone_teach_nothing() -> None:
+    vms = [vm(1)]
+    assert first(vms, [SettledDiagnosis(vms[0].ref, FULL, NONE)], vms[0], diagnosis_of(FULL, by_rule=True)) is FULL
+    assert first(vms, [SettledDiagnosis("vm-gone", FULL, NONE)] * 3, vms[0], diagnosis_of(FULL)) is FULL

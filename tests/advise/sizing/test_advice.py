@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuops.extras.sizing.advice import Sizing, size_alike_vms, size_pool
+from gpuops.extras.sizing.busy_shares import BusyShares, SharingLimits
 from gpuops.extras.sizing.pairs import fit_pairs
-from gpuops.extras.sizing.question import BusyShares, SharingLimits
 from gpuops.extras.sizing.sharing import SWITCHING
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.devices.shared_gpu import ObservedPair

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from gpuops.extras.diagnosis.case import COMPONENTS, FAULTS, Component, LabelledCase
 from gpuops.extras.diagnosis.channels import CHANNELS, channels
-from gpuops.extras.diagnosis.features import FACTS, features
-from gpuops.extras.diagnosis.symptoms import UNKNOWN
+from gpuops.extras.diagnosis.features import FACTS, UNKNOWN, features
 
 Floats = NDArray[np.float64]
 

@@ -13,11 +13,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.extras.diagnosis.answer import scores
+from gpuops.extras.diagnosis.answer import CounterSource, scores, tellable_by, untellable
 from gpuops.extras.diagnosis.case import FAULTS, Component, LabelledCase
 from gpuops.extras.diagnosis.learning import components_right, false_alarms, most_probable
 from gpuops.extras.diagnosis.model import Forest
-from gpuops.extras.diagnosis.tellable import CounterSource, tellable_by, untellable
 from tests.bench.advice.diagnosis_fleets import FLEETS, Way, fleet_cases
 from tests.bench.verdict import Figure, Result
 

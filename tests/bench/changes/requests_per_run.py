@@ -18,7 +18,7 @@ from gpuops.cli.app import app
 from gpuops.sim.core.call import Call
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
-from gpuops.sim.wire.dispatch import Dispatcher
+from gpuops.sim.wire.endpoint import Dispatcher
 from gpuops.sim.wire.soap import SoapRequest
 from tests.bench.measure import ROOT
 from tests.bench.verdict import Figure, Result

@@ -23,7 +23,7 @@ from typing import Final
 from gpuops.model.devices.gpu import VgpuMode
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.queue.batch.problem import Amounts, BatchProblem, GpuGroup, HostShape, PlacementOption
+from gpuops.plan.queue.batch.integer_program import Amounts, BatchProblem, GpuGroup, HostShape, PlacementOption
 from gpuops.plan.queue.batch.solve import bound, solve
 from gpuops.plan.queue.place import Place
 from tests.bench.measure import python

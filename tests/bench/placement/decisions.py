@@ -30,8 +30,8 @@ from gpuops.plan.placement.project import take
 from gpuops.plan.placement.select import place, place_exactly
 from gpuops.plan.placement.vm_demand import PinPolicy, Placement, Wanted, demands_of
 from gpuops.plan.queue.place import Place
-from gpuops.plan.queue.workload import running, vm_of
-from gpuops.report.advice.placement import placements_text
+from gpuops.plan.queue.workload_hosts import running, vm_of
+from gpuops.report.advice.placement_view import placements_text
 from tests.bench.measure import python
 from tests.bench.verdict import Figure, Result
 from tests.plan.snapshots import catalog, gpu, host, inventory

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gpuops.plan.placement.fleet.geometry import PoolRequest, PoolSeat, usable_by_mix
+from gpuops.plan.placement.fleet.geometry import PoolRequest, usable_by_mix
 from gpuops.plan.placement.fleet.losses import NO_ROOM
 from tests.bench.trace.departures import churn
 from tests.bench.trace.profiles import SEEDS, Bounds, inflate, read_known_bounds, scenarios
-from tests.bench.trace.vgpu_across import Engine, Hosts
+from tests.bench.trace.vgpu_across import Engine, Hosts, PoolSeat
 from tests.bench.verdict import Figure, Result
 
 if TYPE_CHECKING:
-    from gpuops.plan.placement.fleet.geometry import Flags, Floats, Ints
+    from gpuops.plan.placement.fleet.geometry import Floats, Ints
 
 CHURN_SEED: Final = 44
 """An even one; what is tuned is tuned on odd ones."""
@@ -61,8 +61,8 @@ class FineSteps(Engine):
 class NothingAcross(Hosts):
     """A VM that a node could hold is refused rather than spread (`--numa required`)."""
 
-    def choose(self, ask: PoolRequest, among: Flags | None = None) -> PoolSeat | None:
-        seat = super().choose(ask, among)
+    def choose(self, ask: PoolRequest) -> PoolSeat | None:
+        seat = super().choose(ask)
         return seat if seat is None or seat.local else None
 
 

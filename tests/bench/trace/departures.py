@@ -25,9 +25,9 @@ from typing import Final
 
 import numpy as np
 
-from gpuops.plan.placement.fleet.geometry import NodePart, PoolRequest, PoolSeat
+from gpuops.plan.placement.fleet.geometry import PoolRequest
 from tests.bench.trace.profiles import HOSTS_EACH, OURS, STEP, scenarios
-from tests.bench.trace.vgpu_across import Engine, Hosts
+from tests.bench.trace.vgpu_across import Engine, Hosts, NodePart, PoolSeat
 from tests.bench.trace.vgpu_rules import RULES, pool_of
 from tests.bench.trace.vgpu_world import GB, HOSTS, NODE_GPUS, Mig, Request, SameSize, Scenario
 from tests.bench.verdict import Figure, Result

@@ -22,7 +22,7 @@ from statistics import mean
 from typing import Final
 
 from gpuops.plan.queue.batch.column_generation import bound_whole, solve_fluid
-from gpuops.plan.queue.batch.problem import BatchProblem, with_loosest_options
+from gpuops.plan.queue.batch.integer_program import BatchProblem, with_loosest_options
 from tests.bench.placement.batch import problem_of
 from tests.bench.placement.filling_bound import taken_in_turn
 from tests.bench.trace.profiles import HOSTS_EACH, SEEDS, drawn, inflate, read_known_bounds, scenarios

@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from gpuops.model.vcenter.host import NumaPolicy
-from gpuops.plan.placement.fleet.geometry import NodePart, PoolRequest, PoolSeat
+from gpuops.plan.placement.fleet.geometry import PoolRequest
 from gpuops.plan.placement.fleet.losses import NO_ROOM, NodePool
 from tests.bench.trace.vgpu_world import numa_of
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.geometry import Flags, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class NodePart:
+    """The part of one node that a VM takes: GPUs with their states before and after, CPU and memory."""
+
+    row: int
+    gpus: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    cpu: int
+    memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSeat:
+    """Where a VM goes. `local`: on as few nodes as its size allows, with its CPU and memory next to its GPUs."""
+
+    parts: tuple[NodePart, ...]
+    local: bool
+
 
 Tier = Callable[["Hosts", PoolRequest, int], PoolSeat | None]
 
@@ -95,9 +117,22 @@ class Hosts(NodePool):
         super().__init__(*args, **named, sibling=np.arange(len(args[1])) ^ 1)
         self.cpu_whole, self.memory_whole = int(self.cpu.max()), int(self.memory.max())
 
-    def choose(self, ask: PoolRequest, among: Flags | None = None) -> PoolSeat | None:
+    def choose(self, ask: PoolRequest) -> PoolSeat | None:
         """The best seat in the first tier that has any."""
-        return super().choose(ask, among) or self._across(ask)
+        best = self.best(ask, np.ones(len(self.cpu), dtype=np.bool_))
+        if best is None:
+            return self._across(ask)
+        row, way, _ = best
+        gpu, way = divmod(way, self.geometry.ways)
+        gpus: tuple[int, ...] = (gpu,)
+        states = self.state[row : row + 1].copy()
+        if ask.count == 1:
+            states[0, gpu] = self.moves.after(ask.kind).of(states)[0, gpu, way]
+        else:
+            *_, (_, _, states) = self.seat_in_turn(ask, np.array([row]))
+            gpus = tuple(sorted(set(self.in_turn(ask, row))))
+        before, after = self.state[row, list(gpus)].tolist(), states[0, list(gpus)].tolist()
+        return PoolSeat((NodePart(row, gpus, tuple(before), tuple(after), ask.cpu, ask.memory),), local=ask.beside)
 
     def take(self, seat: PoolSeat) -> None:
         """Take the GPUs, CPU and memory of the seat."""
@@ -161,7 +196,7 @@ class Hosts(NodePool):
 class Engine(Hosts):
     """Where locality is required, a VM that would have to go across is refused."""
 
-    def choose(self, ask: PoolRequest, among: Flags | None = None) -> PoolSeat | None:
-        seat = super().choose(ask, among)
+    def choose(self, ask: PoolRequest) -> PoolSeat | None:
+        seat = super().choose(ask)
         allowed = seat is None or seat.local or numa_of(ask) is not NumaPolicy.REQUIRED
         return seat if allowed else None

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuops.plan.placement.fleet.geometry import NodePart, PoolRequest, PoolSeat
-from tests.bench.trace.vgpu_across import Hosts
+from gpuops.plan.placement.fleet.geometry import PoolRequest
+from tests.bench.trace.vgpu_across import Hosts, NodePart, PoolSeat
 from tests.bench.trace.vgpu_world import GB, HOSTS, NODE_GPUS, Scenario, known_shapes, site
 
 if TYPE_CHECKING:
-    from gpuops.plan.placement.fleet.geometry import Flags, Floats, Ints
+    from gpuops.plan.placement.fleet.geometry import Floats, Ints
 
 
 class Rule(Hosts):
@@ -76,7 +76,7 @@ class Vsphere(Rule):
 
     fullest = True
 
-    def choose(self, ask: PoolRequest, among: Flags | None = None) -> PoolSeat | None:
+    def choose(self, ask: PoolRequest) -> PoolSeat | None:
         after = self.moves.after(ask.kind).of(self.state)
         room = (after[:, :, 0] > 0).sum(axis=1)
         enough = (self.cpu[::2] + self.cpu[1::2] >= ask.cpu) & (self.memory[::2] + self.memory[1::2] >= ask.memory)

@@ -27,9 +27,7 @@ from gpuops.plan.placement.fleet.geometry import (
     large_shapes,
     make_shape_arrays,
     slot_prices,
-    with_weights,
 )
-from gpuops.plan.placement.fleet.losses import FEEDING_SLACK
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.geometry import Floats, Ints
@@ -75,9 +73,6 @@ class SameSize:
             return 0
         return GB // self.sizes[kind] - held
 
-    def usable(self, state: int, kind: int) -> int:
-        return self.slots(state, kind) * self.sizes[kind]
-
     def value(self, state: int) -> int:
         best = max(self.slots(state, kind) * float(self.price[kind]) for kind in range(len(self.sizes)))
         return round(VALUE_UNIT * best)
@@ -121,9 +116,6 @@ class Mig:
 
     def slots(self, state: int, kind: int) -> int:
         return len(self.after(state, kind))
-
-    def usable(self, state: int, kind: int) -> int:
-        return self.slots(state, kind) * self.sizes[kind]
 
     def value(self, state: int) -> int:
         return round(VALUE_UNIT * self._best(state)) if state else 0
@@ -229,14 +221,16 @@ def site(of: Scenario) -> tuple[SameSize | Mig, ShapeArrays, LargeShapes | None]
     geometry.price = GB * slot_prices(relative, demand, lambda price: fillings[(fillings @ price).argmax()])
     sizes = dict(enumerate(geometry.sizes))
     price = dict(enumerate(geometry.price.tolist()))
-    arrays = make_shape_arrays(commonest(asked), sizes, NODE_GPUS)
-    shapes = with_weights(arrays, asked, price, FEEDING_SLACK, cut=isinstance(geometry, Mig))
+    shapes = make_shape_arrays(asked, sizes, NODE_GPUS, price, cut=isinstance(geometry, Mig))
     return geometry, shapes, large_shapes(asked, sizes, shapes, GB)
 
 
 def known_shapes(of: Scenario) -> ShapeArrays:
     """The typical shapes as they are: what the authors of other rules let them know."""
-    return make_shape_arrays(commonest(_asked(of)), dict(enumerate(of.geometry().sizes)), 2 * NODE_GPUS)
+    asked, sizes = _asked(of), dict(enumerate(of.geometry().sizes))
+    shapes = make_shape_arrays(asked, sizes, 2 * NODE_GPUS, sizes, cut=False)
+    often = np.array([each.often for each in commonest(asked)])
+    return replace(shapes, weight=often / often.sum())
 
 
 def _asked(of: Scenario) -> list[ShapeFrequency]:

@@ -10,7 +10,7 @@ import pytest
 
 from gpuops.execute.state.state_dir import default_state_dir
 from gpuops.extras.observe.store import Measurements
-from gpuops.model.measurements.measurement_settings import Retention
+from gpuops.model.measurements.measurement import Retention
 from gpuops.sim.state.vm_state import Power
 from tests.cli.conftest import Lab
 

@@ -13,8 +13,7 @@ import pytest
 from typer.testing import Result
 
 from gpuops.execute.state.state_dir import default_state_dir
-from gpuops.extras.observe.packing import WHOLE, Block
-from gpuops.extras.observe.rolling_up import FINE_S
+from gpuops.extras.observe.blocks import FINE_S, WHOLE, Block
 from gpuops.extras.observe.store import Measurements
 from gpuops.model.measurements.measurement import GPU_USE, VGPU_USE
 from tests.cli.conftest import LAB_POLICY, Lab

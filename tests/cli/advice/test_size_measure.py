@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from gpuops.cli.app import app
 from gpuops.model.measurements.sharing_measurement import PREFIX
 from gpuops.sim.server import SimServer, start
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 from tests.sample import mostly_long
 from tests.waiting import wait_until
 
@@ -60,7 +60,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     monkeypatch.setenv("GPUOPS_GUEST_PASSWORD_FILE", str(secret))
     with start(SCENARIO, clock="virtual") as server:
         ready = tmp_path / "ready.json"
-        ready_file.write(ready, ready_file.of(server))
+        sim_client.write(ready, sim_client.of(server))
         yield Lab(server, ready)
         assert server.world.bugs == []
 

@@ -14,7 +14,7 @@ from pyVmomi import vim, vmodl
 
 from gpuops.api import Site, assumptions, catalog_of
 from gpuops.api.first_contact import first_contact
-from gpuops.catalog.assumptions import contact_session
+from gpuops.catalog.catalog_files import contact_session
 from gpuops.clock import wall_clock
 from gpuops.hostshell.nvidia_smi import NvidiaSmi
 from gpuops.hostshell.ssh import Ssh
@@ -24,7 +24,7 @@ from gpuops.plan.doctor.assumptions import READERS, REPLAYED, judge_assumptions
 from gpuops.sim.core.call import Call
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.operations import maintenance
-from gpuops.sim.outside_events.hosts import lose_gpu, restart_vcenter
+from gpuops.sim.outside_events.host_events import lose_gpu, restart_vcenter
 from gpuops.sim.scenario.build import build
 from gpuops.sim.scenario.deviations import deviate
 from gpuops.sim.server import SimServer

@@ -16,14 +16,13 @@ from typer.testing import Result
 from gpuops.cli.first_steps.schema import INPUTS, input_schema
 from gpuops.config.layout_file import parse_layouts
 from gpuops.config.policy import parse_policy
-from gpuops.config.requests_file import parse_requests
+from gpuops.config.requests_file import parse_requests, parse_workloads
 from gpuops.config.role_file import load_roles
 from gpuops.config.vcenter.sources import read_configuration
-from gpuops.config.workloads_file import parse_workloads
 from gpuops.errors import GpuopsError
 from gpuops.extensions import load
 from gpuops.files.yaml_file import parse_yaml
-from gpuops.report.schema import document_kinds
+from gpuops.report.document_schema import document_kinds
 from gpuops.sim.scenario.scenario_file import parse as parse_scenario
 
 Gpuops = Callable[..., Result]

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpuops.cli.app import app
-from gpuops.report.first_steps.simulator import client_lines
+from gpuops.report.first_steps.simulator_view import client_lines
 from gpuops.sim.server import SimServer, start
 
 

@@ -170,15 +170,16 @@ def test_drift_names_who_did_it_where_events_tell(lab: Lab, file: Path, tmp_path
         assert drifted_by(watch.look()) == {"drs": None}, "bob changed the cluster too"
 
 
-def test_one_look_names_only_whom_the_last_event_names(lab: Lab, file: Path) -> None:
-    with another_client(lab.server, "LAB\\alice") as alice:
+def test_one_look_names_the_users_of_the_last_day(lab: Lab, file: Path) -> None:
+    with another_client(lab.server, "LAB\\alice") as alice, another_client(lab.server, "LAB\\bob") as bob:
         set_mark(alice, "ml-01", "gpuops.role", "desktop")
         override_drs(alice, "ml-01", "manual")
-    look = lab.run("drift", "--file", str(file), "--once")
-    assert "ml-01 mark gpuops.role: desktop -> ml, by LAB\\alice\n" in look.stdout
-    assert "ml-01 drs: manual -> cluster\n" in look.stdout
+        look = lab.run("drift", "--file", str(file), "--once")
+        assert "ml-01 mark gpuops.role: desktop -> ml, by LAB\\alice\n" in look.stdout
+        assert "ml-01 drs: manual -> cluster, by LAB\\alice\n" in look.stdout
+        override_drs(bob, "ml-02", "manual")
     document = json.loads(lab.run("drift", "--file", str(file), "--once", "--output", "json").stdout)
     assert [(each["key"], each["by"]) for each in document["drifted"]] == [
         ("drs", None), ("mark gpuops.role", "LAB\\alice")
-    ]  # fmt: skip
+    ], "bob changed the cluster too"  # fmt: skip
     assert "by" not in document["remaining"][0]

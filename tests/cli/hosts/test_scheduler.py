@@ -12,7 +12,7 @@ import typer
 
 from gpuops.cli.app import app
 from gpuops.console.options import CommonOptions, RebootOptions
-from gpuops.plan.hosts.scheduler.change import SetScheduler
+from gpuops.plan.hosts.scheduler.scheduler_change import SetScheduler
 from tests.cli.conftest import Lab
 
 Golden = Callable[[str, str], None]

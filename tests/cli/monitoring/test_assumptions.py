@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from gpuops.catalog.assumptions import assumptions
+from gpuops.catalog.catalog_files import assumptions
 from gpuops.sim.scenario.deviations import deviate
 from tests.cli.conftest import Lab
 

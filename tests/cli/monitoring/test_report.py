@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gpuops.cli.app import app
-from gpuops.extras.web.page.focus_csv import FOCUS_COLUMNS
+from gpuops.extras.web.page.fleet_report_text import FOCUS_COLUMNS
 from tests.cli.conftest import LAB_POLICY, Lab
 
 Gpuops = Callable[..., Result]

@@ -32,12 +32,12 @@ from gpuops.extras.web.top_view import TopView
 from gpuops.model.measurements.measurement import CurrentUse
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.hosts.change.rolling_plan import ChangeStatus
-from gpuops.plan.rotation.status import RotationStatus
-from gpuops.report.monitoring.fleet import fleet
+from gpuops.plan.rotation.night_status import RotationStatus
+from gpuops.report.monitoring.fleet_view import fleet
 from gpuops.sim.scenario.deviations import deviate
 from gpuops.sim.server import start
 from gpuops.sim.state.vm_state import Power
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 from tests.cli.conftest import LAB_POLICY, Lab
 
 WAIT_S = 60.0
@@ -211,7 +211,7 @@ def test_a_change_in_vcenter_is_seen_and_a_signal_ends_it(lab: Lab) -> None:
 def test_a_vcenter_that_goes_away_is_said_above_the_last_rows(tmp_path: Path) -> None:
     ready = tmp_path / "ready.json"
     with start("lab", clock="stepped") as server:
-        ready_file.write(ready, ready_file.of(server))
+        sim_client.write(ready, sim_client.of(server))
         with terminal("--every", "5", "--vcenter", f"sim@{ready}") as screen:
             screen.until(lambda text: "esx-01.lab" in text)
             server.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from gpuops.sim.horizon.pod import USER_PREFIX
+from gpuops.sim.horizon_server import USER_PREFIX
 from gpuops.sim.server import SimServer, start
 from tests.canary import CANARY
 from tests.cli.conftest import Lab, lab_on

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.outside_events.hosts import crash
+from gpuops.sim.outside_events.host_events import crash
 from gpuops.sim.scenario.deviations import deviate
 from gpuops.sim.state.vm_state import Power
 from tests.cli.conftest import LAB_POLICY, Lab

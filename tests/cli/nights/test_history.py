@@ -13,7 +13,7 @@ import pytest
 from typer.testing import Result
 
 from gpuops.execute.journal import Journal
-from gpuops.execute.runs.nights import NightVms
+from gpuops.execute.runs import NightVms
 from gpuops.execute.state.state_dir import default_state_dir
 from gpuops.model.nights.night_record import Original, Role
 from tests.cli.conftest import Lab
@@ -145,7 +145,7 @@ def test_it_fits_a_terminal_of_80_columns(after_a_night: Lab, user: str) -> None
 
     from gpuops.api import history
     from gpuops.report.layout import lines
-    from gpuops.report.nights.history import history_text
+    from gpuops.report.nights.history_view import history_text
 
     nights = history(default_state_dir())
     (night,) = nights.nights

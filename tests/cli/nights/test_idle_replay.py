@@ -10,9 +10,9 @@ from typing import Any, Final
 import pytest
 
 from gpuops.execute.state.state_dir import default_state_dir
-from gpuops.extras.observe.tables import FILE_NAME
+from gpuops.extras.observe.store_reads import FILE_NAME
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.outside_events import vms
+from gpuops.sim.outside_events import vm_events as vms
 from tests.cli.conftest import LAB_POLICY, Lab
 
 WINDOW: Final = 'windows: [{zone: UTC, opens: "19:00", closes: "20:00", back_by: "20:30"}]\n'

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from gpuops.execute.state.state_dir import default_state_dir
-from gpuops.extras.observe.tables import FILE_NAME
+from gpuops.extras.observe.store_reads import FILE_NAME
 from tests.cli.conftest import Lab
 from tests.measured_use import measure
 

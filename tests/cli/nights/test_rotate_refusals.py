@@ -15,7 +15,7 @@ from gpuops.execute.state.lock import locked
 from gpuops.plan.core.plan import Report
 from gpuops.plan.core.steps import ResumeVm
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.outside_events.vms import power_off, revert_to_running, revert_to_suspended
+from gpuops.sim.outside_events.vm_events import power_off, revert_to_running, revert_to_suspended
 from tests.cli.conftest import Lab
 
 LAB_POLICY = (files("gpuops.sim") / "scenarios" / "lab-policy.yaml").read_text(encoding="utf-8")

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from gpuops.api import rotate_night
-from gpuops.cli.nights.rotate_state import changes
+from gpuops.cli.rotate_state import changes
 from gpuops.config.policy import load_policy
 from gpuops.errors import VcenterUnreachable
 from gpuops.execute.journal import FILE_NAME
 from gpuops.execute.state.state_dir import default_state_dir
-from gpuops.plan.rotation.lease import Lease
-from gpuops.plan.rotation.status import RotationStatus
+from gpuops.plan.rotation.lease_rules import Lease
+from gpuops.plan.rotation.night_status import RotationStatus
 from tests.cli.conftest import Lab
 from tests.wire.roles.test_least_privilege import site_of
 

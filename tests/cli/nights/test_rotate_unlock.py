@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.execute.lease.lease import Nonces, take
-from gpuops.plan.rotation.lease import TTL_S
+from gpuops.plan.rotation.lease_rules import TTL_S
 from tests.cli.conftest import Lab
 from tests.wire.roles.test_least_privilege import site_of
 

@@ -19,7 +19,7 @@ from gpuops.errors import UsageError
 from gpuops.execute.state.http_listener import STALE_S, Health, health_address, serve_health
 from gpuops.sim.server import start
 from gpuops.sim.state.vm_state import Power
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 from tests.cli.conftest import Lab
 from tests.ports import free_port, http_status
 from tests.waiting import wait_until
@@ -81,7 +81,7 @@ def test_the_service_starts_what_fits_says_that_it_lives_and_ends_when_it_is_tol
     policy.write_text(Path(POLICY).read_text(encoding="utf-8").replace("calm_s: 60", "calm_s: 0"), encoding="utf-8")
     with start("lab", clock="real") as server:
         where = tmp_path / "ready.json"
-        ready_file.write(where, ready_file.of(server))
+        sim_client.write(where, sim_client.of(server))
         port = free_port()
         words = ["rotate", "watch", "--policy", str(policy), "--health", str(port), "--vcenter", f"sim@{where}"]
         command = [sys.executable, "-m", "gpuops", *words]

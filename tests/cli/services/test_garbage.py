@@ -12,8 +12,8 @@ from gpuops import api
 from gpuops.cli.app import NEW_OBJECTS_BEFORE_COLLECTION
 from gpuops.console.signals import SERVICE_THRESHOLDS
 from gpuops.extras.observe import observing
-from gpuops.extras.web import metrics_page
-from gpuops.extras.web.http import following
+from gpuops.extras.web import metrics_source
+from gpuops.extras.web.http import current
 from tests.cli.conftest import Lab
 
 SERVICES = {
@@ -44,8 +44,8 @@ def test_a_service_collects_garbage_often(lab: Lab, service: str, monkeypatch: p
 
     monkeypatch.setattr(observing, "observe_for_ever", run_for_months)
     monkeypatch.setattr(api, "rotate_watch", run_for_months)
-    monkeypatch.setattr(following.Following, "run", run_for_months)
-    monkeypatch.setattr(metrics_page.AskedPage, "wait_until_asked", run_for_months)
+    monkeypatch.setattr(current.Following, "run", run_for_months)
+    monkeypatch.setattr(metrics_source.AskedPage, "wait_until_asked", run_for_months)
     result = lab.run(*SERVICES[service])
     assert (result.exit_code, thresholds) == (0, [SERVICE_THRESHOLDS]), result.output
 

@@ -17,7 +17,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from gpuops.cli.app import app
-from gpuops.extras.mcp.verb_tools import VERB_TOOLS, tool_commands
+from gpuops.extras.mcp.mcp_server import VERB_TOOLS, tool_commands
 from tests.cli.conftest import LAB_POLICY, Lab
 from tests.document_schemas import misfits
 

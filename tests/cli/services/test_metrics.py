@@ -20,7 +20,7 @@ from gpuops.extras.observe.store import Measurements
 from gpuops.extras.observe.store_reads import stored_measurements as stored
 from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_USE
 from gpuops.sim.server import SimServer, start
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 from tests.cli.conftest import LAB_POLICY, Lab, lab_on
 from tests.cli.test_hostile_names import SENT_BY_VCENTER
 from tests.prometheus import Found, needs_promtool, only, require_taken, samples
@@ -284,7 +284,7 @@ def test_names_are_text_whatever_is_in_them(clean: Path, tmp_path: Path) -> None
             for number, named_object in enumerate(server.world.by_type(kind)):
                 named_object.name += HOSTILE[number % len(HOSTILE)]
         ready, path = tmp_path / "ready.json", tmp_path / "hostile.prom"
-        ready_file.write(ready, ready_file.of(server))
+        sim_client.write(ready, sim_client.of(server))
         result = CliRunner().invoke(app, ["metrics", "--textfile", str(path), "--vcenter", f"sim@{ready}"])
         assert result.exit_code == 0, result.output
         text = path.read_text(encoding="utf-8")

@@ -22,13 +22,13 @@ import pytest
 from gpuops.clock import passed_s
 from gpuops.execute.state import http_listener
 from gpuops.execute.state.http_listener import GetHandler, ListenOption, listening
-from gpuops.extras.web import metrics_page
-from gpuops.extras.web.metrics_page import AskedPage, stands_s
+from gpuops.extras.web import metrics_source
+from gpuops.extras.web.metrics_source import AskedPage, stands_s
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.outside_events.vms import power_off
+from gpuops.sim.outside_events.vm_events import power_off
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 from gpuops.sim.world import World
 from tests.ports import free_port, listens
 from tests.prometheus import Found, needs_promtool, only, require_taken, samples
@@ -73,7 +73,7 @@ def scrape(port: int) -> Found:
 def test_it_answers_get_alone_reads_alone_and_ends_when_it_is_told(clean: Path, tmp_path: Path) -> None:
     with SimServer(build("lab")) as server:
         ready, port = tmp_path / "ready.json", free_port()
-        ready_file.write(ready, ready_file.of(server))
+        sim_client.write(ready, sim_client.of(server))
         with service(port, "--vcenter", f"sim@{ready}") as run:
             status, headers, text = fetch(port)
             assert (status, headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
@@ -112,7 +112,7 @@ def test_a_vcenter_that_goes_away_and_comes_back_ends_nothing(clean: Path, tmp_p
     """It does not answer at the start, then it restarts twice: it forgets sessions and filters, and takes a while."""
     with SimServer(build("lab")) as server:
         ready, port, world = tmp_path / "ready.json", free_port(), server.world
-        ready_file.write(ready, ready_file.of(server))
+        sim_client.write(ready, sim_client.of(server))
         is_down(world, down=True)
         with service(port, "--vcenter", f"sim@{ready}") as run:
             figures = scrape(port)
@@ -144,7 +144,7 @@ def is_down(world: World, *, down: bool) -> None:
 def test_a_vcenter_that_is_away_at_the_start_is_tried_at_each_scrape(clean: Path, tmp_path: Path) -> None:
     with SimServer(build("lab")) as server:
         ready, port = tmp_path / "ready.json", free_port()
-        ready_file.write(ready, ready_file.of(server))
+        sim_client.write(ready, sim_client.of(server))
         is_down(server.world, down=True)
         with service(port, "--vcenter", f"sim@{ready}") as run:
             figures = scrape(port)
@@ -160,7 +160,7 @@ def test_a_vcenter_that_is_away_at_the_start_is_tried_at_each_scrape(clean: Path
 def test_a_refused_login_ends_it_at_once(clean: Path, tmp_path: Path) -> None:
     with SimServer(build("lab")) as server:
         ready, port = tmp_path / "ready.json", free_port()
-        ready_file.write(ready, ready_file.of(server))
+        sim_client.write(ready, sim_client.of(server))
         connection = json.loads(ready.read_text(encoding="utf-8"))
         ready.write_text(json.dumps(connection | {"password": "another"}), encoding="utf-8")
         with service(port, "--vcenter", f"sim@{ready}") as run:
@@ -191,8 +191,8 @@ def test_many_that_ask_at_once_cost_one_page() -> None:
 
 def test_who_asks_while_a_page_takes_long_gets_the_last_one_until_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("gpuops.extras.web.metrics_page.clock.passed_s", lambda: now[0])
-    monkeypatch.setattr(metrics_page, "PATIENCE_S", 0.01)
+    monkeypatch.setattr("gpuops.extras.web.metrics_source.clock.passed_s", lambda: now[0])
+    monkeypatch.setattr(metrics_source, "PATIENCE_S", 0.01)
     page = AskedPage()
     page.publish(b"old", 30.0)
     now[0] += 29

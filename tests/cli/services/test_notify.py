@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from gpuops.cli.app import app
 from gpuops.execute.state.state_dir import default_state_dir
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 from tests.cli.conftest import LAB_POLICY, Lab
 from tests.notify.conftest import Webhook, webhook
 from tests.stored_day import BUSY, store_day
@@ -23,7 +23,7 @@ Gpuops = Callable[..., Result]
 @pytest.fixture
 def prod(lab: Lab, clean: Path, webhook: Webhook, monkeypatch: pytest.MonkeyPatch) -> Gpuops:
     """The lab as the target `prod`, whose notices go to the webhook."""
-    ready = ready_file.of(lab.server)
+    ready = sim_client.of(lab.server)
     password = clean / "password"
     password.write_text(ready.password)
     password.chmod(0o600)

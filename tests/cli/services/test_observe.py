@@ -20,8 +20,16 @@ from gpuops.extras.observe import observing
 from gpuops.extras.observe.store import Measurements
 from gpuops.extras.observe.store_reads import Step
 from gpuops.extras.observe.store_reads import stored_measurements as stored
-from gpuops.model.measurements.measurement import CPU_MHZ, GPU_MEMORY, GPU_USE, VM_COUNTERS, CounterSeries, Cycle
-from gpuops.model.measurements.measurement_settings import MeasurementSettings, Retention
+from gpuops.model.measurements.measurement import (
+    CPU_MHZ,
+    GPU_MEMORY,
+    GPU_USE,
+    VM_COUNTERS,
+    CounterSeries,
+    Cycle,
+    MeasurementSettings,
+    Retention,
+)
 from tests.cli.conftest import Lab
 
 

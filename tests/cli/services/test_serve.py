@@ -18,10 +18,10 @@ from typer.testing import CliRunner
 
 from gpuops.cli.app import app
 from gpuops.clock import passed_s
-from gpuops.sim.core.clock import ClockMode
+from gpuops.sim.core.sim_clock import ClockMode
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 from tests.canary import CANARY, require_hidden, require_no_file
 from tests.cli.conftest import LAB_POLICY
 from tests.cli.services.test_metrics_listen import is_down
@@ -159,7 +159,7 @@ def test_a_signal_ends_it_at_once_though_many_watch(lab: SimServer, tmp_path: Pa
 @pytest.mark.long
 def test_a_refused_login_at_vcenter_ends_it(lab: SimServer, tmp_path: Path) -> None:
     ready = tmp_path / "ready.json"
-    ready_file.write(ready, ready_file.of(lab))
+    sim_client.write(ready, sim_client.of(lab))
     connection = json.loads(ready.read_text(encoding="utf-8"))
     ready.write_text(json.dumps(connection | {"password": "another"}), encoding="utf-8")
     result = run_command("serve", "--listen", "0", "--vcenter", f"sim@{ready}")
@@ -220,7 +220,7 @@ def test_an_address_that_others_reach_with_a_login_is_served_and_warned_of(
     lab: SimServer, tmp_path: Path, login: str
 ) -> None:
     ready = tmp_path / "ready.json"
-    ready_file.write(ready, ready_file.of(lab))
+    sim_client.write(ready, sim_client.of(lab))
     words = [sys.executable, "-m", "gpuops", "serve", "--listen", "0.0.0.0:0", "--login-file", login]
     with subprocess.Popen([*words, "--vcenter", f"sim@{ready}"], stderr=subprocess.PIPE, encoding="utf-8") as run:
         assert run.stderr is not None

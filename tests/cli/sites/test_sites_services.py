@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 from gpuops.cli.app import app
 from gpuops.clock import passed_s
-from gpuops.extras.fleet.sites.services import SiteAway, SiteProcess
-from gpuops.extras.web.metrics_page import SitePages
+from gpuops.extras.fleet.sites.site_services import SiteAway, SiteProcess
+from gpuops.extras.web.metrics_source import SitePages
 from gpuops.extras.web.metrics_view import MetricsWriter
 from tests.cli.conftest import LAB_POLICY
 from tests.cli.sites.test_sites import _timeless, configured, dead, hanging, served

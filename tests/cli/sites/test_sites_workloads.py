@@ -11,8 +11,8 @@ from typing import Any, Final
 import pytest
 
 from gpuops.execute.state.state_dir import default_state_dir
-from gpuops.extras.lending.book import PoolBooks
 from gpuops.extras.lending.lease_book import LeaseBook, LendingPool, PoolServer, ServerGpu
+from gpuops.extras.lending.pool_book import PoolBooks
 from gpuops.plan.core.plan import Rejection
 from tests.bench.simulator.simulators import our_simulator
 from tests.cli.conftest import LAB_POLICY

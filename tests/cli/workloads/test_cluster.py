@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from gpuops.cli.app import app
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.sim.server import SimServer, start
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
 
@@ -62,7 +62,7 @@ def typed(tmp_path: Path) -> Iterator[Typed]:
     file.write_text(TEMPLATE.read_text(encoding="utf-8").replace("nodes: 4 ", "nodes: 2 "), encoding="utf-8")
     with start("training", clock="virtual") as server:
         ready = tmp_path / "ready.json"
-        ready_file.write(ready, ready_file.of(server))
+        sim_client.write(ready, sim_client.of(server))
         yield Typed(server, ready, file)
         assert server.world.bugs == []
 

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gpuops.cli.app import app
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 from tests.cluster_guests import NAME, PASSWORD, USER, ClusterGuests, cluster_guests, marked_processes, needs_mpi
 from tests.waiting import wait_until
 
@@ -56,7 +56,7 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Typed]:
     monkeypatch.setenv("GPUOPS_GUEST_PASSWORD_FILE", str(secret))
     with cluster_guests(tmp_path) as guests:
         ready = tmp_path / "ready.json"
-        ready_file.write(ready, ready_file.of(guests.server))
+        sim_client.write(ready, sim_client.of(guests.server))
         typed = Typed(guests, ready)
         yield typed
         for process in typed.processes:  # one that a failed test has left would keep the cluster from the next one

@@ -14,7 +14,7 @@ import pytest
 from gpuops import clock
 from gpuops.execute.state.state_dir import default_state_dir
 from gpuops.extras.jobs.job import JobEvent, JobRecord
-from gpuops.extras.jobs.store import JobStore
+from gpuops.extras.jobs.job_store import JobStore
 from tests.cli.conftest import LAB_POLICY, Lab
 from tests.cli.workloads.test_job_queue import submit_json
 

@@ -22,14 +22,14 @@ from gpuops.errors import Locked, Refused
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.book import Book
 from gpuops.execute.journal.record import Kind
-from gpuops.extras.lending.guests import LONGEST_MARKING, MARKS
+from gpuops.extras.lending.pool_guests import LONGEST_MARKING, MARKS
 from gpuops.model.stored import stored_name
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import SetAttribute
 from gpuops.report.layout import Shown, plain
 from gpuops.sim.server import start
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 from gpuops.vsphere.connection import Connection
 from tests.cli.workloads.test_cluster import Typed
 from tests.harness.killing import cut_off
@@ -67,7 +67,7 @@ def typed_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Type
     monkeypatch.setenv("GPUOPS_STATE_DIR", str(tmp_path / "state"))
     with start("lab", clock="stepped") as server:
         ready, file = tmp_path / "ready.json", tmp_path / "pool.yaml"
-        ready_file.write(ready, ready_file.of(server))
+        sim_client.write(ready, sim_client.of(server))
         file.write_text(TEMPLATE.read_text(encoding="utf-8"), encoding="utf-8")
         typed = TypedPool(server, ready, file)
         for vm, device in (("ml-03", ["--device", "0000:5e:00.0"]), ("ml-04", ["--dynamic", "--label", "l40s-ml"])):

@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpuops.cli.app import app
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 from tests.execute.conftest import postgresql as postgresql
 from tests.pool_guests import NETWORK, PASSWORD, SERVERS, USER, PoolWorld, loopback_text, pool_world
 from tests.waiting import wait_until
@@ -97,7 +97,7 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TypedPool
     file.write_text(POOL.replace("PROGRAM", str(program)), encoding="utf-8")
     with pool_world(tmp_path) as world:
         ready = tmp_path / "ready.json"
-        ready_file.write(ready, ready_file.of(world.server))
+        sim_client.write(ready, sim_client.of(world.server))
         pool = TypedPool(world, ("--vcenter", f"sim@{ready}"), file)
         pool.run("create", "--file", str(file))
         yield pool

@@ -8,8 +8,8 @@ import pytest
 
 from gpuops.config.vcenter.destination import Destination
 from gpuops.config.vcenter.layers import Flags
-from gpuops.config.vcenter.notices import NotifySettings, checked_entry, shown, url_of
 from gpuops.config.vcenter.sources import read_configuration, resolve
+from gpuops.config.vcenter.targets import NotifySettings, checked_entry, shown, url_of
 from gpuops.errors import TargetError
 from gpuops.model.vcenter.target import Secret
 

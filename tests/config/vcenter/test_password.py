@@ -15,7 +15,7 @@ import pytest
 from gpuops.config.decoding import decode
 from gpuops.config.vcenter.destination import Address, Destination
 from gpuops.config.vcenter.layers import Flags
-from gpuops.config.vcenter.login import find_password, read_password_file
+from gpuops.config.vcenter.login_settings import find_password, read_password_file
 from gpuops.config.vcenter.sources import resolve
 from gpuops.config.vcenter.targets import Configuration
 from gpuops.errors import TargetError

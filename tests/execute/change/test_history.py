@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from gpuops.execute.change.history import History, history_of
+from gpuops.execute.change.unfinished_change import History, history_of
 from gpuops.execute.journal.record import Intended, IntentState, Recorded, dump_step
 from gpuops.plan.core.steps import (
     ConfigureModule,

@@ -13,26 +13,30 @@ from datetime import datetime, timedelta
 from itertools import repeat
 from pathlib import Path
 from threading import Barrier, Event
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Refused
 from gpuops.execute.rotation.rotation import rotate_day, rotate_night
-from gpuops.execute.runs.nights import NightVms
+from gpuops.execute.runs import NightVms
 from gpuops.execute.site import Site
 from gpuops.extras.jobs import job_run, nightly
 from gpuops.extras.jobs.guest_container import GuestContainers
 from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, JobState, SubmittedJob
-from gpuops.extras.jobs.nightly import AT_A_TIME, run_jobs, side_by_side
-from gpuops.extras.jobs.store import JobStore
-from gpuops.model.guests.guest_command import CheckpointEnd, CommandEnd, RunningCommand
+from gpuops.extras.jobs.job_store import JobStore
+from gpuops.extras.jobs.nightly import AT_A_TIME, by_owners_of_jobs, run_jobs, side_by_side
+from gpuops.model.guests.guest import CheckpointEnd, CommandEnd, RunningCommand
+from gpuops.model.nights.history import HeldPeriod, JobTime, PastNight, PastVm
+from gpuops.model.nights.night_record import Role
+from gpuops.model.vcenter.owner import NotedOwner
 from gpuops.model.vcenter.target import Secret
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.plan import Report
 from gpuops.plan.rotation.returns.return_time import Durations
-from tests.execute.jobs.test_job_run import FIT, TableGuest
+from tests.execute.jobs.test_job_run import FIT, NOW, TableGuest
 from tests.execute.nights import POLICY_TEXT, Night, morning_is_good
 from tests.execute.small_vcenter import SmallVcenter
 
@@ -40,6 +44,8 @@ WITH_JOBS = POLICY_TEXT.replace("ml:\n", 'ml:\n  jobs: {vms: ["job-*"], checkpoi
 WITHOUT_WINDOW = WITH_JOBS.replace("window:", "# window:")
 LIMIT_S = 12.0
 """For what does not hang too: long enough beside other tests, and where a worker imports SQLAlchemy meanwhile."""
+
+
 HANGS_S = 60.0
 
 
@@ -327,3 +333,33 @@ def test_why_a_guest_refused_is_told_without_a_password_of_gpuops() -> None:
 
     with pytest.raises(Refused, match=r"cannot log in with \[a password of gpuops, withheld\] x"):
         GuestContainers(Port()).look(Vm(ref="vm-1", name="ml-1"), "fit-1-1")  # type: ignore[arg-type]
+
+
+HOUR = timedelta(hours=1)
+
+
+def night(name: str, vcenter: str, begins_h: int) -> PastNight:
+    """A VM of the same id and uuid in each."""
+    period = HeldPeriod(NOW + begins_h * HOUR, NOW + (begins_h + 8) * HOUR)
+    vm = PastVm("vm-1", "uuid-1", "job-01", Role.ML, (), 1.0, (period,), closed=True, owner=NotedOwner("folder", "a"))
+    return PastNight(name, vcenter, NOW, "night", (), (vm,), ())
+
+
+def test_each_night_has_the_jobs_of_its_own_vcenter(tmp_path: Path) -> None:
+    site = cast(Site, SimpleNamespace(state_dir=tmp_path, journal_url=""))
+    store = JobStore("vc-1", tmp_path)
+    [job] = store.submit([replace(FIT, owner="b")], "ada@box", NOW).added
+    begins, ends = NOW + HOUR, NOW + 3 * HOUR
+    for record in (
+        JobRecord(JobEvent.BEGUN, begins, "uuid-1", "job-01"),
+        JobRecord(JobEvent.STARTED, begins),
+        JobRecord(JobEvent.ENDED, ends, exit_code=0),
+    ):
+        job = store.add(job, record)
+    nights = (night("1", "vc-2", 0), night("2", "vc-1", 0), night("3", "vc-2", 0), night("4", "vc-1", 24))
+    nights_by_owner = by_owners_of_jobs(nights, site)
+    assert [past_night.id for past_night in nights_by_owner] == ["1", "2", "3", "4"]
+    assert {past_night.id: past_night.vms[0].jobs for past_night in nights_by_owner if past_night.vms[0].jobs} == {
+        "2": (JobTime(NotedOwner("folder", "b"), begins, ends),)
+    }
+    assert by_owners_of_jobs((), site) == ()

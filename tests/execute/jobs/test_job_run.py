@@ -17,9 +17,9 @@ from gpuops.errors import StepFailed
 from gpuops.extras.jobs.guest_container import LOG_LIMIT
 from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, JobState, SubmittedJob
 from gpuops.extras.jobs.job_run import PIECE_BYTES, STOP_GRACE, JobPass
+from gpuops.extras.jobs.job_store import JobStore
 from gpuops.extras.jobs.job_turns import JobDeed, JobTurn
-from gpuops.extras.jobs.store import JobStore
-from gpuops.model.guests.guest_command import CheckpointEnd, ContainerPhase, ContainerState
+from gpuops.model.guests.guest import CheckpointEnd, ContainerPhase, ContainerState
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from tests.plan.snapshots import gpu, host, inventory, vm

@@ -17,7 +17,7 @@ from gpuops.errors import Refused, StateDamaged
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.database import book_table
 from gpuops.execute.journal.stores import make_file
-from gpuops.extras.jobs import store as job_store
+from gpuops.extras.jobs import job_store
 from gpuops.extras.jobs.job import (
     ArrayTask,
     ContainerJob,
@@ -28,7 +28,7 @@ from gpuops.extras.jobs.job import (
     Mount,
     SubmittedJob,
 )
-from gpuops.extras.jobs.store import JobChanged, JobStore
+from gpuops.extras.jobs.job_store import JobChanged, JobStore
 from gpuops.model.stored import to_stored
 
 NOW = datetime(2026, 11, 2, 20, 0, tzinfo=UTC)

@@ -21,7 +21,7 @@ from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.journal.stores import open_store
 from gpuops.execute.rotation.rotation import rotate
 from gpuops.execute.rotation.status import status
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import ResumeVm, Step, SuspendVm

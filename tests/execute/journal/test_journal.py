@@ -15,13 +15,13 @@ from sqlalchemy.exc import OperationalError
 
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal import FILE_NAME, IntentState, Journal
-from gpuops.execute.journal.journal_state_json import dump_state, load_state
+from gpuops.execute.journal.journal_state import dump_state, load_state
 from gpuops.execute.journal.record import Kind, Record, dump_step, load_step, text_of
-from gpuops.execute.runs.nights import NightVms
+from gpuops.execute.runs import NightVms
 from gpuops.execute.state.state_dir import default_state_dir
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.nights.night_record import Original, Role
-from gpuops.model.nights.rotation import LATE
+from gpuops.model.nights.rotation_policy import LATE
 from gpuops.model.vcenter.vm import VmDrs
 from gpuops.model.workloads.cluster import LatencyLevel, RdmaKind
 from gpuops.plan.core.steps import (

@@ -10,10 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuops.execute.journal.journal_state import DURATIONS_KEPT, KEPT_AFTER_RETURN, JournalState
-from gpuops.execute.journal.journal_state_json import FOLD, dump_state, load_state
+from gpuops.execute.journal.journal_state import (
+    DURATIONS_KEPT,
+    FOLD,
+    KEPT_AFTER_RETURN,
+    JournalState,
+    dump_state,
+    load_state,
+)
 from gpuops.execute.journal.record import DurationKey, Kind, Record
-from gpuops.model.nights.rotation import LATE
+from gpuops.model.nights.rotation_policy import LATE
 
 NOW = datetime(2026, 11, 20, 21, tzinfo=UTC)
 HOUR = timedelta(hours=1)

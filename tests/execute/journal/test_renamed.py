@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from gpuops.execute.journal import IntentState, Journal
-from gpuops.execute.runs.nights import NightVms
+from gpuops.execute.runs import NightVms
 from gpuops.model.nights.night_record import Original, Role
 from gpuops.plan.core.steps import PowerOnVm, SuspendVm
 from tests.execute.small_vcenter import small_world
@@ -23,7 +23,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from gpuops.execute.journal import IntentState, Journal
-from gpuops.execute.runs.nights import NightVms
+from gpuops.execute.runs import NightVms
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.steps import PauseVm
 

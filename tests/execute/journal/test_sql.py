@@ -17,8 +17,7 @@ from sqlalchemy import Row, text
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal import database
 from gpuops.execute.journal.database import Database, sqlite_engine
-from gpuops.execute.journal.journal_state import JournalState
-from gpuops.execute.journal.journal_state_json import dump_state
+from gpuops.execute.journal.journal_state import JournalState, dump_state
 from gpuops.execute.journal.record import GENESIS, Kind, Record, checksum
 from gpuops.execute.journal.stores import FILE_NAME, Broken, Chain, look_into_store, open_database, open_store
 from tests.execute.journal.postgres import PASSWORD, Server

@@ -10,7 +10,7 @@ from typing import Final
 import gpuops
 from gpuops.execute.journal.record import RETURN_KINDS, IntentState, Kind
 from gpuops.execute.past.past_events import _VERBS
-from gpuops.execute.runs.run_kind import CHANGE, RunKind
+from gpuops.execute.runs import CHANGE, RunKind
 from gpuops.model.nights.night_record import Role
 from gpuops.model.stored import stored_name
 from tests.model.test_stored import modules_with, stored_classes

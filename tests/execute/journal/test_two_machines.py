@@ -9,7 +9,7 @@ import pytest
 from gpuops.execute.journal.journal_reads import BegunSince
 from gpuops.execute.journal.stores import SqlStore
 from gpuops.execute.rotation.rotation import resume, rotate
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Report

@@ -32,11 +32,11 @@ from gpuops.execute.journal.record import Record
 from gpuops.execute.journal.stores import SqlStore, look_into_store, make_file, open_database, open_store
 from gpuops.execute.migrations import HEAD, REVISIONS, Contents
 from gpuops.extras.fleet.runner import shared_targets
-from gpuops.extras.jobs import store as job_store
+from gpuops.extras.jobs import job_store
 from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime, JobEvent, JobRecord, Mount
-from gpuops.extras.lending.book import EARLIER_FILE, PoolBooks
 from gpuops.extras.lending.lease_book import LeaseBook, LeaseState, LendingPool, LentShare, PoolQuota, ServerState
-from gpuops.extras.observe import tables as measurement_tables
+from gpuops.extras.lending.pool_book import EARLIER_FILE, PoolBooks
+from gpuops.extras.observe import store_reads as measurement_tables
 from gpuops.extras.observe.store import Measurements
 from tests.execute.journal import old_tables
 from tests.execute.journal.postgres import PASSWORD, Server

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from gpuops.config.policy import parse_policy
 from gpuops.execute.rotation.rotation import rotate
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import Site, agreed
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Report
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, Step, SuspendVm
-from gpuops.plan.rotation.lease import KEY, Lease, parse_lease
+from gpuops.plan.rotation.lease_rules import KEY, Lease, parse_lease
 from tests.execute.nights import POLICY_TEXT
 from tests.execute.small_vcenter import START, SmallVcenter, World, _vm, small_world
 

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 
-from gpuops.errors import Locked, PartlyDone, Refused
-from gpuops.execute.lease.lease import Nonces, take
+from gpuops.errors import LeaseReverted, Locked, PartlyDone, Refused, StepFailed
+from gpuops.execute.lease.lease import HeldLease, Nonces, take
+from gpuops.execute.lease.lock_vm import LockVm
 from gpuops.execute.rotation.rotation import restore, rotate
-from gpuops.execute.rotation.unlock import unlock
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.rotation.rotation_lock import unlock
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import agreed
-from gpuops.model.nights.rotation import LATE
+from gpuops.model.nights.night_record import MOST_LEASES
+from gpuops.model.nights.rotation_policy import LATE
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Report
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, SetAttribute, Step, SuspendVm
-from gpuops.plan.rotation.lease import HEARTBEAT_S, KEY, TTL_S, Lease, lease_text, parse_lease
+from gpuops.plan.rotation import lease_rules
+from gpuops.plan.rotation.lease_rules import CALL_TIMEOUT_S, HEARTBEAT_S, KEY, TTL_S, Lease, lease_text, parse_lease
 from tests.execute.lease.leased import LOCK, POLICY, acts, leased_world, number, powers, read_lease, revert, run, site
-from tests.execute.small_vcenter import START, Killed, SmallVcenter, World
+from tests.execute.small_vcenter import START, Killed, SmallVcenter, World, _vm, small_world
 
 
 @pytest.mark.long
@@ -281,3 +286,131 @@ def test_a_lease_says_who_and_until_when() -> None:
     for text in ("{}", "[]", "x", lease_text(lease).replace("+00:00", ""), '{"format": 1}'):
         with pytest.raises(Refused):
             parse_lease(text)
+
+
+@dataclass
+class Runner:
+    """Its steps: look, write, then twice check and act. Each is one call to vCenter, and the other may come between."""
+
+    world: World
+    name: str
+    held: HeldLease | None = None
+    acted: list[int] = None  # type: ignore[assignment]
+    refused: bool = False
+
+    def steps(self) -> Iterator[None]:
+        self.acted = []
+        passed = lambda: (self.world.now - START).total_seconds()  # noqa: E731
+        vm = LockVm(SmallVcenter(self.world), LOCK)
+        lease_read = vm.look()
+        began = passed()
+        now = vm.seen.taken_at
+        yield
+        if lease_rules.holder_of(lease_read, now, ()) is not None:
+            self.refused = True
+            return
+        next_lease = lease_rules.next_lease(lease_read, self.name, self.name, now)
+        if not vm.write(next_lease):
+            self.refused = True
+            return
+        self.held = HeldLease(vm, next_lease, began + TTL_S, passed)
+        yield
+        for _ in range(3):
+            objection = self.held.objection()
+            yield
+            if objection is not None:
+                return
+            lease_read = read_lease(self.world)
+            assert lease_read is not None
+            self.acted.append(lease_read.epoch if lease_read.nonce == self.name else -lease_read.epoch)
+
+
+@pytest.mark.drawn_cases(2)
+@pytest.mark.long
+@pytest.mark.parametrize("pause_s", [TTL_S + 1, 0.0, TTL_S / 2, TTL_S - CALL_TIMEOUT_S])
+def test_every_order_of_two_runners_steps(pause_s: float) -> None:
+    """`pause_s` passes before one of the steps, each in turn: as long as a process may be stopped."""
+    orders = 0
+    for chosen in combinations(range(12), 6):
+        for paused in range(0, 12, 3):
+            orders += 1
+            world = small_world()
+            world.vms["vm-99"] = _vm("vm-99", LOCK, "ops", "", "host-2", PowerState.OFF)
+            runners = [Runner(world, "a"), Runner(world, "b")]
+            going = [runner.steps() for runner in runners]
+            for turn in range(12):
+                if turn == paused:
+                    world.now += timedelta(seconds=pause_s)
+                next(going[turn in chosen], None)
+            strays = [sum(epoch < 0 for epoch in runner.acted or ()) for runner in runners]
+            assert sum(strays) <= 1, (chosen, paused)
+            if pause_s + CALL_TIMEOUT_S < TTL_S:
+                assert strays == [0, 0]
+                assert sum(bool(runner.acted) for runner in runners) <= 1
+    assert orders == 924 * 4
+
+
+def ml_ref(world: World) -> str:
+    return next(vm.ref for vm in world.vms.values() if vm.name == "ml-01")
+
+
+@pytest.mark.long
+def test_a_start_that_failed_and_was_made_by_hand_is_not_stopped_in_the_morning(world: World, tmp_path: Path) -> None:
+    """The marker that it leaves names a lease of this machine's own journal, which knows that nothing came of it."""
+    ref = ml_ref(world)
+    world.failing[ref] = StepFailed("ml-01: not enough graphics resources")
+    assert run(world, RunKind.NIGHT, tmp_path).exit_code == PartlyDone.exit_code
+    assert world.vms[ref].attributes["gpuops.rotation"] == f"2026-11-20 ml lease={number(world)}"
+    world.set(ref, power=PowerState.ON)
+    report = run(world, RunKind.DAY, tmp_path)
+    assert report.exit_code == 0
+    assert world.power("ml-01") is PowerState.ON
+    assert all("gpuops.rotation" not in vm.attributes for vm in world.vms.values())
+
+
+@pytest.mark.long
+@pytest.mark.long
+def test_a_start_of_another_machines_night_is_stopped_after_one_of_ours_failed(world: World, tmp_path: Path) -> None:
+    """The other one marked the VM anew, under a lease that this journal does not know."""
+    ref = ml_ref(world)
+    world.failing[ref] = StepFailed("ml-01: not enough graphics resources")
+    assert run(world, RunKind.NIGHT, tmp_path / "a").exit_code == PartlyDone.exit_code
+    world.failing.clear()
+    assert run(world, RunKind.NIGHT, tmp_path / "b").exit_code == 0
+    assert (world.power("ml-01"), world.vms[ref].attributes["gpuops.rotation"]) == (
+        PowerState.ON,
+        f"2026-11-20 ml lease={number(world)}",
+    )
+    assert run(world, RunKind.DAY, tmp_path / "a").exit_code == 0
+    assert world.power("ml-01") is PowerState.OFF
+
+
+@pytest.mark.long
+def test_a_marker_of_a_later_lease_stops_who_is_about_to_touch_its_vm(world: World, tmp_path: Path) -> None:
+    """The lock VM carries an older lease again, and its holder, who was paused, finds it there."""
+
+    def strike(step: Step) -> None:
+        if isinstance(step, SuspendVm):
+            world.on_submit = lambda step: None
+            for vm in list(world.vms.values()):
+                world.set(vm.ref, attributes={"gpuops.rotation": f"2026-11-20 desktop lease={MOST_LEASES}"})
+
+    world.on_submit = strike
+    with pytest.raises(Locked, match=rf"a marker names lease number {MOST_LEASES}, ours is \d+"):
+        run(world, RunKind.NIGHT, tmp_path)
+    assert len(acts(world)) <= 1
+
+
+@pytest.mark.long
+@pytest.mark.long
+def test_a_lease_number_that_somebody_wrote_by_hand_ends_no_return(world: World, tmp_path: Path) -> None:
+    run(world, RunKind.NIGHT, tmp_path / "a")
+    vm = next(vm for vm in world.vms.values() if vm.power is PowerState.SUSPENDED)
+    world.set(vm.ref, attributes={"gpuops.rotation": f"2026-11-20 desktop lease={MOST_LEASES}"})
+    with pytest.raises(LeaseReverted, match=f"the marker of {vm.name} has {MOST_LEASES}"):
+        run(world, RunKind.NIGHT, tmp_path / "a")
+    report = run(world, RunKind.DAY, tmp_path / "a")
+    assert report.exit_code == 0
+    assert any("is the highest possible" in text for text in report.plan.warnings)
+    assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
+    assert run(world, RunKind.NIGHT, tmp_path / "a").exit_code == 0

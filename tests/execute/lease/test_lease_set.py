@@ -13,14 +13,13 @@ from gpuops.errors import Locked
 from gpuops.execute.journal import Journal
 from gpuops.execute.lease.lease import Nonces, take
 from gpuops.execute.rotation.rotation import restore, rotate
-from gpuops.execute.runs.nights import NightVms
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import NightVms, RunKind
 from gpuops.execute.site import Site, agreed
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Report
 from gpuops.plan.core.steps import PowerOffVm, ResumeVm, SetAttribute, ShutDownGuest
-from gpuops.plan.rotation.lease import KEY, TTL_S, Lease, lease_text, parse_lease
+from gpuops.plan.rotation.lease_rules import KEY, TTL_S, Lease, lease_text, parse_lease
 from tests.execute.nights import POLICY_TEXT
 from tests.execute.small_vcenter import START, Killed, SmallVcenter, World, _vm, small_world
 

@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 
 from gpuops.advise.forecast import SLOT, UseHistory
 from gpuops.advise.idle import Use
-from gpuops.extras.observe.demand import in_use, limits_of, slot_use
-from gpuops.extras.observe.packing import MISSING, WHOLE, Block
+from gpuops.extras.observe.blocks import MISSING, WHOLE, Block
+from gpuops.extras.observe.desktop_demand import in_use, limits_of, slot_use
 from gpuops.extras.observe.replay import STEP, desktop_night
 from gpuops.extras.observe.store import Measurements
-from gpuops.model.measurements.measurement import CPU_MHZ, GPU_USE, CounterSeries, Measured, Span
-from gpuops.model.measurements.measurement_settings import Retention
-from gpuops.model.nights.rotation import IdleRule, Policy, Pool
+from gpuops.model.measurements.measurement import CPU_MHZ, GPU_USE, CounterSeries, Measured, Retention, Span
+from gpuops.model.nights.rotation_policy import IdleRule, Policy, Pool
 from gpuops.model.nights.selector import Selector
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm

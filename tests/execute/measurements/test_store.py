@@ -14,13 +14,11 @@ from sqlalchemy import select, text, update
 
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal.database import Database
-from gpuops.extras.observe.packing import WHOLE, Block
+from gpuops.extras.observe.blocks import WHOLE, Block
 from gpuops.extras.observe.store import Measurements
-from gpuops.extras.observe.store_reads import Step
+from gpuops.extras.observe.store_reads import FILE_NAME, SCHEMA_VERSION, Step, made_database, schema_table, vgpus_table
 from gpuops.extras.observe.store_reads import stored_measurements as stored
-from gpuops.extras.observe.tables import FILE_NAME, SCHEMA_VERSION, made_database, schema_table, vgpus_table
-from gpuops.model.measurements.measurement import CPU_MHZ, Measured, Span
-from gpuops.model.measurements.measurement_settings import Retention
+from gpuops.model.measurements.measurement import CPU_MHZ, Measured, Retention, Span
 
 VC: Final = "vc-1"
 MIDNIGHT: Final = datetime(2026, 11, 20, tzinfo=UTC)

@@ -11,11 +11,10 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from gpuops.extras.observe.packing import WHOLE, Block
-from gpuops.extras.observe.rolling_up import FINE_S, HOUR_S
+from gpuops.extras.observe.blocks import FINE_S, HOUR_S, WHOLE, Block
 from gpuops.extras.observe.store import Measurements
 from gpuops.extras.observe.stored_gpu_use import HOURS_PER_STEP, STEPS, StoredUse, stored_use
-from gpuops.extras.web.page.measured import MeasuredFleetRecord, measured_record
+from gpuops.extras.web.page.fleet_report import MeasuredFleetRecord, measured_record
 from gpuops.model.measurements.measurement import (
     FRAGMENTED_MEMORY,
     FREE_GPUS,
@@ -192,6 +191,6 @@ def test_gpus_that_are_gone_and_fleets_that_are_too_large_have_no_history_of_the
     alone: Host = replace(HOST, gpus=HOST.gpus[:1])
     record = measured_record(stored, LAB.with_hosts([alone]))
     assert record.history.gpus is not None and list(record.history.gpus) == [f"{HOST.ref} {FIRST}"]
-    monkeypatch.setattr("gpuops.extras.web.page.measured.MOST_GPUS", 1)
+    monkeypatch.setattr("gpuops.extras.web.page.fleet_report.MOST_GPUS", 1)
     _, record = read(tmp_path)
     assert record.history.gpus is None and record.history.hosts[HOST.ref].utilization_percent is not None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -15,15 +15,16 @@ from typing import Final
 import pytest
 
 from gpuops.errors import StateDamaged
-from gpuops.execute.journal import FILE_NAME
+from gpuops.execute.journal import FILE_NAME, Journal
 from gpuops.execute.journal.record import Record
-from gpuops.execute.journal.stores import open_store
-from gpuops.execute.past.history import FollowedHistory, history
+from gpuops.execute.journal.stores import MemoryStore, open_store
+from gpuops.execute.past.past_runs import FollowedHistory, FollowedNights, history
 from gpuops.execute.rotation.status import standing
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import NightVms, RunKind
 from gpuops.execute.site import Site
 from gpuops.model.nights.history import GpuHours, PastEvents
-from gpuops.model.nights.night_record import Role
+from gpuops.model.nights.night_record import Original, Role
+from gpuops.model.vcenter.owner import NotedOwner
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.sim.world import World
 from tests.execute.nights import Night
@@ -138,3 +139,40 @@ def test_what_is_away_and_when_it_is_due(tmp_path: Path) -> None:
     assert suspended_and_due() == (suspended, closes), "they are late, and were due then"
     night.run(RunKind.DAY)
     assert suspended_and_due() == (0, None)
+
+
+AT = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
+
+
+def journal(store: MemoryStore) -> Journal:
+    return Journal(store, "vc", lambda: AT)
+
+
+def begin(store: MemoryStore, night: str, owner: str) -> None:
+    noted = NotedOwner("tag:team", owner)
+    run = journal(store).begin("rotate night", night=night)
+    NightVms(journal(store)).save([Original(night, Role.ML, "vm-1", "uuid-1", "ml-01", None, owner=noted)], run)
+    journal(store).end(run)
+
+
+def nights_and_owners(followed: FollowedNights, store: MemoryStore) -> list[tuple[str, str]]:
+    nights = followed.nights(journal(store))
+    return [(night.id, vm.owner.owner) for night in nights for vm in night.vms if vm.owner is not None]
+
+
+def test_what_is_new_is_added_with_whose_it_was() -> None:
+    followed, store = FollowedNights(), MemoryStore()
+    assert (followed.nights(None), nights_and_owners(followed, store)) == ((), [])
+    begin(store, "2026-11-20", "vision")
+    assert nights_and_owners(followed, store) == [("2026-11-20", "vision")]
+    begin(store, "2026-11-21", "speech")
+    assert nights_and_owners(followed, store) == [("2026-11-20", "vision"), ("2026-11-21", "speech")]
+
+
+def test_another_journal_in_its_place_is_read_from_its_first_record() -> None:
+    followed, store, other_store = FollowedNights(), MemoryStore(), MemoryStore()
+    begin(store, "2026-11-20", "vision")
+    begin(store, "2026-11-21", "vision")
+    assert len(nights_and_owners(followed, store)) == 2
+    begin(other_store, "2026-11-22", "speech")
+    assert nights_and_owners(followed, other_store) == [("2026-11-22", "speech")]

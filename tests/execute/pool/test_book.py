@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.extras.lending.book import PoolBooks
 from gpuops.extras.lending.lease_book import (
     GpuLease,
     LeaseBook,
@@ -25,6 +24,7 @@ from gpuops.extras.lending.lease_book import (
     ServerGpu,
 )
 from gpuops.extras.lending.lending import give_up, lend
+from gpuops.extras.lending.pool_book import PoolBooks
 
 Kept = tuple[Path, str]
 NOW = datetime(2026, 2, 28, 23, 59, 59, 999_999, tzinfo=UTC)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpuops.execute.site.guest_work import failure_reason
-from gpuops.extras.lending.guests import _health
-from gpuops.extras.lending.members import ServerHealth
-from gpuops.model.guests.guest_command import CommandEnd
+from gpuops.extras.lending.pool_guests import _health
+from gpuops.extras.lending.pool_members import ServerHealth
+from gpuops.model.guests.guest import CommandEnd
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from gpuops.errors import Locked, Refused, UsageError
 from gpuops.execute.rotation.rotation import restore, resume, rotate
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import WITHOUT_GUESTS, Consent, Site
 from gpuops.execute.state.lock import locked
 from gpuops.model.vcenter.vm import PowerState

@@ -9,7 +9,7 @@ from pytest_mock import MockerFixture
 
 from gpuops.errors import Locked, StepFailed
 from gpuops.execute.rotation import rotation
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.cluster import MARKER_KEY, ClusterMarker, RdmaKind
 from gpuops.plan.core.plan import Verdict

@@ -9,9 +9,9 @@ import pytest
 from gpuops.config.policy import parse_policy
 from gpuops.errors import StepFailed
 from gpuops.execute.rotation.rotation import resume, rotate
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import Site, agreed
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Outcome, Report, Verdict
 from gpuops.plan.core.steps import PowerOffVm, ResumeVm, RunInGuest, ShutDownGuest

@@ -17,7 +17,7 @@ import pytest
 from gpuops.errors import Locked
 from gpuops.execute.rotation import rotation_lock
 from gpuops.execute.rotation.rotation import resume, rotate
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.state.lock import locked, rotating, vcenter_lock
 from gpuops.model.nights.night_record import LockHolder

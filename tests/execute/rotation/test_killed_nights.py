@@ -14,10 +14,10 @@ from gpuops.errors import NotConnected, Refused
 from gpuops.execute.rotation.next_night import preview
 from gpuops.execute.rotation.rotation import NOTHING_CUT_OFF, rotate
 from gpuops.execute.rotation.status import status
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.steps.step_queue import HUNG_S
-from gpuops.model.nights.rotation import LATE
+from gpuops.model.nights.rotation_policy import LATE
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import PowerOnVm, ResumeVm, SuspendVm

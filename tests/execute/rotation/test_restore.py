@@ -9,14 +9,13 @@ import pytest
 
 from gpuops.errors import Refused, UsageError
 from gpuops.execute.journal import Journal
-from gpuops.execute.journal.journal_state import JournalState
-from gpuops.execute.journal.journal_state_json import dump_state, load_state
+from gpuops.execute.journal.journal_state import JournalState, dump_state, load_state
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.rotation.rotation import NOTHING_CUT_OFF, restore
 from gpuops.execute.rotation.status import status
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import Site, agreed
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Report, Verdict
 from gpuops.plan.core.steps import PowerOffVm, ResumeVm, SetAttribute, ShutDownGuest

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from gpuops.execute.journal import IntentState, Journal
-from gpuops.execute.rotation.abandon_vm import abandon_vm
+from gpuops.execute.rotation.open_nights import abandon_vm
 from gpuops.execute.rotation.rotation import rotate
-from gpuops.execute.runs.nights import NightVms, in_rotation
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import NightVms, RunKind, in_rotation
 from gpuops.execute.site import Site, agreed
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Report

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import cast
 
 import pytest
 
 from gpuops.errors import Refused
+from gpuops.execute.site import agreed, once_agreed
 from gpuops.execute.site.agreement import Agreement, PlanChanged, apply_agreed, no_step_more
+from gpuops.plan.core.plan import Report
 from gpuops.plan.core.steps import PowerOnVm, SetAttribute, SuspendVm
 
 
@@ -88,3 +91,22 @@ def test_a_rotation_may_do_less_than_was_agreed_to_and_writes_its_own_markers() 
     assert no_step_more(agreed, (SetAttribute("vm-1", "marker", "lease 2"),))
     assert not no_step_more(agreed, (PowerOnVm("vm-2", "host-2"),))
     assert not no_step_more(agreed, (SuspendVm("vm-2"),))
+
+
+def test_it_is_done_after_each_yes_with_what_was_agreed_to_and_never_after_a_no() -> None:
+    events = list[object]()
+    first, second = cast(Report, object()), cast(Report, object())
+
+    def ask(report: Report) -> None:
+        events.append("asked")
+        if report is second:
+            raise Refused("no")
+
+    consent = once_agreed(once_agreed(ask, events.append), lambda _: events.append("then"))
+    consent(first)
+    consent(first)
+    with pytest.raises(Refused):
+        consent(second)
+    assert events == ["asked", first, "then", "asked", first, "then", "asked"]
+    once_agreed(agreed, events.append)(second)
+    assert events[-1] is second

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from gpuops.advise.desktop_sessions import NOT_IN_LIST
-from gpuops.execute.site.broker import BrokerGates, BrokerSessions
+from gpuops.execute.site.policy_reads import BrokerGates, BrokerSessions
 from gpuops.model.desktops.broker import (
     NO_MACHINE,
     BrokerVcenter,

@@ -7,10 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuops.advise.desktop_sessions import NOT_IN_LIST, read_sessions
-from gpuops.advise.machine_match import match_machines
+from gpuops.advise.desktop_sessions import NOT_IN_LIST, match_machines, read_sessions
 from gpuops.errors import BrokerUnreachable, GpuopsError, LoginRefused
-from gpuops.execute.site.broker import ASK_AGAIN, BrokerRest, BrokerSessions
+from gpuops.execute.site.policy_reads import ASK_AGAIN, BrokerRest, BrokerSessions
 from gpuops.model.desktops.broker import BrokerVcenter, DesktopMachine, DesktopSession
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm

@@ -1,4 +1,4 @@
-"""A return that finds vCenter away waits for it until its desktops are due and an hour more; a night ends at once."""
+"""A vCenter that is away is waited for; hosts are asked by their shells, many at once, and where their vGPUs lie."""
 
 from __future__ import annotations
 
@@ -6,25 +6,33 @@ import http.client
 import re
 import socket
 import ssl
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
+from typing import cast
 
 import pytest
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import LoginRefused, NotConnected, NotTrusted, VcenterUnreachable
 from gpuops.execute.rotation.rotation import rotate
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import Site, agreed
+from gpuops.execute.site.host_shell import MOST, HostShell, ask_in_parallel, with_vgpus
 from gpuops.execute.site.vcenter_wait import FIRST_S, VcenterWait
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.devices.gpu import PciAddress, VgpuMode
+from gpuops.model.nights.rotation_policy import Policy
+from gpuops.model.vcenter.host_settings import SmiState, SmiVgpu
 from gpuops.model.vcenter.target import Secret, Target
+from gpuops.model.vcenter.vm import PowerState
+from gpuops.plan.capacity.capacity_request import capacity
 from gpuops.plan.core.plan import Report
 from gpuops.plan.core.steps import ResumeVm, Step, SuspendVm
 from gpuops.vsphere.transport.network import UnreadableReply, connection_error
 from tests.execute.nights import POLICY, POLICY_TEXT, Night, morning_is_good
 from tests.execute.small_vcenter import SmallVcenter
+from tests.plan.snapshots import FIRST, catalog, gpu, host, inventory, vm
 
 MORNING = datetime(2026, 11, 21, 5, 30, tzinfo=UTC)
 DUE = datetime(2026, 11, 21, 6, 0, tzinfo=UTC)
@@ -190,3 +198,71 @@ def test_what_is_waited_for(watched: Watched, error: Exception, waited_for: bool
         with pytest.raises(NotConnected):
             vcenter_wait.reach_vcenter(attempt)
     assert watched.pauses == ([FIRST_S] if waited_for else [])
+
+
+PREFIX = "nvidia_rtx_pro_6000_blackwell_dc-"
+
+
+class Shell:
+    """A host that tells three vGPUs, each in a GPU instance of so many memory slices."""
+
+    def __init__(self, starts: tuple[int, ...], slices: int) -> None:
+        self.starts, self.slices = starts, slices
+
+    def mig(self, host: str) -> tuple[SmiState, ...]:
+        return ()
+
+    def vgpus(self, host: str) -> tuple[SmiVgpu, ...]:
+        at = PciAddress.parse(FIRST)
+        return tuple(
+            SmiVgpu(at, f"a-{number}", f"{PREFIX}1-3q", start, instance_slices=self.slices)
+            for number, start in enumerate(self.starts, 1)
+        )
+
+
+@pytest.mark.parametrize(
+    ("starts", "slices", "lying", "free"),
+    [
+        ((0, 3, 6), 3, [0, 3, 6], (0, 0)),
+        ((0, 1, 2), 1, [0, 3, 6], (0, 0)),  # counted in quarters of the GPU
+        ((3, 3, 2), 1, [9, 9, 6], (1, 1)),
+        ((0, 1, 2), 3, [0, 1, 2], (0, 0)),  # no starts of the catalogue: three instances all the same
+    ],
+)
+def test_starts_are_read_in_the_slices_of_the_catalogue(
+    starts: tuple[int, ...], slices: int, lying: list[int], free: tuple[int, int]
+) -> None:
+    three = [vm(n, f"a-{n}", "1", f"vgpu {PREFIX}1-3q", power=PowerState.ON) for n in (1, 2, 3)]
+    shared = gpu(FIRST, "rtx-pro-6000", 0, VgpuMode.MULTI_INSTANCE)
+    snapshot = inventory([host("esx-1", replace(shared, vms=tuple(small_vm.ref for small_vm in three)))], three)
+    with_starts = with_vgpus(snapshot, cast("HostShell", Shell(starts, slices)), print, catalog())
+    [esx] = with_starts.hosts.values()
+    assert [vgpu.start for vgpu in esx.gpus[0].vgpus or ()] == lying
+    assert with_starts.as_read == with_starts, "what a host tells was read, it is no change"
+    [part] = capacity(with_starts, catalog()).now.parts
+    slots = part.fits[f"{PREFIX}2-48q"].slots
+    assert (slots.at_least, slots.at_most) == free
+
+
+def test_answers_come_in_the_order_of_the_questions() -> None:
+    assert ask_in_parallel(lambda number: number * 2, list(range(3 * MOST))) == [
+        number * 2 for number in range(3 * MOST)
+    ]
+    assert ask_in_parallel(str, []) == []
+
+
+def test_all_are_asked_before_one_has_answered() -> None:
+    barrier = Barrier(MOST)
+    ask_in_parallel(lambda _: barrier.wait(30), range(MOST))
+    with pytest.raises(BrokenBarrierError):
+        ask_in_parallel(lambda _: Barrier(2).wait(0.01), range(2))
+
+
+def test_an_error_is_the_askers() -> None:
+    def ask(number: int) -> int:
+        if number == 1:
+            raise NotConnected("vCenter has gone")
+        return number
+
+    with pytest.raises(NotConnected, match="vCenter has gone"):
+        ask_in_parallel(ask, range(3))

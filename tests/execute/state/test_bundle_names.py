@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from gpuops.errors import UsageError
-from gpuops.extras.bundle import bundle_names
-from gpuops.extras.bundle.bundle_names import name_behind, remember
+from gpuops.extras.bundle import harmless
+from gpuops.extras.bundle.harmless import name_behind, remember
 from gpuops.files.private_file import write_private
 
 KEY = b"k" * 32
@@ -49,7 +49,7 @@ def test_bundles_at_the_same_time_lose_no_names(state: Path, monkeypatch: pytest
             barrier.wait(0.2)
         write_private(path, text)
 
-    monkeypatch.setattr(bundle_names, "write_private", slow)
+    monkeypatch.setattr(harmless, "write_private", slow)
     name_maps: list[Mapping[str, Any]] = [{f"host-{number:012x}": f"esx-{number}"} for number in range(2)]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda names: remember(state, KEY, names), name_maps))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -17,12 +18,11 @@ from gpuops.errors import Locked, StateDamaged
 from gpuops.execute.journal import FILE_NAME, Journal
 from gpuops.execute.journal.stores import COMPANIONS
 from gpuops.execute.rotation.rotation import rotate
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import Site, agreed
-from gpuops.execute.state.audit_log import FILE_NAME as AUDIT_FILE
-from gpuops.execute.state.audit_log import append
 from gpuops.execute.state.lock import locked, locked_to_return
-from gpuops.execute.state.state_dir import private_file
+from gpuops.execute.state.state_dir import FILE_NAME as AUDIT_FILE
+from gpuops.execute.state.state_dir import append, private_file
 from gpuops.model.vcenter.vm import PowerState
 from tests.execute.nights import POLICY_TEXT
 from tests.execute.small_vcenter import SmallVcenter, _vm, small_world
@@ -299,3 +299,24 @@ def test_a_file_beside_a_database_that_another_thread_removes_meanwhile_is_no_da
     private_file(companion, make=False)
     private_file(companion, make=False)
     assert not companion.exists(), "and none is made in its place"
+
+
+def test_lines_are_added(tmp_path: Path) -> None:
+    for number in range(2):
+        append(tmp_path / "state", "2026-11-02T18:00:00+00:00", "certificate-not-verified", number=number, who="a\nb")
+    path = tmp_path / "state" / "audit.jsonl"
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [line["number"] for line in lines] == [0, 1]
+    assert lines[0]["event"] == "certificate-not-verified"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    victim = tmp_path / "victim"
+    victim.touch()
+    (state / "audit.jsonl").symlink_to(victim)
+    with pytest.raises(StateDamaged, match=r"audit\.jsonl is a symbolic link"):
+        append(state, "now", "event")
+    assert victim.read_bytes() == b""

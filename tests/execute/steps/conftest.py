@@ -9,7 +9,7 @@ import pytest
 from gpuops.execute.journal import Journal
 from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.vm_executor import VmExecutor
-from gpuops.model.nights.rotation import Limits
+from gpuops.model.nights.rotation_policy import Limits
 from gpuops.plan.core.plan import Outcome, Plan, Wave
 from gpuops.plan.core.steps import Step
 from gpuops.plan.rotation.nights.guard import Guard

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from gpuops.execute.site import catalog_of
 from gpuops.model.nights.ml_queue import QueuedVm
-from gpuops.model.nights.rotation import IdleRule, Limits, Policy, Pool
+from gpuops.model.nights.rotation_policy import IdleRule, Limits, Policy, Pool
 from gpuops.model.nights.selector import Selector
 from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.rotation.nights.guard import Guard
-from gpuops.plan.rotation.nights.stop_conditions import StepCounts
+from gpuops.plan.rotation.nights.night_refusals import StepCounts
 from tests.execute.small_vcenter import small_world
 
 LIMITS = Limits()

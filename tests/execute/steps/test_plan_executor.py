@@ -1,20 +1,25 @@
-"""A plan as a whole: what is in flight at once, what goes on after a failure, tasks that hang, progress."""
+"""Plans and their steps: intents, failures, tasks that hang, runs that were cut off, guests that are shut down."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from gpuops.errors import StepFailed
-from gpuops.execute.journal import Journal
+from gpuops.errors import LoginRefused, NotConnected, StepFailed
+from gpuops.execute.journal import IntentState, Journal
 from gpuops.execute.steps.plan_executor import execute
+from gpuops.execute.steps.settle import settle_open
+from gpuops.execute.steps.step_executor import StepInFlight
 from gpuops.execute.steps.step_queue import HUNG_S
 from gpuops.execute.steps.vm_executor import VmExecutor
-from gpuops.model.nights.rotation import Limits
+from gpuops.model.nights.rotation_policy import Limits
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Outcome, Plan, Verdict, Wave
-from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, SetAttribute, Step, SuspendVm
+from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, SetAttribute, ShutDownGuest, Step, SuspendVm
 from tests.execute.small_vcenter import SmallVcenter, World
-from tests.execute.steps.guarded_steps import Do, verdicts
+from tests.execute.steps.guarded_steps import NIGHT, Do, verdicts
 
 
 def test_one_failure_does_not_stop_the_others(do: Do, world: World) -> None:
@@ -101,3 +106,178 @@ def test_what_waits_for_a_marker_is_sent_before_the_next_wait(do: Do, world: Wor
     steps = (PowerOffVm("vm-1"), SetAttribute("vm-2", "marker", "x"), PowerOffVm("vm-2"))
     assert {outcome.verdict for outcome in do(steps, guard=None)} == {Verdict.DONE}
     assert world.in_flight_most == 2
+
+
+def test_a_lost_vcenter_leaves_the_run_open_and_resume_settles_it(do: Do, world: World, journal: Journal) -> None:
+    world.unreachable_for = SuspendVm
+    with pytest.raises(NotConnected):
+        do((SuspendVm("vm-1"),))
+    [run] = journal.open_runs(["test"])
+    [intent] = journal.open_intents(run)
+    assert intent.state is IntentState.INTENT
+    [outcome] = settle_open(VmExecutor(SmallVcenter(world), journal, run, world.snapshot()), timeout_s=60)
+    assert outcome.verdict is Verdict.FAILED
+    assert "did not reach vCenter" in outcome.reason
+    assert journal.open_intents(run) == ()
+
+
+def test_what_never_reached_vcenter_is_known_before_another_task_is_waited_for(world: World, journal: Journal) -> None:
+    """A hanging task is waited for half an hour: a start of the other VM meanwhile is not by the cut-off run."""
+    run = journal.begin("test")
+    executor = VmExecutor(SmallVcenter(world), journal, run, world.snapshot())
+    assert isinstance(executor.begin(PowerOnVm("vm-91", "host-1")), StepInFlight)
+    journal.intend(run, PowerOnVm("vm-92", "host-2"), world.snapshot())
+
+    def somebody_starts_it(name: str) -> None:
+        if name.startswith("before the effect of"):
+            world.set("vm-92", power=PowerState.ON)
+
+    vcenter = SmallVcenter(world, somebody_starts_it)
+    outcomes = settle_open(VmExecutor(vcenter, journal, run, world.snapshot()), timeout_s=1800)
+    assert world.power("ml-02") is PowerState.ON
+    [never] = [outcome for outcome in outcomes if outcome.step.vm == "vm-92"]
+    assert (never.verdict, never.reason) == (
+        Verdict.FAILED,
+        "it did not reach vCenter before the run was cut off",
+    )
+
+
+def test_a_task_of_a_dead_run_that_is_still_queued_is_withdrawn(world: World, journal: Journal) -> None:
+    """It would begin at an unknown time: the window may have closed by then."""
+    run = journal.begin("test")
+    executor = VmExecutor(SmallVcenter(world), journal, run, world.snapshot())
+    world.queued.add("vm-91")
+    assert isinstance(executor.begin(PowerOnVm("vm-91", "host-1")), StepInFlight)
+    [outcome] = settle_open(VmExecutor(SmallVcenter(world), journal, run, world.snapshot()), timeout_s=60)
+    world.settle()
+    assert (outcome.verdict, world.power("ml-01")) == (Verdict.FAILED, PowerState.OFF)
+
+
+@pytest.mark.parametrize("power", [PowerState.OFF, None], ids=["powered off since", "cannot be read"])
+def test_what_may_have_been_done_before_a_run_was_cut_off_is_not_called_failed(
+    world: World, journal: Journal, power: PowerState | None
+) -> None:
+    """Its task is forgotten: the desktop may have been suspended, and somebody have discarded that."""
+    run = journal.begin("test")
+    journal.intend(run, SuspendVm("vm-1"), world.snapshot())
+    world.set("vm-1", power=power)
+    [outcome] = settle_open(VmExecutor(SmallVcenter(world), journal, run, world.snapshot()), timeout_s=60)
+    assert (outcome.verdict, outcome.reason) == (
+        Verdict.UNKNOWN,
+        "the run was cut off before it was seen to end; vCenter shows no task of it",
+    )
+
+
+def test_resume_finds_an_effect_whose_task_vcenter_forgot(world: World, journal: Journal) -> None:
+    run = journal.begin("test")
+    step = SuspendVm("vm-1")
+    op_id = journal.intend(run, step, world.snapshot())
+    assert world.apply(op_id, step) is None
+    [outcome] = settle_open(VmExecutor(SmallVcenter(world), journal, run, world.snapshot()), timeout_s=60)
+    assert (outcome.verdict, outcome.reason) == (Verdict.DONE, "found done after the run was cut off")
+    assert journal.open_intents(run) == ()
+
+
+def test_what_is_done_is_not_sent(do: Do, world: World) -> None:
+    world.set("vm-1", power=PowerState.SUSPENDED)
+    [outcome] = do((SuspendVm("vm-1"),))
+    assert outcome.verdict is Verdict.ALREADY
+    assert world.requests == []
+
+
+def test_the_intent_is_on_disk_before_the_request_leaves(do: Do, world: World, tmp_path: Path) -> None:
+    intents: list[tuple[Step, IntentState]] = []
+
+    def look(step: Step) -> None:
+        other_journal = Journal.open(tmp_path / "state", "vc-uuid", lambda: world.now)
+        [run] = other_journal.open_runs(["test"])
+        intents.extend((intent.step, intent.state) for intent in other_journal.open_intents(run))
+        other_journal.close()
+
+    world.on_submit = look
+    do((SuspendVm("vm-1"),))
+    assert intents == [(SuspendVm("vm-1"), IntentState.INTENT)]
+
+
+def test_a_session_that_ended_is_renewed_by_reading_and_the_step_sent_again(do: Do, world: World) -> None:
+    refusals = [LoginRefused("the session is not logged in any more")]
+
+    def expire(step: Step) -> None:
+        if refusals:
+            raise refusals.pop()
+
+    world.on_submit = expire
+    [outcome] = do((SuspendVm("vm-1"),))
+    assert outcome.verdict is Verdict.DONE
+    assert len(world.ledger) == 1
+
+
+def test_a_login_that_stays_refused_ends_the_run_and_leaves_it_open(do: Do, world: World, journal: Journal) -> None:
+    def refuse(step: Step) -> None:
+        raise LoginRefused("password expired")
+
+    world.on_submit = refuse
+    with pytest.raises(LoginRefused):
+        do((SuspendVm("vm-1"),))
+    assert len(journal.open_runs(["test"])) == 1
+
+
+def test_success_without_the_state_is_unknown(do: Do, world: World, journal: Journal) -> None:
+    world.lying.add("vm-1")
+    [outcome] = do((SuspendVm("vm-1"),))
+    assert outcome.verdict is Verdict.UNKNOWN
+    [run] = journal.open_runs(["test"])
+    assert [intent.state for intent in journal.open_intents(run)] == [IntentState.UNKNOWN]
+
+
+def test_a_fault_with_the_state_reached_is_done(do: Do, world: World) -> None:
+    world.failing["vm-1"] = StepFailed("invalid power state")
+    world.on_submit = lambda step: world.set("vm-1", power=PowerState.SUSPENDED)
+    [outcome] = do((SuspendVm("vm-1"),))
+    assert outcome.verdict is Verdict.DONE
+
+
+def test_an_observation_never_replaces_the_plan(world: World, journal: Journal) -> None:
+    executor = VmExecutor(SmallVcenter(world), journal, journal.begin("test"), world.snapshot())
+    before = executor.planned
+    world.set("vm-1", name="renamed")
+    executor.look(["vm-1"])
+    assert executor.planned is before
+    assert executor.inventory.vm("vm-1").name == "renamed"
+    assert executor.inventory.vm("vm-2") == replace(before.vm("vm-2"))
+
+
+def test_the_task_of_a_request_is_on_disk_as_soon_as_it_is_known(world: World, journal: Journal) -> None:
+    run = journal.begin("test")
+    executor = VmExecutor(SmallVcenter(world), journal, run, world.snapshot(), guard=NIGHT)
+    in_flight = executor.begin(SuspendVm("vm-1"))
+    assert isinstance(in_flight, StepInFlight)
+    [intent] = journal.open_intents(run)
+    assert (intent.state, intent.task) == (IntentState.SUBMITTED, in_flight.task and in_flight.task.ref)
+
+
+def test_a_guest_shuts_down_within_its_grace(do: Do, world: World) -> None:
+    world.set("vm-1", tools_running=True)
+    [outcome] = do((ShutDownGuest("vm-1", grace_s=60, then_off=True),), guard=None)
+    assert outcome == Outcome(ShutDownGuest("vm-1", grace_s=60, then_off=True), Verdict.DONE)
+    assert world.requests == [outcome.step]
+
+
+def test_a_stubborn_guest_is_powered_off_only_if_the_plan_says_so(do: Do, world: World) -> None:
+    world.stubborn |= {"vm-1", "vm-2"}
+    outcomes = do((ShutDownGuest("vm-1", 60, then_off=True), ShutDownGuest("vm-2", 60, then_off=False)), guard=None)
+    assert verdicts(outcomes) == {"vm-1": Verdict.DONE, "vm-2": Verdict.FAILED}
+    reasons = {outcome.step.vm: outcome.reason for outcome in outcomes}
+    assert reasons == {
+        "vm-1": "the guest still runs after 60 s; powered off",
+        "vm-2": "the guest still runs after 60 s",
+    }
+    assert (world.power("desktop-01"), world.power("desktop-02")) == (PowerState.OFF, PowerState.ON)
+
+
+def test_a_guest_without_tools_is_powered_off_at_once(do: Do, world: World) -> None:
+    world.set("vm-1", tools_running=False)
+    [outcome] = do((ShutDownGuest("vm-1", 60, then_off=True),), guard=None)
+    assert outcome.verdict is Verdict.DONE
+    assert "Tools" in outcome.reason
+    assert world.requests[-1] == PowerOffVm("vm-1")

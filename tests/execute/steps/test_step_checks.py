@@ -12,7 +12,7 @@ from gpuops.execute.journal import Journal
 from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.step_executor import StepInFlight
 from gpuops.execute.steps.vm_executor import STARTED_SINCE, VmExecutor
-from gpuops.model.nights.rotation import Limits
+from gpuops.model.nights.rotation_policy import Limits
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Outcome, Plan, Verdict, Wave
 from gpuops.plan.core.step_checks import NOT_MADE, NOT_OFF

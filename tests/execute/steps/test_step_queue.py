@@ -8,7 +8,7 @@ import pytest
 
 from gpuops.execute.steps.step_executor import StepInFlight
 from gpuops.execute.steps.step_queue import StepQueue
-from gpuops.model.nights.rotation import Limits
+from gpuops.model.nights.rotation_policy import Limits
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.plan.core.plan import Plan, Wave
 from gpuops.plan.core.steps import CloseGate, OpenGate, PowerOnVm, ResumeVm, SetAttribute, Step, SuspendVm

@@ -16,14 +16,14 @@ from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.execute.steps.vm_looks import FRESH, LOOK_S
 from gpuops.model.desktops.evidence import SessionCount, Source
 from gpuops.model.measurements.measurement import CPU_MHZ, CounterWindow
-from gpuops.model.nights.rotation import IdleRule, Policy, Pool
+from gpuops.model.nights.rotation_policy import IdleRule, Policy, Pool
 from gpuops.model.nights.selector import Mark, Selector
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.steps import SetAttribute, ShutDownGuest, Step, SuspendVm
 from gpuops.plan.rotation.nights.guard import Guard
-from gpuops.plan.rotation.nights.stop_conditions import StepCounts
+from gpuops.plan.rotation.nights.night_refusals import StepCounts
 from tests.execute.small_vcenter import SmallVcenter, World
 from tests.execute.steps.guarded_steps import CATALOG, DESKTOPS, NIGHT, QUEUE, Do
 

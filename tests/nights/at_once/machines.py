@@ -21,9 +21,9 @@ from unittest.mock import patch
 from gpuops.errors import GpuopsError, Locked, NotConnected, Refused
 from gpuops.execute.lease import lease
 from gpuops.execute.rotation.rotation import rotate
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import agreed
-from gpuops.plan.rotation.lease import KEY, Lease, parse_lease
+from gpuops.plan.rotation.lease_rules import KEY, Lease, parse_lease
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.operations.recording import recorded
 from tests.harness.killing import Killed

@@ -22,16 +22,16 @@ from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError
 from gpuops.execute.journal.journal import Journal
 from gpuops.execute.rotation.rotation import restore, rotate
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import Site as Place
 from gpuops.execute.site import agreed
 from gpuops.execute.state import lock
-from gpuops.model.nights.rotation import LATE, Policy
+from gpuops.model.nights.rotation_policy import LATE, Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.plan.core.plan import Report
 from gpuops.plan.core.steps import Step
-from gpuops.plan.rotation.lease import HEARTBEAT_S, KEY, TTL_S, Lease, parse_lease
+from gpuops.plan.rotation.lease_rules import HEARTBEAT_S, KEY, TTL_S, Lease, parse_lease
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.objects.virtual_machine import VirtualMachine

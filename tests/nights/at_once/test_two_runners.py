@@ -12,9 +12,9 @@ import pytest
 
 from gpuops.execute.site import Site
 from gpuops.execute.state import lock
-from gpuops.model.nights.rotation import LATE
+from gpuops.model.nights.rotation_policy import LATE
 from gpuops.plan.core.plan import Report
-from gpuops.plan.rotation.lease import CALL_TIMEOUT_S, HEARTBEAT_S, TTL_S
+from gpuops.plan.rotation.lease_rules import CALL_TIMEOUT_S, HEARTBEAT_S, TTL_S
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World
 from tests.nights.at_once.runners import (

@@ -8,7 +8,7 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from gpuops.model.nights.rotation import DrsOverride
+from gpuops.model.nights.rotation_policy import DrsOverride
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.fault_injection.rule import rules_of
 from gpuops.sim.state.vm_state import Power

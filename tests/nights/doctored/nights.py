@@ -17,7 +17,7 @@ from gpuops.errors import GpuopsError
 from gpuops.execute.journal.record import IntentState, Kind
 from gpuops.plan.core.plan import Outcome, Rejection, Verdict
 from gpuops.plan.core.steps import ResumeVm
-from gpuops.plan.rotation.lease import KEY
+from gpuops.plan.rotation.lease_rules import KEY
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power
 from tests.nights.at_once.machines import Beside

@@ -8,8 +8,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from gpuops.execute.runs.run_kind import RunKind
-from gpuops.model.nights.rotation import Policy
+from gpuops.execute.runs import RunKind
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.nights.selector import Mark, Selector
 from tests.nights.world.worlds import EVENING
 

@@ -12,7 +12,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, Final
 
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.sim.fault_injection.rule import rules_of
 from tests.nights.at_once.machines import leases_of
 from tests.nights.faults.cron import returns_early

@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-from gpuops.execute.runs.run_kind import RunKind
-from gpuops.model.nights.rotation import Policy
+from gpuops.execute.runs import RunKind
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.sim.fault_injection.rule import rules_of
 from tests.nights.faults import schedule
 from tests.nights.faults.cron import policies_in_the_morning

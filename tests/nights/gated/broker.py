@@ -28,7 +28,7 @@ from gpuops.model.desktops.broker import (
     PoolKind,
     SessionState,
 )
-from gpuops.sim.horizon.pod import ALWAYS_ON, MachineRecord, VcenterList
+from gpuops.sim.horizon_server import ALWAYS_ON, MachineRecord, VcenterList
 from tests.nights.gated.pod import ADMIN, NightPod, Stay
 from tests.nights.gated.schedule import Trouble
 from tests.nights.world.worlds import EVENING

@@ -16,14 +16,14 @@ from functools import partial
 from typing import Any, Final
 
 from gpuops.execute.journal.record import Kind
-from gpuops.execute.runs.run_kind import RunKind
-from gpuops.execute.site.broker import BrokerGates, BrokerRest, BrokerSessions
+from gpuops.execute.runs import RunKind
+from gpuops.execute.site.policy_reads import BrokerGates, BrokerRest, BrokerSessions
 from gpuops.model.desktops.evidence import Source
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.steps import Step
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.horizon.pod import ALWAYS_ON
-from gpuops.sim.outside_events import vms as vm_events
+from gpuops.sim.horizon_server import ALWAYS_ON
+from gpuops.sim.outside_events import vm_events
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World
 from tests.nights.faults.event import Event

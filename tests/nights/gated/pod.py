@@ -17,8 +17,8 @@ from gpuops.model.desktops.evidence import SessionCount
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.horizon.pod import Pod, PodSession
-from gpuops.sim.outside_events import vms as vm_events
+from gpuops.sim.horizon_server import Pod, PodSession
+from gpuops.sim.outside_events import vm_events
 from gpuops.sim.state.vm_state import Power
 
 if TYPE_CHECKING:

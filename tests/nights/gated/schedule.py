@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from gpuops.model.nights.rotation import Policy
-from gpuops.sim.horizon.pod import VcenterList
+from gpuops.model.nights.rotation_policy import Policy
+from gpuops.sim.horizon_server import VcenterList
 from gpuops.sim.scenario.scenario_file import ScenarioFile
 from gpuops.sim.state.desktop_people import RecordForm
 from tests.nights.world.worlds import Site, Size, _full, _scenario, parse_night, pool

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.plan.rotation.returns.return_time import HANGS_AFTER
 from tests.nights.faults.cron import CRON
 from tests.nights.faults.event import Event

@@ -17,9 +17,9 @@ from typing import Any, Final
 import pytest
 
 from gpuops.execute.rotation.rotation import restore
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import agreed
-from gpuops.model.nights.rotation import LATE
+from gpuops.model.nights.rotation_policy import LATE
 from gpuops.plan.core.plan import Report
 from gpuops.sim.state.vm_state import Power
 from tests.nights.faults.event import Event

@@ -14,7 +14,7 @@ import pytest
 
 from gpuops.errors import Locked, PartlyDone
 from gpuops.execute.rotation import rotation_lock
-from gpuops.plan.rotation.lease import KEY, TTL_S, parse_lease
+from gpuops.plan.rotation.lease_rules import KEY, TTL_S, parse_lease
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power

@@ -25,9 +25,9 @@ from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError
 from gpuops.execute.rotation import rotation_lock
 from gpuops.execute.rotation.rotation import restore, rotate
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import Site, agreed
-from gpuops.model.nights.rotation import LATE
+from gpuops.model.nights.rotation_policy import LATE
 from gpuops.model.vcenter.target import Secret, Target
 from gpuops.plan.rotation.returns.return_time import HANGS_AFTER
 from gpuops.sim.server import USERNAME

@@ -15,7 +15,7 @@ from typing import Any
 
 from gpuops.errors import StepFailed
 from gpuops.extras.jobs.job import ContainerJob
-from gpuops.model.guests.guest_command import CheckpointEnd, ContainerPhase, ContainerState
+from gpuops.model.guests.guest import CheckpointEnd, ContainerPhase, ContainerState
 from gpuops.model.vcenter.vm import Vm
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World

@@ -23,10 +23,10 @@ from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError
 from gpuops.execute.journal.database import Database, sqlite_engine
 from gpuops.execute.rotation.rotation import rotate_day, rotate_night
-from gpuops.extras.jobs import job_queue, nightly, store
+from gpuops.extras.jobs import job_queue, job_store, nightly
 from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, JobState, SubmittedJob
+from gpuops.extras.jobs.job_store import JobStore
 from gpuops.extras.jobs.job_turns import JobVmDeed
-from gpuops.extras.jobs.store import JobStore
 from gpuops.sim.scenario.build import build_declared
 from gpuops.sim.state.vm_state import Power
 from tests.harness.killing import Killed
@@ -335,8 +335,8 @@ class JobNights:
         with (
             patch.object(JobStore, "add", add_record),
             patch.object(JobStore, "submit", submit_job),
-            patch.object(store, "make_file", lambda state_dir: database),
-            patch.object(store, "file_database", lambda state_dir: database),
+            patch.object(job_store, "make_file", lambda state_dir: database),
+            patch.object(job_store, "file_database", lambda state_dir: database),
             patch.object(nightly, "guests_of", guests),
             patch.object(nightly, "side_by_side", one_after_the_other),
             patch.object(job_queue, "guests_of", guests),

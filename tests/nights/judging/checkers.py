@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from gpuops.model.nights.night_record import Role, parse_marker
-from gpuops.model.nights.rotation import Pool
+from gpuops.model.nights.rotation_policy import Pool
 from gpuops.plan.core.plan import Verdict
-from gpuops.plan.rotation.nights.stop_conditions import BACK_BY_THEMSELVES
+from gpuops.plan.rotation.nights.night_refusals import BACK_BY_THEMSELVES
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power
 from tests.nights.at_once.machines import one_at_a_time, one_holder, under_a_lease

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from gpuops.execute.runs.run_kind import RunKind
-from gpuops.sim.core.clock import REQUEST_COST
+from gpuops.execute.runs import RunKind
 from gpuops.sim.core.ledger import Entry
+from gpuops.sim.core.sim_clock import REQUEST_COST
 from gpuops.sim.state.vm_state import Power
 from tests.nights.at_once.several import Several
 from tests.nights.world.worlds import DAY, EVENING

@@ -14,11 +14,11 @@ from datetime import datetime
 from typing import Any, Final
 
 from gpuops.execute.journal.record import IntentState, Kind
-from gpuops.execute.runs.run_kind import RunKind
-from gpuops.model.nights.rotation import DrsOverride
+from gpuops.execute.runs import RunKind
+from gpuops.model.nights.rotation_policy import DrsOverride
 from gpuops.model.window import RETURN_FLOOR
 from gpuops.plan.core.plan import Verdict
-from gpuops.plan.rotation.nights.stop_conditions import MOST_CLOCK_DIFFERENCE
+from gpuops.plan.rotation.nights.night_refusals import MOST_CLOCK_DIFFERENCE
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power
 from tests.nights.at_once.machines import PAUSED

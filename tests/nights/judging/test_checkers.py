@@ -16,7 +16,7 @@ from gpuops.errors import Locked, LoginRefused
 from gpuops.execute.journal.record import Kind
 from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.steps import PowerOffVm, RunInGuest
-from gpuops.plan.rotation.lease import KEY
+from gpuops.plan.rotation.lease_rules import KEY
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.fault_injection.rule import catalogue, rules_of
 from gpuops.sim.state.vm_state import Power

@@ -23,7 +23,7 @@ from gpuops.plan.vm.detach import Detach
 from gpuops.sim.core.call import Call
 from gpuops.sim.fault_injection.rule import Ending
 from gpuops.sim.server import SimServer
-from gpuops.sim.wire.dispatch import Dispatcher
+from gpuops.sim.wire.endpoint import Dispatcher
 from gpuops.sim.wire.soap import SoapRequest
 from gpuops.vsphere.connection import Connection
 from tests.nights.judging.checkers import LOOK_S

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from gpuops.errors import GpuopsError
 from gpuops.execute.journal.journal import Journal
-from gpuops.execute.runs.nights import known_originals
-from gpuops.model.nights.rotation import Policy
+from gpuops.execute.runs import known_originals
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.plan.core.steps import SetAttribute, SetVmDrs
 from gpuops.plan.rotation.taken_vms import Whereabouts, taken_vms
 from gpuops.sim.core.registry import is_kind_of

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from gpuops.execute.journal.record import Record, text_of
 from gpuops.execute.journal.stores import open_store
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.plan.rotation.returns.day import RotateDay
 from tests.nights.faults.event import Event
 from tests.nights.judging.checkers import violations

@@ -18,14 +18,14 @@ from typing import Any, Final
 from pyVmomi import vmodl
 
 from gpuops.execute.journal.record import IntentState, Kind
-from gpuops.execute.rotation.abandon_vm import abandon_vm
+from gpuops.execute.rotation.open_nights import abandon_vm
 from gpuops.execute.rotation.rotation import restore
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import agreed
-from gpuops.model.nights.rotation import LATE, Policy
+from gpuops.model.nights.rotation_policy import LATE, Policy
 from gpuops.plan.core.plan import Report
 from gpuops.sim.objects.virtual_machine import VirtualMachine
-from gpuops.sim.operations.initial_placement import place
+from gpuops.sim.operations.host_admission import place
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World
 from tests.nights.at_once.machines import leases_of_a_seed

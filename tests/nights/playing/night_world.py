@@ -15,8 +15,8 @@ from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.operations.vms import power
-from gpuops.sim.outside_events.hosts import CHANGED
-from gpuops.sim.outside_events.vms import use_desktop
+from gpuops.sim.outside_events.host_events import CHANGED
+from gpuops.sim.outside_events.vm_events import use_desktop
 from gpuops.sim.state.vm_state import Power
 from tests.nights.faults.event import PEOPLE, Event
 from tests.nights.faults.schedule import schedule_of

@@ -20,16 +20,16 @@ from gpuops.execute.journal.record import Kind
 from gpuops.execute.rotation import rotation_lock
 from gpuops.execute.rotation.rotation import resume, rotate
 from gpuops.execute.rotation.rotation_lock import GRACE_S
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import Site as Place
 from gpuops.execute.site import agreed
 from gpuops.execute.site.ports import Vcenter
 from gpuops.execute.state import lock
 from gpuops.execute.steps.step_queue import HUNG_S
 from gpuops.model.nights.night_record import LockHolder
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.plan.core.plan import Report
-from gpuops.plan.rotation.nights.stop_conditions import MOST_CLOCK_DIFFERENCE
+from gpuops.plan.rotation.nights.night_refusals import MOST_CLOCK_DIFFERENCE
 from gpuops.plan.rotation.returns.return_time import ends_at
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from tests.harness.killing import Killed

@@ -21,13 +21,13 @@ import pytest
 
 from gpuops.api import rotate_day, rotate_night
 from gpuops.config.policy import parse_policy
-from gpuops.config.vcenter.notices import NotifySettings
+from gpuops.config.vcenter.targets import NotifySettings
 from gpuops.errors import GpuopsError
-from gpuops.execute.site.notice_way import NoticeWay
+from gpuops.execute.site.site import NoticeWay
 from gpuops.execute.site.vcenter_wait import VcenterWait
 from gpuops.extras.notify import sending
-from gpuops.extras.notify.watch import connecting
-from gpuops.model.nights.rotation import Policy
+from gpuops.extras.notify.run_watch import connecting
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.notice import NoticeText
 from gpuops.plan.core.plan import Report
 from gpuops.plan.rotation.timers import call_lines

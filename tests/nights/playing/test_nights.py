@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from gpuops.catalog.assumptions import assumptions
+from gpuops.catalog.catalog_files import assumptions
 from gpuops.sim.scenario.deviations import deviate
 from tests.canary import require_hidden
 from tests.nights.__main__ import first_failure

@@ -12,8 +12,8 @@ from unittest.mock import patch
 
 from pyVmomi import vim
 
-from gpuops.execute.runs.run_kind import RunKind
-from gpuops.model.nights.rotation import Policy
+from gpuops.execute.runs import RunKind
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.steps import SuspendVm
 from gpuops.sim.core.object_store import somebody
@@ -21,7 +21,7 @@ from gpuops.sim.fault_injection.rule import rules_of
 from gpuops.sim.inventory.managed_entity import new_uuid
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.operations.vms import power
-from gpuops.sim.outside_events import vms as others
+from gpuops.sim.outside_events import vm_events as others
 from gpuops.sim.state.vm_state import DynamicBacking, PciDevice, Power
 from tests.nights.faults.cron import MORNING
 from tests.nights.faults.event import Event

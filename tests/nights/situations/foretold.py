@@ -10,15 +10,15 @@ from typing import Any, Final
 from gpuops.errors import GpuopsError
 from gpuops.execute.rotation.rotation import resume, rotate
 from gpuops.execute.rotation.status import status
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import agreed
 from gpuops.model.nights.night_record import Role
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.plan.core.plan import Report
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
 from gpuops.sim.fault_injection.rule import Rule
 from gpuops.sim.objects.virtual_machine import VirtualMachine
-from gpuops.sim.outside_events import vms as others
+from gpuops.sim.outside_events import vm_events as others
 from gpuops.sim.state.vm_state import Power
 from tests.nights.faults.cron import MORNING
 from tests.nights.faults.event import Event

@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from gpuops.execute.journal.record import Kind
 from gpuops.execute.journal.stores import Store, open_store
-from gpuops.execute.rotation.adopt import adopt
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.rotation.open_nights import adopt
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site.ports import Vcenter
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.sim.objects.virtual_machine import VirtualMachine
-from gpuops.sim.outside_events import vms as others
-from gpuops.sim.outside_events.hosts import rebuild_vcenter
+from gpuops.sim.outside_events import vm_events as others
+from gpuops.sim.outside_events.host_events import rebuild_vcenter
 from gpuops.sim.state.vm_state import Power
 from tests.harness.killing import Killed
 from tests.nights.faults.cron import MORNING

@@ -11,14 +11,14 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from gpuops.execute.runs.run_kind import RunKind
-from gpuops.model.nights.rotation import Policy
+from gpuops.execute.runs import RunKind
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.rule import rules_of
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.operations.vms import power
-from gpuops.sim.outside_events import vms as others
+from gpuops.sim.outside_events import vm_events as others
 from gpuops.sim.state.vm_state import Power
 from tests.nights.faults.cron import MORNING
 from tests.nights.faults.event import Event

@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from gpuops.execute.journal.record import IntentState, Kind
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.steps import RunInGuest
-from gpuops.plan.rotation.lease import TTL_S
+from gpuops.plan.rotation.lease_rules import TTL_S
 from gpuops.sim.state.vm_state import Power
 from tests.nights.at_once.machines import lease_in
 from tests.nights.at_once.several import Machine, second_machine

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpuops.execute.journal.record import IntentState, Kind, Record
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.runs import RunKind
 from gpuops.plan.core.plan import Outcome, Rejection, Report, Verdict
 from gpuops.plan.core.steps import ResumeVm, RunInGuest
 from gpuops.sim.fault_injection.rule import rules_of

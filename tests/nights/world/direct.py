@@ -40,7 +40,7 @@ from gpuops.plan.core.steps import (
     SuspendVm,
 )
 from gpuops.sim.core.call import Call
-from gpuops.sim.core.task import Task, TaskState, description_id
+from gpuops.sim.core.task_object import Task, TaskState, description_id
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World
@@ -48,7 +48,7 @@ from gpuops.vsphere.faults import translate
 from gpuops.vsphere.session import CANCEL_OPERATION
 from gpuops.vsphere.writing.lost_replies import DESCRIPTIONS
 from gpuops.vsphere.writing.new_vms import _config
-from gpuops.vsphere.writing.steps import config_spec, override_spec
+from gpuops.vsphere.writing.step_calls import config_spec, override_spec
 from tests.nights.world.session import PREFIX, USER, DirectSession, Guests, Lost
 from tests.nights.world.showing import Showing
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from gpuops.model.nights.night_record import Role, marker_value
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.sim.fault_injection.rule import rules_of
 from gpuops.sim.scenario.scenario_file import ScenarioFile

@@ -26,7 +26,7 @@ from gpuops.model.vcenter.task import TaskEnd, TaskRef
 from gpuops.plan.core.steps import RunInGuest
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.sessions import ClientSession
-from gpuops.sim.core.task import Task
+from gpuops.sim.core.task_object import Task
 from gpuops.sim.fault_injection.rule import Ending
 from gpuops.sim.services.guest_managers import GuestProcessManager
 from gpuops.sim.state.vm_state import Power

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from gpuops.model.devices.gpu import AssignmentPolicy, GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.vcenter.host import Cluster, Datastore, DeviceBinding, Host, NumaNode, OfferedProfile
-from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.reservation import DeviceCapacity, ProfileCapacity, Reservations
+from gpuops.model.vcenter.inventory import DeviceCapacity, Inventory, ProfileCapacity, Reservations
 from gpuops.model.vcenter.vm import (
     DynamicDevice,
     Firmware,

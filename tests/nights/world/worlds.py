@@ -18,7 +18,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from gpuops.config import policy
-from gpuops.model.nights.rotation import Policy, Pool
+from gpuops.model.nights.rotation_policy import Policy, Pool
 from gpuops.sim.scenario.build import build_declared
 from gpuops.sim.scenario.scenario_file import ScenarioFile
 from gpuops.sim.world import World

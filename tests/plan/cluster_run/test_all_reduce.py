@@ -7,7 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuops.errors import UsageError
-from gpuops.extras.clusters.all_reduce import (
+from gpuops.extras.clusters.run_request import (
+    AllReduceProgram,
+    AllReduceTime,
+    BenchCell,
+    Transport,
     bus_bandwidth,
     chosen_program,
     efficiency,
@@ -15,7 +19,6 @@ from gpuops.extras.clusters.all_reduce import (
     parse_size,
     parse_times,
 )
-from gpuops.extras.clusters.cluster_run import AllReduceProgram, AllReduceTime, BenchCell, Transport
 
 MIB = 1 << 20
 NCCL = f"""# nThread 1 nGpus 1 minBytes {MIB} maxBytes {MIB} step: 1048576(bytes) warmup iters: 1 iters: 20

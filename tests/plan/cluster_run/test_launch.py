@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuops.extras.clusters import launch as launch_module
-from gpuops.extras.clusters.cluster_run import Launcher, Rendezvous, RunWish, Transport
 from gpuops.extras.clusters.launch import Launch, common_network, hostfile, plan_launch
+from gpuops.extras.clusters.run_request import Launcher, Rendezvous, RunWish, Transport
 from gpuops.model.workloads.cluster import Member, TrainingCluster
 
 MEMBERS = tuple(

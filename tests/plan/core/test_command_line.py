@@ -1,4 +1,4 @@
-"""A command that is offered for copying runs one program with the words that are meant, whatever a VM is called."""
+"""Texts that plans print and read: commands for copying, addresses that guests report, and refusals that are alike."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+import yaml
 
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.command_line import called, command, hosts_called
+from gpuops.plan.core.guest_address import unicast_address
+from gpuops.plan.core.plan import Rejection, said_once, some_names
+from tests.plan.case import CASES
 
 NAMES: Final = (
     "ml-07",
@@ -80,3 +84,30 @@ def test_a_host_called_like_a_pattern_is_that_host_alone() -> None:
     assert [hosts_called(name) for name in ("*", "esx-[12]")] == ["[*]", "esx-[[]12]"]
     assert fnmatchcase("*", hosts_called("*"))
     assert not fnmatchcase("esx-01", hosts_called("*"))
+
+
+ADDRESSES: Final = yaml.safe_load((CASES / "guest-addresses.yaml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("text", ADDRESSES["used"])
+def test_a_host(text: str) -> None:
+    assert str(unicast_address(text)) == text
+
+
+@pytest.mark.parametrize("text", ADDRESSES["refused"])
+def test_no_host(text: str) -> None:
+    assert unicast_address(text) is None
+
+
+def lines(*rejections: Rejection) -> list[str]:
+    return [rejection.line for rejection in said_once(rejections)]
+
+
+def test_other_reasons_are_not_alike() -> None:
+    assert len(lines(Rejection("esx-01", "vmk1 is not on dvs-a"), Rejection("esx-02", "vmk1 is not on dvs-b"))) == 2
+    assert len(lines(Rejection("esx-01", "free", 1, 0, "GPUs"), Rejection("esx-01", "free", 1, 0, "slots"))) == 2
+
+
+def test_names_are_all_there_as_long_as_they_are_few() -> None:
+    assert some_names(["a", "b", "c"]) == "a, b, c"
+    assert some_names(["a", "b", "c", "d"]) == "a, b, c and 1 more"

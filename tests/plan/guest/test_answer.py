@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuops.model.guests.guest import GuestAnswer, GuestSystem, RdmaLink
-from gpuops.plan.guest.answer import read_answer
+from gpuops.plan.guest.check_output import read_answer
 from tests.plan.guest.test_smi import R580
 
 IBV = """hca_id:\tmlx5_0

@@ -24,7 +24,7 @@ from gpuops.model.nights.ml_queue import SshDoor
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import HostSettings, SoftwarePackage
 from gpuops.model.vcenter.vm import DirectPathDevice, PowerState, VgpuDevice, Vm
-from gpuops.plan.guest.question import GuestQuestion, check_reachable, ssh_door, wanted_frameworks
+from gpuops.plan.guest.guest_check import GuestQuestion, check_reachable, ssh_door, wanted_frameworks
 from gpuops.plan.guest.rows import GuestNeeds, GuestRow, GuestState, MustHave, guest_rows
 
 BEFORE = datetime(2026, 11, 2, 18, 0, tzinfo=UTC)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuops.model.guests.guest import GuestGpu, GuestMode
-from gpuops.plan.guest.smi import MOST_ELEMENTS, MOST_GPUS, read_smi
+from gpuops.plan.guest.check_output import MOST_ELEMENTS, MOST_GPUS, read_smi
 
 R580 = """<?xml version="1.0" ?>
 <!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">

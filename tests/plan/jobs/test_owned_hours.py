@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.advise.fair_share import use_by_team
-from gpuops.advise.showback import owner_in, showback
+from gpuops.advise.gpu_hours import owner_in, showback, use_by_team
 from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, SubmittedJob
 from gpuops.extras.jobs.job_turns import with_job_times
 from gpuops.model.nights.fair_share import WEEK

@@ -18,7 +18,7 @@ from gpuops.plan.placement.fleet.site_demand import count_shapes
 from gpuops.plan.placement.project import release, take
 from gpuops.plan.placement.select import place, place_exactly, place_in_fleet
 from gpuops.plan.placement.vm_demand import KeepFree, KeptProfile, PinPolicy, Placement, Wanted, demands_of
-from gpuops.plan.queue.workload import running
+from gpuops.plan.queue.workload_hosts import running
 from tests.plan.snapshots import FIRST, FOURTH, SECOND, THIRD, catalog, gpu, host, inventory, vm, whole, without_vm
 
 KINDS: Final = {

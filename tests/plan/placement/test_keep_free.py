@@ -21,7 +21,7 @@ from gpuops.plan.placement.project import take
 from gpuops.plan.placement.select import place, place_exactly, place_in_fleet
 from gpuops.plan.placement.vm_demand import KeepFree, KeptProfile, PinPolicy, Placement, Wanted, demands_of
 from gpuops.plan.queue.place import Place, Placements
-from gpuops.plan.queue.workload import running
+from gpuops.plan.queue.workload_hosts import running
 from tests.plan.small_vcenter import SmallVcenter
 from tests.plan.snapshots import FIRST, SECOND, THIRD, catalog, gpu, host, inventory, on_gpu, vm
 

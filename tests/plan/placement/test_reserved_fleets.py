@@ -15,7 +15,7 @@ from gpuops.plan.capacity.capacity_request import capacity
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, Step
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.vm_blockers import PowerPolicy
-from gpuops.sim.operations.initial_placement import place
+from gpuops.sim.operations.host_admission import place
 from gpuops.sim.operations.vms.power import start
 from gpuops.sim.scenario.build import build_declared
 from gpuops.sim.scenario.scenario_file import ScenarioFile

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from random import Random
 
 import pytest
 
 from gpuops.extras.lending import lending
 from gpuops.extras.lending.lease_book import (
+    GpuLease,
     LeaseBook,
+    LeaseState,
     LeaseWish,
     LendingPool,
     PoolFile,
+    PoolQuota,
     PoolServer,
     ServerGpu,
     ServerState,
 )
-from gpuops.extras.lending.members import Reclaim, in_another_pool, is_lending, servers_of
+from gpuops.extras.lending.lending import choose_shares, idle_mib
+from gpuops.extras.lending.pool_members import Reclaim, in_another_pool, is_lending, servers_of
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DynamicDevice, PowerState, Vm
 from tests.plan.moving.worlds import world
-from tests.plan.pool.test_books import BEGIN, GIB
 from tests.plan.snapshots import catalog
 
+GIB = 1024
 SERVER = PoolServer("ml-03", "uuid-a", (ServerGpu(0, 40 * GIB),))
 L40S, UNKNOWN = (0x10DE, 0x26B9), (0x10DE, 0xFFFF)
 
@@ -90,3 +97,115 @@ def test_a_dynamic_device_that_may_be_an_unknown_board_is_not_lent(
     servers, refused = servers_of(wish, inventory, catalog())
     assert bool(refused) is not is_server
     assert all(server.state is ServerState.SERVING for server in servers)
+
+
+BEGIN = datetime(2026, 3, 28, 22, 0, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+QUOTA = PoolQuota(memory_mib=60 * GIB, shares=3)
+
+
+def drawn_pool(draw: Random) -> LeaseBook:
+    """One to four servers with one to four GPUs each."""
+    servers = []
+    for number in range(draw.randint(1, 4)):
+        gpus = tuple(ServerGpu(index, draw.choice([24, 40, 80]) * GIB) for index in range(draw.randint(1, 4)))
+        servers.append(PoolServer(f"gpu-{number}", f"uuid-{number}", gpus))
+    pool = LendingPool("lab", "net", quotas={"physics": QUOTA})
+    return LeaseBook(pool, tuple(servers))
+
+
+class Life:
+    """A book, and the shares that clients really use: they are free only once `cut_off` was called."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw, self.now = Random(seed), BEGIN
+        self.book = drawn_pool(self.draw)
+        self.used = dict[str, GpuLease]()
+
+    def step(self, number: int) -> None:
+        draw, book = self.draw, self.book
+        server, client = draw.choice(book.servers), f"uuid-of-{draw.randrange(9)}"
+        self.now += timedelta(minutes=draw.randrange(40))
+        change: Callable[[], LeaseBook] = draw.choice(
+            [
+                *[lambda: self.lend(number, client)] * 5,
+                lambda: lending.give_up(book, client, self.now),
+                lambda: lending.settle(book, self.now),
+                lambda: lending.take_back(book, server, self.now + timedelta(minutes=draw.randrange(9)), self.now),
+                lambda: lending.server_died(book, server, self.now),
+                lambda: lending.serve_again(book, server, self.now),
+            ]
+        )
+        self.book = change()
+        self.work()
+        self.judge()
+
+    def lend(self, number: int, client: str) -> LeaseBook:
+        draw = self.draw
+        owner, lasts = draw.choice(["", "physics"]), timedelta(minutes=draw.choice([1, 30, 240]))
+        wish = LeaseWish(client, client, draw.choice([1, 8, 20, 40]) * GIB, lasts, draw.choice([1, 1, 2, 3]), owner)
+        book, rejections = lending.lend(self.book, wish, f"a{number}", self.now)
+        assert rejections or lending.current_lease(book, client, self.now) is not None
+        if any("idle" in refused.rule for refused in rejections):
+            assert len(choose_shares(wish, book)) < wish.gpus
+        return book
+
+    def work(self) -> None:
+        """Guests do some of what the book wants, and a command may be killed between two of its steps."""
+        for lease in lending.to_enable(self.book):
+            if self.draw.random() < 0.8:
+                self.book = lending.hooks_begin(self.book, lease.id, self.now)
+                self.used[lease.id] = lease
+            if lease.id in self.used and self.draw.random() < 0.8:
+                self.book = lending.hooks_ended(self.book, lease.id, True, self.now)
+        for lease in lending.to_disable(self.book, self.now):
+            if self.draw.random() < 0.5:
+                self.book = lending.hooks_begin(self.book, lease.id, self.now)
+                self.used.pop(lease.id, None)
+                self.book = lending.hooks_ended(self.book, lease.id, False, self.now)
+
+    def judge(self) -> None:
+        memory = {(server.name, gpu.index): gpu.memory_mib for server in self.book.servers for gpu in server.gpus}
+        shares = [share for lease in self.used.values() for share in lease.shares]
+        used_mib = Counter[tuple[str, int]]()
+        for share in shares:
+            used_mib[share.server, share.gpu] += share.memory_mib
+        assert [gpu for gpu, mib in used_mib.items() if mib > memory[gpu]] == []
+        physics = [lease for lease in self.used.values() if lease.wish.owner == "physics"]
+        assert sum(len(lease.shares) for lease in physics) <= (QUOTA.shares or 0)
+        for lease in self.book.leases:
+            assert len({(share.server, share.gpu) for share in lease.shares}) == len(lease.shares)
+            assert lease.ends_at <= lease.asked_at + lease.lasts
+
+
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("first", range(0, 1000, 50))
+def test_never_more_is_lent_than_there_is_and_every_lease_ends(first: int) -> None:
+    for seed in range(first, first + 50):
+        live(Life(seed))
+
+
+def live(life: Life) -> None:
+    for number in range(60):
+        life.step(number)
+    life.now += timedelta(days=1)
+    book = lending.settle(life.book, life.now)
+    for lease in lending.to_disable(book, life.now):
+        book = lending.hooks_ended(book, lease.id, False, life.now)
+    assert [lease for lease in book.leases if lease.holds] == []
+    idle = idle_mib(book)
+    for server in book.servers:
+        lent = server.state is ServerState.SERVING
+        assert [idle[server.name, gpu.index] for gpu in server.gpus] == [gpu.memory_mib * lent for gpu in server.gpus]
+
+
+def test_a_share_of_a_lease_that_is_over_is_free_only_once_its_client_is_cut_off() -> None:
+    book = LeaseBook(LendingPool("lab", "net"), (PoolServer("gpu-01", "u1", (ServerGpu(0, 40 * GIB),)),))
+    book, _ = lending.lend(book, LeaseWish("ds", "u2", 40 * GIB, HOUR), "a1", BEGIN)
+    book = lending.hooks_ended(book, "a1", True, BEGIN)
+    later = BEGIN + 2 * HOUR
+    other_client = LeaseWish("other", "u3", 1, HOUR)
+    assert lending.lend(book, other_client, "a2", later)[1]
+    freed = lending.hooks_ended(lending.settle(book, later), "a1", False, later)
+    assert not lending.lend(freed, other_client, "a2", later)[1]
+    assert [lease.state for lease in freed.leases] == [LeaseState.ENDED]

@@ -22,7 +22,7 @@ from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.queue import place
 from gpuops.plan.queue.one_workload import Placed, Refusal, Steering
 from gpuops.plan.queue.place import Place, Placements
-from gpuops.plan.queue.workload import running, vm_of
+from gpuops.plan.queue.workload_hosts import running, vm_of
 from tests.plan.small_vcenter import SmallVcenter
 from tests.plan.snapshots import FIRST, FOURTH, SECOND, THIRD, catalog, gpu, host, inventory, vm, whole
 from tests.plan.test_properties import PROFILES

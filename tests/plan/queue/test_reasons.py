@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -11,16 +12,20 @@ from gpuops.catalog import load
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import AssignmentPolicy, PciAddress, VgpuMode
 from gpuops.model.vcenter.host import NumaPolicy
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.workload import Vgpus, Workload
+from gpuops.plan.core.steps import RelocateVm
 from gpuops.plan.placement import multi_node, seating
+from gpuops.plan.placement.fleet.index import FleetIndex
 from gpuops.plan.placement.suspended_vms import SuspendedPolicy
 from gpuops.plan.placement.vm_demand import PinPolicy
-from gpuops.plan.queue.one_workload import Refusal
+from gpuops.plan.queue.one_workload import Placed, Refusal
 from gpuops.plan.queue.place import Place
-from gpuops.report.advice.placement import placements_document, placements_text
-from gpuops.report.json_text import document_text
+from gpuops.report.advice.placement_view import placements_document, placements_text
+from gpuops.report.json_and_csv import document_text
 from gpuops.report.layout import plain
+from tests.plan.moving.worlds import after, world
 from tests.plan.queue.reasons import Judge, told_reasons
 from tests.plan.queue.test_admitted import MODELS, names
 from tests.plan.small_vcenter import SmallVcenter
@@ -28,8 +33,6 @@ from tests.plan.snapshots import FIRST, FOURTH, SECOND, THIRD, catalog, gpu, hos
 from tests.sample import every_nth
 
 FIFTH = "0000:d8:00.0"
-
-
 JUDGED_BY_HAND = (1022, 1058, 1061, 1265, 1366, 1443, 2067, 2429, 2585, 7362)
 """Worlds in which planner and checker once disagreed: devices that no node has twice, what unpinned earlier requests
 leave, and what suspended VMs take where starts are not known."""
@@ -217,3 +220,117 @@ def test_each_printed_reason_is_true(seed: int) -> None:
 @pytest.mark.long
 def test_each_printed_reason_is_true_in_many_worlds() -> None:
     assert sum(check(seed) for seed in every_nth(range(1000, 2000), 4)) > 250
+
+
+PREFIX = "nvidia_rtx_pro_6000_blackwell_dc-"
+OFF = ("1-2q", "1-3q", "1-6q", "1-12q", "1-12c", "1-24c", "2-24q", "2-48c")
+
+EVERY = tuple(
+    profile.name.removeprefix(PREFIX)
+    for board in catalog().boards
+    for profile in board.profiles
+    if profile.name.startswith(PREFIX) and profile.mig_backed
+)
+
+
+def two_hosts(profiles: tuple[str, ...]) -> Inventory:
+    """Two empty hosts with four RTX PRO 6000 in MIG mode, and a VM that is off for each of the profiles."""
+    nodes = {FIRST: 0, SECOND: 0, THIRD: 1, FOURTH: 1}
+    hosts = [
+        host(f"esx-{number}", *(gpu(at, "rtx-pro-6000", node, VgpuMode.MULTI_INSTANCE) for at, node in nodes.items()))
+        for number in (1, 2)
+    ]
+    vms = [vm(n, f"off-{n}", str(n % 2 + 1), f"vgpu {PREFIX}{profile}") for n, profile in enumerate(profiles, 1)]
+    return inventory(hosts, [replace(guest_vm, power=PowerState.OFF) for guest_vm in vms])
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("profiles", [OFF, EVERY], ids=["eight profiles", "every profile"])
+def test_vms_of_many_profiles_do_not_multiply_the_states_of_a_gpu(profiles: tuple[str, ...]) -> None:
+    """The search for the best filling of a GPU followed every mixture of up to 48 vGPUs."""
+    world = two_hosts(profiles)
+    placements = Place((Workload("w", 4, 16384, f"{PREFIX}2-24q"),)).placements(world, catalog())
+    assert len(placements.placed) == 1
+    assert len(FleetIndex.of(placements.before, catalog()).states) < 500
+
+
+@pytest.mark.long
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("optimize", [False, True])
+def test_a_queue_of_every_profile_is_placed_in_a_limited_number_of_states(optimize: bool) -> None:
+    world = two_hosts(())
+    requests = tuple(Workload(f"w-{name}", 4, 16384, f"{PREFIX}{name}") for name in EVERY)
+    placements = Place(requests, optimize=optimize).placements(world, catalog())
+    assert len(placements.placed) + len(placements.refused) == len(EVERY)
+    assert len(FleetIndex.of(placements.before, catalog()).states) < 2000
+
+
+WHOLE = Workload("asked", 4, 8192, "a40-48q")
+TWO_HALVES = ([[8]], [[8, 8]])
+"""The one VM of esx-01 has room on esx-02."""
+
+
+def suggestions(now: Inventory, *workloads: Workload, **options: Any) -> list[str | None]:
+    """For each workload what moves would make room for it; None = it has a place."""
+    answers = Place(workloads, **options).placements(now, catalog()).answers
+    return [answer.moves if isinstance(answer, Refusal) else None for answer in answers]
+
+
+def test_the_move_is_named_and_makes_room() -> None:
+    now = world(*TWO_HALVES)
+    assert suggestions(now, WHOLE) == ["after vMotion of vm-1-1-1 to esx-02 it fits on esx-01"]
+    moved = after([RelocateVm("vm-100", now.find_host("esx-02").ref)], now)
+    assert suggestions(moved, WHOLE) == [None]
+
+
+def test_as_few_moves_as_do() -> None:
+    now = world([[8, 8]], [[8, 8]], [[24]])
+    words = "after vMotion of vm-1-1-1 to esx-02, then of vm-1-1-2 to esx-02 it fits on esx-01"
+    assert suggestions(now, WHOLE) == [words]
+
+
+def test_each_is_told_what_helps_it_alone() -> None:
+    now = world(*TWO_HALVES)
+    first, second = suggestions(now, replace(WHOLE, name="a"), replace(WHOLE, name="b"))
+    assert first == second == "after vMotion of vm-1-1-1 to esx-02 it fits on esx-01"
+
+
+@pytest.mark.parametrize("power", [PowerState.SUSPENDED, PowerState.OFF])
+def test_who_does_not_run_is_not_moved(power: PowerState) -> None:
+    now = world([[8]], [[8] * 4])
+    stopped = now.with_vm(replace(now.vms["vm-100"], power=power))
+    assert suggestions(stopped, WHOLE) == ([None] if power is PowerState.OFF else [""])
+
+
+def test_who_is_asked_for_is_not_moved() -> None:
+    now = world([[]], [[8] * 5])
+    small = Workload("small", 4, 8192, "a40-8q", priority=1, host="esx-01")
+    assert suggestions(now, WHOLE, small) == [None, ""], "there would be room for it on esx-02"
+
+
+@pytest.mark.parametrize(
+    ("now", "why"),
+    [
+        (replace(world(*TWO_HALVES), hot_migrate_enabled=False), "vMotion of vGPUs is switched off"),
+        (world([[8] * 5], [[8] * 5]), "no host has room for so many"),
+        (world(*[[[8]]] * 33, *[[[8, 8]]] * 33), "a large fleet is for `gpuops defrag`"),
+    ],
+)
+def test_nothing_is_said_where_nothing_is_known(now: Inventory, why: str) -> None:
+    assert suggestions(now, WHOLE) == [""], why
+
+
+def test_of_whole_gpus_and_groups_nothing_is_said() -> None:
+    now = world(*TWO_HALVES)
+    assert suggestions(now, Workload("given", 4, 8192, gpus=1)) == [""]
+    pair = [replace(WHOLE, name=name, affinity="pair") for name in ("a", "b")]
+    assert suggestions(now, *pair) == ["", ""]
+
+
+def test_a_placed_request_keeps_its_place() -> None:
+    now = world([[8]], [[8]], [[]])
+    answers = Place((replace(WHOLE, priority=1), replace(WHOLE, name="next"))).placements(now, catalog()).answers
+    placed = next(answer for answer in answers if isinstance(answer, Placed))
+    assert placed.placement.host.name == "esx-03"
+    (refused,) = (answer for answer in answers if isinstance(answer, Refusal))
+    assert refused.moves == "after vMotion of vm-1-1-1 to esx-02 it fits on esx-01"

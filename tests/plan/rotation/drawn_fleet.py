@@ -13,7 +13,7 @@ from datetime import time as clock
 from typing import Any, Final
 
 from gpuops.model.nights.ml_queue import QueuedVm
-from gpuops.model.nights.rotation import IdleRule, Policy, Pool
+from gpuops.model.nights.rotation_policy import IdleRule, Policy, Pool
 from gpuops.model.nights.selector import Selector
 from gpuops.model.vcenter.host import Datastore
 from gpuops.model.vcenter.inventory import Inventory

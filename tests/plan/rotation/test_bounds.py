@@ -12,7 +12,7 @@ from gpuops.catalog import load
 from gpuops.model.devices.gpu import Passthrough, PciAddress
 from gpuops.model.nights.ml_queue import Checkpoint, QueuedVm
 from gpuops.model.nights.night_record import Original, Role
-from gpuops.model.nights.rotation import DirectPath, IdleRule, Limits, Policy, Pool
+from gpuops.model.nights.rotation_policy import DirectPath, IdleRule, Limits, Policy, Pool
 from gpuops.model.nights.selector import Mark, Selector
 from gpuops.model.vcenter.vm import DirectPathDevice, PowerState
 from gpuops.model.window import Weekday, Window

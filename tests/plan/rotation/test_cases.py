@@ -13,14 +13,14 @@ import yaml
 from gpuops.catalog import load
 from gpuops.config.policy import parse_policy
 from gpuops.model.nights.night_record import Original, Role
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import PowerOnVm, RelocateVm, ShutDownGuest, SuspendVm
 from gpuops.plan.rotation.nights.night import RotateNight
-from tests.execute.small_vcenter import SLOTS, World, small_world
-from tests.plan.case import Words, case_of, compare, read_cases, rejection_line, with_values
+from tests.execute.small_vcenter import SLOTS, World, desktop, ml, small_world
+from tests.plan.case import Words, case_of, compare, read_cases, rejection_line, with_host_values, with_values
 
 CATALOG = load(profiles=SLOTS)
 EVENING: Final = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
@@ -52,8 +52,10 @@ class NightCase:
     policy: Words = field(default_factory=dict)
     """Keys of a policy file. `pool`: keys of its one pool."""
     now: datetime = EVENING
+    add: Sequence[str] = ()
+    """More VMs: desktop-06, desktop-07 (48q) run on esx-02 and are in use; ml-03, ml-04 (48c) are on esx-01, off."""
     change: Mapping[str, Words] = field(default_factory=dict)
-    """vms, hosts, datastores: name -> fields to replace."""
+    """vms, hosts, datastores: name -> fields to replace, a host's `gpus` by address."""
     history: Sequence[Words] = ()
     """What the journal knows: `vm`, `night`, and fields of what it remembers; taken, unless the case says otherwise."""
 
@@ -72,6 +74,11 @@ def policy_of(case: NightCase) -> Policy:
 
 def world_of(case: NightCase) -> World:
     world = small_world()
+    for name in case.add:
+        kind, _, number = name.partition("-")
+        vm = ml(int(number), "host-1") if kind == "ml" else desktop(int(number), "nvidia_a40-48q", "host-2")
+        world.vms[vm.ref] = replace(vm, cpu_usage_mhz=4000)
+        world._set_power(vm.ref, vm.power or PowerState.OFF)
     assert set(case.change) <= {"vms", "hosts", "datastores"}, f"unknown changes: {sorted(case.change)}"
     for name, changes in case.change.get("vms", {}).items():
         ref = _ref(world, name)
@@ -79,10 +86,12 @@ def world_of(case: NightCase) -> World:
         world.vms[ref] = vm
         if vm.power is not power_before and vm.power is not None:
             world._set_power(ref, vm.power)
-    for places, kind in ((world.hosts, "hosts"), (world.datastores, "datastores")):
-        for name, changes in case.change.get(kind, {}).items():
-            [ref] = [ref for ref, changed_object in places.items() if changed_object.name == name]
-            places[ref] = with_values(places[ref], changes)
+    for name, changes in case.change.get("hosts", {}).items():
+        [host] = [host for host in world.hosts.values() if host.name == name]
+        world.hosts[host.ref] = with_host_values(host, changes)
+    for name, changes in case.change.get("datastores", {}).items():
+        [ref] = [ref for ref, datastore in world.datastores.items() if datastore.name == name]
+        world.datastores[ref] = with_values(world.datastores[ref], changes)
     return world
 
 
@@ -144,8 +153,13 @@ def test_case(case: NightCase) -> None:
     check(case)
 
 
+def starts_narrow_vms(case: NightCase) -> bool:
+    """Whether the night starts VMs, and no VM has two vGPUs: the small vCenter starts no such VM."""
+    return bool(case.expect.get("starts")) and all(len(vm.profiles) <= 1 for vm in world_of(case).vms.values())
+
+
 @pytest.mark.quick_cases(12)
-@pytest.mark.parametrize("case", [case for case in CASES if case.expect.get("starts")], ids=str)
+@pytest.mark.parametrize("case", [case for case in CASES if starts_narrow_vms(case)], ids=str)
 def test_a_night_that_was_carried_out_has_nothing_left_to_do(case: NightCase) -> None:
     world = world_of(case)
     history = history_of(case, world)

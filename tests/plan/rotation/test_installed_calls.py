@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from gpuops.config.policy import parse_policy
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.nights.runners import Half
 from gpuops.plan.rotation.installed_calls import calls_of_crontab, calls_of_unit, misfits, of_policy_file, read_calendar
 from gpuops.plan.rotation.timers import call_lines, lines_of

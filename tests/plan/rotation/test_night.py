@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, time
+from itertools import product
 
 import pytest
 
@@ -11,24 +12,28 @@ from gpuops.catalog import load
 from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.nights.ml_queue import QueuedVm
 from gpuops.model.nights.night_record import Original, Role
-from gpuops.model.nights.rotation import IdleRule, Policy, Pool
+from gpuops.model.nights.rotation_policy import IdleRule, Policy, Pool
 from gpuops.model.nights.selector import Mark, Selector
 from gpuops.model.vcenter.host import Datastore, OfferedProfile
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, RunningTask, VgpuDevice, Vm
 from gpuops.model.window import Window
 from gpuops.plan.core.plan import Plan, Rejection
+from gpuops.plan.core.privileges import needed_privileges, refused_without
 from gpuops.plan.core.steps import PowerOnVm, SetAttribute, SuspendVm
 from gpuops.plan.placement.seating import Room
 from gpuops.plan.rotation.ml_queue.ml_vms import waiting_vms
 from gpuops.plan.rotation.ml_queue.queue import decide_queue
 from gpuops.plan.rotation.nights.night import RotateNight
 from tests.execute.small_vcenter import SLOTS, World, small_world
+from tests.plan.rotation import drawn_fleet as fleet
+from tests.plan.snapshots import catalog
 
 CATALOG = load(profiles=SLOTS)
 EVENING = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
 NIGHT = "2026-11-20"
 POOL = Pool("all", Selector(name="desktop-*"), idle=IdleRule(500), parked=True)
+
 POLICY = Policy(
     "small", (POOL,), ml=(QueuedVm("ml-01"), QueuedVm("ml-02")), windows=(Window(time(20), time(6), UTC),), digest="d"
 )
@@ -77,51 +82,6 @@ def test_the_second_run_is_empty() -> None:
     assert reasons(second)["desktop-01"] == "suspended tonight"
     assert reasons(second)["ml-01"] == "runs already"
     assert plan(world).steps == (), "the markers alone say so too"
-
-
-def test_what_a_policy_does_not_mean_is_warned_of() -> None:
-    mistyped = Pool(name="mistyped", select=Selector(name="desk-*"), idle=IdleRule(500), parked=True, owner=Mark("o"))
-    resting = replace(POOL, name="resting", parked=False)
-    policy = replace(POLICY, pools=(resting, mistyped), ml=(QueuedVm("no-such-ml"),))
-    assert plan(small_world(), policy).warnings == (
-        "pool resting: `parked: false`, so none of its desktops is taken",
-        "pool mistyped: no VM is in it",
-        "ML queue: no VM 'no-such-ml' in this vCenter",
-    )
-
-
-@pytest.mark.parametrize(
-    ("folder", "explanation"),
-    [
-        ("desktop", "; did you mean desktops?"),
-        ("Desktops", "; did you mean desktops?"),
-        ("vm/desktop", "; did you mean vm/desktops?"),
-        ("/dc/vm/desktop", "; did you mean /dc/vm/desktops, /dc/vm/ml, /dc/vm?"),
-        ("somewhere", ""),
-    ],
-)
-def test_a_night_is_refused_where_no_vm_is_in_the_folder_of_a_pool(folder: str, explanation: str) -> None:
-    mistyped = replace(POOL, name="mistyped", select=Selector(folder=folder))
-    refused = plan(small_world(), replace(POLICY, pools=(POOL, mistyped)))
-    assert (refused.feasible, refused.steps) == (False, ())
-    [rejection] = refused.rejections
-    assert rejection.subject == "pool mistyped"
-    assert rejection.rule == f"no VM is in folder {folder}{explanation}"
-    assert rejection.hint == "correct the pool's `folder` in the policy, or remove the pool from it"
-
-
-def test_a_folder_of_a_pool_that_no_night_takes_from_refuses_none() -> None:
-    resting = replace(POOL, name="resting", select=Selector(folder="desktop"), parked=False)
-    assert plan(small_world(), replace(POLICY, pools=(POOL, resting))).feasible
-
-
-def test_a_desktop_on_its_way_into_suspend_does_not_count_towards_the_floor() -> None:
-    world, floor_reason = small_world(), "floor: 4 of pool all stay running"
-    policy = replace(POLICY, pools=(replace(POOL, floor=4),))
-    assert list(reasons(plan(world, policy)).values()).count(floor_reason) == 4
-    world.set("vm-1", tasks=(RunningTask("task-1", "SuspendVM_Task", "running"),), question="Is the disk full?")
-    reason_by_name = reasons(plan(world, policy))
-    assert [reason_by_name[f"desktop-0{number}"] for number in (2, 3, 4, 5)] == [floor_reason] * 4
 
 
 def test_space_kept_for_a_suspend_file_stays_kept_when_the_file_takes_less() -> None:
@@ -184,11 +144,40 @@ def test_no_desktop_is_suspended_for_a_slot_that_is_a_guess() -> None:
     offered = (*(world.hosts["host-2"].profiles or ()), OfferedProfile("grid_a100-40c", suspend=True))
     world.hosts["host-2"] = replace(world.hosts["host-2"], gpus=(a100,), profiles=offered)
     world.set("vm-92", devices=(VgpuDevice(13000, "grid_a100-40c"),))
-    catalog = load(profiles=[*SLOTS, "grid_a100-40c"])
-    night_plan = RotateNight(replace(POLICY, ml=(QueuedVm("ml-02"),))).plan(world.snapshot(), catalog, EVENING)
+    with_a100 = load(profiles=[*SLOTS, "grid_a100-40c"])
+    night_plan = RotateNight(replace(POLICY, ml=(QueuedVm("ml-02"),))).plan(world.snapshot(), with_a100, EVENING)
     assert night_plan.steps == ()
     assert "whether it is in MIG mode is not known" in reasons(night_plan)["ml-02"]
     with_known_mode = replace(a100, vgpu_mode=VgpuMode.SAME_SIZE)
     world.hosts["host-2"] = replace(world.hosts["host-2"], gpus=(with_known_mode,))
-    night_plan = RotateNight(replace(POLICY, ml=(QueuedVm("ml-02"),))).plan(world.snapshot(), catalog, EVENING)
+    night_plan = RotateNight(replace(POLICY, ml=(QueuedVm("ml-02"),))).plan(world.snapshot(), with_a100, EVENING)
     assert PowerOnVm("vm-92", "host-2") in night_plan.steps
+
+
+@pytest.mark.long
+def test_a_fleet_is_used_better_than_one_vm_after_the_other_would() -> None:
+    night_plan = RotateNight(fleet.policy()).plan(fleet.world(), catalog(), fleet.EVENING)
+    started = [step for step in night_plan.steps if isinstance(step, PowerOnVm)]
+    assert len(started) == 56, "50 one after the other"
+    assert len(refs_suspended(night_plan)) == 160, "the fewest that any choice of 63 GPUs has"
+
+
+CELLS = list(product([True, False], repeat=4))
+SUSPEND = "VirtualMachine.Interact.Suspend"
+
+
+@pytest.mark.parametrize(("selected", "agreed", "opted_out", "permitted"), CELLS)
+def test_one_cell_of_sixteen_may_suspend(selected: bool, agreed: bool, opted_out: bool, permitted: bool) -> None:
+    chosen = Selector(name="desktop-*" if selected else "laptop-*")
+    policy = replace(POLICY, pools=(replace(POOL, select=chosen, owner=Mark("gpuops.owner", "cad")),))
+    world = small_world()
+    for ref in world.vms:
+        marks = ({"gpuops.owner": "cad"} if agreed else {}) | ({"gpuops.opt-out": "no"} if opted_out else {})
+        world.set(ref, attributes=marks)
+    # one whose owner agreed and whose user did not: without any, the whole pool would be refused before we come to ask
+    world.set("vm-5", attributes={"gpuops.owner": "cad", "gpuops.opt-out": "no"})
+    night_plan = plan(world, policy)
+    wants = needed_privileges(night_plan.steps)
+    lacking = {} if permitted else {vm: {SUSPEND} & privileges for vm, privileges in wants.items()}
+    taken_refs = refs_suspended(refused_without(night_plan, lacking, world.snapshot()))
+    assert bool(taken_refs) is ((selected, agreed, opted_out, permitted) == (True, True, False, True))

@@ -10,7 +10,7 @@ import pytest
 from gpuops.catalog import load
 from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.nights.ml_queue import QueuedVm
-from gpuops.model.nights.rotation import IdleRule, Policy, Pool
+from gpuops.model.nights.rotation_policy import IdleRule, Policy, Pool
 from gpuops.model.nights.selector import Selector
 from gpuops.model.vcenter.host import OfferedProfile
 from gpuops.model.vcenter.vm import PowerState, VgpuDevice

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from gpuops.model.nights.ml_queue import Checkpoint, GuestCommand, QueuedVm
 from gpuops.model.nights.night_record import Original, Role
-from gpuops.model.nights.rotation import KeptSlots, Mode, Policy, SpareRule
+from gpuops.model.nights.rotation_policy import KeptSlots, Mode, Policy, SpareRule
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.workloads.cluster import MARKER_KEY, ClusterMarker, RdmaKind

@@ -15,7 +15,7 @@ from gpuops.model.nights.fair_share import NO_OWNER, FairShare, Team, TeamLimits
 from gpuops.model.nights.history import HeldPeriod, PastNight, PastVm
 from gpuops.model.nights.ml_queue import QueuedVm
 from gpuops.model.nights.night_record import Role
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.owner import OwnerKey
 from gpuops.model.vcenter.vm import PowerState, Vm

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from gpuops.config.policy import parse_policy
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.nights.runners import Half
 from gpuops.model.window import Night
 from gpuops.plan.rotation.installed_calls import InstalledCalls, misfits, read_calendar, read_cron

@@ -1,4 +1,4 @@
-"""Clusters in the queue start whole: two of them, and room for one and a half."""
+"""Clusters in the queue start complete or not at all, and so many desktops stay for users as are kept or forecast."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuops.model.nights.ml_queue import QueuedVm
+from gpuops.model.nights.rotation_policy import IdleRule, Policy, Pool
+from gpuops.model.nights.selector import Selector
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import Vm
+from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.workloads.cluster import MARKER_KEY, ClusterMarker, RdmaKind
 from gpuops.plan.core.plan import Choice
 from gpuops.plan.rotation.ml_queue.ml_vms import Start, WaitingVm
 from gpuops.plan.rotation.ml_queue.queue import QueueDecision
 from gpuops.plan.rotation.ml_queue.whole_clusters import decide_with_clusters
+from gpuops.plan.rotation.nights.desktops import KeptForUsers
 from tests.execute.small_vcenter import small_world
 
 
@@ -90,3 +93,55 @@ def test_no_cluster_ever_starts_in_part_and_no_queue_is_decided_more_often_than_
     assert all(started.count(f"c{number}") in (0, size) for number, size in enumerate(sizes))
     assert call_count <= len(sizes) + 1
     assert [choice.subject for choice in decision.choices] == [waits.name for waits in order]
+
+
+COUNTS = st.integers(0, 30)
+
+
+def desktops(count: int) -> list[Vm]:
+    return [Vm(f"vm-{number}", f"d-{number}", path=f"/dc/vm/vdi/d-{number}") for number in range(count)]
+
+
+def kept_for_users(at_least: int, ready: int, running: int, expected: int | None) -> tuple[KeptForUsers, Pool]:
+    pool = Pool("office", Selector(folder="vdi"), IdleRule(500), parked=True, ready=at_least)
+    forecast = {} if expected is None else {pool.name: expected}
+    return KeptForUsers(Policy("p", (pool,)), {pool.name: ready}, {pool.name: running}, forecast), pool
+
+
+@given(COUNTS, COUNTS, COUNTS, COUNTS, COUNTS)
+def test_a_forecast_gives_back_earlier_or_takes_later(
+    at_least: int, ready: int, used: int, expected: int, taken_count: int
+) -> None:
+    without, pool = kept_for_users(at_least, ready, ready + used, None)
+    ahead, _ = kept_for_users(at_least, ready, ready + used, expected)
+    assert ahead.missing(pool) == max(without.missing(pool), expected - ready - used)
+    if without.objection(desktops(taken_count)):
+        assert ahead.objection(desktops(taken_count)) == without.objection(desktops(taken_count))
+    if taken_count and not ahead.objection(desktops(taken_count)):
+        assert ready + used - taken_count >= expected, "as many run as are expected to be needed"
+
+
+@given(COUNTS, COUNTS, COUNTS, COUNTS)
+def test_what_may_be_taken_is_not_missing_afterwards(at_least: int, ready: int, used: int, expected: int) -> None:
+    """Or a watch would take and bring back the same desktop again and again."""
+    now, pool = kept_for_users(at_least, ready, ready + used, expected)
+    taken_count = next((count for count in range(ready, 0, -1) if not now.objection(desktops(count))), 0)
+    if taken_count:
+        after, _ = kept_for_users(at_least, ready - taken_count, ready + used - taken_count, expected)
+        assert after.missing(pool) <= 0
+
+
+def test_where_nothing_is_kept_a_desktop_may_be_taken_that_is_the_last() -> None:
+    free, pool = kept_for_users(0, 1, 1, None)
+    assert free.objection(desktops(1)) == ""
+    assert free.missing(pool) == -1
+
+
+def test_a_look_counts_desktops_that_run_and_leaves_out_those_behind_a_gate() -> None:
+    on = Vm("vm-1", "d-1", path="/dc/vm/vdi/d-1", power=PowerState.ON)
+    off = Vm("vm-2", "d-2", path="/dc/vm/vdi/d-2", power=PowerState.OFF)
+    gated = Pool("office", Selector(folder="vdi"), IdleRule(500), gated=True)
+    for pool, running in ((Pool("office", Selector(folder="vdi"), IdleRule(500), parked=True), 1), (gated, 0)):
+        counts = KeptForUsers.of(Policy("p", (pool,)), [on, off], {"office": 5})
+        assert dict(counts.running) == ({"office": running} if running else {})
+        assert counts.missing(pool) == 5 - running

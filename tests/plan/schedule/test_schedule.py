@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from dataclasses import replace
-from itertools import count
+from itertools import combinations, count, permutations, product
 
 import pytest
 
-from gpuops.plan.schedule.problem import Desktop, Job, NightGpu, NightProblem, OperationLimits
-from gpuops.plan.schedule.schedule import schedule
+from gpuops.plan.schedule.packing import Stretch, fill_stretch
+from gpuops.plan.schedule.problem import Desktop, Job, NightGpu, NightProblem, OperationLimits, longest_windows
+from gpuops.plan.schedule.schedule import match_jobs, schedule
 from tests.plan.schedule.bound import back_at, late_desktops, most_gpu_minutes
 from tests.plan.schedule.nights import broken, gpu, made_up, moves, run_of
 
@@ -146,3 +149,183 @@ def test_no_jobs_no_suspends() -> None:
         (),
         (),
     )
+
+
+ENDS = 11
+
+
+def night(limits: OperationLimits, slowdown: float, hosts: tuple[str, str], minutes: tuple[int, int]) -> NightProblem:
+    gpus = tuple(gpu(f"gpu-{at}", hosts[at], 0, 1, minutes=minutes[at]) for at in (0, 1))
+    return NightProblem(ENDS, gpus, tuple(Job(f"job-{at}", 1, 1) for at in range(40)), limits, slowdown)
+
+
+def longest(problem: NightProblem) -> int:
+    """The most minutes that both GPUs, or one, are free together: all starts of all resumes tried."""
+    free_from = {at: window.free_from for at, window in longest_windows(problem, (0, 1)).items()}
+    best = max((window.minutes for window in longest_windows(problem, (0, 1)).values()), default=0)
+    moves = [
+        (at, problem.gpus[at].host, problem.resume_minutes(desktop))
+        for at in (0, 1)
+        for desktop in problem.gpus[at].desktops
+    ]
+    for starts in product(range(ENDS), repeat=len(moves)):
+        if any(start + minutes > ENDS for start, (_, _, minutes) in zip(starts, moves, strict=True)):
+            continue
+        back = [
+            min(start for start, (at, _, _) in zip(starts, moves, strict=True) if at == number) for number in (0, 1)
+        ]
+        total = sum(back[number] - free_from[number] for number in (0, 1))
+        if total > best and min(back[number] - free_from[number] for number in (0, 1)) > 0:
+            best = total if _fits(problem.limits, starts, moves) else best
+    return best
+
+
+def _fits(limits: OperationLimits, starts: tuple[int, ...], moves: list[tuple[int, str, int]]) -> bool:
+    busy: Counter[tuple[str, int]] = Counter()
+    for start, (_, host, minutes) in zip(starts, moves, strict=True):
+        for minute in range(start, start + minutes):
+            busy.update([(host, minute), ("", minute)])
+    most = dict.fromkeys({host for _, host, _ in moves}, limits.per_host) | {"": limits.per_datastore}
+    return all(count <= (most[name] or count) for (name, _), count in busy.items())
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 1.5])
+@pytest.mark.parametrize(
+    ("limits", "hosts", "minutes"),
+    [
+        (OperationLimits(1, None), ("host-0", "host-0"), (1, 1)),
+        (OperationLimits(2, None), ("host-0", "host-0"), (2, 2)),
+        (OperationLimits(None, 1), ("host-0", "host-1"), (1, 2)),
+        (OperationLimits(1, 2), ("host-0", "host-1"), (1, 1)),
+    ],
+)
+def test_no_way_back_leaves_more_than_the_bound(
+    limits: OperationLimits, hosts: tuple[str, str], minutes: tuple[int, int], slowdown: float
+) -> None:
+    problem = night(limits, slowdown, hosts, minutes)
+    assert 0 < longest(problem) <= most_gpu_minutes(problem)
+
+
+def test_a_margin_costs_what_the_bound_says() -> None:
+    """Both of a host's GPUs, one lane: with resumes half as long again, four resumes begin four minutes earlier."""
+    bare, slow = (night(OperationLimits(1, None), margin, ("host-0", "host-0"), (2, 2)) for margin in (1.0, 1.5))
+    assert longest(bare) > longest(slow)
+    assert most_gpu_minutes(bare) > most_gpu_minutes(slow) >= longest(slow)
+
+
+NO_END = 10**6
+
+
+def open_ended_night(seed: int) -> NightProblem:
+    """Few enough GPUs and jobs to try everything; all idle now, and no lanes to wait for."""
+    chance = random.Random(seed)
+    gpus = tuple(gpu(f"gpu-{n}", f"host-{n % 2}", *[0] * chance.randrange(4), minutes=0) for n in range(5))
+    jobs = tuple(
+        Job(
+            f"job-{n}",
+            chance.choice((1, 1, 1, 2)),
+            NO_END,
+            least_minutes=10,
+            priority=chance.choice((0, 0, 1)),
+            allowed=frozenset(of.name for of in gpus if chance.random() < 0.5),
+        )
+        for n in range(5)
+    )
+    return NightProblem(100, gpus, jobs, OperationLimits(None, None))
+
+
+def best(problem: NightProblem) -> tuple[int, int, int]:
+    """(GPUs with work of priority 1, of priority 0, desktops not spent), over all assignments."""
+    best_so_far = (0, 0, 0)
+    sets = [[None, *_sets(job, problem.gpus)] for job in problem.jobs]
+    for choice in product(*sets):
+        used = [of for chosen in choice if chosen is not None for of in chosen]
+        if len({of.name for of in used}) == len(used):
+            gpus = [
+                sum(
+                    len(chosen)
+                    for job, chosen in zip(problem.jobs, choice, strict=True)
+                    if chosen and job.priority == p
+                )
+                for p in (1, 0)
+            ]
+            best_so_far = max(best_so_far, (gpus[0], gpus[1], -sum(len(of.desktops) for of in used)))
+    return best_so_far
+
+
+def _sets(job: Job, gpus: tuple[NightGpu, ...]) -> list[tuple[NightGpu, ...]]:
+    allowed = [of for of in gpus if job.allowed is not None and of.name in job.allowed]
+    return [chosen for chosen in combinations(allowed, job.gpus) if len({of.host for of in chosen}) == 1]
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_no_assignment_is_better(seed: int) -> None:
+    problem = open_ended_night(seed)
+    night_schedule = schedule(problem, 100_000)
+    assert broken(problem, night_schedule) == []
+    priority = {job.name: job.priority for job in problem.jobs}
+    gpus = [sum(len(run.gpus) for run in night_schedule.runs if priority[run.job] == level) for level in (1, 0)]
+    assert (*gpus, -night_schedule.desktops) == best(problem)
+
+
+def test_those_with_the_better_right_and_the_cheapest_places() -> None:
+    may_run = {1: [10, 11], 2: [10], 3: [10], 4: [11, 12]}
+    assert match_jobs([1, 2, 3, 4], [12, 11, 10], may_run) == {1: 11, 2: 10, 4: 12}
+    assert match_jobs([3, 2, 1], [10, 11], may_run) == {3: 10, 1: 11}
+    assert match_jobs([1, 4], [10, 12, 11], may_run) == {1: 10, 4: 12}
+
+
+def test_a_job_that_the_lanes_leave_too_little_time_for_is_left_out() -> None:
+    gpus = tuple(gpu(f"gpu-{n}", "h", *[0] * 4, minutes=10) for n in range(3))
+    jobs = tuple(Job(f"job-{n}", 1, NO_END, least_minutes=40) for n in range(3))
+    problem = NightProblem(160, gpus, jobs, OperationLimits(1, None))
+    night_schedule = schedule(problem, 100_000)
+    assert broken(problem, night_schedule) == []
+    assert len(night_schedule.runs) == 1
+    assert night_schedule.desktops == 4
+
+
+def fullest(stretch: Stretch, jobs: list[Job]) -> int:
+    """By trying all orders of all subsets."""
+    best = 0
+    for size in range(len(jobs) + 1):
+        for chosen in combinations(jobs, size):
+            if any(_in_time(stretch, order) for order in permutations(chosen)):
+                best = max(best, sum(job.minutes for job in chosen))
+    return best
+
+
+def _in_time(stretch: Stretch, order: tuple[Job, ...]) -> bool:
+    at = stretch.start
+    for job in order:
+        at += job.minutes
+        if at > (stretch.end if job.deadline is None else min(stretch.end, job.deadline)):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_nothing_fills_it_better(seed: int) -> None:
+    chance = random.Random(seed)
+    stretch = Stretch(0, 5, 5 + chance.randrange(10, 60), last=False)
+    jobs = [
+        Job(str(number), 1, chance.randrange(3, 30), deadline=chance.choice((None, chance.randrange(10, 60))))
+        for number in range(5)
+    ]
+    pool = sorted(range(5), key=lambda number: (jobs[number].deadline or 999, jobs[number].minutes))
+    stretch_jobs = fill_stretch(stretch, jobs, pool)
+    assert sum(piece.minutes for piece in stretch_jobs) == fullest(stretch, jobs)
+    assert _in_time(stretch, tuple(jobs[piece.job] for piece in stretch_jobs))
+
+
+def test_the_end_of_the_night_cuts_a_run_off_only_where_that_is_worth_more() -> None:
+    jobs = [Job("short", 1, 20), Job("long", 1, 500, least_minutes=25)]
+    cut = fill_stretch(Stretch(0, 0, 50, last=True), jobs, [0, 1])
+    assert [(piece.job, piece.minutes) for piece in cut] == [(0, 20), (1, 30)]
+    assert [piece.job for piece in fill_stretch(Stretch(0, 0, 50, last=False), jobs, [0, 1])] == [0]
+    assert [piece.job for piece in fill_stretch(Stretch(0, 0, 20, last=True), jobs, [0, 1])] == [0]
+
+
+def test_large_jobs_are_used_up_first() -> None:
+    jobs = [Job("a", 1, 10), Job("b", 1, 10), Job("c", 1, 20)]
+    assert [piece.job for piece in fill_stretch(Stretch(0, 0, 20, last=False), jobs, [0, 1, 2])] == [2]

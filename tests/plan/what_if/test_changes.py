@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
 
 from gpuops.errors import GpuopsError, HostNotFound, ProfileUnknown, UsageError
-from gpuops.extras.sizing.what_if.fleet import ChangedFleet, changed_fleet
+from gpuops.extras.sizing.what_if.changed_fleet import ChangedFleet, changed_fleet
+from gpuops.extras.sizing.what_if.question import WhatIf, WhatIfAnswer
 from gpuops.model.devices.gpu import PciAddress, VgpuMode
+from gpuops.model.devices.mig import GpuLayout, LayoutForm, LayoutPart
 from gpuops.model.fleet_change import (
     AddHosts,
     AddVms,
+    ApplyLayout,
     ChangeGpuMode,
     ChangeProfile,
     FleetChange,
@@ -21,6 +27,7 @@ from gpuops.model.fleet_change import (
 )
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
+from gpuops.model.workloads.workload import Workload
 from tests.plan import snapshots
 from tests.plan.snapshots import FIRST, FOURTH, SECOND
 
@@ -175,3 +182,168 @@ def test_what_is_not_there_or_cannot_be_is_refused(change: FleetChange, kind: ty
         change_fleet(change)
     assert refused.value.message.startswith(message) or message in refused.value.message
     assert refused.value.exit_code == 2
+
+
+A100, A40 = (0x10DE, 0x20F1), (0x10DE, 0x2235)
+THREE = (("3g.20gb", 1), ("2g.10gb", 2))
+
+
+def part(
+    *counts: tuple[str, int], gpus: tuple[int, ...] | None = None, model: tuple[int, int] | None = None, on: bool = True
+) -> LayoutPart:
+    return LayoutPart(gpus, () if model is None else (model,), counts, is_mig_on=on)
+
+
+def apply_layout(*parts: LayoutPart, form: LayoutForm = LayoutForm.GPU_INSTANCES, **of: Any) -> ChangedFleet:
+    change = ApplyLayout(GpuLayout("wanted", form, parts), **of)
+    return changed_fleet((change,), snapshots.lab(), snapshots.catalog(), None, 1)
+
+
+def divided_instances(fleet: ChangedFleet, host: str) -> list[tuple[str, ...] | None]:
+    return [gpu.gpu_instances for gpu in fleet.inventory.find_host(host).gpus]
+
+
+def test_all_gpus_of_the_model_have_it_and_their_vms_start_anew() -> None:
+    fleet = apply_layout(part(*THREE, model=A100))
+    assert divided_instances(fleet, "esx-01") == [("3g.20gb", "2g.10gb", "2g.10gb")] * 2
+    assert fleet.done == ("2 GPUs of esx-01 with the layout wanted: 1 x 3g.20gb, 2 x 2g.10gb",)
+    assert [(vm.name, host.name) for vm, host in fleet.restarts] == [("ml-03", "esx-01")], "it has a 3g instance again"
+    assert fleet.notes == (), "the layout is not for the other models"
+
+
+def test_a_vm_whose_instance_is_in_no_layout_finds_no_place() -> None:
+    fleet = apply_layout(part(("1g.5gb", 7), model=A100))
+    assert [stranded_vm.vm.name for stranded_vm in fleet.stranded] == ["ml-03"]
+
+
+def test_the_last_part_that_names_a_gpu_holds() -> None:
+    fleet = apply_layout(part(*THREE, model=A100), part(("7g.40gb", 1), gpus=(1,), model=A100))
+    assert divided_instances(fleet, "esx-01") == [("3g.20gb", "2g.10gb", "2g.10gb"), ("7g.40gb",)]
+
+
+def test_out_of_mig_mode() -> None:
+    fleet = apply_layout(part(model=A100, on=False))
+    modes = [gpu.vgpu_mode for gpu in fleet.inventory.find_host("esx-01").gpus]
+    assert modes == [VgpuMode.SAME_SIZE] * 2
+    host = fleet.inventory.find_host("esx-01")
+    assert host.offers("grid_a100-20c") and not host.offers("grid_a100-3-20c")
+
+
+def test_mig_backed_vgpus_are_their_instances() -> None:
+    fleet = apply_layout(part(("A100-3-20C", 2), model=A100), form=LayoutForm.VGPUS)
+    assert divided_instances(fleet, "esx-01") == [("3g.20gb", "3g.20gb")] * 2
+
+
+def test_gpus_that_cannot_have_it_are_left_alone_and_named() -> None:
+    fleet = apply_layout(part(*THREE))
+    assert divided_instances(fleet, "esx-02") == [None, None]
+    assert "left as it is: esx-02 0000:3b:00.0: NVIDIA A40 has no MIG mode" in fleet.notes
+
+
+@pytest.mark.parametrize(
+    ("parts", "of", "message"),
+    [
+        ((part(("4g.20gb", 2), model=A100),), {}, "esx-01 0000:3b:00.0: no place for a 4g.20gb next to 1 x 4g.20gb"),
+        ((part(*THREE, model=A40),), {"host": "esx-01"}, "the layout has no part for this NVIDIA A100"),
+        ((part(*THREE),), {"host": "esx-02"}, "NVIDIA A40 has no MIG mode"),
+        (
+            (part(*THREE, gpus=(0,)),),
+            {"host": "esx-01", "gpu": (PciAddress.parse(SECOND),)},
+            "the layout has no part for this",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(parts: tuple[LayoutPart, ...], of: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        apply_layout(*parts, **of)
+    assert message in refused.value.message
+
+
+def test_time_sliced_vgpus_divide_no_gpu() -> None:
+    with pytest.raises(UsageError, match="its vGPUs are time-sliced"):
+        apply_layout(part(("A100-8C", 1), model=A100), form=LayoutForm.VGPUS)
+
+
+def test_one_gpu_by_its_address() -> None:
+    fleet = apply_layout(part(*THREE), host="esx-01", gpu=(PciAddress.parse(FIRST),))
+    assert divided_instances(fleet, "esx-01") == [("3g.20gb", "2g.10gb", "2g.10gb"), None]
+
+
+SIZES = (4, 8, 12, 16, 24, 48)
+
+
+@some.composite
+def fleets(draw: some.DrawFn) -> Inventory:
+    """One to three hosts of one to three A40, each in some mode with some VMs of one size."""
+    hosts, vms = [], []
+    for number in range(1, draw(some.integers(1, 3)) + 1):
+        addresses = [snapshots.FIRST, snapshots.SECOND, snapshots.THIRD][: draw(some.integers(1, 3))]
+        modes = (VgpuMode.SAME_SIZE, VgpuMode.MIXED_SIZE)
+        gpus = [snapshots.gpu(gpu_address, "a40", 0, draw(some.sampled_from(modes))) for gpu_address in addresses]
+        host = snapshots.host(f"esx-{number}", *gpus)
+        for index, address in enumerate(addresses):
+            size = draw(some.sampled_from(SIZES))
+            refs = [f"vm-{number}{index}{slot}" for slot in range(draw(some.integers(0, 2)) if size < 24 else 0)]
+            vms += [
+                snapshots.vm(int(ref[3:]), f"d{ref[3:]}", str(number), f"vgpu nvidia_a40-{size}q", power=PowerState.ON)
+                for ref in refs
+            ]
+            host = snapshots.on_gpu(host, address, *refs)
+        hosts.append(host)
+    return snapshots.inventory(hosts, vms)
+
+
+def alike(size: int, number: int) -> tuple[Workload, ...]:
+    return tuple(Workload(f"r{index}", 1, 2048, profile=f"a40-{size}q") for index in range(number))
+
+
+def answer(question: WhatIf, world: Inventory) -> WhatIfAnswer:
+    return question.answer(world, snapshots.catalog())
+
+
+@pytest.mark.long
+@settings(max_examples=10, deadline=None)
+@given(fleets(), some.sampled_from(SIZES), some.integers(1, 2), some.sampled_from(["a40", "l40s"]))
+def test_more_hosts_place_no_fewer_requests_that_are_alike(world: Inventory, size: int, count: int, board: str) -> None:
+    outcome = answer(WhatIf((AddHosts(count, board, 2, "esx-1"),), alike(size, 24)), world)
+    [now], [then] = outcome.now.requests, outcome.then.requests
+    assert then.placed >= now.placed
+    assert (now.placed + len(now.waiting), then.placed + len(then.waiting)) == (24, 24)
+    if board == "l40s":
+        assert then.placed == now.placed, "no request asks for its GPUs"
+
+
+@pytest.mark.long
+@settings(max_examples=10, deadline=None)
+@given(fleets(), some.sampled_from(SIZES))
+def test_a_host_that_is_lost_and_added_again_changes_nothing_where_it_is_empty(world: Inventory, size: int) -> None:
+    empty = snapshots.host("esx-9", snapshots.gpu(snapshots.FIRST, "a40"), snapshots.gpu(snapshots.SECOND, "a40"))
+    world = world.with_hosts([empty])
+    outcome = answer(WhatIf((LoseHost("esx-9"), AddHosts(1, like="esx-9")), alike(size, 24)), world)
+    assert outcome.then.requests[0].placed == outcome.now.requests[0].placed
+    figures = [(side.hosts, side.gpus, side.gpu_memory_mib, side.running) for side in (outcome.now, outcome.then)]
+    assert figures[0] == figures[1]
+
+
+@pytest.mark.long
+@settings(max_examples=5, deadline=None)
+@given(fleets(), some.integers(1, 3))
+def test_seeds_repeat(world: Inventory, seeds: int) -> None:
+    profiles = sorted({profile for vm in world.vms.values() for profile in vm.profiles})
+    added_vms = (AddVms(3, profiles[0]),) if profiles else ()
+    question = WhatIf((AddHosts(1, "a40", 1), *added_vms), (), 12, seeds)
+    assert answer(question, world) == answer(question, world)
+
+
+@pytest.mark.long
+@settings(max_examples=10, deadline=None)
+@given(fleets())
+def test_whoever_ran_runs_again_or_is_named(world: Inventory) -> None:
+    outcome = answer(WhatIf((LoseHost("esx-1"),), alike(8, 1)), world)
+    ran = {vm.ref for vm in world.vms.values() if vm.power is PowerState.ON}
+    fleet = outcome.then.fleet
+    runs = {vm.ref for vm in fleet.inventory.vms.values() if vm.power is PowerState.ON}
+    assert runs | {stranded_vm.vm.ref for stranded_vm in fleet.stranded} == ran
+    assert not runs & {stranded_vm.vm.ref for stranded_vm in fleet.stranded}
+    dead = fleet.inventory.find_host("esx-1")
+    assert not [vm for vm in fleet.inventory.vms_on(dead) if vm.ref in runs]

@@ -12,7 +12,7 @@ import pytest
 
 from gpuops.advise.capacity import Slots
 from gpuops.errors import UsageError
-from gpuops.extras.sizing.what_if.fleet import changed_fleet
+from gpuops.extras.sizing.what_if.changed_fleet import changed_fleet
 from gpuops.extras.sizing.what_if.question import WhatIf
 from gpuops.model.devices.catalog import Board, MixedSizeRule
 from gpuops.model.devices.vgpu import VgpuProfile

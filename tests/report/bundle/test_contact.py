@@ -6,14 +6,13 @@ import json
 from datetime import UTC, datetime
 from typing import Final
 
-from gpuops.catalog.assumptions import assumptions, contact_session
+from gpuops.catalog.catalog_files import assumptions, contact_session
+from gpuops.extras.bundle.bundle_scenario import api_words, contact_document
 from gpuops.extras.bundle.harmless import Pseudonyms, strays
-from gpuops.extras.bundle.world import api_words, contact_document
 from gpuops.model.assumption import JudgedAssumption, Observation
 from gpuops.model.desktops.broker import DesktopMachine
-from gpuops.model.vcenter.contact import Contact, PastEvent, PastTask
-from gpuops.model.vcenter.inventory import Inventory
-from gpuops.report.first_contact import JudgedContact
+from gpuops.model.vcenter.inventory import Contact, Inventory, PastEvent, PastTask
+from gpuops.report.first_contact_view import JudgedContact
 
 MARK: Final = "Zq7x"
 AT: Final = datetime(2026, 11, 20, 22, tzinfo=UTC)

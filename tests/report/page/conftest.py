@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from gpuops.cli.app import app
 from gpuops.sim.server import start
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 from tests.cli.conftest import LAB_POLICY, new_home
 
 
@@ -39,7 +39,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Reported:
     path, ready = folder / "fleet.html", folder / "ready.json"
     with pytest.MonkeyPatch.context() as patch, start("lab", clock="stepped") as server:
         new_home(folder / "home", patch)
-        ready_file.write(ready, ready_file.of(server))
+        sim_client.write(ready, sim_client.of(server))
 
         def run(*words: str) -> str:
             result = CliRunner().invoke(app, [*words, "--vcenter", f"sim@{ready}"])

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from gpuops import clock
 from gpuops.cli.app import app
 from gpuops.sim.server import start
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 
 FOLDER: Final = Path(__file__).parent / "pictures"
 WIDTH, HEIGHT = 1100, 640
@@ -42,7 +42,7 @@ def write_report(folder: Path) -> Path:
     policy.write_text(POLICY, encoding="utf-8")
     with start("vdi", clock="stepped") as server:
         server.serve_horizon()
-        ready_file.write(ready, ready_file.of(server))
+        sim_client.write(ready, sim_client.of(server))
 
         def at(text: str, *words: str) -> None:
             clock.set_ahead(datetime.fromisoformat(text).replace(tzinfo=UTC) - clock.machine_time())

@@ -14,7 +14,7 @@ from gpuops.model.devices.gpu import GraphicsType
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import VgpuDevice, Vm
 from gpuops.report.document import as_values
-from gpuops.report.monitoring.fleet import fleet
+from gpuops.report.monitoring.fleet_view import fleet
 
 POLICY = parse_policy(
     """

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpuops.advise.showback import owner_in, showback
-from gpuops.execute.past.history import history
-from gpuops.execute.runs.run_kind import RunKind
+from gpuops.advise.gpu_hours import owner_in, showback
+from gpuops.execute.past.past_runs import history
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import catalog_of
 from gpuops.extras.web.page.fleet_report import FleetReport, fleet_report_document
-from gpuops.extras.web.page.focus_csv import focus_csv
+from gpuops.extras.web.page.fleet_report_text import focus_csv
 from gpuops.model.nights.history import EventKind
 from gpuops.model.vcenter.owner import OwnerKey
 from gpuops.model.vcenter.vm import PowerState
@@ -25,7 +25,7 @@ from gpuops.plan.capacity.capacity_request import capacity
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.examination import Examination
 from gpuops.report.document import as_values
-from gpuops.report.monitoring.fleet import fleet
+from gpuops.report.monitoring.fleet_view import fleet
 from tests.execute.nights import Night
 from tests.execute.power_log import PowerLog
 

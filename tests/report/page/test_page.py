@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from gpuops.advise.showback import showback
-from gpuops.extras.web.page.focus_csv import FOCUS_COLUMNS, focus_csv
+from gpuops.advise.gpu_hours import showback
+from gpuops.extras.web.page.fleet_report_text import FOCUS_COLUMNS, focus_csv
 from gpuops.extras.web.page.html import findings_together, page
 from gpuops.model.nights.history import HeldPeriod, PastNight, PastVm
 from gpuops.model.nights.night_record import Role

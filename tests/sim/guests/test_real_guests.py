@@ -13,7 +13,7 @@ from pyVim.connect import Disconnect, SmartConnect
 from pyVmomi import vim, vmodl
 
 from gpuops.errors import PolicyError
-from gpuops.sim.core.clock import ClockMode
+from gpuops.sim.core.sim_clock import ClockMode
 from gpuops.sim.guests.marked_processes import marked
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer, start

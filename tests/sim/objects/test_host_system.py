@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pyVmomi import vim, vmodl
 
-from gpuops.sim.core.clock import VIRTUAL_START
+from gpuops.sim.core.sim_clock import VIRTUAL_START
 from gpuops.sim.objects.host_system import HostProfile
-from gpuops.sim.scenario.measurement import measure
-from gpuops.sim.vcenter.counters import BY_NAME
+from gpuops.sim.scenario.counter_values import measure
+from gpuops.sim.vcenter.perf_counters import BY_NAME
 from tests.sim.lab import Lab, serve_lab
 
 

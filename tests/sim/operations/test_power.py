@@ -6,7 +6,7 @@ import pytest
 from pyVmomi import vim, vmodl
 
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.outside_events import vms as vm_events
+from gpuops.sim.outside_events import vm_events
 from tests.sim.lab import Lab, P
 
 

@@ -15,8 +15,8 @@ import pytest
 from gpuops.catalog import load
 from gpuops.config.snapshot import load as load_snapshot
 from gpuops.errors import GpuopsError
+from gpuops.extras.bundle.bundle_scenario import world
 from gpuops.extras.bundle.harmless import Pseudonyms
-from gpuops.extras.bundle.world import world
 from gpuops.sim.scenario.build import build
 from tests.sample import mostly_long
 

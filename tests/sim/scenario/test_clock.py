@@ -9,7 +9,7 @@ import pytest
 from pytest_mock import MockerFixture
 
 from gpuops.clock import wall_clock
-from gpuops.sim.core.clock import VIRTUAL_START, Clock, ClockMode
+from gpuops.sim.core.sim_clock import VIRTUAL_START, Clock, ClockMode
 from gpuops.sim.scenario.build import new_world
 from tests.sim.small_world import small_world
 

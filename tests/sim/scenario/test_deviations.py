@@ -10,9 +10,9 @@ import pytest
 from pyVmomi import vim
 
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.outside_events.hosts import restart_vcenter
+from gpuops.sim.outside_events.host_events import restart_vcenter
+from gpuops.sim.scenario.counter_values import measure
 from gpuops.sim.scenario.deviations import deviate
-from gpuops.sim.scenario.measurement import measure
 from gpuops.sim.state.gpu_admission import GpuOrder
 from tests.sim.lab import Lab, serve_lab
 

@@ -11,7 +11,7 @@ import pytest
 from pyVim.connect import SmartConnection
 
 from gpuops.sim.server import SimServer
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 from gpuops.sim.wire.sim_client import SimClient
 
 EXAMPLE: Final = Path(__file__).parents[2] / "example_project"
@@ -47,7 +47,7 @@ def test_without_a_marker_it_is_the_lab(simulated_vcenter: SimServer) -> None:
 @pytest.mark.simulated_vcenter(clock="real", seed=7, tls=False)
 def test_the_marker_names_the_clock_and_plain_http(simulated_vcenter: SimServer) -> None:
     assert simulated_vcenter.url.startswith("http://")
-    assert SimClient(ready_file.of(simulated_vcenter)).clock()["mode"] == "real"
+    assert SimClient(sim_client.of(simulated_vcenter)).clock()["mode"] == "real"
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ import pytest
 from pyVim.connect import Disconnect
 from pyVmomi import vim
 
-from gpuops.sim.objects.datastore import Network
+from gpuops.sim.objects.folder import Network
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.vcenter.authority import NO_ACCESS, READ_ONLY

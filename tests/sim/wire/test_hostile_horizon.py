@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpuops.sim.horizon.endpoint import DOMAIN
+from gpuops.sim.horizon_server import DOMAIN
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import HorizonListener, SimServer
 

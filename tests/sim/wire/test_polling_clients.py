@@ -17,11 +17,11 @@ from pyVim.task import WaitForTask
 from pyVmomi import vim, vmodl
 
 from gpuops.errors import UsageError
-from gpuops.sim.core import clock
+from gpuops.sim.core import sim_clock
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.server import start
 from gpuops.sim.vcenter.tasks import LOOKS
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 from gpuops.sim.wire.sim_client import SimClient
 from gpuops.sim.world import World
 from tests.sim.lab import Lab, connect
@@ -41,7 +41,7 @@ class Real:
 def real() -> Iterator[Real]:
     seconds = Real()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(clock, "passed_s", lambda: seconds.passed_s)
+        patched.setattr(sim_clock, "passed_s", lambda: seconds.passed_s)
         yield seconds
 
 
@@ -50,7 +50,7 @@ def lab(real: Real) -> Iterator[Lab]:
     """The scenario `lab` as anybody starts it."""
     with start("lab", tls=False) as server:
         si = connect(server)
-        assert SimClient(ready_file.of(server)).clock()["mode"] == "virtual"
+        assert SimClient(sim_client.of(server)).clock()["mode"] == "virtual"
         yield Lab(server.world, si)
         Disconnect(si)
     assert server.world.bugs == []

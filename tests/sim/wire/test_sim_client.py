@@ -11,9 +11,8 @@ import pytest
 from gpuops.errors import LoginRefused, TargetError, UsageError, VcenterUnreachable
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.server import SimServer
-from gpuops.sim.wire import ready_file
-from gpuops.sim.wire.ready_file import ReadyFile
-from gpuops.sim.wire.sim_client import SimClient
+from gpuops.sim.wire import sim_client
+from gpuops.sim.wire.sim_client import ReadyFile, SimClient
 from gpuops.sim.world import World
 from tests.sim.objects.test_tasks import machine
 from tests.sim.small_world import small_world
@@ -21,14 +20,14 @@ from tests.sim.small_world import small_world
 
 def test_the_ready_file_round_trips_and_is_private(server: SimServer, tmp_path: Path) -> None:
     path = tmp_path / "ready.json"
-    ready_file.write(path, ready_file.of(server))
+    sim_client.write(path, sim_client.of(server))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert ready_file.read(path) == ready_file.of(server)
+    assert sim_client.read(path) == sim_client.of(server)
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_ready_file_hides_the_password_in_its_repr(server: SimServer) -> None:
-    assert server.password not in repr(ready_file.of(server))
+    assert server.password not in repr(sim_client.of(server))
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", '{"url": "https://127.0.0.1/sdk"}'])
@@ -37,11 +36,11 @@ def test_what_is_no_ready_file_is_said(tmp_path: Path, content: str | None) -> N
     if content is not None:
         path.write_text(content)
     with pytest.raises(TargetError, match=r"ready\.json"):
-        ready_file.read(path)
+        sim_client.read(path)
 
 
 def test_the_ledger_is_read_from_outside(world: World, server: SimServer, si: Any) -> None:
-    remote = SimClient(ready_file.of(server))
+    remote = SimClient(sim_client.of(server))
     machine(si).PowerOnVM_Task()
     assert remote.ledger() == []
     remote.advance(10)
@@ -52,7 +51,7 @@ def test_the_ledger_is_read_from_outside(world: World, server: SimServer, si: An
 
 
 def test_trouble_is_injected_from_outside(server: SimServer, si: Any) -> None:
-    remote = SimClient(ready_file.of(server))
+    remote = SimClient(sim_client.of(server))
     remote.inject(Rule(Effect.HTTP, method="CurrentTime", times=None))
     with pytest.raises(Exception, match="503"):
         si.CurrentTime()
@@ -61,7 +60,7 @@ def test_trouble_is_injected_from_outside(server: SimServer, si: Any) -> None:
 
 
 def test_state_is_saved_and_restored_by_whoever_built_the_world(world: World, server: SimServer) -> None:
-    remote = SimClient(ready_file.of(server))
+    remote = SimClient(sim_client.of(server))
     with pytest.raises(UsageError, match="no state"):
         remote.state()
     saved_state: dict[str, Any] = {"vms": 3}
@@ -79,7 +78,7 @@ def test_the_door_wants_the_password(server: SimServer) -> None:
 
 def test_over_tls_with_its_own_authority() -> None:
     with SimServer(small_world()) as server:
-        remote = SimClient(ready_file.of(server))
+        remote = SimClient(sim_client.of(server))
         assert remote.clock()["mode"] == "stepped"
     with pytest.raises(VcenterUnreachable):
         remote.clock()

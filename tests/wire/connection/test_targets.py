@@ -10,7 +10,7 @@ from gpuops.model.vcenter.host import DynamicTarget
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.server import SimServer
-from gpuops.vsphere.reading.config_targets import with_config_targets
+from gpuops.vsphere.reading.host_reads import with_config_targets
 from gpuops.vsphere.session import Session
 
 pytestmark = pytest.mark.long

@@ -14,8 +14,7 @@ from gpuops.config.policy import load_policy
 from gpuops.errors import Refused
 from gpuops.execute.site import catalog_of
 from gpuops.model.vcenter.host_settings import Displacement
-from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.reservation import ProfileCapacity
+from gpuops.model.vcenter.inventory import Inventory, ProfileCapacity
 from gpuops.model.vcenter.vm import ManagedBy
 from gpuops.model.workloads.workload import Workload
 from gpuops.plan.capacity.capacity_request import capacity
@@ -28,7 +27,7 @@ from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
 from gpuops.plan.vm.vm_blockers import PowerPolicy
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.outside_events.vms import hand_over
+from gpuops.sim.outside_events.vm_events import hand_over
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection

@@ -19,13 +19,13 @@ from gpuops.errors import Refused
 from gpuops.model.guests.guest import GuestSystem
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.model.vcenter.task import TaskRef
-from gpuops.plan.guest.answer import MOST_BYTES
-from gpuops.plan.guest.question import GuestQuestion, GuestVerdict, wanted_frameworks
+from gpuops.plan.guest.check_output import MOST_BYTES
+from gpuops.plan.guest.guest_check import GuestQuestion, GuestVerdict, wanted_frameworks
 from gpuops.plan.guest.rows import GuestNeeds, GuestState
 from gpuops.sim.server import SimServer
 from gpuops.sim.services.guest_managers import GuestFileManager, GuestProcessManager
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.guests import guest_answers, guest_facts, guest_file, guest_programs
+from gpuops.vsphere.guests import guest_answers, guest_commands
 from tests.wire.conftest import target_of
 
 pytestmark = pytest.mark.long
@@ -137,14 +137,14 @@ def test_a_login_that_one_guest_refuses_is_tried_in_no_other(stacks: Stacks, mon
 @pytest.mark.long
 def test_so_many_are_asked_at_a_time(stacks: Stacks, monkeypatch: pytest.MonkeyPatch) -> None:
     together: list[int] = []
-    wait = guest_programs.wait
+    wait = guest_commands.wait
 
     def note_wait(connection: Connection, running: Sequence[TaskRef], timeout_s: float) -> Any:
         together.append(len(running))
         return wait(connection, running, timeout_s)
 
     monkeypatch.setattr(guest_answers, "AT_ONCE", 2)
-    monkeypatch.setattr(guest_programs, "wait", note_wait)
+    monkeypatch.setattr(guest_commands, "wait", note_wait)
     assert sum(verdict.ready for verdict in stacks.check().values()) == 2
     assert max(together) == 2
 
@@ -164,7 +164,7 @@ def test_a_program_that_does_not_end_is_given_up_and_holds_up_no_other(stacks: S
 def test_a_program_that_ends_while_other_answers_are_fetched_is_not_given_up(
     stacks: Stacks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetched, passed_s, read = list[str](), clock.passed_s, guest_file.read_guest_file
+    fetched, passed_s, read = list[str](), clock.passed_s, guest_commands.read_guest_file
 
     def slowly(connection: Connection, vm: str, name: str, path: str) -> bytes:
         fetched.append(name)
@@ -185,7 +185,7 @@ def test_a_host_that_cannot_be_reached_is_waited_for_once(stacks: Stacks, monkey
         contacted_hosts.append(connection.host)
         raise TimeoutError("timed out")
 
-    monkeypatch.setattr(guest_file, "exchange", silent)
+    monkeypatch.setattr(guest_commands, "exchange", silent)
     verdicts = stacks.check()
     hosts = {verdicts[name].vm.host for name in verdicts if "cannot be fetched" in verdicts[name].rows[0].says}
     assert len(contacted_hosts) == len(hosts) < 7
@@ -249,10 +249,10 @@ def test_a_host_that_is_named_must_show_the_certificate_that_vcenter_tells_of_it
     """The host is the simulator itself, by another name than that in its certificate."""
     url_of(stacks, monkeypatch, f"https://localhost:{stacks.server.port}")
     pem = ssl.get_server_certificate(("127.0.0.1", stacks.server.port))
-    pins = {"right": guest_file._sha256([byte - 256 * (byte > 127) for byte in pem.encode()]), "wrong": "0" * 64}
+    pins = {"right": guest_commands._sha256([byte - 256 * (byte > 127) for byte in pem.encode()]), "wrong": "0" * 64}
     assert pins["right"] == hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
     for name, pin in pins.items():
-        monkeypatch.setattr(guest_file, "_pin", lambda connection, vm, pin=pin: pin)
+        monkeypatch.setattr(guest_commands, "_pin", lambda connection, vm, pin=pin: pin)
         [verdict] = stacks.check(GuestQuestion("gpu-ready")).values()
         assert verdict.ready is (name == "right")
     assert "is not the pinned one" in only_row(verdict)
@@ -281,7 +281,7 @@ def test_a_url_that_leads_nowhere(stacks: Stacks, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("certificate", [[1, 2, 3], "x", None, [], list(b"-----BEGIN CERTIFICATE-----\n!")])
 def test_a_certificate_that_is_none_is_refused(certificate: Any) -> None:
     with pytest.raises(Refused, match="no valid certificate"):
-        guest_file._sha256(certificate)
+        guest_commands._sha256(certificate)
 
 
 @pytest.mark.long
@@ -298,4 +298,4 @@ def test_a_certificate_that_is_none_is_refused(certificate: Any) -> None:
     ],
 )
 def test_which_system_a_guest_has(values: dict[str, Any], system: GuestSystem | None) -> None:
-    assert guest_facts._system(values) is system
+    assert guest_answers._system(values) is system

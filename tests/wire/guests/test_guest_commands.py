@@ -10,12 +10,11 @@ from types import SimpleNamespace
 import pytest
 
 from gpuops.errors import Refused, StepFailed
-from gpuops.model.guests.guest_command import CommandEnd
+from gpuops.model.guests.guest import CommandEnd
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.sim.server import SimServer, start
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.guests.guest_commands import PRINTED, start_command, wait_for_commands
-from gpuops.vsphere.guests.guest_file import read_guest_file
+from gpuops.vsphere.guests.guest_commands import PRINTED, read_guest_file, start_command, wait_for_commands
 from tests.wire.conftest import target_of
 
 SCENARIO = str(Path(__file__).parents[2] / "sim" / "guests" / "real_guests.yaml")

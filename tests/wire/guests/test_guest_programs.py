@@ -15,7 +15,7 @@ from gpuops.api import Site, rotate_day, rotate_night
 from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError, StepFailed
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.plan.core.plan import Report, Verdict
 from gpuops.plan.core.steps import RunInGuest, Step

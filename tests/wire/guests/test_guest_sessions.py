@@ -14,12 +14,12 @@ from gpuops.api import Site, rotate_night
 from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
 from gpuops.model.desktops.evidence import Source
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.plan.core.steps import SetAttribute, SuspendVm
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.outside_events.vms import SOMEBODY, use_desktop
+from gpuops.sim.outside_events.vm_events import SOMEBODY, use_desktop
 from gpuops.sim.server import SimServer
 from gpuops.sim.services.guest_managers import GuestProcessManager
 from gpuops.sim.state.vm_state import GuestAccount, Power

@@ -252,11 +252,11 @@ def _file_decoder(name: str, folder: Path, target: Target) -> Decoder:
     from gpuops.config.vcenter import sources
     from gpuops.sim.outside_events import fault_file
     from gpuops.sim.scenario import scenario_file
-    from gpuops.sim.wire import ready_file
+    from gpuops.sim.wire import sim_client
 
     readers: dict[str, tuple[str, Callable[[Path], object]]] = {
         "snapshot": ("x.json", snapshot.load),
-        "ready": ("x.json", ready_file.read),
+        "ready": ("x.json", sim_client.read),
         "configuration": ("x.toml", sources.read_configuration),
         "requests-csv": ("x.csv", requests_file.load_requests),
         "policy": ("x.yaml", policy.load_policy),

@@ -15,7 +15,7 @@ from gpuops.model.vcenter.host_settings import HostSettings, SizeMode
 from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.graphics.mode import SetMode
-from gpuops.report.hosts.host_settings import mode_document, mode_text
+from gpuops.report.hosts.host_settings_view import mode_document, mode_text
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire.automation import rest

@@ -10,7 +10,7 @@ import pytest
 from gpuops.console.failure import run_guarded
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.target import Secret, Target
-from gpuops.report.monitoring.fleet import fleet
+from gpuops.report.monitoring.fleet_view import fleet
 from gpuops.vsphere.reading import collect
 from gpuops.vsphere.session import Session
 from tests.wire.hostile.hostile_replies import Hostile, _envelope, _pack

@@ -9,7 +9,7 @@ from gpuops.sim.inventory.managed_entity import enter, leave, new_moid
 from gpuops.sim.objects.host_system import HostSystem
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.operations.removal import forget
-from gpuops.sim.scenario.hosts import enter_host
+from gpuops.sim.scenario.scenario_hosts import enter_host
 
 
 def remove_host(host: HostSystem) -> list[VmEntity]:

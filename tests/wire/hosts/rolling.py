@@ -12,7 +12,7 @@ from gpuops.execute.site import Site
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.vcenter.host_settings import Rolling
 from gpuops.plan.hosts.change.rolling_plan import ChangeReport
-from gpuops.plan.hosts.scheduler.change import SetScheduler
+from gpuops.plan.hosts.scheduler.scheduler_change import SetScheduler
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World

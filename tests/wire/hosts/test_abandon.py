@@ -9,9 +9,9 @@ from pyVmomi import vmodl
 
 from gpuops.api import change_abandon, change_status, doctor
 from gpuops.errors import GpuopsError, Refused
-from gpuops.execute.runs.nights import no_change_open
+from gpuops.execute.runs import no_change_open
 from gpuops.execute.site import Site
-from gpuops.model.nights.journal import Thing
+from gpuops.model.nights.history import Thing
 from gpuops.model.vcenter.host_settings import Displacement
 from gpuops.plan.core.abandonment import Abandonment
 from gpuops.plan.core.plan import Verdict

@@ -17,7 +17,7 @@ from gpuops.plan.core.plan import Verdict
 from gpuops.plan.hosts.change.rolling_plan import ChangeReport
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
-from gpuops.plan.hosts.scheduler.change import SetScheduler
+from gpuops.plan.hosts.scheduler.scheduler_change import SetScheduler
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
 from gpuops.sim.operations import maintenance

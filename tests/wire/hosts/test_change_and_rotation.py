@@ -13,11 +13,11 @@ from gpuops.errors import Locked, Refused
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.orders import ChangeOrder, dump_order
 from gpuops.execute.lease.lease import Nonces, take
-from gpuops.execute.runs.run_kind import CHANGE
+from gpuops.execute.runs import CHANGE
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.vcenter.host_settings import Displacement, Rolling
 from gpuops.plan.hosts.change.rolling_plan import ChangeReport
-from gpuops.plan.hosts.scheduler.change import SetScheduler
+from gpuops.plan.hosts.scheduler.scheduler_change import SetScheduler
 from gpuops.sim.server import SimServer
 from tests.wire.roles.test_least_privilege import effects, site_of
 from tests.wire.steps.test_lease import LEASED

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gpuops.plan.hosts.change.rolling_plan import ChangeReport
-from gpuops.report.hosts.change import ChangeDocument, change_text
-from gpuops.tasks.hosts import change_result
-from gpuops.vsphere.writing.hosts import HostConnection
+from gpuops.report.hosts.change_view import ChangeDocument, change_text
+from gpuops.tasks.changes import change_result
+from gpuops.vsphere.writing.host_changes import HostConnection
 from tests.sample import mostly_long
 from tests.wire.hosts.clusters import cluster, desktops
 from tests.wire.hosts.leaving import remove_host

@@ -23,8 +23,8 @@ from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
-from gpuops.plan.hosts.scheduler.change import SetScheduler
-from gpuops.plan.hosts.scheduler.state import HostScheduler
+from gpuops.plan.hosts.scheduler.scheduler_change import SetScheduler
+from gpuops.plan.hosts.scheduler.scheduler_state import HostScheduler
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power

@@ -16,8 +16,8 @@ from gpuops.model.devices.gpu import AssignmentPolicy
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.hosts.readiness.question import HostReadiness, Readiness
-from gpuops.plan.hosts.scheduler.change import SetScheduler
+from gpuops.plan.hosts.readiness import HostReadiness, Readiness
+from gpuops.plan.hosts.scheduler.scheduler_change import SetScheduler
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.operations import maintenance
 from gpuops.sim.world import World

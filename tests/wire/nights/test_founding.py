@@ -11,15 +11,15 @@ from gpuops.api import doctor, rotate_day, rotate_init, rotate_night, run
 from gpuops.config.policy import parse_policy
 from gpuops.errors import NoPermission, PartlyDone, Refused
 from gpuops.execute.journal.record import Kind
-from gpuops.execute.rotation.setup import INIT
+from gpuops.execute.rotation.night_setup import INIT
 from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.doctor.finding import Severity
-from gpuops.plan.rotation.lease import KEY, parse_lease
-from gpuops.plan.rotation.setup import Setup
+from gpuops.plan.doctor.host_findings import Severity
+from gpuops.plan.rotation.lease_rules import KEY, parse_lease
+from gpuops.plan.rotation.prerequisites import Setup
 from gpuops.plan.vm.attach import Attach
 from gpuops.report.layout import plain
-from gpuops.report.nights.rotation_setup import setup_text
+from gpuops.report.nights.rotation_setup_view import setup_text
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.rule import rules_of
 from gpuops.sim.objects.virtual_machine import VirtualMachineSnapshot

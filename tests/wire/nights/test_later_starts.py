@@ -11,7 +11,7 @@ from gpuops.model.vcenter.target import Secret
 from gpuops.plan.core.steps import PowerOnVm
 from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.sim.core.object_store import somebody
-from gpuops.sim.operations.initial_placement import place
+from gpuops.sim.operations.host_admission import place
 from gpuops.sim.operations.recording import recorded
 from gpuops.sim.operations.vms import power
 from gpuops.vsphere.connection import Connection

@@ -13,7 +13,7 @@ import pytest
 from gpuops.api import rotate_day, rotate_restore, rotate_resume, rotate_status
 from gpuops.config.policy import parse_policy
 from gpuops.execute.site import Site
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.plan.core.plan import Outcome, Report
 from gpuops.plan.core.steps import ResumeVm
 from gpuops.plan.rotation.taken_vms import Whereabouts

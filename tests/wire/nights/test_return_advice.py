@@ -10,8 +10,8 @@ import pytest
 
 from gpuops.plan.core.plan import Report, Verdict
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.outside_events import hosts as vcenter_events
-from gpuops.sim.outside_events import vms as vm_events
+from gpuops.sim.outside_events import host_events as vcenter_events
+from gpuops.sim.outside_events import vm_events
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.world import World
 from tests.wire.nights.test_rotation import Wire

@@ -22,17 +22,17 @@ from gpuops.config.policy import load_policy, parse_policy
 from gpuops.errors import Locked
 from gpuops.execute.rotation.rotation import NOTHING_CUT_OFF
 from gpuops.execute.site import agreed
-from gpuops.model.nights.rotation import Limits, Policy
+from gpuops.model.nights.rotation_policy import Limits, Policy
 from gpuops.plan.core.plan import Outcome, Report, Verdict
 from gpuops.plan.core.steps import SetAttribute, SuspendVm
-from gpuops.plan.rotation.status import RotationStatus
+from gpuops.plan.rotation.night_status import RotationStatus
 from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
-from gpuops.sim.outside_events.vms import use_desktop
+from gpuops.sim.outside_events.vm_events import use_desktop
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import sim_client
 from gpuops.vsphere.connection import Connection
 from tests.cli.aside import Aside
 from tests.execute.journals import op_ids
@@ -405,7 +405,7 @@ def killed_and_resumed(tmp_path: Path, effect: int, command: tuple[str, ...]) ->
     """The process dies in the instant in which its n-th effect happened: after the effect, before the reply."""
     state_dir, ready = tmp_path / "state", tmp_path / "ready.json"
     with SimServer(build("lab")) as server:
-        ready_file.write(ready, ready_file.of(server))
+        sim_client.write(ready, sim_client.of(server))
         wire = Wire(server, state_dir, load_policy(LAB_POLICY))
         victim = gpuops(*command, state_dir=state_dir, ready=ready)
         kill_at_effect(server, effect, victim)

@@ -1,6 +1,6 @@
 """Two policies that select the same desktops, over real SOAP: the floors of both hold while their nights are open.
 
-`tests/execute/rotation/test_shared_floors.py` has the same on a small vCenter.
+`tests/execute/rotation/test_rotation.py` has the same on a small vCenter.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.config.policy import parse_policy
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.sim.server import SimServer
 from tests.wire.nights.test_rotation import Wire
 

@@ -19,7 +19,7 @@ from gpuops.errors import Locked, NotConnected, UsageError, VcenterUnreachable
 from gpuops.execute.rotation import rotation_lock
 from gpuops.execute.rotation.rotation_lock import WatchState, alone
 from gpuops.execute.rotation.watch import Watch
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, SetAttribute, ShutDownGuest, Step

@@ -11,7 +11,7 @@ import pytest
 from gpuops.api import history, rotate_day
 from gpuops.config.policy import parse_policy
 from gpuops.execute.rotation.watch import AFTER_FAILURE_S
-from gpuops.model.nights.rotation import GivesWayBy
+from gpuops.model.nights.rotation_policy import GivesWayBy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.plan import Verdict

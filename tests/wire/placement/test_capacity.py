@@ -13,7 +13,7 @@ from gpuops.api import capacity
 from gpuops.clock import wall_clock
 from gpuops.config.policy import load_policy, parse_policy
 from gpuops.execute.site import Site
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.capacity.capacity_request import Capacity, CapacityRequest
 from gpuops.plan.core.steps import SuspendVm

@@ -14,7 +14,7 @@ from gpuops.execute.site import Site
 from gpuops.model.vcenter.host import AdmissionControl
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.vm_blockers import PowerPolicy
-from gpuops.sim.operations.initial_placement import refuse_over_failover
+from gpuops.sim.operations.host_admission import refuse_over_failover
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.drs import HaAdmission
 from gpuops.vsphere.connection import Connection

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuops.execute.change import moves, rolling_change
+from gpuops.execute.change import rolling_change, vm_moves
 from gpuops.execute.site import Site, agreed
 from gpuops.plan.core.plan import Report, Verdict
 from gpuops.plan.moving.defrag import Defrag
@@ -36,7 +36,7 @@ class Bench:
 
     def execute(self, *, apply: bool = True, **options: Any) -> Report:
         return self._with(
-            lambda site: moves.carry_out(Defrag(**{"max_moves": 2, **options}), site, apply=apply, consent=agreed)
+            lambda site: vm_moves.carry_out(Defrag(**{"max_moves": 2, **options}), site, apply=apply, consent=agreed)
         )
 
     def resume(self) -> Report:
@@ -216,7 +216,7 @@ def test_whoever_thinks_over_whether_vms_may_move_keeps_no_return_away(bench: Be
                 reports_shown.append(report)
             assert bench.effects == []
 
-        return moves.carry_out(Defrag(max_moves=1), site, apply=True, consent=consent)
+        return vm_moves.carry_out(Defrag(max_moves=1), site, apply=True, consent=consent)
 
     report: Report = bench._with(ask)
     assert (report.exit_code, len(reports_shown), len(bench.effects)) == (0, 1, 1)

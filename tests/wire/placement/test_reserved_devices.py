@@ -12,8 +12,7 @@ import pytest
 
 from gpuops.api import Site, configure, run
 from gpuops.execute.site import catalog_of
-from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.reservation import DeviceCapacity
+from gpuops.model.vcenter.inventory import DeviceCapacity, Inventory
 from gpuops.plan.capacity.capacity_request import capacity
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.examination import examine

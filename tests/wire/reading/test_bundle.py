@@ -15,18 +15,18 @@ from gpuops.api import capacity, catalog_of, readiness
 from gpuops.clock import wall_clock
 from gpuops.execute.site import Site
 from gpuops.extras.bundle.archive import Bundle, bundle
+from gpuops.extras.bundle.bundle_scenario import world
 from gpuops.extras.bundle.harmless import NameKind, Pseudonyms
-from gpuops.extras.bundle.world import world
 from gpuops.model.devices.gpu import GraphicsType, VgpuMode
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.workloads.workload import Workload
 from gpuops.plan.capacity.capacity_request import CapacityRequest
 from gpuops.plan.core.scope import Scope, gpu_hosts
 from gpuops.plan.queue.place import Place
-from gpuops.report.advice.capacity import capacity_document
-from gpuops.report.advice.placement import placements_document
+from gpuops.report.advice.capacity_view import capacity_document
+from gpuops.report.advice.placement_view import placements_document
 from gpuops.report.document import AnyDocument, as_values
-from gpuops.report.monitoring.readiness import readiness_document
+from gpuops.report.monitoring.readiness_view import readiness_document
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.direct_path import DirectPathConfig, DirectPathProfileState, DirectPathState, ReservationState

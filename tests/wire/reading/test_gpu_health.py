@@ -28,7 +28,7 @@ from gpuops.plan.queue.place import Place
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.vm_blockers import PowerPolicy
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.outside_events.hosts import lose_gpu
+from gpuops.sim.outside_events.host_events import lose_gpu
 from gpuops.sim.scenario.build import build
 from gpuops.sim.scenario.deviations import deviate
 from gpuops.sim.server import SimServer

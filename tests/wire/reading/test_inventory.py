@@ -13,8 +13,8 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.target import Target
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, Firmware, PowerState
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.outside_events.hosts import fill_datastore
-from gpuops.sim.outside_events.vms import move_to_parent_folder, rename
+from gpuops.sim.outside_events.host_events import fill_datastore
+from gpuops.sim.outside_events.vm_events import move_to_parent_folder, rename
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.reading import collect
 from gpuops.vsphere.session import Session

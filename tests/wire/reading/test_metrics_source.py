@@ -16,10 +16,10 @@ from gpuops.execute.site import Site
 from gpuops.extras.observe.observing import observe
 from gpuops.extras.web import metrics_source
 from gpuops.extras.web.metrics_source import LONGEST_S, MetricSource
-from gpuops.model.measurements.measurement_settings import MeasurementSettings
+from gpuops.model.measurements.measurement import MeasurementSettings
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.outside_events.vms import power_off
+from gpuops.sim.outside_events.vm_events import power_off
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of

@@ -11,7 +11,7 @@ from gpuops.api import Site, rotate_night
 from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
 from gpuops.model.desktops.evidence import VgpuUse
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.plan import Report, Verdict

@@ -23,10 +23,10 @@ from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.vcenter.host_settings import Displacement, Rolling, SharedType
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.doctor.finding import Severity
+from gpuops.plan.doctor.host_findings import Severity
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
-from gpuops.plan.hosts.scheduler.change import SetScheduler
+from gpuops.plan.hosts.scheduler.scheduler_change import SetScheduler
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
 from gpuops.plan.vm.vm_blockers import MoveMode, PowerPolicy
@@ -296,7 +296,7 @@ def test_nothing_works_without_it_though_nobody_asked(
     duty = DUTIES[name]
     for method in ("lacking", "lacking_on_objects"):
         monkeypatch.setattr(Connection, method, lambda *arguments: {})
-    monkeypatch.setattr("gpuops.vsphere.writing.hosts.HostConnection.lacking", lambda *arguments: {})
+    monkeypatch.setattr("gpuops.vsphere.writing.host_changes.HostConnection.lacking", lambda *arguments: {})
     with SimServer(duty.world(tmp_path)) as server:
         employ(server, duty, (where, privilege))
         reports = perform_duty(server, duty, tmp_path / "state")

@@ -9,7 +9,7 @@ import pytest
 
 from gpuops.execute.journal.stores import SqlStore
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.writing.hosts import HostConnection
+from gpuops.vsphere.writing.host_changes import HostConnection
 
 
 class Killed(BaseException):

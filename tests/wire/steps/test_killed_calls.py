@@ -14,10 +14,10 @@ import pytest
 from gpuops.api import Site, configure, roles, rotate_init, run
 from gpuops.config.role_file import load_roles
 from gpuops.execute.journal.record import Kind
-from gpuops.execute.past.history import history
+from gpuops.execute.past.past_runs import history
 from gpuops.execute.state.lock import locked
 from gpuops.model.devices.scheduler import SchedulerPolicy
-from gpuops.plan.hosts.scheduler.change import SetScheduler
+from gpuops.plan.hosts.scheduler.scheduler_change import SetScheduler
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.vm_blockers import PowerPolicy
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule

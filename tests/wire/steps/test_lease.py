@@ -13,7 +13,7 @@ from gpuops.errors import GpuopsError, Locked, NoPermission
 from gpuops.execute.lease.lease import Nonces, take
 from gpuops.execute.lease.lock_vm import LockVm
 from gpuops.plan.core.steps import ShutDownGuest
-from gpuops.plan.rotation.lease import next_lease
+from gpuops.plan.rotation.lease_rules import next_lease
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.server import SimServer
 from tests.wire.roles.test_least_privilege import NIGHT_ROLES, POLICY, effects, night_account, site_of

@@ -25,7 +25,7 @@ from gpuops.plan.core.steps import HostStep
 from gpuops.plan.doctor.examination import examine
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
-from gpuops.plan.hosts.scheduler.state import schedulers
+from gpuops.plan.hosts.scheduler.scheduler_state import schedulers
 from gpuops.plan.queue.one_workload import Placed, Refusal
 from gpuops.plan.queue.place import Place
 from gpuops.plan.vm.attach import Attach

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpuops.config.policy import load_policy
-from gpuops.model.nights.rotation import Limits
+from gpuops.model.nights.rotation_policy import Limits
 from gpuops.plan.core.plan import Verdict
 from gpuops.sim.fault_injection.rule import Effect
 from gpuops.sim.server import SimServer

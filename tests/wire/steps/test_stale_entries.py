@@ -12,7 +12,7 @@ from gpuops.api import Site, doctor, run
 from gpuops.clock import wall_clock
 from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.doctor.finding import Severity
+from gpuops.plan.doctor.host_findings import Severity
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.vm_blockers import PowerPolicy
 from gpuops.sim.inventory.entities import VmEntity

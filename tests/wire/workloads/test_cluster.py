@@ -14,6 +14,7 @@ from gpuops import api, sim
 from gpuops.api import Site
 from gpuops.clock import wall_clock
 from gpuops.errors import Refused, UsageError
+from gpuops.extras.clusters.cluster_members import marked_vms
 from gpuops.extras.clusters.cluster_runs import standing
 from gpuops.extras.clusters.creating import (
     ALLOCATE_SPACE,
@@ -22,8 +23,7 @@ from gpuops.extras.clusters.creating import (
     MAKE_IN_FOLDER,
     create_cluster,
 )
-from gpuops.extras.clusters.members import marked_vms
-from gpuops.extras.clusters.showing import read_clusters
+from gpuops.extras.clusters.existing import read_clusters
 from gpuops.extras.clusters.view import ClusterCreateDocument
 from gpuops.model.devices.other_device import Networks
 from gpuops.model.vcenter.inventory import Inventory
@@ -33,7 +33,7 @@ from gpuops.model.vcenter.vm import PowerState, VmDrs, pins_of
 from gpuops.model.workloads.cluster import Arrangement, ClusterWish, LatencyLevel
 from gpuops.plan.core.privileges import EDIT_CLUSTER
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.doctor.finding import Severity
+from gpuops.plan.doctor.host_findings import Severity
 from gpuops.sim.server import start
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of

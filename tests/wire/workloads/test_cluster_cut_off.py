@@ -15,10 +15,10 @@ import pytest
 
 from gpuops.api import Site
 from gpuops.clock import wall_clock
+from gpuops.extras.clusters.cluster_members import marked_vms
 from gpuops.extras.clusters.cluster_runs import standing
 from gpuops.extras.clusters.creating import create_cluster
-from gpuops.extras.clusters.members import marked_vms
-from gpuops.extras.clusters.removing import delete_cluster
+from gpuops.extras.clusters.existing import delete_cluster
 from gpuops.extras.clusters.run import open_runs
 from gpuops.model.vcenter.vm import PowerState, VmDrs
 from gpuops.model.workloads.cluster import (

@@ -15,11 +15,11 @@ from gpuops.api import Site
 from gpuops.clock import wall_clock
 from gpuops.errors import Locked
 from gpuops.execute.steps.step_executor import SLICE_S
-from gpuops.extras.clusters import removing
+from gpuops.extras.clusters import existing
 from gpuops.extras.clusters.answers import ClusterRemoved
+from gpuops.extras.clusters.cluster_members import marked_vms, marker_of, removal_refusals
 from gpuops.extras.clusters.cluster_runs import standing
-from gpuops.extras.clusters.members import marked_vms, marker_of, removal_refusals
-from gpuops.extras.clusters.removing import delete_cluster
+from gpuops.extras.clusters.existing import delete_cluster
 from gpuops.extras.clusters.run import changing, used_alone
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import Guest, PowerState, VmDrs
@@ -150,7 +150,7 @@ def test_a_copy_that_is_made_during_a_removal_is_not_removed(
     training.create(replace(PVRDMA, nodes=1))
     copies: list[Any] = []
     if when == "while clones are waited for":
-        monkeypatch.setattr(removing, "wait_for_tasks", lambda *_: copies.append(copy_vm(training, "train-00")))
+        monkeypatch.setattr(existing, "wait_for_tasks", lambda *_: copies.append(copy_vm(training, "train-00")))
     else:
         real = training.site.vcenter
 
@@ -188,7 +188,7 @@ def test_vms_that_a_run_of_another_machine_has_begun_to_use_meanwhile_are_not_re
 
     if begins == "while clones are waited for":
         training.create(PVRDMA)
-        monkeypatch.setattr(removing, "wait_for_tasks", lambda *_: runs())
+        monkeypatch.setattr(existing, "wait_for_tasks", lambda *_: runs())
         with used_elsewhere, pytest.raises(Locked, match=r"cluster train is in use: pid .* holds the lease"):
             delete_cluster("train", training.site, apply=True)
     else:

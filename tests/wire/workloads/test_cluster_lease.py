@@ -6,7 +6,7 @@ import pytest
 
 from gpuops.errors import GpuopsError, Locked, Refused
 from gpuops.extras.clusters.cluster_runs import standing
-from gpuops.extras.clusters.removing import delete_cluster
+from gpuops.extras.clusters.existing import delete_cluster
 from gpuops.extras.clusters.run import used_alone
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from tests.wire.workloads.training import PVRDMA, Training

@@ -14,11 +14,12 @@ from gpuops.api import Site
 from gpuops.clock import wall_clock
 from gpuops.errors import Locked, Refused, StepFailed
 from gpuops.execute.site.guest_work import guest_work
-from gpuops.extras.clusters import all_reduce, guests, running
-from gpuops.extras.clusters.cluster_run import AllReduceProgram, BenchWish, Launcher, RunWish, Transport
+from gpuops.extras.clusters import cluster_guests as guests
+from gpuops.extras.clusters import cluster_runs, run_request
 from gpuops.extras.clusters.cluster_runs import ClusterRun, cluster_bench, cluster_run, standing
 from gpuops.extras.clusters.launch import plan_launch
 from gpuops.extras.clusters.run import alone_with, used_alone
+from gpuops.extras.clusters.run_request import AllReduceProgram, BenchWish, Launcher, RunWish, Transport
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.vsphere.connection import Connection
 from tests.cluster_guests import NAME, NODES, PASSWORD, USER, ClusterGuests, cluster_guests, marked_processes, needs_mpi
@@ -95,9 +96,9 @@ def test_a_program_that_measures_one_size_a_run_is_run_once_a_size(
     program = tmp_path / "osu_allreduce"
     program.write_text(_OSU)
     program.chmod(0o755)
-    commands = all_reduce.measuring_commands(AllReduceProgram.OSU, sizes := (4096, 1 << 20))
+    commands = run_request.measuring_commands(AllReduceProgram.OSU, sizes := (4096, 1 << 20))
     in_place = tuple((str(program), *words) for _, *words in commands)
-    monkeypatch.setattr(all_reduce, "measuring_commands", lambda *_: in_place)
+    monkeypatch.setattr(run_request, "measuring_commands", lambda *_: in_place)
     wish = BenchWish((1,), sizes, (Transport.TCP,), AllReduceProgram.OSU, ssh_port=cluster.guests.ssh_port)
     measured = cluster_bench(NAME, wish, cluster.site)
     [cell] = measured.cells
@@ -211,7 +212,7 @@ def launch_torchrun(cluster: Cluster, *command: str, **options: Any) -> ClusterR
     assert plan.launch is not None
     launch = replace(plan.launch, command_lines=tuple(f"./{line}" for line in plan.launch.command_lines))
     with used_alone(cluster.site, cluster_vms, "cluster run") as lease:
-        return ClusterRun(NAME, plan, running.run(launch, cluster.site, lease, cluster.heard.append))
+        return ClusterRun(NAME, plan, cluster_runs.run(launch, cluster.site, lease, cluster.heard.append))
 
 
 @pytest.mark.long
@@ -275,7 +276,7 @@ def test_a_guest_that_does_not_answer_for_long_ends_the_run(
     without_ssh: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_torchrun(without_ssh, "exec sleep 600")
-    monkeypatch.setattr(running, "PATIENCE_S", 1.5)
+    monkeypatch.setattr(cluster_runs, "PATIENCE_S", 1.5)
     fail_calls(monkeypatch, "command_end", 2, 1 << 20)
     with pytest.raises(StepFailed, match="does not answer"):
         launch_torchrun(without_ssh, "train.py")

@@ -27,17 +27,18 @@ from gpuops.errors import Locked
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.record import Kind
 from gpuops.execute.site.guest_work import guest_work
-from gpuops.extras.clusters import guests, running
-from gpuops.extras.clusters.cluster_run import AllReduceProgram, BenchWish, Launcher, RunWish, Transport
+from gpuops.extras.clusters import cluster_guests as guests
+from gpuops.extras.clusters import cluster_runs
+from gpuops.extras.clusters.cluster_members import marked_vms
 from gpuops.extras.clusters.cluster_runs import cluster_bench, cluster_run, standing
+from gpuops.extras.clusters.existing import delete_cluster
 from gpuops.extras.clusters.launch import plan_launch
-from gpuops.extras.clusters.members import marked_vms
-from gpuops.extras.clusters.removing import delete_cluster
 from gpuops.extras.clusters.run import PROGRAM, open_runs, require_unused, used_alone, wait_for_tasks
+from gpuops.extras.clusters.run_request import AllReduceProgram, BenchWish, Launcher, RunWish, Transport
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.model.vcenter.vm import VmDrs
 from gpuops.plan.core.steps import SetVmDrs
-from gpuops.plan.rotation.lease import KEY, TTL_S, parse_lease
+from gpuops.plan.rotation.lease_rules import KEY, TTL_S, parse_lease
 from gpuops.vsphere.connection import Connection
 from gpuops.vsphere.guests import guest_commands
 from gpuops.vsphere.transport.stub import Stub
@@ -86,7 +87,7 @@ class Machines:
         assert plan.launch is not None
         launch = replace(plan.launch, command_lines=tuple(f"./{line}" for line in plan.launch.command_lines))
         with used_alone(site, cluster, "cluster run") as lease:
-            return running.run(launch, site, lease, self.heard.append).exit_code
+            return cluster_runs.run(launch, site, lease, self.heard.append).exit_code
 
     def bench(self, site: Site, nodes: tuple[int, ...]) -> int:
         program = AllReduceProgram.MPI4PY
@@ -113,7 +114,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Countdown:
     requests, sent, append = Countdown(), Stub.InvokeMethod, Journal._append
     monkeypatch.setattr(Stub, "InvokeMethod", lambda *words: requests.around(lambda: sent(*words)))
     monkeypatch.setattr(Journal, "_append", lambda *words: requests.around(lambda: append(*words)))
-    monkeypatch.setattr(running, "POLL_S", 0.2)
+    monkeypatch.setattr(cluster_runs, "POLL_S", 0.2)
     monkeypatch.setattr(guest_commands, "POLLS_S", (0.2,))
     return requests
 

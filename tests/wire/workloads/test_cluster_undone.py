@@ -13,12 +13,12 @@ from gpuops.errors import UsageError
 from gpuops.execute.site.ports import Vcenter
 from gpuops.execute.steps.step_executor import SLICE_S
 from gpuops.execute.steps.vm_runs import next_removal_step
+from gpuops.extras.clusters.cluster_members import MarkedVm, marked_vms
+from gpuops.extras.clusters.cluster_plan import ClusterPlan
 from gpuops.extras.clusters.cluster_runs import standing
 from gpuops.extras.clusters.creating import create_cluster
-from gpuops.extras.clusters.members import MarkedVm, marked_vms
-from gpuops.extras.clusters.plan import ClusterPlan
+from gpuops.extras.clusters.existing import read_clusters
 from gpuops.extras.clusters.run import begin, changing, open_runs
-from gpuops.extras.clusters.showing import read_clusters
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.cluster import Arrangement

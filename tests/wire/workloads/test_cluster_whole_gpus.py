@@ -12,14 +12,14 @@ import yaml
 
 from gpuops.api import Site
 from gpuops.clock import wall_clock
-from gpuops.extras.clusters import running
-from gpuops.extras.clusters.cluster_run import Launcher, RunWish, Transport
+from gpuops.extras.clusters import cluster_runs
+from gpuops.extras.clusters.cluster_members import marked_vms
 from gpuops.extras.clusters.cluster_runs import standing
 from gpuops.extras.clusters.creating import create_cluster
+from gpuops.extras.clusters.existing import delete_cluster
 from gpuops.extras.clusters.launch import plan_launch
-from gpuops.extras.clusters.members import marked_vms
-from gpuops.extras.clusters.removing import delete_cluster
 from gpuops.extras.clusters.run import used_alone
+from gpuops.extras.clusters.run_request import Launcher, RunWish, Transport
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, PowerState, VmDrs
 from gpuops.model.workloads.cluster import Arrangement, ClusterWish, RdmaKind
@@ -95,7 +95,7 @@ def test_a_cluster_of_whole_gpus_is_made_run_over_and_removed(tmp_path: Path, ca
             tool.chmod(0o700)
         launch = replace(plan.launch, command_lines=tuple(f"./{line}" for line in plan.launch.command_lines))
         with used_alone(site, cluster, "cluster run") as lease:
-            end = running.run(launch, site, lease, heard.append)
+            end = cluster_runs.run(launch, site, lease, heard.append)
         assert (end.exit_code, end.left) == (0, ())
         network = {Transport.TCP: "Socket", Transport.RDMA: "IB"}[transport]
         assert b"".join(heard).decode() == f"--nproc-per-node=2 over {network}\n"

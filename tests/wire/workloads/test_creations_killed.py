@@ -12,9 +12,9 @@ import pytest
 from pyVmomi import vim
 
 from gpuops.errors import StepFailed
-from gpuops.execute.cloning import CLONE, clone
 from gpuops.execute.journal.record import Kind
-from gpuops.extras.clusters.removing import delete_cluster
+from gpuops.execute.steps.vm_runs import CLONE, clone
+from gpuops.extras.clusters.existing import delete_cluster
 from gpuops.extras.clusters.run import CLUSTER
 from gpuops.model.stored import stored_name
 from gpuops.model.vcenter.task import TaskRef

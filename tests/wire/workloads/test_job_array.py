@@ -15,8 +15,8 @@ from gpuops.execute.site.guest_work import guest_work
 from gpuops.extras.jobs.guest_container import GuestContainers
 from gpuops.extras.jobs.job import ArrayTask, ContainerJob, JobEvent, JobState, SubmittedJob
 from gpuops.extras.jobs.job_run import JobPass
+from gpuops.extras.jobs.job_store import JobStore
 from gpuops.extras.jobs.job_turns import JobTurn, job_turns
-from gpuops.extras.jobs.store import JobStore
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.model.vcenter.vm import VgpuDevice

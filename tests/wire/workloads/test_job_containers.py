@@ -18,7 +18,7 @@ from gpuops.execute.site.guest_work import guest_work
 from gpuops.extras.jobs import guest_container
 from gpuops.extras.jobs.guest_container import GuestContainers
 from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime, Mount
-from gpuops.model.guests.guest_command import ContainerPhase, ContainerState
+from gpuops.model.guests.guest import ContainerPhase, ContainerState
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.model.vcenter.vm import Vm
 from gpuops.vsphere.connection import Connection

@@ -19,7 +19,7 @@ import pytest
 
 from gpuops.execute.site.guest_work import guest_work
 from gpuops.extras.jobs.guest_container import GuestContainers
-from gpuops.model.guests.guest_command import ContainerPhase
+from gpuops.model.guests.guest import ContainerPhase
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.model.vcenter.vm import Vm
 from gpuops.vsphere.connection import Connection

@@ -14,8 +14,8 @@ from gpuops.execute.site.guest_work import guest_work
 from gpuops.extras.jobs.guest_container import GuestContainers
 from gpuops.extras.jobs.job import ContainerJob, JobState, Mount, SubmittedJob
 from gpuops.extras.jobs.job_run import JobPass
+from gpuops.extras.jobs.job_store import JobStore
 from gpuops.extras.jobs.job_turns import JobDeed, JobTurn
-from gpuops.extras.jobs.store import JobStore
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.vsphere.connection import Connection
 from gpuops.vsphere.guests import guest_commands

@@ -21,14 +21,14 @@ from gpuops.config.policy import parse_policy
 from gpuops.config.role_file import load_roles
 from gpuops.errors import NoPermission, Refused
 from gpuops.execute.rotation.rotation import rotate_day, rotate_night
-from gpuops.execute.runs.nights import NightVms
+from gpuops.execute.runs import NightVms
 from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord
 from gpuops.extras.jobs.job_queue import job_cancel, job_queue, job_submit, run_jobs
 from gpuops.extras.jobs.job_turns import job_vms
 from gpuops.extras.jobs.job_vms import tend_job_vms
-from gpuops.extras.jobs.night_jobs import job_store
+from gpuops.extras.jobs.nightly import job_store
 from gpuops.extras.jobs.template_vms import MARKER_KEY, marker_for
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.workloads.job_rules import JobRules, JobTemplate
 from gpuops.plan.core.steps import RemoveVm
 from gpuops.sim.server import SimServer, start

@@ -16,8 +16,8 @@ from pyVmomi import vim
 from gpuops.execute.journal.record import Kind
 from gpuops.execute.steps.vm_runs import execute_steps, next_removal_step, settled_run, step_failure
 from gpuops.extras.clusters.answers import ClusterRemoved
-from gpuops.extras.clusters.members import MarkedVm, marked_vms
-from gpuops.extras.clusters.removing import delete_cluster
+from gpuops.extras.clusters.cluster_members import MarkedVm, marked_vms
+from gpuops.extras.clusters.existing import delete_cluster
 from gpuops.extras.clusters.run import begin, changing, end, open_runs
 from gpuops.model.stored import stored_name
 from gpuops.model.vcenter.task import TaskRef

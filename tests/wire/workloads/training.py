@@ -12,7 +12,7 @@ from gpuops.api import Site
 from gpuops.extras.clusters.answers import ClusterMade
 from gpuops.extras.clusters.cluster_file import load_cluster
 from gpuops.extras.clusters.creating import create_cluster
-from gpuops.extras.clusters.removing import delete_cluster
+from gpuops.extras.clusters.existing import delete_cluster
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import Guest
 from gpuops.model.workloads.cluster import Arrangement, ClusterWish, RdmaKind

@@ -4,7 +4,7 @@
 * `due.py`                 the policies that runners play, and which half of its rotation each is in: pure
 * `configuration.py`       which targets and policies the configuration file lists now
 * `children.py`            one process of gpuops for each vCenter
-* `job_queue.py`           what a queue must be able to do
+* `queue_port.py`          what a queue must be able to do
 * `procrastinate_queue.py` Procrastinate: the only file that knows it
 * `leaving.py`             targets that were removed from the file; their desktops are still returned
 * `shared_targets.py`      the table of all targets, and which of its settings a runner trusts

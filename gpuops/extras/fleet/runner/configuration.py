@@ -16,7 +16,7 @@ from typing import Final
 from gpuops.config.policy import load_policy
 from gpuops.config.vcenter.destination import SIMULATED, Address
 from gpuops.config.vcenter.journal_url import parsed
-from gpuops.config.vcenter.sites import refuse_one_login
+from gpuops.config.vcenter.sources import refuse_one_login
 from gpuops.config.vcenter.targets import Configuration, parsed_configuration
 from gpuops.errors import GpuopsError, TargetError, UsageError
 from gpuops.extras.fleet.runner.due import Rotations, SitePolicy, refuse_clash, refuse_other_modes

@@ -15,7 +15,7 @@ from typing import Final
 from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError, UsageError
 from gpuops.files.yaml_file import read_text
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.nights.runners import Half
 from gpuops.model.time_text import format_minute
 from gpuops.model.window import Night

@@ -21,7 +21,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from gpuops.config.policy import parse_policy
-from gpuops.config.vcenter.sites import refuse_one_login
+from gpuops.config.vcenter.sources import refuse_one_login
 from gpuops.config.vcenter.targets import Configuration, parsed_configuration
 from gpuops.errors import GpuopsError, TargetError
 from gpuops.execute.state.state_dir import prepare_state_dir

@@ -29,7 +29,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from gpuops.errors import StateDamaged, UsageError
 from gpuops.execute.journal.stores import refuse_transaction_pooler
-from gpuops.extras.fleet.runner.job_queue import HandedOver, Play, QueueAway
+from gpuops.extras.fleet.runner.queue_port import HandedOver, Play, QueueAway
 from gpuops.model.nights.runners import PolicyTurn, QueuedTurn, QueueStatus, RunnerSeen, TurnState
 
 if TYPE_CHECKING:

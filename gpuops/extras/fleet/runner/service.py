@@ -21,11 +21,10 @@ from pathlib import Path
 from typing import Final
 
 from gpuops import clock
-from gpuops.config.vcenter.notices import NotifySettings
-from gpuops.config.vcenter.targets import Configuration
+from gpuops.config.vcenter.targets import Configuration, NotifySettings
 from gpuops.errors import GpuopsError, StateDamaged
 from gpuops.execute.past.every_vcenter import overdue_vcenters
-from gpuops.execute.site.notice_way import NoticeWay
+from gpuops.execute.site.site import NoticeWay
 from gpuops.extras.fleet.runner.children import Children
 from gpuops.extras.fleet.runner.due import (
     EVERY,
@@ -38,10 +37,10 @@ from gpuops.extras.fleet.runner.due import (
     read_anew,
     waits,
 )
-from gpuops.extras.fleet.runner.job_queue import HandedOver, JobQueue, QueueAway
 from gpuops.extras.fleet.runner.leaving import leaving
-from gpuops.extras.notify.watch import tell_overdue
-from gpuops.model.nights.rotation import Policy
+from gpuops.extras.fleet.runner.queue_port import HandedOver, JobQueue, QueueAway
+from gpuops.extras.notify.run_watch import tell_overdue
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.nights.runners import Half, PolicyTurn
 
 LOOK_S: Final = 3.0

@@ -18,7 +18,7 @@ from gpuops.errors import UsageError
 from gpuops.report.sites import SiteAnswer
 
 if TYPE_CHECKING:
-    from gpuops.config.vcenter.sites import ConfiguredSite
+    from gpuops.config.vcenter.sources import ConfiguredSite
 
 JOBS: Final = 8
 TIMEOUT_S: Final = 300
@@ -84,7 +84,7 @@ def services_of(common: CommonOptions) -> list[tuple[ConfiguredSite, CommonOptio
 
 def _sites_meant(arguments: Mapping[str, Any], common: CommonOptions) -> tuple[ConfiguredSite, ...]:
     """Return the sites that `--site` selects. Raises UsageError, also for an option that works with one vCenter."""
-    from gpuops.config.vcenter.sites import refuse_one_login
+    from gpuops.config.vcenter.sources import refuse_one_login
     from gpuops.console.opening import sites_of
 
     options = {**arguments, **{field.name: getattr(common, field.name) for field in fields(common)}}

@@ -56,11 +56,11 @@ class SiteFiles:
         return None, answers
 
     def _hours(self) -> str:
-        from gpuops.report.csv_text import csv_text
+        from gpuops.report.json_and_csv import csv_text
         from gpuops.report.sites import merged_csv
 
         return merged_csv(self._texts(_HOURS), _SITE_COLUMN) or csv_text(
-            (_SITE_COLUMN, *load("gpuops.extras.web.page.focus_csv.FOCUS_COLUMNS")), ()
+            (_SITE_COLUMN, *load("gpuops.extras.web.page.fleet_report_text.FOCUS_COLUMNS")), ()
         )
 
     def _metrics(self, path: Path, answers: list[SiteAnswer]) -> tuple[Shown, list[SiteAnswer]]:
@@ -71,7 +71,7 @@ class SiteFiles:
         from dataclasses import replace
 
         from gpuops.files.private_file import write_readable
-        from gpuops.report.json_text import document_text
+        from gpuops.report.json_and_csv import document_text
 
         texts, writer = self._texts(_METRICS), load("gpuops.extras.web.metrics_view.MetricsWriter")
         site_texts = [texts.get(answer.site) or writer(answer.site).text(None).decode() for answer in answers]

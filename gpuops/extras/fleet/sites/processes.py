@@ -20,13 +20,13 @@ from typing import IO, TYPE_CHECKING, Final
 import typer
 
 from gpuops import clock
-from gpuops.config.vcenter.sites import ConfiguredSite
+from gpuops.config.vcenter.sources import ConfiguredSite
 from gpuops.console import opening, output
 from gpuops.console.failure import run_guarded
 from gpuops.console.output import OutputFormat
 from gpuops.errors import GpuopsError, VcenterUnreachable
 from gpuops.report.document import kind_of
-from gpuops.report.json_text import document_text
+from gpuops.report.json_and_csv import document_text
 from gpuops.report.sites import SiteAnswer, SiteFailure, blocks
 
 if TYPE_CHECKING:

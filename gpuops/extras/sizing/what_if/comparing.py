@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpuops.execute.site import Site
     from gpuops.extras.sizing.what_if.question import WhatIf, WhatIfAnswer
     from gpuops.model.devices.catalog import Catalog
-    from gpuops.model.nights.rotation import Policy
+    from gpuops.model.nights.rotation_policy import Policy
     from gpuops.model.vcenter.inventory import Inventory
 
 

@@ -17,7 +17,7 @@ from enum import StrEnum
 from statistics import median
 from typing import Final
 
-from gpuops.extras.sizing.what_if.seeded import drawn
+from gpuops.extras.sizing.what_if.changed_fleet import drawn
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, PowerState, VgpuDevice, Vm
@@ -26,10 +26,10 @@ from gpuops.plan.capacity.gpu_models import board_of
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.suspended_vms import with_claims
 from gpuops.plan.placement.vm_demand import PinPolicy
-from gpuops.plan.queue.batch.model import expecting_starts
+from gpuops.plan.queue.batch.batch_model import expecting_starts
 from gpuops.plan.queue.one_by_one import Queue
 from gpuops.plan.queue.one_workload import Placed
-from gpuops.plan.queue.workload import choices_of_devices, framebuffer_mib
+from gpuops.plan.queue.workload_hosts import choices_of_devices, framebuffer_mib
 
 MOST_DAYS: Final = 28
 """The number of recorded days to place at most, the last ones."""

@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Final
 
 from gpuops.errors import UsageError
+from gpuops.extras.sizing.what_if.changed_fleet import ChangedFleet, changed_fleet
 from gpuops.extras.sizing.what_if.demand import (
     DemandSource,
     FleetDemand,
@@ -22,7 +23,6 @@ from gpuops.extras.sizing.what_if.demand import (
     place_demand,
     recorded_demand,
 )
-from gpuops.extras.sizing.what_if.fleet import ChangedFleet, changed_fleet
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.fleet_change import AddHosts, AddVms, ApplyLayout, ChangeGpuMode, ChangeProfile, FleetChange
 from gpuops.model.vcenter.inventory import Inventory

@@ -16,11 +16,11 @@ from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import GraphicsType, VgpuMode
 from gpuops.model.devices.vgpu import Series, parse
 from gpuops.model.nights.ml_queue import entry_of
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.rotation.ml_queue.team_shares import gpus_of
 from gpuops.report.document import DocumentRecord, Ref
-from gpuops.report.monitoring.fleet import Fleet, Free, GpuView, HostView
+from gpuops.report.monitoring.fleet_view import Fleet, Free, GpuView, HostView
 
 
 class VmRole(StrEnum):

@@ -25,7 +25,7 @@ from gpuops.model.devices.vgpu import parse
 from gpuops.model.time_text import format_minute, format_minutes, format_zoned_minute
 from gpuops.report.document import Document
 from gpuops.report.layout import visible
-from gpuops.report.monitoring.inventory import without_series
+from gpuops.report.monitoring.inventory_view import without_series
 from gpuops.report.sites import SiteAnswer
 from gpuops.report.text import count
 

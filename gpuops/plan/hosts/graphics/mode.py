@@ -21,10 +21,9 @@ from gpuops.plan.core.plan import READ_HOST_AND_VMS, RECONNECT, TEST_LOGIN, Plan
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import ConfigureGraphics, ConfigureModes, GpuDifference, HostStep, ModeChange
 from gpuops.plan.core.versions import version_numbers
-from gpuops.plan.hosts.graphics.device_modes import not_offered, size_changes, sizes_due, with_reserved
+from gpuops.plan.hosts.graphics.device_mode_changes import not_offered, size_changes, sizes_due, with_reserved
 from gpuops.plan.hosts.host_plan import HostPart, combine_parts, hosts_meant, kept_as_they_are
-from gpuops.plan.hosts.scheduler.rules import MIXED_SIZE_SINCE
-from gpuops.plan.hosts.scheduler.state import scheduler_of
+from gpuops.plan.hosts.scheduler.scheduler_state import MIXED_SIZE_SINCE, scheduler_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,13 @@ from gpuops.plan.core.steps import (
     ModeChange,
     PassthroughChange,
 )
-from gpuops.plan.hosts.graphics.device_modes import mode_back, mode_changes, not_offered, whole_mode, with_reserved
+from gpuops.plan.hosts.graphics.device_mode_changes import (
+    mode_back,
+    mode_changes,
+    not_offered,
+    whole_mode,
+    with_reserved,
+)
 from gpuops.plan.hosts.host_plan import HostPart, combine_parts, hosts_meant, kept_as_they_are
 from gpuops.plan.placement.gpu_filters import holders
 

@@ -211,7 +211,7 @@ class BoardGpus:
 
     def after(self, state: int, kind: int) -> Sequence[int]:
         profile = self._profiles[kind]
-        if not state or not self._states.of_board(state, self._board.key):
+        if not self._states.of_board(state, self._board.key):
             return ()
         if profile == WHOLE:
             free = self._states.any_whole().at(state)
@@ -221,18 +221,15 @@ class BoardGpus:
 
     def slots(self, state: int, kind: int) -> int:
         profile = self._profiles[kind]
-        if not state or not self._states.of_board(state, self._board.key):
+        if not self._states.of_board(state, self._board.key):
             return 0
         return (self._states.any_whole() if profile == WHOLE else self._states.slots(profile)).at(state)
 
-    def usable(self, state: int, kind: int) -> int:
-        return self.slots(state, kind) * self.size(kind)
-
     def free(self, state: int) -> int:
-        return self._states.free_mib(state, self._board) if state else 0
+        return self._states.free_mib(state, self._board)
 
     def value(self, state: int) -> int:
-        if not state or not self._states.of_board(state, self._board.key):
+        if not self._states.of_board(state, self._board.key):
             return 0
         return round(VALUE_UNIT * self._value(state, self._states.when_empty().at(state)))
 

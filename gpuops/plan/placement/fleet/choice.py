@@ -80,13 +80,6 @@ def host_choices(needs: Wanted, rows: Ints, fleet: FleetIndex) -> HostChoices:
     return HostChoices(rows, numbers, before, after, tuple(seats))
 
 
-def first_choice(profile: str, rows: Ints, fleet: FleetIndex) -> tuple[int, int]:
-    """Return the row and the GPU that a host would choose for a vGPU, among these rows of it."""
-    free = fleet.states.vgpu_surely(profile).of(fleet.state[rows])
-    row, gpu = divmod(int(np.where(free, fleet.order[rows], _NOWHERE).argmin()), fleet.state.shape[1])
-    return int(rows[row]), gpu
-
-
 def _needs_forbidden_pin(rows: Ints, needs: Wanted, fleet: FleetIndex) -> Flags:
     """Which rows need a pin to keep the vGPU on its node while pinning is switched off."""
     forbidden = np.zeros(len(rows), dtype=np.bool_)
@@ -217,11 +210,12 @@ def _best_bound(needs: Wanted, admitted: Flags, fleet: FleetIndex, losses: Losse
             continue
         priced_pool, request = priced_request
         pool = priced_pool.pool
-        seat = pool.choose(request, among)
-        if seat is None:
+        best = pool.best(request, among)
+        if best is None:
             continue
-        (part,) = seat.parts  # `choose` returns seats on one node only
-        row, gpus, bound = part.row, part.gpus, True
+        row, gpu, steps = best  # on these GPUs one more vGPU leads to one state, so a way is a GPU
+        gpus: tuple[int, ...] = (gpu,)
+        bound = True
         if count > 1:
             gpus = pool.in_turn(request, row)
         else:
@@ -230,14 +224,17 @@ def _best_bound(needs: Wanted, admitted: Flags, fleet: FleetIndex, losses: Losse
             host_rows = np.arange(fleet.first_row[host], fleet.first_row[host + 1])
             if needs.numa is NumaPolicy.REQUIRED:
                 host_rows = np.array([row])
-            host_row, host_gpu = first_choice(profile, host_rows, fleet)
+            # All rows count as one place: that of this host.
+            states, order = fleet.state[host_rows], fleet.order[host_rows]
+            (position,), (host_gpu,) = _first_with_room(needs.demands[0], states, order, 0 * host_rows, fleet)
+            host_row = host_rows[position]
             # If the host's own choice is not in this tier, only a pin brings the VM to a place of the tier.
             if among[host_row]:
-                if pool.steps(request, host_row, host_gpu) <= seat.steps:
+                if pool.steps(request, host_row, host_gpu) <= steps:
                     row, gpus = host_row, (host_gpu,)
                 bound = (row, *gpus) != (host_row, host_gpu)
         seats = {demand.ordinal: fleet.address[row][gpu] for demand, gpu in zip(needs.demands, gpus, strict=True)}
-        return _as_choice(row, seats, int(seat.steps), needs, fleet, bound=bound, local=local)
+        return _as_choice(row, seats, int(steps), needs, fleet, bound=bound, local=local)
     return None
 
 

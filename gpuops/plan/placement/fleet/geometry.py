@@ -93,9 +93,6 @@ class Geometry(Protocol):
     def slots(self, state: int, kind: int) -> int:
         """How many more devices of the kind fit."""
 
-    def usable(self, state: int, kind: int) -> int:
-        """Return how much of the free GPU memory devices of the kind can use."""
-
     def value(self, state: int) -> int:
         """Return the worth of the best filling of the free GPU memory at the site's prices, in thousandths."""
 
@@ -115,28 +112,6 @@ class PoolRequest:
     """Whether CPU and memory must be on the node of the GPUs; if not, other nodes give what this node lacks."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodePart:
-    """The part of one node that a VM takes: GPUs with their states before and after, CPU and memory."""
-
-    row: int
-    gpus: tuple[int, ...]
-    before: tuple[int, ...]
-    after: tuple[int, ...]
-    cpu: int
-    memory: int
-
-
-@dataclass(frozen=True, slots=True)
-class PoolSeat:
-    """Where a VM goes. `local`: on as few nodes as its size allows, with its CPU and memory next to its GPUs."""
-
-    parts: tuple[NodePart, ...]
-    local: bool
-    steps: float = 0.0
-    """The loss of other VMs in steps; seats are compared by it."""
-
-
 class GpuTransitions:
     """The answers of a geometry as arrays. `kinds`: those that the site's VMs ask for."""
 
@@ -145,11 +120,10 @@ class GpuTransitions:
 
         def gains(state: int) -> list[int]:
             slots = [geometry.slots(state, kind) for kind in kinds]
-            usable = [geometry.usable(state, kind) for kind in kinds]
-            return [*slots, *usable, geometry.value(state), geometry.free(state)]
+            return [*slots, geometry.value(state), geometry.free(state)]
 
-        self.gains = Rows(gains, 2 * len(kinds) + 2)
-        """Of a state: the slots of each kind, what these could use, the value at the prices, and what is free."""
+        self.gains = Rows(gains, len(kinds) + 2)
+        """Of a state: the slots of each kind, the value at the prices, and the free GPU memory."""
         self._after: dict[int, Rows] = {}
 
     def after(self, kind: int) -> Rows:
@@ -297,9 +271,8 @@ class ShapeArrays:
 
 
 def node_value(shapes: ShapeArrays, gains: Ints, cpu: Ints, memory: Ints) -> Floats:
-    """The value of each of these nodes to the mix. `gains` has, per node: the free slots for every kind of device, what
-    these could use, and the value at the prices."""
-    sold: Floats = gains[:, 2 * len(shapes.kinds)] / VALUE_UNIT
+    """The value of each of these nodes to the mix. `gains`: those of `GpuTransitions`, summed over the node's GPUs."""
+    sold: Floats = gains[:, len(shapes.kinds)] / VALUE_UNIT
     if shapes.fed_by_memory < np.inf:
         sold = np.minimum(sold, shapes.fed_by_memory * memory)
     return shapes.sale_weight * sold + usable_by_mix(shapes, gains, cpu, memory)
@@ -318,14 +291,6 @@ def usable_by_mix(shapes: ShapeArrays, gains: Ints, cpu: Ints, memory: Ints) -> 
     return total
 
 
-def shape_weights(often: Floats, count: Ints, size: Ints) -> Floats:
-    """Return the weight of each shape by its frequency and size; their sum is 1, and shapes without devices have 0."""
-    size_of_all = (count * size).astype(np.float64)
-    weight: Floats = np.where(size_of_all > 0, often * np.maximum(1, size_of_all) ** SIZE_POWER, 0.0)
-    shares: Floats = weight / weight.sum()
-    return shares
-
-
 @dataclass(frozen=True, slots=True)
 class ShapeFrequency:
     """One shape of VM and its frequency."""
@@ -337,47 +302,55 @@ class ShapeFrequency:
     often: float
 
 
-def commonest(frequencies: Sequence[ShapeFrequency], share: float = TYPICAL) -> list[ShapeFrequency]:
-    """Return the commonest shapes that make up this share of all VMs."""
+def commonest(frequencies: Sequence[ShapeFrequency]) -> list[ShapeFrequency]:
+    """Return the commonest shapes that together make up `TYPICAL` of all VMs."""
     ranked = sorted(
         frequencies,
         key=lambda frequency: (-frequency.often, frequency.cpu, frequency.memory, frequency.kind, frequency.count),
     )
     upto = np.cumsum([frequency.often for frequency in ranked])
-    return ranked[: int(np.searchsorted(upto, share * upto[-1]) + 1)]
+    return ranked[: int(np.searchsorted(upto, TYPICAL * upto[-1]) + 1)]
 
 
-def make_shape_arrays(frequencies: Sequence[ShapeFrequency], sizes: Mapping[int, int], gpus: int) -> ShapeArrays:
-    """Return the shapes as arrays. A shape with more devices than the `gpus` of a node counts as one half on each of
-    two nodes."""
-    halves = [2 if frequency.count > gpus else 1 for frequency in frequencies]
-    kinds = tuple(sorted(sizes))
-    often = np.array([frequency.often for frequency in frequencies])
-    return ShapeArrays(
-        kinds,
-        np.array([kinds.index(frequency.kind) for frequency in frequencies], dtype=np.int64),
-        np.array([frequency.count // half for frequency, half in zip(frequencies, halves, strict=True)]),
-        np.array([sizes[frequency.kind] for frequency in frequencies]),
-        np.array([-(-frequency.cpu // half) for frequency, half in zip(frequencies, halves, strict=True)]),
-        np.array([-(-frequency.memory // half) for frequency, half in zip(frequencies, halves, strict=True)]),
-        often / often.sum(),
-    )
+FEEDING_SLACK: Final = 2.0
+"""Memory is assumed to feed this many times the value of the mean VM: not all small VMs come at once."""
 
 
-def with_weights(
-    shapes: ShapeArrays, frequencies: Sequence[ShapeFrequency], price: Mapping[int, float], slack: float, *, cut: bool
+def make_shape_arrays(
+    frequencies: Sequence[ShapeFrequency],
+    sizes: Mapping[int, int],
+    gpus: int,
+    price: Mapping[int, float],
+    *,
+    cut: bool,
 ) -> ShapeArrays:
-    """Return the shapes with their weights, and with the value that a unit of memory can feed at these prices.
+    """Return the commonest shapes as arrays, at these prices of each kind of device.
 
-    `cut`: the GPUs are cut into GPU instances. `slack`: memory is assumed to feed this many times the mean, since not
-    all VMs come at once.
+    A shape with more devices than the `gpus` of a node counts as one half on each of two nodes. `cut`: the GPUs are cut
+    into GPU instances.
     """
-    weight = shape_weights(shapes.weight, shapes.count, shapes.size)
+    common = commonest(frequencies)
+    halves = [2 if frequency.count > gpus else 1 for frequency in common]
+    kinds = tuple(sorted(sizes))
+    count = np.array([frequency.count // half for frequency, half in zip(common, halves, strict=True)])
+    size = np.array([sizes[frequency.kind] for frequency in common])
+    # The weight of a shape by its frequency and size; a shape without devices has none.
+    often = np.array([frequency.often for frequency in common])
+    devices_size = (count * size).astype(np.float64)
+    weight = np.where(devices_size > 0, often / often.sum() * np.maximum(1, devices_size) ** SIZE_POWER, 0.0)
     mean_value = sum(shape.often * shape.count * price[shape.kind] for shape in frequencies if shape.memory)
     mean_memory = sum(shape.often * shape.memory for shape in frequencies)
-    fed_by_memory = slack * mean_value / mean_memory if mean_memory else np.inf
-    sale_weight = CUT_SALE_WEIGHT if cut else SALE_WEIGHT
-    return replace(shapes, weight=weight, fed_by_memory=fed_by_memory, sale_weight=sale_weight)
+    return ShapeArrays(
+        kinds,
+        np.array([kinds.index(frequency.kind) for frequency in common], dtype=np.int64),
+        count,
+        size,
+        np.array([-(-frequency.cpu // half) for frequency, half in zip(common, halves, strict=True)]),
+        np.array([-(-frequency.memory // half) for frequency, half in zip(common, halves, strict=True)]),
+        weight / weight.sum(),
+        fed_by_memory=FEEDING_SLACK * mean_value / mean_memory if mean_memory else np.inf,
+        sale_weight=CUT_SALE_WEIGHT if cut else SALE_WEIGHT,
+    )
 
 
 def large_shapes(

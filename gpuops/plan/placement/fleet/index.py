@@ -14,7 +14,7 @@ kind of hosts, the exact pass the second. All other hosts leave too few on any G
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import compress
 from operator import is_not, or_
 from typing import TYPE_CHECKING, Final
@@ -233,16 +233,9 @@ def _gpu_layout(host: Host) -> tuple[tuple[int | None, int], ...]:
 _NOWHERE: Final = 2**30
 
 
-@dataclass(frozen=True, slots=True)
-class KeptHosts:
-    """Refs of the hosts that surely leave enough free, and of those where it depends on the GPU, in requested order."""
-
-    sure: tuple[str, ...]
-    unsure: tuple[str, ...]
-
-
-def kept_hosts(kept_room: KeptRoom, fleet: FleetIndex) -> KeptHosts:
-    """Return the hosts that surely leave enough free once the VM runs there, and those that may."""
+def kept_hosts(kept_room: KeptRoom, fleet: FleetIndex) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the refs of the hosts that surely leave enough free once the VM runs there, and of those where it depends
+    on the GPU, each in requested order."""
     needs, keep = kept_room.needs, kept_room.needs.keep_free.profiles
     taken_by_profile = [_taken_by_one(kept_profile.profile, kept_room, fleet) for kept_profile in keep]
     sure: list[str] = []
@@ -262,7 +255,7 @@ def kept_hosts(kept_room: KeptRoom, fleet: FleetIndex) -> KeptHosts:
             sure.append(ref)
         elif all(least <= spare_here for (least, _), spare_here in zip(taken, spare, strict=True)):
             unsure.append(ref)
-    return KeptHosts(tuple(sure), tuple(unsure))
+    return tuple(sure), tuple(unsure)
 
 
 def _taken_by_one(profile: str, kept_room: KeptRoom, fleet: FleetIndex) -> dict[str, tuple[int, int]]:

@@ -31,19 +31,15 @@ from gpuops.plan.placement.fleet.geometry import (
     Geometry,
     GpuTransitions,
     LargeShapes,
-    NodePart,
     PoolRequest,
-    PoolSeat,
     ShapeArrays,
     ShapeFrequency,
-    commonest,
     count_places,
     half_of_two_nodes,
     large_shapes,
     make_shape_arrays,
     node_value,
     place_prices,
-    with_weights,
 )
 from gpuops.plan.placement.fleet.index import FleetIndex
 from gpuops.plan.placement.fleet.site_demand import (
@@ -51,10 +47,8 @@ from gpuops.plan.placement.fleet.site_demand import (
     WHOLE,
     Loss,
     Mix,
-    OfferedSize,
     ShapeCounts,
     board_mix,
-    largest_profiles,
     mix_distance,
     shapes_of_devices,
 )
@@ -66,13 +60,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _ScoredRequest:
-    """The loss of one request in each way on each node, when it was last scored; infinite = does not fit."""
+    """The loss of one request in each way on each node, when it was last scored; infinite = does not fit.
+
+    A way is a GPU and one of the states that it may have afterwards.
+    """
 
     at: int
     """How many changes of the pool these scores include."""
     loss: Floats
-    state: Ints
-    """State of the GPU afterwards; a way is a GPU and one of the states that it may have."""
     destroyed: Ints
     """Places for each large shape that this way destroys."""
 
@@ -109,17 +104,14 @@ class NodePool:
         self.value = self._value(everywhere, self.gains, self.cpu, self.memory)
         self.places = self._places(everywhere, self.gains, self.cpu, self.memory)
 
-    def choose(self, ask: PoolRequest, among: Flags | None = None) -> PoolSeat | None:
-        """Return the best seat on one node, `among` these nodes if given; None if no node has room."""
+    def best(self, ask: PoolRequest, among: Flags) -> tuple[int, int, float] | None:
+        """Return the best node among these, the way there, and the loss in steps; None if no node has room. For several
+        devices the way is 0: `in_turn` returns their GPUs."""
         scored = self._up_to_date(ask)
-        loss: Floats = scored.loss if among is None else np.where(among[:, None], scored.loss, NO_ROOM)
+        loss: Floats = np.where(among[:, None], scored.loss, NO_ROOM)
         total = self.total(loss, scored.destroyed)
         row, way = divmod(int(total.argmin()), loss.shape[1])
-        if loss[row, way] == NO_ROOM:
-            return None
-        gpus, states = self._gpus(ask, row, way, int(scored.state[row, way]))
-        part = NodePart(row, gpus, tuple(self.state[row, list(gpus)].tolist()), states, ask.cpu, ask.memory)
-        return PoolSeat((part,), ask.beside, float(total[row, way]))
+        return None if loss[row, way] == NO_ROOM else (row, way, float(total[row, way]))
 
     def steps(self, ask: PoolRequest, row: int, gpu: int) -> float:
         """Return the loss in steps of one device on this GPU, if that leads to one state; infinite = no room."""
@@ -173,7 +165,7 @@ class NodePool:
             # One row for each node, one column for each way.
             size = (len(self.cpu), self.state.shape[1] * self.geometry.ways)
             destroyed = np.zeros((*size, self.places.shape[1]), dtype=np.int64)
-            scored = self._scored[ask] = _ScoredRequest(0, np.full(size, NO_ROOM), np.zeros(size, np.int64), destroyed)
+            scored = self._scored[ask] = _ScoredRequest(0, np.full(size, NO_ROOM), destroyed)
         else:
             changed = np.array(sorted(set(self._changed[scored.at :])), dtype=np.int64)
         scored.at = len(self._changed)
@@ -188,11 +180,10 @@ class NodePool:
         if ask.beside:
             rows = rows[(self.cpu[rows] >= ask.cpu) & (self.memory[rows] >= ask.memory)]
         # 2. Every way to add the devices, and the value that the node loses by each.
-        option, way, state, gains = self._options(ask, rows)
+        option, way, gains = self._options(ask, rows)
         at = rows[option]
         # Each GPU has `geometry.ways` ways in a row: with 2 of them, ways 4 and 5 are on GPU 2.
         scored.loss[at, way] = self.cost(ask, at, way // self.geometry.ways, gains)
-        scored.state[at, way] = state
         # 3. The places for large shapes that it destroys; their price depends on the whole pool, so `total` adds it.
         if self.large is not None:
             places_after = self._places(at, gains, *self._left(ask, at))
@@ -220,25 +211,23 @@ class NodePool:
         part."""
         return np.maximum(0, self.cpu[rows] - ask.cpu), np.maximum(0, self.memory[rows] - ask.memory)
 
-    def _options(self, ask: PoolRequest, rows: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return every way to seat the devices, as arrays: node, way, new state of the GPU, new gains of the node."""
-        gains, states = self.gains[rows], self.state[rows]
-        if ask.count > 1:
-            return self._several(ask, rows, states)
-        option, gpu, way, new = self.moves.add_one(ask.kind, states)
-        after = gains[option] + self.moves.gains.of(new) - self.moves.gains.of(states[option, gpu])
-        return option, gpu * self.geometry.ways + way, new, after
-
-    def _several(self, ask: PoolRequest, rows: Ints, states: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return one way for each node: one device after the other, each where the node keeps the most value."""
+    def _options(self, ask: PoolRequest, rows: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return every way to seat the devices, as arrays: node, way, new gains of the node. For several devices there
+        is one way on each node: one device after the other, each where the node keeps the most value."""
+        states = self.state[rows]
+        if ask.count == 1:
+            option, gpu, way, new = self.moves.add_one(ask.kind, states)
+            after = self.gains[rows[option]] + self.moves.gains.of(new) - self.moves.gains.of(states[option, gpu])
+            return option, gpu * self.geometry.ways + way, after
         open_rows = np.arange(len(rows))
-        for has_room, _, new in self._in_turn(ask, rows, states):
-            open_rows, states = open_rows[has_room], new
-        return open_rows, 0 * open_rows, 0 * open_rows, self.moves.gains.of(states).sum(axis=1)
+        for has_room, _, new_states in self.seat_in_turn(ask, rows):
+            open_rows, states = open_rows[has_room], new_states
+        return open_rows, 0 * open_rows, self.moves.gains.of(states).sum(axis=1)
 
-    def _in_turn(self, ask: PoolRequest, rows: Ints, states: Ints) -> Iterator[tuple[Ints, Ints, Ints]]:
+    def seat_in_turn(self, ask: PoolRequest, rows: Ints) -> Iterator[tuple[Ints, Ints, Ints]]:
         """Seat the devices of a VM one after the other, on all of these nodes at once. Yield for each device which of
         the remaining nodes have room, on which GPU, and the new states of all their GPUs."""
+        states = self.state[rows]
         for _ in range(ask.count):
             # 1. Every GPU that one more device fits on: `option` is the position of its node in `rows`.
             option, gpu, _, new = self.moves.add_one(ask.kind, states)
@@ -258,23 +247,11 @@ class NodePool:
 
     def in_turn(self, ask: PoolRequest, row: int) -> tuple[int, ...]:
         """The GPU of each of several devices on this node, as many as there is room for."""
-        rows = np.array([row])
-        return tuple(int(device_gpu) for _, gpu, _ in self._in_turn(ask, rows, self.state[rows]) for device_gpu in gpu)
-
-    def _gpus(self, ask: PoolRequest, row: int, way: int, state: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the GPUs that change, and their new states."""
-        if ask.count == 1:
-            return (way // self.geometry.ways,), (state,)
-        rows = np.array([row])
-        *_, (_, _, after) = self._in_turn(ask, rows, self.state[rows])
-        gpus = tuple(sorted(set(self.in_turn(ask, row))))
-        return gpus, tuple(after[0, list(gpus)].tolist())
+        return tuple(int(gpu) for _, gpus, _ in self.seat_in_turn(ask, np.array([row])) for gpu in gpus)
 
 
 LOSS_STEP: Final = 0.001
 """Share of a GPU: losses that differ by less are equal."""
-FEEDING_SLACK: Final = 2.0
-"""CPU and memory are assumed to feed this many times the value of the mean VM: not all small VMs come at once."""
 NEAR_MIX: Final = 0.02
 """Share of VMs by which the mix may differ from the one that a pool was made for."""
 
@@ -296,8 +273,7 @@ class BoardPools:
     def __init__(self, fleet: FleetIndex) -> None:
         self._fleet = fleet
         self._pools: dict[str, PricedPool] = {}
-        self._largest: dict[str, set[str]] = {}
-        self._most_gpus: dict[str, int] = {}
+        self._offers: dict[str, tuple[set[str], int]] = {}
 
     @classmethod
     def of(cls, fleet: FleetIndex) -> BoardPools:
@@ -312,15 +288,9 @@ class BoardPools:
 
         A pool is used again as long as the demand has nearly the mix that its prices were computed for.
         """
-        if board.key not in self._most_gpus:
-            # The most GPUs of this board in one host, in any mode.
-            states, state = self._fleet.states, self._fleet.state
-            # State 0 stands for no GPU: rows of nodes with fewer GPUs than others end with it.
-            of_board = [number for number in np.unique(state).tolist() if number and states.of_board(number, board.key)]
-            gpus_by_row = np.isin(state, of_board).sum(axis=1)
-            gpus_by_host = np.bincount(self._fleet.host_of, weights=gpus_by_row)
-            self._most_gpus[board.key] = int(gpus_by_host.max(initial=0))
-        mix = board_mix(board.key, demand, self._largest_of(board), self._most_gpus[board.key])
+        if board.key not in self._offers:
+            self._offers[board.key] = self._read_offer(board)
+        mix = board_mix(board.key, demand, *self._offers[board.key])
         priced_pool = self._pools.get(board.key)
         if priced_pool is None or mix_distance(priced_pool.mix, mix) > NEAR_MIX:
             priced_pool = self._pools[board.key] = self._new(board, mix)
@@ -351,11 +321,11 @@ class BoardPools:
         empties = np.unique(fleet.states.when_empty().of(np.unique(fleet.state)))
         for state in empties.tolist():
             gpus.value(state)  # so that every kind has its price
-        shapes = with_weights(
-            make_shape_arrays(commonest(often), sizes, fleet.state.shape[1]),
+        shapes = make_shape_arrays(
             often,
+            sizes,
+            fleet.state.shape[1],
             {kind: gpus.price(kind) for kind in sizes},
-            FEEDING_SLACK,
             cut=any(gpus.is_cut(state) for state in empties.tolist()),
         )
         pool = NodePool(
@@ -370,22 +340,22 @@ class BoardPools:
         )
         return PricedPool(pool, gpus, mix, len(fleet.read_again))
 
-    def _largest_of(self, board: Board) -> set[str]:
-        """Return the largest profiles that hosts offer for GPUs of the board in their current mode."""
-        if board.key not in self._largest:
-            states = self._fleet.states
-            empties = np.unique(states.when_empty().of(np.unique(self._fleet.state))).tolist()
-            # State 0 stands for no GPU.
-            board_states = [state for state in empties if state and states.of_board(state, board.key)]
-            offers = {}
-            for name in self._fleet.offered_names():
-                facts = states.catalog.profile(name)
-                if facts is None or facts.board != board.key:
-                    continue
-                if any(states.slots(name).at(state) for state in board_states):
-                    offers[name] = OfferedSize(facts.framebuffer_mib, facts.mig_backed)
-            self._largest[board.key] = largest_profiles(offers)
-        return self._largest[board.key]
+    def _read_offer(self, board: Board) -> tuple[set[str], int]:
+        """Return the largest profiles, time-sliced and MIG-backed, that hosts offer for GPUs of the board in their
+        current mode, and the most GPUs of the board in one host."""
+        fleet, states = self._fleet, self._fleet.states
+        of_board = [state for state in np.unique(fleet.state).tolist() if states.of_board(state, board.key)]
+        empties = {states.when_empty().at(state) for state in of_board}
+        offered = [
+            (name, facts) for name in fleet.offered_names() if (facts := states.catalog.profile(name)) is not None
+        ]
+        largest: dict[bool, str] = {}
+        # From the smallest on: a larger profile takes the place of a smaller one, of equal ones the last by name.
+        for name, facts in sorted(offered, key=lambda named_facts: named_facts[1].framebuffer_mib):
+            if facts.board == board.key and any(states.slots(name).at(state) for state in empties):
+                largest[facts.mig_backed] = name
+        gpus_by_host = np.bincount(fleet.host_of, weights=np.isin(fleet.state, of_board).sum(axis=1))
+        return set(largest.values()), int(gpus_by_host.max(initial=0))
 
 
 @dataclass(frozen=True)

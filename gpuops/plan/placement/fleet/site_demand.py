@@ -25,11 +25,6 @@ WHOLE: Final = ""
 PRIOR: Final = 8.0
 """VMs with a whole GPU that are added to the demand of every site. So a few existing VMs do not decide alone, and an
 empty GPU has a worth, since it takes any profile later."""
-WHOLE_HOST_PRIOR: Final = 4.0
-"""VMs with all GPUs of a host that are added if no VM asks for a part of a GPU. VMs with one GPU then share hosts and
-leave complete hosts to large VMs that may be requested later. Fleets of H100, VMs with 1, 2, 4 or 8 GPUs, six odd
-seeds: 94.3 % as first fit, 91.1 without it. Where VMs ask for parts, it would cost up to 0.7 points (L40S in mixed-size
-mode; `python -m tests.bench filling`)."""
 _MOST_SHAPES: Final = 256
 """Limit of shapes; the rarest are left out."""
 
@@ -41,14 +36,6 @@ class VmShape(NamedTuple):
     profile: str
     devices: int
     memory_mib: int
-
-
-@dataclass(frozen=True, slots=True)
-class OfferedSize:
-    """The size of a profile that hosts offer, and whether it is MIG-backed."""
-
-    size_mib: int
-    mig_backed: bool
 
 
 Mix = Mapping[VmShape, float]
@@ -82,24 +69,12 @@ def shapes_of_devices(devices: Sequence[tuple[str, str]], memory_mib: int | None
 
 def add_counts(counts: ShapeCounts, added: ShapeCounts) -> ShapeCounts:
     """The sum of both counts."""
-    return _combine_counts(counts, added, 1)
+    return {**counts, **{board: counts.get(board, Counter()) + shapes for board, shapes in added.items()}}
 
 
 def subtract_counts(counts: ShapeCounts, removed: ShapeCounts) -> ShapeCounts:
-    """The first counts less the second."""
-    return _combine_counts(counts, removed, -1)
-
-
-def _combine_counts(counts: ShapeCounts, change: ShapeCounts, sign: int) -> ShapeCounts:
-    combined = dict(counts)
-    for board, shapes in change.items():
-        total = Counter(combined.get(board, ()))
-        for shape, times in shapes.items():
-            total[shape] += sign * times
-            if total[shape] <= 0:
-                del total[shape]
-        combined[board] = total
-    return combined
+    """The first counts less the second; shapes without a VM are left out."""
+    return {**counts, **{board: counts.get(board, Counter()) - shapes for board, shapes in removed.items()}}
 
 
 def board_mix(board: str, counts: ShapeCounts, largest_profiles: Iterable[str], host_gpus: int) -> Mix:
@@ -107,14 +82,14 @@ def board_mix(board: str, counts: ShapeCounts, largest_profiles: Iterable[str], 
     `host_gpus` is the number of GPUs of the board in the host that has the most."""
     weights: dict[VmShape, float] = dict(counts.get(board, {}))
     largest = tuple(largest_profiles)
-    takes_whole_gpus = all(shape.profile in (WHOLE, *largest) for shape in weights)
-    # VMs with complete GPUs are added to every site's demand, for the reasons given at `PRIOR` and `WHOLE_HOST_PRIOR`.
-    for profile in largest:
-        shape = VmShape(profile, 1, 0)
+    whole = [shape for shape in weights if shape.profile in (WHOLE, *largest)]
+    added_devices = {1}
+    # VMs with all GPUs of a host are added if no VM asks for a part of a GPU, or if some have several whole GPUs. VMs
+    # with one GPU then share hosts and leave complete hosts to large VMs that may be requested later.
+    if len(whole) == len(weights) or any(shape.devices > 1 for shape in whole):
+        added_devices.add(host_gpus)
+    for shape in (VmShape(profile, devices, 0) for profile in largest for devices in added_devices):
         weights[shape] = weights.get(shape, 0.0) + PRIOR
-        if host_gpus > 1 and takes_whole_gpus:
-            shape = VmShape(profile, host_gpus, 0)
-            weights[shape] = weights.get(shape, 0.0) + WHOLE_HOST_PRIOR
     if len(weights) > _MOST_SHAPES:
         ranked = sorted(weights.items(), key=lambda shape_weight: (-shape_weight[1], shape_weight[0]))
         weights = dict(ranked[:_MOST_SHAPES])
@@ -132,12 +107,6 @@ def mix_distance(mix: Mix, other_mix: Mix) -> float:
     """
     difference = sum(abs(share - other_mix.get(shape, 0.0)) for shape, share in mix.items())
     return 0.5 * (difference + sum(share for shape, share in other_mix.items() if shape not in mix))
-
-
-def largest_profiles(offers: Mapping[str, OfferedSize]) -> set[str]:
-    """The largest profile of each kind of GPU: time-sliced, and MIG-backed."""
-    by_size = sorted(offers.items(), key=lambda named_offer: (named_offer[1].size_mib, named_offer[0]))
-    return set({offer.mig_backed: name for name, offer in by_size}.values())
 
 
 def _device(device: GpuDevice, catalog: Catalog) -> tuple[str, str] | None:

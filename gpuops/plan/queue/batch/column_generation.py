@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.plan.queue.batch.problem import BatchProblem, HostPattern
+from gpuops.plan.queue.batch.integer_program import BatchProblem, HostPattern
 
 if TYPE_CHECKING:
     import numpy as np

@@ -31,7 +31,7 @@ from gpuops.plan.placement.multi_node import place_near
 from gpuops.plan.placement.project import take
 from gpuops.plan.placement.vm_demand import PinPolicy, Placement, Wanted, demands_of
 from gpuops.plan.queue.batch import column_generation
-from gpuops.plan.queue.batch.model import (
+from gpuops.plan.queue.batch.batch_model import (
     BatchModel,
     Device,
     HostGpus,
@@ -41,11 +41,11 @@ from gpuops.plan.queue.batch.model import (
     group_requests,
     order_of_starting,
 )
-from gpuops.plan.queue.batch.problem import HostPattern
+from gpuops.plan.queue.batch.integer_program import HostPattern
 from gpuops.plan.queue.batch.solve import bound, solve
 from gpuops.plan.queue.one_by_one import Queue, placed_by_priority, placed_mib, units
 from gpuops.plan.queue.one_workload import Placed, WorkloadQuestion
-from gpuops.plan.queue.workload import choices_of_devices, framebuffer_mib, running
+from gpuops.plan.queue.workload_hosts import choices_of_devices, framebuffer_mib, running
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from gpuops.plan.queue.batch.column_generation import (
     cut_to_demand,
     solve_fluid,
 )
-from gpuops.plan.queue.batch.problem import (
+from gpuops.plan.queue.batch.integer_program import (
     BatchProblem,
     BatchSolution,
     GpuGroup,
@@ -204,7 +204,7 @@ def solve(problem: BatchProblem, work: int = WORK) -> BatchSolution:
 
     The example of the module: two hosts of three units, and VMs of two, one and three units, each worth its units.
 
-    >>> from gpuops.plan.queue.batch.problem import PlacementOption
+    >>> from gpuops.plan.queue.batch.integer_program import PlacementOption
     >>> options = {kind: (PlacementOption(uses=((0, units),)),) for kind, units in enumerate((2, 1, 3))}
     >>> problem = BatchProblem(demand=(2, 1, 1), worth=(2, 1, 3), shapes=(HostShape(2, (3,), (), options),))
     >>> sorted((pattern.counts, hosts) for pattern, hosts in solve(problem).patterns)

@@ -22,7 +22,7 @@ from gpuops.advise.managed_vms import left_to_manager
 from gpuops.errors import VmAmbiguous, VmNotFound
 from gpuops.model.nights.ml_queue import QueuedVm
 from gpuops.model.nights.night_record import Role, parse_marker
-from gpuops.model.nights.rotation import DrsOverride, Policy
+from gpuops.model.nights.rotation_policy import DrsOverride, Policy
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm, VmDrs, pins_of

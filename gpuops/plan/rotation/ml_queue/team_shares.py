@@ -18,9 +18,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
-from gpuops.advise.fair_share import NO_USE, TeamUse, Wish, fair_order, use_by_team
+from gpuops.advise.gpu_hours import NO_USE, TeamUse, Wish, fair_order, owner_in, use_by_team, vm_now
 from gpuops.advise.occupancy import GpuState, gpu_states
-from gpuops.advise.showback import owner_in, vm_now
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import GraphicsType
 from gpuops.model.nights.fair_share import NO_OWNER, FairShare, Team, team_of

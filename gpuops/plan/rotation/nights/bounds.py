@@ -15,7 +15,7 @@ from typing import Final
 from gpuops.errors import Refused, UsageError
 from gpuops.model.nights.ml_queue import QueuedVm
 from gpuops.model.nights.night_record import Original
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.time_text import format_clock, format_minute, format_minutes
 from gpuops.model.vcenter.vm import Vm
 from gpuops.model.window import Night, Weekday

@@ -19,7 +19,7 @@ from gpuops.model.desktops.broker import NO_MACHINE
 from gpuops.model.desktops.evidence import SESSION_SOURCES, Source
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.nights.night_record import Original, Role
-from gpuops.model.nights.rotation import DirectPath, Policy, Pool
+from gpuops.model.nights.rotation_policy import DirectPath, Policy, Pool
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm

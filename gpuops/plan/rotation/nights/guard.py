@@ -16,7 +16,7 @@ from typing import Final
 
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.nights.night_record import Role, parse_marker
-from gpuops.model.nights.rotation import IdleRule, Policy, Pool
+from gpuops.model.nights.rotation_policy import IdleRule, Policy, Pool
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.plan import Outcome, Verdict
@@ -33,14 +33,14 @@ from gpuops.plan.core.steps import (
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.suspended_vms import suspend_or_shut_down
 from gpuops.plan.rotation.nights.desktops import Floors, no_space_for, reason_to_stay
-from gpuops.plan.rotation.nights.spare import SpareRoom, place_of
-from gpuops.plan.rotation.nights.stop_conditions import (
+from gpuops.plan.rotation.nights.night_refusals import (
     POOL_LEFT_ALONE,
     StepCounts,
     clock_trouble,
     pools_to_leave_alone,
     reason_to_stop,
 )
+from gpuops.plan.rotation.nights.spare import SpareRoom, place_of
 from gpuops.plan.rotation.taken_vms import stays_running
 
 TAKING_STEPS: Final = (SuspendVm, ShutDownGuest)

@@ -16,7 +16,7 @@ from gpuops.model.devices.catalog import Catalog
 from gpuops.model.nights.history import PastNight
 from gpuops.model.nights.ml_queue import QueuedVm
 from gpuops.model.nights.night_record import Original, Role
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.owner import NotedOwner
 from gpuops.model.vcenter.vm import PowerState, Vm, VmDrs
@@ -49,7 +49,12 @@ from gpuops.plan.rotation.nights.desktops import (
 )
 from gpuops.plan.rotation.nights.night_plan import NO_NIGHT, NightPlan
 from gpuops.plan.rotation.nights.night_refusals import (
+    NO_STEP_COUNTS,
+    POOL_LEFT_ALONE,
     NightsOfPolicy,
+    StepCounts,
+    clock_refusals,
+    pools_to_leave_alone,
     refuse_after_failures,
     refuse_open_night,
     refuse_unknown_folders,
@@ -57,13 +62,6 @@ from gpuops.plan.rotation.nights.night_refusals import (
     reserved_objection,
 )
 from gpuops.plan.rotation.nights.spare import Key, SpareRoom
-from gpuops.plan.rotation.nights.stop_conditions import (
-    NO_STEP_COUNTS,
-    POOL_LEFT_ALONE,
-    StepCounts,
-    clock_refusals,
-    pools_to_leave_alone,
-)
 from gpuops.plan.rotation.power_moments import gave_way
 from gpuops.plan.rotation.returns.return_time import Durations
 from gpuops.plan.rotation.taken_vms import Whereabouts, vms_of

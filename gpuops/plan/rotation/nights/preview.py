@@ -35,7 +35,7 @@ from gpuops.plan.rotation.nights.bounds import RunPeriod, refuse_without_hours
 from gpuops.plan.rotation.nights.desktops import running_desktops
 from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.nights.night_plan import NightPlan
-from gpuops.plan.rotation.setup import lock_vm_wrong
+from gpuops.plan.rotation.prerequisites import lock_vm_wrong
 
 SHOWN: Final = timedelta(hours=2)
 

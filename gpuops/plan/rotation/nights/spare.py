@@ -19,7 +19,7 @@ from math import inf
 from typing import Final
 
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.nights.rotation import GivesWayBy, SpareRule
+from gpuops.model.nights.rotation_policy import GivesWayBy, SpareRule
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm

@@ -11,7 +11,7 @@ from typing import Final
 
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.nights.ml_queue import entry_of
-from gpuops.model.nights.rotation import Policy, SpareRule
+from gpuops.model.nights.rotation_policy import Policy, SpareRule
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.plan import Choice, Outcome, Plan

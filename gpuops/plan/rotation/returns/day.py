@@ -21,7 +21,7 @@ from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PhysicalGpu
 from gpuops.model.nights.ml_queue import Checkpoint, GuestCommand, entry_of
 from gpuops.model.nights.night_record import Original, Role
-from gpuops.model.nights.rotation import MorningOrder, Policy
+from gpuops.model.nights.rotation_policy import MorningOrder, Policy
 from gpuops.model.time_text import format_clock
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuops.model.nights.night_record import Original, is_unreadable_marker, marker_value
-from gpuops.model.nights.rotation import LATE, Policy
+from gpuops.model.nights.rotation_policy import LATE, Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.command_line import called, command

@@ -33,7 +33,7 @@ from math import ceil
 from typing import Final, TypeVar
 
 from gpuops.model.nights.night_record import LockHolder, Original, Role
-from gpuops.model.nights.rotation import MorningOrder, Policy
+from gpuops.model.nights.rotation_policy import MorningOrder, Policy
 from gpuops.model.time_text import format_minute, format_zoned_minute
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm

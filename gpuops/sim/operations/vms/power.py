@@ -15,8 +15,7 @@ from pyVmomi import vim, vmodl
 
 from gpuops.sim.core.call import Call
 from gpuops.sim.inventory import faults
-from gpuops.sim.operations.host_admission import Admission, admission
-from gpuops.sim.operations.initial_placement import place
+from gpuops.sim.operations.host_admission import Admission, admission, place
 from gpuops.sim.operations.recording import recorded
 from gpuops.sim.state.vm_state import Power, merged_options
 

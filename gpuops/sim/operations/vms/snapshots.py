@@ -16,7 +16,7 @@ from pyVmomi import vmodl
 
 from gpuops.sim.inventory import faults
 from gpuops.sim.operations.distributed_switches import with_own_ports
-from gpuops.sim.operations.initial_placement import place
+from gpuops.sim.operations.host_admission import place
 from gpuops.sim.operations.recording import recorded
 from gpuops.sim.operations.vms import power
 from gpuops.sim.state.vm_state import Power, SnapshotState, VmState

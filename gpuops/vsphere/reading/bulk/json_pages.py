@@ -19,8 +19,16 @@ from typing import Any, Final
 import msgspec
 
 from gpuops.errors import ProtocolError
-from gpuops.vsphere.reading.bulk.pages import PAGE_OBJECTS, PathsByType, Piece, ReadObject, ReadStart, Traversal
-from gpuops.vsphere.reading.bulk.values import BOXED, text
+from gpuops.vsphere.reading.bulk.pages import (
+    BOXED,
+    PAGE_OBJECTS,
+    PathsByType,
+    Piece,
+    ReadObject,
+    ReadStart,
+    Traversal,
+    text,
+)
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport.messages import MOST_MARKS, REFERENCE
 from gpuops.vsphere.transport.network import UnreadableReply

@@ -1,16 +1,165 @@
 """What `reader` needs of a wire for bulk reads: pages of RetrievePropertiesEx, and the container views for them.
 
 `soap_pages` and `json_pages` implement `Pages`, and encode the start objects and traversals of a read.
-"""
+
+Reads values of a bulk read from lxml elements (SOAP) or from the dicts and lists of msgspec (VI/JSON).
+
+`decode_host` and `decode_vm` use these functions for both. XML has text in every leaf, and a list is several elements
+of one name. VI/JSON has numbers, booleans and lists, the type of an object in `_typeName`, and
+`{"_typeName": ..., "_value": ...}` for xsd:anyType (Broadcom, Virtual Infrastructure JSON API, data structures;
+govmomi, vim25/types/json.go).
+
+A missing or ill-formed leaf yields None: unknown. Another type in place of an object or list raises one of
+`network.UNREADABLE_ERRORS`, for the `network.decoding` around it: no vCenter sends that."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from enum import StrEnum
+from typing import Any, Final, Protocol, TypeVar
 
 from gpuops.model.vcenter.inventory import decode_name
-from gpuops.vsphere.reading.bulk.values import text
+from gpuops.vsphere.transport import messages
+from gpuops.vsphere.transport.network import UnreadableReply
+
+BOXED: Final = "_value"
+TYPE: Final = "_typeName"
+_REFERENCE: Final = "ManagedObjectReference"
+_BEYOND_LONG: Final = 2**63
+
+Vocabulary = TypeVar("Vocabulary", bound=StrEnum)
+
+
+def child(node: Any, name: str) -> Any:
+    """Return the property of that name, or None."""
+    if type(node) is dict:
+        return node.get(name)
+    return messages.child(node, name)
+
+
+def children(node: Any, name: str) -> Iterator[Any]:
+    """Yield the items of the list of that name; nothing if the list is missing."""
+    if type(node) is dict:
+        return iter(_require_list(node.get(name)))
+    return messages.children(node, name)
+
+
+def items(node: Any) -> Iterator[Any]:
+    """Yield the items of a property that is a list."""
+    if node is None or type(node) is list:
+        return iter(node or ())
+    if type(node) is dict:
+        raise UnreadableReply(f"a {kind(node)[:80]} where a list belongs")
+    return messages.children(node)
+
+
+def count(node: Any, name: str) -> int:
+    """Return how many items the list of that name has."""
+    return len(_require_list(node.get(name))) if type(node) is dict else messages.count(node, name)
+
+
+def text(node: Any, name: str | None = None) -> str | None:
+    """Return the text of the node, or of its property `name`; for a reference, its id. None for '' and other values."""
+    node_or_child = node if name is None else child(node, name)
+    if node_or_child is None:
+        return None
+    found_type = type(node_or_child)
+    if found_type is str:
+        return node_or_child or None
+    if found_type is dict:
+        return _inside(node_or_child)
+    if found_type in _LEAVES:
+        return None
+    return node_or_child.text or None  # an XML element
+
+
+def number(node: Any, name: str | None = None) -> int | None:
+    """Return a whole number, or None."""
+    leaf = node if name is None else child(node, name)
+    return whole(leaf if type(leaf) is int else text(leaf))
+
+
+def flag(node: Any, name: str | None = None) -> bool | None:
+    """Return a boolean, or None."""
+    leaf = node if name is None else child(node, name)
+    return leaf if type(leaf) is bool else messages.truth(text(leaf))
+
+
+def word(vocabulary: type[Vocabulary], node: Any, name: str | None = None) -> Vocabulary | None:
+    """Return the member of the vocabulary, or None for another word."""
+    return messages.vocabulary_word(vocabulary, text(node, name))
+
+
+def leaves(node: Any) -> Mapping[str, Any]:
+    """Return the leaves of an object by name, for `leaf_text`, `whole` and `truth`: cheaper than three single reads."""
+    return node if type(node) is dict else messages.texts(node)
+
+
+def parts_of(node: Any) -> Mapping[str, Any]:
+    """Return the properties of an object by name, in one pass."""
+    return node if type(node) is dict else messages.parts_of(node)
+
+
+def leaf_text(leaf: Any) -> str | None:
+    """Return the text of a leaf; None for '' and for anything else."""
+    return (leaf or None) if type(leaf) is str else None
+
+
+def whole(leaf: Any) -> int | None:
+    """Return the whole number of a leaf, or None. Numbers beyond 64 bits (xsd:long) are ill-formed."""
+    if type(leaf) is int:
+        return leaf if -_BEYOND_LONG <= leaf < _BEYOND_LONG else None
+    return messages.whole(leaf) if type(leaf) is str else None
+
+
+def truth(leaf: Any) -> bool | None:
+    """Return the boolean of a leaf, or None."""
+    return leaf if type(leaf) is bool else messages.truth(leaf_text(leaf))
+
+
+def leaves_by_name(node: Any, name: str) -> Iterator[tuple[Any, Any]]:
+    """Yield the leaf of that name of each object in a list, and a handle from which `leaf_owner` returns the object.
+
+    With XML only these leaves become Python objects: a host has sixty PCI devices, a VM fifty options.
+    """
+    if node is None or type(node) is list:
+        return ((leaf, owner_object) for owner_object in node or () if (leaf := owner_object.get(name)) is not None)
+    return ((owner_object.text, owner_object) for owner_object in messages.descendants(node, name))
+
+
+def leaf_owner(leaf: Any) -> Any:
+    """Return the object that `leaves_by_name` found the leaf in."""
+    return leaf if type(leaf) is dict else leaf.getparent()
+
+
+def kind(node: Any) -> str:
+    """Return the vmomi type of an object, or ''."""
+    return (leaf_text(node.get(TYPE)) or "") if type(node) is dict else messages.kind(node)
+
+
+_LEAVES: Final = frozenset({int, bool, float, list})
+
+
+def _inside(node: Mapping[str, Any]) -> str | None:
+    """Return the id of a reference, or the boxed value as XML would write it; None for other objects."""
+    if node.get(TYPE) == _REFERENCE:
+        return leaf_text(node.get("value"))
+    boxed = node.get(BOXED)
+    if type(boxed) is bool:
+        return str(boxed).lower()
+    return str(boxed) if type(boxed) is int else leaf_text(boxed)
+
+
+def _require_list(node: Any) -> Sequence[Any]:
+    if node is None or type(node) is list:
+        return node or ()
+    raise UnreadableReply(f"a {type(node).__name__} where a list belongs")
+
+
+def texts(node: Any, name: str) -> tuple[str, ...]:
+    """Return the texts of the elements of that name, without empty ones."""
+    return tuple([element_text for element in children(node, name) if (element_text := text(element))])
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.devices.other_device import DeviceKind
-from gpuops.vsphere.reading.bulk.pages import ReadObject
-from gpuops.vsphere.reading.bulk.values import child, children, count, items, leaf_text, leaves, text, whole
+from gpuops.vsphere.reading.bulk.pages import ReadObject, child, children, count, items, leaf_text, leaves, text, whole
 from gpuops.vsphere.transport.messages import pci_address, unsigned_short
 
 NETWORK: Final = "config.network"

@@ -27,8 +27,8 @@ from gpuops.model.vcenter.host import (
     OfferedProfile,
     RuleKind,
 )
-from gpuops.vsphere.reading.bulk.pages import ReadObject
-from gpuops.vsphere.reading.bulk.values import (
+from gpuops.vsphere.reading.bulk.pages import (
+    ReadObject,
     child,
     children,
     count,

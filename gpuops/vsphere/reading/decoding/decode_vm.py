@@ -22,8 +22,8 @@ from gpuops.model.vcenter.vm import (
     Vm,
     VmNic,
 )
-from gpuops.vsphere.reading.bulk.pages import ReadObject
-from gpuops.vsphere.reading.bulk.values import (
+from gpuops.vsphere.reading.bulk.pages import (
+    ReadObject,
     child,
     children,
     flag,

@@ -20,12 +20,11 @@ from gpuops.model.vcenter.host_settings import (
     SharedType,
     SizeMode,
 )
-from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.reservation import ProfileCapacity, Reservations, UnknownCapacity
+from gpuops.model.vcenter.inventory import Inventory, ProfileCapacity, Reservations, UnknownCapacity
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.step_checks import host_objection, host_satisfied
 from gpuops.plan.core.steps import ConfigureGraphics, ConfigureModes, ConfigurePassthrough, HostStep, ModeChange
-from gpuops.plan.hosts.change.in_force import not_in_force
+from gpuops.plan.hosts.change.rolling_plan import not_in_force
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.plan.hosts.host_plan import impact_words, left_to_do

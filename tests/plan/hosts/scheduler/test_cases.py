@@ -13,7 +13,7 @@ from gpuops.model.stored_json import decode_stored
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import ConfigureModule, HostStep
-from gpuops.plan.hosts.scheduler.change import SetScheduler
+from gpuops.plan.hosts.scheduler.scheduler_change import SetScheduler
 from tests.plan.case import Words, case_of, compare, read_cases, rejection_line, with_changes
 from tests.plan.snapshots import SNAPSHOTS, catalog
 

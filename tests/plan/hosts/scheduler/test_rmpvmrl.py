@@ -1,8 +1,9 @@
-"""RmPVMRL: the published words, both ways, per driver branch; and what is never guessed."""
+"""RmPVMRL by driver branch, both ways, the driver itself, and host profiles that may set module options back."""
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,11 @@ from gpuops.model.devices.scheduler import (
     TimeSlices,
     VgpuScheduler,
 )
+from gpuops.model.vcenter.host import Cluster, Host
+from gpuops.model.vcenter.host_settings import Custody, HostSettings, SoftwarePackage
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.hosts.scheduler.module_options import Unread, against, ambiguous, decode, describe_clamping, encode
+from gpuops.plan.hosts.scheduler.scheduler_state import branch_of, driver_of, setting_back
 
 EQUAL, FIXED = SchedulerPolicy.EQUAL_SHARE, SchedulerPolicy.FIXED_SHARE
 PLAIN, ADAPTIVE = RoundRobin.PLAIN, RoundRobin.ADAPTIVE
@@ -95,11 +100,13 @@ def test_what_has_no_word_is_refused_with_its_rule(
 
 milliseconds = st.integers(1, 30)
 plain = st.none() | st.builds(TimeSlices, milliseconds)
+
 adaptive = (
     st.none()
     | st.builds(TimeSlices, st.none() | milliseconds)
     | st.builds(Frequency, st.integers(63, 960), st.none() | st.integers(1, 60))
 )
+
 shares = st.sampled_from([EQUAL, FIXED])
 
 
@@ -139,3 +146,69 @@ def test_what_the_driver_makes_of_a_value_out_of_range(word: int, round_robin: R
 )
 def test_branches_by_their_number(number: int, round_robin: RoundRobin | None) -> None:
     assert DriverBranch(number).round_robin is round_robin
+
+
+BASE = SoftwarePackage("esx-base", "8.0.3-0.0.24022510", "VMware")
+DRIVER = SoftwarePackage("NVD-VGPU-800-Driver", "550.90.05-1OEM.800.1.0.20613240", "NVIDIA")
+DAEMON = SoftwarePackage("nvdgpumgmtdaemon", "535.54.06-1OEM.700.1.0.15843807", "NVIDIA")
+
+
+def test_the_driver_is_told_from_what_comes_with_it() -> None:
+    assert driver_of([BASE, DAEMON, DRIVER]) == DRIVER
+
+
+@pytest.mark.parametrize(
+    "packages",
+    [[], [BASE], [DAEMON], [DRIVER, SoftwarePackage("NVD-AIE-800-Driver", "470.63-1OEM.702.0.0.17630552", "NVIDIA")]],
+)
+def test_no_driver_or_two_is_none(packages: list[SoftwarePackage]) -> None:
+    assert driver_of(packages) is None
+
+
+@pytest.mark.parametrize(
+    ("version", "branch"),
+    [("550.90.05-1OEM.800", DriverBranch(550)), ("470.63", DriverBranch(470)), ("8.0.3", None), ("", None)],
+)
+def test_the_branch_is_the_first_number(version: str, branch: DriverBranch | None) -> None:
+    assert branch_of(version) == branch
+
+
+def warnings_for(*custody: Custody | None, cluster: str | None = "c") -> tuple[str, ...]:
+    """What is said of hosts esx-1... of one cluster."""
+    hosts = [
+        Host(
+            f"h{number}",
+            f"esx-{number}",
+            cluster,
+            settings=None if host_custody is None else HostSettings(custody=host_custody),
+        )
+        for number, host_custody in enumerate(custody, 1)
+    ]
+    clusters = {"c": Cluster("c", "desktops")}
+    snapshot = Inventory("vc", "8.0.3.0", datetime(2026, 11, 2, tzinfo=UTC), {}, {}, clusters)
+    return setting_back(hosts, snapshot)
+
+
+def test_nobody_else_is_nothing_to_say() -> None:
+    assert warnings_for(Custody((), False), Custody((), False)) == ()
+
+
+def test_hosts_are_named_by_profile_and_many_are_counted() -> None:
+    first, second = warnings_for(*[Custody(("golden",), False)] * 6, Custody(("old",), False))
+    assert first.startswith("host profile golden is attached to esx-1, esx-2, esx-3, esx-4 and 2 more: remediation")
+    assert second.startswith("host profile old is attached to esx-7: remediation")
+
+
+def test_a_cluster_that_keeps_its_hosts_is_named() -> None:
+    [line] = warnings_for(Custody((), True), Custody((), True))
+    assert line.startswith("cluster desktops manages the configuration of its hosts (esx-1, esx-2)")
+    [alone] = warnings_for(Custody((), True), cluster=None)
+    assert alone.startswith("cluster esx-1 manages")
+
+
+@pytest.mark.parametrize("unknown", [None, Custody(), Custody((), None), Custody(None, False)])
+def test_what_cannot_be_read_is_not_nobody(unknown: Custody | None) -> None:
+    [line] = warnings_for(unknown, Custody((), False))
+    assert line == (
+        "this login cannot read whether a host profile or the cluster's configuration resets module options of esx-1"
+    )

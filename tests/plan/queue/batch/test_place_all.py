@@ -18,7 +18,7 @@ from gpuops.model.workloads.workload import Workload
 from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.queue.batch import column_generation
 from gpuops.plan.queue.place import Place, Placements
-from gpuops.plan.queue.workload import framebuffer_mib, running
+from gpuops.plan.queue.workload_hosts import framebuffer_mib, running
 from tests.bench.placement import batch_fleets
 from tests.plan.queue.test_admitted import LONG, QUICK, come_true
 from tests.plan.queue.test_place import after, find_overcommitment, with_whole, workload, workloads

@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 from gpuops.catalog import load
 from gpuops.model.nights.ml_queue import MlStop, QueuedVm
 from gpuops.model.nights.night_record import Original, Role
-from gpuops.model.nights.rotation import IdleRule, Policy, Pool
+from gpuops.model.nights.rotation_policy import IdleRule, Policy, Pool
 from gpuops.model.nights.selector import Selector
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.rotation.returns.day import RotateDay
-from tests.execute.small_vcenter import SLOTS, World
+from tests.execute.small_vcenter import SLOTS, World, small_world
 
 CATALOG = load(profiles=SLOTS)
 MORNING = datetime(2026, 11, 21, 5, 0, tzinfo=UTC)
@@ -25,6 +26,17 @@ POLICY = Policy(
 )
 SHARED = replace(POLICY, lock_vm="gpuops-lock")
 """Several machines rotate, each with a journal of its own."""
+
+
+def world_after_night() -> World:
+    """The night took the first two desktops and started ml-01 in their place."""
+    world = small_world()
+    for ref in ("vm-1", "vm-2"):
+        world._set_power(ref, PowerState.SUSPENDED)
+        world.set(ref, attributes={"gpuops.rotation": f"{NIGHT} desktop"})
+    world._set_power("vm-91", PowerState.ON)
+    world.set("vm-91", attributes={"gpuops.rotation": f"{NIGHT} ml"})
+    return world
 
 
 def original(world: World, ref: str, role: Role = Role.DESKTOP, *, is_taken: bool = True) -> Original:

@@ -1,4 +1,5 @@
-"""Every desktop comes back, or is named with its reason and one safe command; what others changed stays."""
+"""Every desktop comes back in an order in which all of them fit, or is named with its reason and one safe command; what
+others changed stays."""
 
 from __future__ import annotations
 
@@ -9,13 +10,15 @@ import pytest
 
 from gpuops.model.nights.ml_queue import Checkpoint, GuestCommand, MlStop, QueuedVm
 from gpuops.model.nights.night_record import Role
-from gpuops.model.vcenter.vm import PowerState
+from gpuops.model.nights.rotation_policy import MorningOrder
+from gpuops.model.vcenter.vm import PowerState, RunningTask
 from gpuops.model.window import Window
-from gpuops.plan.core.steps import ResumeVm, RunInGuest, SetAttribute, ShutDownGuest
-from gpuops.plan.rotation.returns.day import RotateDay, is_returned
-from tests.execute.small_vcenter import World, small_world
-from tests.plan.rotation.returns.morning import CATALOG, MORNING, POLICY, journal, original, plan
-from tests.plan.rotation.returns.test_order import resumed_refs
+from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.steps import PowerOnVm, ResumeVm, RunInGuest, SetAttribute, ShutDownGuest, SuspendVm
+from gpuops.plan.rotation.returns.day import RotateDay, hooks_of, is_returned
+from gpuops.plan.rotation.taken_vms import Whereabouts, taken_vms
+from tests.execute.small_vcenter import World, desktop, small_world
+from tests.plan.rotation.returns.morning import CATALOG, MORNING, NIGHT, POLICY, journal, original, plan
 
 
 @pytest.mark.parametrize("sources", ["both", "journal alone", "markers alone"])
@@ -41,22 +44,6 @@ def test_a_day_after_nothing_is_empty() -> None:
     assert day.because == ("no night has taken anything that is not back",)
 
 
-def test_a_desktop_that_runs_already_is_left_alone(world: World) -> None:
-    world._set_power("vm-91", PowerState.OFF)
-    world._set_power("vm-1", PowerState.ON)
-    day = plan(world, journal(world))
-    assert ResumeVm("vm-1", "host-1") not in day.steps
-    assert SetAttribute("vm-1", "gpuops.rotation", "") in day.steps
-    assert day.unmet == ()
-
-
-def test_an_ml_vm_that_somebody_else_started_is_left_alone(world: World) -> None:
-    world._set_power("vm-92", PowerState.ON)
-    originals = (*journal(world), original(world, "vm-92", Role.ML, is_taken=False))
-    day = plan(world, originals)
-    assert {step.vm for step in day.steps} == {"vm-1", "vm-2", "vm-91"}
-
-
 def test_an_ml_vm_that_somebody_started_after_a_return_had_stopped_it_is_left_alone(world: World) -> None:
     stopped = tuple(replace(original_vm, stopped=original_vm.role is Role.ML) for original_vm in journal(world))
     day = plan(world, stopped)
@@ -73,22 +60,6 @@ def test_a_desktop_whose_gate_may_still_close_is_not_over(world: World) -> None:
     assert not is_returned(replace(running, closes_late=True), world.snapshot())
 
 
-def test_a_desktop_that_somebody_else_suspended_is_left_alone(world: World) -> None:
-    world._set_power("vm-3", PowerState.SUSPENDED)
-    day = plan(world, (*journal(world), original(world, "vm-3", is_taken=False)))
-    assert "vm-3" not in {step.vm for step in day.steps}
-    assert day.unmet == ()
-
-
-def test_a_discarded_state_is_named_and_never_booted(world: World) -> None:
-    world.set("vm-1", power=PowerState.OFF)
-    day = plan(world, journal(world))
-    [named] = day.unmet
-    assert str(named) == "desktop-01: is powered off: its suspended state was discarded by somebody else"
-    assert named.hint == "power it on in the vSphere Client, then gpuops rotate day"
-    assert {step.vm for step in day.steps} == {"vm-2", "vm-91"}
-
-
 def test_a_vm_that_is_gone_or_replaced_is_named(world: World) -> None:
     originals = journal(world)
     del world.vms["vm-1"]
@@ -99,24 +70,6 @@ def test_a_vm_that_is_gone_or_replaced_is_named(world: World) -> None:
         "desktop-02": "is another VM now: its instance uuid changed",
     }
     assert {step.vm for step in day.steps} == {"vm-91"}
-
-
-MOVED: dict[str, dict[str, object]] = {
-    "renamed": {"name": "old"},
-    "moved": {"path": "/dc/vm/misc/old"},
-    "of another profile": {"devices": ()},
-}
-
-
-@pytest.mark.parametrize("how", MOVED)
-def test_what_the_journal_knows_comes_back_wherever_it_is_and_whatever_it_is_called(world: World, how: str) -> None:
-    originals = journal(world)
-    for ref in ("vm-1", "vm-2", "vm-91"):
-        world.set(ref, **MOVED[how])
-    day = plan(world, originals)
-    assert day.unmet == ()
-    assert ShutDownGuest("vm-91", 120, then_off=True) in day.steps
-    assert set(resumed_refs(day)) == {"vm-1", "vm-2"}
 
 
 def test_a_vm_that_was_registered_anew_is_known_by_its_instance_uuid(world: World) -> None:
@@ -168,16 +121,6 @@ def test_each_vm_is_returned_under_the_policy_of_its_night(world: World) -> None
     assert day.unmet == ()
 
 
-def test_a_vm_resumes_where_it_is_registered_now(world: World) -> None:
-    world.set("vm-1", host="host-2")
-    assert ResumeVm("vm-1", "host-2") in plan(world, journal(world)).steps
-
-
-def test_the_grace_and_the_power_off_are_the_policys(world: World) -> None:
-    policy = replace(POLICY, ml_stop=MlStop(grace_s=5, then_off=False))
-    assert plan(world, policy=policy).waves[0].steps == (ShutDownGuest("vm-91", 5, then_off=False),)
-
-
 def test_an_ml_vm_keeps_its_work_by_the_entry_that_it_had_in_the_queue_of_its_night(world: World) -> None:
     hook = Checkpoint(grace_s=60, hook=GuestCommand("/bin/save"))
     queued = replace(POLICY, ml=(QueuedVm("moid:vm-91", checkpoint=hook),))
@@ -198,3 +141,115 @@ def test_a_return_in_an_open_window_says_that_it_ends_the_night(world: World, ho
     warning = "night 2026-11-20, open until 05:00 UTC, ends with this return: it takes nothing more"
     assert day.warnings.count(warning) == ends
     assert day.steps
+
+
+def resumed_refs(day: Plan) -> list[str]:
+    return [step.vm for step in day.steps if isinstance(step, ResumeVm)]
+
+
+def test_a_canary_of_each_host_comes_first_and_the_order_on_each_host_is_kept() -> None:
+    """A host that takes none back shows at its first; the order in which all of them fit starts with that one."""
+    world = small_world()
+    world.vms["vm-7"] = desktop(7, "nvidia_a40-24q", "host-2")
+    for ref in ("vm-1", "vm-2", "vm-3", "vm-4", "vm-5", "vm-7"):
+        world._set_power(ref, PowerState.SUSPENDED)
+        world.set(ref, attributes={"gpuops.rotation": f"{NIGHT} desktop"})
+    canary, plainly = (plan(world, policy=replace(POLICY, morning=order)) for order in MorningOrder)
+    assert [step.vm for step in canary.waves[0].steps] == ["vm-1", "vm-7"]
+    for host in ("host-1", "host-2"):
+        on_host = {step.vm for step in plainly.steps if isinstance(step, ResumeVm) and step.host == host}
+        assert [ref for ref in resumed_refs(canary) if ref in on_host] == [
+            ref for ref in resumed_refs(plainly) if ref in on_host
+        ]
+
+
+def test_a_profile_that_has_its_gpu_lets_the_others_claim_theirs_first() -> None:
+    world = small_world()
+    for ref in ("vm-2", "vm-3", "vm-4", "vm-5"):
+        world._set_power(ref, PowerState.SUSPENDED)
+        world.set(ref, attributes={"gpuops.rotation": f"{NIGHT} desktop"})
+    assert resumed_refs(plan(world)) == ["vm-3", "vm-2", "vm-4", "vm-5"]
+
+
+@pytest.mark.parametrize(("ref", "role"), [("vm-1", Role.DESKTOP), ("vm-91", Role.ML)])
+def test_what_may_still_come_is_named_and_stays_marked(world: World, ref: str, role: Role) -> None:
+    """Its reply and its task were lost: its state may still change, and only its marker tells the next run."""
+    world._set_power("vm-91", PowerState.OFF)
+    if role is Role.DESKTOP:
+        world._set_power(ref, PowerState.ON)
+    lost = replace(original(world, ref, role), unsure=True)
+    named = plan(world, (lost, *(original_vm for original_vm in journal(world) if original_vm.vm != ref)))
+    assert [unmet.subject for unmet in named.unmet] == [world.vms[ref].name]
+    assert "may still change" in named.unmet[0].rule
+    assert [step for step in named.steps if step.vm == ref] == []
+    assert not is_returned(lost, world.snapshot())
+    assert is_returned(replace(lost, unsure=False), world.snapshot())
+
+
+@pytest.mark.parametrize(
+    ("ref", "power", "method", "rule"),
+    [
+        ("vm-1", PowerState.ON, "SuspendVM_Task", "is being suspended"),
+        ("vm-1", PowerState.SUSPENDED, "PowerOnVM_Task", "is being resumed"),
+        ("vm-91", PowerState.OFF, "PowerOnVM_Task", "is being started"),
+        ("vm-91", PowerState.ON, "PowerOffVM_Task", "is being powered off"),
+    ],
+)
+def test_what_is_on_its_way_is_named_and_stays_marked(
+    world: World, ref: str, power: PowerState, method: str, rule: str
+) -> None:
+    """Where it ends up is not known yet: called back now, it would be forgotten where it then is."""
+    world.set(ref, power=power, tasks=(RunningTask("task-1", method, "running"),))
+    day = plan(world, journal(world))
+    assert [refusal.rule for refusal in day.unmet] == [rule]
+    assert ref not in {step.vm for step in day.steps}
+    assert not any(
+        is_returned(original_vm, world.snapshot()) for original_vm in journal(world) if original_vm.vm == ref
+    )
+
+
+@pytest.mark.parametrize(
+    ("role", "power", "was_taken", "returned"),
+    [
+        (Role.DESKTOP, PowerState.ON, True, True),
+        (Role.DESKTOP, PowerState.SUSPENDED, True, False),
+        (Role.DESKTOP, PowerState.SUSPENDED, False, True),
+        (Role.DESKTOP, PowerState.OFF, True, False),
+        (Role.DESKTOP, None, False, False),
+        (Role.ML, PowerState.OFF, True, True),
+        (Role.ML, PowerState.ON, True, False),
+        (Role.ML, PowerState.ON, False, True),
+    ],
+)
+def test_what_counts_as_returned(role: Role, power: PowerState | None, was_taken: bool, returned: bool) -> None:
+    world = small_world()
+    world.set("vm-1", power=power)
+    assert is_returned(original(world, "vm-1", role, is_taken=was_taken), world.snapshot()) is returned
+
+
+@pytest.mark.parametrize(("role", "power"), [(Role.SHUT_DOWN, PowerState.OFF), (Role.DESKTOP, PowerState.SUSPENDED)])
+@pytest.mark.parametrize(("marker", "returned"), [("", True), ("2026-11-20 desktop-off", False)])
+def test_a_desktop_that_is_marked_and_does_not_run_stays_open(
+    role: Role, power: PowerState, marker: str, returned: bool
+) -> None:
+    """Though its step was called failed, and though the VM is inaccessible so that no step is planned for it."""
+    world = small_world()
+    world.set("vm-1", power=power, connected=False, attributes={"gpuops.rotation": marker})
+    assert is_returned(original(world, "vm-1", role, is_taken=False), world.snapshot()) is returned
+
+
+def test_where_each_vm_is_without_any_policy(world: World) -> None:
+    world.set("vm-1", power=PowerState.OFF)
+    by_name = {mine.original.name: mine.whereabouts for mine in taken_vms(None, journal(world), world.snapshot())}
+    assert by_name == {
+        "desktop-01": Whereabouts.LOST,
+        "desktop-02": Whereabouts.AWAY,
+        "ml-01": Whereabouts.AWAY,
+    }
+
+
+def test_what_a_morning_will_run_is_known_in_the_evening() -> None:
+    policy = replace(POLICY, ml=(QueuedVm("ml-01", checkpoint=Checkpoint(600, GuestCommand("/opt/keep", "--all"))),))
+    steps = (SuspendVm("vm-1"), PowerOnVm("vm-91", "host-1"), PowerOnVm("vm-92", "host-1"))
+    hooks = hooks_of(policy, steps, small_world().snapshot())
+    assert [(step.vm, step.program) for step in hooks] == [("vm-91", "/opt/keep")]

@@ -7,9 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from gpuops.model.nights.night_record import Marker, Original, Role, marker_value, parse_marker
-from gpuops.model.nights.rotation import LATE
-from gpuops.model.nights.selector import Selector
+from gpuops.model.nights.night_record import Marker, Original, Role, parse_marker
+from gpuops.model.nights.rotation_policy import LATE
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import ResumeVm, SetAttribute, ShutDownGuest
@@ -74,13 +73,6 @@ def test_a_marker_of_another_machine_on_what_is_as_it_was_is_cleared_ten_minutes
     assert last.unmet == ()
 
 
-def test_what_another_machine_has_taken_comes_back_at_once_however_its_marker_was_seen(world: World) -> None:
-    seen_marker = marker_value(NIGHT, Role.DESKTOP, seen=world.now)
-    world.set("vm-1", attributes={"gpuops.rotation": seen_marker})
-    steps = [step for step in plan(world).steps if step.vm == "vm-1"]
-    assert steps == [ResumeVm("vm-1", "host-1"), SetAttribute("vm-1", "gpuops.rotation", "")]
-
-
 @pytest.mark.parametrize("is_recorded", [False, True])
 def test_a_night_of_which_the_journal_has_a_marker_alone_makes_no_copies(world: World, is_recorded: bool) -> None:
     """`rotate abandon` on another machine has written one VM of the night, and nothing of the others."""
@@ -89,25 +81,6 @@ def test_a_night_of_which_the_journal_has_a_marker_alone_makes_no_copies(world: 
     world.set("vm-91", attributes={"gpuops.rotation": f"{NIGHT} ml"})
     taken_by_ref = {mine.original.vm: mine for mine in taken_vms(POLICY, [night_original], world.snapshot())}
     assert taken_by_ref["vm-91"].whereabouts is (Whereabouts.FOREIGN if is_recorded else Whereabouts.AWAY)
-
-
-def test_a_marker_left_on_what_this_journal_knows_to_be_back_goes_at_once(world: World) -> None:
-    world.set("vm-3", attributes={"gpuops.rotation": f"{NIGHT} desktop"})
-    back = replace(original(world, "vm-3"), returned=True)
-    day = plan(world, (*journal(world), back))
-    assert [step for step in day.steps if step.vm == "vm-3"] == [SetAttribute("vm-3", "gpuops.rotation", "")]
-    assert day.unmet == ()
-
-
-@pytest.mark.parametrize("was_taken", [False, True])
-def test_an_ml_vm_that_this_journal_knows_to_be_over_is_not_stopped_for_a_marker_that_could_not_be_cleared(
-    world: World, was_taken: bool
-) -> None:
-    """Its start failed, or `rotate day` has stopped it: now a user runs it, whatever the marker says."""
-    closed = replace(original(world, "vm-91", Role.ML), taken=was_taken, returned=True)
-    day = plan(world, (*(original_vm for original_vm in journal(world) if original_vm.vm != "vm-91"), closed))
-    assert [step for step in day.steps if step.vm == "vm-91"] == [SetAttribute("vm-91", "gpuops.rotation", "")]
-    assert day.unmet == ()
 
 
 @pytest.mark.parametrize("stopped", [False, True])
@@ -123,27 +96,6 @@ def test_a_marked_ml_vm_that_runs_since_its_night_is_stopped_whatever_the_journa
     assert SetAttribute("vm-91", "gpuops.rotation", "") in day.steps
 
 
-def test_a_marker_that_the_journal_knows_nothing_of_is_believed_only_where_the_policy_names_something(
-    world: World,
-) -> None:
-    world.set("vm-1", name="renamed", path="/dc/vm/desktops/renamed")
-    world.set("vm-2", path="/dc/vm/misc/desktop-02")
-    world.set("vm-91", name="foreign-ml", path="/dc/vm/desktops/foreign-ml")
-    day = plan(world)
-    assert {step.vm for step in day.steps} == {"vm-1"}
-    alone = "only its marker says that a night took it, and"
-    assert {named.subject: (named.rule, named.hint) for named in day.unmet} == {
-        "desktop-02": (
-            f"{alone} it is in no folder that the policy names (/dc/vm/misc/desktop-02): not touched",
-            "gpuops rotate restore --vm desktop-02 --policy FILE",
-        ),
-        "foreign-ml": (
-            f"{alone} no entry of the policy's queue selects it: not touched",
-            "gpuops rotate restore --vm foreign-ml --policy FILE",
-        ),
-    }
-
-
 def test_such_a_vm_is_brought_back_when_it_is_asked_for_by_name_and_somebody_agrees(world: World) -> None:
     world.set("vm-2", path="/dc/vm/misc/desktop-02")
     restore = RestoreVms(RotateDay(POLICY), ("desktop-02",)).plan(world.snapshot(), CATALOG, MORNING)
@@ -156,13 +108,6 @@ def test_such_a_vm_is_brought_back_when_it_is_asked_for_by_name_and_somebody_agr
     assert (inside.disruptive, inside.warnings) == (False, ())
 
 
-def test_a_pool_without_a_folder_names_no_place_where_a_marker_alone_is_believed(world: World) -> None:
-    everywhere = replace(POLICY, pools=(replace(POLICY.pools[0], select=Selector(name="desktop-*")),))
-    day = plan(world, policy=everywhere)
-    assert {step.vm for step in day.steps} == {"vm-91"}
-    assert {named.subject for named in day.unmet} == {"desktop-01", "desktop-02"}
-
-
 def test_a_marker_that_was_left_under_the_name_of_its_night_goes_when_the_policy_says_another(world: World) -> None:
     back = tuple(replace(original_vm, policy=POLICY, returned=True) for original_vm in journal(world))
     for ref in ("vm-1", "vm-2"):
@@ -170,20 +115,6 @@ def test_a_marker_that_was_left_under_the_name_of_its_night_goes_when_the_policy
         world._set_power(ref, PowerState.ON)
     day = plan(world, back, replace(POLICY, marker="third.marker"))
     assert set(day.steps) == {SetAttribute(ref, "gpuops.rotation", "") for ref in ("vm-1", "vm-2", "vm-91")}
-
-
-def test_a_marker_that_cannot_be_read_is_not_taken_for_none(world: World) -> None:
-    """Without a journal it is the only record: VMs that may be away are named; running VMs and other VMs are not."""
-    for ref in ("vm-1", "vm-2", "vm-3", "vm-91"):
-        world.set(ref, attributes={}, unreadable=("customValue",))
-    world.set("vm-3", power=PowerState.ON)
-    day = plan(world)
-    assert {(named.subject, named.hint) for named in day.unmet} == {
-        ("desktop-01", "use a login that may read it, then gpuops rotate day"),
-        ("desktop-02", "use a login that may read it, then gpuops rotate day"),
-    }
-    assert all("its marker cannot be read" in named.rule for named in day.unmet)
-    assert plan(world, (original(world, "vm-1"),)).unmet == (), "a journal knows who is"
 
 
 @pytest.mark.parametrize("ref", ["vm-1", "vm-3", "vm-91"])

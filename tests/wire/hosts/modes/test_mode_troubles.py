@@ -16,7 +16,7 @@ from gpuops.vsphere import device_modes
 from gpuops.vsphere.device_modes import devices_of
 from gpuops.vsphere.transport import automation
 from gpuops.vsphere.transport.exchange import exchange
-from gpuops.vsphere.writing import hosts as writing_hosts
+from gpuops.vsphere.writing import host_changes as writing_hosts
 from tests.wire.hosts.modes.bench import FREE, MIXED, WHOLE, Bench
 
 

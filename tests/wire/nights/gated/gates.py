@@ -13,12 +13,12 @@ from gpuops.api import Site, rotate_day, rotate_night, rotate_status
 from gpuops.broker.horizon import Horizon
 from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
-from gpuops.execute.site.broker import BrokerGates, BrokerSessions
-from gpuops.model.nights.rotation import Policy
+from gpuops.execute.site.policy_reads import BrokerGates, BrokerSessions
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.target import BrokerTarget
 from gpuops.plan.core.plan import Outcome, Report
 from gpuops.plan.core.steps import Step
-from gpuops.sim.horizon.pod import Pod, PodSession
+from gpuops.sim.horizon_server import Pod, PodSession
 from gpuops.sim.inventory.entities import VmEntity
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power

@@ -11,7 +11,7 @@ from gpuops.broker.horizon import Horizon
 from gpuops.clock import machine_time, set_ahead, wall_clock
 from gpuops.errors import OutcomeUnknown
 from gpuops.model.desktops.broker import DesktopMachine
-from gpuops.model.nights.rotation import LATE
+from gpuops.model.nights.rotation_policy import LATE
 from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.steps import CloseGate, OpenGate, ResumeVm, SuspendVm
 from tests.wire.nights.gated.gates import Gated, steps_of

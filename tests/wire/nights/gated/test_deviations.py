@@ -12,7 +12,7 @@ from gpuops.model.desktops.evidence import Source
 from gpuops.plan.core.plan import Report
 from gpuops.plan.doctor.assumptions import judge_assumptions
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.outside_events.vms import recreate
+from gpuops.sim.outside_events.vm_events import recreate
 from gpuops.sim.scenario.deviations import deviate
 from tests.wire.nights.gated.gates import POLICY, Gated
 

@@ -11,7 +11,7 @@ from gpuops.api import Site, rotate_day, rotate_night
 from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
 from gpuops.errors import UsageError
-from gpuops.execute.past.history import history
+from gpuops.execute.past.past_runs import history
 from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.vsphere.connection import Connection
 from tests.sample import mostly_long

@@ -9,9 +9,9 @@ import pytest
 from gpuops.api import Site, rotate_night
 from gpuops.config.policy import parse_policy
 from gpuops.model.desktops.evidence import Source
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.plan.core.plan import Report
-from gpuops.sim.horizon.pod import VcenterList
+from gpuops.sim.horizon_server import VcenterList
 from gpuops.sim.state.desktop_people import RecordForm
 from tests.wire.nights.gated.gates import AT_MOST, POLICY, Gated
 

@@ -8,7 +8,7 @@ import pytest
 
 from gpuops.broker.horizon import Horizon
 from gpuops.config.policy import parse_policy
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.sim.state.vm_state import Power
 from tests.wire.nights.gated.gates import POLICY, Gated
 
@@ -55,7 +55,7 @@ def test_a_floor_of_as_many_lets_the_night_take_the_others(vdi_with_spares: Gate
 
 
 def test_the_simulated_broker_keeps_so_many_powered_on() -> None:
-    from gpuops.sim.horizon.pod import Pod
+    from gpuops.sim.horizon_server import Pod
     from gpuops.sim.scenario.build import build
 
     world = build("vdi")

@@ -13,7 +13,7 @@ from gpuops.api import Site, rotate_day
 from gpuops.config.policy import parse_policy
 from gpuops.execute.rotation.rotation_lock import WatchState
 from gpuops.execute.rotation.watch import Watch
-from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.plan.core.plan import Report
 from gpuops.plan.rotation.nights.desktops import running_desktops
 from gpuops.plan.rotation.nights.watch_look import WatchReport
@@ -181,7 +181,7 @@ def test_desktops_come_back_before_those_who_will_need_them(vdi: Gated) -> None:
 
 @pytest.mark.long
 def test_where_nothing_was_measured_or_the_store_is_damaged_at_least_holds_alone(vdi: Gated) -> None:
-    from gpuops.extras.observe.tables import FILE_NAME
+    from gpuops.extras.observe.store_reads import FILE_NAME
 
     look = Looks(
         vdi, parse_policy(TEXT.replace(f"ready: {READY}", f"ready: {{at_least: {READY}, ahead_min: 60}}"), "-")

@@ -95,9 +95,9 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     def _read(self):
         try:
             from gpuops.errors import GpuopsError
-            from gpuops.tasks.connection import ConnectionArguments, prepare_process
             from gpuops.tasks.inventory import machines
             from gpuops.tasks.perform import in_words_of
+            from gpuops.tasks.task_connection import ConnectionArguments, prepare_process
         except ImportError as error:
             raise AnsibleParserError("the Python package gpuops is not installed where Ansible runs") from error
         prepare_process()

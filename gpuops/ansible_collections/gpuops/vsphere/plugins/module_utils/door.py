@@ -44,8 +44,8 @@ def finish(module, ask):
     """Ends the module with what `ask` answers; an error ends it as one line, its next move and its exit code."""
     try:
         from gpuops.errors import GpuopsError
-        from gpuops.tasks.connection import prepare_process
         from gpuops.tasks.perform import in_words_of, result_in_words_of
+        from gpuops.tasks.task_connection import prepare_process
     except ImportError:
         module.fail_json(msg=missing_required_lib("gpuops-vsphere"), exception=traceback.format_exc())
     prepare_process()

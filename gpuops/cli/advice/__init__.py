@@ -1,1 +1,0 @@
-"""Commands that say what would fit, how much, and where; none changes a vCenter without `--measure`."""

@@ -1,1 +1,0 @@
-"""Commands that set what hosts do with their GPUs, host by host."""

@@ -1,1 +1,0 @@
-"""Commands that show what is there, what it does now, and what is wrong with it."""

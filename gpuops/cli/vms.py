@@ -1,0 +1,106 @@
+"""`gpuops attach`, `detach` and `defrag`: give VMs GPUs, take them away, and move VMs to free GPUs."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpuops.console import output
+from gpuops.console.options import CommonOptions, HostShellOptions, RunOptions, Saved
+from gpuops.console.spread import spread
+from gpuops.errors import UsageError
+from gpuops.plan.moving.defrag import Defrag
+from gpuops.plan.vm.attach import Attach
+from gpuops.plan.vm.detach import Detach
+
+
+@spread
+def attach(
+    common: CommonOptions,
+    run_options: RunOptions,
+    request: Attach,
+    host_shell: HostShellOptions,
+    saved: Saved = None,
+) -> None:
+    """Give a VM vGPUs, whole GPUs or a device group: in one reconfiguration, or not at all.
+
+    A second run changes nothing and says so. With --host-shell ssh the hosts' own nvidia-smi is asked where vGPUs lie
+    on GPUs in MIG or mixed-size mode, which vCenter does not tell.
+
+    \b
+    Examples:
+      gpuops attach --vm ml-07 --profile a100-3-20c --vcenter sim:lab
+      gpuops attach ml-07 --profile a100-3-20c --vcenter sim:lab
+      gpuops attach --vm ml-07 --profile a100-3-20c --power on --explain --dry-run --vcenter sim:lab
+      gpuops attach --vm ml-03 --device 0000:5e:00.0 --vcenter sim:lab
+      gpuops attach --vm ml-08 --dynamic --label l40s-ml --vcenter sim:lab
+    """
+    from gpuops.api import run
+    from gpuops.console.running import carry_out
+
+    carry_out(partial(run, request), "attach", common, run_options, host_shell=host_shell, saved=saved)
+
+
+@spread
+def detach(common: CommonOptions, run_options: RunOptions, request: Detach, saved: Saved = None) -> None:
+    """Take GPU devices from a VM; with the last one, what attach changed is put back exactly.
+
+    A second run changes nothing and says so.
+
+    \b
+    Examples:
+      gpuops detach --vm ml-01 --profile a100-3-20c --vcenter sim:lab
+      gpuops detach --vm ml-05 --all --dry-run --vcenter sim:lab
+    """
+    from gpuops.api import run
+    from gpuops.console.running import carry_out
+
+    carry_out(partial(run, request), "detach", common, run_options, saved=saved)
+
+
+@spread
+def defrag(
+    common: CommonOptions,
+    request: Defrag,
+    whole_gpus: Annotated[
+        bool, typer.Option("--whole-gpus", help="Free GPUs that nothing runs on then; the default.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the moves and what they free; move nothing.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before VMs are moved.")] = False,
+    saved: Annotated[
+        Path | None, typer.Option("--inventory", metavar="FILE", help="Ask a saved inventory, without a vCenter.")
+    ] = None,
+) -> None:
+    """Move as few VMs as possible to free the most whole GPUs, or slots of a profile.
+
+    With --budget N it plans the N moves after which the least free memory is fragmented (gpuops help inventory).
+
+    Each move is feasible once those before it are done. No VM is suspended; those that cannot move are named, with why.
+
+    \b
+    Examples:
+      gpuops defrag --dry-run --vcenter sim:scattered
+      gpuops defrag --profile a40-24q --max-moves 2 --dry-run --vcenter sim:scattered
+      gpuops defrag --budget 4 --dry-run --vcenter sim:scattered
+      gpuops defrag --yes --vcenter sim:scattered
+    """
+    if whole_gpus and (request.profile is not None or request.budget is not None):
+        other = "--profile" if request.profile is not None else "--budget"
+        raise UsageError(f"{other} and --whole-gpus exclude each other", hint="run the command once with each")
+
+    from gpuops import api
+    from gpuops.console.opening import open_site, read_inventory
+    from gpuops.console.running import carry_out
+    from gpuops.report.vms.defrag_view import DefragDocument, defrag_text
+
+    if not dry_run and saved is None:
+        carry_out(partial(api.defrag_execute, request), "defrag-execute", common, RunOptions(yes=yes), guarded=True)
+        return
+    with open_site(common, saved=saved) as site:
+        defragmentation = api.defrag(request, read_inventory(site, common, saved=saved), site)
+    output.show(defrag_text(defragmentation), DefragDocument.made_of(defragmentation))

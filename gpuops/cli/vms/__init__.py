@@ -1,1 +1,0 @@
-"""Commands that give VMs GPUs, take them away, and move VMs to free some."""
