@@ -8,19 +8,17 @@ wrongly, H6 gates that a killed run has left closed (every kill is one).
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from gpuops.config import policy
 from gpuops.model.nights.rotation_policy import Policy
 from gpuops.sim.horizon_server import VcenterList
 from gpuops.sim.scenario.scenario_file import ScenarioFile
 from gpuops.sim.state.desktop_people import RecordForm
-from tests.nights.world.worlds import Site, Size, _full, _scenario, policies_read_quickly
+from tests.nights.world.worlds import Site, Size, _full, _scenario, parse_night, pool
 
 NIGHT_S: Final = 10 * 3600
 EVENING_S: Final = 900
@@ -192,17 +190,10 @@ def gated_site(seed: int, *, gated: bool = True) -> Site:
 
 @lru_cache(maxsize=256)
 def _policy(*, gated: bool, ml: int, floor: int, in_flight: int, per_host: int, then: str) -> Policy:
-    text = json.dumps({
-        "version": 1,
-        "name": "night",
+    return parse_night(
+        [pool("office", OFFICE, parked=not gated, floor=floor, owner="none")],
+        {"queue": [{"vm": f"ml-{number:02}"} for number in range(1, ml + 1)], "stop": {"grace_s": 120, "then": then}},
+        limits={"in_flight": in_flight, "per_host": per_host},
+        drs_override="none",
         **({"broker": "horizon"} if gated else {}),
-        "pools": [{"name": "office", "parked": not gated, "select": {"folder": "vdi", "name": OFFICE},
-                   "idle": {"cpu_below_mhz": 500}, "floor": floor, "owner": "none"}],
-        "ml": {"queue": [{"vm": f"ml-{number:02}"} for number in range(1, ml + 1)],
-               "stop": {"grace_s": 120, "then": then}},
-        "window": {"opens": "20:00", "closes": "06:00", "zone": "UTC"},
-        "limits": {"in_flight": in_flight, "per_host": per_host},
-        "drs_override": "none",
-    })  # fmt: skip
-    with policies_read_quickly():
-        return policy.parse_policy(text, "night")
+    )

@@ -7,12 +7,10 @@ policy overrides, and desktops outside the policy.
 
 from __future__ import annotations
 
-import json
 import random
 from functools import lru_cache
 from typing import Any, Final
 
-from gpuops.config.policy import parse_policy
 from gpuops.model.nights.night_record import Role, marker_value
 from gpuops.model.nights.rotation_policy import Policy
 from gpuops.plan.rotation.taken_vms import Whereabouts
@@ -21,7 +19,7 @@ from gpuops.sim.scenario.scenario_file import ScenarioFile
 from tests.harness import office
 from tests.nights.faults.event import ASKED_FOR, GIVEN_UP, Event
 from tests.nights.world.session import GUEST_PASSWORD, GUEST_USER
-from tests.nights.world.worlds import EVENING, GRACE_S, HOOK, LOCK, Site, Size, policies_read_quickly
+from tests.nights.world.worlds import EVENING, GRACE_S, HOOK, LOCK, Site, Size, parse_night, pool
 
 MARKER: Final = "gpuops.rotation"
 STRAYS: Final = ("desktop-901", "desktop-902")
@@ -75,21 +73,15 @@ def _declare_site(*, leased: bool, crowded: bool) -> ScenarioFile:
 @lru_cache
 def _policy(in_flight: int, per_host: int, *, leased: bool) -> Policy:
     queue = [{"vm": f"ml-{number:02}", "relocate": True} for number in range(1, 5)]
-    text = json.dumps({
-        "version": 1,
-        "name": "night",
-        "marker": MARKER,
-        "pools": [{"name": "office", "parked": True, "select": {"folder": "vdi", "name": "desktop-*"}, "floor": 0,
-                   "idle": {"cpu_below_mhz": 500}, "owner": {"attribute": "gpuops.owner", "value": "office"}}],
-        "ml": {"queue": queue, "checkpoint": {"grace_s": GRACE_S, "hook": {"program": HOOK}},
-               "stop": {"grace_s": 120, "then": "power-off"}},
-        "window": {"opens": "20:00", "closes": "06:00", "zone": "UTC"},
-        "limits": {"in_flight": in_flight, "per_host": per_host},
-        "drs_override": "manual",
+    return parse_night(
+        [pool("office", "desktop-*", floor=0, owner={"attribute": "gpuops.owner", "value": "office"})],
+        {"queue": queue, "checkpoint": {"grace_s": GRACE_S, "hook": {"program": HOOK}},
+         "stop": {"grace_s": 120, "then": "power-off"}},
+        marker=MARKER,
+        limits={"in_flight": in_flight, "per_host": per_host},
+        drs_override="manual",
         **({"lock_vm": LOCK} if leased else {}),
-    })  # fmt: skip
-    with policies_read_quickly():
-        return parse_policy(text, "night")
+    )  # fmt: skip
 
 
 def prepared_site(seed: int, *, leased: bool, crowded: bool) -> Site:

@@ -395,30 +395,39 @@ def _parse_terms(
 ) -> Policy:
     """`part`: of the whole, all of it in one pool, by any name or by a strict one, or in two pools, or one of two
     policies that have half of it each."""
+    own = {"owner": {"attribute": "gpuops.owner", "value": "office"} if owner else "none"}
     pools = [
-        {"name": name, "parked": True, "select": {"folder": "vdi", "name": pattern},
-         "idle": {"cpu_below_mhz": 500}, "floor": floor, "priority": priority,
-         "directpath": directpath,
-         "owner": {"attribute": "gpuops.owner", "value": "office"} if owner else "none"}
+        pool(name, pattern, floor=floor, priority=priority, directpath=directpath, **own)
         for priority, (name, pattern) in enumerate(_POOLS[part].items())
-    ]  # fmt: skip
+    ]
     numbers = {"first": range(1, ml + 1, 2), "second": range(2, ml + 1, 2)}.get(part, range(1, ml + 1))
-    queue = [{"vm": f"ml-{number:02}", "relocate": number % 4 != relocate} for number in numbers]
-    text = json.dumps({
-        "version": 1,
-        "name": "other" if part == "second" else "night",
-        "pools": pools,
-        "ml": {"queue": queue,
-               **({"checkpoint": {"grace_s": GRACE_S, "hook": {"program": HOOK}}} if hooked else {}),
-               "stop": {"grace_s": 120, "then": then}},
-        "window": {"opens": _WINDOWS[zone][0], "closes": _WINDOWS[zone][1], "zone": zone},
-        "limits": {"in_flight": in_flight, "per_host": per_host},
-        "drs_override": drs,
+    opens, closes = _WINDOWS[zone]
+    return parse_night(
+        pools,
+        {"queue": [{"vm": f"ml-{number:02}", "relocate": number % 4 != relocate} for number in numbers],
+         **({"checkpoint": {"grace_s": GRACE_S, "hook": {"program": HOOK}}} if hooked else {}),
+         "stop": {"grace_s": 120, "then": then}},
+        name="other" if part == "second" else "night",
+        window={"opens": opens, "closes": closes, "zone": zone},
+        limits={"in_flight": in_flight, "per_host": per_host},
+        drs_override=drs,
         **({"lock_vm": LOCK} if leased else {}),
         **({"fair_share": json.loads(shared)} if shared else {}),
-    })  # fmt: skip
+    )  # fmt: skip
+
+
+def pool(name: str, pattern: str, **keys: Any) -> dict[str, Any]:
+    """The desktops of such names, as a policy has them; `keys` are keys of the pool."""
+    select = {"folder": "vdi", "name": pattern}
+    return {"name": name, "parked": True, "select": select, "idle": {"cpu_below_mhz": 500}, **keys}
+
+
+def parse_night(pools: list[dict[str, Any]], ml: dict[str, Any], **keys: Any) -> Policy:
+    """The policy of a night from eight in the evening to six in the morning; `keys` are top-level keys."""
+    window = {"opens": "20:00", "closes": "06:00", "zone": "UTC"}
+    written = {"version": 1, "name": "night", "pools": pools, "ml": ml, "window": window, **keys}
     with policies_read_quickly():
-        return policy.parse_policy(text, "night")
+        return policy.parse_policy(json.dumps(written), "night")
 
 
 @contextmanager
