@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from gpuops.vsphere.reading.config_targets import config_target
 from lxml import etree
 from pyVmomi import vim
 
@@ -34,6 +33,7 @@ from gpuops.vsphere.reading.bulk.soap_pages import read_objects
 from gpuops.vsphere.reading.decoding.decode_device import read_device_uses
 from gpuops.vsphere.reading.decoding.decode_host import host_with_gpus, pci_devices, thin_host
 from gpuops.vsphere.reading.decoding.decode_vm import thin_vm, with_detail
+from gpuops.vsphere.reading.host_reads import config_target
 from gpuops.vsphere.transport.wire import SessionEnded, parse_reply
 
 XSI = 'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"'
