@@ -1,6 +1,6 @@
 """Asks a vCenter, its hosts and its broker for all that the table of assumptions is judged by. Changes nothing.
 
-The connection broker of a vCenter: its identity, and its pools with their machines and sessions."""
+Of the connection broker it reads the identity, and the pools with their machines and sessions."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Requests for places of VMs, as options, YAML or CSV, checked and made into workloads.
+"""Reads and checks the files of two commands: requests for places of VMs, and workloads that are to share GPUs.
 
-`templates/requests.yaml` is the commented example. A CSV file has the same keys as its columns, one request per line,
-and an empty cell is a key that is not given. `gpuops place` and the module `gpu_placement` read them here.
+Requests for places come as options, YAML or CSV; `templates/requests.yaml` is the commented example. A CSV file
+has the same keys as its columns, one request per line, and an empty cell is a key that is not given. `gpuops place` and
+the module `gpu_placement` read them here.
 
-Workloads that are to share GPUs, as YAML: how busy each keeps a GPU alone, and pairs that were seen to share one.
-
+Workloads come as YAML: how busy each keeps a GPU alone, and pairs that were seen to share one.
 `templates/workloads.yaml` is the commented example. `gpuops size` reads it here."""
 
 from __future__ import annotations

@@ -209,7 +209,10 @@ def notice_way_of(common: CommonOptions) -> NoticeWay:
 def _first_line() -> str:
     line = sys.stdin.readline().removesuffix("\n").removesuffix("\r")
     if not line:
-        raise UsageError("--password-stdin: nothing came on stdin", hint="pipe the password in: ... < FILE")
+        raise UsageError(
+            "--password-stdin: nothing came on stdin",
+            hint="add < FILE to the command, with a file whose first line is the password",
+        )
     return line
 
 

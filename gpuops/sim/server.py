@@ -121,7 +121,7 @@ class SimServer:
             self._clean()
             raise UsageError(
                 f"the simulated vCenter cannot listen on {host} port {port}: {error.strerror}",
-                hint="choose another port; 0 takes a free one",
+                hint="choose another port, or --port 0 for any free one",
             ) from error
         self._context = context
         world.guests.transfers.base = f"{'https' if context else 'http'}://*:{self.port}"
@@ -322,7 +322,7 @@ class HorizonListener:
         except OSError as error:
             raise UsageError(
                 f"the simulated Connection Server cannot listen on {host} port {port}: {error.strerror}",
-                hint="choose another port; 0 takes a free one",
+                hint="choose another port, or --horizon-port 0 for any free one",
             ) from error
         self.port = int(self._http.server_address[1])
         self.url = f"{'https' if context else 'http'}://{server.host}:{self.port}"

@@ -126,10 +126,10 @@ def setup(
     answers = _with_tries(lambda: _ask_address(config_file(os.environ).absolute(), preset.pop("address", None)))
     preset["username"] = username or answers.address.username
     _with_tries(lambda: _choose_name(answers))
-    example = _with_tries(lambda: _log_in(answers, preset.pop("username", None)))
+    attach_to_try = _with_tries(lambda: _log_in(answers, preset.pop("username", None)))
     _write(answers)
     roles_made = _offer_roles(answers)
-    _show(answers, example, roles_made=roles_made)
+    _show_next_commands(answers, attach_to_try, roles_made=roles_made)
 
 
 def _require_terminal(preset: Mapping[str, str | None]) -> None:
@@ -305,14 +305,17 @@ def _offer_roles(answers: _Answers) -> bool:
         return False
 
 
-def _show(answers: _Answers, example: tuple[str, str] | None, *, roles_made: bool) -> None:
-    """Print what was written, and the commands to type next."""
+def _show_next_commands(answers: _Answers, attach_to_try: tuple[str, str] | None, *, roles_made: bool) -> None:
+    """Print which files were written, and the commands to type next.
+
+    `attach_to_try` are the VM and the profile of the attach that is suggested; None = placeholders are shown.
+    """
     from gpuops.config.vcenter.targets import parsed_configuration
     from gpuops.report.first_steps.config_view import SetupDocument, setup_text
 
     is_default = parsed_configuration(answers.text, answers.path).default == answers.name
     vcenter = "" if is_default else f" --vcenter {answers.name}"
-    vm, profile = example or ("VM", "PROFILE")
+    vm, profile = attach_to_try or ("VM", "PROFILE")
     attach = f"gpuops attach --vm {shlex.quote(vm)} --profile {shlex.quote(profile)} --dry-run"
     commands = [f"{command}{vcenter}" for command in ("gpuops inventory", attach, "gpuops doctor")]
     files = [answers.path, *answers.files()]

@@ -1,8 +1,7 @@
-"""Applies a plan for hosts by rolling reboots; resumes, aborts or shows an unfinished change.
+"""Applies a plan for hosts, with rolling reboots or without; resumes, aborts or shows an unfinished change.
 
-Carries out a plan for hosts, one host after another, for `api.configure`.
-
-If a host fails, the other hosts are still changed: their settings do not depend on it."""
+Without reboots (`api.configure`) the hosts are changed one after another. If a host fails, the other hosts
+are still changed: their settings do not depend on it."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ class _MoveRun:
             vm = inventory.vms.get(move.vm)
             if vm is not None and move.is_done(vm):
                 continue
-            reason = reason or self._against(move, vm, inventory, begun=move.vm in stopped_vms)
+            reason = reason or self._reason_not_to_start(move, vm, inventory, begun=move.vm in stopped_vms)
             if reason:
                 outcomes += [Outcome(step, Verdict.SKIPPED, reason) for step in move.steps]
                 continue
@@ -183,7 +183,7 @@ class _MoveRun:
         waves = tuple(Wave("move", (step,)) for step in steps)
         return list(execute(Plan(waves), self._executor(inventory), Limits(), self.site.progress))
 
-    def _against(self, move: JournalMove, vm: Vm | None, inventory: Inventory, *, begun: bool) -> str:
+    def _reason_not_to_start(self, move: JournalMove, vm: Vm | None, inventory: Inventory, *, begun: bool) -> str:
         """Return why the move must not be made now; empty if it is possible as planned or was begun."""
         if vm is None:
             return f"{move.name} is gone from vCenter; {PLAN_AGAIN}"

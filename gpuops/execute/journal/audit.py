@@ -23,8 +23,9 @@ def verify(state_dir: Path, url: str = "", head: str = "") -> Audit:
     """Return how far the journal can be trusted: the file in the state directory, or the PostgreSQL database at the
     URL.
 
-    `head`, noted at an earlier audit, must still be among its records. Raises StateDamaged for a database that cannot
-    be read at all or has another schema, UsageError for text that is not a head.
+    `head` is the last record of a chain as an earlier audit printed it (SEQ:CHECKSUM): the journal must still have it.
+    Raises StateDamaged for a database that cannot be read at all or has another schema, UsageError for text that is not
+    a head.
     """
     noted = _parse_head(head) if head else None
     database = open_database(url) if url else file_database(state_dir)

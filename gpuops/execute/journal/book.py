@@ -208,7 +208,9 @@ class Book:
         What it wrote is durable when the block ends. If the block raises, nothing is changed.
         """
         if self.database is None:
-            raise StateDamaged("the book was opened to read", hint="this is a fault of gpuops: report it")
+            raise StateDamaged(
+                "gpuops opened its journal to read, and cannot write to it", hint="this is a fault of gpuops: report it"
+            )
         with self.database.writing() as connection:
             hold_to_the_end(connection, DatabaseLock.BOOK, self._vcenter)
             yield BookChange(connection, self._vcenter)

@@ -4,7 +4,7 @@ state.
 It stays small: a run that ended and a VM that came back are forgotten after a while, and only the latest durations are
 kept. What is open or owed is never forgotten.
 
-The state of a journal as JSON and back: the body of a checkpoint."""
+A checkpoint of the journal has this state as JSON, which is written and read here too."""
 
 from __future__ import annotations
 

@@ -343,7 +343,8 @@ def resume(
 ) -> Report:
     """Finish the run that was cut off, under the policy it began with. Without such a run, return an empty plan.
 
-    A return continues without a login to guests; a night raises the reason why there is no login (`Site.no_guests`).
+    Without a login to guests, a run that brings VMs back continues with a warning. A run that takes VMs raises the
+    reason why there is no login (`Site.no_guests`).
     Raises Locked while a run is under way: its remaining steps are not cut off.
     """
     with site.journal_to_read(site.vcenter.uuid) as journal:

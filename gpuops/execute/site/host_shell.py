@@ -1,8 +1,7 @@
 """Read and change over a host's shell what vCenter has no call for: MIG mode, health of GPUs, places of vGPUs on them.
 
-Only used if it is configured.
-
-Read the use of desktops' vGPUs from nvidia-smi on their hosts, into a snapshot."""
+A host shell is only used if it is configured. nvidia-smi on the hosts also reports the use of desktops' vGPUs, which is
+read into a snapshot."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Read what a policy needs beyond the bulk read: tags, performance counters, use of vGPUs, sessions and gates.
 
-Read sessions from the connection broker into a snapshot; close, open and read the gate of desktops.
-
-The gate is the maintenance mode of a desktop's machine at the broker."""
+Sessions are read from the connection broker into a snapshot. The gate of a desktop is the maintenance mode of its
+machine at the broker: it is closed, opened and read here."""
 
 from __future__ import annotations
 

@@ -141,7 +141,10 @@ def log_unverified_certificate(where: Destination, state_dir: Path, at: str, com
 
 
 def append(state_dir: Path, at: str, event: str, **facts: Any) -> None:
-    """Append one line; it is on disk when this returns. Raises StateDamaged: without the line nothing may be done."""
+    """Append one line to the audit log; it is on disk when this returns.
+
+    Raises StateDamaged if that fails: the caller must not do what it could not log.
+    """
     prepare_state_dir(state_dir)
     path = state_dir / FILE_NAME
     private_file(path)

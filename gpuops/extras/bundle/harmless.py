@@ -3,9 +3,8 @@
 A name has the same pseudonym in all bundles of one secret key. The check does not know where a text came from, so it
 also finds texts that are in the bundle because of a mistake in the rest of this package.
 
-Keep the key of bundles' pseudonyms, and the names behind them, in the state directory.
-
-They are no records of the book of a vCenter: names are looked up without connecting to one."""
+The key of the pseudonyms, and the names behind them, are kept in the state directory. They are not in the journal of a
+vCenter: names are looked up without connecting to one."""
 
 from __future__ import annotations
 

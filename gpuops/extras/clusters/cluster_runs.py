@@ -202,7 +202,7 @@ def cluster_run(name: str, wish: RunWish, site: Site, hear: Callable[[bytes], No
     """
     cluster = standing(name, site)
     plan = plan_launch(wish, cluster, secrets.token_hex(8))
-    reasons = _missing_ways_in(cluster, site)
+    reasons = _guest_access_rejections(cluster, site)
     if reasons:
         plan = replace(plan, launch=None, rejections=(*plan.rejections, *reasons))
     if plan.launch is None or not apply:
@@ -221,7 +221,7 @@ def cluster_bench(name: str, wish: BenchWish, site: Site) -> BenchResult:
     work = guest_work(site.vcenter)
     # a plan that is never started: it checks the guests, and its launch is used to look for the programs
     launch_plan = plan_launch(RunWish(("true",)), _part(cluster, max(wish.nodes)), secrets.token_hex(8))
-    reasons = said_once(_missing_ways_in(cluster, site) or launch_plan.rejections)
+    reasons = said_once(_guest_access_rejections(cluster, site) or launch_plan.rejections)
     if reasons or launch_plan.launch is None:
         raise Refused("; ".join(map(str, reasons)), hint=reasons[0].hint)
     with used_alone(site, cluster, "cluster bench") as lease:
@@ -243,7 +243,7 @@ def cluster_bench(name: str, wish: BenchWish, site: Site) -> BenchResult:
     return BenchResult(cluster.name, program, tuple(cells), simulated=work.is_simulated)
 
 
-def _missing_ways_in(cluster: TrainingCluster, site: Site) -> tuple[Rejection, ...]:
+def _guest_access_rejections(cluster: TrainingCluster, site: Site) -> tuple[Rejection, ...]:
     """Return the reasons why programs cannot be run in the guests: missing privileges, or no login for guests.
 
     Does not try a login in a guest.

@@ -1,6 +1,6 @@
 """Find the component that slows VMs down: by the store of measurements and one bulk read, or by cases in files.
 
-Reads the cases of VMs with a vGPU for a diagnosis from the store of measurements. Writes nothing."""
+Cases from the store are those of VMs with a vGPU. Nothing is written."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`gpuops runner`: nights and mornings of many vCenters, by several machines that share a PostgreSQL.
 
-The output of `gpuops runner status` as text and JSON."""
+The text and the JSON document of `gpuops runner status` are made here too."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def _lines(status: QueueStatus, now: datetime) -> Iterator[Shown]:
         return
     yield table_of(
         status.turns,
-        Column("site", lambda turn: turn.turn.site),
-        Column("policy", lambda turn: turn.turn.policy),
-        Column("state", lambda turn: turn.state),
-        Column("runner", lambda turn: optional_figure(turn.runner, unknown="")),
+        Column("site", lambda row: row.turn.site),
+        Column("policy", lambda row: row.turn.policy),
+        Column("state", lambda row: row.state),
+        Column("runner", lambda row: optional_figure(row.runner, unknown="")),
     )
 
 

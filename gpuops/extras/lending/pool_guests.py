@@ -52,7 +52,10 @@ def hook_command(action: str, hook: str, *arguments: int, **variables: str | int
     """
     lease = str(variables.get("LEASE", "0"))
     if not _LEASE.fullmatch(lease):
-        raise Refused(f"{lease[:80]!r} is not the id of a lease")
+        raise Refused(
+            f"{lease[:80]!r} is not the id of a lease",
+            hint="use lower-case letters, digits and hyphens, 63 characters at most",
+        )
     return shell_command("pool", action, hook, *arguments, variables=variables)
 
 

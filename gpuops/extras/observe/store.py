@@ -166,7 +166,8 @@ class Measurements(MeasurementReads):
         rows: list[dict[str, Any]] = []
         for entity, part in parts.items():
             old = packed_by_entity.get(entity)
-            # an hour is computed from all of its steps each time, so the new one goes before the stored one
+            # `_order` puts the block first whose values count: an hour is computed from all its steps, so the new
+            # one replaces the stored one
             packed = pack(part if old is None else blocks.merge_blocks(*self._order(step, old, part)))
             if packed != old:
                 rows.append(

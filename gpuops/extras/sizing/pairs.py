@@ -95,7 +95,7 @@ def error_on_unknown(pairs: Sequence[ObservedPair]) -> float | None:
     parts = min(10, len(pairs))
     errors: list[float] = []
     for part in range(parts):
-        model = fit_pairs([pair for at, pair in enumerate(pairs) if at % parts != part])
+        model = fit_pairs([pair for number, pair in enumerate(pairs) if number % parts != part])
         for pair in pairs[part::parts]:
             for name, neighbour, speed in zip(pair.names, pair.names[::-1], pair.speeds, strict=True):
                 expected_speed = model.speed(name, neighbour)

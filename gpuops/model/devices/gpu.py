@@ -1,9 +1,7 @@
-"""Physical GPUs of a host and their PCI addresses.
+"""Physical GPUs of a host: their PCI addresses, and their health as the nvidia-smi of the host reports it.
 
-Health of a physical GPU, as the nvidia-smi of its host reports it.
-
-Only what nvidia-smi itself prints is here. XIDs are not: ESXi writes them to vmkernel.log, and no query of nvidia-smi
-lists them."""
+The health has only what nvidia-smi itself prints. XIDs are not: ESXi writes them to vmkernel.log, and no query of
+nvidia-smi lists them."""
 
 from __future__ import annotations
 

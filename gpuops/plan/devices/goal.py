@@ -36,7 +36,7 @@ from gpuops.model.vcenter.vm import (
     pins_of,
 )
 from gpuops.plan.core.passthru_devices import pci_types, signature, signatures, with_passthru_numbers
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.plan import READ_VM, Rejection
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 from gpuops.plan.placement.keep_free import kept_profiles, once
 from gpuops.plan.placement.vm_demand import KeptProfile
@@ -308,7 +308,7 @@ def dynamic_goal(
         names = sorted(host.name for host in hosts)
         hint = "gpuops inventory --hosts shows the GPUs in DirectPath I/O and their hardware labels"
         return tuple(Rejection(name, rule, hint=hint) for name in names) or (
-            Rejection(vm.name, "its host is unknown, so no host can be checked"),
+            Rejection(vm.name, "vCenter does not show its host, so no GPUs can be checked", hint=READ_VM),
         )
     new_device = NewDynamic(allowed, label)
     same: list[DynamicDevice] = []
@@ -334,7 +334,7 @@ def group_goal(vm: Vm, name: str, hosts: Iterable[Host], old: Sequence[GpuDevice
     groups = [group for host in hosts for group in groups_of(host) if group.name == name]
     if not groups:
         return tuple(_no_group(name, host) for host in hosts) or (
-            Rejection(vm.name, "its host is unknown, so no host can be checked"),
+            Rejection(vm.name, "vCenter does not show its host, so no GPUs can be checked", hint=READ_VM),
         )
     members, unknown_kinds = group_members(groups[0])
     if unknown_kinds:

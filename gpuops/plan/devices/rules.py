@@ -36,7 +36,7 @@ from gpuops.model.vcenter.vm import (
 )
 from gpuops.plan.core.command_line import called, command
 from gpuops.plan.core.passthru_devices import signature, types_of
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.plan import READ_VM, Rejection
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 from gpuops.plan.core.versions import Release, release
 
@@ -214,7 +214,8 @@ def efi_firmware(case: Case) -> Iterator[Finding]:
         hint = "a guest installed under BIOS does not start under EFI: prepare another VM with EFI firmware"
         yield Rejection(name, f"firmware for {large[0]}", "EFI", "BIOS", hint=hint)
     elif large:
-        yield Rejection(name, f"its firmware cannot be read; {large[0]} needs EFI")
+        rule = f"its firmware cannot be read, and {large[0]} needs EFI"
+        yield Rejection(name, rule, hint=READ_VM)
     elif unknown and firmware is Firmware.BIOS:
         yield f"{name} has BIOS firmware, and whether {unknown[0]} needs EFI is not known"
     elif firmware is Firmware.BIOS:

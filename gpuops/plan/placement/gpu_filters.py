@@ -265,7 +265,8 @@ def judge_device(demand: WantsDirectPath, vm: Vm, host: Host, inventory: Invento
         return Rejection(subject, "the devices of its host cannot be read", hint=READ_HOST)
     if host.config_target is None:
         if host.ref != vm.host:
-            return Rejection(subject, "is not a GPU of this host")
+            hint = "gpuops inventory --hosts shows the addresses of its GPUs"
+            return Rejection(subject, "is not a GPU of this host", hint=hint)
         return "not a GPU that the host lists; its passthrough state is not checked"
     addresses = [target.address for target in host.config_target.passthrough]
     if demand.address in addresses:

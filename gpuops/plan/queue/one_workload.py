@@ -243,7 +243,8 @@ def unreported_rejections(
 ) -> Iterator[Rejection]:
     """Yield the reasons against the requested hosts that the placement did not report.
 
-    These are all reasons of a host that was not eligible, and what the GPUs of each host lack that were not checked.
+    For a host that was not eligible: all reasons. For a host whose GPUs the placement did not check: what these GPUs
+    lack for the VM.
     """
     demands = demands_of(vm.devices or (), {})
     if any(getattr(device, "group", None) is not None for device in vm.devices or ()):

@@ -71,7 +71,13 @@ class RotateMark:
                 # Someone else set it. That is an error only for a desktop that the user named.
                 reason = f"attribute {mark.attribute} = {present} is left alone"
                 if vm.ref in self._named_refs(inventory):
-                    refusals.append(Rejection(vm.name, reason, hint="clear it in the vSphere Client if it is wrong"))
+                    refusals.append(
+                        Rejection(
+                            vm.name,
+                            reason,
+                            hint=f"if that value is wrong, clear {mark.attribute} in the vSphere Client",
+                        )
+                    )
                 else:
                     unchanged.append(Choice(vm.name, chosen=False, reason=reason))
             elif bool(present) is not self.clear:  # the attribute is already as requested

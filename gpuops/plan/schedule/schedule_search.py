@@ -240,7 +240,8 @@ def with_fewest_desktops(search: NightSearch, state: NightState, effort: EffortB
 
     It is worth as much as this one, less at most `NightProblem.desktop_worth_minutes` for each desktop that stays, and
     as many jobs of each priority run. GPUs on which nothing runs stay with their desktops at once. Then other sets of
-    GPUs with fewer desktops are tried. Most trials end at an upper limit before they begin.
+    GPUs with fewer desktops are tried. Most of these are skipped, because an upper limit shows that they are worth too
+    little.
     """
     state = state.on_used_gpus(search.problem)
     trial_units = _FIRST_TRIAL_UNITS

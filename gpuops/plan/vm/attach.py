@@ -123,7 +123,7 @@ class Attach:
         if not self.device and self.device_group is None:
             return ()
         vm = inventory.find_vm(self.vm)
-        hosts = hosts_for(vm, self.host, self.move, inventory, whole=bool(self.device))
+        hosts = hosts_for(vm, self.host, self.move, inventory, any_device=bool(self.device))
         if len(hosts) == 1 or self.device_group:
             return tuple(host.ref for host in hosts)
         addresses = {PciAddress.parse(text) for text in self.device}
@@ -144,7 +144,7 @@ class Attach:
         )
         if unsupported is not None:
             return refuse(Rejection(vm.name, unsupported, hint="omit this option, or use a newer vCenter"))
-        hosts = hosts_for(vm, self.host, self.move, inventory, whole=bool(self.device) or self._is_dynamic)
+        hosts = hosts_for(vm, self.host, self.move, inventory, any_device=bool(self.device) or self._is_dynamic)
         blockers = (*move_blockers(vm, hosts, self.move, inventory), *state_blockers(vm))
         if vm.devices is None:
             # the first host is its own or the named one: that it is unreachable may be why no devices were read
@@ -152,7 +152,7 @@ class Attach:
         old = devices_named(self.replace, vm) if self.replace else ()
         goal = self._goal(vm, old, hosts, inventory, catalog)
         if not isinstance(goal, Goal):
-            other_hosts = self._whole_elsewhere(vm, old, hosts, inventory)
+            other_hosts = self._place_on_other_hosts(vm, old, hosts, inventory)
             return refuse(*blockers, *power_blockers(vm, self.power), *goal, *other_hosts)
         keep = KeepFree(profiles_to_keep(self.keep_free, inventory, catalog), claims=True)
         ask = ResolvedAttach(vm, goal, hosts, self.numa, self.pin, self.power, inventory, catalog, keep)
@@ -201,7 +201,7 @@ class Attach:
             return unread_hosts
         return vgpus(vm, profile, self.count, [device for device in old if signature(device) != f"vgpu {profile}"])
 
-    def _whole_elsewhere(
+    def _place_on_other_hosts(
         self, vm: Vm, old: tuple[GpuDevice, ...], hosts: tuple[Host, ...], inventory: Inventory
     ) -> tuple[Rejection, ...]:
         """Return a rejection that names other hosts with such devices, if only the VM's own host was checked."""
@@ -209,7 +209,7 @@ class Attach:
         if not self._is_dynamic or current_host is None or hosts != (current_host,):
             return ()
         ask = (vm, self.device_type, self.label, self.count)
-        other_hosts = others_with_gpus(vm, inventory, whole=True)
+        other_hosts = others_with_gpus(vm, inventory, any_device=True)
         able_hosts = [host for host in other_hosts if isinstance(dynamic_goal(*ask, (host,), old), Goal)]
         return (able_instead(vm, [host.name for host in able_hosts], current_host),) if able_hosts else ()
 

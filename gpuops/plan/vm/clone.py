@@ -63,14 +63,14 @@ class Clone:
             hint = "name a host, vcpus and memory"
             return Cloning(rejections=(Rejection(source.name, "its host or its size cannot be read", hint=hint),))
         store = self._store(host, inventory)
-        rejections = tuple(self._against(source, host, store))
+        rejections = tuple(self._source_rejections(source, host, store))
         if rejections:
             return Cloning(rejections=rejections)
         home = self.folder or source.folder
         new_ref = f"{NEW_VM}{home.rstrip('/')}/{self.vm}"
         return Cloning(new=CloneVm(new_ref, self.vm, source.ref, host.ref, folder, store, vcpus, memory_mib))
 
-    def _against(self, source: Vm, host: Host, store: str | None) -> Iterator[Rejection]:
+    def _source_rejections(self, source: Vm, host: Host, store: str | None) -> Iterator[Rejection]:
         if not source.template:
             hint = "name a template, or convert this VM to one: gpuops clones only templates"
             yield Rejection(source.name, "is not a template", hint=hint)

@@ -165,17 +165,17 @@ _FEW: Final = 5
 
 
 def hosts_for(
-    vm: Vm, named: str | None, move: MoveMode | None, inventory: Inventory, *, whole: bool = False
+    vm: Vm, named: str | None, move: MoveMode | None, inventory: Inventory, *, any_device: bool = False
 ) -> tuple[Host, ...]:
     """Return the hosts on which the VM may run: the named host, or its own. With a move also all others with GPUs.
 
-    `whole`: hosts with any device for VMs count, not only those with GPUs. Raises HostNotFound.
+    `any_device`: hosts with any device for VMs count, not only those with GPUs. Raises HostNotFound.
     """
     if named is not None:
         return (inventory.find_host(named),)
     current_host = inventory.host_of(vm)
     stay = (current_host,) if current_host else ()
-    return (*stay, *others_with_gpus(vm, inventory, whole=whole)) if move else stay
+    return (*stay, *others_with_gpus(vm, inventory, any_device=any_device)) if move else stay
 
 
 def move_blockers(
@@ -215,8 +215,8 @@ def able_elsewhere(needs: Wanted, inventory: Inventory, catalog: Catalog) -> Rej
     vm, current_host = needs.vm, inventory.host_of(needs.vm)
     if current_host is None:
         return None
-    whole = any(not isinstance(demand, WantsVgpu) for demand in needs.demands)
-    others = others_with_gpus(vm, inventory, whole=whole)
+    any_device = any(not isinstance(demand, WantsVgpu) for demand in needs.demands)
+    others = others_with_gpus(vm, inventory, any_device=any_device)
     able = [
         host.name
         for host in others
@@ -243,7 +243,7 @@ def able_instead(vm: Vm, names: Sequence[str], current_host: Host) -> Rejection:
     return Rejection(vm.name, f"is registered on {current_host.name}, which cannot take it", hint=hint)
 
 
-def others_with_gpus(vm: Vm, inventory: Inventory, *, whole: bool = False) -> tuple[Host, ...]:
-    """Return, sorted by name, all other hosts with GPUs; with `whole` those with any device for VMs."""
-    hosts = device_hosts(inventory) if whole else gpu_hosts(inventory)
+def others_with_gpus(vm: Vm, inventory: Inventory, *, any_device: bool = False) -> tuple[Host, ...]:
+    """Return, sorted by name, all other hosts with GPUs; with `any_device` those with any device for VMs."""
+    hosts = device_hosts(inventory) if any_device else gpu_hosts(inventory)
     return tuple(sorted((host for host in hosts if host.ref != vm.host), key=lambda host: host.name))

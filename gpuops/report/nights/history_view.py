@@ -1,6 +1,4 @@
-"""Text of `gpuops history`: tables and lines of past nights and changes.
-
-Documents and CSV rows of `gpuops history`."""
+"""Text, documents and CSV rows of `gpuops history`: past nights and changes."""
 
 from __future__ import annotations
 

@@ -254,15 +254,17 @@ def snapshot_tree(vm: VmState, moid: str) -> Any:
         return None
     return vim.vm.SnapshotInfo(
         currentSnapshot=vim.vm.Snapshot(vm.current_snapshot) if vm.current_snapshot else None,
-        rootSnapshotList=_branches(vm, moid, None),
+        rootSnapshotList=_snapshot_trees(vm, moid, None),
     )
 
 
-def _branches(vm: VmState, moid: str, parent: str | None) -> list[Any]:
-    return [_branch(vm, moid, snapshot) for snapshot in vm.snapshots if snapshot.parent == parent]
+def _snapshot_trees(vm: VmState, moid: str, parent: str | None) -> list[Any]:
+    """Return the trees of the snapshots taken after `parent`; of the first snapshots if it is None."""
+    return [_snapshot_tree(vm, moid, snapshot) for snapshot in vm.snapshots if snapshot.parent == parent]
 
 
-def _branch(vm: VmState, moid: str, snapshot: SnapshotState) -> Any:
+def _snapshot_tree(vm: VmState, moid: str, snapshot: SnapshotState) -> Any:
+    """Return the VirtualMachineSnapshotTree of a snapshot, with all snapshots below it. `moid` is that of the VM."""
     return default(
         "VirtualMachineSnapshotTree",
         snapshot=vim.vm.Snapshot(snapshot.moid),
@@ -272,5 +274,5 @@ def _branch(vm: VmState, moid: str, snapshot: SnapshotState) -> Any:
         id=snapshot.id,
         createTime=snapshot.created_at,
         state=snapshot.power.value,
-        childSnapshotList=_branches(vm, moid, snapshot.moid),
+        childSnapshotList=_snapshot_trees(vm, moid, snapshot.moid),
     )

@@ -1,6 +1,6 @@
-"""The PropertyCollector object: bulk reads and incremental updates.
+"""The PropertyCollector object, for bulk reads and incremental updates, and its PropertyFilter objects.
 
-The PropertyFilter object: finds what changed of its objects since the client's last update."""
+A PropertyFilter finds what changed of its objects since the client's last update."""
 
 from __future__ import annotations
 
@@ -336,9 +336,9 @@ class PropertyCollector(ManagedObject):
         page, remaining_page = selected[:size], selected[size:]
         members: list[Parts] = []
         if remaining_page:
-            number = str(self.world.next_number())
-            self._retrievals[number] = remaining_page
-            members.append(call.encoding.member("token", f"{number}:{size}", str))
+            retrieval_id = str(self.world.next_number())
+            self._retrievals[retrieval_id] = remaining_page
+            members.append(call.encoding.member("token", f"{retrieval_id}:{size}", str))
         contents = object_contents(self.world, page, call.encoding, "objects", call.user)
         members.append(call.encoding.repeated("objects", contents))
         return Encoded(call.encoding.structure("returnval", "RetrieveResult", members))

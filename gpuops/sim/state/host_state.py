@@ -1,6 +1,4 @@
-"""What the simulated vCenter keeps of an ESXi host and its GPUs.
-
-What the simulated vCenter keeps of the networking of a host, and of the ports of its network cards."""
+"""What the simulated vCenter keeps of an ESXi host: its GPUs, its networking and the ports of its network cards."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def _restart_lines(answer: WhatIfAnswer) -> Iterator[Text]:
     fleet = answer.then.fleet
     if fleet.restarts:
         names = some_names([f"{vm.name} on {host.name}" for vm, host in fleet.restarts], _FEW)
-        yield Text(f"starts anew: {count(len(fleet.restarts), 'VM')}: {names}")
+        yield Text(f"starts again: {count(len(fleet.restarts), 'VM')}: {names}")
     for stranded in fleet.stranded[:_FEW]:
         yield Text(f"finds no place any more: {stranded.vm.name}: {stranded.reasons[0]}", "yellow")
     if len(fleet.stranded) > _FEW:  # the first ones are named above
@@ -131,7 +131,7 @@ def _restart_lines(answer: WhatIfAnswer) -> Iterator[Text]:
         yield Text("not every placement was tried: there may be a place for each of them", "dim")
     if fleet.more_asked:
         placed = _figure(answer.then.more_placed)
-        yield Text(f"of {count(fleet.more_asked, 'VM')} that are added run: {placed}")
+        yield Text(f"VMs added: {fleet.more_asked}, of which {placed} run")
 
 
 def _waiting(answer: WhatIfAnswer) -> Iterator[Text]:
@@ -246,7 +246,7 @@ class FleetRecord(DocumentRecord, frozen=True):
 
 
 class RestartedRecord(DocumentRecord, frozen=True):
-    """A VM that starts anew."""
+    """A VM that starts again."""
 
     vm: NamedRecord
     host: NamedRecord

@@ -171,7 +171,10 @@ def _history(stored: StoredUse, inventory: Inventory) -> UseHistoryRecord:
 
 
 def _fragmentation(stored: StoredUse, inventory: Inventory) -> dict[str, FragmentationSeriesRecord]:
-    """Return the shares of each cluster, by the sums over its hosts."""
+    """Return, for each cluster and step, in percent of the free: fragmented GPU memory, and GPUs that cannot be used.
+
+    Both are shares of sums over the hosts of the cluster that are still in the inventory.
+    """
     by_cluster: dict[str, list[FragmentationHistory]] = {}
     for ref, history in stored.fragmentation.items():
         if ref in inventory.hosts:

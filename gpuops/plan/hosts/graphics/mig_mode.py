@@ -80,7 +80,7 @@ class SetMig:
             Rejection(host.name, f"has no GPU {address} (nvidia-smi)") for address in addresses if address not in states
         ]
         for state in changing:
-            rejections += _against(state, host, inventory, catalog)
+            rejections += _switch_rejections(state, host, inventory, catalog)
         rejections += kept_as_they_are(host, inventory) if changing else ()
         if rejections:
             return HostPart(host.name, tuple(rejections))
@@ -105,7 +105,7 @@ def _may_have_mig(state: SmiState, host: Host, catalog: Catalog) -> bool:
     return board is None or board.mig is not None
 
 
-def _against(state: SmiState, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[Rejection]:
+def _switch_rejections(state: SmiState, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[Rejection]:
     """Yield why the MIG mode of this GPU must not change."""
     subject, gpu = f"{host.name} {state.address}", host.gpu(state.address)
     board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id) if gpu is not None else None

@@ -76,7 +76,7 @@ class SetMode:
             return HostPart(host.name, unfit)
         before = settings.graphics
         after = self._after(before, gpus)
-        rejections = (*_missing(host, before, gpus), *self._against(host, before, after, inventory, catalog))
+        rejections = (*_missing(host, before, gpus), *self._change_rejections(host, before, after, inventory, catalog))
         if rejections:
             return HostPart(host.name, rejections)
         if after == before:
@@ -123,7 +123,7 @@ class SetMode:
             default_type or before.default_type, assignment or before.assignment_policy, tuple(devices)
         )
 
-    def _against(
+    def _change_rejections(
         self, host: Host, before: GraphicsSettings, after: GraphicsSettings, inventory: Inventory, catalog: Catalog
     ) -> Iterator[Rejection]:
         """Yield the reasons against this change of the configuration."""

@@ -113,7 +113,7 @@ class SetPassthrough:
         if not changes:
             return self._unchanged(host, [states[address] for address in addresses])
         # 2. Why it must not change.
-        rejections = list(self._against(host, changes, states, inventory))
+        rejections = list(self._change_rejections(host, changes, states, inventory))
         if self.label is not None and settings.takes_labels is not True:
             no_labels = "takes no hardware labels (vSphere API 7.0.2, assignHwPciConfigSupported)"
             rejections.insert(0, Rejection(host.name, no_labels))
@@ -172,14 +172,14 @@ class SetPassthrough:
             elif existing_device is None or address not in states:
                 yield Rejection(host.name, f"has no GPU {address}")
 
-    def _against(
+    def _change_rejections(
         self,
         host: Host,
         changes: dict[PciAddress, PassthroughChange],
         states: dict[PciAddress, PassthroughState],
         inventory: Inventory,
     ) -> Iterator[Rejection]:
-        """Yield why these devices must not be switched."""
+        """Yield the reasons not to switch the devices of `changes` whose mode changes."""
         switched = [address for address, change in changes.items() if states[address].enabled != change.enabled]
         if not switched:
             return  # only labels change: running VMs do not notice
@@ -188,12 +188,12 @@ class SetPassthrough:
         for address in switched:
             device = host.device(address)
             if device is not None:
-                yield from _in_use(host, device, states[address], inventory)
+                yield from _vm_use_rejections(host, device, states[address], inventory)
             if isinstance(device, OtherDevice) and self.on:
-                yield from _carries(host, device)
+                yield from _host_use_rejections(host, device)
             if self.on and not states[address].capable:
                 yield Rejection(f"{host.name} {address}", "cannot be passed through (PciPassthruInfo.passthruCapable)")
-            yield from _not_whole(host, states[address], states, set(changes))
+            yield from _dependent_rejections(host, states[address], states, set(changes))
         if not self.on:
             yield from _assigned_to_vms(host, switched, inventory)
 
@@ -227,7 +227,7 @@ def _noun(device: PhysicalGpu | OtherDevice) -> str:
     return "GPU" if isinstance(device, PhysicalGpu) else "device"
 
 
-def _carries(host: Host, device: OtherDevice) -> Iterator[Rejection]:
+def _host_use_rejections(host: Host, device: OtherDevice) -> Iterator[Rejection]:
     """Yield the uses of a device by its host, which would lose its uplink or disks (vSphere docs, DirectPath I/O)."""
     subject = f"{host.name} {device.address}"
     if device.carries is None and not device.kind.made_for_vms:
@@ -237,7 +237,7 @@ def _carries(host: Host, device: OtherDevice) -> Iterator[Rejection]:
         yield Rejection(subject, f"is in the host's own use: {use}", hint=hint)
 
 
-def _in_use(
+def _vm_use_rejections(
     host: Host, device: PhysicalGpu | OtherDevice, state: PassthroughState, inventory: Inventory
 ) -> Iterator[Rejection]:
     """Refuse a device that a VM uses (vSphere API, HostConfigFault of UpdatePassthruConfig)."""
@@ -254,18 +254,22 @@ def _in_use(
         yield Rejection(subject, "which VMs run on it cannot be read", hint=READ_HOST_AND_VMS)
 
 
-def _not_whole(
+def _dependent_rejections(
     host: Host, state: PassthroughState, states: dict[PciAddress, PassthroughState], named: set[PciAddress]
 ) -> Iterator[Rejection]:
-    """Refuse if devices that can only be switched together are not all named (vSphere API, PciPassthruInfo,
-    dependentDevice)."""
+    """Refuse to switch a device without the devices that vCenter switches only together with it (vSphere API,
+    PciPassthruInfo, dependentDevice). Those that are in the other mode already need no switch."""
     unswitched = []
     for other in states.values():
         depends_on_same = state.depends_on is not None and other.depends_on == state.depends_on
         if depends_on_same and other.capable and other.address not in named and other.enabled == state.enabled:
             unswitched.append(other.address)
     if unswitched:
-        hint = " ".join(f"--gpu {address}" for address in unswitched)
+        # `--gpu` refuses other devices, and `--device` refuses GPUs
+        options = {
+            address: "gpu" if isinstance(host.device(address), PhysicalGpu) else "device" for address in unswitched
+        }
+        hint = " ".join(f"--{option} {address}" for address, option in options.items())
         rule = "can only be switched together with its dependent devices"
         yield Rejection(f"{host.name} {state.address}", rule, hint=f"add {hint}")
 
@@ -294,7 +298,7 @@ def _step(
     for address, change in changes.items():
         state = states[address]
         new_label = state.label if change.label is None else change.label or None
-        before, after = _words(state.enabled, state.label), _words(change.enabled, new_label)
+        before, after = _setting_text(state.enabled, state.label), _setting_text(change.enabled, new_label)
         differences.append(GpuDifference(address, before, after))
     if modes is None:
         return ConfigurePassthrough(host.ref, tuple(changes.values()), tuple(differences))
@@ -302,7 +306,7 @@ def _step(
     return ConfigureModes(host.ref, modes, labels, tuple(differences))
 
 
-def _words(enabled: bool, label: str | None) -> str:
+def _setting_text(enabled: bool, label: str | None) -> str:
     return ("DirectPath I/O" if enabled else "host") + (f", label {label}" if label else "")
 
 

@@ -108,7 +108,9 @@ class SetScheduler:
             hint = "the driver uses either time slices, or adaptive round robin with a frequency: remove one of them"
             raise UsageError("--time-slice and --frequency exclude each other", hint=hint)
         if self.averaging is not None and self.frequency is None:
-            raise UsageError("--averaging needs --frequency", hint="NVIDIA documents the two as a pair: 480Hz and 33")
+            raise UsageError(
+                "--averaging needs --frequency", hint="as NVIDIA documents the pair: --frequency 480Hz --averaging 33"
+            )
         if self.scheduler is SchedulerPolicy.BEST_EFFORT and (self.time_slice is not None or adaptive):
             raise UsageError(
                 "best effort has neither time slices nor a frequency", hint="leave them out, or choose a share"

@@ -181,12 +181,16 @@ class KnownPatterns:
         return True
 
     def shares(self, remaining: Sequence[int], hosts: Sequence[int]) -> PatternShares:
-        """Return the best mix for the remaining VMs of each kind and the remaining hosts of each shape."""
+        """Return how often each pattern is used in the best mix of patterns, if fractions of a pattern are allowed.
+
+        `remaining` has the number of remaining VMs of each kind, `hosts` that of the remaining hosts of each shape. The
+        prices are what one more VM of a kind, or one more host of a shape, would add to the worth.
+        """
         import numpy as np
 
         kinds, shapes = len(remaining), len(hosts)
-        open_patterns = (pattern for pattern in self._patterns if hosts[pattern.shape])
-        fitting = dict.fromkeys(cut_to_demand(pattern, remaining) for pattern in open_patterns)
+        usable_patterns = (pattern for pattern in self._patterns if hosts[pattern.shape])
+        fitting = dict.fromkeys(cut_to_demand(pattern, remaining) for pattern in usable_patterns)
         patterns = tuple(pattern for pattern in fitting if pattern.vms)
         if not patterns:
             return PatternShares((), 0.0, (0.0,) * kinds, (0.0,) * shapes)
