@@ -177,6 +177,19 @@ def defrag_execute(request: Defrag, site: Site, *, apply: bool, consent: Consent
     return _with_notices("defrag", site, run, apply=apply)(consent=consent)
 
 
+def defrag_by_policy(
+    policy: Policy, site: Site, *, apply: bool, consent: Consent = agreed, most_moves: int | None = None
+) -> Report:
+    """Make the moves that the policy's `defrag` allows now, at most `most_moves` of them; none outside its windows.
+
+    Raises UsageError for a policy without `defrag`, and the errors of `defrag_execute`.
+    """
+    from gpuops.execute.change.vm_moves import carry_out_by_policy
+
+    run = partial(carry_out_by_policy, policy, site, apply=apply, most_moves=most_moves)
+    return _with_notices("defrag", site, run, apply=apply)(consent=consent)
+
+
 def _with_notices(command: str, site: Site, run: Callable[..., Ran], *, apply: bool) -> Callable[..., Ran]:
     """Return `run`, which is called with `consent`, so that it sends notices if it changes something."""
     if not apply or site.notices is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -307,7 +308,7 @@ def watch(
       gpuops rotate watch --policy spare.yaml --health 9464 --vcenter prod
     """
 
-    from gpuops.api import rotate_watch, rotate_watch_look
+    from gpuops.api import defrag_by_policy, rotate_watch, rotate_watch_look
     from gpuops.console.opening import open_site, refuse_vcenter_of_runners
     from gpuops.console.running import policy_of_run
     from gpuops.execute.state.http_listener import health_address, serve_health
@@ -322,7 +323,8 @@ def watch(
             site.say = output.note
             collect_garbage_often()
             alive = stack.enter_context(serve_health(address)).note_look if address is not None else None
-            rotate_watch(rules, site, _tell, alive)
+            make_one_move = partial(defrag_by_policy, rules, site, apply=True, most_moves=1)
+            rotate_watch(rules, site, _tell, alive, make_one_move)
         look = rotate_watch_look(rules, site)
     output.show(look_text(look), look_document(look))
 

@@ -72,6 +72,10 @@ def defrag(
         bool, typer.Option("--dry-run", help="Print the moves and what they free; move nothing.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before VMs are moved.")] = False,
+    policy: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Make the moves that `defrag` of this rotation policy allows now."),
+    ] = None,
     saved: Annotated[
         Path | None, typer.Option("--inventory", metavar="FILE", help="Ask a saved inventory, without a vCenter.")
     ] = None,
@@ -79,6 +83,8 @@ def defrag(
     """Move as few VMs as possible to free the most whole GPUs, or slots of a profile.
 
     With --budget N it plans the N moves after which the least free memory is fragmented (gpuops help inventory).
+
+    With --policy FILE only the budget and the windows of the policy count: for cron (gpuops help place).
 
     Each move is feasible once those before it are done. No VM is suspended; those that cannot move are named, with why.
 
@@ -88,16 +94,27 @@ def defrag(
       gpuops defrag --profile a40-24q --max-moves 2 --dry-run --vcenter sim:scattered
       gpuops defrag --budget 4 --dry-run --vcenter sim:scattered
       gpuops defrag --yes --vcenter sim:scattered
+      gpuops defrag --policy /etc/gpuops/vdi.yaml --yes --quiet --vcenter prod
     """
     if whole_gpus and (request.profile is not None or request.budget is not None):
         other = "--profile" if request.profile is not None else "--budget"
         raise UsageError(f"{other} and --whole-gpus exclude each other", hint="run the command once with each")
 
+    if policy is not None and (whole_gpus or saved is not None or request != Defrag()):
+        raise UsageError(
+            "--policy excludes the options that choose moves, and --inventory", hint="use --policy without them"
+        )
+
     from gpuops import api
     from gpuops.console.opening import open_site, read_inventory
-    from gpuops.console.running import carry_out
+    from gpuops.console.running import carry_out, policy_of_run
     from gpuops.report.vms.defrag_view import DefragDocument, defrag_text
 
+    if policy is not None:
+        rules = policy_of_run(policy, "defrag", common, looks_only=dry_run)
+        run_by_policy = partial(api.defrag_by_policy, rules)
+        carry_out(run_by_policy, "defrag-execute", common, RunOptions(yes=yes, dry_run=dry_run), guarded=True)
+        return
     if not dry_run and saved is None:
         carry_out(partial(api.defrag_execute, request), "defrag-execute", common, RunOptions(yes=yes), guarded=True)
         return

@@ -17,9 +17,10 @@ from zoneinfo import ZoneInfo
 
 from msgspec import UNSET, Meta, UnsetType
 
+from gpuops.config.date_text import parse_window
 from gpuops.config.decoding import UNKNOWN_KEY, Section, WrongContent, decode, keys_at, was_accepted
 from gpuops.config.windows import WindowSection, Zone, named_apart, refuse_overlapping
-from gpuops.errors import PolicyError
+from gpuops.errors import PolicyError, UsageError
 from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.desktops.evidence import Source, names
 from gpuops.model.file_keys import Before, Mistaken, Reads, Text
@@ -27,6 +28,7 @@ from gpuops.model.nights.fair_share import FairShare
 from gpuops.model.nights.ml_queue import OF_THE_QUEUE, Checkpoint, MlStop, QueuedVm
 from gpuops.model.nights.rotation_policy import (
     Broker,
+    DefragRule,
     DirectPath,
     DrsOverride,
     IdleRule,
@@ -207,6 +209,20 @@ class MlSection(Section):
         return (*entries, of_jobs)
 
 
+def _window_of_text(text: str) -> Window:
+    try:
+        return parse_window(text)
+    except UsageError as error:
+        raise Mistaken(error.message.removeprefix("--window: "), error.hint or "") from None
+
+
+class DefragSection(Section):
+    """The moves that `rotate watch` and runners make without an admin."""
+
+    budget: Annotated[int, Meta(ge=1)]
+    windows: Annotated[tuple[Annotated[Window, Reads(_window_of_text, Text)], ...], Meta(min_length=1, max_length=50)]
+
+
 class MorningSection(Section):
     """How desktops come back."""
 
@@ -258,6 +274,7 @@ class PolicyFile(Section):
     drs_override: DrsOverride = DrsOverride.NONE
     user_wins: bool = False
     fair_share: FairShare | None = None
+    defrag: DefragSection | None = None
     opt_out: Mark = Mark(attribute="gpuops.opt-out")
     marker: Text = "gpuops.rotation"
     lock_vm: Text | None = None
@@ -301,7 +318,12 @@ class PolicyFile(Section):
             raise Mistaken("`window` and `windows` exclude each other", "put all of them under `windows`")
         windows = self.all_windows()
         if not was_accepted():
-            refuse_overlapping(windows)
+            refuse_overlapping([*windows, *self.defrag_windows()])
+        if self.defrag is not None and self.any_time:
+            raise Mistaken(
+                "`defrag` and `windows: any` exclude each other: no VM is moved while a night takes VMs",
+                "give the nights `windows`, or leave `defrag` out",
+            )
         pools = {pool.name for pool in self.pools}
         unknown = sorted({name for window in windows for name in window.pools} - pools)
         if unknown:
@@ -341,6 +363,9 @@ class PolicyFile(Section):
             self.windows if isinstance(self.windows, tuple) else (self.window,) if self.window is not None else ()
         )
         return named_apart([section.window() for section in sections])
+
+    def defrag_windows(self) -> tuple[Window, ...]:
+        return self.defrag.windows if self.defrag is not None else ()
 
     def queue(self) -> tuple[QueuedVm, ...]:
         """Return the entries of the queue, each deadline in the zone of the windows."""
@@ -426,6 +451,7 @@ def parse_policy(text: str, name: str, *, accepted_before: bool = False) -> Poli
         drs_override=policy_file.drs_override,
         user_wins=policy_file.user_wins,
         fair_share=policy_file.fair_share,
+        defrag=DefragRule(policy_file.defrag.budget, policy_file.defrag.windows) if policy_file.defrag else None,
         digest=hashlib.sha256(text.encode()).hexdigest(),
         text=text,
     )

@@ -13,13 +13,16 @@ from typing import Any, Final
 from gpuops.config.policy import parse_policy
 from gpuops.errors import PolicyError, Refused, UsageError
 from gpuops.execute.journal import Journal, Run
+from gpuops.execute.journal.orders import MovesOrder, load_change_order
 from gpuops.execute.lease.lease import RunLease, lease_during_run
 from gpuops.execute.site import Site
 from gpuops.execute.site.ports import Vcenter
 from gpuops.execute.state.lock import rotating
+from gpuops.execute.steps.settle import settle_open
+from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.nights.ml_queue import GuestCommand
 from gpuops.model.nights.night_record import LockHolder, Original
-from gpuops.model.nights.rotation_policy import LATE, Policy
+from gpuops.model.nights.rotation_policy import LATE, Limits, Policy
 from gpuops.model.stored import to_stored
 from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.inventory import Inventory
@@ -304,17 +307,21 @@ def note_returned(journal: Journal, inventory: Inventory) -> None:
 
 
 @contextmanager
-def locked_for_change(site: Site, vcenter: str) -> Iterator[tuple[Journal, RunLease]]:
+def locked_for_change(
+    site: Site, vcenter: str, asking_policy: Policy | None = None
+) -> Iterator[tuple[Journal, RunLease]]:
     """Yield the locked journal and the lease for a change that begins.
 
+    `asking_policy`: the policy that asks for the change; None = an admin does, and the last night's lock VM is used.
     Raises Locked, and Refused while a change or a rotation is unfinished.
     """
     with site.locked_journal(vcenter, alone=True) as journal:
         no_change_open(journal)
         no_rotation_open(journal)
-        policy = last_policy(journal)
+        policy = asking_policy or last_policy(journal)
         policies, lock_vm = ((policy,), policy.lock_vm) if policy else ((), None)
         with lease_during_run(site, lock_vm, journal, policies, returning=False) as lease:
+            end_cut_off_moves(site, journal)
             yield journal, lease
 
 
@@ -324,10 +331,36 @@ def open_change(journal: Journal | None) -> Run | None:
     return runs[-1] if runs else None
 
 
-def no_change_open(journal: Journal | None) -> None:
-    """Raise Refused while a change is cut off or has stopped: its hosts may be half changed."""
+def _moves_of_running_vms(run: Run) -> bool:
+    """Return whether the change is a defragmentation by vMotion alone.
+
+    If it is cut off, each of its VMs runs, on its old host or on its new one, and nothing is half changed.
+    """
+    order = load_change_order(run.order)
+    return isinstance(order, MovesOrder) and not any(move.powered_off for move in order.moves)
+
+
+def end_cut_off_moves(site: Site, journal: Journal) -> None:
+    """End a defragmentation that was cut off, so that it holds up no night and no change.
+
+    First wait for a vMotion that is still in flight. The remaining moves are not made: a new plan is better than the
+    rest of an old one. A change that is not a defragmentation by vMotion alone stays open.
+    """
     run = open_change(journal)
-    if run is not None:
+    if run is None or not _moves_of_running_vms(run):
+        return
+    executor = VmExecutor(site.vcenter, journal, run, site.vcenter.inventory(), passed_s=site.passed_s)
+    settle_open(executor, timeout_s=Limits().step_timeout_s)
+    journal.end(run, cut_off=True)
+
+
+def no_change_open(journal: Journal | None) -> None:
+    """Raise Refused while a change is cut off or has stopped: its hosts may be half changed.
+
+    A cut-off defragmentation by vMotion alone is none of these: the caller ends it (`end_cut_off_moves`).
+    """
+    run = open_change(journal)
+    if run is not None and not _moves_of_running_vms(run):
         raise Refused(
             f"the change of hosts that began at {format_zoned_minute(run.started)} did not end",
             hint=f"gpuops change status shows it; {RESUME_CHANGE} or gpuops change abort ends it",

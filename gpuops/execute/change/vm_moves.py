@@ -8,22 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from typing import Final
 
-from gpuops.errors import NotConnected
+from gpuops.errors import NotConnected, UsageError
 from gpuops.execute.change.unfinished_change import history_of
 from gpuops.execute.journal import Journal, Run
-from gpuops.execute.journal.orders import JournalMove, MovesOrder, dump_order
+from gpuops.execute.journal.orders import JournalMove, MovesOrder, dump_order, load_change_order
+from gpuops.execute.journal.record import Kind
 from gpuops.execute.lease.lease import HeldLease, RunLease
 from gpuops.execute.lease.lease_set import lease_for_all_vms
-from gpuops.execute.runs import CHANGE, EXCLUSIVE_RUNS, RESUME_CHANGE, locked_for_change
-from gpuops.execute.site import Consent, Site, catalog_of
+from gpuops.execute.runs import CHANGE, EXCLUSIVE_RUNS, RESUME_CHANGE, NightVms, locked_for_change
+from gpuops.execute.site import Consent, Site, agreed, catalog_of
 from gpuops.execute.site.agreement import apply_agreed
 from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.settle import settle_open
 from gpuops.execute.steps.vm_executor import VmExecutor
-from gpuops.model.nights.rotation_policy import Limits
+from gpuops.model.nights.rotation_policy import Limits, Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.plan import Outcome, Plan, Report, Verdict, Wave
@@ -33,39 +35,96 @@ from gpuops.plan.hosts.change.emptying import stun_hosts
 from gpuops.plan.hosts.change.rolling_plan import ChangeStatus, PartProgress
 from gpuops.plan.moving.defrag import Defrag, Defragmentation, PlannedMove
 from gpuops.plan.moving.movability import MoveMethod, admitted_moves
+from gpuops.plan.moving.vmotion_stun import unjudged_stun
+from gpuops.plan.rotation.taken_vms import vms_of
 
 PLAN_AGAIN: Final = "gpuops defrag --dry-run plans anew on what is there now"
 NO_ROOM: Final = "its host has no room for it that is certain any more"
 
 
-def carry_out(request: Defrag, site: Site, *, apply: bool, consent: Consent) -> Report:
+def carry_out(
+    request: Defrag,
+    site: Site,
+    *,
+    apply: bool,
+    consent: Consent,
+    policy: Policy | None = None,
+    until: datetime | None = None,
+) -> Report:
     """Plan the moves that free the most GPUs and, with `apply`, carry them out. Return the plan and the outcomes.
 
+    `policy`: its `defrag` asks for the moves, and no admin watches them; `until`: no move starts from then on.
     Raises UsageError, Refused, NotConnected, StateDamaged, Locked while a rotation runs.
     """
-    report, moves = _look(request, site)
+    report, moves = _look(request, site, policy)
 
     def look_again(held: tuple[Journal, RunLease]) -> Report:
         nonlocal moves
-        current, moves = _look(request, site)
+        current, moves = _look(request, site, policy)
         return current
 
     def make_moves(report: Report, held: tuple[Journal, RunLease]) -> Report:
         journal, lease = held
         known_runs = journal.runs_seen(EXCLUSIVE_RUNS)
         run = journal.begin(CHANGE, order=dump_order(MovesOrder(moves)), known_runs=known_runs)
-        return finish_moves(run, moves, site, journal, lease.held, report)
+        return finish_moves(run, moves, site, journal, lease.held, report, until)
 
-    lock = partial(locked_for_change, site, report.before.vcenter)
+    lock = partial(locked_for_change, site, report.before.vcenter, policy)
     return apply_agreed(report, consent, make_moves, apply=apply, lock=lock, look_again=look_again)
 
 
-def finish_moves(
-    run: Run, moves: tuple[JournalMove, ...], site: Site, journal: Journal, lease: HeldLease | None, report: Report
+def carry_out_by_policy(
+    policy: Policy, site: Site, *, apply: bool, consent: Consent = agreed, most_moves: int | None = None
 ) -> Report:
-    """Make the remaining moves, one after another, until one cannot be made as planned."""
+    """Make the moves that the policy's `defrag` allows now. Return an empty plan with the reason if it allows none.
+
+    All moves that began in this window, by whichever run, count against the budget. `most_moves`: so many of the rest
+    at most. Raises UsageError for a policy without `defrag`, and the errors of `carry_out`.
+    """
+    rule = policy.defrag
+    if rule is None:
+        raise UsageError(
+            f"policy {policy.name} has no `defrag`", hint="add defrag: {budget: 4, windows: [...]} (gpuops help place)"
+        )
+    window = rule.window_at(site.clock())
+    if window is None:
+        return _no_moves(f"no window of `defrag` of policy {policy.name} is open", site, apply=apply)
+    with site.journal_to_read(site.vcenter.uuid) as journal:
+        made = _count_moves_since(window.opens, journal) if journal is not None else 0
+    if made >= rule.budget:
+        return _no_moves(
+            f"{made} moves were made in this window, and policy {policy.name} allows no more", site, apply=apply
+        )
+    budget = min(rule.budget - made, most_moves or rule.budget)
+    return carry_out(Defrag(budget=budget), site, apply=apply, consent=consent, policy=policy, until=window.closes)
+
+
+def _no_moves(why: str, site: Site, *, apply: bool) -> Report:
+    return Report(None, site.vcenter.inventory(), Plan(because=(why,)), applied=apply)
+
+
+def _count_moves_since(moment: datetime, journal: Journal) -> int:
+    """Return how many moves the defragmentations that began since this moment were ordered to make."""
+    changes = (
+        load_change_order(record.body["order"])
+        for record in journal.records()
+        if record.kind is Kind.BEGUN and record.body["kind"] == CHANGE and record.at >= moment
+    )
+    return sum(len(order.moves) for order in changes if isinstance(order, MovesOrder))
+
+
+def finish_moves(
+    run: Run,
+    moves: tuple[JournalMove, ...],
+    site: Site,
+    journal: Journal,
+    lease: HeldLease | None,
+    report: Report,
+    until: datetime | None = None,
+) -> Report:
+    """Make the remaining moves, one after another, until one cannot be made as planned. None starts from `until` on."""
     try:
-        outcomes = _MoveRun(run, site, journal, lease).move_all(moves)
+        outcomes = _MoveRun(run, site, journal, lease, until).move_all(moves)
     except NotConnected as lost:
         lost.then_finish(RESUME_CHANGE)
         raise
@@ -95,19 +154,45 @@ def move_status(run: Run, moves: tuple[JournalMove, ...], inventory: Inventory, 
     return ChangeStatus(MovesOrder.verb, run.started, holder, tuple(parts), noun="move")
 
 
-def plan_moves(request: Defrag, before: Inventory, site: Site) -> Defragmentation:
+def plan_moves(request: Defrag, before: Inventory, site: Site, policy: Policy | None = None) -> Defragmentation:
     """Return the moves. With a budget, first read how long vCenter expects each vMotion to stop its VM.
 
+    `policy`: the policy whose `defrag` asks for them; then more VMs stay (`_reasons_to_stay`).
     Raises HostNotFound, UsageError, ProfileUnknown, Refused, NotConnected.
     """
     if request.budget is not None:
         before = site.vcenter.with_config_targets(before, stun_hosts(request.scope.hosts(before), before))
-    return request.find_moves(before, catalog_of(before))
+    if policy is None:
+        return request.find_moves(before, catalog_of(before))
+    return request.find_moves(before, catalog_of(before), _reasons_to_stay(policy, before, site))
 
 
-def _look(request: Defrag, site: Site) -> tuple[Report, tuple[JournalMove, ...]]:
+def _reasons_to_stay(policy: Policy, inventory: Inventory, site: Site) -> Mapping[str, str]:
+    """Return VM ref -> why no VM is moved without an admin: its owner, an open night, or its stun forbid it."""
+    with site.journal_to_read(site.vcenter.uuid) as journal:
+        originals = NightVms(journal).all() if journal is not None else ()
+    reasons = {
+        vm.ref: f"is in the rotation of night {original.night}"
+        for original in originals
+        if original.taken
+        for vm in vms_of(original, inventory)
+    }
+    for host in inventory.hosts.values():
+        hosts_of_cluster = [other for other in inventory.hosts.values() if other.cluster == host.cluster]
+        for vm in inventory.vms_on(host):
+            if not vm.vgpus:
+                continue
+            if policy.opt_out.on(vm) is not False:
+                reasons[vm.ref] = f"opted out ({policy.opt_out}), or {policy.opt_out} cannot be read"
+            elif why_unknown := unjudged_stun(vm, host, hosts_of_cluster):
+                reasons[vm.ref] = why_unknown
+    return reasons
+
+
+def _look(request: Defrag, site: Site, policy: Policy | None) -> tuple[Report, tuple[JournalMove, ...]]:
     before = site.vcenter.inventory()
-    defrag_plan = plan_moves(request, before, site)
+    before = site.vcenter.with_tags(before) if policy is not None and policy.needs_tags else before
+    defrag_plan = plan_moves(request, before, site, policy)
     moves = tuple(_journal_move(move) for move in defrag_plan.moves)
     waves = tuple(Wave(f"move {number}", move.steps) for number, move in enumerate(moves, 1))
     plan = Plan(waves, because=() if moves else ("no move frees anything",), disruptive=bool(moves))
@@ -135,6 +220,8 @@ class _MoveRun:
     site: Site
     journal: Journal
     lease: HeldLease | None
+    until: datetime | None = None
+    """No move starts from this moment on; None = no limit."""
 
     def move_all(self, moves: tuple[JournalMove, ...]) -> list[Outcome]:
         """Carry out the moves in order and return the outcomes of their steps. After a failure, skip the others."""
@@ -191,6 +278,8 @@ class _MoveRun:
             return ""
         if vm.host != move.source or vm.power is not PowerState.ON:
             return f"{move.name} has left its host, or is not running; {PLAN_AGAIN}"
+        if self.until is not None and self.site.clock() >= self.until:
+            return f"the window for moves has closed, and {move.name} was not moved"
         # by position in the sequence of moves, which is this move alone
         pins = {0: move.pins} if move.pins else {}
         if not admitted_moves([RelocateVm(move.vm, move.target)], inventory, catalog_of(inventory), pins):

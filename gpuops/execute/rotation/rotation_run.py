@@ -19,6 +19,7 @@ from gpuops.execute.runs import (
     ROTATION_RUNS,
     NightVms,
     RunKind,
+    end_cut_off_moves,
     known_originals,
     left_open_runs,
     morning_first,
@@ -291,7 +292,12 @@ class RotationRun:
         return known_originals(journal, self.policy, self.now)
 
     def settle(self, left_open: Sequence[Run], journal: Journal) -> tuple[Outcome, ...]:
-        """Return the outcomes of the steps that runs left open. A step that did not happen is planned again."""
+        """Return the outcomes of the steps that runs left open. A step that did not happen is planned again.
+
+        A night also ends a defragmentation that was cut off.
+        """
+        if self.kind.takes:
+            end_cut_off_moves(self.site, journal)
         if not left_open:
             return ()
         before = self.site.vcenter.inventory()

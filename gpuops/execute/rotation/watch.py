@@ -103,6 +103,8 @@ AWAY_S: Final = 30.0
 """Pause before vCenter, or a lock, is tried again."""
 SLICE_S: Final = 15.0
 """During a wait, how often systemd's watchdog is notified."""
+DEFRAG_EVERY_S: Final = 600.0
+"""How often the moves of the policy's `defrag` are planned: one move each time, so that no look waits for several."""
 AFTER_FAILURE_S: Final = 900.0
 """Pause before a VM that did not start, or did not stop, is tried again."""
 
@@ -122,6 +124,8 @@ class Watch:
     """When suspending an ML VM last failed. For `AFTER_FAILURE_S` after that, ML VMs are stopped instead."""
     ahead: PoolForecasts = field(init=False)
     past: FollowedNights = field(default_factory=FollowedNights)
+    defrag_tried_s: float | None = None
+    """When `move_vm` last called its function; None = not yet."""
 
     def __post_init__(self) -> None:
         self.ahead = PoolForecasts(self.policy, self.site)
@@ -154,6 +158,16 @@ class Watch:
             ).outcomes
         self._note_tried(outcomes)
         return WatchReport(looked, before, outcomes)
+
+    def move_vm(self, make_one_move: Callable[[], Report]) -> None:
+        """Make one move of the policy's `defrag` if a window of it is open, every `DEFRAG_EVERY_S`."""
+        rule, now_s = self.policy.defrag, self.site.passed_s()
+        if rule is None or rule.window_at(self.site.clock()) is None:
+            return
+        if self.defrag_tried_s is None or now_s - self.defrag_tried_s >= DEFRAG_EVERY_S:
+            self.defrag_tried_s = now_s
+            for outcome in make_one_move().outcomes:
+                self.site.say(f"defrag: {outcome}")
 
     def _settle(self) -> None:
         """Finish a run that was cut off, of this watch or of a return under this policy, like `rotate resume`."""
@@ -237,13 +251,15 @@ def watch_for_ever(
     site: Site,
     report_look: Callable[[WatchReport], None],
     note_look_end: Callable[[], None] | None = None,
+    make_one_move: Callable[[], Report] | None = None,
 ) -> NoReturn:
     """Look at the VMs again and again, and act: when vCenter reports a change, else after a wait.
 
-    The wait doubles while nothing happens. `report_look` gets each report, then `note_look_end` is called. After an
-    error it looks again in `AWAY_S`; before the first look that succeeds, only NotConnected and Locked are tried again.
-    A refused login, a damaged journal or the exception of a signal ends the watch. Raises Locked if another
-    watch of this machine runs or a night holds VMs that this policy selects, UsageError for a policy of nights.
+    The wait doubles while nothing happens. `report_look` gets each report, then `note_look_end` is called.
+    `make_one_move` makes a move of the policy's `defrag`. After an error it looks again in `AWAY_S`; before the first
+    look that succeeds, only NotConnected and Locked are tried again. A refused login, a damaged journal or the
+    exception of a signal ends the watch. Raises Locked if another watch of this machine runs or a night holds VMs that
+    this policy selects, UsageError for a policy of nights.
     """
     rule = _rule_of(policy)
     with alone(site, site.clock()):
@@ -263,6 +279,8 @@ def watch_for_ever(
                 report_look(report)
                 if note_look_end is not None:
                     note_look_end()
+                if make_one_move is not None:
+                    watch.move_vm(make_one_move)
             except (LoginRefused, StateDamaged):
                 raise
             except GpuopsError as error:

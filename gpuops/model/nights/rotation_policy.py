@@ -255,6 +255,20 @@ class SpareRule:
 
 
 @dataclass(frozen=True, slots=True)
+class DefragRule:
+    """How many VMs gpuops may move by itself to make fragmented GPU memory usable again, and when."""
+
+    budget: int
+    """So many moves in one window, at most; moves by `gpuops defrag` count too."""
+    windows: tuple[Window, ...]
+
+    def window_at(self, now: datetime) -> Night | None:
+        """Return the hours of the window that is open at this moment; None = no window is open."""
+        open_hours = (window.night_at(now) for window in self.windows)
+        return next((hours for hours in open_hours if hours is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """The limits for steps at the same time, for desktops of a night, and for the duration of one step."""
 
@@ -310,6 +324,8 @@ class Policy:
     """Whether ML VMs are stopped for a desktop that a user asks for by name."""
     fair_share: FairShare | None = None
     """How teams share what the queue gets; None = the queue knows no teams."""
+    defrag: DefragRule | None = None
+    """When VMs are moved to make fragmented GPU memory usable again; None = only by `gpuops defrag`."""
     digest: str = ""
     """SHA-256 of the file."""
     text: str = field(default="", repr=False)

@@ -121,3 +121,18 @@ def too_long(vm: Vm, source: Host, target: Host, cluster: Cluster | None) -> Rej
 def own_stun_settings(vm: Vm) -> tuple[str, ...]:
     """Return the VM's settings that are named after stun, `key = value`."""
     return tuple(f"{key} = {text}" for key, text in sorted((vm.extra_config or {}).items()) if "stun" in key.lower())
+
+
+def unjudged_stun(vm: Vm, host: Host, hosts: Iterable[Host]) -> str:
+    """Return why it is unknown whether a vMotion stops this VM for longer than is tolerated; empty if it is known.
+
+    `hosts`: the hosts of its cluster. Without an estimate on one that could take it, or with a limit of its own, which
+    gpuops cannot read, only an admin can decide to move it.
+    """
+    own_settings = own_stun_settings(vm)
+    if own_settings:
+        return f"it has stun settings of its own ({', '.join(own_settings)}), which gpuops does not judge"
+    suitable_hosts = [host, *(other for other in hosts if all(other.offers(profile) for profile in vm.profiles))]
+    if stun_between(vm, suitable_hosts) is None:
+        return "vCenter has no estimate of how long a vMotion would stop it"
+    return ""

@@ -44,8 +44,15 @@ class Children:
         for key in ((site, Half.DAY), (site, half)):
             if key in self.running:
                 return self.running[key]
-        self.running[site, half] = asyncio.create_task(self._play(half, site, policy))
+        self.running[site, half] = asyncio.create_task(self._play(half, site, policy, ("rotate", half)))
         return self.running[site, half]
+
+    def begin_defrag(self, site: str, policy: Path) -> asyncio.Task[int]:
+        """Begin the moves of the policy's `defrag` after its return, as part of that turn: no half begins meanwhile."""
+        key = (site, Half.DAY)
+        if key not in self.running:
+            self.running[key] = asyncio.create_task(self._play(Half.DAY, site, policy, ("defrag",)))
+        return self.running[key]
 
     async def wait_ended(self, site: str | None = None) -> None:
         """Wait until no process of that site runs; None = no process at all."""
@@ -58,11 +65,11 @@ class Children:
         for process in self.processes:
             _tell(process)
 
-    async def _play(self, half: Half, site: str, policy: Path) -> int:
+    async def _play(self, half: Half, site: str, policy: Path, command: tuple[str, ...]) -> int:
         try:
             own_file = self.configuration_of(site)
             extra_environment = {"GPUOPS_CONFIG": str(own_file)} if own_file is not None else {}
-            words = ("rotate", half, "--policy", str(policy), "--yes", "--quiet", "--vcenter", site)
+            words = (*command, "--policy", str(policy), "--yes", "--quiet", "--vcenter", site)
             return await self._run(words, site, extra_environment)
         finally:
             del self.running[site, half]

@@ -18,7 +18,7 @@ from gpuops.files.yaml_file import read_text
 from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.nights.runners import Half
 from gpuops.model.time_text import format_minute
-from gpuops.model.window import Night
+from gpuops.model.window import Night, Window
 
 EVERY: Final = timedelta(minutes=10)
 """How often a half is continued: as often as cron calls it (`gpuops help timers`)."""
@@ -81,8 +81,16 @@ def refuse_clash(policies: Sequence[Policy], now: datetime) -> None:
 
     The return would wait for the end of that window, and be late.
     """
+    for moving, other in permutations(policies, 2):
+        hours = _moves_in_a_night(moving, other, now)
+        if hours is not None:
+            raise UsageError(
+                f"`defrag` of {moving.name} moves VMs from {format_minute(hours.opens)} UTC on, in a night of "
+                f"{other.name}",
+                hint="choose a window of `defrag` in which no policy of this vCenter has a night",
+            )
     for returning, waiting in permutations(policies, 2):
-        for night in _nights(returning, now):
+        for night in _nights(returning.windows, now):
             until = max(night.back_by, night.closes + _MINUTE)  # a return takes time, even if it is due at the close
             begun = (near_night for window in waiting.windows for near_night in window.nights_begun(until))
             if any(near_night.opens < until and near_night.closes > night.closes for near_night in begun):
@@ -93,9 +101,19 @@ def refuse_clash(policies: Sequence[Policy], now: datetime) -> None:
                 )
 
 
-def _nights(policy: Policy, now: datetime) -> Iterator[Night]:
+def _moves_in_a_night(moving: Policy, other: Policy, now: datetime) -> Night | None:
+    """Return the first hours of `moving`'s `defrag` in which `other` has a night; None = there are none in a year."""
+    windows = moving.defrag.windows if moving.defrag is not None else ()
+    for hours in _nights(windows, now):
+        begun = (night for window in other.windows for night in window.nights_begun(hours.closes))
+        if any(night.opens < hours.closes and night.back_by > hours.opens for night in begun):
+            return hours
+    return None
+
+
+def _nights(windows: Iterable[Window], now: datetime) -> Iterator[Night]:
     """Yield the nights of a year, for one window after another."""
-    for window in policy.windows:
+    for window in windows:
         night = window.next_night(now - timedelta(days=3))
         while night is not None and night.opens < now + _AHEAD:
             yield night

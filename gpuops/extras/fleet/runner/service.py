@@ -76,6 +76,8 @@ class Service:
     """When this runner last began a return by itself."""
     again: dict[PolicyTurn, DueTurn] = field(default_factory=dict)
     """The turn of each policy that was offered again, once, because it had no journal."""
+    moved: dict[PolicyTurn, datetime] = field(default_factory=dict)
+    """The opening of the window in which this runner last had all moves of the policy's `defrag` made."""
     beside: dict[str, datetime] = field(default_factory=dict)
     """By site: when it last began a return next to a night that had not ended."""
     alone: set[asyncio.Task[int | None] | asyncio.Task[None]] = field(default_factory=set)
@@ -144,7 +146,11 @@ class Service:
             if _waits(policies, half, now) or ((site_policy.wrong or site_policy.leaving) and half is Half.NIGHT):
                 return  # the turn is offered again after ten minutes
             try:
-                code = await self._wait_for(self.children.begin(half, turn.site, site_policy.file), half, turn)
+                begun = self.children.begin(half, turn.site, site_policy.file)
+                code = await self._wait_for(begun, f"rotate {half}", turn)
+                if code == 0 and half is Half.DAY:
+                    self._let_go(turn.site)
+                    await self._defrag(turn, site_policy)
                 # a return may run next to a night (`_return_beside`): no other runner may begin before both end
                 await self.children.wait_ended(turn.site)
                 next_turn = due(site_policy.policy, clock.wall_clock())
@@ -159,7 +165,20 @@ class Service:
         if self.ending.is_set():
             raise HandedOver
 
-    async def _wait_for(self, begun: asyncio.Task[int], half: Half, turn: PolicyTurn) -> int | None:
+    async def _defrag(self, turn: PolicyTurn, site_policy: SitePolicy) -> None:
+        """Have the moves of the policy's `defrag` made, once in each of its windows.
+
+        All desktops are back, and the next night of this vCenter opens after the window (`refuse_clash`).
+        """
+        rule = site_policy.policy.defrag
+        window = rule.window_at(clock.wall_clock()) if rule is not None and not self.ending.is_set() else None
+        if window is None or site_policy.wrong or site_policy.leaving or self.moved.get(turn) == window.opens:
+            return
+        code = await self._wait_for(self.children.begin_defrag(turn.site, site_policy.file), "defrag", turn)
+        if code == 0:
+            self.moved[turn] = window.opens
+
+    async def _wait_for(self, begun: asyncio.Task[int], command: str, turn: PolicyTurn) -> int | None:
         """Wait for a process, log how it ended, and return its exit code; None = it could not be started.
 
         If the waiting is cancelled, the process continues.
@@ -167,12 +186,10 @@ class Service:
         try:
             code = await asyncio.shield(begun)
         except OSError as error:
-            self.say(f"{turn.site}: rotate {half} of {turn.policy} cannot be started: {error.strerror}")
+            self.say(f"{turn.site}: {command} of {turn.policy} cannot be started: {error.strerror}")
             return None
         if code:
-            self.say(f"{turn.site}: rotate {half} of {turn.policy} ended with {code}")
-        elif half is Half.DAY:
-            self._let_go(turn.site)
+            self.say(f"{turn.site}: {command} of {turn.policy} ended with {code}")
         return code
 
     def _let_go(self, site: str) -> None:
@@ -329,10 +346,15 @@ class Service:
     def _runs(self, site: str) -> bool:
         return any(running_site == site for running_site, _ in self.children.running)
 
+    async def _return(self, begun: asyncio.Task[int], turn: PolicyTurn) -> None:
+        """Wait for a return, and stop playing its target if that was removed and all desktops are back."""
+        if await self._wait_for(begun, f"rotate {Half.DAY}", turn) == 0:
+            self._let_go(turn.site)
+
     def _begin_return(self, turn: PolicyTurn, file: Path) -> None:
         begun = self.children.begin(Half.DAY, turn.site, file)
         self.unasked.add(turn)
-        watched = asyncio.create_task(self._wait_for(begun, Half.DAY, turn))
+        watched = asyncio.create_task(self._return(begun, turn))
         self.alone.add(watched)
         watched.add_done_callback(self.alone.discard)
 
