@@ -85,7 +85,7 @@ class MemoryQueue:
 class CalledChildren(Children):
     """Notes what would be started."""
 
-    called: list[tuple[Half, str]] = field(default_factory=list)
+    called: list[tuple[str, str]] = field(default_factory=list)
     code: int = 0
 
     lasts: asyncio.Event | None = None
@@ -93,8 +93,9 @@ class CalledChildren(Children):
     lasting: tuple[Half, ...] = tuple(Half)
 
     async def _run(self, words: tuple[str, ...], site: str, environment: Mapping[str, str]) -> int:
-        self.called.append((Half(words[1]), words[-1]))
-        if self.lasts is not None and Half(words[1]) in self.lasting:
+        command = words[1] if words[0] == "rotate" else words[0]
+        self.called.append((command, words[-1]))
+        if self.lasts is not None and command in self.lasting:
             await self.lasts.wait()
         return self.code
 

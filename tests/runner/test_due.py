@@ -37,6 +37,21 @@ PARIS = '[{opens: "22:00", closes: "05:30", back_by: "07:00", zone: Europe/Paris
 ODD = '[{opens: "21:47", closes: "04:13", back_by: "06:00", zone: America/St_Johns}]'
 
 
+def with_defrag(policy: Policy, window: str) -> Policy:
+    """Return the policy with two moves in this window."""
+    return parse_policy(f"{policy.text}defrag: {{budget: 2, windows: ['{window}']}}", "policy.yaml")
+
+
+def test_a_defrag_in_a_night_of_another_policy_is_refused() -> None:
+    now = datetime(2026, 11, 2, tzinfo=UTC)
+    moving = with_defrag(policy_of(PARIS, "moving"), "Sat 12:00-14:00 Europe/Paris")
+    saturday_night = policy_of('[{opens: "Sat 13:00", closes: "Sat 16:00", zone: Europe/Paris}]', "saturday")
+    sunday_night = policy_of('[{opens: "Sun 13:00", closes: "Sun 16:00", zone: Europe/Paris}]', "sunday")
+    refuse_clash([moving, sunday_night], now)
+    with pytest.raises(UsageError, match="`defrag` of moving moves VMs from 2026-10-31 11:00 UTC on, in"):
+        refuse_clash([saturday_night, moving], now)
+
+
 @pytest.mark.parametrize(
     ("now", "half", "since"),
     [

@@ -18,7 +18,7 @@ from tests.execute.journal.postgres import PASSWORD, Server
 from tests.execute.past.test_history import CLOSED, GONE, taken_elsewhere
 from tests.notify.conftest import Webhook, webhook
 from tests.runner.memory_queue import TURN, MemoryQueue, looks, service_of
-from tests.runner.test_due import PARIS, policy_of
+from tests.runner.test_due import PARIS, policy_of, with_defrag
 
 
 def test_a_turn_is_offered_once_for_ten_minutes(at: object) -> None:
@@ -27,6 +27,27 @@ def test_a_turn_is_offered_once_for_ten_minutes(at: object) -> None:
     service, _, _ = service_of(queue)
     asyncio.run(looks(service, 5, minutes=3))
     assert [since.minute for _, since in queue.offered] == [0, 10]
+
+
+def test_moves_of_a_policy_are_made_once_in_their_window_after_the_return(at: object) -> None:
+    policy = with_defrag(policy_of(PARIS), "12:00-14:00 Europe/Paris")
+    service, children, messages = service_of(MemoryQueue())
+    service.rotations = {"prod": {"nights": SitePolicy(policy, Path("policy.yaml"))}}
+
+    def play(moment: str, code: int = 0) -> list[str]:
+        at(moment)  # type: ignore[operator]
+        children.called.clear()
+        children.code = code
+        asyncio.run(service.play(TURN))
+        return [command for command, _ in children.called]
+
+    assert play("2026-11-03T10:50:00") == ["day"]
+    assert play("2026-11-03T11:00:00", code=4) == ["day"], "no VM is moved while desktops are not back"
+    assert play("2026-11-03T11:10:00") == ["day", "defrag"]
+    assert play("2026-11-03T11:20:00") == ["day"]
+    assert play("2026-11-04T11:00:00") == ["day", "defrag"], "the next day is another window"
+    assert play("2026-11-03T21:10:00") == ["night"]
+    assert messages == ["prod: rotate day of nights ended with 4"]
 
 
 @pytest.mark.parametrize(("rank", "expected"), [(0, [2]), (1, [5]), (2, [8]), (5, [17])])

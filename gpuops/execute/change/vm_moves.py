@@ -104,13 +104,19 @@ def _no_moves(why: str, site: Site, *, apply: bool) -> Report:
 
 
 def _count_moves_since(moment: datetime, journal: Journal) -> int:
-    """Return how many moves the defragmentations that began since this moment were ordered to make."""
-    changes = (
-        load_change_order(record.body["order"])
-        for record in journal.records()
-        if record.kind is Kind.BEGUN and record.body["kind"] == CHANGE and record.at >= moment
+    """Return how many moves of defragmentations began since this moment, those that failed too."""
+    records = [record for record in journal.records() if record.at >= moment]
+    defrag_runs = {
+        record.run
+        for record in records
+        if record.kind is Kind.BEGUN
+        and record.body["kind"] == CHANGE
+        and isinstance(load_change_order(record.body["order"]), MovesOrder)
+    }
+    return sum(
+        record.kind is Kind.INTENT and record.run in defrag_runs and "RelocateVm" in record.body["step"]
+        for record in records
     )
-    return sum(len(order.moves) for order in changes if isinstance(order, MovesOrder))
 
 
 def finish_moves(
@@ -182,8 +188,10 @@ def _reasons_to_stay(policy: Policy, inventory: Inventory, site: Site) -> Mappin
         for vm in inventory.vms_on(host):
             if not vm.vgpus:
                 continue
-            if policy.opt_out.on(vm) is not False:
-                reasons[vm.ref] = f"opted out ({policy.opt_out}), or {policy.opt_out} cannot be read"
+            has_opted_out = policy.opt_out.on(vm)
+            if has_opted_out is not False:
+                mark = policy.opt_out
+                reasons[vm.ref] = f"opted out ({mark})" if has_opted_out else f"{mark} cannot be read"
             elif why_unknown := unjudged_stun(vm, host, hosts_of_cluster):
                 reasons[vm.ref] = why_unknown
     return reasons

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from gpuops.execute.rotation.rotation_lock import WatchState, alone
 from gpuops.execute.rotation.watch import Watch
 from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.core.plan import Outcome, Verdict
+from gpuops.plan.core.plan import Outcome, Plan, Report, Verdict
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, SetAttribute, ShutDownGuest, Step
 from gpuops.plan.rotation.nights.watch_look import WatchReport
 from gpuops.sim.scenario import scenario_file
@@ -185,6 +186,25 @@ def test_ml_vms_start_as_far_as_enough_is_left_for_desktops(watched_site: Watche
     assert len(report.look.starts) == 5 and {outcome.verdict for outcome in report.outcomes} == {Verdict.DONE}
     assert free_of(watched_site.look()) == KEPT
     assert watched_site.running == QUEUE == watched_site.marked() == watched_site.owed()
+
+
+def test_a_watch_has_one_vm_moved_every_ten_minutes_while_a_window_is_open(tmp_path: Path) -> None:
+    policy = parse_policy(f"{TEXT}defrag: {{budget: 9, windows: ['21:00-06:00 UTC']}}\n", "of the tests")
+    assert policy.spare is not None
+    with SimServer(small_vdi()) as server, Connection(target_of(server)) as connection:
+        seconds = count(step=60)
+        site = Site(connection, tmp_path, lambda: now, passed_s=lambda: next(seconds))
+        watch, calls = Watch(policy, policy.spare, site, WatchState(policy.text)), list[datetime]()
+
+        def make_one_move() -> Report:
+            calls.append(now)
+            return Report(None, connection.inventory(), Plan())
+
+        night = datetime(2026, 11, 3, 2, tzinfo=UTC)
+        for now in (night + timedelta(hours=10), night):
+            for _ in range(20):  # minutes
+                watch.move_vm(make_one_move)
+        assert calls == [night, night]
 
 
 @pytest.mark.long

@@ -10,10 +10,15 @@ from typing import Any
 import pytest
 import yaml
 
+from gpuops.config.policy import parse_policy
+from gpuops.errors import UsageError
 from gpuops.execute.change import rolling_change, vm_moves
+from gpuops.execute.rotation.rotation import rotate
+from gpuops.execute.runs import RunKind
 from gpuops.execute.site import Site, agreed
+from gpuops.model.nights.rotation_policy import Policy
 from gpuops.plan.core.plan import Report, Verdict
-from gpuops.plan.moving.defrag import Defrag
+from gpuops.plan.moving.defrag import Defrag, Defragmentation
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.scenario.deviations import deviate
 from gpuops.sim.server import SimServer
@@ -38,6 +43,13 @@ class Bench:
         return self._with(
             lambda site: vm_moves.carry_out(Defrag(**{"max_moves": 2, **options}), site, apply=apply, consent=agreed)
         )
+
+    def by_policy(self, text: str, most_moves: int | None = None) -> Report:
+        policy = parse_policy(text, "of the tests")
+        return self._with(lambda site: vm_moves.carry_out_by_policy(policy, site, apply=True, most_moves=most_moves))
+
+    def moves_by_policy(self, policy: Policy) -> Defragmentation:
+        return self._with(lambda site: vm_moves.plan_moves(Defrag(budget=2), site.vcenter.inventory(), site, policy))
 
     def resume(self) -> Report:
         return self._with(lambda site: rolling_change.resume(site, apply=True, consent=_yes, told=_nobody))
@@ -204,6 +216,96 @@ def test_a_change_that_is_cut_off_can_be_given_up(bench: Bench, monkeypatch: pyt
         vm.display_name for vm in bench.server.world.by_type("VirtualMachine") if vm.state.power.value == "poweredOff"
     ]
     assert off == ["desk-11"]
+
+
+POLICY = """
+version: 1
+name: spare
+mode: spare-capacity
+spare: {keep_free: {a40-8q: 1}}
+defrag: {budget: 2, windows: ["Mon 17:00-20:00 UTC"]}
+"""
+"""The scenario begins on Monday at 18:00 UTC."""
+
+
+def test_a_policy_moves_vms_within_its_budget_and_window(bench: Bench) -> None:
+    first_report = bench.by_policy(POLICY, most_moves=1)
+    assert [outcome.verdict for outcome in first_report.outcomes] == [Verdict.DONE]
+    assert len(bench.by_policy(POLICY).outcomes) == 1
+    assert bench.by_policy(POLICY).plan.because == (
+        "2 moves were made in this window, and policy spare allows no more",
+    )
+    bench.server.world.clock.advance(3 * 3600)
+    assert bench.by_policy(POLICY).plan.because == ("no window of `defrag` of policy spare is open",)
+    assert len(bench.effects) == 2
+    with pytest.raises(UsageError, match="policy spare has no `defrag`"):
+        bench.by_policy("".join(line for line in POLICY.splitlines(keepends=True) if "defrag" not in line))
+
+
+def test_no_move_starts_after_the_window_has_closed(bench: Bench) -> None:
+    world = bench.server.world
+    policy = parse_policy(POLICY, "of the tests")
+
+    def run(site: Site) -> Report:
+        site.progress = lambda outcome: world.clock.advance(3 * 3600)
+        return vm_moves.carry_out_by_policy(policy, site, apply=True)
+
+    report = bench._with(run)
+    assert [outcome.verdict for outcome in report.outcomes] == [Verdict.DONE, Verdict.SKIPPED]
+    assert "the window for moves has closed" in report.outcomes[1].reason
+    assert bench.status().verb == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "opt_out", "reason"),
+    [
+        ({"vmx.vmotion.maxStunTime": "20"}, "none.has.it", "stun settings of its own (vmx.vmotion.maxStunTime = 20)"),
+        ({}, "gpuops.role", "opted out (attribute gpuops.role)"),
+    ],
+)
+def test_a_policy_moves_no_vm_that_only_an_admin_may_move(
+    bench: Bench, settings: dict[str, str], opt_out: str, reason: str
+) -> None:
+    for vm in bench.server.world.by_type("VirtualMachine"):
+        vm.state.extra_config += tuple(settings.items())
+    plan = bench.moves_by_policy(parse_policy(f"{POLICY}opt_out: {{attribute: {opt_out}}}\n", "of the tests"))
+    assert plan.moves == ()
+    assert [text for staying in plan.stays for text in staying.reasons if reason in text]
+
+
+def test_moves_of_a_policy_that_are_killed_hold_up_no_night(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each moment of one run: the next run ends it, and no VM is moved twice or lost."""
+    night = parse_policy(
+        """
+version: 1
+name: night
+windows: any
+pools: [{name: desks, parked: true, owner: none, floor: 99, select: {folder: desks}, idle: {cpu_below_mhz: 500}}]
+""",
+        "of the tests",
+    )
+    points, kills = Points(monkeypatch), 0
+    for moment in range(1, 40):
+        points.kill_at(moment)
+        try:
+            bench.by_policy(POLICY.replace("budget: 2", "budget: 6"))
+        except Killed:
+            kills += 1
+        else:
+            break
+        finally:
+            points.kill_at(0)
+        report = bench._with(lambda site: rotate(RunKind.NIGHT, night, site, apply=True, consent=agreed))
+        assert report.plan.feasible
+        assert bench.status().verb == "", f"killed at {moment}"
+        assert all(
+            vm.state.power.value == "poweredOn"
+            for vm in bench.server.world.by_type("VirtualMachine")
+            if vm.name.startswith("cad")
+        )
+    assert kills
+    moved_vms = [name for method, name in bench.effects if method == "RelocateVM_Task"]
+    assert len(moved_vms) > 2, "runs that were killed moved some, the last run the rest"
 
 
 def test_whoever_thinks_over_whether_vms_may_move_keeps_no_return_away(bench: Bench) -> None:

@@ -245,7 +245,7 @@ def _normalize_key(key: str | None) -> str | None:
     Cached, because every VM has the same twenty keys.
     """
     lower_key = (key or "").lower()
-    if not lower_key.startswith(_KEPT_KEYS):
+    if not lower_key.startswith(_KEPT_KEYS) and "stun" not in lower_key:  # see `own_stun_settings`
         return None
     if _OF_DEVICE.fullmatch(lower_key):  # pciPassthru0.cfg.gpu-pci-id
         return "pciPassthru" + lower_key.removeprefix("pcipassthru")
