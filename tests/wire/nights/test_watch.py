@@ -201,7 +201,8 @@ def test_a_watch_has_one_vm_moved_every_ten_minutes_while_a_window_is_open(tmp_p
             return Report(None, connection.inventory(), Plan())
 
         night = datetime(2026, 11, 3, 2, tzinfo=UTC)
-        for now in (night + timedelta(hours=10), night):
+        for moment in (night + timedelta(hours=10), night):
+            now = moment
             for _ in range(20):  # minutes
                 watch.move_vm(make_one_move)
         assert calls == [night, night]
