@@ -32,6 +32,8 @@ SEED: Final = int(os.environ.get("SEED", "200"))
 """The first of the seeds; `SEED=N` draws other fleets."""
 COUNT: Final = int(os.environ.get("FLEETS", "30"))
 SEEDS: Final = range(SEED, SEED + COUNT)
+KINDS: Final = os.environ.get("KINDS", "")
+"""`KINDS=A100` measures only the kinds of fleet with this text in their name."""
 OURS: Final = "gpuops"
 MOST_BEHIND: Final = 0.2
 """Points of GPU memory."""
@@ -71,7 +73,7 @@ def _drawn() -> str:
 
 def _figures(kinds: Sequence[FleetKind]) -> Iterator[Figure]:
     with ProcessPoolExecutor(cpu_count()) as workers:
-        for kind in kinds:
+        for kind in (kind for kind in kinds if KINDS in kind.name):
             for starts_known in (True, False) if set(kind.modes) != {SAME} else (False,):
                 jobs = [(rule, kind, seed, starts_known) for rule in (OURS, *RULES) for seed in SEEDS]
                 filled_by_job = dict(zip(jobs, workers.map(_fill_fleet, jobs), strict=True))
