@@ -21,6 +21,8 @@ from gpuops.errors import PartlyDone, StateDamaged, UsageError, VcenterUnreachab
 from gpuops.model.time_text import format_second
 
 if TYPE_CHECKING:
+    from gpuops.execute.site import Site
+    from gpuops.model.nights.rotation_policy import Policy
     from gpuops.plan.rotation.night_status import RotationStatus
     from gpuops.plan.rotation.nights.watch_look import WatchReport
     from gpuops.report.document import Document
@@ -308,7 +310,7 @@ def watch(
       gpuops rotate watch --policy spare.yaml --health 9464 --vcenter prod
     """
 
-    from gpuops.api import defrag_by_policy, rotate_watch, rotate_watch_look
+    from gpuops.api import rotate_watch, rotate_watch_look
     from gpuops.console.opening import open_site, refuse_vcenter_of_runners
     from gpuops.console.running import policy_of_run
     from gpuops.execute.state.http_listener import health_address, serve_health
@@ -323,10 +325,20 @@ def watch(
             site.say = output.note
             collect_garbage_often()
             alive = stack.enter_context(serve_health(address)).note_look if address is not None else None
-            make_one_move = partial(defrag_by_policy, rules, site, apply=True, most_moves=1)
-            rotate_watch(rules, site, _tell, alive, make_one_move)
+            rotate_watch(rules, site, _tell, alive, partial(_make_one_move, rules, site))
         look = rotate_watch_look(rules, site)
     output.show(look_text(look), look_document(look))
+
+
+def _make_one_move(policy: Policy, site: Site) -> None:
+    """Make one move of the policy's `defrag`, and print it if one was made."""
+    from gpuops.api import defrag_by_policy
+    from gpuops.report.plan_json import report_document
+    from gpuops.report.plan_text import report_text
+
+    report = defrag_by_policy(policy, site, apply=True, most_moves=1)
+    if report.outcomes:
+        output.show(report_text(report), report_document(report, "defrag-execute"))
 
 
 def _tell(report: WatchReport) -> None:

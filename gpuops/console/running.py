@@ -222,7 +222,7 @@ def _show_report(
 
     if output.manners().quiet:
         # a timer calls often when there is nothing to do: no line then
-        idle = kind.startswith("rotate") and not (report.outcomes or report.exit_code or report.plan.steps)
+        idle = kind.startswith(("rotate", "defrag")) and not (report.outcomes or report.exit_code or report.plan.steps)
         show_brief(() if idle else run_line(report, kind), report.plan.warnings, report_document(report, kind))
         return
     text = report_text(report, explain=explain, printed_steps=printed_steps)

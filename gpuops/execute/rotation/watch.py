@@ -159,15 +159,14 @@ class Watch:
         self._note_tried(outcomes)
         return WatchReport(looked, before, outcomes)
 
-    def move_vm(self, make_one_move: Callable[[], Report]) -> None:
+    def move_vm(self, make_one_move: Callable[[], None]) -> None:
         """Make one move of the policy's `defrag` if a window of it is open, every `DEFRAG_EVERY_S`."""
         rule, now_s = self.policy.defrag, self.site.passed_s()
         if rule is None or rule.window_at(self.site.clock()) is None:
             return
         if self.defrag_tried_s is None or now_s - self.defrag_tried_s >= DEFRAG_EVERY_S:
             self.defrag_tried_s = now_s
-            for outcome in make_one_move().outcomes:
-                self.site.say(f"defrag: {outcome}")
+            make_one_move()
 
     def _settle(self) -> None:
         """Finish a run that was cut off, of this watch or of a return under this policy, like `rotate resume`."""
@@ -251,7 +250,7 @@ def watch_for_ever(
     site: Site,
     report_look: Callable[[WatchReport], None],
     note_look_end: Callable[[], None] | None = None,
-    make_one_move: Callable[[], Report] | None = None,
+    make_one_move: Callable[[], None] | None = None,
 ) -> NoReturn:
     """Look at the VMs again and again, and act: when vCenter reports a change, else after a wait.
 
