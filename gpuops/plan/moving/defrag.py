@@ -399,7 +399,7 @@ class Defrag:
         # 1. Slots that suspended VMs need for their return count as taken.
         self.scope.check(inventory)
         profile = None if self.profile is None else offered_profile(self.profile, inventory, catalog)
-        world, _ = with_claims(inventory, catalog)
+        snapshot, _ = with_claims(inventory, catalog)
         ways = frozenset({MoveMethod.VMOTION, MoveMethod.POWERED_OFF} if self.powered_off else {MoveMethod.VMOTION})
         most_moves = self.max_moves if self.budget is None else self.budget
         limit = UNLIMITED if most_moves is None else most_moves
@@ -412,7 +412,7 @@ class Defrag:
             #    hosts are read, and hosts of one cluster have the same.
             movabilities = judge_all(inventory, hosts, catalog, (OPT_OUT,), reasons_to_stay)
             targets = TargetHosts(hosts, inventory.clusters.get(hosts[0].cluster or ""), inventory)
-            states = {host.ref: gpu_states(world.hosts[host.ref], world, catalog) for host in hosts}
+            states = {host.ref: gpu_states(snapshot.hosts[host.ref], snapshot, catalog) for host in hosts}
             gpu_counts = gpus_per_vm(state for of_host in states.values() for state in of_host)
             search_vms = make_search_vms(movabilities, gpu_counts, targets, ways, self.pin)
             stays += _staying_vms(movabilities, search_vms, targets, ways)
@@ -423,7 +423,7 @@ class Defrag:
                 goal,
                 catalog,
             )
-            all_plans.append(explore_cluster(model, _first_state(model, states, world), limit))
+            all_plans.append(explore_cluster(model, _first_state(model, states, snapshot), limit))
             powered_off |= {
                 movability.vm.ref for movability in movabilities if movability.way is MoveMethod.POWERED_OFF
             }
@@ -456,14 +456,14 @@ def _cluster_host(host: Host, states: Sequence[GpuState], profile: str | None) -
     return ClusterHost(host, tuple(state.gpu for state in states), unclear, tuple(counted))
 
 
-def _first_state(model: ClusterModel, states: Mapping[str, Sequence[GpuState]], world: Inventory) -> ClusterState:
+def _first_state(model: ClusterModel, states: Mapping[str, Sequence[GpuState]], snapshot: Inventory) -> ClusterState:
     """Return who is where before the first move."""
     numbers = {search_vm.vm.ref: search_vm.number for search_vm in model.search_vms}
     return tuple(
         model.host_state(
             number,
             gpu_contents(states[cluster_host.host.ref], numbers),
-            surely_unreserved_mib(world.hosts[cluster_host.host.ref], _NO_VM, world) or 0,
+            surely_unreserved_mib(snapshot.hosts[cluster_host.host.ref], _NO_VM, snapshot) or 0,
         )
         for number, cluster_host in enumerate(model.cluster_hosts)
     )

@@ -27,14 +27,14 @@ from gpuops.plan.moving.vmotion_stun import too_long
 from gpuops.plan.placement.host_filters import (
     AFFINITY_KEY,
     Headroom,
-    cpu_to_reserve,
-    logical_cpus,
-    not_in_maintenance,
-    offers,
     refusals,
+    refuse_leaving_vapp,
+    refuse_maintenance,
+    refuse_missing_profiles,
+    refuse_too_many_vcpus,
     refuse_unreachable,
     refuse_unseen_files,
-    stays_in_its_vapp,
+    refuse_without_cpu,
 )
 from gpuops.plan.placement.keep_free import reserved_left
 from gpuops.plan.placement.project import project
@@ -49,12 +49,12 @@ _CPU_AFFINITY: Final = "sched.cpu.affinity"
 _PLUGIN_PARAMETERS: Final = ("enable_uvm", "enable_debugging", "enable_profiling")
 _FILTERS: Final[tuple[Callable[[Wanted, Host, Inventory], Rejection | None], ...]] = (
     refuse_unreachable,
-    not_in_maintenance,
-    logical_cpus,
-    cpu_to_reserve,
+    refuse_maintenance,
+    refuse_too_many_vcpus,
+    refuse_without_cpu,
     refuse_unseen_files,
-    stays_in_its_vapp,
-    offers,
+    refuse_leaving_vapp,
+    refuse_missing_profiles,
 )
 
 
