@@ -32,7 +32,7 @@ from gpuops.plan.core.steps import SuspendVm
 from gpuops.plan.devices.goal import offered_profile
 from gpuops.plan.placement.keep_free import devices_reserved_in, remaining, reserved_in, reserved_unknown
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.seating import around
+from gpuops.plan.placement.seating import reduced_to_host
 
 _NONE: Final = Slots(0, 0)
 
@@ -260,7 +260,7 @@ def _room_tree(
 def _suspend_desktops(host: Host, desktops: Iterable[Vm], inventory: Inventory, catalog: Catalog) -> Inventory:
     """Return the snapshot of this host alone after its desktops are suspended."""
     listed = {ref for gpu in host.gpus for ref in gpu.vms or ()}
-    world = around(host, inventory, *(inventory.vms[ref] for ref in listed if ref in inventory.vms))
+    world = reduced_to_host(host, inventory, *(inventory.vms[ref] for ref in listed if ref in inventory.vms))
     states = {state.gpu.address: state for state in gpu_states(host, inventory, catalog)}
     for vm in desktops:
         world = project(SuspendVm(vm.ref), world, catalog)

@@ -38,7 +38,7 @@ from gpuops.model.vcenter.vm import (
 from gpuops.plan.core.passthru_devices import pci_types, signature, signatures, with_passthru_numbers
 from gpuops.plan.core.plan import READ_VM, Rejection
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
-from gpuops.plan.placement.keep_free import kept_profiles, once
+from gpuops.plan.placement.keep_free import kept_profiles, require_unique_profiles
 from gpuops.plan.placement.vm_demand import KeptProfile
 
 
@@ -274,7 +274,7 @@ def profiles_to_keep(texts: Iterable[str], inventory: Inventory, catalog: Catalo
         replace(kept_profile, profile=profile_meant(kept_profile.profile, no_vm, None, inventory, catalog))
         for kept_profile in kept_profiles(texts)
     ]
-    return once(resolved)
+    return require_unique_profiles(resolved)
 
 
 def device_goal(vm: Vm, addresses: Iterable[PciAddress], host: Host | None, old: Sequence[GpuDevice]) -> Answer:

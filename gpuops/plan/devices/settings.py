@@ -168,7 +168,7 @@ def change_of(fitting: Fitting) -> VmChange:
     mmio = mmio_for(goal.devices, placement.host, fitting.catalog)
     new_config = mmio_keys(mmio, extra_config)
     # Bind the VM to the nodes if that is required. If it was bound on its old host, its nodes have other numbers now.
-    old_nodes, nodes = extra_config.get(AFFINITY_KEY, ""), affinity(placement.bound_to)
+    old_nodes, nodes = extra_config.get(AFFINITY_KEY, ""), affinity(placement.local_nodes)
     if (fitting.numa is NumaPolicy.REQUIRED or (fitting.moved and old_nodes)) and nodes != old_nodes:
         new_config[AFFINITY_KEY] = nodes
     # Do not overwrite a coresPerNumaNode that an admin set.
@@ -201,7 +201,7 @@ def warnings_of(fitting: Fitting) -> tuple[str, ...]:
     if placement.numa_nodes:  # the VM is larger than a NUMA node: the warning describes how it is spread over nodes
         warnings.append(numa_spread_text(vm, placement, fitting.numa))
     if fitting.moved and (vm.extra_config or {}).get(AFFINITY_KEY) and fitting.numa is not NumaPolicy.REQUIRED:
-        new_place = f"now {nodes_of(placement)}" if placement.bound_to else "removed"
+        new_place = f"now {nodes_of(placement)}" if placement.local_nodes else "removed"
         warnings.append(f"{AFFINITY_KEY} was for the old host: it is {new_place}")
     if vm.cpu_hot_add is None and fitting.numa is not NumaPolicy.NONE:
         warnings.append(
@@ -212,7 +212,7 @@ def warnings_of(fitting: Fitting) -> tuple[str, ...]:
 
 def nodes_of(placement: Placement) -> str:
     """`NUMA node 0 of esx-01`, `NUMA nodes 0, 1 of esx-01`."""
-    nodes = placement.bound_to
+    nodes = placement.local_nodes
     return f"NUMA node{'s' if len(nodes) > 1 else ''} {', '.join(map(str, nodes))} of {placement.host.name}"
 
 
@@ -245,14 +245,14 @@ def _on_node(ordinal: int, device: NewDevice, fitting: Fitting) -> NewDevice:
     if not isinstance(device, NewVgpu) or cores is None:
         return device
     gpu = fitting.placement.host.gpu(seat) if (seat := fitting.placement.seats.get(ordinal)) else None
-    nodes = fitting.placement.bound_to
+    nodes = fitting.placement.local_nodes
     number = nodes.index(gpu.numa_node) if gpu and gpu.numa_node in nodes else 0
     return replace(device, numa_node=number)
 
 
 def _virtual_cores(vm: Vm, placement: Placement, numa: NumaPolicy) -> int | None:
     """Return the cores of each virtual node if the VM gets as many virtual as physical nodes; None = ESXi decides."""
-    nodes = placement.bound_to
+    nodes = placement.local_nodes
     if numa is NumaPolicy.NONE or not nodes or vm.vcpus is None or vm.vcpus % len(nodes) or not _has_vnuma(vm):
         return None
     cores = vm.vcpus // len(nodes)

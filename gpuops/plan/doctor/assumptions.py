@@ -24,7 +24,7 @@ from gpuops.model.vcenter.vm import OtherPassthrough, PowerState, VgpuDevice, Vm
 from gpuops.plan.core.steps import PowerOnVm
 from gpuops.plan.placement.host_filters import memory_doubt
 from gpuops.plan.placement.project import project, release
-from gpuops.plan.placement.seating import Room, around, seat
+from gpuops.plan.placement.seating import Room, reduced_to_host, seat
 from gpuops.plan.placement.vm_demand import demands_of
 from gpuops.plan.rotation.nights.bounds import UNMEASURED_SUSPEND_S
 
@@ -73,7 +73,7 @@ def _replay_start(vm: Vm, host: Host, after: Inventory, catalog: Catalog) -> Ite
     Yields (rule, whether it is confirmed, facts); nothing if the plan would have been uncertain about the GPU.
     """
     stopped_vm = replace(vm, power=PowerState.OFF)
-    before = around(host, release(stopped_vm, after), stopped_vm)
+    before = reduced_to_host(host, release(stopped_vm, after), stopped_vm)
     host_before, pins = before.hosts[host.ref], pins_of(vm)
     is_unknown = any(gpu.vms is None for gpu in host.gpus if not gpu.is_active_in_passthrough)
     if is_unknown or not vm.vgpus or Room(catalog, certain=False).refusals(stopped_vm, host_before, before):

@@ -103,7 +103,7 @@ def find_restarts(
     }
     places = find_places([vms], targets, world, restart.after, restart.apart)
     # If the search gave up (`whole` is False), it is not proven that some VMs cannot start.
-    return replace(loss, proven=places.whole) if places.places is None else HostLoss(places.places)
+    return replace(loss, proven=places.complete) if places.places is None else HostLoss(places.places)
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,19 +165,13 @@ def describe_plan(
         _confirm_sequence(plans, sequence, inventory, catalog)
         for plans, sequence in zip(all_plans, sequences, strict=True)
     ]
-    # `_confirm_sequence` returns the very sequence if all of its moves are admitted
+    # `_confirm_sequence` returns the same object if all moves of the sequence are admitted
     confirmed = all(admitted is sequence for admitted, sequence in zip(chosen, sequences, strict=True))
     moves: list[PlannedMove] = []
     free = before
     for plans, sequence in zip(all_plans, chosen, strict=True):
         moves += [replace(move, free=free + move.free) for move in _moves(plans, sequence, powered_off)]
         free += _freed(plans, sequence.cluster_state)
-    steps_of_gain: list[tuple[int, int]] = []
-    most_free = before
-    for number, move in enumerate(moves, 1):
-        if move.free > most_free:
-            most_free = move.free
-            steps_of_gain.append((number, most_free))
     return Defragmentation(
         inventory=inventory,
         profile=profile,
@@ -203,9 +197,18 @@ def describe_plan(
             for gpu, why in zip(cluster_host.gpus, cluster_host.unclear, strict=True)
             if why and gpu.serves_vgpus
         ),
-        steps_of_gain=tuple(steps_of_gain),
+        steps_of_gain=tuple(_steps_of_gain(moves, before)),
         fragmented_mib=_fragmented(all_plans, chosen),
     )
+
+
+def _steps_of_gain(moves: Sequence[PlannedMove], free_before: int) -> Iterator[tuple[int, int]]:
+    """Yield (number of moves, amount free) for each move after which more is free than ever before."""
+    most_free = free_before
+    for number, move in enumerate(moves, 1):
+        if move.free > most_free:
+            most_free = move.free
+            yield number, most_free
 
 
 def _freed(plans: ClusterPlans, cluster_state: ClusterState) -> int:
@@ -217,10 +220,11 @@ def _most_freed(plans: ClusterPlans) -> int:
     """Return an upper bound on how many more slots or whole GPUs can be freed."""
     if plans.model.goal.measure is None:
         return plans.most_to_gain
+    # The goal is less fragmentation: at best every GPU whose VMs can all move becomes free.
     return sum(
-        plans.model.count_free(now.number, gpu, ()) - plans.model.count_free(now.number, gpu, content)
-        for now in plans.start.cluster_state
-        for gpu, content in enumerate(now.contents)
+        plans.model.count_free(host_now.number, gpu, ()) - plans.model.count_free(host_now.number, gpu, content)
+        for host_now in plans.start.cluster_state
+        for gpu, content in enumerate(host_now.contents)
         if all(plans.model.search_vms[vgpu.vm].movable for vgpu in content)
     )
 
@@ -306,6 +310,7 @@ def _moves(plans: ClusterPlans, sequence: MoveSequence, powered_off: frozenset[s
 
 
 def _pins(plans: ClusterPlans, vm_move: VmMove) -> dict[int, PciAddress]:
+    """Return the GPU that each vGPU is bound to by this move, by ordinal; empty = the host chooses."""
     gpus = plans.model.cluster_hosts[vm_move.to].gpus
     return {ordinal: gpus[gpu].address for ordinal, gpu in enumerate(vm_move.gpus)}
 
@@ -313,22 +318,19 @@ def _pins(plans: ClusterPlans, vm_move: VmMove) -> dict[int, PciAddress]:
 def _changes(plans: ClusterPlans, after: ClusterState) -> Iterator[HostChange]:
     """Yield the hosts whose GPUs hold other vGPUs after the moves, or may hold others."""
     model = plans.model
-    for before, now in zip(plans.start.cluster_state, after, strict=True):
-        cluster_host = model.cluster_hosts[before.number]
-        gpus = [
-            GpuChange(
-                address=gpu.address,
-                before=_gpu_holding(plans, before.number, at, before.contents[at]),
-                after=_gpu_holding(plans, now.number, at, content),
-                certain=at not in now.indistinct,
-            )
-            for at, (gpu, content) in enumerate(zip(cluster_host.gpus, now.contents, strict=True))
-            if before.contents[at] != content or at in now.indistinct
-        ]
+    for host_before, host_after in zip(plans.start.cluster_state, after, strict=True):
+        cluster_host = model.cluster_hosts[host_before.number]
+        gpus = []
+        for number, gpu in enumerate(cluster_host.gpus):
+            content_before, content_after = host_before.contents[number], host_after.contents[number]
+            is_ambiguous = number in host_after.ambiguous_gpus
+            if content_before != content_after or is_ambiguous:
+                holding_before = _gpu_holding(plans, host_before.number, number, content_before)
+                holding_after = _gpu_holding(plans, host_after.number, number, content_after)
+                gpus.append(GpuChange(gpu.address, holding_before, holding_after, certain=not is_ambiguous))
         if gpus:
-            yield HostChange(
-                cluster_host.host, model.count_all_free((before,)), model.count_all_free((now,)), tuple(gpus)
-            )
+            free_before, free_after = model.count_all_free((host_before,)), model.count_all_free((host_after,))
+            yield HostChange(cluster_host.host, free_before, free_after, tuple(gpus))
 
 
 def _gpu_holding(plans: ClusterPlans, host: int, gpu: int, content: GpuContent) -> GpuHolding:
@@ -338,7 +340,7 @@ def _gpu_holding(plans: ClusterPlans, host: int, gpu: int, content: GpuContent) 
 
 UNLIMITED: Final = 1_000_000
 _NO_VM: Final = Vm("", "")
-NONE_KEPT: Final[Mapping[str, str]] = MappingProxyType({})
+NO_REASONS_TO_STAY: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,12 +373,13 @@ class Defrag:
         # The class is frozen, so that a request that is compared and stored cannot change.
         object.__setattr__(self, "pin", word(PinPolicy, self.pin, "pin"))
         if self.max_moves is not None and self.max_moves < 0:
-            raise UsageError(f"{self.max_moves} moves: must be 0 or more", hint="remove --max-moves for no limit")
+            hint = "set --max-moves 0 or more, or remove it for no limit"
+            raise UsageError(f"--max-moves {self.max_moves} is not valid", hint=hint)
         if self.budget is not None and (self.profile is not None or self.max_moves is not None):
             other = "--profile" if self.profile is not None else "--max-moves"
             raise UsageError(f"--budget and {other} exclude each other", hint="run the command once with each")
         if self.budget is not None and self.budget < 1:
-            raise UsageError(f"a budget of {self.budget} moves: must be 1 or more", hint="set --budget 1 or more")
+            raise UsageError(f"--budget {self.budget} is not valid", hint="set --budget 1 or more")
 
     @property
     def scope(self) -> Scope:
@@ -384,7 +387,7 @@ class Defrag:
         return Scope(self.cluster, self.host)
 
     def find_moves(
-        self, inventory: Inventory, catalog: Catalog, reasons_to_stay: Mapping[str, str] = NONE_KEPT
+        self, inventory: Inventory, catalog: Catalog, reasons_to_stay: Mapping[str, str] = NO_REASONS_TO_STAY
     ) -> Defragmentation:
         """Return the moves, what is free before and after them, and why the other VMs stay.
 
@@ -396,7 +399,7 @@ class Defrag:
         # 1. Slots that suspended VMs need for their return count as taken.
         self.scope.check(inventory)
         profile = None if self.profile is None else offered_profile(self.profile, inventory, catalog)
-        world, _ = with_claims(inventory, catalog)
+        snapshot, _ = with_claims(inventory, catalog)
         ways = frozenset({MoveMethod.VMOTION, MoveMethod.POWERED_OFF} if self.powered_off else {MoveMethod.VMOTION})
         most_moves = self.max_moves if self.budget is None else self.budget
         limit = UNLIMITED if most_moves is None else most_moves
@@ -409,7 +412,7 @@ class Defrag:
             #    hosts are read, and hosts of one cluster have the same.
             movabilities = judge_all(inventory, hosts, catalog, (OPT_OUT,), reasons_to_stay)
             targets = TargetHosts(hosts, inventory.clusters.get(hosts[0].cluster or ""), inventory)
-            states = {host.ref: gpu_states(world.hosts[host.ref], world, catalog) for host in hosts}
+            states = {host.ref: gpu_states(snapshot.hosts[host.ref], snapshot, catalog) for host in hosts}
             gpu_counts = gpus_per_vm(state for of_host in states.values() for state in of_host)
             search_vms = make_search_vms(movabilities, gpu_counts, targets, ways, self.pin)
             stays += _staying_vms(movabilities, search_vms, targets, ways)
@@ -420,7 +423,7 @@ class Defrag:
                 goal,
                 catalog,
             )
-            all_plans.append(explore_cluster(model, _first_state(model, states, world), limit))
+            all_plans.append(explore_cluster(model, _first_state(model, states, snapshot), limit))
             powered_off |= {
                 movability.vm.ref for movability in movabilities if movability.way is MoveMethod.POWERED_OFF
             }
@@ -453,13 +456,14 @@ def _cluster_host(host: Host, states: Sequence[GpuState], profile: str | None) -
     return ClusterHost(host, tuple(state.gpu for state in states), unclear, tuple(counted))
 
 
-def _first_state(model: ClusterModel, states: Mapping[str, Sequence[GpuState]], world: Inventory) -> ClusterState:
+def _first_state(model: ClusterModel, states: Mapping[str, Sequence[GpuState]], snapshot: Inventory) -> ClusterState:
+    """Return who is where before the first move."""
     numbers = {search_vm.vm.ref: search_vm.number for search_vm in model.search_vms}
     return tuple(
         model.host_state(
             number,
             gpu_contents(states[cluster_host.host.ref], numbers),
-            surely_unreserved_mib(world.hosts[cluster_host.host.ref], _NO_VM, world) or 0,
+            surely_unreserved_mib(snapshot.hosts[cluster_host.host.ref], _NO_VM, snapshot) or 0,
         )
         for number, cluster_host in enumerate(model.cluster_hosts)
     )

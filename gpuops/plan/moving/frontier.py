@@ -28,13 +28,13 @@ from gpuops.plan.moving.searched_cluster import CERTAIN, ClusterModel, ClusterSt
 
 def most_to_gain(model: ClusterModel, cluster_state: ClusterState) -> int:
     """Return an upper bound on how much more can be freed. It may be more than any moves reach."""
-    free_now = sum(now.worth for now in cluster_state)
+    free_now = sum(host_now.worth for host_now in cluster_state)
     if model.goal.measure is not None:
         return -free_now  # at best nothing is fragmented
     free_when_emptied = sum(
-        model.worth(now.number, gpu, tuple(vgpu for vgpu in content if not model.search_vms[vgpu.vm].movable))
-        for now in cluster_state
-        for gpu, content in enumerate(now.contents)
+        model.worth(host_now.number, gpu, tuple(vgpu for vgpu in content if not model.search_vms[vgpu.vm].movable))
+        for host_now in cluster_state
+        for gpu, content in enumerate(host_now.contents)
     )
     packed = _free_when_packed(model, cluster_state)
     return free_when_emptied - free_now if packed is None else min(free_when_emptied, packed) - free_now
@@ -46,8 +46,8 @@ class _PackedGpu:
 
     mode: VgpuMode | None
     content: tuple[VgpuProfile, ...]
-    fixed: bool
-    """A VM on it may not move."""
+    has_fixed_vm: bool
+    """Whether a VM on it may not move."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,26 +61,27 @@ class _BoardPacking:
     def same_size(self) -> bool:
         return all(gpu.mode is VgpuMode.SAME_SIZE for gpu in self.gpus)
 
-    def of_sizes(self) -> dict[int, int]:
-        """Return the fewest GPUs that each size needs if a GPU takes one size only."""
-        shares: dict[int, Fraction] = defaultdict(Fraction)
-        bound: Counter[int] = Counter()
+    def fewest_by_size(self) -> dict[int, int]:
+        """Return the fewest GPUs that the vGPUs of each size (MiB) need if a GPU takes one size only."""
+        gpus_filled: dict[int, Fraction] = defaultdict(Fraction)
+        gpus_with_fixed_vm: Counter[int] = Counter()
         for gpu in self.gpus:
             for profile in gpu.content:
-                shares[profile.framebuffer_mib] += Fraction(1, profile.max_per_gpu)
-            if gpu.fixed:
-                bound[gpu.content[0].framebuffer_mib] += 1
-        return {size: max(bound[size], ceil(share)) for size, share in shares.items()}
+                gpus_filled[profile.framebuffer_mib] += Fraction(1, profile.max_per_gpu)
+            if gpu.has_fixed_vm:
+                # all vGPUs of a same-size GPU have the size of the first
+                gpus_with_fixed_vm[gpu.content[0].framebuffer_mib] += 1
+        return {size: max(gpus_with_fixed_vm[size], ceil(gpus)) for size, gpus in gpus_filled.items()}
 
     @property
-    def by_memory(self) -> int:
+    def fewest_by_memory(self) -> int:
         """Return the fewest GPUs that the memory of all vGPUs needs, if any sizes could share a GPU."""
-        share = sum(
+        gpus_filled = sum(
             min(Fraction(1, profile.max_per_gpu), Fraction(profile.framebuffer_mib, self.board.framebuffer_mib))
             for gpu in self.gpus
             for profile in gpu.content
         )
-        return max(sum(gpu.fixed for gpu in self.gpus), ceil(share))
+        return max(sum(gpu.has_fixed_vm for gpu in self.gpus), ceil(gpus_filled))
 
 
 def _free_when_packed(model: ClusterModel, cluster_state: ClusterState) -> int | None:
@@ -91,7 +92,7 @@ def _free_when_packed(model: ClusterModel, cluster_state: ClusterState) -> int |
     if model.goal.profile is not None:
         return _slots_when_packed(packings, model.catalog.profile(model.goal.profile))
     return sum(
-        len(packing.gpus) - (sum(packing.of_sizes().values()) if packing.same_size else packing.by_memory)
+        len(packing.gpus) - (sum(packing.fewest_by_size().values()) if packing.same_size else packing.fewest_by_memory)
         for packing in packings
     )
 
@@ -103,13 +104,11 @@ def _slots_when_packed(packings: Sequence[_BoardPacking], profile: VgpuProfile |
         return None
     free_slots = 0
     for packing in of_board:
-        other_gpus = sum(gpus for size, gpus in packing.of_sizes().items() if size != profile.framebuffer_mib)
-        profile_slots = sum(
-            profile_held.framebuffer_mib == profile.framebuffer_mib
-            for gpu in packing.gpus
-            for profile_held in gpu.content
-        )
-        free_slots += (len(packing.gpus) - other_gpus) * profile.max_per_gpu - profile_slots
+        gpus_by_size = packing.fewest_by_size()
+        other_gpus = sum(gpus for size, gpus in gpus_by_size.items() if size != profile.framebuffer_mib)
+        all_vgpus = (vgpu for gpu in packing.gpus for vgpu in gpu.content)
+        used_slots = sum(vgpu.framebuffer_mib == profile.framebuffer_mib for vgpu in all_vgpus)
+        free_slots += (len(packing.gpus) - other_gpus) * profile.max_per_gpu - used_slots
     return free_slots
 
 
@@ -117,12 +116,12 @@ def _packings_by_board(model: ClusterModel, cluster_state: ClusterState) -> list
     """Return the GPUs by model; None if one has unknown content, or could serve the goal but does not count."""
     packing_of: dict[str, _BoardPacking] = {}
     goal = model.catalog.profile(model.goal.profile) if model.goal.profile is not None else None
-    for now in cluster_state:
-        cluster_host = model.cluster_hosts[now.number]
-        for gpu, content in enumerate(now.contents):
+    for host_now in cluster_state:
+        cluster_host = model.cluster_hosts[host_now.number]
+        for gpu, content in enumerate(host_now.contents):
             if cluster_host.unclear[gpu] or not cluster_host.gpus[gpu].serves_vgpus:
                 continue  # no vGPU can go there
-            board = model.board(now.number, gpu)
+            board = model.board(host_now.number, gpu)
             profiles = [profile for vgpu in content if (profile := model.catalog.profile(vgpu.profile)) is not None]
             unknown = len(profiles) < len(content) or any(vgpu.certainty != CERTAIN for vgpu in content)
             if board is None or unknown:
@@ -130,9 +129,9 @@ def _packings_by_board(model: ClusterModel, cluster_state: ClusterState) -> list
             cannot_run_goal = goal is not None and goal.board != board.key
             if not cluster_host.counted[gpu] and not cannot_run_goal:
                 return None
-            fixed = any(not model.search_vms[vgpu.vm].movable for vgpu in content)
-            of_board = packing_of.setdefault(board.key, _BoardPacking(board, []))
-            of_board.gpus.append(_PackedGpu(cluster_host.gpus[gpu].vgpu_mode, tuple(profiles), fixed))
+            has_fixed_vm = any(not model.search_vms[vgpu.vm].movable for vgpu in content)
+            packing = packing_of.setdefault(board.key, _BoardPacking(board, []))
+            packing.gpus.append(_PackedGpu(cluster_host.gpus[gpu].vgpu_mode, tuple(profiles), has_fixed_vm))
     return list(packing_of.values())
 
 
@@ -140,8 +139,8 @@ TABLES: Final = 4000
 """Limit of the exact search in states: about two seconds, and all there are with a dozen GPUs."""
 _FIRST_MOVES: Final = 8000
 """Budget: so many first moves, divided by the square of the GPUs, are tried before the greedy search."""
-_REPLAYS: Final = 50
-"""Moves that are left out on trial when a plan is shortened."""
+_MOST_REPLAYS: Final = 50
+"""How many moves, at most, are left out one by one to shorten a plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,14 +211,18 @@ def _greedy_frontier(model: ClusterModel, start: MoveSequence, limit: int, *, bi
 
 
 def _shorten(model: ClusterModel, sequence: MoveSequence, start: MoveSequence) -> Sequence[MoveSequence]:
-    """Return the sequence without moves that it does not need: a VM that moves twice may go at once."""
-    # how often each VM moves
-    vm_moves, times = sequence.vm_moves, Counter(vm_move.search_vm for vm_move in sequence.vm_moves)
-    for vm_move in [vm_move for vm_move in vm_moves if times[vm_move.search_vm] > 1][:_REPLAYS]:
-        without = tuple(kept_move for kept_move in vm_moves if kept_move is not vm_move)
-        tried = replay(model, start.cluster_state, without)
-        if tried is not None and tried.worth >= sequence.worth:
-            vm_moves = without
+    """Return the sequence without moves that it does not need, and each beginning of it; empty if it needs all.
+
+    A VM that moves twice may be able to go to its last host at once.
+    """
+    vm_moves = sequence.vm_moves
+    moves_per_vm = Counter(vm_move.search_vm for vm_move in vm_moves)
+    repeated_moves = [vm_move for vm_move in vm_moves if moves_per_vm[vm_move.search_vm] > 1]
+    for vm_move in repeated_moves[:_MOST_REPLAYS]:
+        shorter_moves = tuple(kept_move for kept_move in vm_moves if kept_move is not vm_move)
+        shorter_sequence = replay(model, start.cluster_state, shorter_moves)
+        if shorter_sequence is not None and shorter_sequence.worth >= sequence.worth:
+            vm_moves = shorter_moves
     if len(vm_moves) == sequence.moves:
         return ()
     parts = (replay(model, start.cluster_state, vm_moves[:moves]) for moves in range(len(vm_moves) + 1))

@@ -27,14 +27,14 @@ from gpuops.plan.moving.vmotion_stun import too_long
 from gpuops.plan.placement.host_filters import (
     AFFINITY_KEY,
     Headroom,
-    cpu_to_reserve,
-    logical_cpus,
-    not_in_maintenance,
-    offers,
     refusals,
+    refuse_leaving_vapp,
+    refuse_maintenance,
+    refuse_missing_profiles,
+    refuse_too_many_vcpus,
     refuse_unreachable,
     refuse_unseen_files,
-    stays_in_its_vapp,
+    refuse_without_cpu,
 )
 from gpuops.plan.placement.keep_free import reserved_left
 from gpuops.plan.placement.project import project
@@ -49,12 +49,12 @@ _CPU_AFFINITY: Final = "sched.cpu.affinity"
 _PLUGIN_PARAMETERS: Final = ("enable_uvm", "enable_debugging", "enable_profiling")
 _FILTERS: Final[tuple[Callable[[Wanted, Host, Inventory], Rejection | None], ...]] = (
     refuse_unreachable,
-    not_in_maintenance,
-    logical_cpus,
-    cpu_to_reserve,
+    refuse_maintenance,
+    refuse_too_many_vcpus,
+    refuse_without_cpu,
     refuse_unseen_files,
-    stays_in_its_vapp,
-    offers,
+    refuse_leaving_vapp,
+    refuse_missing_profiles,
 )
 
 
@@ -141,14 +141,14 @@ def state_reasons(case: MovabilityCase) -> Reasons:
 
 def owner_reasons(case: MovabilityCase) -> Reasons:
     """Reasons from its manager, its owners, the administrators of the cluster and the caller."""
-    # both return a reason or None: another product manages the VM, or it lends its GPUs
+    # another product manages the VM, or it lends its GPUs: each function returns a reason or None
     yield from filter(None, (left_to_manager(case.vm), lending_reason(case.vm)))
     if case.vm.ref in case.reasons_to_stay:
         yield case.reasons_to_stay[case.vm.ref]
     for mark in case.marks:
-        on = mark.on(case.vm)
-        if on is not False:
-            yield f"opted out ({mark})" if on else f"{mark} cannot be read"
+        has_mark = mark.on(case.vm)
+        if has_mark is not False:
+            yield f"opted out ({mark})" if has_mark else f"{mark} cannot be read"
     if case.cluster is None:
         yield "is in no cluster: whether another host suits it is not known"
     elif case.cluster.rules is None:
@@ -163,6 +163,7 @@ def owner_reasons(case: MovabilityCase) -> Reasons:
 
 
 def device_reasons(case: MovabilityCase) -> Reasons:
+    """Reasons from its passthrough devices."""
     vm = case.vm
     if vm.has_passthrough is not False:
         yield "has a passthrough device that is not a vGPU" if vm.has_passthrough else "its devices cannot be read"
@@ -188,12 +189,14 @@ def binding_reasons(case: MovabilityCase) -> Reasons:
 
 
 def vmotion_reasons(case: MovabilityCase) -> Reasons:
+    """Reasons from the setting of vCenter that allows vMotion with a vGPU."""
     if case.inventory.hot_migrate_enabled is not True:
         off = case.inventory.hot_migrate_enabled is False
         yield f"vMotion with a vGPU is switched off ({HOT_MIGRATE})" if off else f"{HOT_MIGRATE} cannot be read"
 
 
 def profile_reasons(case: MovabilityCase) -> Reasons:
+    """Reasons from vGPU profiles that its host does not report as migratable."""
     for profile in dict.fromkeys(case.vm.profiles):
         offered = case.host.offers(profile)
         if offered is None or offered.migrate is not True:
@@ -201,6 +204,7 @@ def profile_reasons(case: MovabilityCase) -> Reasons:
 
 
 def plugin_reasons(case: MovabilityCase) -> Reasons:
+    """Reasons from vGPU plugin parameters of the VM that exclude vMotion."""
     settings = case.vm.extra_config or {}
     for ordinal in (passthru_number(device.key) for device in case.vm.devices or ()):
         for name in _PLUGIN_PARAMETERS:
@@ -226,14 +230,15 @@ class TargetHosts:
     def of(self, vm: Vm, *, running: bool) -> tuple[frozenset[str], tuple[Rejection, ...]]:
         """Return refs of the hosts that may take the VM, its own among them, and why each of the others may not."""
         rules = self._rules(vm)
-        # The VM's host is part of the key only with a CPU reservation: the host has that CPU reserved already.
+        # VMs share an answer if everything that the checks look at is equal. The VM's host matters only in two cases:
+        # with a CPU reservation, because that host already has the CPU reserved,
         reserved = (vm.cpu_reservation_mhz, vm.host) if vm.cpu_reservation_mhz else None
-        # With a stun estimate too: it is the larger one of both hosts.
+        # and with an estimate of the stun, because it is the larger one of both hosts.
         source = self.inventory.host_of(vm) if running else None
         estimated = vm.host if source is not None and source.config_target is not None else None
         limits = (reserved, estimated, running)
-        alike = (vm.profiles, vm.vcpus, vm.memory_mib, limits, vm.datastores, vm.vapp, vm.unreadable, rules)
-        if alike not in self._answers:
+        cache_key = (vm.profiles, vm.vcpus, vm.memory_mib, limits, vm.datastores, vm.vapp, vm.unreadable, rules)
+        if cache_key not in self._answers:
             headroom = Headroom(vm, self.inventory)
             may_take, rejections = [], []
             for host in self.hosts:
@@ -242,8 +247,8 @@ class TargetHosts:
                     may_take.append(host.ref)
                 else:
                     rejections.append(rejection)
-            self._answers[alike] = (frozenset(may_take), tuple(rejections))
-        return self._answers[alike]
+            self._answers[cache_key] = (frozenset(may_take), tuple(rejections))
+        return self._answers[cache_key]
 
     def _refusals(self, vm: Vm, host: Host, headroom: Headroom, running: bool) -> Iterator[Rejection]:
         """Yield why the host may not take the VM, the cheapest check first: the caller needs only the first reason."""
@@ -301,6 +306,7 @@ def admitted_moves(
 
 
 def _is_admitted(step: RelocateVm, inventory: Inventory, catalog: Catalog) -> bool:
+    """Return whether the exact rules of placement let the VM start on the target of this move."""
     vm, host = inventory.vm(step.vm), inventory.hosts.get(step.host)
     if host is None:
         return False

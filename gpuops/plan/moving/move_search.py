@@ -51,13 +51,14 @@ class GreedySearch:
     limit: int
     binding: bool = False
     """Whether a move may bind a VM to GPUs."""
-    _fits: dict[tuple[int, int, int], tuple[int, ...] | None] = field(default_factory=dict)
+    _lowest_costs: dict[tuple[int, int, int], tuple[int, ...] | None] = field(default_factory=dict)
+    """By (host number, key of its state, kind of VM); None = the host does not take the VM."""
     room_for_others: int = _ROOM_FOR_OTHERS
     openings: int = _OPENINGS
 
     def with_fresh_budget(self) -> GreedySearch:
         """Return the search with full budgets; the cache is shared."""
-        return GreedySearch(self.model, self.limit, self.binding, self._fits)
+        return GreedySearch(self.model, self.limit, self.binding, self._lowest_costs)
 
     def sequences(self, sequence: MoveSequence) -> Frontier:
         """Return the frontier from this sequence on: departures, then filling hosts, until neither gains anything."""
@@ -76,37 +77,40 @@ class GreedySearch:
 
         Departures of one kind of VM go together, since GPUs in same-size mode hold one size only."""
         improvements: list[MoveSequence] = []
-        for host in sorted(sequence.cluster_state, key=lambda now: (now.worth, now.number)):
+        for host in sorted(sequence.cluster_state, key=lambda host_now: (host_now.worth, host_now.number)):
             if not host.worth:
                 continue
-            other_hosts = [now for now in sequence.cluster_state if now.number != host.number]
-            departures = sorted(departure for now in other_hosts for departure in self._departures_of_host(now))
+            other_hosts = [host_now for host_now in sequence.cluster_state if host_now.number != host.number]
+            departures = sorted(
+                departure for host_now in other_hosts for departure in self._departures_of_host(host_now)
+            )
             by_kind: dict[tuple[str, ...], list[_Departure]] = {}
             for departure in departures:
                 by_kind.setdefault(self.model.search_vms[departure.vms[0]].profiles, []).append(departure)
-            filled = [self._host_filled(sequence, host.number, alike) for alike in by_kind.values()]
+            filled = [self._host_filled(sequence, host.number, of_kind) for of_kind in by_kind.values()]
             better = [after for after in filled if after.worth > sequence.worth]
             if better:
-                start = sequence  # the best of them needs the fewest moves for each one freed
+                # The best one needs the fewest moves for each GPU or slot that it frees.
+                start = sequence
                 sequence = min(better, key=lambda after: (after.moves - start.moves) / (after.worth - start.worth))
                 improvements.append(sequence)
         return improvements
 
     def _host_filled(self, sequence: MoveSequence, host: int, departures: Sequence[_Departure]) -> MoveSequence:
         """Return the best sequence on the way when one departure after the other goes to this host."""
-        best = now = sequence
+        best = longest = sequence
         for departure in departures:
-            if self.openings <= 0 or now.moves + len(departure.vms) > self.limit:
+            if self.openings <= 0 or longest.moves + len(departure.vms) > self.limit:
                 break
             self.openings -= 1
-            after: MoveSequence | None = now
+            after: MoveSequence | None = longest
             for vm in departure.vms:
                 after = None if after is None else _with_move(self.model, after, VmMove(vm, host))
             if after is None:
                 break
-            now = after
-            if now.worth > best.worth:
-                best = now
+            longest = after
+            if longest.worth > best.worth:
+                best = longest
         return best
 
     def _by_departures(self, sequence: MoveSequence) -> list[MoveSequence]:
@@ -115,14 +119,14 @@ class GreedySearch:
         A departure is tried once, the cheapest first; if its host has changed since it was queued, it is computed anew.
         """
         improvements: list[MoveSequence] = []
-        heap = [candidate for now in sequence.cluster_state for candidate in self._departures_of_host(now)]
+        heap = [candidate for host_now in sequence.cluster_state for candidate in self._departures_of_host(host_now)]
         heapq.heapify(heap)
         queued = set(heap)
         while heap:
             departure = heapq.heappop(heap)
-            now = sequence.cluster_state[departure.host]
-            if departure.key != now.key:
-                for fresh in self._departures_of_host(now, departure.gpu):
+            host_now = sequence.cluster_state[departure.host]
+            if departure.key != host_now.key:
+                for fresh in self._departures_of_host(host_now, departure.gpu):
                     if fresh not in queued:
                         queued.add(fresh)
                         heapq.heappush(heap, fresh)
@@ -133,30 +137,30 @@ class GreedySearch:
                     sequence = after
         return improvements
 
-    def _departures_of_host(self, now: HostContents, only: int | None = None) -> Iterator[_Departure]:
+    def _departures_of_host(self, host_now: HostContents, only: int | None = None) -> Iterator[_Departure]:
         """Yield the departures that free something on each GPU of the host, or on one of them only."""
-        for gpu, content in enumerate(now.contents):
+        for gpu, content in enumerate(host_now.contents):
             if only in (None, gpu):
-                worth = self.model.worth(now.number, gpu, content)
+                worth = self.model.worth(host_now.number, gpu, content)
                 yielded_kinds: set[tuple[int, ...]] = set()
                 for vms in _departure_sets(self.model, content):
                     remaining = tuple(vgpu for vgpu in content if vgpu.vm not in vms)
-                    gain = self.model.worth(now.number, gpu, remaining) - worth
+                    gain = self.model.worth(host_now.number, gpu, remaining) - worth
                     kinds = tuple(sorted(self.model.search_vms[vm].kind for vm in vms))
                     if gain > 0 and kinds not in yielded_kinds:
                         yielded_kinds.add(kinds)
-                        yield _Departure(len(vms) / gain, now.number, gpu, vms, now.key)
+                        yield _Departure(len(vms) / gain, host_now.number, gpu, vms, host_now.key)
 
     def _after_departure(self, sequence: MoveSequence, departure: _Departure) -> MoveSequence | None:
         """Return the sequence with these VMs gone from the host, the largest first.
 
         None = one of them has no target.
         """
-        now: MoveSequence | None = sequence
-        departing = [self.model.search_vms[vm] for vm in departure.vms]
-        for search_vm in sorted(departing, key=lambda search_vm: -search_vm.memory_mib):
-            now = self._vm_placed(now, search_vm) if now is not None else None
-        return now
+        longer: MoveSequence | None = sequence
+        departing_vms = [self.model.search_vms[vm] for vm in departure.vms]
+        for search_vm in sorted(departing_vms, key=lambda search_vm: -search_vm.memory_mib):
+            longer = self._vm_placed(longer, search_vm) if longer is not None else None
+        return longer
 
     def _vm_placed(self, sequence: MoveSequence, search_vm: SearchVm) -> MoveSequence | None:
         """Return the sequence with this VM gone to the best host, if need be after a move that makes room."""
@@ -166,6 +170,7 @@ class GreedySearch:
         return self._after_another(sequence, search_vm) or self._there_and_back(sequence, search_vm)
 
     def _best_target(self, cluster_state: ClusterState, search_vm: SearchVm, without: int | None = None) -> int | None:
+        """Return the number of the host where the VM arrives at the lowest cost, `without` excluded; None = no room."""
         ranked = []
         for number in search_vm.allowed:
             cost = None if number == without else self._lowest_cost(cluster_state[number], search_vm)
@@ -173,32 +178,33 @@ class GreedySearch:
                 ranked.append((cost, number))
         return min(ranked)[1] if ranked else None
 
-    def _lowest_cost(self, now: HostContents, search_vm: SearchVm) -> tuple[int, ...] | None:
+    def _lowest_cost(self, host_now: HostContents, search_vm: SearchVm) -> tuple[int, ...] | None:
         """Return the lowest cost of an arrival of the VM on this host; None = no room, or a free GPU would be lost."""
-        if any(vgpu.vm == search_vm.number for content in now.contents for vgpu in content):
+        if any(vgpu.vm == search_vm.number for content in host_now.contents for vgpu in content):
             return None
-        key = (now.number, now.key, search_vm.kind)
-        if key not in self._fits:
-            self._fits[key] = min((cost for cost, _ in self._arrival_costs(now, search_vm)), default=None)
-        return self._fits[key]
+        key = (host_now.number, host_now.key, search_vm.kind)
+        if key not in self._lowest_costs:
+            costs = (cost for cost, _ in self._arrival_costs(host_now, search_vm))
+            self._lowest_costs[key] = min(costs, default=None)
+        return self._lowest_costs[key]
 
-    def _move(self, now: HostContents, search_vm: SearchVm) -> VmMove:
-        return VmMove(search_vm.number, now.number, min(self._arrival_costs(now, search_vm))[1])
+    def _move(self, host_now: HostContents, search_vm: SearchVm) -> VmMove:
+        return VmMove(search_vm.number, host_now.number, min(self._arrival_costs(host_now, search_vm))[1])
 
     def _arrival_costs(
-        self, now: HostContents, search_vm: SearchVm
+        self, host_now: HostContents, search_vm: SearchVm
     ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
         """Yield (cost, GPUs that the VM is bound to) for each way in which the VM may arrive on this host."""
-        for gpus, arrival in arrivals(self.model, now, search_vm, binding=self.binding):
-            if arrival.now.worth >= now.worth:
+        for gpus, arrival in arrivals(self.model, host_now, search_vm, binding=self.binding):
+            if arrival.host_after.worth >= host_now.worth:
                 # Avoid, in this order: doubt, which fills several GPUs; a GPU that could be freed; many VMs on the GPU;
                 # memory left over; binding the VM.
-                contents = [arrival.now.contents[gpu] for gpu in arrival.gpus]
+                contents = [arrival.host_after.contents[gpu] for gpu in arrival.gpus]
                 never_free = all(
                     any(not self.model.search_vms[vgpu.vm].movable for vgpu in content) for content in contents
                 )
                 in_doubt, binds = arrival.basis is ArrivalBasis.ANY, arrival.basis is ArrivalBasis.BOUND
-                yield (in_doubt, not never_free, -max(map(len, contents)), arrival.now.free_mib, binds), gpus
+                yield (in_doubt, not never_free, -max(map(len, contents)), arrival.host_after.free_mib, binds), gpus
 
     def _after_another(self, sequence: MoveSequence, search_vm: SearchVm) -> MoveSequence | None:
         """Return the sequence in which another VM leaves a host and this VM takes its place; None = no such pair.
@@ -291,10 +297,13 @@ class ExactResult:
 def search_all_orders(
     model: ClusterModel, known_plans: Frontier, most: int, limit: int, budget: int, *, binding: bool = False
 ) -> ExactResult:
-    """Return the best plans of up to `limit` moves. `known_plans`: the plans of the greedy search. `most`: the most
-    that can be freed. `binding`: VMs may be bound."""
+    """Return the best plans of up to `limit` moves, and up to how many moves they are proven to be the best.
+
+    `known_plans`: the plans of the greedy search. `most`: the most GPUs or slots that can be freed. `budget`: how many
+    states of the cluster may be visited. `binding`: VMs may be bound to GPUs.
+    """
     start = known_plans[0]
-    best, layer, moves, proven = known_plans, [start], 0, limit
+    best, layer, moves, proven_moves = known_plans, [start], 0, limit
     visited = {_key(start.cluster_state)}
     gain_steps: GainSteps = {}
     # Breadth first: a layer holds the sequences of `moves` moves that may still lead to something better.
@@ -306,12 +315,12 @@ def search_all_orders(
                 continue
             # The budget is spent inside this layer, so only the layers before it are proven.
             if len(visited) >= budget:
-                return ExactResult(make_frontier([*best, *new_sequences]), min(proven, moves))
+                return ExactResult(make_frontier([*best, *new_sequences]), min(proven_moves, moves))
             visited.add(key)
             new_sequences.append(after)
             # Counted on several GPUs: more may be free than is found here, so only the layers before it are proven.
             if after.overcounted:
-                proven = min(proven, moves)
+                proven_moves = min(proven_moves, moves)
         # Prune: a sequence is extended only if an optimistic estimate beats the frontier.
         moves += 1
         best = make_frontier([*best, *new_sequences])
@@ -321,11 +330,11 @@ def search_all_orders(
             # An arrival can make memory less fragmented too, so that departures alone give no bound.
             if model.goal.measure is not None or _may_win(model, sequence, best, start.worth + most, limit, gain_steps)
         ]
-    return ExactResult(best, proven)
+    return ExactResult(best, proven_moves)
 
 
 def _key(cluster_state: ClusterState) -> tuple[int, ...]:
-    return tuple(sorted(now.key for now in cluster_state))
+    return tuple(sorted(host_now.key for host_now in cluster_state))
 
 
 def _may_win(
@@ -356,14 +365,14 @@ def _fewest_moves(model: ClusterModel, cluster_state: ClusterState, gain_steps: 
     """
     steps: list[tuple[Fraction, int]] = []
     shared = 1
-    for now in cluster_state:
-        spread = Counter(vm for content in now.contents for vm in {vgpu.vm for vgpu in content})
+    for host_now in cluster_state:
+        spread = Counter(vm for content in host_now.contents for vm in {vgpu.vm for vgpu in content})
         shared = max(shared, *spread.values(), 1)
-        for gpu, content in enumerate(now.contents):
-            alike = model.kind_of_gpu(now.number, gpu, content)
-            if alike not in gain_steps:
-                gain_steps[alike] = tuple(_gain_steps(model, now.number, gpu, content))
-            steps += gain_steps[alike]
+        for gpu, content in enumerate(host_now.contents):
+            gpu_kind = model.kind_of_gpu(host_now.number, gpu, content)
+            if gpu_kind not in gain_steps:
+                gain_steps[gpu_kind] = tuple(_gain_steps(model, host_now.number, gpu, content))
+            steps += gain_steps[gpu_kind]
     total = Fraction()
     for moves, gain in sorted(steps):
         for _ in range(gain):

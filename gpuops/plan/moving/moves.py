@@ -53,74 +53,84 @@ class ArrivalBasis(StrEnum):
 class Arrival:
     """A host with one more VM, and the GPUs that the VM may be on."""
 
-    now: HostContents
+    host_after: HostContents
     gpus: tuple[int, ...]
     basis: ArrivalBasis
 
 
 @dataclass(frozen=True, slots=True)
 class _VgpuArrival:
+    """The GPUs that one vGPU may be on after its arrival."""
+
     gpus: tuple[int, ...]
     basis: ArrivalBasis
 
 
-def remove_vm(model: ClusterModel, now: HostContents, search_vm: SearchVm) -> HostContents | None:
+def remove_vm(model: ClusterModel, host_now: HostContents, search_vm: SearchVm) -> HostContents | None:
     """Return the host without the VM; None if it is unknown which GPU the VM leaves, or the VM is bound to it."""
-    if search_vm.number in now.fixed:
+    if search_vm.number in host_now.fixed_vms:
         return None
-    contents = tuple(tuple(vgpu for vgpu in content if vgpu.vm != search_vm.number) for content in now.contents)
-    return model.host_state(now.number, contents, now.free_mib + search_vm.reserved_mib, now.indistinct, now.fixed)
+    contents = tuple(tuple(vgpu for vgpu in content if vgpu.vm != search_vm.number) for content in host_now.contents)
+    return model.host_state(
+        host_now.number,
+        contents,
+        host_now.free_mib + search_vm.reserved_mib,
+        host_now.ambiguous_gpus,
+        host_now.fixed_vms,
+    )
 
 
-def add_vm(model: ClusterModel, now: HostContents, search_vm: SearchVm) -> Arrival | None:
+def add_vm(model: ClusterModel, host_now: HostContents, search_vm: SearchVm) -> Arrival | None:
     """Return the host after the VM has arrived, on the GPU that the host chooses; None = no certain room."""
     # 1. Memory, which is reserved in full.
-    if search_vm.memory_mib > now.free_mib:
+    if search_vm.memory_mib > host_now.free_mib:
         return None
     # 2. Its vGPUs, one after the other, each where the host puts it.
-    contents, indistinct, fixed = list(now.contents), now.indistinct, now.fixed
+    contents, ambiguous_gpus, fixed_vms = list(host_now.contents), host_now.ambiguous_gpus, host_now.fixed_vms
     possible_gpus: set[int] = set()
     bases = [ArrivalBasis.ONLY]
     for profile in search_vm.profiles:
-        vgpu_arrival = _vgpu_arrival(model, now.number, contents, profile)
+        vgpu_arrival = _vgpu_arrival(model, host_now.number, contents, profile)
         if vgpu_arrival is None:
             return None
         gpus, certainty = vgpu_arrival.gpus[:1], CERTAIN
         if vgpu_arrival.basis is ArrivalBasis.ALIKE:
-            # The first GPU stands for the one that it is; which VMs were beside the new one is no longer known.
-            indistinct |= set(vgpu_arrival.gpus)
-            fixed |= {vgpu.vm for gpu in vgpu_arrival.gpus for vgpu in contents[gpu]}
+            # The vGPU is counted on the first of these GPUs. From now on it is unknown which VMs share its GPU.
+            ambiguous_gpus |= set(vgpu_arrival.gpus)
+            fixed_vms |= {vgpu.vm for gpu in vgpu_arrival.gpus for vgpu in contents[gpu]}
         elif vgpu_arrival.basis is ArrivalBasis.ANY:
             gpus, certainty = vgpu_arrival.gpus, POSSIBLE
         for gpu in gpus:
             contents[gpu] = (*contents[gpu], VgpuOnGpu(search_vm.number, profile, certainty))
         possible_gpus.update(vgpu_arrival.gpus)
         bases.append(vgpu_arrival.basis)
-    after = model.host_state(now.number, tuple(contents), now.free_mib - search_vm.memory_mib, indistinct, fixed)
-    # 3. If one of the GPUs was indistinct before, it may be any of the indistinct ones.
-    if now.indistinct & possible_gpus:
-        possible_gpus |= now.indistinct
+    free_mib = host_now.free_mib - search_vm.memory_mib
+    host_after = model.host_state(host_now.number, tuple(contents), free_mib, ambiguous_gpus, fixed_vms)
+    # 3. If one of the GPUs was ambiguous before, it may be any of the ambiguous ones.
+    if host_now.ambiguous_gpus & possible_gpus:
+        possible_gpus |= host_now.ambiguous_gpus
         bases.append(ArrivalBasis.ALIKE)
+    # the members of `ArrivalBasis` are in the order of falling certainty
     least_certain_basis = max(bases, key=list(ArrivalBasis).index)
-    return Arrival(after, tuple(sorted(possible_gpus)), least_certain_basis)
+    return Arrival(host_after, tuple(sorted(possible_gpus)), least_certain_basis)
 
 
 def bound_arrivals(
-    model: ClusterModel, now: HostContents, search_vm: SearchVm
+    model: ClusterModel, host_now: HostContents, search_vm: SearchVm
 ) -> Iterator[tuple[tuple[int, ...], Arrival]]:
     """Yield the GPUs that the VM's vGPUs may be bound to, and the host with it, once for choices that are alike.
 
-    Indistinct GPUs are left out: a VM that arrived on one of them may be on the one that would be chosen here.
+    Ambiguous GPUs are left out: a VM that arrived on one of them may be on the one that would be chosen here.
     """
-    if not search_vm.bindable or search_vm.memory_mib > now.free_mib:
+    if not search_vm.bindable or search_vm.memory_mib > host_now.free_mib:
         return
     # Extend each choice by a GPU for the next vGPU. Choices after which the host has the same key are alike: the first
     # of them is kept.
-    choices: list[tuple[tuple[int, ...], HostContents]] = [((), now)]
+    choices: list[tuple[tuple[int, ...], HostContents]] = [((), host_now)]
     for profile in search_vm.profiles:
         longer_choices: dict[int, tuple[tuple[int, ...], HostContents]] = {}
         for gpus, host in choices:
-            for gpu in range(len(now.contents)):
+            for gpu in range(len(host_now.contents)):
                 after = _with_bound(model, host, search_vm, profile, gpu)
                 if after is not None:
                     longer_choices.setdefault(after.key, ((*gpus, gpu), after))
@@ -129,40 +139,47 @@ def bound_arrivals(
         yield gpus, _bound_arrival(model, after, search_vm, gpus)
 
 
-def arrival_of(model: ClusterModel, now: HostContents, vm_move: VmMove) -> Arrival | None:
+def arrival_of(model: ClusterModel, host_now: HostContents, vm_move: VmMove) -> Arrival | None:
     """Return the host with the VM of this move, bound or where the host puts it; None = no certain room."""
     search_vm = model.search_vms[vm_move.search_vm]
     if not vm_move.gpus:
-        return add_vm(model, now, search_vm)
-    if search_vm.memory_mib > now.free_mib:
+        return add_vm(model, host_now, search_vm)
+    if search_vm.memory_mib > host_now.free_mib:
         return None
-    after: HostContents | None = now
+    after: HostContents | None = host_now
     for profile, gpu in zip(search_vm.profiles, vm_move.gpus, strict=True):
         after = None if after is None else _with_bound(model, after, search_vm, profile, gpu)
     return None if after is None else _bound_arrival(model, after, search_vm, vm_move.gpus)
 
 
 def _with_bound(
-    model: ClusterModel, now: HostContents, search_vm: SearchVm, profile: str, gpu: int
+    model: ClusterModel, host_now: HostContents, search_vm: SearchVm, profile: str, gpu: int
 ) -> HostContents | None:
     """Return the host with this vGPU of the VM on this GPU, its memory not yet taken; None = no certain room there."""
-    if gpu in now.indistinct or not model.slots(now.number, gpu, now.contents[gpu], profile).at_least:
+    content, ambiguous_gpus = host_now.contents[gpu], host_now.ambiguous_gpus
+    if gpu in ambiguous_gpus or not model.slots(host_now.number, gpu, content, profile).at_least:
         return None
-    fuller = (*now.contents[gpu], VgpuOnGpu(search_vm.number, profile, CERTAIN))
-    contents = (*now.contents[:gpu], fuller, *now.contents[gpu + 1 :])
-    return model.host_state(now.number, contents, now.free_mib, now.indistinct, now.fixed | {search_vm.number})
+    with_vgpu = (*content, VgpuOnGpu(search_vm.number, profile, CERTAIN))
+    contents = (*host_now.contents[:gpu], with_vgpu, *host_now.contents[gpu + 1 :])
+    fixed_vms = host_now.fixed_vms | {search_vm.number}  # a pinned VM does not move again
+    return model.host_state(host_now.number, contents, host_now.free_mib, ambiguous_gpus, fixed_vms)
 
 
-def _bound_arrival(model: ClusterModel, after: HostContents, search_vm: SearchVm, gpus: tuple[int, ...]) -> Arrival:
-    free_mib = after.free_mib - search_vm.memory_mib
-    now = model.host_state(after.number, after.contents, free_mib, after.indistinct, after.fixed)
-    return Arrival(now, tuple(sorted(set(gpus))), ArrivalBasis.BOUND)
+def _bound_arrival(
+    model: ClusterModel, with_vgpus: HostContents, search_vm: SearchVm, gpus: tuple[int, ...]
+) -> Arrival:
+    """Return the arrival on a host that already counts the VM's vGPUs: its memory is taken here."""
+    free_mib = with_vgpus.free_mib - search_vm.memory_mib
+    host_after = model.host_state(
+        with_vgpus.number, with_vgpus.contents, free_mib, with_vgpus.ambiguous_gpus, with_vgpus.fixed_vms
+    )
+    return Arrival(host_after, tuple(sorted(set(gpus))), ArrivalBasis.BOUND)
 
 
 def _vgpu_arrival(model: ClusterModel, host: int, contents: list[GpuContent], profile: str) -> _VgpuArrival | None:
     """Return the GPUs that one vGPU may go to; None = there is no certain room. Suspended VMs keep their slots, but the
     host does not count them when it chooses."""
-    # 1. What runs, and the slots with and without those of suspended VMs.
+    # 1. Free slots on each GPU: `slots` keeps those of suspended VMs, `open_to_host` counts only what runs.
     running_vgpus = [tuple(vgpu for vgpu in content if model.search_vms[vgpu.vm].running) for content in contents]
     slots = [model.slots(host, gpu, content, profile) for gpu, content in enumerate(contents)]
     if not any(room.at_least for room in slots):
@@ -197,13 +214,13 @@ def _possible_choices(
     by_mode: dict[VgpuMode | None, list[int]] = {}
     for gpu in open_to_host:
         by_mode.setdefault(cluster_host.gpus[gpu].vgpu_mode, []).append(gpu)
-    gpus_possible: list[int] = []
+    possible_gpus: list[int] = []
     follows_rule = is_certain
     for mode, gpus in by_mode.items():
         order = _order_of_choice(model, host, mode, running_vgpus, gpus) if is_certain else None
         follows_rule = follows_rule and order is not None
-        gpus_possible += gpus if order is None else _first_ranks(order, open_to_host)
-    return tuple(sorted(gpus_possible)), follows_rule
+        possible_gpus += gpus if order is None else _first_ranks(order, open_to_host)
+    return tuple(sorted(possible_gpus)), follows_rule
 
 
 def _order_of_choice(
@@ -252,11 +269,11 @@ class MoveSequence:
     vm_moves: tuple[VmMove, ...] = ()
     overcounted: bool = False
     """More may be free than is counted: a VM counts on several GPUs although it is on one of them, or could be bound to
-    a GPU that is indistinct."""
+    a GPU that is ambiguous."""
 
     @property
     def worth(self) -> int:
-        return sum(now.worth for now in self.cluster_state)
+        return sum(host_now.worth for host_now in self.cluster_state)
 
     @property
     def moves(self) -> int:
@@ -292,15 +309,15 @@ def apply_move(model: ClusterModel, cluster_state: ClusterState, vm_move: VmMove
     if arrival is None:
         return None
     source_after = remove_vm(model, source, search_vm)
-    return None if source_after is None else with_host(with_host(cluster_state, source_after), arrival.now)
+    return None if source_after is None else with_host(with_host(cluster_state, source_after), arrival.host_after)
 
 
 def replay(model: ClusterModel, cluster_state: ClusterState, vm_moves: Sequence[VmMove]) -> MoveSequence | None:
     """Return the sequence of these moves; None = one of them cannot be made."""
-    now: ClusterState | None = cluster_state
+    after: ClusterState | None = cluster_state
     for vm_move in vm_moves:
-        now = apply_move(model, now, vm_move) if now is not None else None
-    return None if now is None else MoveSequence(now, tuple(vm_moves))
+        after = apply_move(model, after, vm_move) if after is not None else None
+    return None if after is None else MoveSequence(after, tuple(vm_moves))
 
 
 def one_move_further(
@@ -316,50 +333,50 @@ def one_move_further(
                 for target in distinct_hosts(sequence.cluster_state, without=source):
                     if target.number not in search_vm.allowed:
                         continue
-                    # no VM is bound to an indistinct GPU here, although it could be: that might take fewer moves
-                    is_binding_left_out = binding and search_vm.bindable and bool(target.indistinct)
+                    # no VM is bound to an ambiguous GPU here, although it could be: that might take fewer moves
+                    is_binding_left_out = binding and search_vm.bindable and bool(target.ambiguous_gpus)
                     for gpus, arrival in arrivals(model, target, search_vm, binding=binding):
-                        cluster_state = with_host(with_host(sequence.cluster_state, source_after), arrival.now)
+                        cluster_state = with_host(with_host(sequence.cluster_state, source_after), arrival.host_after)
                         vm_moves = (*sequence.vm_moves, VmMove(search_vm.number, target.number, gpus))
                         overcounted = sequence.overcounted or is_binding_left_out or arrival.basis is ArrivalBasis.ANY
                         yield MoveSequence(cluster_state, vm_moves, overcounted)
 
 
 def arrivals(
-    model: ClusterModel, now: HostContents, search_vm: SearchVm, *, binding: bool
+    model: ClusterModel, host_now: HostContents, search_vm: SearchVm, *, binding: bool
 ) -> Iterator[tuple[tuple[int, ...], Arrival]]:
     """Yield (GPUs that the VM is bound to, arrival) for each way to the host; () = the host chooses the GPUs."""
-    chosen = add_vm(model, now, search_vm)
+    chosen = add_vm(model, host_now, search_vm)
     if chosen is not None:
         yield (), chosen
     if binding:
-        yield from bound_arrivals(model, now, search_vm)
+        yield from bound_arrivals(model, host_now, search_vm)
 
 
 def host_of(cluster_state: ClusterState, search_vm: SearchVm) -> HostContents | None:
     """Return the host that the VM is on now."""
-    for now in cluster_state:
-        if any(vgpu.vm == search_vm.number for content in now.contents for vgpu in content):
-            return now
+    for host_now in cluster_state:
+        if any(vgpu.vm == search_vm.number for content in host_now.contents for vgpu in content):
+            return host_now
     return None
 
 
-def distinct_movable_vms(model: ClusterModel, now: HostContents) -> Iterator[SearchVm]:
+def distinct_movable_vms(model: ClusterModel, host_now: HostContents) -> Iterator[SearchVm]:
     """Yield the VMs of the host that may move, one of each kind on GPUs that are alike."""
     yielded_kinds = set()
-    for gpu, content in enumerate(now.contents):
+    for gpu, content in enumerate(host_now.contents):
         for number in dict.fromkeys(vgpu.vm for vgpu in content):
             search_vm = model.search_vms[number]
-            alike = (search_vm.kind, model.kind_of_gpu(now.number, gpu, content))
-            if search_vm.movable and number not in now.fixed and alike not in yielded_kinds:
-                yielded_kinds.add(alike)
+            kind = (search_vm.kind, model.kind_of_gpu(host_now.number, gpu, content))
+            if search_vm.movable and number not in host_now.fixed_vms and kind not in yielded_kinds:
+                yielded_kinds.add(kind)
                 yield search_vm
 
 
 def distinct_hosts(cluster_state: ClusterState, without: HostContents | None = None) -> Iterator[HostContents]:
     """Yield the hosts, one of each set that is alike."""
     yielded_keys = set()
-    for now in cluster_state:
-        if now is not without and now.key not in yielded_keys:
-            yielded_keys.add(now.key)
-            yield now
+    for host_now in cluster_state:
+        if host_now is not without and host_now.key not in yielded_keys:
+            yielded_keys.add(host_now.key)
+            yield host_now

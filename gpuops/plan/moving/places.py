@@ -30,10 +30,13 @@ Admit = Callable[[Vm, Host, Inventory], Inventory | None]
 
 @dataclass(frozen=True, slots=True)
 class PlacesFound:
-    """The VMs with their hosts, in this order. If `whole` is False, the search gave up and a way may still exist."""
+    """The VMs with their hosts, in this order; None = no places were found.
+
+    If `complete` is False, the search gave up, and places may still exist.
+    """
 
     places: tuple[tuple[Vm, Host], ...] | None
-    whole: bool
+    complete: bool
 
 
 def find_places(
@@ -71,12 +74,12 @@ class _Search:
         by_kind: dict[int, list[Vm]] = {}
         for vm in vms:
             by_kind.setdefault(self.kinds[vm.ref], []).append(vm)
-        return any(not self._fit(by_kind[kind], inventory) for kind in sorted(by_kind))
+        return any(not self._all_fit(by_kind[kind], inventory) for kind in sorted(by_kind))
 
-    def _fit(self, alike: Sequence[Vm], inventory: Inventory) -> bool:
-        """Return whether all of these find a place. They are alike, so one host after another is filled."""
-        waiting = list(alike)
-        for ref in self.targets[alike[0].ref]:
+    def _all_fit(self, equal_vms: Sequence[Vm], inventory: Inventory) -> bool:
+        """Return whether all of these find a place. They are equal, so one host after another is filled."""
+        waiting = list(equal_vms)
+        for ref in self.targets[equal_vms[0].ref]:
             while waiting:
                 self.tries += 1
                 after = self.admit(waiting[-1], inventory.hosts[ref], inventory)
@@ -143,15 +146,15 @@ class _Search:
 
     def _content(self, host: Host, inventory: Inventory) -> object:
         """Return what runs on the host and on which of its GPUs, with VMs that are placed here by kind."""
-        running = sorted(self._name(vm.ref) for vm in inventory.vms_on(host) if vm.power is PowerState.ON)
+        running = sorted(self._kind_or_ref(vm.ref) for vm in inventory.vms_on(host) if vm.power is PowerState.ON)
         gpus = []
         for gpu in host.gpus:
-            vms = None if gpu.vms is None else tuple(sorted(map(self._name, gpu.vms)))
+            vms = None if gpu.vms is None else tuple(sorted(map(self._kind_or_ref, gpu.vms)))
             vgpus = None if gpu.vgpus is None else tuple(sorted((v.profile, v.start or 0) for v in gpu.vgpus))
             gpus.append((vms, vgpus))
         return tuple(running), tuple(gpus), tuple(sorted(str(binding.address) for binding in host.bindings))
 
-    def _name(self, ref: str) -> str:
+    def _kind_or_ref(self, ref: str) -> str:
         return f"kind {self.kinds[ref]}" if ref in self.kinds else ref
 
 
@@ -164,7 +167,8 @@ def _kinds(vms: Sequence[Vm], targets: Mapping[str, Sequence[str]], single: Coll
         devices = None if vm.devices is None else tuple(replace(device, key=0) for device in vm.devices)
         settings = tuple(sorted((vm.extra_config or {}).items()))
         size = vm.vcpus, vm.memory_mib, vm.memory_reservation_mib, vm.cpu_reservation_mhz, vm.cores_per_socket
-        where = vm.host, tuple(targets[vm.ref]), vm.unreadable, vm.power
-        needs = devices, settings, size, where, vm.ref if vm.ref in single else ""
+        present_state = vm.host, tuple(targets[vm.ref]), vm.unreadable, vm.power
+        # the ref makes a VM of `single` different from every other VM
+        needs = devices, settings, size, present_state, vm.ref if vm.ref in single else ""
         kinds[vm.ref] = numbers.setdefault(needs, len(numbers))
     return kinds

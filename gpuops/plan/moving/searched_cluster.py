@@ -79,14 +79,14 @@ class SearchVm:
 
 def make_search_vms(
     movabilities: Sequence[Movability],
-    seats: Mapping[str, int],
+    gpu_counts: Mapping[str, int],
     targets: TargetHosts,
     ways: frozenset[MoveMethod],
     pin: PinPolicy = PinPolicy.NEVER,
 ) -> tuple[SearchVm, ...]:
     """Return the VMs of the search, numbered in the order of `movabilities`.
 
-    `seats`: VM ref -> on how many GPUs it is or may be. `ways`: the methods by which VMs may move in this plan.
+    `gpu_counts`: VM ref -> on how many GPUs it is or may be. `ways`: the methods by which VMs may move in this plan.
     `pin`: whether VMs that move powered off may be bound to a GPU.
     """
     numbers = {host.ref: number for number, host in enumerate(targets.hosts)}
@@ -104,10 +104,10 @@ def make_search_vms(
         running = vm.power is not PowerState.SUSPENDED
         bindable = bool(allowed) and movability.way is MoveMethod.POWERED_OFF and pin is not PinPolicy.NEVER
         memory_mib, reserved_mib = vm.memory_mib or 0, vm.memory_reservation_mib or 0
-        alike: tuple[object, ...] = (vm.profiles, memory_mib, reserved_mib, allowed, running, bindable)
-        if len(vm.profiles) > 1 or seats.get(vm.ref) != 1:
-            alike = (vm.ref,)  # it is or may be on several GPUs, so it equals no other VM
-        kind = kinds.setdefault(alike, len(kinds))
+        kind_key: tuple[object, ...] = (vm.profiles, memory_mib, reserved_mib, allowed, running, bindable)
+        if len(vm.profiles) > 1 or gpu_counts.get(vm.ref) != 1:
+            kind_key = (vm.ref,)  # it is or may be on several GPUs, so it equals no other VM
+        kind = kinds.setdefault(kind_key, len(kinds))
         vms.append(SearchVm(number, vm, vm.profiles, memory_mib, reserved_mib, allowed, running, bindable, kind))
     return tuple(vms)
 
@@ -138,10 +138,10 @@ class HostContents:
     """By GPU, in the order of their addresses."""
     free_mib: int
     """Memory that a VM can surely still reserve."""
-    indistinct: frozenset[int]
+    ambiguous_gpus: frozenset[int]
     """GPUs that were alike when a VM arrived on one of them. Which of them has it is unknown."""
-    fixed: frozenset[int]
-    """Numbers of the VMs that do not move again. They were on indistinct GPUs when a VM arrived, so it is unknown which
+    fixed_vms: frozenset[int]
+    """Numbers of the VMs that do not move again. They were on ambiguous GPUs when a VM arrived, so it is unknown which
     of them share a GPU with it; or they are pinned to GPU addresses, which mean other GPUs on another host."""
     worth: int
     """How much of the goal is free on this host."""
@@ -162,9 +162,9 @@ class VmMove:
     """The GPU that each of its vGPUs is bound to there; () = the host chooses."""
 
 
-def with_host(cluster_state: ClusterState, now: HostContents) -> ClusterState:
+def with_host(cluster_state: ClusterState, host_now: HostContents) -> ClusterState:
     """Return the state with one host replaced."""
-    return (*cluster_state[: now.number], now, *cluster_state[now.number + 1 :])
+    return (*cluster_state[: host_now.number], host_now, *cluster_state[host_now.number + 1 :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +205,7 @@ class ClusterModel:
         kinds, host_sorts = [], []
         for number, cluster_host in enumerate(self.cluster_hosts):
             facts = zip(cluster_host.gpus, cluster_host.unclear, cluster_host.counted, strict=True)
+            # GPUs get the same number if these facts are equal: the search may then exchange them.
             kinds.append(
                 tuple(self._number("gpu", gpu.admission_traits, unclear, counted) for gpu, unclear, counted in facts)
             )
@@ -218,22 +219,25 @@ class ClusterModel:
         number: int,
         contents: tuple[GpuContent, ...],
         free_mib: int,
-        indistinct: frozenset[int] = frozenset(),
-        fixed: frozenset[int] = frozenset(),
+        ambiguous_gpus: frozenset[int] = frozenset(),
+        fixed_vms: frozenset[int] = frozenset(),
     ) -> HostContents:
         """Return the state of the host with these vGPUs on its GPUs."""
         return HostContents(
             number,
             contents,
             free_mib,
-            indistinct,
-            fixed,
+            ambiguous_gpus,
+            fixed_vms,
             worth=sum(self.worth(number, gpu, content) for gpu, content in enumerate(contents)),
-            key=self._key(number, contents, free_mib, fixed),
+            key=self._key(number, contents, free_mib, fixed_vms),
         )
 
     def worth(self, host: int, gpu: int, content: GpuContent) -> int:
-        """Return how much of the goal the GPU surely has room for; of fragmented memory the MiB, as a loss."""
+        """Return how much of the goal is surely free on the GPU: slots, or 1 for a GPU that nothing runs on.
+
+        If the goal is less fragmentation, return the fragmented MiB as a negative number, so that more is better.
+        """
         if not self.cluster_hosts[host].counted[gpu]:
             return 0
         if self.goal.measure is not None:
@@ -251,9 +255,9 @@ class ClusterModel:
     def count_all_free(self, cluster_state: ClusterState) -> int:
         """Return the sum of `count_free` over all GPUs."""
         return sum(
-            self.count_free(now.number, gpu, content)
-            for now in cluster_state
-            for gpu, content in enumerate(now.contents)
+            self.count_free(host_now.number, gpu, content)
+            for host_now in cluster_state
+            for gpu, content in enumerate(host_now.contents)
         )
 
     def _fragmented_mib(self, host: int, gpu: int, content: GpuContent, measure: FragmentationMeasure) -> int:
@@ -293,12 +297,14 @@ class ClusterModel:
         on_it = sorted((self.search_vms[vgpu.vm].kind, vgpu.profile, vgpu.certainty) for vgpu in content)
         return (self._kinds[host][gpu], tuple(on_it))
 
-    def _key(self, number: int, contents: Iterable[GpuContent], free_mib: int, fixed: frozenset[int]) -> int:
+    def _key(self, number: int, contents: Iterable[GpuContent], free_mib: int, fixed_vms: frozenset[int]) -> int:
+        """Return a number that is equal for hosts whose future moves and gains are the same."""
         gpus = []
         for gpu, content in enumerate(contents):
-            fixed_kinds = sorted(self.search_vms[vgpu.vm].kind for vgpu in content if vgpu.vm in fixed)
+            fixed_kinds = sorted(self.search_vms[vgpu.vm].kind for vgpu in content if vgpu.vm in fixed_vms)
             gpus.append(self._number("content", self.kind_of_gpu(number, gpu, content), tuple(fixed_kinds)))
         return self._number("now", self._host_sorts[number], free_mib, *sorted(gpus))
 
     def _number(self, *facts: object) -> int:
+        """Return a number that is equal for equal facts."""
         return self._numbers.setdefault(facts, len(self._numbers))

@@ -35,7 +35,7 @@ WHERE: Final = "the cluster's Configure > vSphere DRS > Edit > Advanced Options"
 
 
 def drs_option(cluster: Cluster | None, name: str) -> str | None:
-    """Its value; None = it is not set, or the options cannot be read."""
+    """Return the value of this advanced option of DRS; None = it is not set, or the options cannot be read."""
     return dict(cluster.drs_options or ()).get(name) if cluster is not None else None
 
 
@@ -58,7 +58,7 @@ def evacuation_obstacles(cluster: Cluster | None) -> Iterator[str]:
 
 # assumption: drs-vgpu-vms
 def balancing_obstacles(cluster: Cluster) -> Iterator[str]:
-    """Yield what of the options is not as KB 313479 has it where DRS is to move VMs with a vGPU to balance load."""
+    """Yield each advanced option that keeps DRS from moving VMs with a vGPU to balance load (VMware KB 313479)."""
     if cluster.drs_options is None:
         return
     for name in (AUTOMATION, MOVES_AT_ONCE):
@@ -73,12 +73,12 @@ def _format_option(setting: str | None) -> str:
 
 
 TOLERATED_S: Final = 100
-"""Where the cluster says nothing."""
+"""The limit of vSphere, in force unless the DRS option `VmDevicesStunTimeTolerated` of the cluster sets another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stun:
-    """Seconds; a range where vCenter tells several bandwidths, or the two hosts differ."""
+    """How long a vMotion stops a VM; a range if vCenter has estimates for several bandwidths, or the hosts differ."""
 
     at_least_s: int
     at_most_s: int
@@ -94,12 +94,12 @@ def stun_between(vm: Vm, hosts: Iterable[Host]) -> Stun | None:
 
 
 def _of_host(vm: Vm, host: Host) -> Iterator[int]:
-    """Yield the sum over its vGPUs at each bandwidth for which the host has an estimate of all of them."""
+    """Yield the stun of the VM in seconds at each bandwidth for which the host has an estimate of all its vGPUs."""
     estimates = host.config_target.stuns if host.config_target is not None else ()
     for bandwidth in dict.fromkeys(estimate.bandwidth_mbps for estimate in estimates):
-        at = {estimate.profile: estimate.stun_s for estimate in estimates if estimate.bandwidth_mbps == bandwidth}
-        if all(profile in at for profile in vm.profiles):
-            yield sum(at[profile] for profile in vm.profiles)
+        stun_s = {estimate.profile: estimate.stun_s for estimate in estimates if estimate.bandwidth_mbps == bandwidth}
+        if all(profile in stun_s for profile in vm.profiles):
+            yield sum(stun_s[profile] for profile in vm.profiles)
 
 
 def tolerated_s(cluster: Cluster | None) -> int:
@@ -113,7 +113,7 @@ def too_long(vm: Vm, source: Host, target: Host, cluster: Cluster | None) -> Rej
     stun, limit = stun_between(vm, (source, target)), tolerated_s(cluster)
     if stun is None or stun.at_least_s <= limit:
         return None
-    hint = f"raise {STUN_TOLERATED} in the advanced options of DRS, if its users can wait so long"
+    hint = f"raise {STUN_TOLERATED} in the advanced options of DRS, if users of {vm.name} can wait so long"
     rule = f"estimates a stun of {stun.at_least_s} s for {vm.name}, and {limit} s are tolerated"
     return Rejection(target.name, rule, hint=hint)
 

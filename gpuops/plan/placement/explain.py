@@ -18,7 +18,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm, is_gpu, pins_of
 from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.placement.gpu_filters import judge_device, judge_slot
-from gpuops.plan.placement.host_filters import free_memory_mib, short_beside, surely_free_memory_mib
+from gpuops.plan.placement.host_filters import free_memory_mib, node_shortages, surely_free_memory_mib
 from gpuops.plan.placement.project import take
 from gpuops.plan.placement.seating import seat
 from gpuops.plan.placement.vm_demand import (
@@ -90,7 +90,7 @@ def _as_choice(subject: str, answer: Rejection | str, room: str) -> Choice:
 
 def remote_memory(vm: Vm, numa: NumaPolicy, placement: Placement, inventory: Inventory) -> Iterator[str]:
     """Yield what is missing on the NUMA nodes of the VM's GPUs, as warnings, if locality is only preferred."""
-    if numa is not NumaPolicy.PREFERRED or placement.bound_to:
+    if numa is not NumaPolicy.PREFERRED or placement.local_nodes:
         return  # the memory of a VM that is bound to nodes is on these nodes
     gpus = [gpu for address in placement.seats.values() if (gpu := placement.host.device(address)) is not None]
     nodes = {gpu.numa_node for gpu in gpus} - {None}
@@ -101,7 +101,7 @@ def remote_memory(vm: Vm, numa: NumaPolicy, placement: Placement, inventory: Inv
         yield f"the GPUs of {vm.name} are on NUMA nodes {', '.join(map(str, sorted(nodes, key=str)))}"
     for node in placement.host.numa_nodes:
         if node.id in nodes:
-            short = short_beside(vm, node, placement.host, inventory)
+            short = node_shortages(vm, node, placement.host, inventory)
             yield from (f"{rejection}: the rest is remote" for rejection in short)
 
 
@@ -114,8 +114,8 @@ def warn_of_remote_memory(vm: Vm, numa: NumaPolicy, placement: Placement, invent
     if numa is not NumaPolicy.REQUIRED or vm.memory_mib is None:
         return
     # Each node that the VM is bound to holds an equal part of its memory, rounded up.
-    host, needed_mib = placement.host, -(-vm.memory_mib // len(placement.bound_to))
-    for node in (node for node in host.numa_nodes if node.id in placement.bound_to):
+    host, needed_mib = placement.host, -(-vm.memory_mib // len(placement.local_nodes))
+    for node in (node for node in host.numa_nodes if node.id in placement.local_nodes):
         least = surely_free_memory_mib(node, vm, host, inventory)
         if needed_mib > least:
             most = free_memory_mib(node, vm, host, inventory)

@@ -31,7 +31,7 @@ from gpuops.plan.placement.vm_demand import Wanted, WantsVgpu
 AFFINITY_KEY: Final = "numa.nodeAffinity"
 
 
-def short_beside(vm: Vm, node: NumaNode, host: Host, inventory: Inventory) -> tuple[Rejection, ...]:
+def node_shortages(vm: Vm, node: NumaNode, host: Host, inventory: Inventory) -> tuple[Rejection, ...]:
     """Return what the node lacks for the VM: cores, memory or both."""
     subject = f"{host.name} numa{node.id}"
     cores, memory_mib = free_cores(node, vm, host, inventory), free_memory_mib(node, vm, host, inventory)
@@ -69,7 +69,7 @@ def free_cores(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) -> int:
     cores = cores_of(node, host)
     reserved_mhz = 0
     for neighbour in inventory.vms_on(host):
-        nodes = _bound_to(neighbour)
+        nodes = _bound_nodes(neighbour)
         if neighbour.ref != vm.ref and neighbour.may_run and str(node.id) in nodes:
             reserved_mhz += -(-(neighbour.cpu_reservation_mhz or 0) // len(nodes))
     if not reserved_mhz or not host.cpu_mhz:
@@ -83,14 +83,14 @@ def free_memory_mib(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) ->
     bound = sum(
         -(-(neighbour.most_reserved_mib or 0) // len(nodes))
         for neighbour in inventory.vms_on(host)
-        if _holds_memory_of(node, neighbour, vm) and (nodes := _bound_to(neighbour))
+        if _holds_memory_of(node, neighbour, vm) and (nodes := _bound_nodes(neighbour))
     )
     return node.memory_mib - bound
 
 
 def _holds_memory_of(node: NumaNode, neighbour: Vm, vm: Vm) -> bool:
     """Whether another VM of the host is bound to the node, possibly among others, and not surely powered off."""
-    return neighbour.ref != vm.ref and neighbour.may_run and str(node.id) in _bound_to(neighbour)
+    return neighbour.ref != vm.ref and neighbour.may_run and str(node.id) in _bound_nodes(neighbour)
 
 
 def surely_free_memory_mib(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) -> int:
@@ -98,7 +98,9 @@ def surely_free_memory_mib(node: NumaNode, vm: Vm, host: Host, inventory: Invent
     claims = [
         neighbour.most_reserved_mib
         for neighbour in inventory.vms_on(host)
-        if neighbour.ref != vm.ref and neighbour.may_run and str(node.id) in (_bound_to(neighbour) or (str(node.id),))
+        if neighbour.ref != vm.ref
+        and neighbour.may_run
+        and str(node.id) in (_bound_nodes(neighbour) or (str(node.id),))
     ]
     return 0 if None in claims else max(0, node.memory_mib - sum(claim for claim in claims if claim is not None))
 
@@ -172,7 +174,7 @@ def affinity(nodes: Iterable[int]) -> str:
     return ",".join(map(str, nodes))
 
 
-def _bound_to(vm: Vm) -> tuple[str, ...]:
+def _bound_nodes(vm: Vm) -> tuple[str, ...]:
     """Return the nodes that the VM is bound to. It is assumed to use each of them in equal parts."""
     return _nodes_in((vm.extra_config or {}).get(AFFINITY_KEY, ""))
 
@@ -205,7 +207,7 @@ def unreachable(host: Host) -> Rejection | None:
     return Rejection(host.name, "its connection state cannot be read", hint=hint)
 
 
-def not_in_maintenance(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
+def refuse_maintenance(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
     if host.in_maintenance is False:
         return None
     if host.in_maintenance is None:
@@ -213,7 +215,7 @@ def not_in_maintenance(needs: Wanted, host: Host, inventory: Inventory) -> Rejec
     return Rejection(host.name, "is in maintenance mode", hint="take it out of maintenance mode, or name another host")
 
 
-def memory_to_reserve(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
+def refuse_without_memory(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
     """Refuse if the VM's memory, which is reserved in full at power-on, is not free (VMware vSphere docs, passthrough
     devices). Reservations of other VMs that cannot be read are a doubt in `seating.py` and no reason to refuse."""
     if needs.vm.memory_mib is None:
@@ -229,7 +231,7 @@ def memory_to_reserve(needs: Wanted, host: Host, inventory: Inventory) -> Reject
     return Rejection(host.name, rule, needs.vm.memory_mib, free_mib, "MiB", short_of=Shortage.MEMORY)
 
 
-def cpu_to_reserve(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
+def refuse_without_cpu(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
     """Refuse if the CPU that the VM reserves is not free (vSphere API, InsufficientCpuResourcesFault). Most VMs reserve
     none; a reservation that cannot be read counts as none."""
     needed_mhz = needs.vm.cpu_reservation_mhz
@@ -252,7 +254,7 @@ def _reserving(needs: Wanted, host: Host, inventory: Inventory) -> str:
     return " and ".join((", ".join((first, *further[:-1])), *further[-1:]))
 
 
-def logical_cpus(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
+def refuse_too_many_vcpus(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
     """Refuse a VM with more vCPUs than the host has logical CPUs (VMware vSphere docs, virtual CPU limitations)."""
     if host.cpu_threads is None or needs.vm.vcpus is None or needs.vm.vcpus <= host.cpu_threads:
         return None
@@ -260,7 +262,7 @@ def logical_cpus(needs: Wanted, host: Host, inventory: Inventory) -> Rejection |
     return Rejection(host.name, rule, needs.vm.vcpus, host.cpu_threads, short_of=Shortage.VCPUS)
 
 
-def offers(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
+def refuse_missing_profiles(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
     """Refuse a host that does not offer every vGPU profile that the VM needs, or whose offer cannot be read."""
     profiles = dict.fromkeys(demand.profile for demand in needs.demands if isinstance(demand, WantsVgpu))
     if not profiles:
@@ -296,7 +298,7 @@ def refuse_unseen_files(needs: Wanted, host: Host, inventory: Inventory) -> Reje
     return Rejection(host.name, f"does not see datastore {names}, where files of {vm.name} are", hint=hint)
 
 
-def stays_in_its_vapp(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
+def refuse_leaving_vapp(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
     """Refuse a host outside the cluster of the VM's vApp. A vApp is a resource pool of one cluster or host: a member
     that goes elsewhere leaves it, and loses its place in the start order and its properties (vSphere API, VirtualApp;
     RelocateSpec.pool)."""
@@ -315,16 +317,16 @@ def stays_in_its_vapp(needs: Wanted, host: Host, inventory: Inventory) -> Reject
 
 HOST_FILTERS: Final[tuple[HostFilter, ...]] = (
     refuse_unreachable,  # nothing else that vCenter shows of a disconnected host can be relied on
-    not_in_maintenance,
-    logical_cpus,
-    memory_to_reserve,
-    cpu_to_reserve,
+    refuse_maintenance,
+    refuse_too_many_vcpus,
+    refuse_without_memory,
+    refuse_without_cpu,
     refuse_unseen_files,
-    stays_in_its_vapp,
-    offers,  # the host's own list is the authority on what it runs
+    refuse_leaving_vapp,
+    refuse_missing_profiles,  # the host's own list is the authority on what it runs
 )
 
-MOVE_FILTERS: Final[tuple[HostFilter, ...]] = (refuse_unseen_files, stays_in_its_vapp)
+MOVE_FILTERS: Final[tuple[HostFilter, ...]] = (refuse_unseen_files, refuse_leaving_vapp)
 """The filters whose answer depends on the host that the VM is on now: only a VM that exists can fail them."""
 
 

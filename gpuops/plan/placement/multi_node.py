@@ -28,7 +28,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.placement.gpu_filters import matches_type
-from gpuops.plan.placement.host_filters import cores_of, refusals, short_beside
+from gpuops.plan.placement.host_filters import cores_of, node_shortages, refusals
 from gpuops.plan.placement.keep_free import KeptRoom, reserved_unknown
 from gpuops.plan.placement.seating import Seating, seat
 from gpuops.plan.placement.select import place, without_full_hosts
@@ -152,7 +152,7 @@ def spread_over_nodes(
     rejections = [_wider(needs, host, count)]
     unsure_placements: list[Placement] = []
     for nodes in _nodes_in_order(needs, host, count):
-        short = [reason for node in nodes for reason in short_beside(vm_share, node, host, inventory)]
+        short = [reason for node in nodes for reason in node_shortages(vm_share, node, host, inventory)]
         seating = _seat_over_nodes(needs, nodes, host, inventory, catalog)
         kept_refusal = KeptRoom(needs, inventory, catalog).refusal(host, seating.seats) if seating.complete else None
         if not short and seating.complete and kept_refusal is None:

@@ -59,10 +59,10 @@ def seat(
     }
     attempt = _SeatingAttempt(vm, demands, host, inventory, catalog, node, states)
     # 2. Device by device; each vGPU that got a GPU takes its slot before the next one is asked.
-    for _, alike in groupby(in_order_of_seating(demands), _wish):  # vGPUs with equal profile and pin together
-        attempt.seat_equal(tuple(alike))
+    for _, equal_demands in groupby(in_order_of_seating(demands), _seating_key):
+        attempt.seat_equal(tuple(equal_demands))
     # 3. If not all are seated: first how many of several equal devices got a seat, then the reasons of single GPUs.
-    rejections = [*attempt.too_few(), *attempt.rejections]
+    rejections = [*attempt.shortfalls(), *attempt.rejections]
     doubts = (memory_doubt(vm, host, inventory), *attempt.doubts)
     return Seating(attempt.seats, tuple(dict.fromkeys(rejections)), tuple(dict.fromkeys(filter(None, doubts))))
 
@@ -90,7 +90,7 @@ class _SeatingAttempt:
 
     def seat_equal(self, demands: Sequence[Demand]) -> None:
         """Seat equal devices one after another. If one vGPU is refused, the next would be for the same reasons."""
-        count_seated = self._fill(demands)
+        count_seated = self._fill_all_gpus(demands)
         for demand in demands[count_seated:]:
             seat_or_reasons, doubt = self._seat_one(demand)
             if not isinstance(seat_or_reasons, PciAddress):
@@ -105,33 +105,33 @@ class _SeatingAttempt:
                 self.doubts.append(doubt)
                 self.unsure.add(demand.ordinal)
 
-    def _fill(self, demands: Sequence[Demand]) -> int:
+    def _fill_all_gpus(self, demands: Sequence[Demand]) -> int:
         """Fill all GPUs if they have fewer slots than these equal vGPUs need, and return how many were seated.
 
         The host's order does not matter then, since each GPU gets as many as it takes. Example: four vGPUs and two GPUs
         with one slot each: the first two vGPUs are seated, and 2 is returned.
         """
-        first = demands[0]
-        if not isinstance(first, WantsVgpu) or first.pin is not None or len(demands) == 1:
+        vgpu = demands[0]
+        if not isinstance(vgpu, WantsVgpu) or vgpu.pin is not None or len(demands) == 1:
             return 0
+        # for each GPU: (slots that surely exist, all slots that may exist)
         slots = {
-            address: slots_in_turn(state, first.profile, self.vm.ref, self.catalog)
+            address: slots_in_turn(state, vgpu.profile, self.vm.ref, self.catalog)
             for address, state in self.states.items()
         }
         if sum(count for _, count in slots.values()) >= len(demands):
             return 0
-        surely = sum(sure for sure, _ in slots.values())
-        gpus = [address for address, (_, count) in slots.items() for _ in range(count)]
-        for number, (demand, address) in enumerate(zip(demands, gpus, strict=False)):
+        sure_count = sum(sure for sure, _ in slots.values())
+        gpu_of_slot = [address for address, (_, count) in slots.items() for _ in range(count)]
+        for number, (demand, address) in enumerate(zip(demands, gpu_of_slot, strict=False)):
             self.seats[demand.ordinal] = address
-            if number >= surely:  # `surely` of the seats exist for certain; the others count as unsure
+            self._take(address, vgpu.profile)
+            if number >= sure_count:
                 self.unsure.add(demand.ordinal)
-        for address, (_, count) in slots.items():
-            for _ in range(count):
-                self._take(address, first.profile)
-        return len(gpus)
+        return len(gpu_of_slot)
 
     def _take(self, address: PciAddress, profile: str) -> None:
+        """Count a vGPU of this VM on the GPU, where the host is expected to start it."""
         tenant = Tenant(self.vm.ref, self.vm.name, profile)
         self.states[address] = with_expected(self.states[address], tenant, self.catalog)
 
@@ -152,10 +152,11 @@ class _SeatingAttempt:
                 return demand.address, f"{subject}: {verdict}" if verdict else ""
             case WantsDynamic():
                 unseated = [other for other in self.demands if other.ordinal not in self.seats]
+                # equal demands differ only in their ordinals
                 still_needed = sum(replace(other, ordinal=demand.ordinal) == demand for other in unseated)
-                taken = self.seats.values()
+                taken_addresses = self.seats.values()
                 device_or_rejection = find_free_device(
-                    demand, self.vm, taken, self.host, self.inventory, self.node, still_needed
+                    demand, self.vm, taken_addresses, self.host, self.inventory, self.node, still_needed
                 )
                 if isinstance(device_or_rejection, Rejection):
                     return (device_or_rejection,), ""
@@ -163,7 +164,7 @@ class _SeatingAttempt:
             case _:
                 assert_never(demand)
 
-    def too_few(self) -> Iterator[Rejection]:
+    def shortfalls(self) -> Iterator[Rejection]:
         """Yield, for each profile of several vGPUs that did not all get a seat, how many did and what else takes
         room."""
         vgpus = [demand for demand in self.demands if isinstance(demand, WantsVgpu)]
@@ -174,13 +175,13 @@ class _SeatingAttempt:
                 continue
             rooms = [(state, range_beside(state, profile, self.vm.ref, self.catalog)) for state in self.states.values()]
             further_slots = [room.at_most for _, room in rooms if room is not None]
-            seated_text = _from_to(len(ordinals & seated - self.unsure), len(ordinals & seated), further_slots)
+            slots_text = _format_slots(len(ordinals & seated - self.unsure), len(ordinals & seated), further_slots)
             tenants = [tenant for state, room in rooms if room is not None for tenant in state.tenants]
-            other_takers = [awaited.value for awaited in Awaited if any(t.awaited is awaited for t in tenants)]
+            others = [awaited.value for awaited in Awaited if any(t.awaited is awaited for t in tenants)]
             if any(t.vm == self.vm.ref and t.profile != profile for t in tenants):
-                other_takers.append("its other vGPUs")
-            beside = f" beside {' and '.join(other_takers)}" if other_takers else ""
-            yield Rejection(self.subject, f"room for {profile}{beside}", len(ordinals), seated_text, "slots")
+                others.append("its other vGPUs")
+            beside = f" beside {' and '.join(others)}" if others else ""
+            yield Rejection(self.subject, f"room for {profile}{beside}", len(ordinals), slots_text, "slots")
 
 
 def in_order_of_seating(demands: Iterable[Demand]) -> list[Demand]:
@@ -188,17 +189,17 @@ def in_order_of_seating(demands: Iterable[Demand]) -> list[Demand]:
     return sorted(demands, key=lambda demand: (isinstance(demand, WantsVgpu) and demand.pin is None, demand.ordinal))
 
 
-def _from_to(least: int, seated: int, further: Sequence[int | None]) -> int | str:
+def _format_slots(sure_seats: int, all_seats: int, further_slots: Sequence[int | None]) -> int | str:
     """Return the number of slots, as a figure or a range: from the sure seats to all seats and the most further slots
-    that the GPUs may have."""
-    known_slots = [room for room in further if room is not None]
-    if len(known_slots) < len(further):
-        return f"{least} or more"
-    most = seated + sum(known_slots)
-    return least if most == least else f"{least} to {most}"
+    that each GPU may have (None = unknown)."""
+    known_slots = [slots for slots in further_slots if slots is not None]
+    if len(known_slots) < len(further_slots):
+        return f"{sure_seats} or more"
+    most = all_seats + sum(known_slots)
+    return sure_seats if most == sure_seats else f"{sure_seats} to {most}"
 
 
-def _wish(demand: Demand) -> object:
+def _seating_key(demand: Demand) -> object:
     """Return a key that is equal for vGPUs with the same profile and pin."""
     return (demand.profile, demand.pin) if isinstance(demand, WantsVgpu) else demand.ordinal
 
@@ -240,22 +241,22 @@ class Room:
     catalog: Catalog
     certain: bool
 
-    def refusals(self, vm: Vm, host: Host, world: Inventory) -> tuple[Rejection, ...]:
+    def refusals(self, vm: Vm, host: Host, snapshot: Inventory) -> tuple[Rejection, ...]:
         """Return every reason why the VM cannot start on the host in this snapshot; empty if it can."""
         needs = Wanted(vm=vm, demands=demands_of(vm.devices or (), pins_of(vm)), hosts=(host.ref,))
-        host_refusals = refusals(needs, host, world)
+        host_refusals = refusals(needs, host, snapshot)
         if host_refusals:
             return host_refusals
-        seating = seat(vm, needs.demands, host, world, self.catalog)
+        seating = seat(vm, needs.demands, host, snapshot, self.catalog)
         doubts = tuple(Rejection(host.name, doubt) for doubt in seating.doubts) if self.certain else ()
         return seating.rejections or doubts
 
 
-def around(host: Host, world: Inventory, *extra_vms: Vm) -> Inventory:
+def reduced_to_host(host: Host, snapshot: Inventory, *extra_vms: Vm) -> Inventory:
     """Return the snapshot reduced to one host, its VMs and the extra VMs.
 
     Each projected step copies the VMs of the snapshot, and the plan of a night tries thousands of steps on ten thousand
     VMs: with the small snapshot that stays fast.
     """
-    near = {vm.ref: vm for vm in (*world.vms_on(host), *extra_vms)}
-    return replace(world, vms=near, hosts={host.ref: world.hosts[host.ref]})
+    near = {vm.ref: vm for vm in (*snapshot.vms_on(host), *extra_vms)}
+    return replace(snapshot, vms=near, hosts={host.ref: snapshot.hosts[host.ref]})

@@ -25,7 +25,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.placement.fleet.site_demand import NO_LOSS, Loss
 from gpuops.plan.placement.gpu_filters import judge_slot
-from gpuops.plan.placement.host_filters import memory_doubt, node_of, refusals, short_beside
+from gpuops.plan.placement.host_filters import memory_doubt, node_of, node_shortages, refusals
 from gpuops.plan.placement.keep_free import KeptRoom, reserved_unknown
 from gpuops.plan.placement.seating import Seating, seat
 from gpuops.plan.placement.vm_demand import Demand, PinPolicy, Placement, Wanted, WantsVgpu
@@ -42,7 +42,7 @@ class Candidate:
     host: Host
     seating: Seating
     node: NumaNode | None = None
-    bound: bool = False
+    pinned_by_plan: bool = False
     """The plan chose the GPUs and must pin them; else they are those that the host would choose."""
 
     @property
@@ -127,13 +127,13 @@ def _candidates(host: Host, question: PlacementQuestion) -> Iterator[Candidate |
     if needs.numa is not NumaPolicy.REQUIRED:
         seating = seat(needs.vm, demands, host, question.inventory, question.catalog)
         if seating.complete:
-            yield from _with_bound_candidates(Candidate(host, seating), question)
+            yield from _with_pinned_candidates(Candidate(host, seating), question)
         yield from seating.rejections
         return
     if not host.numa_nodes:
         yield Rejection(host.name, "its NUMA nodes cannot be read", hint="use --numa preferred instead")
     for node in sorted(host.numa_nodes, key=lambda node: node.id):
-        reasons = list(short_beside(needs.vm, node, host, question.inventory))
+        reasons = list(node_shortages(needs.vm, node, host, question.inventory))
         seating = seat(needs.vm, demands, host, question.inventory, question.catalog, node.id)
         reasons += seating.rejections
         candidate = Candidate(host, seating, node)
@@ -141,18 +141,18 @@ def _candidates(host: Host, question: PlacementQuestion) -> Iterator[Candidate |
             rule = "the host may choose a GPU on another NUMA node, and pinning is switched off"
             reasons.append(Rejection(candidate.subject, rule, hint="--pin auto binds the vGPU to a GPU of the node"))
         if not reasons:
-            yield from _with_bound_candidates(candidate, question)
+            yield from _with_pinned_candidates(candidate, question)
         yield from reasons
 
 
-def _with_bound_candidates(host_choice: Candidate, question: PlacementQuestion) -> Iterator[Candidate]:
+def _with_pinned_candidates(host_choice: Candidate, question: PlacementQuestion) -> Iterator[Candidate]:
     """Yield the place with the GPUs that the host would choose, then those with other GPUs, where the VM is bound."""
     yield host_choice
-    bound = _bound_candidates(host_choice.host, host_choice.node, question)
-    yield from (candidate for candidate in bound if candidate.seating.seats != host_choice.seating.seats)
+    pinned_candidates = _pinned_candidates(host_choice.host, host_choice.node, question)
+    yield from (candidate for candidate in pinned_candidates if candidate.seating.seats != host_choice.seating.seats)
 
 
-def _bound_candidates(host: Host, node: NumaNode | None, question: PlacementQuestion) -> Iterator[Candidate]:
+def _pinned_candidates(host: Host, node: NumaNode | None, question: PlacementQuestion) -> Iterator[Candidate]:
     """Yield the places where the plan chooses the GPUs: for one vGPU any GPU with room, for several those of a node.
 
     Several vGPUs are only bound for the sake of locality: there are too many sets of GPUs to compare them all.
@@ -182,37 +182,37 @@ def _on_one_gpu(
         if not isinstance(answer, Rejection):
             doubt = f"{host.name} {state.gpu.address}: {answer}" if answer else ""
             doubts = tuple(reason for reason in (memory, doubt) if reason)
-            yield Candidate(host, Seating({demand.ordinal: state.gpu.address}, (), doubts), node, bound=True)
+            yield Candidate(host, Seating({demand.ordinal: state.gpu.address}, (), doubts), node, pinned_by_plan=True)
 
 
 def _on_one_node(profile: str, host: Host, node: NumaNode, question: PlacementQuestion) -> Candidate | None:
     """Return the place on the GPUs of this node that leaves the most to others; None if there is no room, or if
     the exact rules doubt it."""
     needs = question.needs
-    if short_beside(needs.vm, node, host, question.inventory):
+    if node_shortages(needs.vm, node, host, question.inventory):
         return None
     gpus = question.losses.on_node(profile, host, node.id)
     if gpus is None:
         return None
     pins = {demand.ordinal: gpu for demand, gpu in zip(needs.demands, gpus, strict=True)}
-    seating = bound_to(pins, host, question)
+    seating = seat_pinned(pins, host, question)
     inside = node if needs.numa is NumaPolicy.REQUIRED else None
-    return Candidate(host, seating, inside, bound=True) if seating.complete and not seating.doubts else None
+    return Candidate(host, seating, inside, pinned_by_plan=True) if seating.complete and not seating.doubts else None
 
 
 def _mixed_profiles_on_node(host: Host, node: NumaNode, question: PlacementQuestion) -> Candidate | None:
     """Return the place of vGPUs of several profiles where the host would put them if it had only this node's GPUs."""
     needs = question.needs
-    if short_beside(needs.vm, node, host, question.inventory):
+    if node_shortages(needs.vm, node, host, question.inventory):
         return None
     inside = seat(needs.vm, needs.demands, host, question.inventory, question.catalog, node.id)
     if not inside.complete:
         return None
-    seating = bound_to(dict(inside.seats), host, question)
-    return Candidate(host, seating, bound=True) if seating.complete and not seating.doubts else None
+    seating = seat_pinned(dict(inside.seats), host, question)
+    return Candidate(host, seating, pinned_by_plan=True) if seating.complete and not seating.doubts else None
 
 
-def bound_to(gpus: dict[int, PciAddress], host: Host, question: PlacementQuestion) -> Seating:
+def seat_pinned(gpus: dict[int, PciAddress], host: Host, question: PlacementQuestion) -> Seating:
     """Return the seating if each vGPU (by ordinal) is bound to its GPU in `gpus`."""
     demands = [
         replace(demand, pin=gpus[demand.ordinal]) for demand in question.needs.demands if isinstance(demand, WantsVgpu)
@@ -233,7 +233,7 @@ def necessary_pins(candidate: Candidate, question: PlacementQuestion) -> dict[in
     """Return the pins that the placement needs: all if the plan chose the GPUs; else, if locality is required, those
     of vGPUs that the host could put on another node."""
     node, seats = candidate.node, candidate.seating.seats
-    if node is None and not candidate.bound:
+    if node is None and not candidate.pinned_by_plan:
         return {}
     gpus = [gpu for gpu in candidate.host.gpus if gpu.graphics_type is GraphicsType.SHARED_DIRECT]
     elsewhere = [gpu for gpu in gpus if node is not None and gpu.numa_node != node.id]
@@ -241,7 +241,7 @@ def necessary_pins(candidate: Candidate, question: PlacementQuestion) -> dict[in
     for demand in question.needs.demands:
         if isinstance(demand, WantsVgpu) and demand.ordinal in seats:
             may_run_elsewhere = any(may_run(gpu, demand.profile, question.catalog) is not False for gpu in elsewhere)
-            if candidate.bound or may_run_elsewhere:
+            if candidate.pinned_by_plan or may_run_elsewhere:
                 pins[demand.ordinal] = seats[demand.ordinal]
     return pins
 
@@ -327,7 +327,7 @@ def local_node(candidate: Candidate, question: PlacementQuestion) -> int | None:
     gpus = [candidate.host.device(address) for address in candidate.seating.seats.values()]
     number = node_of(gpu.numa_node if gpu else None for gpu in gpus)
     node = next((node for node in candidate.host.numa_nodes if node.id == number), None)
-    if node is None or short_beside(question.needs.vm, node, candidate.host, question.inventory):
+    if node is None or node_shortages(question.needs.vm, node, candidate.host, question.inventory):
         return None
     return node.id
 
@@ -431,12 +431,12 @@ def _confirm(chosen: FleetChoice | None, question: PlacementQuestion) -> Candida
         return None
     host, needs = chosen.host, question.needs
     node = next((node for node in host.numa_nodes if node.id == chosen.node), None)
-    if chosen.bound:
-        seating = bound_to(chosen.seats, host, question)
+    if chosen.pinned_by_plan:
+        seating = seat_pinned(chosen.seats, host, question)
     else:
         seating = seat(needs.vm, demands_on(host, needs), host, question.inventory, question.catalog, chosen.node)
     sure = seating.complete and not seating.doubts and seating.seats == chosen.seats
-    return Candidate(host, seating, node, chosen.bound) if sure else None
+    return Candidate(host, seating, node, chosen.pinned_by_plan) if sure else None
 
 
 def _placement(best: Candidate, question: PlacementQuestion, choices: tuple[Choice, ...]) -> Placement:
@@ -464,7 +464,7 @@ class _RankedCandidate:
         host, node = candidate.host, "" if candidate.node is None else str(candidate.node.id)
         node_of_gpu = {device.address: device.numa_node for device in host.devices}
         gpus = sorted((str(node_of_gpu.get(gpu)), gpu) for gpu in candidate.seating.seats.values())
-        return (*(-score.value for score in self.scores), host.name, host.ref, node, candidate.bound, gpus)
+        return (*(-score.value for score in self.scores), host.name, host.ref, node, candidate.pinned_by_plan, gpus)
 
 
 def _choices(ranked: list[_RankedCandidate]) -> Iterator[Choice]:
@@ -472,8 +472,8 @@ def _choices(ranked: list[_RankedCandidate]) -> Iterator[Choice]:
     there."""
     best = ranked[0]
     reasons = "; ".join(score.reason for score in best.scores if score.reason)
-    bound = "bound to " if best.candidate.bound else ""
-    seats = f"{bound}GPU {best.candidate.gpus}" if best.candidate.gpus else "no GPU needed"
+    binding = "bound to " if best.candidate.pinned_by_plan else ""
+    seats = f"{binding}GPU {best.candidate.gpus}" if best.candidate.gpus else "no GPU needed"
     yield Choice(best.candidate.subject, chosen=True, reason=f"{seats}: {reasons}", feasible=True)
     subjects = {best.candidate.subject}
     for runner_up in ranked[1:]:
@@ -491,5 +491,5 @@ def _why_worse(runner_up: _RankedCandidate, best: _RankedCandidate) -> str:
             return f"would do, but {score.reason} (chosen: {best_score.reason})"
     if runner_up.candidate.subject != best.candidate.subject:
         return f"would do as well as {best.candidate.subject}, which comes first by name"
-    why = "comes first" if best.candidate.bound else "the host chooses itself"
+    why = "comes first" if best.candidate.pinned_by_plan else "the host chooses itself"
     return f"would do as well as {best.candidate.gpus}, which {why}"

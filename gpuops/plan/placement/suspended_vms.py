@@ -32,7 +32,7 @@ from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import PowerOnVm, ResumeVm, ShutDownGuest, SuspendVm
 from gpuops.plan.placement.host_filters import unreserved_mhz, unreserved_mib
 from gpuops.plan.placement.project import project, take
-from gpuops.plan.placement.seating import Room, around, seat
+from gpuops.plan.placement.seating import Room, reduced_to_host, seat
 from gpuops.plan.placement.vm_demand import demands_of
 
 RETURN_ATTRIBUTE: Final = "gpuops.return"
@@ -99,17 +99,17 @@ def with_claims(
         inventory.vms.values() if hosts is None else [vm for ref in hosts for vm in inventory.vms_by_host.get(ref, ())]
     )
     waiting = [vm for vm in listed_vms if vm.power is PowerState.SUSPENDED and vm.devices and vm.ref not in without]
-    world, claims_so_far = inventory, []
+    snapshot, claims_so_far = inventory, []
     for vm in sorted(waiting, key=lambda vm: (vm.host or "", vm.name, vm.ref)):
-        host = world.hosts.get(vm.host or "")
+        host = snapshot.hosts.get(vm.host or "")
         if host is None:
             continue
-        claim = _claim(vm, host, world, catalog)
+        claim = _claim(vm, host, snapshot, catalog)
         claims_so_far.append(claim)
         if not claim.lost:
             returned_vm = replace(vm, name=f"{vm.name} (suspended)", power=PowerState.ON, awaited=Awaited.RETURN)
-            world = take(returned_vm, world, catalog)
-    return world, tuple(claims_so_far)
+            snapshot = take(returned_vm, snapshot, catalog)
+    return snapshot, tuple(claims_so_far)
 
 
 def claims(
@@ -156,15 +156,15 @@ def refuse_stranded(desktops: Sequence[Vm], inventory: Inventory, catalog: Catal
     host = inventory.host_of(desktops[0])
     if host is None:
         return [Rejection(vm.name, "its host is not known") for vm in desktops]
-    world = around(host, inventory)
+    snapshot = reduced_to_host(host, inventory)
     for vm in desktops:
-        world = project(suspend_or_shut_down(vm), world)
+        snapshot = project(suspend_or_shut_down(vm), snapshot)
     refusals: list[Rejection] = []
-    for vm in [vm for part in return_order(desktops, world, catalog) for vm in part]:
-        reasons = room.refusals(world.vm(vm.ref), world.hosts[host.ref], world)
+    for vm in [vm for part in return_order(desktops, snapshot, catalog) for vm in part]:
+        reasons = room.refusals(snapshot.vm(vm.ref), snapshot.hosts[host.ref], snapshot)
         refusals += reasons
         if not reasons:
-            world = project(resume_or_power_on(world.vm(vm.ref)), world, catalog)
+            snapshot = project(resume_or_power_on(snapshot.vm(vm.ref)), snapshot, catalog)
     return refusals
 
 

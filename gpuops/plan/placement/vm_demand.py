@@ -141,7 +141,7 @@ class Placement:
     """The NUMA nodes that a VM wider than one node is spread over; () = it fits into one node."""
 
     @property
-    def bound_to(self) -> tuple[int, ...]:
+    def local_nodes(self) -> tuple[int, ...]:
         """The NUMA nodes that surely have both the VM and its GPUs."""
         return self.numa_nodes or (() if self.numa_node is None else (self.numa_node,))
 

@@ -17,7 +17,7 @@ from gpuops.plan.placement.fleet.site_demand import ShapeCounts, add_counts, cou
 from gpuops.plan.placement.project import take
 from gpuops.plan.placement.vm_demand import NOTHING_KEPT, KeepFree, PinPolicy
 from gpuops.plan.queue.one_workload import Neighbours, Placed, Refusal, WorkloadQuestion
-from gpuops.plan.queue.suggestions import nearest
+from gpuops.plan.queue.suggestions import suggest_smaller_request
 from gpuops.plan.queue.workload_hosts import choices_of_devices, framebuffer_mib, running, scope_of, vm_of
 
 
@@ -44,6 +44,7 @@ class Queue:
         always.
         """
         workloads = tuple(workloads)
+        # by size, the largest first
         by_size = self.with_all(workloads)
         if all(isinstance(answer, Placed) for answer in by_size.answers):
             return by_size
@@ -75,10 +76,10 @@ class Queue:
         """Return the queue with one more unit: a workload of its own, or all of one affinity."""
         if len(unit) > 1:
             return self._together(unit)
-        trial = self.trial(unit[0])
-        answer = trial.answer()
+        question = self.question_for(unit[0])
+        answer = question.answer()
         if isinstance(answer, Refusal) and self.any_reason:
-            answer = replace(answer, nearest=nearest(trial, answer.rejections))
+            answer = replace(answer, nearest=suggest_smaller_request(question, answer.rejections))
         return self._with_answer(answer)
 
     def _together(self, unit: Sequence[Workload]) -> Queue:
@@ -98,7 +99,8 @@ class Queue:
             host: str | None = None
             for number, workload in enumerate(unit, 1):
                 # The first one chooses the host, and the others must follow it there.
-                answer = replace(queue.trial(workload, only=host, without=tried_hosts), every_reason=False).answer()
+                question = queue.question_for(workload, only=host, without=tried_hosts)
+                answer = replace(question, every_reason=False).answer()
                 queue = queue._with_answer(answer)
                 if isinstance(answer, Refusal):
                     reasons |= dict.fromkeys(answer.rejections)
@@ -106,9 +108,9 @@ class Queue:
                 host = answer.placement.host.ref
                 if number > most_placed:
                     most_placed, best_host = number, answer.placement.host.name
-            else:
+            else:  # no workload of the unit was refused
                 return queue
-            if host is None:
+            if host is None:  # no host is left for the largest workload
                 part = f"{most_placed} of these {len(unit)} fit together on {best_host}" if most_placed > 1 else ""
                 return self._refuse_unit(unit, (), tuple(reasons), part)
             tried_hosts |= {host}
@@ -122,14 +124,14 @@ class Queue:
     ) -> Queue:
         """Refuse the complete unit: for contradictions, for workloads without any place, or for the hosts' reasons.
         `part` says how many of them a host would take: the suggestion if none fits better."""
-        answers_alone = {workload.name: self.trial(workload).answer() for workload in unit}
+        answers_alone = {workload.name: self.question_for(workload).answer() for workload in unit}
         impossible = [name for name, answer in answers_alone.items() if isinstance(answer, Refusal)]
         reasons_for_all = tuple(contradicted)
         if not contradicted and not impossible:
             names = ", ".join(workload.name for workload in unit)
             rule = f"must share a host with all of affinity {unit[0].affinity} ({names}), and no host takes them all"
             reasons_for_all = (Rejection(unit[0].name, rule),)
-        queue, alternative = self, self._apart(unit) or part
+        queue, alternative = self, self._suggest_separate_hosts(unit) or part
         for workload in unit:
             name, answer_alone = workload.name, answers_alone[workload.name]
             rejections = [replace(reason, subject=name) for reason in reasons_for_all]
@@ -137,7 +139,7 @@ class Queue:
             if isinstance(answer_alone, Refusal):
                 rejections += answer_alone.rejections
                 if answer_alone.rejections:
-                    suggestion = nearest(self.trial(workload), answer_alone.rejections)
+                    suggestion = suggest_smaller_request(self.question_for(workload), answer_alone.rejections)
             elif not suggestion:
                 host = answer_alone.placement.host.name
                 suggestion = f"without affinity {workload.affinity} it fits on {host}"
@@ -149,18 +151,18 @@ class Queue:
             queue = queue._with_answer(Refusal(workload, tuple(dict.fromkeys(rejections)), nearest=suggestion))
         return queue
 
-    def _apart(self, unit: Sequence[Workload]) -> str:
+    def _suggest_separate_hosts(self, unit: Sequence[Workload]) -> str:
         """Return where they would fit if they need not share a host; empty if not even that."""
         queue, places = self, []
         for workload in unit:
-            answer = queue.trial(replace(workload, affinity=None)).answer()
+            answer = queue.question_for(replace(workload, affinity=None)).answer()
             if isinstance(answer, Refusal):
                 return ""
             places.append(f"{workload.name} on {answer.placement.host.name}")
             queue = queue._with_answer(answer)
         return f"without affinity {unit[0].affinity} they fit: {', '.join(places)}"
 
-    def trial(
+    def question_for(
         self, workload: Workload, *, only: str | None = None, without: frozenset[str] = frozenset()
     ) -> WorkloadQuestion:
         """Return the question where this workload goes, in the room that the workloads so far leave."""
@@ -168,7 +170,7 @@ class Queue:
         question = WorkloadQuestion(workload, *context, only, without, self.keep_free)
         return question if self.any_reason else replace(question, every_reason=False, any_reason=False)
 
-    def having(self, placed: Sequence[Placed], inventory: Inventory) -> Queue:
+    def with_placed(self, placed: Sequence[Placed], inventory: Inventory) -> Queue:
         """Return the queue with these placed too. They depend on no other workload; in `inventory` they run."""
         return replace(self, inventory=inventory, answers=(*self.answers, *placed))
 
@@ -232,7 +234,10 @@ def placed_by_priority(queue: Queue, workloads: Sequence[Workload]) -> tuple[int
 
 
 def _sure_by_priority(queue: Queue, workloads: Sequence[Workload]) -> tuple[int, ...]:
-    """As `placed_by_priority`, without places in doubt: where a power-on may be refused."""
+    """Return the GPU memory that is surely placed, of each priority in MiB, the highest priority first.
+
+    Places with a doubt are not counted: their power-on may be refused.
+    """
     sure = tuple(answer for answer in queue.answers if isinstance(answer, Placed) and not answer.placement.doubts)
     return placed_by_priority(replace(queue, answers=sure), workloads)
 

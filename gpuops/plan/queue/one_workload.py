@@ -115,7 +115,7 @@ class WorkloadQuestion:
     every_reason: bool = True
     """Whether a refusal also lists reasons that were not checked because the first reasons were enough."""
     any_reason: bool = True
-    """Whether the reasons of a refusal are needed."""
+    """Whether the reasons of a refusal are needed at all: without them a refusal is found faster."""
 
     def answer(self) -> Placed | Refusal:
         """Place the first suitable choice of devices that finds a place; choices of scarcer GPUs come later."""
@@ -124,9 +124,10 @@ class WorkloadQuestion:
         device_choices = choices_of_devices(self.workload, self.inventory, self.catalog)
         unknown_devices = [choice for choice in device_choices if isinstance(choice, Rejection)]
         if unknown_devices:
-            return Refusal(self.workload, tuple(dict.fromkeys((*unknown_devices, *self._besides_devices()))))
+            other_reasons = self._reasons_besides_devices()
+            return Refusal(self.workload, tuple(dict.fromkeys((*unknown_devices, *other_reasons))))
         for devices in device_choices:
-            assert not isinstance(devices, Rejection)
+            assert not isinstance(devices, Rejection), "unknown devices were refused above"
             vm = vm_of(self.workload, devices)
             eligible, needs = self._needs_and_hosts(vm, devices)
             place_or_reasons = place_near(needs, self.inventory, self.catalog) if needs.hosts else ()
@@ -143,21 +144,21 @@ class WorkloadQuestion:
             choices += self._choices(needs, eligible, map(Choice.refused, place_or_reasons))
         return Refusal(self.workload, tuple(dict.fromkeys(rejections)), choices=tuple(choices))
 
-    def _besides_devices(self) -> tuple[Rejection, ...]:
+    def _reasons_besides_devices(self) -> tuple[Rejection, ...]:
         """Return why no host would take the VM even if its devices were known and free."""
         if not self.every_reason:
             return ()
         vm = vm_of(self.workload)
-        # The reasons already tell that no host offers the device group.
+        # Without the device group, because another reason already says that no host offers it.
         eligible, _ = replace(self, workload=replace(self.workload, device_group=None))._needs_and_hosts(vm, ())
-        return without_devices(vm, eligible, self.inventory)
+        return refusals_without_gpus(vm, eligible, self.inventory)
 
     def _needs_and_hosts(self, vm: Vm, devices: Devices) -> tuple[EligibleHosts, Wanted]:
         """Return the hosts that the workload may go to, and what its VM needs there."""
         # (host ref, name) of the workloads placed already that are in the same group
-        apart = self.neighbours.apart.get(self.workload.anti_affinity or "", ())
-        beside = self.neighbours.spread.get(self.workload.spread or "", ())
-        eligible = eligible_hosts(self.workload, vm, apart, self.inventory, self.catalog)
+        same_anti_affinity = self.neighbours.apart.get(self.workload.anti_affinity or "", ())
+        same_spread = self.neighbours.spread.get(self.workload.spread or "", ())
+        eligible = eligible_hosts(self.workload, vm, same_anti_affinity, self.inventory, self.catalog)
         hosts = tuple(ref for ref in eligible.hosts if self.only in (None, ref) and ref not in self.without)
         needs = Wanted(
             vm,
@@ -165,7 +166,7 @@ class WorkloadQuestion:
             hosts,
             self.workload.numa,
             self.pin,
-            tuple(ref for ref, _ in beside),
+            tuple(ref for ref, _ in same_spread),
             self.explain,
             reasons=self.any_reason,
             grouped=self.workload.device_group is not None,
@@ -183,7 +184,7 @@ class WorkloadQuestion:
         return (
             *doubts,
             *placement.doubts,
-            *_unbound(self.workload, vm, placement),
+            *_warn_of_other_numa_node(self.workload, vm, placement),
             *([numa_spread_text(vm, placement, self.workload.numa)] if placement.numa_nodes else []),
             *remote_memory(vm, self.workload.numa, placement, self.inventory),
             *warn_of_remote_memory(vm, self.workload.numa, placement, self.inventory),
@@ -201,32 +202,32 @@ class WorkloadQuestion:
             for line in explain_gpus(needs, self.inventory.hosts[ref], self.inventory, self.catalog)
         ]
         # A GPU that is a place of its own has one line: the room on it, then why it was chosen or not.
-        room = {line.subject: line.reason for line in gpu_lines}
+        room_texts = {line.subject: line.reason for line in gpu_lines}
         subjects = {line.subject for line in lines}
         for number, line in enumerate(lines):
-            if line.feasible and line.subject in room:
-                lines[number] = replace(line, reason=f"{room[line.subject]}: {line.reason}")
+            if line.feasible and line.subject in room_texts:
+                lines[number] = replace(line, reason=f"{room_texts[line.subject]}: {line.reason}")
         lines += (line for line in gpu_lines if line.subject not in subjects)
         return tuple(sorted(lines, key=lambda choice: choice.subject))
 
 
-def _unbound(workload: Workload, vm: Vm, placement: Placement) -> tuple[str, ...]:
+def _warn_of_other_numa_node(workload: Workload, vm: Vm, placement: Placement) -> tuple[str, ...]:
     """Warn of a device requested by type: the host chooses it, so `--numa required` cannot promise its NUMA node."""
-    whole = any(isinstance(device, DynamicDevice) for device in vm.devices or ())
-    if workload.numa is not NumaPolicy.REQUIRED or not whole:
+    is_requested_by_type = any(isinstance(device, DynamicDevice) for device in vm.devices or ())
+    if workload.numa is not NumaPolicy.REQUIRED or not is_requested_by_type:
         return ()
     addresses = ", ".join(map(str, placement.seats.values()))
-    where = ", ".join(map(str, placement.bound_to))
+    where = ", ".join(map(str, placement.local_nodes))
     rule = f"the host may give {vm.name} devices of another NUMA node than {where}"
-    return (f"{rule}: gpuops attach --device names them ({addresses})",)
+    return (f"{rule}; to prevent that, attach these with gpuops attach --device: {addresses}",)
 
 
-def without_reasons(trial: WorkloadQuestion, workload: Workload) -> WorkloadQuestion:
+def without_reasons(question: WorkloadQuestion, workload: Workload) -> WorkloadQuestion:
     """Return the question for a smaller workload, without reasons."""
-    return replace(trial, workload=workload, explain=False, every_reason=False, any_reason=False)
+    return replace(question, workload=workload, explain=False, every_reason=False, any_reason=False)
 
 
-def without_devices(vm: Vm, eligible: EligibleHosts, inventory: Inventory) -> tuple[Rejection, ...]:
+def refusals_without_gpus(vm: Vm, eligible: EligibleHosts, inventory: Inventory) -> tuple[Rejection, ...]:
     """Return why no requested host would take the VM even without a GPU; () if one would."""
     rejections = list(eligible.refused)
     needs = Wanted(vm, (), eligible.hosts)
@@ -266,13 +267,15 @@ def unreported_rejections(
 def recipe(placed: Placed, catalog: Catalog) -> VmChange:
     """Return the devices and settings of the new VM in addition to its vCPUs and memory; all memory is reserved."""
     new_vm = vm_of(placed.workload, version=placed.placement.host.version)
-    bare = replace(new_vm, memory_locked=None, memory_reservation_mib=None)
-    goal = Goal(kept=(), add=tuple(map(_new, placed.vm.devices or ())), device_group=placed.workload.device_group)
-    change = change_of(Fitting(bare, goal, placed.placement, placed.workload.numa, catalog))
+    # `change_of` then yields every setting that the VM needs, not only those that differ.
+    bare_vm = replace(new_vm, memory_locked=None, memory_reservation_mib=None)
+    goal = Goal(kept=(), add=tuple(map(_as_new, placed.vm.devices or ())), device_group=placed.workload.device_group)
+    change = change_of(Fitting(bare_vm, goal, placed.placement, placed.workload.numa, catalog))
+    # A new VM has no earlier settings to keep, so `KEY` is left out.
     return replace(change, extra_config={key: setting for key, setting in change.extra_config.items() if key != KEY})
 
 
-def _new(device: GpuDevice) -> NewDevice:
+def _as_new(device: GpuDevice) -> NewDevice:
     match device:
         case VgpuDevice(profile=profile):
             return NewVgpu(profile)

@@ -18,7 +18,7 @@ Each host gets the first of these that is proven:
 1. Every order ends well, because all that may compete have one size.
 2. Each vGPU is pinned to its GPU, and on every GPU the vGPUs meant for it fit in any order.
 3. Every order was followed, of the pinned VMs and then of the VMs as they are, on any GPU with room that the host may
-   choose, and none ends badly. `_WAYS` limits this and is shared among the hosts.
+   choose, and none ends badly. `_MAX_WAYS` limits this and is shared among the hosts.
 4. The VMs are started in the order of the answer, which is how their places were found. Of pinned VMs this applies only
    to those on GPUs where an order may end badly.
 
@@ -53,7 +53,7 @@ from gpuops.plan.placement.gpu_filters import matches_type
 from gpuops.plan.placement.keep_free import KeepFreeOption, KeptCount, is_reserved_in, kept_counts, kept_profiles
 from gpuops.plan.placement.project import take
 from gpuops.plan.placement.seating import seat
-from gpuops.plan.placement.start_orders import Late, States, key_of, starts, too_late
+from gpuops.plan.placement.start_orders import LateVm, States, find_late_vm, key_of, possible_starts
 from gpuops.plan.placement.suspended_vms import Claim, Return, SuspendedPolicy, claims, later_returns, with_claims
 from gpuops.plan.placement.vm_demand import NOTHING_KEPT, KeepFree, PinPolicy, WantsDynamic, demands_of
 from gpuops.plan.queue.batch.batch_model import expecting_starts
@@ -64,7 +64,7 @@ from gpuops.plan.queue.suggestions import RoomByMoves
 from gpuops.plan.queue.workload_hosts import running, scope_of, vm_of
 
 
-def steer(
+def choose_steering(
     placed: Sequence[Placed], waiting: Sequence[Claim], pin: PinPolicy, inventory: Inventory, catalog: Catalog
 ) -> tuple[Placed, ...]:
     """Decide for each place how its VM gets the planned GPUs (`Steering`), pinning vGPUs where that is needed.
@@ -75,13 +75,13 @@ def steer(
     groups: dict[tuple[str, str], list[Placed]] = {}
     for placed_vm in placed:
         groups.setdefault((placed_vm.placement.host.ref, contested_model(placed_vm.vm, catalog)), []).append(placed_vm)
-    # how many ways of starting are tried for each group
-    max_ways = max(_FEW_WAYS, _WAYS // max(1, len(groups)))
+    # how many ways in which starts may end are followed for each group
+    max_ways = max(_MIN_WAYS_PER_GROUP, _MAX_WAYS // max(1, len(groups)))
     steered_by_name: dict[str, Placed] = {}
     for (ref, model), group in groups.items():
         host = inventory.hosts[ref]
         returning = [claim.vm for claim in waiting if claim.host.ref == ref and not claim.lost and claim.vm.devices]
-        rivals = tuple(vm for vm in returning if contested_model(vm, catalog) == model)
+        returning_rivals = tuple(vm for vm in returning if contested_model(vm, catalog) == model)
         profiles = {name for placed_vm in group for name in placed_vm.vm.profiles}
         states = tuple(
             state
@@ -89,7 +89,7 @@ def steer(
             if any(may_run(state.gpu, name, catalog) is not False for name in profiles)
         )
         is_reserved = is_reserved_in(host, inventory)
-        competitors = _Competitors(tuple(group), rivals, states, host, max_ways, catalog, is_reserved)
+        competitors = _Competitors(tuple(group), returning_rivals, states, host, max_ways, catalog, is_reserved)
         steered_by_name |= {placed_vm.workload.name: placed_vm for placed_vm in competitors.with_steering(pin)}
     return tuple(steered_by_name[placed_vm.workload.name] for placed_vm in placed)
 
@@ -112,7 +112,7 @@ class _Competitors:
     def with_steering(self, pin: PinPolicy) -> tuple[Placed, ...]:
         """Return the new VMs, pinned where that helps, with the first steering that is proven (see the module)."""
         if len(self.new) == 1 and not self.returning:
-            return tuple(map(_steered, self.new))
+            return tuple(map(_with_proven_steering, self.new))
         # 1. Any order ends well, because all that compete are alike.
         if not self.is_reserved and self._whole_devices_are_safe() and self._vgpus_are_interchangeable():
             return tuple(replace(placed_vm, steering=Steering.ANY_ORDER) for placed_vm in self.new)
@@ -121,10 +121,10 @@ class _Competitors:
         keeps_reserved = not self.is_reserved or not any(map(_has_unpinned, with_pins))
         pins_suffice = not self.returning and self._pinned_fit_in_any_order(with_pins)
         if keeps_reserved and (pins_suffice or self._every_order_ends_well(with_pins)):
-            return tuple(map(_steered, with_pins))
+            return tuple(map(_with_proven_steering, with_pins))
         # 3. Any order that was followed ends well without further pins.
         if not self.is_reserved and pin is not PinPolicy.NEVER and self._every_order_ends_well(self.new):
-            return tuple(map(_steered, self.new))
+            return tuple(map(_with_proven_steering, self.new))
         # 4. The order of the answer.
         return tuple(self._in_listed_order(with_pins))
 
@@ -136,27 +136,25 @@ class _Competitors:
         """
         gpus_are_separate = not self.returning and self._whole_devices_are_safe() and not any(map(_has_unpinned, new))
         profiles_by_gpu = _profiles_by_gpu(new)
-        tight = {
+        order_matters_on = {
             state.gpu.address
             for state in self.states
             if not self._fit_in_any_order(state, profiles_by_gpu.get(state.gpu.address, []))
         }
         for placed_vm in new:
-            if gpus_are_separate and tight.isdisjoint(placed_vm.placement.seats.values()):
-                yield _steered(placed_vm)
+            if gpus_are_separate and order_matters_on.isdisjoint(placed_vm.placement.seats.values()):
+                yield _with_proven_steering(placed_vm)
             else:
                 yield replace(placed_vm, steering=Steering.LISTED_ORDER)
 
     def _whole_devices_are_safe(self) -> bool:
         """Whether no device that one VM requests by type can be meant for another VM: at most one type is requested,
         and if one is, no other VM names its devices."""
-        types = {
-            (device.allowed, device.label)
-            for vm in (*(placed_vm.vm for placed_vm in self.new), *self.returning)
-            for device in vm.devices or ()
-            if isinstance(device, DynamicDevice)
-        }
+        all_vms = (*(placed_vm.vm for placed_vm in self.new), *self.returning)
+        all_devices = (device for vm in all_vms for device in vm.devices or ())
+        types = {(device.allowed, device.label) for device in all_devices if isinstance(device, DynamicDevice)}
         some_are_named = any(placed_vm.workload.device for placed_vm in self.new)
+        # devices named by their addresses count as one more type
         return len(types) + some_are_named <= 1
 
     def _vgpus_are_interchangeable(self) -> bool:
@@ -172,7 +170,7 @@ class _Competitors:
         profiles = [name for vm in (*(placed_vm.vm for placed_vm in self.new), *self.returning) for name in vm.profiles]
         if not profiles:
             return True
-        if len({_shape(name, self.catalog) for name in profiles}) > 1:
+        if len({_slot_shape(name, self.catalog) for name in profiles}) > 1:
             return False
         slots = (free_slots(s.gpu, s.holders, profiles[0], self.catalog, s.starts) for s in self.states)
         return sum(slot.at_least for slot in slots) >= len(profiles)
@@ -186,7 +184,7 @@ class _Competitors:
             return False
         new_vms = [running(placed_vm.vm, placed_vm.placement, placed_vm.workload.numa) for placed_vm in new]
         coming = [*new_vms, *self.returning]
-        return too_late(coming, self.states, self.host, self.catalog, self.max_ways, whichever=True) is None
+        return find_late_vm(coming, self.states, self.host, self.catalog, self.max_ways, any_gpu=True) is None
 
     def _pinned_fit_in_any_order(self, pinned: Sequence[Placed]) -> bool:
         """Whether all vGPUs are pinned, and on each GPU those meant for it fit together wherever they start."""
@@ -199,6 +197,7 @@ class _Competitors:
         """Whether each of the vGPUs still fits on the GPU if it starts last, wherever the others start."""
         if state.holders is None:
             return not profiles
+        # None: it is unknown where on the GPU the others start
         starts_before_last = (*state.starts, *[None] * (len(profiles) - 1))
         for number, last in enumerate(profiles):
             holders_before_last = (*state.holders, *profiles[:number], *profiles[number + 1 :])
@@ -207,9 +206,10 @@ class _Competitors:
         return True
 
 
-_WAYS: Final = 4000
+_MAX_WAYS: Final = 4000
 """How many ways in which starts may end are followed for one plan: about a second."""
-_FEW_WAYS: Final = 20
+_MIN_WAYS_PER_GROUP: Final = 20
+"""Each group of competitors gets at least this many, even in a plan with very many groups."""
 
 
 def contested_model(vm: Vm, catalog: Catalog) -> str:
@@ -220,7 +220,8 @@ def contested_model(vm: Vm, catalog: Catalog) -> str:
     return board.key if board else "unknown"
 
 
-def _shape(profile: str, catalog: Catalog) -> tuple[object, ...]:
+def _slot_shape(profile: str, catalog: Catalog) -> tuple[object, ...]:
+    """Return a key that is equal for profiles whose vGPUs can take each other's places on a GPU."""
     facts = catalog.profile(profile)
     if facts is None:
         return (profile,)
@@ -253,7 +254,8 @@ def _has_unpinned(placed: Placed) -> bool:
     return any(ordinal not in placed.placement.pins for ordinal, _ in _vgpus_of(placed))
 
 
-def _steered(placed: Placed) -> Placed:
+def _with_proven_steering(placed: Placed) -> Placed:
+    """Return the place with the steering of a VM that finds its GPUs in any order: pinned if it has pins."""
     return replace(placed, steering=Steering.PINNED if placed.placement.pins else Steering.ANY_ORDER)
 
 
@@ -263,7 +265,7 @@ def warn_of_starts(
     """Return what may go wrong although each VM has its place, one line each. `waiting` are suspended VMs that come
     back; `inventory` is the snapshot as vCenter shows it, without their claims."""
     returning = [claim for claim in waiting if not claim.lost]
-    lines = [*_simulate_starts(placed, returning, inventory, catalog), *_taken_away(placed, returning)]
+    lines = [*_simulate_starts(placed, returning, inventory, catalog), *_warn_of_taken_devices(placed, returning)]
     # Where the order matters, the VMs of a host are started in the listed order, and then the suspended ones in any.
     in_order: dict[tuple[str, str], list[Placed]] = {}
     for placed_vm in placed:
@@ -271,9 +273,9 @@ def warn_of_starts(
             key = (placed_vm.placement.host.ref, contested_model(placed_vm.vm, catalog))
             in_order.setdefault(key, []).append(placed_vm)
     for (ref, model), group in in_order.items():
-        rivals = [claim.vm for claim in returning if claim.host.ref == ref]
-        rivals = [vm for vm in rivals if contested_model(vm, catalog) == model]
-        lines += _rehearse(group, rivals, inventory.hosts[ref], inventory, catalog)
+        returning_vms = [claim.vm for claim in returning if claim.host.ref == ref]
+        returning_rivals = [vm for vm in returning_vms if contested_model(vm, catalog) == model]
+        lines += _follow_listed_order(group, returning_rivals, inventory.hosts[ref], inventory, catalog)
     return tuple(dict.fromkeys(lines))
 
 
@@ -281,27 +283,28 @@ def _simulate_starts(
     placed: Sequence[Placed], returning: Sequence[Claim], inventory: Inventory, catalog: Catalog
 ) -> Iterator[str]:
     """Start the VMs one by one where their hosts are expected to put them, counting memory and whole devices too."""
-    world = inventory
+    snapshot = inventory
     for placed_vm in placed:
         vm = running(placed_vm.vm, placed_vm.placement, placed_vm.workload.numa)
-        seating = seat(vm, demands_of(vm.devices or (), pins_of(vm)), world.hosts[vm.host or ""], world, catalog)
+        seating = seat(vm, demands_of(vm.devices or (), pins_of(vm)), snapshot.hosts[vm.host or ""], snapshot, catalog)
         by_order = placed_vm.steering is Steering.LISTED_ORDER
         if not seating.complete or (by_order and seating.seats != placed_vm.placement.seats):
-            yield _elsewhere(placed_vm)
-        world = take(vm, world, catalog)
+            yield _warn_of_other_gpus(placed_vm)
+        snapshot = take(vm, snapshot, catalog)
     if not placed or not returning:
         return
     # Suspended VMs whose GPUs were sure before these starts, and are not any more.
     hosts = sorted({placed_vm.placement.host.ref for placed_vm in placed})
-    claims_after = claims(world, catalog, hosts, {claim.vm.ref for claim in returning})
+    claims_after = claims(snapshot, catalog, hosts, {claim.vm.ref for claim in returning})
     endangered = {claim.vm.ref for claim in claims_after if claim.lost or claim.doubts}
     for claim in returning:
         if not claim.doubts and claim.vm.ref in endangered:
             yield f"{claim.vm.name} (suspended) may find no GPU on {claim.host.name} when it comes back"
 
 
-def _taken_away(placed: Sequence[Placed], returning: Sequence[Claim]) -> Iterator[str]:
-    """Yield devices of suspended VMs that a host may give to new VMs, because these only request a type of device."""
+def _warn_of_taken_devices(placed: Sequence[Placed], returning: Sequence[Claim]) -> Iterator[str]:
+    """Yield a warning for each device of a suspended VM that its host may give to a new VM, because the new VM only
+    requests a type of device."""
     for placed_vm in placed:
         host, name = placed_vm.placement.host, placed_vm.vm.name
         types = [demand for demand in demands_of(placed_vm.vm.devices or (), {}) if isinstance(demand, WantsDynamic)]
@@ -313,33 +316,33 @@ def _taken_away(placed: Sequence[Placed], returning: Sequence[Claim]) -> Iterato
             for gpu in host.gpus:
                 if gpu.address in addresses and any(matches_type(gpu, demand) for demand in types):
                     rule = f"{host.name} may give {name} the GPU {gpu.address} of {claim.vm.name} (suspended)"
-                    yield f"{rule}: gpuops attach --device names another ({planned_addresses})"
+                    yield f"{rule}; to prevent that, attach {planned_addresses} with gpuops attach --device"
 
 
-def _rehearse(
+def _follow_listed_order(
     new: Sequence[Placed], returning: Sequence[Vm], host: Host, inventory: Inventory, catalog: Catalog
 ) -> Iterator[str]:
     """Start new VMs of one GPU model on one host in this order, then the suspended ones in any order, and yield what
     may go wrong. Nothing is known after the first VM that may get other GPUs than planned."""
-    now = gpu_states(host, inventory, catalog)
-    planned = now
+    states_now = gpu_states(host, inventory, catalog)
+    planned_states = states_now
     for placed_vm in new:
         if placed_vm.placement.doubts:
             return  # a warning tells that already, and what follows is unknown
         vm = running(placed_vm.vm, placed_vm.placement, placed_vm.workload.numa)
-        ways, certain = starts(vm, planned, host, catalog)
-        planned = _as_planned(planned, placed_vm, catalog)
-        if not certain or any(key_of(way) != key_of(planned) for way in ways):
-            yield _elsewhere(placed_vm)
+        ways, certain = possible_starts(vm, planned_states, host, catalog)
+        planned_states = _with_planned_vgpus(planned_states, placed_vm, catalog)
+        if not certain or any(key_of(way) != key_of(planned_states) for way in ways):
+            yield _warn_of_other_gpus(placed_vm)
             return
     # A suspended VM may be late whatever starts before it, or only because of the new VMs.
-    late_anyway = too_late(returning, now, host, catalog) if returning else None
-    late = late_anyway or (too_late(returning, planned, host, catalog) if returning else None)
+    late_anyway = find_late_vm(returning, states_now, host, catalog) if returning else None
+    late = late_anyway or (find_late_vm(returning, planned_states, host, catalog) if returning else None)
     if late is not None:
         yield _late_text(late, host, anyway=late_anyway is not None)
 
 
-def _as_planned(states: States, placed: Placed, catalog: Catalog) -> States:
+def _with_planned_vgpus(states: States, placed: Placed, catalog: Catalog) -> States:
     """Return the GPUs with the vGPUs of the VM on the GPUs that are planned for them."""
     state_of = {state.gpu.address: state for state in states}
     for ordinal, device in _vgpus_of(placed):
@@ -350,12 +353,12 @@ def _as_planned(states: States, placed: Placed, catalog: Catalog) -> States:
     return tuple(state_of.values())
 
 
-def _elsewhere(placed: Placed) -> str:
+def _warn_of_other_gpus(placed: Placed) -> str:
     names = ", ".join(str(address) for address in sorted(set(placed.placement.seats.values())))
-    return f"{placed.placement.host.name} may give {placed.vm.name} other GPUs than {names}: --pin auto binds it"
+    return f"{placed.placement.host.name} may give {placed.vm.name} other GPUs than {names}: use --pin auto to bind it"
 
 
-def _late_text(late: Late, host: Host, *, anyway: bool) -> str:
+def _late_text(late: LateVm, host: Host, *, anyway: bool) -> str:
     which = f"{late.vm.name} (suspended)"
     if late.unproven:
         return f"whether {which} and the others find their GPUs on {host.name} in any order could not be proven"
@@ -474,8 +477,8 @@ class Place:
         # 1. Suspended VMs keep their GPUs, unless they come back after all workloads have ended.
         keeps_claims = self.suspended is SuspendedPolicy.CLAIM
         later, unclear_returns = later_returns(inventory, self.until) if keeps_claims else ((), ())
-        refs_later = {late.vm.ref for late in later}
-        with_suspended, waiting = with_claims(inventory, catalog, refs_later) if keeps_claims else (inventory, ())
+        later_refs = {later_return.vm.ref for later_return in later}
+        with_suspended, waiting = with_claims(inventory, catalog, later_refs) if keeps_claims else (inventory, ())
         # 2. The places.
         queue = Queue(with_suspended, catalog, self.explain, self.pin, keep_free=keep)
         optimum: BatchResult | None = None
@@ -487,9 +490,10 @@ class Place:
         expects_starts = optimum is not None and optimum.expects_starts
         snapshot = expecting_starts(inventory, with_suspended) if expects_starts else inventory
         placed = tuple(answer for answer in queue.answers if isinstance(answer, Placed))
-        placed = steer(placed, waiting, self.pin, snapshot, catalog)
+        placed = choose_steering(placed, waiting, self.pin, snapshot, catalog)
         doubts = (*unclear_returns, *warn_of_starts(placed, waiting, snapshot, catalog))
-        # 4. Which vMotions would make room for a refused workload. Not searched for several that must share a host.
+        # 4. Which vMotions would make room for a refused workload. They are not searched for workloads that must share
+        #    a host (affinity).
         placed_by_name = {placed_vm.workload.name: placed_vm for placed_vm in placed}
         room = RoomByMoves(queue.inventory, inventory)
         answers: list[Placed | Refusal] = []
@@ -497,7 +501,7 @@ class Place:
             if isinstance(answer, Placed):
                 answers.append(placed_by_name[answer.workload.name])
             elif answer.workload.affinity is None:
-                answers.append(replace(answer, moves=room.after_moves(queue.trial(answer.workload))))
+                answers.append(replace(answer, moves=room.after_moves(queue.question_for(answer.workload))))
             else:
                 answers.append(answer)
         return Placements(
@@ -516,7 +520,7 @@ class Place:
 def _binding_costs(placed: Iterable[Placed]) -> Iterator[str]:
     """Yield what binding VMs to NUMA nodes costs, one line for all of them."""
     required = [placed_vm for placed_vm in placed if placed_vm.workload.numa is NumaPolicy.REQUIRED]
-    bound_vms = [placed_vm for placed_vm in required if placed_vm.placement.bound_to]
+    bound_vms = [placed_vm for placed_vm in required if placed_vm.placement.local_nodes]
     if len(bound_vms) == 1:
         yield numa_binding_text([bound_vms[0].workload.name], nodes_of(bound_vms[0].placement))
     elif bound_vms:

@@ -71,7 +71,7 @@ def eligible_hosts(
             continue
         reasons = [
             *_host_rejections(workload, apart_from, host),
-            *_by_release(vm, workload, host, catalog, release_rejections),
+            *_vm_rejections(vm, workload, host, catalog, release_rejections),
         ]
         kept_for_ha = headroom.refusal(host)
         if kept_for_ha is not None:
@@ -85,23 +85,27 @@ def eligible_hosts(
 
 
 def _host_rejections(workload: Workload, apart_from: Sequence[tuple[str, str]], host: Host) -> Iterator[Rejection]:
+    """Yield why the workload may not go to this host: anti-affinity, or a device group that the host lacks."""
     for ref, name in apart_from:
         if ref == host.ref:
-            yield Rejection(host.name, f"holds {name}, of the same anti-affinity {workload.anti_affinity}")
+            yield Rejection(host.name, f"already has {name}, which has the same anti-affinity {workload.anti_affinity}")
     if workload.device_group is not None and all(group.name != workload.device_group for group in groups_of(host)):
         unread = host.config_target is None
         why = "its device groups were not read" if unread else f"does not offer device group {workload.device_group}"
         yield Rejection(host.name, why)
 
 
-def _by_release(
+def _vm_rejections(
     vm: Vm,
     workload: Workload,
     host: Host,
     catalog: Catalog,
     release_rejections: dict[str | None, tuple[Rejection, ...]],
 ) -> tuple[Rejection, ...]:
-    """Return why such a VM cannot be on this host. For a new VM that depends only on the host's release."""
+    """Return why such a VM cannot be on this host.
+
+    For a new VM that depends only on the host's release, so `release_rejections` caches it by release.
+    """
     if host.version not in release_rejections:
         vm_for_host = replace(vm, hardware_version=hardware_on(host.version))
         case = Case(
@@ -159,8 +163,8 @@ def running(vm: Vm, placement: Placement, numa: NumaPolicy) -> Vm:
             device = DirectPathDevice(device.key, seat, *device.allowed[0], system_id="")
         devices.append(device)
     extra_config = {pin_key(ordinal): str(address) for ordinal, address in placement.pins.items()}
-    if numa is not NumaPolicy.NONE and placement.bound_to:
-        extra_config[AFFINITY_KEY] = affinity(placement.bound_to)
+    if numa is not NumaPolicy.NONE and placement.local_nodes:
+        extra_config[AFFINITY_KEY] = affinity(placement.local_nodes)
     placed_vm = replace(vm, host=placement.host.ref, power=PowerState.ON, awaited=Awaited.REQUEST)
     return replace(placed_vm, devices=tuple(devices), extra_config=extra_config)
 
@@ -170,11 +174,11 @@ def choices_of_devices(
 ) -> tuple[Devices, ...] | tuple[Rejection, ...]:
     """Return the device choices that would do, the smallest GPU model first, or why no devices here would do."""
     if workload.device:
-        return _given_by_address(workload, inventory)
+        return _devices_at_addresses(workload, inventory)
     if workload.device_group is not None:
-        return _grouped(workload, workload.device_group, inventory)
+        return _device_group(workload, workload.device_group, inventory)
     if workload.profile is None:
-        return _whole(workload, inventory, catalog)
+        return _whole_devices(workload, inventory, catalog)
     return _vgpus(workload, inventory, catalog)
 
 
@@ -184,11 +188,11 @@ def _vgpus(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[
     profiles: list[str] = []
     unknown: list[Rejection] = []
     for requested in workload.vgpus:
-        meaning = _resolve_profile(requested.profile, workload, inventory, catalog)
-        if isinstance(meaning, Rejection):
-            unknown.append(meaning)
+        profile_or_rejection = _resolve_profile(requested.profile, workload, inventory, catalog)
+        if isinstance(profile_or_rejection, Rejection):
+            unknown.append(profile_or_rejection)
         else:
-            profiles += [meaning] * requested.count
+            profiles += [profile_or_rejection] * requested.count
     if unknown:
         return tuple(unknown)
     names = sorted(profiles, key=lambda name: -(profile.framebuffer_mib if (profile := catalog.profile(name)) else 0))
@@ -223,7 +227,7 @@ def framebuffer_mib(devices: Devices, catalog: Catalog) -> int:
     return total_mib
 
 
-def _given_by_address(workload: Workload, inventory: Inventory) -> tuple[Devices, ...] | tuple[Rejection]:
+def _devices_at_addresses(workload: Workload, inventory: Inventory) -> tuple[Devices, ...] | tuple[Rejection]:
     """Return the devices at these addresses on the first requested host that has all of them."""
     scope_hosts = scope_of(workload).device_hosts(inventory)
     for host in scope_hosts:
@@ -239,11 +243,11 @@ def _given_by_address(workload: Workload, inventory: Inventory) -> tuple[Devices
             )
     all_devices = [device for host in scope_hosts for device in host.devices]
     active = {str(d.address) for d in all_devices if d.passthrough is not None and d.passthrough.active}
-    rule = f"no host here has a GPU or another device at {' and at '.join(map(str, workload.device))}"
+    rule = f"no requested host has a GPU or another device at {' and at '.join(map(str, workload.device))}"
     return (Rejection(workload.name, f"{rule} (in passthrough: {', '.join(sorted(active)) or 'none'})"),)
 
 
-def _grouped(workload: Workload, name: str, inventory: Inventory) -> tuple[Devices, ...] | tuple[Rejection]:
+def _device_group(workload: Workload, name: str, inventory: Inventory) -> tuple[Devices, ...] | tuple[Rejection]:
     """Return the members of the vendor device group, from the first requested host that offers it."""
     scope_hosts = scope_of(workload).hosts(inventory)
     group = next((group for host in scope_hosts for group in groups_of(host) if group.name == name), None)
@@ -252,11 +256,11 @@ def _grouped(workload: Workload, name: str, inventory: Inventory) -> tuple[Devic
             hint = "saved inventories and vCenter before 8.0 have none: connect to a vCenter 8.0 or later"
             return (Rejection(workload.name, "the device groups of the hosts were not read", hint=hint),)
         offered_groups = sorted({group.name for host in scope_hosts for group in groups_of(host)})
-        rule = f"no host here offers device group {name} (there: {', '.join(offered_groups) or 'none'})"
+        rule = f"no requested host offers device group {name} (offered: {', '.join(offered_groups) or 'none'})"
         return (Rejection(workload.name, rule),)
-    members, strange = group_members(group)
-    if strange:
-        rule = f"device group {name} has members that gpuops cannot place ({', '.join(sorted(strange))})"
+    members, unknown_kinds = group_members(group)
+    if unknown_kinds:
+        rule = f"device group {name} has members that gpuops cannot place ({', '.join(sorted(unknown_kinds))})"
         return (Rejection(workload.name, rule),)
     return (tuple(_member(FIRST_DEVICE_KEY + number, device) for number, device in enumerate(members)),)
 
@@ -273,14 +277,16 @@ def _member(key: int, device: NewDevice) -> GpuDevice:
             assert_never(device)
 
 
-def _whole(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[Devices, ...] | tuple[Rejection]:
+def _whole_devices(
+    workload: Workload, inventory: Inventory, catalog: Catalog
+) -> tuple[Devices, ...] | tuple[Rejection]:
     """Return the requested number of devices for each matching model that hosts have in passthrough. A workload without
     a model and a label asks for NVIDIA GPUs."""
     label = workload.label
-    named = label is not None or workload.model is not None
+    may_be_other_device = label is not None or workload.model is not None
     models: dict[str, list[PhysicalGpu | OtherDevice]] = {}
     for host in inventory.hosts.values():
-        for gpu in host.devices if named else host.gpus:
+        for gpu in host.devices if may_be_other_device else host.gpus:
             if gpu.passthrough is not None and gpu.passthrough.active and label in (None, gpu.passthrough.label):
                 board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
                 models.setdefault(board.name if board else gpu.name, []).append(gpu)
@@ -295,8 +301,9 @@ def _whole(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[
     device_text = f"whole GPU of model {workload.model!r}" if workload.model else "whole GPU"
     device_text += f" with label {label}" if label else ""
     model_names = ", ".join(sorted(models)) or "none"
-    hint = "a profile of the GPU's full size is a whole GPU too, as a vGPU: --profile a40-48c"
-    return (Rejection(workload.name, f"no host has a {device_text} in passthrough (there: {model_names})", hint=hint),)
+    hint = "a vGPU profile of the GPU's full size also takes a whole GPU, for example --profile a40-48c"
+    rule = f"no host has a {device_text} in passthrough (models in passthrough: {model_names})"
+    return (Rejection(workload.name, rule, hint=hint),)
 
 
 def _is_meant(text: str | None, name: str, gpus: Sequence[PhysicalGpu | OtherDevice], catalog: Catalog) -> bool:

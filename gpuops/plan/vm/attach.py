@@ -42,7 +42,7 @@ from gpuops.plan.devices.goal import (
 from gpuops.plan.devices.rules import Case, findings
 from gpuops.plan.devices.settings import Fitting, change_of, warnings_of
 from gpuops.plan.placement.explain import remote_memory, warn_of_displaced, warn_of_remote_memory
-from gpuops.plan.placement.host_filters import AFFINITY_KEY, Headroom, short_beside, unreachable
+from gpuops.plan.placement.host_filters import AFFINITY_KEY, Headroom, node_shortages, unreachable
 from gpuops.plan.placement.keep_free import KeepFreeOption, kept_profiles
 from gpuops.plan.placement.multi_node import nodes_needed, place_near, share_of_vm
 from gpuops.plan.placement.project import project
@@ -355,7 +355,7 @@ def _is_bound(ask: ResolvedAttach, host: Host) -> bool:
     if len(nodes) != len(bound_nodes) or len(nodes) != needed:
         return False
     part = share_of_vm(ask.vm, len(nodes))
-    if any(short_beside(part, node, host, ask.inventory) for node in nodes):
+    if any(node_shortages(part, node, host, ask.inventory) for node in nodes):
         return False
     if not set(pins_of(ask.vm)) <= {passthru_number(device.key) for device in ask.vm.vgpus}:
         return False  # a pin that binds no vGPU: the one that it was meant for may run on any GPU

@@ -75,14 +75,14 @@ class SeveralVms:
 
     def parts(self, inventory: Inventory, catalog: Catalog, now: datetime) -> tuple[Part, ...]:
         """Return each VM's plan, made on the snapshot after the feasible plans before it. Raises UsageError."""
-        world, parts, names_by_ref = inventory, [], dict[str, str]()
+        snapshot, parts, names_by_ref = inventory, [], dict[str, str]()
         for request in self.requests:
             try:
                 vm = inventory.find_vm(request.vm)
                 if vm.ref in names_by_ref:
                     raise _Twice(f"{names_by_ref[vm.ref]!r} and {request.vm!r} are one VM")
                 names_by_ref[vm.ref] = request.vm
-                plan = request.plan(world, catalog, now)
+                plan = request.plan(snapshot, catalog, now)
             # a mistake in the call, not a refusal of one VM
             except _Twice:
                 raise
@@ -91,7 +91,7 @@ class SeveralVms:
                 continue
             parts.append(Part(request, vm.ref, _with_vm_name(vm.name, plan)))
             for step in plan.steps:
-                world = project(step, world, catalog)
+                snapshot = project(step, snapshot, catalog)
         return tuple(parts)
 
     def _of_each(self, ask: Callable[[Change], Collection[str]]) -> Collection[str]:

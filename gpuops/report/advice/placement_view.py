@@ -127,7 +127,7 @@ def _table(placed: Sequence[Placed]) -> TextTable:
             answer.workload.name,
             answer.placement.host.name,
             _expected_gpus(answer),
-            ", ".join(map(str, answer.placement.bound_to)) or "-",
+            ", ".join(map(str, answer.placement.local_nodes)) or "-",
             "in turn" if answer.steering is Steering.LISTED_ORDER else "any time",
             Text(requirements_text(answer.workload), "dim"),
         )
@@ -384,7 +384,7 @@ def _place(answer: Placed, placements: Placements, catalog: Catalog) -> PlaceRec
     return PlaceRecord.from_attributes(
         placement,
         cluster=cluster.name if cluster else None,
-        numa_nodes=placement.bound_to,
+        numa_nodes=placement.local_nodes,
         gpus=[SeatRecord(ordinal, str(address), ordinal in placement.pins) for ordinal, address in seats],
         steering=answer.steering,
         vm=_vm(answer, catalog),

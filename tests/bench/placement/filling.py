@@ -162,4 +162,4 @@ def answer(
     """Where `place` has the VM go, as the fleet is now."""
     workload = Workload(f"vm-{number}", VCPUS, MEMORY_MIB, profile=profile, count=count)
     queue = Queue(fleet.seen, catalog(), False, PinPolicy.AUTO)
-    return replace(queue.trial(workload, without=without), every_reason=False).answer()
+    return replace(queue.question_for(workload, without=without), every_reason=False).answer()

@@ -130,7 +130,7 @@ def test_a_bad_file_is_one_line(lab: Lab, tmp_path: Path) -> None:
 @pytest.mark.long
 def test_names_that_mean_nothing_are_a_refusal_with_what_there_is(lab: Lab) -> None:
     for words, reason in (
-        (("--gpus", "1", "--model", "h100"), "(there: NVIDIA L40S)"),
+        (("--gpus", "1", "--model", "h100"), "(models in passthrough: NVIDIA L40S)"),
         (("--gpus", "1", "--cluster", "nowhere"), "clusters with GPUs: lab-cluster"),
         (("--gpus", "1", "--host", "nowhere"), "no host with a GPU is named nowhere"),
     ):

@@ -323,9 +323,9 @@ def _memory(place: _Place, match: re.Match[str]) -> bool:
 def _memory_of_node(place: _Place, match: re.Match[str]) -> bool:
     (node,) = (node for node in place.host.numa_nodes if node.id == place.node)
     bound = [
-        -(-request.workload.memory_mib // len(request.placement.bound_to))
+        -(-request.workload.memory_mib // len(request.placement.local_nodes))
         for request in place.requests()
-        if node.id in request.placement.bound_to and request.workload.numa is not NumaPolicy.NONE
+        if node.id in request.placement.local_nodes and request.workload.numa is not NumaPolicy.NONE
     ]
     return (
         int(match["needed"]) == place.share(place.judge.asked.memory_mib)
@@ -515,14 +515,14 @@ _READERS: Final[list[tuple[str, Callable[[_Place, re.Match[str]], bool]]]] = [
     (r"the host may choose a GPU on another NUMA node, and pinning is switched off", _no_pin),
     (r"(?P<profile>\S+) \(series \S\) must be the only vGPU of its VM; (?P<count>\d+) are requested", _alone),
     (r"its vGPUs must be of one GPU model, not of (?P<models>.*)", _models),
-    (r"no host has a whole GPU in passthrough \(there: (?P<there>.*)\)", _given_nowhere),
+    (r"no host has a whole GPU in passthrough \(models in passthrough: (?P<there>.*)\)", _given_nowhere),
     (
-        r"no host here has a GPU or another device at (?P<address>\S+) \(in passthrough: (?P<there>.*)\)",
+        r"no requested host has a GPU or another device at (?P<address>\S+) \(in passthrough: (?P<there>.*)\)",
         _address_nowhere,
     ),
     (r"is given to DirectPath I/O", _whole),
     (r"is held by (?P<name>\S+), which runs", _holder),
-    (r"is kept for (?P<name>.*)", _kept_for_suspended),
+    (r"is kept for the return of (?P<name>.*)", _kept_for_suspended),
     (r"is taken by (?P<name>\S+), an earlier request", _is_requested),
 ]
 """A pattern for each sentence, and what it must come to."""

@@ -279,7 +279,7 @@ def test_orders_that_are_too_many_to_follow_are_prescribed(mocker: MockerFixture
     assert [placed.steering for placed in request.placements(inventory([esx], asleep), catalog()).placed] == [
         Steering.PINNED
     ]
-    mocker.patch.multiple(place, _WAYS=1, _FEW_WAYS=1)
+    mocker.patch.multiple(place, _MAX_WAYS=1, _MIN_WAYS_PER_GROUP=1)
     assert [placed.steering for placed in request.placements(inventory([esx], asleep), catalog()).placed] == [
         Steering.LISTED_ORDER
     ]
@@ -291,7 +291,8 @@ def test_a_device_of_a_suspended_vm_that_the_host_may_give_away_is_said() -> Non
     request = Place((Workload("new", 4, 8192, gpus=1),))
     placements = request.placements(inventory([esx], [back]), catalog())
     assert [str(placed.placement.seats[0]) for placed in placements.placed] == [SECOND]
-    rule = f"esx-1 may give new the GPU {FIRST} of back (suspended): gpuops attach --device names another ({SECOND})"
+    warning = f"esx-1 may give new the GPU {FIRST} of back (suspended)"
+    rule = f"{warning}; to prevent that, attach {SECOND} with gpuops attach --device"
     assert placements.doubts == (rule,)
     assert request.placements(inventory([esx], []), catalog()).doubts == ()
 

@@ -176,7 +176,7 @@ def test_nothing_is_promised_twice(draws: st.DataObject) -> None:
         assert len(placed.placement.seats) == device_count
         if placed.workload.numa is NumaPolicy.REQUIRED:
             nodes = {placed.placement.host.gpu(address).numa_node for address in placed.placement.seats.values()}  # type: ignore[union-attr]
-            assert nodes == set(placed.placement.bound_to)
+            assert nodes == set(placed.placement.local_nodes)
 
 
 @pytest.mark.long

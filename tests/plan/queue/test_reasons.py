@@ -201,7 +201,7 @@ def test_what_is_worked_out_once_for_many_is_what_each_would_be_told(
     seeds = range(first, first + 10)
     at_once = [told_of(seed) for seed in seeds]
     monkeypatch.setattr(Catalog, "worked_out", property(lambda _: Forgetful()))
-    monkeypatch.setattr(seating._SeatingAttempt, "_fill", lambda *_: 0)
+    monkeypatch.setattr(seating._SeatingAttempt, "_fill_all_gpus", lambda *_: 0)
     may_spread = multi_node._may_spread
     monkeypatch.setattr(
         multi_node, "_may_spread", lambda needs, world, *, refused: may_spread(needs, world, refused=False)

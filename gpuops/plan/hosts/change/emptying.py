@@ -125,7 +125,7 @@ def empty_hosts(hosts: Sequence[Host], vms: Displacement, inventory: Inventory, 
         if places.places is not None:
             retried = _World(before, catalog, vms, chosen_targets={vm.ref: target for vm, target in places.places})
             return Emptied({host.ref: tuple(retried.leave(host)) for host in down}, tuple(retried.stays))
-        proven = proven and places.whole  # False: the search gave up, a way may exist
+        proven = proven and places.complete  # False: the search gave up, a way may exist
     return replace(outcome, proven=proven)
 
 

@@ -73,7 +73,7 @@ def host_choices(needs: Wanted, rows: Ints, fleet: FleetIndex) -> HostChoices:
         rows, place_of, before = rows[keep], place_of[keep], before[keep]
         after, order, taken_by_vm = after[keep], order[keep], taken_by_vm[keep]
         # 3. What it takes there counts for the demands after it.
-        _take_gpus(demand, *seats[-1], after, order, taken_by_vm, fleet.more[rows], fleet)
+        _take_gpus(demand, *seats[-1], after, order, taken_by_vm, fleet.order_growth[rows], fleet)
     # 4. Number the places that are left: hosts 3, 3, 7 become 0, 0, 1.
     numbers = np.cumsum(place_of[1:] != place_of[:-1])
     numbers = np.concatenate([np.zeros(min(1, len(rows)), dtype=np.int64), numbers])
@@ -133,7 +133,7 @@ class FleetChoice:
     host: Host
     node: int | None
     seats: dict[int, PciAddress]
-    bound: bool
+    pinned_by_plan: bool
     """The plan chose the GPUs and must pin them; else they are those that the host would choose."""
     rank: tuple[int, int, int, int, int]
     """(VMs of the spread group on the host, not local, other cluster, steps of loss, number of the host): less is
@@ -160,7 +160,7 @@ def choose_in_fleet(needs: Wanted, fleet: FleetIndex, losses: Losses) -> FleetCh
 
 def hosts_with_room(needs: Wanted, fleet: FleetIndex) -> tuple[str, ...]:
     """Return the hosts whose GPUs may have room for the devices of each kind; all other hosts surely have none."""
-    may_have_room = fleet.refs(needs.hosts)
+    may_have_room = fleet.host_mask(needs.hosts)
     kinds: Counter[str | WantsDynamic] = Counter()
     for demand in filter(_is_free_choice, needs.demands):
         assert not isinstance(demand, WantsDirectPath), "it names its GPU"
@@ -180,11 +180,11 @@ def _is_free_choice(demand: Demand) -> bool:
 
 def _admitted_rows(needs: Wanted, fleet: FleetIndex) -> Flags:
     """The rows of hosts that pass all host filters for certain."""
-    admitted = fleet.refs(needs.hosts) & fleet.startable
+    admitted = fleet.host_mask(needs.hosts) & fleet.startable
     admitted &= fleet.threads >= (needs.vm.vcpus or 0)
     admitted &= fleet.sure_mib >= (NO_LIMIT if needs.vm.memory_mib is None else needs.vm.memory_mib)
     for profile in {demand.profile for demand in needs.demands if isinstance(demand, WantsVgpu)}:
-        admitted &= fleet.offer(profile)
+        admitted &= fleet.offering_hosts(profile)
     if needs.vm.datastores or needs.vm.vapp or needs.vm.unreadable:
         for number in np.flatnonzero(admitted):
             admitted[number] = not any(refuses(needs, fleet.hosts[number], fleet.inventory) for refuses in MOVE_FILTERS)
@@ -215,7 +215,7 @@ def _best_bound(needs: Wanted, admitted: Flags, fleet: FleetIndex, losses: Losse
             continue
         row, gpu, steps = best  # on these GPUs one more vGPU leads to one state, so a way is a GPU
         gpus: tuple[int, ...] = (gpu,)
-        bound = True
+        pinned_by_plan = True
         if count > 1:
             gpus = pool.in_turn(request, row)
         else:
@@ -232,9 +232,9 @@ def _best_bound(needs: Wanted, admitted: Flags, fleet: FleetIndex, losses: Losse
             if among[host_row]:
                 if pool.steps(request, host_row, host_gpu) <= steps:
                     row, gpus = host_row, (host_gpu,)
-                bound = (row, *gpus) != (host_row, host_gpu)
+                pinned_by_plan = (row, *gpus) != (host_row, host_gpu)
         seats = {demand.ordinal: fleet.address[row][gpu] for demand, gpu in zip(needs.demands, gpus, strict=True)}
-        return _as_choice(row, seats, int(steps), needs, fleet, bound=bound, local=local)
+        return _as_choice(row, seats, int(steps), needs, fleet, pinned_by_plan=pinned_by_plan, local=local)
     return None
 
 
@@ -266,7 +266,7 @@ def _same_cluster(needs: Wanted, fleet: FleetIndex) -> Flags | None:
     current_host = fleet.inventory.host_of(needs.vm)
     if current_host is None or current_host.cluster is None:
         return None
-    return fleet.clusters(current_host.cluster)[fleet.host_of]
+    return fleet.hosts_in_cluster(current_host.cluster)[fleet.host_of]
 
 
 def _best_of_host_choices(needs: Wanted, admitted: Flags, fleet: FleetIndex, losses: Losses) -> FleetChoice | None:
@@ -294,7 +294,7 @@ def _best_of_host_choices(needs: Wanted, admitted: Flags, fleet: FleetIndex, los
         for demand, (row, gpu) in zip(in_order_of_seating(needs.demands), choices.seats, strict=True)
     }
     steps = int(keys[0][place])
-    return _as_choice(int(first[place]), seats, steps, needs, fleet, bound=False, local=bool(local[place]))
+    return _as_choice(int(first[place]), seats, steps, needs, fleet, pinned_by_plan=False, local=bool(local[place]))
 
 
 def _steps(choices: HostChoices, needs: Wanted, losses: Losses) -> Ints:
@@ -310,7 +310,14 @@ def _steps(choices: HostChoices, needs: Wanted, losses: Losses) -> Ints:
 
 
 def _as_choice(
-    row: int, seats: dict[int, PciAddress], steps: int, needs: Wanted, fleet: FleetIndex, *, bound: bool, local: bool
+    row: int,
+    seats: dict[int, PciAddress],
+    steps: int,
+    needs: Wanted,
+    fleet: FleetIndex,
+    *,
+    pinned_by_plan: bool,
+    local: bool,
 ) -> FleetChoice:
     """Return the choice with its rank; the lowest rank is best, in the order of `SCORERS`."""
     number = int(fleet.host_of[row])
@@ -325,4 +332,4 @@ def _as_choice(
         steps,
         row if needs.numa is NumaPolicy.REQUIRED else number,
     )
-    return FleetChoice(host, node, seats, bound, rank)
+    return FleetChoice(host, node, seats, pinned_by_plan, rank)

@@ -57,8 +57,8 @@ class FleetIndex:
         self.catalog = catalog
         self.states = GpuStates(catalog)
         self.mix = SiteDemand(catalog)
-        self._among: tuple[Sequence[str], Flags] = ((), np.zeros(0, dtype=np.bool_))
-        """The last answer of `refs`: most VMs of a queue may go to the same hosts."""
+        self._last_mask: tuple[Sequence[str], Flags] = ((), np.zeros(0, dtype=np.bool_))
+        """The last answer of `host_mask`: most VMs of a queue may go to the same hosts."""
         self._build(inventory)
 
     @classmethod
@@ -70,20 +70,20 @@ class FleetIndex:
         index._sync(inventory)
         return index
 
-    def refs(self, hosts: Sequence[str]) -> Flags:
+    def host_mask(self, hosts: Sequence[str]) -> Flags:
         """Which of the index's hosts are among these refs."""
-        if hosts != self._among[0]:
+        if hosts != self._last_mask[0]:
             among = np.zeros(len(self.hosts), dtype=np.bool_)
             among[[self._number[ref] for ref in hosts if ref in self._number]] = True
-            self._among = (hosts, among)
-        return self._among[1]
+            self._last_mask = (hosts, among)
+        return self._last_mask[1]
 
-    def offer(self, profile: str) -> Flags:
+    def offering_hosts(self, profile: str) -> Flags:
         """Which hosts offer the profile."""
         sets: Flags = np.array([profile in names for names in self._offers], dtype=np.bool_)
         return sets[self.offered]
 
-    def clusters(self, cluster: str | None) -> Flags:
+    def hosts_in_cluster(self, cluster: str | None) -> Flags:
         """Which hosts are in this cluster."""
         in_cluster: Flags = self.cluster == self._clusters.get(cluster, -1)
         return in_cluster
@@ -92,7 +92,7 @@ class FleetIndex:
         """Every profile that a host offers, sorted."""
         return tuple(sorted(frozenset().union(*(self._offers[number] for number in set(self.offered.tolist())))))
 
-    def where(self, host: Host) -> dict[PciAddress, tuple[int, int]]:
+    def gpu_positions(self, host: Host) -> dict[PciAddress, tuple[int, int]]:
         """Return the row and the column of each GPU of the host; empty if the index does not have the host."""
         number = self._number.get(host.ref)
         rows = () if number is None else range(self.first_row[number], self.first_row[number + 1])
@@ -126,14 +126,14 @@ class FleetIndex:
         self.node_mib = np.zeros(rows, dtype=np.int64)
         self.state = np.zeros((rows, width), dtype=np.int64)
         self.order = np.zeros((rows, width), dtype=np.int64)
-        self.more = np.zeros((rows, width), dtype=np.int64)
+        self.order_growth = np.zeros((rows, width), dtype=np.int64)
         """What one more VM adds to the order key, or BY_SIZE."""
         self.address: list[list[PciAddress]] = [[] for _ in range(rows)]
         self._offers: list[frozenset[str]] = []
         self._offer_sets: dict[tuple[OfferedProfile, ...] | None, int] = {}
         self._clusters: dict[str | None, int] = {}
-        self._among = ((), np.zeros(hosts, dtype=np.bool_))  # refs of the last call of `refs`, and its answer
-        self.read_again: list[int] = []
+        self._last_mask = ((), np.zeros(hosts, dtype=np.bool_))  # refs of the last call of `host_mask`, and its answer
+        self.rows_read: list[int] = []
         """Every row that was read, in the order of reading; a row that was read twice occurs twice."""
         self.worked_out: dict[object, object] = {}
         """Results that other modules keep, each under its own key, until the GPU setup of a host changes."""
@@ -186,8 +186,8 @@ class FleetIndex:
             self.address[row] = [state.gpu.address for _, state in gpus_of_row]
             for column, (rank, state) in enumerate(gpus_of_row):
                 self.state[row, column] = self.states.number(state, state.gpu.address in holder_of)
-                self.order[row, column], self.more[row, column] = self._order(state, rank, host)
-        self.read_again += range(self.first_row[number], self.first_row[number + 1])
+                self.order[row, column], self.order_growth[row, column] = self._order(state, rank, host)
+        self.rows_read += range(self.first_row[number], self.first_row[number + 1])
 
     def _order(self, state: GpuState, rank: int, host: Host) -> tuple[int, int]:
         """Return the order key of a GPU, which sorts as `gpu_filters.host_order` does, and what one more VM adds."""

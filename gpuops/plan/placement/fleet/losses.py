@@ -264,7 +264,7 @@ class PricedPool:
     gpus: BoardGpus
     mix: Mix
     at: int
-    """How many entries of `FleetIndex.read_again` this pool has applied."""
+    """How many entries of `FleetIndex.rows_read` this pool has applied."""
 
 
 class BoardPools:
@@ -298,8 +298,8 @@ class BoardPools:
         return priced_pool
 
     def _sync(self, priced_pool: PricedPool) -> None:
-        rows = sorted(set(self._fleet.read_again[priced_pool.at :]))
-        priced_pool.at = len(self._fleet.read_again)
+        rows = sorted(set(self._fleet.rows_read[priced_pool.at :]))
+        priced_pool.at = len(self._fleet.rows_read)
         if rows:
             pool = priced_pool.pool
             pool.state[rows], pool.memory[rows] = self._fleet.state[rows], self._fleet.free_mib(np.array(rows))
@@ -338,7 +338,7 @@ class BoardPools:
             large=large_shapes(often, sizes, shapes, board.framebuffer_mib),
             sibling=fleet.sibling,
         )
-        return PricedPool(pool, gpus, mix, len(fleet.read_again))
+        return PricedPool(pool, gpus, mix, len(fleet.rows_read))
 
     def _read_offer(self, board: Board) -> tuple[set[str], int]:
         """Return the largest profiles, time-sliced and MIG-backed, that hosts offer for GPUs of the board in their
@@ -401,7 +401,7 @@ class Losses:
         """Return the GPU that the pool would choose for each vGPU of the VM on this node; None = no room."""
         count = len(self.needs.demands)
         priced_request = self.ask(profile, count, beside=True)
-        row_of_gpu = {address: row for address, (row, _) in self.fleet.where(host).items()}
+        row_of_gpu = {address: row for address, (row, _) in self.fleet.gpu_positions(host).items()}
         on_node = [gpu.address for gpu in host.gpus if gpu.numa_node == node and gpu.address in row_of_gpu]
         if priced_request is None or not on_node:
             return None
@@ -422,7 +422,7 @@ class Losses:
         """(devices on the row, devices on all rows of the place)."""
         new_states: list[Ints] = []
         for place, (host, seats) in enumerate(seatings):
-            where = self.fleet.where(host)
+            where = self.fleet.gpu_positions(host)
             states_by_row: dict[int, Ints] = {}
             devices_by_row: Counter[int] = Counter()
             for demand in self.needs.demands:

@@ -304,7 +304,7 @@ def place_by_solver(queue: Queue, workloads: Sequence[Workload]) -> tuple[Queue,
         # 2. The kinds, by the solver.
         if grouped.kinds:
             placed, inventory = _place_kinds(grouped.kinds, queue)
-            queue = queue.having(placed, inventory)
+            queue = queue.with_placed(placed, inventory)
             count += len(placed)
         # 3. What the solver left over or a host refused, one after another.
         answered = {answer.workload.name for answer in queue.answers}

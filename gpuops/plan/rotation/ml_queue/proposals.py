@@ -29,7 +29,7 @@ from gpuops.model.devices.gpu import PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm, pins_of
-from gpuops.plan.placement.seating import Room, around
+from gpuops.plan.placement.seating import Room, reduced_to_host
 from gpuops.plan.rotation.ml_queue.ml_vms import (
     NO_WINDOW,
     HeldBack,
@@ -191,7 +191,9 @@ def _fits_on_shared_gpu(waiting: WaitingVm, vm: Vm, names: Collection[str], inve
         shared_gpus = tuple(gpu for gpu in host.gpus if gpu.vms and f"{host.ref} {gpu.address}" not in names)
         if shared_gpus:
             shared_host = replace(host, gpus=shared_gpus)
-            if not room.refusals(vm, shared_host, around(shared_host, inventory.with_hosts([shared_host]), vm)):
+            if not room.refusals(
+                vm, shared_host, reduced_to_host(shared_host, inventory.with_hosts([shared_host]), vm)
+            ):
                 return True
     return False
 

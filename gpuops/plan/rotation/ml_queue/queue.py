@@ -34,7 +34,7 @@ from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.core.steps import PowerOnVm, RelocateVm
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.seating import Room, around
+from gpuops.plan.placement.seating import Room, reduced_to_host
 from gpuops.plan.placement.suspended_vms import size_mib, suspend_or_shut_down
 from gpuops.plan.rotation.ml_queue.ml_vms import HeldBack, Start, WaitingVm, hold_back_none, hosts_for, is_bound
 from gpuops.plan.rotation.ml_queue.proposals import Proposal
@@ -55,7 +55,7 @@ class HostStages:
     @classmethod
     def of(cls, start: Start, world: Inventory) -> HostStages:
         """Return no stages yet for the host of this start."""
-        host_alone = around(start.host, world)
+        host_alone = reduced_to_host(start.host, world)
         return cls(host_alone, (), host_alone)
 
     def with_start(self, start: Start, position: Mapping[str, int], room: Room) -> HostStages:
@@ -144,7 +144,7 @@ def make_room(
     The groups are A, then B. After A is cleared the VM fits, so the two desktops of A are returned.
     """
     on_host = [desktop for desktop in free_to_take if desktop.host == host.ref]
-    world = around(host, world, vm)
+    world = reduced_to_host(host, world, vm)
     groups = _group_by_gpu(host, on_host, priority, proposed_gpus)
     # The VM may fit without suspending a desktop. If not, and each group alone costs at least as much as the best start
     # so far, this host cannot be better.

@@ -27,7 +27,7 @@ from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.window import Night
 from gpuops.plan.core.plan import Rejection, Report
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.seating import Room, around
+from gpuops.plan.placement.seating import Room, reduced_to_host
 from gpuops.plan.placement.suspended_vms import refuse_stranded, resume_or_power_on, return_order, suspend_or_shut_down
 from gpuops.plan.rotation.ml_queue.ml_vms import Start
 from gpuops.plan.rotation.ml_queue.team_shares import gpus_of_vm
@@ -215,7 +215,7 @@ def _prove(host: Host, desktops: list[Vm], inventory: Inventory, catalog: Catalo
         refusal for number in instants for refusal in refuse_stranded(desktops[:number], inventory, catalog, room)
     ]
     # Suspend all desktops and resume them in the order of the morning; the snapshot then shows where each one is.
-    world = around(host, inventory)
+    world = reduced_to_host(host, inventory)
     for vm in desktops:
         world = project(suspend_or_shut_down(vm), world)
     order = [vm for part in return_order(desktops, world, catalog) for vm in part]

@@ -19,7 +19,7 @@ from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.plan import Choice, Plan, Rejection, Wave, refuse
 from gpuops.plan.core.steps import SetAttribute, ShutDownGuest, SuspendVm
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.seating import Room, around
+from gpuops.plan.placement.seating import Room, reduced_to_host
 from gpuops.plan.placement.suspended_vms import resume_or_power_on
 from gpuops.plan.rotation.ml_queue.whole_clusters import with_their_clusters
 from gpuops.plan.rotation.returns.day import RotateDay, checkpoint_of, reverted_desktops
@@ -78,7 +78,7 @@ def ml_stops_for(
     host = world.host_of(desktop)
     if host is None:
         return None
-    room, world = Room(catalog, certain=False), around(host, world, desktop)
+    room, world = Room(catalog, certain=False), reduced_to_host(host, world, desktop)
 
     def fits_without(stopped: Sequence[TakenVm]) -> bool:
         after = world
