@@ -29,9 +29,9 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.abandonment import Missed, is_back, missed
 from gpuops.plan.core.plan import Rejection
-from gpuops.plan.rotation.power_moments import started_anew
-from gpuops.plan.rotation.taken_vms import marked_strangers, vms_of
-from gpuops.plan.rotation.witness import Witness, judge_vcenter, key_of, the_vm
+from gpuops.plan.rotation.power_moments import was_restarted_since_night
+from gpuops.plan.rotation.taken_vms import possible_copies, vms_of
+from gpuops.plan.rotation.witness import Witness, find_original_vm, judge_vcenter, key_of
 
 
 class RunKind(StrEnum):
@@ -186,7 +186,7 @@ def note_later_starts(originals: Iterable[Original], inventory: Inventory, vcent
         if original.started_at is not None
         and not (original.returned or original.stopped)
         and any(
-            started_anew(original, vm) and vcenter.started_by_others(vm.ref, original.started_at)
+            was_restarted_since_night(original, vm) and vcenter.started_by_others(vm.ref, original.started_at)
             for vm in vms_of(original, inventory)
         )
         else original
@@ -261,7 +261,8 @@ def note_witnesses(originals: Iterable[Original], inventory: Inventory, vcenter:
     """Return the originals with later starts by other users, and with what in vCenter contradicts the journal."""
     noted = note_later_starts(originals, inventory, vcenter)
     still_open = [original for original in noted if not (original.returned or original.given_up)]
-    witnesses = [_with_history(Witness(original, the_vm(original, inventory)), vcenter) for original in still_open]
+    without_history = [Witness(original, find_original_vm(original, inventory)) for original in still_open]
+    witnesses = [_with_history(witness, vcenter) for witness in without_history]
     contradictions = judge_vcenter(witnesses).contradictions
     if not contradictions:
         return noted
@@ -275,7 +276,7 @@ def note_witnesses(originals: Iterable[Original], inventory: Inventory, vcenter:
 
 
 def _with_history(witness: Witness, vcenter: Vcenter) -> Witness:
-    moment = witness.asks_about
+    moment = witness.moment_to_search
     if moment is None or witness.vm is None:
         return witness
     ref = witness.vm.ref
@@ -289,7 +290,7 @@ def with_creation_of_strangers(
     inventory: Inventory, policy: Policy | None, originals: Sequence[Original], vcenter: Vcenter
 ) -> Inventory:
     """Return the snapshot with the creation times of VMs whose marker names a night that did not save them."""
-    strangers = marked_strangers(policy, originals, inventory)
+    strangers = possible_copies(policy, originals, inventory)
     return vcenter.with_creation(inventory, strangers) if strangers else inventory
 
 

@@ -19,7 +19,7 @@ from gpuops.execute.site import Site, catalog_of
 from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.rotation.ml_queue.queue_look import QueueLook, look_at_queue
-from gpuops.plan.rotation.nights.bounds import Skip, moment_to_take, next_to_take
+from gpuops.plan.rotation.nights.bounds import Skip, moment_to_take, next_night_to_take
 from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.nights.preview import NightPreview, morning_of, preview_night
 from gpuops.plan.rotation.returns.return_time import Durations
@@ -98,7 +98,7 @@ def skip_next(policy: Policy, site: Site, *, undo: bool = False) -> Skip:
     with site.locked_journal(site.vcenter.uuid, alone=False) as journal:
         now = site.clock()
         tonight = policy.night_at(now)
-        night = next_to_take(policy, NightVms(journal).all(tonight.id if tonight else None), now)
+        night = next_night_to_take(policy, NightVms(journal).all(tonight.id if tonight else None), now)
         was_skipped = night.id in journal.skipped_nights(policy.name)
         if was_skipped is not skipped:
             journal.skip(policy.name, night.id, skipped=skipped)

@@ -24,7 +24,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.steps import CreateVm, DefineAttribute
 from gpuops.plan.rotation.lease_rules import Lease
-from gpuops.plan.rotation.prerequisites import CHOOSE_LOCK_VM, Setup, lock_vm_in_use, missing_for_a_night, setup_of
+from gpuops.plan.rotation.prerequisites import CHOOSE_LOCK_VM, Setup, check_setup, lock_vm_in_use, missing_for_a_night
 
 INIT: Final = "rotate init"
 """The kind of run that creates the lock VM, in journals."""
@@ -41,7 +41,7 @@ def set_up(policy: Policy, site: Site, *, apply: bool = True) -> Setup:
     if apply:
         end_cut_off_creations(INIT, socket.gethostname(), site)
     inventory = _read_inventory(policy, vcenter)
-    setup = setup_of(policy, inventory, vcenter.defined_attributes())
+    setup = check_setup(policy, inventory, vcenter.defined_attributes())
     if setup.undefined:
         vcenter.check_attribute_names(setup.undefined)
     if apply and setup.lock_vm_missing is None:
@@ -64,7 +64,7 @@ def set_up(policy: Policy, site: Site, *, apply: bool = True) -> Setup:
             f"{error.message}; created before that: {', '.join(created)}",
             hint="run the same command again: it creates the rest",
         ) from error
-    remaining = setup_of(policy, vcenter.inventory(), vcenter.defined_attributes())
+    remaining = check_setup(policy, vcenter.inventory(), vcenter.defined_attributes())
     if not remaining.complete:
         raise StepFailed(
             "vCenter does not show everything that was created yet",

@@ -21,7 +21,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.abandonment import NAMED_UNTIL_BACK, Abandonment, state_of
 from gpuops.plan.core.command_line import called, command
 from gpuops.plan.rotation.returns.foreign_nights import Adoption, NightsElsewhere, plan_adoption
-from gpuops.plan.rotation.taken_vms import by_marker, vms_of
+from gpuops.plan.rotation.taken_vms import originals_from_markers, vms_of
 
 STATUS = "gpuops rotate status lists the VMs that nights hold"
 
@@ -78,7 +78,8 @@ def _find_abandonment(
     text = journal.last_policy(RunKind.NIGHT) if journal is not None else None
     if policy is None and text:
         policy = parse_policy(text, "the journal", accepted_before=True)
-    marked = [original for original in by_marker(policy, inventory) if _is_called(original, name, inventory)]
+    from_markers = originals_from_markers(policy, inventory)
+    marked = [original for original in from_markers if _is_called(original, name, inventory)]
     if len(marked) > 1:
         raise _ambiguous(name, marked)
     if not marked:

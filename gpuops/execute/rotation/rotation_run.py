@@ -54,7 +54,7 @@ from gpuops.plan.rotation.returns.foreign_nights import lock_vm_of, policies_und
 from gpuops.plan.rotation.returns.restore import RestoreVms
 from gpuops.plan.rotation.returns.return_time import Durations
 from gpuops.plan.rotation.taken_vms import is_gone, vms_of
-from gpuops.plan.rotation.witness import another_vcenter, is_another_vcenter, key_of
+from gpuops.plan.rotation.witness import is_another_vcenter, key_of, refuse_another_vcenter
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class RotationRun:
         request = self._request(originals, journal, ahead)
         plan = request.plan(before, catalog_of(before), self.now)
         if night and is_another_vcenter(originals, before):
-            plan = refuse(another_vcenter(originals, before))
+            plan = refuse(refuse_another_vcenter(originals, before))
         if night:
             added_warnings = (*self._warn_of_unusable_hooks(plan, before), *self._warn_without_hours())
             plan = replace(plan, warnings=(*plan.warnings, *added_warnings))
@@ -209,7 +209,7 @@ class RotationRun:
             f"{error.message}: gpuops cannot tell whether VMs of its nights are in this vCenter" for error in damaged
         )
         named = refuse_nights_elsewhere(nights, originals, before)
-        because = () if named else plan.because  # `because` states that no night has taken anything
+        because = () if named else plan.because  # `because` states that everything is back
         return replace(plan, unmet=(*plan.unmet, *named), warnings=(*plan.warnings, *unread), because=because)
 
     def _warn_of_unusable_hooks(self, plan: Plan, before: Inventory) -> tuple[str, ...]:
@@ -372,7 +372,7 @@ class RotationRun:
         if night:
             return replace(report, outcomes=outcomes, after=executor.inventory)
         originals = NightVms(journal).all(returned=True)
-        return replace(report, outcomes=add_advice(outcomes, after, originals, alone=bool(self.only)), after=after)
+        return replace(report, outcomes=add_advice(outcomes, after, originals, is_named=bool(self.only)), after=after)
 
     def _ends_nights_of(self, original: Original) -> bool:
         """Return whether a return of this VM closes its record.

@@ -47,7 +47,7 @@ from gpuops.plan.core.steps import (
 from gpuops.plan.rotation.nights.desktops import IN_MAINTENANCE
 from gpuops.plan.rotation.nights.guard import TAKING_STEPS, Guard
 from gpuops.plan.rotation.nights.night_refusals import is_refusal
-from gpuops.plan.rotation.power_moments import runs_anew
+from gpuops.plan.rotation.power_moments import was_restarted_since
 
 LOOKS: Final = 2
 """How often a desktop is read again when too much time passes between look and request."""
@@ -157,7 +157,7 @@ class VmExecutor(VmLooks):
             planned_vm is None
             or now is None
             or planned_vm.started_at is None
-            or not runs_anew(planned_vm.started_at, now)
+            or not was_restarted_since(planned_vm.started_at, now)
         ):
             return None
         return STARTED_SINCE if self.vcenter.started_by_others(step.vm, planned_vm.started_at) else None

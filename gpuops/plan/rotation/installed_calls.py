@@ -39,7 +39,7 @@ _CRON_NAMES: Final = {"@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight"
 _AT_BOOT: Final = "@reboot"
 _REPEATING: Final = ("OnUnitActiveSec", "OnUnitInactiveSec")
 """Settings of a timer that call again and again, at hours that depend on when it was started (systemd.timer(5))."""
-_RENDER_HINT: Final = "gpuops rotate timers --policy FILE prints calls that do"
+_RENDER_HINT: Final = "gpuops rotate timers --policy FILE prints calls that fit the windows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def calls_of_crontab(place: str, text: str, machine_zone: tzinfo, *, has_cron_tz
     for line in text.splitlines():
         setting = re.fullmatch(r"\s*CRON_TZ\s*=\s*[\"']?([^\"'\s]+)[\"']?\s*", line)
         if setting is not None and has_cron_tz:
-            zone = _zone(setting[1]) or machine_zone
+            zone = _zone_or_none(setting[1]) or machine_zone
         match = _CRON_LINE.fullmatch(line)
         if match is None or line.lstrip().startswith("#"):
             continue
@@ -110,14 +110,12 @@ def calls_of_crontab(place: str, text: str, machine_zone: tzinfo, *, has_cron_tz
 def read_calendar(text: str) -> tuple[tuple[int, ...], str | None] | None:
     """Return the minutes of the week and the zone of an `OnCalendar=`; None = unknown form, or no such zone."""
     match = _CALENDAR.fullmatch(text.strip())
-    if match is None or (match["zone"] and _zone(match["zone"]) is None):
+    if match is None or (match["zone"] and _zone_or_none(match["zone"]) is None):
         return None
     names = [name.title() for name in _WEEKDAYS]
     days = _parse_list(match["days"] or "*", 0, 6, "..", names)
-    hours, minutes = (
-        _parse_list(match["hours"], 0, 23, "..", steps_on=True),
-        _parse_list(match["minutes"], 0, 59, "..", steps_on=True),
-    )
+    hours = _parse_list(match["hours"], 0, 23, "..", step_runs_to_high=True)
+    minutes = _parse_list(match["minutes"], 0, 59, "..", step_runs_to_high=True)
     if days is None or hours is None or minutes is None:
         return None
     return _list_minutes(days, hours, minutes), match["zone"]
@@ -145,19 +143,20 @@ def _list_minutes(days: Iterable[int], hours: Iterable[int], minutes: Iterable[i
 
 
 def _parse_list(
-    field: str, low: int, high: int, to: str, names: Sequence[str] = (), *, steps_on: bool = False
+    field: str, low: int, high: int, range_sign: str, names: Sequence[str] = (), *, step_runs_to_high: bool = False
 ) -> set[int] | None:
     """Return the numbers in a comma-separated list, or None if the list cannot be parsed.
 
     Each part is `*`, a number, a name (`names[i]` means i) or a range, with an optional step: `1,5-9/2` is 1, 5, 7, 9.
-    `to` separates the ends of a range. `steps_on`: a single number with a step runs up to `high`, as systemd reads it.
+    `range_sign` separates the ends of a range. `step_runs_to_high`: a single number with a step runs up to `high`, as
+    systemd reads it.
     """
     numbers: set[int] = set()
     for part in field.split(","):
         span, _, step = part.partition("/")
-        first, is_range, last = (str(low), to, str(high)) if span == "*" else span.partition(to)
+        first, is_range, last = (str(low), range_sign, str(high)) if span == "*" else span.partition(range_sign)
         begins = _parse_number(first, names)
-        ends = _parse_number(last, names) if is_range else high if step and steps_on else begins
+        ends = _parse_number(last, names) if is_range else high if step and step_runs_to_high else begins
         if begins is None or ends is None or not (low <= begins <= ends <= high) or not (step or "1").isdecimal():
             return None
         numbers.update(range(begins, ends + 1, max(1, int(step or 1))))
@@ -168,7 +167,7 @@ def _parse_number(text: str, names: Sequence[str]) -> int | None:
     return names.index(text) if text in names else int(text) if text.isdecimal() else None
 
 
-def _zone(name: str) -> tzinfo | None:
+def _zone_or_none(name: str) -> tzinfo | None:
     try:
         return ZoneInfo(name)
     except (OSError, ValueError, KeyError):
@@ -191,8 +190,8 @@ def _split_words(command: str) -> list[str]:
 
 
 def _policy_file(words: Sequence[str]) -> str | None:
-    joined = next((word.partition("=")[2] for word in words if word.startswith("--policy=")), None)
-    path = joined or next((after for word, after in pairwise(words) if word == "--policy"), None)
+    after_equals = next((word.partition("=")[2] for word in words if word.startswith("--policy=")), None)
+    path = after_equals or next((argument for word, argument in pairwise(words) if word == "--policy"), None)
     return path and normpath(path)
 
 
@@ -210,56 +209,58 @@ def misfits(policy: Policy, calls: Sequence[InstalledCalls], now: datetime) -> t
     nights = nights_ahead(policy.windows, now)
     night_calls, day_calls = ([call for call in calls if call.half is half] for half in Half)
     # `rotate day --by-timer` waits until the return is due. Without the option it ends an open night at once.
-    unguarded = [call for call in day_calls if not call.is_by_timer]
-    never: list[Night] = []
-    late: list[tuple[Night, datetime]] = []
-    early: list[tuple[Night, datetime]] = []
+    unconditional_calls = [call for call in day_calls if not call.is_by_timer]
+    nights_without_call: list[Night] = []
+    late_returns: list[tuple[Night, datetime]] = []
+    """Nights with the first call of `rotate day` after them."""
+    early_returns: list[tuple[Night, datetime]] = []
+    """Nights with the first call that ends them while their window is open."""
     for night in nights:
         if first_call(night_calls, night.opens, max(night.returns_from, night.opens + _MINUTE)) is None:
-            never.append(night)
+            nights_without_call.append(night)
         # If no call is made within a day after the return is due, the end of that day counts.
         a_day_later = night.returns_from + _DAY
         return_call = first_call(day_calls, night.returns_from, a_day_later) or a_day_later
         if return_call > _latest_start(night):
-            late.append((night, return_call))
-        ending_call = first_call(unguarded, night.opens, night.returns_from)
+            late_returns.append((night, return_call))
+        ending_call = first_call(unconditional_calls, night.opens, night.returns_from)
         if ending_call is not None:
-            early.append((night, ending_call))
+            early_returns.append((night, ending_call))
     places = ", ".join(dict.fromkeys(call.place for call in calls))
-    hours = ", ".join(dict.fromkeys(str(call.zone) for call in calls))
-    where = f"{places}, in hours of {hours}"
+    zones = ", ".join(dict.fromkeys(str(call.zone) for call in calls))
+    where = f"{places}, in hours of {zones}"
     mismatches = []
-    if never:
+    if nights_without_call:
         mismatches.append(
-            f"no call of `rotate night` comes in {len(never)} of {len(nights)} nights, first in that of "
-            f"{_evening(never[0])} ({where})"
+            f"no call of `rotate night` comes in {len(nights_without_call)} of {len(nights)} nights, first in that of "
+            f"{_evening(nights_without_call[0])} ({where})"
         )
-    if late:
-        night, at = late[0]
+    if late_returns:
+        night, first_return = late_returns[0]
         due = night.returns_from.astimezone(night.zone)
-        is_within_a_day = at != night.returns_from + _DAY
-        called = (
-            f"comes at {format_clock(at.astimezone(night.zone))}" if is_within_a_day else "does not come within a day"
-        )
+        is_within_a_day = first_return != night.returns_from + _DAY
+        call_clock = format_clock(first_return.astimezone(night.zone))
+        call_text = f"comes at {call_clock}" if is_within_a_day else "does not come within a day"
         latest = format_clock(_latest_start(night).astimezone(night.zone))
         mismatches.append(
-            f"the first call of `rotate day` is late on {len(late)} of {len(nights)} mornings: after the night of "
-            f"{_evening(night)} the return must begin by {latest} (due from "
-            f"{format_clock(due)}), and the first call {called} ({where})"
+            f"the first call of `rotate day` is late on {len(late_returns)} of {len(nights)} mornings: after the night "
+            f"of {_evening(night)} the return must begin by {latest} (due from "
+            f"{format_clock(due)}), and the first call {call_text} ({where})"
         )
-    if early:
-        night, at = early[0]
+    if early_returns:
+        night, first_return = early_returns[0]
         mismatches.append(
-            f"`rotate day` is called in {len(early)} of {len(nights)} nights while the window is open, and ends them: "
-            f"first that of {_evening(night)} at {format_clock(at.astimezone(night.zone))} ({where})"
+            f"`rotate day` is called in {len(early_returns)} of {len(nights)} nights while the window is open, and "
+            f"ends them: first that of {_evening(night)} at {format_clock(first_return.astimezone(night.zone))} "
+            f"({where})"
         )
     return tuple(f"{text}; {_RENDER_HINT}" for text in mismatches)
 
 
 def first_call(calls: Iterable[InstalledCalls], begins: datetime, ends: datetime) -> datetime | None:
     """Return when the first of these calls is made in `begins` <= moment < `ends`, or None."""
-    moments = [at for timer in calls if (at := _first_call_of(timer, begins, ends)) is not None]
-    return min(moments, default=None)
+    moments = (_first_call_of(timer, begins, ends) for timer in calls)
+    return min((moment for moment in moments if moment is not None), default=None)
 
 
 def _first_call_of(calls: InstalledCalls, begins: datetime, ends: datetime) -> datetime | None:
@@ -280,6 +281,7 @@ def _first_call_of(calls: InstalledCalls, begins: datetime, ends: datetime) -> d
 
 
 def _latest_start(night: Night) -> datetime:
+    """Return the latest moment at which a call of `rotate day` is not late."""
     return max(night.returns_from, night.back_by - RETURN_FLOOR)
 
 

@@ -37,7 +37,7 @@ CALL_TIMEOUT_S: Final = 30.0
 
 _FORMAT: Final = 1
 _OWNER_LENGTH: Final = 100
-_REMOVE_LEASE: Final = f"if no other gpuops is running, remove {KEY} from the settings of the VM"
+_REMOVE_LEASE: Final = f"if no other gpuops is running, remove {KEY} from the advanced parameters of the VM"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Lease:
     """The number of the lease: higher with each new holder."""
     expires: datetime
 
-    def held_at(self, now: datetime) -> bool:
+    def is_held_at(self, now: datetime) -> bool:
         return bool(self.nonce) and now < self.expires
 
 
@@ -104,7 +104,7 @@ def lease_text(lease: Lease) -> str:
 
 def holder_of(lease: Lease | None, now: datetime, dead: Collection[str]) -> Lease | None:
     """Return the lease if a run still holds it; None = it is free. `dead`: nonces of runs that have ended."""
-    if lease is None or not lease.held_at(now) or lease.nonce in dead:
+    if lease is None or not lease.is_held_at(now) or lease.nonce in dead:
         return None
     return lease
 
@@ -174,18 +174,18 @@ def same_holder(lease: Lease | None, expected: Lease) -> bool:
 
 
 def must_renew(left_s: float) -> bool:
-    """Return whether a heartbeat has passed since the lease was last written."""
+    """Return whether a heartbeat has passed since the lease was last written. `left_s`: seconds until it expires."""
     return left_s <= TTL_S - HEARTBEAT_S
 
 
 def is_fresh(lease: Lease, now: datetime) -> bool:
     """Return whether the lease was renewed within the last heartbeat and call: its run must then be considered
     alive."""
-    return lease.held_at(now) and lease.expires - now >= timedelta(seconds=TTL_S - HEARTBEAT_S - CALL_TIMEOUT_S)
+    return lease.is_held_at(now) and lease.expires - now >= timedelta(seconds=TTL_S - HEARTBEAT_S - CALL_TIMEOUT_S)
 
 
 def may_act(left_s: float) -> bool:
-    """Return whether a call that is sent now arrives before the lease expires."""
+    """Return whether a call that is sent now arrives before the lease expires, in `left_s` seconds."""
     return left_s > CALL_TIMEOUT_S
 
 

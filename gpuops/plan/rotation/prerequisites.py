@@ -16,14 +16,14 @@ from gpuops.model.nights.selector import Mark
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.steps import NEW_VM, CreateVm
 
-NOTES: Final = (
-    "Carries the lease by which runs of gpuops on several machines keep apart. Leave it powered off, and do not delete "
-    "it while a night is open."
+LOCK_VM_NOTES: Final = (
+    "Holds the lease that keeps gpuops on several machines from running at the same time. Leave it powered off, and do "
+    "not delete it while a night is open."
 )
-
+"""The notes of the lock VM, which an admin sees in the vSphere Client."""
 
 NO_SNAPSHOTS: Final = "delete its snapshots, and exclude it from backups that make them"
-_NO_LOCK_VM: Final = "no VMs are called {} (lock_vm)"
+_NO_LOCK_VM: Final = "no VM is called {} (lock_vm)"
 CHOOSE_LOCK_VM: Final = "choose an unused name (gpuops rotate init creates the VM), or a small VM that stays off"
 
 
@@ -63,7 +63,7 @@ class Setup:
         return not self.undefined and self.lock_vm_missing is None
 
 
-def setup_of(policy: Policy, inventory: Inventory, defined: Collection[str]) -> Setup:
+def check_setup(policy: Policy, inventory: Inventory, defined: Collection[str]) -> Setup:
     """Return which prerequisites of a policy exist, and which are missing. `defined`: the custom attributes of vCenter.
 
     Raises Refused if there is no place for the lock VM, or if the policy names one of its desktops or ML VMs as lock
@@ -76,19 +76,19 @@ def setup_of(policy: Policy, inventory: Inventory, defined: Collection[str]) -> 
     unmarked: list[Unmarked] = []
     for pool in policy.pools:
         marks += [pool.owner, *pool.select.marks]
-        of_pool = [vm for vm in inventory.vms.values() if policy.pool_of(vm) is pool and not vm.template]
-        without = sorted(vm.name for vm in of_pool if pool.owner is not None and pool.owner.on(vm) is not True)
-        if without:
-            unmarked.append(Unmarked(pool.name, str(pool.owner), tuple(without), len(of_pool)))
-    names = [mark.attribute for mark in marks if mark is not None and mark.attribute is not None]
-    attributes = tuple(dict.fromkeys([policy.marker, *names]))
+        desktops = [vm for vm in inventory.vms.values() if policy.pool_of(vm) is pool and not vm.template]
+        names = sorted(vm.name for vm in desktops if pool.owner is not None and pool.owner.on(vm) is not True)
+        if names:
+            unmarked.append(Unmarked(pool.name, str(pool.owner), tuple(names), len(desktops)))
+    of_marks = [mark.attribute for mark in marks if mark is not None and mark.attribute is not None]
+    attributes = tuple(dict.fromkeys([policy.marker, *of_marks]))
     return Setup(
         policy.name,
         policy.marker,
         attributes,
         undefined=tuple(name for name in attributes if name not in defined),
         lock_vm=policy.lock_vm,
-        lock_vm_missing=_lock_vm(policy.lock_vm, inventory) if policy.lock_vm else None,
+        lock_vm_missing=_plan_lock_vm(policy.lock_vm, inventory) if policy.lock_vm else None,
         unmarked=tuple(unmarked),
         lock_vm_snapshots=next((vm.snapshots for vm in inventory.vms.values() if vm.name == policy.lock_vm), 0),
         keeps_drs_off=policy.drs_override is not DrsOverride.NONE,
@@ -100,7 +100,7 @@ def snapshot_problem(snapshots: int | None) -> str:
     if snapshots == 0:
         return ""
     if snapshots is None:
-        return "its snapshots cannot be read: with one, a revert would set back its lease number"
+        return "its snapshots cannot be read: if it has one, a revert would set back its lease number"
     has = f"has {snapshots} snapshot{'s' if snapshots > 1 else ''}"
     return f"{has}: a revert would set back its lease number, so no night begins until they are deleted"
 
@@ -130,7 +130,7 @@ def lock_vm_in_use(policy: Policy, inventory: Inventory) -> str | None:
     return None
 
 
-def lock_vm_wrong(policy: Policy, inventory: Inventory) -> str | None:
+def find_lock_vm_problem(policy: Policy, inventory: Inventory) -> str | None:
     """Return why the lock VM cannot hold a lease, by the inventory; None = it can, or the policy has no lock VM."""
     if policy.lock_vm is None:
         return None
@@ -143,8 +143,8 @@ def _exists(name: str, inventory: Inventory) -> bool:
     return any(vm.name == name for vm in inventory.vms.values())
 
 
-def _lock_vm(name: str, inventory: Inventory) -> CreateVm | None:
-    """Return the lock VM to create; None = it exists. Raises Refused if no usable host sees a datastore.
+def _plan_lock_vm(name: str, inventory: Inventory) -> CreateVm | None:
+    """Return the step that creates the lock VM; None = it exists. Raises Refused if no usable host sees a datastore.
 
     It goes to the datastore that most usable hosts see, so that another host can run it if its own fails.
     """
@@ -161,4 +161,4 @@ def _lock_vm(name: str, inventory: Inventory) -> CreateVm | None:
         raise Refused(f"no connected host sees a datastore for the lock VM {name}", hint=hint)
     hosts, store = max(places, key=lambda place: (len(place[0]), place[1].free_mib or 0, place[1].name))
     host = min(hosts, key=lambda host: host.name)
-    return CreateVm(f"{NEW_VM}{name}", name, host.ref, host.name, store.name, NOTES)
+    return CreateVm(f"{NEW_VM}{name}", name, host.ref, host.name, store.name, LOCK_VM_NOTES)

@@ -25,14 +25,14 @@ from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.command_line import called, command
-from gpuops.plan.rotation.power_moments import GRAIN, another_state, gave_way
-from gpuops.plan.rotation.witness import BELIEVED, Doubt, copy_doubt, nights_known, policy_doubt
+from gpuops.plan.rotation.power_moments import SAME_MOMENT_TOLERANCE, is_suspended_for_desktops, replaced_state_text
+from gpuops.plan.rotation.witness import NO_DOUBT, Doubt, copy_doubt, known_nights, policy_doubt
 
 RETURN_COMMAND: Final = "gpuops rotate day"
 """Safe at any time: it only resumes suspended desktops and stops ML VMs that a night started."""
 
 _NO_POLICY: Final = Policy(name="", pools=())
-_MADE_ANEW: Final = "the broker may have a machine of its name in maintenance: check that"
+_MADE_ANEW: Final = "the broker may have a machine of its name in maintenance: check that at the broker"
 """The broker may have provisioned it anew, with the maintenance of the earlier one (assumption: broker-new-machine)."""
 _GATED: Final = "the broker may still keep users from it"
 _OTHER_VCENTER: Final = "return that night in its own vCenter"
@@ -104,12 +104,12 @@ def marker_of(policy: Policy | None) -> str:
 
 
 def taken_vms(
-    policy: Policy | None, originals: Iterable[Original], inventory: Inventory, *, believed: Collection[str] = ()
+    policy: Policy | None, originals: Iterable[Original], inventory: Inventory, *, trusted_refs: Collection[str] = ()
 ) -> tuple[TakenVm, ...]:
     """Return every VM of nights that are not over, desktops first.
 
     `policy` applies to markers that the journal does not know; None = only the whereabouts of the VMs are needed.
-    `believed`: VMs (refs) whose marker is trusted in any folder.
+    `trusted_refs`: VMs (refs) whose marker is trusted in any folder.
 
     Example: in the journal, tonight took vm-1, and vm-2 of yesterday is closed. vm-2 and vm-3 have a marker. The VMs
     are vm-1 from the journal, vm-2 as the journal closed it (only its marker must be cleared), and vm-3 from its
@@ -121,15 +121,15 @@ def taken_vms(
         (replace(original, policy=original.policy or policy), vms_of(original, inventory)) for original in recorded
     ]
     still_open = [(original, vms) for original, vms in recorded_vms if not original.returned or original.given_up]
-    open_originals = {_ref(original, vms): original for original, vms in still_open}
+    open_originals = {_current_ref(original, vms): original for original, vms in still_open}
     known_refs = open_originals.keys() | {vm.ref for _, vms in still_open for vm in vms}
     # 2. Other markers: of a night that the journal has closed, or that it does not know. All attributes of the
     # policies in the journal are searched; a marker that the journal does not know only counts in the attribute of
     # this policy.
-    closed = {(original.night, _ref(original, vms)): original for original, vms in recorded_vms}
+    closed = {(original.night, _current_ref(original, vms)): original for original, vms in recorded_vms}
     markers: dict[str, set[str]] = defaultdict(set)
     for original, vms in recorded_vms:
-        markers[_ref(original, vms)].add(marker_of(original.policy))
+        markers[_current_ref(original, vms)].add(marker_of(original.policy))
     own_marker = marker_of(policy)
     foreign: dict[str, Marker] = {}
     for vm, attribute, marker in _vms_with_marker(inventory, sorted({own_marker}.union(*markers.values()))):
@@ -143,16 +143,16 @@ def taken_vms(
         )
         markers[vm.ref].add(attribute)
     # 3. Where each VM is now, and what a return does with it.
-    nights = nights_known(recorded)
+    nights = known_nights(recorded)
     located = []
     for ref, original in open_originals.items():
-        vm_then = inventory.vms.get(ref)
-        doubt = BELIEVED
-        if ref in foreign and vm_then is not None:
-            copied = copy_doubt(foreign[ref], vm_then, nights.get(original.night), policy)
-            doubt = copied or policy_doubt(original, vm_then)
-        taken_vm = _judge(original, inventory, vm_then, BELIEVED if ref in believed else doubt)
-        if original.given_up and ref not in believed:
+        vm_with_ref = inventory.vms.get(ref)
+        doubt = NO_DOUBT
+        if ref in foreign and vm_with_ref is not None:
+            copied = copy_doubt(foreign[ref], vm_with_ref, nights.get(original.night), policy)
+            doubt = copied or policy_doubt(original, vm_with_ref)
+        taken_vm = _locate(original, inventory, vm_with_ref, NO_DOUBT if ref in trusted_refs else doubt)
+        if original.given_up and ref not in trusted_refs:
             taken_vm = _given_up(taken_vm)
         elif original.gated_as is not None and taken_vm.whereabouts in (Whereabouts.BACK, Whereabouts.UNTOUCHED):
             taken_vm = replace(taken_vm, reason=f"{taken_vm.reason}; {_GATED}", command=RETURN_COMMAND)
@@ -164,7 +164,7 @@ def taken_vms(
     return tuple(sorted(located, key=lambda taken_vm: (taken_vm.original.role, taken_vm.original.name)))
 
 
-def marked_strangers(policy: Policy | None, originals: Iterable[Original], inventory: Inventory) -> frozenset[str]:
+def possible_copies(policy: Policy | None, originals: Iterable[Original], inventory: Inventory) -> frozenset[str]:
     """Return the VMs (refs) whose marker names a night that the journal knows without them: they may be copies."""
     recorded = list(originals)
     nights = {original.night for original in recorded}
@@ -193,13 +193,13 @@ def _vms_with_marker(inventory: Inventory, attributes: Sequence[str]) -> Iterato
                 yield vm, attribute, marker
 
 
-def by_marker(policy: Policy | None, inventory: Inventory) -> tuple[Original, ...]:
+def originals_from_markers(policy: Policy | None, inventory: Inventory) -> tuple[Original, ...]:
     """Return an original for each VM with a marker in the attribute of this policy, without the journal."""
     marked_vms = _vms_with_marker(inventory, [marker_of(policy)])
     return tuple(_from_marker(marker, vm, policy) for vm, _, marker in marked_vms)
 
 
-def _ref(original: Original, vms: Sequence[Vm]) -> str:
+def _current_ref(original: Original, vms: Sequence[Vm]) -> str:
     """Return the managed object id of the VM now, or that of the journal if the VM is missing or ambiguous."""
     return vms[0].ref if len(vms) == 1 else original.vm
 
@@ -215,13 +215,15 @@ def vms_of(original: Original, inventory: Inventory) -> tuple[Vm, ...]:
     return () if vm is None else (vm,)
 
 
-def _closed_but_marked(closed: Original, vm: Vm) -> Original:
+def _closed_but_marked(closed_original: Original, vm: Vm) -> Original:
     """Return the original of a VM that is closed in the journal but still marked.
 
     The marker could not be cleared, or this is a copy of the vCenter. If an ML VM of such a night runs, another person
     has started it since and it is not stopped, unless it still runs since the start by its night.
     """
-    return closed if closed.role is not Role.ML or runs_since_its_night(closed, vm) else replace(closed, taken=False)
+    if closed_original.role is Role.ML and not runs_since_its_night(closed_original, vm):
+        return replace(closed_original, taken=False)
+    return closed_original
 
 
 def runs_since_its_night(original: Original, vm: Vm) -> bool:
@@ -229,12 +231,15 @@ def runs_since_its_night(original: Original, vm: Vm) -> bool:
 
     This holds even if the journal says otherwise; False if a start time is unknown.
     """
-    then, now = original.started_at, vm.started_at
-    return vm.power is PowerState.ON and then is not None and now is not None and abs(now - then) <= GRAIN
+    night_start, last_start = original.started_at, vm.started_at
+    if vm.power is not PowerState.ON or night_start is None or last_start is None:
+        return False
+    return abs(last_start - night_start) <= SAME_MOMENT_TOLERANCE
 
 
 def _from_marker(marker: Marker, vm: Vm, policy: Policy | None) -> Original:
     """Return the original of a VM that is not in the journal, from its marker."""
+    # An empty `gated_as`: its gate may be closed, and the broker's id of its machine is not known.
     return Original(
         marker.night,
         marker.role,
@@ -259,8 +264,8 @@ def _may_be_gated(vm: Vm, policy: Policy | None) -> bool:
     return pool.gated if pool is not None else policy is not None and policy.gates
 
 
-def _judge(original: Original, inventory: Inventory, under_its_id: Vm | None, doubt: Doubt) -> TakenVm:
-    """Return where the VM is now. `under_its_id`: the VM that has its managed object id now.
+def _locate(original: Original, inventory: Inventory, vm_with_its_id: Vm | None, doubt: Doubt) -> TakenVm:
+    """Return where the VM is now. `vm_with_its_id`: the VM that has its managed object id now.
 
     The checks come in this order: which VM it is, whether its state can be read, whether its state is final. Only then
     does its power state show whether it is back.
@@ -270,34 +275,34 @@ def _judge(original: Original, inventory: Inventory, under_its_id: Vm | None, do
         reason = f"{' and '.join(sorted(vm.path or vm.ref for vm in vms))} have one instance uuid"
         return TakenVm(original, None, Whereabouts.UNKNOWN, reason, RETURN_COMMAND, "remove the copy")
     if not vms:
-        return _missing(original, under_its_id)
+        return _locate_missing(original, vm_with_its_id)
     [vm] = vms
     if vm.instance_uuid is None:
-        return _without_uuid(original, vm)
-    not_ours = _not_ours(original, vm, doubt)
-    if not_ours is not None:
-        return not_ours
+        return _locate_without_uuid(original, vm)
+    untrusted = _locate_untrusted(original, vm, doubt)
+    if untrusted is not None:
+        return untrusted
     if vm.power is None or vm.connected is False:
         return TakenVm(original, vm, Whereabouts.UNKNOWN, *_unreachable(vm, inventory))
-    changing = _changing(original, vm)
+    changing = _locate_changing(original, vm)
     if changing is not None:
         return changing
     match original.role:
         case Role.DESKTOP:
-            return _desktop(original, vm, is_taken=original.taken or _taken_by_other_machine(original, vm))
+            return _locate_desktop(original, vm, is_taken=original.taken or _taken_by_other_machine(original, vm))
         case Role.SHUT_DOWN:
-            return _shut_down(original, vm)
+            return _locate_shut_down(original, vm)
         case Role.ML:
             # Once it was stopped, or a person started it, "taken" no longer proves that the night runs it: then only
             # one that still runs since the start by its night counts.
             is_ours = original.taken and (not original.stopped or runs_since_its_night(original, vm))
-            return _ml(original, vm, is_taken=is_ours or _taken_by_other_machine(original, vm))
+            return _locate_ml(original, vm, is_taken=is_ours or _taken_by_other_machine(original, vm))
         case _:
             assert_never(original.role)
 
 
-def _not_ours(original: Original, vm: Vm, doubt: Doubt) -> TakenVm | None:
-    """Return the reason not to change a VM that no night of this vCenter is proved to have taken, or None."""
+def _locate_untrusted(original: Original, vm: Vm, doubt: Doubt) -> TakenVm | None:
+    """Return the VM with the reason not to touch it; None = it is proved that a night of this vCenter took it."""
     if doubt.reason:
         return TakenVm(original, vm, Whereabouts.FOREIGN, f"{doubt.reason}: not touched", doubt.command)
     if original.contradiction:
@@ -312,8 +317,9 @@ def _unreachable(vm: Vm, inventory: Inventory) -> tuple[str, str, str]:
     stores = [inventory.datastores[ref] for ref in vm.datastores if ref in inventory.datastores]
     unreachable = sorted(store.name for store in stores if store.accessible is False)
     if unreachable:
-        text = f"datastore{'s' if len(unreachable) > 1 else ''} {', '.join(unreachable)}"
-        return f"its files cannot be reached: {text} is not accessible", RETURN_COMMAND, f"bring back {text}"
+        stores_text = f"datastore{'s' if len(unreachable) > 1 else ''} {', '.join(unreachable)}"
+        reason = f"its files cannot be reached: {stores_text} is not accessible"
+        return reason, RETURN_COMMAND, f"bring back {stores_text}"
     host = inventory.host_of(vm)
     if host is not None and host.connected is True:
         if vm.connected is False:
@@ -325,29 +331,32 @@ def _unreachable(vm: Vm, inventory: Inventory) -> tuple[str, str, str]:
 
 def is_gone(original: Original, inventory: Inventory) -> bool:
     """Return whether the VM was removed from vCenter; False if a VM with its id has an unreadable instance uuid."""
-    under_its_id = inventory.vms.get(original.vm)
-    unread = under_its_id is not None and under_its_id.instance_uuid is None
-    return not unread and not vms_of(original, inventory)
+    vm_with_its_id = inventory.vms.get(original.vm)
+    has_unreadable_uuid = vm_with_its_id is not None and vm_with_its_id.instance_uuid is None
+    return not has_unreadable_uuid and not vms_of(original, inventory)
 
 
-def _missing(original: Original, under_its_id: Vm | None) -> TakenVm:
-    """Return where an original is whose instance uuid no VM has. A VM whose uuid cannot be read may be it."""
-    if under_its_id is not None and under_its_id.instance_uuid is None:
-        return _without_uuid(original, under_its_id)
-    if under_its_id is None and not original.taken:
-        return TakenVm(original, None, Whereabouts.UNTOUCHED, "was gone from vCenter before anything was done to it")
-    reason = "is gone from vCenter" if under_its_id is None else "is another VM now: its instance uuid changed"
+def _locate_missing(original: Original, vm_with_its_id: Vm | None) -> TakenVm:
+    """Return that the VM is gone, because no VM has its instance uuid, or that this is unknown.
+
+    It is unknown if the VM with its managed object id has an instance uuid that cannot be read.
+    """
+    if vm_with_its_id is not None and vm_with_its_id.instance_uuid is None:
+        return _locate_without_uuid(original, vm_with_its_id)
+    if vm_with_its_id is None and not original.taken:
+        return TakenVm(original, None, Whereabouts.UNTOUCHED, "was removed from vCenter before gpuops changed it")
+    reason = "is gone from vCenter" if vm_with_its_id is None else "is another VM now: its instance uuid changed"
     return TakenVm(original, None, Whereabouts.GONE, reason, RETURN_COMMAND, _REGISTER_AGAIN)
 
 
-def _without_uuid(original: Original, vm: Vm) -> TakenVm:
+def _locate_without_uuid(original: Original, vm: Vm) -> TakenVm:
     reason = "its instance uuid cannot be read: it may be another VM"
     return TakenVm(
         original, vm, Whereabouts.UNKNOWN, reason, RETURN_COMMAND, "connect its host, or let this login read it"
     )
 
 
-def _changing(original: Original, vm: Vm) -> TakenVm | None:
+def _locate_changing(original: Original, vm: Vm) -> TakenVm | None:
     """Return the VM if its power state is changing, or if a step that was sent may still change it; otherwise None."""
     under_way = power_change_under_way(vm)
     if under_way is None and original.unsure and power_as_before(original, vm):
@@ -374,8 +383,8 @@ def power_change_under_way(vm: Vm) -> str | None:
     """Return what a running task, or one that waits for an answer, does to the power of the VM, or None."""
     started = "is being resumed" if vm.power is PowerState.SUSPENDED else "is being started"
     words = {"suspendvm": "is being suspended", "poweronvm": started, "poweroffvm": "is being powered off"}
-    by_task = (words.get(task.name.removesuffix("_Task").lower()) for task in vm.tasks)
-    change = next((word for word in by_task if word is not None), None)
+    texts = (words.get(task.name.removesuffix("_Task").lower()) for task in vm.tasks)
+    change = next((text for text in texts if text is not None), None)
     if change is None and vm.question is not None:
         # The task continues when the question is answered, even if vCenter no longer lists the task.
         return f"waits for an answer: {vm.question}"
@@ -403,9 +412,9 @@ def _taken_by_other_machine(original: Original, vm: Vm) -> bool:
     return marker is not None and marker.role is original.role and marker.lease not in original.leases
 
 
-def _desktop(original: Original, vm: Vm, *, is_taken: bool) -> TakenVm:
+def _locate_desktop(original: Original, vm: Vm, *, is_taken: bool) -> TakenVm:
     """Return where a desktop is that a night suspended."""
-    another_suspend = another_state(original, vm)
+    another_suspend = replaced_state_text(original, vm)
     suffix = f"; {another_suspend}" if another_suspend else ""
     match vm.power:
         case PowerState.ON if original.taken:
@@ -420,7 +429,7 @@ def _desktop(original: Original, vm: Vm, *, is_taken: bool) -> TakenVm:
             return TakenVm(original, vm, Whereabouts.UNTOUCHED, "has not been suspended by gpuops")
 
 
-def _shut_down(original: Original, vm: Vm) -> TakenVm:
+def _locate_shut_down(original: Original, vm: Vm) -> TakenVm:
     """Return where a desktop is whose guest a night shut down.
 
     A guest may shut down long after gpuops gave the step up, so a marker counts as well.
@@ -438,7 +447,7 @@ def _shut_down(original: Original, vm: Vm) -> TakenVm:
             return TakenVm(original, vm, Whereabouts.UNTOUCHED, "has not been shut down by gpuops")
 
 
-def _ml(original: Original, vm: Vm, *, is_taken: bool) -> TakenVm:
+def _locate_ml(original: Original, vm: Vm, *, is_taken: bool) -> TakenVm:
     """Return where an ML VM is that a night started."""
     match vm.power:
         case PowerState.ON if is_taken and (manager := managed_elsewhere(vm)) is not None:
@@ -449,8 +458,9 @@ def _ml(original: Original, vm: Vm, *, is_taken: bool) -> TakenVm:
             return TakenVm(original, vm, Whereabouts.UNTOUCHED, "runs: somebody else has started it since")
         case PowerState.ON:
             return TakenVm(original, vm, Whereabouts.UNTOUCHED, "runs, and was not started by gpuops")
-        case PowerState.SUSPENDED if gave_way(original, vm):
-            return TakenVm(original, vm, Whereabouts.BACK, "is suspended, with its work in memory: it gave way")
+        case PowerState.SUSPENDED if is_suspended_for_desktops(original, vm):
+            reason = "is suspended, with its work in memory: gpuops freed its GPU for desktops"
+            return TakenVm(original, vm, Whereabouts.BACK, reason)
         case PowerState.SUSPENDED:
             return TakenVm(original, vm, Whereabouts.UNTOUCHED, "was suspended by somebody else; it holds no GPU")
         case PowerState.OFF if not (is_taken or original.stopped):

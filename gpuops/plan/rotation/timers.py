@@ -106,7 +106,7 @@ def call_lines(policy: Policy, now: datetime, machine_zone: tzinfo | None = None
     if not policy.windows:
         raise UsageError(
             f"policy {policy.name} has no windows: no timer can tell when its night begins",
-            hint="give it `windows` (gpuops help policy)",
+            hint="add `windows` to it (gpuops help policy)",
         )
     # Half -> the zone that its lines name, or None -> minutes of the week.
     minutes: dict[Half, defaultdict[str | None, set[int]]] = {half: defaultdict(set) for half in Half}
@@ -119,7 +119,7 @@ def call_lines(policy: Policy, now: datetime, machine_zone: tzinfo | None = None
             hint="give it windows with nights to come (gpuops help policy)",
         )
     return {
-        half: tuple(line for zone in sorted(in_zones, key=str) for line in lines_of(in_zones[zone], zone))
+        half: tuple(line for zone in sorted(in_zones, key=str) for line in group_into_lines(in_zones[zone], zone))
         for half, in_zones in minutes.items()
     }
 
@@ -133,6 +133,7 @@ def _spans_of_halves(policy: Policy, now: datetime) -> Iterator[tuple[Half, date
     """
     for night in nights_ahead(policy.windows, now, _LOOK_BACK):
         yield Half.NIGHT, night.opens, night.returns_from, night.zone
+    # `rotate day` is called from the return of each night until the next window opens, or for a week after the last.
     every_evening = [replace(window, not_on=frozenset()) for window in policy.windows]
     ends: datetime | None = None
     zone: tzinfo = policy.windows[0].zone
@@ -172,23 +173,24 @@ def _minutes_between(begins: datetime, ends: datetime, zone: tzinfo) -> frozense
 
 @lru_cache(maxsize=4096)
 def _minutes_of_span(first: int, length: int) -> frozenset[int]:
+    """Return the minutes of the week of calls in a span of `length` minutes that begins at minute `first`."""
     tens = range(first + EVERY_MINUTES - first % EVERY_MINUTES, first + length, EVERY_MINUTES)
     return frozenset(minute % _WEEK_MINUTES for minute in (first, *tens))
 
 
 def minute_of_week(local: datetime) -> int:
-    """The minutes since Monday 00:00."""
+    """Return the minutes since Monday 00:00."""
     return local.weekday() * _DAY_MINUTES + local.hour * 60 + local.minute
 
 
-def lines_of(minutes: Collection[int], zone: str | None) -> Iterator[CallLine]:
+def group_into_lines(minutes: Collection[int], zone: str | None) -> Iterator[CallLine]:
     """Yield the lines that call at exactly these minutes of the week.
 
     Hours with the same minutes on the same days share a line.
 
     >>> monday, tuesday = 0, 24 * 60
     >>> calls = {monday + 20 * 60, monday + 21 * 60, tuesday + 20 * 60, tuesday + 21 * 60}
-    >>> [line.systemd for line in lines_of(calls, None)]
+    >>> [line.systemd for line in group_into_lines(calls, None)]
     ['Mon,Tue 20,21:00']
     """
     # 1. The minutes at which each hour of each day is called.
@@ -209,15 +211,18 @@ def lines_of(minutes: Collection[int], zone: str | None) -> Iterator[CallLine]:
         yield CallLine(weekdays, tuple(hours), minutes_in_hour, zone)
 
 
-def _format_ranges(numbers: Sequence[int], names: Sequence[str], to: str) -> str:
-    """Numbers as a list of ranges, by name: `Mon..Thu,Sat`."""
+def _format_ranges(numbers: Sequence[int], names: Sequence[str], range_sign: str) -> str:
+    """Return the names of these numbers as a list of ranges: `Mon..Thu,Sat`. `names[i]` is the name of i."""
     spans: list[list[int]] = []
     for number in numbers:
         if spans and number == spans[-1][-1] + 1:
             spans[-1].append(number)
         else:
             spans.append([number])
-    return ",".join(
-        names[span[0]] if len(span) == 1 else f"{names[span[0]]}{',' if len(span) == 2 else to}{names[span[-1]]}"
-        for span in spans
-    )
+    parts = []
+    for span in spans:
+        if len(span) <= 2:  # two neighbours are no range: `Mon,Tue`
+            parts += [names[number] for number in span]
+        else:
+            parts.append(f"{names[span[0]]}{range_sign}{names[span[-1]]}")
+    return ",".join(parts)

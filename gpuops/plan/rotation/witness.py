@@ -88,11 +88,12 @@ class Witness:
         return Evidence.CONTRADICTS if unknown_moment and self.has_task is False else Evidence.SILENT
 
     @property
-    def asks_about(self) -> datetime | None:
+    def moment_to_search(self) -> datetime | None:
         """The moment near which the task history must be searched; None = it was read already or cannot change the
         verdict."""
         if self.has_task is not None:
             return None
+        # Judge as if the history had no task of the night: only then can the VM contradict the journal.
         without_task = Witness(self.original, self.vm, has_task=False)
         return moment_of_night(self.original) if without_task.evidence is Evidence.CONTRADICTS else None
 
@@ -103,19 +104,19 @@ class Witness:
         night = f"night {self.original.night}"
         match self.original.role:
             case Role.DESKTOP:
-                journal_text = f"{night} suspended it at {_in_utc(moment_taken)}"
+                journal_text = f"{night} suspended it at {_format_utc(moment_taken)}"
                 vcenter_text = (
-                    f"was last suspended at {_in_utc(moment_shown)}"
+                    f"was last suspended at {_format_utc(moment_shown)}"
                     if moment_shown is not None
                     else "shows no suspend since then"
                 )
             case Role.SHUT_DOWN:
-                journal_text = f"{night} shut it down after {_in_utc(moment_taken)}"
-                vcenter_text = f"has been running since {_in_utc(moment_shown)}"
+                journal_text = f"{night} shut it down after {_format_utc(moment_taken)}"
+                vcenter_text = f"has been running since {_format_utc(moment_shown)}"
             case Role.ML:
-                journal_text = f"{night} started it at {_in_utc(moment_taken)}"
+                journal_text = f"{night} started it at {_format_utc(moment_taken)}"
                 vcenter_text = (
-                    f"has been running since {_in_utc(moment_shown)}"
+                    f"has been running since {_format_utc(moment_shown)}"
                     if moment_shown is not None
                     else "shows no start since then"
                 )
@@ -174,16 +175,16 @@ def is_another_vcenter(originals: Iterable[Original], inventory: Inventory) -> b
     open_originals = [original for original in originals if not original.returned]
     if not any(original.contradiction for original in open_originals):
         return False
-    witnesses = (Witness(original, the_vm(original, inventory)) for original in open_originals)
+    witnesses = (Witness(original, find_original_vm(original, inventory)) for original in open_originals)
     return not any(witness.evidence is Evidence.AGREES for witness in witnesses)
 
 
-def another_vcenter(originals: Iterable[Original], inventory: Inventory) -> Rejection:
+def refuse_another_vcenter(originals: Iterable[Original], inventory: Inventory) -> Rejection:
     """Return the rejection of a new night because this may be a copy of the vCenter of the open nights."""
     names = [original.name for original in originals if original.contradiction]
     return Rejection(
         inventory.vcenter,
-        f"it may be a copy of the vCenter of open nights, for {', '.join(names[:3])} contradict the journal",
+        f"it may be a copy of the vCenter of open nights, because {', '.join(names[:3])} contradict the journal",
         hint="gpuops rotate status shows the differences; gpuops help journal explains them",
     )
 
@@ -192,7 +193,7 @@ def key_of(original: Original) -> OriginalKey:
     return original.night, original.vm
 
 
-def the_vm(original: Original, inventory: Inventory) -> Vm | None:
+def find_original_vm(original: Original, inventory: Inventory) -> Vm | None:
     """Return the VM as it is now; None if it was deleted, or if several VMs have its instance uuid."""
     if original.uuid is None:
         return inventory.vms.get(original.vm)
@@ -216,7 +217,7 @@ def _may_be_resumed(witness: Witness) -> bool:
     return witness.original.role is not Role.ML and witness.vm is not None and not witness._is_running
 
 
-def _in_utc(moment: datetime | None) -> str:
+def _format_utc(moment: datetime | None) -> str:
     return f"{format_second(moment.astimezone(UTC))} UTC" if moment is not None else "an unknown time"
 
 
@@ -236,10 +237,10 @@ class Doubt(NamedTuple):
     command: str
 
 
-BELIEVED: Final = Doubt("", "")
+NO_DOUBT: Final = Doubt("", "")
 
 
-def nights_known(originals: Iterable[Original]) -> dict[str, KnownNight]:
+def known_nights(originals: Iterable[Original]) -> dict[str, KnownNight]:
     """Return the nights that the journal knows, by name.
 
     A night that the journal knows only from markers is left out, because the journal lacks its other VMs.
@@ -248,10 +249,10 @@ def nights_known(originals: Iterable[Original]) -> dict[str, KnownNight]:
     for original in originals:
         originals_by_night[original.night].append(original)
     nights: dict[str, KnownNight] = {}
-    for name, of_night in originals_by_night.items():
-        if not all(original.is_by_marker_alone for original in of_night):
-            moments = (moment for original in of_night if (moment := moment_of_night(original)) is not None)
-            leases = frozenset(lease for original in of_night for lease in original.leases)
+    for name, originals_of_night in originals_by_night.items():
+        if not all(original.is_by_marker_alone for original in originals_of_night):
+            moments = (moment for original in originals_of_night if (moment := moment_of_night(original)) is not None)
+            leases = frozenset(lease for original in originals_of_night for lease in original.leases)
             nights[name] = KnownNight(min(moments, default=None), leases)
     return nights
 

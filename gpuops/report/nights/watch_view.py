@@ -8,7 +8,7 @@ from typing import Annotated, Self
 from gpuops.model.time_text import format_duration, format_zoned_minute
 from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.steps import PowerOnVm, SuspendVm
-from gpuops.plan.rotation.nights.spare import GivesWay, KeptState
+from gpuops.plan.rotation.nights.spare import KeptState, StoppingMlVm
 from gpuops.plan.rotation.nights.watch_look import PoolAhead, WatchReport
 from gpuops.report.document import DocumentRecord, SiteDocument, printed
 from gpuops.report.layout import Column, Shown, Text, table_of
@@ -59,7 +59,7 @@ def _pool_line(pool: PoolAhead) -> Text:
     return Text(f"pool {pool.pool}: {count(pool.running, 'desktop')} run for users, {to_run}")
 
 
-def _yield_reason(yielding: GivesWay) -> str:
+def _yield_reason(yielding: StoppingMlVm) -> str:
     lost = "how much is lost is not known"
     if yielding.lost_s is not None:
         lost = f"{format_duration(yielding.lost_s)} of work are lost"

@@ -109,7 +109,7 @@ def test_a_run_killed_at_any_write_of_its_lease_delays_only_other_machines_and_o
         except Killed:
             world.settle()
         next_state, lease = state if machine == "the same" else tmp_path / f"{kill_at}-another", read_lease(world)
-        if machine == "another" and lease is not None and lease.held_at(world.now):
+        if machine == "another" and lease is not None and lease.is_held_at(world.now):
             with pytest.raises(Locked):
                 run(world, RunKind.DAY, next_state)
             world.now += timedelta(seconds=TTL_S)

@@ -30,7 +30,7 @@ def test_a_return_goes_on_without_a_lock_vm_and_a_night_does_not(world: World, t
     run(world, RunKind.DAY, tmp_path / "a") if kind is RunKind.NIGHT else None
     del world.vms["vm-99"]
     if kind is RunKind.NIGHT:
-        with pytest.raises(Refused, match=r"not set up for policy small: no VMs are called gpuops-lock \(lock_vm\)"):
+        with pytest.raises(Refused, match=r"not set up for policy small: no VM is called gpuops-lock \(lock_vm\)"):
             run(world, kind, tmp_path / "a")
         return
     report = run(world, kind, tmp_path / "a")

@@ -45,7 +45,7 @@ def test_what_has_started_of_it_stops_again_and_stays_off(night: Night) -> None:
     assert [type(outcome.step) for outcome in evening.outcomes if outcome.verdict is Verdict.FAILED] == [PowerOnVm]
     assert [outcome.step.vm for outcome in evening.outcomes if isinstance(outcome.step, ShutDownGuest)] == ["vm-91"]
     assert evening.exit_code == 4
-    assert "cluster ml: ml-02 did not start, so that ml-01 has nothing to do" in evening.plan.warnings
+    assert "cluster ml: ml-02 did not start, so ml-01 cannot work" in evening.plan.warnings
     night.world.failing.clear()
     second_night = night.run(RunKind.NIGHT)
     assert len(effects(night.world, PowerOnVm)) == 1, "no VM of it alone"

@@ -100,7 +100,7 @@ def test_a_name_that_no_night_took_refuses_all_of_it(night: Night, name: str, wh
 def test_a_running_vm_that_no_night_took_is_as_it_should_be(night: Night) -> None:
     report = restore_vms(night, "desktop-03")
     assert (report.exit_code, report.plan.steps) == (0, ())
-    assert report.plan.because == ("desktop-03: is running, and no night holds it",)
+    assert report.plan.because == ("desktop-03: is running, and no night has taken it",)
 
 
 def test_from_markers_alone_on_a_new_machine(night: Night) -> None:

@@ -113,7 +113,7 @@ def test_whose_work_had_less_time_is_said_after_an_outage_too(watched: Watched) 
     watched.down_from(ResumeVm, minutes=5)
     report = watched.run(RunKind.DAY)
     [warning] = report.plan.warnings
-    assert re.fullmatch(r"ml-01: \d+ s to keep its work, not 3600: it is late", warning)
+    assert re.fullmatch(r"ml-01: \d+ s to save its work, not 3600 s: the return is late", warning)
     morning_is_good(watched.night)
 
 

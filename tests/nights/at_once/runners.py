@@ -364,7 +364,9 @@ def pair_violations(seed: int) -> list[str]:
             lease = lease_of(world)
             problems = [f"I6: {name} had {count} effects while the lease was another's" for name, count in late.items()]
             problems += (
-                ["I6: the lease was not given back"] if lease is not None and lease.held_at(world.clock.now()) else []
+                ["I6: the lease was not given back"]
+                if lease is not None and lease.is_held_at(world.clock.now())
+                else []
             )
             if not pauses and all(runner.ended == "Locked" for runner in runners):
                 problems.append("I6: each run is blocked by another one, and none acts")

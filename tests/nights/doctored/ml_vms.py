@@ -82,7 +82,7 @@ def late_and_made_anew(night: Played) -> Played:
     names = {moid: name for moid, name in night.names.items() if name.startswith("desktop-")}
     report, length = night.told[-1]
     queue = [queued.names[0] for queued in night.site.policy.ml]
-    warnings = tuple(f"{name}: 0 s to keep its work, not 240: it is late" for name in queue)
+    warnings = tuple(f"{name}: 0 s to save its work, not 240 s: the return is late" for name in queue)
     reports = (replace(report, plan=replace(report.plan, warnings=warnings)), length)
     return replace(never_asked(night), names=names, told=[reports])
 

@@ -82,7 +82,7 @@ def tells(report: Report, names: Collection[str], replaced: Replaced) -> bool:
 UNSEEN: Final = ("A9", "A10", "A11", "A12", "N2", "V4", "V5", "C1", "C5", "C8")
 """What may hide where a VM is."""
 ANOTHER: Final = "when its night suspended it"
-NOTHING: Final = "no night has taken anything that is not back"
+NOTHING: Final = "everything that nights took is back"
 UNREADABLE: Final = ("cannot be read", "cannot be reached", "does not reach the VM")
 """What each reason holds for which the state of a VM is unknown."""
 OFF_BY: Final = re.compile(r"vCenter's is (?:(\d+) h )?(\d+) min (?:(\d+) s )?(?:ahead|behind)")

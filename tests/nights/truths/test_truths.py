@@ -266,7 +266,7 @@ DOCTORED: list[tuple[str, Any, Doctor]] = [
     ("gone_is_let_go", next_night, lambda night: with_unmet(min(night.names.values()), GONE)(night)),
     ("refusals_are_so", quiet, with_outcomes(verdict=Verdict.SKIPPED, reason=REFUSES)),
     ("refused_stops", quiet, refused_three_times),
-    ("over_has_begun", quiet, because("night 1 is over: its morning has begun", keeps_ledger=False)),
+    ("over_has_begun", quiet, because("night 1 is over: its return has begun", keeps_ledger=False)),
     ("noted_once", quiet, noted_anew),
     ("numbers_grow", calm, a_lower_number),
     ("numbers_grow", calm, a_lower_number_after_a_revert),

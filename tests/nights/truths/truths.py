@@ -36,7 +36,7 @@ def over_has_begun(night: Played) -> Iterator[str]:
     first = min((entry.sequence for entry in takings(night)), default=None)
     for report, length in night.told:
         because = " ".join(report.plan.because)
-        if "its morning has begun" in because and not night.doubtful and (first is None or first >= length):
+        if "its return has begun" in because and not night.doubtful and (first is None or first >= length):
             yield f"I20: {because}; and it had not taken anything"
 
 

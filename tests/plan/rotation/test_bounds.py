@@ -87,13 +87,14 @@ def test_only_so_many_of_an_entry_run() -> None:
     world = small_world()
     night_plan = night(world, queue(QueuedVm("ml-*", count=1)))
     assert started_refs(night_plan) == ["vm-91"]
-    assert reasons(night_plan)["ml-02"] == "count: 1 of ml-* run"
+    assert reasons(night_plan)["ml-02"] == "count: 1 of ml-* run, which is the limit"
     world._set_power("vm-92", PowerState.ON)
     night_plan = night(world, queue(QueuedVm(vms=("ml-01", "ml-02"), count=1)))
     assert started_refs(night_plan) == [], "one that runs already counts"
-    assert reasons(night_plan) | {"ml-01": "count: 1 of ml-01, ml-02 run", "ml-02": "runs already"} == reasons(
-        night_plan
-    )
+    assert reasons(night_plan) | {
+        "ml-01": "count: 1 of ml-01, ml-02 run, which is the limit",
+        "ml-02": "runs already",
+    } == reasons(night_plan)
 
 
 def test_one_that_cannot_start_does_not_use_up_the_count() -> None:

@@ -35,7 +35,7 @@ from gpuops.plan.core.steps import (
 from gpuops.plan.rotation.nights.desktops import SPACE_MARGIN_MIB, suspend_size_mib
 from gpuops.plan.rotation.nights.guard import Guard
 from gpuops.plan.rotation.nights.night_refusals import StepCounts, ahead_by, clock_trouble, is_refusal, reason_to_stop
-from gpuops.plan.rotation.power_moments import GRAIN, another_state, started_anew
+from gpuops.plan.rotation.power_moments import SAME_MOMENT_TOLERANCE, replaced_state_text, was_restarted_since_night
 from tests.execute.small_vcenter import World, small_world
 
 CATALOG = catalog_of(small_world().snapshot())
@@ -191,7 +191,7 @@ def test_an_ml_vm_that_no_entry_of_the_queue_means_any_more_is_not_started(step:
     guard = Guard(replace(POLICY, ml=(QueuedVm(queued),)), StepCounts(4), CATALOG)
     assert guard.objection(step, world.snapshot(), NOW, (), ()) is None
     world.set("vm-91", name="ml-01-old", path="dc/vm/retired/ml-01-old")
-    assert guard.objection(step, world.snapshot(), NOW, (), ()) == "is in no entry of the queue any more"
+    assert guard.objection(step, world.snapshot(), NOW, (), ()) == "no entry of the queue selects it any more"
     by_id = replace(guard, policy=replace(POLICY, ml=(QueuedVm("moid:vm-91"),)))
     assert by_id.objection(step, world.snapshot(), NOW, (), ()) is None
     clears = SetAttribute("vm-91", "gpuops.rotation", "")
@@ -203,14 +203,17 @@ def test_a_desktop_whose_name_comes_to_fit_a_pattern_of_the_queue_is_not_started
     world = small_world()
     assert guard.objection(PowerOnVm("vm-91"), world.snapshot(), NOW, (), ()) is None
     world.set("vm-91", name="desktop-91")
-    assert guard.objection(PowerOnVm("vm-91"), world.snapshot(), NOW, (), ()) == "is in no entry of the queue any more"
+    assert (
+        guard.objection(PowerOnVm("vm-91"), world.snapshot(), NOW, (), ())
+        == "no entry of the queue selects it any more"
+    )
 
 
 def test_a_host_that_went_into_maintenance_and_a_pool_that_is_not_parked_keep_their_desktops() -> None:
     world = small_world()
     loose = replace(POLICY, pools=(replace(POOL, parked=False),))
     reason = Guard(loose, StepCounts(4), CATALOG).objection(SuspendVm("vm-1"), world.snapshot(), NOW, (), ())
-    assert reason == "pool all is not declared parked"
+    assert reason == "pool all has `parked: false` in the policy"
     world.hosts["host-1"] = replace(world.hosts["host-1"], in_maintenance=True)
     reason = Guard(POLICY, StepCounts(4), CATALOG).objection(SuspendVm("vm-1"), world.snapshot(), NOW, (), ())
     assert reason == "esx-01 is in maintenance mode, or its mode is unknown"
@@ -322,7 +325,7 @@ def test_a_minute_is_nothing_and_more_is_named() -> None:
     assert clock_trouble(None) is None
     assert clock_trouble(timedelta(seconds=-60)) is None
     assert clock_trouble(timedelta(seconds=-61)) == (
-        "vCenter's is 1 min 1 s behind this machine's: the hours of a night cannot be told"
+        "vCenter's is 1 min 1 s behind this machine's: the hours of a night are uncertain"
     )
 
 
@@ -342,8 +345,8 @@ LATER = STARTED + timedelta(hours=6)
     ("role", "power", "then", "now", "anew"),
     [
         (Role.ML, PowerState.ON, STARTED, LATER, True),
-        (Role.ML, PowerState.ON, STARTED, STARTED + GRAIN, False),
-        (Role.ML, PowerState.ON, STARTED, STARTED - GRAIN * 2, False),
+        (Role.ML, PowerState.ON, STARTED, STARTED + SAME_MOMENT_TOLERANCE, False),
+        (Role.ML, PowerState.ON, STARTED, STARTED - SAME_MOMENT_TOLERANCE * 2, False),
         (Role.ML, PowerState.ON, None, LATER, False),
         (Role.ML, PowerState.ON, STARTED, None, False),
         (Role.ML, PowerState.OFF, STARTED, LATER, False),
@@ -354,11 +357,11 @@ def test_only_a_later_moment_of_an_ml_vm_that_runs_is_another_start(
     role: Role, power: PowerState, then: datetime | None, now: datetime | None, anew: bool
 ) -> None:
     original = Original("2026-11-02", role, "vm-1", "uuid-1", "ml-01", "host-1", taken=True, started_at=then)
-    assert started_anew(original, Vm("vm-1", "ml-01", power=power, started_at=now)) is anew
+    assert was_restarted_since_night(original, Vm("vm-1", "ml-01", power=power, started_at=now)) is anew
 
 
 @pytest.mark.parametrize(("role", "is_another"), [(Role.DESKTOP, True), (Role.SHUT_DOWN, False), (Role.ML, False)])
 def test_only_a_desktop_that_its_night_suspended_is_in_another_suspended_state(role: Role, is_another: bool) -> None:
     original = Original("2026-11-02", role, "vm-1", "uuid-1", "desk-01", "host-1", taken=True, suspended_at=LATER)
     vm = Vm("vm-1", "desk-01", power=PowerState.SUSPENDED, suspended_at=STARTED)
-    assert bool(another_state(original, vm)) is is_another
+    assert bool(replaced_state_text(original, vm)) is is_another

@@ -12,7 +12,7 @@ from gpuops.config.policy import parse_policy
 from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.nights.runners import Half
 from gpuops.plan.rotation.installed_calls import calls_of_crontab, calls_of_unit, misfits, of_policy_file, read_calendar
-from gpuops.plan.rotation.timers import call_lines, lines_of
+from gpuops.plan.rotation.timers import call_lines, group_into_lines
 
 NOW: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
 POLICY_TEXT: Final = """
@@ -87,7 +87,7 @@ def test_digits_of_other_scripts_are_no_numbers() -> None:
 
 @pytest.mark.parametrize("zone", ["UTC", "CET", "GMT", "Japan", "EST5EDT", "Etc/GMT+3", "America/Port-au-Prince"])
 def test_every_zone_that_is_written_is_read(zone: str) -> None:
-    (line,) = lines_of({20 * 60}, zone)
+    (line,) = group_into_lines({20 * 60}, zone)
     assert read_calendar(line.systemd) == ((20 * 60,), zone)
 
 

@@ -52,7 +52,7 @@ def test_gpu_hours_are_from_the_start_to_the_time_of_return() -> None:
 @pytest.mark.parametrize(
     ("lock_vm", "wrong"),
     [
-        ("nobody", ("no VMs are called nobody (lock_vm)",)),
+        ("nobody", ("no VM is called nobody (lock_vm)",)),
         ("desktop-01", ("lock_vm: desktop-01 is a desktop of pool all",)),
         ("ml-01", ("lock_vm: ml-01 is a VM of the ML queue",)),
         (None, ()),

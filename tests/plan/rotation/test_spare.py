@@ -18,7 +18,14 @@ from gpuops.plan.core.steps import PowerOnVm, ShutDownGuest
 from gpuops.plan.placement.keep_free import FreeSlots
 from gpuops.plan.placement.project import project
 from gpuops.plan.rotation.ml_queue.ml_vms import Start
-from gpuops.plan.rotation.nights.spare import GiveWay, KeptState, SlotHistory, SpareRoom, give_way, kept_states
+from gpuops.plan.rotation.nights.spare import (
+    KeptState,
+    SlotHistory,
+    SpareRoom,
+    StopsForDesktops,
+    choose_ml_stops,
+    kept_states,
+)
 from gpuops.plan.rotation.returns.restore import ml_stops_for, return_cheapest_desktops
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts, taken_vms
 from tests.plan.snapshots import FIRST, SECOND, TAKEN_AT, catalog, gpu, host, inventory, on_gpu, vm
@@ -71,12 +78,12 @@ def taken_by_night(of: Policy, snapshot: Inventory, ran: dict[str, float] | None
     return taken_vms(of, originals, snapshot)
 
 
-def gives(of: Policy, snapshot: Inventory, ran: dict[str, float] | None = None) -> GiveWay:
+def gives(of: Policy, snapshot: Inventory, ran: dict[str, float] | None = None) -> StopsForDesktops:
     assert of.spare is not None
-    return give_way(of.spare, taken_by_night(of, snapshot, ran), snapshot, catalog(), TAKEN_AT)
+    return choose_ml_stops(of.spare, taken_by_night(of, snapshot, ran), snapshot, catalog(), TAKEN_AT)
 
 
-def names(spared: GiveWay) -> list[str]:
+def names(spared: StopsForDesktops) -> list[str]:
     return [vm.name for vm in spared.vms]
 
 
@@ -115,7 +122,7 @@ def test_a_start_leaves_what_is_kept_counted_by_the_fewest_of_late() -> None:
     assert objection_after(10, start) == "", "two of the 12 were taken a while ago: 4 would have been left"
     assert (
         objection_after(9, start)
-        == "gpu: 3 of nvidia_a40-8q would be left free (at least so many for 300 s), 4 are kept"
+        == "gpu: 3 of nvidia_a40-8q would be left free (at least that many for 300 s), 4 are kept"
     )
     assert objection_after(12, start, second) == "gpu: 0 of nvidia_a40-8q would be left free, 4 are kept"
 
@@ -184,7 +191,7 @@ def test_what_nobody_can_give_is_told() -> None:
     of = policy(QueuedVm("ml-01"), rule=SpareRule((KeptSlots(EIGHTH, 8),)))
     mine = [own_vm for own_vm in taken_by_night(of, snapshot) if own_vm.original.name == "ml-01"]
     assert of.spare is not None
-    way = give_way(of.spare, mine, snapshot, catalog(), TAKEN_AT)
+    way = choose_ml_stops(of.spare, mine, snapshot, catalog(), TAKEN_AT)
     assert names(way) == ["ml-01"]
     assert [str(state) for state in way.still_missing] == ["gpu: 6 of nvidia_a40-8q free, 8 are kept for desktops"]
 
@@ -206,7 +213,7 @@ def test_enough_is_free_after_they_gave_way_or_nothing_more_could() -> None:
         ran = {vm.name: rng.uniform(0, 300) for vm in snapshot.vms.values() if rng.random() < 0.9}
         of = policy(*(QueuedVm(vm.name, priority=rng.randint(0, 1)) for vm in snapshot.vms.values()), rule=rule)
         mine = [own_vm for own_vm in taken_by_night(of, snapshot, ran) if rng.random() < 0.7]
-        way = give_way(rule, mine, snapshot, catalog(), TAKEN_AT)
+        way = choose_ml_stops(rule, mine, snapshot, catalog(), TAKEN_AT)
 
         def missing(stopped: Sequence[TakenVm], at: Inventory = snapshot, keep: int = rule.keep_free[0].count) -> int:
             for stopped_vm in stopped:
@@ -264,9 +271,9 @@ def test_a_cluster_gives_way_whole_and_counts_all_that_it_loses() -> None:
     of = policy(QueuedVm(vms=("ml-01", "ml-02", "ml-03")))
     snapshot = of_cluster(plain, 1, 3)
     mine = [own_vm for own_vm in taken_by_night(of, snapshot, ran) if own_vm.original.name < "ml-04"]
-    assert names(give_way(RULE, mine, snapshot, catalog(), TAKEN_AT)) == ["ml-02"]
+    assert names(choose_ml_stops(RULE, mine, snapshot, catalog(), TAKEN_AT)) == ["ml-02"]
     alone = [own_vm for own_vm in mine if own_vm.original.name != "ml-02"]
-    assert set(names(give_way(RULE, alone, snapshot, catalog(), TAKEN_AT))) == {"ml-01", "ml-03"}
+    assert set(names(choose_ml_stops(RULE, alone, snapshot, catalog(), TAKEN_AT))) == {"ml-01", "ml-03"}
     snapshot, desktop = suspended_desktop(snapshot, 20, "1")
     assert desktop.vm is not None
     for running, stopped in ((mine, ["ml-02"]), (alone, ["ml-01", "ml-03"])):

@@ -19,7 +19,7 @@ from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.nights.runners import Half
 from gpuops.model.window import Night
 from gpuops.plan.rotation.installed_calls import InstalledCalls, misfits, read_calendar, read_cron
-from gpuops.plan.rotation.timers import CallLine, call_lines, lines_of, nights_ahead
+from gpuops.plan.rotation.timers import CallLine, call_lines, group_into_lines, nights_ahead
 
 NOW: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MINUTE: Final = timedelta(minutes=1)
@@ -183,7 +183,7 @@ def test_the_same_in_thirty_zones(form: str, zone: str) -> None:
 def test_lines_call_at_these_minutes_and_no_other() -> None:
     """Also at odd minutes, and on days that are no range."""
     minutes = {0, 7, 1430, 1440 * 2 + 600, *range(1440 * 4, 1440 * 5, 10), 1440 * 6 + 1439}
-    lines = list(lines_of(minutes, "Asia/Kathmandu"))
+    lines = list(group_into_lines(minutes, "Asia/Kathmandu"))
     for is_cron in (True, False):
         called = {minute for line in lines for minute in _read(line, is_cron=is_cron)}
         assert called == minutes
@@ -222,7 +222,9 @@ def test_timers_of_earlier_releases_do_not_meet_the_windows(zone: str, machine: 
     for text in expected[1:]:
         assert any(text in line for line in misfit_lines), (text, misfit_lines)
     assert expected[0].removesuffix(" 371 of") in misfit_lines[0]
-    assert all(line.endswith("; gpuops rotate timers --policy FILE prints calls that do") for line in misfit_lines)
+    assert all(
+        line.endswith("; gpuops rotate timers --policy FILE prints calls that fit the windows") for line in misfit_lines
+    )
     assert all(f"hours of {machine}" in line for line in misfit_lines)
 
 

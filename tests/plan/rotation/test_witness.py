@@ -91,7 +91,7 @@ def test_history_is_asked_only_where_it_decides(case: dict[str, Any]) -> None:
         witnessed = witness(number, vm)
         unasked = replace(witnessed, has_task=None)
         answers = {replace(witnessed, has_task=answer).evidence for answer in (True, False)}
-        assert (unasked.asks_about is not None) is (Evidence.CONTRADICTS in answers and len(answers) == 2)
+        assert (unasked.moment_to_search is not None) is (Evidence.CONTRADICTS in answers and len(answers) == 2)
 
 
 def test_one_that_agrees_is_enough_for_the_vcenter_of_the_night() -> None:

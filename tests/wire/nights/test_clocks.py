@@ -52,7 +52,7 @@ def test_nothing_is_taken_while_the_clocks_are_apart(
         report = night(lab, tmp_path, apply=apply)
         assert report.exit_code == 3
         [rejection] = report.plan.rejections
-        assert str(rejection) == f"clocks: {reason}: the hours of a night cannot be told"
+        assert str(rejection) == f"clocks: {reason}: the hours of a night are uncertain"
     assert list(lab.world.ledger) == []
 
 
@@ -63,7 +63,7 @@ def test_a_night_takes_nothing_more_once_somebody_has_set_a_clock(lab: SimServer
     )
     report = night(lab, tmp_path)
     skipped = {outcome.reason for outcome in report.outcomes if outcome.verdict is Verdict.SKIPPED}
-    why = "clocks: vCenter's is 1 h 0 min ahead of this machine's: the hours of a night cannot be told"
+    why = "clocks: vCenter's is 1 h 0 min ahead of this machine's: the hours of a night are uncertain"
     assert why in skipped
     assert report.exit_code == 4
     names = suspended_names(lab)

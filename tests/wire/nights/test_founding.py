@@ -42,7 +42,7 @@ def test_it_makes_what_is_missing_once_and_a_night_goes_by_it(lab: SimServer, tm
             with pytest.raises(Refused) as refused:
                 rotate_night(LEASED, site, apply=apply)
             assert refused.value.message.endswith(
-                "no VMs are called gpuops-lock (lock_vm); there is no custom attribute gpuops.rotation (marker)"
+                "no VM is called gpuops-lock (lock_vm); there is no custom attribute gpuops.rotation (marker)"
             )
             assert refused.value.hint.startswith("gpuops rotate init --policy FILE")
         foreseen = rotate_init(LEASED, site, apply=False)

@@ -15,7 +15,7 @@ from gpuops.api import rotate_day, rotate_restore, rotate_resume
 from gpuops.config.policy import load_policy
 from gpuops.execute.site import Site
 from gpuops.plan.core.plan import Report
-from gpuops.plan.rotation.power_moments import GRAIN
+from gpuops.plan.rotation.power_moments import SAME_MOMENT_TOLERANCE
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.objects.virtual_machine import VirtualMachine
@@ -132,7 +132,7 @@ def test_one_that_was_resumed_and_suspended_since_is_named_as_that(lab_wire: Wir
 def test_who_is_as_its_night_left_it_is_not_named(lab_wire: Wire) -> None:
     lab_wire.night()
     with lab_wire.server.world.lock:
-        power.restore_checkpoint(desktop(lab_wire), suspended_at(lab_wire) - GRAIN)
+        power.restore_checkpoint(desktop(lab_wire), suspended_at(lab_wire) - SAME_MOMENT_TOLERANCE)
     assert state_warnings(lab_wire.day()) == []
     assert back(lab_wire) == DESKTOPS
 

@@ -32,8 +32,8 @@ from gpuops.plan.core.steps import SetVmDrs
 from gpuops.plan.placement.host_filters import AFFINITY_KEY
 from gpuops.plan.rotation.taken_vms import TakenVm
 
-NO_WINDOW: Final = timedelta(hours=12)
-"""The assumed length of a night without a window. All GPUs are idle now, so its effect is small."""
+ASSUMED_NIGHT: Final = timedelta(hours=12)
+"""The assumed length of a night without a window. All GPUs are idle now, so the effect of this number is small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ class WaitingVm:
         return self.vm is not None and self.vm.power is PowerState.ON
 
 
-HeldBack = Callable[[Sequence[Vm], Vm], str]
-"""Return why the VM may not start in addition to the VMs that start before it; empty = it may."""
+HoldBackCheck = Callable[[Sequence[Vm], Vm], str]
+"""A function that returns why the VM may not start in addition to the VMs that start before it; empty = it may."""
 
 
 def hold_back_none(started: Sequence[Vm], vm: Vm) -> str:
@@ -75,7 +75,9 @@ def waiting_vms(policy: Policy, inventory: Inventory, gave_way: Collection[str] 
         (queued_vm for queued_vm in policy.ml if not queued_vm.for_jobs), key=lambda queued: -queued.priority
     )
     # Entry, name, the VM of that name or None, and why none was found.
-    named = [(queued, name, *_find(name, inventory)) for queued in queued_by_priority for name in queued.names]
+    named = [
+        (queued, name, *_find_or_reason(name, inventory)) for queued in queued_by_priority for name in queued.names
+    ]
     claimed = {vm.ref for _, _, vm, _ in named if vm is not None}
     name_in_queue: dict[str, str] = {}
     waiting: list[WaitingVm] = []
@@ -90,7 +92,7 @@ def waiting_vms(policy: Policy, inventory: Inventory, gave_way: Collection[str] 
             waiting.append(WaitingVm(queued, name, vm, reason or _reason_not_to_start(queued, vm, gave_way)))
             continue
         # a pattern: skip VMs that an entry names or that an earlier pattern selected
-        fitting = [vm for vm in _fitting(name, policy, inventory) if vm.ref not in claimed]
+        fitting = [vm for vm in _vms_matching(name, policy, inventory) if vm.ref not in claimed]
         claimed |= {vm.ref for vm in fitting}
         waiting += [WaitingVm(queued, vm.name, vm, _reason_not_to_start(queued, vm, gave_way)) for vm in fitting]
         if not fitting:
@@ -98,14 +100,14 @@ def waiting_vms(policy: Policy, inventory: Inventory, gave_way: Collection[str] 
     return tuple(waiting)
 
 
-def _find(name: str, inventory: Inventory) -> tuple[Vm | None, str]:
+def _find_or_reason(name: str, inventory: Inventory) -> tuple[Vm | None, str]:
     try:
         return inventory.find_vm(name), ""
     except (VmNotFound, VmAmbiguous) as error:
         return None, error.message
 
 
-def _fitting(pattern: str, policy: Policy, inventory: Inventory) -> Iterable[Vm]:
+def _vms_matching(pattern: str, policy: Policy, inventory: Inventory) -> Iterable[Vm]:
     """Return the VMs that a pattern selects, by name."""
     entry_of_pattern = QueuedVm(pattern)
     vms = [
@@ -121,8 +123,10 @@ def _reason_not_to_start(queued: QueuedVm, vm: Vm | None, gave_way: Collection[s
 
     `gave_way`: VMs (refs) that a watch suspended; these may be resumed.
     """
-    if vm is None or vm.power is PowerState.ON:
-        return "runs already" if vm else ""
+    if vm is None:
+        return ""
+    if vm.power is PowerState.ON:
+        return "runs already"
     manager = left_to_manager(vm)
     if manager is not None:
         return manager
@@ -158,7 +162,7 @@ class Start:
         return f"starts on {self.host.name}: {room_text}" + (", after a cold move" if self.moves else "")
 
 
-def within_counts(queue: Iterable[WaitingVm]) -> Iterator[WaitingVm]:
+def limit_to_counts(queue: Iterable[WaitingVm]) -> Iterator[WaitingVm]:
     """Yield the VMs that may start, at most `count` of each entry."""
     queue = tuple(queue)
     running = Counter(waiting.queued for waiting in queue if waiting.runs)
@@ -173,9 +177,9 @@ def hosts_for(vm: Vm, queued: QueuedVm, world: Inventory) -> list[Host]:
     """Return the hosts on which the VM may start: its own first, then by name those to which it may be moved."""
     own_host = world.host_of(vm)
     # A pin is a PCI address and a NUMA node a number on the own host: after a move both would have another meaning.
-    may_move = queued.relocate and not is_bound(vm)
-    elsewhere = (host for host in world.hosts.values() if host is not own_host and host.gpus)
-    other_hosts = list(elsewhere) if may_move and vm.power is not PowerState.SUSPENDED else []
+    # A suspended VM resumes on its own host.
+    may_move = queued.relocate and not is_bound(vm) and vm.power is not PowerState.SUSPENDED
+    other_hosts = [host for host in world.hosts.values() if host is not own_host and host.gpus] if may_move else []
     usable = [own_host, *sorted(other_hosts, key=lambda host: host.name)] if own_host else other_hosts
     return [host for host in usable if host.connected is True and host.in_maintenance is False]
 
@@ -211,7 +215,7 @@ def unreadable_drs(policy: Policy, starts: Iterable[Start], inventory: Inventory
         cluster = inventory.clusters.get(ref)
         if cluster is None or (cluster.drs_enabled is not False and cluster.drs_of(start.vm.ref) is None):
             name = cluster.name if cluster is not None else ref
-            rule = f"drs_override: {policy.drs_override}: what DRS does here cannot be read"
+            rule = f"drs_override: {policy.drs_override}: the DRS settings of this cluster cannot be read"
             yield Rejection(name, rule, hint="give this login read access to the cluster, or set `drs_override: none`")
 
 
@@ -225,7 +229,7 @@ def drs_overrides(before: Mapping[str, VmDrs], starts: Iterable[Start], inventor
     return tuple(overrides)
 
 
-def drs_restored(of_nights: Iterable[TakenVm], inventory: Inventory) -> Iterator[SetVmDrs]:
+def restore_drs(of_nights: Iterable[TakenVm], inventory: Inventory) -> Iterator[SetVmDrs]:
     """Yield the steps that restore the earlier DRS settings of VMs of nights, unless a person changed them since."""
     for taken_vm in of_nights:
         vm, drs = taken_vm.vm, taken_vm.original.drs

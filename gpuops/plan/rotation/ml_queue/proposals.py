@@ -31,12 +31,12 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm, pins_of
 from gpuops.plan.placement.seating import Room, reduced_to_host
 from gpuops.plan.rotation.ml_queue.ml_vms import (
-    NO_WINDOW,
-    HeldBack,
+    ASSUMED_NIGHT,
+    HoldBackCheck,
     WaitingVm,
     hold_back_none,
     hosts_for,
-    within_counts,
+    limit_to_counts,
 )
 from gpuops.plan.rotation.nights.bounds import UNMEASURED_START_S, UNMEASURED_SUSPEND_S, Bounds
 from gpuops.plan.rotation.returns.return_time import MARGIN, SLOWER_THAN_EVER, UNMEASURED_RESUME_S
@@ -79,7 +79,7 @@ def build_schedule_input(
     room: Room,
     bounds: Bounds,
     priority: Mapping[str, int],
-    held_back: HeldBack = hold_back_none,
+    held_back: HoldBackCheck = hold_back_none,
 ) -> ScheduleInput:
     """Return the scheduling problem of this night.
 
@@ -89,7 +89,7 @@ def build_schedule_input(
     minutes = _night_minutes(bounds)
     # The GPUs that are free, or will be after their desktops are suspended. A GPU with a VM that stays is left to the
     # exact rules.
-    desktops = {vm.ref: _desktop(vm, bounds, priority, len(free_to_take)) for vm in free_to_take}
+    desktops = {vm.ref: _desktop_with_cost(vm, bounds, priority, len(free_to_take)) for vm in free_to_take}
     can_be_free = [(host, gpu) for host in inventory.hosts.values() for gpu in host.gpus if _is_free(gpu, desktops)]
     # Name of the GPU in the problem -> its host and the GPU.
     names = {f"{host.ref} {gpu.address}": (host, gpu) for host, gpu in can_be_free if host.connected is True}
@@ -100,25 +100,25 @@ def build_schedule_input(
     # Group VMs with equal demands in the order of the queue. A VM that can share a GPU whose VMs stay needs no freed
     # GPU.
     demands: dict[_GpuDemand, list[Vm]] = defaultdict(list)
-    tried_by: dict[str, tuple[int, int]] = {}
-    """VM ref of each VM that is tried -> sort key: higher keys are served first."""
-    for waiting in within_counts(queue):
+    # Ref of each VM that is tried -> its sort key: higher keys are served first.
+    sort_keys: dict[str, tuple[int, int]] = {}
+    for waiting in limit_to_counts(queue):
         vm = waiting.vm
-        if vm is None or held_back([inventory.vms[ref] for ref in tried_by], vm):
+        if vm is None or held_back([inventory.vms[ref] for ref in sort_keys], vm):
             continue
-        tried_by[vm.ref] = (waiting.queued.priority, -waiting.rank)
+        sort_keys[vm.ref] = (waiting.queued.priority, -waiting.rank)
         demand = _demand_of(waiting, vm, names, inventory, room.catalog, bounds)
         if demand is not None and (demand.share == 1 or not _fits_on_shared_gpu(waiting, vm, names, inventory, room)):
             demands[demand].append(vm)
     # VMs that share a GPU are served with the first of them: the others take the remaining part of it.
-    levels = {level: number for number, level in enumerate(sorted(set(tried_by.values())))}
+    priorities = {sort_key: number for number, sort_key in enumerate(sorted(set(sort_keys.values())))}
     jobs = {
-        job.name: (replace(job, priority=levels[tried_by[job.name]]), vms)
-        for demand, alike in demands.items()
-        for job, vms in _jobs(demand, alike, minutes)
+        job.name: (replace(job, priority=priorities[sort_keys[job.name]]), vms)
+        for demand, same_demand in demands.items()
+        for job, vms in _jobs_of_demand(demand, same_demand, minutes)
     }
-    at_once = bounds.policy.limits
-    limits = OperationLimits(at_once.per_host, at_once.per_datastore, at_once.in_flight)
+    policy_limits = bounds.policy.limits
+    limits = OperationLimits(policy_limits.per_host, policy_limits.per_datastore, policy_limits.in_flight)
     problem = NightProblem(
         minutes, gpus, tuple(job for job, _ in jobs.values()), limits, SLOWER_THAN_EVER, _DESKTOP_WORTH_MINUTES
     )
@@ -128,17 +128,20 @@ def build_schedule_input(
 
 def _night_minutes(bounds: Bounds) -> int:
     """Return the minutes from now until all desktops are back, without the time for the shutdown of ML VMs."""
-    length = NO_WINDOW if bounds.night is None else bounds.night.back_by - bounds.now - MARGIN
-    return max(0, _floor(length - timedelta(seconds=bounds.policy.ml_stop.grace_s)))
+    length = ASSUMED_NIGHT if bounds.night is None else bounds.night.back_by - bounds.now - MARGIN
+    return max(0, _whole_minutes(length - timedelta(seconds=bounds.policy.ml_stop.grace_s)))
 
 
-def _desktop(vm: Vm, bounds: Bounds, priority: Mapping[str, int], desktops: int) -> Desktop:
-    """Return the desktop with its cost: one desktop of a priority costs more than all `desktops` of lower ones."""
+def _desktop_with_cost(vm: Vm, bounds: Bounds, priority: Mapping[str, int], desktop_count: int) -> Desktop:
+    """Return the desktop with its cost: one desktop of a priority costs more than all those of lower priorities.
+
+    With `desktop_count` 9, the cost is 1 for the lowest priority, 10 for the next one, then 100.
+    """
     levels = sorted(set(priority.values()))
-    weight = levels.index(priority.get(vm.ref, 0)) if vm.ref in priority else 0
+    level = levels.index(priority[vm.ref]) if vm.ref in priority else 0
     suspend_s = bounds.durations.p99_s("SuspendVm", vm.host, UNMEASURED_SUSPEND_S)
     resume_s = bounds.durations.p99_s("ResumeVm", vm.host, UNMEASURED_RESUME_S)
-    return Desktop(vm.ref, 0, ceil(suspend_s / 60), ceil(resume_s / 60), vm.datastores, (desktops + 1) ** weight)
+    return Desktop(vm.ref, 0, ceil(suspend_s / 60), ceil(resume_s / 60), vm.datastores, (desktop_count + 1) ** level)
 
 
 def _is_free(gpu: PhysicalGpu, desktops: Collection[str]) -> bool:
@@ -181,7 +184,7 @@ def _demand_of(
         allowed=frozenset(allowed),
         priority=queued.priority,
         least_minutes=max(1, ceil((queued.minimum_run.total_seconds() + start_s) / 60)),
-        deadline=None if due is None else max(0, _floor(due - bounds.now)),
+        deadline=None if due is None else max(0, _whole_minutes(due - bounds.now)),
     )
 
 
@@ -198,7 +201,7 @@ def _fits_on_shared_gpu(waiting: WaitingVm, vm: Vm, names: Collection[str], inve
     return False
 
 
-def _jobs(demand: _GpuDemand, vms: Sequence[Vm], minutes: int) -> Iterator[tuple[Job, tuple[Vm, ...]]]:
+def _jobs_of_demand(demand: _GpuDemand, vms: Sequence[Vm], minutes: int) -> Iterator[tuple[Job, tuple[Vm, ...]]]:
     """Yield the jobs of VMs with one demand, with the VMs that share their GPUs: five VMs of half a GPU are three
     jobs."""
     length = max(minutes, demand.least_minutes) + 1  # longer than the night: every run ends with it
@@ -218,12 +221,12 @@ def _jobs(demand: _GpuDemand, vms: Sequence[Vm], minutes: int) -> Iterator[tuple
         )
 
 
-def _floor(length: timedelta) -> int:
+def _whole_minutes(length: timedelta) -> int:
     return int(length.total_seconds() // 60)
 
 
-UNITS: Final = 600_000
-"""The limit of the search, in its units: at most half a second of one core."""
+SEARCH_UNITS: Final = 600_000
+"""The work that the search of `plan/schedule` may do, in its units: at most half a second of one core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,10 +237,10 @@ class Proposal:
     gpus: tuple[PciAddress, ...]
 
 
-def propose(schedule_input: ScheduleInput, units: int = UNITS) -> dict[str, Proposal]:
+def propose(schedule_input: ScheduleInput, units: int = SEARCH_UNITS) -> dict[str, Proposal]:
     """Return a proposal for each VM (ref) for which the scheduler found GPUs."""
-    night = schedule(schedule_input.problem, units)
-    places = _reduce_moves(schedule_input, {run.job: run.gpus for run in night.runs})
+    night_schedule = schedule(schedule_input.problem, units)
+    places = _reduce_moves(schedule_input, {run.job: run.gpus for run in night_schedule.runs})
     proposals = {}
     for job, gpus in places.items():
         proposal = Proposal(schedule_input.gpus[gpus[0]][0], tuple(schedule_input.gpus[name][1] for name in gpus))

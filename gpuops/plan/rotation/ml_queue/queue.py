@@ -36,7 +36,7 @@ from gpuops.plan.core.steps import PowerOnVm, RelocateVm
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.seating import Room, reduced_to_host
 from gpuops.plan.placement.suspended_vms import size_mib, suspend_or_shut_down
-from gpuops.plan.rotation.ml_queue.ml_vms import HeldBack, Start, WaitingVm, hold_back_none, hosts_for, is_bound
+from gpuops.plan.rotation.ml_queue.ml_vms import HoldBackCheck, Start, WaitingVm, hold_back_none, hosts_for, is_bound
 from gpuops.plan.rotation.ml_queue.proposals import Proposal
 
 Stage = tuple[Start, ...]
@@ -79,17 +79,18 @@ class HostStages:
         return HostStages(before, (*self.stages, (start,)), after)
 
 
-def by_stage(hosts: Mapping[str, HostStages], position: Mapping[str, int]) -> tuple[Stage, ...]:
+def merge_stages(hosts: Mapping[str, HostStages], position: Mapping[str, int]) -> tuple[Stage, ...]:
     """Return the stages of all hosts in parallel, each in the order of the queue as far as its hosts allow.
 
     Example: the queue is a, b, c. Host 1 has the stage (c, a), in this order because c is larger; host 2 has (b). The
     places of host 1 in the order of the queue are the first and the last: the common stage is c, b, a.
     """
     stages: list[Stage] = []
-    for at in range(max((len(host.stages) for host in hosts.values()), default=0)):
-        stages_of_hosts = [host.stages[at] for host in hosts.values() if at < len(host.stages)]
+    for index in range(max((len(host.stages) for host in hosts.values()), default=0)):
+        stages_of_hosts = [host.stages[index] for host in hosts.values() if index < len(host.stages)]
         next_start = {stage[0].host.ref: iter(stage) for stage in stages_of_hosts}
         in_queue_order = sorted(chain.from_iterable(stages_of_hosts), key=lambda start: position[start.vm.ref])
+        # The place of each start in the order of the queue goes to the next start of the stage of its host.
         stages.append(tuple(next(next_start[start.host.ref]) for start in in_queue_order))
     return tuple(stages)
 
@@ -176,6 +177,7 @@ def make_room(
 
 
 def _after_suspends(desktops: Iterable[Vm], world: Inventory) -> Inventory:
+    """Return the snapshot after these desktops are suspended or shut down."""
     for desktop in desktops:
         world = project(suspend_or_shut_down(desktop), world)
     return world
@@ -198,18 +200,18 @@ def _group_by_gpu(
             groups.append((gpu.address not in proposed_gpus, len(on_gpu) < len(set(gpu.vms or ())), tuple(on_gpu)))
     groups += [(True, True, (desktop,)) for desktop in ungrouped.values()]
 
-    def order(candidate: tuple[bool, bool, tuple[Vm, ...]]) -> tuple[bool, int, bool, int, str]:
-        is_not_proposed, shared, group = candidate
-        return is_not_proposed, max(priority.get(vm.ref, 0) for vm in group), shared, len(group), group[0].name
+    def sort_key(candidate: tuple[bool, bool, tuple[Vm, ...]]) -> tuple[bool, int, bool, int, str]:
+        is_not_proposed, is_shared, group = candidate
+        return is_not_proposed, max(priority.get(vm.ref, 0) for vm in group), is_shared, len(group), group[0].name
 
-    return [group for *_, group in sorted(groups, key=order)]
+    return [group for *_, group in sorted(groups, key=sort_key)]
 
 
 ReturnCheck = Callable[[Sequence[Vm]], tuple[Rejection, ...]]
-"""Return why these desktops, all suspended, could not return in the morning; empty = they can."""
+"""A function that returns why these desktops, all suspended, could not return in the morning; empty = they can."""
 
 Objection = Callable[[Sequence[Start]], str]
-"""Return the limit of the night that the last of these starts would exceed; empty = all are allowed."""
+"""A function that returns the limit that the last of these starts would exceed; empty = all are allowed."""
 
 
 def no_objection(starts: Sequence[Start]) -> str:
@@ -246,7 +248,7 @@ def decide_queue(
     objection: Objection = no_objection,
     priority: Mapping[str, int] | None = None,
     proposals: Mapping[str, Proposal] | None = None,
-    held_back: HeldBack = hold_back_none,
+    held_back: HoldBackCheck = hold_back_none,
 ) -> QueueDecision:
     """Return which VMs of the queue start, and which desktops make room for each.
 
@@ -256,17 +258,17 @@ def decide_queue(
     a limit of the night.
     """
     queue = tuple(queue)
-    position = {waiting.vm.ref: at for at, waiting in enumerate(queue) if waiting.vm is not None}
+    position = {waiting.vm.ref: index for index, waiting in enumerate(queue) if waiting.vm is not None}
     state = _QueueState(inventory, list(free_to_take), room, return_check, objection, priority or {}, position)
     running = Counter(waiting.queued for waiting in queue if waiting.runs)
     choices: dict[int, Choice] = {}
-    for at, proposal in _attempts(queue, proposals or {}):
-        if at in choices:  # it has started by its proposal
+    for index, proposal in _attempts(queue, proposals or {}):
+        if index in choices:  # it has started by its proposal
             continue
-        waiting, start = queue[at], None
+        waiting, start = queue[index], None
         vm, queued, reason = waiting.vm, waiting.queued, waiting.reason
         if not reason and queued.count is not None and running[queued] >= queued.count:
-            reason = f"count: {queued.count} of {queued.label} run"
+            reason = f"count: {queued.count} of {queued.label} run, which is the limit"
         if vm is not None and not reason:
             reason = held_back([earlier.vm for earlier in state.starts], vm)
         if vm is not None and not reason:
@@ -274,11 +276,12 @@ def decide_queue(
             reason = f"{reason}; {waiting.note}" if reason and waiting.note else reason
         if start is not None:
             running[queued] += 1
-            choices[at] = Choice(waiting.name, chosen=True, reason=start.because)
-        elif proposal is None:  # else it is tried again without the proposal
-            choices[at] = Choice(waiting.name, chosen=False, reason=reason)
+            choices[index] = Choice(waiting.name, chosen=True, reason=start.because)
+        elif proposal is None:  # after a refused proposal it is tried again without one
+            choices[index] = Choice(waiting.name, chosen=False, reason=reason)
     unknown = tuple(waiting.reason for waiting in queue if waiting.vm is None)
-    return QueueDecision(by_stage(state.hosts, position), tuple(choices[at] for at in range(len(queue))), unknown)
+    in_queue_order = tuple(choices[index] for index in range(len(queue)))
+    return QueueDecision(merge_stages(state.hosts, position), in_queue_order, unknown)
 
 
 def _attempts(queue: Sequence[WaitingVm], proposals: Mapping[str, Proposal]) -> Iterator[tuple[int, Proposal | None]]:
@@ -287,13 +290,15 @@ def _attempts(queue: Sequence[WaitingVm], proposals: Mapping[str, Proposal]) -> 
     All proposals of a priority come before its VMs without one, so that no GPU-hour of a higher priority is lost to a
     lower one, and no VM takes a GPU that was proposed for another VM of its priority. Ranks count like priorities.
     """
-    for _, of_priority in groupby(range(len(queue)), key=lambda at: (queue[at].queued.priority, queue[at].rank)):
+    for _, of_priority in groupby(
+        range(len(queue)), key=lambda index: (queue[index].queued.priority, queue[index].rank)
+    ):
         positions = list(of_priority)
-        for at in positions:
-            vm = queue[at].vm
+        for index in positions:
+            vm = queue[index].vm
             if vm is not None and vm.ref in proposals:
-                yield at, proposals[vm.ref]
-        yield from ((at, None) for at in positions)
+                yield index, proposals[vm.ref]
+        yield from ((index, None) for index in positions)
 
 
 @dataclass(slots=True)
@@ -321,8 +326,8 @@ class _QueueState:
         refusals: list[str] = []
         # Try only the hosts that may be the cheapest first: computing all costs takes long in a large fleet. If a limit
         # of the night forbids these, try all hosts.
-        for every in (False, True):
-            candidates, refusals = self._candidates(vm, queued, proposal, every=every)
+        for all_hosts in (False, True):
+            candidates, refusals = self._candidates(vm, queued, proposal, all_hosts=all_hosts)
             objections = []
             for start in sorted(candidates, key=self._cost):
                 objection = self._objection_to(start)
@@ -337,11 +342,11 @@ class _QueueState:
         return None, "; ".join(dict.fromkeys(objections))
 
     def _candidates(
-        self, vm: Vm, queued: QueuedVm, proposal: Proposal | None, *, every: bool
+        self, vm: Vm, queued: QueuedVm, proposal: Proposal | None, *, all_hosts: bool
     ) -> tuple[list[Start], list[str]]:
         """Return the possible starts, and a reason for each other host. A proposal names one host only.
 
-        Unless `every` is set, hosts that cost at least as much as the best so far are left out.
+        Unless `all_hosts` is set, hosts that cost at least as much as the best so far are left out.
         """
         candidates: list[Start] = []
         reasons: list[str] = []
@@ -350,7 +355,7 @@ class _QueueState:
             hosts = [host for host in hosts if host.ref == proposal.host]
         proposed_gpus = proposal.gpus if proposal is not None else ()
         for host in hosts:
-            best = None if every else min(map(self._cost, candidates), default=None)
+            best = None if all_hosts else min(map(self._cost, candidates), default=None)
             desktops, refusals = make_room(
                 vm, host, self.free_to_take, self.world, self.room, self.priority, best, proposed_gpus
             )

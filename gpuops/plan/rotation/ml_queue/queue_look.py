@@ -65,7 +65,8 @@ def look_at_queue(
         vm = waits.vm
         state = _state_of(waits, starting)
         is_waiting = state in (QueueState.STARTS, QueueState.WAITS)
-        number += is_waiting
+        if is_waiting:
+            number += 1
         places.append(
             QueuePlace(
                 waits,

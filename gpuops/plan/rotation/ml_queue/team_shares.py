@@ -1,7 +1,7 @@
-"""The shares of the teams of a queue before a night, counted in GPUs: a vGPU of which four fit on a GPU is 0.25.
+"""Divides the GPUs of a night among the teams of the queue, if the policy has `fair_share`. `night.py` calls it.
 
-What each team used, runs and may use, the order in which its VMs are tried, and which of them are held back. `night.py`
-calls it if the policy has `fair_share`.
+It computes what each team has used, what it runs and what it may still use, the order in which VMs are tried, and which
+of them are held back. GPUs are counted by size: a vGPU of which four fit on a GPU is 0.25.
 
 The higher priority of the policy is still served first. Within a priority, `advise/fair_share.py` orders the VMs; a VM
 without room does not block others. Consecutive VMs of one team have the same rank: among them the night chooses as it
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Final
 
 from gpuops.advise.gpu_hours import NO_USE, TeamUse, Wish, fair_order, owner_in, use_by_team, vm_now
@@ -28,7 +28,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.plan import some_names
 from gpuops.plan.core.steps import PowerOnVm, ShutDownGuest, Step, SuspendVm
-from gpuops.plan.rotation.ml_queue.ml_vms import NO_WINDOW, WaitingVm, within_counts
+from gpuops.plan.rotation.ml_queue.ml_vms import ASSUMED_NIGHT, WaitingVm, limit_to_counts
 from gpuops.plan.rotation.nights.bounds import Bounds
 
 
@@ -44,8 +44,8 @@ def gpus_of(profiles: Sequence[str], catalog: Catalog) -> float | None:
 def gpus_of_vm(vm: Vm, catalog: Catalog) -> float:
     """Return the GPUs that the devices of a VM amount to; profiles that the catalogue lacks do not count."""
     profiles = [catalog.profile(device.profile) for device in vm.vgpus]
-    whole = len(vm.devices or ()) - len(profiles)
-    return whole + sum(1 / profile.max_per_gpu for profile in profiles if profile is not None)
+    complete_gpus = len(vm.devices or ()) - len(profiles)  # every device that is not a vGPU
+    return complete_gpus + sum(1 / profile.max_per_gpu for profile in profiles if profile is not None)
 
 
 def free_gpus(steps: Iterable[Step], inventory: Inventory, catalog: Catalog) -> Mapping[str, float | None]:
@@ -70,6 +70,7 @@ def serves_vgpus(state: GpuState) -> bool:
 
 
 def free_of(state: GpuState, catalog: Catalog) -> float | None:
+    """Return the free part of the GPU, 0 to 1; None = it is unknown."""
     if state.holders is None or state.gpu.graphics_type is None:
         return None
     used = _sum_of_shares(state.holders, catalog)
@@ -144,7 +145,7 @@ class TeamShares:
         #    its last use, a VM may still run.
         in_queue = {waits.vm.ref: waits.vm for waits in queue if waits.vm is not None}
         started_vms: dict[str, Vm] = {}
-        for past_run in (past_run for past_night in past for past_run in past_night.ml):
+        for past_run in chain.from_iterable(past_night.ml for past_night in past):
             vm = vm_now(past_run, inventory) if past_run.held[-1].ends is None else None
             if vm is not None and vm.power is PowerState.ON:
                 started_vms[vm.ref] = vm
@@ -169,7 +170,7 @@ class TeamShares:
             used_share = use.decayed / all_use if all_use > 0 else None
             coming_hours = started_gpus * (hours or 0.0)
             standings.append(TeamStanding(team, team.weight / all_weights, use, used_share, running_gpus, coming_hours))
-        unclear = tuple(_unclear(rule, in_queue.values(), teams_in_queue))
+        unclear = tuple(_notes_on_owners(rule, in_queue.values(), teams_in_queue))
         gpus_in_queue = {ref: gpus[ref] for ref in in_queue}
         return cls(rule, tuple(standings), teams_in_queue, gpus_in_queue, hours, unclear)
 
@@ -183,8 +184,8 @@ class TeamShares:
         Each VM gets its team, its rank and a note for the case that there is no room. VMs that do not start anyway come
         first within their priority.
         """
-        within_count = {waits.vm.ref for waits in within_counts(queue) if waits.vm is not None}
-        hours_of_night = NO_WINDOW.total_seconds() / 3600 if self.hours is None else self.hours
+        within_count = {waits.vm.ref for waits in limit_to_counts(queue) if waits.vm is not None}
+        hours_of_night = ASSUMED_NIGHT.total_seconds() / 3600 if self.hours is None else self.hours
         used_hours = {standing.team.name: standing.use.decayed + standing.coming_hours for standing in self.standings}
         ordered: list[WaitingVm] = []
         for _, of_priority in groupby(queue, key=lambda waits: waits.queued.priority):
@@ -249,7 +250,8 @@ class TeamShares:
         return f"fair share: team {waits.team} has had {use_text} recently, its share is {standing.share:.0%}"
 
 
-def _unclear(rule: FairShare, vms: Iterable[Vm], teams: Mapping[str, str]) -> Iterable[str]:
+def _notes_on_owners(rule: FairShare, vms: Iterable[Vm], teams: Mapping[str, str]) -> Iterable[str]:
+    """Yield a remark on the VMs without an owner, and on each VM with several. `teams`: VM ref -> its team."""
     vms = tuple(vms)
     unowned = [vm.name for vm in vms if teams[vm.ref] == NO_OWNER]
     if unowned:

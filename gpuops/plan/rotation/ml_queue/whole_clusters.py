@@ -11,7 +11,7 @@ the next VM in the queue gets the third GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuops.model.vcenter.inventory import Inventory
@@ -24,7 +24,7 @@ from gpuops.plan.rotation.ml_queue.queue import QueueDecision
 from gpuops.plan.rotation.taken_vms import TakenVm
 
 Decide = Callable[[tuple[WaitingVm, ...]], QueueDecision]
-"""Which VMs of this queue start."""
+"""A function that decides which VMs of this queue start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,11 @@ class QueuedCluster:
     vms: tuple[Vm, ...]
     """Its existing VMs: those that wait, that run, and that are in no queue."""
 
-    def missing(self, starting: Mapping[str, str], reasons: Mapping[str, str]) -> str:
-        """Return why it is incomplete with these starts (by ref); empty = it is complete, or none of its VMs starts."""
+    def reason_incomplete(self, starting: Collection[str], reasons: Mapping[str, str]) -> str:
+        """Return why it is incomplete if these VMs (refs) start; empty = it is complete, or none of its VMs starts.
+
+        `reasons`: VM ref -> why a VM of the queue does not start.
+        """
         if not any(vm.ref in starting for vm in self.vms):
             return ""
         if len(self.vms) != self.nodes:
@@ -54,25 +57,24 @@ def decide_with_clusters(decide: Decide, queue: Sequence[WaitingVm], inventory: 
     cluster at a time is left out, because its room may complete an earlier one.
     """
     clusters = _clusters(queue, inventory)
-    left_out: dict[str, str] = {}
-    """VM ref -> why it is left out."""
+    left_out: dict[str, str] = {}  # VM ref -> why it is left out
     while True:
         considered: list[WaitingVm] = []
         for waits in queue:
             reason = left_out.get(waits.vm.ref, "") if waits.vm is not None else ""
             considered.append(replace(waits, reason=waits.reason or reason))
         decision = decide(tuple(considered))
-        starting = {start.vm.ref: start.vm.name for start in decision.starts}
+        starting = {start.vm.ref for start in decision.starts}
         decided = zip(queue, decision.choices, strict=True)
         reasons = {waits.vm.ref: choice.reason for waits, choice in decided if waits.vm is not None}
         for cluster in reversed(clusters):
-            missing = cluster.missing(starting, reasons)
-            if missing:
-                why = f"its cluster {cluster.name} starts completely or not at all: {missing}"
-                left_out |= dict.fromkeys((vm.ref for vm in cluster.vms), why)
-                break
+            incomplete = cluster.reason_incomplete(starting, reasons)
+            if incomplete:
+                reason = f"its cluster {cluster.name} starts completely or not at all: {incomplete}"
+                left_out |= dict.fromkeys((vm.ref for vm in cluster.vms), reason)
+                break  # decide again without this cluster
         else:
-            return decision
+            return decision  # no cluster is incomplete
 
 
 def _clusters(queue: Sequence[WaitingVm], inventory: Inventory) -> tuple[QueuedCluster, ...]:
@@ -119,7 +121,7 @@ class HalfStarted:
 
     def __str__(self) -> str:
         failed, started = (", ".join(vm.name for vm in vms) for vms in (self.failed, self.started))
-        return f"cluster {self.name}: {failed} did not start, so that {started} has nothing to do"
+        return f"cluster {self.name}: {failed} did not start, so {started} cannot work"
 
 
 def half_started(
@@ -139,7 +141,8 @@ def half_started(
     names: dict[str, str] = {}
     for member, marker in _cluster_members(inventory.vms[ref] for ref in started if ref in inventory.vms):
         names[marker.id] = marker.cluster
-        (started_by_cluster if started[member.ref] else unstarted_by_cluster).setdefault(marker.id, []).append(member)
+        vms_by_cluster = started_by_cluster if started[member.ref] else unstarted_by_cluster
+        vms_by_cluster.setdefault(marker.id, []).append(member)
     return tuple(
         HalfStarted(names[id], tuple(started_by_cluster[id]), tuple(unstarted_by_cluster[id]))
         for id in started_by_cluster

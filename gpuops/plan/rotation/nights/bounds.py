@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import chain
+from math import ceil
 from typing import Final
 
 from gpuops.errors import Refused, UsageError
@@ -30,10 +31,12 @@ UNMEASURED_MOVE_S: Final = 300.0
 """Assumed while nothing was measured (assumption: suspend-duration)."""
 _MINUTE: Final = timedelta(minutes=1)
 _DAY: Final = timedelta(days=1)
-_BACK: Final = f"{RETURN_COMMAND} brings back what a night took"
-_NEXT: Final = f"gpuops rotate plan --policy FILE previews that night; {_BACK}"
-_HOURS: Final = "add `windows` with its hours (gpuops help policy), or `windows: any` to allow every hour"
-_LONGER: Final = "open the window earlier, set a later `back_by`, or shorten `ml.stop.grace_s` or the `checkpoint`"
+_RETURN_HINT: Final = f"{RETURN_COMMAND} brings back what a night took"
+_PREVIEW_HINT: Final = f"gpuops rotate plan --policy FILE previews that night; {_RETURN_HINT}"
+_ADD_WINDOWS_HINT: Final = "add `windows` with its hours (gpuops help policy), or `windows: any` to allow every hour"
+_MORE_TIME_HINT: Final = (
+    "open the window earlier, set a later `back_by`, or shorten `ml.stop.grace_s` or the `checkpoint`"
+)
 
 
 def refuse_closed_window(policy: Policy, now: datetime, durations: Durations) -> Rejection | None:
@@ -42,7 +45,10 @@ def refuse_closed_window(policy: Policy, now: datetime, durations: Durations) ->
         return None
     night = policy.night_at(now)
     if night is None or not night.takes_at(now):
-        hint = _BACK if night is not None else _NEXT if policy.next_night(now) is not None else _HOURS
+        if night is not None:  # its window has closed, and its desktops are not back by now
+            hint = _RETURN_HINT
+        else:
+            hint = _PREVIEW_HINT if policy.next_night(now) is not None else _ADD_WINDOWS_HINT
         return Rejection(policy.name, _outside_window(policy, night, now), hint=hint, by_the_hour=True)
     # A night takes at least one desktop for one ML VM. If not even these can be returned in time, no desktop needs to
     # be checked.
@@ -54,11 +60,11 @@ def refuse_closed_window(policy: Policy, now: datetime, durations: Durations) ->
     if latest <= night.opens:  # no moment of this window is early enough, so the policy must change
         length_text, needed_text = format_minutes(night.back_by - night.opens), format_minutes(needed)
         reason = f"the window of {length_text} cannot hold the return: one desktop alone needs {needed_text}"
-        return Rejection(policy.name, reason, hint=_LONGER)
+        return Rejection(policy.name, reason, hint=_MORE_TIME_HINT)
     if now >= latest:
-        back, begins = (format_clock(moment.astimezone(night.zone)) for moment in (night.back_by, latest))
-        reason = f"too late: desktops must be back by {back}, so nothing is taken from {begins} on"
-        return Rejection(policy.name, reason, hint=_BACK, by_the_hour=True)
+        due_clock, latest_clock = (format_clock(moment.astimezone(night.zone)) for moment in (night.back_by, latest))
+        reason = f"too late: desktops must be back by {due_clock}, so nothing is taken from {latest_clock} on"
+        return Rejection(policy.name, reason, hint=_RETURN_HINT, by_the_hour=True)
     return None
 
 
@@ -70,7 +76,7 @@ def refuse_without_hours(policy: Policy) -> Rejection | None:
     if policy.windows or policy.any_time:
         return None
     reason = "has no `windows`: a night that cron, systemd or Ansible calls needs them"
-    return Rejection(policy.name, reason, hint=_HOURS)
+    return Rejection(policy.name, reason, hint=_ADD_WINDOWS_HINT)
 
 
 def evening_off(policy: Policy, now: datetime) -> str | None:
@@ -112,7 +118,7 @@ class Skip:
     """False = the night was already in this state."""
 
 
-def next_to_take(policy: Policy, originals: Iterable[Original], now: datetime) -> Night:
+def next_night_to_take(policy: Policy, originals: Iterable[Original], now: datetime) -> Night:
     """Return the open night if it has not taken anything, otherwise the next one to open.
 
     Raises UsageError for a policy without windows, Refused if no night opens within a year.
@@ -125,18 +131,19 @@ def next_to_take(policy: Policy, originals: Iterable[Original], now: datetime) -
         return tonight
     coming = policy.next_night(now)
     if coming is None:
-        raise Refused(f"{policy.name}: no night opens within a year")
+        raise Refused(f"{policy.name}: no night opens within a year", hint=_ADD_WINDOWS_HINT)
     return coming
 
 
 def moment_to_take(policy: Policy, now: datetime) -> datetime:
     """Return `now` if there are no windows or one of them takes desktops now, otherwise when the next one opens.
 
-    A closed window still belongs to its night until the desktops are due, but takes none. Raises as `next_to_take`.
+    A closed window still belongs to its night until the desktops are due, but takes none. Raises the errors of
+    `next_night_to_take`.
     """
     night = policy.night_at(now)
     takes = not policy.windows or (night is not None and night.takes_at(now))
-    return now if takes else next_to_take(policy, (), now).opens
+    return now if takes else next_night_to_take(policy, (), now).opens
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +204,7 @@ class Bounds:
         """Return when the VM would run, given the load of the morning."""
         host = start.host.ref
         # Before the VM runs, its desktops suspend, in rounds of `per_host`, and it may move.
-        rounds = -(-len(start.desktops) // self.policy.limits.per_host)
+        rounds = ceil(len(start.desktops) / self.policy.limits.per_host)
         seconds = rounds * self.durations.p99_s("SuspendVm", host, UNMEASURED_SUSPEND_S)
         seconds += self.durations.p99_s("PowerOnVm", host, UNMEASURED_START_S)
         if start.moves:

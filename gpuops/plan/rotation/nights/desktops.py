@@ -98,10 +98,10 @@ SPACE_MARGIN_MIB: Final = 200
 """A suspend writes the memory of the VM and the frame buffers of its vGPUs to the folder of the VM (vSphere API
 reference 5.3: suspend files). A tenth more and a margin are required, because a full datastore stops other VMs too."""
 
-_OF_USERS: Final = frozenset({Source.STATE, Source.CONSOLE, *SESSION_SOURCES})
+_USER_SOURCES: Final = frozenset({Source.STATE, Source.CONSOLE, *SESSION_SOURCES})
 """The sources that show whether a user works on a desktop at this moment."""
 
-IN_MAINTENANCE: Final = "is in maintenance at the broker, and no night has put it there"
+IN_MAINTENANCE: Final = "is in maintenance at the broker, and gpuops did not put it there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def reason_to_stay(policy: Policy, pool: Pool, vm: Vm, inventory: Inventory) -> 
     if not pool.is_taken_tonight:
         return f"pool {pool.name} is not one of the pools of this window"
     if not pool.users_kept_away:
-        return f"pool {pool.name} is not declared parked"
+        return f"pool {pool.name} has `parked: false` in the policy"
     kept = kept_by_marks(policy, pool, vm)
     if kept is not None:
         return kept
@@ -244,6 +244,7 @@ def _kept_by_gate(pool: Pool, vm: Vm) -> str | None:
 
 
 def _host_trouble(host: Host | None) -> str | None:
+    """Return why no VM of this host can be stopped now, or None."""
     if host is None or host.connected is not True:
         return "its host is not connected, or not known"
     if host.in_maintenance is not False:
@@ -307,12 +308,13 @@ def ready_desktops(policy: Policy, vms: Iterable[Vm]) -> Counter[str]:
     for vm in vms:
         pool = policy.pool_of(vm)
         if pool is not None and stays_running(vm) and not vm.template and not _is_gated(vm, pool):
-            uses = {reading.says for reading in readings(vm, pool.idle) if reading.source in _OF_USERS}
+            uses = {reading.says for reading in readings(vm, pool.idle) if reading.source in _USER_SOURCES}
             counts[pool.name] += uses == {Use.IDLE}  # every source says so, and there is one
     return counts
 
 
 def _is_gated(vm: Vm, pool: Pool) -> bool:
+    """Return whether the gate of the desktop is closed, or may be."""
     return pool.gated and (vm.gate is None or vm.gate.closed is not False)
 
 
@@ -431,6 +433,7 @@ def suspend_size_mib(vm: Vm, catalog: Catalog) -> int | None:
 
 
 def _state_mib(vm: Vm, catalog: Catalog) -> int | None:
+    """Return the memory of the VM and the frame buffers of its vGPUs, in MiB; None = it is unknown."""
     profiles = [catalog.profile(name) for name in vm.profiles]
     if vm.memory_mib is None or any(profile is None for profile in profiles):
         return None

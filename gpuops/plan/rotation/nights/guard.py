@@ -83,14 +83,14 @@ class Guard:
         """
         taken_tonight, floors = self._taken_tonight(ended), Floors(self.policy, self.other_policies)
 
-        def counts(vm: Vm) -> bool:
+        def must_be_read(vm: Vm) -> bool:
             pool = self.policy.pool_of(vm)
             is_of_pools = pool is not None and pool.name in pools
             # Number 0 is this policy: of its floors, only those of `pools` count.
-            numbers = [number for (number, _), _, _ in floors.pools_of(vm) if number or is_of_pools]
-            return (is_of_pools and vm.ref in taken_tonight) or (vm.power is PowerState.ON and bool(numbers))
+            has_floor = any(number != 0 or is_of_pools for (number, _), _, _ in floors.pools_of(vm))
+            return (is_of_pools and vm.ref in taken_tonight) or (vm.power is PowerState.ON and has_floor)
 
-        return frozenset(vm.ref for vm in inventory.vms.values() if counts(vm))
+        return frozenset(vm.ref for vm in inventory.vms.values() if must_be_read(vm))
 
     def _taken_tonight(self, ended: Sequence[Outcome]) -> frozenset[str]:
         taking_outcomes = (
@@ -133,7 +133,7 @@ class Guard:
         vm = inventory.vms.get(step.vm)
         if vm is None:
             return None
-        return self._objection_to_vm(step, vm, inventory, ended, leaving) or self._too_few_free(
+        return self._objection_to_vm(step, vm, inventory, ended, leaving) or self._spare_objection(
             step, inventory, ended, starting
         )
 
@@ -142,14 +142,15 @@ class Guard:
     ) -> str | None:
         """Return why the VM must not be taken as it is now. Everything that the plan required of it is required
         again."""
-        only_marks = isinstance(step, CloseGate) or (isinstance(step, SetAttribute) and _marks_a_desktop(step))
-        if not (only_marks or isinstance(step, TAKING_STEPS)):
+        # Closing the gate and setting the marker of a desktop only prepare its suspend or shutdown.
+        only_prepares = isinstance(step, CloseGate) or (isinstance(step, SetAttribute) and _marks_a_desktop(step))
+        if not (only_prepares or isinstance(step, TAKING_STEPS)):
             return self._not_in_queue(vm) if _starts_an_ml_vm(step) else None
         pool = self.policy.pool_of(vm)
         if pool is None:
             return "is in no pool of the policy any more"
         reason = reason_to_stay(self.policy, pool, vm, inventory)
-        if reason is not None or only_marks:
+        if reason is not None or only_prepares:
             return reason
         return (
             _planned_differently(step, vm)
@@ -159,7 +160,7 @@ class Guard:
             or self._pool_left_alone(pool, inventory, ended)
         )
 
-    def vms_beside_kept_slots(self, steps: Collection[Step], inventory: Inventory) -> frozenset[str]:
+    def vms_sharing_kept_slots(self, steps: Collection[Step], inventory: Inventory) -> frozenset[str]:
         """Return the VMs (refs) whose state must be read again before these starts.
 
         These are all VMs with vGPUs in the same clusters: they may use slots that are kept free for desktops.
@@ -171,7 +172,7 @@ class Guard:
         hosts_of_places = (host for host in inventory.hosts.values() if place_of(host) in places)
         return frozenset(vm.ref for host in hosts_of_places for vm in inventory.vms_on(host) if vm.profiles)
 
-    def _too_few_free(
+    def _spare_objection(
         self, step: Step, inventory: Inventory, ended: Sequence[Outcome], starting: Collection[PowerOnVm]
     ) -> str | None:
         """Return the refusal of a start that would use slots kept free for desktops, or None."""
@@ -191,7 +192,7 @@ class Guard:
             queued.names_vm(vm) or (queued.fits(vm.name) and self.policy.pool_of(vm) is None)
             for queued in self.policy.ml
         )
-        return None if is_queued else "is in no entry of the queue any more"
+        return None if is_queued else "no entry of the queue selects it any more"
 
     def _pool_left_alone(self, pool: Pool, inventory: Inventory, ended: Sequence[Outcome]) -> str | None:
         """Return the refusal for a pool of which too many desktops, taken tonight, are running again, or None."""
@@ -200,10 +201,12 @@ class Guard:
         return POOL_LEFT_ALONE if pool.name in pools_to_leave_alone(running_again, self.policy) else None
 
     def _suspended_tonight(self, inventory: Inventory, ended: Sequence[Outcome], leaving: Collection[str]) -> list[Vm]:
+        """Return the desktops that this night has suspended or is suspending."""
         suspended = (ref for ref in self._taken_tonight(ended) if _is_suspended(inventory.vms.get(ref)))
         return [inventory.vms[ref] for ref in {*suspended, *leaving} if ref in inventory.vms]
 
     def _floor_objection(self, vm: Vm, inventory: Inventory, leaving: Collection[str]) -> str | None:
+        """Return which floor would be broken without the VM and those in `leaving`, or None."""
         floors = Floors(self.policy, self.other_policies)
         if not any(floors.pools_of(vm)):
             return None

@@ -62,7 +62,7 @@ from gpuops.plan.rotation.nights.night_refusals import (
     reserved_objection,
 )
 from gpuops.plan.rotation.nights.spare import Key, SpareRoom
-from gpuops.plan.rotation.power_moments import gave_way
+from gpuops.plan.rotation.power_moments import is_suspended_for_desktops
 from gpuops.plan.rotation.returns.return_time import Durations
 from gpuops.plan.rotation.taken_vms import Whereabouts, vms_of
 
@@ -169,7 +169,8 @@ class RotateNight(NightsOfPolicy):
         decision = decide_with_clusters(decide, queue, inventory)
         # 3. Read the DRS settings of these VMs before they are changed, or they could not be restored.
         unknown_drs = tuple(unreadable_drs(self.policy, decision.starts, inventory))
-        drs_before_night = self._drs(night, ((start.vm, start.host.ref) for start in decision.starts), inventory)
+        starts = ((start.vm, start.host.ref) for start in decision.starts)
+        drs_before_night = self._drs_before_night(night, starts, inventory)
         overrides = drs_overrides(drs_before_night, decision.starts, inventory)
         return NightPlan(
             self.policy,
@@ -244,7 +245,10 @@ class RotateNight(NightsOfPolicy):
         reasons |= self.not_yet
         # 2. VMs that a watch has suspended may be resumed.
         suspended_ml = {
-            vm.ref for original in self.gave_way for vm in vms_of(original, inventory) if gave_way(original, vm)
+            vm.ref
+            for original in self.gave_way
+            for vm in vms_of(original, inventory)
+            if is_suspended_for_desktops(original, vm)
         }
         queue = waiting_vms(self.policy, inventory, suspended_ml)
         return tuple(
@@ -252,7 +256,7 @@ class RotateNight(NightsOfPolicy):
             for waits in queue
         )
 
-    def _drs(self, night: str, starts: Iterable[tuple[Vm, str]], inventory: Inventory) -> dict[str, VmDrs]:
+    def _drs_before_night(self, night: str, starts: Iterable[tuple[Vm, str]], inventory: Inventory) -> dict[str, VmDrs]:
         """Map ML VM ref -> its DRS setting before this night, for the starts (VM, host ref) that get an override."""
         settings = {
             vm.ref: drs_before(self.policy, night, vm, inventory.hosts[host], inventory)
@@ -261,7 +265,7 @@ class RotateNight(NightsOfPolicy):
         }
         return {ref: drs for ref, drs in settings.items() if drs is not None}
 
-    def at_return(self, bounds: Bounds, inventory: Inventory) -> Inventory:
+    def snapshot_at_return(self, bounds: Bounds, inventory: Inventory) -> Inventory:
         """Return the snapshot as the return will find it: the ML VMs that this night has started are stopped."""
         for vm, _ in bounds.running:
             inventory = project(ShutDownGuest(vm.ref), inventory)
@@ -269,7 +273,7 @@ class RotateNight(NightsOfPolicy):
 
     def _return_check(self, bounds: Bounds, inventory: Inventory, catalog: Catalog) -> ReturnCheck:
         """Return the check that desktops can return together with those that this night has already taken."""
-        check_return = return_check(self.at_return(bounds, inventory), catalog, Room(catalog, certain=False))
+        check_return = return_check(self.snapshot_at_return(bounds, inventory), catalog, Room(catalog, certain=False))
 
         def check_with_taken(desktops: Sequence[Vm]) -> tuple[Rejection, ...]:
             hosts = {vm.host for vm in desktops}
@@ -313,7 +317,7 @@ class RotateNight(NightsOfPolicy):
             for step in plan.steps
             if isinstance(step, PowerOnVm) and step.host is not None
         ]
-        drs = self._drs(night, starts, inventory)
+        drs = self._drs_before_night(night, starts, inventory)
         roles = {step.vm: _ROLES[type(step)] for step in plan.steps if type(step) in _ROLES}
         originals: list[Original] = []
         for ref, role in roles.items():
@@ -393,8 +397,8 @@ class RotateNight(NightsOfPolicy):
         return any(original.returned and not original.given_up for original in tonight)
 
     def _left_alone(self, night: str, inventory: Inventory) -> dict[str, str]:
-        """Map VM ref -> why this night leaves the VM alone: it is already suspended, or something other
-        than gpuops resumed it."""
+        """Map VM ref -> why this night leaves the VM alone: it is already suspended, or it runs again although gpuops
+        did not resume it."""
         reasons: dict[str, str] = {}
         running_again: list[Vm] = []
         for taken_vm in self.vms_of_nights(inventory):
@@ -415,7 +419,8 @@ class RotateNight(NightsOfPolicy):
         return {**self._of_pools_left_alone(pools_to_leave_alone(running_again, self.policy), inventory), **reasons}
 
     def _of_pools_left_alone(self, pools: Collection[str], inventory: Inventory) -> dict[str, str]:
+        """Map the ref of each desktop of these pools -> why it is left alone."""
         if not pools:
             return {}
-        of_pool = {vm.ref: self.policy.pool_of(vm) for vm in inventory.vms.values()}
-        return {ref: POOL_LEFT_ALONE for ref, pool in of_pool.items() if pool is not None and pool.name in pools}
+        pool_by_ref = {vm.ref: self.policy.pool_of(vm) for vm in inventory.vms.values()}
+        return {ref: POOL_LEFT_ALONE for ref, pool in pool_by_ref.items() if pool is not None and pool.name in pools}

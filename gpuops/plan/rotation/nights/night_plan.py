@@ -88,20 +88,19 @@ class NightPlan:
         """Why nothing more is taken in a night that is over."""
         if self.skipped:
             return "skipped by `gpuops rotate skip-next`: add --undo to allow it again"
-        return "over: its morning has begun"
+        return "over: its return has begun"
 
     @property
     def choices(self) -> tuple[Choice, ...]:
         """A reason for every VM of the queue and of the pools."""
-        room_for = {desktop.ref: start.vm.name for start in self.decision.starts for desktop in start.desktops}
-        idle_reason = NO_NIGHT if self.refusals or self.is_over else "no VM of the queue needs its GPU"
-        free = [
-            Choice(vm.name, chosen=True, reason=f"makes room for {room_for[vm.ref]}")
-            if vm.ref in room_for
-            else Choice(vm.name, chosen=False, reason=f"idle; {idle_reason}")
-            for vm in self.desktops.free_to_take
-        ]
-        return (*self.decision.choices, *sorted((*free, *self.desktops.staying), key=lambda choice: choice.subject))
+        ml_vm_by_desktop = {desktop.ref: start.vm.name for start in self.decision.starts for desktop in start.desktops}
+        not_needed = NO_NIGHT if self.refusals or self.is_over else "no VM of the queue needs its GPU"
+        desktop_choices = list(self.desktops.staying)
+        for vm in self.desktops.free_to_take:
+            is_taken = vm.ref in ml_vm_by_desktop
+            reason = f"makes room for {ml_vm_by_desktop[vm.ref]}" if is_taken else f"idle; {not_needed}"
+            desktop_choices.append(Choice(vm.name, chosen=is_taken, reason=reason))
+        return (*self.decision.choices, *sorted(desktop_choices, key=lambda choice: choice.subject))
 
     @property
     def return_times(self) -> Mapping[str, datetime]:
@@ -173,6 +172,7 @@ class NightPlan:
         yield from (f"ML queue: {remark}" for remark in (self.shares.unclear if self.shares is not None else ()))
 
     def _because(self) -> Iterator[str]:
+        """Yield remarks on the plan: its night, other floors that hold, and why no desktop is suspended."""
         spare = self.policy.spare
         if spare is not None:
             yield f"spare capacity: {', '.join(map(str, spare.keep_free))} are kept free for desktops"

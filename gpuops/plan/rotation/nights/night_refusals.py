@@ -1,4 +1,5 @@
-"""Refusals of a night: because of earlier runs, owners who have not agreed, empty folders, or reserved slots.
+"""Refuses or stops a night: because of earlier nights, failed steps, clocks that differ, owners who have not agreed,
+empty folders, or slots that are reserved for other VMs.
 
 `NightsOfPolicy` holds the VMs that earlier nights of the policy have taken and not yet returned, from the journal and
 the markers of VMs.
@@ -40,11 +41,11 @@ from gpuops.plan.rotation.nights.desktops import Survey
 from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, TakenVm, Whereabouts, taken_vms
 
 FAILED_ON_HOST: Final = 3
-"""This number of failed steps on one host stops a night,"""
+"""This number of failed steps on one host stops a night."""
 FAILED_SHARE: Final = 0.10
-"""or this share of all planned steps of the night,"""
+"""This share of failed steps, of all planned steps of the night, also stops it, if at least `FEWEST_FAILED` failed."""
 FEWEST_FAILED: Final = 3
-"""but at least this number of failures: one failure in a night of five steps is no pattern."""
+"""Below this number, `FAILED_SHARE` does not count: one failure in a night of five steps is no pattern."""
 REFUSED_IN_A_ROW: Final = 2
 """This number of refusals in a row also stops a night: the next step would be refused as well."""
 
@@ -118,8 +119,8 @@ def is_refusal(outcome: Outcome) -> bool:
 
     A refusal by a broker does not count, because it may concern only one machine.
     """
-    asked_of_vcenter = not isinstance(outcome.step, GateStep)
-    return asked_of_vcenter and outcome.verdict in NOT_DONE and outcome.trouble is Trouble.DENIED
+    was_sent_to_vcenter = not isinstance(outcome.step, GateStep)
+    return was_sent_to_vcenter and outcome.verdict in NOT_DONE and outcome.trouble is Trouble.DENIED
 
 
 MOST_CLOCK_DIFFERENCE: Final = timedelta(seconds=60)
@@ -133,8 +134,10 @@ def ahead_by(vcenter_time: datetime, requested: datetime, answered: datetime) ->
     Example: for a request at 20:00:00 and an answer at 20:00:10, the time 20:00:07 is no difference, and 20:01:10 is 60
     s ahead.
     """
+    # This machine's clock may have been set back between the two moments.
     first, last = min(requested, answered), max(requested, answered)
-    return vcenter_time - min(max(vcenter_time, first), last)
+    nearest_local_time = min(max(vcenter_time, first), last)
+    return vcenter_time - nearest_local_time
 
 
 def clock_refusals(ahead: timedelta | None) -> list[Rejection]:
@@ -146,18 +149,20 @@ def clock_refusals(ahead: timedelta | None) -> list[Rejection]:
     difference = clock_trouble(ahead)
     if difference is None:
         return []
-    return [Rejection("clocks", difference, hint="set both clocks by NTP; gpuops rotate day works at any time")]
+    hint = "set both clocks by NTP; gpuops rotate day runs even if they differ"
+    return [Rejection("clocks", difference, hint=hint)]
 
 
-def clock_trouble(ahead: timedelta | None, consequence: str = "the hours of a night cannot be told") -> str | None:
+def clock_trouble(ahead: timedelta | None, consequence: str = "the hours of a night are uncertain") -> str | None:
     """Return how the clocks differ, with the `consequence`; None = they agree, or cannot be compared."""
     if ahead is None or abs(ahead) <= MOST_CLOCK_DIFFERENCE:
         return None
     direction = "ahead of" if ahead > timedelta() else "behind"
-    return f"vCenter's is {_text(abs(ahead))} {direction} this machine's: {consequence}"
+    return f"vCenter's is {_format_length(abs(ahead))} {direction} this machine's: {consequence}"
 
 
-def _text(length: timedelta) -> str:
+def _format_length(length: timedelta) -> str:
+    """Return `1 h 5 min`, or below an hour `5 min 20 s`."""
     minutes, seconds = divmod(round(length.total_seconds()), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
@@ -235,8 +240,8 @@ def _folders_like(folder: str, inventory: Inventory) -> Iterator[str]:
     For `desktops/cad` and a VM `/dc/vm/desktops/cad/desk-01`: `dc/vm`, `vm/desktops` and `desktops/cad`.
     """
     length = folder.strip("/").count("/") + 1
-    for above in {vm.folder.strip("/") for vm in inventory.vms.values()}:
-        names = above.split("/")
+    for vm_folder in {vm.folder.strip("/") for vm in inventory.vms.values()}:
+        names = vm_folder.split("/")
         if folder.startswith("/"):
             yield from (f"/{'/'.join(names[:end])}" for end in range(1, len(names) + 1))
         else:
@@ -281,7 +286,7 @@ class NightsOfPolicy:
         well."""
         marked = (vm for vm in inventory.vms.values() if vm.attributes.get(self.policy.marker))
         selected = {vm.ref for vm in marked if self._selects(vm)}
-        of_nights = taken_vms(self.policy, self.originals, inventory, believed=selected)
+        of_nights = taken_vms(self.policy, self.originals, inventory, trusted_refs=selected)
         return [
             taken_vm for taken_vm in of_nights if taken_vm.policy.name == self.policy.name or self._selects(taken_vm.vm)
         ]

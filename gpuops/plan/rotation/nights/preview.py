@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from math import ceil
 from typing import Final
 
 from gpuops.advise.forecast import Forecast
@@ -35,9 +36,10 @@ from gpuops.plan.rotation.nights.bounds import RunPeriod, refuse_without_hours
 from gpuops.plan.rotation.nights.desktops import running_desktops
 from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.nights.night_plan import NightPlan
-from gpuops.plan.rotation.prerequisites import lock_vm_wrong
+from gpuops.plan.rotation.prerequisites import find_lock_vm_problem
 
-SHOWN: Final = timedelta(hours=2)
+FORECAST_MARGIN: Final = timedelta(hours=2)
+"""The forecast is shown for this time before desktops are due, and for the same time after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class NightPreview:
     def warnings(self) -> tuple[str, ...]:
         """Probable mistakes in the policy, and why a night would be refused before it is planned."""
         policy, warnings = self.night_plan.policy, [*self.night_plan.plan().warnings]
-        lock_vm_problem = lock_vm_wrong(policy, self.inventory)
+        lock_vm_problem = find_lock_vm_problem(policy, self.inventory)
         if lock_vm_problem is not None:
             warnings.append(f"{lock_vm_problem}: no night begins (gpuops rotate init --policy FILE)")
         without_hours = refuse_without_hours(policy)
@@ -119,11 +121,12 @@ class NightPreview:
             stay = running[pool.name] - len(leaving)
             shortage = self.forecasts[pool.name].first_above(stay, self.at, begins)
             if shortage is not None:
-                comes, back = (format_clock(moment.astimezone(night.zone)) for moment in (shortage.begin, begins))
+                need_clock = format_clock(shortage.begin.astimezone(night.zone))
+                return_clock = format_clock(begins.astimezone(night.zone))
                 yield (
-                    f"pool {pool.name}: {shortage.in_use} of its desktops are expected in use at {comes}, {stay} stay "
-                    f"running and the return of the others begins at {back}: set an earlier `back_by`, or `floor: "
-                    f"{shortage.in_use}`"
+                    f"pool {pool.name}: {shortage.in_use} of its desktops are expected in use at {need_clock}, {stay} "
+                    f"stay running and the return of the others begins at {return_clock}: set an earlier `back_by`, or "
+                    f"`floor: {shortage.in_use}`"
                 )
 
     @property
@@ -139,8 +142,8 @@ class NightPreview:
 def morning_of(night: Night | None, at: datetime) -> tuple[datetime, datetime]:
     """Return the time from two hours before desktops are due until two hours after; without a window the next hours."""
     if night is None:
-        return at, at + 2 * SHOWN
-    return max(at, night.back_by - SHOWN), night.back_by + SHOWN
+        return at, at + 2 * FORECAST_MARGIN
+    return max(at, night.back_by - FORECAST_MARGIN), night.back_by + FORECAST_MARGIN
 
 
 def preview_night(
@@ -160,11 +163,11 @@ def preview_night(
         ExpectedRun(start, bounds.run(start, load), gpus_of_vm(start.vm, catalog)) for start in starts
     )
     desktops = (*bounds.taken_desktops, *night_plan.decision.desktops)
-    proofs = prove(desktops, request.at_return(bounds, inventory), catalog)
+    proofs = prove(desktops, request.snapshot_at_return(bounds, inventory), catalog)
     return NightPreview(at, inventory, night_plan, expected_runs, proofs, forecasts or {}, no_forecast)
 
 
-_GB = 1024
+_MIB_PER_GB = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,10 +206,12 @@ def prove(desktops: Sequence[Vm], inventory: Inventory, catalog: Catalog) -> tup
     """Return the proofs, sorted by host name. In `inventory` no ML VM of the night is running."""
     hosts = {vm.host for vm in desktops} & inventory.hosts.keys()
     by_name = sorted((inventory.hosts[ref] for ref in hosts if ref), key=lambda host: host.name)
-    return tuple(_prove(host, [vm for vm in desktops if vm.host == host.ref], inventory, catalog) for host in by_name)
+    return tuple(
+        _prove_host(host, [vm for vm in desktops if vm.host == host.ref], inventory, catalog) for host in by_name
+    )
 
 
-def _prove(host: Host, desktops: list[Vm], inventory: Inventory, catalog: Catalog) -> HostProof:
+def _prove_host(host: Host, desktops: list[Vm], inventory: Inventory, catalog: Catalog) -> HostProof:
     """Return the proof of one host: where each desktop returns to, or why desktops could not return."""
     # A night may be interrupted after any suspend, so the desktops suspended until then must fit back each time.
     room = Room(catalog, certain=False)
@@ -227,14 +232,15 @@ def _prove(host: Host, desktops: list[Vm], inventory: Inventory, catalog: Catalo
 
 
 def _places_of(vm: Vm, order: Sequence[Vm], world: Inventory, catalog: Catalog) -> Iterator[PlaceOnGpu]:
+    """Yield the place of the desktop on each of its GPUs. `order`: the desktops in the order of their return."""
     host = world.hosts[vm.host or ""]
     for gpu in host.gpus:
         if vm.ref in (gpu.vms or ()):
-            yield PlaceOnGpu(gpu.address, _places(gpu, order, world, catalog).get(vm.ref, "a slot"))
+            yield PlaceOnGpu(gpu.address, _places_on_gpu(gpu, order, world, catalog).get(vm.ref, "a slot"))
     yield from (PlaceOnGpu(binding.address, "whole") for binding in host.bindings if binding.vm == vm.ref)
 
 
-def _places(gpu: PhysicalGpu, order: Sequence[Vm], world: Inventory, catalog: Catalog) -> dict[str, str]:
+def _places_on_gpu(gpu: PhysicalGpu, order: Sequence[Vm], world: Inventory, catalog: Catalog) -> dict[str, str]:
     """Map VM ref -> its place on the GPU: first the VMs that run there all night, then the order of return."""
     refs = list(gpu.vms or ())
     returned = [vm.ref for vm in order if vm.ref in refs]
@@ -263,15 +269,16 @@ def _placement_starts(gpu: PhysicalGpu, tenants: Sequence[tuple[str, VgpuProfile
     board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
     if board is None or board.mig is None:
         return {}
-    kinds = [(ref, board.mig.profile(profile.mig_profile or "")) for ref, profile in largest_first]
-    requested = [kind for _, kind in kinds if kind is not None]
-    placed = list(next(arrangements(requested, board.mig), ()))
+    mig_profiles = [(ref, board.mig.profile(profile.mig_profile or "")) for ref, profile in largest_first]
+    requested_profiles = [mig_profile for _, mig_profile in mig_profiles if mig_profile is not None]
+    placements = list(next(arrangements(requested_profiles, board.mig), ()))
     starts: dict[str, int] = {}
-    for ref, kind in kinds:
-        at = next((arranged for arranged in placed if arranged.profile == kind), None)
-        if at is not None:
-            placed.remove(at)
-            starts[ref] = at.start
+    # Each VM gets one of the placements of its profile.
+    for ref, mig_profile in mig_profiles:
+        placement = next((placement for placement in placements if placement.profile == mig_profile), None)
+        if placement is not None:
+            placements.remove(placement)
+            starts[ref] = placement.start
     return starts
 
 
@@ -280,8 +287,8 @@ def _side_by_side(profiles: Sequence[VgpuProfile], placed: tuple[tuple[int, int]
     if not profiles:
         yield tuple(start for start, _ in placed)
         return
-    size = -(-profiles[0].framebuffer_mib // _GB)
+    size_gb = ceil(profiles[0].framebuffer_mib / _MIB_PER_GB)
     for start in profiles[0].placement_ids_mixed:
-        end = start + size
-        if all(end <= begun or ended <= start for begun, ended in placed):
+        end = start + size_gb
+        if all(end <= other_start or other_end <= start for other_start, other_end in placed):
             yield from _side_by_side(profiles[1:], (*placed, (start, end)))

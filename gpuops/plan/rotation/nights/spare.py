@@ -113,8 +113,8 @@ def _since(
     since_s: float, looks: Sequence[tuple[float, Mapping[Key, int]]]
 ) -> tuple[tuple[float, Mapping[Key, int]], ...]:
     """Return the looks since then, and the last one before: its counts hold at the beginning of that time."""
-    before = [at for at, _ in looks if at <= since_s]
-    return tuple(look for look in looks if not before or look[0] >= before[-1])
+    earlier_moments = [moment_s for moment_s, _ in looks if moment_s <= since_s]
+    return tuple(look for look in looks if not earlier_moments or look[0] >= earlier_moments[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +146,10 @@ class SpareRoom:
             if lowest is None:
                 return f"{state.where}: it is not known yet that {state.key[0]} was free for {self.rule.calm_s} s"
             # Slots that were not free during all of the last `calm_s` seconds do not count as free.
-            spared = remaining - max(0, state.free - lowest)
-            if spared < state.kept:
-                since = f" (at least so many for {self.rule.calm_s} s)" if lowest < state.free else ""
-                left_free = f"{max(spared, 0)} of {state.key[0]} would be left free{since}"
+            certainly_free = remaining - max(0, state.free - lowest)
+            if certainly_free < state.kept:
+                since = f" (at least that many for {self.rule.calm_s} s)" if lowest < state.free else ""
+                left_free = f"{max(certainly_free, 0)} of {state.key[0]} would be left free{since}"
                 return f"{state.where}: {left_free}, {state.kept} are kept"
         return ""
 
@@ -170,7 +170,7 @@ class SpareRoom:
 
 
 @dataclass(frozen=True, slots=True)
-class GivesWay:
+class StoppingMlVm:
     """An ML VM that stops so that the slots kept for desktops are free again."""
 
     taken_vm: TakenVm
@@ -185,16 +185,16 @@ class GivesWay:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveWay:
+class StopsForDesktops:
     """The ML VMs that stop for desktops, and the slots that are still missing then."""
 
-    vms: tuple[GivesWay, ...]
+    vms: tuple[StoppingMlVm, ...]
     still_missing: tuple[KeptState, ...]
 
 
-def give_way(
+def choose_ml_stops(
     rule: SpareRule, taken_vms: Iterable[TakenVm], inventory: Inventory, catalog: Catalog, now: datetime
-) -> GiveWay:
+) -> StopsForDesktops:
     """Return the ML VMs that must stop so that the kept slots are free again.
 
     The lowest priority stops first; within it, the VMs that lose the least work for each slot that they free.
@@ -203,7 +203,7 @@ def give_way(
     """
     running = [ml_vm for ml_vm in running_ml(taken_vms) if ml_vm.vm is not None and ml_vm.vm.devices]
     suspendable_refs = suspendable_ml_vms(rule, running, inventory, catalog)
-    world, chosen = inventory, list[GivesWay]()
+    world, chosen = inventory, list[StoppingMlVm]()
     while True:
         missing = [state for state in kept_states(rule, world, catalog) if state.missing]
         offers = (
@@ -212,7 +212,7 @@ def give_way(
         )
         best = min((offer for offer in offers if offer is not None), key=lambda offer: offer.cost, default=None)
         if best is None:  # no slot is missing, or no VM that still runs could free one
-            return GiveWay(_without_unneeded(chosen, rule, inventory, catalog), tuple(missing))
+            return StopsForDesktops(_without_unneeded(chosen, rule, inventory, catalog), tuple(missing))
         world = best.after
         chosen += best.gives
         running = [ml_vm for ml_vm in running if ml_vm not in [gives.taken_vm for gives in best.gives]]
@@ -250,7 +250,7 @@ class _Offer:
 
     cost: tuple[int, float, int, str]
     """(priority, seconds of lost work for each slot, number of VMs, name)."""
-    gives: tuple[GivesWay, ...]
+    gives: tuple[StoppingMlVm, ...]
     after: Inventory
 
 
@@ -264,8 +264,8 @@ def _offer(
 ) -> _Offer | None:
     """Return the cost of stopping these VMs; None = it frees no missing slot. VMs in `suspendable_refs` lose no
     work."""
-    first = group[0].vm
-    host = world.host_of(first) if first is not None else None
+    first_vm = group[0].vm
+    host = world.host_of(first_vm) if first_vm is not None else None
     states_here = [state for state in missing if host is not None and state.key[1] == place_of(host)]
     if host is None or not states_here:
         return None
@@ -279,7 +279,7 @@ def _offer(
         return None
     state = states_here[gains.index(max(gains))]
     # 2. The work that is lost for them.
-    gives: list[GivesWay] = []
+    gives: list[StoppingMlVm] = []
     priorities, all_lost_s = [], 0.0
     for ml_vm in group:
         priority, lost_s = loss_of(ml_vm, now)
@@ -287,19 +287,20 @@ def _offer(
             lost_s = 0.0
         priorities.append(priority)
         all_lost_s += lost_s
-        gives.append(GivesWay(ml_vm, None if lost_s == inf else lost_s, state.key, state.where))
+        gives.append(StoppingMlVm(ml_vm, None if lost_s == inf else lost_s, state.key, state.where))
     lost_per_slot_s = all_lost_s / sum(gain for gain in gains if gain > 0)
     return _Offer((max(priorities), lost_per_slot_s, len(group), group[0].original.name), tuple(gives), after)
 
 
 def _without_unneeded(
-    chosen: Sequence[GivesWay], rule: SpareRule, inventory: Inventory, catalog: Catalog
-) -> tuple[GivesWay, ...]:
+    chosen: Sequence[StoppingMlVm], rule: SpareRule, inventory: Inventory, catalog: Catalog
+) -> tuple[StoppingMlVm, ...]:
     """Return the chosen VMs without those that need not stop, because a later one frees the same slots."""
     needed = list(chosen)
     fewest_missing = _count_missing(needed, rule, inventory, catalog)
     # Try to keep the VM that would lose the most work first.
-    for candidate in sorted(chosen, key=lambda stopped_vm: -(inf if stopped_vm.lost_s is None else stopped_vm.lost_s)):
+    most_lost_first = sorted(chosen, key=lambda stopped_vm: -(inf if stopped_vm.lost_s is None else stopped_vm.lost_s))
+    for candidate in most_lost_first:
         cluster = with_their_clusters((candidate.taken_vm,), [stopped_vm.taken_vm for stopped_vm in chosen])
         fewer = [needed_vm for needed_vm in needed if needed_vm.taken_vm not in cluster]
         if _count_missing(fewer, rule, inventory, catalog) == fewest_missing:
@@ -307,7 +308,8 @@ def _without_unneeded(
     return tuple(needed)
 
 
-def _count_missing(stopped: Iterable[GivesWay], rule: SpareRule, inventory: Inventory, catalog: Catalog) -> int:
+def _count_missing(stopped: Iterable[StoppingMlVm], rule: SpareRule, inventory: Inventory, catalog: Catalog) -> int:
+    """Count the kept slots that are not free after these ML VMs have stopped."""
     world = inventory
     for stopped_vm in stopped:
         if stopped_vm.taken_vm.vm is not None:

@@ -18,7 +18,7 @@ from gpuops.plan.core.plan import Choice, Outcome, Plan
 from gpuops.plan.core.steps import PowerOnVm
 from gpuops.plan.rotation.nights.desktops import KeptForUsers, running_desktops
 from gpuops.plan.rotation.nights.night import RotateNight
-from gpuops.plan.rotation.nights.spare import GiveWay, KeptState, give_way, kept_states
+from gpuops.plan.rotation.nights.spare import KeptState, StopsForDesktops, choose_ml_stops, kept_states
 from gpuops.plan.rotation.returns.restore import (
     DesktopReturn,
     away_desktops,
@@ -50,7 +50,7 @@ class WatchLook:
 
     at: datetime
     states: tuple[KeptState, ...]
-    gives: GiveWay
+    gives: StopsForDesktops
     ended: tuple[TakenVm, ...]
     """ML VMs and desktops that the watch took and that are as before without its action: their markers are cleared."""
     running: tuple[TakenVm, ...]
@@ -97,7 +97,7 @@ def look_at(
     return WatchLook(
         at=now,
         states=kept_states(rule, inventory, catalog),
-        gives=give_way(rule, running, inventory, catalog, now),
+        gives=choose_ml_stops(rule, running, inventory, catalog, now),
         ended=tuple(ended),
         running=tuple(running),
         plan=plan,
@@ -129,19 +129,19 @@ def _plan_desktop_return(
     kept_for_users = KeptForUsers.of(policy, inventory.vms.values(), request.expected)
     requested: list[tuple[list[TakenVm], int]] = []
     for pool in policy.pools:
-        of_pool = [desktop for desktop in away_vms if desktop.vm is not None and policy.pool_of(desktop.vm) == pool]
-        requested.append((of_pool, kept_for_users.missing(pool)))
-    back = return_cheapest_desktops(requested, running, inventory, catalog, now)
+        desktops = [desktop for desktop in away_vms if desktop.vm is not None and policy.pool_of(desktop.vm) == pool]
+        requested.append((desktops, kept_for_users.missing(pool)))
+    desktop_return = return_cheapest_desktops(requested, running, inventory, catalog, now)
     queue = request.queue(inventory)
     # Pools that need desktops come first, then ML VMs that start now or wait: these may need the GPUs of the others.
-    if back.desktops or plan.steps or any(waits.vm is not None and not waits.reason for waits in queue):
-        return back
+    if desktop_return.desktops or plan.steps or any(waits.vm is not None and not waits.reason for waits in queue):
+        return desktop_return
     return return_desktops(away_vms, (), inventory, catalog, now)
 
 
-def shared_vms(policy: Policy, second: Policy, inventory: Inventory) -> Sequence[Vm]:
+def shared_vms(policy: Policy, other_policy: Policy, inventory: Inventory) -> Sequence[Vm]:
     """Return the VMs that both policies select, as desktops or as ML VMs."""
-    return [vm for vm in inventory.vms.values() if _selects(policy, vm) and _selects(second, vm)]
+    return [vm for vm in inventory.vms.values() if _selects(policy, vm) and _selects(other_policy, vm)]
 
 
 def _selects(policy: Policy, vm: Vm) -> bool:

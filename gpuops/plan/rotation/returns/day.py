@@ -39,8 +39,8 @@ from gpuops.plan.core.steps import (
     SuspendVm,
 )
 from gpuops.plan.placement.suspended_vms import resume_or_power_on, return_order
-from gpuops.plan.rotation.ml_queue.ml_vms import drs_restored
-from gpuops.plan.rotation.power_moments import another_state
+from gpuops.plan.rotation.ml_queue.ml_vms import restore_drs
+from gpuops.plan.rotation.power_moments import replaced_state_text
 from gpuops.plan.rotation.returns.foreign_nights import (
     lock_vms,
     note_when_seen,
@@ -132,21 +132,21 @@ class RotateDay:
         # GPUs are free only when their ML VMs are off, so all of these stop before the first desktop resumes. The
         # markers go last: a run that is killed before has lost nothing.
         waves = (
-            Wave("let the ML VMs of the night keep their work", stops.hooks),
+            Wave("let the ML VMs of the night save their work", stops.hooks),
             Wave("stop the ML VMs of the night", stops.stops),
-            Wave("suspend the ML VMs that give way", suspends),
-            Wave("resume one desktop of each host first", _resume(canaries)),
-            Wave("resume one desktop for each GPU, the largest profile first", _resume(seeds)),
-            Wave("resume the others, the largest profile first", _resume(other_desktops)),
-            Wave("leave the ML VMs to DRS as before", tuple(drs_restored(finished, inventory))),
-            Wave("let users in again at the broker", tuple(_gates_opened(finished))),
+            Wave("suspend the ML VMs that free their GPUs for desktops", suspends),
+            Wave("resume one desktop of each host first", _resume_steps(canaries)),
+            Wave("resume one desktop for each GPU, the largest profile first", _resume_steps(seeds)),
+            Wave("resume the others, the largest profile first", _resume_steps(other_desktops)),
+            Wave("leave the ML VMs to DRS as before", tuple(restore_drs(finished, inventory))),
+            Wave("let users in again at the broker", tuple(_open_gates(finished))),
             Wave("clear the markers", tuple(_clear_markers(finished))),
             Wave("note on markers of other machines when they were seen", note_when_seen(recent, inventory)),
         )
         # In a copy of the vCenter only desktops resume: that loses nothing.
         is_another = is_another_vcenter(self.originals, inventory)
         return Plan(
-            waves=_resumes_alone(waves) if is_another else tuple(wave for wave in waves if wave.steps),
+            waves=_only_resumes(waves) if is_another else tuple(wave for wave in waves if wave.steps),
             warnings=stops.warnings,
             unmet=(
                 *(
@@ -158,18 +158,18 @@ class RotateDay:
                 *unread,
                 *refused_for_lease(leased, self.policy, self.leased),
             ),
-            because=() if of_nights or leased or unread else ("no night has taken anything that is not back",),
+            because=() if of_nights or leased or unread else ("everything that nights took is back",),
             choices=(*map(_choice, of_nights), *(replace(_choice(taken_vm), chosen=False) for taken_vm in leased)),
             disruptive=bool(ml),
         )
 
 
-def _resumes_alone(waves: Iterable[Wave]) -> tuple[Wave, ...]:
+def _only_resumes(waves: Iterable[Wave]) -> tuple[Wave, ...]:
     """Return the waves with only the steps that are safe in another vCenter: those that resume or start desktops."""
-    narrowed = (
+    resume_waves = (
         Wave(wave.title, tuple(step for step in wave.steps if isinstance(step, ResumeVm | PowerOnVm))) for wave in waves
     )
-    return tuple(wave for wave in narrowed if wave.steps)
+    return tuple(wave for wave in resume_waves if wave.steps)
 
 
 def _resume_order(
@@ -190,12 +190,13 @@ def _resume_order(
         if mornings[vm.ref] is MorningOrder.CANARY_FIRST:
             canary_of_host.setdefault(vm.host, vm)
     canaries = list(canary_of_host.values())
-    early = {vm.ref for vm in canaries}
-    seeds, other_desktops = ([vm for vm in part if vm.ref not in early] for part in (seeds, other_desktops))
+    canary_refs = {vm.ref for vm in canaries}
+    seeds = [vm for vm in seeds if vm.ref not in canary_refs]
+    other_desktops = [vm for vm in other_desktops if vm.ref not in canary_refs]
     return canaries, seeds, other_desktops
 
 
-def _gates_opened(finished: Iterable[TakenVm]) -> Iterator[OpenGate]:
+def _open_gates(finished: Iterable[TakenVm]) -> Iterator[OpenGate]:
     """Yield the steps that open the gates that nights closed."""
     for taken_vm in finished:
         machine, vm = taken_vm.original.gated_as, taken_vm.vm
@@ -230,7 +231,7 @@ def reverted_desktops(of_nights: Iterable[TakenVm], steps: Iterable[Step]) -> tu
             taken_vm.vm.ref in resumed or (taken_vm.whereabouts is Whereabouts.BACK and not taken_vm.original.returned)
         )
     )
-    states = ((original.name, another_state(original, vm)) for original, vm in candidates)
+    states = ((original.name, replaced_state_text(original, vm)) for original, vm in candidates)
     return tuple(f"{name}: {description}" for name, description in states if description)
 
 
@@ -253,7 +254,7 @@ def _choice(taken_vm: TakenVm) -> Choice:
     return Choice(taken_vm.original.name, chosen=taken_vm.whereabouts is Whereabouts.AWAY, reason=taken_vm.reason)
 
 
-def _resume(desktops: Sequence[Vm]) -> tuple[ResumeVm | PowerOnVm, ...]:
+def _resume_steps(desktops: Sequence[Vm]) -> tuple[ResumeVm | PowerOnVm, ...]:
     return tuple(resume_or_power_on(vm) for vm in desktops)
 
 
@@ -273,42 +274,39 @@ def is_returned(original: Original, inventory: Inventory) -> bool:
         if original.drs is not None and inventory.drs_of(vm) in (VmDrs.MANUAL, None):
             return False  # the night's DRS override is still set, or cannot be read
         was_stopped = original.stopped and not runs_since_its_night(original, vm)
-        # `ours`: the night started it, and no person or manager has taken it over since.
-        ours = original.taken and not was_stopped and manager_of(vm) is None
-        return vm.power is not PowerState.ON or not ours
+        # The night started it, and no person or manager has taken it over since.
+        belongs_to_night = original.taken and not was_stopped and manager_of(vm) is None
+        return vm.power is not PowerState.ON or not belongs_to_night
     # A guest may shut down long after the step counted as failed: while the VM is marked, the night may have done it.
     return vm.power is PowerState.ON or not (original.taken or is_marked(vm))
 
 
 def add_advice(
-    outcomes: Iterable[Outcome], after: Inventory, originals: Iterable[Original] = (), *, alone: bool = False
+    outcomes: Iterable[Outcome], after: Inventory, originals: Iterable[Original] = (), *, is_named: bool = False
 ) -> tuple[Outcome, ...]:
     """Return the outcomes, with what to do first and one command added for each desktop that is not back.
 
-    `originals`: the state of VMs before their nights, from the journal. `alone`: the VM was requested by name, so the
-    command names it too.
+    `originals`: the state of VMs before their nights, from the journal. `is_named`: the VM was requested by name
+    (`rotate restore`), so the command names it too.
     """
     known_originals = tuple(originals)
-    return tuple(_with_advice(outcome, after, known_originals, alone) for outcome in outcomes)
+    return tuple(_with_advice(outcome, after, known_originals, is_named) for outcome in outcomes)
 
 
-def _with_advice(outcome: Outcome, after: Inventory, originals: Sequence[Original], alone: bool) -> Outcome:
-    """Return the outcome with what to do next, if a resume or a start of a desktop failed.
-
-    `alone`: only named VMs return (`rotate restore`), so the advice is to repeat that command.
-    """
+def _with_advice(outcome: Outcome, after: Inventory, originals: Sequence[Original], is_named: bool) -> Outcome:
+    """Return the outcome with what to do next, if a resume or a start of a desktop failed."""
     not_done = outcome.verdict in (Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED)
     if not (not_done and isinstance(outcome.step, ResumeVm | PowerOnVm)):
         return outcome
     vm = after.vms.get(outcome.step.vm)
     host = after.host_of(vm) if vm else None
     # After a resume that failed, a VM that is off has lost its suspended state: no retry brings that back.
-    discarded = isinstance(outcome.step, ResumeVm) and vm is not None and vm.power is PowerState.OFF
-    if vm is None or host is None or discarded:
-        return replace(outcome, reason=f"{outcome.reason}; look: gpuops rotate status")
+    lost_its_state = isinstance(outcome.step, ResumeVm) and vm is not None and vm.power is PowerState.OFF
+    if vm is None or host is None or lost_its_state:
+        return replace(outcome, reason=f"{outcome.reason}; gpuops rotate status shows what to do")
     lacks_gpu = outcome.fault == NoFreeGpu.code
     first_advice = _gpu_advice(vm, host, after, originals) if lacks_gpu else _other_advice(outcome, host, after)
-    retry_command = command("rotate restore", vm=called(vm)) if alone else RETURN_COMMAND
+    retry_command = command("rotate restore", vm=called(vm)) if is_named else RETURN_COMMAND
     return replace(outcome, reason=f"{outcome.reason}; {first_then(first_advice, retry_command)}")
 
 
@@ -323,9 +321,9 @@ def _gpu_advice(vm: Vm, host: Host, after: Inventory, originals: Sequence[Origin
         return f"{host.name} no longer offers {missing[0]}: restore its vGPU driver and its earlier GPU modes"
     gpus = {str(gpu.address): gpu for gpu in host.gpus}
     nights = {original.night for original in originals if original.vm == vm.ref and not original.returned}
-    of_host = [original for original in originals if original.night in nights and original.host == host.ref]
-    recorded = {gpu for original in of_host for gpu in original.gpu_modes}
-    for address, mode in sorted(recorded):
+    originals_of_host = [original for original in originals if original.night in nights and original.host == host.ref]
+    modes_at_night = {gpu_mode for original in originals_of_host for gpu_mode in original.gpu_modes}
+    for address, mode in sorted(modes_at_night):
         gpu = gpus.get(address)
         if gpu is not None and gpu.vgpu_mode not in (mode, None):
             names = _names_on([gpu], after)
@@ -347,6 +345,7 @@ def _other_advice(outcome: Outcome, host: Host, after: Inventory) -> str:
 
 
 def _names_on(gpus: Iterable[PhysicalGpu], after: Inventory) -> list[str]:
+    """Return the sorted names of the VMs on these GPUs."""
     on_gpus = {ref for gpu in gpus for ref in gpu.vms or ()}
     return sorted(after.vms[ref].name if ref in after.vms else ref for ref in on_gpus)
 
@@ -370,31 +369,32 @@ def stop_ml_vms(ml: Sequence[TakenVm], desktops: Sequence[Vm], now: datetime, du
     for taken_vm in ml:
         if taken_vm.vm is None:
             continue
-        vm, name, policy = taken_vm.vm.ref, taken_vm.original.name, taken_vm.policy
+        ref, name, policy = taken_vm.vm.ref, taken_vm.original.name, taken_vm.policy
         stop_rule, longest_grace_s = policy.ml_stop, longest_s[policy]
         if lending := lending_reason(taken_vm.vm):
             # it lends its GPUs to clients, but desktops come first, so it is stopped
-            drain = command("pool reclaim", server=taken_vm.vm.name)
+            drain_command = command("pool reclaim", server=taken_vm.vm.name)
             warnings.append(
-                f"{name} {lending}, and its clients lose it at once: run `{drain}` before the return to drain it"
+                f"{name} {lending}, and its clients lose it at once: run `{drain_command}` before the return to drain "
+                "it"
             )
         # an entry of the queue may name the managed object id that the VM had when it was taken
         checkpoint = checkpoint_of(policy, replace(taken_vm.vm, ref=taken_vm.original.vm), name)
         grace_s = checkpoint.grace_s if longest_grace_s is None else min(checkpoint.grace_s, longest_grace_s)
         if grace_s < checkpoint.grace_s:
-            warnings.append(f"{name}: {grace_s} s to keep its work, not {checkpoint.grace_s}: it is late")
+            warnings.append(f"{name}: {grace_s} s to save its work, not {checkpoint.grace_s} s: the return is late")
         if checkpoint.withheld is not None:
             warnings.append(
-                f"{name}: {checkpoint.withheld.program} is not run before it is stopped: it comes from a shared "
-                "journal, and from no policy file of this machine that only its user can write"
+                f"{name}: gpuops does not run {checkpoint.withheld.program} before it stops the VM: the command is in "
+                "a shared journal, but not in a policy file of this machine that only its user can write"
             )
         if checkpoint.hook is None:
             # no command keeps its work: the guest does it while it shuts down, and gets the time for that
-            stops.append(ShutDownGuest(vm, stop_rule.grace_s + grace_s, stop_rule.then_off))
+            stops.append(ShutDownGuest(ref, stop_rule.grace_s + grace_s, stop_rule.then_off))
             continue
-        stops.append(ShutDownGuest(vm, stop_rule.grace_s, stop_rule.then_off))
+        stops.append(ShutDownGuest(ref, stop_rule.grace_s, stop_rule.then_off))
         if grace_s > 0:
-            hooks.append(replace(_hook_step(vm, name, checkpoint.hook), limit_s=grace_s))
+            hooks.append(replace(_hook_step(ref, name, checkpoint.hook), limit_s=grace_s))
     return MlStops(tuple(hooks), tuple(stops), tuple(warnings))
 
 
@@ -431,5 +431,5 @@ def _longest_grace_s(
     load = Load.of(desktops, (taken_vm.vm.host if taken_vm.vm else None for taken_vm in ml))
     return_time = ReturnTime(policy, durations, night.back_by)
     needed = max(return_time.time_needed(vm.host, load) for vm in desktops)
-    left_s = (night.back_by - now - needed).total_seconds()
-    return max(0, int(left_s) // return_time.stop_rounds(load))
+    spare_s = (night.back_by - now - needed).total_seconds()
+    return max(0, int(spare_s) // return_time.stop_rounds(load))

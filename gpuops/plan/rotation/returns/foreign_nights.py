@@ -1,13 +1,12 @@
-"""Handles nights of other machines, and of other vCenters in the same journal, in a return.
+"""Handles nights of other machines, and of other vCenters in the same journal, in a return. `day.py` calls it, and
+`execute` uses it to find out which leases a return needs.
 
-Of other machines: VMs that need a lease which another machine holds, and markers that this journal does not know.
-`day.py` calls it, and `execute` uses it to find out which leases a return needs.
+**Other machines:** VMs that need a lease which another machine holds, and markers that this journal does not know. The
+machine that set such a marker may have been stopped, or lost, just after it sent a suspend that vCenter has not
+begun yet. If the marker were cleared then, the desktop would be suspended and nothing would show that. So the first
+return that sees such a marker writes the time onto it, and a return at least ten minutes later clears it.
 
-The machine that set such a marker may have been stopped, or lost, just after it sent a suspend that vCenter has not
-begun yet. If the marker were cleared then, the desktop would be suspended and nothing would say so. So the first
-morning that sees such a marker writes the time onto it, and one that comes ten minutes later clears it.
-
-Of other vCenters: VMs that are in this vCenter now, but that an open night of another vCenter took. This happens if a
+**Other vCenters:** VMs that are in this vCenter now, but that an open night of another vCenter took. This happens if a
 vCenter is rebuilt during a night: it has the same VMs, a new instance uuid and no markers. A return names those VMs
 whose power state is not as before the night, and changes none: the other vCenter may still exist, and this one may be a
 copy of it. `gpuops rotate adopt` makes them VMs of nights of this vCenter.
@@ -27,14 +26,14 @@ from gpuops.plan.core.command_line import called, command
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import SetAttribute
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts, first_then, power_as_before
-from gpuops.plan.rotation.witness import the_vm
+from gpuops.plan.rotation.witness import find_original_vm
 
-_REASON: Final = "has a marker of another machine, and is as it was: a step of that machine may still arrive"
-_AGAIN: Final = first_then("wait ten minutes", "run the same command again")
-_MARKERS: Final = "customValue"
+_STEP_MAY_ARRIVE: Final = "has a marker of another machine, and is as it was: a step of that machine may still arrive"
+_WAIT_HINT: Final = first_then("wait ten minutes", "run the same command again")
+_CUSTOM_VALUES: Final = "customValue"
 """The property that holds a VM's custom attributes (vSphere API reference, ManagedEntity)."""
 _MARKER_UNREADABLE: Final = "may be away for a night: its marker cannot be read, and there is no other record of one"
-_SHOWN_OF_MARKER: Final = 60
+_SHOWN_MARKER_LENGTH: Final = 60
 """Number of characters of an unreadable marker that are shown."""
 _AS_IT_WAS: Final = (Whereabouts.BACK, Whereabouts.UNTOUCHED)
 
@@ -116,7 +115,7 @@ def with_unreadable_marker(of_nights: Iterable[TakenVm], policy: Policy, invento
     attribute."""
     known_refs = {taken_vm.vm.ref for taken_vm in of_nights if taken_vm.vm is not None}
     for vm in inventory.vms.values():
-        if vm.ref in known_refs or vm.power is PowerState.ON or _MARKERS not in vm.unreadable:
+        if vm.ref in known_refs or vm.power is PowerState.ON or _CUSTOM_VALUES not in vm.unreadable:
             continue
         if policy.in_folder(vm) or policy.pool_of(vm) is not None:
             yield Rejection(vm.name, _MARKER_UNREADABLE, hint=first_then("use a login that may read it"))
@@ -129,16 +128,18 @@ def with_unknown_marker(of_nights: Iterable[TakenVm], policy: Policy, inventory:
     for vm in inventory.vms.values():
         marker_text = vm.attributes.get(policy.marker, "") if vm.attributes else ""
         if vm.ref not in known_refs and is_unreadable_marker(marker_text):
-            shown_text = marker_text if len(marker_text) <= _SHOWN_OF_MARKER else f"{marker_text[:_SHOWN_OF_MARKER]}..."
-            clear = command("rotate clear-marker", vm=called(vm)) + " --policy FILE"
+            shown_text = (
+                marker_text if len(marker_text) <= _SHOWN_MARKER_LENGTH else f"{marker_text[:_SHOWN_MARKER_LENGTH]}..."
+            )
+            clear_command = command("rotate clear-marker", vm=called(vm)) + " --policy FILE"
             first_advice = f"correct {policy.marker}, or bring the VM back in the vSphere Client"
             reason = f"may be away for a night: its marker {shown_text!r} cannot be read"
-            yield Rejection(vm.name, reason, hint=first_then(first_advice, clear))
+            yield Rejection(vm.name, reason, hint=first_then(first_advice, clear_command))
 
 
 def recently_marked_refusal(taken_vm: TakenVm) -> Rejection:
     """Return the refusal of a VM that keeps its marker for now: a step of another machine may still arrive."""
-    return Rejection(taken_vm.original.name, _REASON, hint=_AGAIN)
+    return Rejection(taken_vm.original.name, _STEP_MAY_ARRIVE, hint=_WAIT_HINT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,7 @@ class NightsElsewhere:
     def seen_here(self, inventory: Inventory) -> Iterator[tuple[Original, Vm]]:
         """Yield those of its VMs that are also in this vCenter, found by their instance uuids."""
         for original in self.originals:
-            vm = the_vm(original, inventory) if original.uuid is not None else None
+            vm = find_original_vm(original, inventory) if original.uuid is not None else None
             if vm is not None:
                 yield original, vm
 
@@ -172,6 +173,7 @@ class Adoption:
 
     @property
     def deeds(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What the command changes; compared with what was shown before it is applied."""
         return self.adopted, self.not_here
 
 
@@ -186,8 +188,8 @@ def refuse_nights_elsewhere(
     taken_here = {original.vm for original in originals_here if not original.returned}
     refusals = []
     for other in nights:
-        adopt = command("rotate adopt", **{"from": other.vcenter})
-        hint = first_then("make sure that this vCenter has replaced that one", adopt)
+        adopt_command = command("rotate adopt", **{"from": other.vcenter})
+        hint = first_then("make sure that this vCenter has replaced that one", adopt_command)
         for original, vm in other.seen_here(inventory):
             if vm.ref not in taken_here and not power_as_before(original, vm):
                 night = f"night {original.night} of vCenter {other.vcenter}"

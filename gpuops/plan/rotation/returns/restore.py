@@ -1,7 +1,8 @@
-"""The return of named VMs, for `rotate restore`: a complete morning, limited to these VMs; and which ML VMs stop.
+"""Plans the return of named VMs for `rotate restore`, and selects the ML VMs that must stop for desktops.
 
-If a policy says `user_wins`, ML VMs must stop so that desktops can resume on their GPUs. `watch_look.py` selects them
-too, if too few desktops are ready for users. A morning does not need it: it stops all ML VMs.
+The plan is that of `rotate day`, limited to these VMs. If the policy has `user_wins`, the ML VMs stop on whose GPUs the
+desktops resume. `watch_look.py` selects ML VMs in the same way if too few desktops are ready for users. `rotate day`
+selects none, because it stops all ML VMs.
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ def ml_stops_for(
     if not fits_without(on_host):
         return None
     needed = list(on_host)
+    # Keep those that lose the most work running, if the desktop fits without stopping them.
     for ml_vm in reversed(on_host):
         fewer = [needed_vm for needed_vm in needed if needed_vm is not ml_vm]
         if fits_without(fewer):
@@ -138,12 +140,12 @@ def return_cheapest_desktops(
         for _ in range(count):
             still_running = [ml_vm for ml_vm in running if ml_vm not in stopped_vms]
             # One desktop for each host and list of profiles: for the others the stops would be the same.
-            first_of_kind: dict[tuple[str | None, tuple[str, ...]], tuple[TakenVm, Vm]] = {}
+            representatives: dict[tuple[str | None, tuple[str, ...]], tuple[TakenVm, Vm]] = {}
             for desktop in candidates:
                 if desktop.vm is not None:
-                    first_of_kind.setdefault((desktop.vm.host, desktop.vm.profiles), (desktop, desktop.vm))
+                    representatives.setdefault((desktop.vm.host, desktop.vm.profiles), (desktop, desktop.vm))
             offers = []
-            for desktop, vm in first_of_kind.values():
+            for desktop, vm in representatives.values():
                 stops = ml_stops_for(vm, still_running, world, catalog, now)
                 if stops is not None:
                     offers.append((_total_loss(stops, now), desktop.original.name, desktop, vm, stops))
@@ -158,11 +160,13 @@ def return_cheapest_desktops(
 
 
 def _total_loss(stops: Iterable[TakenVm], now: datetime) -> Loss:
+    """Return the highest priority of these ML VMs and the sum of their lost work; without any, below every priority."""
     losses = [loss_of(ml_vm, now) for ml_vm in stops]
     return max((priority for priority, _ in losses), default=-(10**6)), sum(lost_s for _, lost_s in losses)
 
 
 def _world_after(desktop: Vm, stops: Iterable[TakenVm], world: Inventory, catalog: Catalog) -> Inventory:
+    """Return the snapshot after these ML VMs have stopped and the desktop has resumed."""
     for ml_vm in stops:
         if ml_vm.vm is not None:
             world = project(ShutDownGuest(ml_vm.vm.ref), world)
@@ -191,7 +195,7 @@ class RestoreVms:
         return ()
 
     def lock_vms(self, inventory: Inventory) -> Mapping[str, str | None]:
-        """As `RotateDay.lock_vms`."""
+        """Map VM ref -> name of the lock VM whose lease is needed to return it; None = no lease is needed."""
         return self.day.lock_vms(inventory)
 
     def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
@@ -200,7 +204,7 @@ class RestoreVms:
         if self.clears:
             return clear_markers(self.day, self.names, inventory)
         named_refs = {vm.ref for name in self.names for vm in _vms_called(name, inventory)}
-        of_nights = taken_vms(self.day.policy, self.day.originals, inventory, believed=named_refs)
+        of_nights = taken_vms(self.day.policy, self.day.originals, inventory, trusted_refs=named_refs)
         # Names of VMs that no night took are accepted only if the VM is running.
         selected = [taken_vm for taken_vm in of_nights if any(_is_called(taken_vm, name) for name in self.names)]
         known_names = {name for name in self.names if any(_is_called(taken_vm, name) for taken_vm in selected)}
@@ -209,10 +213,10 @@ class RestoreVms:
         if not_taken:
             return refuse(*not_taken)
         # ML VMs that occupy the GPUs of a desktop stop if the policy of its night says `user_wins`.
-        users = [desktop for desktop in away_desktops(selected) if desktop.policy.user_wins]
+        user_desktops = [desktop for desktop in away_desktops(selected) if desktop.policy.user_wins]
         others_running = [ml_vm for ml_vm in running_ml(of_nights) if ml_vm not in selected]
-        desktop_return = return_desktops(users, others_running, inventory, catalog, inventory.taken_at)
-        user_names = ", ".join(desktop.original.name for desktop in users)
+        desktop_return = return_desktops(user_desktops, others_running, inventory, catalog, inventory.taken_at)
+        user_names = ", ".join(desktop.original.name for desktop in user_desktops)
         stopped_for = [
             f"{ml_vm.original.name}: is stopped for {user_names} (user_wins)" for ml_vm in desktop_return.stops
         ]
@@ -235,7 +239,7 @@ class RestoreVms:
                     for taken_vm in selected
                     if taken_vm.whereabouts in _AS_IT_WAS
                 ),
-                *(f"{name}: is running, and no night holds it" for name in other_vms),
+                *(f"{name}: is running, and no night has taken it" for name in other_vms),
             ),
         )
 
@@ -258,7 +262,7 @@ def clear_markers(day: RotateDay, names: Iterable[str], inventory: Inventory) ->
             continue
         [vm] = vms
         if vm.ref in open_originals:
-            reason = f"night {open_originals[vm.ref].night} holds it: its return clears its marker"
+            reason = f"night {open_originals[vm.ref].night} has taken it: its return clears the marker"
             refused.append(Rejection(vm.name, reason, hint=RETURN_COMMAND))
             continue
         markers = {attribute: text for attribute in attributes if (text := vm.attributes.get(attribute, ""))}
@@ -314,5 +318,5 @@ def _all_running(vms: Collection[Vm]) -> bool:
 
 def _not_taken(name: str, vms: Collection[Vm]) -> Rejection:
     if not vms:
-        return Rejection(name, "no VM of a night has this name", hint="gpuops rotate status lists them")
-    return Rejection(name, "no night has taken it: not touched", hint="gpuops rotate status lists those that were")
+        return Rejection(name, "no VM of a night has this name", hint="gpuops rotate status lists the VMs of nights")
+    return Rejection(name, "no night has taken it: not touched", hint="gpuops rotate status lists the VMs of nights")

@@ -1,7 +1,7 @@
 """Computes when a return must begin, and finds returns that are not due yet or overdue.
 
-`bounds.py` and `day.py` ask when the return must begin on each host, and `execute` how long a return waits for a
-vCenter that does not answer or for a run that hangs.
+`bounds.py` and `day.py` use the moment at which the return must begin on each host, and `execute` how long a return
+waits for a vCenter that does not answer or for a run that hangs. The moment is
 
     deadline - (rounds of stops x (checkpoint grace + stop) + rounds of resumes x resume x 1.5 + 5 min), 45 min at least
 
@@ -13,13 +13,13 @@ first.
 Example: 10 desktops of a host, 4 at once, 3 minutes each; 2 ML VMs that stop at once within 10 minutes, checkpoints
 included. Rounds of resumes: 3. Needed: 10 + 3 x 3 x 1.5 + 5 = 28.5 minutes, so 45 are reserved.
 
-Not due: timers repeat every week, so some calls of `rotate day` come while a window is open: on the weekday of a
-holiday, or where the clocks of the machine and those of the policy change on different days. Such a call would end the
-night. `execute` therefore asks here before it takes the lock.
+A return that is not due yet: timers repeat every week, so some calls of `rotate day` come while a window is open: on
+the weekday of a holiday, or where the clocks of the machine and those of the policy change on different days. Such a
+call would end the night. `execute` therefore calls `open_nights` before it takes the lock.
 
-Overdue: the nights of a vCenter took VMs and have closed, and no return is recorded since. A return that fails reports
-it itself; here is found that none begins: the target was removed from every configuration file, the cron line is
-missing, or no runner is left.
+An overdue return: the nights of a vCenter took VMs and have closed, and no return is recorded since. A return that
+fails reports it itself. `overdue` finds that no return began: the target was removed from every configuration file, the
+cron line is missing, or no runner is left.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class Durations:
             by_kind_and_host[kind, host] += seconds
         return cls({key: tuple(seconds) for key, seconds in by_kind_and_host.items()})
 
-    def p99_s(self, kind: str, host: str | None, otherwise: float) -> float:
-        """Return the seconds within which 99 of 100 such steps on this host end (nearest rank), or `otherwise` if none
-        was measured. With few measurements this is the longest one.
+    def p99_s(self, kind: str, host: str | None, unmeasured_s: float) -> float:
+        """Return the seconds within which 99 of 100 such steps on this host end (nearest rank), or `unmeasured_s`
+        if none was measured. With few measurements this is the longest one.
 
         >>> durations = Durations({("ResumeVm", "host-1"): (40.0, 55.0)})
         >>> durations.p99_s("ResumeVm", "host-2", 180.0), durations.p99_s("SuspendVm", "host-1", 300.0)
@@ -73,13 +73,13 @@ class Durations:
         if len(seconds) < ENOUGH_MEASURED:
             everywhere = (on_host for (name, _), on_host in self.seconds.items() if name == kind)
             seconds = tuple(chain.from_iterable(everywhere))
-        return _p99(seconds, otherwise)
+        return _p99(seconds, unmeasured_s)
 
 
-def _p99(seconds: Iterable[float], otherwise: float) -> float:
-    """Return the 99th percentile by nearest rank, or `otherwise` for no measurements."""
+def _p99(seconds: Iterable[float], unmeasured_s: float) -> float:
+    """Return the 99th percentile by nearest rank, or `unmeasured_s` for no measurements."""
     ordered = sorted(seconds)
-    return ordered[ceil(0.99 * len(ordered)) - 1] if ordered else otherwise
+    return ordered[ceil(0.99 * len(ordered)) - 1] if ordered else unmeasured_s
 
 
 SLOWER_THAN_EVER: Final = 1.5
@@ -144,9 +144,9 @@ class ReturnTime:
 
     def stop_rounds(self, load: Load) -> int:
         """Return the number of rounds in which the ML VMs stop, with as many at once as the policy allows."""
-        limits, numbers = self.policy.limits, load.ml_vms.values()
-        most = max(numbers, default=0)
-        return max(-(-most // limits.per_host), -(-sum(numbers) // limits.in_flight))
+        limits, counts_by_host = self.policy.limits, load.ml_vms.values()
+        most_on_a_host = max(counts_by_host, default=0)
+        return max(ceil(most_on_a_host / limits.per_host), ceil(sum(counts_by_host) / limits.in_flight))
 
     def _resume_rounds(self, host: str | None, load: Load) -> int:
         """Return the number of rounds in which the desktops of the host resume, by the limit that needs the most
@@ -157,9 +157,9 @@ class ReturnTime:
         # Other hosts resume desktops from the same datastores at the same time, so all of these count.
         on_store = max((load.on_datastore[ref] for ref in load.datastores[host]), default=0)
         rounds = max(
-            -(-on_host // limits.per_host),
-            -(-on_store // limits.per_datastore),
-            -(-sum(load.desktops.values()) // limits.in_flight),
+            ceil(on_host / limits.per_host),
+            ceil(on_store / limits.per_datastore),
+            ceil(sum(load.desktops.values()) / limits.in_flight),
         )
         needs_canary_round = self.policy.morning is MorningOrder.CANARY_FIRST and on_host > 1
         return rounds + needs_canary_round
@@ -269,7 +269,7 @@ def holder_advice(holder: LockHolder, now: datetime) -> str:
     if ends is None:
         return f"wait for pid {holder.pid} to end; if it hangs, run `kill {holder.pid}`: nothing is lost by that"
     automatic = f"from {format_minute(ends.astimezone(UTC))} UTC on {RETURN_COMMAND} ends it by itself, if it hangs"
-    return f"wait for pid {holder.pid} to end; {automatic}; sooner: kill {holder.pid}, then {RETURN_COMMAND}"
+    return f"wait for pid {holder.pid} to end; {automatic}; to end it sooner: kill {holder.pid}, then {RETURN_COMMAND}"
 
 
 _BETWEEN_CALLS: Final = timedelta(minutes=10)
@@ -326,11 +326,11 @@ def not_yet_due(
         # The next call of the timer would be too late for a return that must begin before it.
         begins = (return_time.of(vm.host, load) - _BETWEEN_CALLS for vm in desktops)
         due[night] = min([night.returns_from, *begins])
-    first = min(due, key=lambda night: due[night])
-    if now >= due[first]:
+    first_due = min(due, key=lambda night: due[night])
+    if now >= due[first_due]:
         return ""
-    begins_at = format_zoned_minute(due[first].astimezone(first.zone))
-    return f"night {first.id} is open, and its return begins at {begins_at}"
+    begins_at = format_zoned_minute(due[first_due].astimezone(first_due.zone))
+    return f"night {first_due.id} is open, and its return begins at {begins_at}"
 
 
 NO_RETURN_FOR: Final = timedelta(minutes=30)

@@ -41,7 +41,7 @@ def test_ml_stops_then_every_desktop_resumes_then_the_markers_go(world: World, s
 def test_a_day_after_nothing_is_empty() -> None:
     day = plan(small_world())
     assert day.steps == ()
-    assert day.because == ("no night has taken anything that is not back",)
+    assert day.because == ("everything that nights took is back",)
 
 
 def test_an_ml_vm_that_somebody_started_after_a_return_had_stopped_it_is_left_alone(world: World) -> None:

@@ -137,6 +137,6 @@ def test_clearing_a_marker_leaves_the_vm_as_it_is_and_is_refused_for_one_of_an_o
     assert cleared("desktop-02").steps == (SetAttribute("vm-2", "gpuops.rotation", ""),)
     assert cleared("desktop-02").disruptive
     assert cleared("desktop-03").because == ("desktop-03: carries no marker",)
-    for name, rule in (("desktop-01", "holds it"), ("nobody", "no VM has this name")):
+    for name, rule in (("desktop-01", "has taken it"), ("nobody", "no VM has this name")):
         [refused] = cleared("desktop-02", name).rejections
         assert rule in refused.rule
