@@ -50,12 +50,12 @@ if TYPE_CHECKING:
     import httpx
 
 SILENCE_S: Final = 20.0
-"""The longest silence on a connection."""
+"""The limit for a connection, and for each wait for the next bytes."""
 REQUEST_S: Final = 120.0
-"""For one reply, to its last byte."""
+"""The limit for one reply, from the request to its last byte."""
 LARGEST_REPLY: Final = 32 * 1024 * 1024
-"""A page of a thousand machines has some three megabytes."""
-_HINT: Final = "check the broker's address, its service and the network, then again"
+"""The limit for a reply: a page of a thousand machines has about 3 MB."""
+_HINT: Final = "check the address of the broker, its service and the network, then run the command again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +113,15 @@ class HorizonWire:
             headers={"Authorization": f"Bearer {token}"} if token else {},
         )
         with self._translate_errors():
-            until = clock.passed_s() + REQUEST_S
+            deadline_s = clock.passed_s() + REQUEST_S
             response = self._client.send(request, stream=True)  # `_body` limits its size and time
             try:
-                return HorizonReply(response.status_code, self._body(response, until), dict(response.headers))
+                return HorizonReply(response.status_code, self._body(response, deadline_s), dict(response.headers))
             finally:
                 response.close()
 
-    def _body(self, response: httpx.Response, until: float) -> bytes:
+    def _body(self, response: httpx.Response, deadline_s: float) -> bytes:
+        """Return the body. Raises network.UnreadableReply, and network.EndlessReply after the deadline."""
         if response.headers.get("content-encoding", "identity") != "identity":
             raise network.UnreadableReply("a compressed reply, which gpuops did not ask for")
         content = bytearray()
@@ -128,7 +129,7 @@ class HorizonWire:
             content += piece
             if len(content) > LARGEST_REPLY:
                 raise network.UnreadableReply(f"a reply of more than {LARGEST_REPLY >> 20} MiB")
-            if clock.passed_s() > until:
+            if clock.passed_s() > deadline_s:
                 raise network.EndlessReply(REQUEST_S)
         return bytes(content)
 
@@ -187,7 +188,7 @@ PAGE_SIZE: Final = 1000
 MOST_PAGES: Final = 200
 """The limit of pages of one list: 200,000 records are more than a pod has."""
 PAUSES_S: Final = (0.5, 2.0)
-"""Pauses before a read is repeated."""
+"""The pause before the first and before the second repetition of a read."""
 _OVERLOADED: Final = frozenset({429, 502, 503, 504})
 _MAINTENANCE: Final = "/inventory/v1/machines/action/{}-maintenance"
 
@@ -247,7 +248,7 @@ class Horizon:
 
     def machine(self, identity: str) -> DesktopMachine | None:
         path = f"/inventory/v1/machines/{quote(identity, safe='')}"
-        reply = self._read(path, missing=True)
+        reply = self._read(path, accept_missing=True)
         if reply.status == 404:
             return None
         with self._decoding(path):
@@ -257,7 +258,7 @@ class Horizon:
         """Return every vCenter of the pod; () if the account lacks VC_CONFIG_VIEW, or the server has no such list."""
         path = "/config/v2/virtual-centers"
         try:
-            reply = self._read(path, missing=True)
+            reply = self._read(path, accept_missing=True)
         except NoPermission:
             return ()
         if reply.status == 404:
@@ -286,21 +287,21 @@ class Horizon:
                 return tuple(records.values())
         raise ProtocolError(
             f"the broker {self._address} sends more than {MOST_PAGES} pages of {path}",
-            hint="check the address; gpuops used none of them",
+            hint="check the address of the broker; gpuops used none of these pages",
         )
 
-    def _read(self, path: str, query: Mapping[str, int] | None = None, *, missing: bool = False) -> HorizonReply:
-        """Return the reply to a GET request, repeated if the connection breaks; `missing` accepts status 404."""
+    def _read(self, path: str, query: Mapping[str, int] | None = None, *, accept_missing: bool = False) -> HorizonReply:
+        """Return the reply to a GET request, repeated if the connection breaks; with `accept_missing`, also a 404."""
         for pause_s in PAUSES_S:
             try:
-                return self._read_once(path, query, missing=missing)
+                return self._read_once(path, query, accept_missing=accept_missing)
             except BrokerUnreachable:
                 clock.pause(pause_s)
-        return self._read_once(path, query, missing=missing)
+        return self._read_once(path, query, accept_missing=accept_missing)
 
-    def _read_once(self, path: str, query: Mapping[str, int] | None, *, missing: bool) -> HorizonReply:
+    def _read_once(self, path: str, query: Mapping[str, int] | None, *, accept_missing: bool) -> HorizonReply:
         reply = self._send_authorised("GET", path, query=query)
-        return reply if missing and reply.status == 404 else self._check(path, reply)
+        return reply if accept_missing and reply.status == 404 else self._check(path, reply)
 
     # --- the gate -------------------------------------------------------------------------------------------------
 
@@ -326,7 +327,7 @@ class Horizon:
         except (BrokerUnreachable, ProtocolError) as error:
             raise OutcomeUnknown(
                 f"{error.message}; whether the machines changed is not known",
-                hint="gpuops broker show lists their state",
+                hint="check the state of each machine: gpuops broker show",
             ) from error
 
     def _read_refusals(self, path: str, reply: HorizonReply, machine_ids: frozenset[str]) -> Mapping[str, str]:
@@ -399,7 +400,10 @@ class Horizon:
                 hint="give it a role with the privileges that gpuops help broker names",
             )
         if reply.status in (400, 409, 422):
-            return Refused(f"the broker {self._address} refuses {path} (status {reply.status}); nothing was changed")
+            return Refused(
+                f"the broker {self._address} refuses {path} (status {reply.status}); nothing was changed",
+                hint="look for the reason in the event database of the Connection Server",
+            )
         return ProtocolError(
             f"the broker {self._address} answers {path} with status {reply.status}",
             hint="check the address; gpuops needs Horizon 2412 or later",
@@ -419,11 +423,12 @@ class Horizon:
             why = f": {error}" if type(error) is ValueError else ""
             raise ProtocolError(
                 f"the broker {self._address} sends what no Connection Server sends in reply to {path}{why}",
-                hint="check the address; gpuops used nothing of this reply",
+                hint="check the address of the broker; gpuops used nothing of this reply",
             ) from None
 
 
 def _has_more(reply: HorizonReply, length: int) -> bool:
+    """Return whether another page follows this one, which has `length` records."""
     header = reply.headers.get("has_more_records")
     return header.strip().lower() == "true" if header is not None else length == PAGE_SIZE
 
@@ -432,5 +437,5 @@ def _token(tokens: Record, name: str) -> str:
     """Return a token, which may be longer than any other text. Raises ValueError."""
     token = tokens.get(name)
     if not isinstance(token, str) or not token.isascii() or not token.isprintable() or not 0 < len(token) <= 65536:
-        raise ValueError(f"{name} is no token")
+        raise ValueError(f"{name} is not a token")
     return token

@@ -31,8 +31,8 @@ from gpuops.model.desktops.broker import (
 
 LONGEST_TEXT: Final = 1024
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MOST_MS: Final = 253_402_300_800_000
-"""The year 10000."""
+_TOO_LATE_MS: Final = 253_402_300_800_000
+"""The first millisecond of the year 10000, which `datetime` cannot hold."""
 _POWER: Final = {
     "TAKE_NO_POWER_ACTION": DesktopPowerPolicy.NONE,
     "ALWAYS_POWERED_ON": DesktopPowerPolicy.ALWAYS_ON,
@@ -46,7 +46,8 @@ _STATES: Final = {
     "PENDING": SessionState.PENDING,
 }
 _KINDS: Final = {"AUTOMATED": PoolKind.AUTOMATED, "MANUAL": PoolKind.MANUAL}
-_OF_VCENTER: Final = frozenset({"VIRTUAL_CENTER", "VIEW_COMPOSER", "LINKED_CLONE", ""})
+_VCENTER_SOURCES: Final = frozenset({"VIRTUAL_CENTER", "VIEW_COMPOSER", "LINKED_CLONE", ""})
+"""The sources of pools whose machines are VMs of a vCenter; an empty text if the record has no source."""
 
 UNREADABLE: Final = (AttributeError, *NOT_PARSED)
 """What decoding raises for a reply that no Connection Server sends."""
@@ -68,7 +69,7 @@ def parse_list(body: bytes) -> list[Mapping[str, Any]]:
 
 
 def structure(body: bytes) -> Mapping[str, Any]:
-    """Return the object of a reply that is one. Raises ValueError."""
+    """Return the JSON object of a reply. Raises ValueError if the reply is anything else."""
     return _object(parse_body(body))
 
 
@@ -82,13 +83,13 @@ def text(record: Mapping[str, Any], name: str) -> str:
 
 def pool(record: Mapping[str, Any]) -> DesktopPool:
     """Return a desktop pool. Raises ValueError for a record without its required fields, or of wrong types."""
-    nested = _object(record.get("settings") or {})  # in the first version of the API
+    nested = _object(record.get("settings") or {})  # where the first version of the API has the settings
     settings = _object(record.get("session_settings") or nested.get("session_settings") or {})
     source = _optional(record, "source", str) or ""
     kind = _KINDS.get(_optional(record, "type", str) or "", PoolKind.OTHER)
     if source == "INSTANT_CLONE":  # the type of such a pool is AUTOMATED, too
         kind = PoolKind.INSTANT_CLONE
-    elif source not in _OF_VCENTER:
+    elif source not in _VCENTER_SOURCES:
         kind = PoolKind.OTHER
     return DesktopPool(
         text(record, "id"),
@@ -127,8 +128,8 @@ def vcenter(record: Mapping[str, Any]) -> BrokerVcenter:
 
 def machine(record: Mapping[str, Any]) -> DesktopMachine:
     """Return a machine. Raises ValueError. (assumption: broker-maintenance)"""
-    recorded = record.get("managed_machine_data")
-    managed = _object(recorded or {})
+    managed_data = record.get("managed_machine_data")
+    managed = _object(managed_data or {})
     state = _optional(record, "state", str)
     in_maintenance = _optional(managed, "in_maintenance_mode", bool)
     if state == "MAINTENANCE":  # certain, even if the record lacks the flag
@@ -144,7 +145,7 @@ def machine(record: Mapping[str, Any]) -> DesktopMachine:
         session=_optional(record, "session_id", str) or None,
         vcenter=_optional(managed, "virtual_center_id", str) or None,
         # without such data, only a type that says so makes it unmanaged
-        managed=recorded is not None or not (_optional(record, "type", str) or "").startswith("UNMANAGED"),
+        managed=managed_data is not None or not (_optional(record, "type", str) or "").startswith("UNMANAGED"),
     )
 
 
@@ -178,13 +179,14 @@ def refusals(body: bytes, machine_ids: frozenset[str]) -> dict[str, str]:
         reported_ids.add(identity)
         if status is None or not 200 <= status < 300:
             reasons = record.get("error_messages") or []
-            first = reasons[0] if isinstance(reasons, list) and reasons else ""
-            reason = first if isinstance(first, str) and first else f"status {status}"
+            first_reason = reasons[0] if isinstance(reasons, list) and reasons else ""
+            reason = first_reason if isinstance(first_reason, str) and first_reason else f"status {status}"
             reasons_by_machine[identity] = reason if len(reason) <= 200 else f"{reason[:200]}..."
     return reasons_by_machine | dict.fromkeys(machine_ids - reported_ids, "the broker did not report a result for it")
 
 
 def _object(json_value: object) -> Mapping[str, Any]:
+    """Return the value if it is a JSON object. Raises ValueError otherwise."""
     if not isinstance(json_value, dict):
         raise ValueError("it is not an object")
     return json_value
@@ -207,6 +209,6 @@ def _moment(record: Mapping[str, Any], name: str) -> datetime | None:
     milliseconds = _optional(record, name, int)
     if milliseconds is None:
         return None
-    if not 0 <= milliseconds < _MOST_MS:
+    if not 0 <= milliseconds < _TOO_LATE_MS:
         raise ValueError(f"{name} is not a time")
     return _EPOCH + timedelta(milliseconds=milliseconds)

@@ -33,13 +33,14 @@ if TYPE_CHECKING:
 
 VARIABLES: Final = ("GPUOPS_GUEST_SSH_KNOWN_HOSTS", "GPUOPS_GUEST_SSH_KEY")
 """Environment variables that name another file of known guests, and another key."""
-_DRIVE: Final = re.compile(r"[A-Za-z]:\\")
+_WINDOWS_PATH: Final = re.compile(r"[A-Za-z]:\\")
 
 
 class GuestSsh:
-    """Implements `GuestShell` of `vsphere`. `key` None = the keys of the agent and those in ~/.ssh."""
+    """Implements `GuestShell` of `vsphere`: runs the checkpoint hooks of ML VMs over SSH."""
 
     def __init__(self, known_hosts: Path, key: Path | None = None, address_of: Callable[[str], str] = str) -> None:
+        """`key` None = the keys of the agent and those in ~/.ssh. `address_of` returns the address of a host name."""
         self._known_hosts = known_hosts.expanduser()
         self._key = key
         self._address_of = address_of
@@ -70,7 +71,7 @@ class GuestSsh:
         return task
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for the next end of a program, at most so long."""
+        """Wait until one more program ends or none runs any more, at most `timeout_s` seconds."""
         with self._changed:
             ended = len(self._ends)
             self._changed.wait_for(lambda: len(self._ends) > ended or not self._running, timeout_s)
@@ -83,10 +84,15 @@ class GuestSsh:
         with self._changed:
             if task.ref in self._running:
                 return None
-            message = f"{task.ref}: another process of gpuops started this program, so its exit code is not known"
-            return self._ends.get(task.ref, TaskEnd(task, OutcomeUnknown(message)))
+            unknown = OutcomeUnknown(
+                f"{task.ref}: another process of gpuops started this program, so its exit code is not known",
+                hint="look in the guest whether the program has ended",
+            )
+            return self._ends.get(task.ref, TaskEnd(task, unknown))
 
     def _run(self, hook: RunInGuest, task: TaskRef) -> None:
+        """Run the program in this thread, and store its end for `end` and `wait`."""
+        # stays if `_execute` raises an error that is not of gpuops: without an end, `wait` would never return
         end = TaskEnd(
             task, OutcomeUnknown(f"{task.ref}: the connection to the guest was lost before the program ended")
         )
@@ -102,11 +108,11 @@ class GuestSsh:
         """Run the program until it ends, and return its end with its duration or error."""
         from gpuops.hostshell.ssh import Ssh
 
-        door, began_s = hook.ssh, clock.passed_s()
-        assert door is not None
-        ssh = Ssh(door.user, self._known_hosts, self._key, door.port, self._address_of, *VARIABLES)
+        login, began_s = hook.ssh, clock.passed_s()
+        assert login is not None
+        ssh = Ssh(login.user, self._known_hosts, self._key, login.port, self._address_of, *VARIABLES)
         try:
-            reply = ssh.run(door.host, _command(hook), limit_s=hook.limit_s, heard=False)
+            reply = ssh.run(login.host, _command(hook), limit_s=hook.limit_s, read_output=False)
         except GpuopsError as error:
             return TaskEnd(task, error)
         took_s = clock.passed_s() - began_s
@@ -116,8 +122,9 @@ class GuestSsh:
 
 
 def _command(hook: RunInGuest) -> str:
-    """Return the line for the shell of the user: the program as one word, and the arguments unchanged."""
-    program = f'"{hook.program}"' if _DRIVE.match(hook.program) else quote(hook.program)
+    """Return the line for the user's shell: the program as one word, and the arguments unchanged."""
+    # cmd.exe of a Windows guest knows only double quotes
+    program = f'"{hook.program}"' if _WINDOWS_PATH.match(hook.program) else quote(hook.program)
     return f"{program} {hook.arguments}".rstrip()
 
 
@@ -132,8 +139,10 @@ def _is_host_known(known_hosts: Path, host: str) -> bool:
     return bool(keys or authorities)
 
 
-AT_ONCE: Final = 32
-LIMIT_S: Final = 120.0
+MOST_CONNECTIONS: Final = 32
+"""How many guests are checked at the same time."""
+CHECK_LIMIT_S: Final = 120.0
+"""The limit for the check of one guest, from the connection to the end of its script."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +159,7 @@ class SshAnswers:
 
     def replies(self, guests: Sequence[tuple[Vm, GuestSystem]], frameworks: Sequence[str]) -> Mapping[str, GuestReply]:
         """Return the output of each guest by VM (ref), or why it is missing. Raises NotConnected as `now` does."""
-        with ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="guest-ssh") as pool:
+        with ThreadPoolExecutor(max_workers=MOST_CONNECTIONS, thread_name_prefix="guest-ssh") as pool:
             replies = pool.map(lambda guest: self._reply(guest[0], guest[1], frameworks), guests)
             return {vm.ref: reply for (vm, _), reply in zip(guests, replies, strict=True)}
 
@@ -159,11 +168,11 @@ class SshAnswers:
         from gpuops.guest_scripts.script_commands import over_ssh
         from gpuops.hostshell.ssh import Ssh
 
-        door = self.door.of(vm.name)
-        ssh = Ssh(door.user, self.known_hosts.expanduser(), self.key, door.port, self.address_of, *VARIABLES)
+        login = self.door.of(vm.name)
+        ssh = Ssh(login.user, self.known_hosts.expanduser(), self.key, login.port, self.address_of, *VARIABLES)
         before = self._now()
         try:
-            reply = ssh.run(door.host, over_ssh(system, frameworks), limit_s=LIMIT_S)
+            reply = ssh.run(login.host, over_ssh(system, frameworks), limit_s=CHECK_LIMIT_S)
         except GpuopsError as error:
             return GuestReply(None, error.message, error.hint or "look at the guest, then check it again")
         return GuestReply(reply.stdout, before=before, after=self._now())

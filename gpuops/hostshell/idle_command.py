@@ -26,10 +26,11 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 
 TIMEOUT_S: Final = 10.0
-"""The limit for the complete command: a desktop is taken by a look that is at most 25 s old."""
+"""The limit for the complete command: gpuops suspends a desktop only if it read it at most 25 s ago."""
 MOST_BYTES: Final = 16 * 1024 * 1024
-"""The limit for the output: three times that for 100,000 VMs."""
-MOST: Final = 10**9
+"""The limit for the output: three times as much as a command prints for 100,000 VMs."""
+LARGEST_NUMBER: Final = 10**9
+"""The limit for counts of sessions and ages in seconds; a line with a larger number is not used."""
 _PASSED_ON: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME")
 """Variables that the command gets; no others, since they may hold passwords."""
 
@@ -62,14 +63,14 @@ class IdleCommand:
         """
         asked_at = inventory.taken_at
         try:
-            printed = self._run(_questions(vms))
+            output = self._run(_questions(vms))
         except CommandFailedError as failed:
             self._report(str(failed))
             return {vm.ref: SessionCount(None, None, asked_at, because=str(failed)) for vm in vms}
-        counts, garbled = _read_answers(printed, vms, asked_at)
-        if garbled:
+        counts, has_unreadable_lines = _read_answers(output, vms, asked_at)
+        if has_unreadable_lines:
             self._report("the command printed lines that gpuops cannot read")
-        missing = SessionCount(None, None, asked_at, because="the command printed no line for it")
+        missing = SessionCount(None, None, asked_at, because="the command printed no line for this VM")
         return {vm.ref: counts.get(vm.ref, missing) for vm in vms}
 
     def _report(self, why: str) -> None:
@@ -99,17 +100,17 @@ class IdleCommand:
         try:
             return self._read_output(process, process.stdout)
         finally:
-            _end(process)
+            _kill(process)
             process.stdout.close()
 
     def _read_output(self, process: subprocess.Popen[bytes], stdout: IO[bytes]) -> bytes:
         """Return what the command prints until it ends. Raises CommandFailedError if it is late or fails."""
-        until_s, chunks, size = clock.passed_s() + self._timeout_s, [], 0
+        deadline_s, chunks, size = clock.passed_s() + self._timeout_s, [], 0
         with selectors.DefaultSelector() as selector:
             selector.register(stdout, selectors.EVENT_READ)
             while True:
-                left_s = until_s - clock.passed_s()
-                if left_s <= 0 or not selector.select(left_s):
+                remaining_s = deadline_s - clock.passed_s()
+                if remaining_s <= 0 or not selector.select(remaining_s):
                     raise CommandFailedError(f"the command took longer than {self._timeout_s:g} s")
                 chunk = os.read(stdout.fileno(), 65536)
                 if not chunk:
@@ -120,7 +121,7 @@ class IdleCommand:
                 chunks.append(chunk)
         # the output has ended, so the command is about to end: allow it 0.1 s even if the time is up
         try:
-            code = process.wait(max(until_s - clock.passed_s(), 0.1))
+            code = process.wait(max(deadline_s - clock.passed_s(), 0.1))
         except subprocess.TimeoutExpired as late:
             raise CommandFailedError(f"the command took longer than {self._timeout_s:g} s") from late
         if code != 0:
@@ -128,7 +129,7 @@ class IdleCommand:
         return b"".join(chunks)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a command that still runs, with all that it started. Its group id is not reused before `wait`."""
     if process.returncode is None:
         with suppress(ProcessLookupError, PermissionError):
@@ -137,11 +138,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _questions(vms: Sequence[Vm]) -> bytes:
+    """Return the input of the command: one line of JSON for each VM."""
     lines = (json.dumps({"vm": vm.name, "uuid": vm.instance_uuid}) for vm in vms)
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def _read_answers(printed: bytes, vms: Sequence[Vm], asked_at: datetime) -> tuple[dict[str, SessionCount], bool]:
+def _read_answers(output: bytes, vms: Sequence[Vm], asked_at: datetime) -> tuple[dict[str, SessionCount], bool]:
     """Return the sessions by VM (ref), and whether a line could not be read.
 
     If there are two answers about a VM, one that reports use is kept.
@@ -151,22 +153,22 @@ def _read_answers(printed: bytes, vms: Sequence[Vm], asked_at: datetime) -> tupl
     refs = {vm.name: vm.ref for vm in vms if names[vm.name] == 1}
     refs |= {vm.instance_uuid: vm.ref for vm in vms if vm.instance_uuid is not None}
     counts: dict[str, SessionCount] = {}
-    garbled = False
-    for answer in _lines(printed):
+    has_unreadable_lines = False
+    for answer in _parse_lines(output):
         count = _session_count(answer, asked_at)
         name = answer.get("uuid", answer.get("vm")) if count is not None else None
         if count is None or not isinstance(name, str):
-            garbled = True
+            has_unreadable_lines = True
             continue
         ref = refs.get(name)  # answers about other VMs are dropped
         if ref is not None and not (ref in counts and counts[ref].used):
             counts[ref] = count
-    return counts, garbled
+    return counts, has_unreadable_lines
 
 
-def _lines(printed: bytes) -> Iterator[dict[str, Any]]:
+def _parse_lines(output: bytes) -> Iterator[dict[str, Any]]:
     """Yield the JSON object of each line; {} for a line that is not one."""
-    for line in printed.splitlines():
+    for line in output.splitlines():
         if not line.strip():
             continue
         try:
@@ -182,7 +184,7 @@ def _session_count(answer: Mapping[str, Any], asked_at: datetime) -> SessionCoun
     ages = {name: answer.get(name) for name in ("age_s", "oldest_s", "youngest_s", "disconnected_s")}
     numbers = [number for number in (sessions, *ages.values()) if number is not None]
     # type(), because True is an instance of int
-    if not all(type(number) is int and 0 <= number <= MOST for number in numbers):
+    if not all(type(number) is int and 0 <= number <= LARGEST_NUMBER for number in numbers):
         return None
     if not (busy is None or isinstance(busy, bool)) or (sessions is None and busy is None):
         return None

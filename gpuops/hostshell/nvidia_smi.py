@@ -10,15 +10,13 @@ vGPU documentation, `nvidia-smi vgpu -q`: a `GPU` header for each GPU, then `Key
 Guide, `nvidia-smi mig -lgi`: a table whose last column is `Start:Size` in memory slices. If no GPU is in vGPU mode,
 R580.159.04 prints one line instead, with exit status 0 (seen on an H100).
 
-Reads rows, health and load of single GPUs from what nvidia-smi prints.
-
 Each GPU is judged by itself: if a line cannot be read, or the exit status is about another GPU, the GPUs whose lines
 can be read are still used.
 
-Sources: NVIDIA nvidia-smi manual, RETURN VALUE (14: an infoROM is corrupted, and the answer is complete; 15: a GPU has
-fallen off the bus or is otherwise inaccessible, while the others answer); the sentences and the words in brackets as
-published outputs have them (`Unable to determine the device handle for GPU1: 0000:AF:00.0: GPU is lost.  Reboot the
-system to recover this GPU`, `WARNING: infoROM is corrupted at gpu 0000:AF:00.0`, `[GPU requires reset]`,
+Sources of the health: NVIDIA nvidia-smi manual, RETURN VALUE (14: an infoROM is corrupted, and the answer is complete;
+15: a GPU has fallen off the bus or is otherwise inaccessible, while the others answer); the sentences and the words in
+brackets as published outputs have them (`Unable to determine the device handle for GPU1: 0000:AF:00.0: GPU is lost.
+Reboot the system to recover this GPU`, `WARNING: infoROM is corrupted at gpu 0000:AF:00.0`, `[GPU requires reset]`,
 `[Unknown Error]`). (assumption: smi-lost-gpu, assumption: smi-corrupt-inforom)
 
 `nvidia-smi -q -x` has the elements of NVIDIA's nvsmi_device DTD: pci/pci_bus_id, gpu_recovery_action (R565 and later;
@@ -28,7 +26,8 @@ remapped_rows/remapped_row_pending (Ampere and later).
 `--query-gpu` prints CSV without units, `[N/A]` or `[Not Supported]` for what a GPU does not have, and in
 `enforced.power.limit` the limit in force, in watts with two decimals. Its mask of clock event reasons (0x4 SW power
 cap, 0x20 SW thermal, 0x40 HW thermal, 0x80 HW power brake) was called throttle reasons before R535 (NVML API reference,
-nvmlClocksEventReasons)."""
+nvmlClocksEventReasons).
+"""
 
 from __future__ import annotations
 
@@ -47,6 +46,7 @@ from gpuops.plan.guest.check_output import read_gpu_texts
 ABSENT: Final = frozenset({"n/a", "not supported"})
 """The words for a feature or value that a GPU does not have."""
 LONGEST_SHOWN: Final = 80
+"""How many characters of nvidia-smi's output a message quotes."""
 CONTRADICTORY: Final = "two answers that differ"
 """The reason for a GPU that has two different rows."""
 _WRONG_COLUMN_COUNT: Final = "an answer that cannot be read"
@@ -55,7 +55,7 @@ _CORRUPT_INFOROM: Final = re.compile(rf"\s*WARNING: infoROM is corrupted at gpu\
 _NO_HANDLE: Final = re.compile(
     rf"\s*Unable to determine the device handle for gpu\s*(?:\d+:\s*)?{_ADDRESS}:\s*(?P<reason>.+)", re.IGNORECASE
 )
-_BY_WORD: Final = {
+_HEALTH_BY_WORD: Final = {
     "gpu is lost": GpuHealth(is_lost=True),
     "gpu requires reset": GpuHealth(requires_reset=True),
     "unknown error": GpuHealth(error="Unknown Error"),
@@ -105,6 +105,7 @@ def read_notices(text: str) -> dict[PciAddress, GpuHealth]:
 
 
 def _notices_of(line: str) -> Iterable[tuple[PciAddress, GpuHealth]]:
+    """Yield the GPU and its health if the line is a sentence about a GPU."""
     if match := _CORRUPT_INFOROM.match(line):
         yield PciAddress.parse(match["address"]), GpuHealth(has_corrupt_inforom=True)
     if match := _NO_HANDLE.match(line):
@@ -119,7 +120,7 @@ def word_of(cell: str) -> str:
 
 def health_by_word(word: str) -> GpuHealth | None:
     """Return the health that a word in place of a value reports; None if it reports none."""
-    return _BY_WORD.get(word_of(word).lower())
+    return _HEALTH_BY_WORD.get(word_of(word).lower())
 
 
 def health_by_cells(cells: Iterable[str]) -> GpuHealth:
@@ -156,14 +157,16 @@ def read_details(text: str) -> dict[PciAddress, GpuHealth]:
 
 
 def _health(texts: Mapping[str, str]) -> GpuHealth:
+    """Return the health of one GPU by the texts of its XML elements (path -> text)."""
     health = health_by_cells(texts.get(path, "") for path in _VALUES)
     reset = _YES_NO.get(texts.get("gpu_reset_status/reset_required", ""))
     remap = _YES_NO.get(texts.get("remapped_rows/remapped_row_pending", ""))
     health = health.merge(GpuHealth(requires_reset=reset is True, is_row_remap_pending=remap))
-    return health.merge(_by_action(word_of(texts.get("gpu_recovery_action", ""))))
+    return health.merge(_health_by_action(word_of(texts.get("gpu_recovery_action", ""))))
 
 
-def _by_action(word: str) -> GpuHealth:
+def _health_by_action(word: str) -> GpuHealth:
+    """Return the health that `gpu_recovery_action` shows."""
     action = _ACTIONS.get(word.lower())
     if action is not None or not word or word.lower() in ABSENT:
         return GpuHealth(recovery_action=action)
@@ -185,9 +188,11 @@ _FIELDS: Final = (
 )
 GPUS: Final = _QUERY.format(",".join((*_FIELDS, "clocks_event_reasons.active")))
 GPUS_BEFORE_R535: Final = _QUERY.format(",".join((*_FIELDS, "clocks_throttle_reasons.active")))
-_HEAT: Final = 0x20 | 0x40
-_POWER: Final = 0x4 | 0x80
-_MOST: Final = 1 << 40
+_SLOWED_BY_HEAT: Final = 0x20 | 0x40
+_SLOWED_BY_POWER: Final = 0x4 | 0x80
+"""Bits of the mask of clock event reasons."""
+_LARGEST_READING: Final = 1 << 40
+"""A larger number is no reading of a GPU."""
 
 
 def read_gpus(text: str) -> Iterator[SmiGpu]:
@@ -195,28 +200,29 @@ def read_gpus(text: str) -> Iterator[SmiGpu]:
     for gpu, row in read_rows(text, len(_FIELDS) + 1).items():
         if isinstance(row, str):
             continue
-        used, clock, heat, ecc, generation, width, limit, reasons = row
-        mask = _mask(reasons)
+        # in the order of `_FIELDS`, without the address
+        use, clock, temperature, ecc, generation, width, power_limit, reasons = row
+        mask = _parse_mask(reasons)
         yield SmiGpu(
             gpu,
-            utilization_percent=_number_or_unknown(used),
-            clock_mhz=_number_or_unknown(clock),
-            temperature_c=_number_or_unknown(heat),
-            ecc_uncorrected=_number_or_unknown(ecc),
-            pcie_generation=_number_or_unknown(generation),
-            pcie_width=_number_or_unknown(width),
-            power_limit_w=_number_or_unknown(limit.partition(".")[0]),  # 700.00 is printed for 700 W
-            slowed_by_heat=None if mask is None else bool(mask & _HEAT),
-            slowed_by_power=None if mask is None else bool(mask & _POWER),
+            utilization_percent=_parse_reading(use),
+            clock_mhz=_parse_reading(clock),
+            temperature_c=_parse_reading(temperature),
+            ecc_uncorrected=_parse_reading(ecc),
+            pcie_generation=_parse_reading(generation),
+            pcie_width=_parse_reading(width),
+            power_limit_w=_parse_reading(power_limit.partition(".")[0]),  # 700.00 is printed for 700 W
+            slowed_by_heat=None if mask is None else bool(mask & _SLOWED_BY_HEAT),
+            slowed_by_power=None if mask is None else bool(mask & _SLOWED_BY_POWER),
         )
 
 
-def _number_or_unknown(cell: str) -> int | None:
+def _parse_reading(cell: str) -> int | None:
     """Return the number in a cell; None for any other text: the GPU does not report the value, which is not zero."""
-    return int(cell) if cell.isascii() and cell.isdecimal() and int(cell) < _MOST else None
+    return int(cell) if cell.isascii() and cell.isdecimal() and int(cell) < _LARGEST_READING else None
 
 
-def _mask(cell: str) -> int | None:
+def _parse_mask(cell: str) -> int | None:
     try:
         return int(cell, 16) if cell.startswith("0x") else None
     except ValueError:
@@ -264,7 +270,7 @@ class NvidiaSmi:
         return tuple(states.values())
 
     def _details(self, host: str) -> Mapping[PciAddress, GpuHealth]:
-        """Return the health that only the long answer reports; {} if it does not come: the modes are known without."""
+        """Return the health that only `nvidia-smi -q -x` reports; {} if it fails: the modes are known without it."""
         try:
             return read_details(self.ssh.run(host, DETAILS, limit_s=READING_S).stdout)
         except (Refused, OutcomeUnknown):
@@ -277,14 +283,16 @@ class NvidiaSmi:
         if has_instances(listing.stdout):
             index, table = self.ssh.run(host, INDEX), self.ssh.run(host, INSTANCES)
             instances = read_instances(index.stdout, table.stdout)
-            if failed := next((reply for reply in (table, index) if reply.exit_status and not instances), None):
+            failed = next((reply for reply in (table, index) if reply.exit_status), None)
+            if failed is not None and not instances:
                 raise _exit_refusal(host, failed)
         return self._read(host, listing, lambda text: read_vgpus(text, instances))
 
     def vgpu_use(self, host: str) -> tuple[SmiVgpu, ...]:
         """Return the vGPUs that run on the host now and their use, without placements.
 
-        It takes one command, since a look at a desktop waits for it. Raises the errors of `readings`.
+        Runs only one command, because a rotation waits for it before it suspends a desktop. Raises the errors of
+        `readings`.
         """
         return self._vgpu_use(host, VGPU_USE_S)
 
@@ -308,23 +316,24 @@ class NvidiaSmi:
 
         Raises Refused for an answer without any GPU.
         """
+        # sentences about a single GPU may be printed as errors; any other error text is not part of the answer
+        text = f"{reply.stdout}\n{reply.stderr}" if read_notices(reply.stderr) else reply.stdout
         try:
-            return tuple(read(f"{reply.stdout}\n{reply.stderr}" if read_notices(reply.stderr) else reply.stdout))
+            return tuple(read(text))
         except ValueError as error:
             if reply.exit_status:
                 raise _exit_refusal(host, reply) from error
-            raise Refused(f"{host}: gpuops cannot read the output of nvidia-smi: {error}") from error
+            hint = "run nvidia-smi on the host; gpuops help mig shows what gpuops reads"
+            raise Refused(f"{host}: gpuops cannot read the output of nvidia-smi: {error}", hint=hint) from error
 
     def set_mig(self, host: str, gpus: Collection[PciAddress], *, on: bool) -> None:
         """Set the mode, GPU by GPU. Raises Refused with nvidia-smi's message, and OutcomeUnknown."""
         for gpu in gpus:
             reply = self.ssh.run(host, f"nvidia-smi -i {gpu} -mig {int(on)}")
             # "Enabled MIG Mode for GPU 00000000:36:00.0" (NVIDIA MIG User Guide)
-            said_done = f"{'Enabled' if on else 'Disabled'} MIG Mode for GPU" in reply.stdout
-            if reply.exit_status and not (reply.exit_status in OTHER_GPUS and said_done):
-                raise Refused(
-                    f"{host} {gpu}: nvidia-smi failed with exit status {reply.exit_status}: {_first_line(reply)}"
-                )
+            reports_success = f"{'Enabled' if on else 'Disabled'} MIG Mode for GPU" in reply.stdout
+            if reply.exit_status and not (reply.exit_status in OTHER_GPUS and reports_success):
+                raise _exit_refusal(f"{host} {gpu}", reply)
 
 
 def _names_gpus(text: str) -> bool:
@@ -332,8 +341,10 @@ def _names_gpus(text: str) -> bool:
     return bool(read_notices(text)) or any(PciAddress.parse_or_none(row.partition(",")[0]) for row in text.splitlines())
 
 
-def _exit_refusal(host: str, reply: CommandResult) -> Refused:
-    return Refused(f"{host}: nvidia-smi failed with exit status {reply.exit_status}: {_first_line(reply)}")
+def _exit_refusal(subject: str, reply: CommandResult) -> Refused:
+    """Return the error for a failed nvidia-smi. `subject`: the host, or the host and the GPU."""
+    message = f"{subject}: nvidia-smi failed with exit status {reply.exit_status}: {_first_line(reply)}"
+    return Refused(message, hint="repair what nvidia-smi reports on the host, then run the command again")
 
 
 def _states(text: str) -> Iterator[SmiState]:
@@ -347,10 +358,12 @@ def _states(text: str) -> Iterator[SmiState]:
 
 
 def _state(address: PciAddress, row: list[str] | str, health: GpuHealth) -> SmiState:
+    """Return the state of a GPU by its row of `QUERY`, or `row` as the reason why there are no usable cells."""
     if isinstance(row, str):
         return SmiState(address, None, None, unread=row, health=health)
     words = [word_of(cell) for cell in row]
     current, pending, ecc, ecc_pending = (_MODES.get(word.lower()) for word in words)
+    # a MIG mode (the first two cells) that is neither a mode nor "absent" is an error in place of the value
     unread = next((word for word in words[:2] if word.lower() not in (*_MODES, *ABSENT)), None)
     health = health.merge(health_by_cells(words))
     if unread is not None:
@@ -383,7 +396,7 @@ def read_vgpus(listing: str, instances: Instances) -> Iterator[SmiVgpu]:
         if facts is not None:
             vgpus.append(_vgpu(gpu, facts, instances))
     if not by_gpu and not read_notices(listing) and listing.strip() != _NO_VGPU_MODE:
-        raise ValueError("it names no GPU")
+        raise ValueError("it lists no GPU")
     readable = {gpu: vgpus for gpu, vgpus in by_gpu.items() if None not in vgpus}
     if by_gpu and not readable:
         raise ValueError(f"a vGPU of {next(iter(by_gpu))} has no name")
@@ -423,17 +436,17 @@ def _vgpu(gpu: PciAddress, facts: Mapping[str, str], instances: Instances) -> Sm
     # nvidia-smi prints GRID A100-20C; the name in vCenter is grid_a100-20c
     profile = facts["vGPU Name"].lower().replace(" ", "_")
     instance, placement = facts.get("GPU Instance ID", "N/A"), facts.get("Placement ID", "N/A")
-    # the placement and the number of memory slices; the latter only for a vGPU in a GPU instance
-    placed = instances.get((gpu, instance), (None, None)) if instance != "N/A" else (_number(placement), None)
+    # the number of memory slices is known only for a vGPU in a GPU instance
+    start, slices = instances.get((gpu, instance), (None, None)) if instance != "N/A" else (_number(placement), None)
     return SmiVgpu(
         gpu,
         facts["VM Name"],
         profile,
-        placed[0],
+        start,
         _percent(facts.get("Gpu", "")),
         _percent(facts.get("Encoder", "")),
         _read_licence(facts.get("License Status", "")),
-        placed[1],
+        slices,
     )
 
 

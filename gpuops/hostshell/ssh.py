@@ -19,15 +19,18 @@ from gpuops.errors import OutcomeUnknown, Refused
 from gpuops.files.private_file import readable, replaceable
 
 CONNECT_S: Final = 20.0
+"""The limit for a connection, with the login."""
 COMMAND_S: Final = 120.0
+"""The limit for the connection and the command together, unless the caller sets another one."""
 MOST_BYTES: Final = 1 << 20
-"""No answer of nvidia-smi is longer: reading stops here."""
+"""The limit for the output of a command: no answer of nvidia-smi is longer."""
 CHUNK_BYTES: Final = 1 << 14
 _LONGEST_NAME: Final = 253
+"""The longest DNS name, and below the longest of its parts (RFC 1123)."""
 _LONGEST_LABEL: Final = 63
 _LONGEST_USER: Final = 256
 _LONGEST_SHOWN: Final = 80
-_UNSENDABLE: Final = re.compile("[\x00\r\n]")
+_FORBIDDEN_IN_COMMAND: Final = re.compile("[\x00\r\n]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +58,8 @@ class Ssh:
     key_named_by: str = "--ssh-key"
     """The option or environment variable for another key; for hints."""
 
-    def run(self, host: str, command: str, *, limit_s: float = COMMAND_S, heard: bool = True) -> CommandResult:
-        """Run a command on the host, and return its output and exit status; without `heard` only the exit status.
+    def run(self, host: str, command: str, *, limit_s: float = COMMAND_S, read_output: bool = True) -> CommandResult:
+        """Run a command on the host, and return its output and exit status; without `read_output` only the exit status.
 
         Raises Refused if the command was not sent: the login failed, or a setting or file cannot be used. Raises
         OutcomeUnknown if the connection broke after that, if the command has not ended within `limit_s` seconds, or if
@@ -66,16 +69,16 @@ class Ssh:
             import asyncssh
         except ImportError as error:
             hint = install_extra("ssh")
-            raise Refused("a host shell needs asyncssh, which is not installed", hint=hint) from error
+            raise Refused("SSH needs asyncssh, which is not installed", hint=hint) from error
         known_hosts = self.known_hosts.expanduser()
         if not known_hosts.is_file():
             hint = f"put the hosts' keys there (ssh-keyscan; check each key), or name another file: {self.named_by}"
             raise Refused(f"{known_hosts} does not exist: no SSH key of a host is known", hint=hint)
-        self._must_be_ours(known_hosts)
-        self._must_be_readable(asyncssh, known_hosts)
-        self._must_be_sendable(host, command)
+        self._require_private_files(known_hosts)
+        self._require_readable_keys(asyncssh, known_hosts)
+        self._require_valid_names(host, command)
         try:
-            return asyncio.run(self._run(asyncssh, host, command, known_hosts, limit_s, heard))
+            return asyncio.run(self._run(asyncssh, host, command, known_hosts, limit_s, read_output))
         except asyncssh.HostKeyNotVerifiable as error:
             hint = f"compare its key and put it into {known_hosts}"
             raise Refused(f"{host}: its SSH key is unknown, or not the one in {known_hosts}", hint=hint) from error
@@ -86,7 +89,7 @@ class Ssh:
             hint = "switch the host's SSH service on, and let this machine reach it"
             raise Refused(f"{host}: cannot be reached by SSH ({type(error).__name__})", hint=hint) from error
 
-    def _must_be_sendable(self, host: str, command: str) -> None:
+    def _require_valid_names(self, host: str, command: str) -> None:
         """Raise Refused if the name or address of the host, the user name or the command is not valid for SSH."""
         address = self.address_of(host)
         for name in (host, address):
@@ -96,10 +99,13 @@ class Ssh:
             raise Refused(
                 f"{_quote(self.username)} is not a valid SSH user name for {host}", hint="use root, for example"
             )
-        if _UNSENDABLE.search(command):
-            raise Refused(f"{host}: a command with a null character or a line end is not sent: {_quote(command)}")
+        if _FORBIDDEN_IN_COMMAND.search(command):
+            raise Refused(
+                f"{host}: a command with a null character or a line end is not sent: {_quote(command)}",
+                hint="remove that character from the command",
+            )
 
-    def _must_be_ours(self, known_hosts: Path) -> None:
+    def _require_private_files(self, known_hosts: Path) -> None:
         """Raise Refused if other users could add a known host or read a key.
 
         The keys are the configured one, or without one all keys in ~/.ssh, because asyncssh tries these.
@@ -107,14 +113,17 @@ class Ssh:
         default = Path("~/.ssh").expanduser().glob("id_*")
         keys = [path for path in default if path.suffix != ".pub"] if self.key is None else [self.key.expanduser()]
         try:
-            openings = replaceable(known_hosts), *(readable(key) for key in keys if key.is_file())
+            exposures = replaceable(known_hosts), *(readable(key) for key in keys if key.is_file())
         except OSError as error:
-            raise Refused(f"{error.filename} cannot be checked: {error.strerror}") from error
-        for opening in openings:
-            if opening is not None:
-                raise Refused(f"{opening.why}, so gpuops does not connect by SSH", hint=opening.fix)
+            raise Refused(
+                f"gpuops cannot check who may read or replace {error.filename}: {error.strerror}",
+                hint=f"make it readable for this user, and check: ls -ld {error.filename}",
+            ) from error
+        for exposure in exposures:
+            if exposure is not None:
+                raise Refused(f"{exposure.why}, so gpuops does not connect by SSH", hint=exposure.fix)
 
-    def _must_be_readable(self, asyncssh: Any, known_hosts: Path) -> None:
+    def _require_readable_keys(self, asyncssh: Any, known_hosts: Path) -> None:
         """Raise Refused, before any connection is made, if no keys can be read from the configured files."""
         try:
             asyncssh.read_known_hosts(str(known_hosts))
@@ -132,13 +141,13 @@ class Ssh:
             raise Refused(f"{self.key}: no private key can be read from it ({error})", hint=hint) from error
 
     async def _run(
-        self, asyncssh: Any, host: str, command: str, known_hosts: Path, limit_s: float, heard: bool
+        self, asyncssh: Any, host: str, command: str, known_hosts: Path, limit_s: float, read_output: bool
     ) -> CommandResult:
         """Connect, run the command and return its result within `limit_s` seconds.
 
         Errors before the login are raised as they are; later ones as OutcomeUnknown, because the command may have run.
         """
-        began_s = asyncio.get_running_loop().time()
+        began_s, program = asyncio.get_running_loop().time(), command.split()[0]
         connection = await asyncio.wait_for(
             asyncssh.connect(
                 self.address_of(host),
@@ -157,18 +166,20 @@ class Ssh:
         )
         async with connection:
             try:
-                left_s = limit_s - (asyncio.get_running_loop().time() - began_s)
-                reply = await asyncio.wait_for(_collect_output(asyncssh, connection, command, heard), max(0.0, left_s))
+                remaining_s = limit_s - (asyncio.get_running_loop().time() - began_s)
+                reply = await asyncio.wait_for(
+                    _collect_output(asyncssh, connection, command, read_output), max(0.0, remaining_s)
+                )
             except TimeoutError as error:
-                raise OutcomeUnknown(f"{host}: {command.split()[0]} had not ended after {limit_s:.0f} s") from error
+                raise OutcomeUnknown(f"{host}: {program} had not ended after {limit_s:.0f} s") from error
             except (OSError, ValueError, asyncssh.Error) as error:
                 kind = type(error).__name__
-                raise OutcomeUnknown(f"{host}: SSH broke off in the middle of {command.split()[0]} ({kind})") from error
+                raise OutcomeUnknown(f"{host}: the SSH connection broke while {program} ran ({kind})") from error
             except _OutputTooLongError as error:
-                message = f"{host}: {command.split()[0]} printed more than {MOST_BYTES >> 20} MiB"
+                message = f"{host}: {program} printed more than {MOST_BYTES >> 20} MiB"
                 raise OutcomeUnknown(f"{message}, and gpuops stopped reading") from error
         if reply is None:
-            raise OutcomeUnknown(f"{host}: SSH broke off in the middle of {command.split()[0]}")
+            raise OutcomeUnknown(f"{host}: the SSH connection broke while {program} ran")
         return reply
 
 
@@ -192,24 +203,24 @@ class _OutputTooLongError(Exception):
     """The output is longer than `MOST_BYTES`."""
 
 
-async def _collect_output(asyncssh: Any, connection: Any, command: str, heard: bool) -> CommandResult | None:
-    """Run the command and return its exit status, and its output if `heard`; None = it ended without an exit status.
+async def _collect_output(asyncssh: Any, connection: Any, command: str, read_output: bool) -> CommandResult | None:
+    """Run the command and return its exit status, with its output if `read_output`; None = it has no exit status.
 
-    Raises _OutputTooLongError.
+    A process that a signal ended has none. Raises _OutputTooLongError.
     """
-    nowhere = dict.fromkeys(("stdin", "stdout", "stderr"), asyncssh.DEVNULL)
-    process = await connection.create_process(command, encoding=None, **({} if heard else nowhere))
+    no_streams = dict.fromkeys(("stdin", "stdout", "stderr"), asyncssh.DEVNULL)
+    process = await connection.create_process(command, encoding=None, **({} if read_output else no_streams))
     stdout = stderr = ""
     try:
-        if heard:
-            stdout, stderr = await asyncio.gather(_text(process.stdout), _text(process.stderr))
+        if read_output:
+            stdout, stderr = await asyncio.gather(_read_text(process.stdout), _read_text(process.stderr))
         await process.wait_closed()
     finally:
         process.close()
     return None if process.exit_status is None else CommandResult(stdout, stderr, process.exit_status)
 
 
-async def _text(stream: Any) -> str:
+async def _read_text(stream: Any) -> str:
     """Return the complete text of a stream. Raises _OutputTooLongError beyond `MOST_BYTES`."""
     content = bytearray()
     while chunk := await stream.read(CHUNK_BYTES):

@@ -109,7 +109,7 @@ def test_who_is_not_let_in_and_who_is_not_there_is_said(enter: Callable[[Answer]
 
 def test_a_shell_that_breaks_off_leaves_it_unknown(enter: Callable[[Answer], ShellHost]) -> None:
     host = enter(lambda command: ("", BREAKS_OFF))
-    with pytest.raises(OutcomeUnknown, match="SSH broke off in the middle of nvidia-smi"):
+    with pytest.raises(OutcomeUnknown, match="the SSH connection broke while nvidia-smi ran"):
         NvidiaSmi(host.ssh).set_mig(NAME, [PciAddress.parse(FIRST)], on=True)
     assert host.asked == [f"nvidia-smi -i {FIRST} -mig 1"]
 

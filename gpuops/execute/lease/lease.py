@@ -41,14 +41,15 @@ from gpuops.plan.core.command_line import command
 from gpuops.plan.rotation import lease_rules
 from gpuops.plan.rotation.lease_rules import Numbered
 
-_LONGEST: Final = 80
+_LONGEST_NAME: Final = 80
 """How many characters of a lock VM's name the file name holds: the length of a file name is limited."""
 
 
 class Nonces:
-    """The nonces for one vCenter. Under the lock of this machine, all of them belong to runs that have ended.
+    """The file with the nonces of this machine's leases on one lock VM: by its nonce, a run knows a lease as its own.
 
-    `returning`: a file that cannot be used is ignored, so that the return can continue.
+    Under the lock of this machine, all stored nonces belong to runs that have ended. `returning`: a file that cannot be
+    used is ignored, so that the return can continue.
     """
 
     def __init__(self, state_dir: Path, vcenter: str, *, returning: bool = False, lock_vm: str = "") -> None:
@@ -58,7 +59,7 @@ class Nonces:
         self._vcenter = vcenter
         self._returning = returning
         self._tolerated: tuple[type[Exception], ...] = (StateDamaged,) if returning else ()
-        self._path = state_dir / f"{_plain(vcenter)}-{_plain(lock_vm)[:_LONGEST]}.lease"
+        self._path = state_dir / f"{_file_name_part(vcenter)}-{_file_name_part(lock_vm)[:_LONGEST_NAME]}.lease"
 
     def on(self, lock_vm: str) -> Nonces:
         """Return the nonces of leases on this lock VM."""
@@ -80,12 +81,13 @@ class Nonces:
             write_private(self._path, "\n".join(sorted(nonces)))
 
 
-def _plain(name: str) -> str:
+def _file_name_part(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9-]", "_", name)
 
 
 TRIES: Final = 3
-WAIT: Final = "wait for it to end; gpuops rotate status shows it"
+"""How often gpuops tries to write the lease."""
+WAIT_HINT: Final = "wait for it to end; gpuops rotate status shows it"
 
 
 class NotWritten(Locked):
@@ -105,8 +107,7 @@ class HeldLease:
     Each look that shows the lease as ours permits one change; the next change needs a new look, because the clocks of a
     paused machine do not show how much time has passed.
 
-    `returning`: a lease that cannot be renewed does not stop a return as long as no other run has taken it; `without`
-    is the reason why the return continued without it.
+    `returning`: a lease that cannot be renewed does not stop a return as long as no other run has taken it.
     """
 
     def __init__(
@@ -126,14 +127,15 @@ class HeldLease:
         self._passed_s = passed_s
         self._marker = marker
         self._returning = returning
-        self._again_s = -math.inf
-        """Until then, a lease that could not be renewed is read but not written."""
+        self._next_try_s = -math.inf
+        """Until this time, a lease that could not be renewed is read but not written."""
         self._latest_look: tuple[datetime, float] = vm.seen.taken_at, deadline_s - lease_rules.TTL_S
         """vCenter's time at the latest look, and when that look was requested."""
-        self.vouched = False
+        self.is_confirmed = False
         """Whether a look has shown the lease as ours since the last change was sent."""
         self.lost: str | None = None
-        self.without = ""
+        self.why_not_renewed = ""
+        """Why a return continued without a renewed lease; "" if it did not."""
         self.reverted = ""
         """Why the number on the lock VM was written again after a revert; "" if it was not."""
 
@@ -158,42 +160,45 @@ class HeldLease:
         ours), lasts longer than one call can take. A return needs neither as long as nothing shows that the lease was
         lost. Renews the lease when due.
         """
-        if self.lost is None and not self.vouched:
+        if self.lost is None and not self.is_confirmed:
             self._look()
-        self.keep()
-        if self.lost is None and not self._returning and not (self.vouched and lease_rules.may_act(self._left_s)):
+        self.renew_if_due()
+        if self.lost is None and not self._returning and not (self.is_confirmed and lease_rules.may_act(self._left_s)):
             return f"the lease on the lock VM could not be renewed: {self._vm.why}"
         return self.lost
 
-    def sends(self) -> None:
+    def note_change_sent(self) -> None:
         """Note that a change is sent: the look that permitted it permits no other change."""
-        self.vouched = False
+        self.is_confirmed = False
 
-    def saw(self, inventory: Inventory, vms: Collection[str], asked_s: float) -> None:
-        """Use what a look at these VMs showed: vCenter's time, the lease, and markers with later lease numbers."""
+    def note_look(self, inventory: Inventory, vms: Collection[str], asked_s: float) -> None:
+        """Use what a look at these VMs showed: vCenter's time, the lease, and markers with later lease numbers.
+
+        `asked_s`: when the look was requested, by our clock.
+        """
         self._latest_look = inventory.taken_at, asked_s
         if self._vm.ref in vms:
             self._read(partial(self._vm.read, inventory))
-        marked = (
+        markers = (
             parse_marker(inventory.vms[ref].attributes.get(self._marker, "")) for ref in vms if ref in inventory.vms
         )
-        later = max((marker.lease for marker in marked if marker is not None and marker.lease is not None), default=0)
-        if later > self.number and not self._returning and self.lost is None:
-            self.lost = f"the lease was passed on: a marker names lease number {later}, ours is {self.number}"
+        highest = max((marker.lease or 0 for marker in markers if marker is not None), default=0)
+        if highest > self.number and not self._returning and self.lost is None:
+            self.lost = f"another run took the lease: a marker names lease number {highest}, ours is {self.number}"
 
-    def keep(self) -> None:
-        """Renew the lease when it is due."""
+    def renew_if_due(self) -> None:
+        """Renew the lease if it expires soon, in at most `TRIES` tries."""
         if self.lost is not None or not lease_rules.must_renew(self._left_s):
             return
-        # a return goes on without a lease that it could not renew, and tries to write it once per heartbeat
-        resting = self._passed_s() < self._again_s
-        for _ in range(1 if resting else TRIES):
-            self._renew(look_only=resting)
+        # a return continues without a lease that it could not renew, and tries to write it once per heartbeat
+        look_only = self._passed_s() < self._next_try_s
+        for _ in range(1 if look_only else TRIES):
+            self._renew(look_only=look_only)
             if self.lost is not None or not lease_rules.must_renew(self._left_s):
                 return
-        if self._returning and not resting:
-            self.without = f"the lease on the lock VM could not be renewed: {self._vm.why}"
-            self._again_s = self._passed_s() + lease_rules.HEARTBEAT_S
+        if self._returning and not look_only:
+            self.why_not_renewed = f"the lease on the lock VM could not be renewed: {self._vm.why}"
+            self._next_try_s = self._passed_s() + lease_rules.HEARTBEAT_S
 
     def give_back(self) -> None:
         """Free the lease for other runs at once. If that fails, it expires."""
@@ -204,26 +209,25 @@ class HeldLease:
     def _look(self) -> bool:
         """Read the lease, and return whether it could be read."""
         asked_s = self._passed_s()
-        readable = self._read(self._vm.look)
+        was_read = self._read(self._vm.look)
         self._latest_look = self._vm.seen.taken_at, asked_s
-        return readable
+        return was_read
 
-    def _read(self, read: Callable[[], lease_rules.Lease | None]) -> bool:
-        """Judge the lease in a look. Return False if it cannot be read."""
-        self.vouched = False
+    def _read(self, read_lease: Callable[[], lease_rules.Lease | None]) -> bool:
+        """Set `is_confirmed` and `lost` by the lease that `read_lease` returns. Return False if it cannot be read."""
+        self.is_confirmed = False
         try:
-            shown_lease = read()
+            shown_lease = read_lease()
         except Refused as unusable:
             self._vm.why = unusable.message
-            if (
-                self._vm.is_gone and not self._returning
-            ):  # a new lock VM may be made, and another run may take a lease on it
+            # a new lock VM may be made in its place, and another run may take a lease on that one
+            if self._vm.is_gone and not self._returning:
                 self.lost = unusable.message
             return False
         if lease_rules.same_holder(shown_lease, self._lease):
-            self.vouched = True
+            self.is_confirmed = True
         elif self._returning and self._is_free(shown_lease):
-            self._deadline_s = -math.inf  # the VM was reverted, and no other run has the lease: write it again
+            self._deadline_s = -math.inf  # the VM was reverted: the lease is due at once and is written again
         elif self.lost is None:
             self.lost = f"the lease on the lock VM is not ours any more: {self._loss_reason(shown_lease)}"
         return True
@@ -234,28 +238,29 @@ class HeldLease:
         return older and lease_rules.holder_of(shown_lease, self._vm.seen.taken_at, ()) is None
 
     def _loss_reason(self, shown_lease: lease_rules.Lease | None) -> str:
+        """Return why the lease that a look showed is not ours."""
         if shown_lease is None or shown_lease.epoch < self.number:
             shown_number = lease_rules.number_of(shown_lease)
             return f"the VM was reverted to a snapshot: lease number {shown_number}, ours is {self.number}"
-        return lease_rules.lease_holder_text(shown_lease) if shown_lease.nonce else "somebody gave it back"
+        return lease_rules.lease_holder_text(shown_lease) if shown_lease.nonce else "another run or user released it"
 
     def _renew(self, *, look_only: bool) -> None:
         """Write the lease with a later expiry. If the latest look at the lock VM is older than a heartbeat, look again
         first, and write nothing if the lease cannot be read or is lost. `look_only`: write nothing in any case."""
-        recent = self.vouched and self._passed_s() - self._latest_look[1] < lease_rules.HEARTBEAT_S
-        if not recent and not self._look():
+        is_recent = self.is_confirmed and self._passed_s() - self._latest_look[1] < lease_rules.HEARTBEAT_S
+        if not is_recent and not self._look():
             return
         if self.lost is not None or look_only:
             return
         now, asked_s = self._latest_look
         renewed_lease = lease_rules.renew_lease(self._lease, now)
         # The write ends the permission of the latest look; only if it reads our renewed lease back is there a new one.
-        self.vouched = False
+        self.is_confirmed = False
         try:
-            self.vouched = self._vm.write(renewed_lease)
+            self.is_confirmed = self._vm.write(renewed_lease)
         except Refused as unusable:
             self._vm.why = unusable.message
-        if self.vouched:
+        if self.is_confirmed:
             # The new expiry counts from vCenter's time in that look, our deadline from when we requested the look. That
             # is earlier, so the deadline is never later than the expiry that other machines see.
             self._lease, self._deadline_s = renewed_lease, asked_s + lease_rules.TTL_S
@@ -294,35 +299,36 @@ def take(
     before = before or site.vcenter.inventory()
     if any(policy.needs_tags for policy in policies) and not returning:
         before = site.vcenter.with_tags(before)
-    vm, nonce, nonces = LockVm(site.vcenter, name, before, ref=ref), secrets.token_hex(8), nonces.on(name)
+    vm, nonces = LockVm(site.vcenter, name, before, ref=ref), nonces.on(name)
     if vm.managed is not None and not returning:
         raise Refused(
             f"lock_vm: {name} {vm.managed}",
             hint="set lock_vm to a VM that no other product manages, or let gpuops rotate init create one",
         )
+    nonce = secrets.token_hex(8)
     # Keep all nonces until the lease is ours: the last request of a killed run may take effect between two tries.
-    dead = nonces.read() | {nonce}
+    own_nonces = nonces.read() | {nonce}
     for number in range(TRIES + 1):
-        began = site.passed_s()
+        began_s = site.passed_s()
         shown_lease = vm.look()
-        holder = lease_rules.holder_of(shown_lease, vm.seen.taken_at, dead)
+        holder = lease_rules.holder_of(shown_lease, vm.seen.taken_at, own_nonces)
         if holder is not None:
-            raise Locked(lease_rules.lease_holder_text(holder), hint=WAIT)
+            raise Locked(lease_rules.lease_holder_text(holder), hint=WAIT_HINT)
         if number == TRIES:  # this round only looks for a holder, after the last write failed
             break
         highest = highest_number(name, policies, journal, vm.seen)
-        wrong = lease_rules.reverted_lock_vm(name, shown_lease, highest)
-        if wrong is not None and not returning:
-            raise LeaseReverted(wrong, hint=when_reverted(highest))
-        nonces.keep(dead)
+        revert = lease_rules.reverted_lock_vm(name, shown_lease, highest)
+        if revert is not None and not returning:
+            raise LeaseReverted(revert, hint=when_reverted(highest))
+        nonces.keep(own_nonces)
         next_lease = lease_rules.next_lease(shown_lease, owner(), nonce, vm.seen.taken_at, highest)
         if vm.write(next_lease):
             nonces.keep({nonce})
             marker = policies[0].marker if policies else ""
             lease = HeldLease(
-                vm, next_lease, began + lease_rules.TTL_S, site.passed_s, marker=marker, returning=returning
+                vm, next_lease, began_s + lease_rules.TTL_S, site.passed_s, marker=marker, returning=returning
             )
-            lease.reverted = wrong or ""
+            lease.reverted = revert or ""
             return lease
     why = f"the lease on {name} could not be written in {TRIES} tries: {vm.why}"
     hint = (vm.failed.hint if vm.failed is not None else "") or "try again"
@@ -332,19 +338,19 @@ def take(
 def when_reverted(highest: Numbered) -> str:
     """Return the advice for a lock VM that was reverted."""
     unlock = command("rotate unlock", id=str(highest.number))
-    return f"when no gpuops rotates on any machine: {unlock} --policy FILE; gpuops rotate day brings back in any case"
+    return f"make sure that no machine rotates, then: {unlock} --policy FILE; gpuops rotate day works without it"
 
 
 def lease_on(site: Site, name: str, inventory: Inventory, highest: Numbered) -> tuple[lease_rules.Lease | None, str]:
-    """Return the lease on the VM of this name, and the reason if the lease cannot be used."""
+    """Return the lease on the VM of this name (None if no run holds it), and why it cannot be used ("" if it can)."""
     try:
         vm = LockVm(site.vcenter, name, inventory)
         shown_lease = vm.look()
     except Refused as unusable:
         return None, unusable.message
-    return (shown_lease if shown_lease is not None and shown_lease.nonce else None), lease_rules.reverted_lock_vm(
-        name, shown_lease, highest
-    ) or ""
+    revert = lease_rules.reverted_lock_vm(name, shown_lease, highest)
+    is_held = shown_lease is not None and shown_lease.nonce  # a lease without a nonce was given back
+    return shown_lease if is_held else None, revert or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,14 +370,13 @@ class RunLease:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings of a return that continued without the lease, or that wrote the number on the lock VM again."""
-        why = self.unusable or (self.held.without if self.held is not None else "")
-        alone = (f"{why}: this machine's lock alone keeps other runs away",) if why else ()
-        anew = self.held.reverted if self.held is not None else ""
-        return (*alone, f"{anew}; its number is right again") if anew else alone
+        why = self.unusable or (self.held.why_not_renewed if self.held is not None else "")
+        warnings = (f"{why}: this machine's lock alone keeps other runs away",) if why else ()
+        revert = self.held.reverted if self.held is not None else ""
+        return (*warnings, f"{revert}; gpuops has written the right number again") if revert else warnings
 
-    def must_be_ours(self) -> None:
-        """Raise Locked if the lease was lost on the way: the steps in flight are finished, the others were not
-        begun."""
+    def require_not_lost(self) -> None:
+        """Raise Locked if the lease was lost during the run: steps in flight are finished, the others not begun."""
         if self.held is not None and self.held.lost is not None:
             raise Locked(f"{self.held.lost}: nothing more was started", hint="gpuops rotate status shows who rotates")
 

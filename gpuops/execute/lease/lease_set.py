@@ -13,7 +13,7 @@ from typing import Final
 
 from gpuops.errors import Locked
 from gpuops.execute.journal import Journal
-from gpuops.execute.lease.lease import WAIT, HeldLease, RunLease, lease_during_run
+from gpuops.execute.lease.lease import WAIT_HINT, HeldLease, RunLease, lease_during_run
 from gpuops.execute.site import Site
 from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
@@ -38,13 +38,13 @@ class VmLeases:
         """Return the managed object ids of the lock VMs whose leases cover these VMs."""
         return {lease.lock_vm for vm in vms if (lease := self.of(vm)) is not None}
 
-    def saw(self, inventory: Inventory, vms: Collection[str], asked_s: float) -> None:
+    def note_look(self, inventory: Inventory, vms: Collection[str], asked_s: float) -> None:
         for lease in self.held:
-            lease.saw(inventory, vms, asked_s)
+            lease.note_look(inventory, vms, asked_s)
 
-    def keep(self) -> None:
+    def renew_if_due(self) -> None:
         for lease in self.held:
-            lease.keep()
+            lease.renew_if_due()
 
 
 NO_LEASE: Final = VmLeases()
@@ -71,17 +71,17 @@ class LeaseSet:
 
         `policies`: by lock VM, the policies that name it. Return whether any of these lock VMs is new to this set.
         """
-        asked_for = sorted(policies.keys() - self.by_lock_vm.keys() - self.elsewhere.keys())
-        for name in asked_for:
+        new_names = sorted(policies.keys() - self.by_lock_vm.keys() - self.elsewhere.keys())
+        for name in new_names:
             try:
                 lease = lease_during_run(self.site, name, self.journal, policies[name], returning=True)
                 self.by_lock_vm[name] = self.stack.enter_context(lease)
             except Locked as held:
                 self.elsewhere[name] = held.message
-        return bool(asked_for)
+        return bool(new_names)
 
     def for_vms(self, lock_vms: Mapping[str, str | None]) -> VmLeases:
-        """Return the leases for a return of these VMs, each with the name of the lock VM of its night."""
+        """Return the leases for a return. `lock_vms`: VM (ref) -> name of the lock VM of its night, or None."""
         lease_by_name = {name: lease.held for name, lease in self.by_lock_vm.items()}
         by_vm = {vm: lease_by_name.get(name) if name is not None else None for vm, name in lock_vms.items()}
         return VmLeases(self._held_leases, by_vm)
@@ -99,17 +99,20 @@ class LeaseSet:
     @property
     def warnings(self) -> tuple[str, ...]:
         lines = [line for lease in self.by_lock_vm.values() for line in lease.warnings]
-        lines += [f"lock VM {name}: {holder}: nothing under it is touched" for name, holder in self.elsewhere.items()]
+        lines += [
+            f"lock VM {name}: {holder}: this run leaves the VMs of its nights alone"
+            for name, holder in self.elsewhere.items()
+        ]
         return tuple(dict.fromkeys(lines))
 
-    def must_be_ours(self) -> None:
-        """Raise Locked when no lease is left: the steps in flight are finished, the others were not begun.
+    def require_one_left(self) -> None:
+        """Raise Locked if every lease was lost: the steps in flight are finished, the others were not begun.
 
-        If one lease is left, the steps that were not sent because of another lease report that.
+        If one lease is left, the steps that were not sent because of a lost lease report that.
         """
         if all(lease.held is not None and lease.held.lost is not None for lease in self.by_lock_vm.values()):
             for lease in self.by_lock_vm.values():
-                lease.must_be_ours()
+                lease.require_not_lost()
 
     @property
     def _held_leases(self) -> tuple[HeldLease, ...]:
@@ -142,5 +145,5 @@ def for_return(site: Site, journal: Journal, default_policy: Policy, nights: Seq
         leases.take({name: policies_under(name, policies, default_policy) for name in names if name is not None})
         # VMs of the other nights, and of nights without a lock VM, can still be returned
         if leases.elsewhere and not leases.by_lock_vm and None not in names:
-            raise Locked(next(iter(leases.elsewhere.values())), hint=WAIT)
+            raise Locked(next(iter(leases.elsewhere.values())), hint=WAIT_HINT)
         yield leases

@@ -32,7 +32,7 @@ class LockVm:
         if len(refs) != 1:
             raise Refused(
                 f"lock_vm: {len(refs) or 'no'} VMs are called {name}",
-                hint="exactly one small VM, powered off, must have this name",
+                hint="give this name to exactly one small VM, powered off; gpuops rotate init --policy FILE creates it",
             )
         self.name, self._ref = name, refs[0]
         self.why = "another run or user changed the lock VM at the same time"
@@ -66,7 +66,10 @@ class LockVm:
         self._seen = inventory
         settings = self._vm.extra_config
         if settings is None:
-            raise Refused(f"lock_vm: the settings of {self.name} cannot be read")
+            raise Refused(
+                f"lock_vm: this login cannot read the settings (extraConfig) of {self.name}",
+                hint=f"connect the host of {self.name}, and check the login: gpuops doctor",
+            )
         return lease_rules.parse_lease(settings.get(KEY, ""))
 
     def write(self, lease: lease_rules.Lease) -> bool:
@@ -106,8 +109,8 @@ def highest_number(name: str, policies: Sequence[Policy], journal: Journal | Non
     these policies."""
     highest = Numbered(journal.lease_number(name) if journal is not None else 0, "this machine's journal")
     for policy in policies:
-        marked = lease_rules.number_in_markers(policy, inventory) if policy.lock_vm == name else highest
-        highest = marked if marked.number > highest.number else highest
+        in_markers = lease_rules.number_in_markers(policy, inventory) if policy.lock_vm == name else highest
+        highest = in_markers if in_markers.number > highest.number else highest
     return highest
 
 

@@ -34,7 +34,7 @@ def overdue_vcenters(
     `only`: the instance uuid of the one vCenter to read. For each vCenter, the same records are read as when a run
     opens the journal. Raises UsageError, StateDamaged.
     """
-    overdue_or_none = _read_vcenters(
+    overdue_by_vcenter = _read_vcenters(
         state_dir,
         url,
         clock,
@@ -42,7 +42,7 @@ def overdue_vcenters(
         selected=lambda vcenter: only in (None, vcenter),
         damaged=damaged,
     )
-    return tuple(late for late in overdue_or_none if late is not None)
+    return tuple(late for late in overdue_by_vcenter if late is not None)
 
 
 def nights_elsewhere(site: Site, *, damaged: Callable[[StateDamaged], None]) -> tuple[NightsElsewhere, ...]:
@@ -68,7 +68,7 @@ def nights_elsewhere(site: Site, *, damaged: Callable[[StateDamaged], None]) -> 
     except StateDamaged as error:
         damaged(error)
         return ()
-    return tuple(of_vcenter for of_vcenter in nights if of_vcenter.originals)
+    return tuple(nights_of_vcenter for nights_of_vcenter in nights if nights_of_vcenter.originals)
 
 
 def _read_vcenters(
@@ -80,7 +80,7 @@ def _read_vcenters(
     selected: Callable[[str], bool],
     damaged: Callable[[StateDamaged], None],
 ) -> list[Read]:
-    """Return what `read` makes of the journal of each selected vCenter, without those that cannot be read."""
+    """Return what `read` returns for the journal of each selected vCenter, without journals that cannot be read."""
     database = open_database(url) if url else file_database(state_dir)
     if database is None:
         return []
@@ -89,10 +89,10 @@ def _read_vcenters(
             if not has_journal(connection, database):
                 return []
             vcenters = vcenters_in(connection)
-        read_journals = []
+        answers = []
         for vcenter in filter(selected, vcenters):
             try:
-                read_journals.append(read(Journal(SqlStore(database, vcenter), vcenter, clock)))
+                answers.append(read(Journal(SqlStore(database, vcenter), vcenter, clock)))
             except StateDamaged as error:
                 damaged(StateDamaged(f"vCenter {vcenter}: {error.message}", hint=error.hint))
-    return read_journals
+    return answers

@@ -1,6 +1,4 @@
-"""Build the past nights and changes of one vCenter from all its records, read in order.
-
-Collect one night from its records, as they are read."""
+"""Build the past nights and changes of one vCenter from all its records, read in order."""
 
 from __future__ import annotations
 
@@ -47,6 +45,7 @@ RETURNED_BY: Final = {
     Role.SHUT_DOWN: frozenset({"ResumeVm", "PowerOnVm"}),
     Role.ML: frozenset({"ShutDownGuest", "PowerOffVm", "SuspendVm"}),
 }
+"""The steps that bring a VM back."""
 ROLE_OF_RETURN: Final = {
     "ResumeVm": Role.DESKTOP,
     "PowerOnVm": Role.SHUT_DOWN,
@@ -91,7 +90,7 @@ class VmSoFar:
     profiles: tuple[str, ...]
     night: NightSoFar
     held_periods: list[HeldPeriod] = field(default_factory=list)
-    unsure: bool = False
+    may_be_taken: bool = False
     """Whether the reply to the step that takes it was lost."""
     owner: NotedOwner | None = None
     closed: bool = False
@@ -103,19 +102,20 @@ class VmSoFar:
     def is_held(self) -> bool:
         return bool(self.held_periods) and self.held_periods[-1].ends is None
 
-    def took(self, at: datetime) -> None:
+    def note_taken(self, at: datetime) -> None:
         """Note that the night holds the VM from this moment on."""
-        self.unsure = self.closed = False
+        self.may_be_taken = self.closed = False
         if not self.is_held:
             self.held_periods.append(HeldPeriod(at))
 
-    def brought_back(self, at: datetime, *, by_itself: bool = False) -> None:
+    def note_back(self, at: datetime, *, by_itself: bool = False) -> None:
         """Note that the VM is back since this moment; `by_itself`: since an earlier moment that was not recorded."""
         if self.is_held:
             self.held_periods[-1] = HeldPeriod(self.held_periods[-1].begins, at, by_itself)
-        elif (self.unsure or self.night.by_markers) and not by_itself:
+        # no record of the taking, but a step that brought it back: it was taken, at an unknown moment
+        elif (self.may_be_taken or self.night.by_markers) and not by_itself:
             self.held_periods.append(HeldPeriod(None, at))
-        self.unsure = False
+        self.may_be_taken = False
 
     def past(self) -> PastVm:
         return PastVm(
@@ -191,7 +191,7 @@ def _gpus(profiles: tuple[str, ...]) -> float | None:
 
 @lru_cache(maxsize=16)
 def _policy(text: str) -> Policy | None:
-    """Return the policy; None if this version cannot read it, or if no run of the night is recorded."""
+    """Return the policy of this text; None if this version cannot read it, or the text is empty."""
     try:
         return parse_policy(text, "the journal", accepted_before=True) if text else None
     except PolicyError:
@@ -199,11 +199,11 @@ def _policy(text: str) -> Policy | None:
 
 
 def _back_by(policy: Policy, night: str) -> datetime | None:
-    """Return the deadline of this night's window; None for a night without a window, whose name is a minute."""
-    return max((window_of_night.back_by for window_of_night in nights_called(night, policy)), default=None)
+    """Return when the desktops of this night must be back; None for a night without a window."""
+    return max((named_night.back_by for named_night in nights_called(night, policy)), default=None)
 
 
-_VERBS: Final = {
+_COMMANDS: Final = {
     "setscheduler": "scheduler set",
     "setmode": "mode set",
     "setpassthrough": "passthrough",
@@ -211,8 +211,8 @@ _VERBS: Final = {
     "rotatemark": "rotate mark",
     **run_commands(),
 }
-"""The commands of runs whose kind is the name of a request."""
-_NOUNS: Final = {
+"""By kind of run, the command that begins it; a kind that is missing is the command itself."""
+_STEP_NOUNS: Final = {
     "SuspendVm": "suspend", "ResumeVm": "resume", "PowerOnVm": "start", "PowerOffVm": "power-off",
     "ShutDownGuest": "shutdown", "ReconfigureVm": "change", "RelocateVm": "move", "RunInGuest": "checkpoint hook",
     "SetVmDrs": "override of DRS", "SetAttribute": "marker", "CloseGate": "gate",
@@ -276,7 +276,7 @@ class PastEventsReader:
             PastChange(
                 change.run.id,
                 self.vcenter,
-                _verb(change.run),
+                _command_of(change.run),
                 change.run.past(),
                 tuple(change.subjects),
                 in_order(change.incidents.values()),
@@ -286,6 +286,7 @@ class PastEventsReader:
         )
 
     def _take_begin(self, record: Record) -> None:
+        """Note a run, and its night or change."""
         body = record.body
         by = body.get("by", {})
         run_by = RunBy(by.get("user"), by.get("machine"), body["pid"])
@@ -327,7 +328,7 @@ class PastEventsReader:
         else:
             step.vm = self._vm_of(run, kind, ref, body["before"])
             if step.vm is not None:
-                step.vm.steps[body["op"]] = PastStep(_NOUNS.get(kind, "setting"), step.at)
+                step.vm.steps[body["op"]] = PastStep(_STEP_NOUNS.get(kind, "setting"), step.at)
         self._steps[body["op"]] = step
 
     def _vm_of(self, run: RunSoFar, kind: str, ref: str, before: Mapping[str, Any]) -> VmSoFar | None:
@@ -339,8 +340,7 @@ class PastEventsReader:
         # by its uuid, because a VM that was registered again has a new ref; by its ref if its night saved no uuid
         vm = self._latest.get(uuid or ref) or self._latest.get(ref)
         # a return that changes a VM whose night is closed follows a marker
-        is_known = vm is not None and (not run.returns or not vm.closed)
-        if vm is None or not is_known:
+        if vm is None or (run.returns and vm.closed):
             if not run.returns or kind not in ROLE_OF_RETURN:
                 return None
             night = self._night(run.id, run.begins, by_markers=True)
@@ -351,6 +351,7 @@ class PastEventsReader:
         return vm
 
     def _take_outcome(self, record: Record) -> None:
+        """Note the outcome of a step, and whether it took a VM for the night or brought one back."""
         body = record.body
         step = self._steps.get(body["op"])
         if step is None:
@@ -361,37 +362,38 @@ class PastEventsReader:
         if vm is None:
             return
         is_done = {IntentState.DONE: True, IntentState.FAILED: False}.get(state)
-        vm.steps[body["op"]] = PastStep(_NOUNS.get(step.kind, "setting"), step.at, record.at, is_done)
+        vm.steps[body["op"]] = PastStep(_STEP_NOUNS.get(step.kind, "setting"), step.at, record.at, is_done)
         if state is IntentState.DONE and step.kind in TAKEN_BY[vm.role] and not step.run.returns:
             # vCenter's moment if it showed one, within the time that the step took
-            vm.took(_clamp_moment(body.get("suspended") or body.get("started"), step.at, record.at))
+            vm.note_taken(_clamp_moment(body.get("suspended") or body.get("started"), step.at, record.at))
         elif state is IntentState.DONE and step.kind in RETURNED_BY[vm.role]:
-            vm.brought_back(_clamp_moment(body.get("started"), step.at, record.at))
+            vm.note_back(_clamp_moment(body.get("started"), step.at, record.at))
         elif state is IntentState.UNKNOWN and step.kind in TAKEN_BY[vm.role]:
-            vm.unsure = True  # it may have been taken: a later return shows that it was
+            vm.may_be_taken = True  # it may have been taken: a later return shows that it was
 
     def _note_incident(self, op_id: str, step: StepSoFar, state: IntentState, record: Record) -> None:
         """Add an incident for a failed step or an unknown outcome; remove it if the step turns out to be done."""
         change = self._changes.get(step.run.id)
         # a step on no VM of a night, such as a setting, counts for all nights of its run
-        places = [change] if change is not None else [step.vm.night] if step.vm is not None else step.run.nights
-        wrong = state in (IntentState.FAILED, IntentState.UNKNOWN)
-        noun = _NOUNS.get(step.kind, "setting")
+        owners = [change] if change is not None else [step.vm.night] if step.vm is not None else step.run.nights
+        went_wrong = state in (IntentState.FAILED, IntentState.UNKNOWN)
+        noun = _STEP_NOUNS.get(step.kind, "setting")
         event = f"{noun} failed" if state is IntentState.FAILED else f"{noun}: outcome unknown"
-        for place in places:
-            place.incidents.pop(op_id, None)
-            if wrong:
-                place.incidents[op_id] = Incident(record.at, step.name, event, record.body["reason"])
+        for owner in owners:
+            owner.incidents.pop(op_id, None)
+            if went_wrong:
+                owner.incidents[op_id] = Incident(record.at, step.name, event, record.body["reason"])
         if change is not None:
-            change.subjects[step.name] = wrong
+            change.subjects[step.name] = went_wrong
 
     def _take_return(self, record: Record) -> None:
+        """Note that a VM was seen in its state before the night, and the returns in progress as runs of that night."""
         night = self._nights.get(record.body["night"])
         vm = night.vms.get(record.body["vm"]) if night is not None else None
         if vm is None:
             return
         if not vm.given_up:
-            vm.brought_back(record.at, by_itself=True)
+            vm.note_back(record.at, by_itself=True)
         vm.closed = True
         for run in self._runs.values():
             if run.returns:
@@ -413,6 +415,7 @@ class PastEventsReader:
             vm.night.incidents[f"given up {vm.ref}"] = incident
 
     def _take_end(self, record: Record) -> None:
+        """Note the end of a run, and whether another run ended it because it was cut off."""
         run = self._runs.pop(record.run, None)
         if run is None:
             return
@@ -424,7 +427,7 @@ class PastEventsReader:
         run.cut_off = record.body.get("cut_off", False) or was_continued
         self._steps = {op: step for op, step in self._steps.items() if step.run is not run}
         if run.cut_off:
-            reason = "killed, or cut off from vCenter; another run went on"
+            reason = "it was killed or lost vCenter, and another run continued it"
             for night in run.nights:
                 night.incidents[f"cut off {run.id}"] = Incident(record.at, run.kind, "cut off", reason)
 
@@ -456,10 +459,10 @@ def _clamp_moment(shown_text: str | None, intended: datetime, noted: datetime) -
     return min(max(datetime.fromisoformat(shown_text), intended), noted)
 
 
-def _verb(run: RunSoFar) -> str:
+def _command_of(run: RunSoFar) -> str:
     """Return the command that began a change."""
     if run.kind != CHANGE:
-        return _VERBS.get(run.kind, run.kind)
+        return _COMMANDS.get(run.kind, run.kind)
     try:
         return load_change_order(run.order).verb
     except StateDamaged:

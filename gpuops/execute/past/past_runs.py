@@ -30,7 +30,7 @@ from gpuops.model.nights.history import EventKind, PastEvents, PastNight
 
 @dataclass(frozen=True, slots=True)
 class OpenedJournal:
-    """A complete journal, open for reading."""
+    """All records of a journal, open for reading."""
 
     name: str
     """The file, or the database without its password."""
@@ -81,9 +81,9 @@ class FollowedHistory:
     def __init__(self, state_dir: Path, url: str, vcenter: str) -> None:
         self._state_dir, self._url, self._vcenter = state_dir, url, vcenter
         self._name = "the database of the journal" if url else str(state_dir / FILE_NAME)
-        self._begin_anew()
+        self._forget_all()
 
-    def _begin_anew(self) -> None:
+    def _forget_all(self) -> None:
         self._reader = PastEventsReader(self._vcenter)
         self._seq = 0
         self._events: PastEvents | None = None
@@ -97,14 +97,14 @@ class FollowedHistory:
         try:
             return self._read_new_records()
         except BaseException:
-            self._begin_anew()
+            self._forget_all()
             raise
 
     def _read_new_records(self) -> PastEvents | None:
         """Return the events, with those of records written since the last call; None without a journal or record."""
         store = look_into_store(self._state_dir, self._url, self._vcenter)
         if store is None:
-            self._begin_anew()
+            self._forget_all()
             return None
         with closing(store):
             records = store.read(self._seq)
@@ -152,7 +152,7 @@ def past_night(state_dir: Path, night: str, url: str = "") -> PastEvents:
     events = history(state_dir, url, kind=EventKind.NIGHT)
     if not events.nights:
         raise UsageError(
-            f"no night {night!r}: nothing was recorded in {events.journal} yet", hint="gpuops history lists the nights"
+            f"no night {night!r}: the journal {events.journal} has no night yet", hint="gpuops history lists the nights"
         )
     nights = tuple(night_event for night_event in events.nights if night_event.id == night)
     if not nights:

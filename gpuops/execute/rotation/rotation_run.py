@@ -366,7 +366,7 @@ class RotationRun:
             partly.then_finish(RESUME)
             raise partly from refused
         if self.leases is not None:
-            self.leases.must_be_ours()
+            self.leases.require_one_left()
         after = self._close_returned(report, journal, executor)
         journal.end(run)
         if night:

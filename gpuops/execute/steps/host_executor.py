@@ -80,12 +80,12 @@ class HostExecutor(StepExecutor[OfHost]):
     def keep_lease(self) -> None:
         """Renew the lease, if the run has one."""
         if self.lease is not None:
-            self.lease.keep()
+            self.lease.renew_if_due()
 
     def send(self, step: OfHost, op_id: str) -> TaskRef | None:
         """Send the request and return its task, or None if the request has no task."""
         if self.lease is not None:
-            self.lease.sends()
+            self.lease.note_change_sent()
         return self.request(step, op_id)
 
     @abstractmethod

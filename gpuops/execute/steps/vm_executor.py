@@ -104,8 +104,8 @@ class VmExecutor(VmLooks):
         judged by a new look. A step that takes a desktop also gets a new look if anything was sent since.
         """
         lease = self._leases.of(step.vm)
-        unvouched = lease is not None and not lease.vouched
-        needs_look = unvouched or (isinstance(step, TAKING_STEPS) and self._sent_since_look)
+        is_lease_unconfirmed = lease is not None and not lease.is_confirmed
+        needs_look = is_lease_unconfirmed or (isinstance(step, TAKING_STEPS) and self._sent_since_look)
         if self._is_old(step) or (self._guard is not None and needs_look):
             self.forget_earlier_looks()
             self.look_before([step])
@@ -186,7 +186,7 @@ class VmExecutor(VmLooks):
     def keep_lease(self) -> None:
         """Renew the leases while the run waits for steps, and tell other processes that the run is alive."""
         self.journal.alive()
-        self._leases.keep()
+        self._leases.renew_if_due()
 
     def _lease_objection(self, step: Step) -> str | None:
         lease = self._leases.of(step.vm)
@@ -217,7 +217,7 @@ class VmExecutor(VmLooks):
         self.forget_earlier_looks()
         lease = self._leases.of(step.vm)
         if lease is not None:
-            lease.sends()
+            lease.note_change_sent()
         now = as_it_is_now(step, self.inventory)
         if isinstance(now, PowerOnVm):
             self._starting[now.vm] = now

@@ -212,7 +212,7 @@ class VmLooks(StepExecutor[Step]):
             self.inventory = self.vcenter.inventory()  # a VM that is being made has no id yet by which it can be read
         if existing:
             self.inventory = self.vcenter.observe(self.inventory, existing)
-        self._leases.saw(self.inventory, vms, asked_s)
+        self._leases.note_look(self.inventory, vms, asked_s)
         steered = self._steered.intersection(vms)
         if steered:
             self.inventory = self.vcenter.with_drs(self.inventory, steered)

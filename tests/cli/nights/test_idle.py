@@ -79,7 +79,7 @@ echo '{{"vm": "vdi-02", "sessions": 0}}'
     }
     assert verdicts["vdi-01"] == ("busy", "1 session(s), as the command reports")
     assert verdicts["vdi-02"][0] == "idle"
-    assert verdicts["vdi-03"] == ("unknown", "its sessions are not known: the command printed no line for it")
+    assert verdicts["vdi-03"] == ("unknown", "its sessions are not known: the command printed no line for this VM")
     assert "alice" not in result.stdout
     assert (tmp_path / "asked").read_text() == "x\n"
     config.write_text('[targets.prod]\nhost = "sim:lab"\nidle_command = ["who-works"]\n')

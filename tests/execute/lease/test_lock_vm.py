@@ -193,7 +193,7 @@ def test_a_lock_vm_that_was_reverted_is_refused_to_a_night_until_somebody_sets_i
     with pytest.raises(LeaseReverted, match=wrong) as refused:
         run(world, RunKind.NIGHT, tmp_path / machine)
     right_again = f"gpuops rotate unlock --id {before} --policy"
-    assert refused.value.hint.startswith(f"when no gpuops rotates on any machine: {right_again}")
+    assert refused.value.hint.startswith(f"make sure that no machine rotates, then: {right_again}")
     assert (acts(world), read_lease(world)) == (acted, None)
     assert "reverted" in status(mine, POLICY).lock_trouble
     with pytest.raises(LeaseReverted):
@@ -286,7 +286,7 @@ def test_unlock_gives_back_that_very_lease_and_no_other(world: World, tmp_path: 
     assert unlock(POLICY, mine, lease.nonce, force=True) == lease
     assert status(mine, POLICY).lease is None
     world.now += timedelta(seconds=HEARTBEAT_S)
-    assert "somebody gave it back" in (taken_lease.objection() or "")
+    assert "another run or user released it" in (taken_lease.objection() or "")
     take(site(world, tmp_path / "a"), LOCK, Nonces(tmp_path / "a", "vc-uuid"))
     world.now += timedelta(seconds=HEARTBEAT_S + CALL_TIMEOUT_S + 2)
     stale = read_lease(world)
