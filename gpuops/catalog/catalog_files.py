@@ -395,7 +395,7 @@ def assumptions() -> Mapping[str, Assumption]:
 
 @cache
 def contact_session() -> tuple[SessionStep, ...]:
-    """Return the steps of `gpuops bundle --first-contact`, in order: they show rules that a read of vCenter does not."""
+    """Return the steps of `gpuops bundle --first-contact`, in order: they show what a read of vCenter does not."""
     steps = _load("contact_session.yaml")["steps"]
     return tuple(
         SessionStep(**{**step, "settles": tuple(step["settles"]), "commands": tuple(step["commands"])})
