@@ -220,7 +220,7 @@ class Reader:
                         raise network.UnreadableReply(f"more than {min(max_objects, MOST_IN_A_PAGE):,} objects")
                 # else a server could keep gpuops reading without end
                 if token is not None and len(records) == count_before:
-                    raise network.UnreadableReply("a page without objects that is not the last one")
+                    raise network.UnreadableReply("pages without objects, one after the other")
             if token is None:
                 return records
             page = pages.next(token, until)
