@@ -1,9 +1,9 @@
 """Loads what NVIDIA's documents say about GPUs and vGPU profiles from files that people can read and add to.
 
 `gpus/<board>.yaml` holds one GPU model with its profiles, `mig/<family>.yaml` the GPU instances its family can be cut
-into, `index.yaml` which board a profile name or a PCI id leads to, `devices.yaml` what is known of devices without vGPU
-profiles. A new GPU is a file and its line in the index; no Python. Only the boards asked for are read, each once per
-process: a fleet has a handful of the 67.
+into, `index.yaml` the board of each profile name and PCI id, `devices.yaml` what is known of devices without vGPU
+profiles. To add a GPU, add its file and a line of the index; no code changes. Only requested boards are read, each once
+per process: a fleet has few of the 67.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def _load_for(profiles: frozenset[str], pci: frozenset[tuple[int, int, int | Non
     board_names = {parts.board for parts in map(parse, profiles) if parts}
     devices = {device_id for vendor_id, device_id, _ in pci if vendor_id == NVIDIA_VENDOR_ID}
     # vendor 0: only the name of the GPU is known
-    types = {(vendor_id, device_id) for vendor_id, device_id, _ in pci if vendor_id != 0}
+    device_types = {(vendor_id, device_id) for vendor_id, device_id, _ in pci if vendor_id != 0}
     # a device with a board file is not in devices.yaml
-    types -= {(NVIDIA_VENDOR_ID, device_id) for device_id in devices if device_id in _index().by_device}
-    models = _devices() if types else ()
+    device_types -= {(NVIDIA_VENDOR_ID, device_id) for device_id in devices if device_id in _index().by_device}
+    models = _devices() if device_types else ()
     device_models = tuple(
-        model for model in models if any((model.vendor_id, number) in types for number in model.device_ids)
+        model for model in models if any((model.vendor_id, number) in device_types for number in model.device_ids)
     )
     # the index, a file, is read only if something is looked up in it
     keys = set(boards) | (set(_index().find(board_names, devices)) if board_names or devices else set())
@@ -82,6 +82,7 @@ class _Index:
 
 @cache
 def _index() -> _Index:
+    """Return the index of all board files, from index.yaml."""
     from gpuops.catalog.catalog_files import read
 
     by_board_name: dict[str, str] = {}
@@ -105,6 +106,7 @@ def _catalog(keys: tuple[str, ...], devices: tuple[DeviceModel, ...]) -> Catalog
 
 @cache
 def _devices() -> tuple[DeviceModel, ...]:
+    """Return the devices without vGPU profiles, from devices.yaml."""
     from gpuops.catalog.catalog_files import read
 
     fields = read(_DEVICES)

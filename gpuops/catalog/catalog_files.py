@@ -1,4 +1,4 @@
-"""Reads the files of the catalogue, where a key that is not known, or read twice, is an error; `catalog.load` calls it.
+"""Reads the files of the catalogue and makes values of the model from them; a key that no code reads is an error.
 
 YAML is read with every scalar as text, and the getters of `Fields` convert it: PCI ids such as `1e30` and `2236` are
 hexadecimal, and a YAML resolver would take them for numbers.
@@ -8,9 +8,9 @@ profiles of one size have the same counts and starts in every series, and all of
 marks. The name of a profile is the board's name and a tail. So a file has each of these facts once, and under
 `exceptions` the facts of single profiles.
 
-`drivers.yaml` has the drivers that go together by NVIDIA's documents, each pair with its source.
-
-Read the table of the rules of vSphere and NVIDIA that gpuops and its simulated vCenter both follow."""
+`drivers.yaml` has the drivers that go together by NVIDIA's documents, each pair with its source. `assumptions.yaml` has
+the rules of vSphere and NVIDIA that gpuops and its simulated vCenter both follow.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ from gpuops.model.guests.guest import CudaMinimum, DriverTables, VgpuPairs, Wind
 
 E = TypeVar("E", bound=StrEnum)
 
+_HINT: Final = "correct this file of gpuops/catalog, or install gpuops again"
+
 
 class Fields:
     """One mapping of a file. Each getter removes its key; `check_all_read` raises UsageError for the remaining keys."""
@@ -46,7 +48,7 @@ class Fields:
     def check_all_read(self) -> None:
         """Raise UsageError unless every key was read."""
         if self._unread:
-            raise UsageError(f"{self._where}: unknown key {', '.join(map(repr, self._unread))}")
+            raise UsageError(f"{self._where}: unknown key {', '.join(map(repr, self._unread))}", hint=_HINT)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -110,7 +112,7 @@ class Fields:
         return self._read_numbers(key, 10) if key in self._unread else ()
 
     def hexadecimals(self, key: str) -> tuple[int, ...]:
-        """Return the list of hexadecimal numbers."""
+        """Return the list of hexadecimal numbers; the key must exist."""
         return self._read_numbers(key, 16)
 
     def mapping(self, key: str) -> dict[str, Any]:
@@ -162,10 +164,10 @@ class Fields:
         try:
             return self._unread.pop(key)
         except KeyError:
-            raise UsageError(f"{self._where}: {key!r} is missing") from None
+            raise UsageError(f"{self._where}: {key!r} is missing", hint=_HINT) from None
 
     def _wrong(self, key: str, content: object) -> UsageError:
-        return UsageError(f"{self._where}: {key!r} cannot be {content!r}")
+        return UsageError(f"{self._where}: {key!r} cannot be {content!r}", hint=_HINT)
 
 
 def read(path: Path) -> Fields:
@@ -178,15 +180,15 @@ def read(path: Path) -> Fields:
     try:
         raw = yaml.load(path.read_bytes(), Loader=loader)  # noqa: S506  a BaseLoader makes only text, lists and mappings
     except yaml.YAMLError as fault:
-        raise UsageError(f"{path.name} is not YAML: {fault}") from fault
+        raise UsageError(f"{path.name} is not YAML: {fault}", hint=_HINT) from fault
     if not isinstance(raw, dict):
-        raise UsageError(f"{path.name}: the top level is not a mapping")
+        raise UsageError(f"{path.name} has no keys at its top level", hint=_HINT)
     return Fields(raw, path.name)
 
 
 BOARDS: Final = Path(__file__).parent / "gpus"
 _FAMILIES: Final = Path(__file__).parent / "mig"
-# Longest first, so that `+me.all` is not taken for an `+me` with something behind it.
+# longest first, in case the name of one variant ends with that of another
 _SUFFIXES: Final = tuple(sorted((variant for variant in Variant if variant), key=len, reverse=True))
 
 
@@ -262,24 +264,27 @@ def _profiles(fields: Fields, names: _ProfileNames, mig: MigGeometry | None) -> 
                 # 2B4 is a second B type, 1-5CME a C type that owns the media engines.
                 series = tail.removesuffix("4").removesuffix("ME")[-1]
                 if series not in by_series:
-                    raise UsageError(f"{names.key}.yaml: {section}_series has no {series}, the series of {tail}")
+                    message = f"{names.key}.yaml: {section}_series has no {series}, which is the series of {tail}"
+                    raise UsageError(message, hint=_HINT)
                 facts = {**by_series[series], **row, **exceptions.pop(tail, {}), "type_id": type_id}
                 yield _profile(tail, Series(series), kind, facts, names, mig)
     if exceptions:
         tails = ", ".join(exceptions)
-        raise UsageError(f"{names.key}.yaml: exceptions names profiles that the board does not have: {tails}")
+        message = f"{names.key}.yaml: `exceptions` names profiles that the board does not have: {tails}"
+        raise UsageError(message, hint=_HINT)
 
 
 def _profile(
     tail: str, series: Series, kind: ProfileKind, facts: dict[str, Any], names: _ProfileNames, mig: MigGeometry | None
 ) -> VgpuProfile:
+    """Return the profile of that tail (`3-20C`) with these facts. Raises UsageError for a fact that is no field."""
     fields = Fields(facts, f"{names.key}.yaml: {tail}")
     mig_profile = fields.maybe_text("instance")
     instance = mig.profile(mig_profile) if mig and mig_profile else None
     mixed = fields.maybe_number("mixed")
     starts = fields.numbers("starts_gb")
     displays = fields.maybe_number("displays")
-    guest_mib = fields.maybe_number("guest_mib")
+    guest_mib = fields.maybe_number("guest_mib")  # read in any case: `check_all_read` refuses keys that were not read
     verified_mixed = fields.maybe_choice("verified_mixed", Verified)
     verified_starts = fields.maybe_choice("verified_starts", Verified)
     vgpu_profile = VgpuProfile(
@@ -375,13 +380,13 @@ def _version(row: Fields, key: str) -> tuple[int, ...]:
     text = row.text(key)
     version = version_of(text)
     if version is None:
-        raise UsageError(f"{_DRIVERS.name}: {key} {text!r} is not a version")
+        raise UsageError(f"{_DRIVERS.name}: {key} {text!r} is not a version", hint=_HINT)
     return version
 
 
 @cache
 def assumptions() -> Mapping[str, Assumption]:
-    """Return all rows by id, in the order of the file."""
+    """Return all assumptions by id, in the order of the file."""
     return {
         id: Assumption(id, **{**row, "confidence": Confidence(row["confidence"])})
         for id, row in _load("assumptions.yaml").items()
@@ -390,7 +395,7 @@ def assumptions() -> Mapping[str, Assumption]:
 
 @cache
 def contact_session() -> tuple[SessionStep, ...]:
-    """Return the steps that settle what no look at a vCenter shows, in their order."""
+    """Return the steps of `gpuops bundle --first-contact`, in order: they show what a read of vCenter does not."""
     steps = _load("contact_session.yaml")["steps"]
     return tuple(
         SessionStep(**{**step, "settles": tuple(step["settles"]), "commands": tuple(step["commands"])})
@@ -400,7 +405,7 @@ def contact_session() -> tuple[SessionStep, ...]:
 
 @cache
 def contact_setup() -> tuple[str, ...]:
-    """Return the commands before the session, which name its hosts and VMs."""
+    """Return the commands before these steps, which set the names of the hosts and VMs to use."""
     return tuple(_load("contact_session.yaml")["setup"])
 
 

@@ -1,4 +1,4 @@
-"""Changes of a fleet, as options of `gpuops what-if` or as YAML, checked and made into values.
+"""Reads the changes of a fleet that `gpuops what-if` tries out, from its options or from a YAML file.
 
 `templates/what-if.yaml` is the commented example.
 """
@@ -41,7 +41,8 @@ _VMS: Final = re.compile(r"(?P<count>\d{1,6})x(?P<of>.+)", re.IGNORECASE)
 Change = TypeVar("Change", AddHosts, AddVms)
 
 
-def _file_and_name(text: str) -> str:
+def _check_file_and_name(text: str) -> str:
+    """Return the same text. Raises ValueError if it is not FILE:NAME."""
     path, _, layout = text.partition(":")
     if not path or not layout:
         raise ValueError("should be FILE:NAME: the path of a layout file and the name of a layout in it")
@@ -49,9 +50,9 @@ def _file_and_name(text: str) -> str:
 
 
 FileAndName = Annotated[
-    str, Reads(_file_and_name, Annotated[str, Meta(extra_json_schema={"pattern": "^[^:]+:[\\s\\S]+$"})])
+    str, Reads(_check_file_and_name, Annotated[str, Meta(extra_json_schema={"pattern": "^[^:]+:[\\s\\S]+$"})])
 ]
-"""FILE:NAME, as of `--mig-layout`."""
+"""FILE:NAME, as in the option `--mig-layout`."""
 
 
 class LayoutSection(Section, kw_only=True):
@@ -63,6 +64,7 @@ class LayoutSection(Section, kw_only=True):
     layout: FileAndName
 
     def change(self, folder: Path) -> ApplyLayout:
+        """Return the change, with the layout read from its file. Relative paths start at `folder`."""
         layout = parse_layout_option(self.layout, "mig_layout", folder)
         return ApplyLayout(layout, self.host, self.model, self.gpu)
 
@@ -81,7 +83,7 @@ class ChangeSection(Section):
     def __post_init__(self) -> None:
         if sum(section is not None for section in msgspec.structs.astuple(self)) != 1:
             keys = ", ".join(f"`{key}`" for key in keys_of(ChangeSection))
-            raise ValueError(f"an entry says one of {keys}")
+            raise ValueError(f"an entry must have exactly one of the keys {keys}")
 
     def change(self, folder: Path) -> FleetChange:
         """Return the change. Relative paths start at `folder`. Raises UsageError and PolicyError for a layout."""
@@ -121,7 +123,9 @@ def added_hosts(texts: Sequence[str], like: str | None) -> Iterator[AddHosts]:
     if like is not None and not texts:
         raise UsageError("--like needs --add-hosts", hint="add the number of hosts: --add-hosts 2 --like HOST")
     for text in texts:
-        match = _HOSTS.fullmatch(text.strip()) or (_COPIES.fullmatch(text.strip()) if like is not None else None)
+        match = _HOSTS.fullmatch(text.strip())
+        if match is None and like is not None:
+            match = _COPIES.fullmatch(text.strip())
         if match is None:
             raise UsageError(
                 f"--add-hosts {text!r} cannot be read",
@@ -152,12 +156,13 @@ def lost_gpus(texts: Sequence[str]) -> Iterator[LoseGpu]:
 def changed_profiles(texts: Sequence[str]) -> Iterator[ChangeProfile]:
     """Yield the changes of --change-profile: `vdi-*=a40-4q`. Raises UsageError."""
     for text in texts:
-        of, equals, profile = text.rpartition("=")
-        if not equals or not of or not profile:
+        pool_or_pattern, equals, profile = text.rpartition("=")
+        if not equals or not pool_or_pattern or not profile:
             raise UsageError(
-                f"--change-profile {text!r} cannot be read", hint="write POOL=PROFILE or 'PATTERN=PROFILE'"
+                f"--change-profile {text!r} cannot be read",
+                hint="write POOL=PROFILE or 'PATTERN=PROFILE', such as 'vdi-*=a40-4q'",
             )
-        yield ChangeProfile(of, profile)
+        yield ChangeProfile(pool_or_pattern, profile)
 
 
 def added_vms(texts: Sequence[str]) -> Iterator[AddVms]:
@@ -172,9 +177,10 @@ def added_vms(texts: Sequence[str]) -> Iterator[AddVms]:
 
 
 def _decode_change(kind: type[Change], keys: dict[str, object], option: str) -> Change:
+    """Return the change with these keys. Raises UsageError that names the option, the key and the first mistake."""
     try:
         return decode(kind, keys)
     except WrongContent as error:
         place, reason, _ = error.mistakes[0]
         message = ": ".join(filter(None, (".".join(map(str, place)), reason.replace("`", ""))))
-        raise UsageError(f"{option}: {message}", hint="gpuops what-if --help") from error
+        raise UsageError(f"{option}: {message}", hint="gpuops what-if --help shows examples") from error

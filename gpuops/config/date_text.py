@@ -1,6 +1,6 @@
-"""Dates and windows as people type them: '2026-11-23 22:00', and for a rolling change 'Sat 22:00-04:00 Europe/Berlin'.
+"""Reads dates and windows that people type: '2026-11-23 22:00', or 'Sat 22:00-04:00 Europe/Berlin' for --window.
 
-The command line, the tasks of Ansible and the queue of a rotation policy read them here.
+The command line, the tasks of Ansible and the queue of a rotation policy use it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _CLOCK: Final = re.compile(r"\d\d:\d\d", re.ASCII)
 
 
 def parse_moment(option: str, text: str) -> datetime:
-    """Return the moment, without an offset if the text has none. Raises UsageError."""
+    """Return the date and time of the text; it has no time zone if the text has no offset. Raises UsageError."""
     try:
         if len(text) < len("2026-11-23T22:00"):
-            raise ValueError  # a date alone would be its midnight
+            raise ValueError  # `fromisoformat` would read a date alone as its midnight
         return checked_year(datetime.fromisoformat(text))
     except ValueError:
         hint = "write it as '2026-11-23 22:00', or with an offset as 2026-11-23T22:00+01:00"
@@ -33,7 +33,7 @@ def parse_moment_or_clock(option: str, text: str) -> datetime | time:
         if _CLOCK.fullmatch(text):
             return time.fromisoformat(text)
     except ValueError:
-        pass
+        pass  # such as 25:00: the error of `parse_moment` is raised
     return parse_moment(option, text)
 
 
@@ -41,7 +41,10 @@ _AGO: Final = re.compile(r"(\d{1,4})([dw])")
 
 
 def parse_since(option: str, text: str, now: datetime) -> datetime:
-    """Return the moment days (`30d`) or weeks (`12w`) before `now`, or midnight (UTC) of a date. Raises UsageError."""
+    """Return the moment that is `30d` (days) or `12w` (weeks) before `now`, or midnight (UTC) of a date.
+
+    Raises UsageError.
+    """
     ago = _AGO.fullmatch(text)
     try:
         if ago is not None:
@@ -68,9 +71,9 @@ def parse_window(text: str) -> Window:
     try:
         opens, closes = time.fromisoformat(match["opens"]), time.fromisoformat(match["closes"])
     except ValueError:
-        raise UsageError(f"--window: {match['opens']}-{match['closes']} are not times of day", hint=_HINT) from None
+        raise UsageError(f"--window: {match['opens']} or {match['closes']} is not a time of day", hint=_HINT) from None
     if opens == closes:
-        raise UsageError(f"--window: it opens and closes at the same time, {match['opens']}", hint=_HINT)
+        raise UsageError(f"--window: the window opens and closes at the same time, {match['opens']}", hint=_HINT)
     try:
         zone = ZoneInfo(match["zone"])
     except (OSError, ValueError, KeyError):
@@ -79,10 +82,11 @@ def parse_window(text: str) -> Window:
 
 
 def _days(text: str | None) -> frozenset[Weekday]:
-    """`Sat`, `Sat,Sun` or `Mon-Fri`; none named = every evening."""
+    """Return the days of `Sat`, `Sat,Sun` or `Mon-Fri`; all days for None. Raises UsageError."""
     if text is None:
         return frozenset(Weekday)
     ranges = [part.partition("-") for part in text.split(",")]
+    # a single day is a range from it to itself
     return frozenset(day for first, dash, last in ranges for day in _day(first).until(_day(last if dash else first)))
 
 

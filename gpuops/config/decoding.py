@@ -1,10 +1,9 @@
-"""Decodes the plain values of a file into a class by its annotations, and collects all mistakes with their keys.
+"""Decodes the parsed content of a file into a class by its annotations, and collects all mistakes with their keys.
 
 A class is a `Section`, or a frozen dataclass of `gpuops.model`. msgspec converts and checks single values; annotations
-of `gpuops.model.file_keys` say where a function of ours does, and where a key is not called as its field.
+of `gpuops.model.file_keys` name functions of gpuops for other values, and keys that differ from their fields.
 
-Messages never repeat what a file holds, for it may be a password in the wrong place: they are those of this module and
-of the functions that read values.
+Messages never repeat what a file contains, because it may be a password in the wrong place.
 """
 
 from __future__ import annotations
@@ -56,17 +55,17 @@ _TYPES: Final[Mapping[object, str]] = {
     dict: "should have keys of its own: name, colon, value",
     Path: "should be the path of a file",
 }
-_BOUND: Final = re.compile(r"Expected `(?P<type>\w+)`(?P<length> of length)? (?P<sign>[<>]=?) (?P<number>\S+)")
+_LIMIT_MESSAGE: Final = re.compile(r"Expected `(?P<type>\w+)`(?P<length> of length)? (?P<sign>[<>]=?) (?P<number>\S+)")
 _SIGNS: Final = {">=": "{} or more", ">": "more than {}", "<=": "{} or less", "<": "less than {}"}
 _WAS_ACCEPTED: Final[ContextVar[bool]] = ContextVar("was_accepted", default=False)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))  # mypy: subclasses are frozen, too
 class Section(msgspec.Struct, frozen=True):
-    """One mapping of a file: its keys are the fields. `__post_init__` checks keys together, and raises ValueError."""
+    """One mapping of a file, whose keys are the fields. `__post_init__` checks rules between keys, by ValueError."""
 
     removed_keys: ClassVar[Mapping[str, str]] = {}
-    """Key that earlier versions of gpuops had -> what to write instead."""
+    """Keys that earlier versions of gpuops had, each with what to write instead."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"  # a file may hold a secret
@@ -87,19 +86,22 @@ class WrongContent(ValueError):
         self.mistakes = tuple(mistakes)
         super().__init__(self.describe(mistakes[0]))
 
-    def describe(self, mistake: Mistake, whole: str = "") -> str:
-        """Return one mistake and the number of the others: `ports.first: is missing (and 1 more)`."""
-        key, others_count = ".".join(map(str, mistake.place)) or whole, len(self.mistakes) - 1
+    def describe(self, mistake: Mistake, name_of_file: str = "") -> str:
+        """Return one mistake and the number of the others: `ports.first: is missing (and 1 more)`.
+
+        `name_of_file` stands for the key of a mistake that is about the complete file.
+        """
+        key, others_count = ".".join(map(str, mistake.place)) or name_of_file, len(self.mistakes) - 1
         return f"{key}{': ' if key else ''}{mistake.reason}{f' (and {others_count} more)' if others_count else ''}"
 
     @property
     def most_telling(self) -> Mistake:
-        """The first unknown key, often a misspelling of a key reported as missing; else the first mistake."""
+        """The first unknown key, which is often a misspelling of a missing one; else the first mistake."""
         return next((mistake for mistake in self.mistakes if mistake.reason == UNKNOWN_KEY), self.mistakes[0])
 
 
 def read_as(kind: type[Class], content: object, name: str, hint: str) -> Class:
-    """Return the content of a file as this class. Raises PolicyError: `name`, key and reason, with the next move."""
+    """Return the content of a file as this class. Raises PolicyError: `name`, key, reason, `hint`."""
     try:
         return decode(kind, content)
     except WrongContent as error:
@@ -112,7 +114,7 @@ def decode(kind: type[Class], content: object, *, strict: bool = True, was_accep
     `was_accepted`: an older gpuops accepted the file, so keys required only of new files may be missing.
     """
     decoder = _Decoder(strict)
-    # a context variable: the rules between keys, in `__post_init__` of sections, read it too
+    # a context variable, because `__post_init__` of sections, which checks rules between keys, reads it too
     token = _WAS_ACCEPTED.set(was_accepted)
     try:
         decoded: Class = decoder.read(kind, content, ())
@@ -124,14 +126,15 @@ def decode(kind: type[Class], content: object, *, strict: bool = True, was_accep
 
 
 def was_accepted() -> bool:
-    """Return whether the file that is decoded was accepted by an older gpuops: its desktops must come back."""
+    """Return whether an older gpuops accepted the file that is decoded now. Newer rules then do not apply to it."""
     return _WAS_ACCEPTED.get()
 
 
 def keys_at(kind: Any, place: Place) -> list[str]:
     """Return the keys that may stand at this place of a file that is decoded as `kind`."""
     section: Any = kind
-    for part in place:  # of a list the number of an element, and of a mapping a name, leave the section as it is
+    for part in place:
+        # the number of an element of a list, or a name that people chose, is no field: the section stays the same
         fields = [field for field in fields_of(section) if field.encode_name == part]
         for field in fields:
             section = next(sections_of(field.type), None)
@@ -158,7 +161,7 @@ def fields_of(section: Any) -> tuple[FieldInfo, ...]:
     kinds = get_type_hints(section, include_extras=True)
     file_fields = []
     for field in fields(section):
-        notes = getattr(kinds[field.name], "__metadata__", ())
+        notes = getattr(kinds[field.name], "__metadata__", ())  # what stands behind the type in Annotated[...]
         key = next((note.name for note in notes if isinstance(note, Key)), field.name)
         defaults = (NODEFAULT if unset is NO_DEFAULT else unset for unset in (field.default, field.default_factory))
         # Key(None): a file cannot set the field
@@ -169,7 +172,8 @@ def fields_of(section: Any) -> tuple[FieldInfo, ...]:
 
 
 def sections_of(kind: Any) -> Iterator[type]:
-    """Return the sections that a file may have for an annotation, not those within them."""
+    """Yield the sections that a file may have for an annotation, without the sections within these."""
+    # with `Reads`, the file contains the type that its function reads
     reader = next((note for note in getattr(kind, "__metadata__", ()) if isinstance(note, Reads)), None)
     if is_section(kind):
         yield kind
@@ -178,6 +182,8 @@ def sections_of(kind: Any) -> Iterator[type]:
 
 
 class _Decoder:
+    """Decodes one file; `mistakes` are those found so far."""
+
     def __init__(self, strict: bool) -> None:
         self.strict = strict
         self.mistakes: list[Mistake] = []
@@ -202,25 +208,25 @@ class _Decoder:
             return self._annotated(arguments[0], kind.__metadata__, content, place)
         if origin in (Union, UnionType):
             is_none = content is None and NoneType in arguments
-            return None if is_none else self._read(_fitting(arguments, content), content, place)
+            return None if is_none else self._read(_select_option(arguments, content), content, place)
         if is_section(kind):
             return self._section(kind, content, place)
         if not arguments or origin is Literal:
             return self._convert(kind, content)
-        if _is_plain(kind):
+        if _is_for_msgspec(kind):
             with suppress(msgspec.ValidationError):  # if it fails, the code below finds the wrong element
                 return msgspec.convert(content, kind, strict=self.strict, dec_hook=_parse)
         if origin is dict:
             if not isinstance(content, dict):
                 raise ValueError(_TYPES[dict])
-            keys, values = arguments
+            key_type, value_type = arguments
             return {
-                self.read(keys, key, (*place, key, "[key]")): self.read(values, element, (*place, key))
+                self.read(key_type, key, (*place, key, "[key]")): self.read(value_type, element, (*place, key))
                 for key, element in content.items()
             }
         if not isinstance(content, list | tuple):
             raise ValueError(_TYPES[list])
-        return origin([self.read(arguments[0], element, (*place, at)) for at, element in enumerate(content)])
+        return origin([self.read(arguments[0], element, (*place, number)) for number, element in enumerate(content)])
 
     def _annotated(self, kind: Any, notes: Sequence[Any], content: Any, place: Place) -> Any:
         """Return the content as an `Annotated` type: prepared (`Before`), parsed (`Reads`), within limits (`Meta`)."""
@@ -233,14 +239,15 @@ class _Decoder:
             written = self.read(reader.written, content, place)
             return reader.parse(written) if len(self.mistakes) == mistakes_before else None
         limits = tuple(note for note in notes if isinstance(note, Meta))
-        if limits and get_origin(kind) in (Union, UnionType):  # limits of a union are those of the option that fits
+        # limits of a union apply to the option that fits the content
+        if limits and get_origin(kind) in (Union, UnionType):
             is_none = content is None and NoneType in get_args(kind)
-            option = NoneType if is_none else Annotated[(_fitting(get_args(kind), content), *limits)]
+            option = NoneType if is_none else Annotated[(_select_option(get_args(kind), content), *limits)]
             return self._read(option, content, place)
-        if not get_args(kind) and _is_plain(kind):
+        if not get_args(kind) and _is_for_msgspec(kind):
             return self._convert(Annotated[(kind, *limits)] if limits else kind, content)
         decoded = self._read(kind, content, place)
-        # the limits of a list or dict, such as its length, once its elements are right
+        # the limits of a list or dict, such as its length, are checked if its elements have no mistakes
         if len(self.mistakes) == mistakes_before and limits and isinstance(decoded, list | tuple | dict):
             self._convert(Annotated[(get_origin(kind), *limits)], decoded)
         return decoded
@@ -253,20 +260,21 @@ class _Decoder:
         removed = [key for key in removed_keys if key in content]
         if removed and not was_accepted():
             raise Mistaken(f"`{removed[0]}` is no longer supported", removed_keys[removed[0]])
-        count = len(self.mistakes)
+        mistakes_before = len(self.mistakes)
         # removed keys in a file that an older gpuops accepted are ignored
-        decoded, keys = {}, {*removed}
+        decoded, known_keys = {}, {*removed}
         for field in fields_of(kind):
             key = field.encode_name
-            keys.add(key)
+            known_keys.add(key)
             if key in content:
                 decoded[field.name] = self.read(field.type, content[key], (*place, key))
             elif field.required:
                 self.mistakes.append(Mistake((*place, key), MISSING))
-        self.mistakes += [Mistake((*place, key), UNKNOWN_KEY) for key in content if key not in keys]
-        return kind(**decoded) if len(self.mistakes) == count else None
+        self.mistakes += [Mistake((*place, key), UNKNOWN_KEY) for key in content if key not in known_keys]
+        return kind(**decoded) if len(self.mistakes) == mistakes_before else None
 
     def _convert(self, kind: Any, content: Any) -> Any:
+        """Return the content as a type that msgspec converts. Raises ValueError with a reason in our words."""
         try:
             return msgspec.convert(content, kind, strict=self.strict, dec_hook=_parse)
         except msgspec.ValidationError as error:
@@ -280,30 +288,35 @@ def _parse(kind: type, content: Any) -> Any:
     raise ValueError(_TYPES.get(kind, ""))
 
 
-def _fitting(options: Sequence[Any], content: Any) -> Any:
-    """Return the option of a union that content of this type is read as: a list, a mapping, or anything else."""
-    several = [option for option in options if option not in (NoneType, UnsetType)]
-    for option in several if len(several) > 1 else ():
+def _select_option(options: Sequence[Any], content: Any) -> Any:
+    """Return the type of a union as which this content is decoded, by the type of the content; else the first one.
+
+    `[int, tuple[str, ...]]` and a list: the tuple.
+    """
+    types = [option for option in options if option not in (NoneType, UnsetType)]
+    for option in types if len(types) > 1 else ():
         bare = get_args(option)[0] if get_origin(option) is Annotated else option
         if get_origin(bare) is Literal and content in get_args(bare):
             return option
-        holds = dict if is_section(bare) else get_origin(bare) or bare
-        if isinstance(content, list if holds is tuple else holds if isinstance(holds, type) else ()):
+        # the type of parsed content: a mapping for a section, a list for a tuple
+        content_type = dict if is_section(bare) else get_origin(bare) or bare
+        content_type = list if content_type is tuple else content_type
+        if isinstance(content_type, type) and isinstance(content, content_type):
             return option
-    return several[0]
+    return types[0]
 
 
 @cache
-def _is_plain(kind: Any) -> bool:
-    """Return whether msgspec alone can convert the type: it contains neither sections nor functions of ours."""
+def _is_for_msgspec(kind: Any) -> bool:
+    """Return whether msgspec alone can convert the type: it contains neither sections nor functions of gpuops."""
     if is_section(kind):
         return False
     notes = getattr(kind, "__metadata__", ())
-    return not any(isinstance(note, Reads | Before) for note in notes) and all(map(_is_plain, get_args(kind)))
+    return not any(isinstance(note, Reads | Before) for note in notes) and all(map(_is_for_msgspec, get_args(kind)))
 
 
 def _reason(kind: Any, message: str) -> str:
-    """Return what is wrong in our words: `should be 65535 or less`.
+    """Return an error message of msgspec in our words: `should be 65535 or less`.
 
     >>> _reason(Annotated[int, Meta(le=65535)], "Expected `int` <= 65535")
     'should be 65535 or less'
@@ -319,13 +332,14 @@ def _reason(kind: Any, message: str) -> str:
         return f"should be {' or '.join(filter(None, (', '.join(choices[:-1]), choices[-1])))}"
     if "matching regex" in message:
         return f"does not have the form {next(note.pattern for note in notes if note.pattern)}"
-    bound = _BOUND.fullmatch(message)
-    if bound is None:
+    limit = _LIMIT_MESSAGE.fullmatch(message)
+    if limit is None:
         return _TYPES.get(bare, message)
-    number = bound["number"]
-    if not bound["length"]:
-        return f"should be {_SIGNS[bound['sign']].format(number)}"
-    if bound["sign"] == "<=":
+    number = limit["number"]
+    if not limit["length"]:
+        return f"should be {_SIGNS[limit['sign']].format(number)}"
+    # a limit of the length of a text, list or mapping
+    if limit["sign"] == "<=":
         return f"should have {number} {'characters' if bare is str else 'entries'} or fewer"
     if number != "1":
         return f"should have {number} {'characters' if bare is str else 'entries'} or more"

@@ -35,13 +35,13 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class _SchemaKey:
-    """A key of the schema: where it is, and what it may be."""
+    """A key of the JSON Schema of a file, with the words that lead to it."""
 
     words: tuple[str, ...]
     schema: Schema
     required: bool = False
     names: tuple[str, ...] = ()
-    """The words without names that the writer of the file chooses, as in targets.NAME.host."""
+    """The words without names that the writer of the file chooses: NAME in targets.NAME.host."""
     defs: Mapping[str, Schema] = field(default_factory=dict)
 
     def forms(self) -> list[Schema]:
@@ -50,12 +50,12 @@ class _SchemaKey:
 
     def keys(self) -> dict[str, _SchemaKey]:
         """Return the keys below this one, by name."""
-        places = {}
+        keys = {}
         for form in self.forms():
             for name, schema in form.get("properties", {}).items():
                 required = name in form.get("required", ())
-                places[name] = _SchemaKey((*self.words, name), schema, required, (*self.names, name), self.defs)
-        return places
+                keys[name] = _SchemaKey((*self.words, name), schema, required, (*self.names, name), self.defs)
+        return keys
 
     def below(self, word: str) -> _SchemaKey | None:
         """Return the key of that name; None if it does not exist."""
@@ -72,26 +72,26 @@ class _SchemaKey:
 
 
 def explain(file: str, words: Sequence[str], schema: Schema, template: str) -> Explanation:
-    """Explain the key at the end of `words` in a file of that name. Raises UsageError for one that is not there."""
-    place = _SchemaKey((file,), schema, defs=schema.get("$defs", {}))
+    """Return the explanation of the key at the end of `words` in this file. Raises UsageError for an unknown key."""
+    schema_key = _SchemaKey((file,), schema, defs=schema.get("$defs", {}))
     for word in words:
-        below = place.below(word)
+        below = schema_key.below(word)
         if below is None:
-            raise _unknown_key(place, word)
-        place = below
-    keys = tuple(_explanation(key, template) for key in _keys_or_named(place).values())
-    return _explanation(place, template, keys)
+            raise _unknown_key(schema_key, word)
+        schema_key = below
+    keys = tuple(_explanation(key, template) for key in _keys_below(schema_key).values())
+    return _explanation(schema_key, template, keys)
 
 
-def _keys_or_named(place: _SchemaKey) -> dict[str, _SchemaKey]:
-    """Return the keys below; of a place whose keys are chosen names, the keys below such a name."""
+def _keys_below(place: _SchemaKey) -> dict[str, _SchemaKey]:
+    """Return the keys below; where people choose the names, as in targets.NAME, the keys below such a name."""
     named = place.below("NAME") if not place.keys() else None
     return place.keys() if named is None else named.keys()
 
 
 def _explanation(place: _SchemaKey, template: str, keys: tuple[Explanation, ...] = ()) -> Explanation:
     """Return the explanation of a key, from its schema and the comments of the template."""
-    comment, example = _found_in_template(template, place.names)
+    comment, example = _comment_and_example(template, place.names)
     forms = place.forms()
     description_of_form = next((form["description"] for form in forms if "description" in form), "")
     # a description of the key is more specific than one of its type
@@ -117,6 +117,7 @@ def _alternatives(schema: Schema, defs: Mapping[str, Schema]) -> Iterator[Schema
 
 
 def _forms(schema: Schema, defs: Mapping[str, Schema]) -> Iterator[Schema]:
+    """Yield the schemas of the value; of a list those of its entries."""
     for form in _alternatives(schema, defs):
         if "items" in form:
             yield from _forms(form["items"], defs)
@@ -139,40 +140,41 @@ def _type_of_form(form: Schema, defs: Mapping[str, Schema]) -> str:
     if "enum" in form:
         return "one of the allowed values"
     limits = ", ".join(f"{word} {form[key]}" for key, word in _LIMITS.items() if key in form)
-    plain = form.get("type", "anything")
-    plain = " or ".join(plain) if isinstance(plain, list) else str(plain)
-    return f"{plain} {limits}" if limits else plain
+    json_type = form.get("type", "anything")
+    type_name = " or ".join(json_type) if isinstance(json_type, list) else str(json_type)
+    return f"{type_name} {limits}" if limits else type_name
 
 
 def _unknown_key(place: _SchemaKey, word: str) -> UsageError:
-    keys, parent = list(_keys_or_named(place)), ".".join(place.words)
+    keys, parent = list(_keys_below(place)), ".".join(place.words)
     near = get_close_matches(word, keys, n=_NEAR_KEYS, cutoff=0.5)
     suggestion = f"; did you mean {', '.join(f'{parent}.{key}' for key in near)}?" if near else ""
     if not keys:
-        return UsageError(f"{parent} has no keys below it", hint=f"gpuops explain {parent}")
+        return UsageError(f"{parent} has no keys below it", hint=f"gpuops explain {parent} shows its type and default")
     return UsageError(f"{parent} has no key {word!r}{suggestion}", hint=f"gpuops explain {parent} lists its keys")
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A line of a template, of which a comment may be a key that is switched off: `# proxy = ...`."""
+    """A line of a template. A comment may be a key that is not set: `# proxy = ...`."""
 
     text: str
 
     @property
     def bare(self) -> str:
+        """The line without the `#` of a comment."""
         return re.sub(r"^( *)# ?", r"\1", self.text)
 
     @property
     def indent(self) -> int:
-        """The column of its key; of a list's entry that of the first key: `- name: x` has 2."""
+        """The column of the key in this line; `- name: x`, an entry of a list, has 2."""
         return len(self.bare) - len(re.sub(r"^[ -]+", "", self.bare))
 
     def is_key(self, name: str) -> bool:
         return re.match(rf"[ -]*{re.escape(name)} ?[:=](\s|$)", self.bare) is not None
 
 
-def _found_in_template(template: str, names: Sequence[str]) -> tuple[str, str]:
+def _comment_and_example(template: str, names: Sequence[str]) -> tuple[str, str]:
     """Return the comment on the key in the template, and the lines of the key as an example; both may be empty."""
     lines = [_Line(text) for text in template.splitlines()]
     if re.search(r"(?m)^\[", template):  # TOML: the last name is a key of the table with the other names
@@ -188,8 +190,7 @@ def _found_in_template(template: str, names: Sequence[str]) -> tuple[str, str]:
         start = min(matches, key=lambda number: place_lines[number].indent)
         if name != names[-1]:
             place_lines = list(_block(place_lines, start))[1:]
-    # no names: the file itself is explained, without an example
-    if start < 0:
+    if start < 0:  # no names: the file itself is explained, without an example
         return "", ""
     block = [line.text for line in _block(place_lines, start)]
     example = block[:_LONGEST_EXAMPLE] + (["..."] if len(block) > _LONGEST_EXAMPLE else [])
@@ -198,10 +199,11 @@ def _found_in_template(template: str, names: Sequence[str]) -> tuple[str, str]:
 
 
 def _table(lines: Sequence[_Line], names: Sequence[str]) -> Iterator[_Line]:
-    """Yield the lines of a TOML table; the second word of its heading is any name: [targets.prod.broker]."""
+    """Yield the lines of the TOML table of these names; no names = the lines before the first heading."""
     inside = not names
     for line in lines:
         if heading := re.match(r"\[([\w.]+)\]", line.bare):
+            # the second word of a heading is a name that people choose: [targets.prod.broker] is targets.broker
             words = heading[1].split(".")
             inside = [*words[:1], *words[2:]] == [*names]
         elif inside:
@@ -223,7 +225,7 @@ def _block(lines: Sequence[_Line], start: int) -> Iterator[_Line]:
 
 
 def _comment(lines: Sequence[_Line], start: int) -> str:
-    """Return the comment behind a key, else the lines of comment above it, else an empty text."""
+    """Return the comment on the line of a key, else the comment lines above it, else ''."""
     if behind := re.search(r"\s# (.+)", lines[start].bare):
         return behind[1]
     above: list[str] = []

@@ -20,7 +20,7 @@ from gpuops.model.file_keys import Before, Reads
 
 
 def schema_of_section(section: type) -> dict[str, Any]:
-    """Return the schema, with those of the sections within it in `$defs`."""
+    """Return the JSON Schema of a section; the schemas of sections within it are in `$defs`."""
     schema = msgspec.json.schema(_type_in_file(section), schema_hook=lambda kind: {"type": "string"})
     parts: dict[str, Any] = schema["$defs"]
     return {**parts.pop(section.__name__), "$defs": parts}
@@ -39,20 +39,23 @@ def _type_in_file(kind: Any) -> Any:
         return reduce(or_, map(_type_in_file, arguments))
     if origin in (list, tuple, dict):
         return origin[tuple(map(_type_in_file, arguments))]
-    return _written_section(kind) if is_section(kind) else kind
+    return _struct_for_schema(kind) if is_section(kind) else kind
 
 
 @cache
-def _written_section(section: type) -> type[msgspec.Struct]:
-    """Return a class of the section as it stands in a file, with defaults and descriptions, to make its schema from."""
-    fields, documented = [], _docstrings_of_fields(section)
+def _struct_for_schema(section: type) -> type[msgspec.Struct]:
+    """Return a struct with the section's keys, defaults and descriptions as a file has them, to make its schema from."""
+    fields, docstrings = [], _docstrings_of_fields(section)
     for field in fields_of(section):
         kind, default = _type_in_file(field.type), {"default": field.default, "default_factory": field.default_factory}
         notes = getattr(field.type, "__metadata__", ())
-        if not field.required and (file_default := _default(field.type, field.default)) is not msgspec.NODEFAULT:
+        if (
+            not field.required
+            and (file_default := _declared_default(field.type, field.default)) is not msgspec.NODEFAULT
+        ):
             # the schema shows the default; UNSET only makes the key optional
             kind, default = _with_default(kind, file_default), {"default": UNSET}
-        description = next((note for note in notes if isinstance(note, str)), documented.get(field.name))
+        description = next((note for note in notes if isinstance(note, str)), docstrings.get(field.name))
         if description is not None:
             kind = Annotated[kind, Meta(description=description)]
         fields.append((field.name, kind, msgspec.field(**default)))
@@ -61,8 +64,8 @@ def _written_section(section: type) -> type[msgspec.Struct]:
     return msgspec.defstruct(section.__name__, fields, kw_only=True, forbid_unknown_fields=True, **options)
 
 
-def _default(kind: Any, default: Any) -> Any:
-    """Return the default of a field of type `kind` as a file has it."""
+def _declared_default(kind: Any, default: Any) -> Any:
+    """Return the default of a field of type `kind`, or the one that its `Reads` declares for the file."""
     reader = next((note for note in getattr(kind, "__metadata__", ()) if isinstance(note, Reads)), None)
     return default if reader is None or reader.default is msgspec.NODEFAULT else reader.default
 
@@ -77,11 +80,14 @@ def _with_default(kind: Any, default: Any) -> Any:
 
 
 def _default_in_file(default: Any) -> Any:
+    """Return the default as JSON values; UNSET if it cannot be written as such."""
     kind: Any = type(default)
     if is_section(kind):
         values = ((field, getattr(default, field.name)) for field in fields_of(kind))
         parts = {
-            field.encode_name: _default_in_file(_default(field.type, value) if value == field.default else value)
+            field.encode_name: _default_in_file(
+                _declared_default(field.type, value) if value == field.default else value
+            )
             for field, value in values
         }
         return {key: part for key, part in parts.items() if part is not UNSET}
@@ -89,8 +95,8 @@ def _default_in_file(default: Any) -> Any:
 
 
 def _docstrings_of_fields(section: type) -> dict[str, str]:
-    """Return the text below each field of the class, and of the classes that it extends."""
-    documented = {}
+    """Return the docstring below each field of the class and of its base classes, by field."""
+    docstrings = {}
     for owner in reversed(section.__mro__):
         if is_section(owner):
             tree = ast.parse(dedent(getsource(owner))).body[0]
@@ -98,7 +104,7 @@ def _docstrings_of_fields(section: type) -> dict[str, str]:
             for statement, following in pairwise(getattr(tree, "body", ())):
                 match statement, following:
                     case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str() as text)):
-                        documented[name] = " ".join(text.split())
+                        docstrings[name] = " ".join(text.split())
                     case _:
                         pass
-    return documented
+    return docstrings

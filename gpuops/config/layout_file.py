@@ -1,4 +1,4 @@
-"""Layouts of GPUs as YAML, in the form of NVIDIA's mig-parted or vgpu-device-manager, checked and made into values.
+"""Reads layouts of GPUs from YAML files in the form of NVIDIA's mig-parted or vgpu-device-manager.
 
 Both forms are version `v1` of their specifications (api/spec/v1 of both repositories). `templates/mig-layout.yaml` is
 the commented example. `gpuops host mig check` and `--mig-layout` of other commands read it here.
@@ -34,7 +34,8 @@ def _model_ids(text: str) -> tuple[int, int]:
     return int(match["vendor"], 16), int(match["device"], 16)
 
 
-def _one_or_several(content: Any) -> Any:
+def _as_list(content: Any) -> Any:
+    """Return a list of one for a single text; everything else is decoded as it is."""
     return [content] if isinstance(content, str) else content
 
 
@@ -54,7 +55,7 @@ class _PartSection(Section, kw_only=True, rename="kebab"):
     """Which GPUs a part is of."""
 
     device_filter: Annotated[
-        tuple[DeviceId, ...], Meta(max_length=100), Before(_one_or_several, tuple[DeviceId, ...] | DeviceId)
+        tuple[DeviceId, ...], Meta(max_length=100), Before(_as_list, tuple[DeviceId, ...] | DeviceId)
     ] = ()
     devices: Annotated[
         Annotated[Numbers, Meta(min_length=1, max_length=64)] | None,
@@ -109,10 +110,10 @@ class LayoutFile(Section, rename="kebab"):
 
     def __post_init__(self) -> None:
         configs = {"mig-configs": self.mig_configs, "vgpu-configs": self.vgpu_configs}
-        if bool(self.mig_configs) is bool(self.vgpu_configs):
-            empty = next((key for key, layouts in configs.items() if layouts is not UNSET), None)
-            if empty is not None and not self.mig_configs:
-                raise ValueError(f"`{empty}` is empty: it should have at least one layout")
+        if bool(self.mig_configs) is bool(self.vgpu_configs):  # both or neither
+            given_key = next((key for key, layouts in configs.items() if layouts is not UNSET), None)
+            if given_key is not None and not self.mig_configs:
+                raise ValueError(f"`{given_key}` is empty: it should have at least one layout")
             raise ValueError("use either `mig-configs` (GPU instances) or `vgpu-configs` (vGPUs)")
 
     def layouts(self) -> tuple[GpuLayout, ...]:
@@ -156,4 +157,6 @@ def find_layout(name: str, layouts: Iterable[GpuLayout], file: Path) -> GpuLayou
         return by_name[name]
     near = get_close_matches(name, by_name, n=3)
     suggestion = f"; did you mean {', '.join(near)}?" if near else f"; it has: {', '.join(list(by_name)[:10])}"
-    raise UsageError(f"{file} has no layout {name!r}{suggestion}", hint="name a layout of this file")
+    raise UsageError(
+        f"{file} has no layout {name!r}{suggestion}", hint=f"gpuops host mig check {file} lists its layouts"
+    )

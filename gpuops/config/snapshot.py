@@ -1,7 +1,7 @@
 """Saves an inventory as a JSON file and loads it again, to plan on it without a vCenter (`--inventory FILE`).
 
-The file is an archive of `gpuops.model` as it is: read back it equals the inventory that was saved. What people and
-programs read is `gpuops inventory --output json`, whose keys do not follow the model.
+The file contains the values of `gpuops.model` unchanged: a loaded inventory equals the one that was saved. Programs
+should read `gpuops inventory --output json` instead, whose keys do not change with the model.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from gpuops.model.vcenter.inventory import Inventory
 
 SCHEMA_VERSION: Final = 1
 LARGEST: Final = 512 * 1024 * 1024
-"""The snapshot of 100,000 VMs has a third of it."""
+"""The limit in bytes: three times the snapshot of 100,000 VMs."""
 _KIND: Final = "snapshot"
 
 
 def save(inventory: Inventory, path: Path) -> None:
-    """Writes the snapshot, whole or not at all, mode 0600. Raises UsageError."""
+    """Write the complete snapshot or nothing, with mode 0600. Raises UsageError."""
     document = {
         "schema_version": SCHEMA_VERSION,
         "kind": _KIND,
@@ -38,24 +38,26 @@ def load(path: Path) -> Inventory:
     """Return the snapshot in a file that `save` wrote. Raises UsageError that names the first mistake."""
     raw = read_bytes(path, largest=LARGEST)
     try:
-        return _inventory(path, parse_json(raw))
+        return _decode_document(path, parse_json(raw))
     except NOT_PARSED as error:
         raise _no_snapshot(path) from error
 
 
-def _inventory(path: Path, document: Any) -> Inventory:
+def _decode_document(path: Path, document: Any) -> Inventory:
+    """Return the inventory in the document. Raises UsageError for another document, another version or a mistake."""
     if not isinstance(document, dict) or document.get("kind") != _KIND:
         raise _no_snapshot(path)
     if document.get("schema_version") != SCHEMA_VERSION:
         raise UsageError(
-            f"{path} is a saved inventory of version {document.get('schema_version')}, "
-            f"this gpuops reads version {SCHEMA_VERSION}",
-            hint=f"it was written by gpuops {document.get('gpuops')}; save a new one",
+            f"{path} is a saved inventory of version {document.get('schema_version')}, written by gpuops "
+            f"{document.get('gpuops')}; this gpuops reads version {SCHEMA_VERSION}",
+            hint="save a new one: gpuops inventory --save FILE",
         )
     try:
         return decode_stored(Inventory, document.get("inventory"))
     except NotDecoded as error:
-        raise UsageError(f"{path} is not a complete inventory: {error}") from error
+        hint = "save a new one: gpuops inventory --save FILE"
+        raise UsageError(f"{path} is not a complete inventory: {error}", hint=hint) from error
 
 
 def _no_snapshot(path: Path) -> UsageError:

@@ -1,4 +1,4 @@
-"""Where the configuration and the caches of the user who runs gpuops lie, also for a user without a name or a home."""
+"""Returns the paths of the configuration file and the cache of the user who runs gpuops, even one without a home."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from pathlib import Path
 
 
 def config_file(environ: Mapping[str, str]) -> Path:
-    """$GPUOPS_CONFIG, else $XDG_CONFIG_HOME/gpuops/config.toml, else ~/.config/gpuops/config.toml."""
+    """Return $GPUOPS_CONFIG, else $XDG_CONFIG_HOME/gpuops/config.toml, else ~/.config/gpuops/config.toml."""
     if path_text := environ.get("GPUOPS_CONFIG"):
         return Path(path_text)
-    return _base(environ, "XDG_CONFIG_HOME", ".config") / "gpuops" / "config.toml"
+    return _xdg_dir(environ, "XDG_CONFIG_HOME", ".config") / "gpuops" / "config.toml"
 
 
 def cache_dir(environ: Mapping[str, str]) -> Path:
-    """$XDG_CACHE_HOME/gpuops, else ~/.cache/gpuops."""
-    return _base(environ, "XDG_CACHE_HOME", ".cache") / "gpuops"
+    """Return $XDG_CACHE_HOME/gpuops, else ~/.cache/gpuops."""
+    return _xdg_dir(environ, "XDG_CACHE_HOME", ".cache") / "gpuops"
 
 
-def _base(environ: Mapping[str, str], variable: str, default: str) -> Path:
-    # The specification: a relative path in these variables is invalid and must be ignored.
-    named = Path(environ.get(variable, ""))
-    return named if named.is_absolute() else home_dir(environ) / default
+def _xdg_dir(environ: Mapping[str, str], variable: str, default: str) -> Path:
+    # XDG Base Directory Specification: a relative path in these variables is invalid and must be ignored
+    directory = Path(environ.get(variable, ""))
+    return directory if directory.is_absolute() else home_dir(environ) / default
 
 
 def home_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """$HOME, else this user's home directory by the user database, else `/`, as container engines set it.
+    """Return $HOME, else the home directory in the user database, else `/`, as container engines set it.
 
-    In a container the user may have a number alone: no name, no home directory and no $HOME.
+    In a container the user may have only a number: no name, no home directory and no $HOME.
     """
     if home := environ.get("HOME"):
         return Path(home)

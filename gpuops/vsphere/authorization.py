@@ -1,4 +1,4 @@
-"""Reads the privileges of this login, reads and writes roles of vCenter (vSphere API reference, AuthorizationManager).
+"""Reads the privileges of this login, and reads and writes roles (vSphere API reference, AuthorizationManager).
 
 One call asks for the privileges that a plan needs on all its VMs, hosts or clusters.
 """
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 WRITE_ATTRIBUTE: Final = "Global.SetCustomField"
 _CLUSTER: Final = "ClusterComputeResource"
-_AT_ONCE: Final = 200
-"""Objects in one call: vCenter returns hundreds of privileges of an administrator for each object."""
+_OBJECTS_PER_CALL: Final = 200
+"""vCenter returns hundreds of privileges of an administrator for each object."""
 
 
 def lacking(
@@ -34,7 +34,7 @@ def lacking(
     with OptionalRead():
         missing = _refused_privileges(session, {ref: session.vm(ref) for ref in needed}, needed)
         if missing and not _may_define(session, attributes):
-            for ref in missing:
+            for ref in missing:  # all VMs that vCenter answered for, also those that lack nothing
                 if WRITE_ATTRIBUTE in needed.get(ref, ()):
                     missing[ref] |= {DEFINE_ATTRIBUTE}
         return {ref: privileges for ref, privileges in missing.items() if privileges}
@@ -51,8 +51,9 @@ def lacking_on_objects(
     """
     missing: dict[str, frozenset[str]] = {}
     for kind, by_object in needed.items():
-        on_object = {ref: frozenset(privileges) - ASSIGN_TO_POOL for ref, privileges in by_object.items()}
-        missing |= _lacking_on(session, _TYPES[kind], {ref: needs for ref, needs in on_object.items() if needs})
+        without_pool = {ref: frozenset(privileges) - ASSIGN_TO_POOL for ref, privileges in by_object.items()}
+        needed_on_objects = {ref: privileges for ref, privileges in without_pool.items() if privileges}
+        missing |= _lacking_on_type(session, _TYPES[kind], needed_on_objects)
         for ref, privileges in by_object.items():
             if ASSIGN_TO_POOL & frozenset(privileges):
                 missing[ref] = missing.get(ref, frozenset()) | _lacking_on_pool(session, kind, ref)
@@ -67,11 +68,14 @@ def _lacking_on_pool(session: Session, kind: ObjectKind, ref: str) -> frozenset[
         pool = session.read(lambda: compute.resourcePool)
         if pool is not None:
             pool_ref = str(pool._moId)
-            return _lacking_on(session, "ResourcePool", {pool_ref: ASSIGN_TO_POOL}).get(pool_ref, frozenset())
+            return _lacking_on_type(session, "ResourcePool", {pool_ref: ASSIGN_TO_POOL}).get(pool_ref, frozenset())
     return frozenset()
 
 
-def _lacking_on(session: Session, kind: str, needed: Mapping[str, Collection[str]]) -> Mapping[str, frozenset[str]]:
+def _lacking_on_type(
+    session: Session, kind: str, needed: Mapping[str, Collection[str]]
+) -> Mapping[str, frozenset[str]]:
+    """Return what this login lacks on objects of one vmomi type, by object; empty if vCenter refuses the read."""
     with OptionalRead():
         entities = {ref: session.managed_object(kind, ref) for ref in needed}
         return _refused_privileges(session, entities, needed)
@@ -128,6 +132,7 @@ def _add_pool_privileges(
 def _granted_privileges(
     session: Session, entities: Mapping[str, Any], privileges: frozenset[str]
 ) -> dict[str, frozenset[str]]:
+    """Return which of these privileges this login has, by entity, without entities that have no answer."""
     refused = _refused_privileges(session, entities, dict.fromkeys(entities, privileges))
     return {ref: privileges - refused_privileges for ref, refused_privileges in refused.items() if ref in entities}
 
@@ -135,7 +140,10 @@ def _granted_privileges(
 def _refused_privileges(
     session: Session, entities: Mapping[str, Any], needed: Mapping[str, Collection[str]]
 ) -> dict[str, frozenset[str]]:
-    """Return by entity the needed privileges that this login does not have, without entities that have no answer."""
+    """Return the needed privileges that this login lacks, by entity; `frozenset()` if it lacks none.
+
+    Entities that have no answer are left out. Empty if vCenter cannot be asked.
+    """
     requested = sorted({privilege for privileges in needed.values() for privilege in privileges})
     manager = session.content.authorizationManager
     if not requested or manager is None or session.login_key is None:
@@ -194,6 +202,7 @@ def granted(session: Session, inventory: Inventory) -> tuple[Mapping[str, frozen
         login = session.read(lambda: session.content.sessionManager.currentSession)
         if login is not None:
             privileges_by_object = _all_privileges(session, [*entities, *pools.values()], str(login.userName))
+        # all of them were read in one call: the pools are among the objects
         _add_pool_privileges(privileges_by_object, pools, privileges_by_object)
     return privileges_by_object, session.service["rootFolder"][1]
 
@@ -203,16 +212,16 @@ def _root_pools(session: Session, clusters: Iterable[str]) -> dict[str, Any]:
     from pyVmomi import vim
 
     objects = [session.managed_object(_CLUSTER, ref) for ref in clusters]
-    read = session.read_properties(objects, ["resourcePool"])
-    pools = {ref: properties.get("resourcePool") for ref, properties in read.items()}
+    properties_by_cluster = session.read_properties(objects, ["resourcePool"])
+    pools = {ref: properties.get("resourcePool") for ref, properties in properties_by_cluster.items()}
     return {ref: pool for ref, pool in pools.items() if isinstance(pool, vim.ResourcePool)}
 
 
 def _all_privileges(session: Session, entities: Sequence[Any], user: str) -> dict[str, frozenset[str]]:
     """Return all privileges of the user, by object."""
     privileges_by_object: dict[str, frozenset[str]] = {}
-    for start in range(0, len(entities), _AT_ONCE):
-        page = entities[start : start + _AT_ONCE]
+    for start in range(0, len(entities), _OBJECTS_PER_CALL):
+        page = entities[start : start + _OBJECTS_PER_CALL]
         replies = session.read(_manager(session).FetchUserPrivilegeOnEntities, list(page), user) or ()
         with session.decoding("FetchUserPrivilegeOnEntities"):
             privileges_by_object |= {
@@ -242,7 +251,7 @@ def _require_known(session: Session, wishes: Sequence[RoleWish]) -> None:
         if unknown := sorted(wish.privileges - known_privileges):
             raise PolicyError(
                 f"role {wish.name}: this vCenter has no privilege {', '.join(unknown)}",
-                hint="take it out of the file; nothing was changed",
+                hint="remove it from the file of the role; nothing was changed",
             )
 
 
@@ -253,5 +262,5 @@ def _roles(session: Session) -> Collection[Any]:
 def _manager(session: Session) -> Any:
     manager = session.content.authorizationManager
     if manager is None:
-        raise ProtocolError("this vCenter has no AuthorizationManager")
+        raise ProtocolError("this vCenter offers no AuthorizationManager", hint="check that the address is a vCenter")
     return manager

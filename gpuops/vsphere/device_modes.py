@@ -33,14 +33,16 @@ if TYPE_CHECKING:
 SINCE: Final = version_numbers("9.1.0.0")
 MOST_HOSTS: Final = 256
 """Hosts in one read, one after another, within the ten minutes of a login."""
-_TOO_MANY: Final = f"its DirectPath devices were not read: at most {MOST_HOSTS} hosts at once (--host)"
-MODES: Final = Purpose(
-    "modes of devices",
-    access="ask for read access to the hosts",
-    otherwise="gpuops inventory --hosts shows the devices of the main API",
-    without_tls="use https://",
+_TOO_MANY: Final = (
+    f"its DirectPath devices were not read: gpuops reads those of at most {MOST_HOSTS} hosts (use --host)"
 )
-WORDS: Final[Mapping[DeviceMode, str]] = {
+LOGIN_PURPOSE: Final = Purpose(
+    "modes of devices",
+    hint_if_refused="ask for read access to the hosts",
+    hint_if_unreadable="gpuops inventory --hosts shows the devices that the main API lists",
+    hint_without_tls="give the address of the vCenter as https://HOST",
+)
+MODE_NAMES: Final[Mapping[DeviceMode, str]] = {
     DeviceMode.NONE: "NONE",
     DeviceMode.HOST: "HOST",
     DeviceMode.DIRECT_PATH: "DIRECTPATH",
@@ -50,7 +52,7 @@ WORDS: Final[Mapping[DeviceMode, str]] = {
     DeviceMode.SYSTEM_SELECT: "SYSTEM_SELECT",
 }
 """The names of modes in this API; unknown names are shown unchanged."""
-_MODES: Final = {word: mode.value for mode, word in WORDS.items()}
+_MODE_OF_NAME: Final = {name: mode.value for mode, name in MODE_NAMES.items()}
 
 
 def sets_modes(session: Session) -> bool:
@@ -71,9 +73,9 @@ def with_devices(session: Session, inventory: Inventory, hosts: Collection[str])
         host.ref: _TOO_MANY for host in requested_hosts[MOST_HOSTS:]
     }
     try:
-        with automation_login(session.target, MODES) as configuration:
+        with automation_login(session.target, LOGIN_PURPOSE) as configuration:
             for host in requested_hosts[:MOST_HOSTS]:
-                devices_by_host[host.ref] = _read_devices(configuration, host.ref)
+                devices_by_host[host.ref] = _read_devices_or_reason(configuration, host.ref)
     except GpuopsError as error:
         # if only the Automation API refuses the login or fails, the snapshot is still useful without devices
         if isinstance(error, NotConnected) and not isinstance(error, LoginRefused | ProtocolError):
@@ -99,7 +101,7 @@ def devices_of(configuration: Any, host: str) -> tuple[HostDevice, ...]:
     return tuple(sorted((_device(summary.device, summary.info) for summary in summaries), key=lambda device: device.id))
 
 
-def _read_devices(configuration: Any, host: str) -> tuple[HostDevice, ...] | str:
+def _read_devices_or_reason(configuration: Any, host: str) -> tuple[HostDevice, ...] | str:
     """Return the devices of one host, or the reason why they cannot be read. Raises errors that affect all hosts."""
     from com.vmware.vapi.std.errors_client import Error, NotFound, OperationNotFound, Unauthenticated
 
@@ -153,8 +155,8 @@ def _number(field: Any) -> int | None:
     return field
 
 
-def _mode(word: Any) -> str:
-    return _MODES.get(_text(word), _text(word))
+def _mode(name: Any) -> str:
+    return _MODE_OF_NAME.get(_text(name), _text(name))
 
 
 def _in_order(modes: Iterable[str]) -> tuple[str, ...]:
@@ -188,17 +190,21 @@ def configure_modes(session: Session, step: ConfigureModes, inventory: Inventory
     """
     host = inventory.hosts[step.host]
     session.refuse_change(host.name)
-    states = {state.address: state.mode for state in (host.settings.passthrough if host.settings else None) or ()}
-    pending_changes = [change for change in step.devices if states.get(change.address) != change.after]
+    passthrough_states = (host.settings.passthrough if host.settings else None) or ()
+    modes_now = {state.address: state.mode for state in passthrough_states}
+    pending_changes = [change for change in step.devices if modes_now.get(change.address) != change.after]
     impacts_by_device: dict[PciAddress, Impacts | None] = {}
     try:
-        with automation_login(session.target, MODES) as configuration:
+        with automation_login(session.target, LOGIN_PURPOSE) as configuration:
             ids = {device.address: device.id for device in devices_of(configuration, step.host)}
             for change in pending_changes:
                 if change.address not in ids:
-                    raise Refused(f"{host.name}: vCenter lists no DirectPath device {change.address}")
+                    raise Refused(
+                        f"{host.name}: vCenter lists no DirectPath device {change.address}",
+                        hint="gpuops host passthrough show lists the devices that it has",
+                    )
                 call = _ConfigureCall(session, configuration, f"{host.name} {change.address}", op_id)
-                impacts_by_device[change.address] = call.result(step.host, ids[change.address], change)
+                impacts_by_device[change.address] = call.set_mode(step.host, ids[change.address], change)
     except (LoginRefused, ProtocolError) as error:  # the main API still works: only this host is not set
         refused = Refused(f"{host.name}: {error.message}", hint=error.hint)
         add_changed_devices(refused, impacts_by_device)
@@ -206,6 +212,7 @@ def configure_modes(session: Session, step: ConfigureModes, inventory: Inventory
     except GpuopsError as error:
         add_changed_devices(error, impacts_by_device)
         raise
+    # a device that already had its mode has no impacts here, so the result is None for it too
     known_impacts = [impacts for impacts in impacts_by_device.values() if impacts is not None]
     return frozenset(chain.from_iterable(known_impacts)) if len(known_impacts) == len(step.devices) else None
 
@@ -214,16 +221,17 @@ def add_changed_devices(error: GpuopsError, impacts_by_device: Mapping[PciAddres
     """Add to an error the devices that were set before it, with their impacts."""
     if not impacts_by_device:
         return
-    words = (
+    devices_with_impacts = (
         f"{address} (vCenter: {', '.join(sorted(impacts)) if impacts is not None else 'impact not reported'})"
         for address, impacts in impacts_by_device.items()
     )
+    # unknown impacts may include a reboot
     reboots = any(impacts is None or ConfigureImpact.REBOOT in impacts for impacts in impacts_by_device.values())
-    error.after(f"set before that: {', '.join(words)}", reboot_due=reboots)
+    error.after(f"set before that: {', '.join(devices_with_impacts)}", reboot_due=reboots)
 
 
 class _ConfigureCall:
-    """One call, from its request to the end of its task."""
+    """The call that sets the mode of one device, from its request to the end of its task."""
 
     def __init__(self, session: Session, configuration: Any, subject: str, op_id: str) -> None:
         self._session = session
@@ -231,7 +239,7 @@ class _ConfigureCall:
         self._subject = subject
         self._op_id = op_id
 
-    def result(self, host: str, device: str, change: ModeChange) -> Impacts | None:
+    def set_mode(self, host: str, device: str, change: ModeChange) -> Impacts | None:
         """Set the mode, wait for the end of the task and return the impacts; None = not reported.
 
         Raises Refused by vCenter, and OutcomeUnknown if the reply was lost or the end of the task is not known.
@@ -239,35 +247,36 @@ class _ConfigureCall:
         from com.vmware.vapi.std.errors_client import Error, Unauthenticated, Unauthorized
         from com.vmware.vcenter.host.hardware_client import DirectPathDevices
 
-        unanswered: tuple[type[Exception], ...] = (*network.LOST_ERRORS, *vapi_errors())
-        spec = DirectPathDevices.ConfigureSpec(device=device, new_mode=WORDS[change.after])
+        lost_reply_errors: tuple[type[Exception], ...] = (*network.LOST_ERRORS, *vapi_errors())
+        spec = DirectPathDevices.ConfigureSpec(device=device, new_mode=MODE_NAMES[change.after])
         try:
             task = DirectPathDevices(self._configuration).configure_task(host, spec)
         except (Unauthenticated, Unauthorized):
             raise  # nothing was done
-        except Error as error:
+        except Error as error:  # an error reply, which must come before `lost_reply_errors`: they contain it too
             raise self._refusal(error) from error
-        except unanswered as error:
+        except lost_reply_errors as error:
             raise self._lost_reply_error(type(error).__name__) from error
         try:
-            end = self._end(task)
-        except unanswered as error:  # the change is under way in any case
+            task_info = self._wait_for_end(task)
+        except lost_reply_errors as error:  # the change is under way in any case
             raise self._unfinished_error(f"its task cannot be followed: {type(error).__name__}") from error
-        if end is None:
+        if task_info is None:
             raise self._unfinished_error(f"its task has not ended after {TASK_S:.0f} s")
-        if end.status == "FAILED":
-            raise self._refusal(end.error)
+        if task_info.status == "FAILED":
+            raise self._refusal(task_info.error)
         self._session.changes.note_accepted(None, self._op_id)
-        return _impacts(task, end)
+        return _impacts(task, task_info)
 
-    def _end(self, task: Any) -> Any:
-        """Return the TaskInfo when the task has ended; None if it has not within the time."""
+    def _wait_for_end(self, task: Any) -> Any:
+        """Return the TaskInfo when the task has ended; None if it has not ended after `TASK_S` seconds."""
         task_infos = (task.get_info() for _ in clock.rounds(_PAUSES_S, TASK_S))
         return next((task_info for task_info in task_infos if task_info.status in ("SUCCEEDED", "FAILED")), None)
 
     def _refusal(self, error: Any) -> Refused:
         server_text = error_text(error) or type(error).__name__
-        return Refused(f"{self._subject}: vCenter refused to set the mode: {server_text}")
+        hint = "gpuops host mode show prints the present mode of each device"
+        return Refused(f"{self._subject}: vCenter refused to set the mode: {server_text}", hint=hint)
 
     def _lost_reply_error(self, why: str) -> OutcomeUnknown:
         self._session.changes.note_lost(self._op_id)
@@ -283,14 +292,14 @@ class _ConfigureCall:
         return lost
 
 
-def _impacts(task: Any, end: Any) -> Impacts | None:
+def _impacts(task: Any, task_info: Any) -> Impacts | None:
     """Return the impacts of the result; None = missing or unknown, so a reboot may be necessary."""
     from vmware.vapi.bindings.converter import TypeConverter
 
-    if end.result is None:
+    if task_info.result is None:
         return None
     try:
-        impact_words = TypeConverter.convert_to_python(end.result, task.result_type).configure_impacts
+        impact_words = TypeConverter.convert_to_python(task_info.result, task.result_type).configure_impacts
     except vapi_errors():  # the change was made all the same
         return None
     if not impact_words or any(str(impact) not in list(ConfigureImpact) for impact in impact_words):

@@ -50,7 +50,8 @@ def _name(fault: Any) -> str:
     return decode_name(str(fault.name or ""))
 
 
-def _numbers(fault: Any) -> str:
+def _lack_of_resources(fault: Any) -> str:
+    """Return the needed and the unreserved amount: vCenter has memory in bytes, CPU in MHz."""
     requested, unreserved = getattr(fault, "requested", 0) or 0, getattr(fault, "unreserved", 0) or 0
     if "Memory" in type(fault).__name__:
         return f"not enough memory: needs {requested // _MIB} MiB, {unreserved // _MIB} unreserved"
@@ -58,15 +59,15 @@ def _numbers(fault: Any) -> str:
 
 
 def _no_compatible_host(fault: Any) -> str:
-    first = next((_text(error) for error in getattr(fault, "error", None) or ()), "")
-    return "no host can run it" + (f": {first}" if first else "")
+    first_reason = next((_text(error) for error in getattr(fault, "error", None) or ()), "")
+    return "no host can run it" + (f": {first_reason}" if first_reason else "")
 
 
 def _no_permission(fault: Any) -> str:
     by_entity = getattr(fault, "missingPrivileges", None) or ()
     missing = [privilege for entity in by_entity for privilege in entity.privilegeIds]
     names = ", ".join(filter(None, missing or [getattr(fault, "privilegeId", "")]))
-    return f"this login lacks the privilege {names or '(vCenter does not say which)'}"
+    return f"this login lacks the privilege {names or '(vCenter does not report which)'}"
 
 
 def _power_state(fault: Any) -> str:
@@ -83,18 +84,23 @@ TABLE: Final[Sequence[Row]] = (
     Row("fault.PasswordExpired", "the password has expired", "change it in vCenter first", error=LoginRefused),
     Row(
         "fault.InvalidLogin",
-        "user name or password refused",
-        "check the user name and where the password comes from",
+        "vCenter refuses the user name or the password",
+        "check the user name, and the file or variable that the password comes from",
         error=LoginRefused,
     ),
-    Row("fault.InvalidLocale", "the session's locale is refused", error=LoginRefused),
-    Row("fault.NoPermission", _no_permission, "ask for it, or log in as a user who has it", error=NoPermission),
+    Row("fault.InvalidLocale", "vCenter refuses the locale of the session", error=LoginRefused),
+    Row(
+        "fault.NoPermission",
+        _no_permission,
+        "ask for this privilege, or log in as a user who has it",
+        error=NoPermission,
+    ),
     Row(
         "fault.RestrictedByAdministrator",
         lambda fault: f"forbidden by an administrator: {fault.details}",
         error=NoPermission,
     ),
-    Row("fault.RestrictedVersion", "this edition of the host forbids it", error=NoPermission),
+    Row("fault.RestrictedVersion", "the licence of the host does not allow it", error=NoPermission),
     # no GPU, no memory, no host
     # assumption: no-gpu-fault
     Row(
@@ -107,18 +113,18 @@ TABLE: Final[Sequence[Row]] = (
     # assumption: no-memory-fault
     Row(
         "fault.InsufficientHostMemoryCapacityFault",
-        _numbers,
+        _lack_of_resources,
         "free memory on the host: a VM with a GPU reserves all its memory",
         trouble=Trouble.CAPACITY,
     ),
-    Row("fault.InsufficientHostCpuCapacityFault", _numbers, trouble=Trouble.CAPACITY),
+    Row("fault.InsufficientHostCpuCapacityFault", _lack_of_resources, trouble=Trouble.CAPACITY),
     Row(
         "fault.InsufficientMemoryResourcesFault",
-        _numbers,
+        _lack_of_resources,
         "free memory: a VM with a GPU reserves all its memory",
         trouble=Trouble.CAPACITY,
     ),
-    Row("fault.InsufficientCpuResourcesFault", _numbers, trouble=Trouble.CAPACITY),
+    Row("fault.InsufficientCpuResourcesFault", _lack_of_resources, trouble=Trouble.CAPACITY),
     Row(
         "fault.InsufficientResourcesFault",
         lambda fault: f"not enough resources: {_text(fault)}",
@@ -157,11 +163,15 @@ TABLE: Final[Sequence[Row]] = (
         trouble=Trouble.BUSY,
     ),
     Row("fault.ResourceInUse", lambda fault: f"{_name(fault) or 'a resource'} is in use", trouble=Trouble.BUSY),
-    Row("fault.MethodDisabled", "another product, perhaps a backup, has disabled this", "run the command again later"),
+    Row(
+        "fault.MethodDisabled",
+        "another product, such as a backup, has blocked this change",
+        "run the command again later",
+    ),
     # its state
     Row("fault.QuestionPending", _question, "answer it in the vSphere Client"),
     Row("fault.InvalidPowerState", _power_state, "run the command again", trouble=Trouble.STATE),
-    Row("fault.ToolsUnavailable", "VMware Tools does not run in the guest", "it can only be powered off"),
+    Row("fault.ToolsUnavailable", "VMware Tools does not run in the guest", "start VMware Tools, or power off the VM"),
     Row("fault.VmPowerOnDisabled", "power-on is disabled for it"),
     Row(
         "fault.InvalidHostState",
@@ -182,7 +192,7 @@ TABLE: Final[Sequence[Row]] = (
         "gpuops inventory --hosts shows what each host offers",
     ),
     Row("fault.DeviceNotSupported", lambda fault: f"the host does not support {fault.device or 'that device'}"),
-    Row("fault.TooManyDevices", "the VM has no room for another device"),
+    Row("fault.TooManyDevices", "the VM cannot have another device", "remove a device from it first"),
     Row("fault.InvalidDeviceSpec", lambda fault: f"the device change is refused: {_text(fault)}"),
     Row("fault.FeatureRequirementsNotMet", "the host's CPU lacks features the VM was started with"),
     Row("fault.GenericVmConfigFault", lambda fault: fault.reason or _text(fault)),
@@ -201,15 +211,19 @@ TABLE: Final[Sequence[Row]] = (
     ),
     Row("fault.GuestPermissionDenied", "its guest does not permit this user to do it"),
     Row("fault.GuestOperationsUnavailable", "VMware Tools does not answer in its guest"),
-    Row("fault.OperationDisabledByGuest", "its guest has guest operations switched off"),
+    Row(
+        "fault.OperationDisabledByGuest",
+        "guest operations are disabled in its guest",
+        "enable them in the configuration of VMware Tools",
+    ),
     Row("fault.GuestOperationsFault", lambda fault: f"its guest refuses: {_text(fault)}"),
     # names and time
-    Row("fault.DuplicateName", lambda fault: f"the name {_name(fault)!r} is taken"),
-    Row("fault.InvalidName", lambda fault: f"the name {_name(fault)!r} is not valid there"),
+    Row("fault.DuplicateName", lambda fault: f"another object already has the name {_name(fault)!r}"),
+    Row("fault.InvalidName", lambda fault: f"vCenter does not accept the name {_name(fault)!r}"),
     Row("fault.AlreadyExists", lambda fault: f"{_name(fault) or 'it'} exists already"),
     Row("fault.NotFound", lambda fault: f"not found: {_text(fault)}"),
     Row("fault.InvalidPrivilege", lambda fault: f"unknown privilege {fault.privilege}"),
-    Row("fault.Timedout", "vCenter gave up waiting for it"),
+    Row("fault.Timedout", "vCenter stopped waiting for its end", "run the command again"),
     # the host or vCenter itself; what happened to a change is then not known
     Row(
         "vmodl:ManagedObjectNotFound",
@@ -219,20 +233,25 @@ TABLE: Final[Sequence[Row]] = (
     ),
     Row("vmodl:HostNotConnected", "vCenter lost the connection to its host", error=OutcomeUnknown),
     Row("vmodl:HostNotReachable", "vCenter cannot reach its host", error=OutcomeUnknown),
-    Row("vmodl:HostCommunication", "vCenter cannot talk to its host", error=OutcomeUnknown),
+    Row("vmodl:HostCommunication", "vCenter cannot communicate with its host", error=OutcomeUnknown),
     Row("vmodl:RequestCanceled", "the request was cancelled", error=OutcomeUnknown),
-    Row("vmodl:InvalidCollectorVersion", "the property collector was reset", error=OutcomeUnknown),
+    Row("vmodl:InvalidCollectorVersion", "vCenter has reset its property collector", error=OutcomeUnknown),
     Row(
         "vmodl:MethodNotFound",
         lambda fault: f"this vCenter does not know {fault.method}",
-        "it may be older than vSphere 6.7",
+        "gpuops needs vSphere 6.7 or newer",
         error=ProtocolError,
     ),
-    Row("vmodl:NotSupported", lambda fault: f"not supported there: {_text(fault)}"),
+    Row("vmodl:NotSupported", lambda fault: f"the host or vCenter does not support this: {_text(fault)}"),
     Row("vmodl:InvalidProperty", lambda fault: f"this vCenter has no property {fault.name}", error=ProtocolError),
-    Row("vmodl:InvalidArgument", lambda fault: f"refused argument {fault.invalidProperty or ''}: {_text(fault)}"),
     Row(
-        "vmodl:InvalidRequest", lambda fault: f"vCenter could not read the request: {_text(fault)}", error=ProtocolError
+        "vmodl:InvalidArgument",
+        lambda fault: f"vCenter refuses the argument {fault.invalidProperty or ''}: {_text(fault)}",
+    ),
+    Row(
+        "vmodl:InvalidRequest",
+        lambda fault: f"vCenter cannot read the request of gpuops: {_text(fault)}",
+        error=ProtocolError,
     ),
     Row("vmodl:SystemError", lambda fault: f"vCenter reports an internal error: {fault.reason or _text(fault)}"),
     Row("fault.VimFault", _text),
@@ -242,17 +261,18 @@ TABLE: Final[Sequence[Row]] = (
 
 
 def translate(fault: Any, subject: str = "") -> GpuopsError:
-    """Return the error for a fault. `subject` is the name of a VM or host. Chain it: `raise ... from fault`."""
+    """Return the error for a fault, for `raise ... from fault`. `subject` is the name of a VM or host."""
+    # the first row that fits: TABLE has the most specific faults first
     row = next(row for kind, row in _rows() if isinstance(fault, kind))
     words = row.words if isinstance(row.words, str) else row.words(fault)
-    kind = NoFreeGpu if row.error is StepFailed and _lacks_gpus(fault) else row.error
-    error = kind(f"{subject}: {words}" if subject else words, hint=row.hint)
+    error_class = NoFreeGpu if row.error is StepFailed and _lacks_gpus(fault) else row.error
+    error = error_class(f"{subject}: {words}" if subject else words, hint=row.hint)
     error.trouble = row.trouble or error.trouble
     return error
 
 
 def _lacks_gpus(fault: Any) -> bool:
-    """Return whether a lack of GPUs is the reason of every host that cannot run the VM."""
+    """Return whether each host of a NoCompatibleHost fault cannot run the VM because it has no free GPU."""
     reasons = getattr(fault, "error", None) or ()
     return bool(reasons) and all(row_for(type(reason)).error is NoFreeGpu for reason in reasons)
 
@@ -292,8 +312,9 @@ def _rows() -> tuple[tuple[type, Row], ...]:
     typed_rows = []
     for row in TABLE:
         name = row.fault.removeprefix("vmodl:").removeprefix("fault.")
-        places = (vmodl.fault, vmodl, vmodl.query) if row.fault.startswith("vmodl:") else (vim.fault,)
-        kind = next((kind for place in places if (kind := getattr(place, name, None)) is not None), None)
+        # vmodl has its faults in three modules
+        modules = (vmodl.fault, vmodl, vmodl.query) if row.fault.startswith("vmodl:") else (vim.fault,)
+        kind = next((kind for module in modules if (kind := getattr(module, name, None)) is not None), None)
         assert kind is not None, f"pyVmomi has no {row.fault}"
         typed_rows.append((kind, row))
     return tuple(typed_rows)

@@ -27,11 +27,12 @@ from gpuops.vsphere.transport.wire import JsonLogin, SessionEnded, Wire, WireFau
 CANCEL_OPERATION: Final = "gpuops-cancel-"
 """Prefix of the operation ids that cancel a queued task."""
 
-_NOT_COUNTED: Final = (LEASE_OPERATION, CANCEL_OPERATION)
+_UNCOUNTED_OPERATIONS: Final = (LEASE_OPERATION, CANCEL_OPERATION)
+"""Prefixes of operation ids that do not count as changes of the admin."""
 
 
 class ChangeRecord:
-    """Whether a session changed something, so that an error that ends a command can say so.
+    """Records whether a session changed something: an error that ends a command reports it.
 
     The lease of a run, and the cancellation of a queued task, are not counted.
     """
@@ -51,7 +52,7 @@ class ChangeRecord:
 
     def note_accepted(self, answer: Any, op_id: str) -> None:
         """Record that vCenter accepted a call. If it returned a task, the end of the task decides."""
-        if op_id.startswith(_NOT_COUNTED):
+        if op_id.startswith(_UNCOUNTED_OPERATIONS):
             return
         task = getattr(answer, "_moId", None)
         if task is None:
@@ -61,7 +62,7 @@ class ChangeRecord:
 
     def note_lost(self, op_id: str) -> None:
         """Record that the reply of a call was lost."""
-        self._unknown = self._unknown or not op_id.startswith(_NOT_COUNTED)
+        self._unknown = self._unknown or not op_id.startswith(_UNCOUNTED_OPERATIONS)
 
     def note_ended(self, task: str, error: GpuopsError | None) -> None:
         """Record the end of a task. After OutcomeUnknown it stays unknown whether something was changed."""
@@ -72,7 +73,7 @@ class ChangeRecord:
 
 
 class OptionalRead(AbstractContextManager[None, bool]):
-    """Suppresses the error of a read whose result is unknown if vCenter refuses it. NotConnected is raised."""
+    """Suppresses the error of a read that vCenter refuses: the result is then unknown. NotConnected is raised."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         return isinstance(error, GpuopsError) and not isinstance(error, NotConnected)
@@ -81,7 +82,7 @@ class OptionalRead(AbstractContextManager[None, bool]):
 Answer = TypeVar("Answer")
 
 _INSTANCE: Final = ("ServiceInstance", "ServiceInstance")
-_NEEDED: Final = frozenset({"propertyCollector", "rootFolder", "sessionManager", "viewManager"})
+_NEEDED_MANAGERS: Final = frozenset({"propertyCollector", "rootFolder", "sessionManager", "viewManager"})
 """Singletons that every vCenter has, and that every login and read needs."""
 
 
@@ -100,7 +101,7 @@ class Session:
         self._cookie = ""
         self.login_key: str | None = None
         """The key of vCenter's UserSession; None if vCenter did not return it."""
-        self._spare: list[tuple[Wire, float]] = []
+        self._idle_wires: list[tuple[Wire, float]] = []
         """Idle connections, each with the time of its last use."""
         self.idle_views: dict[tuple[str, str], str] = {}
         """Container views that no read uses now, by the cookie of their login and their types; they end with it."""
@@ -125,9 +126,9 @@ class Session:
                 raise
         except (*network.LOST_ERRORS, network.UnreadableReply) as error:
             raise network.connection_error(target, error) from error
-        self._spare.append((Wire(target, self.api_version, connection=connection), clock.passed_s()))
+        self._idle_wires.append((Wire(target, self.api_version, connection=connection), clock.passed_s()))
         with self.wire() as wire:
-            self.service, self.about = self._introduce(wire)
+            self.service, self.about = self._read_service_content(wire)
             self._login(wire)
 
     def __enter__(self) -> Self:
@@ -143,7 +144,7 @@ class Session:
         """
         self._leave_vi_json()
         self._logout()
-        for wire, _ in self._spare:
+        for wire, _ in self._idle_wires:
             wire.close()
         if "stub" in self.__dict__:
             self.stub.DropConnections()
@@ -180,21 +181,22 @@ class Session:
 
         An idle connection is used again: a TLS handshake costs more than a small read.
         """
-        wire = self._idle_wire() or Wire(self.target, self.api_version)
+        wire = self._pop_idle_wire() or Wire(self.target, self.api_version)
         wire.cookie = self._cookie
         try:
             yield wire
         except BaseException:
-            wire.close()  # half a reply may be left in it
+            wire.close()  # the connection may still contain the rest of a reply
             raise
-        self._spare.append((wire, clock.passed_s()))
+        self._idle_wires.append((wire, clock.passed_s()))
 
-    def _idle_wire(self) -> Wire | None:
+    def _pop_idle_wire(self) -> Wire | None:
+        """Return an idle connection, closed if it was idle for too long: its next call then opens it again."""
         try:
-            wire, since = self._spare.pop()
+            wire, last_used_s = self._idle_wires.pop()
         except IndexError:
             return None
-        if clock.passed_s() - since > network.IDLE_CONNECTION_S:
+        if clock.passed_s() - last_used_s > network.IDLE_CONNECTION_S:
             wire.close()
         return wire
 
@@ -228,7 +230,9 @@ class Session:
         from pyVmomi import VmomiSupport
 
         if REFERENCE.fullmatch(ref) is None:
-            raise ProtocolError(f"{ref!r} is not the id of a {kind}", hint="gpuops inventory shows the ids")
+            raise ProtocolError(
+                f"{ref!r} is not the id of a {kind}", hint="gpuops inventory --output json contains the ids"
+            )
         return VmomiSupport.GetWsdlType("urn:vim25", kind)(ref, self.stub)
 
     def vm(self, ref: str) -> Any:
@@ -238,10 +242,10 @@ class Session:
         """Return the HostSystem of that id; None stays None: vCenter selects a host."""
         return None if ref is None else self.managed_object("HostSystem", ref)
 
-    def retrieve(self, spec: Any, most: int, *, subject: str = "") -> list[Any]:
+    def retrieve(self, spec: Any, max_objects: int, *, subject: str = "") -> list[Any]:
         """Return the ObjectContents of all pages of one RetrievePropertiesEx, as pyVmomi objects.
 
-        Raises NotConnected and its subclasses, ProtocolError for more than `most` objects or an empty page.
+        Raises NotConnected and its subclasses, ProtocolError for more than `max_objects` or an empty page.
         """
         from pyVmomi import vmodl
 
@@ -252,10 +256,11 @@ class Session:
         objects: list[Any] = []
         while page is not None:
             objects += page.objects
-            if len(objects) > most or (page.token and not page.objects):
+            # an empty page that announces another one: a server could keep gpuops reading without end
+            if len(objects) > max_objects or (page.token and not page.objects):
                 raise ProtocolError(
-                    f"{self.target.address} sends more than the {most} objects of a read, or an empty page",
-                    hint="check the address; nothing of it was used",
+                    f"{self.target.address} returned more than the {max_objects} objects of a read, or an empty page",
+                    hint=network.NOT_USED_HINT,
                 )
             page = self.read(collector.ContinueRetrievePropertiesEx, page.token) if page.token else None
         return objects
@@ -291,13 +296,13 @@ class Session:
         from pyVmomi import vmodl
 
         try:
-            return self._answer(call, *arguments)
+            return self._call_with_retry(call, *arguments)
         except vmodl.MethodFault as fault:
             raise translate(fault, subject) from fault
         except (*network.LOST_ERRORS, *network.UNREADABLE_ERRORS) as error:
             raise network.connection_error(self.target, error) from error
 
-    def _answer(self, call: Callable[..., Answer], *arguments: Any) -> Answer:
+    def _call_with_retry(self, call: Callable[..., Answer], *arguments: Any) -> Answer:
         from pyVmomi import vim
 
         logins_before = self._logins
@@ -351,7 +356,10 @@ class Session:
     def refuse_change(self, subject: str) -> None:
         """Raise Refused if this session only reads, or the API is too old for changes by gpuops."""
         if self.only_reads:
-            raise Refused(f"{subject}: this session of gpuops only reads")
+            raise Refused(
+                f"{subject}: this command only reads vCenter, so gpuops does not send the change",
+                hint="report this as an error of gpuops; nothing was changed",
+            )
         if reason := why_only_read(self.api_version):
             raise Refused(f"{subject}: {reason}", hint=TOO_OLD_NEXT)
 
@@ -380,7 +388,7 @@ class Session:
         """The number of logins of this session."""
         return self._logins
 
-    def _introduce(self, wire: Wire) -> tuple[Mapping[str, tuple[str, str]], Mapping[str, str | None]]:
+    def _read_service_content(self, wire: Wire) -> tuple[Mapping[str, tuple[str, str]], Mapping[str, str | None]]:
         """Return vCenter's singletons by name, as (type, moid), and its AboutInfo, which need no login.
 
         Raises ProtocolError if the server is not a vCenter.
@@ -388,10 +396,11 @@ class Session:
         try:
             content = child(wire.ask("RetrieveServiceContent", _INSTANCE), "returnval")
         except (SessionEnded, WireFault) as fault:
-            raise ProtocolError(f"{self.target.address} does not answer like a vCenter: {fault}") from fault
+            message = f"{self.target.address} does not answer like a vCenter: {fault}"
+            raise ProtocolError(message, hint="check the address") from fault
         about = texts(child(content, "about"))
         if about.get("apiType") != "VirtualCenter":
-            raise network.NoVcenterForUs(
+            raise network.UnusableVcenter(
                 f"{self.target.address} is a single ESXi host, not a vCenter", hint="name the vCenter that manages it"
             )
         with network.decoding(self.target.address, "RetrieveServiceContent"):
@@ -401,7 +410,7 @@ class Session:
                 for element in children(content)
             }
         managers = {name: (kind, ref) for name, (kind, ref) in references.items() if kind and REFERENCE.fullmatch(ref)}
-        if missing := _NEEDED - managers.keys():
+        if missing := _NEEDED_MANAGERS - managers.keys():
             raise ProtocolError(
                 f"{self.target.address} does not answer like a vCenter: it returns no {sorted(missing)[0]}",
                 hint="check the address",
@@ -416,7 +425,7 @@ class Session:
         except SessionEnded as ended:
             raise self._login_refusal("it ended the new session at once") from ended
         except WireFault as fault:
-            # from None: the chain of the fault holds the request, which has the password
+            # from None: the chain of the fault contains the request, which has the password
             if fault.fault == "InvalidLogin":
                 raise self._login_refusal("user name or password refused", WrongPassword) from None
             raise self._login_refusal(fault_error(fault.fault, str(fault)).message) from None
@@ -428,5 +437,5 @@ class Session:
     def _login_refusal(self, reason: str, kind: type[LoginRefused] = LoginRefused) -> GpuopsError:
         return kind(
             f"{self.target.address} refuses {self.target.username}: {reason}",
-            hint="check the user name and where the password comes from (not tried again: accounts lock)",
+            hint="check the user name, and where gpuops reads the password (not tried again: accounts lock)",
         )

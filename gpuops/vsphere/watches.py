@@ -1,10 +1,10 @@
-"""Waits for the ends of tasks, for states, and for any change of a VM or host that affects GPUs, with one filter each.
+"""Waits for the ends of tasks, for states of VMs and hosts, and for any change of them that affects GPUs.
 
-`WaitForUpdatesEx` of the PropertyCollector is called in slices, so that a silent vCenter does not delay the caller
-beyond its limit. If the session ends, or the version of the collector is lost, collector and filter are made again and
-report everything again: a caller must accept the same change twice. pyVim's WaitForTask is not used: it has no deadline
-and cannot be cancelled. 200 tasks take about ten requests in addition to those that start them; single reads of tasks
-would take hundreds.
+Each wait uses one filter of the PropertyCollector. `WaitForUpdatesEx` is called in slices, so that a silent vCenter
+does not delay the caller beyond its limit. If the session ends, or the version of the collector is lost, collector and
+filter are made again and report all objects again: a caller must accept the same change twice. pyVim's WaitForTask is
+not used: it has no deadline and cannot be cancelled. 200 tasks take about ten requests in addition to those that start
+them; single reads of tasks would take hundreds.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PropertyUpdate:
 
 
 class Updates:
-    """The changes of one set of objects at a time."""
+    """Reads the changes of one set of objects; `watch` or `follow` selects another set."""
 
     def __init__(
         self, session: Session, pause: Callable[[float], None] = clock.pause, at_most: int | None = None
@@ -59,9 +59,9 @@ class Updates:
         self._broken_collectors: list[Any] = []
         """Collectors whose wait broke off, with their filters: they exist as long as the session."""
         self._version = ""
-        self._broken = 0
+        self._broken_waits = 0
         """How many waits in a row broke off."""
-        self._filtered = False
+        self._has_filter = False
         """Whether the collector has the filter for these objects."""
 
     def watch(self, objects: Sequence[Any], paths: Sequence[str]) -> None:
@@ -78,18 +78,18 @@ class Updates:
             )
 
         self._objects = tuple(objects)
-        self._spec, self._filtered = spec if objects else None, False
+        self._spec, self._has_filter = spec if objects else None, False
 
     def follow(self, spec: Callable[[], Any]) -> None:
         """Watch the objects that the filter of `spec` finds; `spec` is called again after a lost session."""
-        self._objects, self._spec, self._filtered = (), spec, False
+        self._objects, self._spec, self._has_filter = (), spec, False
 
     def next(self, wait_s: float) -> list[PropertyUpdate] | None:
         """Return the changes since the last call as soon as there are any; None = no change within `wait_s` seconds.
 
         Raises VcenterUnreachable if the wait stays broken.
         """
-        updates: list[PropertyUpdate] | None = self._call_with_recovery(lambda: self._ask(wait_s))
+        updates: list[PropertyUpdate] | None = self._call_with_recovery(lambda: self._wait_for_updates(wait_s))
         return updates
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class Updates:
             with suppress(vmodl.MethodFault, *network.LOST_ERRORS, *network.UNREADABLE_ERRORS):
                 self._broken_collectors.pop().DestroyPropertyCollector()
 
-    def _ask(self, wait_s: float) -> list[PropertyUpdate] | None:
+    def _wait_for_updates(self, wait_s: float) -> list[PropertyUpdate] | None:
         """Return the changes in vCenter's next answer; None = no change within `wait_s` seconds, or no objects."""
         from pyVmomi import vmodl
 
@@ -116,8 +116,8 @@ class Updates:
             return None
         if self._collector is None:
             self._collector = self._session.content.propertyCollector.CreatePropertyCollector()
-            self._filtered = False
-        if not self._filtered:
+            self._has_filter = False
+        if not self._has_filter:
             self._replace_filter(self._spec)
             self._destroy_broken_collectors()
         options = vmodl.query.PropertyCollector.WaitOptions(
@@ -126,7 +126,7 @@ class Updates:
         update_set = self._collector.WaitForUpdatesEx(self._version, options)
         if self._version:
             # not at the first answer: it comes at once, so it does not show that waits work again
-            self._broken = 0
+            self._broken_waits = 0
         if update_set is None:
             return None
         updates = [update for filter_update in update_set.filterSet for update in _property_updates(filter_update)]
@@ -136,12 +136,12 @@ class Updates:
     def _replace_filter(self, spec: Callable[[], Any]) -> None:
         """Create the new filter, then destroy the old one. With version '' all objects of the new one are reported."""
         old, self._filter = self._filter, self._collector.CreateFilter(spec(), False)
-        self._version, self._filtered = "", True
+        self._version, self._has_filter = "", True
         if old is not None:
             old.DestroyPropertyFilter()
 
-    def _call_with_recovery(self, act: Callable[[], Any]) -> Any:
-        """Return the result of the call; an empty list after a lost session, collector or connection.
+    def _call_with_recovery(self, call: Callable[[], Any]) -> Any:
+        """Return the result of the call; [] after a lost session, collector or connection: the caller then calls again.
 
         If watched objects do not exist any more, return their removals. Raises VcenterUnreachable after the last
         attempt.
@@ -150,22 +150,22 @@ class Updates:
 
         logins_before = self._session.logins
         try:
-            return act()
+            return call()
         except vim.fault.NotAuthenticated as fault:
-            self._begin_anew(fault)
+            self._drop_collector_and_pause(fault)
             self._session.login_again(logins_before)
         except vmodl.fault.ManagedObjectNotFound as fault:
             removed = [watched for watched in self._objects if fault.obj and watched._moId == fault.obj._moId]
             self._objects = tuple(watched for watched in self._objects if watched not in removed)
-            self._begin_anew(fault)
+            self._drop_collector_and_pause(fault)
             return [PropertyUpdate(str(watched._moId), {}, is_gone=True) for watched in removed]
         except vim.fault.NoPermission as fault:
             raise translate(fault) from fault
         except (vmodl.MethodFault, *network.LOST_ERRORS, *network.UNREADABLE_ERRORS) as error:
-            self._begin_anew(error)  # tasks continue without this collector
+            self._drop_collector_and_pause(error)  # tasks continue without this collector
         return []
 
-    def _begin_anew(self, error: BaseException) -> None:
+    def _drop_collector_and_pause(self, error: BaseException) -> None:
         """Drop the collector, and pause before the next call makes a new one.
 
         Raises VcenterUnreachable after the last pause.
@@ -174,16 +174,16 @@ class Updates:
             self._broken_collectors.append(self._collector)
         self._collector = self._filter = None
         self._version = ""
-        if self._broken == len(PAUSES_S):
-            self._broken = 0  # a later call begins with all attempts again
+        if self._broken_waits == len(PAUSES_S):
+            self._broken_waits = 0  # a later call begins with all attempts again
             kind = type(error).__name__.rpartition(".")[2]
             raise VcenterUnreachable(
-                f"{self._session.target.address} breaks off every wait for its tasks: {kind}",
-                hint="run the command again when vCenter is back; its tasks continue meanwhile",
+                f"{self._session.target.address} ended {len(PAUSES_S) + 1} waits in a row with an error: {kind}",
+                hint="run the command again when vCenter answers; its tasks continue meanwhile",
             ) from error
-        if PAUSES_S[self._broken]:
-            self._pause(PAUSES_S[self._broken])
-        self._broken += 1
+        if PAUSES_S[self._broken_waits]:
+            self._pause(PAUSES_S[self._broken_waits])
+        self._broken_waits += 1
 
 
 def _property_updates(filter_update: Any) -> Iterator[PropertyUpdate]:
@@ -197,6 +197,7 @@ def _property_updates(filter_update: Any) -> Iterator[PropertyUpdate]:
 
 
 SLICE_S: Final = 20.0
+"""The longest single wait for a state."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -226,13 +227,14 @@ ADDRESS: Final = AwaitedState(
 )
 BOOTED: Final = AwaitedState("HostSystem", ("runtime.connectionState", "runtime.bootTime"), _is_back)
 RUNNING: Final = "guestToolsRunning"
+"""The goal of `TOOLS`."""
 
 
 class StateWatch:
-    """Waits of one session: for one state of some objects at a time, with one property filter over all of them.
+    """Waits until objects reach a state, with one property filter over all of them; one wait at a time.
 
-    If a wait is for objects that the previous wait did not see in their state, it uses the same filter: a wait of an
-    hour for a host can be called in slices, each of which takes one request.
+    A wait for objects that have not reached their goals in the previous wait uses its filter again. A wait of an hour
+    for a host can so be divided into calls of `wait` that take one request each.
     """
 
     def __init__(self, session: Session) -> None:
@@ -256,15 +258,15 @@ class StateWatch:
 
         Objects that do neither are in neither set.
         """
-        self._follow(state, goals)
+        self._watch_goals(state, goals)
         reached, removed, left_s = set[str](), set[str](), max(timeout_s, 0.0)
         while self._pending:
-            slice_s, asked_at = min(SLICE_S, left_s), clock.passed_s()
-            news = self._updates.next(slice_s)
-            # vCenter's waits count even if the clock here stood still
-            left_s -= max(slice_s if news is None else 0.0, clock.passed_s() - asked_at)
+            slice_s, began_s = min(SLICE_S, left_s), clock.passed_s()
+            updates = self._updates.next(slice_s)
+            # None: vCenter has waited for the complete slice, even if the clock here stood still (a suspended machine)
+            left_s -= max(slice_s if updates is None else 0.0, clock.passed_s() - began_s)
             with self._session.decoding("a wait for a state"):
-                for update in news or ():
+                for update in updates or ():
                     properties = self._properties.setdefault(update.ref, {})
                     properties.update(update.properties)
                     if update.ref in self._pending and (
@@ -278,7 +280,7 @@ class StateWatch:
             self.close()
         return frozenset(reached), frozenset(removed)
 
-    def _follow(self, state: AwaitedState, goals: Mapping[str, object]) -> None:
+    def _watch_goals(self, state: AwaitedState, goals: Mapping[str, object]) -> None:
         """Keep the filter if the previous wait was for all of these goals; otherwise make a new one."""
         if state is not self._state or not goals.items() <= self._pending.items():
             self._updates.watch([self._session.managed_object(state.type, ref) for ref in goals], state.paths)
@@ -286,8 +288,8 @@ class StateWatch:
         self._pending = dict(goals)
 
 
-OF_VMS: Final = ("runtime.powerState", "runtime.host")
-OF_HOSTS: Final = ("runtime.connectionState", "runtime.inMaintenanceMode")
+VM_PATHS: Final = ("runtime.powerState", "runtime.host")
+HOST_PATHS: Final = ("runtime.connectionState", "runtime.inMaintenanceMode")
 MOST_AT_ONCE: Final = 1000
 """Objects in one answer; further ones are in the next answers."""
 
@@ -311,18 +313,18 @@ class ChangeWatch:
         or one whose wait stays broken off: changes are unknown then. Raises VcenterUnreachable if waits stay broken.
         """
         if not self._follows:
-            self._updates.follow(self._everything)
+            self._updates.follow(self._filter_of_vms_and_hosts)
             self._follows = True
-        until = clock.passed_s() + timeout_s
-        news = self._updates.next(timeout_s)
-        while news == [] and clock.passed_s() < until:  # the wait broke off: begin again
-            news = self._updates.next(max(0.0, until - clock.passed_s()))
-        changed = news is not None
-        while news:  # further changes do not change the answer: drop them
-            news = self._updates.next(0.0)
-        return changed
+        deadline_s = clock.passed_s() + timeout_s
+        updates = self._updates.next(timeout_s)
+        while updates == [] and clock.passed_s() < deadline_s:  # the wait broke off: begin again
+            updates = self._updates.next(max(0.0, deadline_s - clock.passed_s()))
+        has_changed = updates is not None
+        while updates:  # read and drop the other changes: the next call must not return True for them
+            updates = self._updates.next(0.0)
+        return has_changed
 
-    def _everything(self) -> Any:
+    def _filter_of_vms_and_hosts(self) -> Any:
         """Return a filter for all VMs and hosts, through a view that ends with the session."""
         from pyVmomi import vim, vmodl
 
@@ -330,12 +332,12 @@ class ChangeWatch:
         view = content.viewManager.CreateContainerView(
             content.rootFolder, [vim.VirtualMachine, vim.HostSystem], recursive=True
         )
-        along = query.TraversalSpec(name="view", type=vim.view.ContainerView, path="view", skip=False)
+        objects_of_view = query.TraversalSpec(name="view", type=vim.view.ContainerView, path="view", skip=False)
         return query.FilterSpec(
-            objectSet=[query.ObjectSpec(obj=view, skip=True, selectSet=[along])],
+            objectSet=[query.ObjectSpec(obj=view, skip=True, selectSet=[objects_of_view])],
             propSet=[
-                query.PropertySpec(type=vim.VirtualMachine, pathSet=list(OF_VMS), all=False),
-                query.PropertySpec(type=vim.HostSystem, pathSet=list(OF_HOSTS), all=False),
+                query.PropertySpec(type=vim.VirtualMachine, pathSet=list(VM_PATHS), all=False),
+                query.PropertySpec(type=vim.HostSystem, pathSet=list(HOST_PATHS), all=False),
             ],
         )
 
@@ -343,9 +345,9 @@ class ChangeWatch:
 TASK_SLICE_S: Final = 20.0
 """The longest single wait; after one without news, gpuops checks whether VMs wait for the answer to a question."""
 
-WAIT_FIRST: Final = "wait for the other task of the VM, then run the command again"
+WAIT_FOR_OTHER_TASK: Final = "wait for the other task of the VM, then run the command again"
 
-PATHS: Final = (
+TASK_PATHS: Final = (
     "info.state",
     "info.error",
     "info.entity",
@@ -357,7 +359,7 @@ PATHS: Final = (
 
 
 class TaskWatch:
-    """The tasks of one session; the end of a task is stored until a caller waits for it."""
+    """Waits for the ends of tasks; the end of a task is stored until a caller waits for that task."""
 
     def __init__(self, session: Session, updates: Updates | None = None) -> None:
         self._session = session
@@ -376,19 +378,19 @@ class TaskWatch:
         continues after an answer. A task that does not exist any more ends as OutcomeUnknown too. The time is the
         duration of the waits in vCenter or the time that passed here, whichever is longer.
         """
-        self._follow([task.ref for task in tasks])
+        self._watch_unended([task.ref for task in tasks])
         pending, left_s = dict.fromkeys(task.ref for task in tasks), max(timeout_s, 0.0)
         yield from self._pop_ends(pending)
         while pending:
-            slice_s, asked_at = min(TASK_SLICE_S, left_s), clock.passed_s()
-            news = self._updates.next(slice_s)
-            left_s -= max(slice_s if news is None else 0.0, clock.passed_s() - asked_at)
-            if news is None:  # vCenter has reported every task that exists, and waits for changes
+            slice_s, began_s = min(TASK_SLICE_S, left_s), clock.passed_s()
+            updates = self._updates.next(slice_s)
+            left_s -= max(slice_s if updates is None else 0.0, clock.passed_s() - began_s)
+            if updates is None:  # vCenter has reported every task that exists, and waits for changes
                 self._end_missing_tasks(pending)
                 self._end_tasks_with_question(pending)
             with self._session.decoding("a wait for tasks"):
-                for update in news or ():
-                    self._take(update)
+                for update in updates or ():
+                    self._note_update(update)
             yield from self._pop_ends(pending)
             if left_s <= 0:
                 return
@@ -415,33 +417,36 @@ class TaskWatch:
             except GpuopsError:
                 continue  # it has begun meanwhile, or cannot be cancelled now: a later call or its end will show
 
-    def _follow(self, refs: Sequence[str]) -> None:
+    def _watch_unended(self, refs: Sequence[str]) -> None:
         """Watch the tasks that have not ended with one filter, instead of those of an earlier wait."""
         unended = [ref for ref in refs if ref not in self._ends]
         if all(ref in self._running for ref in unended):
             return
         self._running = {ref: self._running.get(ref, {}) for ref in unended}
-        self._updates.watch([self._session.managed_object("Task", ref) for ref in unended], PATHS)
+        self._updates.watch([self._session.managed_object("Task", ref) for ref in unended], TASK_PATHS)
 
     def _pop_ends(self, pending: dict[str, None]) -> Iterator[TaskEnd]:
         for ref in [ref for ref in pending if ref in self._ends]:
             del pending[ref]
             yield self._ends.pop(ref)
 
-    def _take(self, update: PropertyUpdate) -> None:
+    def _note_update(self, update: PropertyUpdate) -> None:
+        """Add the properties to the info of the task; if they show that it has ended, store its end."""
         task_info = self._running.get(update.ref)
         if task_info is None:
             return  # its end is known already: an update may come twice
         task_info.update(update.properties)
         state = task_info.get("info.state")
         if state == "success":
-            self._end(update.ref, None)
+            self._store_end(update.ref, None)
         elif state == "error":
-            self._end(update.ref, self._error(update.ref, task_info))
+            self._store_end(update.ref, self._task_error(update.ref, task_info))
         elif update.is_gone:
-            self._end(update.ref, OutcomeUnknown(f"{_subject(task_info, update.ref)}: its task is gone from vCenter"))
+            message = f"{_subject(task_info, update.ref)}: vCenter has removed its task, so the result is not known"
+            self._store_end(update.ref, OutcomeUnknown(message))
 
-    def _end(self, ref: str, error: GpuopsError | None) -> None:
+    def _store_end(self, ref: str, error: GpuopsError | None) -> None:
+        """Store the end of the task for `wait`; its duration is without the time in the queue, if that is known."""
         task_info = self._running.pop(ref)
         began = task_info.get("info.startTime") or task_info.get("info.queueTime")
         ended = task_info.get("info.completeTime")
@@ -449,7 +454,7 @@ class TaskWatch:
         self._session.changes.note_ended(ref, error)
         self._ends[ref] = TaskEnd(TaskRef(ref), error, duration_s)
 
-    def _error(self, ref: str, task_info: dict[str, Any]) -> GpuopsError:
+    def _task_error(self, ref: str, task_info: dict[str, Any]) -> GpuopsError:
         """Return the error of a task that failed. It is read again if vCenter reported the state without the fault."""
         subject = _subject(task_info, ref)
         fault = task_info.get("info.error")
@@ -457,10 +462,15 @@ class TaskWatch:
             task = self._session.managed_object("Task", ref)
             fault = self._session.read(lambda: task.info.error, subject=subject)
         if not isinstance(fault, Exception):
-            return StepFailed(f"{subject}: vCenter does not say why its task failed")
+            return StepFailed(
+                f"{subject}: its task failed, and vCenter returned no reason",
+                hint="look at the task in the vSphere Client",
+            )
         error = translate(fault, subject)
         if ref in self._withdrawn and task_info.get("info.startTime") is None:
-            error = StepFailed(f"{subject}: its task was queued and did not begin; it was cancelled", hint=WAIT_FIRST)
+            error = StepFailed(
+                f"{subject}: gpuops cancelled its task, which another task kept waiting", hint=WAIT_FOR_OTHER_TASK
+            )
             error.trouble = Trouble.BUSY
         error.__cause__ = fault
         return error
@@ -468,7 +478,7 @@ class TaskWatch:
     def _end_missing_tasks(self, pending: Iterable[str]) -> None:
         """End the tasks that vCenter did not report at first: it reports all tasks of the filter that exist."""
         for ref in [ref for ref in pending if self._running.get(ref) == {}]:
-            self._take(PropertyUpdate(ref, {}, is_gone=True))
+            self._note_update(PropertyUpdate(ref, {}, is_gone=True))
 
     def _end_tasks_with_question(self, pending: Iterable[str]) -> None:
         from pyVmomi import vim
@@ -480,10 +490,11 @@ class TaskWatch:
         for ref, vm in vms.items():
             if (question := question_by_vm.get(vm)) is not None:
                 message = f"{_subject(running[ref], ref)}: it asks a question: {question}"
-                self._end(ref, OutcomeUnknown(message, hint="answer it in the vSphere Client"))
+                self._store_end(ref, OutcomeUnknown(message, hint="answer it in the vSphere Client"))
 
 
 def _subject(task_info: dict[str, Any], ref: str) -> str:
+    """Return the name of the VM or host that a task is about; the ref of the task if the name is unknown."""
     return decode_name(task_info.get("info.entityName") or ref)
 
 
@@ -492,9 +503,13 @@ def questions(session: Session, vms: Collection[str]) -> Mapping[str, str]:
 
     gpuops never answers one: a wrong answer loses data.
     """
-    read = session.read_properties([session.vm(ref) for ref in vms], ["runtime.question"], skip_removed=True)
+    properties_by_vm = session.read_properties(
+        [session.vm(ref) for ref in vms], ["runtime.question"], skip_removed=True
+    )
     questions_by_vm = {
-        ref: question for ref, properties in read.items() if (question := properties.get("runtime.question"))
+        ref: question
+        for ref, properties in properties_by_vm.items()
+        if (question := properties.get("runtime.question"))
     }
     with session.decoding("a read of questions"):
         return {ref: str(question.text) for ref, question in questions_by_vm.items()}

@@ -79,4 +79,6 @@ def test_what_is_wrong_is_said_in_the_words_of_the_file(ansible: Ansible, tmp_pa
         encoding="utf-8",
     )
     warning = " ".join(ansible("inventory", "-i", configuration, "--list").stderr.split())
-    assert re.search(r"CA file /no/such\.pem cannot be read: .+?; name another with ca_file ", warning), warning
+    assert re.search(
+        r"CA file /no/such\.pem cannot be read: .+?; give a file with PEM certificates: ca_file ", warning
+    ), warning

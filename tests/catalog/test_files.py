@@ -180,7 +180,7 @@ def test_what_one_profile_has_of_its_own_wins(tmp_path: Path, monkeypatch: pytes
 
 def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path) -> None:
     (tmp_path / "list.yaml").write_text("- one\n- two\n")
-    with pytest.raises(UsageError, match=r"list\.yaml: the top level is not a mapping"):
+    with pytest.raises(UsageError, match=r"list\.yaml has no keys at its top level"):
         read(tmp_path / "list.yaml")
 
 

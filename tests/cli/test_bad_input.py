@@ -316,9 +316,9 @@ class TestConnection:
     @pytest.mark.parametrize(
         ("content", "reason"),
         [
-            ("junk", "holds no PEM certificate"),
+            ("junk", "contains no PEM certificate"),
             (None, f"cannot be read: {os.strerror(errno.ENOENT)}"),
-            ("", "holds no PEM"),
+            ("", "contains no PEM"),
         ],
     )
     def test_bad_ca_file(

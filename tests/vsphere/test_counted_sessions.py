@@ -13,7 +13,7 @@ from gpuops.vsphere.guests.guest_sessions import GuestProcess, count_sessions
 
 NOW = datetime(2026, 11, 2, 20, tzinfo=UTC)
 LOGIN = "gpuops"
-ALONE = "its login sees only its own processes"
+ALONE = "the login of gpuops in its guest sees only its own processes"
 
 
 def windows(owner: str, name: str = "explorer.exe", minutes: int | None = 90) -> GuestProcess:

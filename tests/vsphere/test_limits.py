@@ -138,7 +138,7 @@ def test_a_drip_is_named_as_what_it_is() -> None:
         ask(connection, within_s=1.0)
     raised_error = network.connection_error(TARGET, raised.value)
     assert isinstance(raised_error, VcenterUnreachable)
-    assert raised_error.message == "vc:443 answers, and its reply did not end within 1 s"
+    assert raised_error.message == "vc:443 answers, but its reply did not end within 1 s"
 
 
 def test_silence_is_named_as_silence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ def test_removal_and_edit_carry_the_device_that_is_there() -> None:
 
 
 def test_a_device_that_is_gone_is_refused_before_anything_is_sent() -> None:
-    with pytest.raises(Refused, match="device 13005 is not on the VM any more"):
+    with pytest.raises(Refused, match="the VM does not have the device 13005 any more"):
         wire(VmChange(remove=(13005,)))
 
 

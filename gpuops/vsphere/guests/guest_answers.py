@@ -1,12 +1,11 @@
-"""Runs the check of guests through VMware Tools, in many guests at once, and fetches its output.
+"""Reads what runs in guests: their system, their addresses, and the output of the check that `gpuops guest` runs there.
 
-vCenter returns no output of a program: it goes to a file, which is fetched. Another program removes the file, because
-that needs no further privilege.
-
-Reads which system runs in guests, the addresses of a guest, and vCenter's time.
+The check runs in many guests at once through VMware Tools. vCenter returns no output of a program: the output goes to a
+file, which is fetched. Another program removes the file, because that needs no further privilege.
 
 Source: vSphere API reference, GuestInfo.guestFamily and GuestNicInfo (reported by VMware Tools), and
-VirtualMachineConfigInfo.guestId (configured for the VM), whose names begin with `win` for Windows."""
+VirtualMachineConfigInfo.guestId (configured for the VM), whose names begin with `win` for Windows.
+"""
 
 from __future__ import annotations
 
@@ -55,12 +54,13 @@ def guest_id(session: Session, vm: str) -> str:
 
 
 def _system(properties: Mapping[str, Any]) -> GuestSystem | None:
-    family, made_for = properties.get("guest.guestFamily"), str(properties.get("config.guestId") or "")
+    """Return the system that VMware Tools report, else the one that the VM is configured for; None for any other."""
+    family, configured_id = properties.get("guest.guestFamily"), str(properties.get("config.guestId") or "")
     if family in _FAMILIES:
         return _FAMILIES[family]
-    if made_for.startswith("win"):
+    if configured_id.startswith("win"):
         return GuestSystem.WINDOWS
-    return GuestSystem.LINUX if "Linux" in made_for or made_for.startswith(_LINUX_IDS) else None
+    return GuestSystem.LINUX if "Linux" in configured_id or configured_id.startswith(_LINUX_IDS) else None
 
 
 def vcenter_time(session: Session) -> datetime:
@@ -87,10 +87,11 @@ def guest_addresses(session: Session, vm: str) -> Mapping[str, tuple[str, ...]]:
 
 
 AT_ONCE: Final = 32
+"""Guests in which the check runs at the same time."""
 LIMIT_S: Final = 120.0
-"""nvidia-smi takes seconds; it can hang in a broken driver."""
-_LOOK: Final = "look at the guest, then check it again"
-_LOGIN_MOVE: Final = "check GPUOPS_GUEST_USERNAME and its password: a further try would count towards a lockout"
+"""The longest run of the check in one guest. nvidia-smi takes seconds; it can hang in a broken driver."""
+_GUEST_HINT: Final = "look at the guest, then run the command again"
+_LOGIN_HINT: Final = "check GPUOPS_GUEST_USERNAME and its password: gpuops does not try again, because accounts lock"
 
 
 @dataclass(slots=True)
@@ -100,7 +101,9 @@ class _RunningCheck:
     vm: Vm
     system: GuestSystem
     path: str
+    """The file in the guest that the output goes to."""
     before: datetime
+    """vCenter's time just before the start."""
     waited_s: float = 0.0
 
 
@@ -113,7 +116,8 @@ class ToolsAnswers:
             raise Refused(NO_LOGIN, hint=NO_LOGIN_HINT)
         self._session = session
         self._say = say
-        self._refused = ""
+        self._login_refusal = ""
+        """Why no further guest is tried; empty = no guest has refused the login."""
         self._replies: dict[str, GuestReply] = {}
         self._unreached: dict[str, HostUnreached] = {}
         """By host (ref): gpuops waits once for a host that does not answer, not once for each of its VMs."""
@@ -132,12 +136,12 @@ class ToolsAnswers:
             ends = list(guest_commands.wait(self._session, tuple(running), POLL_S) if running else ())
             waited_s = max(POLL_S, clock.passed_s() - began_s)
             ended = [(running.pop(end.task), end.error) for end in ends]
-            # counted before the answers are fetched: a program that runs meanwhile is not late because of that
+            # before outputs are fetched, so that the time of the fetches does not count for other programs
             for task, check in list(running.items()):
                 check.waited_s += waited_s
                 if check.waited_s >= LIMIT_S:
                     del running[task]
-                    self._replies[check.vm.ref] = self._given_up(check)
+                    self._replies[check.vm.ref] = self._give_up(check)
             for check, error in ended:
                 self._replies[check.vm.ref] = self._fetch_and_remove(check, error)
         return self._replies
@@ -148,8 +152,8 @@ class ToolsAnswers:
         """Start the check in this guest; if it cannot be started, its reply is the reason."""
         from pyVmomi import vim
 
-        if self._refused:
-            self._replies[vm.ref] = GuestReply(None, self._refused, _LOGIN_MOVE)
+        if self._login_refusal:
+            self._replies[vm.ref] = GuestReply(None, self._login_refusal, _LOGIN_HINT)
             return
         path = script_commands.answer_path(system, secrets.token_hex(16))
         check = _RunningCheck(vm, system, path, vcenter_time(self._session))
@@ -158,11 +162,11 @@ class ToolsAnswers:
         except NotConnected:
             raise
         except GpuopsError as error:
-            self._replies[vm.ref] = GuestReply(None, error.message, error.hint or _LOOK)
+            self._replies[vm.ref] = GuestReply(None, error.message, error.hint or _GUEST_HINT)
             # no further guest is tried: each refusal counts towards a lockout of the account
             if isinstance(error.__cause__, vim.fault.InvalidGuestLogin):
-                self._refused = "another guest has refused the login of GPUOPS_GUEST_USERNAME"
-                self._replies[vm.ref] = GuestReply(None, error.message, _LOGIN_MOVE)
+                self._login_refusal = "another guest has refused the login of GPUOPS_GUEST_USERNAME"
+                self._replies[vm.ref] = GuestReply(None, error.message, _LOGIN_HINT)
 
     def _run(self, vm: Vm, call: script_commands.GuestCall) -> TaskRef:
         step = RunInGuest(vm.ref, call.program, call.arguments, int(LIMIT_S))
@@ -172,16 +176,20 @@ class ToolsAnswers:
         """Return what the program wrote, and remove its file from the guest in any case."""
         if isinstance(error, NotConnected):
             raise error
-        reply = self._reply(check) if error is None else GuestReply(None, error.message, error.hint or _LOOK)
+        reply = (
+            self._fetch_output(check) if error is None else GuestReply(None, error.message, error.hint or _GUEST_HINT)
+        )
         try:
             self._run(check.vm, script_commands.removal(check.system, check.path))
         except NotConnected:
             raise
         except GpuopsError as failed:
-            self._say(f"{check.vm.name}: {check.path} stays in its guest: {failed.message}")
+            self._say(
+                f"{check.vm.name}: {check.path} stays in its guest, because it could not be removed: {failed.message}"
+            )
         return reply
 
-    def _reply(self, check: _RunningCheck) -> GuestReply:
+    def _fetch_output(self, check: _RunningCheck) -> GuestReply:
         """Return the output of a check that has ended, or why it cannot be fetched from the guest's ESXi host."""
         after, host = vcenter_time(self._session), check.vm.host or ""
         try:
@@ -194,9 +202,12 @@ class ToolsAnswers:
         except GpuopsError as error:
             if host and isinstance(error, HostUnreached):
                 self._unreached[host] = error
-            return GuestReply(None, f"its answer cannot be fetched: {error.message}", error.hint or _LOOK)
+            return GuestReply(
+                None, f"the output of its check cannot be fetched: {error.message}", error.hint or _GUEST_HINT
+            )
 
-    def _given_up(self, check: _RunningCheck) -> GuestReply:
-        self._say(f"{check.vm.name}: {check.path} stays in its guest: its program still runs")
-        move = "run nvidia-smi in the guest: a driver that hangs holds it up"
-        return GuestReply(None, f"its program had not ended after {LIMIT_S:.0f} s", move)
+    def _give_up(self, check: _RunningCheck) -> GuestReply:
+        """Report the file that stays in the guest, and return that the check did not end in time."""
+        self._say(f"{check.vm.name}: {check.path} stays in its guest, because its program still runs")
+        hint = "run nvidia-smi in the guest to see whether its driver hangs"
+        return GuestReply(None, f"its program had not ended after {LIMIT_S:.0f} s", hint)

@@ -1,22 +1,18 @@
-"""Runs shell commands in Linux guests through VMware Tools, and reads how each ended, its duration and its output.
+"""Runs programs and shell commands in guests, through VMware Tools or SSH, and transfers files of guests.
 
-A command has a temporary directory of its own in its guest, which is removed when its end has been read. The script
-`run_command.sh` writes the output there, of which the last 64 KiB are read, and measures the duration with the clock of
-the guest in nanoseconds: GuestProcessInfo has whole seconds (from memory), and the calls themselves take time too.
-
-Sources: vSphere API reference, GuestFileManager and GuestProcessManager.
-
-Reads and writes a file of a guest through VMware Tools: InitiateFileTransferFromGuest and
-InitiateFileTransferToGuest return a URL for one request, GET or PUT.
-
-The URL leads to the ESXi host, whose certificate must be the one that vCenter has for the host (vSphere API reference,
-GuestFileManager). `*` in place of a host name means this vCenter (from memory, govmomi does so).
-
-Starts a program in a guest through VMware Tools or over SSH, and waits for its end and for the ends of tasks.
-
-The output of a program is not read: only its exit code counts, so a guest cannot send text of any size (vSphere API
+A program: its output is not read, only its exit code counts, so a guest cannot send text of any size (vSphere API
 reference, GuestProcessManager: StartProgramInGuest returns a process id, ListProcessesInGuest its exit code, for five
-minutes after the end). There is no notification of the end, so the process list is read every few seconds."""
+minutes after the end). There is no notification of the end, so the process list is read every few seconds.
+
+A shell command, in Linux guests: it has a temporary directory of its own in its guest, which is removed when its end
+has been read. The script `run_command.sh` writes the output there, of which the last 64 KiB are read, and measures the
+duration with the clock of the guest in nanoseconds: GuestProcessInfo has whole seconds (from memory), and the calls
+themselves take time too.
+
+A file: InitiateFileTransferFromGuest and InitiateFileTransferToGuest return a URL for one request, GET or PUT. The URL
+leads to the ESXi host, whose certificate must be the one that vCenter has for the host (vSphere API reference,
+GuestFileManager). `*` in place of a host name means this vCenter (from memory, govmomi does so).
+"""
 
 from __future__ import annotations
 
@@ -49,10 +45,11 @@ if TYPE_CHECKING:
 MOST_BYTES: Final = 1 << 20
 """A longer file is not read at all."""
 TRANSFER_S: Final = 60.0
+"""The limit for one file."""
 
 
 class HostUnreached(Refused):
-    """The VM's host, from which the file must be fetched, does not answer; it will not for its other VMs either."""
+    """The ESXi host that has the file of a guest does not answer: files of its other VMs cannot be fetched either."""
 
 
 def read_guest_file(session: Connection, vm: str, name: str, path: str) -> bytes:
@@ -66,7 +63,10 @@ def read_guest_file(session: Connection, vm: str, name: str, path: str) -> bytes
     with session.decoding("InitiateFileTransferFromGuest"):
         url, size = str(transfer.url), int(transfer.size)
     if size > MOST_BYTES:
-        raise Refused(f"the file is larger than {MOST_BYTES >> 20} MiB, so it was not read")
+        raise Refused(
+            f"{name}: {path} in its guest is larger than {MOST_BYTES >> 20} MiB, so gpuops did not read it",
+            hint="make the file smaller",
+        )
     return _transfer(session, target, url, "GET").body
 
 
@@ -90,16 +90,23 @@ def _transfer(session: Connection, vm: Any, url: str, verb: str, body: bytes | N
         transfer_target, path_of_url = _locate(session, url, vm)
         host_connection = network.open_connection(transfer_target, network.tls_context(transfer_target))
     except ValueError as error:
-        raise Refused(f"vCenter returned no usable URL for it ({error})") from error
+        raise Refused(
+            f"vCenter returned no usable URL for the file of the guest: {error}",
+            hint="check in vCenter that the host is connected",
+        ) from error
     try:
         with closing(host_connection):
             until = clock.passed_s() + TRANSFER_S
             reply = exchange(host_connection, verb, path_of_url, until=until, body=body, largest=MOST_BYTES)
     except (*network.LOST_ERRORS, network.UnreadableReply) as error:
         connection_lost = network.connection_error(transfer_target, error)
-        raise HostUnreached(connection_lost.message, hint="let this machine reach the ESXi hosts' port 443") from error
+        hint = "allow connections from this machine to port 443 of the ESXi hosts"
+        raise HostUnreached(connection_lost.message, hint=hint) from error
     if reply.status != 200:
-        raise Refused(f"{transfer_target.address} answers {reply.status} to the request for the file")
+        raise Refused(
+            f"{transfer_target.address} answers the request for the file of the guest with HTTP status {reply.status}",
+            hint="run the command again",
+        )
     return reply
 
 
@@ -122,15 +129,15 @@ def _locate(session: Connection, url: str, vm: Any) -> tuple[Target, str]:
     """
     vcenter, parts = session.target, urlsplit(url)
     if parts.scheme != "https" and vcenter.tls:
-        raise ValueError("its URL is not https")
+        raise ValueError("it is not https")
     path = f"{parts.path}?{parts.query}"
     if not path.isascii() or not path.isprintable() or " " in path:
-        raise ValueError("its URL is not valid")
+        raise ValueError("it is not valid")
     port = parts.port
     if parts.hostname == "*":  # the client fills in the address of vCenter
         return replace(vcenter, port=port or vcenter.port), path
     if not parts.hostname:
-        raise ValueError("its URL names no host")
+        raise ValueError("it names no host")
     # an ESXi host gets no password of gpuops, and must present the certificate that vCenter has of it
     pin = _pin(session, vm) if vcenter.tls and vcenter.verify else None
     host_target = replace(vcenter, host=parts.hostname, port=port or 443, username="", password=Secret(""), guest=None)
@@ -140,8 +147,8 @@ def _locate(session: Connection, url: str, vm: Any) -> tuple[Target, str]:
 def _pin(session: Connection, vm: Any) -> str:
     """Return the SHA-256 of the certificate that vCenter has for the VM's host. Raises Refused."""
     host = session.read(lambda: vm.runtime.host)
-    read = session.read_properties([host], ["config.certificate"])
-    certificate = next(iter(read.values()), {}).get("config.certificate")
+    properties_by_host = session.read_properties([host], ["config.certificate"])
+    certificate = next(iter(properties_by_host.values()), {}).get("config.certificate")
     if not certificate:
         hint = "give this login System.Read on the hosts"
         raise Refused("the certificate of its ESXi host cannot be read, so nothing is fetched from it", hint=hint)
@@ -159,10 +166,11 @@ def _sha256(certificate: Any) -> str:
 
 POLLS_S: Final[tuple[float, ...]] = (0.1, 0.2, 0.4, 0.8, 1.0)
 """Pauses between reads; the last one repeats. The first ones are short, because most scripts end at once."""
-PRINTED: Final = 64 * 1024
+OUTPUT_BYTES: Final = 64 * 1024
 """Bytes of the end of the output that are read."""
 _PREFIX: Final = "gpuops-"
-_END: Final = re.compile(r"(\d{1,3}) (\d{1,20}) (\d{1,20})\s*")
+_EXIT_AND_TIMES: Final = re.compile(r"(\d{1,3}) (\d{1,20}) (\d{1,20})\s*")
+"""What run_command.sh writes: exit code, start and end in nanoseconds."""
 
 
 def start_command(
@@ -175,11 +183,13 @@ def start_command(
     """
     from pyVmomi import vim
 
-    make = session.guests.files.CreateTemporaryDirectoryInGuest
-    directory = session.guests.change(make, vm, name, prefix, "", op_id=op_id, refusals=refusals)
+    create_directory = session.guests.files.CreateTemporaryDirectoryInGuest
+    directory = session.guests.change(create_directory, vm, name, prefix, "", op_id=op_id, refusals=refusals)
     if not isinstance(directory, str) or not directory.startswith("/"):
-        raise ProtocolError(f"{name}: vCenter returned no path of a new directory in its guest")
-    arguments = shlex.join(["-c", script_text("run_command.sh"), "run_command", command, str(PRINTED)])
+        raise ProtocolError(
+            f"{name}: vCenter returned no path of a new directory in its guest", hint="run the command again"
+        )
+    arguments = shlex.join(["-c", script_text("run_command.sh"), "run_command", command, str(OUTPUT_BYTES)])
     spec = vim.vm.guest.ProcessManager.ProgramSpec(programPath=SHELL, arguments=arguments, workingDirectory=directory)
     # without `refusals`: the guest has just accepted the login
     pid = session.guests.change(session.guests.processes.StartProgramInGuest, vm, name, spec, op_id=op_id)
@@ -217,40 +227,48 @@ def command_end(session: Connection, command: RunningCommand) -> CommandEnd | No
         process = next((process for process in listed or () if process.pid == command.pid), None)
         if process is not None and process.endTime is None:
             return None
-        # it has ended: vCenter lists ended programs only for some minutes; `told` has exit code, start and end
-        match = _END.fullmatch(read_guest_file(session, command.vm, name, f"{command.directory}/told").decode("ascii"))
-        printed = read_guest_file(session, command.vm, name, f"{command.directory}/printed.last")
+        # it has ended, also if it is not listed: vCenter lists ended programs only for some minutes
+        match = _EXIT_AND_TIMES.fullmatch(
+            read_guest_file(session, command.vm, name, f"{command.directory}/told").decode("ascii")
+        )
+        output = read_guest_file(session, command.vm, name, f"{command.directory}/printed.last")
     except NotConnected:
         raise
     except (GpuopsError, UnicodeDecodeError) as error:
         why = error.message if isinstance(error, GpuopsError) else "its exit code cannot be read"
         return CommandEnd(name, error=why)
-    _remove(session, command)
+    _remove_directory(session, command)
     if match is None:
-        return CommandEnd(name, error="its shell wrote no exit code and times: it needs date +%s%N")
+        return CommandEnd(
+            name, error="its shell wrote no exit code and times: the guest needs a date command that knows +%s%N"
+        )
     took_s = (int(match[3]) - int(match[2])) / 1e9
     code = int(match[1])
-    failure = f"it ended with exit code {code}" if code else "" if took_s > 0 else "its clock went back meanwhile"
-    return CommandEnd(name, took_s, code, printed.decode("utf-8", "replace"), failure)
+    failure = f"it ended with exit code {code}" if code else ""
+    if not code and took_s <= 0:
+        failure = "its clock went back meanwhile"
+    return CommandEnd(name, took_s, code, output.decode("utf-8", "replace"), failure)
 
 
 def end_command(session: Connection, command: RunningCommand) -> None:
     """Terminate the process of the command. Processes that it started continue."""
     call, op_id = session.guests.processes.TerminateProcessInGuest, f"{_PREFIX}end-{command.pid}"
-    # its VM is removed next, or all of its processes are ended by another command
+    # an error has no effect: the VM is removed next, or another command ends all of its processes
     with suppress(GpuopsError):
         session.guests.change(call, command.vm, command.name, command.pid, op_id=op_id)
 
 
-def _remove(session: Connection, command: RunningCommand) -> None:
+def _remove_directory(session: Connection, command: RunningCommand) -> None:
+    """Remove the temporary directory of the command, if vCenter and the guest permit it."""
     call, op_id = session.guests.files.DeleteDirectoryInGuest, f"{_PREFIX}clear-{command.pid}"
-    # its VM is removed next, and its disk with it
+    # an error has no effect: the VM is removed next, and its disk with it
     with suppress(GpuopsError):
         session.guests.change(call, command.vm, command.name, command.directory, True, op_id=op_id)
 
 
 POLL_S: Final = 5.0
-_REF: Final = re.compile(r"guest-(process|ssh):([^:]+):([0-9]+)")
+"""Pause between reads of the process list."""
+_PROGRAM_REF: Final = re.compile(r"guest-(process|ssh):([^:]+):([0-9]+)")
 NO_LOGIN: Final = "there is no login for guests (GPUOPS_GUEST_USERNAME)"
 NO_SHELL: Final = "this command has no SSH connection to guests"
 
@@ -288,33 +306,35 @@ def wait(session: Connection, running: Sequence[TaskRef], timeout_s: float) -> I
     The time is the duration of the waits in vCenter or the time that passed here, whichever is longer.
     """
     # by task: "process" or "ssh", the VM, and the process id (over SSH, the number of the start)
-    programs = {task: program.groups() for task in running if (program := _REF.fullmatch(task.ref)) is not None}
+    programs = {task: program.groups() for task in running if (program := _PROGRAM_REF.fullmatch(task.ref)) is not None}
     tasks = [task for task in running if task not in programs]
     left_s = max(timeout_s, 0.0)
     while True:
-        for end in [end for task, program in programs.items() if (end := _end(session, task, *program))]:
+        for end in [end for task, program in programs.items() if (end := _program_end(session, task, *program))]:
             del programs[end.task]
             yield end
         if left_s <= 0 or not (programs or tasks):
             return
         # vCenter reports the ends of tasks but not of programs, so programs are read again after each slice
-        slice_s, asked_at, silent = min(POLL_S, left_s) if programs else left_s, clock.passed_s(), True
-        over_ssh = all(kind == "ssh" for kind, _, _ in programs.values())
-        vms = [] if over_ssh else [vm for _, vm, _ in programs.values()]
-        for end in _let_pass(session, tasks, vms, slice_s):
-            silent = False
+        slice_s, began_s, has_ended = min(POLL_S, left_s) if programs else left_s, clock.passed_s(), False
+        only_ssh = all(kind == "ssh" for kind, _, _ in programs.values())
+        vms = [] if only_ssh else [vm for _, vm, _ in programs.values()]
+        for end in _wait_for_an_end(session, tasks, vms, slice_s):
+            has_ended = True
             tasks.remove(end.task)
             yield end
-        left_s -= max(slice_s if silent else 0.0, clock.passed_s() - asked_at)
+        left_s -= max(0.0 if has_ended else slice_s, clock.passed_s() - began_s)
 
 
 def withdraw(session: Connection, running: Sequence[TaskRef]) -> None:
     """Cancel the tasks that were queued at their last wait. Programs in guests are never queued."""
-    session.tasks.withdraw([task for task in running if _REF.fullmatch(task.ref) is None])
+    session.tasks.withdraw([task for task in running if _PROGRAM_REF.fullmatch(task.ref) is None])
 
 
-def _let_pass(session: Connection, tasks: Sequence[TaskRef], vms: Iterable[str], slice_s: float) -> Iterator[TaskEnd]:
-    """Wait for this time, or until a task ends or a VM powers off; without either, until a program over SSH ends."""
+def _wait_for_an_end(
+    session: Connection, tasks: Sequence[TaskRef], vms: Iterable[str], slice_s: float
+) -> Iterator[TaskEnd]:
+    """Wait for this time, or until a task ends (which is yielded), a VM powers off, or a program over SSH ends."""
     if tasks:
         yield from session.tasks.wait(tuple(tasks), slice_s)
     elif not vms and session.guest_shell is not None:
@@ -323,7 +343,7 @@ def _let_pass(session: Connection, tasks: Sequence[TaskRef], vms: Iterable[str],
         session.states.wait(POWER, dict.fromkeys(vms, PowerState.OFF.value), slice_s)
 
 
-def _end(session: Connection, task: TaskRef, kind: str, vm: str, number: str) -> TaskEnd | None:
+def _program_end(session: Connection, task: TaskRef, kind: str, vm: str, number: str) -> TaskEnd | None:
     """Return how the program ended; None = it still runs."""
     if kind == "ssh":
         shell = session.guest_shell
@@ -337,7 +357,7 @@ def _end(session: Connection, task: TaskRef, kind: str, vm: str, number: str) ->
         return TaskEnd(task, error)
     process = next((candidate for candidate in processes or () if candidate.pid == pid), None)
     if process is None:
-        message = f"{vm}: vCenter does not list its program any more, so its exit code is not known"
+        message = f"{vm}: vCenter does not list the program in its guest any more, so its exit code is not known"
         return TaskEnd(task, OutcomeUnknown(message))
     if process.endTime is None:
         return None

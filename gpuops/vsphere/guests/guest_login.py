@@ -26,12 +26,11 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 AGAIN_S: Final = 1800.0
+"""Seconds after the last refusal until all refusals are forgotten."""
 ALONE_S: Final = 10.0
-"""The longest time that other threads wait for the first login in a guest."""
+"""The longest time in seconds that other threads wait for the first login in a guest."""
 NO_LOGIN_HINT: Final = "set GPUOPS_GUEST_USERNAME and GPUOPS_GUEST_PASSWORD_FILE"
-REFUSED_HINT: Final = (
-    "check GPUOPS_GUEST_USERNAME and its password; until then further tries would count towards a lockout"
-)
+REFUSED_HINT: Final = "check GPUOPS_GUEST_USERNAME and its password; further refused logins could lock the account"
 
 
 @dataclass(slots=True)
@@ -40,22 +39,24 @@ class GuestLogins:
 
     _accepted: set[str] = field(default_factory=set)
     _refused_at_s: dict[str, float] = field(default_factory=dict)
-    _in_a_row: list[str] = field(default_factory=list)
+    _refused_in_a_row: list[str] = field(default_factory=list)
     """Names of the guests that have refused the login since another one accepted it."""
     _changing: Lock = field(default_factory=Lock, repr=False)
-    _trying: Lock = field(default_factory=Lock, repr=False)
+    """Protects the fields above."""
+    _first_login: Lock = field(default_factory=Lock, repr=False)
+    """Held by the thread that logs in while it is not known whether the login is right."""
 
     @contextmanager
     def one_at_a_time(self) -> Iterator[None]:
         """Let one thread at a time log in until a guest has accepted the login. Others wait at most `ALONE_S`."""
         with self._changing:
-            is_login_known = bool(self._accepted) and not self._in_a_row
-        alone = not is_login_known and self._trying.acquire(timeout=ALONE_S)
+            is_login_known = bool(self._accepted) and not self._refused_in_a_row
+        has_lock = not is_login_known and self._first_login.acquire(timeout=ALONE_S)
         try:
             yield
         finally:
-            if alone:
-                self._trying.release()
+            if has_lock:
+                self._first_login.release()
 
     def objection(self, vm: str, name: str, refusals: int, now_s: float) -> str | None:
         """Return the reason not to log in to this guest, or None.
@@ -67,18 +68,18 @@ class GuestLogins:
             refused_at_s = max(self._refused_at_s.values(), default=None)
             if refused_at_s is not None and now_s - refused_at_s >= AGAIN_S:
                 self._refused_at_s.clear()
-                self._in_a_row.clear()
+                self._refused_in_a_row.clear()
             if vm in self._refused_at_s:
-                return f"{name}: its guest has refused the login of GPUOPS_GUEST_USERNAME: not tried again"
-            if vm in self._accepted or len(self._in_a_row) < refusals:
+                return f"{name}: its guest has refused the login of GPUOPS_GUEST_USERNAME, so gpuops does not try again"
+            if vm in self._accepted or len(self._refused_in_a_row) < refusals:
                 return None
-            last = self._in_a_row[-1]
-            return f"{name}: no login tried: the guest of {last} has refused the login of GPUOPS_GUEST_USERNAME"
+            refusing_vm = self._refused_in_a_row[-1]
+            return f"{name}: no login tried: the guest of {refusing_vm} has refused the login of GPUOPS_GUEST_USERNAME"
 
     def note_accepted(self, vm: str) -> None:
         with self._changing:
             self._accepted.add(vm)
-            self._in_a_row.clear()
+            self._refused_in_a_row.clear()
 
     def note_refused(self, vm: str, name: str, now_s: float) -> None:
         """Record a refusal. If the guest accepted the login before, the password may have changed for all guests."""
@@ -86,7 +87,7 @@ class GuestLogins:
             if vm in self._accepted:
                 self._accepted.clear()
             self._refused_at_s[vm] = now_s
-            self._in_a_row.append(name)
+            self._refused_in_a_row.append(name)
 
 
 class GuestOperations:
@@ -110,7 +111,9 @@ class GuestOperations:
         operations = self._session.content.guestOperationsManager
         manager = self._session.read(lambda: getattr(operations, name)) if operations is not None else None
         if manager is None:
-            raise ProtocolError("this vCenter offers no guest operations")
+            raise ProtocolError(
+                "this vCenter offers no guest operations", hint="check that the address is that of a vCenter"
+            )
         return manager
 
     def read(self, call: Callable[..., Answer], vm: str, name: str, *arguments: Any) -> Answer:
@@ -142,7 +145,7 @@ class GuestOperations:
 
         guest, logins = self._session.target.guest, self._logins
         if guest is None:
-            raise Refused(f"{name}: there is no login for programs in guests", hint=NO_LOGIN_HINT)
+            raise Refused(f"{name}: gpuops has no login for programs in guests", hint=NO_LOGIN_HINT)
         auth = vim.vm.guest.NamePasswordAuthentication(
             username=guest.username, password=guest.password.reveal(), interactiveSession=False
         )

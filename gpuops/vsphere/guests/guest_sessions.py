@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 WINDOWS_SHELL: Final = "explorer.exe"
 LINUX_MANAGER: Final = "systemd"
-GREETERS: Final = frozenset({"gdm", "debian-gdm", "gdm-greeter", "lightdm", "sddm"})
+DISPLAY_MANAGERS: Final = frozenset({"gdm", "debian-gdm", "gdm-greeter", "lightdm", "sddm"})
 MOST: Final = 100_000
 """More processes than a guest has."""
 
@@ -45,27 +45,28 @@ class GuestProcess:
 class GuestSessions:
     """Implements `SessionSource` by guest operations: one call for each VM, at most five minutes in total.
 
-    After a refused login no guest is asked any more: further refusals could lock the account.
+    After a refused login no further guest is read: further refusals could lock the account.
     """
 
     def __init__(self, session: Connection, say: Callable[[str], None] = lambda line: None) -> None:
         """`say` gets a line for each different reason why guests do not answer."""
         self._session = session
         self._say = say
-        self._said: set[str] = set()
-        self._refused = False
+        self._reported_reasons: set[str] = set()
+        self._login_refused = False
 
     def sessions(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, SessionCount]:
         """Return the session count of each of these VMs by ref; it may be unknown."""
         started_s, asked_at = clock.passed_s(), inventory.taken_at
         counts = {}
         for vm in vms:
-            reason = self._reason_not_to_ask(vm, clock.passed_s() - started_s)
-            counts[vm.ref] = _unknown_count(asked_at, reason) if reason else self._ask(vm, asked_at)
+            reason = self._reason_not_to_read(vm, clock.passed_s() - started_s)
+            counts[vm.ref] = _unknown_count(asked_at, reason) if reason else self._read_count(vm, asked_at)
         return counts
 
-    def _reason_not_to_ask(self, vm: Vm, passed_s: float) -> str:
-        if self._refused:
+    def _reason_not_to_read(self, vm: Vm, passed_s: float) -> str:
+        """Return the reason not to read the processes of this guest; '' if there is none."""
+        if self._login_refused:
             return "a guest has refused the login of GPUOPS_GUEST_USERNAME"
         if vm.tools_running is None:
             return "it is not known whether VMware Tools run in its guest"
@@ -73,7 +74,7 @@ class GuestSessions:
             return "VMware Tools do not run in its guest"
         return "other guests took too long" if passed_s > SESSIONS_FRESH_S else ""
 
-    def _ask(self, vm: Vm, asked_at: datetime) -> SessionCount:
+    def _read_count(self, vm: Vm, asked_at: datetime) -> SessionCount:
         """Return the sessions in this guest; unknown, with the reason, if its processes cannot be read."""
         from pyVmomi import vim
 
@@ -84,10 +85,10 @@ class GuestSessions:
             with session.decoding("ListProcessesInGuest"):
                 processes = list(_decode_processes(process_infos or ()))
         except GpuopsError as error:
-            self._refused = isinstance(error.__cause__, vim.fault.InvalidGuestLogin)
-            if error.message not in self._said:
-                self._said.add(error.message)
-                self._say(f"sessions in guests: {error.message} (gpuops help idle)")
+            self._login_refused = isinstance(error.__cause__, vim.fault.InvalidGuestLogin)
+            if error.message not in self._reported_reasons:
+                self._reported_reasons.add(error.message)
+                self._say(f"sessions in guests cannot be counted: {error.message} (gpuops help idle)")
             return _unknown_count(asked_at, error.message)
         assert session.target.guest is not None, "guests.read needs it"
         return count_sessions(processes, session.target.guest.username, asked_at)
@@ -100,22 +101,28 @@ def count_sessions(processes: Sequence[GuestProcess], login: str, asked_at: date
     """
     shells = [process for process in processes if _is_shell(process)]
     if not any(process.owner and _account(process.owner) != _account(login) for process in processes):
-        return _unknown_count(asked_at, "its login sees only its own processes")
-    since: dict[str, list[datetime]] = {}
+        return _unknown_count(asked_at, "the login of gpuops in its guest sees only its own processes")
+    starts_by_owner: dict[str, list[datetime]] = {}
     for number, shell in enumerate(shells):
         owner = shell.owner.casefold() or f"?{number}"  # a shell of unknown owner is a session of its own
-        since.setdefault(owner, []).extend([shell.started_at] if shell.started_at is not None else [])
-    ages_s = [max(0, int((asked_at - min(moments)).total_seconds())) for moments in since.values() if moments]
+        starts_by_owner.setdefault(owner, []).extend([shell.started_at] if shell.started_at is not None else [])
+    # the age of a user's session is that of the first shell; an owner without any start has no age
+    ages_s = [max(0, int((asked_at - min(starts)).total_seconds())) for starts in starts_by_owner.values() if starts]
     return SessionCount(
-        len(since), bool(since), asked_at, oldest_s=max(ages_s, default=None), youngest_s=min(ages_s, default=None)
+        len(starts_by_owner),
+        bool(starts_by_owner),
+        asked_at,
+        oldest_s=max(ages_s, default=None),
+        youngest_s=min(ages_s, default=None),
     )
 
 
 def _is_shell(process: GuestProcess) -> bool:
+    """Return whether the process is one that every session has once: explorer.exe or `systemd --user`."""
     if process.name.casefold() == WINDOWS_SHELL:
         return True
-    manager = process.name == LINUX_MANAGER and "--user" in process.command.split()
-    return manager and _account(process.owner) not in GREETERS
+    is_user_manager = process.name == LINUX_MANAGER and "--user" in process.command.split()
+    return is_user_manager and _account(process.owner) not in DISPLAY_MANAGERS
 
 
 def _account(owner: str) -> str:

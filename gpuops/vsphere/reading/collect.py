@@ -94,11 +94,11 @@ def inventory(session: Session) -> Inventory:
             _decode,
             extra_objects=_custom_fields_manager(session),
         )
-        for fields in thin:
-            if isinstance(fields, _CustomFields):
-                session.attribute_keys = dict(fields.keys_for_vms)  # a marker is then written without another read
+        for record in thin:
+            if isinstance(record, _CustomFields):
+                session.attribute_keys = dict(record.keys_for_vms)  # a marker is then written without another read
         places = {place.ref: place for place in thin if isinstance(place, _Parent)}
-        hosts = _hosts(reader, [host for host in thin if isinstance(host, ThinHost)], places)
+        hosts = _hosts_with_gpus(reader, [host for host in thin if isinstance(host, ThinHost)], places)
         gpu_hosts = {host.ref for host in hosts.values() if host.gpus or host.gives_others}
         vms_with_detail = _read_vm_detail(
             reader, version, [vm for vm in thin if isinstance(vm, ThinVm) and vm.host in gpu_hosts]
@@ -108,7 +108,7 @@ def inventory(session: Session) -> Inventory:
             api_version=version,
             taken_at=_read_vcenter_time(reader),
             hosts=hosts,
-            vms=_vms(
+            vms=_complete_vms(
                 [vms_with_detail.get(record.ref, record) if isinstance(record, ThinVm) else record for record in thin],
                 places,
             ),
@@ -128,7 +128,8 @@ def observe(session: Session, inventory: Inventory, vms: Collection[str]) -> Inv
     vCenter's shows that a lease has ended (`execute.lease`). Config targets of hosts and tags of VMs are copied from
     the snapshot.
     """
-    version, known_vms = session.api_version, [inventory.vms[ref] for ref in sorted(vms) if ref in inventory.vms]
+    version = session.api_version
+    known_vms = [inventory.vms[ref] for ref in sorted(vms) if ref in inventory.vms]
     known_hosts = {ref for vm in known_vms if (ref := vm.host)}
     with reading(session) as reader:
         thin = reader.read_named(
@@ -146,7 +147,7 @@ def observe(session: Session, inventory: Inventory, vms: Collection[str]) -> Inv
             _decode_with_detail,
         )
         places = {place.ref: place for place in thin if isinstance(place, _Parent)}
-        vms_now = {ref: _copy_tags(inventory.vms.get(ref), vm) for ref, vm in _vms(thin, places).items()}
+        vms_now = {ref: _copy_tags(inventory.vms.get(ref), vm) for ref, vm in _complete_vms(thin, places).items()}
         # the host of a VM that has moved was not read yet
         moved_to = {ref for vm in vms_now.values() if (ref := vm.host)} - known_hosts
         hosts = {
@@ -173,26 +174,30 @@ def folder_at(session: Session, path: str) -> str:
     with reading(session) as reader:
         paths_by_type = {"Folder": paths.FOLDERS, "Datacenter": paths.FOLDERS}
         types_and_places = reader.read_all(paths_by_type, lambda read_object: (read_object.type, _place(read_object)))
-    places, folder_paths = {place.ref: place for _, place in types_and_places}, dict[str | None, _FolderPath]()
+    places = {place.ref: place for _, place in types_and_places}
+    folder_paths = dict[str | None, _FolderPath]()  # filled by `_folder_path`
     folders = [place.ref for kind, place in types_and_places if kind == "Folder"]
     matches = [ref for ref in folders if _folder_path(ref, places, folder_paths).path == f"/{path.strip('/')}"]
     if not matches:
-        raise UsageError(f"no folder {path!r} in this vCenter", hint="write it from the datacenter on: /lab-dc/vm/ml")
+        raise UsageError(
+            f"no folder {path!r} in this vCenter",
+            hint="give the path from the datacenter down to the folder, such as /lab-dc/vm/ml",
+        )
     if len(matches) > 1:
-        hint = "rename one of them: a name with a slash looks like two folders"
+        hint = "rename one of them: the slash in a name looks like the slash between two folders"
         raise UsageError(f"{len(matches)} folders have the path {path!r}", hint=hint)
     return matches[0]
 
 
 def with_drs(session: Session, inventory: Inventory, vms: Collection[str]) -> Inventory:
-    """Return the snapshot with the clusters of these VMs read anew."""
+    """Return the snapshot with the clusters of these VMs read again."""
     clusters = (inventory.cluster_of(inventory.vms[ref]) for ref in vms if ref in inventory.vms)
-    named = {cluster.ref: cluster.name for cluster in clusters if cluster is not None}
+    names = {cluster.ref: cluster.name for cluster in clusters if cluster is not None}
     with reading(session) as reader:
         updated_clusters = reader.read_named(
             {"ClusterComputeResource": ("configurationEx",)},
-            [("ClusterComputeResource", ref) for ref in sorted(named)],
-            lambda cluster: decode_cluster(cluster, named[cluster.ref]),
+            [("ClusterComputeResource", ref) for ref in sorted(names)],
+            lambda cluster: decode_cluster(cluster, names[cluster.ref]),
         )
     return replace(inventory, clusters={**inventory.clusters, **{cluster.ref: cluster for cluster in updated_clusters}})
 
@@ -288,7 +293,7 @@ def _place(read_object: ReadObject) -> _Parent:
     return _Parent(read_object.ref, read_object.name, parent)
 
 
-def _hosts(reader: Reader, thin_hosts: list[ThinHost], places: Mapping[str, _Parent]) -> dict[str, Host]:
+def _hosts_with_gpus(reader: Reader, thin_hosts: list[ThinHost], places: Mapping[str, _Parent]) -> dict[str, Host]:
     """Return the hosts with their clusters and GPUs, after reading the PCI devices of those that may have GPUs."""
     passed_through = {thin.host.ref: thin.passed_through for thin in thin_hosts if thin.has_devices}
 
@@ -306,7 +311,7 @@ def _hosts(reader: Reader, thin_hosts: list[ThinHost], places: Mapping[str, _Par
     return hosts
 
 
-def _vms(records: Sequence[_Record], places: Mapping[str, _Parent]) -> dict[str, Vm]:
+def _complete_vms(records: Sequence[_Record], places: Mapping[str, _Parent]) -> dict[str, Vm]:
     """Return the VMs with their paths, their custom attributes by name, and their running tasks."""
     folders: dict[str | None, _FolderPath] = {}
     fields = next((manager.names for manager in records if isinstance(manager, _CustomFields)), {})

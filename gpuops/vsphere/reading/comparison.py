@@ -19,7 +19,7 @@ from gpuops.vsphere.session import Session
 ROUNDS: Final = 3
 MOST_SHOWN: Final = 20
 _LONGEST_SHOWN: Final = 120
-_OF_THE_MOMENT: Final = "taken_at"
+_SNAPSHOT_TIME: Final = "taken_at"
 
 
 def compare(session: Session) -> tuple[Inventory, tuple[Difference, ...], str]:
@@ -40,11 +40,11 @@ def compare(session: Session) -> tuple[Inventory, tuple[Difference, ...], str]:
             session.read_over_soap()
         after = inventory(session)
         # values that differ between two reads over SOAP change by themselves, as the time of the snapshot always does
-        moving = {path for path, _, _ in differences(before, after)} | {_OF_THE_MOMENT}
+        changing_paths = {path for path, _, _ in differences(before, after)} | {_SNAPSHOT_TIME}
         value_differences = [
             Difference(path, repr(soap)[:_LONGEST_SHOWN], repr(json)[:_LONGEST_SHOWN])
             for path, soap, json in differences(before, json_snapshot)
-            if path not in moving
+            if path not in changing_paths
         ]
         if not value_differences:
             break

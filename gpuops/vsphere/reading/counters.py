@@ -1,13 +1,14 @@
-"""Reads performance counters: the last hour of VMs for a snapshot, and samples of many VMs and hosts in bulk.
+"""Reads performance counters of VMs and hosts, and past tasks and events of VMs. It does not change vCenter.
 
-A host stores a sample every 20 s for an hour, at every statistics level (vSphere API reference, PerformanceManager:
-real-time samples). vCenter stores five-minute averages of a day for the counters of its statistics level, and returns
-at most 64 counters in one call (`config.vpxd.stats.maxQueryMetrics`, from memory). The keys of counters differ between
-vCenters, so names are resolved once in a session. Bulk replies are CSV, parsed by lxml and numpy and not by pyVmomi.
+Counters are read for the last hour of some VMs, or as samples of many VMs and hosts in bulk. A host stores a sample
+every 20 s for an hour, at every statistics level (vSphere API reference, PerformanceManager: real-time samples).
+vCenter stores five-minute averages of a day for the counters of its statistics level, and returns at most 64 counters
+in one call (`config.vpxd.stats.maxQueryMetrics`, from memory). The keys of counters differ between vCenters, so names
+are resolved once in a session. Bulk replies are CSV, parsed by lxml and numpy and not by pyVmomi.
 
-Reads past tasks and events of VMs and the GPU counters of hosts, to check the table of assumptions.
-
-vCenter is not changed: the collectors belong to this session, and are destroyed after the read."""
+Past tasks and events, and the instances of GPU counters, are evidence for the table of assumptions. The collectors that
+return them belong to this session, and are destroyed after the read.
+"""
 
 from __future__ import annotations
 
@@ -91,12 +92,16 @@ def _read_series(
     """Yield the samples of these VMs by counter name, without VMs that do not exist any more."""
     from pyVmomi import vim
 
-    kind = vim.PerformanceManager
-    metrics = [kind.MetricId(counterId=key, instance="") for key in names_by_key]
+    manager_type = vim.PerformanceManager
+    metrics = [manager_type.MetricId(counterId=key, instance="") for key in names_by_key]
     begin = since - timedelta(seconds=SAMPLE_S)  # one sample more than needed; `_window` drops it
     specs = [
-        kind.QuerySpec(
-            entity=session.vm(ref), metricId=metrics, intervalId=SAMPLE_S, startTime=begin, format=kind.Format.csv
+        manager_type.QuerySpec(
+            entity=session.vm(ref),
+            metricId=metrics,
+            intervalId=SAMPLE_S,
+            startTime=begin,
+            format=manager_type.Format.csv,
         )
         for ref in refs
     ]
@@ -115,15 +120,13 @@ def _read_series(
 
 
 def _series(metric: Any, names_by_key: Mapping[int, str]) -> tuple[str, Mapping[str, TimedReadings]]:
-    """Return the id of the VM, and its samples by counter.
-
-    `sampleInfoCSV` has an interval and an end for each sample; -1 is a missing value.
-    """
+    """Return the id of the VM, and its samples by counter name; -1 is a missing value."""
+    # an interval and an end for each sample: "20,2026-11-23T22:00:20Z,20,2026-11-23T22:00:40Z"
     ends = [datetime.fromisoformat(text).astimezone(UTC) for text in metric.sampleInfoCSV.split(",")[1::2]]
     series = {}
     for metric_series in metric.value:
         name = names_by_key.get(metric_series.id.counterId)
-        if name is not None and not metric_series.id.instance:
+        if name is not None and not metric_series.id.instance:  # "" is the complete VM, not one of its processors
             readings = map(int, metric_series.value.split(","))
             series[name] = [(end, reading) for end, reading in zip(ends, readings, strict=True) if reading >= 0]
     return metric.entity._moId, series
@@ -187,7 +190,7 @@ def samples(
 
 @dataclass(frozen=True, slots=True)
 class _SamplesQuery:
-    """QueryPerf for these counters. `arguments` is the XML of a querySpec behind its entity."""
+    """A QueryPerf for these counters. `arguments` is the XML that follows the entity in each querySpec."""
 
     session: Session
     reader: Reader
@@ -257,6 +260,7 @@ def _parse_ends(sample_info: str) -> NDArray[np.int64]:
 MOST_PAGES: Final = 20
 """The limit of pages of tasks, and of events."""
 _PAGE: Final = 1000
+"""Tasks or events in a page."""
 TASKS: Final = frozenset(
     f"VirtualMachine.{name}" for name in ("powerOn", "powerOff", "suspend", "clone", "relocate", "migrate")
 )
@@ -306,23 +310,23 @@ def past_events(session: Session, since: datetime, kinds: Collection[str] = EVEN
     """Return the events of these kinds about VMs since then (by vCenter), in their order."""
     events = _raw_events(session, since, kinds)
     with session.decoding("ReadNextEvents"):
-        read = [_event(event) for event in events]
-    return tuple(event for event in read if event is not None)
+        past = [_event(event) for event in events]
+    return tuple(event for event in past if event is not None)
 
 
 def setting_changes(session: Session, since: datetime) -> tuple[SettingChange, ...]:
-    """Return who changed GPU devices and custom attributes of VMs, and clusters, since then (by vCenter), in order.
+    """Return the changes of GPU devices and custom attributes of VMs, and of clusters, since then (by vCenter).
 
-    vCenter has no events about the settings of GPUs.
+    Changes by vCenter itself, which have no user, are left out. vCenter has no events about the settings of GPUs.
     """
     events = _raw_events(session, since, (*CHANGES, "ClusterReconfiguredEvent"))
     with session.decoding("ReadNextEvents"):
-        read = [_setting_change(event) for event in events]
-    return tuple(change for change in read if change is not None and change.user)
+        changes = [_setting_change(event) for event in events]
+    return tuple(change for change in changes if change is not None and change.user)
 
 
 def _setting_change(event: Any) -> SettingChange | None:
-    """Return the change; None for one of anything else. Changes by vCenter itself have no user."""
+    """Return the change of devices, marks or a cluster; None for any other event. `user` is '' for vCenter itself."""
     from pyVmomi import vim
 
     user = str(event.userName or "")
@@ -354,14 +358,18 @@ def _event(event: Any) -> PastEvent | None:
     """Return the event, or None if it is not about a VM."""
     from pyVmomi import VmomiSupport, vim
 
-    # the event about a custom attribute names its object in a field of its own
-    vm = event.vm.vm if event.vm else event.entity.entity if getattr(event, "entity", None) else None
+    # the event about a custom attribute names its object in `entity`
+    entity, source_host = getattr(event, "entity", None), getattr(event, "sourceHost", None)
+    vm = event.vm.vm if event.vm else entity.entity if entity else None
     if not isinstance(vm, vim.VirtualMachine):
         return None
-    host, source = (
-        str(argument.host._moId) if argument else None for argument in (event.host, getattr(event, "sourceHost", None))
+    return PastEvent(
+        str(vm._moId),
+        VmomiSupport.GetWsdlName(type(event)),
+        event.createdTime,
+        str(event.host.host._moId) if event.host else None,
+        str(source_host.host._moId) if source_host else None,
     )
-    return PastEvent(str(vm._moId), VmomiSupport.GetWsdlName(type(event)), event.createdTime, host, source)
 
 
 def gpu_counter_instances(session: Session, hosts: Collection[str]) -> dict[str, tuple[str, ...]]:

@@ -1,13 +1,13 @@
-"""Reads the settings of hosts: NVIDIA's kernel module, graphics, passthrough, packages, and what else manages them.
+"""Reads what bulk reads do not contain about hosts, several hosts at a time: their config targets and settings.
 
-`writing.hosts` calls it for the hosts that a plan changes. Host profiles and vSphere Configuration Profiles may manage
-a host too (vSphere API reference, HostProfileManager.FindAssociatedProfile, of a host or a cluster, System.View;
-ComputeResource.configManagerEnabled, 8.0).
+The config target has the DirectPath I/O devices and device groups that a host offers, and vCenter's stun estimates
+(EnvironmentBrowser.QueryConfigTarget). It is read for each host that a plan may use.
 
-Reads the DirectPath I/O devices and device groups that hosts offer, and vCenter's stun estimates.
-
-Bulk reads do not contain them. EnvironmentBrowser.QueryConfigTarget is called for each host that a plan may use, for
-several hosts at a time."""
+The settings are NVIDIA's kernel module, graphics, passthrough, packages, and the profiles that manage the host besides
+gpuops. `writing.host_changes` reads them for the hosts that a plan changes. Host profiles and vSphere Configuration
+Profiles may manage a host (vSphere API reference, HostProfileManager.FindAssociatedProfile, of a host or a cluster,
+System.View; ComputeResource.configManagerEnabled, 8.0).
+"""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from gpuops.vsphere.session import Session
 
 AT_A_TIME: Final = 4
-"""Below the number of connections pyVmomi keeps open."""
+"""Hosts that are read at the same time; fewer than the connections that pyVmomi keeps open."""
 
 
 def with_config_targets(session: Session, inventory: Inventory, hosts: Collection[str]) -> Inventory:
@@ -136,13 +136,16 @@ def _member(position: int, component: Any) -> DeviceGroupMember:
 
 
 def _identity(backing: Any) -> tuple[int | None, int | None]:
-    """Return the vendor id and device id of a template's backing; (None, None) for a vGPU."""
+    """Return the vendor id and device id of a template's backing; (None, None) for a vGPU.
+
+    A dynamic backing may allow several models: the first one is returned.
+    """
     from pyVmomi import vim
 
-    kinds = vim.vm.device.VirtualPCIPassthrough
-    if isinstance(backing, kinds.DynamicBackingInfo) and backing.allowedDevice:
+    backings = vim.vm.device.VirtualPCIPassthrough
+    if isinstance(backing, backings.DynamicBackingInfo) and backing.allowedDevice:
         return backing.allowedDevice[0].vendorId, backing.allowedDevice[0].deviceId
-    if isinstance(backing, kinds.DeviceBackingInfo):
+    if isinstance(backing, backings.DeviceBackingInfo):
         is_hexadecimal = re.fullmatch("(0x)?[0-9A-Fa-f]+", backing.deviceId) is not None
         return backing.vendorId & 0xFFFF, int(backing.deviceId, 16) if is_hexadecimal else None
     return None, None
@@ -163,18 +166,18 @@ def settings_of(session: Session, hosts: Sequence[Host]) -> tuple[HostSettings, 
 
     Raises NotConnected and its subclasses.
     """
-    custodians = CustodyReader(session, hosts)
+    custody_reader = CustodyReader(session, hosts)
     with ThreadPoolExecutor(max_workers=min(AT_A_TIME, len(hosts)), thread_name_prefix="host-settings") as pool:
-        return tuple(pool.map(lambda host: _HostReader(session, host, custodians).settings(), hosts))
+        return tuple(pool.map(lambda host: _HostReader(session, host, custody_reader).settings(), hosts))
 
 
 class _HostReader:
     """Reads one host, and collects the reasons for what cannot be read."""
 
-    def __init__(self, session: Session, host: Host, custodians: CustodyReader) -> None:
+    def __init__(self, session: Session, host: Host, custody_reader: CustodyReader) -> None:
         self._session = session
         self._host = host
-        self._custodians = custodians
+        self._custody_reader = custody_reader
         self._unread: list[str] = []
 
     def settings(self) -> HostSettings:
@@ -182,15 +185,15 @@ class _HostReader:
         if self._host.connected is not True:
             return HostSettings(unread=("it is not connected",))
         target = self._session.host(self._host.ref)
-        managers = self._answer(lambda: target.configManager)
+        managers = self._read_or_note(lambda: target.configManager)
         if managers is None:
             return HostSettings(unread=tuple(self._unread))
-        capability = self._answer(lambda: target.capability)
-        graphics = self._of(managers.graphicsManager, lambda manager: manager.graphicsConfig)
-        passthrough = self._of(managers.pciPassthruSystem, lambda system: system.pciPassthruInfo)
-        packages = self._of(managers.imageConfigManager, lambda manager: manager.FetchSoftwarePackages())
+        capability = self._read_or_note(lambda: target.capability)
+        graphics = self._read_manager(managers.graphicsManager, lambda manager: manager.graphicsConfig)
+        passthrough = self._read_manager(managers.pciPassthruSystem, lambda system: system.pciPassthruInfo)
+        packages = self._read_manager(managers.imageConfigManager, lambda manager: manager.FetchSoftwarePackages())
         return replace(
-            self._modules(managers.kernelModuleSystem),
+            self._module_settings(managers.kernelModuleSystem),
             packages=self._convert("FetchSoftwarePackages", _packages, packages),
             graphics=self._convert("graphicsConfig", graphics_settings, graphics),
             passthrough=self._convert("pciPassthruInfo", _passthrough_states, passthrough),
@@ -198,7 +201,7 @@ class _HostReader:
             takes_labels=capability.assignHwPciConfigSupported if capability else None,
             device_groups=self._device_groups(managers.assignableHardwareManager),
             sets_modes=sets_modes(self._session),
-            custody=self._custodians.of(self._host),
+            custody=self._custody_reader.custody_of(self._host),
             unread=tuple(dict.fromkeys(self._unread)),
         )
 
@@ -209,19 +212,20 @@ class _HostReader:
         with self._session.decoding(call_name):
             return make(answer)
 
-    def _of(self, manager: Any, ask: Callable[[Any], Answer]) -> Answer | None:
-        return None if manager is None else self._answer(lambda: ask(manager))
+    def _read_manager(self, manager: Any, read: Callable[[Any], Answer]) -> Answer | None:
+        """Return what `read` returns for this manager of the host; None if vCenter has no such manager."""
+        return None if manager is None else self._read_or_note(lambda: read(manager))
 
-    def _modules(self, system: Any) -> HostSettings:
+    def _module_settings(self, system: Any) -> HostSettings:
         """Return the settings of NVIDIA's kernel module only."""
-        loaded = self._of(system, lambda system: system.QueryModules())
-        if loaded is None:
+        loaded_modules = self._read_manager(system, lambda system: system.QueryModules())
+        if loaded_modules is None:
             return HostSettings(unread=tuple(self._unread))
-        nvidia_module = next((module for module in loaded if module.name == MODULE), None)
+        nvidia_module = next((module for module in loaded_modules if module.name == MODULE), None)
         if nvidia_module is None:
             return HostSettings(has_module=False)
         return HostSettings(
-            module_options=self._answer(lambda: system.QueryConfiguredModuleOptionString(MODULE)),
+            module_options=self._read_or_note(lambda: system.QueryConfiguredModuleOptionString(MODULE)),
             # a module that is not loaded has no options in effect
             loaded_options=(nvidia_module.optionString or "") if nvidia_module.loaded else None,
             has_module=True,
@@ -238,8 +242,8 @@ class _HostReader:
             return self._convert("RetrieveVendorDeviceGroupInfo", device_groups, groups or ())
         return None
 
-    def _answer(self, call: Callable[[], Answer]) -> Answer | None:
-        """Return the answer, or None if the call fails; then the reason is collected."""
+    def _read_or_note(self, call: Callable[[], Answer]) -> Answer | None:
+        """Return the answer of the call. If the call fails, note the reason in `_unread` and return None."""
         try:
             return self._session.read(call, subject=self._host.name)
         except NotConnected:
@@ -279,7 +283,7 @@ def _passthrough_states(passthrough_infos: Iterable[Any]) -> tuple[PassthroughSt
         )
         for device in passthrough_infos
         if (address := pci_address(device.id)) is not None
-        for state in (getattr(device, "directPathState", None),)  # from 9.1 on
+        for state in (getattr(device, "directPathState", None),)  # one element: names the field, which 9.1 added
     )
 
 
@@ -296,7 +300,7 @@ class CustodyReader:
             for compute in (session.managed_object("ClusterComputeResource", ref),)
         }
 
-    def of(self, host: Host) -> Custody:
+    def custody_of(self, host: Host) -> Custody:
         """Return the profiles of the host and of its cluster. Raises NotConnected and its subclasses."""
         target = self._session.host(host.ref)
         own_profiles = self._profiles(target)
@@ -304,9 +308,10 @@ class CustodyReader:
             compute = self._answer(lambda: target.parent)
             return Custody(own_profiles, None if compute is None else self._has_config_manager(compute))
         cluster_custody = self._clusters[host.cluster]
-        is_known = own_profiles is not None and cluster_custody.profiles is not None
+        is_complete = own_profiles is not None and cluster_custody.profiles is not None
+        # profiles that one of the two reads returned count, even if the other read failed
         profiles = tuple(dict.fromkeys((*(own_profiles or ()), *(cluster_custody.profiles or ()))))
-        return Custody(profiles if is_known or profiles else None, cluster_custody.configured)
+        return Custody(profiles if is_complete or profiles else None, cluster_custody.configured)
 
     def _has_config_manager(self, compute: Any) -> bool | None:
         if version_numbers(self._session.api_version) < SINCE:

@@ -119,30 +119,32 @@ def _switch(ref: str, name: str, uuid: str, config: Any) -> _Switch:
 
 def _host(properties: Mapping[str, Any]) -> HostRdma:
     """Return the RDMA devices, physical adapters and VMkernel adapters of a host."""
-    functions = dict(_functions(properties.get("config.pciPassthruInfo")))
-    nodes = dict(_nodes(properties.get("hardware.numaInfo")))
-    nics, names = [], {}
+    function_counts = dict(_function_counts(properties.get("config.pciPassthruInfo")))
+    numa_nodes = dict(_numa_nodes(properties.get("hardware.numaInfo")))
+    nics, nic_names_by_key = [], {}
     for nic in items(properties.get("config.network.pnic")):
         fields = leaves(nic)
         name, address = leaf_text(fields.get("device")) or "", pci_address(leaf_text(fields.get("pci")))
-        names[leaf_text(fields.get("key"))] = name
+        nic_names_by_key[leaf_text(fields.get("key"))] = name
         speed = number(child(nic, "linkSpeed"), "speedMb")
-        function_and_node = (functions.get(address), nodes.get(address)) if address is not None else (None, None)
-        nics.append(PhysicalNic(name, address, speed, *function_and_node))
+        function_count = function_counts.get(address) if address is not None else None
+        numa_node = numa_nodes.get(address) if address is not None else None
+        nics.append(PhysicalNic(name, address, speed, function_count, numa_node))
     return HostRdma(
-        tuple(_device(device, names) for device in items(properties.get("config.network.rdmaDevice"))),
+        tuple(_device(device, nic_names_by_key) for device in items(properties.get("config.network.rdmaDevice"))),
         tuple(nics),
         tuple(_adapter(vnic) for vnic in items(properties.get("config.network.vnic"))),
     )
 
 
-def _device(node: Any, names: Mapping[str | None, str]) -> RdmaDevice:
+def _device(node: Any, nic_names_by_key: Mapping[str | None, str]) -> RdmaDevice:
+    """Return the RDMA device, with the name of the physical adapter that it is paired with."""
     capability = child(node, "capability")
     state = text(child(node, "connectionInfo"), "state")
     return RdmaDevice(
         text(node, "device") or "",
         text(node, "driver"),
-        names.get(text(child(node, "backing"), "pairedUplink")),
+        nic_names_by_key.get(text(child(node, "backing"), "pairedUplink")),
         roce_v1=flag(capability, "roceV1Capable") is True,
         roce_v2=flag(capability, "roceV2Capable") is True,
         link_up=None if state is None else state == _ACTIVE,
@@ -155,7 +157,7 @@ def _adapter(node: Any) -> VmkernelAdapter:
     return VmkernelAdapter(text(node, "device") or "", switch, number(spec, "mtu"))
 
 
-def _functions(device_list: Any) -> Iterator[tuple[PciAddress, int]]:
+def _function_counts(device_list: Any) -> Iterator[tuple[PciAddress, int]]:
     """Yield the number of active virtual functions of each SR-IOV device (HostSriovInfo)."""
     for fields in map(leaves, items(device_list)):
         address, count = pci_address(leaf_text(fields.get("id"))), whole(fields.get("numVirtualFunction"))
@@ -163,19 +165,20 @@ def _functions(device_list: Any) -> Iterator[tuple[PciAddress, int]]:
             yield address, count
 
 
-def _nodes(numa_info: Any) -> Iterator[tuple[PciAddress, int]]:
+def _numa_nodes(numa_info: Any) -> Iterator[tuple[PciAddress, int]]:
+    """Yield the NUMA node of each PCI device (HostNumaNode.pciId)."""
     for node in children(numa_info, "numaNode"):
-        number_of_node = number(node, "typeId")
+        node_number = number(node, "typeId")
         for device in children(node, "pciId"):
             address = pci_address(text(device))
-            if address is not None and number_of_node is not None:
-                yield address, number_of_node
+            if address is not None and node_number is not None:
+                yield address, node_number
 
 
 def _settings(read_object: ReadObject) -> tuple[str, str | None, bool | None]:
-    """Return the ref, the VMkernel adapter that is tagged for PVRDMA, and whether the firewall rule set is open."""
+    """Return the ref of the host, the VMkernel adapter tagged for PVRDMA, and whether its firewall rule is on."""
     options = read_object.properties.get("config.option")
-    tag = next((key for key_text, key in leaves_by_name(options, "key") if key_text == PVRDMA_ADAPTER), None)
+    tag_option = next((node for key, node in leaves_by_name(options, "key") if key == PVRDMA_ADAPTER), None)
     rules = children(read_object.properties.get("config.firewall"), "ruleset")
     opened = next((flag(rule, "enabled") for rule in rules if text(rule, "key") == RULE_SET), None)
-    return read_object.ref, None if tag is None else text(leaf_owner(tag), "value"), opened
+    return read_object.ref, None if tag_option is None else text(leaf_owner(tag_option), "value"), opened

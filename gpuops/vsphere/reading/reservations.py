@@ -29,7 +29,7 @@ MOST_PLACES: Final = 64
 """The limit of clusters, and hosts outside of clusters, to ask; the capacity of further ones is unknown."""
 _MANAGER: Final = "directPathProfileManager"
 _CAPACITY_INFO: Final = "DirectPathProfileManagerCapacityInfo"
-_NOT_NUMBERS: Final = "vCenter reports no numbers for it"
+_NOT_NUMBERS: Final = "vCenter reports no capacity for it"
 
 Capacity = TypeVar("Capacity", ProfileCapacity, DeviceCapacity)
 _Answer = ProfileCapacity | DeviceCapacity | UnknownCapacity
@@ -55,7 +55,11 @@ def reservations(reader: Reader, session: Session, hosts: Mapping[str, Host]) ->
         if place_number < MOST_PLACES:
             answers += _query_place(reader, session, manager, place, kind_of_place, profiles)
         else:
-            answers.append(UnknownCapacity(place, f"gpuops asks vCenter about at most {MOST_PLACES} clusters"))
+            answers.append(
+                UnknownCapacity(
+                    place, f"gpuops asks vCenter about at most {MOST_PLACES} clusters and hosts, and not about this one"
+                )
+            )
     return Reservations(
         tuple(answer for answer in answers if isinstance(answer, ProfileCapacity)),
         tuple(answer for answer in answers if isinstance(answer, DeviceCapacity)),
@@ -65,8 +69,8 @@ def reservations(reader: Reader, session: Session, hosts: Mapping[str, Host]) ->
 
 def _places(hosts: Iterable[Host]) -> dict[str, str]:
     """Return the type by ref of clusters with GPUs or other devices for VMs, and of such hosts outside of clusters."""
-    giving = sorted((host for host in hosts if host.gpus or host.gives_others), key=lambda host: host.ref)
-    return {host.cluster or host.ref: "Cluster" if host.cluster else "Host" for host in giving}
+    hosts_with_devices = sorted((host for host in hosts if host.gpus or host.gives_others), key=lambda host: host.ref)
+    return {host.cluster or host.ref: "Cluster" if host.cluster else "Host" for host in hosts_with_devices}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,7 @@ class _ProfileUnit:
 
     @property
     def content(self) -> object:
-        """The devices: equal for profiles that differ only in their names."""
+        """The devices, to compare: equal for profiles that differ only in their names."""
         return (self.vgpu, self.group, frozenset(self.allowed), self.label)
 
 
@@ -150,13 +154,16 @@ def _query_place(
     with decoding(session.target.address, "DirectPathProfileManagerQueryCapacity"):
         answers = list(children(reply, "returnval"))
     if len(answers) != len(profiles):
-        yield UnknownCapacity(place, f"vCenter answers {len(answers)} of {len(profiles)} questions")
+        yield UnknownCapacity(
+            place, f"vCenter reports the capacity of {len(answers)} of {len(profiles)} DirectPath profiles"
+        )
         return
     answers_by_unit: dict[object, list[_Answer]] = {}
     for unit, answer in zip(profiles.values(), answers, strict=True):
         capacity = _decode_capacity(answer, unit, place)
         if capacity is not None:
             answers_by_unit.setdefault(unit.content, []).append(capacity)
+    # several profiles of the same devices: each reason once, and the smallest capacity
     for answers_for_unit in answers_by_unit.values():
         yield from dict.fromkeys(answer for answer in answers_for_unit if isinstance(answer, UnknownCapacity))
         yield from _smallest_capacity([answer for answer in answers_for_unit if isinstance(answer, ProfileCapacity)])
@@ -166,10 +173,10 @@ def _query_place(
 
 
 def _smallest_capacity(capacities: list[Capacity]) -> Iterator[Capacity]:
-    """Yield the capacity that all of these capacities of the same unit allow; nothing without capacities."""
-    for first in capacities[:1]:
+    """Yield one capacity with the worst numbers of all of these; nothing for an empty list."""
+    if capacities:
         yield replace(
-            first,
+            capacities[0],
             consumed=max(capacity.consumed for capacity in capacities),
             maximum=min(capacity.maximum for capacity in capacities),
             remaining=min(capacity.remaining for capacity in capacities),
@@ -178,7 +185,7 @@ def _smallest_capacity(capacities: list[Capacity]) -> Iterator[Capacity]:
 
 
 def _decode_capacity(answer: Any, unit: _ProfileUnit, place: str) -> _Answer | None:
-    """Return the capacity; None for a device group without reservations. If it is unknown, the reason."""
+    """Return the capacity, or an UnknownCapacity with the reason; None for a device group without reservations."""
     unit_name = unit.vgpu or unit.group or unit.name
     if kind(answer) != _CAPACITY_INFO:
         fault = next(iter(children(answer, "faultList")), None)
@@ -187,13 +194,13 @@ def _decode_capacity(answer: Any, unit: _ProfileUnit, place: str) -> _Answer | N
     if answered_unit is None or answered_unit.content != unit.content:
         return UnknownCapacity(place, "vCenter answers for another profile", unit_name)
     numbers = [number(answer, name) for name in ("consumed", "max", "remaining", "unusedReservation")]
-    counts = [figure for figure in numbers if figure is not None and figure >= 0]
+    counts = [count for count in numbers if count is not None and count >= 0]
     if len(counts) != len(numbers):
         return UnknownCapacity(place, _NOT_NUMBERS, unit_name)
     if unit.vgpu:
         return ProfileCapacity(unit.vgpu, place, *counts)
     if unit.group:
         reserved = counts[-1]
-        reason = f"{reserved} of the device group {unit.group} reserved, on GPUs that vCenter does not name"
+        reason = f"{reserved} of the device group {unit.group} are reserved, on GPUs that vCenter does not name"
         return UnknownCapacity(place, reason, unit.group) if reserved else None
     return DeviceCapacity(unit.name, unit.allowed, unit.label, place, *counts)

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 OBJECTS_PER_CALL: Final = 1000
 """VMs and hosts in one `list_attached_tags_on_objects`."""
-_TAGS: Final = Purpose(
+_LOGIN_PURPOSE: Final = Purpose(
     "tags",
-    access="ask for read access to tags and VMs",
-    otherwise="use custom attributes, which the main API has",
-    without_tls="use https://, or custom attributes in place of tags",
+    hint_if_refused="ask for read access to tags and VMs",
+    hint_if_unreadable="use custom attributes, which the main API has",
+    hint_without_tls="give the address of the vCenter as https://HOST, or use custom attributes instead of tags",
 )
 
 
@@ -28,7 +28,7 @@ def with_tags(session: Session, inventory: Inventory, vms: Collection[str] | Non
 
     One call per 1,000 of them, and two per tag in use. Raises NotConnected and its subclasses, NoPermission.
     """
-    with automation_login(session.target, _TAGS) as configuration:
+    with automation_login(session.target, _LOGIN_PURPOSE) as configuration:
         from com.vmware.cis.tagging_client import StubFactory
 
         service = StubFactory(configuration)

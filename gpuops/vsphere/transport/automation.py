@@ -1,4 +1,4 @@
-"""The `requests` session of the vSphere Automation SDK for `tags`; every call goes through `exchange`.
+"""Provides the `requests` session for the vSphere Automation SDK; every call goes through `exchange`.
 
 `requests` itself follows redirects, with the login in their headers, unpacks compressed replies and reads without
 limits, and the environment can override even `verify=False`. Here it only carries the calls of the SDK: connections,
@@ -45,12 +45,12 @@ def automation_session(target: Target) -> Iterator[Session]:
 
 
 class _Adapter(BaseAdapter):
-    """Sends the calls of one session over one connection, and receives within bytes, values and seconds."""
+    """Sends the calls of one session over one connection, with limits of bytes, values and seconds for each reply."""
 
     def __init__(self, target: Target) -> None:
         super().__init__()
         self._target = target
-        self._until = clock.passed_s() + DEADLINE_S
+        self._deadline_s = clock.passed_s() + DEADLINE_S
         self._connection: http.client.HTTPConnection | None = None
 
     def send(self, request: PreparedRequest, **options: Any) -> Response:  # type: ignore[override]
@@ -66,7 +66,7 @@ class _Adapter(BaseAdapter):
                 self._connection,
                 request.method or "POST",
                 request.path_url,
-                until=min(clock.passed_s() + CALL_S, self._until),
+                until=min(clock.passed_s() + CALL_S, self._deadline_s),
                 body=request.body,
                 headers={
                     name: header if isinstance(header, str) else header.decode("latin-1")
@@ -76,7 +76,7 @@ class _Adapter(BaseAdapter):
                 largest=LARGEST_REPLY,
             )
         except BaseException:
-            self.close()  # half a reply may be left in it
+            self.close()  # the connection may still contain the rest of a reply
             raise
         if 300 <= reply.status < 400:
             raise network.UnreadableReply("a redirect, which no vCenter does")

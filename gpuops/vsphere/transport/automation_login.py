@@ -21,20 +21,22 @@ if TYPE_CHECKING:
 
     from gpuops.model.vcenter.target import Target
 
-_LONGEST_SAID: Final = 200
+_LONGEST_ERROR_TEXT: Final = 200
+"""Characters of a server's message that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """The purpose of a login, for error messages."""
+    """What a login is for, with the words and hints of its error messages."""
 
     subject: str
-    access: str
-    """The hint if the login may not read it."""
-    otherwise: str
-    """The hint if the vCenter does not return it."""
-    without_tls: str
-    """The hint if the vCenter is used without TLS."""
+    """The objects that are read, as a plural: `tags`."""
+    hint_if_refused: str
+    """Shown if this user may not read them."""
+    hint_if_unreadable: str
+    """Shown if the vCenter does not return them."""
+    hint_without_tls: str
+    """Shown if the address of the vCenter is http://."""
 
 
 @contextmanager
@@ -47,14 +49,14 @@ def automation_login(target: Target, purpose: Purpose) -> Iterator[Any]:
 
     if not target.tls:
         raise Refused(
-            f"{purpose.subject} cannot be read from {target.address}: the API for them needs https",
-            hint=purpose.without_tls,
+            f"{purpose.subject} cannot be read from {target.address} over http: the API for them needs https",
+            hint=purpose.hint_without_tls,
         )
     with (
-        _quiet(),
+        _silence_sdk(),
         _translate_errors(target, purpose),
-        automation_session(target) as http,
-        _log_in(target, http) as configuration,
+        automation_session(target) as requests_session,
+        _log_in(target, requests_session) as configuration,
     ):
         yield configuration
 
@@ -73,12 +75,12 @@ def error_text(error: Exception) -> str:
     for message in getattr(error, "messages", None) or ():
         message_text = getattr(message, "default_message", None) or getattr(message, "def_msg", None)
         if isinstance(message_text, str):
-            return message_text[:_LONGEST_SAID]
+            return message_text[:_LONGEST_ERROR_TEXT]
     return ""
 
 
 @contextmanager
-def _log_in(target: Target, http: requests.Session) -> Iterator[Any]:
+def _log_in(target: Target, requests_session: requests.Session) -> Iterator[Any]:
     """Log in with the password, provide the configuration of that session, and log out."""
     from com.vmware.cis_client import Session as LoginService
     from vmware.vapi.lib.connect import get_requests_connector
@@ -87,20 +89,19 @@ def _log_in(target: Target, http: requests.Session) -> Iterator[Any]:
     from vmware.vapi.security.user_password import create_user_password_security_context
     from vmware.vapi.stdlib.client.factories import StubConfigurationFactory
 
-    def make_configuration(security: Any) -> Any:
+    def make_configuration(security_context: Any) -> Any:
         connector = get_requests_connector(
-            session=http,
+            session=requests_session,
             url=f"https://{target.address}/api",
             timeout=network.SILENCE_S,
             pool_size=None,  # a number would make it mount adapters of its own, with the system's trust
-            provider_filter_chain=[LegacySecurityContextFilter(security_context=security)],
+            provider_filter_chain=[LegacySecurityContextFilter(security_context=security_context)],
         )
         return StubConfigurationFactory.new_std_configuration(connector)
 
-    password = create_user_password_security_context(target.username, target.password.reveal())
-    configuration = make_configuration(
-        create_session_security_context(LoginService(make_configuration(password)).create())
-    )
+    # two configurations: the first logs in with the password, the second makes all further calls in that session
+    by_password = make_configuration(create_user_password_security_context(target.username, target.password.reveal()))
+    configuration = make_configuration(create_session_security_context(LoginService(by_password).create()))
     try:
         yield configuration
     finally:
@@ -109,7 +110,7 @@ def _log_in(target: Target, http: requests.Session) -> Iterator[Any]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_sdk() -> Iterator[None]:
     """Suppress warnings and log lines of the SDK: the error of gpuops has the same information."""
     logging.getLogger("vmware").addHandler(logging.NullHandler())
     with warnings.catch_warnings():
@@ -127,13 +128,14 @@ def _translate_errors(target: Target, purpose: Purpose) -> Iterator[None]:
         yield
     except Unauthenticated as error:
         raise LoginRefused(
-            f"{target.address} refuses {target.username} for {purpose.subject}", hint="check the user name and password"
+            f"{target.address} refuses the login of {target.username} to read {purpose.subject}",
+            hint="check the user name and password",
         ) from error
     except Unauthorized as error:
-        raise NoPermission(f"this login may not read {purpose.subject}", hint=purpose.access) from error
+        raise NoPermission(f"{target.username} may not read {purpose.subject}", hint=purpose.hint_if_refused) from error
     except (*network.LOST_ERRORS, network.UnreadableReply) as error:
         raise network.connection_error(target, error) from error
     except vapi_errors() as error:
         reason = ": ".join(filter(None, (type(error).__name__, error_text(error))))
         message = f"{target.address} does not return {purpose.subject}: {reason}"
-        raise ProtocolError(message, hint=purpose.otherwise) from error
+        raise ProtocolError(message, hint=purpose.hint_if_unreadable) from error

@@ -33,8 +33,8 @@ _OVERHEAD: Final = 1024 * 1024
 _LARGEST_LINE: Final = 64 * 1024
 _MOST_LINES: Final = 100
 """Header lines of one reply, the limit of http.client."""
-_MOST_INTERIM: Final = 8
-"""Each costs CPU time and few bytes, so the limit of bytes alone lets a flood of them take seconds."""
+_MOST_CONTINUES: Final = 8
+"""The limit of "100 Continue" before a reply: a flood of them costs much CPU time and few bytes."""
 _BODILESS: Final = frozenset({http.HTTPStatus.NO_CONTENT, http.HTTPStatus.NOT_MODIFIED})
 _GZIP: Final = "gzip"
 _UNPACKED: Final = frozenset({"", "identity"})
@@ -70,24 +70,24 @@ def exchange(
     that cannot be unpacked; errors of the connection pass. The caller must close the connection after any error: the
     following bytes belong to no request.
     """
-    # http.client makes its responses by this name: the only seam before the status line is read
+    # http.client calls `response_class` to make its response: so the limits hold from the status line on
     connection.response_class = partial(_BoundedResponse, until=until, largest=largest)  # type: ignore[assignment]
-    began = clock.passed_s()
+    began_s = clock.passed_s()
     if connection.sock is not None:
         connection.sock.settimeout(_patience(until))
-    accepted = _GZIP if compressed else "identity"
-    connection.request(verb, path, body, {"Accept-Encoding": accepted, **(headers or {})})
+    accepted_encoding = _GZIP if compressed else "identity"
+    connection.request(verb, path, body, {"Accept-Encoding": accepted_encoding, **(headers or {})})
     try:
         response = connection.getresponse()
         encoding = response.getheader("Content-Encoding", "").strip().lower()
-        if encoding not in (*_UNPACKED, accepted):
+        if encoding not in (*_UNPACKED, accepted_encoding):
             raise UnreadableReply("a compressed reply that gpuops did not ask for")
         pieces = _pieces(response)
         received = b"".join(pieces if encoding in _UNPACKED else _unpack(pieces, largest))
     except TimeoutError as late:
         if clock.passed_s() < until:
-            raise  # the server is silent; it does not send a byte now and then
-        raise network.EndlessReply(until - began) from late
+            raise  # the server was silent for SILENCE_S, which ends before the deadline
+        raise network.EndlessReply(until - began_s) from late
     cookies = tuple(response.headers.get_all("Set-Cookie") or ())
     key = response.headers.get("vmware-api-session-id", "")
     return HttpReply(response.status, response.reason, received, cookies, key)
@@ -99,9 +99,10 @@ def _pieces(response: http.client.HTTPResponse) -> Iterator[bytes]:
     while piece := response.read(_PIECE):
         yield piece
         size += len(piece)
-        metered = response.fp.raw if response.fp is not None else None
-        if isinstance(metered, _BoundedStream) and metered.total > size + size // 8 + _OVERHEAD:
-            raise UnreadableReply("a reply in tiny chunks")  # chunks of one byte take seconds for each mebibyte
+        stream = response.fp.raw if response.fp is not None else None
+        # the lengths of tiny chunks are most of what is received: chunks of one byte take seconds for each mebibyte
+        if isinstance(stream, _BoundedStream) and stream.total > size + size // 8 + _OVERHEAD:
+            raise UnreadableReply("a reply in tiny chunks")
     if response.length:
         raise http.client.IncompleteRead(b"", response.length)
 
@@ -128,6 +129,7 @@ def _too_large(largest: int) -> UnreadableReply:
 
 
 def _patience(until: float) -> float:
+    """Return the seconds to wait for the next bytes. Raises TimeoutError at the deadline `until`."""
     left_s = until - clock.passed_s()
     if left_s <= 0:
         raise TimeoutError("the reply is not complete in time")
@@ -149,13 +151,13 @@ class _BoundedResponse(http.client.HTTPResponse):
 
         http.client's method parses the headers as an e-mail message, which takes 5 % of the time of a small call.
         """
-        for _ in range(_MOST_INTERIM + 1):  # a server may send "100 Continue" before the reply
+        for _ in range(_MOST_CONTINUES + 1):  # a server may send "100 Continue" before the reply
             version, status, reason = self._read_status()  # type: ignore[attr-defined]
             headers = self._read_headers()
             if status != http.HTTPStatus.CONTINUE:
                 break
         else:
-            raise UnreadableReply(f"more than {_MOST_INTERIM} times 100 Continue before one reply")
+            raise UnreadableReply(f"100 Continue more than {_MOST_CONTINUES} times before one reply")
         if not version.startswith(("HTTP/1.", "HTTP/0.9")):
             raise http.client.UnknownProtocol(version)
         self.version = 10 if version in ("HTTP/1.0", "HTTP/0.9") else 11
@@ -167,10 +169,11 @@ class _BoundedResponse(http.client.HTTPResponse):
         self.length = None if self.chunked else _claimed_length(headers)
         if status in _BODILESS or status < http.HTTPStatus.OK:
             self.length = 0
-        endless = self.length is None and not self.chunked
-        self.will_close = self._check_close() or endless  # type: ignore[attr-defined]
+        ends_with_connection = self.length is None and not self.chunked
+        self.will_close = self._check_close() or ends_with_connection  # type: ignore[attr-defined]
 
     def _read_headers(self) -> http.client.HTTPMessage:
+        """Return the headers up to the empty line. Raises UnreadableReply, or HTTPException."""
         headers = http.client.HTTPMessage()
         for _ in range(_MOST_LINES):
             line = self.fp.readline(_LARGEST_LINE + 1)
@@ -199,7 +202,7 @@ class _BoundedStream(io.RawIOBase):
 
     def __init__(self, sock: socket.socket, until: float, largest: int) -> None:
         self._socket = sock
-        self._raw = sock.makefile("rb", buffering=0)  # keeps the socket open when http.client lets go of it
+        self._raw = sock.makefile("rb", buffering=0)  # keeps the socket open after http.client closes it
         self._until = until
         self._largest = largest
         self.total = 0

@@ -30,12 +30,12 @@ _UNWRITABLE: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\
 _UNWRITABLE_BYTES: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]|\xef\xbf[\xbe\xbf]")
 _TYPE: Final = re.compile(r"[A-Za-z]{1,80}")
 
-_PLAIN: Final = r"[A-Za-z0-9][A-Za-z0-9._:-]{0,79}"
-_OF_A_SESSION: Final = r"session\[[0-9A-Fa-f-]{1,40}\]"
-"""The prefix of ids of views, collectors and filters, which exist as long as the session."""
+_MOID: Final = r"[A-Za-z0-9][A-Za-z0-9._:-]{0,79}"
+_SESSION_PREFIX: Final = r"session\[[0-9A-Fa-f-]{1,40}\]"
+"""It begins the ids of views, collectors and filters, which exist as long as the session."""
 
-# pyVmomi writes the id into `_this` as it is, unescaped: anything else could carry elements of its own.
-REFERENCE: Final = re.compile(f"(?:{_OF_A_SESSION})?{_PLAIN}")
+# pyVmomi does not escape the id in `_this`: any other text could add elements to a request.
+REFERENCE: Final = re.compile(f"(?:{_SESSION_PREFIX})?{_MOID}")
 
 
 def escape_text(text: str) -> str:
@@ -55,23 +55,24 @@ def checked_request(request: bytes) -> bytes:
 
 
 def reference(kind: str, moid: str) -> str:
-    """Return the `_this` element of an object. Raises ProtocolError for invalid ids: they could contain elements."""
+    """Return the `_this` element of an object. Raises ProtocolError for an invalid id, which could contain elements."""
     if REFERENCE.fullmatch(moid) is None or _TYPE.fullmatch(kind) is None:
         raise ProtocolError(
-            f"{moid[:80]!r} of {kind[:80]!r} is not the id of an object", hint="gpuops inventory shows the ids"
+            f"{moid[:80]!r} of {kind[:80]!r} is not the id of an object",
+            hint="gpuops inventory --output json contains the ids",
         )
     return f'<_this type="{kind}">{moid}</_this>'
 
 
 def unwritable_surrogate() -> UsageError:
     """Return the error for a surrogate, which cannot be encoded."""
-    return _unwritable("half a character")
+    return _unwritable("a surrogate (half a character)")
 
 
 def _unwritable(character: str) -> UsageError:
     return UsageError(
         f"a text contains {character}, which a request to vCenter cannot contain",
-        hint="remove it from the name or password",
+        hint="remove this character from the name or password",
     )
 
 
@@ -82,7 +83,7 @@ this."""
 
 
 MOST_TYPED: Final = 400_000
-"""The limit for pyVmomi's parser, which takes ten times as long: a second, for a reply to a small request."""
+"""The limit of marks for pyVmomi's parser, which takes ten times as long: a second, for a reply to a small request."""
 TYPED_PER_MARK: Final = 100
 """Additional marks for each "<" of the request: a request about thousands of objects has a large reply."""
 _MOST_NAMESPACES: Final = 20_000
@@ -115,7 +116,8 @@ def check_reply(received: bytes, most: int = MOST_MARKS) -> bytes:
     elements, attributes = received.count(b"<"), received.count(b"=")
     if elements + attributes > most:
         raise UnreadableReply(f"more than {most:,} elements and attributes in one reply")
-    if attributes > _MOST_ATTRIBUTES + elements:  # one element with all of them costs lxml more than 256 MB
+    # lxml needs more than 256 MB for one element with very many attributes
+    if attributes > _MOST_ATTRIBUTES + elements:
         raise UnreadableReply(f"more than {_MOST_ATTRIBUTES:,} attributes in one reply")
     return received
 

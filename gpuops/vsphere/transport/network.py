@@ -31,6 +31,8 @@ IDLE_CONNECTION_S: Final = 60
 AWAY: Final = frozenset({"502", "503", "504"})
 """HTTP statuses of the gateway before a vCenter that is overloaded, starting or stopped."""
 
+NOT_USED_HINT: Final = "check that the address is that of a vCenter; gpuops did not use the reply"
+
 _LARGEST_CA: Final = 16 * 1024 * 1024
 """The certificates of all trusted authorities of a system are a quarter of a megabyte."""
 
@@ -43,11 +45,11 @@ them: a repeated call would fail as well."""
 
 
 class UnreadableReply(ValueError):
-    """The server sends something that no vCenter sends; the text names it, as in "HOST sends ..."."""
+    """The server sent something that no vCenter sends. The text names it, to continue "HOST sends "."""
 
 
-class NoVcenterForUs(ProtocolError):
-    """The server is not a vCenter that gpuops can use, and will not become one later."""
+class UnusableVcenter(ProtocolError):
+    """The server is not a vCenter that gpuops can use; to try again later does not help."""
 
     trouble = Trouble.DENIED
 
@@ -82,7 +84,7 @@ UNREADABLE_ERRORS: Final = (
 """The exceptions that code for decoding raises for a reply that no vCenter sends. The connection's own errors, faults
 and errors of gpuops are not among them."""
 
-# OpenSSL's X509_V_ERR_* codes (x509_vfy.h) worth words of their own
+# OpenSSL's X509_V_ERR_* codes (x509_vfy.h) that have an error message of their own
 _EXPIRED: Final = 10
 _NOT_YET_VALID: Final = 9
 _WRONG_NAME: Final = frozenset({62, 64})
@@ -116,7 +118,8 @@ def tls_context(target: Target) -> ssl.SSLContext | None:
     if not target.tls:
         if target.pin is not None:
             raise NotTrusted(
-                f"{target.address} is reached without TLS, so its certificate cannot be pinned", hint="use https://"
+                f"{target.address} is reached over http, so its certificate cannot be pinned",
+                hint="give the address as https://HOST, or remove --thumbprint",
             )
         return None
     if target.pin is None:
@@ -129,21 +132,21 @@ def tls_context(target: Target) -> ssl.SSLContext | None:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         return context
-    if target.pin is not None:  # a file with the pinned certificate itself vouches for it; no other is accepted anyway
+    if target.pin is not None:  # let a CA file contain the pinned certificate itself; no other certificate is accepted
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if not target.ca_files:
         context.load_default_certs()
     for ca_file in target.ca_files:
-        name, hint = f"CA file {ca_file}", "name another with --ca-file"
+        name, hint = f"CA file {ca_file}", "give a file with PEM certificates: --ca-file FILE"
         text = read_bytes(Path(ca_file), largest=_LARGEST_CA, error=NotTrusted, name=name, hint=hint)
         try:
             context.load_verify_locations(cadata=text.decode("ascii", "ignore"))
         except (ssl.SSLError, ValueError) as error:
-            raise NotTrusted(f"{name} holds no PEM certificate", hint=hint) from error
+            raise NotTrusted(f"{name} contains no PEM certificate", hint=hint) from error
     return context
 
 
-class _InOnePiece(http.client.HTTPConnection):
+class _OnePacketConnection(http.client.HTTPConnection):
     """Sends the head of a request together with its body, which saves a packet."""
 
     _body = b""
@@ -158,7 +161,7 @@ class _InOnePiece(http.client.HTTPConnection):
         super().send(message + body if body else message)
 
 
-class _SecuredInOnePiece(_InOnePiece, http.client.HTTPSConnection):
+class _OnePacketTlsConnection(_OnePacketConnection, http.client.HTTPSConnection):
     """Sends the head of a request together with its body, over TLS."""
 
 
@@ -167,9 +170,9 @@ def open_connection(target: Target, context: ssl.SSLContext | None) -> http.clie
     host, port = proxy_of(target) or (target.host, target.port)
     connection: http.client.HTTPConnection
     if context is None:
-        connection = _InOnePiece(host, port, timeout=SILENCE_S)
+        connection = _OnePacketConnection(host, port, timeout=SILENCE_S)
     else:
-        connection = _SecuredInOnePiece(host, port, timeout=SILENCE_S, context=context)
+        connection = _OnePacketTlsConnection(host, port, timeout=SILENCE_S, context=context)
     if target.proxy is not None:
         connection.set_tunnel(target.host, target.port)
     return connection
@@ -191,14 +194,14 @@ def connection_error(target: Target, error: BaseException) -> GpuopsError:
                 f"{target.address} closed the connection", hint="check the network, then run the command again"
             )
         case ssl.SSLError():
-            return _not_secured(target, error)
+            return _tls_error(target, error)
         case OSError():
             return _unreachable_error(target, error)
         case UnreadableReply():
-            return ProtocolError(f"{target.address} sends {error}", hint="check the address; nothing of it was used")
+            return ProtocolError(f"{target.address} sends {error}", hint=NOT_USED_HINT)
         case http.client.HTTPException() if str(error)[:3] in AWAY:  # the text begins with the HTTP status
             return VcenterUnreachable(
-                f"{target.address} is overloaded or starting: {error}", hint="it may be short of sessions; try again"
+                f"{target.address} is overloaded or starting: {error}", hint="run the command again in some minutes"
             )
         case _:
             return ProtocolError(
@@ -216,28 +219,27 @@ def decoding(address: str, call_name: str) -> Iterator[None]:
         yield
     except UNREADABLE_ERRORS as error:
         sent = f"{error}" if isinstance(error, UnreadableReply) else f"an unreadable reply ({type(error).__name__})"
-        raise ProtocolError(
-            f"{address} sends {sent} in reply to {call_name}", hint="check the address; nothing of it was used"
-        ) from error
+        raise ProtocolError(f"{address} sends {sent} in reply to {call_name}", hint=NOT_USED_HINT) from error
 
 
 def _unreachable_error(target: Target, error: OSError) -> VcenterUnreachable:
+    """Return the error for a name without address, a reply that takes too long, or a connection that fails."""
     match error:
         case socket.gaierror() if (proxy := proxy_of(target)) is not None:
             return VcenterUnreachable(
-                f"no address for the proxy {proxy[0]}: {error.strerror}", hint="check --proxy and DNS"
+                f"DNS has no address for the proxy {proxy[0]}: {error.strerror}", hint="check --proxy and DNS"
             )
         case socket.gaierror():
-            nameless = VcenterUnreachable(
-                f"no address for {target.host}: {error.strerror}", hint="check the name and DNS"
+            unknown_name = VcenterUnreachable(
+                f"DNS has no address for {target.host}: {error.strerror}", hint="check the name and DNS"
             )
             if error.errno == socket.EAI_NONAME:  # DNS answers, and knows no such name: a typing error, not an outage
-                nameless.trouble = Trouble.DENIED
-            return nameless
+                unknown_name.trouble = Trouble.DENIED
+            return unknown_name
         case EndlessReply():
             return VcenterUnreachable(
-                f"{target.address} answers, and its reply did not end within {error.limit_s:.0f} s",
-                hint="it is overloaded, or not a vCenter; check the network, then run the command again",
+                f"{target.address} answers, but its reply did not end within {error.limit_s:.0f} s",
+                hint="check that the address is a vCenter and that it is not overloaded, then run the command again",
             )
         case TimeoutError():
             return VcenterUnreachable(
@@ -253,13 +255,14 @@ def _unreachable_error(target: Target, error: OSError) -> VcenterUnreachable:
     return VcenterUnreachable(f"{target.address} is not reachable{route}: {reason}", hint=hint)
 
 
-def _not_secured(target: Target, error: ssl.SSLError) -> NotConnected:
+def _tls_error(target: Target, error: ssl.SSLError) -> NotConnected:
+    """Return the error for a failed handshake: NotTrusted for a certificate, otherwise ProtocolError."""
     certificate = f"the certificate of {target.address}"
     match error:
         case PinMismatch():
             return NotTrusted(
                 f"{certificate} is not the pinned one: its SHA-256 is {error.fingerprint}",
-                hint="if vCenter has a new certificate, pin that one; if not, someone may intercept the connection",
+                hint="if vCenter has a new certificate, pin that one with --thumbprint; if not, someone intercepts you",
             )
         case ssl.SSLCertVerificationError(verify_code=code):
             if code == _EXPIRED:
@@ -273,7 +276,9 @@ def _not_secured(target: Target, error: ssl.SSLError) -> NotConnected:
                     f"{certificate} is from an issuer that is not trusted here",
                     hint="give its CA with --ca-file FILE (vCenter offers it at /certs/download.zip)",
                 )
-            return NotTrusted(f"{certificate} is not trusted: {error.verify_message}")
+            return NotTrusted(
+                f"{certificate} is not trusted: {error.verify_message}", hint="give its CA with --ca-file FILE"
+            )
         case _:
             return ProtocolError(
                 f"{target.address} does not speak TLS as expected: {error.reason or error}",
@@ -295,7 +300,7 @@ class ServerCertificate:
 
 
 def presented_certificate(target: Target) -> ServerCertificate:
-    """Return the certificate of the server. Nothing but the handshake is sent to it.
+    """Return the certificate of the server. Only the handshake is sent to it.
 
     Raises NotTrusted for one that has expired or that is issued for another name, and VcenterUnreachable and
     ProtocolError.

@@ -44,7 +44,7 @@ _BUFFER: Final = 1024 * 1024
 
 
 class Stub(SoapAdapter.SoapStubAdapterBase):
-    """pyVmomi's stub for a session; `cookie` is that of the session."""
+    """Sends the calls of pyVmomi's managed objects; `cookie` is that of the session."""
 
     def __init__(self, target: Target, api_version: str, cookie: str) -> None:
         super().__init__(VmomiSupport.versionMap[f"vim25/{api_version}"])
@@ -53,6 +53,7 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
         self._target = target
         self._lock = threading.Lock()
         self._idle: list[tuple[http.client.HTTPConnection, float]] = []
+        """Each idle connection with the time of its last use, on the monotonic clock."""
 
     def __deepcopy__(self, memo: Any) -> Stub:
         """Return the stub itself, because values that are copied contain managed objects with it."""
@@ -83,7 +84,9 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
     def SerializeRequest(self, mo: Any, method: Any, args: Any) -> bytes:  # noqa: N802
         """Return the request. Raises ProtocolError for an invalid id, UsageError for text that XML cannot contain."""
         if REFERENCE.fullmatch(mo._moId) is None:
-            raise ProtocolError(f"{mo._moId!r} is not the id of an object", hint="gpuops inventory shows the ids")
+            raise ProtocolError(
+                f"{mo._moId!r} is not the id of an object", hint="gpuops inventory --output json contains the ids"
+            )
         try:
             return checked_request(super().SerializeRequest(mo, method, args))
         except UnicodeEncodeError:
@@ -98,7 +101,7 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
 
     def _exchange(self, request: bytes) -> HttpReply:
         headers = {"Content-Type": "text/xml; charset=UTF-8", "SOAPAction": self.versionId, "Cookie": self.cookie}
-        connection = self._connection()
+        connection = self._pop_connection()
         try:
             reply = exchange(
                 connection, "POST", self._target.path, until=clock.passed_s() + CALL_S, body=request, headers=headers
@@ -111,15 +114,15 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
             self._idle.append((connection, clock.passed_s()))
         return reply
 
-    def _connection(self) -> http.client.HTTPConnection:
-        now = clock.passed_s()
+    def _pop_connection(self) -> http.client.HTTPConnection:
+        """Return an idle connection, or a new one, and close those that were idle for too long."""
+        now_s = clock.passed_s()
         with self._lock:
-            old = [connection for connection, since in self._idle if now - since >= network.IDLE_CONNECTION_S]
-            self._idle = [
-                (connection, since) for connection, since in self._idle if now - since < network.IDLE_CONNECTION_S
-            ]
+            fresh = [pair for pair in self._idle if now_s - pair[1] < network.IDLE_CONNECTION_S]
+            expired = [pair for pair in self._idle if now_s - pair[1] >= network.IDLE_CONNECTION_S]
+            self._idle = fresh
             idle_connection = self._idle.pop()[0] if self._idle else None
-        for connection in old:
+        for connection, _ in expired:
             connection.close()
         return idle_connection or network.open_connection(self._target, network.tls_context(self._target))
 
@@ -134,7 +137,7 @@ def deserialize_reply(received: bytes, result_type: Any, stub: Any, *, most: int
     except (ExpatError, network.UnreadableReply):
         raise
     except Exception as error:  # pyVmomi's code may raise anything for an untrusted reply
-        raise network.UnreadableReply(f"a reply that makes no sense ({type(error).__name__})") from error
+        raise network.UnreadableReply(f"a reply that pyVmomi cannot read ({type(error).__name__})") from error
     if answer is not None and not isinstance(answer, (result_type, Exception)):
         raise network.UnreadableReply(f"a {type(answer).__name__} where a {result_type.__name__} belongs")
     return answer
@@ -146,10 +149,11 @@ class _EnvelopeDeserializer(SoapAdapter.SoapResponseDeserializer):
     def __init__(self, stub: Any) -> None:
         super().__init__(stub)
         self.deser = _BoundedDeserializer(stub)
-        # A server sends no type newer than the version it is spoken to in; pyVmomi would look at each element for one.
+        # A server sends no type that is newer than the version of the request; pyVmomi would check each element.
         self.deser.version = None
         self._depth = 0
-        self._answers = False
+        self._has_answer = False
+        """Whether the envelope contains a response or a fault."""
 
     def Deserialize(self, response: bytes, result_type: Any, nsMap: Any = None) -> Any:  # noqa: N802, N803
         """Return the value in the reply, or its fault. Like pyVmomi's method, but it frees the parser at once."""
@@ -169,7 +173,7 @@ class _EnvelopeDeserializer(SoapAdapter.SoapResponseDeserializer):
             # collector would free them, and a service reads thousands of replies before it runs.
             SoapAdapter.SetHandlers(self.parser, _NO_HANDLERS)
             del self.parser, self.deser
-        if not self._answers:
+        if not self._has_answer:
             raise network.UnreadableReply("a reply without an answer")
         if self.isFault:
             answer = answer if answer is not None else VmomiSupport.GetVmodlType("vmodl.RuntimeFault")()
@@ -180,7 +184,7 @@ class _EnvelopeDeserializer(SoapAdapter.SoapResponseDeserializer):
         self._depth += 1
         if self._depth > DEEPEST:
             raise network.UnreadableReply(_TOO_DEEP)
-        self._answers = self._answers or tag.endswith(("Response", SoapAdapter.NS_SEP + "Fault"))
+        self._has_answer = self._has_answer or tag.endswith(("Response", SoapAdapter.NS_SEP + "Fault"))
         super().StartElementHandler(tag, attr)
 
     def EndElementHandler(self, tag: str) -> None:  # noqa: N802
@@ -200,6 +204,7 @@ class _BoundedDeserializer(SoapAdapter.SoapDeserializer):
             self.parser.EndElementHandler = self._end_of_reference
 
     def _end_of_reference(self, tag: str) -> None:
+        """Check the id of a reference at its end tag, then call the usual handler, which is set again."""
         self.parser.EndElementHandler = self.EndElementHandler
         if REFERENCE.fullmatch(self.data) is None:
             raise network.UnreadableReply(f"the id {self.data[:80]!r}, which no object has")
@@ -211,7 +216,7 @@ class _BoundedDeserializer(SoapAdapter.SoapDeserializer):
             raise network.UnreadableReply(f"a text of more than {LONGEST_TEXT:,} characters")
 
     def LookupWsdlType(self, ns: str, name: str, allowManagedObjectReference: bool = False) -> Any:  # noqa: N802, N803
-        return _type_of(ns, name, allowManagedObjectReference)
+        return _find_type(ns, name, allowManagedObjectReference)
 
 
 _NO_HANDLERS: Final = (None,) * 5
@@ -221,8 +226,8 @@ _LOOKUP: Final = SoapAdapter.SoapDeserializer()
 
 
 @lru_cache(maxsize=4096)
-def _type_of(ns: str, name: str, reference: bool) -> Any:
+def _find_type(ns: str, name: str, reference: bool) -> Any:
     """Return pyVmomi's type of that name. Cached, because every element needs it; pyVmomi's search is recursive."""
     if len(name) > _LONGEST_NAME:
-        raise KeyError("a type's name of that length")
+        raise KeyError(f"a type name of more than {_LONGEST_NAME} characters")
     return SoapAdapter.SoapDeserializer.LookupWsdlType(_LOOKUP, ns, name, reference)

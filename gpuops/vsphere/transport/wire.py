@@ -33,12 +33,12 @@ from gpuops.plan.core.versions import version_numbers
 from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.exchange import HttpReply, exchange
 from gpuops.vsphere.transport.messages import elements, kind, reference, unwritable_surrogate
-from gpuops.vsphere.transport.network import AWAY, SILENCE_S, NoVcenterForUs, UnreadableReply
+from gpuops.vsphere.transport.network import AWAY, SILENCE_S, UnreadableReply, UnusableVcenter
 
 CALL_S: Final = 120
 """The limit for one call and its complete reply."""
-_SOAP_ANSWERS: Final = frozenset({200, 500})
-_JSON_ANSWERS: Final = frozenset({200, 204, 400, 401, 403, 404, 500})
+_SOAP_STATUSES: Final = frozenset({200, 500})
+_JSON_STATUSES: Final = frozenset({200, 204, 400, 401, 403, 404, 500})
 """HTTP statuses of results and faults (Broadcom, Virtual Infrastructure JSON API)."""
 _COOKIE: Final = "vmware_soap_session"
 _ENVELOPE: Final = (
@@ -108,27 +108,28 @@ class Wire:
         if self.cookie:
             headers["Cookie"] = self.cookie
         body = envelope(method, target, arguments)
-        reply = self._exchange_with_retry(self.target.path, body, headers, _SOAP_ANSWERS, deadline, repeats=repeats)
+        reply = self._exchange_with_retry(self.target.path, body, headers, _SOAP_STATUSES, deadline, repeats=repeats)
         return reply.body
 
     def post(self, path: str, body: bytes, headers: Mapping[str, str], *, deadline: float | None = None) -> HttpReply:
         """Return the reply to a call over VI/JSON, which may be a fault. Raises NotConnected and its subclasses."""
-        return self._exchange_with_retry(path, body, headers, _JSON_ANSWERS, deadline, repeats=True)
+        return self._exchange_with_retry(path, body, headers, _JSON_STATUSES, deadline, repeats=True)
 
     def _exchange_with_retry(
         self,
         path: str,
         body: bytes,
         headers: Mapping[str, str],
-        answers: Collection[int],
+        expected_statuses: Collection[int],
         deadline: float | None,
         *,
         repeats: bool,
     ) -> HttpReply:
         until = clock.passed_s() + CALL_S if deadline is None else deadline
+        # two attempts with `repeats`, else one
         for is_last in (False, True) if repeats else (True,):
             try:
-                return self._exchange(path, body, headers, answers, until)
+                return self._exchange(path, body, headers, expected_statuses, until)
             except (*network.LOST_ERRORS, network.UnreadableReply) as error:
                 self.close()
                 # vCenter may have closed a connection while it was idle: then repeat the call over a new one
@@ -137,17 +138,18 @@ class Wire:
         raise AssertionError("the last attempt returns or raises")
 
     def _exchange(
-        self, path: str, body: bytes, headers: Mapping[str, str], answers: Collection[int], deadline: float
+        self, path: str, body: bytes, headers: Mapping[str, str], expected_statuses: Collection[int], deadline: float
     ) -> HttpReply:
         if self._connection is None:
             self._connection = network.open_connection(self.target, network.tls_context(self.target))
         reply = exchange(self._connection, "POST", path, until=deadline, body=body, headers=headers, compressed=True)
-        if reply.status not in answers:
+        if reply.status not in expected_statuses:
             raise http.client.HTTPException(f"{reply.status} {reply.reason}")
-        self._keep_cookie(reply.set_cookie)
+        self._store_cookie(reply.set_cookie)
         return reply
 
-    def _keep_cookie(self, set_cookie: Iterable[str]) -> None:
+    def _store_cookie(self, set_cookie: Iterable[str]) -> None:
+        """Store the session cookie of these Set-Cookie headers, if they have one."""
         for header in set_cookie:
             try:
                 morsel = SimpleCookie(header).get(_COOKIE)
@@ -167,29 +169,29 @@ def parse_reply(received: bytes, address: str) -> Any:
     try:
         root = elements(received)
     except network.UnreadableReply as error:
-        raise ProtocolError(f"{address} sends {error}") from error
+        raise ProtocolError(f"{address} sends {error}", hint=network.NOT_USED_HINT) from error
     body = root.find("{http://schemas.xmlsoap.org/soap/envelope/}Body")
     if body is None or len(body) == 0:
-        raise ProtocolError(f"{address} sends a reply without a SOAP body")
+        raise ProtocolError(f"{address} sends a reply without a SOAP body", hint=network.NOT_USED_HINT)
     if body[0].tag.endswith("}Fault"):
-        raise _fault(body[0])
+        raise _fault_error(body[0])
     return body[0]
 
 
-def _fault(element: Any) -> WireFault | SessionEnded:
+def _fault_error(element: Any) -> WireFault | SessionEnded:
     detail = element.find("detail")
-    typed = detail[0] if detail is not None and len(detail) else None
-    fault = kind(typed) if typed is not None else ""
+    typed_fault = detail[0] if detail is not None and len(detail) else None
+    fault = kind(typed_fault) if typed_fault is not None else ""
     if fault == "NotAuthenticated":
         return SessionEnded()
     return WireFault(fault, element.findtext("faultstring") or "")
 
 
-_PATH: Final = "/sdk/vimServiceVersions.xml"
-_LIST: Final = "namespaces"
+_VERSIONS_PATH: Final = "/sdk/vimServiceVersions.xml"
+_VERSIONS_ROOT: Final = "namespaces"
 """The root element of that file."""
-_LARGEST: Final = 1024 * 1024
-_SHOWN: Final = 5
+_LARGEST_LIST: Final = 1024 * 1024
+_MOST_SHOWN: Final = 5
 
 KNOWN: Final = (
     "9.1.1.0", "9.1.0.0", "9.0.0.0",
@@ -203,23 +205,24 @@ KNOWN: Final = (
 def negotiate(connection: http.client.HTTPConnection, address: str) -> str:
     """Return the newest API version that both this vCenter and pyVmomi know, such as "8.0.3.0".
 
-    The connection's own errors pass through. Raises NoVcenterForUs for a list without a version of `KNOWN`, and another
-    ProtocolError for any other reply: a load balancer may send an HTML page while vCenter is down.
+    The connection's own errors pass through. Raises UnusableVcenter for a list without a version of `KNOWN`, and
+    another ProtocolError for any other reply: a load balancer may send an HTML page while vCenter is down.
     """
-    reply = exchange(connection, "GET", _PATH, until=clock.passed_s() + SILENCE_S, largest=_LARGEST)
+    reply = exchange(connection, "GET", _VERSIONS_PATH, until=clock.passed_s() + SILENCE_S, largest=_LARGEST_LIST)
     if str(reply.status) in AWAY:
         raise http.client.HTTPException(f"{reply.status} {reply.reason}")
     if reply.status != http.HTTPStatus.OK:
         raise ProtocolError(
-            f"{address} is not a vCenter: {_PATH} answers {reply.status} {reply.reason}", hint="check the address"
+            f"{address} is not a vCenter: it answers {reply.status} {reply.reason} to {_VERSIONS_PATH}",
+            hint="check the address",
         )
     offered = _offered_versions(reply.body, address)
     for version in KNOWN:
         if version in offered:
             return version
-    raise NoVcenterForUs(
-        f"{address} offers no API version that gpuops knows: {', '.join(sorted(offered)[:_SHOWN]) or 'none'}",
-        hint=f"vSphere {KNOWN[-1]} is the oldest that works",
+    raise UnusableVcenter(
+        f"{address} offers no API version that gpuops knows: {', '.join(sorted(offered)[:_MOST_SHOWN]) or 'none'}",
+        hint=f"use a vCenter with vSphere {KNOWN[-1]} or newer, or a newer gpuops",
     )
 
 
@@ -228,9 +231,10 @@ def _offered_versions(body: bytes, address: str) -> frozenset[str]:
         root = elements(body)
     except UnreadableReply as error:
         raise ProtocolError(f"{address} does not answer like a vCenter: {error}", hint="check the address") from error
-    if root.tag != _LIST:
+    if root.tag != _VERSIONS_ROOT:
         raise ProtocolError(
-            f"{address} does not answer like a vCenter: {_PATH} is not a list of API versions", hint="check the address"
+            f"{address} does not answer like a vCenter: {_VERSIONS_PATH} is not a list of API versions",
+            hint="check the address",
         )
     versions = set()
     for namespace in root.iter("namespace"):
@@ -244,7 +248,8 @@ SINCE: Final = "8.0.1.0"
 """Source: Broadcom, About the Virtual Infrastructure JSON API: from vCenter 8.0 Update 1 on."""
 SESSION_HEADER: Final = "vmware-api-session-id"
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,1024}")
-_LONGEST_SAID: Final = 200
+_LONGEST_ERROR_TEXT: Final = 200
+"""Characters of a server's text that are shown."""
 
 
 def offers_vi_json(api_version: str) -> bool:
@@ -253,13 +258,13 @@ def offers_vi_json(api_version: str) -> bool:
 
 
 class JsonLogin:
-    """The separate login for VI/JSON; `log_in` begins it."""
+    """The separate login for VI/JSON: `log_in`, then `call`, then `log_out`."""
 
     def __init__(self, target: Target, api_version: str, session_manager: tuple[str, str]) -> None:
         self._target = target
         self._release = api_version
         self._session_manager = session_manager
-        self._logging_in = threading.Lock()
+        self._login_lock = threading.Lock()
         self.key = ""
         """The session's id; '' = not logged in."""
 
@@ -276,14 +281,14 @@ class JsonLogin:
 
         Raises SessionEnded, WireFault, NotConnected and its subclasses.
         """
-        return self._answer(self._send(wire, method, target, body or {}, deadline))
+        return self._body_or_raise(self._send(wire, method, target, body or {}, deadline))
 
     def log_in(self, wire: Wire, *, earlier_key: str) -> str:
         """Log in and return the key. If the key is not `earlier_key` any more, return it: another thread has logged in.
 
         Raises NotConnected and its subclasses.
         """
-        with self._logging_in:
+        with self._login_lock:
             if self.key != earlier_key:
                 return self.key
             self.key = ""
@@ -291,14 +296,17 @@ class JsonLogin:
             credentials = {"userName": vcenter.username, "password": vcenter.password.reveal()}
             reply = self._send(wire, "Login", self._session_manager, credentials, None)
             try:
-                self._answer(reply)
+                self._body_or_raise(reply)
             except (SessionEnded, WireFault) as refused:
                 raise LoginRefused(
-                    f"{vcenter.address} refuses {vcenter.username} over VI/JSON: {str(refused) or 'not logged in'}",
-                    hint="--reader soap reads without VI/JSON",
+                    f"{vcenter.address} refuses {vcenter.username} over VI/JSON: {str(refused) or 'no reason given'}",
+                    hint="add --reader soap to read without VI/JSON",
                 ) from None  # the chain holds the request
             if _KEY.fullmatch(reply.session_key) is None:
-                raise ProtocolError(f"{vcenter.address} accepts the login over VI/JSON but returns no session key")
+                raise ProtocolError(
+                    f"{vcenter.address} accepts the login over VI/JSON but returns no session key",
+                    hint="add --reader soap to read without VI/JSON",
+                )
             self.key = reply.session_key
             return self.key
 
@@ -306,7 +314,7 @@ class JsonLogin:
         """End the session. If that fails, vCenter ends it when it is idle."""
         if self.key:
             with suppress(NotConnected, SessionEnded, WireFault):
-                self._answer(self._send(wire, "Logout", self._session_manager, {}, None))
+                self._body_or_raise(self._send(wire, "Logout", self._session_manager, {}, None))
             self.key = ""
 
     def _send(
@@ -324,8 +332,8 @@ class JsonLogin:
             raise unwritable_surrogate() from None
         return wire.post(path, encoded, headers, deadline=deadline)
 
-    def _answer(self, reply: HttpReply) -> bytes:
-        """Return the body of the reply. Raises SessionEnded, WireFault, or ProtocolError for anything but a fault."""
+    def _body_or_raise(self, reply: HttpReply) -> bytes:
+        """Return the body of the reply. Raises SessionEnded or WireFault for a fault, else ProtocolError."""
         if reply.status == http.HTTPStatus.OK:
             return reply.body
         if reply.status == http.HTTPStatus.NO_CONTENT:
@@ -338,10 +346,14 @@ class JsonLogin:
             raise SessionEnded
         status_text = f"{reply.status} {reply.reason}"
         if not isinstance(name, str):
-            raise ProtocolError(f"{self._target.address} answers VI/JSON with {status_text[:_LONGEST_SAID]}")
+            raise ProtocolError(
+                f"{self._target.address} answers a call over VI/JSON with {status_text[:_LONGEST_ERROR_TEXT]}",
+                hint="add --reader soap to read without VI/JSON",
+            )
         fault_text = fault.get("faultstring")
         raise WireFault(
-            name[:_LONGEST_SAID], (fault_text if isinstance(fault_text, str) else status_text)[:_LONGEST_SAID]
+            name[:_LONGEST_ERROR_TEXT],
+            (fault_text if isinstance(fault_text, str) else status_text)[:_LONGEST_ERROR_TEXT],
         )
 
 

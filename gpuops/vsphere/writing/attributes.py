@@ -13,9 +13,9 @@ from gpuops.errors import GpuopsError, OutcomeUnknown, Refused, StepFailed
 if TYPE_CHECKING:
     from gpuops.vsphere.session import Session
 
-_OTHER_NAME: Final = (
-    "name another attribute in the policy; or rename that one in the vSphere Client (Tags & Custom Attributes, Custom "
-    "Attributes), then the same command again"
+_OTHER_NAME_HINT: Final = (
+    "name another attribute in the policy, or rename that one in the vSphere Client (Tags & Custom Attributes, Custom "
+    "Attributes) and run the command again"
 )
 
 
@@ -44,9 +44,9 @@ def check_attribute_names(session: Session, names: Collection[str]) -> None:
     attribute cannot be changed.
     """
     undefined = set(names) - defined_attributes(session)
-    for name, of_type in _types(session).items() if undefined else ():
+    for name, object_type in _object_types(session).items() if undefined else ():
         if name in undefined:
-            raise Refused(_of_other_type(name, of_type), hint=_OTHER_NAME)
+            raise Refused(_other_type_message(name, object_type), hint=_OTHER_NAME_HINT)
 
 
 def define_attribute(session: Session, name: str, op_id: str) -> None:
@@ -55,21 +55,22 @@ def define_attribute(session: Session, name: str, op_id: str) -> None:
 
     add = _manager(session).AddCustomFieldDef
     try:
-        # None, None: no privileges of its own to define or write it
+        # None, None: the attribute needs no other privileges than all attributes need
         field = session.change(add, name, vim.VirtualMachine, None, None, subject=f"attribute {name}", op_id=op_id)
     except GpuopsError as error:
         if not isinstance(error.__cause__, vim.fault.DuplicateName):
             raise
         # another user was faster, or defined it for another type of object
         if name not in defined_attributes(session):
-            of_type = _types(session).get(name)
-            if of_type is None:
+            object_type = _object_types(session).get(name)
+            if object_type is None:
                 raise  # it was removed again, or this login cannot see it
-            raise StepFailed(_of_other_type(name, of_type), hint=_OTHER_NAME) from error
+            raise StepFailed(_other_type_message(name, object_type), hint=_OTHER_NAME_HINT) from error
     else:
         if field is None:
             raise OutcomeUnknown(
-                f"attribute {name}: the reply does not contain it; whether it was defined is not known"
+                f"attribute {name}: vCenter does not return its definition, so it may not exist",
+                hint="run the command again: it reads the attributes first",
             )
         session.attribute_keys[name] = field.key
 
@@ -79,12 +80,12 @@ def _read_keys(session: Session) -> dict[str, int]:
     from pyVmomi import vim
 
     fields = session.read(lambda: _manager(session).field) or ()
-    general = {field.name: field.key for field in fields if field.managedObjectType is None}
-    of_vms = {field.name: field.key for field in fields if field.managedObjectType is vim.VirtualMachine}
-    return {**general, **of_vms}
+    for_all_types = {field.name: field.key for field in fields if field.managedObjectType is None}
+    for_vms = {field.name: field.key for field in fields if field.managedObjectType is vim.VirtualMachine}
+    return {**for_all_types, **for_vms}
 
 
-def _types(session: Session) -> dict[str, str]:
+def _object_types(session: Session) -> dict[str, str]:
     """Return the type of object by attribute name, without attributes for all types."""
     from pyVmomi import VmomiSupport
 
@@ -96,12 +97,12 @@ def _types(session: Session) -> dict[str, str]:
     }
 
 
-def _of_other_type(name: str, of_type: str) -> str:
-    return f"custom attribute {name} is defined for objects of type {of_type}, so VMs cannot have it"
+def _other_type_message(name: str, object_type: str) -> str:
+    return f"custom attribute {name} is defined for objects of type {object_type}, so VMs cannot have it"
 
 
 def _manager(session: Session) -> Any:
     manager = session.content.customFieldsManager
     if manager is None:
-        raise Refused("this vCenter has no custom attributes")
+        raise Refused("this vCenter offers no custom attributes", hint="check that the address is that of a vCenter")
     return manager

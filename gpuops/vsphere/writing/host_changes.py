@@ -1,4 +1,4 @@
-"""Changes hosts: their settings, maintenance mode and reboot. `Connection.hosts` is the port of `execute`."""
+"""Reads and changes the settings of hosts, and puts them into maintenance mode or reboots them: `HostConnection`."""
 
 from __future__ import annotations
 
@@ -43,13 +43,14 @@ DESCRIPTIONS: Final[Mapping[type, str]] = {
 """TaskInfo.descriptionId of the task a step makes (vSphere API reference, TaskDescription.methodInfo)."""
 
 LEAVE_LIMIT_S: Final = 600
+"""The longest time that vCenter gives a host to leave maintenance mode."""
 
 SoapSetting = ConfigureModule | ConfigureGraphics | ConfigurePassthrough | ConfigureMig
-"""The settings that one call makes, without a report of the impacts."""
+"""Settings that one SOAP call changes; it returns no impacts, such as a reboot."""
 
 
 class HostConnection:
-    """Implements `Hosts` over one session."""
+    """Implements the port `Hosts` of `execute` over one session."""
 
     def __init__(self, session: Connection) -> None:
         self._session = session
@@ -97,27 +98,31 @@ class HostConnection:
         Raises OutcomeUnknown if the reply was lost, or the error of vCenter's fault.
         """
         if not isinstance(step, ConfigureModes):
-            self._configure(step, inventory, op_id)
+            self._configure_over_soap(step, inventory, op_id)
             return None
         from gpuops.vsphere.device_modes import add_changed_devices, configure_modes
 
         impacts = configure_modes(self._session, step, inventory, op_id)
-        if step.labels:
+        if step.labels:  # the Automation API has no labels: they need a second call
             try:
-                self._configure(ConfigurePassthrough(step.host, step.labels), inventory, op_id)
+                self._configure_over_soap(ConfigurePassthrough(step.host, step.labels), inventory, op_id)
             except GpuopsError as error:
                 add_changed_devices(error, {change.address: impacts for change in step.devices})
                 raise
         return impacts
 
-    def _configure(self, step: SoapSetting, inventory: Inventory, op_id: str) -> None:
+    def _configure_over_soap(self, step: SoapSetting, inventory: Inventory, op_id: str) -> None:
+        """Change a setting with one call. Raises Refused if vCenter has no manager for this setting of the host."""
         session, name = self._session, inventory.hosts[step.host].name
         managers = session.read(lambda: session.host(step.host).configManager, subject=name)
 
         def manager_of(manager_name: str) -> Any:
             manager = getattr(managers, manager_name, None)
             if manager is None:
-                raise Refused(f"{name}: vCenter offers no {manager_name} for this host, so it is not changed")
+                raise Refused(
+                    f"{name}: vCenter offers no {manager_name} for this host, so it is not changed",
+                    hint="check in the vSphere Client that the host is connected",
+                )
             return manager
 
         match step:
@@ -135,7 +140,9 @@ class HostConnection:
                 call = manager_of("pciPassthruSystem").UpdatePassthruConfig
                 session.change(call, _passthrough_config(step), subject=name, op_id=op_id)
             case ConfigureMig():
-                raise Refused(f"{name}: vCenter has no call for MIG mode", hint="use --host-shell ssh")
+                raise Refused(
+                    f"{name}: vCenter has no call for MIG mode", hint="add --host-shell ssh to set it on the host"
+                )
             case _:
                 assert_never(step)
 
@@ -143,7 +150,8 @@ class HostConnection:
         """Send one step and return its task. Raises OutcomeUnknown if the reply was lost."""
         from pyVmomi import vim
 
-        target, arguments = self._session.host(step.host), list[Any]()
+        target = self._session.host(step.host)
+        arguments: list[Any]
         match step:
             case EnterMaintenance(vsan_mode=mode, limit_s=limit_s):
                 spec = vim.host.MaintenanceSpec(vsanMode=vim.vsan.host.DecommissionMode(objectAction=mode.value))
@@ -166,8 +174,8 @@ class HostConnection:
         try:
             for task in session.read(lambda: target.recentTask, subject=step.host) or ():
                 task_info = session.read(lambda task=task: task.info, subject=step.host)
-                is_alike = task_info and task_info.descriptionId == DESCRIPTIONS[type(step)]
-                if is_alike and task_info.state in ("queued", "running"):
+                is_same_type = task_info and task_info.descriptionId == DESCRIPTIONS[type(step)]
+                if is_same_type and task_info.state in ("queued", "running"):
                     return TaskRef(str(task._moId))
         except GpuopsError as error:
             if not is_gone(error):
@@ -180,8 +188,8 @@ class HostConnection:
         RebootHost_Task ends when the reboot has begun; only the boot time of the host shows its end (vSphere API
         reference, HostSystem).
         """
-        back, removed = self._session.states.wait(BOOTED, since, timeout_s)
-        return back | removed
+        booted, removed = self._session.states.wait(BOOTED, since, timeout_s)
+        return booted | removed
 
 
 def _set_graphics(config: Any, settings: GraphicsSettings) -> None:

@@ -51,10 +51,10 @@ UNENDED: Final = ("queued", "running")
 """TaskInfo.state of a task that has not ended (vSphere API reference, TaskInfoState)."""
 FAILED: Final = "error"
 
-_NEAR: Final = timedelta(hours=1)
+_LONGEST_DISTANCE: Final = timedelta(hours=1)
 """A suspend may take half an hour (`limits.step_timeout_s`), and the clocks of hosts and vCenter differ."""
 
-_MOST: Final = 1000
+_MOST_TASKS: Final = 1000
 """More tasks than one VM has at once, as recent ones, or in a night; the limit of ReadNextTasks."""
 
 
@@ -80,10 +80,12 @@ def find_task(
     user, entity = _user(session), _entity(session, step)
     if entity is None:
         return None
+    # the task objects first; then the history, which also has tasks whose objects were lost
     for read_tasks in (_recent_tasks, partial(_history, state=list(UNENDED))):
         tasks = read_tasks(session, entity)
         with session.decoding("a read of tasks"):
-            alike = [
+            # sorted by max(): tasks of this login first, then the newest; the last value is whether it is foreign
+            candidates = [
                 (is_own is True, queued, ref, is_own is False)
                 for ref, task_info in tasks
                 if task_info.get("info.descriptionId") == description
@@ -92,9 +94,8 @@ def find_task(
                 and ref not in known
                 for is_own in [_is_own(user, task_info.get("info.reason"), login)]
             ]
-        # tasks of this login first, then the newest
-        if alike:
-            _, _, ref, foreign = max(alike)
+        if candidates:
+            _, _, ref, foreign = max(candidates)
             return TaskRef(ref, foreign=foreign)
     return None
 
@@ -106,8 +107,10 @@ def started_by_this_login(session: Session, vm: str, since: datetime, login: str
     has not failed. It is also True for one that has failed, if no other user started the VM: vCenter may have given up
     a start that happened later. Without a task in the history the result is False.
     """
+    # (whether it may be of this login, whether it has not failed) of each start
     starts = [(is_own is not False, succeeded) for is_own, succeeded in _starts(session, vm, since, login)]
-    return (True, True) in starts or ((True, False) in starts and (False, True) not in starts)
+    has_own_start, has_own_failed_start = (True, True) in starts, (True, False) in starts
+    return has_own_start or (has_own_failed_start and (False, True) not in starts)
 
 
 def started_by_others(session: Session, vm: str, since: datetime) -> bool:
@@ -115,7 +118,7 @@ def started_by_others(session: Session, vm: str, since: datetime) -> bool:
 
     Restarts by vSphere HA, which have no task, and tasks of vCenter itself, which have no user, do not count.
     """
-    return (False, True) in _starts(session, vm, since)
+    return (False, True) in _starts(session, vm, since)  # not of this login, and not failed
 
 
 def has_power_task_near(session: Session, vm: str, moment: datetime) -> bool | None:
@@ -125,14 +128,16 @@ def has_power_task_near(session: Session, vm: str, moment: datetime) -> bool | N
     """
     from pyVmomi import vim
 
-    window = vim.TaskFilterSpec.ByTime(timeType="queuedTime", beginTime=moment - _NEAR, endTime=moment + _NEAR)
+    window = vim.TaskFilterSpec.ByTime(
+        timeType="queuedTime", beginTime=moment - _LONGEST_DISTANCE, endTime=moment + _LONGEST_DISTANCE
+    )
     try:
         history = _history(session, session.vm(vm), time=window)
     except NoPermission:
         return None
-    kinds = (DESCRIPTIONS[SuspendVm], DESCRIPTIONS[PowerOnVm])
+    power_tasks = (DESCRIPTIONS[SuspendVm], DESCRIPTIONS[PowerOnVm])
     with session.decoding("a read of tasks"):
-        tasks = [task_info for _, task_info in history if task_info.get("info.descriptionId") in kinds]
+        tasks = [task_info for _, task_info in history if task_info.get("info.descriptionId") in power_tasks]
         return any(task_info.get("info.state") != FAILED for task_info in tasks)
 
 
@@ -143,8 +148,8 @@ def _starts(session: Session, vm: str, since: datetime, login: str = "") -> list
     """
     from pyVmomi import vim
 
-    user, queued = _user(session), vim.TaskFilterSpec.ByTime(timeType="queuedTime", beginTime=since)
-    history = _history(session, session.vm(vm), time=queued)
+    user, period = _user(session), vim.TaskFilterSpec.ByTime(timeType="queuedTime", beginTime=since)
+    history = _history(session, session.vm(vm), time=period)
     with session.decoding("a read of tasks"):
         return [
             (_is_own(user, task_info.get("info.reason"), login), task_info.get("info.state") != FAILED)
@@ -153,7 +158,7 @@ def _starts(session: Session, vm: str, since: datetime, login: str = "") -> list
         ]
 
 
-def _cluster(session: Session, ref: str) -> Any:
+def _cluster_of_vm(session: Session, ref: str) -> Any:
     """Return the parent of the VM's host, or None if the VM does not exist or this login cannot see the host."""
     try:
         host = session.read(lambda: session.vm(ref).runtime.host, subject=ref)
@@ -170,7 +175,7 @@ def _entity(session: Session, step: Step) -> Any:
         return session.vm(step.source)
     if isinstance(step, CreateVm):
         return new_vms.root_folder(session, step)
-    return _cluster(session, step.vm) if isinstance(step, SetVmDrs) else session.vm(step.vm)
+    return _cluster_of_vm(session, step.vm) if isinstance(step, SetVmDrs) else session.vm(step.vm)
 
 
 def _recent_tasks(session: Session, entity: Any) -> list[tuple[str, dict[str, Any]]]:
@@ -184,7 +189,7 @@ def _recent_tasks(session: Session, entity: Any) -> list[tuple[str, dict[str, An
         propSet=[query.PropertySpec(type=vim.Task, pathSet=list(PATHS), all=False)],
     )
     try:
-        contents = session.retrieve(spec, _MOST, subject=str(entity._moId))
+        contents = session.retrieve(spec, _MOST_TASKS, subject=str(entity._moId))
     except GpuopsError as error:
         if is_gone(error):
             return []
@@ -193,20 +198,20 @@ def _recent_tasks(session: Session, entity: Any) -> list[tuple[str, dict[str, An
         return [(str(content.obj._moId), {prop.name: prop.val for prop in content.propSet}) for content in contents]
 
 
-def _history(session: Session, entity: Any, **which: Any) -> list[tuple[str, dict[str, Any]]]:
+def _history(session: Session, entity: Any, **filter_fields: Any) -> list[tuple[str, dict[str, Any]]]:
     """Return id and info of the object's tasks in the task history; empty if the object does not exist any more.
 
-    `which` are further fields of the filter. The collector ends with the session; after a lost session the complete
-    read is repeated.
+    `filter_fields` are further fields of the TaskFilterSpec. The collector ends with the session; after a lost session
+    the complete read is repeated.
     """
     from pyVmomi import vim
 
-    spec = vim.TaskFilterSpec(entity=vim.TaskFilterSpec.ByEntity(entity=entity, recursion="self"), **which)
+    spec = vim.TaskFilterSpec(entity=vim.TaskFilterSpec.ByEntity(entity=entity, recursion="self"), **filter_fields)
 
     def collect() -> list[Any]:
         collector = session.content.taskManager.CreateCollectorForTasks(spec)
         try:
-            return list(collector.ReadNextTasks(_MOST))
+            return list(collector.ReadNextTasks(_MOST_TASKS))
         finally:
             collector.DestroyCollector()
 
@@ -224,6 +229,7 @@ def _history(session: Session, entity: Any, **which: Any) -> list[tuple[str, dic
 
 
 def _user(session: Session) -> str | None:
+    """Return the user name of this login, as vCenter has it in tasks; None if vCenter does not return it."""
     current = session.read(lambda: session.content.sessionManager.currentSession)
     return current.userName if current else None
 

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from gpuops.vsphere.session import Session
 
 MEMORY_MIB: Final = 4
-"""The least that a VM may have; it is never powered on."""
+"""Memory of the lock VM: the least that a VM may have, because it is never powered on."""
 GUEST: Final = "otherGuest"
+"""Guest id of the lock VM, which has no guest."""
 NEW_KEY: Final = -1
 """The key of a device to add (vSphere API reference, VirtualDevice.key: vCenter assigns another one)."""
 ROCE: Final = "rocev2"
@@ -77,13 +78,12 @@ def _card(card: NewCard) -> Any:
     """
     from pyVmomi import vim
 
-    cards = vim.vm.device.VirtualEthernetCard
     port = vim.dvs.PortConnection(switchUuid=card.switch, portgroupKey=card.port_group)
     if card.kind is RdmaKind.SRIOV:
         card_device = vim.vm.device.VirtualSriovEthernetCard(key=NEW_KEY, allowGuestOSMtuChange=False)
     else:
         card_device = vim.vm.device.VirtualVmxnet3Vrdma(key=NEW_KEY, deviceProtocol=ROCE)
-    card_device.backing = cards.DistributedVirtualPortBackingInfo(port=port)
+    card_device.backing = vim.vm.device.VirtualEthernetCard.DistributedVirtualPortBackingInfo(port=port)
     card_device.connectable = vim.vm.device.VirtualDevice.ConnectInfo(
         startConnected=True, allowGuestControl=True, connected=True
     )
@@ -114,7 +114,7 @@ def root_folder(session: Session, new: CreateVm) -> Any:
 
     host = session.host(new.host)
 
-    def vm_folder() -> Any:
+    def find_vm_folder() -> Any:
         """Return the VM folder of the host's datacenter: every host has one (vSphere API reference, HostSystem)."""
         place = host.parent
         for _ in range(_DEEPEST):
@@ -123,9 +123,12 @@ def root_folder(session: Session, new: CreateVm) -> Any:
             place = place.parent
         raise UnreadableReply(f"more than {_DEEPEST} folders within each other")
 
-    folder = session.read(vm_folder, subject=new.name)
+    folder = session.read(find_vm_folder, subject=new.name)
     if not isinstance(folder, vim.Folder):
-        raise Refused(f"{new.name}: vCenter returns no VM folder for the datacenter of {new.host_name}")
+        raise Refused(
+            f"{new.name}: vCenter returns no VM folder for the datacenter of {new.host_name}",
+            hint="give this login System.View on the datacenter",
+        )
     return folder
 
 
@@ -135,7 +138,8 @@ def removing(session: Session, step: RemovalStep) -> tuple[Any, ...]:
     Raises Refused for a VM that gpuops did not make, and for the removal of a VM that is not off: vCenter would remove
     a suspended VM with the memory of its guest.
     """
-    power, target = power_of_made(session, step.vm, step.name, step.notes), session.vm(step.vm)
+    power = power_of_made(session, step.vm, step.name, step.notes)
+    target = session.vm(step.vm)
     if isinstance(step, PowerOffForRemoval):
         return (target.PowerOffVM_Task,)
     if power is not PowerState.OFF:
@@ -156,10 +160,10 @@ def power_of_made(session: Session, vm: str, name: str, notes: str) -> PowerStat
 
     Raises StepFailed for a VM that does not exist any more.
     """
-    machine = session.vm(vm)
-    name_now, notes_now, power = session.read(
-        lambda: (machine.name, machine.config.annotation, machine.runtime.powerState), subject=name
+    target = session.vm(vm)
+    present_name, present_notes, power = session.read(
+        lambda: (target.name, target.config.annotation, target.runtime.powerState), subject=name
     )
-    if decode_name(str(name_now)) != name or notes not in str(notes_now or ""):
+    if decode_name(str(present_name)) != name or notes not in str(present_notes or ""):
         raise Refused(f"{name} {NOT_MADE}")
     return PowerState(str(power))

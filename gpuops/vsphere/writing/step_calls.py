@@ -1,4 +1,4 @@
-"""The call to vCenter that carries out one step of a plan on a VM, and the vmomi spec of the change.
+"""Returns the call to vCenter for one step of a plan on a VM, with the vmomi spec of the change.
 
 pyVmomi silently leaves out fields that are newer than the negotiated API version. A change that needs such a field is
 refused, and the error names the option, because vCenter would apply only a part of it.
@@ -44,7 +44,10 @@ if TYPE_CHECKING:
 FIRST_NEW_KEY: Final = -101
 """New devices carry unique negative keys in one spec; vCenter answers with its own."""
 
+_PLAN_AGAIN: Final = "run the command again: it reads the VM first"
+
 DEVICE_GROUP_KEY: Final = -1
+"""The key of the one new device group of a spec; its new devices refer to it by this key."""
 
 TaskStep = (
     ReconfigureVm
@@ -65,8 +68,8 @@ TaskStep = (
 def config_spec(change: VmChange, change_version: str, devices: Sequence[Any], api_version: str) -> Any:
     """Return the vim.vm.ConfigSpec of a change, which vCenter applies completely or not at all.
 
-    `devices` are the present vim devices of the VM; a spec that removes or edits one contains all of it. With
-    `change_version`, vCenter refuses the spec (ConcurrentAccess) if the VM was changed since it was read. Raises
+    `devices` are the present vim devices of the VM: a spec that removes or edits one must contain its complete object.
+    With `change_version`, vCenter refuses the spec (ConcurrentAccess) if the VM was changed since it was read. Raises
     Refused for options that the API version does not have, or for a device that the VM does not have any more.
     """
     from pyVmomi import vim
@@ -103,7 +106,7 @@ def _edits(change: VmChange, devices: Sequence[Any]) -> Iterator[Any]:
     from pyVmomi import vim
 
     for key, profile in change.replace_profile:
-        device = _present(devices, key)
+        device = _find_device(devices, key)
         device.backing = vim.vm.device.VirtualPCIPassthrough.VmiopBackingInfo(vgpu=profile)
         yield vim.vm.device.VirtualDeviceSpec(operation="edit", device=device)
 
@@ -112,7 +115,7 @@ def _removals(change: VmChange, devices: Sequence[Any]) -> Iterator[Any]:
     from pyVmomi import vim
 
     for key in change.remove:
-        yield vim.vm.device.VirtualDeviceSpec(operation="remove", device=_present(devices, key))
+        yield vim.vm.device.VirtualDeviceSpec(operation="remove", device=_find_device(devices, key))
 
 
 def _additions(change: VmChange) -> Iterator[Any]:
@@ -133,41 +136,45 @@ def _additions(change: VmChange) -> Iterator[Any]:
 def _backing(new_device: NewDevice) -> Any:
     from pyVmomi import vim
 
-    kinds = vim.vm.device.VirtualPCIPassthrough
+    backings = vim.vm.device.VirtualPCIPassthrough
     match new_device:
         case NewVgpu():
-            return kinds.VmiopBackingInfo(vgpu=new_device.profile)
+            return backings.VmiopBackingInfo(vgpu=new_device.profile)
         case NewDirectPath():
-            return kinds.DeviceBackingInfo(
+            return backings.DeviceBackingInfo(
                 deviceName=new_device.name,
                 id=str(new_device.address),
                 systemId=new_device.system_id,
-                # a string of hexadecimal digits without 0x: a decimal one passes here and fails at power-on
+                # hexadecimal digits without 0x: vCenter accepts decimal ones here, but the power-on then fails
                 deviceId=f"{new_device.device_id & 0xFFFF:x}",
                 vendorId=signed_short(new_device.vendor_id),
             )
         case NewDynamic():
-            allowed = [kinds.AllowedDevice(vendorId=vendor, deviceId=device) for vendor, device in new_device.allowed]
-            return kinds.DynamicBackingInfo(deviceName="", allowedDevice=allowed, customLabel=new_device.label)
+            allowed = [
+                backings.AllowedDevice(vendorId=vendor, deviceId=device) for vendor, device in new_device.allowed
+            ]
+            return backings.DynamicBackingInfo(deviceName="", allowedDevice=allowed, customLabel=new_device.label)
 
 
-def _present(devices: Sequence[Any], key: int) -> Any:
+def _find_device(devices: Sequence[Any], key: int) -> Any:
+    """Return the device of the VM with this key. Raises Refused if the VM does not have it any more."""
     for device in devices:
         if device.key == key:
             return device
-    raise Refused(f"device {key} is not on the VM any more", hint="run the command again: it reads the VM anew")
+    raise Refused(f"the VM does not have the device {key} any more", hint=_PLAN_AGAIN)
 
 
 def _check_version(change: VmChange, api_version: str) -> None:
-    beyond = unsupported_option(
+    """Raise Refused, with the name of the option, if the change needs a newer API version."""
+    message = unsupported_option(
         api_version,
         dynamic=any(isinstance(new, NewDynamic) for new in change.add),
         group=change.device_group is not None,
         numa_cores=change.cores_per_numa_node is not None,
         device_node=any(isinstance(new, NewVgpu) and new.numa_node is not None for new in change.add),
     )
-    if beyond is not None:
-        raise Refused(beyond, hint="leave that option out, or use a newer vCenter")
+    if message is not None:
+        raise Refused(message, hint="remove that option, or use a newer vCenter")
 
 
 def overriding(session: Session, step: SetVmDrs, inventory: Inventory) -> tuple[Callable[..., Any], Any, bool]:
@@ -179,7 +186,10 @@ def overriding(session: Session, step: SetVmDrs, inventory: Inventory) -> tuple[
     vm = inventory.vm(step.vm)
     cluster = inventory.cluster_of(vm)
     if cluster is None or cluster.drs_enabled is None:
-        raise Refused(f"{vm.name}: the DRS settings of its cluster cannot be read, so they are not changed")
+        raise Refused(
+            f"{vm.name}: the DRS settings of its cluster cannot be read, so they are not changed",
+            hint="give this login System.Read on the cluster",
+        )
     target = session.managed_object("ClusterComputeResource", cluster.ref)
     return target.ReconfigureComputeResource_Task, override_spec(step, exists=cluster.has_override(step.vm)), True
 
@@ -188,12 +198,12 @@ def override_spec(step: SetVmDrs, *, exists: bool) -> Any:
     """Return the ClusterConfigSpecEx of the step. `exists` is whether the VM has an override."""
     from pyVmomi import vim
 
-    key = vim.VirtualMachine(step.vm)
+    vm = vim.VirtualMachine(step.vm)
     if step.drs is VmDrs.CLUSTER:
-        change = vim.cluster.DrsVmConfigSpec(operation="remove", removeKey=key)
+        change = vim.cluster.DrsVmConfigSpec(operation="remove", removeKey=vm)
     else:
         behavior: Any = {} if step.drs is VmDrs.OFF else {"behavior": step.drs.value}
-        override = vim.cluster.DrsVmConfigInfo(key=key, enabled=step.drs is not VmDrs.OFF, **behavior)
+        override = vim.cluster.DrsVmConfigInfo(key=vm, enabled=step.drs is not VmDrs.OFF, **behavior)
         change = vim.cluster.DrsVmConfigSpec(operation="edit" if exists else "add", info=override)
     return vim.cluster.ConfigSpecEx(drsVmConfigSpec=[change])
 
@@ -210,17 +220,15 @@ def call_of(session: Session, step: TaskStep, inventory: Inventory) -> tuple[Any
     vm, target = inventory.vm(step.vm), session.vm(step.vm)
     match step:
         case ReconfigureVm():
-            return target.ReconfigVM_Task, _spec(session, step, vm)
+            return target.ReconfigVM_Task, _reconfiguration(session, step, vm)
         case RelocateVm():
             return target.RelocateVM_Task, _relocation(session, step, inventory), None
         case PowerOnVm() | ResumeVm():
-            return _starting(session, step, vm)
+            return _power_on_call(session, step, vm)
         case SuspendVm():
             return (target.SuspendVM_Task,)
         case PowerOffVm():
-            # vCenter powers off a suspended VM too, and so discards the memory of its guest
-            _require(vm, vm.power is not None, "not known to run: powering it off might discard its state")
-            _require(vm, vm.power is not PowerState.SUSPENDED, "suspended: powering it off would discard its state")
+            _refuse_to_discard_memory(vm)
             return (target.PowerOffVM_Task,)
         case SetVmDrs():
             return overriding(session, step, inventory)
@@ -230,19 +238,33 @@ def call_of(session: Session, step: TaskStep, inventory: Inventory) -> tuple[Any
             assert_never(step)
 
 
-def _starting(session: Session, step: PowerOnVm | ResumeVm, vm: Vm) -> tuple[Any, ...]:
-    if isinstance(step, ResumeVm) or step.resumes:
-        _require(vm, vm.power is PowerState.SUSPENDED, "not suspended: resuming it would boot it")
+def _power_on_call(session: Session, step: PowerOnVm | ResumeVm, vm: Vm) -> tuple[Any, ...]:
+    """Return the call that starts or resumes the VM. Raises Refused if it is to be resumed and is not suspended."""
+    if (isinstance(step, ResumeVm) or step.resumes) and vm.power is not PowerState.SUSPENDED:
+        raise Refused(f"{vm.name}: it is not suspended: resuming it would boot it", hint=_PLAN_AGAIN)
     return session.vm(step.vm).PowerOnVM_Task, session.host(step.host)
 
 
-def _spec(session: Session, step: ReconfigureVm, vm: Vm) -> Any:
+def _refuse_to_discard_memory(vm: Vm) -> None:
+    """Raise Refused for a VM that is, or may be, suspended: vCenter powers it off and discards its guest's memory."""
+    if vm.power is None:
+        raise Refused(
+            f"{vm.name}: its power state is unknown: powering it off might discard its memory", hint=_PLAN_AGAIN
+        )
+    if vm.power is PowerState.SUSPENDED:
+        raise Refused(f"{vm.name}: it is suspended: powering it off would discard its memory", hint=_PLAN_AGAIN)
+
+
+def _reconfiguration(session: Session, step: ReconfigureVm, vm: Vm) -> Any:
     """Return the spec. It is made from the present devices of the VM if some of them are removed or edited."""
     devices: Any = ()
     if step.change.remove or step.change.replace_profile:
         devices = _devices(session, step.vm, vm.name)
     if vm.change_version is None:
-        raise Refused(f"{vm.name}: its configuration could not be read, so it is not changed")
+        raise Refused(
+            f"{vm.name}: its configuration could not be read, so it is not changed",
+            hint="give this login System.Read on the VM",
+        )
     return config_spec(step.change, vm.change_version, devices, session.api_version)
 
 
@@ -250,11 +272,11 @@ def _devices(session: Session, ref: str, subject: str) -> Any:
     """Return the present vim devices of the VM."""
     from pyVmomi import vim
 
-    read = session.read_properties([session.vm(ref)], ["config.hardware.device"], subject=subject)
-    devices = next(iter(read.values()), {}).get("config.hardware.device", ())
+    properties_by_vm = session.read_properties([session.vm(ref)], ["config.hardware.device"], subject=subject)
+    devices = next(iter(properties_by_vm.values()), {}).get("config.hardware.device", ())
     with session.decoding("a read of devices"):
         if not all(isinstance(device, vim.vm.device.VirtualDevice) for device in devices):
-            raise UnreadableReply("something else where devices belong")
+            raise UnreadableReply("another object where a device belongs")
     return devices
 
 
@@ -269,8 +291,3 @@ def _relocation(session: Session, step: RelocateVm, inventory: Inventory) -> Any
         subject = destination.name if destination is not None else step.host
         spec.pool = session.read(lambda: target.parent.resourcePool, subject=subject)
     return spec
-
-
-def _require(vm: Vm, holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise Refused(f"{vm.name}: it is {otherwise}")

@@ -124,7 +124,7 @@ def test_a_bad_file_is_one_line(lab: Lab, tmp_path: Path) -> None:
     one_line(lab.run("place", "--file", str(path)), 2, "requests.0.vcpu: is missing", "templates/requests.yaml")
     table = tmp_path / "requests.csv"
     table.write_text("name,vcpu,memory,profile\na,4,4GiB,x,\n", encoding="utf-8")
-    one_line(lab.run("place", "--file", str(table)), 2, "line 2: 5 cells, but the header has 4 columns")
+    one_line(lab.run("place", "--file", str(table)), 2, "line 2: the line has 5 cells, but the header has 4 columns")
 
 
 @pytest.mark.long

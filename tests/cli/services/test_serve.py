@@ -249,7 +249,7 @@ def test_its_session_refuses_changes_before_they_are_sent(lab: SimServer) -> Non
         site = only_read(Site(vcenter, Path("/nowhere"), wall_clock))
         inventory = site.vcenter.inventory()
         running = next(vm.ref for vm in inventory.vms.values() if vm.power is PowerState.ON)
-        with pytest.raises(Refused, match="this session of gpuops only reads"):
+        with pytest.raises(Refused, match="this command only reads vCenter"):
             site.vcenter.submit(PowerOffVm(running), inventory, "somebody")
         with pytest.raises(Refused, match="only reads"):
             site.vcenter.define_attribute("gpuops.test", "somebody")

@@ -353,7 +353,9 @@ class DirectVcenter(DirectSession, SavedVcenter):
             return self._guests.end(ref)
         task = self._task(ref)
         if task is None:
-            return TaskEnd(TaskRef(ref), OutcomeUnknown(f"{ref}: its task is gone from vCenter"), None)
+            return TaskEnd(
+                TaskRef(ref), OutcomeUnknown(f"{ref}: vCenter has removed its task, so the result is not known"), None
+            )
         if not task.ended:
             return TaskEnd(TaskRef(ref), OutcomeUnknown(f"{task.entity.name}: it asks a question"), None)
         error: GpuopsError | None = None

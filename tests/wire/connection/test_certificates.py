@@ -202,7 +202,7 @@ def test_a_pin_holds_where_verification_is_switched_off(watched_server: Watched)
 
 
 def test_a_pin_without_tls_is_refused(watched_server: Watched) -> None:
-    with pytest.raises(NotTrusted, match="without TLS"):
+    with pytest.raises(NotTrusted, match="over http, so its certificate cannot be pinned"):
         _open(changed(target_of(watched_server, "0" * 64), tls=False))
     assert watched_server.received == []
 

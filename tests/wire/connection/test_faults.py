@@ -94,7 +94,7 @@ def test_the_simulated_hosts_own_refusals_are_understood(
         ("asking", PowerOffVm, "asks a question: There is no more space for virtual disk"),
         ("vdi-06", SuspendVm, "it is poweredOff now"),
         ("vdi-01", PowerOnVm, "it is poweredOn now"),
-        ("golden", PowerOnVm, "not supported there"),
+        ("golden", PowerOnVm, "does not support this: A template"),
     ):
         error = end_of(connection, step(inventory.find_vm(name).ref), inventory)
         assert isinstance(error, StepFailed)

@@ -31,7 +31,7 @@ from gpuops.vsphere.transport import network
 def test_a_session_verifies_negotiates_and_logs_out(lab: SimServer, lab_target: Target) -> None:
     with Session(lab_target) as session:
         assert session.api_version == "8.0.3.0"
-        assert session.stub._connection()._context.verify_mode is ssl.CERT_REQUIRED
+        assert session.stub._pop_connection()._context.verify_mode is ssl.CERT_REQUIRED
         assert len(list(lab.world.sessions)) == 1
     assert list(lab.world.sessions) == []
 

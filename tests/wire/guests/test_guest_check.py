@@ -157,7 +157,7 @@ def test_a_program_that_does_not_end_is_given_up_and_holds_up_no_other(stacks: S
     assert verdicts["gpu-ready"].ready
     [message] = stacks.said
     assert message.startswith("gpu-bare: /tmp/gpuops-")
-    assert message.endswith("stays in its guest: its program still runs")
+    assert message.endswith("stays in its guest, because its program still runs")
 
 
 @pytest.mark.long
@@ -198,7 +198,7 @@ def test_a_host_that_cannot_be_reached_is_waited_for_once(stacks: Stacks, monkey
     ("fields", "says"),
     [
         ({"exit_code": 3}, "its program ended with exit code 3"),
-        ({"prints": None}, "its answer cannot be fetched: gpu-ready: there is no file /tmp/gpuops-"),
+        ({"prints": None}, "the output of its check cannot be fetched: gpu-ready: there is no file /tmp/gpuops-"),
         (
             {"prints": "x" * (MOST_BYTES + 1)},
             "its answer cannot be fetched: the file is larger than 1 MiB, so it was not read",
@@ -227,7 +227,9 @@ def test_an_answer_that_cannot_be_removed_is_named(stacks: Stacks) -> None:
     [verdict] = stacks.check(GuestQuestion("gpu-ready")).values()
     assert verdict.ready
     [path] = stacks.left_over
-    assert stacks.said == [f"gpu-ready: {path} stays in its guest: gpu-ready: there is no file /bin/rm"]
+    assert stacks.said == [
+        f"gpu-ready: {path} stays in its guest, because it could not be removed: gpu-ready: there is no file /bin/rm"
+    ]
 
 
 def url_of(stacks: Stacks, monkeypatch: pytest.MonkeyPatch, begins: str) -> None:

@@ -14,7 +14,7 @@ from gpuops.model.guests.guest import CommandEnd
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.sim.server import SimServer, start
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.guests.guest_commands import PRINTED, read_guest_file, start_command, wait_for_commands
+from gpuops.vsphere.guests.guest_commands import OUTPUT_BYTES, read_guest_file, start_command, wait_for_commands
 from tests.wire.conftest import target_of
 
 SCENARIO = str(Path(__file__).parents[2] / "sim" / "guests" / "real_guests.yaml")
@@ -73,7 +73,7 @@ def test_a_command_that_fails_is_told_with_its_code(
 @pytest.mark.long
 def test_of_much_that_is_printed_the_end_is_read(connection: Connection) -> None:
     [end] = ends(connection, "head -c 3000000 /dev/zero | tr '\\0' x; echo; echo out of memory; exit 3")
-    assert len(end.printed) == PRINTED and end.printed.endswith("x\nout of memory\n")
+    assert len(end.printed) == OUTPUT_BYTES and end.printed.endswith("x\nout of memory\n")
     assert (end.exit_code, end.error) == (3, "it ended with exit code 3")
 
 
@@ -81,7 +81,7 @@ def test_of_much_that_is_printed_the_end_is_read(connection: Connection) -> None
 def test_a_file_of_a_guest_that_is_too_long_is_not_read(connection: Connection, server: SimServer) -> None:
     vm = next(vm for vm in server.world.by_type("VirtualMachine") if vm.name == "vm-01")
     (_root(server, "vm-01") / "a").write_bytes(bytes(2_000_000))
-    with pytest.raises(Refused, match="the file is larger than 1 MiB, so it was not read"):
+    with pytest.raises(Refused, match="is larger than 1 MiB, so gpuops did not read it"):
         read_guest_file(connection, vm.moid, "vm-01", "/a")
 
 
@@ -121,7 +121,7 @@ def test_an_address_that_no_vcenter_names_is_not_asked(
     vm = next(vm for vm in server.world.by_type("VirtualMachine") if vm.name == "vm-01")
     monkeypatch.setattr(server.world.guests, "transfers", SimpleNamespace(begin=lambda transfer: url))
     (_root(server, "vm-01") / "a").write_text("x", encoding="utf-8")
-    with pytest.raises(Refused, match="vCenter returned no usable URL for it"):
+    with pytest.raises(Refused, match="vCenter returned no usable URL for the file of the guest"):
         read_guest_file(connection, vm.moid, "vm-01", "/a")
 
 

@@ -110,7 +110,8 @@ def test_one_guest_of_a_cluster_with_another_password_is_tried_once_and_the_othe
             cluster_run(NAME, RunWish(("true",)), site, lambda heard: None, apply=True)
         assert (refusals, cluster.left()) == ([f"{NAME}-0{rank}"], [])
     [leftover] = [line for line in messages if line.startswith("left: ")]
-    why = "processes of it may run on: its guest has refused the login of GPUOPS_GUEST_USERNAME: not tried again"
+    refusal = "its guest has refused the login of GPUOPS_GUEST_USERNAME, so gpuops does not try again"
+    why = f"processes of it may run on: {refusal}"
     assert leftover == f"left: {NAME}-0{rank}: {why} ({guest_login.REFUSED_HINT})"
 
 
@@ -161,7 +162,8 @@ def test_commands_of_jobs_and_pools_try_it_once_until_half_an_hour_later(
         first, second = refs
         assert "refuses the user or the password" in refusal_text(first)
         assert (
-            refusal_text(first) == f"{first}: its guest has refused the login of GPUOPS_GUEST_USERNAME: not tried again"
+            refusal_text(first)
+            == f"{first}: its guest has refused the login of GPUOPS_GUEST_USERNAME, so gpuops does not try again"
         )
         assert refusal_text(second) == (
             f"{second}: no login tried: the guest of {first} has refused the login of GPUOPS_GUEST_USERNAME"

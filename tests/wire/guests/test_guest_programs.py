@@ -150,7 +150,7 @@ def test_a_wrong_password_is_refused_and_never_shown(guests: SimServer, running:
 def test_a_guest_that_declares_no_user_takes_part_in_nothing(lab: SimServer) -> None:
     name = next(vm.name for vm in lab.world.by_type("VirtualMachine")
                 if vm.state.power.value == "poweredOn" and vm.state.template.tools)  # fmt: skip
-    with pytest.raises(StepFailed, match="guest operations switched off"):
+    with pytest.raises(StepFailed, match="guest operations are disabled"):
         submit(lab, LOGIN, name)
 
 

@@ -122,7 +122,7 @@ def test_a_login_that_is_refused_is_tried_in_one_guest(guests: Guests, lab: SimS
 def test_what_a_guest_does_not_tell_is_unknown_and_keeps_its_desktop(guests: Guests, lab: SimServer) -> None:
     for vm in lab.world.by_type("VirtualMachine"):
         vm.state.template = replace(vm.state.template, login=None, tools=vm.name != "vdi-02")
-    assert guests.why(IDLE) == f"its sessions are not known: {IDLE}: its guest has guest operations switched off"
+    assert guests.why(IDLE) == f"its sessions are not known: {IDLE}: guest operations are disabled in its guest"
     assert guests.why("vdi-02") == "its sessions are not known: VMware Tools do not run in its guest"
     assert "vdi-02" not in guests.asked
     guests.site.sources = {}

@@ -30,7 +30,7 @@ def test_an_object_that_was_not_asked_for_is_refused(lab_target: Target) -> None
     method, reply = replies[last]
     strange, changed = re.subn(rb'(<obj[^>]*type="VirtualMachine"[^>]*>)[^<]+', rb"\1vm-4711", reply)
     assert changed
-    with pytest.raises(ProtocolError, match="vm-4711, which it was not asked for"):
+    with pytest.raises(ProtocolError, match="vm-4711, which gpuops did not ask for"):
         reread(lab_target, [*replies[:last], (method, strange), *replies[last + 1 :]])
 
 

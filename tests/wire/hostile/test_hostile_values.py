@@ -167,7 +167,7 @@ def test_a_read_without_any_object_is_no_empty_vcenter(
 ) -> None:
     answer = f'<RetrievePropertiesExResponse xmlns="urn:vim25">{body.decode()}</RetrievePropertiesExResponse>'
     server.strikes = {"RetrievePropertiesEx": Hostile(_envelope(answer))}
-    require_refused(server, capsys, "without the view that was read")
+    require_refused(server, capsys, "without the view that gpuops read")
 
 
 def test_pages_without_objects_and_without_end(server: HostileServer, capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,7 +177,7 @@ def test_pages_without_objects_and_without_end(server: HostileServer, capsys: py
         "RetrievePropertiesEx": Hostile(_envelope(answer)),
         "ContinueRetrievePropertiesEx": Hostile(_envelope(answer)),
     }
-    require_refused(server, capsys, "pages without an object")
+    require_refused(server, capsys, "pages without objects")
 
 
 def test_more_objects_than_were_asked_for(server: HostileServer, capsys: pytest.CaptureFixture[str]) -> None:

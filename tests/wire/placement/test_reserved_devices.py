@@ -132,7 +132,7 @@ def test_what_a_start_leaves_of_a_device_group_is_unknown(reserve: Reserve) -> N
     """vCenter tells that one is reserved, not on which GPUs."""
     site = reserve((PAIR, 1))
     report = run(Attach("ml-05", device_group=PAIR.group, power=PowerPolicy.ON), site, apply=False)
-    reason = f"1 of the device group {PAIR.group} reserved, on GPUs that vCenter does not name"
+    reason = f"1 of the device group {PAIR.group} are reserved, on GPUs that vCenter does not name"
     assert f"lab-cluster: what is reserved for others is not known: {reason}" in report.plan.warnings
     inventory = site.vcenter.inventory()
     [part] = capacity(inventory, catalog_of(inventory)).now.parts

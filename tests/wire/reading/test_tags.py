@@ -86,7 +86,7 @@ def test_verification_switched_off_holds_for_tags_too(session: Session, inventor
 
 def test_a_password_changed_meanwhile_is_a_refused_login(session: Session, inventory: Inventory) -> None:
     session.target = replace(session.target, password=Secret("old"))
-    with pytest.raises(LoginRefused, match="for tags"):
+    with pytest.raises(LoginRefused, match="to read tags"):
         with_tags(session, inventory)
 
 

@@ -50,7 +50,7 @@ SINCE: Final = (9, 1)
 PAGE: Final = 256
 """The most entries of a list whose request does not say how many (vSphere Automation API 9.1, IterationSpec)."""
 
-WORDS: Final = {
+MODE_NAMES: Final = {
     "none": "NONE",
     "host": "HOST",
     "directPath": "DIRECTPATH",
@@ -60,7 +60,7 @@ WORDS: Final = {
     "systemSelect": "SYSTEM_SELECT",
 }
 """A mode in the vSphere API -> here."""
-_MODES: Final = Enumeration(f"{DEVICES}.direct_path_device_mode", tuple(WORDS.values()))
+_MODES: Final = Enumeration(f"{DEVICES}.direct_path_device_mode", tuple(MODE_NAMES.values()))
 _LIST: Final = operation_input(
     "filter_spec",
     "iteration_spec",
@@ -159,8 +159,8 @@ class DirectPathDevices:
         link = "NVLink" if gpu.nvlink is not None else "PCIe"
         driver = host.state.driver_version.partition("-")[0] if gpu.listed else None
         return {
-            "current_mode": WORDS[current_mode(gpu)],
-            "configurable_modes": [WORDS[mode] for mode in configurable_modes(gpu)],
+            "current_mode": MODE_NAMES[current_mode(gpu)],
+            "configurable_modes": [MODE_NAMES[mode] for mode in configurable_modes(gpu)],
             "interconnect_type": OptionalValue(link),
             "driver_name": OptionalValue("nvidia" if gpu.listed else None),
             "driver_version": OptionalValue(driver),
@@ -227,7 +227,7 @@ class DirectPathDevices:
         """Configure a device at once and return the id of its task, which the first read shows as still running."""
         host: Any = self._find_host(parameters["host"], session.user)
         spec = parameters["configure_spec"]
-        mode = next((name for name, word in WORDS.items() if word == spec.get("new_mode")), None)
+        mode = next((name for name, word in MODE_NAMES.items() if word == spec.get("new_mode")), None)
         call = Call(method="ConfigureDirectPathDevice", version=self._world.api_version, session=session)
         try:
             self._world.authority.require(call, host, "Host.Config.PciPassthru")
@@ -300,7 +300,7 @@ _OPTIONAL: Final = (
 def _of_other(device: Any) -> dict[str, Any]:
     """The fields of a device that is no GPU: only its mode is shown."""
     mode = DIRECT_PATH if device.passthruActive else HOST
-    return {"current_mode": WORDS[mode], "configurable_modes": [WORDS[HOST], WORDS[DIRECT_PATH]]}
+    return {"current_mode": MODE_NAMES[mode], "configurable_modes": [MODE_NAMES[HOST], MODE_NAMES[DIRECT_PATH]]}
 
 
 def _error(fault: Any) -> VapiFault:

@@ -34,7 +34,8 @@ from gpuops.vsphere.transport.messages import MOST_MARKS, REFERENCE
 from gpuops.vsphere.transport.network import UnreadableReply
 from gpuops.vsphere.transport.wire import JsonLogin, SessionEnded, Wire, decode_reply
 
-_ESCAPED: Final = (b"\\u", b"\\b", b"\\f")
+_CONTROL_ESCAPES: Final = (b"\\u", b"\\b", b"\\f")
+"""The beginnings of escapes that may stand for a control character."""
 _UNWRITABLE: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\(?:[bf]|u00(?:0[0-8bBcCeEfF]|1))")
 
 
@@ -69,7 +70,8 @@ class JsonPages:
         self._session = session
         self._login = login
         self._wire = wire
-        self._seen = login.key
+        self._known_key = login.key
+        """The key that this object used last; after another thread has logged in, `login.key` differs."""
 
     @property
     def login(self) -> str:
@@ -77,7 +79,7 @@ class JsonPages:
         return self._login.key
 
     def log_in_again(self) -> None:
-        self._seen = self._login.log_in(self._wire, earlier_key=self._seen)
+        self._known_key = self._login.log_in(self._wire, earlier_key=self._known_key)
 
     def new_view(self, types: Sequence[str]) -> str:
         service = self._session.service
@@ -108,7 +110,7 @@ class JsonPages:
     def _call(
         self, method: str, target: tuple[str, str], body: Mapping[str, Any], deadline: float | None = None
     ) -> bytes:
-        self._seen = self._login.key or self._login.log_in(self._wire, earlier_key="")
+        self._known_key = self._login.key or self._login.log_in(self._wire, earlier_key="")
         return self._login.call(self._wire, method, target, body, deadline=deadline)
 
 
@@ -126,13 +128,13 @@ def pieces(reply: bytes, *, announced: bool = False) -> Iterator[Piece]:
 def check_json_reply(received: bytes) -> bytes:
     """Return the bytes unchanged. Raises UnreadableReply for more than `MOST_MARKS` values, or a control character."""
     # a value takes at least two bytes, so most pages are too short to hold too many: their values are not counted
-    marks = len(received) // 2
-    if marks > MOST_MARKS:
-        marks = received.count(b",") + received.count(b"{") + received.count(b"[")
-    if marks > MOST_MARKS:
+    most_values = len(received) // 2
+    if most_values > MOST_MARKS:
+        most_values = received.count(b",") + received.count(b"{") + received.count(b"[")
+    if most_values > MOST_MARKS:
         raise UnreadableReply(f"more than {MOST_MARKS:,} values in one reply")
     # the cheap check first: most pages hold no escape
-    if b"\\" in received and any(escape in received for escape in _ESCAPED) and _UNWRITABLE.search(received):
+    if b"\\" in received and any(escape in received for escape in _CONTROL_ESCAPES) and _UNWRITABLE.search(received):
         raise UnreadableReply("a control character in a text")
     return received
 

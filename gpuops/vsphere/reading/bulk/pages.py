@@ -1,16 +1,17 @@
-"""What `reader` needs of a wire for bulk reads: pages of RetrievePropertiesEx, and the container views for them.
+"""Hides from readers and decoders whether a bulk read uses SOAP or VI/JSON: the pages of a read, and their values.
 
-`soap_pages` and `json_pages` implement `Pages`, and encode the start objects and traversals of a read.
+`Pages` is one wire: pages of RetrievePropertiesEx, and the container views for them. `soap_pages` and `json_pages`
+implement it, and encode the start objects and traversals of a read.
 
-Reads values of a bulk read from lxml elements (SOAP) or from the dicts and lists of msgspec (VI/JSON).
-
-`decode_host` and `decode_vm` use these functions for both. XML has text in every leaf, and a list is several elements
-of one name. VI/JSON has numbers, booleans and lists, the type of an object in `_typeName`, and
+The functions read a value from an lxml element (SOAP) or from a dict or list of msgspec (VI/JSON), so that
+`decode_host` and `decode_vm` are the same for both. XML has text in every leaf, and a list is several elements of one
+name. VI/JSON has numbers, booleans and lists, the type of an object in `_typeName`, and
 `{"_typeName": ..., "_value": ...}` for xsd:anyType (Broadcom, Virtual Infrastructure JSON API, data structures;
 govmomi, vim25/types/json.go).
 
 A missing or ill-formed leaf yields None: unknown. Another type in place of an object or list raises one of
-`network.UNREADABLE_ERRORS`, for the `network.decoding` around it: no vCenter sends that."""
+`network.UNREADABLE_ERRORS`, for the `network.decoding` around it: no vCenter sends that.
+"""
 
 from __future__ import annotations
 
@@ -64,12 +65,12 @@ def text(node: Any, name: str | None = None) -> str | None:
     node_or_child = node if name is None else child(node, name)
     if node_or_child is None:
         return None
-    found_type = type(node_or_child)
-    if found_type is str:
+    node_type = type(node_or_child)
+    if node_type is str:
         return node_or_child or None
-    if found_type is dict:
-        return _inside(node_or_child)
-    if found_type in _LEAVES:
+    if node_type is dict:
+        return _reference_or_boxed_text(node_or_child)
+    if node_type in _TYPES_WITHOUT_TEXT:
         return None
     return node_or_child.text or None  # an XML element
 
@@ -138,10 +139,10 @@ def kind(node: Any) -> str:
     return (leaf_text(node.get(TYPE)) or "") if type(node) is dict else messages.kind(node)
 
 
-_LEAVES: Final = frozenset({int, bool, float, list})
+_TYPES_WITHOUT_TEXT: Final = frozenset({int, bool, float, list})
 
 
-def _inside(node: Mapping[str, Any]) -> str | None:
+def _reference_or_boxed_text(node: Mapping[str, Any]) -> str | None:
     """Return the id of a reference, or the boxed value as XML would write it; None for other objects."""
     if node.get(TYPE) == _REFERENCE:
         return leaf_text(node.get("value"))
@@ -198,7 +199,7 @@ def view_start(view: str, with_tasks: bool) -> ReadStart:
     return ReadStart("ContainerView", view, (Traversal("view", "ContainerView", "view", tasks),))
 
 
-def plain_start(type_name: str, ref: str, around: Collection[str] = ()) -> ReadStart:
+def object_start(type_name: str, ref: str, around: Collection[str] = ()) -> ReadStart:
     """Return the start for one object, and for the objects around it if it is a VM."""
     selects: tuple[Traversal, ...] = ()
     if type_name == "VirtualMachine":

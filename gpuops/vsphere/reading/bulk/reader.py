@@ -6,9 +6,9 @@ before the next is requested.
 If a read over VI/JSON fails (by its status, a reply that cannot be decoded, a missing page or a fault), the session
 warns once, does not use VI/JSON any more, and repeats the read over SOAP.
 
-`supported_paths` returns the paths to read, per managed object type and API version. `config`, `hardware` and `summary`
-are never read whole: of a host they are 119 kB, and a snapshot needs a twentieth. A path that the negotiated version
-does not have would fail the whole read (InvalidProperty), so it is left out.
+The property paths to read stand at the end of this module, by managed object type. `config`, `hardware` and `summary`
+are never read completely: for a host they are 119 kB, and a snapshot needs a twentieth. `supported_paths` leaves out
+paths that the negotiated API version does not have: one of them would fail the complete read (InvalidProperty).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gpuops.vsphere.reading.bulk.pages import (
     PathsByType,
     ReadObject,
     ReadStart,
-    plain_start,
+    object_start,
     view_start,
 )
 from gpuops.vsphere.reading.bulk.soap_pages import SoapPages
@@ -78,7 +78,9 @@ class Reader:
 
         `decode` must not keep parts of the reply, which is freed with its page. Raises NotConnected and its subclasses.
         """
-        return self._bulk(lambda pages, until: self._through_a_view(pages, until, paths_by_type, decode, extra_objects))
+        return self._read_bulk(
+            lambda pages, until: self._read_through_view(pages, until, paths_by_type, decode, extra_objects)
+        )
 
     def read_named(
         self, paths_by_type: PathsByType, refs: Iterable[tuple[str, str]], decode: Callable[[ReadObject], Record]
@@ -91,7 +93,7 @@ class Reader:
         records: list[Record] = []
         for start in range(0, len(objects), PAGE_OBJECTS):
             page = objects[start : start + PAGE_OBJECTS]
-            records += self._bulk(
+            records += self._read_bulk(
                 functools.partial(self._read_page_of_refs, paths_by_type=paths_by_type, page=page, decode=decode)
             )
         return records
@@ -102,11 +104,11 @@ class Reader:
         Raises the error of its fault, or NotConnected and its subclasses.
         """
         try:
-            return _again_if_ended(self._soap, lambda: self._wire.ask(method, target, arguments))
+            return _retry_after_login(self._soap, lambda: self._wire.ask(method, target, arguments))
         except WireFault as fault:
             raise fault_error(fault.fault, f"{method}: {fault}") from fault
 
-    def _bulk(self, read: Callable[[Pages, float], Answer]) -> Answer:
+    def _read_bulk(self, read: Callable[[Pages, float], Answer]) -> Answer:
         """Return the result of `read` over VI/JSON if the session uses it, and over SOAP otherwise or if that fails."""
         login = self._session.vi_json
         if login is not None:
@@ -121,14 +123,18 @@ class Reader:
         return self._read_with_retry(self._soap, read, DEADLINE_S)
 
     def _read_with_retry(self, pages: Pages, read: Callable[[Pages, float], Answer], limit_s: float) -> Answer:
-        until = clock.passed_s() + limit_s
+        """Return the result of `read`, called with the pages and the deadline in `limit_s` seconds."""
+        deadline = clock.passed_s() + limit_s
         try:
-            return _again_if_ended(pages, lambda: read(pages, until))
+            return _retry_after_login(pages, lambda: read(pages, deadline))
         except WireFault as fault:
             address = self._session.target.address
-            raise ProtocolError(f"{address} refuses a bulk read: {fault.fault or 'fault'}: {fault}") from fault
+            hint = "run the command again; the vpxd log of vCenter shows why it refused the read"
+            raise ProtocolError(
+                f"{address} refuses a bulk read: {fault.fault or 'fault'}: {fault}", hint=hint
+            ) from fault
 
-    def _through_a_view(
+    def _read_through_view(
         self,
         pages: Pages,
         until: float,
@@ -138,18 +144,18 @@ class Reader:
     ) -> list[Record]:
         """Return the results of `decode` for the objects in a view of the root folder, and `extra_objects`."""
         # types that the container view cannot contain: they are read through its VMs, or by their ids
-        outside = {"Task", *(name for name, _ in extra_objects)}
-        types = [name for name in paths_by_type if name not in outside]
+        types_outside_view = {"Task", *(name for name, _ in extra_objects)}
+        types = [name for name in paths_by_type if name not in types_outside_view]
         # A view belongs to its login and shows the present objects at each read.
-        views, view_key = self._session.idle_views, (pages.login, " ".join(types))
+        views, type_names = self._session.idle_views, " ".join(types)
         # taken out of the idle views, so that no other thread reads through it meanwhile
-        view = views.pop(view_key, "") or pages.new_view(types)
+        view = views.pop((pages.login, type_names), "") or pages.new_view(types)
         # The view itself is read too. A reply without it is not the answer to this read; a reply with the view alone
         # is that of an empty vCenter.
         with_view = {**paths_by_type, "ContainerView": ("container",)}
         views_read: list[str] = []
 
-        def record(read_object: ReadObject) -> Record | None:
+        def decode_or_note_view(read_object: ReadObject) -> Record | None:
             if read_object.type != "ContainerView":
                 return decode(read_object)
             views_read.append(read_object.ref)
@@ -157,15 +163,16 @@ class Reader:
 
         starts = [
             view_start(view, "Task" in paths_by_type),
-            *(plain_start(*extra_object) for extra_object in extra_objects),
+            *(object_start(*extra_object) for extra_object in extra_objects),
         ]
-        records = self._read(pages, until, with_view, starts, record, MOST_OBJECTS)
+        records = self._read(pages, until, with_view, starts, decode_or_note_view, MOST_OBJECTS)
         if views_read != [view]:
             raise ProtocolError(
-                f"{self._session.target.address} answers a read of its inventory without the view that was read",
-                hint="check the address; nothing of it was used",
+                f"{self._session.target.address} answers a read of its inventory without the view that gpuops read",
+                hint="check that the address is that of a vCenter; gpuops did not use the reply",
             )
-        views[(pages.login, view_key[1])] = view
+        # `pages.login` is a new one if the session was logged in again meanwhile
+        views[(pages.login, type_names)] = view
         return [decoded for decoded in records if decoded is not None]
 
     def _read_page_of_refs(
@@ -179,15 +186,15 @@ class Reader:
     ) -> list[Record]:
         # a VM may bring further objects with it: its tasks, parents and datastores
         refs, around = {ref for _, ref in page}, AROUND_VMS.intersection(paths_by_type)
-        starts = [plain_start(*vcenter_object, around) for vcenter_object in page]
-        most = len(refs) * (1 + MOST_AROUND) if around else len(refs)
+        starts = [object_start(*vcenter_object, around) for vcenter_object in page]
+        max_objects = len(refs) * (1 + MOST_AROUND) if around else len(refs)
         return self._read(
             pages,
             until,
             paths_by_type,
             starts,
             lambda vcenter_object: decode(_require_requested(vcenter_object, refs, around)),
-            most,
+            max_objects,
         )
 
     def _read(
@@ -197,29 +204,29 @@ class Reader:
         paths_by_type: PathsByType,
         starts: Sequence[ReadStart],
         decode: Callable[[ReadObject], Record],
-        most: int,
+        max_objects: int,
     ) -> list[Record]:
-        """Return the results of `decode` for the objects of all pages. Raises ProtocolError for more than `most`."""
+        """Return the results of `decode` for the objects of all pages. Raises ProtocolError for more objects."""
         records = list[Record]()
         page = pages.first(paths_by_type, starts, until)
         while True:
             token: str | None = None
-            before = len(records)
+            count_before = len(records)
             with network.decoding(self._session.target.address, "a bulk read"):
                 for next_token, objects in page:
-                    token = next_token
+                    token = next_token  # the same for all pieces of a page
                     records += map(decode, objects)
-                    if len(records) > min(most, before + MOST_IN_A_PAGE):
-                        raise network.UnreadableReply(f"more than {min(most, MOST_IN_A_PAGE):,} objects")
+                    if len(records) > min(max_objects, count_before + MOST_IN_A_PAGE):
+                        raise network.UnreadableReply(f"more than {min(max_objects, MOST_IN_A_PAGE):,} objects")
                 # else a server could keep gpuops reading without end
-                if token is not None and len(records) == before:
-                    raise network.UnreadableReply("pages without an object, one after the other")
+                if token is not None and len(records) == count_before:
+                    raise network.UnreadableReply("pages without objects, one after the other")
             if token is None:
                 return records
             page = pages.next(token, until)
 
 
-def _again_if_ended(pages: Pages, read: Callable[[], Answer]) -> Answer:
+def _retry_after_login(pages: Pages, read: Callable[[], Answer]) -> Answer:
     """Return the result of `read`. If the session has ended, log in again and repeat it once."""
     try:
         return read()
@@ -228,13 +235,13 @@ def _again_if_ended(pages: Pages, read: Callable[[], Answer]) -> Answer:
     try:
         return read()
     except SessionEnded as ended:
-        raise ProtocolError("vCenter ended a new session at once", hint="look at its vpxd log") from ended
+        raise ProtocolError("vCenter ended a new session at once", hint="look into the vpxd log of vCenter") from ended
 
 
 def _require_requested(read_object: ReadObject, refs: Collection[str], around: Collection[str]) -> ReadObject:
     """Return the object if its ref, or its type around VMs, was requested. Raises ProtocolError otherwise."""
     if read_object.ref not in refs and read_object.type not in around:
-        raise ProtocolError(f"vCenter answers with {read_object.type} {read_object.ref}, which it was not asked for")
+        raise ProtocolError(f"vCenter returned {read_object.type} {read_object.ref}, which gpuops did not ask for")
     return read_object
 
 

@@ -19,8 +19,8 @@ the processor's cache: whole pages cost a tenth more time and three times the me
 _LONGEST_AROUND: Final = 64 * 1024
 """The rest of a normal reply, without its objects, is a kilobyte."""
 
-_FIRST: Final = re.compile(rb"<objects[\s>]")
-_END: Final = b"</objects>"
+_FIRST_OBJECT: Final = re.compile(rb"<objects[\s>]")
+_OBJECT_END: Final = b"</objects>"
 
 
 class SoapPages:
@@ -29,7 +29,8 @@ class SoapPages:
     def __init__(self, session: Session, wire: Wire) -> None:
         self._session = session
         self._wire = wire
-        self._seen = session.logins
+        self._known_logins = session.logins
+        """The number of logins when this object took its cookie; a higher one shows that another thread logged in."""
 
     @property
     def login(self) -> str:
@@ -37,8 +38,8 @@ class SoapPages:
         return self._wire.cookie
 
     def log_in_again(self) -> None:
-        self._wire.cookie = self._session.login_again(self._seen)
-        self._seen = self._session.logins
+        self._wire.cookie = self._session.login_again(self._known_logins)
+        self._known_logins = self._session.logins
 
     def new_view(self, types: Sequence[str]) -> str:
         service = self._session.service
@@ -74,17 +75,18 @@ def split_reply(reply: bytes) -> Iterator[bytes]:
     In XML without comments, CDATA or a document type, "<" always begins a tag, so the reply can be cut there. A reply
     is not split if it has any of these, no objects, prefixed names, or much text outside of its objects.
     """
-    first, last = _FIRST.search(reply), reply.rfind(_END)
+    first, last = _FIRST_OBJECT.search(reply), reply.rfind(_OBJECT_END)
     if first is None or last < 0 or b"<!" in reply:
         yield reply
         return
-    head, tail = reply[: first.start()], reply[last + len(_END) :]
+    head, tail = reply[: first.start()], reply[last + len(_OBJECT_END) :]
     if len(head) + len(tail) > _LONGEST_AROUND:
         yield reply  # each piece would be parsed with all of it
         return
-    start, stop = first.start(), last + len(_END)
+    start, stop = first.start(), last + len(_OBJECT_END)
     while start < stop:
-        end = reply.find(_END, min(start + PIECE, last), stop) + len(_END)
+        # a piece ends with the first object that ends after PIECE bytes, or with the last object
+        end = reply.find(_OBJECT_END, min(start + PIECE, last), stop) + len(_OBJECT_END)
         yield head + reply[start:end] + tail
         start = end
 

@@ -58,6 +58,7 @@ def kind_of(pci_class: int, vendor: int, name: str, class_name: str) -> DeviceKi
     if "virtual function" in words or name.endswith(("[VF]", " VF")):
         return None
     base = pci_class >> 8  # a PCI class is a base class (high byte) and a subclass
+    # these two come first: their class may be that of any other kind
     if "fpga" in words or (base == _ACCELERATOR and vendor in _FPGA_VENDORS):
         return DeviceKind.FPGA
     if vendor in _BOARD_GRAPHICS:
@@ -96,12 +97,12 @@ def _uplinks(network: Any) -> Iterator[tuple[PciAddress, str]]:
     The words name the switch and its VMkernel adapters.
     """
     specs = [child(group, "spec") for group in children(network, "portgroup")]
-    switch_of = {text(spec, "name"): text(spec, "vswitchName") for spec in specs}
-    kernel: defaultdict[str | None, list[str]] = defaultdict(list)
+    switch_of_group = {text(spec, "name"): text(spec, "vswitchName") for spec in specs}
+    kernel_adapters_by_switch: defaultdict[str | None, list[str]] = defaultdict(list)
     for vnic in children(network, "vnic"):
         port = child(child(vnic, "spec"), "distributedVirtualPort")
-        switch = switch_of.get(text(vnic, "portgroup")) if port is None else text(port, "switchUuid")
-        kernel[switch].append(text(vnic, "device") or "a VMkernel adapter")
+        switch = switch_of_group.get(text(vnic, "portgroup")) if port is None else text(port, "switchUuid")
+        kernel_adapters_by_switch[switch].append(text(vnic, "device") or "a VMkernel adapter")
     # (node, name to show, identity): VMkernel adapters name a standard switch, and have the UUID of a distributed one
     switch_nodes = [
         (switch_node, text(switch_node, "name"), text(switch_node, "name"))
@@ -113,7 +114,7 @@ def _uplinks(network: Any) -> Iterator[tuple[PciAddress, str]]:
     ]
     # by key of a physical adapter: the name of its switch, and the VMkernel adapters on that switch
     switches = {
-        key: (name or "a switch", kernel[identity] if identity else [])
+        key: (name or "a switch", kernel_adapters_by_switch[identity] if identity else [])
         for switch_node, name, identity in switch_nodes
         for nic in children(switch_node, "pnic")
         if (key := text(nic))
@@ -127,15 +128,15 @@ def _uplinks(network: Any) -> Iterator[tuple[PciAddress, str]]:
 
 
 def _disks(read_object: ReadObject) -> Iterator[tuple[PciAddress, str]]:
-    """Yield the storage adapters that have disks. These properties do not contain the boot disk."""
+    """Yield the address of each storage adapter that has disks, and this use in words; the boot disk is not listed."""
     topology = read_object.properties.get(DISK_PATHS)
-    disks = {
+    disk_counts = {
         text(adapter_node, "adapter"): count(adapter_node, "target") for adapter_node in children(topology, "adapter")
     }
     for adapter in map(leaves, items(read_object.properties.get(ADAPTERS))):
-        address, targets = pci_address(leaf_text(adapter.get("pci"))), disks.get(leaf_text(adapter.get("key")))
-        if address is not None and targets:
-            yield address, f"{leaf_text(adapter.get('device')) or 'it'} has disks of the host ({targets})"
+        address, disk_count = pci_address(leaf_text(adapter.get("pci"))), disk_counts.get(leaf_text(adapter.get("key")))
+        if address is not None and disk_count:
+            yield address, f"{leaf_text(adapter.get('device')) or 'it'} has disks of the host ({disk_count})"
 
 
 def _sriov_functions(read_object: ReadObject) -> Iterator[tuple[PciAddress, str]]:

@@ -146,7 +146,7 @@ def host_with_gpus(
     other_devices = [
         _with_host_state(thin, device, nodes.get(device.address), uses)
         for device in devices
-        if isinstance(device, OtherDevice) and _may_be_given(thin, device, in_any_use=uses is not None)
+        if isinstance(device, OtherDevice) and _is_listed(thin, device, include_all_kinds=uses is not None)
     ]
     return replace(
         thin.host,
@@ -185,12 +185,11 @@ def _pci_device(
     subsystem = unsigned_short(whole(fields.get("subDeviceId")))
     name = leaf_text(fields.get("deviceName")) or ""
     kind = kind_of(pci_class, vendor, name, leaf_text(fields.get("deviceClassName")) or "")
-    if kind is None or not (
-        include_all or address in passed_through or may_be_function(pci_class, for_passthrough=False)
-    ):
+    is_gpu_or_accelerator = may_be_function(pci_class, for_passthrough=False)
+    if kind is None or not (include_all or address in passed_through or is_gpu_or_accelerator):
         return None
     device_id = unsigned_short(whole(fields.get("deviceId")))
-    if vendor == NVIDIA_VENDOR_ID and may_be_function(pci_class, for_passthrough=False):
+    if vendor == NVIDIA_VENDOR_ID and is_gpu_or_accelerator:
         if subsystem == 0:
             return None  # a virtual function of a GPU, not a GPU (as govc's gpu commands tell them apart)
         return PhysicalGpu(address, name or "GPU", vendor, device_id, subsystem)
@@ -203,16 +202,18 @@ def _may_be_nvidia(graphics: _Graphics) -> bool:
     return not graphics.vendor or "nvidia" in graphics.vendor.lower()
 
 
-def _may_be_given(thin: ThinHost, device: OtherDevice, *, in_any_use: bool) -> bool:
+def _is_listed(thin: ThinHost, device: OtherDevice, *, include_all_kinds: bool) -> bool:
+    """Return whether the host is shown with this device: it is passed through, or it can be and is made for VMs."""
     state = thin.passthrough.get(device.address)
     if state is None:
         return False
-    return state.enabled or state.active or (state.capable and (in_any_use or device.kind.made_for_vms))
+    return state.enabled or state.active or (state.capable and (include_all_kinds or device.kind.made_for_vms))
 
 
 def _with_host_state(
     thin: ThinHost, device: OtherDevice, numa_node: int | None, uses: Mapping[PciAddress, tuple[str, ...]] | None
 ) -> OtherDevice:
+    """Return the device of the PCI list with what the thin read and `uses` have about it."""
     graphics = thin.graphics.get(device.address, _UNLISTED)
     return replace(
         device,
@@ -244,6 +245,7 @@ def _gpu(thin: ThinHost, gpu: PhysicalGpu, numa_node: int | None) -> PhysicalGpu
 
 
 def _graphics(device_list: Any) -> dict[PciAddress, _Graphics]:
+    """Return the graphics devices by address; without a list of VMs no VM uses the device."""
     graphics_by_address = {}
     for device in items(device_list):
         fields = leaves(device)
@@ -284,15 +286,16 @@ def _passthrough(device_list: Any) -> dict[PciAddress, Passthrough]:
 
 
 def _numa_nodes(numa_info: Any) -> tuple[NumaNode, ...]:
+    """Return the NUMA nodes with their processors, memory and PCI devices; a node without a number is left out."""
     nodes = []
     for numa_node in children(numa_info, "numaNode"):
-        identity = number(numa_node, "typeId")
+        node_number = number(numa_node, "typeId")
         # memorySize is 8.0's name for what memoryRangeLength was before (vSphere API, HostNumaNode)
         memory = number(numa_node, "memorySize") or number(numa_node, "memoryRangeLength")
         addresses = (pci_address(text(pci)) for pci in children(numa_node, "pciId"))
         devices = tuple(address for address in addresses if address is not None)
-        if identity is not None:
-            nodes.append(NumaNode(identity, count(numa_node, "cpuID"), mebibytes(memory) or 0, devices))
+        if node_number is not None:
+            nodes.append(NumaNode(node_number, count(numa_node, "cpuID"), mebibytes(memory) or 0, devices))
     return tuple(nodes)
 
 
@@ -379,9 +382,9 @@ def _options(drs: Any) -> Iterator[tuple[str, str]]:
 
 
 def _admission(das: Any) -> AdmissionControl | None:
-    """Return what HA reserves; None if it reserves nothing.
+    """Return what HA reserves for failures of hosts: dedicated hosts, a number of hosts, or percentages.
 
-    vCenter before 4.0 has no policy, but `failoverLevel` in dasConfig itself.
+    None = it reserves nothing. vCenter before 4.0 has no policy, but `failoverLevel` in dasConfig itself.
     """
     if not (flag(das, "enabled") and flag(das, "admissionControlEnabled")):
         return None
@@ -396,8 +399,8 @@ def _admission(das: Any) -> AdmissionControl | None:
     memory = number(policy, "memoryFailoverResourcesPercent") or None
     cpu = number(policy, "cpuFailoverResourcesPercent") or None
     # if vCenter computes the percentages and does not report them, use the number of tolerated host failures
-    by_level = level if computed and memory is None and cpu is None else None
-    return AdmissionControl(memory_percent=memory, cpu_percent=cpu, failover_level=by_level)
+    is_by_level = computed and memory is None and cpu is None
+    return AdmissionControl(memory_percent=memory, cpu_percent=cpu, failover_level=level if is_by_level else None)
 
 
 def _rules(configuration: Any) -> Iterator[DrsRule]:
@@ -417,13 +420,16 @@ def _rules(configuration: Any) -> Iterator[DrsRule]:
 
 
 def _vms_and_hosts(rule: Any, groups: Mapping[str | None, tuple[str, ...]]) -> DrsRule:
-    """Return the rule. A group that does not exist has no members: the rule then allows no host."""
-    named = text(rule, "affineHostGroupName")
+    """Return the rule: its VMs must run on the hosts `on` (None = no such limit), and not on the hosts `off`.
+
+    A group that does not exist has no members: the rule then allows no host.
+    """
+    host_group = text(rule, "affineHostGroupName")
     return DrsRule(
         name=text(rule, "name") or "",
         kind=RuleKind.HOSTS,
         vms=groups.get(text(rule, "vmGroupName"), ()),
-        on=None if named is None else groups.get(named, ()),
+        on=None if host_group is None else groups.get(host_group, ()),
         off=groups.get(text(rule, "antiAffineHostGroupName") or "", ()),
         mandatory=flag(rule, "mandatory"),
     )

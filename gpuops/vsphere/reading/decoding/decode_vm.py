@@ -55,7 +55,7 @@ SPELLINGS: Final[Mapping[str, str]] = {
     )
 }
 """The spelling of keys that plans look for, by the key in lower case. ESXi compares keys without regard to case."""
-_OF_DEVICE: Final = re.compile(r"pcipassthru\d+\.cfg\..+", re.IGNORECASE)
+_DEVICE_KEY: Final = re.compile(r"pcipassthru\d+\.cfg\..+", re.IGNORECASE)
 
 _BACKING: Final = "VirtualPCIPassthrough{}BackingInfo"
 _VGPU: Final = _BACKING.format("Vmiop")
@@ -189,17 +189,23 @@ def _devices(device_list: Any) -> tuple[tuple[GpuDevice, ...] | None, tuple[VmNi
     return tuple(devices), tuple(nics)
 
 
-def _nic(node: Any, its_kind: NicKind) -> VmNic:
+def _nic(node: Any, nic_kind: NicKind) -> VmNic:
+    """Return the network card, with the key of its distributed port group or the name of its standard network."""
     # four fields of twenty: single reads are cheaper here than one of all fields
     backing = child(node, "backing")
-    network = text(child(backing, "port"), "portgroupKey")
-    if child(backing, "port") is None:
+    port = child(backing, "port")
+    if port is not None:
+        network = text(port, "portgroupKey")
+    else:
         network = text(backing, "network") or text(backing, "deviceName")
-    return VmNic(number(node, "key") or 0, its_kind, network, text(node, "macAddress"))
+    return VmNic(number(node, "key") or 0, nic_kind, network, text(node, "macAddress"))
 
 
 def _device(node: Any) -> GpuDevice:
-    """Return the passthrough device, whose type depends on its backing."""
+    """Return the passthrough device: a vGPU, a fixed or assigned GPU, or another one that gpuops does not attach.
+
+    A vGPU without a profile, or a fixed device without an address, is an unreadable `OtherPassthrough`.
+    """
     parts = parts_of(node)
     key = number(parts.get("key")) or 0
     group = number(parts.get("deviceGroupInfo"), "groupInstanceKey")
@@ -247,7 +253,7 @@ def _normalize_key(key: str | None) -> str | None:
     lower_key = (key or "").lower()
     if not lower_key.startswith(_KEPT_KEYS) and "stun" not in lower_key:  # see `own_stun_settings`
         return None
-    if _OF_DEVICE.fullmatch(lower_key):  # pciPassthru0.cfg.gpu-pci-id
+    if _DEVICE_KEY.fullmatch(lower_key):  # pciPassthru0.cfg.gpu-pci-id
         return "pciPassthru" + lower_key.removeprefix("pcipassthru")
     return SPELLINGS.get(lower_key, key)
 

@@ -131,7 +131,7 @@ def test_a_change_whose_task_is_not_told_of_is_under_way_and_is_sent_once(
         raise getattr(errors_client, name)()
 
     monkeypatch.setattr(direct_path_devices, "configure", late)
-    monkeypatch.setattr(device_modes._ConfigureCall, "_end", raise_error)
+    monkeypatch.setattr(device_modes._ConfigureCall, "_wait_for_end", raise_error)
     [outcome] = bench.set(MIXED).outcomes
     assert (outcome.verdict, sent) == (Verdict.UNKNOWN, [str(FREE)])
     assert f"its task cannot be followed: {name}" in outcome.reason

@@ -64,16 +64,16 @@ def test_a_run_that_was_killed_between_two_devices_is_finished_by_the_next(
 ) -> None:
     bench = start(cluster(1, [], gpus=2, api_version="9.1.0.0"))
     request = SetMode(vgpu_mode=SizeMode.MIXED_SIZE, host="esx-01")
-    real = device_modes._ConfigureCall.result
+    real = device_modes._ConfigureCall.set_mode
 
     def kill(*arguments: Any) -> Any:
         real(*arguments)
         raise Killed
 
-    monkeypatch.setattr(device_modes._ConfigureCall, "result", kill)
+    monkeypatch.setattr(device_modes._ConfigureCall, "set_mode", kill)
     with pytest.raises(Killed):
         bench.on_site(lambda site: configure(request, site, apply=True))
-    monkeypatch.setattr(device_modes._ConfigureCall, "result", real)
+    monkeypatch.setattr(device_modes._ConfigureCall, "set_mode", real)
     assert [gpu.mode.value for gpu in bench.host("esx-01").state.gpus] == ["mixedSize", "sameSize"]
     report = bench.on_site(lambda site: configure(request, site, apply=True))
     assert [outcome.reason for outcome in report.outcomes] == ["vCenter: in effect at once"], (
@@ -92,7 +92,7 @@ def test_a_change_of_modes_goes_on_from_where_it_was_killed(
     request = SetPassthrough(True, (str(BUSY), str(FREE)), "ml", "esx-01")
     points = Points(monkeypatch)
     points.kill_at_each_kind()
-    real = device_modes._ConfigureCall.result
+    real = device_modes._ConfigureCall.set_mode
 
     def watch_call(*arguments: Any) -> Any:
         points._point(f"before the mode of {arguments[2]}")
@@ -100,7 +100,7 @@ def test_a_change_of_modes_goes_on_from_where_it_was_killed(
         points._point(f"after the mode of {arguments[2]}")
         return reply
 
-    monkeypatch.setattr(device_modes._ConfigureCall, "result", watch_call)
+    monkeypatch.setattr(device_modes._ConfigureCall, "set_mode", watch_call)
     kills, report = 0, None
     while report is None:
         try:
