@@ -1,7 +1,4 @@
-"""VirtualMachine: properties, rendered from its state, and methods, done by `operations`.
-
-Longer than other files because the API's type is: one short reader or method each, and no decisions here.
-"""
+"""VirtualMachine as clients see it: `render` makes its properties, and `operations` carries out its methods."""
 
 from __future__ import annotations
 
@@ -25,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class VirtualMachineSnapshot(ManagedObject):
-    """A snapshot of `vm`; `taken` is the VM's state at that time."""
+    """A snapshot of `vm`; `state_at_snapshot` is the VM's state at that time."""
 
     wsdl_name = "VirtualMachineSnapshot"
     world: World
 
     property_table: ClassVar[Properties] = {
         "vm": lambda self: self.vm,
-        "config": lambda self: vm_config.config(self.taken, self.vm.host().state),
+        "config": lambda self: vm_config.config(self.state_at_snapshot, self.vm.host().state),
         "childSnapshot": lambda self: [
             self.world.get(snapshot.moid) for snapshot in self.vm.state.snapshots if snapshot.parent == self.moid
         ],
@@ -50,7 +47,7 @@ class VirtualMachineSnapshot(ManagedObject):
     def __init__(self, world: World, moid: str, vm: VmEntity, vm_state: VmState) -> None:
         super().__init__(world, moid)
         self.vm = vm
-        self.taken = vm_state
+        self.state_at_snapshot = vm_state
 
     @method
     def RevertToSnapshot_Task(self, call: Call, host: Any = None, suppressPowerOn: bool | None = None) -> Any:
@@ -207,4 +204,4 @@ SHAPES: Final[dict[str, Callable[[VirtualMachine], SharedValue]]] = {
     "summary": lambda vm: vm_shape.summary(vm.state, vm.company(), vm.attributes, vm.moid),
     "value": lambda vm: SharedValue(tuple(vm.attributes.items()), lambda: custom_values(vm.attributes)),
 }
-"""The properties that many VMs have in common."""
+"""How the shape of a property is made, for the properties whose rendered value many VMs share."""

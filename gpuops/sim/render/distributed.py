@@ -75,7 +75,7 @@ def in_force(inherited_policy: Any, own_setting: Any) -> Any:
 
 def setting(portgroup: PortgroupEntity) -> Any:
     """The VMwareDVSPortSetting of a port group, with what its switch says of the rest."""
-    below, own_config = portgroup.switch().kept.defaultPortConfig, portgroup.kept.defaultPortConfig
+    below, own_config = portgroup.switch().stored_config.defaultPortConfig, portgroup.stored_config.defaultPortConfig
     effective = type(below)()
     for field in below._GetPropertyList():
         value = getattr(below, field.name)
@@ -86,7 +86,7 @@ def setting(portgroup: PortgroupEntity) -> Any:
 
 def config(switch: DistributedSwitchEntity) -> Any:
     """VMwareDVSConfigInfo."""
-    rendered = copy.copy(switch.kept)
+    rendered = copy.copy(switch.stored_config)
     rendered.name = switch.name
     rendered.numPorts = sum(len(portgroup.port_keys()) for portgroup in switch.portgroups())
     rendered.uplinkPortgroup = [portgroup.ref for portgroup in switch.portgroups() if portgroup.is_uplink]
@@ -102,7 +102,7 @@ def _member(switch: DistributedSwitchEntity, host: HostEntity, proxy: ProxySwitc
         config=filled(
             kind.ConfigInfo, host=host.ref, maxProxySwitchPorts=PORTS_OF_PROXY, backing=_backing(switch, proxy)
         ),
-        productInfo=switch.kept.productInfo,
+        productInfo=switch.stored_config.productInfo,
         uplinkPortKey=list(proxy.ports),
         status=_status(host),
     )
@@ -151,7 +151,7 @@ def runtime(switch: DistributedSwitchEntity) -> Any:
 
 def portgroup_config(portgroup: PortgroupEntity) -> Any:
     """DVPortgroupConfigInfo."""
-    rendered = copy.copy(portgroup.kept)
+    rendered = copy.copy(portgroup.stored_config)
     rendered.key, rendered.name = portgroup.moid, portgroup.name
     rendered.numPorts = len(portgroup.port_keys())
     rendered.distributedVirtualSwitch = portgroup.switch().ref
@@ -169,7 +169,7 @@ def portgroup_info(portgroup: PortgroupEntity) -> Any:
         switchUuid=switch.uuid,
         portgroupName=portgroup.name,
         portgroupKey=portgroup.moid,
-        portgroupType=portgroup.kept.type,
+        portgroupType=portgroup.stored_config.type,
         uplinkPortgroup=portgroup.is_uplink,
         portgroup=portgroup.ref,
     )
@@ -220,7 +220,7 @@ def _port(
         dvsUuid=switch.uuid,
         portgroupKey=portgroup.moid,
         conflict=False,
-        lastStatusChange=switch.kept.createTime,
+        lastStatusChange=switch.stored_config.createTime,
     )
     if connection is not None and isinstance(connection[1], KernelAdapter):
         host, adapter = connection
@@ -263,7 +263,7 @@ def _proxy(switch: DistributedSwitchEntity, proxy: ProxySwitch) -> Any:
         configNumPorts=PORTS_OF_PROXY,
         numPortsAvailable=PORTS_OF_PROXY,
         uplinkPort=[vim.KeyValue(key=key, value=name) for key, name in names],
-        mtu=switch.kept.maxMtu,
+        mtu=switch.stored_config.maxMtu,
         pnic=[f"key-vim.host.PhysicalNic-{nic}" for nic in proxy.nics],
         spec=vim.host.HostProxySwitch.Specification(backing=_backing(switch, proxy)),
     )

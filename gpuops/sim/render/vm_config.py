@@ -14,7 +14,7 @@ from gpuops.sim.render.devices import Identity, devices
 from gpuops.sim.state.host_state import HostState
 from gpuops.sim.state.vm_state import BootOptions, VmState
 
-KEPT: Final[Mapping[str, bool | str]] = {
+STORED_SETTINGS: Final[Mapping[str, bool | str]] = {
     "alternateGuestName": "",
     "cpuHotRemoveEnabled": False,
     "swapPlacement": "inherit",
@@ -53,7 +53,7 @@ SHARES_PER_MIB = 10
 def config(vm: VmState, host: HostState | None, vm_identity: Identity | None = None) -> Any:
     """Return the complete VirtualMachineConfigInfo of a VM; `host` is the VM's host, whose GPUs set vGPU sizes."""
     settings: defaultdict[str, dict[str, Any]] = defaultdict(dict)
-    for path, setting in {**KEPT, **dict(vm.settings)}.items():
+    for path, setting in {**STORED_SETTINGS, **dict(vm.settings)}.items():
         group, _, name = path.rpartition(".")
         settings[group][name] = setting
     return default(

@@ -24,7 +24,12 @@ from gpuops.model.stored_json import decode_stored, json_values
 from gpuops.sim.core.inventory_tree import ancestors
 from gpuops.sim.inventory.entities import ComputeEntity, FolderEntity, HostEntity
 from gpuops.sim.inventory.managed_entity import enter, leave
-from gpuops.sim.objects.compute_resource import ClusterComputeResource, ComputeResource, furnish, new_pool
+from gpuops.sim.objects.compute_resource import (
+    ClusterComputeResource,
+    ComputeResource,
+    new_pool,
+    register_with_pool_and_browsers,
+)
 from gpuops.sim.objects.folder import (
     DistributedVirtualPortgroup,
     Folder,
@@ -323,7 +328,7 @@ def _network_to_json(entity: DistributedSwitchEntity | PortgroupEntity) -> dict[
         "name": entity.name,
         "parent": entity.parent,
         "version": entity.version,
-        "kept": to_json(entity.kept),
+        "kept": to_json(entity.stored_config),
         "attributes": {str(key): value for key, value in entity.attributes.items()},
     }
 
@@ -415,7 +420,7 @@ def restore_made(world: World, saved: dict[str, Any]) -> None:
             compute = (ClusterComputeResource if kind == "ClusterComputeResource" else ComputeResource)(
                 world, moid, name, parent
             )
-            furnish(compute, saved["pool"])
+            register_with_pool_and_browsers(compute, saved["pool"])
             world.get(parent).add(compute)
 
 

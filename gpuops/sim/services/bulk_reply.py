@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import VmomiSupport, vmodl
 
 from gpuops.sim.core.encoder import Encoding, Parts
-from gpuops.sim.core.fragments import ABSENT, Kept, resolve, top_level
+from gpuops.sim.core.fragments import ABSENT, FragmentKey, resolve, top_level
 from gpuops.sim.core.managed_object import UNSET, ManagedObject
 from gpuops.sim.core.registry import is_kind_of
 from gpuops.sim.inventory import faults
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @lru_cache(maxsize=4096)
-def _heads(paths: tuple[str, ...], encoding: Encoding) -> tuple[tuple[Kept, bytes], ...]:
+def _heads(paths: tuple[str, ...], encoding: Encoding) -> tuple[tuple[FragmentKey, bytes], ...]:
     """The cache key of each property, and what stands before its value."""
     return tuple(((path, encoding), encoding.property_head(path)) for path in paths)
 
@@ -38,7 +38,7 @@ def object_contents(
         missing = (
             [hidden_property(managed_object, path, encoding) for path in paths if path in hidden] if hidden else []
         )
-        if world.injector.hides:
+        if world.injector.may_hide_properties:
             untold = _hidden_properties(world, managed_object, paths)
             missing += [missing_property(path, fault, encoding) for path, fault in untold.items() if fault is not None]
             hidden = hidden.union(untold)

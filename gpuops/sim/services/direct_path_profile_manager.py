@@ -14,7 +14,7 @@ from pyVmomi import vim, vmodl
 
 from gpuops.sim.core.managed_object import ManagedObject, method
 from gpuops.sim.inventory import faults
-from gpuops.sim.operations.reserved_capacity import TypeCapacity, at_host, capacity
+from gpuops.sim.operations.reserved_capacity import TypeCapacity, capacity, capacity_at_host
 from gpuops.sim.state.direct_path import DirectPathConfig, DirectPathProfileState
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class DirectPathProfileManager(ManagedObject):
             place = host.compute_resource()
             place_reservations = [reservation for reservation in reserved if reservation.place == place.moid]
             other_hosts = [other_host for other_host in place.hosts() if other_host is not host]
-            return lambda config: at_host(config, host, other_hosts, place_reservations)
+            return lambda config: capacity_at_host(config, host, other_hosts, place_reservations)
         raise faults.wrong_argument("target")
 
     def _answer(self, spec: Any, count: Callable[[DirectPathConfig], TypeCapacity]) -> Any:

@@ -79,7 +79,7 @@ class GuestProcessManager(ManagedObject):
         guest_vm = enter_guest(self.world, call, vm, auth, guest_operations.EXECUTE)
         owner = guest_operations.admit(guest_vm, auth)
         if guest_vm.state.template.real_processes:
-            real = guest_operations.started_really(guest_vm, owner, spec)
+            real = guest_operations.start_real_program(guest_vm, owner, spec)
             self.world.ledger.record(call, guest_vm, before={}, after={"program": real.path})
             return real.pid
         process = guest_operations.start_program(guest_vm, next(self._pids), owner, spec)
@@ -104,10 +104,10 @@ class GuestProcessManager(ManagedObject):
         ]
         now, real = self.world.clock.now(), self.world.guests.processes(guest_vm.moid)
         real_processes = (
-            guest_operations.shown_really(process, now) for process in real if not pids or process.pid in pids
+            guest_operations.real_process_info(process, now) for process in real if not pids or process.pid in pids
         )
         started += [info for info in real_processes if info is not None]
-        return [*guest_operations.resident(guest_vm), *started] if not pids else started
+        return [*guest_operations.resident_processes(guest_vm), *started] if not pids else started
 
     @method
     def TerminateProcessInGuest(self, call: Call, vm: Any, auth: Any, pid: int) -> None:
@@ -157,7 +157,7 @@ class GuestFileManager(ManagedObject):
             guest_operations.change_attributes(self._enter_to_modify(call, vm, auth), guestFilePath, fileAttributes)
         ),
         "ListFilesInGuest": lambda self, call, vm, auth, filePath, index, maxResults, matchPattern: (
-            guest_operations.listed(
+            guest_operations.list_files(
                 enter_guest(self.world, call, vm, auth, guest_operations.QUERY),
                 filePath,
                 index or 0,

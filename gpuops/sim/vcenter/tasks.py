@@ -131,7 +131,7 @@ class Tasks:
         task.duration_s = work.duration_s() if callable(work.duration_s) else work.duration_s
         if work.exclusive:
             self._running[task.entity.moid] = task
-        trouble = self._injector.of_task(task)
+        trouble = self._injector.trouble_of_task(task)
         if not trouble.queued_s:
             task.start()
         self._entity_changed(task)
@@ -242,8 +242,8 @@ class Tasks:
     def _time_of(self, task: Task) -> timedelta:
         if self.waits(task):
             task = self._running[task.entity.moid]
-        alarm = task.completion
-        return alarm.due - task.queued_at if alarm is not None and alarm.action is not None else timedelta()
+        timer = task.completion
+        return timer.due - task.queued_at if timer is not None and timer.action is not None else timedelta()
 
     def cancel(self, task: Task) -> None:
         """End a cancelable or queued task without its effect. Raises vim.fault.InvalidState otherwise."""
@@ -251,8 +251,8 @@ class Tasks:
 
         if not task.may_be_cancelled:
             raise vim.fault.InvalidState(msg="The task cannot be canceled in its current state.")
-        for alarm in (*task.alarms, *([task.completion] if task.completion else [])):
-            alarm.cancel()
+        for timer in (*task.timers, *([task.completion] if task.completion else [])):
+            timer.cancel()
         task.cancelled = True
         self._end(task, error=vmodl.fault.RequestCanceled(msg="The task was canceled by a user."))
 
@@ -271,10 +271,10 @@ class Tasks:
         clock, queued_s = self._store.clock, trouble.queued_s
         task.duration_s *= trouble.factor
         if queued_s:
-            task.alarms.append(clock.schedule(queued_s, task.start))
+            task.timers.append(clock.schedule(queued_s, task.start))
         for mark in PROGRESS_MARKS:
             at_s = queued_s + mark * task.duration_s
-            task.alarms.append(clock.schedule(at_s, lambda: task.touch("info.progress"), background=True))
+            task.timers.append(clock.schedule(at_s, lambda: task.touch("info.progress"), background=True))
         if trouble.lost_at is not None:
             clock.schedule(queued_s + trouble.lost_at * task.duration_s, lambda: self.forget(task))
         if not trouble.stuck:
@@ -304,7 +304,7 @@ class Tasks:
                 self._store.clock.schedule(trouble.early_s, lambda: self._apply(task, finish))
                 self._end(task)
             elif trouble.asks and waits_for_answer(self._store, task.entity):
-                task.asked = True
+                task.has_asked_question = True
                 AwaitingAnswer(self._store, task.entity, complete)
             elif self._apply(task, finish):
                 self._end(task)
