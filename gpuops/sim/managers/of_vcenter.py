@@ -12,7 +12,7 @@ from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties
 from gpuops.sim.core.registry import vmomi_type
 from gpuops.sim.inventory import faults
 from gpuops.sim.render import distributed
-from gpuops.sim.render.defaults import default, described, plain_value
+from gpuops.sim.render.defaults import default, default_value, described
 from gpuops.sim.services.guest_managers import PARTS as GUEST_PARTS
 from gpuops.sim.services.service_instance import ROOT_FOLDER_MOID, managers_of
 
@@ -248,4 +248,4 @@ def read_only_manager_class(
 
 
 def _default_value(kind: Any, manager: ManagedObject) -> Any:
-    return plain_value(kind)
+    return default_value(kind)

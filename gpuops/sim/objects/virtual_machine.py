@@ -66,8 +66,8 @@ class VirtualMachine(VmEntity):
         rendered = SHAPES.get(path)
         return rendered(self) if rendered is not None else None
 
-    def company(self) -> vm_shape.Company:
-        return vm_shape.Company(self.world.clock.now(), self._connection(), self.host().state.model.cpu_mhz)
+    def runtime_context(self) -> vm_shape.RuntimeContext:
+        return vm_shape.RuntimeContext(self.world.clock.now(), self._connection(), self.host().state.model.cpu_mhz)
 
     property_table: ClassVar[Properties] = {
         "config": lambda self: vm_config.config(self.state, self.host().state),
@@ -199,9 +199,9 @@ SHAPES: Final[dict[str, Callable[[VirtualMachine], SharedValue]]] = {
     "layout": lambda vm: vm_shape.layout(vm.state),
     "layoutEx": lambda vm: vm_shape.layout_ex(vm.state),
     "resourceConfig": lambda vm: vm_shape.resource_config(vm.state, vm.moid),
-    "runtime": lambda vm: vm_shape.runtime(vm.state, vm.company()),
+    "runtime": lambda vm: vm_shape.runtime(vm.state, vm.runtime_context()),
     "storage": lambda vm: vm_shape.storage(vm.state),
-    "summary": lambda vm: vm_shape.summary(vm.state, vm.company(), vm.attributes, vm.moid),
+    "summary": lambda vm: vm_shape.summary(vm.state, vm.runtime_context(), vm.attributes, vm.moid),
     "value": lambda vm: SharedValue(tuple(vm.attributes.items()), lambda: custom_values(vm.attributes)),
 }
 """How the shape of a property is made, for the properties whose rendered value many VMs share."""

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 Dvs = vim.dvs.VmwareDistributedVirtualSwitch
 PORTS_OF_PROXY: Final = 512
 VERSIONS: Final = ("6.6.0", "7.0.0", "7.0.2", "7.0.3", "8.0.0", "8.0.3")
-"""Of distributed switches, as vCenter 8.0 offers them (VMware, vSphere Networking, "Create a vSphere Distributed
-Switch"; the updates from memory)."""
+"""The versions of distributed switches that vCenter 8.0 offers (VMware, vSphere Networking, "Create a vSphere
+Distributed Switch"; the updates from memory)."""
 
 
 def products(release: str) -> list[Any]:
@@ -46,13 +46,13 @@ def merged(current: Any, changes: Any) -> Any:
         value = getattr(changes, field.name)
         if value is None or (isinstance(value, list) and not value):
             continue
-        old = getattr(current, field.name)
-        nested = isinstance(value, VmomiSupport.DataObject) and isinstance(old, type(value))
-        setattr(merged_value, field.name, merged(old, value) if nested else value)
+        current_value = getattr(current, field.name)
+        nested = isinstance(value, VmomiSupport.DataObject) and isinstance(current_value, type(value))
+        setattr(merged_value, field.name, merged(current_value, value) if nested else value)
     return merged_value
 
 
-def in_force(inherited_policy: Any, own_setting: Any) -> Any:
+def effective_policy(inherited_policy: Any, own_setting: Any) -> Any:
     """Return the policy with each inherited field taken from `inherited_policy` and marked as inherited.
 
     `inherited_policy` is for example the one of a port's port group (vSphere API, InheritablePolicy).
@@ -67,20 +67,23 @@ def in_force(inherited_policy: Any, own_setting: Any) -> Any:
     for field in own_setting._GetPropertyList():
         inherited_field, own_field = getattr(inherited_policy, field.name), getattr(own_setting, field.name)
         if isinstance(inherited_field, vim.InheritablePolicy):
-            setattr(effective, field.name, in_force(inherited_field, own_field))
+            setattr(effective, field.name, effective_policy(inherited_field, own_field))
         else:
             setattr(effective, field.name, inherited_field if own_field is None or own_field == [] else own_field)
     return effective
 
 
-def setting(portgroup: PortgroupEntity) -> Any:
-    """The VMwareDVSPortSetting of a port group, with what its switch says of the rest."""
-    below, own_config = portgroup.switch().stored_config.defaultPortConfig, portgroup.stored_config.defaultPortConfig
-    effective = type(below)()
-    for field in below._GetPropertyList():
-        value = getattr(below, field.name)
+def effective_setting(portgroup: PortgroupEntity) -> Any:
+    """Return the VMwareDVSPortSetting of a port group; fields that it does not set are inherited from its switch."""
+    switch_setting, own_config = (
+        portgroup.switch().stored_config.defaultPortConfig,
+        portgroup.stored_config.defaultPortConfig,
+    )
+    effective = type(switch_setting)()
+    for field in switch_setting._GetPropertyList():
+        value = getattr(switch_setting, field.name)
         if isinstance(value, vim.InheritablePolicy):
-            setattr(effective, field.name, in_force(value, getattr(own_config, field.name, None)))
+            setattr(effective, field.name, effective_policy(value, getattr(own_config, field.name, None)))
     return effective
 
 
@@ -155,7 +158,7 @@ def portgroup_config(portgroup: PortgroupEntity) -> Any:
     rendered.key, rendered.name = portgroup.moid, portgroup.name
     rendered.numPorts = len(portgroup.port_keys())
     rendered.distributedVirtualSwitch = portgroup.switch().ref
-    rendered.defaultPortConfig = setting(portgroup)
+    rendered.defaultPortConfig = effective_setting(portgroup)
     rendered.configVersion = str(portgroup.version)
     return rendered
 
@@ -192,7 +195,7 @@ def ports(switch: DistributedSwitchEntity) -> list[Any]:
     return [
         _port(switch, portgroup, key, port_setting, connections.get(key) or adapters.get(key), uplinks.get(key))
         for portgroup in switch.portgroups()
-        for port_setting in (setting(portgroup),)
+        for port_setting in (effective_setting(portgroup),)  # made once for all ports of the port group
         for key in portgroup.port_keys()
     ]
 
