@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID
 from gpuops.sim.inventory import faults
 from gpuops.sim.render.pci import offered_groups
-from gpuops.sim.state.direct_path import DirectPathConfig, ReservationState, room
+from gpuops.sim.state.direct_path import DirectPathConfig, ReservationState, count_more_vgpus
 from gpuops.sim.state.gpu_admission import NotAdmitted, WantedVgpu, admit
 from gpuops.sim.state.host_state import OtherHostDevice
 
@@ -161,7 +161,7 @@ def _free_units(config: DirectPathConfig, host: HostEntity, load: HostLoad) -> i
     if not host.state.usable:
         return 0
     if config.vgpu:
-        return room(config.vgpu, host.state.for_admission(load.seats))
+        return count_more_vgpus(config.vgpu, host.state.for_admission(load.seats))
     if config.group:
         return _free_groups(config.group, host.state, load)
     held_pci_ids = {pci_id for _, pci_id in load.held}

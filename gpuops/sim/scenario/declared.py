@@ -23,7 +23,7 @@ from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.desktop_people import Office, RecordForm
 from gpuops.sim.state.drs import Behavior, HaAdmission
 from gpuops.sim.state.gpu_admission import GpuOrder, StartOrder, VgpuPolicy
-from gpuops.sim.state.host_state import MOST_FUNCTIONS, GpuFault
+from gpuops.sim.state.host_state import MAX_FUNCTIONS, GpuFault
 
 if TYPE_CHECKING:
     from gpuops.sim.scenario.scenario_file import ScenarioFile
@@ -199,9 +199,9 @@ class NetworkPortDeclared(Declared, frozen=True, kw_only=True):
     link: bool = True
     rdma: bool = False
     """Whether it has an RDMA device."""
-    functions: Annotated[int, Meta(ge=0, le=MOST_FUNCTIONS)] = 0
+    functions: Annotated[int, Meta(ge=0, le=MAX_FUNCTIONS)] = 0
     """Virtual functions (SR-IOV) in force."""
-    most_functions: Annotated[int, Meta(ge=0, le=MOST_FUNCTIONS)] = 0
+    most_functions: Annotated[int, Meta(ge=0, le=MAX_FUNCTIONS)] = 0
     """The virtual functions that it could have; 0 = as many as are in force."""
 
 

@@ -23,11 +23,11 @@ PARTS: Final = {
     "guestOperationsAliasManager": "GuestAliasManager",
     "guestOperationsWindowsRegistryManager": "GuestWindowsRegistryManager",
 }
-"""Moid and type of its managers that do nothing here."""
+"""Moid and type of its managers that are not simulated."""
 
 
 def enter_guest(world: World, call: Call, vm: Any, auth: Any, privilege: str) -> Any:
-    """The VM, where this login may do that and its guest lets the user in."""
+    """Return the VM. Raises NoPermission without the privilege, or a fault if the guest refuses the login."""
     guest_vm = world.get(vm)
     world.authority.require(call, guest_vm, privilege)
     guest_operations.admit(guest_vm, auth)
@@ -35,7 +35,7 @@ def enter_guest(world: World, call: Call, vm: Any, auth: Any, privilege: str) ->
 
 
 class GuestOperationsManager(ManagedObject):
-    """Programs, logins and files; no registry, no aliases."""
+    """Leads to the managers of guest operations."""
 
     wsdl_name = "GuestOperationsManager"
     world: World
@@ -64,7 +64,7 @@ FIRST_PID: Final = 2001
 
 
 class GuestProcessManager(ManagedObject):
-    """The processes of all guests; they are not part of a saved state, as tasks under way are not."""
+    """The processes of all guests; like running tasks, they are not part of a saved state."""
 
     wsdl_name = "GuestProcessManager"
     world: World
@@ -87,7 +87,7 @@ class GuestProcessManager(ManagedObject):
         if (change := guest_operations.file_change(guest_vm, spec)) is not None:
             self.world.get("guestOperationsFileManager").change(guest_vm, *change)
         self.world.ledger.record(call, guest_vm, before={}, after={"program": process.path})
-        if process.ends_at is not None:  # an alarm without effect: virtual time jumps to it when a client waits
+        if process.ends_at is not None:  # a timer without effect: virtual time jumps to it when a client waits
             self.world.clock.schedule((process.ends_at - process.started_at).total_seconds(), lambda: None)
         return process.pid
 
@@ -122,9 +122,9 @@ class GuestProcessManager(ManagedObject):
 
 
 class GuestFileManager(ManagedObject):
-    """Of a guest whose programs are declared a client can fetch what these printed, and nothing else.
+    """Files of guests. If a guest's programs are only declared, clients can fetch what these printed, and nothing else.
 
-    What was printed is no part of a saved state, and gone when its guest is started anew.
+    What was printed is not part of a saved state, and it is lost when the guest boots again.
     """
 
     wsdl_name = "GuestFileManager"
@@ -172,7 +172,7 @@ class GuestFileManager(ManagedObject):
         self._printed: dict[tuple[str, str, object], bytes] = {}
 
     def change(self, vm: VmEntity, path: str, content: bytes | None) -> None:
-        """Writes that file of a guest with declared programs, or removes it (None)."""
+        """Write a file of a guest with declared programs, or remove it if `content` is None."""
         if content is None:
             self._printed.pop(_key(vm, path), None)
         else:

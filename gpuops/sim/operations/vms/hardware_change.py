@@ -26,7 +26,7 @@ from gpuops.sim.state.hardware import (
     NetworkCard,
     Part,
     StorageController,
-    free,
+    first_free_number,
 )
 from gpuops.sim.state.vm_state import PVRDMA
 
@@ -127,7 +127,7 @@ def _add(change: _Change, index: int, spec: Any) -> None:
 def _new_controller(change: _Change, device: Any) -> StorageController:
     first = next(first for kind, first in CONTROLLERS if isinstance(device, kind))
     used_keys = {controller.key for controller in change.hardware.controllers}
-    key = free(first, used_keys)
+    key = first_free_number(first, used_keys)
     if key >= first + MAX_CONTROLLERS:
         raise vim.fault.TooManyDevices(msg=f"A virtual machine can have at most {MAX_CONTROLLERS} such controllers.")
     return StorageController(key, VmomiSupport.GetWsdlName(type(device)), key - first)
@@ -150,7 +150,7 @@ def _controller_and_unit(change: _Change, index: int, device: Any) -> tuple[int,
     used_units = change.hardware.units(key)
     unit = device.unitNumber
     if unit is None or unit < 0:
-        unit = free(0, used_units, besides=own_units)
+        unit = first_free_number(0, used_units, besides=own_units)
     if unit in used_units or unit in own_units or unit >= unit_count:
         text = f"Unit {unit} of controller {key} is not free."
         raise faults.device_fault(vim.fault.InvalidDeviceSpec, index, text)
@@ -179,7 +179,7 @@ def _new_disk(change: _Change, index: int, spec: Any) -> Disk:
     if (kib << 10) > change.vm.datastore().free_mib << 20 and not backing.thinProvisioned:
         raise faults.no_disk_space(file, change.vm.datastore().name)
     controller, unit = _controller_and_unit(change, index, device)
-    key = free(FIRST_DISK, {disk.key for disk in change.hardware.disks})
+    key = first_free_number(FIRST_DISK, {disk.key for disk in change.hardware.disks})
     return Disk(key, controller, unit, kib, file, backing.diskMode or "persistent", bool(backing.thinProvisioned))
 
 
@@ -200,7 +200,7 @@ def _new_card(change: _Change, index: int, device: Any) -> NetworkCard:
     network = network_of(change.vm, _cards(change), index, device.backing, None)
     requested_mac = device.macAddress if device.addressType != "generated" else None
     mac = requested_mac or assigned_mac(change.vm)
-    key, kind = free(FIRST_CARD, used_keys), VmomiSupport.GetWsdlName(type(device))
+    key, kind = first_free_number(FIRST_CARD, used_keys), VmomiSupport.GetWsdlName(type(device))
     starts = starts_connected(device, default=True)
     return NetworkCard(key, kind, mac=mac, starts_connected=starts, protocol=protocol, **network)
 
@@ -285,7 +285,7 @@ def starts_connected(device: Any, *, default: bool) -> bool:
 
 def _new_drive(change: _Change, index: int, device: Any) -> CdromDrive:
     controller, unit = _controller_and_unit(change, index, device)
-    key = free(FIRST_CDROM, {drive.key for drive in change.hardware.drives})
+    key = first_free_number(FIRST_CDROM, {drive.key for drive in change.hardware.drives})
     return CdromDrive(key, controller, unit, _iso(device.backing), starts_connected(device, default=False))
 
 
