@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class VcenterList(StrEnum):
-    """How a pod tells which vCenters it has."""
+    """How a pod lists its vCenters."""
 
     WITH_UUIDS = "with-uuids"
     WITHOUT_UUIDS = "without-uuids"
@@ -43,7 +43,7 @@ class VcenterList(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MachineRecord:
-    """What the server's list has of a machine, but for its state."""
+    """What the server's list shows about a machine, except its state."""
 
     id: str
     name: str
@@ -80,18 +80,20 @@ def record_of(form: RecordForm, identity: str, pool: DesktopPoolState, vm: VmEnt
 
 
 def inventory_path(vm: VmEntity) -> str:
-    """Its inventory path, from the datacenter down."""
-    parts, at = [vm.name], vm.world.find(vm.parent or "")
-    while at is not None and getattr(at, "parent", None):
-        parts.append(at.display_name)
-        at = vm.world.find(str(getattr(at, "parent", "")))
-    return "/" + "/".join(reversed(parts))
+    """Return the inventory path of a VM from the datacenter down, such as `/DC0/vm/desktops/vdi-001`."""
+    names, ancestor = [vm.name], vm.world.find(vm.parent or "")
+    # the root folder has no parent and is not part of the path
+    while ancestor is not None and getattr(ancestor, "parent", None):
+        names.append(ancestor.display_name)
+        ancestor = vm.world.find(str(getattr(ancestor, "parent", "")))
+    return "/" + "/".join(reversed(names))
 
 
 ALWAYS_ON: Final = "ALWAYS_POWERED_ON"
 POWER_CHECK_S: Final = 60.0
-"""How often the power policy is looked to (our own figure)."""
-STAYS_S: Final = (300.0, 7200.0)
+"""Seconds between two checks of the power policy (an assumption; Horizon documents none)."""
+SESSION_LENGTH_S: Final = (300.0, 7200.0)
+"""The shortest and the longest time that a user stays logged in."""
 USER_PREFIX: Final = "S-1-5-21-1111111111-2222222222-3333333333-"
 _EMPTY_RULE: Final = Rule(Effect.HAPPEN)
 """For outside events that the pod causes itself, without a fault rule."""
@@ -130,18 +132,18 @@ class Pod:
     """Whether the pod has another vCenter, with the same folders, and a machine for each of these names there."""
     _pool_names: dict[str, str] = field(default_factory=dict)
     """The pool of each VM (moid) that has been a machine: one that is renamed stays in its pool."""
-    _chance: random.Random = field(init=False)
+    _rng: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
-        self._chance = random.Random(self.seed)  # noqa: S311 - reproducible choices, no secrets
+        self._rng = random.Random(self.seed)  # noqa: S311 - reproducible choices, no secrets
         for pool, vm in list(self.machines()):
             if vm.state.power is Power.ON and (vm.state.cpu_usage_mhz >= 1000 or vm.state.console_connections):
                 self.log_in(pool, vm)
         for pool in self.world.desktop_pools:
             if pool.logins_per_hour:
-                self._await_user(pool)
+                self._schedule_next_login(pool)
             if pool.power_policy == ALWAYS_ON or pool.spare_machines:
-                self._await_power_check(pool)
+                self._schedule_power_check(pool)
 
     def machines(self) -> Iterator[tuple[DesktopPoolState, VmEntity]]:
         """Each VM that is a machine of a pool, with the first pool that has it."""
@@ -186,14 +188,14 @@ class Pod:
         return self._id("vcenter", str(number))
 
     def pool_id(self, pool: DesktopPoolState) -> str:
-        """As Horizon has it: the same in every run."""
+        """Return the pool's id, which is the same in every run, as in Horizon."""
         return self._id("pool", pool.name)
 
     def machine_id(self, vm: VmEntity) -> str:
         return self._id("machine", self._identity(vm))
 
     def _identity(self, vm: VmEntity) -> str:
-        """What a machine is known by: its VM, so that one that is provisioned anew is another machine."""
+        """Return what identifies a machine: its VM's instance uuid, so that a recreated VM is another machine."""
         by_name = "broker-new-machine" in self.world.deviations  # assumption: broker-new-machine
         return vm.name if by_name else vm.state.instance_uuid
 
@@ -228,19 +230,21 @@ class Pod:
             vm_events.power_on(vm, _EMPTY_RULE)  # the task takes time, and vCenter may refuse it
             self.refused_logins.append(vm.name)
             return None
-        number = self._chance.randrange(1000, 10_000)
+        number = self._rng.randrange(1000, 10_000)
         session = PodSession(self._uuid(), vm, f"{USER_PREFIX}{number}", self.world.clock.now())
         self.sessions[session.id] = session
         vm_events.use_desktop(vm, _EMPTY_RULE)
-        self.world.clock.schedule(self._chance.uniform(*STAYS_S), lambda: self.log_off(pool, session), background=True)
+        self.world.clock.schedule(
+            self._rng.uniform(*SESSION_LENGTH_S), lambda: self.log_off(pool, session), background=True
+        )
         return session
 
     def disconnect(self, session: PodSession) -> None:
-        """The user has closed the client; the session stays."""
+        """Mark a session as disconnected: the user has closed the client, and the session stays."""
         session.disconnected_at = self.world.clock.now()
 
     def log_off(self, pool: DesktopPoolState, session: PodSession) -> None:
-        """The session ends, and with it an instant clone."""
+        """End a session; an instant clone is then recreated."""
         if self.sessions.pop(session.id, None) is None or not session.vm.is_registered:
             return
         session.vm.state.cpu_usage_mhz, session.vm.state.guest_users = 60, ()
@@ -248,40 +252,47 @@ class Pod:
         if pool.source == "INSTANT_CLONE":
             vm_events.recreate(session.vm, _EMPTY_RULE)
 
-    def _await_user(self, pool: DesktopPoolState) -> None:
-        def come() -> None:
+    def _schedule_next_login(self, pool: DesktopPoolState) -> None:
+        """Schedule the login of a user to any free machine of the pool, and then the next login."""
+
+        def log_in_next_user() -> None:
             free = [vm for machine_pool, vm in self.machines() if machine_pool is pool and self.session_of(vm) is None]
             if free:
-                self.log_in(pool, self._chance.choice(free))
-            self._await_user(pool)
+                self.log_in(pool, self._rng.choice(free))
+            self._schedule_next_login(pool)
 
-        self.world.clock.schedule(self._chance.expovariate(pool.logins_per_hour / 3600.0), come, background=True)
+        self.world.clock.schedule(
+            self._rng.expovariate(pool.logins_per_hour / 3600.0), log_in_next_user, background=True
+        )
 
     # --- the power policy -----------------------------------------------------------------------------------------
 
-    def _await_power_check(self, pool: DesktopPoolState) -> None:
-        """Schedule the next check. It starts all machines of an ALWAYS_ON pool, else enough to have the spare ones."""
+    def _schedule_power_check(self, pool: DesktopPoolState) -> None:
+        """Schedule the next check: it starts all machines of an ALWAYS_ON pool, else as many as are to be spare."""
 
         def check() -> None:
             vms_of_pool = [
                 vm for machine_pool, vm in self.machines() if machine_pool is pool and not self.in_maintenance(vm)
             ]
-            spares = sum(vm.state.power is Power.ON and self.session_of(vm) is None for vm in vms_of_pool)
+            spare_count = sum(vm.state.power is Power.ON and self.session_of(vm) is None for vm in vms_of_pool)
             for vm in vms_of_pool:
                 can_start = vm.state.power is not Power.ON and self.world.tasks.running(vm) is None
-                if can_start and (pool.power_policy == ALWAYS_ON or spares < pool.spare_machines):
+                if can_start and (pool.power_policy == ALWAYS_ON or spare_count < pool.spare_machines):
                     vm_events.power_on(vm, _EMPTY_RULE)
-                    spares += 1
-            self._await_power_check(pool)
+                    spare_count += 1
+            self._schedule_power_check(pool)
 
         self.world.clock.schedule(POWER_CHECK_S, check, background=True)
 
     # --- maintenance ----------------------------------------------------------------------------------------------
 
     def change_maintenance(self, vm: VmEntity, *, enter: bool) -> None:
-        """Puts the machine into maintenance, or takes it out; the ledger has it."""
+        """Put the machine into maintenance or take it out, and record a change in the ledger."""
         before, identity = self.in_maintenance(vm), self._identity(vm)
-        (self.maintenance.add if enter else self.maintenance.discard)(identity)
+        if enter:
+            self.maintenance.add(identity)
+        else:
+            self.maintenance.discard(identity)
         if before is not enter:
             call = somebody(self.world, "enter-maintenance" if enter else "exit-maintenance")
             self.world.ledger.record(call, vm, before={"gated": before}, after={"gated": enter})
@@ -290,11 +301,11 @@ class Pod:
         return str(uuid5(NAMESPACE_URL, f"gpuops-sim-horizon:{kind}:{name}"))
 
     def _uuid(self) -> str:
-        return str(UUID(int=self._chance.getrandbits(128), version=4))
+        return str(UUID(int=self._rng.getrandbits(128), version=4))
 
 
 DOMAIN: Final = "VSPHERE"
-"""Of the one user, whose name and password are those of the simulated vCenter."""
+"""The domain of the only user, whose name and password are those of the simulated vCenter."""
 VERSION: Final = "8.15.0"
 ACCESS_VALID: Final = timedelta(minutes=30)
 LARGEST_PAGE: Final = 1000
@@ -319,11 +330,11 @@ class HorizonEndpoint:
 
     @property
     def logins(self) -> int:
-        """How many logins have not been logged out."""
+        """The number of clients that have logged in and not logged out."""
         return len(self._refresh)
 
     def end_access(self) -> None:
-        """Every access token ends now, as it does after its time."""
+        """Make every access token invalid now, as if it had expired."""
         self._access.clear()
 
     def serve(self, incoming: Incoming) -> Outgoing:
@@ -362,7 +373,7 @@ class HorizonEndpoint:
 
     def _vcenters(self) -> Outgoing:
         if self.pod.vcenter_list is VcenterList.FORBIDDEN:
-            return _json(403, {"error_message": "VC_CONFIG_VIEW is needed"})
+            return _json(403, {"error_message": "the account needs the privilege VC_CONFIG_VIEW"})
         listed = [
             {"id": identity, "display_name": name, **({"instance_uuid": uuid} if uuid else {})}
             for identity, name, uuid in self.pod.vcenters()

@@ -19,7 +19,7 @@ _OPTIONS: Final = ("scenario", "faults", "clock", "seed", "tls")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Makes the marker known."""
+    """Register the marker `simulated_vcenter`."""
     config.addinivalue_line(
         "markers",
         f"{MARKER}(scenario='lab', faults=[], clock='virtual', seed=0, tls=True): what the fixture {MARKER} simulates",

@@ -51,7 +51,7 @@ def start(
 ) -> SimServer:
     """Start and return a simulated vCenter of a scenario (`lab`, `fleet:hosts=20`, a YAML file, a bundle) or a world.
 
-    `clock` is `virtual`, `real` or `stepped` (`core/clock.py`; a World has its own). `rules` are fault rules,
+    `clock` is `virtual`, `real` or `stepped` (`core/sim_clock.py`; a World has its own). `rules` are fault rules,
     `deviations` ids of the table of assumptions. `api_version` is a vSphere API version (9.0.0.0), None = the
     scenario's own. With `state` the world is restored from that file if it exists, and saved to it when the server
     closes.
@@ -61,7 +61,7 @@ def start(
     if isinstance(scenario, str):
         from gpuops.sim.scenario.build import build
 
-        world = build(scenario, seed=seed, clock=_mode(clock), api_version=api_version)
+        world = build(scenario, seed=seed, clock=_clock_mode(clock), api_version=api_version)
     else:
         world = scenario
     state_file = StateFile(state, world) if state is not None else None
@@ -75,9 +75,9 @@ def start(
     return SimServer(world, host=host, port=port, tls=tls, username=username, password=password, state_file=state_file)
 
 
-def _mode(clock: str) -> ClockMode:
+def _clock_mode(clock: str) -> ClockMode:
     if clock not in list(ClockMode):
-        raise UsageError(f"there is no clock {clock!r}", hint=f"one of {', '.join(ClockMode)}")
+        raise UsageError(f"there is no clock {clock!r}", hint=f"use one of: {', '.join(ClockMode)}")
     return ClockMode(clock)
 
 
@@ -102,7 +102,7 @@ class SimServer:
         """Start to listen. Raises UsageError for an address that is not loopback, or a port in use."""
         require_loopback(host)
         self.world = world
-        self._kept = state_file
+        self._state_file = state_file
         self.username = username
         self.password = password or secrets.token_urlsafe(12)
         self.pid = os.getpid()
@@ -118,7 +118,7 @@ class SimServer:
         try:
             self._http = _Listener((host, port), Endpoint(world), context)
         except OSError as error:
-            self._clean()
+            self._remove_certificates()
             raise UsageError(
                 f"the simulated vCenter cannot listen on {host} port {port}: {error.strerror}",
                 hint="choose another port, or --port 0 for any free one",
@@ -146,9 +146,9 @@ class SimServer:
 
     @property
     def broker(self) -> dict[str, str] | None:
-        """Where its simulated Connection Server is and who logs in there; None = none is served."""
-        served = self._horizon
-        return {"url": served.url, "username": served.username, "domain": served.domain} if served else None
+        """The URL, user name and domain of its simulated Connection Server; None = none is served."""
+        horizon = self._horizon
+        return {"url": horizon.url, "username": horizon.username, "domain": horizon.domain} if horizon else None
 
     def serve_horizon(self, port: int = 0) -> HorizonListener:
         """Start a simulated Horizon Connection Server for this vCenter, with the same user, password and certificate.
@@ -160,7 +160,7 @@ class SimServer:
             if not self.world.desktop_pools:
                 raise UsageError(
                     "this scenario has no desktop pools, so no connection broker is served",
-                    hint="serve vdi, or declare desktop_pools in your own scenario file",
+                    hint="use the scenario vdi, or declare `desktop_pools` in your scenario file",
                 )
             self._horizon = HorizonListener(self, port, self._context)
         return self._horizon
@@ -189,22 +189,22 @@ class SimServer:
         self._http.stop()
         self._thread.join()
         self._http.server_close()
-        self._clean()
+        self._remove_certificates()
         self.world.guests.close()
-        if self._kept is not None:
-            self._kept.save()
+        if self._state_file is not None:
+            self._state_file.save()
 
     def drop_connections(self) -> None:
-        """End every connection that clients have, as an idle one is ended; new ones are taken."""
-        self._http.drop()
+        """End all open connections, as a server ends idle ones; new connections are accepted."""
+        self._http.end_connections()
 
     def _change_certificate(self) -> None:
-        """Another authority's certificate for all connections from now on; `ca_file` stays what clients trust."""
+        """Use a certificate of another authority from now on; `ca_file` stays the authority that clients trust."""
         if self.ca_file is not None:
             with tempfile.TemporaryDirectory(prefix="gpuops-sim-") as directory:
-                self._http.show(certificates.create(Path(directory)).server_context())
+                self._http.use_certificates(certificates.create(Path(directory)).server_context())
 
-    def _clean(self) -> None:
+    def _remove_certificates(self) -> None:
         if self._directory is not None:
             self._directory.cleanup()
 
@@ -235,40 +235,40 @@ class _Listener(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
     timeout = 0
-    """A connection that is gone before it is taken is not waited for."""
+    """Do not wait if a client has closed its connection before it was accepted."""
 
     def __init__(
         self, address: tuple[str, int], endpoint: Endpoint | HorizonEndpoint, context: ssl.SSLContext | None
     ) -> None:
         self.endpoint = endpoint
         self.stopping = threading.Event()
-        self._stop, self._stopped = socket.socketpair()
+        self._wake_sender, self._wake_receiver = socket.socketpair()
         self._context = context
-        self._open: set[socket.socket] = set()
+        self._open_connections: set[socket.socket] = set()
         self._open_lock = threading.Lock()
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, Handler)
 
-    def show(self, context: ssl.SSLContext) -> None:
+    def use_certificates(self, context: ssl.SSLContext) -> None:
         """Use these certificates for new connections, and end all others."""
         self._context = context
-        self.drop()
+        self.end_connections()
 
-    def drop(self) -> None:
+    def end_connections(self) -> None:
         with self._open_lock:
-            for connection in self._open:
+            for connection in self._open_connections:
                 _sever(connection)
 
     def server_bind(self) -> None:
-        # not HTTPServer's, which asks the name service for our name
+        # HTTPServer's own method would ask the name service for this machine's name
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = "localhost", int(self.server_address[1])
 
     def take_connections(self) -> None:
-        """Until `stop`. It sleeps until there is something to do; `serve_forever` would look now and then."""
+        """Accept connections until `stop`; it sleeps in between, where `serve_forever` would wake up regularly."""
         with selectors.DefaultSelector() as selector:
-            for resource in (self.socket, self._stopped):
+            for resource in (self.socket, self._wake_receiver):
                 selector.register(resource, selectors.EVENT_READ)
             while not self.stopping.is_set():
                 selector.select()
@@ -277,7 +277,7 @@ class _Listener(ThreadingHTTPServer):
     def stop(self) -> None:
         if not self.stopping.is_set():
             self.stopping.set()
-            self._stop.send(b".")
+            self._wake_sender.send(b".")
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -286,13 +286,13 @@ class _Listener(ThreadingHTTPServer):
             if self._context is not None:
                 connection = self._context.wrap_socket(request, server_side=True)
             with self._open_lock:
-                self._open.add(connection)
+                self._open_connections.add(connection)
             super().finish_request(connection, client_address)
         except OSError:
             return  # the client closed the connection or does not trust the certificate, and has an error of its own
         finally:
             with self._open_lock:
-                self._open.discard(connection)
+                self._open_connections.discard(connection)
             connection.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -301,10 +301,10 @@ class _Listener(ThreadingHTTPServer):
             self.endpoint.world.record_bug(bug)
 
     def server_close(self) -> None:
-        self.drop()
+        self.end_connections()
         super().server_close()
-        self._stop.close()
-        self._stopped.close()
+        self._wake_sender.close()
+        self._wake_receiver.close()
 
 
 class HorizonListener:
@@ -344,4 +344,4 @@ def _sever(connection: socket.socket) -> None:
     try:
         connection.shutdown(socket.SHUT_RDWR)
     except OSError:
-        return  # it is gone already
+        return  # the connection has ended already

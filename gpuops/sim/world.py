@@ -59,11 +59,10 @@ class World(ObjectStore):
         self.counters: Provider = lambda entity, moment: {}
         """Returns the values of an entity's performance counters at a time."""
         self.new_host: Callable[[Any, str], Any] | None = None
-        """Returns a new host of a name for the compute resource that it is added to; None = no host can be added. The
-        scenario declares the hosts that are not in the inventory yet."""
+        """Returns a new host with this name for a compute resource; None = no host can be added."""
         self.tags = TagStore(self._new_uuid, self._record_tag, self._is_there)
         self.direct_path = DirectPathState()
-        """DirectPath profiles, and what is reserved of them; of a vCenter 9.0 and newer."""
+        """DirectPath profiles and their reservations (vCenter 9.0 and newer)."""
         self.desktop_pools: tuple[DesktopPoolState, ...] = ()
         """The desktop pools of a simulated connection broker, if one is served with this vCenter."""
         self.deviations: set[str] = set()

@@ -27,11 +27,11 @@ class Call:
     opened: ClientSession | None = None
     """The session that this call logged in to; its reply sets the cookie."""
     wire: Callable[[str], Encoding] = encoder
-    """How values are written on the wire that the call came by."""
+    """Returns the encoder of an API version, for the wire that the call came by (SOAP or VI/JSON)."""
 
     @property
     def encoding(self) -> Encoding:
-        """How its result is written."""
+        """The encoder of the call's result."""
         return self.wire(self.version)
 
     @property
@@ -44,7 +44,10 @@ class Call:
 
 
 class CurrentCall:
-    """A `with` block in which a call is the current one of its thread. Not a generator: every request has one."""
+    """A `with` block in which a call is the current one of its thread.
+
+    A class instead of a generator because each request enters one, and a class is faster.
+    """
 
     __slots__ = ("_call", "_calls", "_outer")
 

@@ -31,7 +31,7 @@ _SPECIAL: Final = re.compile('[&<>"\x00-\x08\x0b\x0c\x0e-\x1f]').search
 _ESCAPES: Final = {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;", ord('"'): "&quot;"} | {
     code: None for code in range(32) if code not in (9, 10, 13)
 }
-_SIMPLE_LISTS: Final = (type, VmomiSupport.ManagedMethod, VmomiSupport.PropertyPath)
+_TYPES_WRITTEN_AS_STRING: Final = (type, VmomiSupport.ManagedMethod, VmomiSupport.PropertyPath)
 
 
 class _Field(NamedTuple):
@@ -54,7 +54,7 @@ class EncodeError(TypeError):
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A result that is written already, in the encoding of the call that asked for it."""
+    """A result that was encoded before it was returned, in the encoding of its call."""
 
     parts: Parts
 
@@ -78,10 +78,10 @@ class Encoding(Protocol):
     def __hash__(self) -> int: ...
 
     def fragment(self, vmomi_value: Any) -> bytes:
-        """The value of a property as PropertyCollector tells it, with its type."""
+        """The value of a property as PropertyCollector sends it, with its type."""
 
     def text(self, vmomi_value: str) -> str:
-        """Text as it stands inside an encoded string."""
+        """Text with the escapes that an encoded string needs."""
 
     def property_head(self, path: str) -> bytes:
         """What stands before the fragment of a property."""
@@ -99,7 +99,7 @@ class Encoding(Protocol):
         """A field that is a reference to an object."""
 
     def structure(self, tag: str, name: str, members: Iterable[Parts]) -> Parts:
-        """A data object of the type `name`; the items of `repeated` and `listing` are such."""
+        """A data object of the type `name`. The items of `repeated` and `listing` are made by this method."""
 
     def repeated(self, tag: str, items: Iterable[Parts]) -> Parts:
         """A field that is an array of structures."""
@@ -118,7 +118,7 @@ class XmlEncoder:
         self._known = VmomiSupport.parentMap[version]
         self._plans: dict[type, _Plan] = {}
         self._simple_types: set[type] = set()
-        """Classes of values that turned out to be leaves: most values are."""
+        """Classes of the simple values written so far; `_write` checks these first because most values are simple."""
 
     def element(self, tag: str, vmomi_value: Any, static: Any = object) -> str:
         """`<tag>..</tag>`; with xsi:type where the value's type is not the static one. '' for None."""
@@ -167,8 +167,9 @@ class XmlEncoder:
         """The fault as the content of a SOAP Fault's detail element."""
         parts: list[str] = []
         plan = self._plan(type(fault))
+        # the message is not a field on the wire: it goes to the faultstring of the SOAP Fault
         parts.append(f'<{plan.name}Fault xmlns="urn:vim25" xsi:type="{plan.name}">')
-        _fields(parts.append, fault, plan, skip="msg")
+        _write_fields(parts.append, fault, plan, skip="msg")
         parts.append(f"</{plan.name}Fault>")
         return "".join(parts)
 
@@ -176,36 +177,36 @@ class XmlEncoder:
         if vmomi_value is None:
             return
         if vmomi_value.__class__ in self._simple_types:  # a class that reached the last branch before
-            self._simple(write, tag, vmomi_value, static)
+            self._write_simple(write, tag, vmomi_value, static)
         elif isinstance(vmomi_value, list):
-            self._list(write, tag, vmomi_value, static)
+            self._write_list(write, tag, vmomi_value, static)
         elif isinstance(vmomi_value, vmodl.MethodFault):
             self._write_localized_fault(write, tag, vmomi_value, static)
         elif isinstance(vmomi_value, VmomiSupport.DataObject):
-            self._data_object(write, tag, vmomi_value, static)
+            self._write_data_object(write, tag, vmomi_value, static)
         elif isinstance(vmomi_value, VmomiSupport.ManagedObject):
-            self._reference(write, tag, vmomi_value._wsdlName, vmomi_value._moId, static)
+            self._write_reference(write, tag, vmomi_value._wsdlName, vmomi_value._moId, static)
         elif isinstance(vmomi_value, ManagedObject):
-            self._reference(write, tag, vmomi_value.wsdl_name, vmomi_value.moid, static)
+            self._write_reference(write, tag, vmomi_value.wsdl_name, vmomi_value.moid, static)
         else:
             self._simple_types.add(vmomi_value.__class__)
-            self._simple(write, tag, vmomi_value, static)
+            self._write_simple(write, tag, vmomi_value, static)
 
-    def _simple(self, write: Write, tag: str, vmomi_value: Any, static: Any) -> None:
-        kind = ' xsi:type="' + simple_type(vmomi_value.__class__) + '"' if static is object else ""
-        write(f"<{tag}{kind}>{_text(vmomi_value)}</{tag}>")
+    def _write_simple(self, write: Write, tag: str, vmomi_value: Any, static: Any) -> None:
+        type_attribute = ' xsi:type="' + simple_type(vmomi_value.__class__) + '"' if static is object else ""
+        write(f"<{tag}{type_attribute}>{_text(vmomi_value)}</{tag}>")
 
-    def _reference(self, write: Write, tag: str, name: str, moid: str, static: Any) -> None:
-        kind = ' xsi:type="ManagedObjectReference"' if static is object else ""
-        write(f'<{tag} type="{name}"{kind}>{escape(moid)}</{tag}>')
+    def _write_reference(self, write: Write, tag: str, name: str, moid: str, static: Any) -> None:
+        type_attribute = ' xsi:type="ManagedObjectReference"' if static is object else ""
+        write(f'<{tag} type="{name}"{type_attribute}>{escape(moid)}</{tag}>')
 
-    def _list(self, write: Write, tag: str, values: list[Any], static: Any) -> None:
+    def _write_list(self, write: Write, tag: str, values: list[Any], static: Any) -> None:
         if static is not object:
             for vmomi_value in values:
                 self._write(write, tag, vmomi_value, static.Item)
             return
         if not isinstance(values, VmomiSupport.Array):
-            raise EncodeError(f"{tag}: a list without an item type has no place in an anyType")
+            raise EncodeError(f"{tag}: a list in a field of any type must be a vmomi Array, which has an item type")
         item_type = values.Item
         array, item_tag = array_names(item_type)
         write(f'<{tag} xsi:type="{array}">')
@@ -213,17 +214,17 @@ class XmlEncoder:
             self._write(write, item_tag, vmomi_value, item_type)
         write(f"</{tag}>")
 
-    def _data_object(self, write: Write, tag: str, vmomi_value: Any, static: Any) -> None:
+    def _write_data_object(self, write: Write, tag: str, vmomi_value: Any, static: Any) -> None:
         plan = self._plan(type(vmomi_value))
         write(f"<{tag}>" if plan.compatible is static else f'<{tag} xsi:type="{plan.name}">')
-        _fields(write, vmomi_value, plan)
+        _write_fields(write, vmomi_value, plan)
         write(f"</{tag}>")
 
     def _write_localized_fault(self, write: Write, tag: str, fault: Any, static: Any) -> None:
         plan = self._plan(type(fault))
-        kind = ' xsi:type="LocalizedMethodFault"' if static is object else ""
-        write(f'<{tag}{kind}><fault xsi:type="{plan.name}">')
-        _fields(write, fault, plan, skip="msg")
+        type_attribute = ' xsi:type="LocalizedMethodFault"' if static is object else ""
+        write(f'<{tag}{type_attribute}><fault xsi:type="{plan.name}">')
+        _write_fields(write, fault, plan, skip="msg")
         write(f"</fault><localizedMessage>{escape(fault.msg or '')}</localizedMessage></{tag}>")
 
     def _plan(self, cls: Any) -> _Plan:
@@ -254,10 +255,11 @@ class XmlEncoder:
         return lambda write, vmomi_value: write(f"{opening}{vmomi_value}{closing}")
 
 
-def _fields(write: Write, vmomi_value: Any, plan: _Plan, skip: str = "") -> None:
-    fields = vmomi_value.__dict__.get
+def _write_fields(write: Write, vmomi_value: Any, plan: _Plan, skip: str = "") -> None:
+    """Write the set fields in the order of the plan, without `skip`. Raises EncodeError for an unset required one."""
+    read_field = vmomi_value.__dict__.get
     for name, required, emit in plan.fields:
-        item = fields(name)
+        item = read_field(name)
         if item is not None:
             if name != skip:
                 emit(write, item)
@@ -268,7 +270,7 @@ def _fields(write: Write, vmomi_value: Any, plan: _Plan, skip: str = "") -> None
 @cache
 def simple_type(cls: Any) -> str:
     """The xsi:type of a simple value in an anyType."""
-    if issubclass(cls, (type, VmomiSupport.ManagedMethod, VmomiSupport.PropertyPath)):
+    if issubclass(cls, _TYPES_WRITTEN_AS_STRING):
         return "xsd:string"
     namespace, name = VmomiSupport.GetQualifiedWsdlName(cls)
     return f"xsd:{name}" if namespace == VmomiSupport.XMLNS_XSD else str(name)
@@ -276,8 +278,8 @@ def simple_type(cls: Any) -> str:
 
 @cache
 def array_names(item_type: Any) -> tuple[str, str]:
-    """The names of an array type and of its elements, as in an anyType."""
-    if item_type in _SIMPLE_LISTS:
+    """Return (name of the array type, tag of each element) for an array in a field of any type."""
+    if item_type in _TYPES_WRITTEN_AS_STRING:
         return "ArrayOfString", "string"
     if issubclass(item_type, VmomiSupport.ManagedObject):
         return "ArrayOfManagedObjectReference", "ManagedObjectReference"
@@ -303,7 +305,7 @@ def other_text(vmomi_value: Any) -> str:
         return str(vmomi_value.info.wsdlName)
     if isinstance(vmomi_value, type):
         return str(VmomiSupport.GetWsdlName(vmomi_value))
-    raise EncodeError(f"{type(vmomi_value).__name__} is no type of the API")
+    raise EncodeError(f"{type(vmomi_value).__name__} is not a type of the vSphere API")
 
 
 @cache

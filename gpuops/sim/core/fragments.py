@@ -1,4 +1,4 @@
-"""Reads property paths such as `config.hardware.device[13000]`, and keeps what is written of each until it changes.
+"""Reads property paths such as `config.hardware.device[13000]`, and caches the encoded value of each until it changes.
 
 Paths are checked against the API's type tables.
 """
@@ -42,7 +42,7 @@ def resolve(wsdl_name: str, text: str, version: str) -> PropertyPath:
     info = _declared_info(vmomi_type(wsdl_name), segments[0][0], version)
     names: list[str] = []
     for number, (name, index) in enumerate(segments):
-        if number:
+        if number:  # the entry of the first segment was looked up above
             info = info and _declared_info(info.type, name, version)
         if info is None:
             raise _invalid(text)
@@ -50,6 +50,7 @@ def resolve(wsdl_name: str, text: str, version: str) -> PropertyPath:
         if index:
             if not issubclass(info.type, list):
                 raise _invalid(text)
+            # the steps after an index depend on the element's own type, which only the value shows
             return PropertyPath(text, ".".join(names), info.type, _later_steps(index, segments[number + 1 :]))
     required = not info.flags & VmomiSupport.F_OPTIONAL and not issubclass(info.type, list)
     return PropertyPath(text, ".".join(names), info.type, required=required and len(segments) == 1)
@@ -136,14 +137,14 @@ ABSENT = b""
 
 
 PLACEHOLDER: Final = re.compile("(\ue000[a-z]+\ue000)".encode())
-"""What stands in a shared value for an object's own text (`render.devices`)."""
+"""Matches the placeholders in a shared value, which are replaced by an object's own texts (`render.devices`)."""
 
-MOST_SHAPES: Final = 2000
-"""When there are more, all are forgotten: what changes often has no shape worth keeping."""
+MAX_SHAPES: Final = 2000
+"""If there are more, all are dropped: shapes that change this often are not worth caching."""
 
 
-Kept = tuple[str, Encoding]
-"""The key of what is kept of an object: a path, and how its value is written."""
+FragmentKey = tuple[str, Encoding]
+"""The key of a cached fragment of one object: a property path, and the encoder of its value."""
 
 
 class RequiredValueMissing(LookupError):
@@ -154,7 +155,7 @@ class Fragments:
     """The written value by object, path and encoding (wire and API version), as bytes ready to be joined."""
 
     def __init__(self) -> None:
-        self._of_object: dict[str, dict[Kept, bytes]] = {}
+        self._of_object: dict[str, dict[FragmentKey, bytes]] = {}
         self._frozen: set[str] = set()
         self.shapes: dict[Hashable, list[bytes]] = {}
         """Written values, cut at their placeholders, by type, path, encoding and the shape's key."""
@@ -173,7 +174,7 @@ class Fragments:
         return fragment
 
     def render(self, managed_object: ManagedObject, path: str, encoding: Encoding) -> bytes:
-        """The property's value, written afresh."""
+        """Return the encoded property without the cache; ABSENT for an unset property."""
         resolved = resolve(managed_object.wsdl_name, path, encoding.version)
         shape = managed_object.shape(path)
         if shape is not None:
@@ -186,11 +187,11 @@ class Fragments:
     def _fill_shape(
         self, managed_object: ManagedObject, shape: SharedValue, path: PropertyPath, encoding: Encoding
     ) -> bytes:
-        """Return the encoding of the first object of this shape, with this object's own texts filled in."""
+        """Return the cached encoding of this shape with the object's own texts filled in."""
         key = (managed_object.wsdl_name, path.text, encoding, shape.key)
         parts = self.shapes.get(key)
         if parts is None:
-            if len(self.shapes) >= MOST_SHAPES:
+            if len(self.shapes) >= MAX_SHAPES:
                 self.shapes.clear()
             parts = PLACEHOLDER.split(encoding.fragment(typed(shape.read(), path.static)))
             self.shapes[key] = parts
@@ -205,8 +206,8 @@ class Fragments:
         filled[1::2] = [fills.get(part, part) for part in parts[1::2]]
         return b"".join(filled)
 
-    def of(self, moid: str) -> dict[Kept, bytes]:
-        """What is kept of one object, by path and encoding, for readers that ask for many properties at once."""
+    def of(self, moid: str) -> dict[FragmentKey, bytes]:
+        """The cached fragments of one object, by path and encoding, for callers that read many properties at once."""
         by_path = self._of_object.get(moid)
         if by_path is None:
             by_path = self._of_object[moid] = {}
@@ -218,17 +219,18 @@ class Fragments:
         if not by_path or moid in self._frozen:
             return
         for path in paths:
-            stem = path.split("[", 1)[0]
-            stale = [key for key in by_path if overlaps(key[0].split("[", 1)[0], stem)]
+            # indexes are cut off: a change of device[13000] makes the fragments of all devices stale
+            changed_path = path.split("[", 1)[0]
+            stale = [key for key in by_path if overlaps(key[0].split("[", 1)[0], changed_path)]
             for key in stale:
                 del by_path[key]
 
     def freeze(self, moid: str) -> None:
-        """Keep what was read of this object as it is, whatever changes."""
+        """Keep the cached fragments of this object although its values change."""
         self._frozen.add(moid)
 
     def thaw(self, moid: str) -> None:
-        """Read it anew from now on."""
+        """Drop the cached fragments of this object and read it anew from now on."""
         self._frozen.discard(moid)
         self._of_object.pop(moid, None)
 
@@ -256,7 +258,7 @@ def overlaps(first_path: str, second_path: str) -> bool:
 def value_of(managed_object: ManagedObject, path: PropertyPath) -> tuple[Any, Any]:
     """The value and its static type; UNSET for an optional property that the object does not render.
 
-    Raises Unreadable for a required one.
+    Raises RequiredValueMissing for a required one.
     """
     vmomi_value, static = value_at(managed_object, path)
     if vmomi_value is UNSET and path.required:

@@ -34,7 +34,7 @@ CHILD_PATHS = {
     "ResourcePool": ("resourcePool", "vm"),
     "VirtualApp": ("resourcePool", "vm"),
 }
-"""What SearchIndex.FindChild looks through, by type."""
+"""The properties in which SearchIndex.FindChild looks for a child, by type of the parent."""
 
 
 def children(managed_object: ManagedObject) -> Iterator[ManagedObject]:
@@ -101,9 +101,9 @@ def members(container: ManagedObject, types: tuple[str, ...], *, recursive: bool
     Without `recursive` only its direct children are returned.
     """
     members_by_moid: dict[str, ManagedObject] = {}
-    within_pool = _is_below_datacenter(container)
+    through_pools = _is_below_datacenter(container)
     # children are pushed in reverse, so that they leave the stack in inventory order
-    waiting: list[ManagedObject] = list(_children(container, first=True, within_pool=within_pool))[::-1]
+    waiting: list[ManagedObject] = list(_children(container, is_container=True, through_pools=through_pools))[::-1]
     visited: set[str] = set()
     while waiting:
         managed_object = waiting.pop()
@@ -113,24 +113,25 @@ def members(container: ManagedObject, types: tuple[str, ...], *, recursive: bool
         if not types or any(is_kind_of(managed_object.wsdl_name, type_name) for type_name in types):
             members_by_moid[managed_object.moid] = managed_object
         if recursive and managed_object.wsdl_name != "VirtualMachine":
-            waiting.extend(list(_children(managed_object, first=False, within_pool=within_pool))[::-1])
+            waiting.extend(list(_children(managed_object, is_container=False, through_pools=through_pools))[::-1])
     return members_by_moid
 
 
 def _is_below_datacenter(container: ManagedObject) -> bool:
-    """Whether its VMs are not reached through the VM folder of a datacenter."""
+    """Return whether the container has no VM folder below it, so that its VMs are reached through pools."""
     if any(is_kind_of(container.wsdl_name, kind) for kind in ("ResourcePool", "ComputeResource")):
         return True
     return any(above.wsdl_name == "Datacenter" for above in ancestors(container))
 
 
-def _children(managed_object: ManagedObject, *, first: bool, within_pool: bool) -> Iterator[ManagedObject]:
-    for path in _paths(managed_object.wsdl_name, first=first, within_pool=within_pool):
+def _children(managed_object: ManagedObject, *, is_container: bool, through_pools: bool) -> Iterator[ManagedObject]:
+    for path in _paths(managed_object.wsdl_name, is_container=is_container, through_pools=through_pools):
         yield from managed_object.linked(path)
 
 
-def _paths(wsdl_name: str, *, first: bool, within_pool: bool) -> tuple[str, ...]:
-    if first or (within_pool and is_kind_of(wsdl_name, "ResourcePool")):
+def _paths(wsdl_name: str, *, is_container: bool, through_pools: bool) -> tuple[str, ...]:
+    """Return the properties that lead to the children; `is_container` is True for the view's own container."""
+    if is_container or (through_pools and is_kind_of(wsdl_name, "ResourcePool")):
         for kind, paths in OF_CONTAINER:
             if is_kind_of(wsdl_name, kind):
                 return paths

@@ -24,7 +24,7 @@ FAULT_MESSAGE: Final = "faultstring"
 REFERENCE: Final = "ManagedObjectReference"
 
 _OTHER_NAMES: Final = {"base64Binary": "binary", "ArrayOfBase64Binary": "ArrayOfBinary"}
-"""Types that VI/JSON calls otherwise than XML Schema does."""
+"""Names of types that differ between XML Schema and VI/JSON."""
 
 Write = Callable[[str], object]
 
@@ -90,30 +90,30 @@ class JsonEncoder:
     # --- values -----------------------------------------------------------------------------------------------------
 
     def document(self, vmomi_value: Any, static: Any) -> bytes:
-        """The JSON of a value in a place of this declared type."""
+        """Return the JSON of a value in a field of this declared type."""
         parts: list[str] = []
         self._write(parts.append, vmomi_value, static)
         return "".join(parts).encode()
 
     def _write(self, write: Write, vmomi_value: Any, static: Any) -> None:
         if isinstance(vmomi_value, list):
-            self._list(write, vmomi_value, static)
+            self._write_list(write, vmomi_value, static)
         elif isinstance(vmomi_value, (vmodl.MethodFault, VmomiSupport.DataObject)):
-            self._structure(write, vmomi_value)
+            self._write_structure(write, vmomi_value)
         elif isinstance(vmomi_value, VmomiSupport.ManagedObject):
             write(_reference(vmomi_value._wsdlName, vmomi_value._moId))
         elif isinstance(vmomi_value, ManagedObject):
             write(_reference(vmomi_value.wsdl_name, vmomi_value.moid))
         elif static is object:
-            write(f'{{"{TYPE_NAME}":"{_simple_name(vmomi_value.__class__)}","{VALUE}":{_simple(vmomi_value)}}}')
+            write(f'{{"{TYPE_NAME}":"{_simple_name(vmomi_value.__class__)}","{VALUE}":{_json_of_simple(vmomi_value)}}}')
         else:
-            write(_simple(vmomi_value))
+            write(_json_of_simple(vmomi_value))
 
-    def _list(self, write: Write, values: list[Any], declared: Any) -> None:
+    def _write_list(self, write: Write, values: list[Any], declared: Any) -> None:
         boxed = declared is object
         if boxed:
             if not isinstance(values, VmomiSupport.Array):
-                raise EncodeError("a list without an item type has no place in an anyType")
+                raise EncodeError("a list in a field of any type must be a vmomi Array, which has an item type")
             write(f'{{"{TYPE_NAME}":"{_array_name(values.Item)}","{VALUE}":')
             declared = type(values)
         write("[")
@@ -123,15 +123,16 @@ class JsonEncoder:
             self._write(write, element, declared.Item)
         write("]}" if boxed else "]")
 
-    def _structure(self, write: Write, vmomi_value: Any) -> None:
+    def _write_structure(self, write: Write, vmomi_value: Any) -> None:
         plan = self._plan(type(vmomi_value))
         write(plan.head)
-        fields = vmomi_value.__dict__.get
-        message = fields("msg") if isinstance(vmomi_value, vmodl.MethodFault) else None
+        read_field = vmomi_value.__dict__.get
+        message = read_field("msg") if isinstance(vmomi_value, vmodl.MethodFault) else None
         if message:
             write(f',"{FAULT_MESSAGE}":{encode_basestring(message)}')
         for name, head, static, is_link, is_list, required in plan.fields:
-            item = fields(name)
+            item = read_field(name)
+            # an unset optional field and an empty optional list are left out; a required list is written as []
             if item is None or (is_list and not item):
                 if not required:
                     continue
@@ -140,7 +141,7 @@ class JsonEncoder:
                 item = ()
             write(head)
             if is_link:
-                write(_simple(getattr(item, "key", item)))
+                write(_json_of_simple(getattr(item, "key", item)))
             elif is_list and not item:
                 write("[]")
             else:
@@ -160,7 +161,7 @@ class JsonEncoder:
 
 
 def _join_with_commas(items: Iterable[Parts]) -> Parts:
-    """The pieces of these items with a comma between one item and the next."""
+    """Return the pieces of all items, with a comma between items."""
     parts: Parts = []
     for item_parts in items:
         parts += item_parts
@@ -169,8 +170,9 @@ def _join_with_commas(items: Iterable[Parts]) -> Parts:
 
 
 def without_box(fragment: bytes) -> bytes:
-    """What a fragment is in a place of the declared type: without the box of a simple value or an array."""
+    """Return a fragment without the box (`_typeName` and `_value`) around a simple value or an array, if it has one."""
     head, colon, vmomi_value = fragment.partition(f'","{VALUE}":'.encode())
+    # the head of a box is `{"_typeName":"string`: three quotes, so that no field stands before `_value`
     is_box = colon and head.startswith(f'{{"{TYPE_NAME}":"'.encode()) and head.count(b'"') == 3
     return vmomi_value[:-1] if is_box else fragment
 
@@ -198,7 +200,7 @@ def _array_name(item_type: Any) -> str:
     return _OTHER_NAMES.get(name, name)
 
 
-def _simple(vmomi_value: Any) -> str:
+def _json_of_simple(vmomi_value: Any) -> str:
     if isinstance(vmomi_value, str):
         return encode_basestring(vmomi_value)
     text = other_text(vmomi_value)

@@ -80,7 +80,10 @@ class Ledger:
         return entry
 
     def load(self, saved: Sequence[Mapping[str, Any]]) -> None:
-        """Go on after the entries of an earlier run. Raises ValueError, KeyError or TypeError for anything else."""
+        """Load the entries of an earlier run; new entries follow them.
+
+        Raises ValueError, KeyError or TypeError for anything that `to_json` did not write.
+        """
         entries = [Entry.from_json(values) for values in saved]
         if [entry.sequence for entry in entries] != list(range(1, len(entries) + 1)):
             raise ValueError("its ledger has a gap")

@@ -57,7 +57,7 @@ def method(implementation: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class ObjectOwner(Protocol):
-    """What every managed object needs of the world that it belongs to; most types declare more: `world: World`."""
+    """The methods that every managed object needs from its world; most types need more and declare `world: World`."""
 
     def find(self, moid: str) -> ManagedObject | None:
         """The object of this moid, or None."""
@@ -71,18 +71,18 @@ class ManagedObject:
 
     wsdl_name: ClassVar[str]
     volatile: ClassVar[bool] = False
-    """Whether its values change by themselves (with time, with the caller): then nothing written is kept."""
+    """Whether its values change by themselves (with time, with the caller), so that no encoded value is cached."""
     property_table: ClassVar[Properties] = {}
     """Properties that one expression reads; `@prop` declares the others."""
     method_table: ClassVar[Methods] = {}
     """Methods that one expression answers; `@method` declares the others."""
     readers: ClassVar[dict[str, Reader]] = {}
     routes: ClassVar[dict[str, tuple[Reader, list[str]] | None]] = {}
-    """How each path is read that was asked for, for it is asked of ten thousand objects; None = nothing declares it."""
+    """Cache by path of the reader and the attributes after it; None = no declared property is a prefix of the path."""
     methods: ClassVar[dict[str, str]] = {}
 
     def __init_subclass__(cls) -> None:
-        bases = cls.__bases__[::-1]
+        bases = cls.__bases__[::-1]  # so that the first base wins, as in Python's own lookup
         cls.readers = {path: name for base in bases for path, name in getattr(base, "readers", {}).items()}
         cls.routes = {}
         cls.methods = {wsdl: name for base in bases for wsdl, name in getattr(base, "methods", {}).items()}
@@ -151,17 +151,17 @@ class ManagedObject:
         return next(iter(self.linked("parent")), None)
 
     def refresh(self) -> None:
-        """Look for changes that this object learns of only when asked, such as a view's, and touch what changed."""
+        """Find changes that nothing has reported to this object, such as members of a view, and touch their paths."""
 
     def shape(self, path: str) -> SharedValue | None:
-        """The shape of a property that many objects have in common; None = it is rendered for this object alone.
+        """Return the shape of a property whose value many objects share; None = it is rendered for this object alone.
 
         Ten thousand device lists of a handful of shapes are then rendered a handful of times.
         """
         return None
 
     def touch(self, *paths: str) -> None:
-        """Say that the values at these paths changed: what was kept goes, waiting property filters hear of it."""
+        """Report a change of the values at these paths: drop cached fragments and notify waiting property filters."""
         self.world.touched(self, paths)
 
 

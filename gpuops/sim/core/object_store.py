@@ -27,7 +27,7 @@ COALESCE: Final = timedelta(milliseconds=500)
 OTHER_USER: Final = "VSPHERE.LOCAL\\somebody"
 """The user of changes that are not made by gpuops."""
 
-Found = TypeVar("Found")
+ReadyValue = TypeVar("ReadyValue")
 
 
 class ObjectStore:
@@ -58,8 +58,8 @@ class ObjectStore:
         """Whether large replies are compressed for clients that ask for it."""
         self.down_until: datetime | None = None
         """Until when vCenter restarts and answers no request; None = it runs."""
-        self.asked: set[str] = set()
-        """VMs that a rule has made ask a question."""
+        self.vms_with_question: set[str] = set()
+        """Moids of the VMs that a fault rule has made ask a question."""
         self.skew = timedelta()
         """The error of the time that clients read, compared with `clock`."""
         self.busy: Callable[[], bool] = lambda: False
@@ -100,7 +100,7 @@ class ObjectStore:
         with self.lock:  # the lock of `changed` itself
             self.changes += 1
             self.fragments.drop(managed_object.moid, paths)
-            self.registry.notice(managed_object, paths)
+            self.registry.notify_touched(managed_object, paths)
             self.changed.notify_all()
 
     def next_number(self) -> int:
@@ -108,7 +108,7 @@ class ObjectStore:
         return next(self._numbers)
 
     def number_from(self, first: int) -> None:
-        """Give no number below this one: others are in use already."""
+        """Make `next_number` count from `first`, because lower numbers are in use."""
         self._numbers = itertools.count(first)
 
     # --- calls --------------------------------------------------------------------------------------------------
@@ -119,30 +119,30 @@ class ObjectStore:
         return getattr(self._calls, "current", None)
 
     def serving(self, call: Call) -> CurrentCall:
-        """While this lasts, `call` is the current call of this thread."""
+        """Return a `with` block in which `call` is the current call of this thread."""
         return CurrentCall(self._calls, call)
 
     # --- time ---------------------------------------------------------------------------------------------------
 
-    def wait(self, ready: Callable[[], Found | None], timeout_s: float | None) -> Found | None:
-        """The first answer of `ready()` that is not None, waiting for it; None when `timeout_s` of time passed.
+    def wait(self, ready: Callable[[], ReadyValue | None], timeout_s: float | None) -> ReadyValue | None:
+        """Wait until `ready()` returns a value, and return it; None after `timeout_s` seconds of the store's clock.
 
-        Virtual and stepped time jump from alarm to alarm meanwhile, real time is slept. The caller holds the lock;
-        it is released meanwhile.
+        Virtual and stepped time jump from timer to timer meanwhile; in real time the thread sleeps. The caller holds
+        the lock; it is released meanwhile.
         """
         if self.clock.mode is ClockMode.REAL or self.busy():
             return self._wait_real(ready, timeout_s)
         return self._wait_jumping(ready, timeout_s)
 
-    def _wait_jumping(self, ready: Callable[[], Found | None], timeout_s: float | None) -> Found | None:
-        begun = self.clock.now()
+    def _wait_jumping(self, ready: Callable[[], ReadyValue | None], timeout_s: float | None) -> ReadyValue | None:
+        began_at = self.clock.now()
         try:
-            return self._jump(ready, None if timeout_s is None else begun + timedelta(seconds=timeout_s))
+            return self._jump(ready, None if timeout_s is None else began_at + timedelta(seconds=timeout_s))
         finally:
-            self.sessions.keep_alive(self.clock.now() - begun)
+            self.sessions.keep_alive(self.clock.now() - began_at)
 
-    def _jump(self, ready: Callable[[], Found | None], deadline: datetime | None) -> Found | None:
-        """Wait on virtual time: advance it to the next alarm until `ready` returns a value; None at the deadline."""
+    def _jump(self, ready: Callable[[], ReadyValue | None], deadline: datetime | None) -> ReadyValue | None:
+        """Wait on virtual time: advance it to the next timer until `ready` returns a value; None at the deadline."""
         while not self.closing:
             self.clock.run_due()
             self._coalesce(deadline)
@@ -154,19 +154,19 @@ class ObjectStore:
                 self.clock.advance_to(due)
             elif deadline is None:
                 self.changed.wait(1.0)
-            # no alarm is due before the deadline: real time is given for another client's request to change something
+            # no timer is due before the deadline: real time is given for another client's request to change something
             elif not (self.patience_s and self.changed.wait(self.patience_s)):
                 self.clock.advance_to(deadline)
                 return ready()
         return None
 
     def _coalesce(self, deadline: datetime | None) -> None:
-        """Run what is due within `COALESCE`, so that its changes are sent in one update."""
+        """Run the actions that are due within `COALESCE`, so that their changes are sent in one update."""
         due, soon = self.clock.next_due(), self.clock.now() + COALESCE
         if due is not None and due <= soon and (deadline is None or soon <= deadline):
             self.clock.advance_to(soon)
 
-    def _wait_real(self, ready: Callable[[], Found | None], timeout_s: float | None) -> Found | None:
+    def _wait_real(self, ready: Callable[[], ReadyValue | None], timeout_s: float | None) -> ReadyValue | None:
         """Wait in real time until `ready` returns a value; None after the timeout or when the server closes."""
         deadline = None if timeout_s is None else self.clock.now() + timedelta(seconds=timeout_s)
         while not self.closing:
@@ -190,7 +190,7 @@ class ObjectStore:
 
 
 def somebody(store: ObjectStore, method: str) -> Call:
-    """A call of another user, in a session that no client sees; the ledger has it under that user's name."""
+    """Return a call of another user, in a session that no client sees; the ledger records it under that user's name."""
     return Call(
         method=method, version=store.api_version, session=ClientSession(store.sessions, "", "", OTHER_USER, "en")
     )

@@ -47,11 +47,11 @@ class Registry:
         self._objects: dict[str, ManagedObject] = {}
         self._types: dict[str, dict[str, ManagedObject]] = {}
         self._kinds: dict[str, tuple[str, ...]] = {}
-        """Type -> the types of objects here that are of that kind."""
+        """Cache: type -> the types of registered objects that are this type or derive from it."""
         self._watchers: defaultdict[str, dict[Watcher, None]] = defaultdict(dict)
         self._makers: dict[str, Callable[[str], ManagedObject | None]] = {}
         self.structure_epoch = 0
-        """Counts changes to the inventory tree; a view that remembers a smaller number looks again."""
+        """Counts changes to the inventory tree; a view that remembers a smaller number reads its members again."""
 
     def __iter__(self) -> Iterator[ManagedObject]:
         return iter(tuple(self._objects.values()))
@@ -75,21 +75,22 @@ class Registry:
         del self._types[managed_object.wsdl_name][managed_object.moid]
         if is_kind_of(managed_object.wsdl_name, "ManagedEntity"):
             self.structure_epoch += 1
-        self.tell_removed(managed_object)
+        self.notify_removed(managed_object)
 
-    def make_on_demand(self, start: str, maker: Callable[[str], ManagedObject | None]) -> None:
-        """Let `maker` make the object of a moid that is asked for the first time: of `start`, or with `start-`
-        of `start-12`.
+    def make_on_demand(self, prefix: str, maker: Callable[[str], ManagedObject | None]) -> None:
+        """Register the function that makes an object when its moid is first looked up.
 
-        It answers None for a moid that names nothing.
+        `prefix` is a complete moid, or ends in `-` and stands for all moids such as `graphicsManager-12`. `maker`
+        returns None for a moid that names nothing.
         """
-        self._makers[start] = maker
+        self._makers[prefix] = maker
 
     def find(self, moid: str) -> ManagedObject | None:
         managed_object = self._objects.get(moid)
         return managed_object if managed_object is not None else self._make_on_request(moid)
 
     def _make_on_request(self, moid: str) -> ManagedObject | None:
+        # the prefix of "graphicsManager-12" is "graphicsManager-"
         maker = self._makers.get(moid) or self._makers.get("".join(moid.rpartition("-")[:2]))
         managed_object = maker(moid) if maker is not None else None
         if managed_object is not None:
@@ -105,11 +106,11 @@ class Registry:
         if managed_object is None or (moid is not reference and not isinstance(managed_object.ref, type(reference))):
             from pyVmomi import VmomiSupport, vmodl  # only on a fault: `get` is called hundreds of thousands of times
 
-            named = reference if not isinstance(reference, str) else VmomiSupport.ManagedObject(moid)
+            missing = reference if not isinstance(reference, str) else VmomiSupport.ManagedObject(moid)
             raise vmodl.fault.ManagedObjectNotFound(
-                msg=f"The object '{type(named).__name__}:{moid}' has already been deleted or has not been completely "
+                msg=f"The object '{type(missing).__name__}:{moid}' has already been deleted or has not been completely "
                 "created",
-                obj=named,
+                obj=missing,
             )
         return managed_object
 
@@ -131,13 +132,13 @@ class Registry:
             if not watchers:
                 del self._watchers[moid]
 
-    def tell_removed(self, managed_object: ManagedObject) -> None:
+    def notify_removed(self, managed_object: ManagedObject) -> None:
         """Tell its watchers that this object is gone."""
         for watcher in tuple(self._watchers.pop(managed_object.moid, ())):
             watcher.object_removed(managed_object)
 
-    def notice(self, managed_object: ManagedObject, paths: Collection[str]) -> None:
-        """Pass on that these paths of the object changed."""
+    def notify_touched(self, managed_object: ManagedObject, paths: Collection[str]) -> None:
+        """Tell the watchers of this object that these paths changed."""
         if not STRUCTURE.isdisjoint(paths):
             self.structure_epoch += 1
         watchers = self._watchers.get(managed_object.moid)

@@ -39,7 +39,7 @@ class ClientSession:
         """Forget an object of this session; filters that selected it report that it left."""
         if self.objects.find(managed_object.moid) is managed_object:
             self.objects.remove(managed_object)
-            self._sessions.registry.tell_removed(managed_object)
+            self._sessions.registry.notify_removed(managed_object)
 
     def unique_moid(self) -> str:
         """A moid for an object of this session, in vCenter's form."""
@@ -84,7 +84,7 @@ class Sessions:
         return session
 
     def keep_alive(self, passed: timedelta) -> None:
-        """Count this time as active for every session: one client's wait in virtual time makes no other one idle."""
+        """Count this time as active in every session, so that a jump of virtual time ends no session as idle."""
         for session in self._by_cookie.values():
             session.active_at += passed
 

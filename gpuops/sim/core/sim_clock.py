@@ -1,11 +1,11 @@
 """The time of the simulated vCenter and the actions that are scheduled in it. The object store waits by it.
 
-Three modes say what moves it besides `advance`:
+Besides `advance`, one of three modes moves the time:
 
-* `virtual`, for any client: it goes on with real time, and it also jumps: a wait for updates to the next due moment, a
-  client that polls a task by a share of the time of that task (`vcenter/tasks.py`). So nothing ever takes longer than
-  it says, and clients need not wait for a long task. Actions that became due since the last request are done before
-  the next one, in their order and each at its own moment.
+* `virtual`, for any client: it goes on with real time, and it also jumps. A client that waits for updates makes it jump
+  to the next due moment; a client that polls a task makes it jump by a share of that task's duration
+  (`vcenter/tasks.py`). Clients therefore need not wait for a long task. Actions that became due since the last request
+  run before the next one, in their order and each at its own moment.
 * `real`: the time of day; nothing jumps.
 * `stepped`: requests and waits alone move it, so that the same requests always find the same world, on any machine.
 """
@@ -38,7 +38,7 @@ class ClockMode(StrEnum):
 
 
 @dataclass(slots=True, eq=False)
-class Alarm:
+class Timer:
     """One scheduled action; `cancel()` forgets it. `action` becomes None when it has run or was cancelled."""
 
     due: datetime
@@ -56,50 +56,51 @@ class Clock:
         self._start = start
         self._began_s = passed_s()
         self._jumped = timedelta()
-        """By how much it was moved forward."""
+        """The sum of all moves forward."""
         self._running_at: datetime | None = None
-        self._alarms: list[tuple[datetime, int, Alarm]] = []
-        """A heap: by when they are due, and of those due at once the one that was scheduled first."""
-        self._foreground: list[tuple[datetime, int, Alarm]] = []
+        self._timers: list[tuple[datetime, int, Timer]] = []
+        """A heap of (due time, number in order of scheduling, timer)."""
+        self._foreground: list[tuple[datetime, int, Timer]] = []
+        """The same for the timers that a waiting client's time jumps to: all but the background ones."""
         self._numbers = itertools.count()
 
     def now(self) -> datetime:
         """This moment, aware, in UTC; inside a scheduled action, the moment it was due."""
         return self._running_at if self._running_at is not None else self._time()
 
-    def schedule(self, delay_s: float, action: Callable[[], object], *, background: bool = False) -> Alarm:
-        """Return a new alarm that runs `action` once, `delay_s` seconds from now.
+    def schedule(self, delay_s: float, action: Callable[[], object], *, background: bool = False) -> Timer:
+        """Return a new timer that runs `action` once, `delay_s` seconds from now.
 
-        Virtual time jumps to the next alarm while a client waits, but not to a background alarm (a task's retirement, a
+        Virtual time jumps to the next timer while a client waits, but not to a background timer (a task's retirement, a
         progress mark). That one runs when time passes it.
         """
-        alarm = Alarm(self.now() + timedelta(seconds=max(0.0, delay_s)), action)
-        entry = (alarm.due, next(self._numbers), alarm)
-        heapq.heappush(self._alarms, entry)
+        timer = Timer(self.now() + timedelta(seconds=max(0.0, delay_s)), action)
+        entry = (timer.due, next(self._numbers), timer)
+        heapq.heappush(self._timers, entry)
         if not background:
             heapq.heappush(self._foreground, entry)
-        return alarm
+        return timer
 
     def next_due(self, *, background: bool = False) -> datetime | None:
-        """When the next alarm is due: of all alarms, or only of those a wait jumps to. None = nothing is scheduled."""
-        alarms = self._alarms if background else self._foreground
-        while alarms and alarms[0][2].action is None:
-            heapq.heappop(alarms)
-        return alarms[0][0] if alarms else None
+        """Return when the next timer is due, of all timers or only of those a wait jumps to; None if there is none."""
+        timers = self._timers if background else self._foreground
+        while timers and timers[0][2].action is None:
+            heapq.heappop(timers)
+        return timers[0][0] if timers else None
 
     def run_due(self) -> None:
-        """Run what is due by now, in order of time, including what these actions schedule for the past."""
+        """Run the actions that are due by now, in order of time, and those that they schedule for the past."""
         self._run_until(self.now())
 
     def take_request(self) -> None:
-        """Let the time of one request pass, and run what is due by now."""
+        """Let the time of one request pass, and run the actions that are due by then."""
         if self.mode is ClockMode.STEPPED:
             self.advance_to(self.now() + REQUEST_COST)
         else:
             self.run_due()
 
     def advance(self, seconds: float) -> None:
-        """Move time forward, running on the way what is due."""
+        """Move time forward and run the actions that become due, each at its own moment."""
         self.advance_to(self.now() + timedelta(seconds=seconds))
 
     def advance_to(self, moment: datetime) -> None:
@@ -119,19 +120,19 @@ class Clock:
         self._jumped += max(timedelta(), moment - self._time())
 
     def _run_until(self, moment: datetime) -> None:
-        if not self._alarms or self._alarms[0][0] > moment:
+        if not self._timers or self._timers[0][0] > moment:
             return
         if self._running_at is not None:
             return  # an action that advances the clock would run later actions before it has ended
         try:
-            while self._alarms and self._alarms[0][0] <= moment:
-                alarm = heapq.heappop(self._alarms)[2]
-                action, alarm.action = alarm.action, None
-                if action is None:  # the alarm was cancelled
+            while self._timers and self._timers[0][0] <= moment:
+                timer = heapq.heappop(self._timers)[2]
+                action, timer.action = timer.action, None
+                if action is None:  # the timer was cancelled
                     continue
-                self._running_at = alarm.due
+                self._running_at = timer.due
                 if self.mode is not ClockMode.REAL:
-                    self._jump_to(alarm.due)
+                    self._jump_to(timer.due)
                 action()
         finally:
             self._running_at = None

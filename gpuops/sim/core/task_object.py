@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from gpuops.sim.core.call import Call
     from gpuops.sim.core.object_store import ObjectStore
-    from gpuops.sim.core.sim_clock import Alarm
+    from gpuops.sim.core.sim_clock import Timer
 
 
 class TaskState(StrEnum):
@@ -85,18 +85,18 @@ class Task(ManagedObject):
         """The error of vCenter's clock when the task was queued; its times are those of that clock."""
         self.started_at: datetime | None = None
         self.ended_at: datetime | None = None
-        self.asked = False
+        self.has_asked_question = False
         """Whether the VM asked a question at the task's end; the task then ends a while after the answer."""
         self.error: Any = None
         self.result: Any = None
-        self.alarms: list[Alarm] = []
-        self.completion: Alarm | None = None
-        """The alarm that ends it; None = nothing does, as for one that hangs."""
+        self.timers: list[Timer] = []
+        self.completion: Timer | None = None
+        """The timer that ends it; None = nothing does, as for one that hangs."""
         self.event_chain_id = world.next_number()
 
     @property
     def may_be_cancelled(self) -> bool:
-        """One that is queued may be, whatever it is of (vSphere API reference, Task.CancelTask)."""
+        """Whether CancelTask is allowed: for a cancelable task, and for any queued one (vSphere API, CancelTask)."""
         return not self.ended and (self.cancelable or self.state is TaskState.QUEUED)
 
     @property
@@ -150,7 +150,7 @@ class Task(ManagedObject):
         )
 
     def _method_name(self) -> Any:
-        """The method; unset for one that no type table knows, since a client could not read its name."""
+        """Return the method; None for one that no type table has, because a client could not read its name."""
         from pyVmomi import VmomiSupport
 
         if not re.fullmatch(r"\w+", self.name):

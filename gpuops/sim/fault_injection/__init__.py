@@ -1,4 +1,4 @@
-"""Holds the rules by which calls, tasks and reads go wrong; `wire.dispatch` and the task table apply them.
+"""The rules by which calls, tasks and reads go wrong; `wire.endpoint` and the task table apply them.
 
 * `rule.py` with `catalogue.yaml`: one `Rule` says which calls or tasks it applies to (method, object, nth, probability)
   and what happens to them; `Fault` is a fault of the catalogue by its id (T1, N4, V7 ...), `OutsideEvent` a kind of

@@ -12,7 +12,16 @@ from pyVmomi import VmomiSupport, vmodl
 
 from gpuops.errors import UsageError
 from gpuops.sim.core.encoder import NAMESPACE
-from gpuops.sim.fault_injection.rule import REPLIES, TASKS, Effect, Ending, OutsideEvent, Phase, Rule, named
+from gpuops.sim.fault_injection.rule import (
+    REPLIES,
+    TASKS,
+    Effect,
+    Ending,
+    OutsideEvent,
+    Phase,
+    Rule,
+    outside_event_named,
+)
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -23,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """What the client gets instead of its reply, or how that reply comes."""
+    """What the client gets instead of its reply, or how the connection carries that reply."""
 
     fault: Any = None
     status: int = 0
@@ -35,7 +44,7 @@ class Interruption:
 
 @dataclass(slots=True)
 class TaskTrouble:
-    """What a task has before it; nothing by default."""
+    """What the fault rules do to one task; by default nothing."""
 
     fault: Any = None
     fails_at: float = 1.0
@@ -67,45 +76,45 @@ class Injector:
         self.outside_events = outside_events
         """The events that a rule can cause, by name."""
         self._rng = random.Random(f"{seed}:inject")  # noqa: S311 - reproducible trouble, no secrets
-        self._armed: list[ActiveRule] = []
+        self._active_rules: list[ActiveRule] = []
         self._by_method: dict[str, tuple[ActiveRule, ...]] = {}
         """The rules by method, kept because every call looks here and most methods have none."""
         self.on_strike: Callable[[Rule, tuple[ManagedObject, ...]], None] = lambda rule, targets: None
         """Called with each rule that takes effect, and the objects that it applies to."""
         self.before_outside_event: Callable[[], None] = lambda: None
         """Called just before an outside event changes the world."""
-        self.hides = False
+        self.may_hide_properties = False
         """Whether any rule can hide a property from clients; checked before every read."""
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        return tuple(armed.rule for armed in self._armed)
+        return tuple(active_rule.rule for active_rule in self._active_rules)
 
     def struck(self) -> list[tuple[Rule, int]]:
         """Each rule and how often it was applied."""
-        return [(armed.rule, armed.struck) for armed in self._armed]
+        return [(active_rule.rule, active_rule.struck) for active_rule in self._active_rules]
 
     def add(self, rule: Rule) -> None:
         """Applies this rule from now on. Raises UsageError for a rule that can apply to nothing."""
-        checked(rule, self.outside_events)
-        armed = ActiveRule(rule, rule.phase_of_calls())
-        self._armed.append(armed)
+        checked_rule(rule, self.outside_events)
+        active_rule = ActiveRule(rule, rule.phase_of_calls())
+        self._active_rules.append(active_rule)
         self._by_method.clear()
-        self.hides = self.hides or rule.effect is Effect.MISSING
+        self.may_hide_properties = self.may_hide_properties or rule.effect is Effect.MISSING
         if rule.at_s is not None:
-            self._store.clock.schedule(rule.at_s, lambda: self._happen(armed), background=True)
+            self._store.clock.schedule(rule.at_s, lambda: self._happen(active_rule), background=True)
 
     def happen(self, rule: Rule) -> None:
         """Applies the outside event of this rule now. Raises UsageError for a rule that can apply to nothing."""
-        armed = ActiveRule(checked(rule, self.outside_events), None, struck=1)
-        self._armed.append(armed)
+        active_rule = ActiveRule(checked_rule(rule, self.outside_events), None, struck=1)
+        self._active_rules.append(active_rule)
         self._by_method.clear()
-        self._happen(armed)
+        self._happen(active_rule)
 
     def clear(self) -> None:
-        self._armed.clear()
+        self._active_rules.clear()
         self._by_method.clear()
-        self.hides = False
+        self.may_hide_properties = False
 
     def before(self, call: Call, receiver: ManagedObject) -> Interruption | None:
         """What becomes of a call before it has any effect; None = it is carried out."""
@@ -117,39 +126,39 @@ class Injector:
 
     def refusal(self, method: str, target: ManagedObject) -> Any:
         """The fault of a call that another call makes, such as those of PowerOnMultiVM_Task; or None."""
-        for armed in self._of(method):
-            if armed.rule.effect is Effect.FAULT and self._strikes(armed, target):
-                return make_fault(armed.rule.fault, target)
+        for active_rule in self._of(method):
+            if active_rule.rule.effect is Effect.FAULT and self._strikes(active_rule, target):
+                return make_fault(active_rule.rule.fault, target)
         return None
 
-    def of_task(self, task: Task) -> TaskTrouble:
-        """What this task has before it."""
+    def trouble_of_task(self, task: Task) -> TaskTrouble:
+        """Return what the rules do to this task."""
         trouble = TaskTrouble()
-        for armed in self._of(task.name):
-            if armed.rule.effect in TASKS and self._strikes(armed, task.entity):
-                _trouble(trouble, armed.rule, task.entity)
+        for active_rule in self._of(task.name):
+            if active_rule.rule.effect in TASKS and self._strikes(active_rule, task.entity):
+                _add_effect(trouble, active_rule.rule, task.entity)
         return trouble
 
     def hidden(self, managed_object: ManagedObject, paths: Iterable[str], method: str) -> dict[str, Any]:
         """The properties of an object that are left out, each with its fault in missingSet (None = not in it)."""
         hidden: dict[str, Any] = {}
-        for armed in self._of(method):
-            rule = armed.rule
+        for active_rule in self._of(method):
+            rule = active_rule.rule
             if rule.effect is not Effect.MISSING:
                 continue
             matching = [path for path in paths if fnmatchcase(path, rule.property)]
-            if matching and self._strikes(armed, managed_object):
+            if matching and self._strikes(active_rule, managed_object):
                 hidden |= dict.fromkeys(matching, make_fault(rule.fault, managed_object) if rule.fault else None)
         return hidden
 
     def _interrupt(self, call: Call, receiver: ManagedObject, phase: Phase) -> Interruption | None:
-        for armed in self._of(call.method):
-            if armed.phase is not phase:
+        for active_rule in self._of(call.method):
+            if active_rule.phase is not phase:
                 continue
             # A rule with an outside event is matched by a call, and applies to other objects than that call's.
-            target = None if armed.rule.effect is Effect.HAPPEN else receiver
-            if self._strikes(armed, target):
-                interruption = self._interruption(armed, call, receiver)
+            target = None if active_rule.rule.effect is Effect.HAPPEN else receiver
+            if self._strikes(active_rule, target):
+                interruption = self._interruption(active_rule, call, receiver)
                 if interruption is not None:
                     return interruption
         return None
@@ -158,33 +167,33 @@ class Injector:
         """The rules that match this method, in order."""
         rules = self._by_method.get(method)
         if rules is None:
-            rules = tuple(armed for armed in self._armed if _fits(method, armed.rule.method))
+            rules = tuple(active_rule for active_rule in self._active_rules if _fits(method, active_rule.rule.method))
             self._by_method[method] = rules
         return rules
 
-    def _strikes(self, armed: ActiveRule, target: ManagedObject | None) -> bool:
+    def _strikes(self, active_rule: ActiveRule, target: ManagedObject | None) -> bool:
         """Return whether a rule that matches the method applies to this object now; count matches and strikes.
 
         Example: `skip=1, every=2` applies to the second, fourth and sixth match.
         """
-        rule = armed.rule
+        rule = active_rule.rule
         if not (target is None or matches(target, rule.target)):
             return False
-        armed.matched += 1
-        turn = armed.matched - rule.skip
-        spent = rule.times is not None and armed.struck >= rule.times
-        if turn < 1 or (turn - 1) % rule.every or spent:
+        active_rule.matched += 1
+        match_number = active_rule.matched - rule.skip  # 1 = the first match that is not skipped
+        is_used_up = rule.times is not None and active_rule.struck >= rule.times
+        if match_number < 1 or (match_number - 1) % rule.every or is_used_up:
             return False
         if rule.probability < 1.0 and self._rng.random() >= rule.probability:
             return False
-        armed.struck += 1
+        active_rule.struck += 1
         if rule.effect is not Effect.HAPPEN:  # `_happen` reports an outside event itself, if it changed anything
             self.on_strike(rule, () if target is None else (target,))
         return True
 
-    def _interruption(self, armed: ActiveRule, call: Call, receiver: ManagedObject) -> Interruption | None:
+    def _interruption(self, active_rule: ActiveRule, call: Call, receiver: ManagedObject) -> Interruption | None:
         """Apply a rule's effect to a call; return what replaces the reply, or None if the call goes on."""
-        rule = armed.rule
+        rule = active_rule.rule
         match rule.effect:
             case effect if effect in REPLIES:
                 return Interruption(ending=Ending(effect.value), pace_s=rule.delay_s)
@@ -200,7 +209,7 @@ class Injector:
             case Effect.DELAY:
                 self._store.wait(lambda: None, rule.delay_s)
             case _:
-                self._happen(armed)
+                self._happen(active_rule)
         return None
 
     def _end_session(self, call: Call) -> None:
@@ -208,31 +217,31 @@ class Injector:
             self._store.sessions.close(call.session)
             call.session = None
 
-    def _happen(self, armed: ActiveRule) -> None:
+    def _happen(self, active_rule: ActiveRule) -> None:
         """Let a rule's outside event happen to its targets; report the rule if anything changed."""
-        rule = armed.rule
+        rule = active_rule.rule
         if rule.at_s is not None:
-            if armed not in self._armed:
-                return  # cleared meanwhile
-            armed.struck += 1
-        happening = named(rule.happening, self.outside_events)
+            if active_rule not in self._active_rules:
+                return  # the rules were cleared before its time came
+            active_rule.struck += 1
+        outside_event = outside_event_named(rule.happening, self.outside_events)
         targets = [managed_object for managed_object in self._store.registry if matches(managed_object, rule.target)]
         self.before_outside_event()
         changes = self._store.changes
-        happening.strike(self._store, targets, rule)
-        if self._store.changes > changes or happening.is_unseen:
+        outside_event.strike(self._store, targets, rule)
+        if self._store.changes > changes or outside_event.is_unseen:
             self.on_strike(rule, tuple(targets))
 
 
-def checked(rule: Rule, outside_events: Mapping[str, OutsideEvent]) -> Rule:
-    """Return the rule. Raises UsageError if its fault, outside event or method does not exist."""
+def checked_rule(rule: Rule, outside_events: Mapping[str, OutsideEvent]) -> Rule:
+    """Return the rule if it can apply. Raises UsageError if its fault, outside event or method does not exist."""
     if rule.effect in (Effect.FAULT, Effect.TASK, Effect.KILL) or (rule.effect is Effect.MISSING and rule.fault):
         fault_type(rule.fault)
     if rule.effect is Effect.HAPPEN:
-        named(rule.happening, outside_events)
+        outside_event_named(rule.happening, outside_events)
     if not any(wild in rule.method for wild in "*?[") and not _is_method(rule.method):
         raise UsageError(
-            f"no method of the vSphere API is called {rule.method!r}",
+            f"the vSphere API has no method {rule.method!r}",
             hint="use a name such as PowerOnVM_Task or WaitForUpdatesEx, or a pattern such as *_Task",
         )
     return rule
@@ -255,7 +264,7 @@ def _fits(name: str, pattern: str) -> bool:
     return pattern in ("*", name) or fnmatchcase(name, pattern)
 
 
-def _trouble(trouble: TaskTrouble, rule: Rule, entity: ManagedObject) -> None:
+def _add_effect(trouble: TaskTrouble, rule: Rule, entity: ManagedObject) -> None:
     """Set in `trouble` what the rule does to a task of `entity`."""
     match rule.effect:
         case Effect.TASK:
@@ -283,7 +292,9 @@ def fault_type(name: str) -> Any:
     except KeyError:
         kind = None
     if kind is None or not issubclass(kind, vmodl.MethodFault):
-        raise UsageError(f"{name} is no fault of the vSphere API", hint="use a name of the API, such as NoDiskSpace")
+        raise UsageError(
+            f"{name} is not a fault of the vSphere API", hint="use the name of a vSphere fault, such as NoDiskSpace"
+        )
     return kind
 
 
@@ -293,11 +304,12 @@ def make_fault(name: str, receiver: ManagedObject) -> Any:
     fault = kind(msg=f"{name}, as injected")
     for info in kind._GetPropertyList():
         if getattr(fault, info.name) is None and not info.flags & VmomiSupport.F_OPTIONAL:
-            setattr(fault, info.name, _plain(info.type, receiver))
+            setattr(fault, info.name, _required_field_value(info.type, receiver))
     return fault
 
 
-def _plain(kind: Any, receiver: ManagedObject) -> Any:
+def _required_field_value(kind: Any, receiver: ManagedObject) -> Any:
+    """Return any valid value of a required field's type; a reference names `receiver`."""
     if issubclass(kind, VmomiSupport.ManagedObject):
         return kind(receiver.moid)
     return kind(kind.values[0]) if issubclass(kind, VmomiSupport.Enum) else kind()

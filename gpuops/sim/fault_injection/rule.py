@@ -52,7 +52,7 @@ Count = Annotated[int, Meta(ge=0)]
 
 
 class Effect(StrEnum):
-    """What happens to what a rule strikes."""
+    """What a rule does to the call, task or read that it applies to."""
 
     # to the reply of a call; see Ending
     RESET = "reset"
@@ -159,7 +159,9 @@ class Rule:
         """The rule in a JSON object. Raises UsageError for an unknown key or a wrong value."""
         names = {field.name for field in fields(cls)}
         wrong = [f"{key}: unknown key" for key in document if key not in names]
-        wrong += [f"{key}: {value} is no number" for key, value in document.items() if _endless(value)]
+        wrong += [
+            f"{key}: {value} is not a finite number" for key, value in document.items() if _is_infinite_or_nan(value)
+        ]
         if wrong:
             raise UsageError(f"not a fault rule: {'; '.join(wrong)}")
         try:
@@ -171,13 +173,13 @@ class Rule:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def phase_of_calls(self) -> Phase | None:
-        """When it strikes calls; None for a rule of tasks, of reads, or of a moment."""
+        """Return when the rule strikes calls; None for a rule about tasks, reads or a moment (`at_s`)."""
         if self.effect in TASKS or self.effect is Effect.MISSING or self.at_s is not None:
             return None
         return Phase.AFTER if self.effect in ONLY_AFTER else self.phase
 
 
-def _endless(value: object) -> bool:
+def _is_infinite_or_nan(value: object) -> bool:
     return isinstance(value, float) and not isfinite(value)
 
 
@@ -201,12 +203,14 @@ def catalogue() -> Mapping[str, Fault]:
 
 
 def rules_of(fault: str, changes: Mapping[str, Any] | None = None) -> tuple[Rule, ...]:
-    """The rules of a fault with some keys changed. Raises UsageError for an id or a key that there is not."""
+    """Return the rules of a fault with some keys changed. Raises UsageError for an unknown id or key."""
     declared_fault = catalogue().get(fault)
     if declared_fault is None:
-        raise UsageError(f"no fault is called {fault!r}", hint="gpuops sim faults lists them")
+        raise UsageError(f"no fault is called {fault!r}", hint="`gpuops sim faults` lists the ids")
     if "effect" in (changes or {}):
-        raise UsageError(f"the effect of {fault} cannot be changed", hint="remove `fault` to write a rule of your own")
+        raise UsageError(
+            f"the effect of {fault} cannot be changed", hint="remove either `effect` or `fault` from the rule"
+        )
     return tuple(Rule.from_json({**rule.to_json(), **(changes or {})}) for rule in declared_fault.rules)
 
 
@@ -218,17 +222,17 @@ OUT_OF_SPACE: Final = Question(
 )
 """The question of a full datastore, as ESXi asks it (VMware knowledge base on msg.hbacommon.outofspace)."""
 
-ANSWER_LOOK: Final = timedelta(seconds=5)
+ANSWER_CHECK_INTERVAL: Final = timedelta(seconds=5)
 """How often a task of vCenter checks whether its VM's question was answered."""
 
 
 def waits_for_answer(store: ObjectStore, entity: Any) -> bool:
-    """Whether a VM waits for an answer; the first call for it makes it ask. False for any other object."""
+    """Return whether a VM waits for an answer; the first call for a VM makes it ask. False for any other object."""
     if entity.wsdl_name != "VirtualMachine":
         return False
-    if entity.moid in store.asked:
+    if entity.moid in store.vms_with_question:
         return entity.state.question is not None
-    store.asked.add(entity.moid)
+    store.vms_with_question.add(entity.moid)
     text = OUT_OF_SPACE.text.format(f"{entity.name}.vmdk")
     entity.state.question = Question(OUT_OF_SPACE.id, text, OUT_OF_SPACE.choices)
     entity.touch("runtime", "summary")
@@ -236,14 +240,14 @@ def waits_for_answer(store: ObjectStore, entity: Any) -> bool:
 
 
 class AwaitingAnswer:
-    """A task that waits for the answer to its VM's question, and ends at the first check after it, as in vCenter.
+    """Resumes a task after its VM's question was answered, at the next of vCenter's checks.
 
-    It is called at the answer and does not poll: a night would have seven thousand polls.
+    It watches the VM instead of polling, because polling would take seven thousand timers in one simulated night.
     """
 
-    def __init__(self, store: ObjectStore, vm: Any, go_on: Callable[[], None]) -> None:
+    def __init__(self, store: ObjectStore, vm: Any, resume: Callable[[], None]) -> None:
         self._store = store
-        self._go_on = go_on
+        self._resume = resume
         self._asked_at = store.clock.now()
         store.registry.watch(vm.moid, self)
 
@@ -252,9 +256,10 @@ class AwaitingAnswer:
             return
         self._store.registry.unwatch(managed_object.moid, self)
         clock = self._store.clock
-        until_look = ANSWER_LOOK - (clock.now() - self._asked_at) % ANSWER_LOOK
-        # No wait of a client jumps to this look.
-        clock.schedule(until_look.total_seconds(), self._go_on, background=True)
+        # the checks count from the question: an answer after 12 s is seen at the check after 15 s, 3 s later
+        until_check = ANSWER_CHECK_INTERVAL - (clock.now() - self._asked_at) % ANSWER_CHECK_INTERVAL
+        # No wait of a client jumps to this check.
+        clock.schedule(until_check.total_seconds(), self._resume, background=True)
 
     def object_removed(self, managed_object: Any) -> None:
         """Its question can no longer be answered."""
@@ -266,7 +271,7 @@ def lingering(task: Task, complete: Callable[[], None], lingers_s: float) -> Cal
         return complete
     vm: Any = task.entity
 
-    def end() -> None:
+    def complete_and_linger() -> None:
         host, seats = vm.host(), vm.state.seats
         complete()
         if vm.state.power is not Power.ON and seats:
@@ -274,7 +279,7 @@ def lingering(task: Task, complete: Callable[[], None], lingers_s: float) -> Cal
             host.load_changed()
             host.world.clock.schedule(lingers_s, lambda: _free_gpus(host, seats))
 
-    return end
+    return complete_and_linger
 
 
 def _free_gpus(host: Any, seats: tuple[Any, ...]) -> None:
@@ -292,10 +297,10 @@ class OutsideEvent:
     kind: str
     act: Act
     is_unseen: bool = False
-    """Whether it changes what vCenter answers and nothing that it keeps."""
+    """Whether it only changes what vCenter answers, so that no object counts as changed."""
 
     def strike(self, store: ObjectStore, targets: Iterable[ManagedObject], rule: Rule) -> None:
-        """Does it to the targets."""
+        """Apply the event to the targets of its type, or once to the whole vCenter."""
         if not self.kind:
             self.act(store, rule)
             return
@@ -304,9 +309,11 @@ class OutsideEvent:
                 self.act(target, rule)
 
 
-def named(name: str, outside_events: Mapping[str, OutsideEvent]) -> OutsideEvent:
-    """The event that a rule names as its `happening`. Raises UsageError."""
+def outside_event_named(name: str, outside_events: Mapping[str, OutsideEvent]) -> OutsideEvent:
+    """Return the event that a rule names as its `happening`. Raises UsageError for an unknown name."""
     try:
         return outside_events[name]
     except KeyError:
-        raise UsageError(f"no happening is called {name!r}", hint=f"there are: {', '.join(outside_events)}") from None
+        raise UsageError(
+            f"`happening` names no outside event: {name!r}", hint=f"use one of: {', '.join(outside_events)}"
+        ) from None

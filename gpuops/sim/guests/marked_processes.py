@@ -1,8 +1,8 @@
 """Finds, stops and ends the processes of guests by a mark in their environment, those that they started included.
 
 A process group or a session can be left by any process; the environment goes with every child. Run as a program,
-`marked_processes.py MARK DIRECTORY` waits for the end of its input and then ends what bears the mark and removes the
-directory: so nothing is left of a simulator that was killed. As it is run alone, it imports nothing of gpuops.
+`marked_processes.py MARK DIRECTORY` waits for the end of its input, then ends the processes with the mark and removes
+the directory, so that a simulator that was killed leaves nothing behind. It is run alone and imports nothing of gpuops.
 
 Linux: /proc/PID/environ, stat (proc(5)). A process that empties its environment is not found.
 """
@@ -21,11 +21,11 @@ from typing import Final
 VARIABLE: Final = "GPUOPS_SIM_GUEST"
 _PROC: Final = Path("/proc")
 _ROUNDS: Final = 200
-"""A process that forks meanwhile is found in the next round."""
+"""How often the processes are looked up again: one that forks during a round is found in the next."""
 _PAUSE_S: Final = 0.01
 
 
-def marked(mark: str) -> Iterator[int]:
+def pids_with_mark(mark: str) -> Iterator[int]:
     """Yield the ids of the running processes whose mark begins with `mark`."""
     variable = f"{VARIABLE}={mark}".encode()
     for entry in _PROC.iterdir():
@@ -40,24 +40,24 @@ def marked(mark: str) -> Iterator[int]:
 
 
 def end_all(mark: str) -> bool:
-    """Kill them all, until none is left; False = some could not be killed."""
+    """Kill the processes with this mark until none is left; return False if some could not be killed."""
     return _signal_marked(mark, signal.SIGKILL, lambda pid: True)
 
 
 def stop_all(mark: str) -> bool:
-    """Stop them all where they are, as a suspended VM does."""
+    """Stop the processes with this mark, as suspending a VM does; return False if some could not be stopped."""
     return _signal_marked(mark, signal.SIGSTOP, lambda pid: _state(pid) not in "Tt")
 
 
 def continue_all(mark: str) -> None:
-    """Have them go on; a process that was stopped starts none meanwhile."""
-    for pid in marked(mark):
+    """Continue the processes with this mark; one round is enough, because stopped processes start no others."""
+    for pid in pids_with_mark(mark):
         _send(pid, signal.SIGCONT)
 
 
-def _signal_marked(mark: str, number: signal.Signals, due: Callable[[int], bool]) -> bool:
+def _signal_marked(mark: str, number: signal.Signals, needs_signal: Callable[[int], bool]) -> bool:
     for _ in range(_ROUNDS):
-        pids = [pid for pid in marked(mark) if due(pid)]
+        pids = [pid for pid in pids_with_mark(mark) if needs_signal(pid)]
         if not pids:
             return True
         for pid in pids:

@@ -34,7 +34,7 @@ SHELL: Final = "/bin/sh"
 
 @dataclass(slots=True)
 class RealProcess:
-    """One that was started in a guest."""
+    """A process that was started in a guest."""
 
     pid: int
     path: str
@@ -42,7 +42,7 @@ class RealProcess:
     owner: str
     started_at: datetime
     mark: str
-    """Of it, and of what it starts."""
+    """The mark in its environment, which the processes that it starts inherit."""
     child: subprocess.Popen[bytes] = field(repr=False)
     ended_at: datetime | None = None
     exit_code: int | None = None
@@ -50,12 +50,12 @@ class RealProcess:
 
 @dataclass(slots=True)
 class RealGuest:
-    """What one VM has."""
+    """The directory and the processes of one VM's guest."""
 
     root: Path
     mark: str
     boot_time: datetime | None = None
-    """Of the VM when its processes were started."""
+    """The VM's boot time when its processes were started."""
     stopped: bool = False
     processes: list[RealProcess] = field(default_factory=list)
 
@@ -84,15 +84,15 @@ class RealGuests:
         )
 
     def guest(self, vm: str) -> RealGuest:
-        """What a VM has; its directory is made when it is first asked for."""
+        """Return the guest of a VM; its directory is made at the first call."""
         if vm not in self._guests:
-            root = self._base() / vm
+            root = self._guests_directory() / vm
             make_root(root)
             self._guests[vm] = RealGuest(root, f"{self._token}/{vm}.")
         return self._guests[vm]
 
     def next_number(self) -> int:
-        """One that was not given before, for names of temporary files."""
+        """Return a number that was not used before, for marks and names of temporary files."""
         self._numbers += 1
         return self._numbers
 
@@ -124,16 +124,16 @@ class RealGuests:
         )
         process = RealProcess(child.pid, path, f"{path} {arguments}".rstrip(), owner, self._now(), mark, child)
         guest.processes.append(process)
-        threading.Thread(target=self._await, args=(process,), name=f"guest-{child.pid}", daemon=True).start()
+        threading.Thread(target=self._wait_for_end, args=(process,), name=f"guest-{child.pid}", daemon=True).start()
         return process
 
     def processes(self, vm: str) -> Sequence[RealProcess]:
-        """Those that were started in it since it was booted, the ended ones as well."""
+        """Return the processes that were started in the guest since its boot, including those that have ended."""
         guest = self._guests.get(vm)
         return tuple(guest.processes) if guest is not None else ()
 
     def environment(self, vm: str) -> dict[str, str]:
-        """What every program in the guest has, whatever it was started with; nothing of the simulator's own."""
+        """Return the environment of every program in the guest; it holds nothing of the simulator's own environment."""
         root = self.guest(vm).root
         home, temporary = str(root / "root"), str(root / "tmp")
         return {"PATH": PATH, "HOME": home, "TMPDIR": temporary, "LANG": "C.UTF-8", "SHELL": SHELL}
@@ -153,12 +153,12 @@ class RealGuests:
             marked_processes.continue_all(guest.mark)
 
     def copy(self, vm: str, new_vm: str) -> None:
-        """A clone has the files of what it was made from."""
+        """Copy the files of a VM's guest to the guest of its clone."""
         if vm in self._guests:
             shutil.copytree(self._guests[vm].root, self.guest(new_vm).root, symlinks=True, dirs_exist_ok=True)
 
     def forget(self, vm: str) -> None:
-        """Its VM is gone, and so are its processes and files."""
+        """End the processes and remove the files of a VM that was removed."""
         guest = self._guests.pop(vm, None)
         if guest is not None:
             self._end(guest)
@@ -172,7 +172,8 @@ class RealGuests:
         self._guests.clear()
         self._home = None
 
-    def _base(self) -> Path:
+    def _guests_directory(self) -> Path:
+        """Return the directory of all guests; make it, and start the helper process that removes it, if needed."""
         if self._home is None:
             self._home = Path(tempfile.mkdtemp(prefix="gpuops-guests-"))
             program = [sys.executable, "-I", marked_processes.__file__, f"{self._token}/", str(self._home)]
@@ -185,7 +186,7 @@ class RealGuests:
             marked_processes.end_all(guest.mark)
             guest.processes = []
 
-    def _await(self, process: RealProcess) -> None:
+    def _wait_for_end(self, process: RealProcess) -> None:
         code = process.child.wait()
         with self._changed:
             # a shell says 128 and the number of a signal; Popen the negative number (VMware Tools: from memory)
@@ -195,11 +196,11 @@ class RealGuests:
 
 
 FOLDERS = ("tmp", "root", "opt")
-"""What a new guest has."""
+"""The directories in a new guest."""
 
 
 def make_root(root: Path) -> None:
-    """The directories of a new guest, for its owner alone."""
+    """Make the directories of a new guest, readable by their owner only."""
     for name in FOLDERS:
         (root / name).mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -211,7 +212,7 @@ def locate_in_guest(root: Path, path: str) -> Path:
     path that leads out of the guest, ValueError for an empty path or one with a NUL character.
     """
     if not path or "\0" in path:
-        raise ValueError(f"{path!r} is no path")
+        raise ValueError(f"{path!r} is not a path: it is empty or has a NUL character")
     home = root.resolve()
     guest_path = Path(path)
     inside = guest_path.is_relative_to(root) or guest_path.is_relative_to(home)
@@ -219,7 +220,7 @@ def locate_in_guest(root: Path, path: str) -> Path:
     host_path = Path(os.path.normpath(guest_path if inside else home / path.lstrip("/")))
     resolved = host_path.parent.resolve() / host_path.name
     if not resolved.is_relative_to(home):
-        raise PermissionError(f"{path} leads out of the guest")
+        raise PermissionError(f"{path} leads out of the guest's directory")
     return resolved
 
 
@@ -227,26 +228,26 @@ def follow_in_guest(root: Path, path: str) -> Path:
     """The same, where a link is followed. Raises PermissionError for one that leads out."""
     resolved = locate_in_guest(root, path).resolve()
     if not resolved.is_relative_to(root.resolve()):
-        raise PermissionError(f"{path} leads out of the guest")
+        raise PermissionError(f"{path} leads out of the guest's directory")
     return resolved
 
 
 def temporary_name(number: int, prefix: str, suffix: str) -> str:
     """Name of a temporary file. Raises ValueError for a prefix or suffix with a slash."""
     if "/" in prefix or "/" in suffix:
-        raise ValueError("a prefix or suffix has no slash")
+        raise ValueError("the prefix and the suffix of a temporary file must not contain a slash")
     return f"{prefix}{number:06d}{suffix}"
 
 
 TRANSFER_PATH: Final = "/guestFile"
-LARGEST: Final = 64 * 1024 * 1024
+MAX_TRANSFER_BYTES: Final = 64 * 1024 * 1024
 """Bytes of a file that is transferred; the server reads no larger request."""
 _MODE: Final = 0o600
 
 
 @dataclass(frozen=True, slots=True)
 class FileTransfer:
-    """One that may be carried out once: into the guest with these permissions, or out of it.
+    """A transfer that can be carried out once: into the guest with these permissions, or out of it.
 
     Its file is at `place`; what a declared program has printed is `content`, and no file of this machine.
     """
@@ -283,17 +284,17 @@ class FileTransfers:
 
 
 def read(transfer: FileTransfer) -> bytes:
-    """What is to be downloaded. Raises UsageError for what is no file any more, or a larger one."""
+    """Return the bytes to download. Raises UsageError if the file is gone or larger than MAX_TRANSFER_BYTES."""
     if transfer.content is not None:
         return transfer.content
-    return read_bytes(transfer.place, largest=LARGEST, error=UsageError)
+    return read_bytes(transfer.place, largest=MAX_TRANSFER_BYTES, error=UsageError)
 
 
 def write(transfer: FileTransfer, content: bytes) -> None:
-    """Put an upload in its place, whole. Raises FileExistsError, or another OSError."""
+    """Write an uploaded file in one step. Raises FileExistsError, or another OSError."""
     if not transfer.overwrite and transfer.place.exists():
-        raise FileExistsError(f"{transfer.place.name} is there")
-    beside = transfer.place.with_name(f".{transfer.place.name}.{secrets.token_hex(4)}")
-    beside.write_bytes(content)
-    beside.chmod(_MODE if transfer.permissions is None else transfer.permissions & 0o7777)
-    beside.replace(transfer.place)
+        raise FileExistsError(f"{transfer.place.name} already exists")
+    temporary_path = transfer.place.with_name(f".{transfer.place.name}.{secrets.token_hex(4)}")
+    temporary_path.write_bytes(content)
+    temporary_path.chmod(_MODE if transfer.permissions is None else transfer.permissions & 0o7777)
+    temporary_path.replace(transfer.place)

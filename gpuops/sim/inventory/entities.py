@@ -107,11 +107,11 @@ class ComputeEntity(ManagedEntity):
         return [self.world.get(moid) for moid in self.host_moids]
 
     def places(self, vm: str) -> bool:
-        """Whether it chooses the host of a VM that is powered on."""
+        """Whether DRS chooses the host when this VM is powered on."""
         return self.drs.behavior_for(vm) in (Behavior.PARTIAL, Behavior.FULL)
 
     def moves(self, vm: str) -> bool:
-        """Whether it moves a running VM to another host by itself."""
+        """Whether DRS moves this running VM to another host by itself."""
         return self.drs.behavior_for(vm) is Behavior.FULL
 
     @property
@@ -131,7 +131,7 @@ class ComputeEntity(ManagedEntity):
         return self.drs.allows(vm, host)
 
     def forget(self, vm: str) -> None:
-        """Drop what is configured for a VM that is gone."""
+        """Drop the cluster settings of a VM that was removed."""
         self.drs.forget(vm)
         self.touch("configurationEx", "configuration")
 
@@ -158,7 +158,7 @@ class ComputeEntity(ManagedEntity):
 
 
 class HostEntity(ManagedEntity):
-    """One host; `state` holds all that it is. Its managers have moids made of its own: `graphicsManager-12`."""
+    """One host; its values are in `state`. The moids of its managers end in its own number: `graphicsManager-12`."""
 
     def __init__(self, world: World, moid: str, state: HostState) -> None:
         self.state = state
@@ -201,6 +201,7 @@ class HostEntity(ManagedEntity):
         return sum(vm.cpu_usage_mhz for vm in running), memory
 
     def seats(self) -> tuple[RunningVgpu, ...]:
+        """Return the vGPUs in use on the host, and those that its GPUs have not given back yet."""
         return (*self.lingering, *(seat for vm in self.vms() for seat in vm.state.seats))
 
     def held_pci_ids(self, besides: VmEntity | None = None) -> set[str]:
@@ -245,30 +246,30 @@ class HostEntity(ManagedEntity):
         for vm in self.vms():
             vm.touch("runtime", "summary")
 
-    def drive(self, *, on: bool) -> None:
-        """Load or unload its GPU driver, with which all its GPUs appear or disappear."""
-        self.state.gpus, self.undriven = (self.undriven, ()) if on else ((), self.state.gpus)
+    def set_driver_loaded(self, *, loaded: bool) -> None:
+        """Load or unload its GPU driver; without a driver the host lists none of its GPUs."""
+        self.state.gpus, self.undriven = (self.undriven, ()) if loaded else ((), self.state.gpus)
         self.touch("hardware", "config", "summary")
         self.graphics_changed()
 
     def _touch_manager(self, kind: str, *paths: str) -> None:
-        """Touch these paths of a manager, if anybody has seen it."""
+        """Touch these paths of a manager, if a client has asked for it."""
         manager = self.managers.get(f"{kind}-{self.number}")
         if manager is not None:
             manager.touch(*paths)
 
     def manager(self, kind: str) -> Any:
-        """Its manager whose moid begins so, made when it is asked for."""
+        """Return its manager of this kind, such as `graphicsManager`; it is made when it is first needed."""
         return self.world.get(f"{kind}-{self.number}")
 
 
 class VmEntity(ManagedEntity):
-    """One VM; `state` holds all that it is."""
+    """One VM; its values are in `state`."""
 
     def __init__(self, world: World, moid: str, state: VmState) -> None:
         self.state = state
         self.connection: str | None = None
-        """Its own connection state where it is not that of its host: inaccessible, orphaned."""
+        """Its connection state if that differs from its host's (inaccessible, orphaned); None = the host's."""
         self.ignores_shutdown = False
         """Whether its guest ignores requests to shut down."""
         super().__init__(world, moid, state.name, state.folder, state.attributes)
@@ -312,7 +313,7 @@ class VmEntity(ManagedEntity):
     # --- changes ------------------------------------------------------------------------------------------------
 
     def power_changed(self) -> None:
-        """Touch every property that shows the VM's power, or the devices it holds; real processes go with it."""
+        """Touch every property that shows the VM's power or the devices it holds; stop or continue real processes."""
         self.world.guests.power_changed(self.moid, self.state.power, self.state.boot_time)
         self.touch("runtime", "summary", "guest", "guestHeartbeatStatus", "config", "layoutEx", "storage")
         self.host().load_changed()
@@ -330,7 +331,7 @@ class VmEntity(ManagedEntity):
         self.host().load_changed()
 
     def networks_changed(self, before: Iterable[NetworkCard] = ()) -> None:
-        """Touch every property that shows which networks it is on, or was with the network cards of before."""
+        """Touch every property that shows its networks, those of its earlier network cards `before` included."""
         self.touch("network")
         for moid in {card.network for card in (*before, *self.state.network_cards)}:
             network = self.world.find(moid)
@@ -342,17 +343,17 @@ class VmEntity(ManagedEntity):
 
     def register_on(self, host: str, pool: str | None = None) -> None:
         """Move the registration to another host, and to another resource pool if one is given."""
-        old = self.host()
-        old.state.vms.pop(self.moid, None)
+        old_host = self.host()
+        old_host.state.vms.pop(self.moid, None)
         self.state.host = host
         self.host().state.vms[self.moid] = None
         if pool is not None and pool != self.state.pool:
             self.leave_pool()
             self.world.get(pool).add(self)
             self.state.pool = pool
-        for changed in (old, self.host()):  # both hosts have another load and list of VMs now
-            changed.touch("vm")
-            changed.load_changed()
+        for host_entity in (old_host, self.host()):  # both hosts have another load and list of VMs now
+            host_entity.touch("vm")
+            host_entity.load_changed()
         self.touch("runtime", "summary", "resourcePool", "environmentBrowser", "config")
 
     def leave_pool(self) -> None:
@@ -370,16 +371,16 @@ class VmEntity(ManagedEntity):
         folder.add(self)
         self.touch("parent")
 
-    def move_files(self, store: DatastoreEntity) -> None:
+    def move_files(self, new_datastore: DatastoreEntity) -> None:
         """Move its files, a suspended state among them, to another datastore."""
-        old, size_mib = self.datastore(), self.state.suspend_file_mib
-        for datastore, sign in ((old, -1), (store, 1)):
-            datastore.use(sign * size_mib)
-        old.remove(self)
-        store.add(self)
-        self.state.datastore = store.moid
-        self.state.template = replace(self.state.template, datastore=store.name)
-        self.state.files = ""  # they get its name (VMware KB 1029513)
+        old_datastore, size_mib = self.datastore(), self.state.suspend_file_mib
+        old_datastore.use(-size_mib)
+        new_datastore.use(size_mib)
+        old_datastore.remove(self)
+        new_datastore.add(self)
+        self.state.datastore = new_datastore.moid
+        self.state.template = replace(self.state.template, datastore=new_datastore.name)
+        self.state.files = ""  # a move renames the files to the VM's name (VMware KB 1029513)
         self.touch("config", "datastore", "layout", "layoutEx", "storage", "summary")
 
     def refuse_while_question_pending(self) -> None:

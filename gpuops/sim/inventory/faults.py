@@ -14,7 +14,7 @@ from gpuops.sim.state.vm_state import Power, Question
 
 
 def wrong_power_state(existing: Power, requested: Power | None = None) -> Exception:
-    """InvalidPowerState: what is, and what the method needs."""
+    """InvalidPowerState with the existing power state and the one that the method needs."""
     state = {"poweredOn": "Powered on", "poweredOff": "Powered off", "suspended": "Suspended"}[existing.value]
     return _fault(
         vim.fault.InvalidPowerState,

@@ -105,7 +105,7 @@ class ManagedEntity(ManagedObject):
 
     @method
     def setCustomValue(self, call: Call, key: str, value: str) -> None:
-        """Declared faults: InvalidArgument for a field that is not defined."""
+        """Set the custom field named `key`. Raises InvalidArgument for a field that is not defined."""
         field = next((field for field in self._all_fields() if field.name == key), None)
         if field is None:
             raise faults.wrong_argument("key", f"No custom field is named {key}.")
@@ -113,7 +113,7 @@ class ManagedEntity(ManagedObject):
 
     @method
     def Reload(self, call: Call) -> None:
-        """Nothing lies outside of vCenter here that could have changed without it."""
+        """Do nothing: no files outside the simulated vCenter exist that could have changed."""
 
     @method
     def Rename_Task(self, call: Call, newName: str) -> Any:
@@ -141,7 +141,7 @@ def custom_values(attributes: dict[int, str]) -> list[Any]:
 
 
 def write_attribute(call: Call, entity: Any, key: int, name: str, value: str) -> None:
-    """Set a custom field of an entity on the wire: with its event, and its line in the ledger."""
+    """Set a custom field of an entity for a client's call; post the event and record the change in the ledger."""
     before = entity.attributes.get(key, "")
     entity.set_attribute(key, value)
     entity.world.ledger.record(call, entity, before={name: before}, after={name: value})
@@ -156,7 +156,7 @@ def new_uuid(world: World) -> str:
 
 
 def new_moid(world: World, prefix: str) -> str:
-    """A managed object id that was not given before: `vm-1042`."""
+    """Return a managed object id that was not used before, such as `vm-1042`."""
     return f"{prefix}-{1000 + world.next_number()}"
 
 
@@ -175,9 +175,12 @@ def enter(vm: VmEntity) -> VmEntity:
 
 
 def enter_new(vm: VmEntity) -> VmEntity:
-    """The same of a VM that was made now: where files of its name are there, vCenter gives its own another one."""
-    store, name, number = vm.datastore(), vm.state.name, 0
-    used_paths = {f"{vm.state.home}.vmx" for vm in store.vms.values()}
+    """Register a new VM like `enter`, with free names for its files.
+
+    If another VM on the datastore has files of that name, `_1`, `_2` and so on is added, as vCenter does.
+    """
+    name, number = vm.state.name, 0
+    used_paths = {f"{other.state.home}.vmx" for other in vm.datastore().vms.values()}
     while f"{vm.state.home}.vmx" in used_paths:
         number += 1
         vm.state.files = f"{name}_{number}"

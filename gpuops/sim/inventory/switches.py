@@ -1,7 +1,7 @@
 """Distributed switches and their port groups as operations see them: what each holds, and who is connected where.
 
-What clients set is kept as the API's own objects, so that no field of the many is lost; `objects.datastore` derives
-from these and shows it.
+The configuration that clients set is stored as the API's own objects, so that none of its many fields is lost. The
+classes in `objects.folder` derive from these and show it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class PortgroupEntity(ManagedEntity):
-    """A distributed port group of the switch of that moid; `kept` is the DVPortgroupConfigInfo that clients set."""
+    """A distributed port group; `stored_config` is the DVPortgroupConfigInfo that clients set."""
 
     def __init__(self, world: World, moid: str, name: str, parent: str, switch: str, config: Any) -> None:
         super().__init__(world, moid, name, parent)
         self.switch_moid = switch
-        self.kept = config
+        self.stored_config = config
         self.ports: list[str] = []
         """The keys of its ports; without those of an uplink port group, which its hosts keep."""
         self.version = 1
@@ -33,7 +33,7 @@ class PortgroupEntity(ManagedEntity):
 
     @property
     def is_uplink(self) -> bool:
-        return bool(self.kept.uplink)
+        return bool(self.stored_config.uplink)
 
     def port_keys(self) -> list[str]:
         """The keys of all its ports."""
@@ -51,22 +51,22 @@ class PortgroupEntity(ManagedEntity):
 
 
 class DistributedSwitchEntity(ManagedEntity):
-    """A distributed switch; `kept` is the VMwareDVSConfigInfo that clients set. Its members are kept by the hosts."""
+    """A distributed switch; `stored_config` is the VMwareDVSConfigInfo that clients set. Hosts store membership."""
 
     def __init__(self, world: World, moid: str, name: str, parent: str, config: Any) -> None:
         super().__init__(world, moid, name, parent)
-        self.kept = config
+        self.stored_config = config
         self.portgroup_moids: list[str] = []
         self.next_port = 0
         self.version = 1
 
     @property
     def uuid(self) -> str:
-        return self.kept.uuid
+        return self.stored_config.uuid
 
     @property
     def uplinks(self) -> list[str]:
-        return list(self.kept.uplinkPortPolicy.uplinkPortName)
+        return list(self.stored_config.uplinkPortPolicy.uplinkPortName)
 
     def portgroups(self) -> list[PortgroupEntity]:
         return [self.world.get(moid) for moid in self.portgroup_moids]
@@ -95,11 +95,11 @@ class DistributedSwitchEntity(ManagedEntity):
         }
 
     def taken_ports(self, besides: str | None = None) -> set[str]:
-        """The ports that something is connected to; without those of the VM of that moid."""
+        """Return the keys of the ports in use, without those of the VM with the moid `besides`."""
         return {*self.connections(besides), *self.adapters()}
 
     def new_ports(self, count: int) -> list[str]:
-        """The keys of so many ports more."""
+        """Return the keys of `count` new ports."""
         first, self.next_port = self.next_port, self.next_port + count
         return [str(key) for key in range(first, self.next_port)]
 

@@ -13,7 +13,7 @@ from pyVmomi import vim
 
 from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties
 from gpuops.sim.inventory import faults
-from gpuops.sim.managers.of_vcenter import LICENCES, plain_kind
+from gpuops.sim.managers.of_vcenter import LICENCES, read_only_manager_class
 from gpuops.sim.objects.esxcli import DynamicTypeManager, ManagedMethodExecuter
 from gpuops.sim.objects.host_managers import (
     HostAssignableHardwareManager,
@@ -68,13 +68,13 @@ SHOWN: Final[Mapping[str, Mapping[str, str]]] = {
     "HostVMotionSystem": {"netConfig": "config.vmotion.netConfig"},
     "HostVsanSystem": {"config": "config.vsanHostConfig"},
 }
-"""Type -> property -> the property of its host that says the same (vSphere API, HostConfigInfo)."""
-READ: Final[Mapping[str, Properties]] = {
+"""Type -> property -> the property of its host with the same value (vSphere API, HostConfigInfo)."""
+OTHER_PROPERTIES: Final[Mapping[str, Properties]] = {
     "HostNetworkSystem": {"networkConfig": lambda manager: host_network.config(manager.host.state)},
     "HostVirtualNicManager": {"info": lambda manager: host_network.selections(manager.host.state)},
     "LicenseManager": LICENCES,
 }
-"""Type -> the other properties that one shows."""
+"""Type -> its properties that no property of the host holds."""
 METHODS: Final[Mapping[str, Methods]] = {
     "HostDatastoreSystem": {"QueryAvailableDisksForVmfs": lambda *_, **__: []},
     "HostDateTimeSystem": {"QueryDateTime": lambda manager, call: manager.world.clock.now() + manager.world.skew},
@@ -110,7 +110,7 @@ def _vsan_status(host: HostSystem) -> Any:
 
 
 def offer(world: World) -> None:
-    """Let the managers of every host be made when they are asked for."""
+    """Register the managers of all hosts to be made when a client first asks for them."""
     for prefix in (*KINDS, *(prefix for _, prefix in managers().values())):
         world.registry.make_on_demand(f"{prefix}-", partial(_make, world, prefix))
 
@@ -123,20 +123,22 @@ def _make(world: World, prefix: str, moid: str) -> ManagedObject | None:
     if prefix == OPTIONS:
         manager = OptionManager(world, moid, host.state.options, name=host.name, changed=lambda: host.touch("config"))
     else:
-        manager = _kind(prefix)(moid, host)
+        manager = _manager_class(prefix)(moid, host)
     host.managers[moid] = manager
     return manager
 
 
 @cache
-def _kind(prefix: str) -> type[HostManager]:
-    known = KINDS.get(prefix)
-    if known is not None:
-        return known
+def _manager_class(prefix: str) -> type[HostManager]:
+    own_class = KINDS.get(prefix)
+    if own_class is not None:
+        return own_class
     (wsdl_name,) = {kind._wsdlName for kind, own_prefix in managers().values() if own_prefix == prefix}
-    properties: Properties = {name: partial(_of_host, path) for name, path in SHOWN.get(wsdl_name, {}).items()}
-    return plain_kind(wsdl_name, HostManager, {**properties, **READ.get(wsdl_name, {})}, METHODS.get(wsdl_name, {}))
+    properties: Properties = {name: partial(_read_of_host, path) for name, path in SHOWN.get(wsdl_name, {}).items()}
+    return read_only_manager_class(
+        wsdl_name, HostManager, {**properties, **OTHER_PROPERTIES.get(wsdl_name, {})}, METHODS.get(wsdl_name, {})
+    )
 
 
-def _of_host(path: str, manager: HostManager) -> Any:
+def _read_of_host(path: str, manager: HostManager) -> Any:
     return manager.host.read(path)

@@ -12,7 +12,7 @@ from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties
 from gpuops.sim.core.registry import vmomi_type
 from gpuops.sim.inventory import faults
 from gpuops.sim.render import distributed
-from gpuops.sim.render.defaults import default, described, plain_value
+from gpuops.sim.render.defaults import default, default_value, described
 from gpuops.sim.services.guest_managers import PARTS as GUEST_PARTS
 from gpuops.sim.services.service_instance import ROOT_FOLDER_MOID, managers_of
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 ALARM: Final = "alarm-1"
 """A vCenter comes with many alarms; this is the first. Clients read the list, and then each that is on it."""
 ASSIGNMENTS: Final = "LicenseAssignmentManager"
-BELOW: Final = {**GUEST_PARTS, ASSIGNMENTS: "LicenseAssignmentManager", ALARM: "Alarm"}
-"""Moid and type of what managers lead to."""
+SUBMANAGERS: Final = {**GUEST_PARTS, ASSIGNMENTS: "LicenseAssignmentManager", ALARM: "Alarm"}
+"""Moid and type of the objects that managers refer to."""
 EVALUATION_H: Final = 60 * 24
 """The evaluation period: 60 days (VMware, vCenter Server and Host Management, Licensing)."""
 VCENTER_LOGS: Final = {"vpxd:vpxd.log": "/var/log/vmware/vpxd/vpxd.log"}
@@ -86,8 +86,8 @@ def _alarm_info(alarm: ManagedObject) -> Any:
 
     It is never triggered.
     """
-    lost = default("StateAlarmExpression", type=vim.HostSystem)
-    expression = vim.alarm.OrAlarmExpression(expression=[lost])
+    host_lost = default("StateAlarmExpression", type=vim.HostSystem)
+    expression = vim.alarm.OrAlarmExpression(expression=[host_lost])
     entity = vim.Folder(ROOT_FOLDER_MOID)
     return default("AlarmInfo", key=alarm.moid, alarm=alarm.ref, entity=entity, expression=expression)
 
@@ -101,13 +101,13 @@ def _evaluation() -> Any:
 
 
 def _license_assignments(manager: Any, entity_id: str | None) -> list[Any]:
-    named = {manager.world.get("ServiceInstance").instance_uuid: "vcenter.test"}
-    named |= {host.moid: host.name for host in manager.world.by_type("HostSystem")}
+    names = {manager.world.get("ServiceInstance").instance_uuid: "vcenter.test"}
+    names |= {host.moid: host.name for host in manager.world.by_type("HostSystem")}
     return [
         vim.LicenseAssignmentManager.LicenseAssignment(
             entityId=entity, entityDisplayName=name, assignedLicense=_evaluation()
         )
-        for entity, name in named.items()
+        for entity, name in names.items()
         if not entity_id or entity == entity_id
     ]
 
@@ -144,7 +144,7 @@ def _logs(manager: Any, host: Any) -> list[Any]:
 
 
 def _users(manager: Any, text: str, *, exact: bool) -> list[Any]:
-    """The users whose name is `text`, or has it in it in any case (vSphere API, RetrieveUserGroups)."""
+    """Return the users whose name is `text` (`exact`) or contains it in any case (vSphere API, RetrieveUserGroups)."""
     return [
         vim.UserSearchResult(principal=name, group=False)
         for name in manager.world.sessions.passwords
@@ -170,7 +170,7 @@ def _portgroup(manager: Any, uuid: str, key: str) -> Any:
 # --- the tables -------------------------------------------------------------------------------------------------------
 
 
-def _nothing(*_: Any, **__: Any) -> Any:
+def _empty_list(*_: Any, **__: Any) -> Any:
     return []
 
 
@@ -184,11 +184,11 @@ PROPERTIES: Final[Mapping[str, Properties]] = {
 METHODS: Final[Mapping[str, Methods]] = {
     "AlarmManager": {
         "GetAlarm": lambda *_, **__: [vim.alarm.Alarm(ALARM)],
-        "GetAlarmState": _nothing,
+        "GetAlarmState": _empty_list,
         "AreAlarmActionsEnabled": lambda *_, **__: True,
     },
-    "ClusterProfileManager": {"FindAssociatedProfile": _nothing},
-    "CryptoManagerKmip": {"ListKeys": _nothing, "ListKmipServers": _nothing},
+    "ClusterProfileManager": {"FindAssociatedProfile": _empty_list},
+    "CryptoManagerKmip": {"ListKeys": _empty_list, "ListKmipServers": _empty_list},
     "CustomizationSpecManager": {"DoesCustomizationSpecExist": lambda *_, **__: False},
     "DiagnosticManager": {"QueryDescriptions": lambda manager, call, host=None: _logs(manager, host)},
     "DistributedVirtualSwitchManager": {
@@ -202,40 +202,42 @@ METHODS: Final[Mapping[str, Methods]] = {
     "LicenseAssignmentManager": {
         "QueryAssignedLicenses": lambda manager, call, entityId=None: _license_assignments(manager, entityId)
     },
-    "ScheduledTaskManager": {"RetrieveEntityScheduledTask": _nothing},
+    "ScheduledTaskManager": {"RetrieveEntityScheduledTask": _empty_list},
     "UserDirectory": {
         "RetrieveUserGroups": lambda manager, call, searchStr, exactMatch, findUsers, belongsToGroup=None, **_: (
             _users(manager, searchStr, exact=exactMatch) if findUsers and not belongsToGroup else []
         )
     },
-    "VcenterVStorageObjectManager": {"ListVStorageObject": _nothing},
+    "VcenterVStorageObjectManager": {"ListVStorageObject": _empty_list},
 }
 
 
 def offer(world: World) -> None:
-    """Let every manager of ServiceContent that the world lacks, and those below them, be made when it is asked for."""
-    types = {moid: wsdl_name for wsdl_name, moid in managers_of(world.api_version).values()} | BELOW
+    """Register the managers of ServiceContent that the world lacks to be made when a client first asks for them."""
+    types = {moid: wsdl_name for wsdl_name, moid in managers_of(world.api_version).values()} | SUBMANAGERS
     for moid, wsdl_name in types.items():
         if world.find(moid) is None:
             world.registry.make_on_demand(moid, partial(_make, world, wsdl_name))
 
 
 def _make(world: World, wsdl_name: str, moid: str) -> ManagedObject:
-    return _kind(wsdl_name)(world, moid)
+    return _manager_class(wsdl_name)(world, moid)
 
 
 @cache
-def _kind(wsdl_name: str) -> type[Any]:
-    return plain_kind(wsdl_name, ManagedObject, PROPERTIES.get(wsdl_name, {}), METHODS.get(wsdl_name, {}))
+def _manager_class(wsdl_name: str) -> type[Any]:
+    return read_only_manager_class(wsdl_name, ManagedObject, PROPERTIES.get(wsdl_name, {}), METHODS.get(wsdl_name, {}))
 
 
-def plain_kind(wsdl_name: str, base: type[ManagedObject], properties: Properties, methods: Methods) -> type[Any]:
-    """Return the class of a manager with these properties and methods; its other required properties have plain values.
+def read_only_manager_class(
+    wsdl_name: str, base: type[ManagedObject], properties: Properties, methods: Methods
+) -> type[Any]:
+    """Return the class of a manager with these properties and methods; other required properties have default values.
 
-    Its other methods raise NotSupported, as all methods that are not simulated.
+    All other methods raise NotSupported, as every method that is not simulated does.
     """
     required = {
-        info.name: partial(_plain, info.type)
+        info.name: partial(_default_value, info.type)
         for info in vmomi_type(wsdl_name)._GetPropertyList()
         if not info.flags & VmomiSupport.F_OPTIONAL
     }
@@ -245,5 +247,5 @@ def plain_kind(wsdl_name: str, base: type[ManagedObject], properties: Properties
     )
 
 
-def _plain(kind: Any, manager: ManagedObject) -> Any:
-    return plain_value(kind)
+def _default_value(kind: Any, manager: ManagedObject) -> Any:
+    return default_value(kind)

@@ -1,6 +1,4 @@
-"""ComputeResource (a host without a cluster), ClusterComputeResource, and their resource pools and vApps.
-
-What VMs of a cluster can be made of, what can be browsed for files, and trials of starts and moves."""
+"""Clusters and hosts without a cluster as clients see them, with their resource pools, vApps, browsers and checkers."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class HostDatastoreBrowser(ManagedObject):
-    """The browser of one entity."""
+    """The datastore browser of one entity."""
 
     wsdl_name = "HostDatastoreBrowser"
 
@@ -41,7 +39,7 @@ class HostDatastoreBrowser(ManagedObject):
 
 
 class EnvironmentBrowser(ManagedObject):
-    """The browser of one compute resource; asked with a host it answers for that host alone."""
+    """The environment browser of one compute resource; a method with a host answers for that host alone."""
 
     wsdl_name = "EnvironmentBrowser"
     world: World
@@ -244,9 +242,11 @@ class ComputeResource(ComputeEntity):
         "resourcePool": lambda self: self.pool,
         "environmentBrowser": lambda self: self.browser,
         "datastore": lambda self: [
-            self.world.get(moid) for moid in _union(host.state.datastores for host in self.hosts())
+            self.world.get(moid) for moid in _distinct_moids(host.state.datastores for host in self.hosts())
         ],
-        "network": lambda self: [self.world.get(moid) for moid in _union(host.state.networks for host in self.hosts())],
+        "network": lambda self: [
+            self.world.get(moid) for moid in _distinct_moids(host.state.networks for host in self.hosts())
+        ],
         "configurationEx": lambda self: vim.ComputeResource.ConfigInfo(vmSwapPlacement="vmDirectory"),
         "summary": lambda self: vim.ComputeResource.Summary(**self.totals()),
     }
@@ -256,11 +256,11 @@ class ComputeResource(ComputeEntity):
     @prop("lifecycleManaged")
     @prop("configManagerEnabled")
     def _config_managed(self) -> bool:
-        # configuration profiles are had only by clusters that are managed by one image
+        # only clusters that are managed by one image have configuration profiles
         return self.config_managed
 
 
-def _union(lists: Any) -> list[str]:
+def _distinct_moids(lists: Any) -> list[str]:
     return list(dict.fromkeys(moid for moids in lists for moid in moids))
 
 
@@ -284,7 +284,7 @@ class ClusterComputeResource(ComputeResource):
         "GetResourceUsage": lambda self, call: cluster_config.resource_usage(
             self.totals(),
             [host.usage() for host in self.hosts()],
-            [self.world.get(moid) for moid in _union(host.state.datastores for host in self.hosts())],
+            [self.world.get(moid) for moid in _distinct_moids(host.state.datastores for host in self.hosts())],
         ),
         "AddHost_Task": lambda self, call, spec, asConnected, **_: inventory_change.add_host(
             self, call, spec, connected=asConnected
@@ -304,18 +304,18 @@ def new_cluster(
     """A registered cluster without hosts, with its root resource pool and its browsers. Its folder takes it in."""
     moid = moid or new_moid(world, "domain-c")
     cluster = ClusterComputeResource(world, moid, name, folder, drs or DrsState(enabled=False))
-    furnish(cluster, new_moid(world, "resgroup"))
+    register_with_pool_and_browsers(cluster, new_moid(world, "resgroup"))
     return cluster
 
 
 def new_compute_resource(world: World, name: str, folder: str, moid: str | None = None) -> ComputeResource:
-    """The same for a host without a cluster."""
+    """Return a registered compute resource for a host without a cluster, with its root resource pool and browsers."""
     compute = ComputeResource(world, moid or new_moid(world, "domain-s"), name, folder)
-    furnish(compute, new_moid(world, "resgroup"))
+    register_with_pool_and_browsers(compute, new_moid(world, "resgroup"))
     return compute
 
 
-def furnish(compute: ComputeResource, pool: str) -> None:
+def register_with_pool_and_browsers(compute: ComputeResource, pool: str) -> None:
     """Register a compute resource with its root resource pool, of that moid, and its browsers."""
     world = compute.world
     compute.pool = ResourcePool(world, pool, "Resources", compute.moid, compute.moid)

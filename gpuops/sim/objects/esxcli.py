@@ -33,21 +33,21 @@ if TYPE_CHECKING:
 
 _XSI: Final = "http://www.w3.org/2001/XMLSchema-instance"
 _OPEN: Final = f'<obj xmlns="urn:vim25" xmlns:xsi="{_XSI}" versionId="5.0" xsi:type="{{}}">'
-KNOWN: Final = ("NVreg_RegistryDwords", "NVreg_RegistryDwordsPerDevice")
-"""Parameters that the module lists though nothing is set."""
+LISTED_PARAMETERS: Final = ("NVreg_RegistryDwords", "NVreg_RegistryDwordsPerDevice")
+"""Parameters of the module nvidia that are listed even if they are not set."""
 
 
 @dataclass(frozen=True, slots=True)
 class EsxcliCommand:
-    """One command: `graphics.device` `list`, and what esxcli's description of it says."""
+    """One command, such as namespace `graphics.device` and name `list`, with the texts of its description."""
 
     namespace: str
     name: str
     help: str
     row: str = ""
-    """The type of what it answers with; empty = it answers that it has been done."""
+    """The type of its result; empty = the command only answers `true`."""
     columns: str = ""
-    """Of a table, in their order; empty = each row is printed as a block of lines."""
+    """The columns of its table, in order; empty = each row is printed as a block of lines."""
     parameters: tuple[tuple[str, str, str], ...] = ()
     """Name, spelling as an option, and short option."""
 
@@ -107,13 +107,13 @@ COMMANDS: Final = (
 
 
 class DynamicTypeManager(HostManager):
-    """Asked for by clients of esxcli, and then not used."""
+    """An object without methods: clients of esxcli ask for it and do not use it."""
 
     wsdl_name = "InternalDynamicTypeManager"
 
 
 class ManagedMethodExecuter(HostManager):
-    """Runs an esxcli command by its name; the arguments and the answer are XML of their own."""
+    """Runs an esxcli command by its name; its arguments and its result are XML texts inside the SOAP message."""
 
     wsdl_name = "ReflectManagedMethodExecuter"
 
@@ -158,7 +158,7 @@ class ManagedMethodExecuter(HostManager):
                 return module_rows(self._modules.QueryModules(call))
             case _:  # system.module.parameters: the known parameters, and those that are set
                 configured = self._modules.QueryConfiguredModuleOptionString(call, arguments.get("module", ""))
-                parameters = dict.fromkeys(KNOWN, "") | dict(
+                parameters = dict.fromkeys(LISTED_PARAMETERS, "") | dict(
                     option.partition("=")[::2] for option in configured.split()
                 )
                 return [
@@ -172,7 +172,7 @@ class ManagedMethodExecuter(HostManager):
 
 
 def _namespace_info(type_name: str) -> Any:
-    """The CLIInfo of a namespace."""
+    """Return the CLIInfo of the namespace that `vim.EsxCLI.NAMESPACE` names, or a fault."""
     namespace = type_name.removeprefix("vim.EsxCLI.")
     methods = "".join(command.described() for command in COMMANDS if command.namespace == namespace)
     if not methods:
@@ -196,7 +196,7 @@ def _text(value: str) -> str:
 
 
 Row = Mapping[str, str]
-"""By the column's name without its blanks, as esxcli's XML has it."""
+"""The cells of a row by column name without blanks, as in esxcli's XML."""
 
 _GRAPHICS_TYPES: Final = {"basic": "Basic", "shared": "Shared", "sharedDirect": "SharedPassthru"}
 _ACCEPTANCE: Final = {
@@ -256,24 +256,25 @@ def graphics_host(host: HostState) -> Row:
 def pci_rows(host: HostState) -> list[Row]:
     """`hardware pci list`."""
     passthrough_devices = {host_device.pci_id: host_device for host_device in host.devices}
-    nodes = {bridge_of(host_device.pci_id): host_device.numa_node for host_device in host.devices}
+    # a bridge is on the NUMA node of the device behind it
+    bridge_nodes = {bridge_of(host_device.pci_id): host_device.numa_node for host_device in host.devices}
     rows: list[Row] = []
     nics = 0
     for device in pci_devices(host):
         host_device = passthrough_devices.get(device.id)
-        node = host_device.numa_node if host_device is not None else nodes.get(device.id, 0)
+        node = host_device.numa_node if host_device is not None else bridge_nodes.get(device.id, 0)
         row = {
-            **_identity(device),
+            **_address_and_ids(device),
             **_owner(host, device, host_device),
             "NUMANode": "-1" if node is None else str(node),
         }
-        if host_device is None and device.classId != BRIDGE:
+        if host_device is None and device.classId != BRIDGE:  # a network card of the host itself
             row["VMkernelName"], nics = f"vmnic{nics}", nics + 1
         rows.append(row)
     return rows
 
 
-def _identity(device: Any) -> dict[str, str]:
+def _address_and_ids(device: Any) -> dict[str, str]:
     address = PciAddress.parse(device.id)
     ids = {"VendorID": device.vendorId, "DeviceID": device.deviceId}
     ids |= {"SubVendorID": device.subVendorId, "SubDeviceID": device.subDeviceId, "DeviceClass": device.classId}
@@ -339,7 +340,8 @@ _WSDL: Final = "ReflectManagedMethodExecuter"
 _TYPES: Final = "vmodl.reflect.DynamicTypeManager"
 
 
-def _data(name: str, *fields: tuple[str, str, int]) -> None:
+def _declare_data_type(name: str, *fields: tuple[str, str, int]) -> None:
+    """Declare a data type of esxcli to pyVmomi; `fields` are (name, type, flags)."""
     properties = [(field, kind, _VERSION, flags) for field, kind, flags in fields]
     VmomiSupport.CreateDataType(f"{_EXECUTER}.{name}", f"{_WSDL}{name}", "vmodl.DynamicData", _VERSION, properties)
 
@@ -347,9 +349,9 @@ def _data(name: str, *fields: tuple[str, str, int]) -> None:
 def _register() -> None:
     """Declare the types of esxcli to pyVmomi, which does not have them; once in a process."""
     optional = VmomiSupport.F_OPTIONAL
-    _data("SoapArgument", ("name", "string", 0), ("val", "string", 0))
-    _data("SoapFault", ("faultMsg", "string", 0), ("faultDetail", "string", optional))
-    _data("SoapResult", ("response", "string", optional), ("fault", f"{_EXECUTER}.SoapFault", optional))
+    _declare_data_type("SoapArgument", ("name", "string", 0), ("val", "string", 0))
+    _declare_data_type("SoapFault", ("faultMsg", "string", 0), ("faultDetail", "string", optional))
+    _declare_data_type("SoapResult", ("response", "string", optional), ("fault", f"{_EXECUTER}.SoapFault", optional))
     # a parameter is (name, type, version, flags, privilege)
     strings = tuple((name, "string", _VERSION, 0, None) for name in ("moid", "version", "method"))
     arguments = ("argument", f"{_EXECUTER}.SoapArgument[]", _VERSION, optional, None)

@@ -1,6 +1,4 @@
-"""Folders, and the datacenter with its four folders.
-
-Datastores, networks, distributed switches and their port groups."""
+"""Folders, datacenters, datastores, networks and distributed switches as clients see them."""
 
 from __future__ import annotations
 
@@ -124,13 +122,13 @@ class VmwareDistributedVirtualSwitch(DistributedSwitchEntity):
             self, call, spec, DistributedVirtualPortgroup
         ),
         "FetchDVPorts": lambda self, call, criteria=None: [
-            port for port in distributed.ports(self) if criteria is None or _meets(self, port, criteria)
+            port for port in distributed.ports(self) if criteria is None or _port_meets(self, port, criteria)
         ],
         "Destroy_Task": removal.destroy,
     }
 
 
-def _meets(switch: DistributedSwitchEntity, port: Any, criteria: Any) -> bool:
+def _port_meets(switch: DistributedSwitchEntity, port: Any, criteria: Any) -> bool:
     """Return whether a port meets all criteria (vSphere API, DistributedVirtualSwitchPortCriteria).
 
     With `inside` False, `portgroupKey` lists the port groups to exclude.
@@ -152,7 +150,7 @@ def _meets(switch: DistributedSwitchEntity, port: Any, criteria: Any) -> bool:
 
 
 CHILD_TYPES: Final = {
-    "root": ("Folder", "Datacenter"),  # and of folders of datacenters
+    "root": ("Folder", "Datacenter"),  # the root folder, and folders of datacenters below it
     "vm": ("Folder", "VirtualMachine", "VirtualApp"),
     "host": ("Folder", "ComputeResource"),
     "datastore": ("Folder", "Datastore", "StoragePod"),

@@ -44,8 +44,8 @@ class HostSystem(HostEntity):
         if path not in SHARED:
             return None
         state = self.state
-        set_of_all = (state.policy, state.default_graphics_type, state.no_suspend, state.rebinds_without_reboot)
-        key = (state.model, state.gpu_settings, set_of_all)
+        host_settings = (state.policy, state.default_graphics_type, state.no_suspend, state.rebinds_without_reboot)
+        key = (state.model, state.gpu_settings, host_settings)
         return SharedValue(key, lambda: self.readers[path](self))
 
     property_table: ClassVar[Properties] = {
@@ -121,7 +121,7 @@ class HostSystem(HostEntity):
 
 
 class HostProfile(ManagedObject):
-    """A profile attached to hosts and clusters; of its settings this world knows the options of module nvidia."""
+    """A profile attached to hosts and clusters; its only simulated settings are the options of the module nvidia."""
 
     wsdl_name = "HostProfile"
     world: World

@@ -1,7 +1,4 @@
-"""VirtualMachine: properties, rendered from its state, and methods, done by `operations`.
-
-Longer than other files because the API's type is: one short reader or method each, and no decisions here.
-"""
+"""VirtualMachine as clients see it: `render` makes its properties, and `operations` carries out its methods."""
 
 from __future__ import annotations
 
@@ -25,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class VirtualMachineSnapshot(ManagedObject):
-    """A snapshot of `vm`; `taken` is the VM's state at that time."""
+    """A snapshot of `vm`; `state_at_snapshot` is the VM's state at that time."""
 
     wsdl_name = "VirtualMachineSnapshot"
     world: World
 
     property_table: ClassVar[Properties] = {
         "vm": lambda self: self.vm,
-        "config": lambda self: vm_config.config(self.taken, self.vm.host().state),
+        "config": lambda self: vm_config.config(self.state_at_snapshot, self.vm.host().state),
         "childSnapshot": lambda self: [
             self.world.get(snapshot.moid) for snapshot in self.vm.state.snapshots if snapshot.parent == self.moid
         ],
@@ -50,7 +47,7 @@ class VirtualMachineSnapshot(ManagedObject):
     def __init__(self, world: World, moid: str, vm: VmEntity, vm_state: VmState) -> None:
         super().__init__(world, moid)
         self.vm = vm
-        self.taken = vm_state
+        self.state_at_snapshot = vm_state
 
     @method
     def RevertToSnapshot_Task(self, call: Call, host: Any = None, suppressPowerOn: bool | None = None) -> Any:
@@ -69,8 +66,8 @@ class VirtualMachine(VmEntity):
         rendered = SHAPES.get(path)
         return rendered(self) if rendered is not None else None
 
-    def company(self) -> vm_shape.Company:
-        return vm_shape.Company(self.world.clock.now(), self._connection(), self.host().state.model.cpu_mhz)
+    def runtime_context(self) -> vm_shape.RuntimeContext:
+        return vm_shape.RuntimeContext(self.world.clock.now(), self._connection(), self.host().state.model.cpu_mhz)
 
     property_table: ClassVar[Properties] = {
         "config": lambda self: vm_config.config(self.state, self.host().state),
@@ -202,9 +199,9 @@ SHAPES: Final[dict[str, Callable[[VirtualMachine], SharedValue]]] = {
     "layout": lambda vm: vm_shape.layout(vm.state),
     "layoutEx": lambda vm: vm_shape.layout_ex(vm.state),
     "resourceConfig": lambda vm: vm_shape.resource_config(vm.state, vm.moid),
-    "runtime": lambda vm: vm_shape.runtime(vm.state, vm.company()),
+    "runtime": lambda vm: vm_shape.runtime(vm.state, vm.runtime_context()),
     "storage": lambda vm: vm_shape.storage(vm.state),
-    "summary": lambda vm: vm_shape.summary(vm.state, vm.company(), vm.attributes, vm.moid),
+    "summary": lambda vm: vm_shape.summary(vm.state, vm.runtime_context(), vm.attributes, vm.moid),
     "value": lambda vm: SharedValue(tuple(vm.attributes.items()), lambda: custom_values(vm.attributes)),
 }
-"""The properties that many VMs have in common."""
+"""How the shape of a property is made, for the properties whose rendered value many VMs share."""

@@ -26,15 +26,15 @@ RECONFIGURE_S: Final = 1.0
 
 def reconfigure(cluster: ComputeEntity, call: Call, spec: Any, *, modify: bool) -> Any:
     """Return the task that applies a ClusterConfigSpecEx; without `modify` the spec replaces all settings."""
-    permissions.to_edit_cluster(cluster, call)
+    permissions.require_to_edit_cluster(cluster, call)
 
     def finish() -> None:
-        before = _facts(cluster.drs)
+        before = asdict(cluster.drs)
         changed = copy.deepcopy(cluster.drs) if modify else DrsState()
         _apply(changed, spec)
         cluster.drs = changed
         cluster.touch("configurationEx", "configuration", "summary")
-        cluster.world.ledger.record(call, cluster, before=before, after=_facts(changed))
+        cluster.world.ledger.record(call, cluster, before=before, after=asdict(changed))
         cluster.post(call, "ClusterReconfiguredEvent")
 
     return cluster.world.tasks.start(
@@ -43,30 +43,29 @@ def reconfigure(cluster: ComputeEntity, call: Call, spec: Any, *, modify: bool) 
 
 
 def settings_of(spec: Any) -> DrsState:
-    """What a new cluster is set to: DRS and HA are off unless its ClusterConfigSpecEx says otherwise."""
+    """Return the settings of a new cluster: DRS and HA are off unless its ClusterConfigSpecEx turns them on."""
     drs = DrsState(enabled=False)
     _apply(drs, spec)
     return drs
 
 
-def _facts(drs: DrsState) -> dict[str, Any]:
-    return asdict(drs)
-
-
 def _apply(drs: DrsState, spec: Any) -> None:
     for name in _set_fields(spec):
-        appliers = APPLIERS.get(name)
-        if appliers is None:
-            raise faults.not_supported(f"The simulated vCenter keeps no ClusterConfigSpecEx.{name}.")
-        appliers(drs, getattr(spec, name))
+        apply_field = APPLIERS.get(name)
+        if apply_field is None:
+            raise faults.not_supported(f"The simulated vCenter does not support ClusterConfigSpecEx.{name}.")
+        apply_field(drs, getattr(spec, name))
 
 
 def _set_fields(value: Any) -> list[str]:
-    """The fields of a data object that say something: govc sends `<vsanConfig><defaultConfig/></vsanConfig>` along."""
-    return [field.name for field in value._GetPropertyList() if _is_given(getattr(value, field.name))]
+    """Return the names of the fields that are set; an object without set fields counts as unset.
+
+    govc, for example, always sends an empty `<vsanConfig><defaultConfig/></vsanConfig>`.
+    """
+    return [field.name for field in value._GetPropertyList() if _is_set(getattr(value, field.name))]
 
 
-def _is_given(value: Any) -> bool:
+def _is_set(value: Any) -> bool:
     if isinstance(value, VmomiSupport.DataObject):
         return bool(_set_fields(value))
     return value not in (None, [])
@@ -90,12 +89,12 @@ def _set_drs(drs: DrsState, config: Any) -> None:
             drs.options[option.key] = str(option.value)
 
 
-def _predictive(drs: DrsState, config: Any) -> None:
+def _set_predictive_drs(drs: DrsState, config: Any) -> None:
     if config.enabled is not None:
         drs.predictive = config.enabled
 
 
-def _ha(drs: DrsState, config: Any) -> None:
+def _set_ha(drs: DrsState, config: Any) -> None:
     if config.enabled is not None:
         drs.ha_enabled = config.enabled
     if config.admissionControlEnabled is False:
@@ -120,7 +119,7 @@ def _ha_admission(policy: Any) -> HaAdmission:
 
 def _set_overrides(drs: DrsState, specs: list[Any]) -> None:
     for spec in specs:
-        key = _key(spec, lambda info: info.key._moId)
+        key = _key_of(spec, lambda info: info.key._moId)
         _require_existence(spec, key in drs.overrides, "spec.drsVmConfigSpec")
         if spec.operation == "remove":
             del drs.overrides[key]
@@ -131,7 +130,7 @@ def _set_overrides(drs: DrsState, specs: list[Any]) -> None:
 
 def _set_groups(drs: DrsState, specs: list[Any]) -> None:
     for spec in specs:
-        name = _key(spec, lambda info: info.name)
+        name = _key_of(spec, lambda info: info.name)
         _require_existence(spec, name in drs.groups, "spec.groupSpec")
         if spec.operation == "remove":
             del drs.groups[name]
@@ -149,7 +148,7 @@ def _set_rules(drs: DrsState, specs: list[Any]) -> None:
                 spec, spec.info.name in {rule.name for rule in drs.rules.values()}, "spec.rulesSpec.info.name"
             )
         else:
-            key = _key(spec, lambda info: info.key)
+            key = _key_of(spec, lambda info: info.key)
             _require_existence(spec, key in drs.rules, "spec.rulesSpec")
         if spec.operation == "remove":
             del drs.rules[key]
@@ -171,7 +170,7 @@ def _rule(key: int, info: Any) -> ClusterRule:
     )
 
 
-def _key(spec: Any, of_info: Callable[[Any], Any]) -> Any:
+def _key_of(spec: Any, of_info: Callable[[Any], Any]) -> Any:
     if spec.operation == "remove":
         return getattr(spec.removeKey, "_moId", spec.removeKey)
     return of_info(spec.info)
@@ -185,8 +184,8 @@ def _require_existence(spec: Any, exists: bool, name: str) -> None:
 
 APPLIERS: Final[dict[str, Callable[[DrsState, Any], None]]] = {
     "drsConfig": _set_drs,
-    "proactiveDrsConfig": _predictive,
-    "dasConfig": _ha,
+    "proactiveDrsConfig": _set_predictive_drs,
+    "dasConfig": _set_ha,
     "drsVmConfigSpec": _set_overrides,
     "groupSpec": _set_groups,
     "rulesSpec": _set_rules,

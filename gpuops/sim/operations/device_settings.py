@@ -1,4 +1,4 @@
-"""Graphics, passthrough, hardware labels, virtual functions and DirectPath modes of a host's devices are set.
+"""Sets graphics, passthrough, hardware labels, virtual functions and DirectPath modes of a host's devices.
 
 UpdateGraphicsConfig replaces the whole configuration; a device left out takes the host's default (vSphere API,
 HostGraphicsManager). A graphics type takes effect at the next boot; it cannot change while VMs run on the host's GPUs;
@@ -99,7 +99,7 @@ def _requested_setting(host: HostEntity, gpu: HostGpu, device: Any, default: str
     graphics_type = default if device is None else device.graphicsType
     if graphics_type not in GRAPHICS_TYPES:
         raise faults.wrong_argument("config.deviceType.graphicsType")
-    mode = gpu.mode if device is None or not device.vgpuMode else _mode(gpu, device.vgpuMode)
+    mode = gpu.mode if device is None or not device.vgpuMode else _checked_vgpu_mode(gpu, device.vgpuMode)
     if graphics_type != gpu.configured_type and host.seats():
         raise faults.resource_in_use(host.name, f"vGPUs run on host {host.name}.", None)
     if mode is not gpu.mode and any(seat.pci_id == gpu.pci_id for seat in host.seats()):
@@ -107,7 +107,7 @@ def _requested_setting(host: HostEntity, gpu: HostGpu, device: Any, default: str
     return graphics_type, mode
 
 
-def _mode(gpu: HostGpu, text: str) -> GpuMode:
+def _checked_vgpu_mode(gpu: HostGpu, text: str) -> GpuMode:
     if text not in (GpuMode.SAME_SIZE, GpuMode.MIXED_SIZE):
         raise faults.wrong_argument("config.deviceType.vgpuMode")
     impossible = gpu.mode is GpuMode.MULTI_INSTANCE or (text == GpuMode.MIXED_SIZE and not gpu.board.mixed_size)
@@ -127,19 +127,19 @@ def configure(host: HostEntity, call: Call, pci_id: str, mode: str | None) -> li
     None, or the mode that is already configured, changes nothing. Raises NotFound for an unknown device,
     InvalidArgument for a mode that it does not have, HostConfigFault for a device in use; then nothing has changed.
     """
-    gpu = host.state.device(pci_id)
-    if gpu is None:
+    device = host.state.device(pci_id)
+    if device is None:
         raise faults.not_found(f"Host {host.name} has no device {pci_id} whose mode can be set.")
-    if mode is None or mode == configured_mode(gpu):
+    if mode is None or mode == configured_mode(device):
         return [NO_IMPACT]
-    if mode not in configurable_modes(gpu):
+    if mode not in configurable_modes(device):
         raise vmodl.fault.InvalidArgument(msg=f"Device {pci_id} cannot be configured to {mode}.")
     held_pci_ids = host.held_pci_ids()
-    if gpu.pci_id in held_pci_ids or any(seat.pci_id == gpu.pci_id for seat in host.seats()):
+    if device.pci_id in held_pci_ids or any(seat.pci_id == device.pci_id for seat in host.seats()):
         raise faults.host_config(f"Device {pci_id} of host {host.name} is in use.")
     before = facts(host)
-    _set_mode(gpu, mode)
-    impact = _apply_impact(host, gpu)
+    _set_mode(device, mode)
+    impact = _apply_where_possible(host, device)
     host.graphics_changed()
     host.world.ledger.record(call, host, before=before, after=facts(host))
     return [impact]
@@ -156,13 +156,14 @@ def _set_mode(gpu: HostGpu | OtherHostDevice, mode: str) -> None:
         gpu.mode = gpu.mode if gpu.mode is GpuMode.MULTI_INSTANCE else SIZES[mode]
 
 
-def _apply_impact(host: HostEntity, gpu: HostGpu | OtherHostDevice) -> str:
+def _apply_where_possible(host: HostEntity, gpu: HostGpu | OtherHostDevice) -> str:
+    """Put a changed mode in force if that is possible now; return what it takes to put the rest in force."""
     rebinds = gpu.passthrough_enabled != gpu.passthrough_active and host.state.rebinds_without_reboot
     gpu.waits_for_maintenance = rebinds and not host.state.in_maintenance
-    if rebinds and not gpu.waits_for_maintenance:
-        gpu.passthrough_active = gpu.passthrough_enabled
     if gpu.waits_for_maintenance:
         return MAINTENANCE
+    if rebinds:
+        gpu.passthrough_active = gpu.passthrough_enabled
     in_force = gpu.passthrough_enabled == gpu.passthrough_active
     if isinstance(gpu, HostGpu):
         in_force = in_force and gpu.configured_type == gpu.graphics_type
@@ -170,7 +171,7 @@ def _apply_impact(host: HostEntity, gpu: HostGpu | OtherHostDevice) -> str:
 
 
 def enter_maintenance(host: HostEntity) -> None:
-    """What waited for maintenance mode is in force."""
+    """Put the passthrough settings in force that waited for maintenance mode."""
     waiting = [device for device in host.state.devices if device.waits_for_maintenance]
     for device in waiting:
         device.passthrough_active, device.waits_for_maintenance = device.passthrough_enabled, False
@@ -184,20 +185,20 @@ def update_passthrough(host: HostEntity, call: Call, configs: list[Any]) -> None
     device_changes = [
         (_device(host, config.id), config) for config in configs if not isinstance(config, vim.host.SriovConfig)
     ]
-    for gpu, config in device_changes:
-        _refuse_passthrough(host, gpu, config)
+    for device, config in device_changes:
+        _refuse_passthrough(host, device, config)
     before = facts(host)
     for port, config in port_changes:
         port.next_functions = config.numVirtualFunction if config.sriovEnabled else 0
         if host.state.rebinds_without_reboot:
             port.functions = port.next_functions
-    for gpu, config in device_changes:
-        if config.passthruEnabled != gpu.passthrough_enabled:
-            gpu.passthrough_enabled, gpu.waits_for_maintenance = config.passthruEnabled, False
+    for device, config in device_changes:
+        if config.passthruEnabled != device.passthrough_enabled:
+            device.passthrough_enabled, device.waits_for_maintenance = config.passthruEnabled, False
             if host.state.rebinds_without_reboot:
-                gpu.passthrough_active = gpu.passthrough_enabled
+                device.passthrough_active = device.passthrough_enabled
         if config.hardwareLabel is not None:
-            gpu.label = config.hardwareLabel or None
+            device.label = config.hardwareLabel or None
     host.graphics_changed()
     host.world.ledger.record(call, host, before=before, after=facts(host))
 
@@ -210,7 +211,9 @@ def update_labels(host: HostEntity, call: Call, config: Any) -> None:
     labels = {}
     for override in config.attributeOverride:
         if override.name != HARDWARE_LABEL:
-            raise faults.host_config(f"The simulated vCenter keeps no override of {override.name}.")
+            raise faults.host_config(
+                f"The simulated vCenter supports no override of {override.name}, only of {HARDWARE_LABEL}."
+            )
         labels[_device(host, override.instanceId.removeprefix("pcie-")).pci_id] = override.value or None
     before = facts(host)
     for device in host.state.devices:
@@ -226,7 +229,7 @@ def _port(host: HostEntity, config: Any) -> NetworkPort:
         raise faults.host_config(f"Device {config.id} of host {host.name} has no SR-IOV.")
     if config.sriovEnabled and not 0 < config.numVirtualFunction <= port.max_functions:
         raise faults.host_config(
-            f"Device {config.id} of host {host.name} has {port.max_functions} virtual functions at most."
+            f"Device {config.id} of host {host.name} has at most {port.max_functions} virtual functions."
         )
     if config.applyNow and not host.state.rebinds_without_reboot:
         raise faults.host_config(f"Host {host.name} cannot divide device {config.id} without a reboot.")
@@ -237,17 +240,17 @@ def _port(host: HostEntity, config: Any) -> NetworkPort:
 
 
 def _device(host: HostEntity, pci_id: str) -> HostGpu | OtherHostDevice:
-    gpu = host.state.device(pci_id)
-    if gpu is None:
+    device = host.state.device(pci_id)
+    if device is None:
         raise faults.host_config(f"Device {pci_id} of host {host.name} cannot be a passthrough device.")
-    return gpu
+    return device
 
 
-def _refuse_passthrough(host: HostEntity, gpu: HostGpu | OtherHostDevice, config: Any) -> None:
+def _refuse_passthrough(host: HostEntity, device: HostGpu | OtherHostDevice, config: Any) -> None:
     if config.applyNow and not host.state.rebinds_without_reboot:
-        raise faults.host_config(f"Host {host.name} cannot rebind device {gpu.pci_id} without a reboot.")
-    if config.passthruEnabled == gpu.passthrough_enabled:
+        raise faults.host_config(f"Host {host.name} cannot rebind device {device.pci_id} without a reboot.")
+    if config.passthruEnabled == device.passthrough_enabled:
         return
     held_pci_ids = host.held_pci_ids()
-    if gpu.pci_id in held_pci_ids or any(seat.pci_id == gpu.pci_id for seat in host.seats()):
-        raise faults.host_config(f"Device {gpu.pci_id} of host {host.name} is in use.")
+    if device.pci_id in held_pci_ids or any(seat.pci_id == device.pci_id for seat in host.seats()):
+        raise faults.host_config(f"Device {device.pci_id} of host {host.name} is in use.")

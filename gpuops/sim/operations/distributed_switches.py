@@ -1,10 +1,10 @@
-"""Distributed switches, their port groups, member hosts and ports: made and removed, and connected to VMs.
+"""Makes, changes and removes distributed switches and their port groups, and connects hosts and VMs to them.
 
 A new switch gets an uplink port group, which goes with it (VMware, vSphere Networking). numPorts, autoExpand and
 configVersion: vSphere API, DVPortgroupConfigSpec and DVSConfigSpec. Hosts join with physical adapters as uplinks, which
 are adapters of no other switch, and change them; they leave with the switch. A copy of a VM gets ports of its own.
-What no cluster with RDMA needs is NotSupported. Faults are those that the API declares; which one stands for what is
-from memory.
+Settings that no cluster with RDMA needs raise NotSupported. The faults are those that the API declares; which of them a
+vCenter raises in each case is from memory.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ MakeSwitch = Callable[["World", str, str, str, Any], DistributedSwitchEntity]
 MakePortgroup = Callable[["World", str, str, str, str, Any], PortgroupEntity]
 
 CHANGE_S: Final = 1.0
-UPLINKS: Final = 4
-STATIC: Final = "earlyBinding"
+UPLINK_COUNT: Final = 4
+STATIC_BINDING: Final = "earlyBinding"
 NOT_SETTINGS: Final = ("configVersion", "name", "host", "uplinkPortgroup", "numPorts")
-"""What a spec has besides the settings that are kept as they are given."""
+"""Fields of a spec that are not copied to the settings of a switch or port group."""
 
 
 def create_switch(folder: FolderEntity, call: Call, spec: Any, make: MakeSwitch, make_portgroup: MakePortgroup) -> Any:
@@ -50,15 +50,17 @@ def create_switch(folder: FolderEntity, call: Call, spec: Any, make: MakeSwitch,
 
     def begin() -> None:
         if folder.kind != "network":
-            raise faults.not_supported("Distributed switches are made in folders of networks.")
+            raise faults.not_supported("Distributed switches can only be made in a folder for networks.")
         folder.checked_name(config_spec.name or "")
-        _product(world, spec.productInfo)  # raises InvalidArgument for an unknown version
+        _offered_product(world, spec.productInfo)  # raises InvalidArgument for an unknown version
         _check_switch(config_spec)
 
     def finish() -> DistributedSwitchEntity:
         begin()  # checked again: the name may have been taken while the task ran
         name = folder.checked_name(config_spec.name)
-        config = distributed.merged(new_config(world, _product(world, spec.productInfo)), _settings(config_spec))
+        config = distributed.merged(
+            new_config(world, _offered_product(world, spec.productInfo)), _settings_in(config_spec)
+        )
         if config_spec.uplinkPortPolicy is not None and config_spec.defaultPortConfig is None:
             config.defaultPortConfig = distributed.default_setting(list(config.uplinkPortPolicy.uplinkPortName))
         switch = enter_switch(folder, name, config, make, make_portgroup)
@@ -81,7 +83,7 @@ def enter_switch(
     switch = make(world, new_moid(world, "dvs"), name, folder.moid, config)
     world.register(switch)
     folder.add(switch)
-    uplink = vim.dvs.DistributedVirtualPortgroup.ConfigInfo(type=STATIC, uplink=True)
+    uplink = vim.dvs.DistributedVirtualPortgroup.ConfigInfo(type=STATIC_BINDING, uplink=True)
     number = switch.moid.rpartition("-")[2]
     _add_portgroup(switch, f"{name}-DVUplinks-{number}", uplink, make_portgroup)
     return switch
@@ -94,7 +96,7 @@ def change_hosts(switch: DistributedSwitchEntity, call: Call, spec: Any) -> Any:
     world.authority.require(call, switch, "DVSwitch.HostOp")
     fields = {declared.name for declared in spec._GetPropertyList() if getattr(spec, declared.name)}
     if unsupported := sorted(fields - {"configVersion", "host"}):
-        raise faults.not_supported(f"The simulated vCenter changes no {unsupported[0]} of a distributed switch.")
+        raise faults.not_supported(f"The simulated vCenter cannot change {unsupported[0]} of a distributed switch.")
 
     def begin() -> None:
         if spec.configVersion is None:
@@ -115,7 +117,7 @@ def change_hosts(switch: DistributedSwitchEntity, call: Call, spec: Any) -> Any:
 
 def new_config(world: World, product: Any) -> Any:
     """The VMwareDVSConfigInfo of a new switch."""
-    uplinks = [f"Uplink {number}" for number in range(1, UPLINKS + 1)]
+    uplinks = [f"Uplink {number}" for number in range(1, UPLINK_COUNT + 1)]
     return default(
         "VMwareDVSConfigInfo",
         uuid=_switch_uuid(world),
@@ -133,7 +135,7 @@ def _switch_uuid(world: World) -> str:
     return f"{' '.join(pairs[:8])}-{' '.join(pairs[8:])}"
 
 
-def _product(world: World, requested_product: Any) -> Any:
+def _offered_product(world: World, requested_product: Any) -> Any:
     offered = distributed.products(world.api_version)
     if requested_product is None or not requested_product.version:
         return offered[-1]
@@ -145,8 +147,8 @@ def _product(world: World, requested_product: Any) -> Any:
     return offered_product
 
 
-def _settings(spec: Any) -> Any:
-    """The spec without what is no setting."""
+def _settings_in(spec: Any) -> Any:
+    """Return a copy of the spec without the fields of NOT_SETTINGS."""
     copied = type(spec)()
     for field in spec._GetPropertyList():
         if field.name not in NOT_SETTINGS:
@@ -157,14 +159,14 @@ def _settings(spec: Any) -> Any:
 def _check_switch(spec: Any) -> None:
     for field in ("pvlanConfigSpec", "vspanConfigSpec", "numStandalonePorts"):
         if getattr(spec, field, None):
-            raise faults.not_supported(f"The simulated vCenter keeps no DVSConfigSpec.{field}.")
+            raise faults.not_supported(f"The simulated vCenter does not support DVSConfigSpec.{field}.")
     _check_vlan(spec.defaultPortConfig)
 
 
 def _check_vlan(setting: Any) -> None:
     vlan = getattr(setting, "vlan", None)
     if isinstance(vlan, (Dvs.TrunkVlanSpec, Dvs.PvlanSpec)):
-        raise faults.not_supported("The simulated vCenter keeps no VLAN trunks and no private VLANs.")
+        raise faults.not_supported("The simulated vCenter supports neither VLAN trunks nor private VLANs.")
     if vlan is not None and not 0 <= (vlan.vlanId or 0) <= 4094:
         raise faults.wrong_argument("spec.defaultPortConfig.vlan.vlanId")
 
@@ -197,8 +199,8 @@ def add_portgroups(switch: DistributedSwitchEntity, call: Call, specs: list[Any]
 
 
 def _check_portgroup(spec: Any) -> None:
-    if spec.type != STATIC or spec.backingType not in (None, "standard"):
-        raise faults.not_supported("The simulated vCenter has port groups with static binding alone, and no NSX.")
+    if spec.type != STATIC_BINDING or spec.backingType not in (None, "standard"):
+        raise faults.not_supported("The simulated vCenter supports only port groups with static binding, without NSX.")
     if spec.numPorts is not None and spec.numPorts < 0:
         raise faults.wrong_argument("spec.numPorts")
     _check_vlan(spec.defaultPortConfig)
@@ -208,10 +210,10 @@ def enter_portgroup(switch: DistributedSwitchEntity, spec: Any, make: MakePortgr
     """A new port group of the switch, as a checked DVPortgroupConfigSpec says."""
     config = distributed.merged(
         vim.dvs.DistributedVirtualPortgroup.ConfigInfo(autoExpand=True, backingType="standard", uplink=False),
-        _settings(spec),
+        _settings_in(spec),
     )
-    above: Any = switch.above()
-    portgroup = _add_portgroup(switch, above.checked_name(spec.name), config, make)
+    folder: Any = switch.above()
+    portgroup = _add_portgroup(switch, folder.checked_name(spec.name), config, make)
     portgroup.ports = switch.new_ports(spec.numPorts or 0)
     return portgroup
 
@@ -222,10 +224,10 @@ def _add_portgroup(switch: DistributedSwitchEntity, name: str, config: Any, make
         config.policy = default("VMwareDVSPortgroupPolicy")
     if config.defaultPortConfig is None:
         config.defaultPortConfig = Dvs.VmwarePortConfigPolicy()
-    above: Any = switch.above()
-    portgroup = make(world, new_moid(world, "dvportgroup"), name, above.moid, switch.moid, config)
+    folder: Any = switch.above()
+    portgroup = make(world, new_moid(world, "dvportgroup"), name, folder.moid, switch.moid, config)
     world.register(portgroup)
-    above.add(portgroup)
+    folder.add(portgroup)
     switch.portgroup_moids.append(portgroup.moid)
     for host, _ in switch.members():
         show_networks(host, (*host.state.networks, portgroup.moid))
@@ -242,7 +244,7 @@ def require_removable(entity: DistributedSwitchEntity | PortgroupEntity) -> None
             raise faults.in_use(entity)
         return
     if entity.is_uplink:
-        raise faults.not_supported("An uplink port group goes with its switch.")
+        raise faults.not_supported("An uplink port group can only be removed with its switch.")
     if entity.switch().taken_ports().intersection(entity.port_keys()):
         raise faults.in_use(entity)
 
@@ -264,24 +266,24 @@ def forget(entity: DistributedSwitchEntity | PortgroupEntity) -> None:
 
 
 def drop(entity: DistributedSwitchEntity | PortgroupEntity) -> None:
-    """Take it out of its folder and of the world, whatever refers to it."""
-    above: Any = entity.above()
-    above.remove(entity)
+    """Remove a switch or port group from its folder and from the world; references to it are not changed."""
+    folder: Any = entity.above()
+    folder.remove(entity)
     entity.world.unregister(entity)
 
 
 def _facts(switch: DistributedSwitchEntity) -> dict[str, Any]:
-    """What the ledger says of a switch."""
+    """Return what the ledger records about a switch."""
     return {
         "name": switch.name,
-        "mtu": switch.kept.maxMtu,
+        "mtu": switch.stored_config.maxMtu,
         "uplinks": switch.uplinks,
         "hosts": {host.name: list(proxy.nics) for host, proxy in switch.members()},
     }
 
 
 def _portgroup_facts(portgroup: PortgroupEntity) -> dict[str, Any]:
-    return {"name": portgroup.name, "type": portgroup.kept.type, "ports": len(portgroup.port_keys())}
+    return {"name": portgroup.name, "type": portgroup.stored_config.type, "ports": len(portgroup.port_keys())}
 
 
 def change_members(switch: DistributedSwitchEntity, changes: list[Any]) -> None:
@@ -300,9 +302,11 @@ def change_members(switch: DistributedSwitchEntity, changes: list[Any]) -> None:
             _refuse_member(switch, host)
             proxy = ProxySwitch(switch.moid, ())
         elif change.operation != "edit":
-            raise faults.not_supported("The simulated vCenter removes a member only with its distributed switch.")
+            raise faults.not_supported(
+                "The simulated vCenter removes a host from a distributed switch only by removing the switch."
+            )
         elif proxy is None:
-            raise faults.not_found(f"Host {host.name} is no member of {switch.name}.")
+            raise faults.not_found(f"Host {host.name} is not a member of {switch.name}.")
         if change.backing is not None:
             proxy = replace(proxy, nics=_nics(switch, host, change.backing))
         changed.append((host, proxy))
@@ -351,7 +355,7 @@ def _bulk_fault(host: HostEntity, cause: Exception) -> Exception:
 
 
 def show_networks(host: HostEntity, moids: tuple[str, ...]) -> None:
-    """Let the host have these networks."""
+    """Set the networks of a host, and touch the networks that it gained or lost."""
     changed = {*moids} ^ {*host.state.networks}
     host.state.networks = moids
     host.touch("network")
@@ -361,7 +365,7 @@ def show_networks(host: HostEntity, moids: tuple[str, ...]) -> None:
 
 
 def set_proxy(switch: DistributedSwitchEntity, host: HostEntity, proxy: ProxySwitch | None) -> None:
-    """Let a host be a member with these adapters, or none."""
+    """Make a host a member of the switch with these uplinks, or end its membership if `proxy` is None."""
     if proxy is not None:
         proxy = _with_uplink_ports(switch, proxy)
     host.state.network = host.state.network.with_proxy(switch.moid, proxy)
@@ -371,6 +375,7 @@ def set_proxy(switch: DistributedSwitchEntity, host: HostEntity, proxy: ProxySwi
 
 
 def _with_uplink_ports(switch: DistributedSwitchEntity, proxy: ProxySwitch) -> ProxySwitch:
+    """Return the proxy with one port for each uplink of the switch; it keeps the ports that it has."""
     missing = len(switch.uplinks) - len(proxy.ports)
     return replace(proxy, ports=(*proxy.ports, *switch.new_ports(max(0, missing)))[: len(switch.uplinks)])
 
@@ -384,14 +389,16 @@ def connection(
     port. Raises InvalidDeviceBacking if the VM's host does not have the port group (the fault is from memory), or if
     the port is in use or no port is free.
     """
-    portgroup = reachable(vm.host(), connection)
+    portgroup = reachable_portgroup(vm.host(), connection)
     if portgroup is None:
-        raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, "The network is none of the host's.")
+        raise faults.device_fault(
+            vim.fault.InvalidDeviceBacking, index, "The virtual machine's host does not have this network."
+        )
     used_by_vm = {card.port for card in cards if card.switch == connection.switchUuid and card is not existing_card}
     used_ports = portgroup.switch().taken_ports(besides=vm.moid) | used_by_vm
     port = connection.portKey
     if port is not None and (port not in portgroup.port_keys() or port in used_ports):
-        text = f"Port {port} of {portgroup.name} is not there or not free."
+        text = f"Port {port} of {portgroup.name} does not exist or is in use."
         raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, text)
     if port is None and existing_card is not None and existing_card.network == portgroup.moid:
         port = existing_card.port
@@ -405,8 +412,8 @@ def connection(
     }  # fmt: skip
 
 
-def reachable(host: HostEntity, connection: Any) -> PortgroupEntity | None:
-    """The port group that is asked for, if the host has it and VMs can be on it."""
+def reachable_portgroup(host: HostEntity, connection: Any) -> PortgroupEntity | None:
+    """Return the port group of a port connection; None if the host does not have it, or VMs cannot use it."""
     portgroup = host.world.find(connection.portgroupKey or "")
     if (
         not isinstance(portgroup, PortgroupEntity)
@@ -418,9 +425,9 @@ def reachable(host: HostEntity, connection: Any) -> PortgroupEntity | None:
 
 
 def free_port(portgroup: PortgroupEntity, used_ports: Collection[str]) -> str | None:
-    """A port that nothing is connected to, a new one where the port group may grow, or None."""
+    """Return an unused port, a new one if none is free and the port group may grow, or None."""
     free = next((key for key in portgroup.ports if key not in used_ports), None)
-    if free is None and portgroup.kept.autoExpand:
+    if free is None and portgroup.stored_config.autoExpand:
         [free] = portgroup.switch().new_ports(1)
         portgroup.ports.append(free)
         portgroup.changed()

@@ -1,9 +1,9 @@
 """Logs in to guests, starts programs there, shows their processes, and works on their files.
 
 Faults as the vSphere API reference declares them (GuestProcessManager, GuestAuthManager, GuestFileManager). A guest
-that declares no user does not take part in guest operations: it answers OperationDisabledByGuest, as VMware Tools does
-when they are off. Where a scenario says so programs really run (`guests`); a path that its own directory does not have
-is this machine's. A guest whose processes are not real has no files: it answers NotSupported.
+without a declared user raises OperationDisabledByGuest, as VMware Tools do when guest operations are disabled. If a
+scenario says so, programs really run (`guests`); a program that the guest's own directory does not have is taken from
+this machine. A guest whose processes are not real has no files and raises NotSupported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyVmomi import vim
 
 from gpuops.sim.guests.marked_processes import end_all
 from gpuops.sim.guests.real_guests import (
-    LARGEST,
+    MAX_TRANSFER_BYTES,
     FileTransfer,
     RealProcess,
     follow_in_guest,
@@ -38,8 +38,8 @@ from gpuops.sim.state.vm_state import Power
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import VmEntity
 
-MOST: Final = 50
-"""Files of a listing where the client does not say how many (vSphere API reference, ListFilesInGuest)."""
+DEFAULT_LISTING_LENGTH: Final = 50
+"""Files in a listing if the client sets no number (vSphere API reference, ListFilesInGuest)."""
 
 
 def fault_of(error: Exception, path: str) -> Exception:
@@ -53,7 +53,7 @@ def fault_of(error: Exception, path: str) -> Exception:
     elif isinstance(error, FileExistsError):
         fault = vim.fault.FileAlreadyExists(msg=f"File {path} already exists", file=path)
     elif isinstance(error, NotADirectoryError):
-        fault = vim.fault.NotADirectory(msg=f"File {path} is no directory", file=path)
+        fault = vim.fault.NotADirectory(msg=f"File {path} is not a directory", file=path)
     elif error_number == errno.ENOTEMPTY:
         fault = vim.fault.DirectoryNotEmpty(msg=f"Directory {path} is not empty", file=path)
     else:
@@ -62,7 +62,7 @@ def fault_of(error: Exception, path: str) -> Exception:
 
 
 def root_of(vm: VmEntity) -> Path:
-    """The directory with its files. Raises NotSupported for a guest that has none."""
+    """Return the directory with the guest's files. Raises NotSupported for a guest that has no files."""
     if not vm.state.template.real_processes:
         raise faults.not_supported("The guest has no files: its processes are not real in this scenario.")
     root: Path = vm.world.guests.guest(vm.moid).root
@@ -70,13 +70,13 @@ def root_of(vm: VmEntity) -> Path:
 
 
 def make_directory(vm: VmEntity, path: str, *, parents: bool) -> None:
-    """A directory, with those above it if they are asked for. Raises FileAlreadyExists."""
+    """Make a directory; with `parents`, also the missing directories above it. Raises FileAlreadyExists."""
     with _guest_faults(path):
         locate_in_guest(root_of(vm), path).mkdir(parents=parents)
 
 
 def delete_file(vm: VmEntity, path: str) -> None:
-    """A file or a link. Raises FileNotFound, NotAFile for a directory."""
+    """Delete a file or a link. Raises FileNotFound, NotAFile for a directory."""
     with _guest_faults(path):
         place = locate_in_guest(root_of(vm), path)
         if place.is_dir() and not place.is_symlink():
@@ -85,7 +85,7 @@ def delete_file(vm: VmEntity, path: str) -> None:
 
 
 def delete_directory(vm: VmEntity, path: str, *, recursive: bool) -> None:
-    """A directory, with what is in it if that is asked for. Raises DirectoryNotEmpty."""
+    """Delete a directory; with `recursive`, also its content. Raises DirectoryNotEmpty."""
     with _guest_faults(path):
         root = root_of(vm)
         place = locate_in_guest(root, path)
@@ -98,14 +98,14 @@ def delete_directory(vm: VmEntity, path: str, *, recursive: bool) -> None:
 
 
 def move(vm: VmEntity, source: str, target: str, *, overwrite: bool) -> None:
-    """A file or a directory to another path. Raises FileAlreadyExists unless it may be overwritten."""
+    """Move a file or a directory to another path. Raises FileAlreadyExists unless `overwrite` is set."""
     with _guest_faults(source):
         root = root_of(vm)
-        place, goal = locate_in_guest(root, source), locate_in_guest(root, target)
-        place.lstat()
-        if goal.exists() and not overwrite:
+        place, target_place = locate_in_guest(root, source), locate_in_guest(root, target)
+        place.lstat()  # raises FileNotFoundError
+        if target_place.exists() and not overwrite:
             raise vim.fault.FileAlreadyExists(msg=f"File {target} already exists", file=target)
-        place.rename(goal)
+        place.rename(target_place)
 
 
 def make_temporary_file(vm: VmEntity, prefix: str, suffix: str, directory: str | None) -> str:
@@ -137,13 +137,15 @@ def change_attributes(vm: VmEntity, path: str, attributes: Any) -> None:
         times = [attributes.accessTime, attributes.modificationTime]
         if any(times):
             access_time, modification_time = times
-            os.utime(place, (_stamp(access_time, status.st_atime), _stamp(modification_time, status.st_mtime)))
+            os.utime(
+                place, (_timestamp_or(access_time, status.st_atime), _timestamp_or(modification_time, status.st_mtime))
+            )
         permissions = getattr(attributes, "permissions", None)
         if permissions is not None:
             place.chmod(permissions & 0o7777)
 
 
-def listed(vm: VmEntity, path: str, first: int, most: int | None, pattern: str | None) -> Any:
+def list_files(vm: VmEntity, path: str, first: int, most: int | None, pattern: str | None) -> Any:
     """Return the ListFileInfo of a file, or of a directory's entries from index `first`, at most `most` of them.
 
     `pattern` is a regular expression that names must contain. Raises InvalidArgument if it is not valid.
@@ -153,14 +155,14 @@ def listed(vm: VmEntity, path: str, first: int, most: int | None, pattern: str |
         if place.is_dir():
             names = [(".", place), ("..", place.parent), *((child.name, child) for child in sorted(place.iterdir()))]
         else:
-            place.stat()
+            place.stat()  # raises FileNotFoundError
             names = [(path, place)]
         try:
             name_pattern = re.compile(pattern or ".*")
         except re.error:
             raise faults.wrong_argument("matchPattern") from None
         files = [_file_info(name, file) for name, file in names if name_pattern.search(name)]
-    page = files[first : first + (MOST if most is None else most)]
+    page = files[first : first + (DEFAULT_LISTING_LENGTH if most is None else most)]
     return vim.vm.guest.FileManager.ListFileInfo(files=page, remaining=max(0, len(files) - first - len(page)))
 
 
@@ -173,10 +175,14 @@ def download(vm: VmEntity, path: str) -> Any:
         place = follow_in_guest(root_of(vm), path)
         status = place.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise vim.fault.NotAFile(msg=f"{path} is no file", file=path)
-        if status.st_size > LARGEST:
+            raise vim.fault.NotAFile(msg=f"{path} is not a regular file", file=path)
+        if status.st_size > MAX_TRANSFER_BYTES:
             raise vim.fault.FileTooLarge(
-                msg=f"{path} is too large", file=path, datastore="", fileSize=status.st_size, maxFileSize=LARGEST
+                msg=f"{path} is too large",
+                file=path,
+                datastore="",
+                fileSize=status.st_size,
+                maxFileSize=MAX_TRANSFER_BYTES,
             )
         url = vm.world.guests.transfers.begin(FileTransfer(place, upload=False))
         return vim.vm.guest.FileManager.FileTransferInformation(
@@ -185,12 +191,12 @@ def download(vm: VmEntity, path: str) -> Any:
 
 
 def upload(vm: VmEntity, path: str, attributes: Any, size: int, *, overwrite: bool) -> str:
-    """The URL to which the content goes. Raises FileAlreadyExists, FileNotFound for a directory that is not there."""
+    """Return the URL for an upload. Raises FileAlreadyExists, and FileNotFound if the directory does not exist."""
     with _guest_faults(path):
         place = follow_in_guest(root_of(vm), path)
         if place.is_dir() or (place.exists() and not overwrite):
             raise FileExistsError(path)
-        place.parent.stat()
+        place.parent.stat()  # raises FileNotFoundError
         permissions = getattr(attributes, "permissions", None)
         transfer = FileTransfer(place, upload=True, size=size, permissions=permissions, overwrite=overwrite)
         url: str = vm.world.guests.transfers.begin(transfer)
@@ -224,12 +230,12 @@ def _attributes(place: Path, status: os.stat_result) -> Any:
     )
 
 
-def _stamp(moment: datetime | None, otherwise: float) -> float:
-    return otherwise if moment is None else moment.timestamp()
+def _timestamp_or(moment: datetime | None, default_s: float) -> float:
+    return default_s if moment is None else moment.timestamp()
 
 
-KEPT: Final = timedelta(minutes=5)
-"""How long the end of a program can be asked for (vSphere API reference, ListProcessesInGuest)."""
+REPORTED_AFTER_END: Final = timedelta(minutes=5)
+"""How long a process is listed after its end (vSphere API reference, ListProcessesInGuest)."""
 QUERY: Final = "VirtualMachine.GuestOperations.Query"
 EXECUTE: Final = "VirtualMachine.GuestOperations.Execute"
 MODIFY: Final = "VirtualMachine.GuestOperations.Modify"
@@ -237,7 +243,7 @@ MODIFY: Final = "VirtualMachine.GuestOperations.Modify"
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One that was started; it ends by itself, or with the guest that it runs in."""
+    """A process that is only simulated; it ends at `ends_at`, or with the guest that it runs in."""
 
     vm: str
     pid: int
@@ -287,7 +293,7 @@ def file_change(vm: VmEntity, spec: Any) -> tuple[str, bytes | None] | None:
 
 
 def start_program(vm: VmEntity, pid: int, owner: str, spec: Any) -> Process:
-    """The process of that program. Raises FileNotFound where the guest has none at that path."""
+    """Return a new simulated process of a declared program. Raises FileNotFound for a program that is not declared."""
     program = next((candidate for candidate in vm.state.template.programs if candidate.path == spec.programPath), None)
     if program is None:
         raise vim.fault.FileNotFound(msg=f"File {spec.programPath} was not found", file=spec.programPath)
@@ -298,28 +304,28 @@ def start_program(vm: VmEntity, pid: int, owner: str, spec: Any) -> Process:
     )
 
 
-def resident(vm: VmEntity) -> list[Any]:
+def resident_processes(vm: VmEntity) -> list[Any]:
     """Return the GuestProcessInfo of the first system process and of one process for each user with a session."""
-    linux, began = vm.state.template.linux, vm.state.boot_time
-    first, system = ("systemd", "root") if linux else ("System", "NT AUTHORITY\\SYSTEM")
+    linux, boot_time = vm.state.template.linux, vm.state.boot_time
+    first, first_owner = ("systemd", "root") if linux else ("System", "NT AUTHORITY\\SYSTEM")
     shell, command = (
         ("systemd", "/usr/lib/systemd/systemd --user") if linux else ("explorer.exe", "C:\\Windows\\Explorer.EXE")
     )
     of_users = [
         (shell, guest_user.name, command, guest_user.since)
         for guest_user in vm.state.guest_users
-        if guest_user.boot_time == began  # sessions from before the last boot have ended
+        if guest_user.boot_time == boot_time  # sessions from before the last boot have ended
     ]
     return [
         vim.vm.guest.ProcessManager.ProcessInfo(name=name, pid=pid, owner=owner, cmdLine=line, startTime=since)
         for pid, (name, owner, line, since) in enumerate(
-            [(first, system, first, began or vm.state.created_at), *of_users], 1
+            [(first, first_owner, first, boot_time or vm.state.created_at), *of_users], 1
         )
     ]
 
 
 def process_info(process: Process, vm: VmEntity) -> Any:
-    """GuestProcessInfo; None when it is forgotten, or its guest has been started anew since."""
+    """Return the GuestProcessInfo of a simulated process; None if it ended long ago, or its guest has booted since."""
     now = vm.world.clock.now()
     if vm.state.boot_time != process.boot_time:
         return None
@@ -327,14 +333,14 @@ def process_info(process: Process, vm: VmEntity) -> Any:
     return _process_info(process, f"{process.path} {process.arguments}".rstrip(), ended_at, now)
 
 
-def shown_really(process: RealProcess, now: datetime) -> Any:
-    """GuestProcessInfo; None when it is forgotten."""
+def real_process_info(process: RealProcess, now: datetime) -> Any:
+    """Return the GuestProcessInfo of a real process; None if it ended long ago."""
     return _process_info(process, process.command, process.ended_at, now)
 
 
 def _process_info(process: Process | RealProcess, command: str, ended_at: datetime | None, now: datetime) -> Any:
     """Return a GuestProcessInfo; None for a process that ended so long ago that Tools no longer report it."""
-    if ended_at is not None and now - ended_at > KEPT:
+    if ended_at is not None and now - ended_at > REPORTED_AFTER_END:
         return None
     return vim.vm.guest.ProcessManager.ProcessInfo(
         name=process.path.rpartition("/")[2],
@@ -347,7 +353,7 @@ def _process_info(process: Process | RealProcess, command: str, ended_at: dateti
     )
 
 
-def started_really(vm: VmEntity, owner: str, spec: Any) -> RealProcess:
+def start_real_program(vm: VmEntity, owner: str, spec: Any) -> RealProcess:
     """Start the program of a GuestProgramSpec as a process of this machine and return it.
 
     Raises FileNotFound, CannotAccessFile or GuestPermissionDenied.
@@ -355,7 +361,7 @@ def started_really(vm: VmEntity, owner: str, spec: Any) -> RealProcess:
     guests = vm.world.guests
     root = guests.guest(vm.moid).root
     try:
-        program = _program(root, spec.programPath)
+        program = _executable(root, spec.programPath)
         directory = follow_in_guest(root, spec.workingDirectory) if spec.workingDirectory else root / "root"
         if not directory.is_dir():
             raise FileNotFoundError(spec.workingDirectory)
@@ -371,7 +377,7 @@ def started_really(vm: VmEntity, owner: str, spec: Any) -> RealProcess:
 
 
 def terminate_process(vm: VmEntity, pid: int) -> None:
-    """End a process that was started, with those that it started. Raises GuestProcessNotFound."""
+    """End a real process and the processes that it started. Raises GuestProcessNotFound."""
     process = next((candidate for candidate in vm.world.guests.processes(vm.moid) if candidate.pid == pid), None)
     if process is None or process.ended_at is not None:
         raise vim.fault.GuestProcessNotFound(msg=f"There is no process {pid} in the guest.", pid=pid)
@@ -379,25 +385,25 @@ def terminate_process(vm: VmEntity, pid: int) -> None:
 
 
 def variables(vm: VmEntity, names: list[str]) -> list[str]:
-    """`NAME=value` of those that every program in the guest has; of all without names."""
+    """Return `NAME=value` of the environment variables of guest programs: those in `names`, or all without names."""
     environment = {**vm.world.guests.environment(vm.moid), **_guest_variables(vm)}
     return [f"{name}={environment[name]}" for name in names or sorted(environment) if name in environment]
 
 
 def _guest_variables(vm: VmEntity) -> dict[str, str]:
-    """What a guest knows of itself: its name, its address, and `HOST/GPU/PROFILE` of each GPU that it has."""
+    """Return the variables that describe a guest: name, address, and its GPUs as `HOST/GPU/PROFILE` or `HOST/GPU/`."""
     host, state = vm.host().name, vm.state
-    shared = [f"{host}/{seat.pci_id}/{seat.type.name}" for seat in state.seats]
-    whole = [f"{host}/{pci_id}/" for _, pci_id in state.held if vm.host().state.gpu(pci_id) is not None]
+    vgpus = [f"{host}/{seat.pci_id}/{seat.type.name}" for seat in state.seats]
+    whole_gpus = [f"{host}/{pci_id}/" for _, pci_id in state.held if vm.host().state.gpu(pci_id) is not None]
     return {
         "GPUOPS_GUEST_NAME": state.name,
         "GPUOPS_GUEST_ADDRESS": identity(state).address,
-        "GPUOPS_GUEST_GPUS": " ".join([*shared, *whole]),
+        "GPUOPS_GUEST_GPUS": " ".join([*vgpus, *whole_gpus]),
     }
 
 
-def _program(root: Path, path: str) -> Path:
-    """Where it is: in the directory of the guest, else on this machine. Raises OSError."""
+def _executable(root: Path, path: str) -> Path:
+    """Return the program's path in the guest's directory, else on this machine. Raises OSError if it cannot run."""
     guest_path = locate_in_guest(root, path) if path.startswith("/") else None
     executable = guest_path if guest_path is not None and guest_path.exists() else Path(path)
     if not executable.is_absolute() or not executable.is_file():

@@ -1,23 +1,23 @@
-"""Whether a VM can run on a host now, and which devices it would hold there: for power-on, resume and vMotion.
+"""Decides on which host a VM runs, whether that host can take it, and which devices the VM gets there.
 
-Order: the host itself, reservations, memory rule of passthrough devices, MMIO, RDMA, DirectPath devices and virtual
-functions, vGPUs, what is reserved of them. The first refusal is the fault.
+Checks for power-on, resume and vMotion, in this order: the host itself, reservations, memory rule of passthrough
+devices, MMIO, RDMA, DirectPath devices and virtual functions, vGPUs, reservations of these. The first refusal is the
+fault.
 
 What paravirtual RDMA needs of a VM and its host: VMware, vSphere Networking, "PVRDMA Support": hardware version 13, a
 distributed switch, all memory reserved; a VMkernel adapter that is tagged, and on the host one uplink alone of that
 switch, with an RDMA device. vMotion goes only to a host that has the same. The fault is from memory.
 
-Where a VM is powered on, and what keeps it off a host.
-
-It starts on the host that was asked for, on its own host, or on one that DRS chooses. In a cluster whose DRS places
-VMs by itself the VM's own host is tried first, then the host with the fewest running VMs (the order is from memory:
-real DRS scores hosts by load). Rules that bind (VM-host rules with `mandatory`) hold in any case. When every host
-refuses for the same kind of reason, that reason is the fault; otherwise it is NoCompatibleHost.
+A VM is powered on on the host that the client names, on its own host, or on one that DRS chooses. In a cluster whose
+DRS places VMs by itself, the VM's own host is tried first, then the host with the fewest running VMs (the order is from
+memory: real DRS scores hosts by load). Rules that bind (VM-host rules with `mandatory`) hold in any case. When every
+host refuses for the same kind of reason, that reason is the fault; otherwise it is NoCompatibleHost.
 
 HA's admission control: VMware vSphere Availability, "vSphere HA Admission Control" (percentages of the cluster's
 resources; slots of the largest reservation of a running VM, without those of the largest hosts; dedicated failover
 hosts). A VM that reserves no CPU counts with 32 MHz (there too). From memory: which fault a power-on or vMotion to a
-dedicated failover host ends in."""
+dedicated failover host ends in.
+"""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ if TYPE_CHECKING:
     from gpuops.sim.state.host_state import HostModel
 
 DEFAULT_MMIO_GIB: Final = 32
-"""64-bit MMIO space of a VM that asks for none by name (Dell and VMware notes on large-BAR devices)."""
+"""64-bit MMIO space of a VM that sets none (Dell and VMware notes on large-BAR devices)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What the VM will hold while it runs."""
+    """The vGPUs and devices that a VM holds while it runs."""
 
     seats: tuple[RunningVgpu, ...] = ()
     held: tuple[tuple[int, str], ...] = ()
@@ -210,39 +210,39 @@ def _direct_path(vm: VmEntity, host: HostEntity) -> tuple[tuple[int, str], ...]:
 
 
 def _static_device(backing: StaticBacking, host: HostEntity, held_pci_ids: set[str]) -> str:
-    gpu = host.state.device(backing.pci_id)
-    if gpu is None or backing.system_id != host.state.system_id or not _is_the_device(backing, gpu):
+    host_device = host.state.device(backing.pci_id)
+    if host_device is None or backing.system_id != host.state.system_id or not _is_the_device(backing, host_device):
         raise faults.will_not_power_on(
             "The systemId does not match the current system or the deviceId and vendorId do not match the device "
             f"currently at {backing.pci_id}."
         )
-    if not gpu.passthrough_active:
+    if not host_device.passthrough_active:
         raise faults.will_not_power_on(f"Device {backing.pci_id} is not a passthrough device.")
-    if gpu.pci_id in held_pci_ids:
+    if host_device.pci_id in held_pci_ids:
         raise faults.will_not_power_on(f"Device {backing.pci_id} is already in use.")
-    return gpu.pci_id
+    return host_device.pci_id
 
 
-def _is_the_device(backing: StaticBacking, gpu: HostGpu | OtherHostDevice) -> bool:
+def _is_the_device(backing: StaticBacking, host_device: HostGpu | OtherHostDevice) -> bool:
     # The device id is hexadecimal text: a decimal one passes the reconfigure and fails here (govmomi issue 2248).
     # Terraform's provider leaves it empty (terraform-provider-vsphere, PciPassthroughApplyOperation).
-    same_device = backing.device_id.lower().removeprefix("0x") in ("", f"{gpu.device_id:x}")
-    return same_device and backing.vendor_id & 0xFFFF == gpu.vendor_id
+    same_device = backing.device_id.lower().removeprefix("0x") in ("", f"{host_device.device_id:x}")
+    return same_device and backing.vendor_id & 0xFFFF == host_device.vendor_id
 
 
 def _dynamic_device(vm: VmEntity, device: PciDevice, host: HostEntity, held_pci_ids: set[str]) -> str:
     backing = device.backing
     assert isinstance(backing, DynamicBacking)
-    for gpu in host.state.devices:
-        is_allowed = (gpu.vendor_id, gpu.device_id) in backing.allowed
-        labelled = backing.label is None or backing.label == gpu.label
-        if is_allowed and labelled and gpu.passthrough_active and gpu.pci_id not in held_pci_ids:
-            return gpu.pci_id
+    for host_device in host.state.devices:
+        is_allowed = (host_device.vendor_id, host_device.device_id) in backing.allowed
+        labelled = backing.label is None or backing.label == host_device.label
+        if is_allowed and labelled and host_device.passthrough_active and host_device.pci_id not in held_pci_ids:
+            return host_device.pci_id
     raise faults.device_not_available(device.vmx_name, vm.name, host.name)
 
 
 AUTOMATIC: Final = "automatic"
-"""What the id of a physical function begins with where vCenter is to choose it."""
+"""The start of a physical function's id that leaves the choice to vCenter."""
 
 
 def require_rdma(vm: VmEntity, host: HostEntity) -> None:
@@ -264,10 +264,10 @@ def rdma_missing(host: HostEntity, switch: str) -> str | None:
     if not tagged:
         return f"{PVRDMA_ADAPTER} names no VMkernel adapter of host {host.name}."
     if tagged not in [adapter.device for adapter in network.adapters]:
-        return f"{PVRDMA_ADAPTER} of host {host.name} names {tagged}, which it has not."
+        return f"{PVRDMA_ADAPTER} of host {host.name} names {tagged}, which the host does not have."
     proxy = next((candidate for candidate in network.proxies if host.world.get(candidate.switch).uuid == switch), None)
     if proxy is None:
-        return f"Host {host.name} is no member of the distributed switch."
+        return f"Host {host.name} is not a member of the distributed switch."
     name = host.world.get(proxy.switch).name
     if len(proxy.nics) != 1:
         return f"{name} has {len(proxy.nics)} uplinks on host {host.name}; there must be one."
@@ -285,25 +285,25 @@ def free_function(backing: SriovBacking, host: HostEntity, used_functions: set[s
         raise faults.will_not_power_on(
             f"Device {backing.physical_function} of host {host.name} has no virtual functions."
         )
-    free = next((id_ for port in ports for id_ in port.function_ids() if id_ not in used_functions), None)
-    if free is None:
+    free_id = next((id_ for port in ports for id_ in port.function_ids() if id_ not in used_functions), None)
+    if free_id is None:
         raise faults.will_not_power_on(
             f"No virtual function of device {backing.physical_function} of host {host.name} is free."
         )
-    return free
+    return free_id
 
 
 def _ports(backing: SriovBacking, host: HostEntity) -> list[NetworkPort]:
-    """The network ports that the card can have a function of; chosen automatically, the uplinks of its network."""
-    named = _ports_by_name(host)
+    """Return the ports whose functions the card can get: the named port, or for `automatic` its network's uplinks."""
+    ports = _ports_by_name(host)
     if backing.physical_function.lower().startswith(AUTOMATIC):
         uplinks = uplinks_of(host, backing.card)
-        return [port for name, port in named.items() if name in uplinks and port.functions]
-    return [port for port in named.values() if port.pci_id == backing.physical_function.lower() and port.functions]
+        return [port for name, port in ports.items() if name in uplinks and port.functions]
+    return [port for port in ports.values() if port.pci_id == backing.physical_function.lower() and port.functions]
 
 
 def uplinks_of(host: HostEntity, card: NetworkCard) -> tuple[str, ...]:
-    """The physical adapters through which the host takes the card's network out."""
+    """Return the physical adapters of the host that are the uplinks of the card's network."""
     network = host.state.network
     if card.switch:
         return next((proxy.nics for proxy in network.proxies if host.world.get(proxy.switch).uuid == card.switch), ())
@@ -316,6 +316,7 @@ def _ports_by_name(host: HostEntity) -> dict[str, NetworkPort]:
 
 
 _LEAST_MHZ: Final = 32
+"""The CPU reservation with which HA counts a VM that reserves less."""
 
 
 def refuse_over_failover(vm: VmEntity, host: HostEntity) -> None:
@@ -325,16 +326,16 @@ def refuse_over_failover(vm: VmEntity, host: HostEntity) -> None:
     ha_admission = _active_ha_admission(cluster)
     if ha_admission is None or ha_admission.failover_hosts is not None:
         return  # with failover hosts, `refuse_failover_host` is the complete check
-    up = [
+    up_hosts = [
         candidate
         for candidate in cluster.hosts()
         if candidate.state.connection == "connected" and not candidate.state.in_maintenance
     ]
     running = [
         vm.state,
-        *(running_vm.state for up_host in up for running_vm in up_host.running_vms() if running_vm is not vm),
+        *(running_vm.state for up_host in up_hosts for running_vm in up_host.running_vms() if running_vm is not vm),
     ]
-    if not _admits(ha_admission, [up_host.state.model for up_host in up], running):
+    if not _admits(ha_admission, [up_host.state.model for up_host in up_hosts], running):
         raise faults.no_failover_resources(vm.name)
 
 
@@ -354,13 +355,15 @@ def _active_ha_admission(cluster: ComputeEntity) -> HaAdmission | None:
 
 
 def _admits(admission: HaAdmission, hosts: list[HostModel], running: list[VmState]) -> bool:
+    """Return whether these running VMs fit on the hosts after the failures that HA reserves resources for."""
     reserved_mib = [vm.reserved_mib for vm in running]
     reserved_mhz = [max(_LEAST_MHZ, vm.cpu_reservation_mhz) for vm in running]
     if admission.memory_percent is not None:
         cpu_percent = admission.memory_percent if admission.cpu_percent is None else admission.cpu_percent
-        left_mib = sum(host.memory_mib for host in hosts) * (100 - admission.memory_percent) // 100
-        left_mhz = sum(host.capacity_mhz for host in hosts) * (100 - cpu_percent) // 100
-        return sum(reserved_mib) <= left_mib and sum(reserved_mhz) <= left_mhz
+        usable_mib = sum(host.memory_mib for host in hosts) * (100 - admission.memory_percent) // 100
+        usable_mhz = sum(host.capacity_mhz for host in hosts) * (100 - cpu_percent) // 100
+        return sum(reserved_mib) <= usable_mib and sum(reserved_mhz) <= usable_mhz
+    # a slot holds the largest reservation; the hosts with the most slots are the ones that fail
     slot_mib, slot_mhz = max(1, *reserved_mib), max(reserved_mhz)
     slots = sorted(min(host.memory_mib // slot_mib, host.capacity_mhz // slot_mhz) for host in hosts)
     return len(running) <= sum(slots[: len(slots) - admission.failover_level])
@@ -392,7 +395,7 @@ def place(vm: VmEntity, requested_host: HostEntity | None) -> tuple[HostEntity, 
 
 
 def load_of(host: HostEntity) -> tuple[int, str]:
-    """Return by what hosts are ordered: the number of VMs that run there, then the name."""
+    """Return the sort key of hosts for DRS: the number of running VMs, then the name."""
     return len(host.running_vms()), host.name
 
 

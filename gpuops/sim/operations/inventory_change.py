@@ -1,6 +1,6 @@
-"""Datacenters, clusters, hosts and resource pools made and moved by clients, and hosts disconnected and reconnected.
+"""Makes and moves datacenters, clusters, hosts and resource pools, and disconnects and reconnects hosts.
 
-`objects` hands over what makes an object of its types.
+The functions that make an object are parameters, because `objects`, which defines the types, imports this module.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ MakePool = Callable[["World", str, str, PoolEntity], PoolEntity]
 def create_datacenter(folder: FolderEntity, call: Call, name: str, make: MakeDatacenter) -> ManagedEntity:
     """CreateDatacenter: return the new datacenter with its four folders. Raises NotSupported below other folders."""
     if folder.kind != "root":
-        raise faults.not_supported("Datacenters are made in the root folder and in folders of datacenters.")
+        raise faults.not_supported("Datacenters can only be made in the root folder or in a folder for datacenters.")
     datacenter = make(folder.world, folder.checked_name(name), folder.moid)
     return _enter_new_entity(folder, call, datacenter)
 
 
 def create_cluster(folder: FolderEntity, call: Call, name: str, spec: Any, make: MakeCluster) -> ComputeEntity:
-    """CreateClusterEx: the new one, without hosts."""
+    """CreateClusterEx: return the new cluster, which has no hosts."""
     _require_host_folder(folder)
     cluster = make(folder.world, folder.checked_name(name), folder.moid, cluster_change.settings_of(spec))
     _enter_new_entity(folder, call, cluster)
@@ -62,7 +62,7 @@ def create_cluster(folder: FolderEntity, call: Call, name: str, spec: Any, make:
 
 
 def create_pool(parent: PoolEntity, call: Call, name: str, spec: Any, make: MakePool) -> PoolEntity:
-    """CreateResourcePool: the new one."""
+    """CreateResourcePool: return the new pool."""
     refuse_limits(spec)
     name = parent.checked_name(name)
     pool = make(parent.world, new_moid(parent.world, "resgroup"), name, parent)
@@ -83,7 +83,9 @@ def refuse_limits(spec: Any) -> None:
             or allocation.limit not in (None, -1)  # -1 = unlimited
             or (allocation.shares and allocation.shares.level == "custom")
         ):
-            raise faults.not_supported("The simulated vCenter keeps no reservations, limits or shares of pools.")
+            raise faults.not_supported(
+                "The simulated vCenter supports no reservations, limits or custom shares of resource pools."
+            )
 
 
 def add_standalone_host(folder: FolderEntity, call: Call, spec: Any, *, connected: bool, make: MakeCompute) -> Any:
@@ -123,7 +125,7 @@ def _check_host(world: World, spec: Any) -> None:
     managed_host = next((host for host in world.by_type("HostSystem") if host.name == spec.hostName), None)
     if managed_host is not None:
         raise vim.fault.AlreadyConnected(
-            msg=f"The host {managed_host.name} is managed here already.", name=managed_host.name
+            msg=f"The host {managed_host.name} is already managed by this vCenter.", name=managed_host.name
         )
 
 
@@ -149,23 +151,23 @@ def add_again(host: HostEntity, call: Call, folder_of: Callable[[VmEntity], Fold
     """
     world, compute, browser = host.world, host.compute_resource(), host.world.get(f"datastoreBrowser-{host.moid}")
     vms = [(vm, folder_of(vm)) for vm in host.vms()]
-    added = type(host)(world, new_moid(world, "host"), copy.copy(host.state))
-    added.state.vms, added.state.connection = {}, "connected"
-    added.lingering, added.boot, added.undriven = host.lingering, host.boot, host.undriven
-    world.register(added)
-    type(browser)(added)  # the new host's datastore browser registers itself
-    compute.host_moids.append(added.moid)
-    for store in added.datastores():
-        store.host_moids.append(added.moid)
-    world.ledger.record(call, added, before={"moid": host.moid}, after={"moid": added.moid})
+    new_host = type(host)(world, new_moid(world, "host"), copy.copy(host.state))
+    new_host.state.vms, new_host.state.connection = {}, "connected"
+    new_host.lingering, new_host.boot, new_host.undriven = host.lingering, host.boot, host.undriven
+    world.register(new_host)
+    type(browser)(new_host)  # the new host's datastore browser registers itself
+    compute.host_moids.append(new_host.moid)
+    for store in new_host.datastores():
+        store.host_moids.append(new_host.moid)
+    world.ledger.record(call, new_host, before={"moid": host.moid}, after={"moid": new_host.moid})
     for vm, folder in vms:
-        _enter_again(vm, call, added, folder)
+        _enter_again(vm, call, new_host, folder)
     forget(host)
     compute.forget(host.moid)
     compute.touch("host", "summary", "datastore", "network")
     compute.load_changed()
-    added.post(call, "HostAddedEvent")
-    return added
+    new_host.post(call, "HostAddedEvent")
+    return new_host
 
 
 def _enter_again(vm: VmEntity, call: Call, host: HostEntity, folder: FolderEntity) -> VmEntity:
@@ -188,7 +190,7 @@ def _enter_again(vm: VmEntity, call: Call, host: HostEntity, folder: FolderEntit
     new_vm.connection = None if store.accessible else "inaccessible"
     enter(new_vm)
     for snapshot_state, snapshot in zip(state.snapshots, snapshots, strict=True):
-        world.register(type(snapshot)(world, snapshot_state.moid, new_vm, snapshot.taken))
+        world.register(type(snapshot)(world, snapshot_state.moid, new_vm, snapshot.state_at_snapshot))
     world.ledger.record(call, new_vm, before={"moid": vm.moid}, after={"moid": moid})
     new_vm.post(call, "VmRegisteredEvent")
     return new_vm
@@ -215,7 +217,7 @@ def disconnect(host: HostEntity, call: Call) -> Any:
         if host.state.connection == "disconnected":
             raise faults.wrong_state(f"The host {host.name} is disconnected.")
 
-    return _connect(host, call, "DisconnectHost_Task", "disconnected", begin)
+    return _change_connection(host, call, "DisconnectHost_Task", "disconnected", begin)
 
 
 def reconnect(host: HostEntity, call: Call) -> Any:
@@ -225,10 +227,10 @@ def reconnect(host: HostEntity, call: Call) -> Any:
         if host.state.connection != "disconnected":
             raise faults.wrong_state(f"The host {host.name} is not disconnected.")
 
-    return _connect(host, call, "ReconnectHost_Task", "connected", begin)
+    return _change_connection(host, call, "ReconnectHost_Task", "connected", begin)
 
 
-def _connect(host: HostEntity, call: Call, task: str, connection: str, begin: Callable[[], None]) -> Any:
+def _change_connection(host: HostEntity, call: Call, task: str, connection: str, begin: Callable[[], None]) -> Any:
     def finish() -> None:
         before, host.state.connection = host.state.connection, connection
         host.world.ledger.record(call, host, before={"connection": before}, after={"connection": connection})
@@ -245,20 +247,20 @@ def move_into(folder: FolderEntity, call: Call, members: list[Any]) -> Any:
     """
     world = folder.world
 
-    def check_moved() -> list[Any]:
+    def check_members() -> list[Any]:
         entities = [world.get(member) for member in members]
         for entity in entities:
             # types without an entry: a datacenter ("root"), and hosts and pools, which no folder holds directly
             kind = entity.kind if isinstance(entity, FolderEntity) else KIND_OF_CHILD.get(entity.wsdl_name, "root")
             if kind != folder.kind or (entity.wsdl_name in ("HostSystem", "ResourcePool")):
-                raise faults.not_supported(f"The folder {folder.name} does not hold {entity.name}.")
+                raise faults.not_supported(f"The folder {folder.name} cannot hold {entity.name}.")
             if entity is folder or entity in ancestors(folder):
-                raise faults.invalid_folder(folder.ref, f"{entity.name} is moved into itself.")
+                raise faults.invalid_folder(folder.ref, f"{entity.name} cannot be moved into itself.")
             folder.refuse_duplicate(entity.name, entity)
         return entities
 
     def finish() -> None:
-        for entity in check_moved():  # checked again: other calls may have changed the folder while the task ran
+        for entity in check_members():  # checked again: other calls may have changed the folder while the task ran
             before = entity.parent
             if isinstance(entity, VmEntity):
                 entity.move_to_folder(folder)
@@ -266,7 +268,7 @@ def move_into(folder: FolderEntity, call: Call, members: list[Any]) -> Any:
                 reparent(entity, folder)
             world.ledger.record(call, entity, before={"folder": before}, after={"folder": folder.moid})
 
-    return world.tasks.start(call, "MoveIntoFolder_Task", folder, CHANGE_S, begin=check_moved, finish=finish)
+    return world.tasks.start(call, "MoveIntoFolder_Task", folder, CHANGE_S, begin=check_members, finish=finish)
 
 
 def move_hosts_into(cluster: ComputeEntity, call: Call, members: list[Any]) -> Any:
@@ -278,7 +280,7 @@ def move_hosts_into(cluster: ComputeEntity, call: Call, members: list[Any]) -> A
     """
     world = cluster.world
 
-    def check_moved() -> list[HostEntity]:
+    def check_members() -> list[HostEntity]:
         hosts: list[HostEntity] = [world.get(member) for member in members]
         for host in hosts:
             world.authority.require(call, host, "Host.Inventory.MoveHost")
@@ -292,12 +294,12 @@ def move_hosts_into(cluster: ComputeEntity, call: Call, members: list[Any]) -> A
         return hosts
 
     def finish() -> None:
-        for host in check_moved():  # checked again: a host may have left maintenance mode while the task ran
+        for host in check_members():  # checked again: a host may have left maintenance mode while the task ran
             before = host.compute_resource()
             rehome(host, cluster)
             world.ledger.record(call, host, before={"parent": before.moid}, after={"parent": cluster.moid})
 
-    return world.tasks.start(call, "MoveInto_Task", cluster, CHANGE_S, begin=check_moved, finish=finish)
+    return world.tasks.start(call, "MoveInto_Task", cluster, CHANGE_S, begin=check_members, finish=finish)
 
 
 def rehome(host: HostEntity, cluster: ComputeEntity) -> None:
@@ -322,8 +324,8 @@ def rehome(host: HostEntity, cluster: ComputeEntity) -> None:
 
 def reparent(entity: ManagedEntity, folder: FolderEntity) -> None:
     """Move a folder, a datacenter or a cluster into another folder."""
-    old = entity.world.get(entity.parent)
-    old.remove(entity)
+    old_folder = entity.world.get(entity.parent)
+    old_folder.remove(entity)
     entity.parent = folder.moid
     folder.add(entity)
     entity.touch("parent")
@@ -331,7 +333,7 @@ def reparent(entity: ManagedEntity, folder: FolderEntity) -> None:
 
 def _require_host_folder(folder: FolderEntity) -> None:
     if folder.kind != "host":
-        raise faults.not_supported("Hosts and clusters are made in folders of hosts.")
+        raise faults.not_supported("Hosts and clusters can only be made in a folder for hosts.")
 
 
 def _enter_new_entity(folder: FolderEntity, call: Call, new_entity: ManagedEntity) -> ManagedEntity:

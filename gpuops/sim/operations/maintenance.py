@@ -20,7 +20,7 @@ from gpuops.sim.operations.device_settings import enter_maintenance
 from gpuops.sim.operations.host_admission import admission
 from gpuops.sim.operations.recording import recorded
 from gpuops.sim.operations.vms.movement import require_migratable
-from gpuops.sim.operations.vms.power import drift, power_on, stop
+from gpuops.sim.operations.vms.power import move_elsewhere, power_on, stop
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.host_state import STAYS_AFTER_BOOT, Boot
 from gpuops.sim.state.vm_state import Power
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import HostEntity, VmEntity
     from gpuops.sim.state.host_state import HostGpu
 
-HA_AFTER_S: Final = 60.0
-"""How long after a host failed its suspended VMs are resumed elsewhere in a vCenter that deviates so."""
-LEAVE_S: Final = 2.0
-GOES_DOWN_S: Final = 30.0
-WAITED_S: Final = 3600.0
-"""How long "for ever" (timeout 0) is tried before the task gives up here: a simulator must come to an end."""
+HA_RESTART_AFTER_S: Final = 60.0
+"""How long after a host failure its suspended VMs are resumed elsewhere, with the deviation `ha-suspended-vms`."""
+EXIT_MAINTENANCE_S: Final = 2.0
+SHUTDOWN_S: Final = 30.0
+LONGEST_WAIT_S: Final = 3600.0
+"""After how long a task with timeout 0 ("wait for ever") fails, so that every simulation ends."""
 
 
 def enter(host: HostEntity, call: Call, timeout_s: int, spec: Any = None) -> Any:
@@ -43,7 +43,7 @@ def enter(host: HostEntity, call: Call, timeout_s: int, spec: Any = None) -> Any
 
     DRS moves VMs away if it can; agent VMs are stopped.
     """
-    vsan = spec.vsanMode.objectAction if spec is not None and spec.vsanMode is not None else None
+    vsan_action = spec.vsanMode.objectAction if spec is not None and spec.vsanMode is not None else None
 
     def begin() -> None:
         _require_connected(host)
@@ -59,14 +59,14 @@ def enter(host: HostEntity, call: Call, timeout_s: int, spec: Any = None) -> Any
         _require_connected(host)
         if host.running_vms():
             raise vim.fault.Timedout(msg=f"Virtual machines still run on host {host.name}.")
-        _set_maintenance(host, call, on=True, vsan=vsan)
+        _set_maintenance(host, call, on=True, vsan_action=vsan_action)
 
     host.entering = host.world.tasks.start(
         call,
         "EnterMaintenanceMode_Task",
         host,
         # while VMs run that DRS does not move, the task waits until its timeout
-        (float(timeout_s) or WAITED_S) if _has_blocking_vms(host) else ENTER_MAINTENANCE_S,
+        (float(timeout_s) or LONGEST_WAIT_S) if _has_blocking_vms(host) else ENTER_MAINTENANCE_S,
         begin=begin,
         finish=finish,
         exclusive=True,
@@ -91,7 +91,7 @@ def leave(host: HostEntity, call: Call) -> Any:
                 power_on(vm, somebody(host.world, "PowerOnVM_Task"), None)
 
     return host.world.tasks.start(
-        call, "ExitMaintenanceMode_Task", host, LEAVE_S, begin=begin, finish=finish, exclusive=True
+        call, "ExitMaintenanceMode_Task", host, EXIT_MAINTENANCE_S, begin=begin, finish=finish, exclusive=True
     )
 
 
@@ -107,7 +107,7 @@ def reboot(host: HostEntity, call: Call, *, force: bool) -> Any:
         call,
         "RebootHost_Task",
         host,
-        GOES_DOWN_S,
+        SHUTDOWN_S,
         begin=begin,
         finish=lambda: go_down(host, call, host.boot.takes_s),
         exclusive=True,
@@ -120,7 +120,7 @@ def go_down(host: HostEntity, call: Call, back_after_s: float | None) -> None:
         stop(vm, call, clean=False)
     if "ha-suspended-vms" in host.world.deviations:  # assumption: ha-suspended-vms
         for vm in [vm for vm in host.vms() if vm.state.power is Power.SUSPENDED]:
-            host.world.clock.schedule(HA_AFTER_S, partial(_resume_elsewhere, vm, host, call), background=True)
+            host.world.clock.schedule(HA_RESTART_AFTER_S, partial(_resume_elsewhere, vm, host, call), background=True)
     host.state.connection = "notResponding"
     host.world.ledger.record(call, host, before={"connection": "connected"}, after={"connection": "notResponding"})
     host.runtime_changed()
@@ -131,7 +131,7 @@ def go_down(host: HostEntity, call: Call, back_after_s: float | None) -> None:
 def _resume_elsewhere(vm: VmEntity, failed: HostEntity, call: Call) -> None:
     """Let vSphere HA move a suspended VM of the failed host to another host and power it on there."""
     if vm.is_registered and vm.state.power is Power.SUSPENDED and vm.host() is failed:
-        drift(vm)
+        move_elsewhere(vm)
         if vm.host() is not failed:
             power_on(vm, call, None)
 
@@ -162,9 +162,9 @@ def boot(host: HostEntity, call: Call) -> None:
     for gpu in state.gpus:
         _boot_gpu(gpu, forgets_mig=forgets_mig)
     if scripted_boot.driver_late_s != 0:
-        host.drive(on=False)
+        host.set_driver_loaded(loaded=False)
         if scripted_boot.driver_late_s is not None:  # None = the driver never starts
-            host.world.clock.schedule(scripted_boot.driver_late_s, lambda: host.drive(on=True))
+            host.world.clock.schedule(scripted_boot.driver_late_s, lambda: host.set_driver_loaded(loaded=True))
     state.loaded_module_options = state.module_options
     state.connection, state.boot_time = "connected", host.world.clock.now()
     host.world.ledger.record(
@@ -175,34 +175,35 @@ def boot(host: HostEntity, call: Call) -> None:
 
 
 def _boot_gpu(gpu: HostGpu, *, forgets_mig: bool) -> None:
-    """What was configured is in force; with `forgets_mig` no MIG mode, configured or in force before."""
+    """Put the configured settings of a GPU in force; with `forgets_mig`, the GPU comes up without MIG mode."""
     gpu.passthrough_active, gpu.waits_for_maintenance = gpu.passthrough_enabled, False
     gpu.graphics_type, gpu.ecc = gpu.configured_type, gpu.next_ecc
+    # the configured mode if there is one, else the current one; a forgotten MIG mode is skipped
     modes = (gpu.next_mode, gpu.mode, GpuMode.SAME_SIZE)
-    without = GpuMode.MULTI_INSTANCE if forgets_mig else None
-    gpu.mode = next(mode for mode in modes if mode not in (None, without))
+    skipped_mode = GpuMode.MULTI_INSTANCE if forgets_mig else None
+    gpu.mode = next(mode for mode in modes if mode not in (None, skipped_mode))
     gpu.next_mode = None
     gpu.faults &= STAYS_AFTER_BOOT
 
 
 def _require_connected(host: HostEntity) -> None:
-    """Raises HostNotConnected: vCenter hands an order for a host on to the host itself (vSphere API reference)."""
+    """Raises HostNotConnected if vCenter has no connection to the host, which carries out the call (vSphere API)."""
     if host.state.connection != "connected":
         raise faults.host_not_connected(host.name)
 
 
-def _set_maintenance(host: HostEntity, call: Call, *, on: bool, vsan: str | None = None) -> None:
+def _set_maintenance(host: HostEntity, call: Call, *, on: bool, vsan_action: str | None = None) -> None:
     host.state.in_maintenance = on
     if on:
         enter_maintenance(host)
-    facts = {"in_maintenance": on, **({"vsan_mode": str(vsan)} if vsan is not None else {})}
+    facts = {"in_maintenance": on, **({"vsan_mode": str(vsan_action)} if vsan_action is not None else {})}
     host.world.ledger.record(call, host, before={"in_maintenance": not on}, after=facts)
     host.runtime_changed()
     host.post(call, "EnteredMaintenanceModeEvent" if on else "ExitMaintenanceModeEvent")
 
 
 def is_agent(vm: VmEntity) -> bool:
-    """Whether it is a VM of vSphere Cluster Services: vCenter stops it for maintenance, and starts it again."""
+    """Whether it is a VM of vSphere Cluster Services, which vCenter stops for maintenance and starts again."""
     return vm.name.startswith("vCLS-")
 
 
@@ -211,6 +212,7 @@ def _has_blocking_vms(host: HostEntity) -> bool:
 
 
 def _evacuate(vm: VmEntity, host: HostEntity, call: Call) -> None:
+    """Move a VM off the host as DRS does, if DRS can move it."""
     target = _evacuation_host(vm, host)
     if target is None:
         return

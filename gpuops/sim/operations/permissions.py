@@ -1,4 +1,4 @@
-"""The privileges that a caller needs where the API's tables name none for a method, or not all of them.
+"""Checks the privileges that a call needs in addition to those in the API's tables.
 
 Sources: vSphere API reference, ReconfigVM_Task and ConfigSpec (by field), RelocateVM_Task and MigrateVM_Task,
 ReconfigureComputeResource_Task; VMware security guide, required privileges for common tasks (cloning).
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpuops.sim.inventory.managed_entity import ManagedEntity
 
 _CONFIG: Final = "VirtualMachine.Config."
-OF_FIELDS: Final = {
+FIELD_PRIVILEGES: Final = {
     "name": "Rename",
     "annotation": "Annotation",
     "managedBy": "ManagedBy",
@@ -48,17 +48,17 @@ OF_FIELDS: Final = {
     "latencySensitivity": "Resource",
     "extraConfig": "AdvancedConfig",
 }
-"""What a field of ConfigSpec takes, below VirtualMachine.Config."""
+"""The privilege below `VirtualMachine.Config.` that each field of ConfigSpec needs."""
 
 
-def to_reconfigure(vm: VmEntity, call: Call, spec: Any) -> None:
-    """Raises NoPermission for the first privilege that this ConfigSpec needs and the caller has not."""
-    for privilege in _of_spec(spec):
+def require_to_reconfigure(vm: VmEntity, call: Call, spec: Any) -> None:
+    """Raises NoPermission for the first privilege that this ConfigSpec needs and the caller does not have."""
+    for privilege in _privileges_of_spec(spec):
         _require(call, vm, _CONFIG + privilege)
-    _to_join_networks(vm, call, spec)
+    _require_to_join_networks(vm, call, spec)
 
 
-def to_move(vm: VmEntity, call: Call, pool: str | None, store: Any, folder: Any) -> None:
+def require_to_move(vm: VmEntity, call: Call, pool: str | None, store: Any, folder: Any) -> None:
     """Raises NoPermission for a privilege that a move needs in addition to those declared for its method."""
     if vm.state.power is Power.ON:
         _require(call, vm, "Resource.HotMigrate")
@@ -70,7 +70,7 @@ def to_move(vm: VmEntity, call: Call, pool: str | None, store: Any, folder: Any)
         _require(call, vm, "VirtualMachine.Inventory.Move")
 
 
-def to_clone(vm: VmEntity, call: Call, folder: Any, pool: str | None, spec: Any) -> None:
+def require_to_clone(vm: VmEntity, call: Call, folder: Any, pool: str | None, spec: Any) -> None:
     """Raises NoPermission without the privileges to clone a VM or template into a folder, pool and datastore."""
     to_template, from_template = bool(spec.template), vm.state.is_template
     privileges = {  # by (from a template, to a template)
@@ -86,49 +86,49 @@ def to_clone(vm: VmEntity, call: Call, folder: Any, pool: str | None, spec: Any)
     store = vm.world.get(spec.location.datastore) if spec.location.datastore else vm.datastore()
     _require(call, store, "Datastore.AllocateSpace")
     if spec.config is not None:
-        to_reconfigure(vm, call, spec.config)
+        require_to_reconfigure(vm, call, spec.config)
 
 
-def to_edit_cluster(cluster: ManagedEntity, call: Call) -> None:
-    """The same for settings, overrides and rules of a cluster."""
+def require_to_edit_cluster(cluster: ManagedEntity, call: Call) -> None:
+    """Raises NoPermission if the caller may not change settings, overrides and rules of a cluster."""
     _require(call, cluster, "Host.Inventory.EditCluster")
 
 
-def _to_join_networks(vm: VmEntity, call: Call, spec: Any) -> None:
+def _require_to_join_networks(vm: VmEntity, call: Call, spec: Any) -> None:
     """Raise NoPermission for the first network that this ConfigSpec puts a card on, where the caller may not."""
-    now = {card.key: card.network for card in vm.state.network_cards}
+    current_networks = {card.key: card.network for card in vm.state.network_cards}
     for change in spec.deviceChange or ():
         network = _network_of(vm, getattr(change.device, "backing", None))
-        if change.operation != "remove" and network not in (None, now.get(change.device.key)):
+        if change.operation != "remove" and network not in (None, current_networks.get(change.device.key)):
             _require(call, vm.world.get(network), "Network.Assign")
 
 
 def _network_of(vm: VmEntity, backing: Any) -> str | None:
-    """Return the managed object id of the network that a card's backing names; None = it names none that is there."""
+    """Return the managed object id of the network that a card's backing names; None = no such network exists."""
     ethernet, moid = vim.vm.device.VirtualEthernetCard, None
     if isinstance(backing, ethernet.DistributedVirtualPortBackingInfo):
         moid = backing.port.portgroupKey
     elif isinstance(backing, ethernet.NetworkBackingInfo):
-        named = (moid for moid in vm.host().state.networks if vm.world.get(moid).name == backing.deviceName)
-        moid = backing.network._moId if backing.network else next(named, None)
+        matching_moids = (moid for moid in vm.host().state.networks if vm.world.get(moid).name == backing.deviceName)
+        moid = backing.network._moId if backing.network else next(matching_moids, None)
     return moid if moid and vm.world.find(moid) is not None else None
 
 
-def _of_spec(spec: Any) -> Iterator[str]:
+def _privileges_of_spec(spec: Any) -> Iterator[str]:
     for change in spec.deviceChange or ():
-        yield _of_device(change)
-    for field, privilege in OF_FIELDS.items():
+        yield _privilege_of_device_change(change)
+    for field, privilege in FIELD_PRIVILEGES.items():
         if getattr(spec, field) not in (None, []):
             yield privilege
 
 
-def _of_device(change: Any) -> str:
-    disk = isinstance(change.device, vim.vm.device.VirtualDisk)
+def _privilege_of_device_change(change: Any) -> str:
+    is_disk = isinstance(change.device, vim.vm.device.VirtualDisk)
     match change.operation:
         case "add":
-            return ("AddNewDisk" if change.fileOperation else "AddExistingDisk") if disk else "AddRemoveDevice"
+            return ("AddNewDisk" if change.fileOperation else "AddExistingDisk") if is_disk else "AddRemoveDevice"
         case "remove":
-            return "RemoveDisk" if disk else "AddRemoveDevice"
+            return "RemoveDisk" if is_disk else "AddRemoveDevice"
         case _:
             return "EditDevice"
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def facts(vm: VmState) -> dict[str, Any]:
-    """Everything the ledger compares before and after an operation."""
+    """Return the values of a VM that the ledger compares before and after an operation, as plain JSON values."""
     return {
         "name": vm.name,
         "host": vm.host,
@@ -47,7 +47,7 @@ def facts(vm: VmState) -> dict[str, Any]:
         "annotation": vm.annotation,
         "managed_by": vm.managed_by[0] if vm.managed_by else None,
         "latency": vm.latency,
-        "devices": [_device(device) for device in vm.devices],
+        "devices": [_device_facts(device) for device in vm.devices],
         "hardware": [str(part) for part in vm.hardware.parts()],
         "extra_config": dict(vm.extra_config),
         "gpus": [{"gpu": seat.pci_id, "profile": seat.type.name, "start": seat.start} for seat in vm.seats],
@@ -58,12 +58,12 @@ def facts(vm: VmState) -> dict[str, Any]:
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Only what differs, on both sides."""
+    """Return (before, after) with only the keys whose values differ."""
     keys = [key for key in after if before.get(key) != after[key]]
     return {key: before.get(key) for key in keys}, {key: after[key] for key in keys}
 
 
-def _device(device: PciDevice) -> dict[str, Any]:
+def _device_facts(device: PciDevice) -> dict[str, Any]:
     match device.backing:
         case VgpuBacking(type_name):
             facts: dict[str, Any] = {"vgpu": type_name}
@@ -80,7 +80,7 @@ def _device(device: PciDevice) -> dict[str, Any]:
 
 @contextmanager
 def recorded(vm: VmEntity, call: Call) -> Iterator[None]:
-    """Write what the block changes in the VM's state to the ledger; nothing when it changes nothing or raises."""
+    """Record in the ledger what the `with` block changes in the VM's state, unless it raises or changes nothing."""
     before = facts(vm.state)
     yield
     old, new = changed(before, facts(vm.state))

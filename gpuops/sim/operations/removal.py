@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpuops.sim.inventory.managed_entity import ManagedEntity
 
 REMOVAL_S: Final = 0.5
-DELETING: Final = {
+REMOVAL_PRIVILEGES: Final = {
     "Folder": "Folder.Delete",
     "Datacenter": "Datacenter.Delete",
     "ClusterComputeResource": "Host.Inventory.DeleteCluster",
@@ -30,13 +30,13 @@ DELETING: Final = {
     "VmwareDistributedVirtualSwitch": "DVSwitch.Delete",
     "DistributedVirtualPortgroup": "DVPortgroup.Delete",
 }
-"""What removing an object of each type takes (VMware vSphere Security, defined privileges)."""
+"""The privilege to remove an object of each type (VMware vSphere Security, defined privileges)."""
 
 
 def destroy(entity: ManagedEntity, call: Call) -> Any:
     """Destroy_Task of an object other than a VM. A folder is removed with its content (vSphere API, Folder)."""
     world = entity.world
-    world.authority.require(call, entity, DELETING[entity.wsdl_name])
+    world.authority.require(call, entity, REMOVAL_PRIVILEGES[entity.wsdl_name])
 
     def begin() -> None:
         _refuse_removal(entity)
@@ -62,7 +62,7 @@ def _refuse_removal(entity: Any) -> None:
                 _refuse_host_removal(host)
         case PoolEntity():
             if isinstance(entity.above(), ComputeEntity):
-                raise faults.invalid_type("The root resource pool goes with its cluster or host.", entity)
+                raise faults.invalid_type("The root resource pool is only removed with its cluster or host.", entity)
         case DistributedSwitchEntity() | PortgroupEntity():
             distributed_switches.require_removable(entity)
         case _:  # a datacenter
@@ -72,7 +72,7 @@ def _refuse_removal(entity: Any) -> None:
 
 def _refuse_folder_removal(folder: FolderEntity) -> None:
     if not isinstance(folder.above(), FolderEntity):
-        raise faults.not_supported("The folders that vCenter makes itself are not removed.")
+        raise faults.not_supported("Folders that vCenter made itself cannot be removed.")
     for child in folder.children.values():
         if isinstance(child, VmEntity):
             movement.require_destroyable(child)
@@ -170,6 +170,6 @@ def _move_members_up(pool: PoolEntity) -> None:
 
 
 def destroy_children(pool: PoolEntity, call: Call) -> None:
-    """DestroyChildren: the pools below go, and their VMs come into this one."""
-    while pool.pools:
+    """DestroyChildren: remove the pools below this one; their VMs move into this one."""
+    while pool.pools:  # the pools below a removed pool move up and are removed next
         _remove_entity(pool.pools[0], call)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID
 from gpuops.sim.inventory import faults
 from gpuops.sim.render.pci import offered_groups
-from gpuops.sim.state.direct_path import DirectPathConfig, ReservationState, room
+from gpuops.sim.state.direct_path import DirectPathConfig, ReservationState, count_more_vgpus
 from gpuops.sim.state.gpu_admission import NotAdmitted, WantedVgpu, admit
 from gpuops.sim.state.host_state import OtherHostDevice
 
@@ -38,7 +38,7 @@ class TypeCapacity:
 
 @dataclass(frozen=True, slots=True)
 class HostLoad:
-    """What of the GPUs of one host VMs have: vGPUs, and by VM the PCI ids of devices that were given whole."""
+    """The GPU resources of one host that VMs use: vGPUs, passthrough devices and device groups."""
 
     seats: tuple[RunningVgpu, ...] = ()
     held: tuple[tuple[str, str], ...] = ()
@@ -57,8 +57,8 @@ class HostLoad:
 _NO_LOAD: Final = HostLoad()
 
 
-def taken_on(host: HostEntity) -> HostLoad:
-    """What VMs have there now."""
+def current_load(host: HostEntity) -> HostLoad:
+    """Return the GPU resources of the host that its running VMs use now."""
     running = host.running_vms()
     held_devices = tuple((vm.moid, pci_id) for vm in running for _, pci_id in vm.state.held)
     return HostLoad(host.seats(), held_devices, tuple((vm.moid, name) for vm in running for _, name in vm.state.groups))
@@ -71,27 +71,30 @@ def capacity(
 
     `reservations` are those of their cluster; `unused_reservation` counts reserved units that no VM uses.
     """
-    loads = {host.moid: taken_on(host) for host in hosts}
+    loads = {host.moid: current_load(host) for host in hosts}
     unused = sum(
         _count_unused_units(reservation, hosts, loads) for reservation in reservations if reservation.config == config
     )
     return TypeCapacity(
-        consumed=sum(len(_users(config, host, loads[host.moid])) for host in hosts),
-        remaining=sum(_room(config, host, loads[host.moid]) for host in hosts),
-        max=sum(_room(config, host, _NO_LOAD) for host in hosts),
+        consumed=sum(len(_using_vms(config, host, loads[host.moid])) for host in hosts),
+        remaining=sum(_free_units(config, host, loads[host.moid]) for host in hosts),
+        max=sum(_free_units(config, host, _NO_LOAD) for host in hosts),
         unused_reservation=unused,
     )
 
 
-def at_host(
+def capacity_at_host(
     config: DirectPathConfig, host: HostEntity, other_hosts: list[HostEntity], reservations: list[ReservationState]
 ) -> TypeCapacity:
-    """The same of one host of a cluster: of what the cluster reserves, what its other hosts have no room for."""
-    alone = capacity(config, [host], ())
+    """Return the units of a configuration on one host of a cluster.
+
+    Of the cluster's unused reservations, only those that its other hosts have no room for count at this host.
+    """
+    own = capacity(config, [host], ())
     unused = capacity(config, [host, *other_hosts], reservations).unused_reservation
-    elsewhere = sum(_room(config, other_host, taken_on(other_host)) for other_host in other_hosts)
-    reserved = max(0, min(alone.remaining, unused - elsewhere))
-    return TypeCapacity(alone.consumed, alone.remaining, alone.max, reserved)
+    free_elsewhere = sum(_free_units(config, other_host, current_load(other_host)) for other_host in other_hosts)
+    reserved = max(0, min(own.remaining, unused - free_elsewhere))
+    return TypeCapacity(own.consumed, own.remaining, own.max, reserved)
 
 
 def refuse_over_reservations(
@@ -99,12 +102,12 @@ def refuse_over_reservations(
 ) -> None:
     """Raises InsufficientGraphicsResourcesFault if starting the VM on the host with these vGPUs and whole devices (PCI
     ids) would take capacity that is reserved for other VMs."""
-    place = host.compute_resource()
-    reservations = [reservation for reservation in _reservations(vm) if reservation.place == place.moid]
+    compute = host.compute_resource()
+    reservations = [reservation for reservation in _reservations(vm) if reservation.place == compute.moid]
     if not reservations:
         return
-    hosts = [usable_host for usable_host in place.hosts() if usable_host.state.usable]
-    before = {usable_host.moid: taken_on(usable_host) for usable_host in hosts}
+    hosts = [usable_host for usable_host in compute.hosts() if usable_host.state.usable]
+    before = {usable_host.moid: current_load(usable_host) for usable_host in hosts}
     after = {moid: host_load.without(vm.moid) for moid, host_load in before.items()}
     load_without_vm = after.get(host.moid, _NO_LOAD)
     after[host.moid] = HostLoad(
@@ -116,7 +119,7 @@ def refuse_over_reservations(
         margin_after, margin_before = (_margin(reservation, hosts, loads) for loads in (after, before))
         # a negative margin is the number of reserved units for which there is no room
         if margin_after < min(0, margin_before):  # a margin that was negative before must only not get worse
-            missing = f"{-margin_after} of {reservation.units} {reservation.config} that are reserved in {place.name}"
+            missing = f"{-margin_after} of {reservation.units} {reservation.config} that are reserved in {compute.name}"
             raise faults.no_graphics(f"{missing} would have no room left")
 
 
@@ -128,7 +131,7 @@ def _reservations(vm: VmEntity) -> tuple[ReservationState, ...]:
 
 def _margin(reservation: ReservationState, hosts: Sequence[HostEntity], loads: Mapping[str, HostLoad]) -> int:
     """Return the free units minus the reserved units that are not used yet; negative = units are missing."""
-    remaining = sum(_room(reservation.config, host, loads[host.moid]) for host in hosts)
+    remaining = sum(_free_units(reservation.config, host, loads[host.moid]) for host in hosts)
     return remaining - _count_unused_units(reservation, hosts, loads)
 
 
@@ -138,40 +141,40 @@ def _count_unused_units(
     if not hosts:
         return reservation.units
     find = hosts[0].world.find
-    vms = (find(vm) for host in hosts for vm in _users(reservation.config, host, loads[host.moid]))
+    vms = (find(vm) for host in hosts for vm in _using_vms(reservation.config, host, loads[host.moid]))
     used = sum(vm is not None and reservation.is_for(vm.display_name) for vm in vms)
     return max(0, reservation.units - used)
 
 
-def _users(config: DirectPathConfig, host: HostEntity, load: HostLoad) -> list[str]:
+def _using_vms(config: DirectPathConfig, host: HostEntity, load: HostLoad) -> list[str]:
     """Return the VM (moid) of each used unit of the configuration on the host."""
     if config.vgpu:
         return [seat.vm for seat in load.seats if seat.type.name == config.vgpu]
     if config.group:
         return [vm for vm, name in load.groups if name == config.group]
-    like = {gpu.pci_id for gpu in _devices(config, host.state)}
-    return [vm for vm, pci_id in load.held if pci_id in like]
+    matching_pci_ids = {gpu.pci_id for gpu in _devices(config, host.state)}
+    return [vm for vm, pci_id in load.held if pci_id in matching_pci_ids]
 
 
-def _room(config: DirectPathConfig, host: HostEntity, load: HostLoad) -> int:
+def _free_units(config: DirectPathConfig, host: HostEntity, load: HostLoad) -> int:
     """Return how many more units of the configuration the host has room for."""
     if not host.state.usable:
         return 0
     if config.vgpu:
-        return room(config.vgpu, host.state.for_admission(load.seats))
+        return count_more_vgpus(config.vgpu, host.state.for_admission(load.seats))
     if config.group:
-        return _groups(config.group, host.state, load)
+        return _free_groups(config.group, host.state, load)
     held_pci_ids = {pci_id for _, pci_id in load.held}
     return sum(gpu.pci_id not in held_pci_ids for gpu in _devices(config, host.state))
 
 
 def _devices(config: DirectPathConfig, host: HostState) -> list[HostGpu | OtherHostDevice]:
-    """The devices of the host that are given whole and are of this kind, in use or not."""
+    """Return the host's passthrough devices that the configuration allows, in use or not."""
     return [device for device in host.devices if is_device_of(config, device)]
 
 
 def is_device_of(config: DirectPathConfig, device: HostGpu | OtherHostDevice) -> bool:
-    """Whether the device is given whole, and of the kind that is meant."""
+    """Return whether passthrough is active for the device and the configuration allows it."""
     ids = (
         (device.vendor_id, device.device_id)
         if isinstance(device, OtherHostDevice)
@@ -180,8 +183,8 @@ def is_device_of(config: DirectPathConfig, device: HostGpu | OtherHostDevice) ->
     return ids in config.devices and config.label in (None, device.label) and device.passthrough_active
 
 
-def _groups(name: str, host: HostState, load: HostLoad) -> int:
-    """How many more groups of the name start, one on each set of GPUs that NVLink joins."""
+def _free_groups(name: str, host: HostState, load: HostLoad) -> int:
+    """Return how many more device groups of this name can start; each set of NVLink-connected GPUs takes one."""
     profiles = next((group.profiles for group in offered_groups(host) if group.name == name), ())
     if not profiles:
         return 0

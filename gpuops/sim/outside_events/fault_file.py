@@ -1,11 +1,11 @@
 """Reads fault files, which say what goes wrong in a served simulated vCenter.
 
 faults:
-  - T2                              # by id, as it stands in the catalogue
-  - fault: V1                       # by id, aimed
+  - T2                              # a fault of the catalogue, by its id
+  - fault: V1                       # the same, with other values for some keys
     target: "vdi-00*"
     skip: 3
-  - effect: fault                   # a rule of one's own
+  - effect: fault                   # a rule that is not in the catalogue
     method: PowerOnVM_Task
     fault: NoCompatibleHost
     probability: 0.1
@@ -20,10 +20,9 @@ from typing import Any, Final
 
 from gpuops.errors import UsageError
 from gpuops.files.yaml_file import parse_yaml, read_text
-from gpuops.sim.fault_injection.injector import checked
+from gpuops.sim.fault_injection.injector import checked_rule
 from gpuops.sim.fault_injection.rule import OutsideEvent, Rule, rules_of
 from gpuops.sim.outside_events import host_events, vm_events
-from gpuops.sim.outside_events import host_events as vcenter_events
 
 OUTSIDE_EVENTS: Final[Mapping[str, OutsideEvent]] = {
     "vm.deleted": OutsideEvent("VirtualMachine", vm_events.delete),
@@ -58,16 +57,16 @@ OUTSIDE_EVENTS: Final[Mapping[str, OutsideEvent]] = {
     "host.other_driver": OutsideEvent("HostSystem", host_events.replace_driver),
     "gpu.mixed_size": OutsideEvent("HostSystem", host_events.turn_mixed_size_on),
     "gpu.same_size": OutsideEvent("HostSystem", host_events.turn_mixed_size_off),
-    "datastore.full": OutsideEvent("Datastore", vcenter_events.fill_datastore),
-    "datastore.gone": OutsideEvent("Datastore", vcenter_events.lose_datastore),
-    "vcenter.away": OutsideEvent("", vcenter_events.lose_vcenter, is_unseen=True),
-    "vcenter.restarted": OutsideEvent("", vcenter_events.restart_vcenter, is_unseen=True),
-    "vcenter.rebuilt": OutsideEvent("", vcenter_events.rebuild_vcenter),
-    "password.changed": OutsideEvent("", vcenter_events.change_passwords, is_unseen=True),
-    "permission.revoked": OutsideEvent("", vcenter_events.revoke_permissions, is_unseen=True),
-    "reads.frozen": OutsideEvent("ManagedEntity", vcenter_events.freeze_properties, is_unseen=True),
-    "certificate.changed": OutsideEvent("", vcenter_events.change_certificate, is_unseen=True),
-    "clock.skewed": OutsideEvent("", vcenter_events.skew_clock, is_unseen=True),
+    "datastore.full": OutsideEvent("Datastore", host_events.fill_datastore),
+    "datastore.gone": OutsideEvent("Datastore", host_events.lose_datastore),
+    "vcenter.away": OutsideEvent("", host_events.lose_vcenter, is_unseen=True),
+    "vcenter.restarted": OutsideEvent("", host_events.restart_vcenter, is_unseen=True),
+    "vcenter.rebuilt": OutsideEvent("", host_events.rebuild_vcenter),
+    "password.changed": OutsideEvent("", host_events.change_passwords, is_unseen=True),
+    "permission.revoked": OutsideEvent("", host_events.revoke_permissions, is_unseen=True),
+    "reads.frozen": OutsideEvent("ManagedEntity", host_events.freeze_properties, is_unseen=True),
+    "certificate.changed": OutsideEvent("", host_events.change_certificate, is_unseen=True),
+    "clock.skewed": OutsideEvent("", host_events.skew_clock, is_unseen=True),
 }
 
 
@@ -83,11 +82,11 @@ def read(path: Path) -> tuple[Rule, ...]:
 
 
 def parse(entries: Sequence[Any], where: str) -> tuple[Rule, ...]:
-    """The rules of these entries, in their order. Raises UsageError, which names the entry and `where` it stands."""
+    """Return the rules of these entries, in their order. Raises UsageError, which names `where` and the entry."""
     rules: list[Rule] = []
     for number, entry in enumerate(entries, start=1):
         try:
-            rules += [checked(rule, OUTSIDE_EVENTS) for rule in _rules(entry)]
+            rules += [checked_rule(rule, OUTSIDE_EVENTS) for rule in _rules(entry)]
         except UsageError as error:
             raise UsageError(f"{where}, fault {number}: {error.message}", hint=error.hint) from error
     return tuple(rules)
@@ -98,7 +97,7 @@ def _rules(entry: Any) -> tuple[Rule, ...]:
         return rules_of(entry)
     if not isinstance(entry, Mapping):
         raise UsageError(
-            f"{entry!r} is neither an id nor a rule",
+            f"{entry!r} is neither the id of a fault nor a rule",
             hint="write an id such as T2, or a rule such as {fault: V1, skip: 3}",
         )
     if "effect" in entry:  # a rule of its own, whose `fault` is one of the API and not an id of the catalogue

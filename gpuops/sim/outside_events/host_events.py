@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 OTHER_SCHEDULER: Final = "NVreg_RegistryDwords=RmPVMRL=0x11"
 """Fixed share (NVIDIA vGPU documentation, RmPVMRL)."""
 UNFILED: Final = "Discovered virtual machine"
-AGAIN_AFTER_S: Final = 600.0
-"""How long a host is away unless the rule says otherwise: a server needs ten minutes to boot."""
+HOST_DOWN_S: Final = 600.0
+"""How long a crashed host is down unless the rule sets `for_s`: a server needs ten minutes to boot."""
 
 
 def fail_gpu(host: HostEntity, rule: Rule) -> None:
@@ -71,14 +71,14 @@ def crash(host: HostEntity, rule: Rule) -> None:
     """The host and its VMs stop at once; after `for_s` the host is back, and the VMs stay off."""
     if host.state.connection != "connected":
         return
-    maintenance.go_down(host, _outside_call(host, "HostCrash"), rule.for_s or AGAIN_AFTER_S)
+    maintenance.go_down(host, _outside_call(host, "HostCrash"), rule.for_s or HOST_DOWN_S)
 
 
 def disconnect(host: HostEntity, rule: Rule) -> None:
     """vCenter loses the connection to the host for `for_s`; its VMs keep running."""
-    _connection(host, "notResponding")
+    _set_connection(host, "notResponding")
     if rule.for_s:
-        host.world.clock.schedule(rule.for_s, lambda: _connection(host, "connected"), background=True)
+        host.world.clock.schedule(rule.for_s, lambda: _set_connection(host, "connected"), background=True)
 
 
 def stay_down_after_reboot(host: HostEntity, rule: Rule) -> None:
@@ -173,7 +173,7 @@ def enter_maintenance(host: HostEntity, rule: Rule) -> None:
         return  # it is in maintenance mode, or entering it
 
 
-def _connection(host: HostEntity, state: str) -> None:
+def _set_connection(host: HostEntity, state: str) -> None:
     before, host.state.connection = host.state.connection, state
     call = _outside_call(host, "HostConnection")
     host.world.ledger.record(call, host, before={"connection": before}, after={"connection": state})
@@ -184,27 +184,27 @@ def _outside_call(host: HostEntity, method: str) -> Call:
     return Call(method=method, version=host.world.api_version)
 
 
-RESTART_S: Final = 300.0
-"""How long vCenter is away unless the rule says otherwise: five minutes."""
-CHANGED: Final = " changed"
+VCENTER_DOWN_S: Final = 300.0
+"""How long vCenter does not answer unless the rule sets `for_s`: five minutes."""
+CHANGED_SUFFIX: Final = " changed"
 """The suffix of a changed password."""
-STALE_S: Final = 90.0
-"""How long old values are shown unless the rule has another time."""
+FREEZE_S: Final = 90.0
+"""How long old values are shown unless the rule sets `for_s`."""
 
 
 def fill_datastore(store: DatastoreEntity, rule: Rule) -> None:
     """Another user fills the datastore completely, for `for_s` seconds or forever."""
-    taken_mib = store.free_mib
-    store.use(taken_mib)
+    filled_mib = store.free_mib
+    store.use(filled_mib)
     if rule.for_s:
-        store.world.clock.schedule(rule.for_s, lambda: store.use(-taken_mib), background=True)
+        store.world.clock.schedule(rule.for_s, lambda: store.use(-filled_mib), background=True)
 
 
 def lose_datastore(store: DatastoreEntity, rule: Rule) -> None:
     """All paths to the datastore are down, for `for_s` seconds or forever: its VMs are inaccessible."""
-    _reachable(store, reachable=False)
+    _set_accessible(store, accessible=False)
     if rule.for_s:
-        store.world.clock.schedule(rule.for_s, lambda: _reachable(store, reachable=True), background=True)
+        store.world.clock.schedule(rule.for_s, lambda: _set_accessible(store, accessible=True), background=True)
 
 
 def restart_vcenter(world: World, rule: Rule) -> None:
@@ -217,7 +217,7 @@ def restart_vcenter(world: World, rule: Rule) -> None:
             world.sessions.close(session)
         for task in world.tasks.readable():
             world.tasks.forget(task)
-    world.down_until = world.clock.now() + timedelta(seconds=rule.for_s or RESTART_S)
+    world.down_until = world.clock.now() + timedelta(seconds=rule.for_s or VCENTER_DOWN_S)
 
 
 def rebuild_vcenter(world: World, rule: Rule) -> None:
@@ -237,7 +237,7 @@ def rebuild_vcenter(world: World, rule: Rule) -> None:
 
 def lose_vcenter(world: World, rule: Rule) -> None:
     """The network to vCenter is down for a while. vCenter itself keeps running."""
-    world.down_until = world.clock.now() + timedelta(seconds=rule.for_s or RESTART_S)
+    world.down_until = world.clock.now() + timedelta(seconds=rule.for_s or VCENTER_DOWN_S)
 
 
 def revoke_permissions(world: World, rule: Rule) -> None:
@@ -255,34 +255,34 @@ def revoke_permissions(world: World, rule: Rule) -> None:
 
 
 def change_passwords(world: World, rule: Rule) -> None:
-    """Every login gets another password, and the earlier one again after `for_s`; sessions that are open go on."""
+    """All users get another password, and the old one again after `for_s` seconds; open sessions stay valid."""
     before = dict(world.sessions.passwords)
-    world.sessions.passwords.update({user: f"{password}{CHANGED}" for user, password in before.items()})
+    world.sessions.passwords.update({user: f"{password}{CHANGED_SUFFIX}" for user, password in before.items()})
     if rule.for_s:
         world.clock.schedule(rule.for_s, lambda: world.sessions.passwords.update(before), background=True)
 
 
 def freeze_properties(entity: ManagedEntity, rule: Rule) -> None:
-    """Its properties are shown for `for_s` as they were last read, whatever changes."""
+    """For `for_s` seconds vCenter shows the properties of the object as they were last read, although they change."""
     world, moid = entity.world, entity.moid
     world.fragments.freeze(moid)
-    world.clock.schedule(rule.for_s or STALE_S, lambda: world.fragments.thaw(moid), background=True)
+    world.clock.schedule(rule.for_s or FREEZE_S, lambda: world.fragments.thaw(moid), background=True)
 
 
 def change_certificate(world: World, rule: Rule) -> None:
-    """It shows a certificate of another authority from now on, and every connection ends."""
+    """The server shows a certificate of another authority from now on, and every connection ends."""
     if world.change_certificate is not None:
         world.change_certificate()
 
 
 def skew_clock(world: World, rule: Rule) -> None:
-    """Its clock is off by `delay_s` from now on."""
+    """vCenter's clock is ahead by `delay_s` seconds from now on."""
     world.skew = timedelta(seconds=rule.delay_s)
 
 
-def _reachable(store: DatastoreEntity, *, reachable: bool) -> None:
-    store.accessible = reachable
+def _set_accessible(store: DatastoreEntity, *, accessible: bool) -> None:
+    store.accessible = accessible
     store.touch("summary", "host")
     for vm in store.vms.values():
-        vm.connection = None if reachable else "inaccessible"
+        vm.connection = None if accessible else "inaccessible"
         vm.touch("runtime", "summary")

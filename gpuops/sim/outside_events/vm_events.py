@@ -14,7 +14,7 @@ from gpuops.sim.operations.host_admission import place
 from gpuops.sim.operations.recording import facts, recorded
 from gpuops.sim.operations.vms import power, snapshots
 from gpuops.sim.operations.vms.movement import copy_state, remove_vm
-from gpuops.sim.operations.vms.power import drift
+from gpuops.sim.operations.vms.power import move_elsewhere
 from gpuops.sim.state.vm_state import GuestUser, Power
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ SOMEBODY: Final = "DESKTOPS\\somebody"
 VM_SERVICE: Final = ("com.vmware.vcenter.wcp", "VirtualMachine")
 """Extension key and type of the VMs of the VM Service (vm-operator, api/v1alpha1)."""
 WORKING_MHZ: Final = 5200
-"""CPU that a desktop in use takes."""
+"""CPU use of a desktop in use, in MHz."""
 
 
 def delete(vm: VmEntity, rule: Rule) -> None:
@@ -68,9 +68,9 @@ def clone(vm: VmEntity, rule: Rule) -> None:
 
 def make_inaccessible(vm: VmEntity, rule: Rule) -> None:
     """vCenter cannot reach the VM's files: runtime.connectionState is `inaccessible` (vSphere API reference)."""
-    _connection(vm, "inaccessible")
+    _set_connection(vm, "inaccessible")
     if rule.for_s:
-        vm.world.clock.schedule(rule.for_s, lambda: _connection(vm, None), background=True)
+        vm.world.clock.schedule(rule.for_s, lambda: _set_connection(vm, None), background=True)
 
 
 def rename(vm: VmEntity, rule: Rule) -> None:
@@ -85,12 +85,12 @@ def rename(vm: VmEntity, rule: Rule) -> None:
 def move_to_parent_folder(vm: VmEntity, rule: Rule) -> None:
     """Another user moves the VM one folder up."""
     current_folder = vm.world.get(vm.state.folder)
-    above = vm.world.get(current_folder.parent)
-    if above.wsdl_name != "Folder":
+    parent_folder = vm.world.get(current_folder.parent)
+    if parent_folder.wsdl_name != "Folder":
         return  # it is in the topmost folder for VMs
-    vm.move_to_folder(above)
+    vm.move_to_folder(parent_folder)
     call = somebody(vm.world, "MoveIntoFolder_Task")
-    vm.world.ledger.record(call, vm, before={"folder": current_folder.moid}, after={"folder": above.moid})
+    vm.world.ledger.record(call, vm, before={"folder": current_folder.moid}, after={"folder": parent_folder.moid})
 
 
 def hand_over(vm: VmEntity, rule: Rule) -> None:
@@ -134,7 +134,7 @@ def suspend(vm: VmEntity, rule: Rule) -> None:
 
 def move_to_another_host(vm: VmEntity, rule: Rule) -> None:
     """The VM is on another host of its cluster: DRS moved it while it ran, or HA registered it there while off."""
-    drift(vm)
+    move_elsewhere(vm)
 
 
 def restart_by_ha(vm: VmEntity, rule: Rule) -> None:
@@ -155,11 +155,11 @@ def ignore_shutdowns(vm: VmEntity, rule: Rule) -> None:
     """The guest ignores requests to shut down, for `for_s` seconds or forever."""
     vm.ignores_shutdown = True
 
-    def listens() -> None:
+    def obey_again() -> None:
         vm.ignores_shutdown = False
 
     if rule.for_s:
-        vm.world.clock.schedule(rule.for_s, listens, background=True)
+        vm.world.clock.schedule(rule.for_s, obey_again, background=True)
 
 
 def start_task(vm: VmEntity, rule: Rule) -> None:
@@ -171,12 +171,12 @@ def start_task(vm: VmEntity, rule: Rule) -> None:
 def use_desktop(vm: VmEntity, rule: Rule) -> None:
     """A user works with the VM by remote desktop, for `for_s` seconds or forever: only its CPU use shows that."""
     idle_mhz = vm.state.cpu_usage_mhz
-    _uses(vm, WORKING_MHZ, (GuestUser(SOMEBODY, vm.world.clock.now(), vm.state.boot_time),))
+    _set_use(vm, WORKING_MHZ, (GuestUser(SOMEBODY, vm.world.clock.now(), vm.state.boot_time),))
     if rule.for_s:
-        vm.world.clock.schedule(rule.for_s, lambda: _uses(vm, idle_mhz, ()), background=True)
+        vm.world.clock.schedule(rule.for_s, lambda: _set_use(vm, idle_mhz, ()), background=True)
 
 
-def _uses(vm: VmEntity, mhz: int, users: tuple[GuestUser, ...]) -> None:
+def _set_use(vm: VmEntity, mhz: int, users: tuple[GuestUser, ...]) -> None:
     vm.state.cpu_usage_mhz, vm.state.guest_users = mhz, users
     vm.touch("summary")
 
@@ -190,6 +190,6 @@ def _ignore_refusal(act: object, call: Call) -> None:
         return
 
 
-def _connection(vm: VmEntity, state: str | None) -> None:
+def _set_connection(vm: VmEntity, state: str | None) -> None:
     vm.connection = state
     vm.touch("runtime", "summary")

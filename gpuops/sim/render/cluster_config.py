@@ -37,13 +37,13 @@ def summary(totals: dict[str, Any]) -> Any:
     return default("ClusterComputeResourceSummary", **totals)
 
 
-def resource_usage(totals: dict[str, Any], used: list[tuple[int, int]], datastores: list[Any]) -> Any:
-    """ClusterResourceUsageSummary; `used` are the MHz and MiB of each host."""
+def resource_usage(totals: dict[str, Any], host_usages: list[tuple[int, int]], datastores: list[Any]) -> Any:
+    """ClusterResourceUsageSummary; `host_usages` are (MHz, MiB) of each host."""
     capacity = sum(store.capacity_mib for store in datastores)
     return vim.cluster.ResourceUsageSummary(
-        cpuUsedMHz=sum(mhz for mhz, _ in used),
+        cpuUsedMHz=sum(mhz for mhz, _ in host_usages),
         cpuCapacityMHz=totals["totalCpu"],
-        memUsedMB=sum(mib for _, mib in used),
+        memUsedMB=sum(mib for _, mib in host_usages),
         memCapacityMB=totals["totalMemory"] >> 20,
         storageUsedMB=capacity - sum(store.free_mib for store in datastores),
         storageCapacityMB=capacity,

@@ -56,8 +56,8 @@ def config_target(hosts: list[HostEntity]) -> Any:
         pciPassthrough=[device for state in states for device in _static_devices(state)],
         sharedGpuPassthroughTypes=[vim.vm.PciSharedGpuPassthroughInfo(name=name, vgpu=name) for name in types],
         dynamicPassthrough=dynamic_devices(states),
-        vgpuDeviceInfo=_unique(item for state in states for item in host_graphics.vgpu_devices(state)),
-        vgpuProfileInfo=_unique(item for state in states for item in host_graphics.vgpu_profiles(state)),
+        vgpuDeviceInfo=_distinct_by_name(item for state in states for item in host_graphics.vgpu_devices(state)),
+        vgpuProfileInfo=_distinct_by_name(item for state in states for item in host_graphics.vgpu_profiles(state)),
         vendorDeviceGroupInfo=[group_info(group) for group in groups.values()],
     )
 
@@ -91,7 +91,7 @@ def _static_device(state: HostState, device: HostGpu | OtherHostDevice) -> Any:
     return vim.vm.PciPassthroughInfo(name=device.device_name, pciDevice=pci_device(device), systemId=state.system_id)
 
 
-def _unique(items: Iterable[Any]) -> list[Any]:
+def _distinct_by_name(items: Iterable[Any]) -> list[Any]:
     return list({item.name: item for item in items}.values())
 
 
@@ -109,22 +109,22 @@ def _datastores(hosts: list[HostEntity]) -> list[Any]:
     ]
 
 
-D = vim.vm.device
+Device = vim.vm.device
 VERSIONS: Final = ("vmx-17", "vmx-19", "vmx-20", "vmx-21")
 NEWEST: Final = "vmx-21"
-_LINES: Final = (files(__package__) / "guests.tsv").read_text(encoding="utf-8").splitlines()
+_GUEST_LINES: Final = (files(__package__) / "guests.tsv").read_text(encoding="utf-8").splitlines()
 GUESTS: Final[Mapping[str, tuple[str, str]]] = {
-    guest: (family, name) for guest, family, name in (line.split("\t") for line in _LINES if line[0] != "#")
+    guest: (family, name) for guest, family, name in (line.split("\t") for line in _GUEST_LINES if line[0] != "#")
 }
 """Family and name of each guest system, by its id."""
 _NEW_VM: Final = VmState("", "", "", Template("", "", "", linux=True), "", None, "", "", 1, 4, EPOCH)
-"""Its devices are what every VM has."""
+"""A VM without any setting; its devices are those of every new VM."""
 DEVICES: Final = (
-    D.VirtualPCIPassthroughOption,
-    D.VirtualDiskOption,
-    D.VirtualVmxnet3Option,
-    D.VirtualPCIControllerOption,
-    D.ParaVirtualSCSIControllerOption,
+    Device.VirtualPCIPassthroughOption,
+    Device.VirtualDiskOption,
+    Device.VirtualVmxnet3Option,
+    Device.VirtualPCIControllerOption,
+    Device.ParaVirtualSCSIControllerOption,
 )
 
 
@@ -137,7 +137,9 @@ def config_option(version: str, guests: frozenset[str] = frozenset()) -> Any:
         vim.vm.ConfigOption,
         version=version,
         description=f"ESXi 8.0 virtual machine ({version})",
-        guestOSDescriptor=[_guest(guest, *GUESTS[guest]) for guest in GUESTS if not guests or guest in guests],
+        guestOSDescriptor=[
+            _guest_descriptor(guest, *GUESTS[guest]) for guest in GUESTS if not guests or guest in guests
+        ],
         guestOSDefaultIndex=0,
         hardwareOptions=_hardware(version),
         defaultDevice=devices(_NEW_VM, None, PLACEHOLDERS),
@@ -166,25 +168,25 @@ def descriptors(hosts: list[Any]) -> list[Any]:
 
 
 def _hardware(version: str) -> Any:
-    number, options = int(version.removeprefix("vmx-")), [_device(kind) for kind in DEVICES]
+    number, options = int(version.removeprefix("vmx-")), [_device_option(kind) for kind in DEVICES]
     return default("VirtualHardwareOption", hwVersion=number, virtualDeviceOption=options)
 
 
-def _device(kind: Any) -> Any:
+def _device_option(kind: Any) -> Any:
     name = VmomiSupport.GetWsdlName(kind).removesuffix("Option")
     return filled(kind, type=VmomiSupport.GetWsdlType("urn:vim25", name))
 
 
-def _guest(guest_id: str, family: str, name: str) -> Any:
+def _guest_descriptor(guest_id: str, family: str, name: str) -> Any:
     return default(
         "GuestOsDescriptor",
         id=guest_id,
         family=family,
         fullName=name,
-        supportedDiskControllerList=[D.ParaVirtualSCSIController],
-        recommendedSCSIController=D.ParaVirtualSCSIController,
-        recommendedDiskController=D.ParaVirtualSCSIController,
-        recommendedCdromController=D.VirtualIDEController,
-        supportedEthernetCard=[D.VirtualVmxnet3],
-        recommendedEthernetCard=D.VirtualVmxnet3,
+        supportedDiskControllerList=[Device.ParaVirtualSCSIController],
+        recommendedSCSIController=Device.ParaVirtualSCSIController,
+        recommendedDiskController=Device.ParaVirtualSCSIController,
+        recommendedCdromController=Device.VirtualIDEController,
+        supportedEthernetCard=[Device.VirtualVmxnet3],
+        recommendedEthernetCard=Device.VirtualVmxnet3,
     )

@@ -1,10 +1,10 @@
-"""Makes objects of the API from `defaults.yaml`: the fields that every host, VM or switch has alike when it is new.
+"""Makes objects of the API with default fields from `defaults.yaml`: those that every new host, VM or switch has.
 
 The table has an object by the name of its type, and its fields with plain values; the type tables of pyVmomi say what
 each value becomes. An object in a field of a more general type names its own type as `_type`.
 
-Where no table says it, a required field gets the plainest value of its type, nested objects included: pyVmomi refuses a
-reply with an empty enum, which vcsim sent for four releases.
+A required field that the table does not set gets a default value of its type, nested objects included: pyVmomi refuses
+a reply with an empty enum, which vcsim sent for four releases.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpuops.sim.core.registry import vmomi_type
 
 
 def default(wsdl_name: str, **values: Any) -> Any:
-    """A new object of this type with the fields of the table and with `values`, which win.
+    """Return a new object of this type with the fields of the table; `values` replace or add fields.
 
     Objects in fields of the table are shared by all that is made from it: copy one before you change it.
     """
@@ -48,23 +48,24 @@ def _table() -> dict[str, Any]:
     return dict(table)
 
 
-def _fields(kind: Any, plain: dict[str, Any]) -> dict[str, Any]:
-    return {name: _value(kind._GetPropertyInfo(name).type, value) for name, value in plain.items() if name != "_type"}
+def _fields(kind: Any, entry: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a table entry as vmomi values of their declared types."""
+    return {name: _value(kind._GetPropertyInfo(name).type, value) for name, value in entry.items() if name != "_type"}
 
 
-def _value(kind: Any, plain: Any) -> Any:
-    if isinstance(plain, list):
-        return kind([_value(kind.Item, item) for item in plain])
-    if isinstance(plain, dict):
-        value_type = vmomi_type(plain["_type"]) if "_type" in plain else kind
-        return filled(value_type, **_fields(value_type, plain))
-    return kind(plain) if issubclass(kind, VmomiSupport.Enum) else plain
+def _value(kind: Any, yaml_value: Any) -> Any:
+    if isinstance(yaml_value, list):
+        return kind([_value(kind.Item, item) for item in yaml_value])
+    if isinstance(yaml_value, dict):
+        value_type = vmomi_type(yaml_value["_type"]) if "_type" in yaml_value else kind
+        return filled(value_type, **_fields(value_type, yaml_value))
+    return kind(yaml_value) if issubclass(kind, VmomiSupport.Enum) else yaml_value
 
 
 EPOCH: Final = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
-"""A required time of which nothing is known."""
+"""The value of required time fields that nothing sets."""
 
-PLAIN_ENUM: Final[dict[str, str]] = {
+ENUM_DEFAULTS: Final[dict[str, str]] = {
     "ManagedEntityStatus": "green",
     "SharesLevel": "normal",
     "LatencySensitivitySensitivityLevel": "normal",
@@ -72,23 +73,23 @@ PLAIN_ENUM: Final[dict[str, str]] = {
     "VirtualMachineFaultToleranceState": "notConfigured",
     "VirtualMachineRecordReplayState": "inactive",
 }
-"""Enums whose first value is not the plainest."""
+"""The default of enums whose first value does not suit."""
 
 
 def filled(kind: Any, **values: Any) -> Any:
-    """Return a vmomi value of type `kind` with these fields; other required fields get plain values (0, "", empty).
+    """Return a vmomi value of type `kind` with these fields; other required fields get default values (0, "", empty).
 
     A field given as None is left unset if it is optional. The types of the values are checked only when a set of field
     names is first used for `kind`: pyVmomi's constructor checks them every time, and would take longer than the rest of
     a bulk read.
     """
-    blank = _blank(kind)
+    field_defaults = _field_defaults(kind)
     instance = kind.__new__(kind)
     fields = instance.__dict__
-    fields.update(blank.plain)
-    for name, make in blank.factories:
+    fields.update(field_defaults.constants)
+    for name, factory in field_defaults.factories:
         if values.get(name) is None:
-            fields[name] = make()
+            fields[name] = factory()
     shape = (kind, *values)
     if shape not in _checked:
         _check(instance, values)
@@ -99,10 +100,10 @@ def filled(kind: Any, **values: Any) -> Any:
     return instance
 
 
-def plain_value(kind: Any) -> Any:
-    """The plainest value of a type: a list without elements, a false boolean, an object with only what it must have."""
+def default_value(kind: Any) -> Any:
+    """Return the default value of a type: empty list, False, 0, or an object with only its required fields."""
     if issubclass(kind, VmomiSupport.Enum):
-        return _plain_enum(kind)
+        return _default_enum(kind)
     if issubclass(kind, VmomiSupport.DataObject):
         return filled(kind)
     return EPOCH if kind is datetime else kind()
@@ -111,33 +112,33 @@ def plain_value(kind: Any) -> Any:
 _checked: Final[set[tuple[Any, ...]]] = set()
 
 
-class _Blank(NamedTuple):
-    """The fields of a new value before its own are set: plain values, and factories of lists and nested objects.
+class _FieldDefaults(NamedTuple):
+    """The default fields of a type: immutable values, and factories of lists and nested objects.
 
     The factories are called for each value, so that two values never share a list or an object.
     """
 
-    plain: dict[str, Any]
+    constants: dict[str, Any]
     factories: tuple[tuple[str, Callable[[], Any]], ...]
 
 
 @cache
-def _blank(kind: Any) -> _Blank:
-    plain: dict[str, Any] = dict(kind().__dict__)
-    makers: list[tuple[str, Callable[[], Any]]] = []
+def _field_defaults(kind: Any) -> _FieldDefaults:
+    constants: dict[str, Any] = dict(kind().__dict__)
+    factories: list[tuple[str, Callable[[], Any]]] = []
     for field in kind._GetPropertyList():
         name, optional = field.name, field.flags & VmomiSupport.F_OPTIONAL
         if issubclass(field.type, list):
-            makers.append((name, field.type))
+            factories.append((name, field.type))
         elif optional or issubclass(field.type, VmomiSupport.ManagedObject):
             continue
         elif issubclass(field.type, VmomiSupport.Enum):
-            plain[name] = _plain_enum(field.type)
+            constants[name] = _default_enum(field.type)
         elif issubclass(field.type, VmomiSupport.DataObject):
-            makers.append((name, partial(filled, field.type)))
+            factories.append((name, partial(filled, field.type)))
         elif field.type is datetime:
-            plain[name] = EPOCH
-    return _Blank(plain, tuple(makers))
+            constants[name] = EPOCH
+    return _FieldDefaults(constants, tuple(factories))
 
 
 def _check(instance: Any, values: dict[str, Any]) -> None:
@@ -146,6 +147,6 @@ def _check(instance: Any, values: dict[str, Any]) -> None:
             VmomiSupport.CheckField(instance._GetPropertyInfo(name), value)
 
 
-def _plain_enum(kind: Any) -> Any:
+def _default_enum(kind: Any) -> Any:
     name = VmomiSupport.GetWsdlName(kind)
-    return kind(PLAIN_ENUM.get(name, kind.values[0]))
+    return kind(ENUM_DEFAULTS.get(name, kind.values[0]))

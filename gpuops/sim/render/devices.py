@@ -22,14 +22,17 @@ from gpuops.sim.state.vm_state import (
     VmState,
 )
 
-D = vim.vm.device
+Device = vim.vm.device
 PCI_CONTROLLER: Final = 100
 BRIDGE_SLOT: Final = 32
 """pciSlotNumber of the first passthrough device; the following ones count on from it."""
 
 
-def passed_through(vm: VmState, device: PciDevice, host: HostState | None, mac: str) -> Any:
-    """The device as the API shows it; `mac` are the last three octets of the addresses of its VM's network cards."""
+def virtual_device(vm: VmState, device: PciDevice, host: HostState | None, mac: str) -> Any:
+    """Return a passthrough device or SR-IOV card as the API shows it.
+
+    `mac` are the last three octets of the addresses of its VM's network cards.
+    """
     if isinstance(device.backing, SriovBacking):
         return _sriov_card(vm, device, device.backing, host, mac)
     return _passthrough(vm, device, host)
@@ -37,17 +40,17 @@ def passed_through(vm: VmState, device: PciDevice, host: HostState | None, mac: 
 
 def _passthrough(vm: VmState, device: PciDevice, host: HostState | None) -> Any:
     """One VirtualPCIPassthrough as the API shows it."""
-    group = device.group and D.VirtualDevice.DeviceGroupInfo(
+    group = device.group and Device.VirtualDevice.DeviceGroupInfo(
         groupInstanceKey=device.group[0], sequenceId=device.group[1]
     )
     return filled(
-        D.VirtualPCIPassthrough,
+        Device.VirtualPCIPassthrough,
         key=device.key,
         deviceInfo=vim.Description(label=f"PCI device {device.key - FIRST_PCI_KEY}", summary=_summary(device)),
         backing=_backing(vm, device, host),
         controllerKey=PCI_CONTROLLER,
         unitNumber=device.unit,
-        slotInfo=D.VirtualDevice.PciBusSlotInfo(pciSlotNumber=BRIDGE_SLOT + device.key - FIRST_PCI_KEY),
+        slotInfo=Device.VirtualDevice.PciBusSlotInfo(pciSlotNumber=BRIDGE_SLOT + device.key - FIRST_PCI_KEY),
         numaNode=device.numa_node,
         deviceGroupInfo=group,
     )
@@ -76,28 +79,28 @@ def _backing(vm: VmState, device: PciDevice, host: HostState | None) -> Any:
     match backing:
         case VgpuBacking(type_name):
             size_mib = _framebuffer_mib(type_name, host)
-            return D.VirtualPCIPassthrough.VmiopBackingInfo(
+            return Device.VirtualPCIPassthrough.VmiopBackingInfo(
                 vgpu=type_name,
                 migrateSupported=size_mib is not None,
                 vgpuMigrateDataSizeMB=size_mib,
                 enhancedMigrateCapability=False,
             )
         case StaticBacking(pci_id, device_id, system_id, vendor_id, device_name):
-            return D.VirtualPCIPassthrough.DeviceBackingInfo(
+            return Device.VirtualPCIPassthrough.DeviceBackingInfo(
                 deviceName=device_name, id=pci_id, deviceId=device_id, systemId=system_id, vendorId=vendor_id
             )
         case DynamicBacking(allowed, label):
-            return D.VirtualPCIPassthrough.DynamicBackingInfo(
+            return Device.VirtualPCIPassthrough.DynamicBackingInfo(
                 deviceName="",
                 allowedDevice=[
-                    D.VirtualPCIPassthrough.AllowedDevice(vendorId=vendor, deviceId=device_id)
+                    Device.VirtualPCIPassthrough.AllowedDevice(vendorId=vendor, deviceId=device_id)
                     for vendor, device_id in allowed
                 ],
                 customLabel=label,
                 assignedId=next((pci_id for key, pci_id in vm.held if key == device.key), None),
             )
         case DvxBacking(device_class, parameters):
-            return D.VirtualPCIPassthrough.DvxBackingInfo(
+            return Device.VirtualPCIPassthrough.DvxBackingInfo(
                 deviceClass=device_class,
                 configParams=[vim.option.OptionValue(key=key, value=value) for key, value in parameters],
             )
@@ -117,10 +120,10 @@ def _sriov_card(vm: VmState, device: PciDevice, backing: SriovBacking, host: Hos
         unitNumber=device.unit,
         macAddress=backing.card.mac or f"02:50:{device.key - FIRST_PCI_KEY:02x}:{mac}",
         backing=_backing(vm, device, host),
-        sriovBacking=D.VirtualSriovEthernetCard.SriovBackingInfo(
+        sriovBacking=Device.VirtualSriovEthernetCard.SriovBackingInfo(
             physicalFunctionBacking=function, virtualFunctionBacking=_virtual_function(vm, device, host)
         ),
-        connectable=D.VirtualDevice.ConnectInfo(
+        connectable=Device.VirtualDevice.ConnectInfo(
             startConnected=True, allowGuestControl=True, connected=vm.power == "poweredOn", status="untried"
         ),
         deviceInfo=vim.Description(
@@ -130,7 +133,7 @@ def _sriov_card(vm: VmState, device: PciDevice, backing: SriovBacking, host: Hos
 
 
 def _nic_function(pci_id: str, name: str, device_id: int, host: HostState | None) -> Any:
-    return D.VirtualPCIPassthrough.DeviceBackingInfo(
+    return Device.VirtualPCIPassthrough.DeviceBackingInfo(
         deviceName=name,
         id=pci_id,
         deviceId=f"{device_id:x}",
@@ -154,10 +157,10 @@ def network_backing(card: NetworkCard) -> Any:
     """The backing of a network card: a network, or a port of a distributed switch."""
     if not card.switch:
         network = vim.Network(card.network, None)
-        return D.VirtualEthernetCard.NetworkBackingInfo(
+        return Device.VirtualEthernetCard.NetworkBackingInfo(
             deviceName=card.network_name, useAutoDetect=False, network=network
         )
-    return D.VirtualEthernetCard.DistributedVirtualPortBackingInfo(
+    return Device.VirtualEthernetCard.DistributedVirtualPortBackingInfo(
         port=vim.dvs.PortConnection(
             switchUuid=card.switch, portgroupKey=card.network, portKey=card.port, connectionCookie=card.cookie
         )
@@ -170,12 +173,12 @@ def _framebuffer_mib(type_name: str, host: HostState | None) -> int | None:
 
 
 class Identity(NamedTuple):
-    """What differs between all VMs, apart from their names and uuids."""
+    """The values in a device list that differ between any two VMs, apart from their names and uuids."""
 
     home: str
     """The path of its files up to the suffix."""
     disk_uuid: str
-    """The uuids of its disks after what tells them apart."""
+    """The part of its disks' uuids that follows the disk number."""
     mac: str
     """The last three octets of the addresses of its network cards."""
     address: str
@@ -183,16 +186,19 @@ class Identity(NamedTuple):
 
 
 PLACEHOLDERS: Final = Identity("\ue000home\ue000", "\ue000disk\ue000", "\ue000mac\ue000", "\ue000address\ue000")
-"""Between characters of private use, which no name has."""
+"""Enclosed in characters of private use, which no name contains."""
 
 
 def identity(vm: VmState) -> Identity:
     """The VM's own names for its disk and network cards, and its address."""
     tail = vm.uuid.replace("-", "")[-6:]
-    low = int(tail[2:], 16)
-    # a guest whose processes are real is at an address of this machine, where each can listen on any port
-    net = f"127.{64 + (low >> 15 & 1)}" if vm.template.real_processes else f"198.{18 + (low >> 15 & 1)}"
-    return Identity(vm.home, vm.uuid[7:], f"{tail[:2]}:{tail[2:4]}:{tail[4:]}", f"{net}.{low >> 8 & 0x7F}.{low & 0xFF}")
+    low_bits = int(tail[2:], 16)
+    # 198.18.0.0/15 is reserved for benchmarks (RFC 2544); bit 15 chooses one of its halves, 198.18 or 198.19.
+    # A guest whose processes are real is at an address of this machine, where each can listen on any port
+    net = f"127.{64 + (low_bits >> 15 & 1)}" if vm.template.real_processes else f"198.{18 + (low_bits >> 15 & 1)}"
+    return Identity(
+        vm.home, vm.uuid[7:], f"{tail[:2]}:{tail[2:4]}:{tail[4:]}", f"{net}.{low_bits >> 8 & 0x7F}.{low_bits & 0xFF}"
+    )
 
 
 def devices(vm: VmState, host: HostState | None, vm_identity: Identity | None = None) -> list[Any]:
@@ -201,12 +207,12 @@ def devices(vm: VmState, host: HostState | None, vm_identity: Identity | None = 
     return [
         *_controllers(vm),
         *_peripherals(vm, vm_identity),
-        *(passed_through(vm, device, host, vm_identity.mac) for device in vm.devices),
+        *(virtual_device(vm, device, host, vm_identity.mac) for device in vm.devices),
     ]
 
 
 def shape_of(vm: VmState, host: HostState) -> tuple[Any, ...]:
-    """All that the device list depends on besides the identity."""
+    """Return everything that the device list depends on, except the identity: the key of its shape."""
     return (vm.hardware, vm.datastore, vm.devices, vm.held, vm.power == "poweredOn", host.board_names)
 
 
@@ -261,15 +267,15 @@ def _ide_controller(vm: VmState, number: int) -> Any:
     label, key = f"IDE {number}", IDE_KEYS[number]
     described = vim.Description(label=label, summary=label)
     return filled(
-        D.VirtualIDEController, key=key, busNumber=number, device=_attached_keys(vm, key), deviceInfo=described
+        Device.VirtualIDEController, key=key, busNumber=number, device=_attached_keys(vm, key), deviceInfo=described
     )
 
 
 def _storage_controller(vm: VmState, controller: StorageController) -> Any:
     kind = VmomiSupport.GetWsdlType("urn:vim25", controller.kind)
-    scsi = issubclass(kind, D.VirtualSCSIController)
-    name = "SCSI" if scsi else "SATA" if issubclass(kind, D.VirtualSATAController) else "NVME"
-    fields = {"hotAddRemove": True, "sharedBus": "noSharing", "scsiCtlrUnitNumber": 7} if scsi else {}
+    is_scsi = issubclass(kind, Device.VirtualSCSIController)
+    name = "SCSI" if is_scsi else "SATA" if issubclass(kind, Device.VirtualSATAController) else "NVME"
+    fields = {"hotAddRemove": True, "sharedBus": "noSharing", "scsiCtlrUnitNumber": 7} if is_scsi else {}
     return filled(
         kind,
         key=controller.key,
@@ -301,7 +307,7 @@ def _disk(vm: VmState, disk: Disk, number: int, vm_identity: Identity) -> Any:
         uuid=f"6000C{0x28 + number:02x}{vm_identity.disk_uuid}",
     )
     return filled(
-        D.VirtualDisk,
+        Device.VirtualDisk,
         key=disk.key,
         controllerKey=disk.controller,
         unitNumber=disk.unit,
@@ -314,11 +320,11 @@ def _disk(vm: VmState, disk: Disk, number: int, vm_identity: Identity) -> Any:
 
 
 def _drive(vm: VmState, drive: CdromDrive, number: int) -> Any:
-    backing: Any = D.VirtualCdrom.RemotePassthroughBackingInfo(deviceName="", useAutoDetect=False, exclusive=False)
+    backing: Any = Device.VirtualCdrom.RemotePassthroughBackingInfo(deviceName="", useAutoDetect=False, exclusive=False)
     if drive.iso:
-        backing = D.VirtualCdrom.IsoBackingInfo(fileName=drive.iso, datastore=vim.Datastore(vm.datastore, None))
+        backing = Device.VirtualCdrom.IsoBackingInfo(fileName=drive.iso, datastore=vim.Datastore(vm.datastore, None))
     return filled(
-        D.VirtualCdrom,
+        Device.VirtualCdrom,
         key=drive.key,
         controllerKey=drive.controller,
         unitNumber=drive.unit,
@@ -331,15 +337,15 @@ def _drive(vm: VmState, drive: CdromDrive, number: int) -> Any:
 
 
 def _connectable(vm: VmState, *, starts: bool) -> Any:
-    return D.VirtualDevice.ConnectInfo(
+    return Device.VirtualDevice.ConnectInfo(
         startConnected=starts, allowGuestControl=True, connected=starts and vm.power == "poweredOn", status="untried"
     )
 
 
-ALLOCATION: Final = D.VirtualEthernetCard.ResourceAllocation(
+ALLOCATION: Final = Device.VirtualEthernetCard.ResourceAllocation(
     reservation=0, share=vim.SharesInfo(shares=50, level="normal"), limit=-1
 )
-"""Of every network card: what vCenter gives one that is added without an allocation."""
+"""The bandwidth allocation of every network card: vCenter's default for a card without one."""
 
 
 def _network_card(vm: VmState, card: NetworkCard, number: int, vm_identity: Identity) -> Any:
@@ -347,6 +353,7 @@ def _network_card(vm: VmState, card: NetworkCard, number: int, vm_identity: Iden
         VmomiSupport.GetWsdlType("urn:vim25", card.kind),
         key=card.key,
         controllerKey=PCI_CONTROLLER,
+        # units 0 to 6 of the PCI controller belong to other devices
         unitNumber=7 + card.key - FIRST_CARD,
         addressType="assigned",
         macAddress=card.mac or f"00:50:56:{vm_identity.mac}",

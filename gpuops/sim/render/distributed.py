@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 Dvs = vim.dvs.VmwareDistributedVirtualSwitch
 PORTS_OF_PROXY: Final = 512
 VERSIONS: Final = ("6.6.0", "7.0.0", "7.0.2", "7.0.3", "8.0.0", "8.0.3")
-"""Of distributed switches, as vCenter 8.0 offers them (VMware, vSphere Networking, "Create a vSphere Distributed
-Switch"; the updates from memory)."""
+"""The versions of distributed switches that vCenter 8.0 offers (VMware, vSphere Networking, "Create a vSphere
+Distributed Switch"; the updates from memory)."""
 
 
 def products(release: str) -> list[Any]:
@@ -46,13 +46,13 @@ def merged(current: Any, changes: Any) -> Any:
         value = getattr(changes, field.name)
         if value is None or (isinstance(value, list) and not value):
             continue
-        old = getattr(current, field.name)
-        nested = isinstance(value, VmomiSupport.DataObject) and isinstance(old, type(value))
-        setattr(merged_value, field.name, merged(old, value) if nested else value)
+        current_value = getattr(current, field.name)
+        nested = isinstance(value, VmomiSupport.DataObject) and isinstance(current_value, type(value))
+        setattr(merged_value, field.name, merged(current_value, value) if nested else value)
     return merged_value
 
 
-def in_force(inherited_policy: Any, own_setting: Any) -> Any:
+def effective_policy(inherited_policy: Any, own_setting: Any) -> Any:
     """Return the policy with each inherited field taken from `inherited_policy` and marked as inherited.
 
     `inherited_policy` is for example the one of a port's port group (vSphere API, InheritablePolicy).
@@ -67,26 +67,29 @@ def in_force(inherited_policy: Any, own_setting: Any) -> Any:
     for field in own_setting._GetPropertyList():
         inherited_field, own_field = getattr(inherited_policy, field.name), getattr(own_setting, field.name)
         if isinstance(inherited_field, vim.InheritablePolicy):
-            setattr(effective, field.name, in_force(inherited_field, own_field))
+            setattr(effective, field.name, effective_policy(inherited_field, own_field))
         else:
             setattr(effective, field.name, inherited_field if own_field is None or own_field == [] else own_field)
     return effective
 
 
-def setting(portgroup: PortgroupEntity) -> Any:
-    """The VMwareDVSPortSetting of a port group, with what its switch says of the rest."""
-    below, own_config = portgroup.switch().kept.defaultPortConfig, portgroup.kept.defaultPortConfig
-    effective = type(below)()
-    for field in below._GetPropertyList():
-        value = getattr(below, field.name)
+def effective_setting(portgroup: PortgroupEntity) -> Any:
+    """Return the VMwareDVSPortSetting of a port group; fields that it does not set are inherited from its switch."""
+    switch_setting, own_config = (
+        portgroup.switch().stored_config.defaultPortConfig,
+        portgroup.stored_config.defaultPortConfig,
+    )
+    effective = type(switch_setting)()
+    for field in switch_setting._GetPropertyList():
+        value = getattr(switch_setting, field.name)
         if isinstance(value, vim.InheritablePolicy):
-            setattr(effective, field.name, in_force(value, getattr(own_config, field.name, None)))
+            setattr(effective, field.name, effective_policy(value, getattr(own_config, field.name, None)))
     return effective
 
 
 def config(switch: DistributedSwitchEntity) -> Any:
     """VMwareDVSConfigInfo."""
-    rendered = copy.copy(switch.kept)
+    rendered = copy.copy(switch.stored_config)
     rendered.name = switch.name
     rendered.numPorts = sum(len(portgroup.port_keys()) for portgroup in switch.portgroups())
     rendered.uplinkPortgroup = [portgroup.ref for portgroup in switch.portgroups() if portgroup.is_uplink]
@@ -102,7 +105,7 @@ def _member(switch: DistributedSwitchEntity, host: HostEntity, proxy: ProxySwitc
         config=filled(
             kind.ConfigInfo, host=host.ref, maxProxySwitchPorts=PORTS_OF_PROXY, backing=_backing(switch, proxy)
         ),
-        productInfo=switch.kept.productInfo,
+        productInfo=switch.stored_config.productInfo,
         uplinkPortKey=list(proxy.ports),
         status=_status(host),
     )
@@ -151,11 +154,11 @@ def runtime(switch: DistributedSwitchEntity) -> Any:
 
 def portgroup_config(portgroup: PortgroupEntity) -> Any:
     """DVPortgroupConfigInfo."""
-    rendered = copy.copy(portgroup.kept)
+    rendered = copy.copy(portgroup.stored_config)
     rendered.key, rendered.name = portgroup.moid, portgroup.name
     rendered.numPorts = len(portgroup.port_keys())
     rendered.distributedVirtualSwitch = portgroup.switch().ref
-    rendered.defaultPortConfig = setting(portgroup)
+    rendered.defaultPortConfig = effective_setting(portgroup)
     rendered.configVersion = str(portgroup.version)
     return rendered
 
@@ -169,7 +172,7 @@ def portgroup_info(portgroup: PortgroupEntity) -> Any:
         switchUuid=switch.uuid,
         portgroupName=portgroup.name,
         portgroupKey=portgroup.moid,
-        portgroupType=portgroup.kept.type,
+        portgroupType=portgroup.stored_config.type,
         uplinkPortgroup=portgroup.is_uplink,
         portgroup=portgroup.ref,
     )
@@ -192,7 +195,7 @@ def ports(switch: DistributedSwitchEntity) -> list[Any]:
     return [
         _port(switch, portgroup, key, port_setting, connections.get(key) or adapters.get(key), uplinks.get(key))
         for portgroup in switch.portgroups()
-        for port_setting in (setting(portgroup),)
+        for port_setting in (effective_setting(portgroup),)  # made once for all ports of the port group
         for key in portgroup.port_keys()
     ]
 
@@ -220,7 +223,7 @@ def _port(
         dvsUuid=switch.uuid,
         portgroupKey=portgroup.moid,
         conflict=False,
-        lastStatusChange=switch.kept.createTime,
+        lastStatusChange=switch.stored_config.createTime,
     )
     if connection is not None and isinstance(connection[1], KernelAdapter):
         host, adapter = connection
@@ -263,7 +266,7 @@ def _proxy(switch: DistributedSwitchEntity, proxy: ProxySwitch) -> Any:
         configNumPorts=PORTS_OF_PROXY,
         numPortsAvailable=PORTS_OF_PROXY,
         uplinkPort=[vim.KeyValue(key=key, value=name) for key, name in names],
-        mtu=switch.kept.maxMtu,
+        mtu=switch.stored_config.maxMtu,
         pnic=[f"key-vim.host.PhysicalNic-{nic}" for nic in proxy.nics],
         spec=vim.host.HostProxySwitch.Specification(backing=_backing(switch, proxy)),
     )

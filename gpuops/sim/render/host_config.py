@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import DatastoreEntity, HostEntity
 
 OWN_MOIDS: Final = {"advancedOption": "hostOptions"}
-"""What the moids of managers begin with where that is not the name of their field in configManager."""
+"""The start of a manager's moid by field of configManager, if it is not the name of the field."""
 
 
 @cache
 def managers() -> dict[str, tuple[Any, str]]:
-    """configManager field -> type, and what its moid begins with; the host's own number follows."""
+    """Return by field of configManager the manager's type and the start of its moid, before the host's number."""
     own_types = {"cryptoManager": vim.encryption.CryptoManagerHost}  # the field has the type of all CryptoManagers
     return {
         field.name: (own_types.get(field.name, field.type), OWN_MOIDS.get(field.name, field.name))
@@ -53,7 +53,7 @@ def config(host: HostEntity) -> Any:
         assignableHardwareBinding=host_graphics.bindings(host),
         assignableHardwareConfig=host_graphics.hardware_labels(host.state),
         option=host.manager(OWN_MOIDS["advancedOption"]).read("setting"),
-        storageDevice=device(host.datastores()),
+        storageDevice=storage_device(host.datastores()),
         fileSystemVolume=volumes(host.datastores()),
         firewall=host_network.firewall(state),
     )
@@ -135,9 +135,9 @@ def _hardware_summary(host: HostState) -> Any:
 
 
 def config_manager(number: str) -> Any:
-    """The host's managers, each under a moid of its own."""
-    named = {field: kind(f"{prefix}-{number}") for field, (kind, prefix) in managers().items()}
-    return filled(vim.host.ConfigManager, **named)
+    """Return the HostConfigManager with references to all managers of the host."""
+    references = {field: kind(f"{prefix}-{number}") for field, (kind, prefix) in managers().items()}
+    return filled(vim.host.ConfigManager, **references)
 
 
 def connection_info(host: HostEntity) -> Any:
@@ -217,22 +217,23 @@ def _devices_of_node(host: HostState, node: int) -> list[str]:
 
 
 def _threads(host: HostState, part: int, parts: int) -> range:
-    each = host.model.threads // parts
-    return range(part * each, (part + 1) * each)
+    """Return the logical CPUs of one of `parts` equal parts of the host, such as a socket."""
+    count = host.model.threads // parts
+    return range(part * count, (part + 1) * count)
 
 
 def capability(host: HostState) -> Any:
-    """`capability`: all the old features, and those of assignable hardware that GPUs need."""
+    """Return the HostCapability; the only field that differs between hosts is the rebind without a reboot."""
     return default("HostCapability", deviceRebindWithoutRebootSupported=host.rebinds_without_reboot)
 
 
 ADAPTER: Final = "vmhba0"
 ADAPTER_KEY: Final = f"key-vim.host.BlockHba-{ADAPTER}"
-BLOCK: Final = 512
-BLOCKS_PER_MIB: Final = (1 << 20) // BLOCK
+BLOCK_BYTES: Final = 512
+BLOCKS_PER_MIB: Final = (1 << 20) // BLOCK_BYTES
 
 
-def device(stores: list[DatastoreEntity]) -> Any:
+def storage_device(stores: list[DatastoreEntity]) -> Any:
     """HostStorageDeviceInfo: one disk for each datastore, in the same order."""
     numbered = list(enumerate(stores))
     return vim.host.StorageDeviceInfo(
@@ -247,7 +248,7 @@ def device(stores: list[DatastoreEntity]) -> Any:
                 )
             ]
         ),
-        multipathInfo=vim.host.MultipathInfo(lun=[_paths(number, store) for number, store in numbered]),
+        multipathInfo=vim.host.MultipathInfo(lun=[_multipath(number, store) for number, store in numbered]),
         softwareInternetScsiEnabled=False,
     )
 
@@ -277,20 +278,20 @@ def vmfs(store: DatastoreEntity) -> Any:
         name=store.name,
         capacity=store.capacity_mib << 20,
         uuid=store.moid,
-        extent=[vim.host.ScsiDisk.Partition(diskName=_canonical(store), partition=1)],
+        extent=[vim.host.ScsiDisk.Partition(diskName=_canonical_name(store), partition=1)],
     )
 
 
-def _canonical(store: DatastoreEntity) -> str:
+def _canonical_name(store: DatastoreEntity) -> str:
     return f"naa.{uuid5(NAMESPACE_URL, store.url).hex}"
 
 
 def _disk_key(store: DatastoreEntity) -> str:
-    return f"key-vim.host.ScsiDisk-{_canonical(store)}"
+    return f"key-vim.host.ScsiDisk-{_canonical_name(store)}"
 
 
 def _disk(store: DatastoreEntity) -> Any:
-    name = _canonical(store)
+    name = _canonical_name(store)
     return default(
         "HostScsiDisk",
         key=_disk_key(store),
@@ -299,7 +300,7 @@ def _disk(store: DatastoreEntity) -> Any:
         displayName=f"Simulated disk ({name})",
         deviceName=f"/vmfs/devices/disks/{name}",
         devicePath=f"/vmfs/devices/disks/{name}",
-        capacity=vim.host.DiskDimensions.Lba(blockSize=BLOCK, block=store.capacity_mib * BLOCKS_PER_MIB),
+        capacity=vim.host.DiskDimensions.Lba(blockSize=BLOCK_BYTES, block=store.capacity_mib * BLOCKS_PER_MIB),
     )
 
 
@@ -309,11 +310,11 @@ def _target(number: int, store: DatastoreEntity) -> Any:
     return vim.host.ScsiTopology.Target(key=key, target=number, lun=[lun])
 
 
-def _paths(number: int, store: DatastoreEntity) -> Any:
-    lun_key, name = f"key-vim.host.MultipathInfo.LogicalUnit-{_canonical(store)}", f"{ADAPTER}:C0:T{number}:L0"
+def _multipath(number: int, store: DatastoreEntity) -> Any:
+    lun_key, name = f"key-vim.host.MultipathInfo.LogicalUnit-{_canonical_name(store)}", f"{ADAPTER}:C0:T{number}:L0"
     return vim.host.MultipathInfo.LogicalUnit(
         key=lun_key,
-        id=_canonical(store),
+        id=_canonical_name(store),
         lun=_disk_key(store),
         path=[
             default(

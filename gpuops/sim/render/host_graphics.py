@@ -24,8 +24,10 @@ HARDWARE_LABEL: Final = "hardwareLabel"
 
 
 def stun_s(type_: VgpuType) -> int | None:
-    """vCenter's estimate for one vGPU of the type; None = it has none, which only C and Q types have (VMware vSphere
-    8.0 docs, vMotion stun time limit)."""
+    """Return vCenter's estimate in stun_time_s of a vMotion's stun for one vGPU; None for types other than C and Q.
+
+    Source: VMware vSphere 8.0 docs, vMotion stun time limit.
+    """
     return max(1, round((type_.framebuffer_mib >> 10) * STUN_SECONDS_PER_GIB)) if type_.series in "CQ" else None
 
 
@@ -90,15 +92,15 @@ def passthrough_info(host: HostState) -> list[Any]:
     nics = [passthrough for port in network_ports(host) for passthrough in _port_passthrough(port)]
     bridges = [
         vim.host.PciPassthruInfo(
-            id=bridge_of(gpu.pci_id),
-            dependentDevice=bridge_of(gpu.pci_id),
+            id=bridge_of(device.pci_id),
+            dependentDevice=bridge_of(device.pci_id),
             passthruEnabled=False,
             passthruCapable=False,
             passthruActive=False,
         )
-        for gpu in host.devices
+        for device in host.devices
     ]
-    return nics + bridges + [_gpu_passthrough(gpu) for gpu in host.devices]
+    return nics + bridges + [_device_passthrough(device) for device in host.devices]
 
 
 def _port_passthrough(port: NetworkPort) -> list[Any]:
@@ -107,7 +109,7 @@ def _port_passthrough(port: NetworkPort) -> list[Any]:
     flags = {"passthruEnabled": False, "passthruCapable": True, "passthruActive": False}
     if not port.max_functions:
         return [vim.host.PciPassthruInfo(**fields, **flags)]
-    divided = vim.host.SriovInfo(
+    sriov_port = vim.host.SriovInfo(
         **fields,
         **flags,
         sriovCapable=True,
@@ -117,20 +119,23 @@ def _port_passthrough(port: NetworkPort) -> list[Any]:
         numVirtualFunction=port.functions,
         maxVirtualFunctionSupported=port.max_functions,
     )
-    active = {"passthruEnabled": True, "passthruCapable": True, "passthruActive": True}
-    return [divided, *(vim.host.PciPassthruInfo(id=id_, dependentDevice=id_, **active) for id_ in port.function_ids())]
+    function_flags = {"passthruEnabled": True, "passthruCapable": True, "passthruActive": True}
+    return [
+        sriov_port,
+        *(vim.host.PciPassthruInfo(id=id_, dependentDevice=id_, **function_flags) for id_ in port.function_ids()),
+    ]
 
 
-def _gpu_passthrough(gpu: HostGpu | OtherHostDevice) -> Any:
+def _device_passthrough(device: HostGpu | OtherHostDevice) -> Any:
     return vim.host.PciPassthruInfo(
-        id=gpu.pci_id,
-        dependentDevice=gpu.pci_id,
-        passthruEnabled=gpu.passthrough_enabled,
+        id=device.pci_id,
+        dependentDevice=device.pci_id,
+        passthruEnabled=device.passthrough_enabled,
         passthruCapable=True,
-        passthruActive=gpu.passthrough_active,
-        hardwareLabel=gpu.label,
+        passthruActive=device.passthrough_active,
+        hardwareLabel=device.label,
         directPathState=vim.host.PciPassthruInfo.DirectPathState(
-            mode=configured_mode(gpu), configurableModes=configurable_modes(gpu)
+            mode=configured_mode(device), configurableModes=configurable_modes(device)
         ),
     )
 
@@ -178,6 +183,7 @@ def vgpu_devices(host: HostState) -> list[Any]:
 def vgpu_profiles(host: HostState) -> list[Any]:
     """RetrieveVgpuProfileInfo, and `vgpuProfileInfo` of the config target."""
     models = {gpu.board.name: gpu for gpu in host.gpus if gpu.serves_vgpus}
+    # a GPU model offers the types of each mode that at least one GPU of this model is in
     modes = {(gpu.board.name, gpu.mode): gpu for gpu in host.gpus if gpu.serves_vgpus}
     types = {
         type_.name: (type_, models[name]) for (name, mode), gpu in modes.items() for type_ in gpu.board.types_in(mode)
@@ -192,8 +198,8 @@ def vendor_and_device(gpu: HostGpu) -> int:
 
 def _profile(type_: VgpuType, gpu: HostGpu) -> Any:
     size_gib = type_.framebuffer_mib >> 10
-    seconds = stun_s(type_)
-    estimates = [vim.vm.VMotionStunTimeInfo(name="", migrationBW=10_000, stunTime=seconds)] if seconds else []
+    stun_time_s = stun_s(type_)
+    estimates = [vim.vm.VMotionStunTimeInfo(name="", migrationBW=10_000, stunTime=stun_time_s)] if stun_time_s else []
     return vim.vm.VgpuProfileInfo(
         name=type_.name,
         profileName=type_.name,

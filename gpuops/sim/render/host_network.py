@@ -67,7 +67,7 @@ def selections(host: HostState) -> Any:
                 nicType=kind,
                 multiSelectAllowed=True,
                 candidateVnic=[_candidate(kind, adapter) for adapter in vnics(host)],
-                selectedVnic=[_candidate_key(kind, adapter.device) for adapter in _serving(host, kind)],
+                selectedVnic=[_candidate_key(kind, adapter.device) for adapter in _adapters_for(host, kind)],
             )
             for kind in NIC_TYPES
         ]
@@ -76,17 +76,17 @@ def selections(host: HostState) -> Any:
 
 def vmotion(host: HostState) -> Any:
     """HostVMotionInfo."""
-    serving = _serving(host, "vmotion")
+    adapters = _adapters_for(host, "vmotion")
     return vim.host.VMotionInfo(
         netConfig=vim.host.VMotionSystem.NetConfig(
             candidateVnic=[_candidate("VMotionConfig.vmotion", adapter) for adapter in vnics(host)],
-            selectedVnic=_candidate_key("VMotionConfig.vmotion", serving[0].device) if serving else None,
+            selectedVnic=_candidate_key("VMotionConfig.vmotion", adapters[0].device) if adapters else None,
         )
     )
 
 
-def _serving(host: HostState, kind: str) -> list[KernelAdapter]:
-    return [adapter for adapter in host.network.adapters if kind in adapter.services]
+def _adapters_for(host: HostState, service: str) -> list[KernelAdapter]:
+    return [adapter for adapter in host.network.adapters if service in adapter.services]
 
 
 def _candidate_key(kind: str, device: str) -> str:
@@ -94,6 +94,7 @@ def _candidate_key(kind: str, device: str) -> str:
 
 
 def _candidate(kind: str, vnic: Any) -> Any:
+    """Return the HostVirtualNic as a candidate: its key, which is set here, begins with the service."""
     vnic.key = _candidate_key(kind, vnic.device)
     return vnic
 
@@ -180,18 +181,18 @@ def _rdma_devices(host: HostState) -> list[Any]:
     ]
 
 
-def _low(host: HostState) -> int:
-    """The last two bytes of the host's uuid, of which its addresses are made."""
+def _uuid_tail(host: HostState) -> int:
+    """Return the last two bytes of the host's uuid as a number; its MAC and IP addresses are made from it."""
     return int(host.uuid.replace("-", "")[-4:], 16)
 
 
 def _mac(host: HostState, last: int) -> str:
-    low = _low(host)
-    return f"00:50:56:{low >> 8:02x}:{low & 0xFF:02x}:{last:02x}"
+    uuid_tail = _uuid_tail(host)
+    return f"00:50:56:{uuid_tail >> 8:02x}:{uuid_tail & 0xFF:02x}:{last:02x}"
 
 
 def _vnic(host: HostState, number: int, adapter: KernelAdapter) -> Any:
-    address = adapter.ip or f"203.0.113.{_low(host) % 250 + 1}"  # from the documentation range
+    address = adapter.ip or f"203.0.113.{_uuid_tail(host) % 250 + 1}"  # from the documentation range
     return vim.host.VirtualNic(
         device=adapter.device,
         key=f"key-vim.host.VirtualNic-{adapter.device}",

@@ -1,4 +1,4 @@
-"""PCI devices of a host, and its vendor device groups: vGPUs that come together because NVLink joins their GPUs.
+"""PCI devices of a host, and its vendor device groups: vGPUs on GPUs that NVLink connects.
 
 Ids of devices are signed shorts, as the API sends them. Names and rules of groups: `Nvidia:2@grid_a100d-80c%NVLink`,
 full-frame-buffer types only, GPUs out of MIG mode (NVIDIA AI Enterprise docs, "vGPU for Compute"; vSphere API,
@@ -31,12 +31,12 @@ FUNCTION_NAME: Final = "ConnectX Family mlx5Gen Virtual Function"
 """Names and ids: PCI ID Repository."""
 
 
-def short(value: int) -> int:
+def signed_short(value: int) -> int:
     """A 16-bit id as the API sends it: ids of 0x8000 and above are negative."""
     return value - 0x10000 if value >= 0x8000 else value
 
 
-def _byte(value: int) -> int:
+def _signed_byte(value: int) -> int:
     return value - 0x100 if value >= 0x80 else value
 
 
@@ -49,14 +49,17 @@ def pci_devices(host: HostState) -> list[Any]:
 
 
 def network_ports(host: HostState) -> list[NetworkPort]:
-    """vmnic0 and so on: those of the card that every host has, on a bus of the first NUMA node without a GPU; then
-    the others that it has."""
+    """Return the ports of the host's network cards; their order gives the names vmnic0, vmnic1 and so on.
+
+    First come those of the built-in card, on a bus of the first NUMA node without a GPU, then the declared ones.
+    """
     used_buses = {PciAddress.parse(gpu.pci_id).bus for gpu in host.gpus}
     bus = next(bus for bus in range(FIRST_NIC_BUS, FIRST_NIC_BUS + 256) if bus not in used_buses)
     ports_by_id = {port.pci_id: port for port in host.ports}
-    first = (f"0000:{bus:02x}:00.{port}" for port in range(host.model.nics))
-    every = {address: ports_by_id.get(address) or NetworkPort(address) for address in first}
-    return list((every | ports_by_id).values())
+    built_in_ids = (f"0000:{bus:02x}:00.{port}" for port in range(host.model.nics))
+    # a declared port at the address of a built-in one replaces it
+    built_in_ports = {pci_id: ports_by_id.get(pci_id) or NetworkPort(pci_id) for pci_id in built_in_ids}
+    return list((built_in_ports | ports_by_id).values())
 
 
 def nic_addresses(host: HostState) -> list[str]:
@@ -96,7 +99,7 @@ def pci_device(device: HostGpu | OtherHostDevice) -> Any:
 
 
 def bridge_of(pci_id: str) -> str:
-    """The root port a GPU sits behind: one bus below it."""
+    """Return the PCI address of the root port of a device: one bus below it, or the next slot on bus 0."""
     address = PciAddress.parse(pci_id)
     if not address.bus:
         return str(PciAddress(address.segment, 0, address.slot + 1, 0))
@@ -148,22 +151,22 @@ def _device(
     return filled(
         vim.host.PciDevice,
         id=pci_id,
-        classId=short(class_id),
-        bus=_byte(address.bus),
+        classId=signed_short(class_id),
+        bus=_signed_byte(address.bus),
         slot=address.slot,
         function=address.function,
-        vendorId=short(vendor[0]),
-        subVendorId=short(subsystem[0]),
+        vendorId=signed_short(vendor[0]),
+        subVendorId=signed_short(subsystem[0]),
         vendorName=vendor[1],
-        deviceId=short(device[0]),
-        subDeviceId=short(subsystem[1]),
+        deviceId=signed_short(device[0]),
+        subDeviceId=signed_short(subsystem[1]),
         parentBridge=parent,
         deviceName=device[1],
         deviceClassName=class_name,
     )
 
 
-P = vim.vm.device.VirtualPCIPassthrough
+Passthrough = vim.vm.device.VirtualPCIPassthrough
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +178,11 @@ class OfferedGroup:
 
 
 def offered_groups(host: HostState) -> tuple[OfferedGroup, ...]:
-    """Every group of all GPUs that one NVLink bridge or switch joins."""
+    """Return the device groups that the host offers: one for each set of NVLink-connected GPUs and vGPU type."""
     groups = []
     for joined in host.nvlink_sets().values():
-        usable = all(gpu.serves_vgpus and gpu.mode is GpuMode.SAME_SIZE for gpu in joined)
-        if usable and len(joined) > 1:
+        is_usable = all(gpu.serves_vgpus and gpu.mode is GpuMode.SAME_SIZE for gpu in joined)
+        if is_usable and len(joined) > 1:
             groups += [
                 OfferedGroup(f"Nvidia:{len(joined)}@{name}%NVLink", (name,) * len(joined))
                 for name in joined[0].board.nvlink_types
@@ -197,9 +200,9 @@ def group_info(group: OfferedGroup) -> Any:
             default(
                 "VirtualMachineVendorDeviceGroupInfoComponentDeviceInfo",
                 deviceName=profile,
-                device=P(
+                device=Passthrough(
                     key=-1 - number,
-                    backing=P.VmiopBackingInfo(vgpu=profile),
+                    backing=Passthrough.VmiopBackingInfo(vgpu=profile),
                     deviceGroupInfo=vim.vm.device.VirtualDevice.DeviceGroupInfo(groupInstanceKey=-1, sequenceId=number),
                 ),
             )

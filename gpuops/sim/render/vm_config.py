@@ -14,7 +14,7 @@ from gpuops.sim.render.devices import Identity, devices
 from gpuops.sim.state.host_state import HostState
 from gpuops.sim.state.vm_state import BootOptions, VmState
 
-KEPT: Final[Mapping[str, bool | str]] = {
+STORED_SETTINGS: Final[Mapping[str, bool | str]] = {
     "alternateGuestName": "",
     "cpuHotRemoveEnabled": False,
     "swapPlacement": "inherit",
@@ -45,7 +45,7 @@ KEPT: Final[Mapping[str, bool | str]] = {
     "tools.syncTimeWithHostAllowed": True,
     "tools.syncTimeWithHost": False,
 }
-"""Settings that change nothing here and are only read back, with what a new VM has of them."""
+"""Settings that have no effect in the simulator and are only stored and read back, with their default values."""
 SHARES_PER_CPU = 1000
 SHARES_PER_MIB = 10
 
@@ -53,8 +53,8 @@ SHARES_PER_MIB = 10
 def config(vm: VmState, host: HostState | None, vm_identity: Identity | None = None) -> Any:
     """Return the complete VirtualMachineConfigInfo of a VM; `host` is the VM's host, whose GPUs set vGPU sizes."""
     settings: defaultdict[str, dict[str, Any]] = defaultdict(dict)
-    for path, setting in {**KEPT, **dict(vm.settings)}.items():
-        group, _, name = path.rpartition(".")
+    for path, setting in {**STORED_SETTINGS, **dict(vm.settings)}.items():
+        group, _, name = path.rpartition(".")  # `flags.useToe` is a field of `flags`, a path without a dot of config
         settings[group][name] = setting
     return default(
         "VirtualMachineConfigInfo",
@@ -105,7 +105,7 @@ def managed_by(vm: VmState) -> Any:
 
 
 def version(vm: VmState) -> str:
-    """`vmx-20`."""
+    """Return the hardware version, such as `vmx-20`."""
     return f"vmx-{vm.hardware_version:02d}"
 
 
@@ -133,7 +133,7 @@ def numa(vm: VmState) -> Any:
 
 
 def cores_per_numa_node(vm: VmState) -> int:
-    """What is set, or what the host would choose (from memory: all of a small VM in one node)."""
+    """Return the setting, or what the host would choose: at most 64 cores in one node (from memory)."""
     return vm.cores_per_numa_node or min(vm.cpus, 64)
 
 

@@ -18,7 +18,7 @@ OVERHEAD_BYTES = 110 << 20
 
 
 def runtime(vm: VmState, *, now: datetime, connection: str, host_mhz: int) -> Any:
-    on = vm.power is Power.ON
+    is_on = vm.power is Power.ON
     return default(
         "VirtualMachineRuntimeInfo",
         host=vim.HostSystem(vm.host),
@@ -26,21 +26,21 @@ def runtime(vm: VmState, *, now: datetime, connection: str, host_mhz: int) -> An
         powerState=vm.power.value,
         suspendTime=vm.suspend_time,
         suspendInterval=suspend_interval_s(vm, now),
-        bootTime=vm.boot_time if on else None,
+        bootTime=vm.boot_time if is_on else None,
         question=question(vm),
-        memoryOverhead=OVERHEAD_BYTES if on else None,
-        maxCpuUsage=vm.cpus * host_mhz if on else None,
-        maxMemoryUsage=vm.memory_mib if on else None,
-        numMksConnections=vm.console_connections if on else 0,
-        cleanPowerOff=None if on else vm.clean_power_off,
-        minRequiredEVCModeKey="intel-cascadelake" if on else None,
+        memoryOverhead=OVERHEAD_BYTES if is_on else None,
+        maxCpuUsage=vm.cpus * host_mhz if is_on else None,
+        maxMemoryUsage=vm.memory_mib if is_on else None,
+        numMksConnections=vm.console_connections if is_on else 0,
+        cleanPowerOff=None if is_on else vm.clean_power_off,
+        minRequiredEVCModeKey="intel-cascadelake" if is_on else None,
         suspendedToMemory=False if vm.power is Power.SUSPENDED else None,
-        iommuActive=False if on else None,
+        iommuActive=False if is_on else None,
     )
 
 
 def suspend_interval_s(vm: VmState, now: datetime) -> int | None:
-    """Seconds it has been suspended since it was powered on last; None while it was not."""
+    """Return the seconds since the VM was suspended; None if it was not since its last power-on."""
     if vm.suspend_time is None:
         return None
     return max(0, int((now - vm.suspend_time).total_seconds()))
@@ -60,20 +60,20 @@ def question(vm: VmState) -> Any:
 
 
 def quick_stats(vm: VmState, now: datetime) -> Any:
-    on = vm.power is Power.ON
-    usage_mhz = vm.cpu_usage_mhz if on else 0
-    memory_mib = vm.guest_memory_mib if on else 0
+    is_on = vm.power is Power.ON
+    usage_mhz = vm.cpu_usage_mhz if is_on else 0
+    memory_mib = vm.guest_memory_mib if is_on else 0
     return default(
         "VirtualMachineQuickStats",
         overallCpuUsage=usage_mhz,
         overallCpuDemand=usage_mhz,
         guestMemoryUsage=memory_mib,
-        hostMemoryUsage=(vm.reserved_mib or memory_mib) if on else 0,
+        hostMemoryUsage=(vm.reserved_mib or memory_mib) if is_on else 0,
         guestHeartbeatStatus="green" if vm.tools_run else "gray",
         distributedCpuEntitlement=usage_mhz,
         distributedMemoryEntitlement=memory_mib,
         privateMemory=memory_mib,
-        consumedOverheadMemory=OVERHEAD_BYTES >> 20 if on else 0,
+        consumedOverheadMemory=OVERHEAD_BYTES >> 20 if is_on else 0,
         uptimeSeconds=uptime_s(vm, now),
         activeMemory=memory_mib,
     )
@@ -119,7 +119,7 @@ def summary(
 
 
 def uptime_s(vm: VmState, now: datetime) -> int:
-    """Seconds it has been running; 0 while it does not."""
+    """Return the seconds since the guest booted; 0 if the VM does not run."""
     return int((now - vm.boot_time).total_seconds()) if vm.power is Power.ON and vm.boot_time else 0
 
 
@@ -158,8 +158,10 @@ def _ip_config(address: str) -> Any:
 
 
 def _ip_stack() -> Any:
-    """A default route by the first address of the range that guests are in: Terraform waits for an address that it
-    serves."""
+    """Return a stack with a default route by the first address of the guests' range.
+
+    Terraform waits until the guest has an address that a default route serves.
+    """
     route = vim.net.IpRouteConfigInfo
     gateway = route.Gateway(ipAddress="198.18.0.1", device="0")
     routes = [route.IpRoute(network="0.0.0.0", prefixLength=0, gateway=gateway)]  # noqa: S104 - a route
@@ -185,7 +187,7 @@ ALSO_IN_SUMMARY: Final = (
     "guestId", "guestFullName", "toolsStatus", "toolsVersionStatus", "toolsVersionStatus2", "toolsRunningStatus",
     "hostName", "ipAddress",
 )  # fmt: skip
-"""What `summary.guest` shows of `guest`."""
+"""The fields of `guest` that `summary.guest` repeats."""
 
 
 def guest_summary(vm: VmState, vm_identity: Identity | None = None) -> Any:
@@ -195,6 +197,7 @@ def guest_summary(vm: VmState, vm_identity: Identity | None = None) -> Any:
 
 
 def storage_summary(vm: VmState) -> Any:
+    # half of each disk is in use (`<< 29` is half a GiB in bytes)
     committed = (vm.hardware.gib << 29) + (vm.suspend_file_mib << 20)
     return filled(
         vim.vm.Summary.StorageSummary,
@@ -206,15 +209,15 @@ def storage_summary(vm: VmState) -> Any:
 
 
 def storage(vm: VmState) -> Any:
-    storage = storage_summary(vm)
+    summary = storage_summary(vm)
     usage = filled(
         vim.vm.StorageInfo.UsageOnDatastore,
         datastore=vim.Datastore(vm.datastore),
-        committed=storage.committed,
-        uncommitted=storage.uncommitted,
-        unshared=storage.unshared,
+        committed=summary.committed,
+        uncommitted=summary.uncommitted,
+        unshared=summary.unshared,
     )
-    return filled(vim.vm.StorageInfo, perDatastoreUsage=[usage], timestamp=storage.timestamp)
+    return filled(vim.vm.StorageInfo, perDatastoreUsage=[usage], timestamp=summary.timestamp)
 
 
 def layout(vm: VmState) -> Any:
@@ -232,18 +235,21 @@ def layout_ex(vm: VmState) -> Any:
     """layoutEx: the VM's files; the checkpoint of a suspended VM has the types `suspend` and `suspendMemory`."""
     home = vm.home
     # (type, name, size in bytes)
-    listed = [("config", f"{home}.vmx", 4096), ("nvram", f"{home}.nvram", 270840)]
+    file_rows = [("config", f"{home}.vmx", 4096), ("nvram", f"{home}.nvram", 270840)]
     for disk in vm.hardware.disks:
         file = disk_file(disk, home)
-        listed += [
+        file_rows += [
             ("diskDescriptor", file, 512),
             ("diskExtent", f"{file.removesuffix('.vmdk')}-flat.vmdk", disk.kib << 9),
         ]
     if vm.suspend_file_mib:
-        listed += [("suspend", f"{home}.vmss", 4 << 20), ("suspendMemory", f"{home}.vmem", vm.suspend_file_mib << 20)]
+        file_rows += [
+            ("suspend", f"{home}.vmss", 4 << 20),
+            ("suspendMemory", f"{home}.vmem", vm.suspend_file_mib << 20),
+        ]
     files = [
         vim.vm.FileLayoutEx.FileInfo(key=key, name=name, type=type_, size=size, uniqueSize=size, accessible=True)
-        for key, (type_, name, size) in enumerate(listed)
+        for key, (type_, name, size) in enumerate(file_rows)
     ]
     return vim.vm.FileLayoutEx(file=files, timestamp=vm.changed_at or vm.created_at)
 

@@ -21,7 +21,7 @@ from gpuops.sim.scenario.counter_values import measure
 from gpuops.sim.scenario.declared import DirectPathProfileDeclared
 from gpuops.sim.scenario.saved_state import restore, save
 from gpuops.sim.scenario.scenario_file import ScenarioFile, moids_read
-from gpuops.sim.scenario.scenario_hosts import add_clusters, add_switches, new_site, newcomer
+from gpuops.sim.scenario.scenario_hosts import add_clusters, add_switches, new_host_maker, new_site
 from gpuops.sim.scenario.scenario_vms import add_vms
 from gpuops.sim.services.authorization_manager import AuthorizationManager, SessionManager
 from gpuops.sim.services.direct_path_profile_manager import MOID as DIRECT_PATH_MOID
@@ -75,14 +75,14 @@ def build(
     """
     declared, parameters = scenario_file.read(spelled)
 
-    def afresh() -> World:
+    def build_again() -> World:
         return build_declared(declared, parameters, seed=seed, clock=clock, api_version=api_version)
 
-    world = afresh()
+    world = build_again()
     # Each scenario and seed has its own uuid: clients store journals and locks by it, and must not mix two vCenters up.
     world.get("ServiceInstance").instance_uuid = str(uuid5(NAMESPACE_URL, f"gpuops-sim:{spelled}:{seed}"))
     world.state_hooks = (
-        lambda: save(world, spelled, seed, afresh),
+        lambda: save(world, spelled, seed, build_again),
         lambda saved: restore(world, spelled, seed, saved),
     )
     return world
@@ -105,21 +105,21 @@ def build_declared(
     real_guest = next((name for name, guest in declared.guests.items() if guest.processes == "real"), None)
     if real_guest is not None and not declared.guests[real_guest].linux:
         raise PolicyError(
-            f"guest {real_guest!r}: a Windows guest runs no real processes",
+            f"guest {real_guest!r}: only a Linux guest can run real processes",
             hint="set `linux: true`, or remove `processes`",
         )
     if real_guest is not None and clock is ClockMode.STEPPED:
         raise PolicyError(
-            f"guest {real_guest!r} runs real processes, which take real time", hint="use a virtual or real clock"
+            f"guest {real_guest!r} runs real processes, which take real time", hint="use the clock `virtual` or `real`"
         )
     world = new_world(seed=seed, clock=clock, start=declared.start, api_version=version)
     world.options.update(declared.options)
     world.tasks.queues = declared.busy == "queue"
-    world.number_from(_above(declared))  # new ids must differ from those of the scenario
+    world.number_from(_first_free_number(declared))  # new ids must differ from those of the scenario
     site = new_site(world, declared, dict(declared.parameters if parameters is None else parameters))
     add_switches(site)
     add_clusters(site)
-    world.new_host = newcomer(site)
+    world.new_host = new_host_maker(site)
     add_direct_path(site)
     add_vms(site)
     world.counters = measure
@@ -127,8 +127,8 @@ def build_declared(
     return world
 
 
-def _above(declared: ScenarioFile) -> int:
-    """The first number for ids that no id of what was read from a vCenter has."""
+def _first_free_number(declared: ScenarioFile) -> int:
+    """Return the first number for new ids: higher than that of each id that was read from a vCenter."""
     ids = (moid.rpartition("-")[2] for _, moid in moids_read(declared))
     numbers = [int(number) for number in ids if number.isdecimal()]
     return max(numbers, default=0) + 1
@@ -172,7 +172,10 @@ def add_direct_path(site: ScenarioSite) -> None:
     for reservation in declared.reservations:
         name = reservation.vgpu or reservation.profile
         if reservation.on not in clusters:
-            raise PolicyError(f"reservation of {name}: the scenario has no cluster {reservation.on!r}")
+            raise PolicyError(
+                f"reservation of {name}: the scenario has no cluster {reservation.on!r}",
+                hint=f"its clusters: {', '.join(clusters) or 'none'}",
+            )
         matching_configs = (
             profile.config
             for profile in profiles

@@ -37,7 +37,7 @@ AT_WORK_MHZ: Final = 1400
 """CPU that a desktop uses while a user works."""
 BUSY_MHZ: Final = 500
 """A VM that uses more CPU than this also uses its vGPU."""
-_OF_CLUSTER: Final = ("gpu.utilization.average", "gpu.mem.usage.average", "gpu.temperature.average")
+_CLUSTER_COUNTERS: Final = ("gpu.utilization.average", "gpu.mem.usage.average", "gpu.temperature.average")
 
 
 def measure(entity: Any, moment: datetime) -> Values:
@@ -59,8 +59,8 @@ def _vm(vm: VmEntity, moment: datetime) -> Values:
     signs = signs_of(state, moment)
     model = vm.host().state.model
     capacity_mhz = state.cpus * model.cpu_mhz
-    uses_mhz = _uses_mhz(state, moment)
-    used_mhz = uses_mhz * _activity_percent(state.name, moment) // 100 + int(signs.more_cpu * capacity_mhz)
+    peak_mhz = _peak_mhz(state, moment)
+    used_mhz = peak_mhz * _activity_percent(state.name, moment) // 100 + int(signs.more_cpu * capacity_mhz)
     usage = 10_000 * used_mhz // capacity_mhz
     uptime_s = int((moment - state.boot_time).total_seconds()) if state.boot_time else 0
     memory_kib = state.memory_mib << 10
@@ -78,7 +78,7 @@ def _vm(vm: VmEntity, moment: datetime) -> Values:
         ("disk.usage.average", ""): used_mhz // 10,
         ("disk.maxTotalLatency.latest", ""): 1 + used_mhz // 1000 + int(signs.latency_ms),
         ("net.usage.average", ""): network,
-        ("net.droppedRx.summation", ""): int(signs.lost * (network + 100) * 17),
+        ("net.droppedRx.summation", ""): int(signs.lost_packets * (network + 100) * 17),
         ("net.droppedTx.summation", ""): 0,
         ("sys.uptime.latest", ""): max(0, uptime_s),
         **_vgpus(vm, signs, moment),
@@ -92,8 +92,8 @@ def _is_measured(vm: VmEntity, moment: datetime) -> bool:
     return state.power is Power.ON and vm.host().state.connection == "connected" and started
 
 
-def _uses_mhz(state: VmState, moment: datetime) -> int:
-    """The most that its guest uses at a moment."""
+def _peak_mhz(state: VmState, moment: datetime) -> int:
+    """Return the CPU in MHz that the guest uses at most at a moment: with a past, less while its user is away."""
     past = state.past
     if past is None or moment >= past.until:
         return state.cpu_usage_mhz
@@ -108,7 +108,7 @@ def _people(office: Office, name: str) -> People:
 
 
 def _activity_percent(name: str, moment: datetime) -> int:
-    """How much of its CPU a VM uses at a moment: all of it in each fifth sample, else at most 15 % less."""
+    """Return the percentage of its peak that a VM uses at a moment: 100 in each fifth sample, else 85 to 100."""
     seed, sample = crc32(name.encode()), int(moment.timestamp()) * 1000 // SAMPLE_MS
     return 100 if (sample + seed) % 5 == 0 else 100 - (sample * 2_654_435_761 + seed >> 8) % 16
 
@@ -118,11 +118,11 @@ def _vgpus(vm: VmEntity, signs: Signs, moment: datetime) -> dict[tuple[str, str]
     state = vm.state
     if not state.seats or any(seat.type.instance is not None for seat in state.seats):
         return {}
-    busy = _uses_mhz(state, moment) > BUSY_MHZ
+    is_busy = _peak_mhz(state, moment) > BUSY_MHZ
     host = vm.host()
-    uses = [_uses_of(host, pci_id, moment).get(vm.moid, 0.0) for pci_id in {seat.pci_id for seat in state.seats}]
+    uses = [_gpu_use_by_vm(host, pci_id, moment).get(vm.moid, 0.0) for pci_id in {seat.pci_id for seat in state.seats}]
     kib = sum(seat.type.framebuffer_mib << 10 for seat in state.seats)
-    used_kib = kib * 3 // 4 if busy else kib // 10
+    used_kib = kib * 3 // 4 if is_busy else kib // 10
     return {
         ("gpu.utilization.average", ""): round(100 * sum(uses) / len(uses)),
         ("gpu.mem.used.average", ""): used_kib if signs.frame_buffer is None else int(signs.frame_buffer * kib),
@@ -131,7 +131,7 @@ def _vgpus(vm: VmEntity, signs: Signs, moment: datetime) -> dict[tuple[str, str]
     }
 
 
-def _uses_of(host: HostEntity, pci_id: str, moment: datetime) -> dict[str, float]:
+def _gpu_use_by_vm(host: HostEntity, pci_id: str, moment: datetime) -> dict[str, float]:
     """Return each VM's use of a GPU by managed object id, in percent of the GPU; the sum is the GPU's utilization."""
     gpu = next((gpu for gpu in host.state.gpus if gpu.pci_id == pci_id), None)
     uses: dict[str, float] = {}
@@ -142,15 +142,14 @@ def _uses_of(host: HostEntity, pci_id: str, moment: datetime) -> dict[str, float
             continue
         part = part_mib / gpu.board.framebuffer_mib
         signs = signs_of(vm.state, moment)
-        uses[vm.moid] = BUSY_SHARE * part if _uses_mhz(vm.state, moment) > BUSY_MHZ else 0.0
+        uses[vm.moid] = BUSY_SHARE * part if _peak_mhz(vm.state, moment) > BUSY_MHZ else 0.0
         if signs.gpu_part is not None:
             uses[vm.moid] = 100 * part * signs.gpu_part
-        if signs.others_press:
+        if signs.neighbour_takes_rest:
             uses_under_pressure[vm.moid] = uses[vm.moid]
     other_vms = sorted(uses.keys() - uses_under_pressure.keys())
-    if (
-        uses_under_pressure and other_vms
-    ):  # a VM slowed down by a neighbour: one of the other VMs uses all the rest of the GPU
+    # a VM slowed down by a neighbour: one of the other VMs uses all the rest of the GPU
+    if uses_under_pressure and other_vms:
         uses[other_vms[0]] += 100 - sum(uses.values())
     return uses
 
@@ -174,7 +173,7 @@ def _host(host: HostEntity, moment: datetime) -> Values:
         if gpu.listed:
             instance = _instance(host, number, gpu.pci_id)
             seats = [seat for seat in host.seats() if seat.pci_id == gpu.pci_id]
-            values.update(_gpu(gpu, instance, seats, sum(_uses_of(host, gpu.pci_id, moment).values())))
+            values.update(_gpu(gpu, instance, seats, sum(_gpu_use_by_vm(host, gpu.pci_id, moment).values())))
     return values
 
 
@@ -190,26 +189,26 @@ def _instance(host: HostEntity, number: int, pci_id: str) -> str:
 
 def _cluster(cluster: ComputeEntity, moment: datetime) -> Values:
     """Return the means over the GPUs of its hosts; nothing for a cluster without any."""
-    of_gpus: dict[str, list[int]] = {name: [] for name in _OF_CLUSTER}
+    values_by_counter: dict[str, list[int]] = {name: [] for name in _CLUSTER_COUNTERS}
     for host in cluster.hosts():
         for (name, instance), value in _host(host, moment).items():
-            if instance and name in of_gpus:
-                of_gpus[name].append(value)
-    return {(name, ""): sum(values) // len(values) for name, values in of_gpus.items() if values}
+            if instance and name in values_by_counter:
+                values_by_counter[name].append(value)
+    return {(name, ""): sum(values) // len(values) for name, values in values_by_counter.items() if values}
 
 
 def _gpu(gpu: HostGpu, instance: str, seats: list[RunningVgpu], percent: float) -> dict[tuple[str, str], int]:
     """Return the counters of a GPU used to `percent`; power rises with the use, temperature with the power."""
     total_kib = gpu.board.framebuffer_mib << 10
     used_kib = sum(seat.type.framebuffer_mib << 10 for seat in seats)
-    more_w = round(2 * percent)
+    extra_w = round(2 * percent)
     return {
         ("gpu.utilization.average", instance): round(100 * percent),
         ("gpu.mem.used.average", instance): used_kib,
         ("gpu.mem.usage.average", instance): 10_000 * used_kib // total_kib,
         ("gpu.mem.total.latest", instance): total_kib,
-        ("gpu.temperature.average", instance): IDLE_C + more_w // 4,
-        ("gpu.power.used.latest", instance): IDLE_W + more_w,
+        ("gpu.temperature.average", instance): IDLE_C + extra_w // 4,
+        ("gpu.power.used.latest", instance): IDLE_W + extra_w,
     }
 
 
@@ -219,64 +218,66 @@ _HOUR_S: Final = 3600
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """Shares are 0 to 1."""
+    """The measurable signs of a slowdown. Shares are 0 to 1."""
 
     ready: float = 0.0
-    """Of the time each of its vCPUs waits for a processor."""
+    """The share of time that each of its vCPUs waits for a processor."""
     ballooned: float = 0.0
     swapped: float = 0.0
     latency_ms: float = 0.0
-    """By which its slowest disk is slower."""
-    lost: float = 0.0
-    """Of its packets."""
+    """Additional latency of its slowest disk."""
+    lost_packets: float = 0.0
+    """The share of its packets that is dropped."""
     more_cpu: float = 0.0
-    """Of its vCPUs, in addition to its work."""
+    """The share of its vCPUs that it uses in addition to its work."""
     more_memory: float = 0.0
-    """Of its memory that is active in addition to its work."""
+    """The share of its memory that is active in addition to its work."""
     frame_buffer: float | None = None
-    """Of its vGPU that is in use; None = as its work needs."""
+    """The share of its frame buffer that is in use; None = as much as its work needs."""
     gpu_part: float | None = None
-    """What it uses of its part of the GPU; None = as its work needs."""
-    others_press: bool = False
+    """The share that it uses of its part of the GPU; None = as much as its work needs."""
+    neighbour_takes_rest: bool = False
     """Whether another VM on its GPU takes all that is left of it."""
 
 
-NOTHING: Final = Signs()
+NO_SIGNS: Final = Signs()
 
 
 def signs_of(state: VmState, moment: datetime) -> Signs:
-    """Return the measurable signs of the VM's declared slowdown at a moment; NOTHING if it has none.
+    """Return the measurable signs of the VM's declared slowdown at a moment; NO_SIGNS if it has none.
 
     The signs exceed the limits of `gpuops diagnose`, for example CPU ready as in VMware KB 2002181. Slowdowns that only
     nvidia-smi on the host shows (licence, heat, link, ECC errors) have no signs here, and remote memory is a setting
     of the VM.
     """
     if state.slowed_by is None:
-        return NOTHING
-    varies = 0.7 + 0.6 * _chance(state.name, moment, "how much")
+        return NO_SIGNS
+    variation = 0.7 + 0.6 * _chance(state.name, moment, "how much")
     match state.slowed_by:
         case Slowdown.CPU_READY:
-            return Signs(ready=0.2 * varies, gpu_part=0.35 * varies)
+            return Signs(ready=0.2 * variation, gpu_part=0.35 * variation)
         case Slowdown.MEMORY_RECLAIMED:
-            grown = (moment.timestamp() % (24 * _HOUR_S)) / (24 * _HOUR_S)
-            return Signs(ballooned=0.15, swapped=0.05 + 0.2 * grown, latency_ms=25 * varies, gpu_part=0.35 * varies)
+            share_of_day = (moment.timestamp() % (24 * _HOUR_S)) / (24 * _HOUR_S)
+            return Signs(
+                ballooned=0.15, swapped=0.05 + 0.2 * share_of_day, latency_ms=25 * variation, gpu_part=0.35 * variation
+            )
         case Slowdown.DATASTORE:
-            return Signs(latency_ms=110 * varies, gpu_part=0.4 * varies)
+            return Signs(latency_ms=110 * variation, gpu_part=0.4 * variation)
         case Slowdown.NETWORK:
-            return Signs(lost=0.06 * varies, gpu_part=0.4 * varies)
+            return Signs(lost_packets=0.06 * variation, gpu_part=0.4 * variation)
         case Slowdown.FRAME_BUFFER:
-            ended = _chance(state.name, moment, "ends") < 0.3
-            return Signs(frame_buffer=0.3 if ended else 0.98, gpu_part=0.05 if ended else 0.5 * varies)
+            job_ended = _chance(state.name, moment, "ends") < 0.3
+            return Signs(frame_buffer=0.3 if job_ended else 0.98, gpu_part=0.05 if job_ended else 0.5 * variation)
         case Slowdown.NOISY_NEIGHBOUR:
-            return Signs(gpu_part=0.9 * varies, others_press=True)
+            return Signs(gpu_part=0.9 * variation, neighbour_takes_rest=True)
         case Slowdown.SCHEDULER:
             return Signs(gpu_part=1.0)
         case Slowdown.DRIVER:
-            return Signs(frame_buffer=0.003, gpu_part=0.0, more_cpu=0.5 * varies)
+            return Signs(frame_buffer=0.003, gpu_part=0.0, more_cpu=0.5 * variation)
         case _:
-            return NOTHING
+            return NO_SIGNS
 
 
 def _chance(name: str, moment: datetime, sign: str) -> float:
-    """A number of 0 to 1 that stays for five minutes, the same in each run."""
+    """Return a number from 0 to 1 that stays the same for five minutes and in each run."""
     return crc32(f"{name} {sign} {int(moment.timestamp()) // _STEP_S}".encode()) / 2**32

@@ -23,7 +23,7 @@ from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.desktop_people import Office, RecordForm
 from gpuops.sim.state.drs import Behavior, HaAdmission
 from gpuops.sim.state.gpu_admission import GpuOrder, StartOrder, VgpuPolicy
-from gpuops.sim.state.host_state import MOST_FUNCTIONS, GpuFault
+from gpuops.sim.state.host_state import MAX_FUNCTIONS, GpuFault
 
 if TYPE_CHECKING:
     from gpuops.sim.scenario.scenario_file import ScenarioFile
@@ -129,10 +129,10 @@ class ModelDeclared(Declared, frozen=True, kw_only=True):
     cpu_mhz: int
     memory_gib: int
     memory_mib: int | None = None
-    """Where that is no whole number of GiB."""
+    """The exact size if it is not a whole number of GiB."""
     numa_nodes: int = 2
     nodes: tuple[NodeAsRead, ...] = ()
-    """Where they are not alike."""
+    """The NUMA nodes, if they differ from each other."""
 
 
 class GpuDeclared(Declared, frozen=True):
@@ -199,10 +199,10 @@ class NetworkPortDeclared(Declared, frozen=True, kw_only=True):
     link: bool = True
     rdma: bool = False
     """Whether it has an RDMA device."""
-    functions: Annotated[int, Meta(ge=0, le=MOST_FUNCTIONS)] = 0
+    functions: Annotated[int, Meta(ge=0, le=MAX_FUNCTIONS)] = 0
     """Virtual functions (SR-IOV) in force."""
-    most_functions: Annotated[int, Meta(ge=0, le=MOST_FUNCTIONS)] = 0
-    """That it could have; 0 = as many as are in force."""
+    most_functions: Annotated[int, Meta(ge=0, le=MAX_FUNCTIONS)] = 0
+    """The virtual functions that it could have; 0 = as many as are in force."""
 
 
 class KernelAdapterDeclared(Declared, frozen=True):
@@ -239,18 +239,18 @@ class HostsDeclared(Declared, frozen=True, kw_only=True):
     deviation: DeviationDeclared = DeviationDeclared()
     gpus: tuple[GpuDeclared, ...] = ()
     as_read: HostAsRead | None = None
-    """Of one host that was read from a vCenter."""
+    """Further values of one host that was read from a vCenter."""
     others: tuple[OtherDeviceDeclared, ...] = ()
     """Devices that are no NVIDIA GPU."""
     ports: tuple[NetworkPortDeclared, ...] = ()
-    """Of network cards."""
+    """Ports of its network cards."""
     uplinks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By distributed switch that the host is a member of, the physical adapters it gives: `{rdma: [vmnic2]}`."""
     adapters: tuple[KernelAdapterDeclared, ...] = ()
     options: Mapping[str, str | int] = field(default_factory=dict)
     """Advanced settings: `Net.PVRDMAVmknic: vmk1`."""
     rulesets: Mapping[str, bool] = field(default_factory=dict)
-    """Of its firewall, which are enabled or not otherwise than after the installation: `pvrdma: true`."""
+    """Firewall rule sets whose state differs from that after the installation: `pvrdma: true`."""
 
 
 class HostProfileDeclared(Declared, frozen=True):
@@ -269,12 +269,12 @@ class ClusterDeclared(Declared, frozen=True, kw_only=True):
     drs_options: Mapping[str, str] = field(default_factory=dict)
     """Advanced options of DRS, such as `VgpuMMAutomationTimeoutSecs: "-1"`."""
     host_profile: HostProfileDeclared | None = None
-    """What is attached to it."""
+    """The host profile attached to it."""
     config_managed: bool = False
     """Whether it keeps the configuration of its hosts (vSphere Configuration Profiles)."""
     hosts: tuple[HostsDeclared, ...]
     as_read: ClusterAsRead | None = None
-    """Of one cluster that was read from a vCenter."""
+    """Further values of one cluster that was read from a vCenter."""
 
 
 class DatastoreDeclared(Declared, frozen=True):
@@ -282,9 +282,9 @@ class DatastoreDeclared(Declared, frozen=True):
     capacity_gib: int
     free_gib: int
     free_mib: int | None = None
-    """Where that is no whole number of GiB."""
+    """The exact size if it is not a whole number of GiB."""
     moid: str | None = None
-    """Of one that was read from a vCenter."""
+    """The id of a datastore that was read from a vCenter."""
 
 
 class DynamicDeclared(Declared, frozen=True):
@@ -337,9 +337,9 @@ class GuestDeclared(Declared, frozen=True):
     boot_s: float | None = 0.0
     """From the power-on until VMware Tools run in it; None = they never do."""
     login: GuestLoginDeclared | None = None
-    """Whom guest operations let in; without it the guest takes part in none."""
+    """The user of guest operations; without it the guest refuses them."""
     programs: tuple[ProgramDeclared, ...] = ()
-    """What can be started in it, where nothing really runs."""
+    """The programs that can be started in it if its processes are only simulated."""
     clock_ahead_s: float = 0.0
     """How far its clock is ahead of vCenter's."""
     processes: Literal["declared", "real"] = "declared"
@@ -376,7 +376,7 @@ class VmsDeclared(Declared, frozen=True, kw_only=True):
     cpus: int
     memory_gib: int
     memory_mib: int | None = None
-    """Where that is no whole number of GiB."""
+    """The exact size if it is not a whole number of GiB."""
     disk_gib: int
     firmware: Literal["efi", "bios"] = "efi"
     hardware_version: int = 20
@@ -398,7 +398,7 @@ class VmsDeclared(Declared, frozen=True, kw_only=True):
     managed_by: ManagerDeclared | None = None
     """Another product that the VMs belong to."""
     as_read: VmAsRead | None = None
-    """Of one VM that was read from a vCenter."""
+    """Further values of one VM that was read from a vCenter."""
 
 
 class DesktopPoolDeclared(Declared, frozen=True):
@@ -441,7 +441,7 @@ class ReservationDeclared(Declared, frozen=True):
     on: str
     """Name of a cluster."""
     vgpu: str = ""
-    """The vGPU type that a profile is of; else `profile`, its name."""
+    """The vGPU type of a profile; without it the profile is named by `profile`."""
     profile: str = ""
     vms: tuple[str, ...] = ()
     """Names, where * stands for anything."""
@@ -467,20 +467,20 @@ def numbers(counts: list[Count], parameters: Mapping[str, int]) -> list[int]:
 
     Example: three shares of 33, 33 and 34 percent of a parameter 10 are 3, 4 and 3.
     """
-    numbers_used: list[int] = []
-    so_far: dict[str, float] = {}
+    resolved: list[int] = []
+    percent_so_far: dict[str, float] = {}
     for count in counts:
         match count:
             case Share(percent=percent, of=of):
-                low = so_far.get(of, 0.0)
-                so_far[of] = low + percent
+                earlier_percent = percent_so_far.get(of, 0.0)
+                percent_so_far[of] = earlier_percent + percent
                 total = parameters[of]
-                numbers_used.append(round(total * so_far[of] / 100) - round(total * low / 100))
+                resolved.append(round(total * percent_so_far[of] / 100) - round(total * earlier_percent / 100))
             case str():
-                numbers_used.append(parameters[count])
+                resolved.append(parameters[count])
             case _:
-                numbers_used.append(count)
-    return numbers_used
+                resolved.append(count)
+    return resolved
 
 
 def wrong_repetitions(scenario: ScenarioFile) -> Iterator[str]:
@@ -494,7 +494,7 @@ def wrong_repetitions(scenario: ScenarioFile) -> Iterator[str]:
         if len(name) > LONGEST_NAME:
             yield f"{place}.name: has more than {LONGEST_NAME} characters"
         if set(_NUMBER.sub("", name)) & set("{}"):
-            yield f"{place}.name: {name[:80]!r} has braces, and not as in {{}} or {{:03}}"
+            yield f"{place}.name: {name[:80]!r} may use braces only as {{}} or {{:03}}"
         parameter = count.of if isinstance(count, Share) else count
         if isinstance(parameter, str) and parameter not in scenario.parameters:
             yield f"{place}.count: there is no parameter {parameter[:80]!r}"

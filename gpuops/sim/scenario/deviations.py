@@ -1,4 +1,4 @@
-"""Make a simulated vCenter break rules of the table of assumptions (`gpuops/catalog/assumptions.yaml`)."""
+"""Makes a simulated vCenter break rules of the table of assumptions (`gpuops/catalog/assumptions.yaml`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def deviate(world: World, ids: Iterable[str]) -> None:
     deviating_ids = [row.id for row in assumptions().values() if row.deviation]
     for id in ids:
         if id not in deviating_ids:
-            raise UsageError(f"no deviation is called {id!r}", hint=f"there are: {', '.join(deviating_ids)}")
+            raise UsageError(f"no deviation is called {id!r}", hint=f"use one of: {', '.join(deviating_ids)}")
     text = files("gpuops.sim.fault_injection").joinpath("deviations.yaml").read_text(encoding="utf-8")
     rules = yaml.safe_load(text)
     for id in ids:

@@ -1,9 +1,8 @@
-"""Saves how a world differs from its scenario as JSON, and restores it, so that the next run continues there;
-`StateFile` keeps that between two runs of a server.
+"""Saves how a world differs from its scenario as JSON and restores it, so that the next run of a server continues.
 
-Kept: VMs, and what holds them (changed, made, removed), host and GPU settings, DRS, datastore space,
-custom fields, tags, vCenter settings, the ledger, the time and the history of tasks that ended well. Not kept: tasks
-under way or failed, events and sessions.
+Saved: VMs, and what holds them (changed, made, removed), host and GPU settings, DRS, datastore space,
+custom fields, tags, vCenter settings, the ledger, the time and the history of tasks that ended well. Not saved: tasks
+that run or failed, events and sessions.
 """
 
 from __future__ import annotations
@@ -24,7 +23,12 @@ from gpuops.model.stored_json import decode_stored, json_values
 from gpuops.sim.core.inventory_tree import ancestors
 from gpuops.sim.inventory.entities import ComputeEntity, FolderEntity, HostEntity
 from gpuops.sim.inventory.managed_entity import enter, leave
-from gpuops.sim.objects.compute_resource import ClusterComputeResource, ComputeResource, furnish, new_pool
+from gpuops.sim.objects.compute_resource import (
+    ClusterComputeResource,
+    ComputeResource,
+    new_pool,
+    register_with_pool_and_browsers,
+)
 from gpuops.sim.objects.folder import (
     DistributedVirtualPortgroup,
     Folder,
@@ -60,23 +64,23 @@ HOST_FIELDS: Final = (
 )  # fmt: skip
 
 
-def save(world: World, scenario: str, seed: int, afresh: Callable[[], World]) -> dict[str, Any]:
+def save(world: World, scenario: str, seed: int, build_again: Callable[[], World]) -> dict[str, Any]:
     """Return as JSON values how `world` differs from the new world that `afresh` builds."""
-    untouched = afresh()
+    untouched = build_again()
     return {
         "format": FORMAT,
         "scenario": scenario,
         "seed": seed,
         "now": world.clock.now().isoformat(),
         "number": world.next_number(),
-        "made": made(world, untouched),
-        "places": _changed_values(places(world), places(untouched)),
+        "made": save_new_entities(world, untouched),
+        "places": _changed_values(names_and_parents(world), names_and_parents(untouched)),
         "vms": _changed_values(_vms(world), _vms(untouched)),
-        "removed": removed(world, untouched),
+        "removed": find_removed_moids(world, untouched),
         "hosts": _changed_values(_hosts(world), _hosts(untouched)),
         "networks": save_network(world, untouched),
         "clusters": _changed_values(_clusters(world), _clusters(untouched)),
-        "datastores": _changed_values(_space(world), _space(untouched)),
+        "datastores": _changed_values(_free_space(world), _free_space(untouched)),
         "fields": [asdict(field) for field in world.custom_fields.fields.values()],
         "options": _changed_values(world.options.items(), untouched.options.items()),
         "direct_path": asdict(world.direct_path),
@@ -93,7 +97,7 @@ def restore(world: World, scenario: str, seed: int, saved: dict[str, Any]) -> No
     """
     origin = (saved["format"], saved["scenario"], saved["seed"])
     if origin != (FORMAT, scenario, seed):
-        raise ValueError(f"it is of format {origin[0]}, scenario {origin[1]!r}, seed {origin[2]}")
+        raise ValueError(f"it was saved with format {origin[0]}, scenario {origin[1]!r} and seed {origin[2]}")
     world.clock.advance_to(datetime.fromisoformat(saved["now"]))
     while world.next_number() < saved["number"]:  # no id of the saved run is given a second time
         continue
@@ -117,18 +121,19 @@ def restore(world: World, scenario: str, seed: int, saved: dict[str, Any]) -> No
 def _restore_inventory(world: World, saved: dict[str, Any]) -> None:
     """Restore the inventory in an order in which each step finds its objects: new objects, VMs, moves, removals."""
     for new_vm in saved["made"]:
-        restore_made(world, new_vm)
+        restore_new_entity(world, new_vm)
     for moid in saved["removed"]["vms"]:
         leave(world.get(moid))
     for moid, values in saved["vms"].items():
         _restore_vm(world, moid, decode_stored(VmState, values))
     for moid, place in saved["places"].items():
-        restore_place(world.get(moid), place)
+        restore_name_and_parent(world.get(moid), place)
     for moid in saved["removed"]["others"]:
         restore_removed(world, moid)
 
 
 def _changed_values(now: Any, before: Any) -> dict[str, Any]:
+    """Return the entries of `now` that are not in `before`; both are iterables of (key, value)."""
     earlier = dict(before)
     return {key: value for key, value in now if key not in earlier or earlier[key] != value}
 
@@ -168,7 +173,7 @@ def _clusters(world: World) -> Iterator[tuple[str, Any]]:
         yield cluster.moid, json_values(cluster.drs)
 
 
-def _space(world: World) -> Iterator[tuple[str, Any]]:
+def _free_space(world: World) -> Iterator[tuple[str, Any]]:
     for store in world.by_type("Datastore"):
         yield store.moid, store.free_mib
 
@@ -177,9 +182,9 @@ def _restore_vm(world: World, moid: str, state: VmState) -> None:
     existing = world.find(moid)
     if isinstance(existing, VirtualMachine):
         leave(existing)
-    state.guest_boots = state.guest_boots and state.template.boot_s is None  # the others came up meanwhile
+    state.guest_boots = state.guest_boots and state.template.boot_s is None  # all other guests have booted meanwhile
     for reference in filter(None, (state.host, state.pool, state.folder, state.datastore)):
-        world.get(reference)  # raises for one that is not there
+        world.get(reference)  # raises ManagedObjectNotFound
     vm = enter(VirtualMachine(world, moid, state))
     for snapshot in state.snapshots:
         world.register(VirtualMachineSnapshot(world, snapshot.moid, vm, copy.copy(state)))
@@ -203,12 +208,15 @@ def _restore_host(host: HostSystem, values: dict[str, Any]) -> None:
 
 
 class StateFile:
-    """A JSON file: read at once if it is there, written by `save()`."""
+    """A JSON file with the saved state of a world: restored at once if it exists, written by `save()`."""
 
     def __init__(self, path: Path, world: World) -> None:
         """Raises UsageError for a world that cannot be saved, StateDamaged for a file that does not fit it."""
         if world.state_hooks is None:
-            raise UsageError("this world has no state to save")
+            raise UsageError(
+                f"{path} cannot keep the state of this simulated vCenter: it was not built from a scenario",
+                hint="build it with gpuops.sim.scenario.build.build",
+            )
         self._path = path
         self._world = world
         self._save, restore = world.state_hooks
@@ -230,13 +238,13 @@ class StateFile:
         try:
             restore(parse_json(raw))
         except vmodl.fault.ManagedObjectNotFound as error:
-            raise self._damage_error(f"it names {error.obj._moId[:80]!r}, which is not there") from error
-        except (*NOT_PARSED, AttributeError) as error:  # whatever a state that this world did not save holds
+            raise self._damage_error(f"it refers to {error.obj._moId[:80]!r}, which does not exist") from error
+        except (*NOT_PARSED, AttributeError) as error:  # a file that this world did not save may hold anything
             raise self._damage_error(f"{type(error).__name__}: {error}") from error
 
     def _damage_error(self, reason: str) -> StateDamaged:
         message = f"{self._path} is not the state of this scenario: {reason}"
-        return StateDamaged(message, hint="remove it to begin afresh")
+        return StateDamaged(message, hint=f"remove {self._path} to start with the scenario as declared")
 
 
 # --- networking, inventory and objects of the API as JSON values ---------------------------------------------------
@@ -267,7 +275,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(saved: Any, static: Any = None) -> Any:
-    """Return the vmomi value of JSON values from `to_json`; `static` is the declared type of the field that has it."""
+    """Return the vmomi value of JSON values from `to_json`; `static` is the declared type of its field."""
     if isinstance(saved, dict):
         kind = VmomiSupport.GetWsdlType("urn:vim25", saved[TYPE])
         if REFERENCE in saved:
@@ -283,7 +291,7 @@ def from_json(saved: Any, static: Any = None) -> Any:
 
 
 def save_network(world: World, untouched: World) -> dict[str, Any]:
-    """How networking differs from that of an untouched world, as JSON values."""
+    """Return as JSON values all distributed switches, and the changed networking of hosts."""
     hosts_now, hosts_before = (_host_networks(world_state) for world_state in (world, untouched))
     return {
         "switches": _switches(world),
@@ -292,7 +300,7 @@ def save_network(world: World, untouched: World) -> dict[str, Any]:
 
 
 def restore_network(world: World, saved: dict[str, Any]) -> None:
-    """Make networking what was saved of it."""
+    """Replace all distributed switches, and the networking of hosts, by what was saved."""
     for switch in list(world.by_type("DistributedVirtualSwitch")):
         for network_object in (*switch.portgroups(), switch):
             drop(network_object)
@@ -323,7 +331,7 @@ def _network_to_json(entity: DistributedSwitchEntity | PortgroupEntity) -> dict[
         "name": entity.name,
         "parent": entity.parent,
         "version": entity.version,
-        "kept": to_json(entity.kept),
+        "kept": to_json(entity.stored_config),
         "attributes": {str(key): value for key, value in entity.attributes.items()},
     }
 
@@ -334,17 +342,17 @@ def _restore_switch(world: World, saved: dict[str, Any]) -> None:
     )
     switch.next_port = saved["next_port"]
     switch.portgroup_moids = [portgroup["moid"] for portgroup in saved["portgroups"]]
-    _enter(switch, saved)
+    _register_saved(switch, saved)
     for portgroup_values in saved["portgroups"]:
         config = from_json(portgroup_values["kept"])
         portgroup = DistributedVirtualPortgroup(
             world, portgroup_values["moid"], portgroup_values["name"], portgroup_values["parent"], switch.moid, config
         )
         portgroup.ports = portgroup_values["ports"]
-        _enter(portgroup, portgroup_values)
+        _register_saved(portgroup, portgroup_values)
 
 
-def _enter(entity: DistributedSwitchEntity | PortgroupEntity, saved: dict[str, Any]) -> None:
+def _register_saved(entity: DistributedSwitchEntity | PortgroupEntity, saved: dict[str, Any]) -> None:
     entity.version = saved["version"]
     entity.attributes = {int(key): value for key, value in saved["attributes"].items()}
     entity.world.register(entity)
@@ -362,7 +370,7 @@ KINDS: Final = ("Folder", "Datacenter", "ComputeResource", "ClusterComputeResour
 
 
 def _entities(world: World) -> Iterator[Any]:
-    """All of these kinds, in the order they were made; what vCenter makes with another one is not listed."""
+    """Yield all objects of KINDS in the order they were made, without those that vCenter makes with another one."""
     for managed_object in world.registry:
         if managed_object.wsdl_name in KINDS and not _is_part(world, managed_object):
             yield managed_object
@@ -370,34 +378,37 @@ def _entities(world: World) -> Iterator[Any]:
 
 def _is_part(world: World, managed_object: Any) -> bool:
     """Whether it is a folder of a datacenter, or the root pool of a compute resource."""
-    above = world.find(managed_object.parent) if managed_object.parent else None
+    parent = world.find(managed_object.parent) if managed_object.parent else None
     if managed_object.wsdl_name == "ResourcePool":
-        return isinstance(above, ComputeEntity)
-    return managed_object.wsdl_name == "Folder" and not isinstance(above, FolderEntity)
+        return isinstance(parent, ComputeEntity)
+    return managed_object.wsdl_name == "Folder" and not isinstance(parent, FolderEntity)
 
 
-def made(world: World, untouched: World) -> list[dict[str, Any]]:
-    """What was made since, each after what it is in now: it may have moved into something that was made later."""
+def save_new_entities(world: World, untouched: World) -> list[dict[str, Any]]:
+    """Return the objects that the untouched world does not have, each after its parent.
+
+    Parents come first because an object may have moved into one that was made later.
+    """
     new = [entity for entity in _entities(world) if untouched.find(entity.moid) is None]
     return [_entity_to_json(entity) for entity in sorted(new, key=lambda entity: len(list(ancestors(entity))))]
 
 
 def _entity_to_json(entity: Any) -> dict[str, Any]:
-    described = {"type": entity.wsdl_name, "moid": entity.moid, "name": entity.name, "parent": entity.parent}
+    fields = {"type": entity.wsdl_name, "moid": entity.moid, "name": entity.name, "parent": entity.parent}
     match entity:
         case FolderEntity():
-            return {**described, "kind": entity.kind}
+            return {**fields, "kind": entity.kind}
         case HostEntity():
-            return {**described, "state": {**json_values(entity.state), "vms": {}}}
+            return {**fields, "state": {**json_values(entity.state), "vms": {}}}
         case ComputeEntity():
-            return {**described, "pool": entity.pool.moid}
+            return {**fields, "pool": entity.pool.moid}
         case _ if entity.wsdl_name == "Datacenter":
-            return {**described, "folders": [folder.moid for folder in entity.folders.values()]}
+            return {**fields, "folders": [folder.moid for folder in entity.folders.values()]}
         case _:
-            return described
+            return fields
 
 
-def restore_made(world: World, saved: dict[str, Any]) -> None:
+def restore_new_entity(world: World, saved: dict[str, Any]) -> None:
     """Make a saved object again with its old ids, and put it in its folder or cluster."""
     moid, name, parent = saved["moid"], saved["name"], saved["parent"]
     match saved["type"]:
@@ -415,39 +426,39 @@ def restore_made(world: World, saved: dict[str, Any]) -> None:
             compute = (ClusterComputeResource if kind == "ClusterComputeResource" else ComputeResource)(
                 world, moid, name, parent
             )
-            furnish(compute, saved["pool"])
+            register_with_pool_and_browsers(compute, saved["pool"])
             world.get(parent).add(compute)
 
 
-def places(world: World) -> Iterator[tuple[str, list[str | None]]]:
-    """(moid, [name, parent]) of each."""
+def names_and_parents(world: World) -> Iterator[tuple[str, list[str | None]]]:
+    """Yield (moid, [name, moid of the parent]) of each object of KINDS."""
     for entity in _entities(world):
         yield entity.moid, [entity.name, entity.parent]
 
 
-def restore_place(entity: ManagedEntity, place: list[str]) -> None:
+def restore_name_and_parent(entity: ManagedEntity, place: list[str]) -> None:
     """Give an object its saved name and parent; `place` is [name, moid of the parent]."""
-    name, parent = place
+    name, parent_moid = place
     if entity.name != name:
         entity.rename(name)
-    above = entity.world.get(parent) if parent is not None else None
-    if entity.parent == parent:
+    new_parent = entity.world.get(parent_moid) if parent_moid is not None else None
+    if entity.parent == parent_moid:
         return
-    if isinstance(above, FolderEntity):
-        reparent(entity, above)
-    elif isinstance(above, ComputeEntity) and isinstance(entity, HostEntity):
-        rehome(entity, above)
+    if isinstance(new_parent, FolderEntity):
+        reparent(entity, new_parent)
+    elif isinstance(new_parent, ComputeEntity) and isinstance(entity, HostEntity):
+        rehome(entity, new_parent)
 
 
-def removed(world: World, untouched: World) -> dict[str, list[str]]:
-    """The moids of what is gone; of the others than VMs, those made last come first."""
+def find_removed_moids(world: World, untouched: World) -> dict[str, list[str]]:
+    """Return the moids of removed VMs, and of other removed objects, those made last first."""
     vms = [vm.moid for vm in untouched.by_type("VirtualMachine") if world.find(vm.moid) is None]
-    new_moids = [entity.moid for entity in _entities(untouched) if world.find(entity.moid) is None]
-    return {"vms": vms, "others": new_moids[::-1]}
+    other_moids = [entity.moid for entity in _entities(untouched) if world.find(entity.moid) is None]
+    return {"vms": vms, "others": other_moids[::-1]}
 
 
 def restore_removed(world: World, moid: str) -> None:
-    """Remove it, unless it went with another one."""
-    entity_found = world.find(moid)
-    if entity_found is not None:
-        forget(entity_found)
+    """Remove an object, unless it was removed with another one."""
+    entity = world.find(moid)
+    if entity is not None:
+        forget(entity)

@@ -1,9 +1,8 @@
-"""Reads and checks scenario files: YAML that declares what a simulated vCenter contains, part by part as in
-`declared.py`.
+"""Reads and checks scenario files: YAML that declares what a simulated vCenter contains (`declared.py`).
 
-What the scenario of a bundle must be beyond any scenario: it comes from others, so it may be anything.
-
-Each entry stands for one thing that was read, so that a bundle is a world of its own size: no counts, no parameters."""
+A scenario in a bundle gets further checks, because it may come from a stranger: each of its entries stands for one host
+or VM that was read, without counts and parameters, so that the world cannot become larger than the file.
+"""
 
 from __future__ import annotations
 
@@ -42,29 +41,27 @@ if TYPE_CHECKING:
     from gpuops.sim.scenario.declared import HostsDeclared
 
 _PREFIXES: Final = {"VM": "vm-?", "host": "host-?", "cluster": "domain-[cs]-?", "datastore": "datastore-?"}
-"""Of ids as a vCenter numbers them; a pseudonym of another one begins with `id-`."""
-_MOST_SIZE: Final = 1 << 40
-"""Of any number, MiB and MHz among them: none that a vSphere has is larger."""
-_MOST_NODES: Final = 64
-_MOST_CPUS: Final = 4096
-_MOST: Final = {
-    **dict.fromkeys(("sockets", "numa_nodes"), _MOST_NODES),
-    **dict.fromkeys(
-        ["cpus", "logical_cpus", "cores_per_socket", "threads_per_core", "cores_per_numa_node"], _MOST_CPUS
-    ),
-    **dict.fromkeys(("memory_gib", "disk_gib", "capacity_gib", "free_gib"), _MOST_SIZE >> 10),
+"""Patterns of the start of vCenter's ids; a pseudonym of any other id begins with `id-`."""
+_MAX_SIZE: Final = 1 << 40
+"""The limit of any number, MiB and MHz included: no vSphere has a larger one."""
+_MAX_NODES: Final = 64
+_MAX_CPUS: Final = 4096
+_MAX: Final = {
+    **dict.fromkeys(("sockets", "numa_nodes"), _MAX_NODES),
+    **dict.fromkeys(["cpus", "logical_cpus", "cores_per_socket", "threads_per_core", "cores_per_numa_node"], _MAX_CPUS),
+    **dict.fromkeys(("memory_gib", "disk_gib", "capacity_gib", "free_gib"), _MAX_SIZE >> 10),
     **dict.fromkeys(("hardware_version", "first", "units", "failover_level"), 1 << 20),
 }
-"""Of the numbers that the simulator counts up to, or keeps in smaller units."""
+"""The limits of numbers that the simulator counts up to or stores in smaller units, by key."""
 _YEARS: Final = range(1970, 2200)
 """A host whose clock lost its battery booted in 1970."""
 _FIRST_START: Final = 2000
 
 
-def check(scenario: ScenarioFile, name: str) -> None:
-    """Raises PolicyError for a scenario that no bundle has."""
-    for reason in _reasons(scenario):
-        raise PolicyError(f"scenario {name}: {reason}", hint="gpuops bundle writes such files")
+def check_bundle(scenario: ScenarioFile, name: str) -> None:
+    """Raises PolicyError for a scenario that `gpuops bundle` cannot have written."""
+    for reason in _bundle_reasons(scenario):
+        raise PolicyError(f"scenario {name}: {reason}", hint="use a bundle as `gpuops bundle` wrote it")
 
 
 def moids_read(scenario: ScenarioFile) -> Iterator[tuple[str, str]]:
@@ -77,19 +74,19 @@ def moids_read(scenario: ScenarioFile) -> Iterator[tuple[str, str]]:
     yield from (("datastore", store.moid) for store in scenario.datastores if store.moid is not None)
 
 
-def _reasons(scenario: ScenarioFile) -> Iterator[str]:
+def _bundle_reasons(scenario: ScenarioFile) -> Iterator[str]:
     """Yield why this scenario cannot come from a bundle. The caller reads only the first reason: each check relies on
     the ones before it."""
     hosts = [host for cluster in scenario.clusters for host in cluster.hosts]
     things: tuple[HostsDeclared | VmsDeclared, ...] = (*hosts, *scenario.vms)
     if scenario.parameters or any(thing.as_read is None for thing in things):
-        yield "a host or VM is not as it was read"
+        yield "a host or VM has no `as_read`, which a bundle always has"
     if any(thing.count != 1 for thing in things):
-        yield "a host or VM is declared several times over"
+        yield "a host or VM has a `count` other than 1"
     if scenario.desktop_pools:
-        yield "there are desktop pools"
+        yield "it declares desktop pools"
     if any("{" in thing.name or "}" in thing.name for thing in (*scenario.clusters, *things)):
-        yield "a name has a field for a number"
+        yield "a name has braces"
     if not scenario.datastores or not scenario.networks:
         yield "there is no datastore" if not scenario.datastores else "there is no network"
     if scenario.start.year < _FIRST_START:
@@ -101,10 +98,10 @@ def _reasons(scenario: ScenarioFile) -> Iterator[str]:
 
 def _wrong_models(scenario: ScenarioFile) -> Iterator[str]:
     for model in scenario.models.values():
-        if model.sockets * model.cores_per_socket * model.threads_per_core > _MOST_CPUS:
-            yield f"a server model has more than {_MOST_CPUS} logical CPUs"
-        if len(model.nodes) > _MOST_NODES:
-            yield f"a server model has more than {_MOST_NODES} NUMA nodes"
+        if model.sockets * model.cores_per_socket * model.threads_per_core > _MAX_CPUS:
+            yield f"a server model has more than {_MAX_CPUS} logical CPUs"
+        if len(model.nodes) > _MAX_NODES:
+            yield f"a server model has more than {_MAX_NODES} NUMA nodes"
 
 
 def _wrong_ids(scenario: ScenarioFile) -> Iterator[str]:
@@ -115,10 +112,10 @@ def _wrong_ids(scenario: ScenarioFile) -> Iterator[str]:
     for kind, moid in moids:
         # a bundle replaces an id that does not have vCenter's form by a pseudonym: `id-` and hexadecimal digits
         if not re.fullmatch(rf"{_PREFIXES[kind]}[0-9]{{1,10}}|id-[0-9a-f]{{1,12}}", moid):
-            yield f"{moid!r:.40} is not the id of one {kind}"
+            yield f"{moid!r:.40} does not have the form of the id of a {kind}"
     for moid, count in Counter(moid for _, moid in moids).items():
         if count > 1:
-            yield f"{moid!r:.40} is not the id of one thing"
+            yield f"the id {moid!r:.40} is used {count} times"
     stores = {store for host in hosts if host.as_read is not None for store in host.as_read.datastores or ()}
     stores |= {vm.as_read.datastore for vm in scenario.vms if vm.as_read is not None and vm.as_read.datastore}
     yield from (f"there is no datastore {store!r:.40}" for store in sorted(stores) if ("datastore", store) not in moids)
@@ -134,11 +131,11 @@ def _out_of_bounds(value: Any, at: str = "", key: str = "") -> Iterator[str]:
             for number, part in enumerate(value):
                 yield from _out_of_bounds(part, f"{at}.{number}", key)
         case int() | float() if not isinstance(value, bool):
-            most = _MOST.get(key, _MOST_SIZE)
+            most = _MAX.get(key, _MAX_SIZE)
             if not 0 <= value <= most:  # also true for NaN, with which every comparison is false
-                yield f"{at} is {value}, and not from 0 to {most}"
+                yield f"{at} is {value}; it must be from 0 to {most}"
         case datetime() if value.tzinfo is None or value.year not in _YEARS:
-            yield f"{at} is no moment of a time zone from {_YEARS[0]} to {_YEARS[-1]}"
+            yield f"{at} must be a time with a time zone, from {_YEARS[0]} to {_YEARS[-1]}"
 
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -195,7 +192,7 @@ def read(spelled: str) -> tuple[ScenarioFile, dict[str, int]]:
     name, _, settings = spelled.partition(":")
     if name.endswith(SUFFIX):
         scenario = _decode_scenario(read_member(Path(name), SCENARIO), name)
-        check(scenario, name)
+        check_bundle(scenario, name)
     elif name.endswith((".yaml", ".yml")):
         scenario = parse(read_text(Path(name)), name)
     else:
@@ -208,7 +205,7 @@ def _bundled_text(name: str) -> object:
     """The content of a scenario that gpuops brings; read once, as it never changes."""
     if name not in names():
         raise PolicyError(
-            f"no scenario {name!r}", hint=f"there are {', '.join(names())}, or name a YAML file or a bundle"
+            f"no scenario {name!r}", hint=f"use one of {', '.join(names())}, or a file NAME.yaml or a bundle"
         )
     text = resources.files("gpuops.sim").joinpath("scenarios", f"{name}.yaml").read_text(encoding="utf-8")
     return yaml.load(text, Loader=_LOADER)  # noqa: S506  safe either way

@@ -1,4 +1,4 @@
-"""A scenario while it is built: the tree, datastores and networks first, then clusters and hosts."""
+"""Builds the inventory of a scenario without its VMs: folders, datastores and networks, then clusters and hosts."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ from gpuops.sim.state.board import board
 from gpuops.sim.state.drs import Behavior, ClusterRule, DrsState, Group, Override
 from gpuops.sim.state.gpu_admission import Deviation
 from gpuops.sim.state.host_state import (
+    PVRDMA_ADAPTER,
     HostGpu,
     HostModel,
     HostNode,
@@ -69,7 +70,7 @@ ROOT: Final = "group-d1"
 
 @dataclass(slots=True)
 class ScenarioSite:
-    """The world, what is declared of it, and what stands already."""
+    """The world of a scenario while it is built, its declaration, and the objects made so far."""
 
     world: World
     declared: ScenarioFile
@@ -78,7 +79,7 @@ class ScenarioSite:
     datastores: list[VmfsDatastore] = field(default_factory=list)
     networks: list[Network] = field(default_factory=list)
     hosts: dict[str, list[HostSystem]] = field(default_factory=dict)
-    """By group, and by own name."""
+    """The hosts by group, and each host by its own name."""
 
     def hosts_of(self, group: str) -> list[HostSystem]:
         """The hosts of a group, or the one of that name. Raises PolicyError."""
@@ -97,10 +98,10 @@ class ScenarioSite:
         """The guest system of that name. Raises PolicyError."""
         return self._declaration_named(self.declared.guests, "guest", name)
 
-    def _declaration_named(self, declared: Mapping[str, Declared], kind_text: str, name: str) -> Declared:
+    def _declaration_named(self, declared: Mapping[str, Declared], kind_name: str, name: str) -> Declared:
         if name not in declared:
             raise PolicyError(
-                f"the scenario has no {kind_text} {name!r:.80}", hint=f"it has {', '.join(declared)[:200]}"
+                f"the scenario has no {kind_name} {name!r:.80}", hint=f"it has {', '.join(declared)[:200]}"
             )
         return declared[name]
 
@@ -145,7 +146,7 @@ def _add_networks(site: ScenarioSite) -> None:
 
 Kind = TypeVar("Kind", bound=ManagedEntity)
 
-PORTS: Final = 8
+PORT_COUNT: Final = 8
 """The number of ports of a new port group."""
 
 
@@ -161,11 +162,11 @@ def _add_switch(site: ScenarioSite, declared: SwitchDeclared) -> None:
     config.maxMtu = declared.mtu
     switch = enter_switch(folder, declared.name, config, VmwareDistributedVirtualSwitch, DistributedVirtualPortgroup)
     for name in declared.groups:
-        spec = vim.dvs.DistributedVirtualPortgroup.ConfigSpec(name=name, type="earlyBinding", numPorts=PORTS)
+        spec = vim.dvs.DistributedVirtualPortgroup.ConfigSpec(name=name, type="earlyBinding", numPorts=PORT_COUNT)
         enter_portgroup(switch, spec, DistributedVirtualPortgroup)
 
 
-def port(declared: NetworkPortDeclared) -> NetworkPort:
+def network_port(declared: NetworkPortDeclared) -> NetworkPort:
     """Return the state of a host's network port from its declaration."""
     return NetworkPort(
         pci_id=str(PciAddress.parse(declared.at)),
@@ -179,7 +180,7 @@ def port(declared: NetworkPortDeclared) -> NetworkPort:
     )
 
 
-def equip(site: ScenarioSite, host: HostSystem, declared: HostsDeclared) -> None:
+def add_declared_network_and_settings(site: ScenarioSite, host: HostSystem, declared: HostsDeclared) -> None:
     """Give a host its declared uplinks, VMkernel adapters, advanced settings and firewall rule sets.
 
     Raises PolicyError for an adapter, network, setting or rule set that does not exist.
@@ -196,23 +197,29 @@ def equip(site: ScenarioSite, host: HostSystem, declared: HostsDeclared) -> None
         group = _network_named(site, "distributed port group", adapter.group, PortgroupEntity)
         address = f"198.51.100.{len(list(site.world.by_type('HostSystem'))) % 250}"  # from the documentation range
         uuid, port = group.switch().uuid, free_port(group, group.switch().taken_ports())
-        assert port is not None, "a port group of a scenario grows"
+        assert port is not None, "a port group of a scenario gets new ports when needed"
         kernel_adapter = KernelAdapter(f"vmk{number}", group.moid, address, adapter.mtu, adapter.services, uuid, port)
         host.state.network = replace(host.state.network, adapters=(*host.state.network.adapters, kernel_adapter))
     if unknown := [key for key in declared.options if key not in host.state.options]:
-        raise PolicyError(f"host {host.name} has no advanced setting {unknown[0]!r}")
+        raise PolicyError(
+            f"host {host.name} has no advanced setting {unknown[0]!r}",
+            hint=f"correct the key in `options` of the hosts, for example {PVRDMA_ADAPTER}",
+        )
     if unknown := [key for key in declared.rulesets if key not in installed_rulesets()]:
-        raise PolicyError(f"host {host.name} has no firewall rule set {unknown[0]!r}")
+        raise PolicyError(
+            f"host {host.name} has no firewall rule set {unknown[0]!r}",
+            hint=f"use in `rulesets` one of {', '.join(installed_rulesets())}",
+        )
     host.state.options.update(declared.options)
     host.state.rulesets.update(declared.rulesets)
 
 
-def _network_named(site: ScenarioSite, kind_text: str, name: str, kind: type[Kind]) -> Kind:
+def _network_named(site: ScenarioSite, kind_name: str, name: str, kind: type[Kind]) -> Kind:
     candidates = [child for child in site.datacenter.folders["network"].children.values() if isinstance(child, kind)]
     network = next((candidate for candidate in candidates if candidate.name == escaped(name)), None)
     if network is None:
         raise PolicyError(
-            f"the scenario has no {kind_text} {name!r:.80}",
+            f"the scenario has no {kind_name} {name!r:.80}",
             hint=f"it has {', '.join(candidate.name for candidate in candidates) or 'none'}",
         )
     return network
@@ -252,19 +259,19 @@ def _add_cluster(
     world, folder = site.world, site.datacenter.folders["host"]
     drs = DrsState(enabled=False) if declared.drs is None else DrsState(behavior=declared.drs)
     drs.options.update(declared.drs_options)
-    read = declared.as_read or ClusterAsRead()
-    _set_rules(drs, read)
+    as_read = declared.as_read or ClusterAsRead()
+    _set_rules(drs, as_read)
     cluster = (
-        new_compute_resource(world, name, folder.moid, read.moid)
-        if read.standalone
-        else new_cluster(world, name, folder.moid, drs, read.moid)
+        new_compute_resource(world, name, folder.moid, as_read.moid)
+        if as_read.standalone
+        else new_cluster(world, name, folder.moid, drs, as_read.moid)
     )
     folder.add(cluster)
     cluster.config_managed = declared.config_managed
     if declared.host_profile is not None:
-        attached = declared.host_profile
+        profile = declared.host_profile
         moid = new_moid(world, "hostprofile")
-        world.register(HostProfile(world, moid, attached.name, (cluster.moid,), attached.module_options))
+        world.register(HostProfile(world, moid, profile.name, (cluster.moid,), profile.module_options))
     for hosts_declared, host_name in hosts:
         host = _add_host(site, cluster, hosts_declared, host_name)
         # VMs name their hosts by group or by host name
@@ -272,16 +279,16 @@ def _add_cluster(
             site.hosts.setdefault(key, []).append(host)
 
 
-def _set_rules(drs: DrsState, read: ClusterAsRead) -> None:
+def _set_rules(drs: DrsState, as_read: ClusterAsRead) -> None:
     """Set HA, DRS overrides and rules as they were read from a real cluster.
 
     A rule of type "hosts" needs groups: NAME-vms for its VMs, NAME-on or NAME-off for its hosts.
     """
-    if read.ha is not None:
-        drs.ha_enabled, drs.ha_admission = True, read.ha
-    for vm, behavior in read.overrides.items():
+    if as_read.ha is not None:
+        drs.ha_enabled, drs.ha_admission = True, as_read.ha
+    for vm, behavior in as_read.overrides.items():
         drs.overrides[vm] = Override(enabled=False) if behavior == OFF else Override(behavior=Behavior(behavior))
-    for key, rule in enumerate(read.rules, 1):
+    for key, rule in enumerate(as_read.rules, 1):
         # (whether it is a group of hosts, its members); None = no such group
         groups = {"vms": (False, rule.vms), "on": (True, rule.on), "off": (True, rule.off or None)}
         if rule.kind == "hosts":
@@ -305,42 +312,44 @@ def _set_rules(drs: DrsState, read: ClusterAsRead) -> None:
 
 def _add_host(site: ScenarioSite, cluster: ComputeEntity, declared: HostsDeclared, name: str) -> HostSystem:
     world = site.world
-    read = declared.as_read
+    as_read = declared.as_read
     # a host that a client adds later does not get networks that were removed meanwhile
     networks = [network for network in site.networks if world.find(network.moid) is network]
-    datastores_read = read.datastores if read is not None else None
+    datastore_moids = as_read.datastores if as_read is not None else None
     state = HostState(
         name=name,
         uuid=new_uuid(world),
         model=_model(site.model(declared.model)),
         parent=cluster.moid,
         gpus=tuple(_gpu(gpu) for gpu in sorted(declared.gpus, key=lambda gpu: PciAddress.parse(gpu.at))),
-        boot_time=(read.booted if read is not None else None) or site.declared.start - UPTIME,
+        boot_time=(as_read.booted if as_read is not None else None) or site.declared.start - UPTIME,
         driver_version=declared.driver,
         no_suspend=frozenset(declared.no_suspend),
         rebinds_without_reboot=declared.rebinds_without_reboot,
         policy=declared.policy,
         deviation=Deviation(declared.deviation.gpus, declared.deviation.starts, frozenset(declared.deviation.forbids)),
-        datastores=tuple(store.moid for store in site.datastores) if datastores_read is None else datastores_read,
+        datastores=tuple(store.moid for store in site.datastores) if datastore_moids is None else datastore_moids,
         networks=tuple(network.moid for network in networks),
         others=tuple(
             _other_device(device)
             for device in sorted(declared.others, key=lambda other_device: PciAddress.parse(other_device.at))
         ),
-        ports=tuple(port(nic) for nic in declared.ports),
+        ports=tuple(network_port(nic) for nic in declared.ports),
         network=installed_network(tuple(network.name for network in networks)),
     )
-    if read is not None:
-        state.connection, state.in_maintenance = read.connection, read.in_maintenance
-        state.default_graphics_type = read.default_graphics_type
-    host = enter_host(world, read.moid if read is not None else new_moid(world, "host"), state)
-    equip(site, host, declared)
+    if as_read is not None:
+        state.connection, state.in_maintenance = as_read.connection, as_read.in_maintenance
+        state.default_graphics_type = as_read.default_graphics_type
+    host = enter_host(world, as_read.moid if as_read is not None else new_moid(world, "host"), state)
+    add_declared_network_and_settings(site, host, declared)
     return host
 
 
-def newcomer(site: ScenarioSite) -> Callable[[ComputeEntity, str], HostSystem]:
-    """What makes a host that a client adds: a server of the scenario's first model without GPUs, which sees the
-    scenario's datastores and networks."""
+def new_host_maker(site: ScenarioSite) -> Callable[[ComputeEntity, str], HostSystem]:
+    """Return the function that makes a host that a client adds.
+
+    The host is a server of the scenario's first model without GPUs, with the scenario's datastores and networks.
+    """
     model = next(iter(site.declared.models))
 
     def make(compute: ComputeEntity, name: str) -> HostSystem:
@@ -350,7 +359,7 @@ def newcomer(site: ScenarioSite) -> Callable[[ComputeEntity, str], HostSystem]:
 
 
 def enter_host(world: World, moid: str, state: HostState) -> HostSystem:
-    """The host, registered with its parts in the compute resource and on the datastores that its state says."""
+    """Return a new host, registered in the compute resource and on the datastores that its state names."""
     host = HostSystem(world, moid, state)
     world.register(host)
     HostDatastoreBrowser(host)

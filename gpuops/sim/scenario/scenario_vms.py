@@ -1,7 +1,7 @@
 """Makes the VMs of a scenario and spreads them over its hosts; those that run are admitted as at a power-on.
 
-A VM that was read from a vCenter is put on the GPUs that it was on, and it is not asked whether the rules of the
-simulated host let it run there: it ran. Only if its GPUs are unknown is it started as any other VM.
+A VM that was read from a vCenter is put on the GPUs that it was on, even if the rules of the simulated host would not
+admit it there. Only if its GPUs are unknown is it started as any other VM.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ if TYPE_CHECKING:
     from gpuops.sim.scenario.declared import VmAsRead
     from gpuops.sim.scenario.scenario_hosts import ScenarioSite
 
-MADE: Final = timedelta(days=90)
-BOOTED: Final = timedelta(hours=10)
-SUSPENDED: Final = timedelta(hours=2)
+VM_AGE: Final = timedelta(days=90)
+UPTIME: Final = timedelta(hours=10)
+SUSPENDED_FOR: Final = timedelta(hours=2)
 SPREAD: Final = 37
-"""Prime to 100: which VMs of a kind are off or suspended is spread over all of them, and always the same ones."""
+"""A step without a common factor with 100: it spreads the VMs that are off or suspended evenly over all VMs."""
 
 
 def add_vms(site: ScenarioSite) -> None:
-    """All VMs; those declared first are started first."""
+    """Add all VMs; those declared first are started first."""
     counts = numbers([vms.count for vms in site.declared.vms], site.parameters)
-    for declared, number in zip(site.declared.vms, counts, strict=True):
+    for declared, count in zip(site.declared.vms, counts, strict=True):
         hosts = cycle(site.hosts_of(declared.on))
-        for index in range(number):
+        for index in range(count):
             _add_vm(site, declared, index, next(hosts))
 
 
@@ -94,7 +94,7 @@ def _add_vm(site: ScenarioSite, declared: VmsDeclared, index: int, host: HostSys
         datastore=store.moid,
         cpus=declared.cpus,
         memory_mib=memory_mib,
-        created_at=site.declared.start - MADE,
+        created_at=site.declared.start - VM_AGE,
         hardware_version=declared.hardware_version,
         firmware=declared.firmware,
         is_template=declared.template,
@@ -117,7 +117,7 @@ def _add_vm(site: ScenarioSite, declared: VmsDeclared, index: int, host: HostSys
     vm = enter(VirtualMachine(world, read.moid if read is not None else new_moid(world, "vm"), state))
     if declared.snapshot:
         snapshots.take(vm, declared.snapshot, "", memory=False, make=VirtualMachineSnapshot)
-    if read is None or not runs_as_read(vm, read, _power_of(declared, index)):
+    if read is None or not set_power_as_read(vm, read, _power_of(declared, index)):
         _set_power(site, vm, _power_of(declared, index))
     if declared.question:
         question = declared.question
@@ -147,7 +147,7 @@ def _template(guest: GuestDeclared, store: str) -> Template:
 
 @cache
 def _hardware(disk_gib: int, network: str, network_name: str) -> Hardware:
-    """A disk and a network card: the same for all VMs that are declared so."""
+    """Return hardware with a disk and a network card, one object for all VMs that are declared alike."""
     scsi = StorageController(1000, "ParaVirtualSCSIController", 0)
     disks = (Disk(FIRST_DISK, scsi.key, 0, disk_gib << 20),) if disk_gib else ()
     return Hardware((scsi,), disks, (NetworkCard(FIRST_CARD, "VirtualVmxnet3", network, network_name),))
@@ -155,7 +155,7 @@ def _hardware(disk_gib: int, network: str, network_name: str) -> Hardware:
 
 @cache
 def _options(pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """The same tuple for all VMs with these options."""
+    """Return one tuple for all VMs with the same options, which saves memory."""
     return pairs
 
 
@@ -165,7 +165,7 @@ def _datastore_read(site: ScenarioSite, declared: VmsDeclared, moid: str) -> Vmf
         if datastore.moid == moid:
             return datastore
     raise PolicyError(
-        f"VM {declared.name}: there is no datastore {moid!r}", hint="`datastores` of the file has their ids (`moid`)"
+        f"VM {declared.name}: there is no datastore {moid!r}", hint="use the `moid` of an entry of `datastores`"
     )
 
 
@@ -207,7 +207,7 @@ def _devices(
 
 
 def _number_devices(backings: list[tuple[Backing, tuple[int, int] | None]]) -> Iterator[PciDevice]:
-    """Each with the next key of its kind."""
+    """Yield a device for each backing, with the next free key and unit of its kind."""
     used_keys: list[int] = []
     for backing, group in backings:
         is_card = isinstance(backing, SriovBacking)
@@ -232,20 +232,22 @@ def _backing(device: DeviceDeclared, host: HostSystem, network: tuple[str, str])
         return SriovBacking(device.sriov, NetworkCard(FIRST_SRIOV_KEY, SRIOV, *network))
     host_device = host.state.device(device.direct_path or "")
     if host_device is None:
-        raise PolicyError(f"host {host.name} has no GPU and no other device {device.direct_path!r}")
-    identity = f"{host_device.device_id:x}"
+        raise PolicyError(f"host {host.name} has no passthrough device {device.direct_path!r}")
+    device_id = f"{host_device.device_id:x}"
     return StaticBacking(
-        host_device.pci_id, identity, host.state.system_id, host_device.vendor_id, host_device.device_name
+        host_device.pci_id, device_id, host.state.system_id, host_device.vendor_id, host_device.device_name
     )
 
 
 def _power_of(declared: VmsDeclared, index: int) -> str:
+    """Return the power word of the VM with this index among the VMs of its declaration."""
     if isinstance(declared.power, str):
         return declared.power
-    place, bound = index * SPREAD % 100, 0.0
+    # with {on: 60, off: 40}, the VMs whose percentile is below 60 are on
+    percentile, upper_limit = index * SPREAD % 100, 0.0
     for word, percent in declared.power.items():
-        bound += percent
-        if place < bound:
+        upper_limit += percent
+        if percentile < upper_limit:
             return word
     return "off"
 
@@ -257,7 +259,7 @@ def _set_power(site: ScenarioSite, vm: VmEntity, word: str) -> None:
     """
     state, start = vm.state, site.declared.start
     if word == "suspended":
-        state.power, state.boot_time, state.suspend_time = Power.SUSPENDED, start - BOOTED, start - SUSPENDED
+        state.power, state.boot_time, state.suspend_time = Power.SUSPENDED, start - UPTIME, start - SUSPENDED_FOR
         sizes = {type_.name: type_.framebuffer_mib for gpu in vm.host().state.gpus for type_ in gpu.board.types}
         state.suspend_file_mib = state.memory_mib + sum(sizes.get(vgpu.type_name, 0) for vgpu in state.vgpus)
         vm.datastore().use(state.suspend_file_mib)
@@ -269,12 +271,12 @@ def _set_power(site: ScenarioSite, vm: VmEntity, word: str) -> None:
                 return
             reasons = "; ".join(reason.message or "" for reason in refusal.faultMessage)
             raise PolicyError(f"{vm.name} cannot run on {vm.host().name}: {refusal.msg} {reasons}".strip()) from refusal
-        state.power, state.boot_time = Power.ON, start - BOOTED
+        state.power, state.boot_time = Power.ON, start - UPTIME
         state.guest_boots = state.template.boot_s is None
         state.seats, state.held = admitted.seats, admitted.held
 
 
-_SAME: Final = (
+_FIELDS_AS_READ: Final = (
     "cores_per_socket", "memory_reservation_mib", "memory_locked", "cpu_reservation_mhz",
     "cpu_hot_add", "nested_virtualization",
 )  # fmt: skip
@@ -283,10 +285,10 @@ _POWERS: Final = {"on": Power.ON, "suspended": Power.SUSPENDED}
 
 def set_as_read(state: VmState, read: VmAsRead) -> None:
     """Set all that was read from a real VM except power, GPUs and held devices."""
-    for name in _SAME:
+    for name in _FIELDS_AS_READ:
         setattr(state, name, getattr(read, name))
     state.cores_per_numa_node = read.cores_per_numa_node or None
-    devices, grouped = state.devices, read.group is not None
+    devices, is_grouped = state.devices, read.group is not None
     if len(read.device_keys) == len(devices):
         keys = zip(devices, read.device_keys, strict=True)
         devices = tuple(replace(device, key=key, unit=FIRST_UNIT + key - FIRST_PCI_KEY) for device, key in keys)
@@ -296,13 +298,13 @@ def set_as_read(state: VmState, read: VmAsRead) -> None:
         replace(
             device,
             numa_node=node,
-            group=(1, number) if grouped and isinstance(device.backing, VgpuBacking) else device.group,
+            group=(1, number) if is_grouped and isinstance(device.backing, VgpuBacking) else device.group,
         )
         for number, (device, node) in enumerate(zip(devices, (*read.nodes, *(None for _ in devices)), strict=False))
     )
 
 
-def runs_as_read(vm: VmEntity, read: VmAsRead, word: str) -> bool:
+def set_power_as_read(vm: VmEntity, read: VmAsRead, word: str) -> bool:
     """Set the power state that was read from a real VM and return True.
 
     Returns False, with the VM off, if it ran but the GPUs that it ran on are not known.
@@ -346,5 +348,11 @@ def _seats(vm: VmEntity, read: VmAsRead) -> tuple[RunningVgpu, ...] | None:
 
 
 def _held_devices(state: VmState, read: VmAsRead) -> tuple[tuple[int, str], ...]:
-    direct = [device for device in state.devices if isinstance(device.backing, StaticBacking | DynamicBacking)]
-    return tuple((device.key, pci_id) for device, pci_id in zip(direct, read.held, strict=False) if pci_id is not None)
+    direct_path_devices = [
+        device for device in state.devices if isinstance(device.backing, StaticBacking | DynamicBacking)
+    ]
+    return tuple(
+        (device.key, pci_id)
+        for device, pci_id in zip(direct_path_devices, read.held, strict=False)
+        if pci_id is not None
+    )

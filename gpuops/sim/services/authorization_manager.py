@@ -121,10 +121,10 @@ class AuthorizationManager(ManagedObject):
         ),
         "FetchUserPrivilegeOnEntities": lambda self, call, entities, userName: [
             vim.AuthorizationManager.UserPrivilegeResult(
-                entity=reference, privileges=_privileges(self.world.authority.role_of(userName, obj))
+                entity=reference,
+                privileges=_privileges(self.world.authority.role_of(userName, self.world.get(reference))),
             )
             for reference in entities
-            for obj in (self.world.get(reference),)
         ],
         "RetrieveAllPermissions": lambda self, call: [self._to_vmomi(grant) for grant in self._all()],
     }
@@ -147,7 +147,7 @@ class AuthorizationManager(ManagedObject):
         return [self.world.authority.may(user, managed_object, privilege) for privilege in privId]
 
     def _availability(self, entities: list[Any], user: str, privileges: list[str]) -> list[Any]:
-        answers = []
+        entity_privileges = []
         for reference in entities:
             managed_object = self.world.get(reference)
             availability = [
@@ -156,8 +156,10 @@ class AuthorizationManager(ManagedObject):
                 )
                 for privilege in privileges
             ]
-            answers.append(vim.AuthorizationManager.EntityPrivilege(entity=reference, privAvailability=availability))
-        return answers
+            entity_privileges.append(
+                vim.AuthorizationManager.EntityPrivilege(entity=reference, privAvailability=availability)
+            )
+        return entity_privileges
 
     def _user(self, session_id: str) -> str:
         session = self.world.sessions.by_key(session_id)
@@ -176,9 +178,9 @@ class AuthorizationManager(ManagedObject):
 
     @method
     def UpdateAuthorizationRole(self, call: Call, roleId: int, newName: str, privIds: list[str] | None) -> None:
-        role = self._get(roleId)
+        role = self._role_by_id(roleId)
         if role.system:
-            raise faults.wrong_argument("roleId", f"The role {role.name} is vCenter's own.")
+            raise faults.wrong_argument("roleId", f"The system role {role.name} cannot be changed.")
         self._refuse_name(newName, role)
         self.world.authority.change_role(role, newName, privIds or ())
         self.touch("roleList")
@@ -192,13 +194,15 @@ class AuthorizationManager(ManagedObject):
 
     @method
     def RemoveAuthorizationRole(self, call: Call, roleId: int, failIfUsed: bool) -> None:
-        self._get(roleId)
-        used = [permission for permission in self.world.authority.permissions if permission.role_id == roleId]
-        if used and failIfUsed:
+        self._role_by_id(roleId)
+        permissions_of_role = [
+            permission for permission in self.world.authority.permissions if permission.role_id == roleId
+        ]
+        if permissions_of_role and failIfUsed:
             raise vim.fault.RemoveFailed(msg="The role is in use.")
         del self.world.authority.roles[roleId]
         self.world.authority.permissions = [
-            permission for permission in self.world.authority.permissions if permission not in used
+            permission for permission in self.world.authority.permissions if permission not in permissions_of_role
         ]
         self.touch("roleList")
 
@@ -206,7 +210,7 @@ class AuthorizationManager(ManagedObject):
     def SetEntityPermissions(self, call: Call, entity: Any, permission: list[Any]) -> None:
         target = self.world.get(entity)
         for grant in permission:
-            self._get(grant.roleId)
+            self._role_by_id(grant.roleId)
             self.world.authority.permit(grant.principal, grant.roleId, target.moid, propagate=grant.propagate)
         target.touch("permission")
 
@@ -223,20 +227,20 @@ class AuthorizationManager(ManagedObject):
 
     @method
     def RetrieveRolePermissions(self, call: Call, roleId: int) -> list[Any]:
-        self._get(roleId)
+        self._role_by_id(roleId)
         return [self._to_vmomi(grant) for grant in self._all() if grant.role_id == roleId]
 
     def _to_vmomi(self, permission: Permission) -> Any:
         return permission.to_vmomi(self.world.find(permission.moid))
 
     def _all(self) -> list[Permission]:
-        """The permissions given, and the administrator's of every user who was given none."""
+        """Return the granted permissions, and an administrator permission for each user who has none."""
         permissions = self.world.authority.permissions
         users = {permission.user for permission in permissions}
-        free = [user for user in self.world.sessions.passwords if user not in users]
-        return [*permissions, *(Permission(ROOT_FOLDER_MOID, user, ADMIN) for user in free)]
+        users_without_permission = [user for user in self.world.sessions.passwords if user not in users]
+        return [*permissions, *(Permission(ROOT_FOLDER_MOID, user, ADMIN) for user in users_without_permission)]
 
-    def _get(self, role_id: int) -> PrivilegeRole:
+    def _role_by_id(self, role_id: int) -> PrivilegeRole:
         role = self.world.authority.roles.get(role_id)
         if role is None:
             raise faults.not_found(f"There is no role {role_id}.")
@@ -248,7 +252,7 @@ def _privileges(role: PrivilegeRole) -> list[str]:
 
 
 LABELS: Final = {"Admin": "Administrator", "ReadOnly": "Read-only", "NoAccess": "No access"}
-"""What vCenter calls its own roles in its user interface, where that is not their name."""
+"""The labels of system roles in vCenter's user interface, if they differ from their names."""
 
 
 def _role(role: PrivilegeRole) -> Any:

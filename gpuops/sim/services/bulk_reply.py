@@ -1,4 +1,4 @@
-"""Finds the objects that a PropertyFilterSpec means, and joins their kept properties to the reply of a bulk read."""
+"""Finds the objects that a PropertyFilterSpec selects, and joins their encoded properties to a bulk read's reply."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import VmomiSupport, vmodl
 
 from gpuops.sim.core.encoder import Encoding, Parts
-from gpuops.sim.core.fragments import ABSENT, Kept, resolve, top_level
+from gpuops.sim.core.fragments import ABSENT, FragmentKey, resolve, top_level
 from gpuops.sim.core.managed_object import UNSET, ManagedObject
 from gpuops.sim.core.registry import is_kind_of
 from gpuops.sim.inventory import faults
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @lru_cache(maxsize=4096)
-def _heads(paths: tuple[str, ...], encoding: Encoding) -> tuple[tuple[Kept, bytes], ...]:
+def _heads(paths: tuple[str, ...], encoding: Encoding) -> tuple[tuple[FragmentKey, bytes], ...]:
     """The cache key of each property, and what stands before its value."""
     return tuple(((path, encoding), encoding.property_head(path)) for path in paths)
 
@@ -38,16 +38,18 @@ def object_contents(
         missing = (
             [hidden_property(managed_object, path, encoding) for path in paths if path in hidden] if hidden else []
         )
-        if world.injector.hides:
-            untold = _hidden_properties(world, managed_object, paths)
-            missing += [missing_property(path, fault, encoding) for path, fault in untold.items() if fault is not None]
-            hidden = hidden.union(untold)
+        if world.injector.may_hide_properties:
+            hidden_by_rules = _hidden_properties(world, managed_object, paths)
+            missing += [
+                missing_property(path, fault, encoding) for path, fault in hidden_by_rules.items() if fault is not None
+            ]
+            hidden = hidden.union(hidden_by_rules)
         visible_paths = tuple(path for path in paths if path not in hidden) if hidden else paths
         parts: Parts = []
         for key, head in _heads(visible_paths, encoding):
             fragment = fragments.get(key)
             if fragment is None:
-                fragment, absence = readable(world, managed_object, *key)
+                fragment, absence = read_property(world, managed_object, *key)
                 if absence:
                     missing.append(absence)
                 else:
@@ -64,12 +66,12 @@ def object_contents(
 
 
 def _hidden_properties(world: World, managed_object: ManagedObject, paths: tuple[str, ...]) -> dict[str, Any]:
-    """What this read shall not tell, with the faults that stand for it."""
+    """Return the properties that fault rules hide from this read; each has a fault for missingSet, or None."""
     call = world.current_call
     return world.injector.hidden(managed_object, paths, call.method if call is not None else "")
 
 
-def readable(world: World, managed_object: ManagedObject, path: str, encoding: Encoding) -> tuple[bytes, Parts]:
+def read_property(world: World, managed_object: ManagedObject, path: str, encoding: Encoding) -> tuple[bytes, Parts]:
     """Return (fragment, []) of a property, or (ABSENT, its encoded MissingProperty) if reading it raises a fault.
 
     Raises InvalidProperty: it is the fault of the whole request. Any other exception is recorded as a bug.
@@ -87,18 +89,18 @@ def readable(world: World, managed_object: ManagedObject, path: str, encoding: E
 
 
 def hidden_property(managed_object: ManagedObject, path: str, encoding: Encoding) -> Parts:
-    """The MissingProperty of one that needs a privilege which the user lacks."""
+    """Return the MissingProperty of a property for which the user lacks a privilege."""
     return missing_property(path, refusal(managed_object, reading_privilege(managed_object.wsdl_name, path)), encoding)
 
 
 def missing_property(path: str, fault: Any, encoding: Encoding) -> Parts:
-    """The MissingProperty of one that could not be read."""
+    """Return the MissingProperty of a property that could not be read."""
     members = encoding.member("path", path, str), encoding.member("fault", fault, vmodl.MethodFault)
     return encoding.structure("missingSet", "MissingProperty", members)
 
 
 def missing_object(ref: Any, fault: Any, encoding: Encoding) -> Parts:
-    """The MissingObject of one that is gone."""
+    """Return the MissingObject of an object that does not exist."""
     members = encoding.member("obj", ref, type(ref)), encoding.member("fault", fault, vmodl.MethodFault)
     return encoding.structure("missingSet", "MissingObject", members)
 
@@ -110,7 +112,7 @@ TraversalSpec: Final = vmodl.query.PropertyCollector.TraversalSpec
 
 @dataclass(slots=True)
 class SelectedObjects:
-    """What a selection found: objects in order, the properties walked through, and references that led nowhere."""
+    """The result of a selection: objects in order, the properties followed, and references to missing objects."""
 
     objects: dict[str, ManagedObject] = field(default_factory=dict)
     walked: dict[str, set[str]] = field(default_factory=dict)
@@ -127,19 +129,18 @@ class Selection:
     def __init__(self, spec: Any, version: str) -> None:
         self.spec = spec
         self.version = version
-        self._named: dict[str, Any] = {}
+        self._traversals_by_name: dict[str, Any] = {}
         self._paths: dict[str, tuple[str, ...] | None] = {}
         for object_spec in spec.objectSet:
-            self._collect(object_spec.selectSet)
+            self._check_traversals(object_spec.selectSet)
         for property_spec in spec.propSet:
             name = VmomiSupport.GetWsdlName(property_spec.type)
-            for path in (
-                () if property_spec.all else property_spec.pathSet
-            ):  # `pathSet` is ignored if `all` is set (vSphere API, PropertySpec)
+            # `pathSet` is ignored if `all` is set (vSphere API, PropertySpec)
+            for path in () if property_spec.all else property_spec.pathSet:
                 resolve(name, path, version)
 
     def paths_of(self, wsdl_name: str) -> tuple[str, ...] | None:
-        """The properties wanted of a type, each once; None when the spec does not name it."""
+        """Return the requested properties of a type, each once; None if the spec does not name the type."""
         if wsdl_name not in self._paths:
             self._paths[wsdl_name] = self._paths_of(wsdl_name)
         return self._paths[wsdl_name]
@@ -154,7 +155,7 @@ class Selection:
         return tuple(paths)
 
     def find(self, find: Find) -> SelectedObjects:
-        """The selected objects as they stand now; `find` gives the object of a moid as this session sees it."""
+        """Select the objects now; `find` returns the object of a moid as this session sees it."""
         selected_objects = SelectedObjects()
         visited: set[tuple[str, int]] = set()
         for object_spec in self.spec.objectSet:
@@ -192,7 +193,7 @@ class Selection:
 
     def _traversals(self, managed_object: ManagedObject, selects: Any) -> Iterator[Any]:
         for select in selects:
-            spec = select if isinstance(select, TraversalSpec) else self._named.get(select.name)
+            spec = select if isinstance(select, TraversalSpec) else self._traversals_by_name.get(select.name)
             if spec is None:
                 raise faults.wrong_argument("specSet", f"No traversal spec is named {select.name}")
             if is_kind_of(managed_object.wsdl_name, VmomiSupport.GetWsdlName(spec.type)):
@@ -209,13 +210,14 @@ class Selection:
         links = value if isinstance(value, (list, tuple)) else (value,)
         return [target for link in links if (target := _target(link, find)) is not None]
 
-    def _collect(self, selects: Any) -> None:
+    def _check_traversals(self, selects: Any) -> None:
+        """Check the paths of all traversal specs, and note the named ones, which others refer to by name."""
         for select in selects:
             if isinstance(select, TraversalSpec):
                 resolve(VmomiSupport.GetWsdlName(select.type), select.path, self.version)
                 if select.name:
-                    self._named[select.name] = select
-                self._collect(select.selectSet)
+                    self._traversals_by_name[select.name] = select
+                self._check_traversals(select.selectSet)
 
 
 def _target(link: Any, find: Find) -> ManagedObject | None:

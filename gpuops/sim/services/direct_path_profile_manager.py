@@ -1,7 +1,6 @@
-"""The DirectPathProfileManager of a vCenter 9.0 and newer: profiles, and what hosts and clusters have of them.
+"""The DirectPathProfileManager of vCenter 9.0 and newer: profiles, and their capacity on hosts and in clusters.
 
-Profiles are of vGPU types, of device groups and of whole devices (Dynamic DirectPath I/O); one of a DVX device is
-refused by name.
+A profile is for a vGPU type, a device group or whole devices (Dynamic DirectPath I/O); one for a DVX device is refused.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pyVmomi import vim, vmodl
 
 from gpuops.sim.core.managed_object import ManagedObject, method
 from gpuops.sim.inventory import faults
-from gpuops.sim.operations.reserved_capacity import TypeCapacity, at_host, capacity
+from gpuops.sim.operations.reserved_capacity import TypeCapacity, capacity, capacity_at_host
 from gpuops.sim.state.direct_path import DirectPathConfig, DirectPathProfileState
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from gpuops.sim.world import World
 
 MOID: Final = "DirectPathProfileMgr"
-"""As a vCenter 9.0.1 answered."""
+"""The moid that a vCenter 9.0.1 has."""
 VENDOR: Final = "NVIDIA"
 _LONGEST_NAME: Final = 80
 _LONGEST_DESCRIPTION: Final = 255
@@ -37,23 +36,23 @@ class DirectPathProfileManager(ManagedObject):
 
     @method
     def DirectPathProfileManagerCreate(self, call: Call, spec: Any) -> str:
-        """Raises AlreadyExists for a name that is taken, InvalidArgument for one or a configuration that cannot be."""
+        """Create a profile and return its id. Raises AlreadyExists, and InvalidArgument for a wrong name or device."""
         config = _config_of(spec.deviceConfig)
         profile = DirectPathProfileState(f"dpp-{self.world.next_number()}", spec.name, spec.description or "", config)
-        self._put(call, profile, None)
+        self._store_profile(call, profile, None)
         return profile.id
 
     @method
     def DirectPathProfileManagerUpdate(self, call: Call, id: str, spec: Any) -> None:
-        """Raises NotFound, AlreadyExists."""
+        """Change name or description of a profile; None keeps them. Raises NotFound, AlreadyExists."""
         profile = self._profile_by_id(id)
         name = profile.name if spec.name is None else spec.name
         description = profile.description if spec.description is None else spec.description
-        self._put(call, replace(profile, name=name, description=description), profile)
+        self._store_profile(call, replace(profile, name=name, description=description), profile)
 
     @method
     def DirectPathProfileManagerDelete(self, call: Call, id: str) -> None:
-        """Raises NotFound, and ResourceInUse while capacity of it is reserved."""
+        """Delete a profile. Raises NotFound, and ResourceInUse while capacity of it is reserved."""
         profile = self._profile_by_id(id)
         if any(reservation.config == profile.config for reservation in self.world.direct_path.reservations):
             raise vim.fault.ResourceInUse(msg=f"Capacity of {profile.name} is reserved.", type=_KIND, name=id)
@@ -62,7 +61,7 @@ class DirectPathProfileManager(ManagedObject):
 
     @method
     def DirectPathProfileManagerList(self, call: Call, filterSpec: Any) -> list[Any]:
-        """Profiles with one of the ids and one of the names; of clusters, those that one of their hosts can run."""
+        """Return the profiles that match ids and names, and that a host of the clusters can run."""
         profiles = [
             profile
             for profile in self.world.direct_path.profiles.values()
@@ -75,12 +74,12 @@ class DirectPathProfileManager(ManagedObject):
 
     @method
     def DirectPathProfileManagerQueryCapacity(self, call: Call, target: Any, querySpec: list[Any]) -> list[Any]:
-        """An answer for each query, in their order; without queries, of all profiles. Raises InvalidArgument."""
-        count = self._counting(target)
+        """Return a result for each query in order; without queries, for each profile. Raises InvalidArgument."""
+        count = self._capacity_function(target)
         specs = querySpec or [_KIND.CapacityQueryById(id=profile_id) for profile_id in self.world.direct_path.profiles]
-        return [self._answer(spec, count) for spec in specs]
+        return [self._capacity_result(spec, count) for spec in specs]
 
-    def _counting(self, target: Any) -> Callable[[DirectPathConfig], TypeCapacity]:
+    def _capacity_function(self, target: Any) -> Callable[[DirectPathConfig], TypeCapacity]:
         """Return the function that counts a configuration's capacity on the target, a cluster or a host."""
         reserved = self.world.direct_path.reservations
         if isinstance(target, _KIND.TargetCluster):
@@ -92,10 +91,10 @@ class DirectPathProfileManager(ManagedObject):
             place = host.compute_resource()
             place_reservations = [reservation for reservation in reserved if reservation.place == place.moid]
             other_hosts = [other_host for other_host in place.hosts() if other_host is not host]
-            return lambda config: at_host(config, host, other_hosts, place_reservations)
+            return lambda config: capacity_at_host(config, host, other_hosts, place_reservations)
         raise faults.wrong_argument("target")
 
-    def _answer(self, spec: Any, count: Callable[[DirectPathConfig], TypeCapacity]) -> Any:
+    def _capacity_result(self, spec: Any, count: Callable[[DirectPathConfig], TypeCapacity]) -> Any:
         try:
             profile = self._profile_of_query(spec)
         except vmodl.MethodFault as fault:
@@ -110,20 +109,22 @@ class DirectPathProfileManager(ManagedObject):
         )
 
     def _profile_of_query(self, spec: Any) -> DirectPathProfileState:
-        """The profile that a query means; one of a configuration need not exist. Raises NotFound, InvalidArgument."""
+        """Return the profile of a query; for a configuration without one, an unnamed profile. Raises NotFound."""
         profiles = self.world.direct_path.profiles
         if isinstance(spec, _KIND.CapacityQueryById):
             return self._profile_by_id(spec.id)
         if isinstance(spec, _KIND.CapacityQueryByName):
             return _first_profile((profile for profile in profiles.values() if profile.name == spec.name), spec.name)
         config = _config_of(spec.deviceConfig)
-        like = (profile for profile in profiles.values() if profile.config == config)
-        return next(like, DirectPathProfileState("", "", "", config))
+        matching_profiles = (profile for profile in profiles.values() if profile.config == config)
+        return next(matching_profiles, DirectPathProfileState("", "", "", config))
 
     def _profile_by_id(self, id: str) -> DirectPathProfileState:
         return _first_profile((profile for profile in self.world.direct_path.profiles.values() if profile.id == id), id)
 
-    def _put(self, call: Call, profile: DirectPathProfileState, before: DirectPathProfileState | None) -> None:
+    def _store_profile(
+        self, call: Call, profile: DirectPathProfileState, before: DirectPathProfileState | None
+    ) -> None:
         if not 0 < len(profile.name) <= _LONGEST_NAME:
             raise faults.wrong_argument("name")
         if len(profile.description) > _LONGEST_DESCRIPTION:
@@ -134,7 +135,7 @@ class DirectPathProfileManager(ManagedObject):
             if profile_state.id != profile.id
         )
         if any(profile_state.name == profile.name for profile_state in other_profiles):
-            raise vim.fault.AlreadyExists(msg=f"There is a profile {profile.name}.", name=profile.name)
+            raise vim.fault.AlreadyExists(msg=f"A profile {profile.name} already exists.", name=profile.name)
         self.world.direct_path.profiles[profile.id] = profile
         facts_before = {} if before is None else {profile.id: before.name}
         self.world.ledger.record(call, self, before=facts_before, after={profile.id: profile.name})
@@ -148,7 +149,7 @@ def _first_profile(profiles: Iterable[DirectPathProfileState], requested: str) -
 
 
 def _config_of(config: Any) -> DirectPathConfig:
-    """Raises InvalidArgument for a device that is not simulated."""
+    """Return the configuration of a DirectPathConfig. Raises InvalidArgument for a kind that is not simulated."""
     if isinstance(config, _KIND.VmiopDirectPathConfig):
         return DirectPathConfig(vgpu=config.vgpuProfile)
     if isinstance(config, _KIND.VirtualDeviceGroupDirectPathConfig):
@@ -157,7 +158,7 @@ def _config_of(config: Any) -> DirectPathConfig:
         backing = config.dynamicDirectPathBacking
         allowed = tuple((allowed_device.vendorId, allowed_device.deviceId) for allowed_device in backing.allowedDevice)
         return DirectPathConfig(devices=allowed, label=backing.customLabel or None)
-    raise faults.wrong_argument("deviceConfig", f"The simulated vCenter keeps no {type(config).__name__}.")
+    raise faults.wrong_argument("deviceConfig", f"The simulated vCenter does not support {type(config).__name__}.")
 
 
 def _info(profile: DirectPathProfileState) -> Any:

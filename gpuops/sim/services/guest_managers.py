@@ -23,11 +23,11 @@ PARTS: Final = {
     "guestOperationsAliasManager": "GuestAliasManager",
     "guestOperationsWindowsRegistryManager": "GuestWindowsRegistryManager",
 }
-"""Moid and type of its managers that do nothing here."""
+"""Moid and type of its managers that are not simulated."""
 
 
 def enter_guest(world: World, call: Call, vm: Any, auth: Any, privilege: str) -> Any:
-    """The VM, where this login may do that and its guest lets the user in."""
+    """Return the VM. Raises NoPermission without the privilege, or a fault if the guest refuses the login."""
     guest_vm = world.get(vm)
     world.authority.require(call, guest_vm, privilege)
     guest_operations.admit(guest_vm, auth)
@@ -35,7 +35,7 @@ def enter_guest(world: World, call: Call, vm: Any, auth: Any, privilege: str) ->
 
 
 class GuestOperationsManager(ManagedObject):
-    """Programs, logins and files; no registry, no aliases."""
+    """Leads to the managers of guest operations."""
 
     wsdl_name = "GuestOperationsManager"
     world: World
@@ -64,7 +64,7 @@ FIRST_PID: Final = 2001
 
 
 class GuestProcessManager(ManagedObject):
-    """The processes of all guests; they are not part of a saved state, as tasks under way are not."""
+    """The processes of all guests; like running tasks, they are not part of a saved state."""
 
     wsdl_name = "GuestProcessManager"
     world: World
@@ -79,7 +79,7 @@ class GuestProcessManager(ManagedObject):
         guest_vm = enter_guest(self.world, call, vm, auth, guest_operations.EXECUTE)
         owner = guest_operations.admit(guest_vm, auth)
         if guest_vm.state.template.real_processes:
-            real = guest_operations.started_really(guest_vm, owner, spec)
+            real = guest_operations.start_real_program(guest_vm, owner, spec)
             self.world.ledger.record(call, guest_vm, before={}, after={"program": real.path})
             return real.pid
         process = guest_operations.start_program(guest_vm, next(self._pids), owner, spec)
@@ -87,7 +87,7 @@ class GuestProcessManager(ManagedObject):
         if (change := guest_operations.file_change(guest_vm, spec)) is not None:
             self.world.get("guestOperationsFileManager").change(guest_vm, *change)
         self.world.ledger.record(call, guest_vm, before={}, after={"program": process.path})
-        if process.ends_at is not None:  # an alarm without effect: virtual time jumps to it when a client waits
+        if process.ends_at is not None:  # a timer without effect: virtual time jumps to it when a client waits
             self.world.clock.schedule((process.ends_at - process.started_at).total_seconds(), lambda: None)
         return process.pid
 
@@ -104,10 +104,10 @@ class GuestProcessManager(ManagedObject):
         ]
         now, real = self.world.clock.now(), self.world.guests.processes(guest_vm.moid)
         real_processes = (
-            guest_operations.shown_really(process, now) for process in real if not pids or process.pid in pids
+            guest_operations.real_process_info(process, now) for process in real if not pids or process.pid in pids
         )
         started += [info for info in real_processes if info is not None]
-        return [*guest_operations.resident(guest_vm), *started] if not pids else started
+        return [*guest_operations.resident_processes(guest_vm), *started] if not pids else started
 
     @method
     def TerminateProcessInGuest(self, call: Call, vm: Any, auth: Any, pid: int) -> None:
@@ -122,9 +122,9 @@ class GuestProcessManager(ManagedObject):
 
 
 class GuestFileManager(ManagedObject):
-    """Of a guest whose programs are declared a client can fetch what these printed, and nothing else.
+    """Files of guests. If a guest's programs are only declared, clients can fetch what these printed, and nothing else.
 
-    What was printed is no part of a saved state, and gone when its guest is started anew.
+    What was printed is not part of a saved state, and it is lost when the guest boots again.
     """
 
     wsdl_name = "GuestFileManager"
@@ -157,7 +157,7 @@ class GuestFileManager(ManagedObject):
             guest_operations.change_attributes(self._enter_to_modify(call, vm, auth), guestFilePath, fileAttributes)
         ),
         "ListFilesInGuest": lambda self, call, vm, auth, filePath, index, maxResults, matchPattern: (
-            guest_operations.listed(
+            guest_operations.list_files(
                 enter_guest(self.world, call, vm, auth, guest_operations.QUERY),
                 filePath,
                 index or 0,
@@ -172,7 +172,7 @@ class GuestFileManager(ManagedObject):
         self._printed: dict[tuple[str, str, object], bytes] = {}
 
     def change(self, vm: VmEntity, path: str, content: bytes | None) -> None:
-        """Writes that file of a guest with declared programs, or removes it (None)."""
+        """Write a file of a guest with declared programs, or remove it if `content` is None."""
         if content is None:
             self._printed.pop(_key(vm, path), None)
         else:

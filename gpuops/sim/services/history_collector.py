@@ -26,7 +26,7 @@ LARGEST_PAGE: Final = 1000
 
 
 class HistoryCollector(ManagedObject):
-    """What both collectors share. The scrollable position stands between items, at the oldest to begin with."""
+    """The base of both collectors. The position of a client is between two items, at first before the oldest."""
 
     wsdl_name = "HistoryCollector"
     volatile = True
@@ -52,7 +52,7 @@ class HistoryCollector(ManagedObject):
 
     def read_next(self, count: int) -> list[Any]:
         """The next newer items. Raises InvalidArgument for a count out of range (vSphere API, ReadNextEvents)."""
-        _check(count)
+        _check_count(count)
         items = self.matching()
         page = items[self._position : self._position + count]
         self._position += len(page)
@@ -60,7 +60,7 @@ class HistoryCollector(ManagedObject):
 
     def read_previous(self, count: int) -> list[Any]:
         """The next older items, newest first. Raises InvalidArgument."""
-        _check(count)
+        _check_count(count)
         start = max(0, self._position - count)
         page = self.matching()[start : self._position]
         self._position = start
@@ -85,11 +85,11 @@ class HistoryCollector(ManagedObject):
 
 def is_within(moment: datetime, by_time: Any) -> bool:
     """Whether a moment is in the range of a filter by time, whose ends may be unset."""
-    begins = by_time.beginTime is None or moment >= by_time.beginTime
-    return begins and (by_time.endTime is None or moment <= by_time.endTime)
+    is_after_begin = by_time.beginTime is None or moment >= by_time.beginTime
+    return is_after_begin and (by_time.endTime is None or moment <= by_time.endTime)
 
 
-def _check(count: int) -> None:
+def _check_count(count: int) -> None:
     if count < 1:
         raise faults.wrong_argument("maxCount")
 
@@ -114,7 +114,7 @@ class EventHistoryCollector(HistoryCollector):
 
 
 def matching_events(world: World, spec: Any) -> list[Any]:
-    """The events an EventFilterSpec means, oldest first; at most its maxCount, the newest of them."""
+    """Return the events that match an EventFilterSpec, oldest first; with maxCount, only the newest ones."""
     events = [posted for posted in world.events if _event_matches(posted, spec)]
     return [posted.render() for posted in (events[-spec.maxCount :] if spec.maxCount else events)]
 
@@ -122,7 +122,7 @@ def matching_events(world: World, spec: Any) -> list[Any]:
 def _event_matches(posted: LoggedEvent, spec: Any) -> bool:
     return (
         _matches_type(posted, spec)
-        and _event_is_of(posted, spec.entity)
+        and _event_concerns(posted, spec.entity)
         and (spec.time is None or is_within(posted.at, spec.time))
         and (spec.userName is None or posted.user in spec.userName.userList)
         and (spec.eventChainId is None or posted.chain == spec.eventChainId)
@@ -138,7 +138,7 @@ def _matches_type(posted: LoggedEvent, spec: Any) -> bool:
     return not type_names.isdisjoint(names | {f"vim.event.{posted.kind}"})
 
 
-def _event_is_of(posted: LoggedEvent, by_entity: Any) -> bool:
+def _event_concerns(posted: LoggedEvent, by_entity: Any) -> bool:
     if by_entity is None:
         return True
     moid = by_entity.entity._moId
@@ -179,12 +179,12 @@ class EventManager(ManagedObject):
 
 
 def _detail(kind: str) -> Any:
-    places = ("formatOnDatacenter", "formatOnComputeResource", "formatOnHost", "formatOnVm", "fullFormat")
+    format_fields = ("formatOnDatacenter", "formatOnComputeResource", "formatOnHost", "formatOnVm", "fullFormat")
     return vim.event.EventDescription.EventDetail(
         key=VmomiSupport.GetWsdlType("urn:vim25", kind),
         description=kind,
         category="info",
-        **dict.fromkeys(places, MESSAGES[kind]),
+        **dict.fromkeys(format_fields, MESSAGES[kind]),
     )
 
 
@@ -206,7 +206,7 @@ class TaskHistoryCollector(HistoryCollector):
 
 def _task_matches(task: Task, spec: Any) -> bool:
     return (
-        _task_is_of(task, spec.entity)
+        _task_concerns(task, spec.entity)
         and _matches_time(task, spec.time)
         and (not spec.state or task.state in spec.state)
         and (spec.userName is None or task.call.user in spec.userName.userList)
@@ -215,14 +215,14 @@ def _task_matches(task: Task, spec: Any) -> bool:
     )
 
 
-def _task_is_of(task: Task, by_entity: Any) -> bool:
+def _task_concerns(task: Task, by_entity: Any) -> bool:
     if by_entity is None:
         return True
     moid = by_entity.entity._moId
     if by_entity.recursion == "self":
         return task.entity.moid == moid
-    above = {ancestor.moid for ancestor in ancestors(task.entity)}
-    return moid in above or (by_entity.recursion == "all" and task.entity.moid == moid)
+    ancestor_moids = {ancestor.moid for ancestor in ancestors(task.entity)}
+    return moid in ancestor_moids or (by_entity.recursion == "all" and task.entity.moid == moid)
 
 
 def _matches_time(task: Task, by_time: Any) -> bool:

@@ -54,20 +54,20 @@ class OptionManager(ManagedObject):
 
     @method
     def QueryOptions(self, call: Call, name: str | None) -> list[Any]:
-        """One option, or with a name that ends in a dot all below it. Raises InvalidName."""
+        """Return the option of this name, or all options below a name that ends in a dot. Raises InvalidName."""
         options = [option for option in self._setting() if not name or _is_named(option.key, name)]
         if not options:
-            raise _invalid(name)
+            raise _invalid_option_name(name)
         return options
 
     @method
     def UpdateOptions(self, call: Call, changedValue: list[Any]) -> None:
-        """All or nothing. Raises InvalidName for a key that does not exist."""
+        """Set options. Raises InvalidName, and sets none, if a key does not exist."""
         for option in changedValue:
             if option.key not in self.options and not option.key.startswith(OPEN_PREFIXES):
-                raise _invalid(option.key)
+                raise _invalid_option_name(option.key)
         before = {option.key: self.options.get(option.key) for option in changedValue}
-        after = {option.key: _as_before(option.value, before[option.key]) for option in changedValue}
+        after = {option.key: _in_type_of(option.value, before[option.key]) for option in changedValue}
         self.options |= after
         self.touch("setting", "supportedOption")
         self.changed()
@@ -78,8 +78,8 @@ def _is_named(key: str, name: str) -> bool:
     return key == name or (name.endswith(".") and key.startswith(name))
 
 
-def _as_before(value: Any, before: Any) -> Any:
-    """The new value in the old one's type, since clients write booleans and numbers as text too."""
+def _in_type_of(value: Any, before: Any) -> Any:
+    """Return the new value in the type of the old one, because clients also send booleans and numbers as text."""
     if isinstance(before, bool) and isinstance(value, str):
         return value.lower() == "true"
     if isinstance(before, int) and isinstance(value, str) and value.lstrip("-").isdigit():
@@ -97,12 +97,12 @@ def _option_definition(key: str, value: Any) -> Any:
     return vim.option.OptionDef(key=key, label=key, summary=key, optionType=kind)
 
 
-def _invalid(name: str | None) -> Exception:
+def _invalid_option_name(name: str | None) -> Exception:
     return vim.fault.InvalidName(msg=f"A specified parameter was not correct: {name}", name=name or "")
 
 
 class CustomFieldsManager(ManagedObject):
-    """The definitions on the wire. Values are kept by the entities (`attributes`, changed with `set_attribute`)."""
+    """The definitions of custom fields on the wire. The entities store the values (`attributes`)."""
 
     wsdl_name = "CustomFieldsManager"
     world: World
@@ -123,7 +123,7 @@ class CustomFieldsManager(ManagedObject):
 
     @method
     def RemoveCustomFieldDef(self, call: Call, key: int) -> None:
-        field = self._get(key)
+        field = self._field_by_key(key)
         for entity in self.world.by_type("ManagedEntity"):
             if key in getattr(entity, "attributes", {}):
                 entity.set_attribute(key, "")
@@ -133,7 +133,7 @@ class CustomFieldsManager(ManagedObject):
 
     @method
     def RenameCustomFieldDef(self, call: Call, key: int, name: str) -> None:
-        field = self._get(key)
+        field = self._field_by_key(key)
         if field.name != name:
             self._check_name(name)
         before, field.name = field.name, name
@@ -142,15 +142,15 @@ class CustomFieldsManager(ManagedObject):
 
     @method
     def SetField(self, call: Call, entity: Any, key: int, value: str) -> None:
-        field = self._get(key)
+        field = self._field_by_key(key)
         target = self.world.get(entity)
         if field.applies_to and target.wsdl_name != field.applies_to:
             raise faults.wrong_argument("entity", f"{field.name} is a field of {field.applies_to}")
-        # declared by no method of the API, checked all the same (vSphere security guide, required privileges)
+        # no method of the API declares this privilege; vCenter checks it (vSphere security guide, required privileges)
         self.world.authority.require(call, target, "Global.SetCustomField")
         write_attribute(call, target, key, field.name, value)
 
-    def _get(self, key: int) -> CustomField:
+    def _field_by_key(self, key: int) -> CustomField:
         field = self.world.custom_fields.fields.get(key)
         if field is None:
             raise faults.wrong_argument("key", f"There is no custom field {key}")

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 REALTIME_S: Final = 20
 """The real-time interval; such samples go back one hour (vSphere API reference, PerformanceManager)."""
 LEVEL: Final = 1
-"""Of every historical interval, as vCenter is installed (vSphere Monitoring and Performance, "Data Collection Levels"):
-the database keeps the counters up to it."""
+"""The statistics level of every historical interval after installation: the database keeps counters up to this level.
+
+Source: vSphere Monitoring and Performance, "Data Collection Levels"."""
 
 _INTERVALS: Final = (
     (1, 300, "Past day", 86_400),
@@ -37,7 +38,7 @@ _SPANS: Final = {REALTIME_S: timedelta(hours=1)} | {
 
 
 class PerformanceManager(ManagedObject):
-    """Statistics of hosts and VMs: what the world's `counters` say of an entity at each sample's moment."""
+    """Statistics of hosts and VMs: the values of the world's `counters` at the moment of each sample."""
 
     wsdl_name = "PerformanceManager"
     world: World
@@ -57,8 +58,10 @@ class PerformanceManager(ManagedObject):
 
     @prop("perfCounter")
     def _perf_counter(self) -> list[Any]:
-        lacks = _AVERAGES if "gpu-counter-names" in self.world.deviations else ()  # assumption: gpu-counter-names
-        return [_counter_info(counter) for counter in COUNTERS if counter.full_name not in lacks]
+        missing_names = (
+            _AVERAGES if "gpu-counter-names" in self.world.deviations else ()
+        )  # assumption: gpu-counter-names
+        return [_counter_info(counter) for counter in COUNTERS if counter.full_name not in missing_names]
 
     @prop("description")
     def _description(self) -> Any:
@@ -70,23 +73,23 @@ class PerformanceManager(ManagedObject):
 
     @method
     def QueryPerfProviderSummary(self, call: Call, entity: Any) -> Any:
-        managed_object = self._measured_samples(entity)
-        realtime = is_kind_of(managed_object.wsdl_name, "HostSystem") or is_kind_of(
+        managed_object = self._measured_entity(entity)
+        has_realtime = is_kind_of(managed_object.wsdl_name, "HostSystem") or is_kind_of(
             managed_object.wsdl_name, "VirtualMachine"
         )
         return vim.PerformanceManager.ProviderSummary(
             entity=managed_object.ref,
-            currentSupported=realtime,
+            currentSupported=has_realtime,
             summarySupported=True,
-            refreshRate=REALTIME_S if realtime else None,
+            refreshRate=REALTIME_S if has_realtime else None,
         )
 
     @method
     def QueryAvailablePerfMetric(
         self, call: Call, entity: Any, beginTime: Any = None, endTime: Any = None, intervalId: int | None = None
     ) -> list[Any]:
-        _known_interval(intervalId, "intervalId")
-        values = self._values(self._measured_samples(entity), self.world.clock.now(), intervalId)
+        _require_known_interval(intervalId, "intervalId")
+        values = self._values(self._measured_entity(entity), self.world.clock.now(), intervalId)
         return [_metric(BY_NAME[name].key, instance) for name, instance in sorted(values)]
 
     @method
@@ -106,16 +109,16 @@ class PerformanceManager(ManagedObject):
     # --- samples --------------------------------------------------------------------------------------------------
 
     def _entity_metric(self, spec: Any) -> Any:
-        managed_object = self._measured_samples(spec.entity)
+        managed_object = self._measured_entity(spec.entity)
         interval_s = spec.intervalId or REALTIME_S
-        _known_interval(interval_s, "querySpec.interval")
+        _require_known_interval(interval_s, "querySpec.interval")
         moments = self._moments(spec, interval_s)
         samples = [self._values(managed_object, moment, interval_s) for moment in moments]
         series_keys = _requested_series(spec.metricId, samples)
         if not moments or not series_keys:
             return None
         series = {key: [sample.get(key, -1) for sample in samples] for key in series_keys}
-        return (_csv if spec.format == "csv" else _normal)(managed_object, moments, interval_s, series)
+        return (_csv_metric if spec.format == "csv" else _normal_metric)(managed_object, moments, interval_s, series)
 
     def _moments(self, spec: Any, interval_s: int) -> list[datetime]:
         """Return the times of the requested samples, oldest first; all are multiples of the interval.
@@ -127,9 +130,9 @@ class PerformanceManager(ManagedObject):
         last = int(end.timestamp()) // interval_s * interval_s
         first = now - _SPANS[interval_s]
         start = max(spec.startTime or first, first)
-        most = spec.maxSample if interval_s == REALTIME_S else None
+        max_count = spec.maxSample if interval_s == REALTIME_S else None
         moments: list[datetime] = []
-        while most is None or len(moments) < most:
+        while max_count is None or len(moments) < max_count:
             moment = datetime.fromtimestamp(last - len(moments) * interval_s, UTC)
             if moment <= start:
                 break
@@ -137,7 +140,7 @@ class PerformanceManager(ManagedObject):
         return moments[::-1]
 
     def _values(self, managed_object: ManagedObject, moment: datetime, interval_s: int | None) -> Values:
-        """The counters of an entity at a moment: all in real time, of an interval those that the database keeps."""
+        """Return an entity's counters at a moment: all for real time, else those that the database keeps."""
         values = self.world.counters(managed_object, moment)
         if interval_s is None or interval_s == REALTIME_S:
             return values
@@ -147,14 +150,14 @@ class PerformanceManager(ManagedObject):
             if BY_NAME[name].kept_from(instance) <= LEVEL
         }
 
-    def _measured_samples(self, entity: Any) -> ManagedObject:
+    def _measured_entity(self, entity: Any) -> ManagedObject:
         managed_object: ManagedObject = self.world.get(entity)
         if not is_kind_of(managed_object.wsdl_name, "ManagedEntity"):
-            raise faults.wrong_argument("entity", "Not an entity with statistics")
+            raise faults.wrong_argument("entity", "Only objects of the inventory have statistics.")
         return managed_object
 
 
-def _known_interval(interval_s: int | None, argument: str) -> None:
+def _require_known_interval(interval_s: int | None, argument: str) -> None:
     if interval_s is not None and interval_s not in _SPANS:
         raise faults.wrong_argument(argument, f"A specified parameter was not correct: {argument}")
 
@@ -175,7 +178,7 @@ def _requested_series(metrics: list[Any], samples: list[Values]) -> list[tuple[s
     return list(series)
 
 
-def _normal(
+def _normal_metric(
     managed_object: ManagedObject, moments: list[datetime], interval_s: int, series: dict[tuple[str, str], list[int]]
 ) -> Any:
     return vim.PerformanceManager.EntityMetric(
@@ -188,7 +191,7 @@ def _normal(
     )
 
 
-def _csv(
+def _csv_metric(
     managed_object: ManagedObject, moments: list[datetime], interval_s: int, series: dict[tuple[str, str], list[int]]
 ) -> Any:
     return vim.PerformanceManager.EntityMetricCSV(

@@ -1,6 +1,7 @@
 """The PropertyCollector object, for bulk reads and incremental updates, and its PropertyFilter objects.
 
-A PropertyFilter finds what changed of its objects since the client's last update."""
+A PropertyFilter finds what changed in its objects since the client's last update.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from gpuops.sim.services.bulk_reply import (
     hidden_property,
     missing_object,
     object_contents,
-    readable,
+    read_property,
 )
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class FilterOwner(Protocol):
 
 
 class PropertyFilter(ManagedObject):
-    """One CreateFilter: it watches its objects and keeps what its client was sent of each property."""
+    """A filter of one client: it watches its objects and remembers which value of each property the client has."""
 
     wsdl_name = "PropertyFilter"
     world: World
@@ -68,8 +69,8 @@ class PropertyFilter(ManagedObject):
         self.collector = collector
         self.selection = selection
         self.partial_updates = partial_updates
-        self.told: dict[str, dict[str, bytes]] = {}
-        """moid -> path -> the fragment that the client has."""
+        self.sent: dict[str, dict[str, bytes]] = {}
+        """moid -> path -> the fragment that was last sent to the client."""
         self._objects: dict[str, ManagedObject] = {}
         self._walked: dict[str, set[str]] = {}
         """By moid the property paths that the selection follows there: a change of one may change the selection."""
@@ -80,8 +81,8 @@ class PropertyFilter(ManagedObject):
         self._ready: list[Parts] = []
         """Updates made and not yet sent: one more than a page, to know whether there is more."""
         self._missing: list[Any] = []
-        self._unsettled = True
-        self._starting = True
+        self._selection_is_stale = True
+        self._is_first_selection = True
 
     def watched(self) -> Iterator[tuple[ManagedObject, tuple[str, ...]]]:
         """Each object that it reports, with the paths."""
@@ -97,25 +98,25 @@ class PropertyFilter(ManagedObject):
                 self._pending[managed_object.moid] = pending_paths.union(paths)
         walked = self._walked.get(managed_object.moid)
         if walked and any(overlaps(path, touched) for path in walked for touched in paths):
-            self._unsettled = True
+            self._selection_is_stale = True
 
     def object_removed(self, managed_object: ManagedObject) -> None:
-        self._unsettled = True
+        self._selection_is_stale = True
 
     # --- called by the collector ----------------------------------------------------------------------------------
 
     def restart(self) -> None:
         """Forget what the client was sent: it starts again from version ''."""
-        self.told.clear()
+        self.sent.clear()
         self._ready.clear()
         self._pending = OrderedDict.fromkeys(self._objects)
-        self._unsettled = self._starting = True
+        self._selection_is_stale = self._is_first_selection = True
 
     def take(self, limit: int, encoding: Encoding) -> tuple[list[Parts], list[Parts], bool]:
         """Return (updates of objects, missing objects, whether more updates wait), with at most `limit` updates."""
         self._refresh_views()
-        if self._unsettled:
-            self._settle()
+        if self._selection_is_stale:
+            self._select_again()
         while len(self._ready) <= limit and self._pending:
             moid, touched = self._pending.popitem(last=False)
             update = self._update(moid, touched, encoding)
@@ -139,9 +140,9 @@ class PropertyFilter(ManagedObject):
             if walked is not None:
                 walked.refresh()
 
-    def _settle(self) -> None:
+    def _select_again(self) -> None:
         """Select the filter's objects again; mark those that entered or left as pending."""
-        self._unsettled = False
+        self._selection_is_stale = False
         selected_objects = self.selection.find(self.collector.find)
         selected_objects.objects = {
             moid: managed_object
@@ -151,8 +152,8 @@ class PropertyFilter(ManagedObject):
         removed_moids = [moid for moid in self._objects if moid not in selected_objects.objects]
         entered_moids = [moid for moid in selected_objects.objects if moid not in self._objects]
         self._pending.update(dict.fromkeys((*removed_moids, *entered_moids)))  # None: see `_pending`
-        if self._starting:
-            self._missing, self._starting = selected_objects.missing, False
+        if self._is_first_selection:
+            self._missing, self._is_first_selection = selected_objects.missing, False
         self._watch(selected_objects)
         self._objects, self._walked = selected_objects.objects, selected_objects.walked
 
@@ -169,23 +170,25 @@ class PropertyFilter(ManagedObject):
     def _update(self, moid: str, touched: set[str] | None, encoding: Encoding) -> Parts:
         """Return the update of an object: enter, leave or modify; empty if no touched path has a new value."""
         managed_object = self._objects.get(moid)
-        sent = self.told.get(moid)
+        sent = self.sent.get(moid)
         if managed_object is None:
             return self._leave_update(moid, encoding)
         paths = self.selection.paths_of(managed_object.wsdl_name) or ()
         if sent is None:
-            sent = self.told[moid] = {}
+            sent = self.sent[moid] = {}
             changes, missing = self._changes(managed_object, paths, sent, encoding)
             return _object_update(ENTER, managed_object.ref, changes, missing, encoding)
         if touched is not None:
             paths = tuple(
-                path for path in paths if any(overlaps(_stem(path), _stem(touched_path)) for touched_path in touched)
+                path
+                for path in paths
+                if any(overlaps(_without_index(path), _without_index(touched_path)) for touched_path in touched)
             )
         changes, missing = self._changes(managed_object, paths, sent, encoding)
         return _object_update(MODIFY, managed_object.ref, changes, missing, encoding) if changes or missing else []
 
     def _leave_update(self, moid: str, encoding: Encoding) -> Parts:
-        if self.told.pop(moid, None) is None:
+        if self.sent.pop(moid, None) is None:
             return []
         return _object_update(LEAVE, vmomi_type(self._types.pop(moid))(moid), [], [], encoding)
 
@@ -203,7 +206,7 @@ class PropertyFilter(ManagedObject):
                 continue
             fragment = fragments.get((path, encoding))
             if fragment is None:
-                fragment, absence = readable(self.world, managed_object, path, encoding)
+                fragment, absence = read_property(self.world, managed_object, path, encoding)
                 if absence:
                     missing.append(absence)
                     continue
@@ -224,7 +227,7 @@ class PropertyFilter(ManagedObject):
         self.collector.drop_filter(self)
 
 
-def _stem(path: str) -> str:
+def _without_index(path: str) -> str:
     return path.split("[", 1)[0]
 
 
@@ -310,8 +313,10 @@ class PropertyCollector(ManagedObject):
 
     def _select_objects(self, specs: Any, call: Call) -> Page:
         selected = self._find_objects(specs, call)
-        # what is due by then may have made or removed objects
-        return self._find_objects(specs, call) if self.world.tasks.look(_read_tasks(selected)) else selected
+        # polling moves virtual time, and an action that becomes due may make or remove objects
+        return (
+            self._find_objects(specs, call) if self.world.tasks.pass_polling_time(_read_tasks(selected)) else selected
+        )
 
     def _find_objects(self, specs: Any, call: Call) -> Page:
         selected: Page = []
@@ -401,7 +406,7 @@ class PropertyCollector(ManagedObject):
 
         update_set = self.world.wait(ready, timeout_s)
         # a client that polls a task moves virtual time, and may thereby cause a change
-        if update_set is None and timeout_s is not None and self.world.tasks.look(self._watched_tasks()):
+        if update_set is None and timeout_s is not None and self.world.tasks.pass_polling_time(self._watched_tasks()):
             update_set = ready()
         if update_set is None:
             return None
@@ -461,7 +466,7 @@ class PropertyCollector(ManagedObject):
 
 
 def _read_tasks(read: Iterable[tuple[ManagedObject, tuple[str, ...]]]) -> Iterator[ManagedObject]:
-    """The tasks among these objects of which the paths tell the state."""
+    """Return the tasks among these objects whose state is read (`info`)."""
     return (
         managed_object
         for managed_object, paths in read

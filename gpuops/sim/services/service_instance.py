@@ -44,9 +44,9 @@ OTHER_MOIDS: Final[Mapping[str, str]] = {
 The number in the tenant manager's moid is that of the vCenter's build.
 """
 OWN_TYPES: Final = {"vStorageObjectManager": "VcenterVStorageObjectManager", "cryptoManager": "CryptoManagerKmip"}
-"""The types of those whose field has a more general one."""
+"""The types of managers whose field in ServiceContent has a more general type."""
 ABSENT: Final = ("rootFolder", "propertyCollector", "accountManager", "virtualizationManager")
-"""No managers, or none of a vCenter."""
+"""Fields of ServiceContent that do not refer to a manager of a vCenter."""
 
 
 @cache
@@ -117,7 +117,7 @@ class ServiceInstance(ManagedObject):
 
 
 class SearchIndex(ManagedObject):
-    """Look-ups; each answers nothing when nothing is there."""
+    """Finds objects by path, name, address or uuid; without a match, the result is empty."""
 
     wsdl_name = "SearchIndex"
     world: World
@@ -153,10 +153,10 @@ class SearchIndex(ManagedObject):
         return self._find(datacenter, vms, lambda managed_object: _text(managed_object, path) == ip)
 
     def _find(self, datacenter: Any, vms: bool, matches: Callable[[ManagedObject], bool]) -> Iterator[ManagedObject]:
-        within = self.world.get(datacenter).moid if datacenter is not None else ""
+        datacenter_moid = self.world.get(datacenter).moid if datacenter is not None else ""
         for managed_object in self.world.by_type("VirtualMachine" if vms else "HostSystem"):
             if matches(managed_object) and (
-                not within or any(above.moid == within for above in ancestors(managed_object))
+                not datacenter_moid or any(parent.moid == datacenter_moid for parent in ancestors(managed_object))
             ):
                 yield managed_object
 

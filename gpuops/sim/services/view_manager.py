@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpuops.sim.world import World
 
 CONTAINERS: Final = ("Folder", "Datacenter", "ComputeResource", "ResourcePool", "HostSystem")
-"""What a ContainerView may have as its container (vSphere API reference, ViewManager.CreateContainerView)."""
+"""The types that a ContainerView may have as its container (vSphere API reference, ViewManager.CreateContainerView)."""
 
 
 class View(ManagedObject):
@@ -43,7 +43,7 @@ class ManagedObjectView(View):
     wsdl_name = "ManagedObjectView"
 
     @prop("view")
-    def held(self) -> list[ManagedObject]:
+    def viewed_objects(self) -> list[ManagedObject]:
         """The objects in the view."""
         raise NotImplementedError
 
@@ -70,7 +70,7 @@ class ContainerView(ManagedObjectView):
         self._members: dict[str, ManagedObject] = {}
 
     def refresh(self) -> None:
-        """Look again if the inventory changed since; touch `view` if that made a difference."""
+        """Find the members again if the inventory has changed, and touch `view` if they differ."""
         epoch = self.world.registry.structure_epoch
         if epoch == self._epoch:
             return
@@ -80,7 +80,7 @@ class ContainerView(ManagedObjectView):
         if before != self._members.keys():
             self.touch("view")
 
-    def held(self) -> list[ManagedObject]:
+    def viewed_objects(self) -> list[ManagedObject]:
         self.refresh()
         return list(self._members.values())
 
@@ -94,7 +94,7 @@ class ListView(ManagedObjectView):
         super().__init__(world, session)
         self._members: dict[str, ManagedObject] = {}
 
-    def held(self) -> list[ManagedObject]:
+    def viewed_objects(self) -> list[ManagedObject]:
         return [
             managed_object
             for managed_object in self._members.values()
@@ -102,7 +102,7 @@ class ListView(ManagedObjectView):
         ]
 
     def add(self, references: Any) -> list[Any]:
-        """Add what exists; the references that do not are returned."""
+        """Add the objects, and return the references to objects that do not exist."""
         unresolved = []
         for reference in references:
             managed_object = self.session.objects.find(reference._moId) or self.world.find(reference._moId)

@@ -15,7 +15,7 @@ from gpuops.model.devices.mig import InstanceProfile, MigGeometry
 from gpuops.model.devices.vgpu import VgpuProfile
 
 Shape = tuple[int, tuple[int, ...]]
-"""What a vGPU takes of a GPU: so much, from one of these starts on."""
+"""(size, possible starts) of a vGPU on a GPU, in GiB or in memory slices."""
 
 
 class Sharing(StrEnum):
@@ -70,7 +70,7 @@ class VgpuType:
 
     @property
     def size_gib(self) -> int:
-        """Whole GiB, as mixed-size placement counts them: what is below one is one."""
+        """The frame buffer in whole GiB, at least 1, as mixed-size placement counts it."""
         return max(1, self.framebuffer_mib // 1024)
 
 
@@ -99,12 +99,12 @@ class GpuBoard:
         return self._by_mode[mode]
 
     def runs(self, type_: VgpuType, mode: GpuMode) -> bool:
-        """Whether it is one of these."""
+        """Return whether a GPU of this model runs the type in that mode."""
         return type_.name in self._names_by_mode[mode]
 
     @cached_property
     def mixed_shapes(self) -> frozenset[Shape]:
-        """What its types take in mixed-size mode."""
+        """The sizes and possible starts of its types in mixed-size mode."""
         return frozenset((type_.size_gib, type_.starts_gib) for type_ in self.types_in(GpuMode.MIXED_SIZE))
 
     @cached_property
@@ -118,14 +118,14 @@ class GpuBoard:
     def _types_in(self, mode: GpuMode) -> tuple[VgpuType, ...]:
         if mode is GpuMode.MULTI_INSTANCE:
             return tuple(type_ for type_ in self.types if type_.sharing is Sharing.MIG)
-        sliced = tuple(type_ for type_ in self.types if type_.sharing is Sharing.TIME_SLICED)
+        time_sliced_types = tuple(type_ for type_ in self.types if type_.sharing is Sharing.TIME_SLICED)
         if mode is GpuMode.MIXED_SIZE:
-            return tuple(type_ for type_ in sliced if type_.starts_gib)
-        return sliced if mode is GpuMode.SAME_SIZE else ()
+            return tuple(type_ for type_ in time_sliced_types if type_.starts_gib)
+        return time_sliced_types if mode is GpuMode.SAME_SIZE else ()
 
 
 CAREFUL = (Generation.HOPPER, Generation.BLACKWELL)
-"""Where ESXi keeps large GPU instances possible (Denneman on MIG placement names Hopper; Blackwell is from memory)."""
+"""Generations on which ESXi keeps large GPU instances possible (Denneman on MIG: Hopper; Blackwell from memory)."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Simulates users at desktops in a made-up week, and their sessions, and says what is declared of desktop pools. Pure.
+"""Simulates users at desktops in a made-up week, and their sessions; holds what is declared of desktop pools. Pure.
 
 There are five kinds of offices, by seed. All moments are seconds since the Monday at 00:00. The figures are our own,
 measured in no office: they are made so that each kind is hard in another way. A session outlives its user: after a
@@ -97,9 +97,9 @@ class People:
 
 
 def people(office: Office, seed: int, number: int) -> People:
-    """The week of this desktop; equal arguments make equal weeks."""
+    """Return the week of a desktop; equal arguments give equal weeks."""
     rng = Random(f"{office}/{seed}/{number}")  # noqa: S311 - reproducible choices, no secrets
-    visits = _apart(_VISITS[office](rng))
+    visits = _without_overlaps(_VISITS[office](rng))
     renderings = tuple(_renderings(rng, visits)) if office is Office.NIGHT_OWLS else ()
     return People(office, visits, tuple(_sessions(visits, _TIMEOUT_S[office])), renderings)
 
@@ -124,11 +124,11 @@ def _office_hours(rng: Random, logs_off: float = 0.7, disconnects: float = 0.2) 
         leaving = _ending(rng, logs_off, disconnects)
         if day in _WEEKEND:
             if rng.random() < 0.05:  # works at the weekend
-                yield from _work(rng, midnight + _clock(rng, 13, 3), rng.uniform(1, 3) * HOUR_S, leaving)
+                yield from _work(rng, midnight + _draw_time_s(rng, 13, 3), rng.uniform(1, 3) * HOUR_S, leaving)
             continue
         if rng.random() < 0.08:  # a day off
             continue
-        comes, lunch, leaves = _clock(rng, 8.25, 0.75), _clock(rng, 12.25, 0.5), _clock(rng, 17.25, 1)
+        comes, lunch, leaves = _draw_time_s(rng, 8.25, 0.75), _draw_time_s(rng, 12.25, 0.5), _draw_time_s(rng, 17.25, 1)
         if rng.random() < 0.08:  # overtime
             leaves = int(rng.uniform(20, 22.5) * HOUR_S)
         yield from _work(rng, midnight + comes, lunch - comes)
@@ -143,12 +143,12 @@ def _night_owls(rng: Random) -> Iterator[Visit]:
     for day in range(DAYS):
         if rng.random() < 0.29:
             continue
-        begin = day * DAY_S + _clock(rng, 14, 2)
+        begin = day * DAY_S + _draw_time_s(rng, 14, 2)
         length = max(HOUR_S, int(rng.gauss(9, 1.5) * HOUR_S))
         yield from _work(rng, begin, length, _ending(rng, 0.4, 0.6), every_s=70 * MINUTE_S, break_s=18 * MINUTE_S)
         if rng.random() < 0.2:  # looks at the rendering
-            looks = day * DAY_S + int(rng.uniform(26, 28) * HOUR_S)
-            yield Visit(looks, looks + int(rng.uniform(5, 15) * MINUTE_S), VisitEnding.DISCONNECTS)
+            looks_at = day * DAY_S + int(rng.uniform(26, 28) * HOUR_S)
+            yield Visit(looks_at, looks_at + int(rng.uniform(5, 15) * MINUTE_S), VisitEnding.DISCONNECTS)
 
 
 def _zombies(rng: Random) -> Iterator[Visit]:
@@ -189,15 +189,15 @@ def _work(
 
     `every_s` is the median time between breaks, `break_s` the median break. The last visit ends with `leaving`.
     """
-    at, end = begin, begin + int(length)
-    while at < end:
-        until = at + _draw_skewed(rng, every_s, 0.5)
+    visit_begin, end = begin, begin + int(length)
+    while visit_begin < end:
+        until = visit_begin + _draw_skewed(rng, every_s, 0.5)
         if until + _BREAK_S >= end:
-            yield Visit(at, end, leaving)
+            yield Visit(visit_begin, end, leaving)
             return
-        yield Visit(at, until)
-        at = until + max(_BREAK_S, _draw_skewed(rng, break_s, 0.8))
-        if at >= end:  # the user does not return from this break: a last short visit ends as `leaving` asks
+        yield Visit(visit_begin, until)
+        visit_begin = until + max(_BREAK_S, _draw_skewed(rng, break_s, 0.8))
+        if visit_begin >= end:  # the user does not return from this break: a last short visit ends as `leaving` asks
             yield Visit(until, until + _BREAK_S, leaving)
 
 
@@ -207,13 +207,17 @@ def _renderings(rng: Random, visits: Sequence[Visit]) -> Iterator[tuple[int, int
             yield visit.until, visit.until + int(rng.uniform(1, 5) * HOUR_S)
 
 
-def _apart(visits: Iterator[Visit]) -> tuple[Visit, ...]:
+def _without_overlaps(visits: Iterator[Visit]) -> tuple[Visit, ...]:
     """Return the visits in order, without those that overlap an earlier one or are not within the simulated week."""
-    merged_visits: list[Visit] = []
+    accepted_visits: list[Visit] = []
     for visit in sorted(visits, key=lambda visit: visit.begin):
-        if visit.begin >= 0 and visit.until <= ENDS_S and (not merged_visits or visit.begin >= merged_visits[-1].until):
-            merged_visits.append(visit)
-    return tuple(merged_visits)
+        if (
+            visit.begin >= 0
+            and visit.until <= ENDS_S
+            and (not accepted_visits or visit.begin >= accepted_visits[-1].until)
+        ):
+            accepted_visits.append(visit)
+    return tuple(accepted_visits)
 
 
 def _sessions(visits: Sequence[Visit], timeout_s: int | None) -> Iterator[UserSession]:
@@ -238,18 +242,19 @@ def _sessions(visits: Sequence[Visit], timeout_s: int | None) -> Iterator[UserSe
 
 
 def _ending(rng: Random, logs_off: float, disconnects: float) -> VisitEnding:
-    drawn = rng.random()
-    if drawn < logs_off:
+    random_value = rng.random()
+    if random_value < logs_off:
         return VisitEnding.LOGS_OFF
-    return VisitEnding.DISCONNECTS if drawn < logs_off + disconnects else VisitEnding.STAYS_CONNECTED
+    return VisitEnding.DISCONNECTS if random_value < logs_off + disconnects else VisitEnding.STAYS_CONNECTED
 
 
-def _clock(rng: Random, hour: float, spread: float) -> int:
+def _draw_time_s(rng: Random, hour: float, spread: float) -> int:
+    """Return a random time of day in seconds, with this mean and standard deviation in hours."""
     return int(rng.gauss(hour, spread) * HOUR_S)
 
 
 def _draw_skewed(rng: Random, median_s: float, sigma: float) -> int:
-    """Half are shorter than the median, few are much longer."""
+    """Return a random duration in seconds: half are shorter than the median, a few are much longer."""
     return max(1, int(median_s * rng.lognormvariate(0, sigma)))
 
 

@@ -1,8 +1,8 @@
-"""The modes of a DirectPath device, DirectPath profiles of a vCenter, and what is reserved of them.
+"""The modes of DirectPath devices, and the DirectPath profiles of a vCenter with their reservations.
 
 Sources: vSphere API 9.0, DirectPathProfileManager; vSphere API 9.1, HostPciPassthruInfoDirectPathDeviceMode; vSphere
-Supervisor docs: VM classes are reserved for namespaces, in each zone. Which VMs take a reserved unit is the
-Supervisor's to say: here a reservation names them. MIG mode is not a device mode: here such a GPU serves vGPUs of one
+Supervisor docs: VM classes are reserved for namespaces, in each zone. The Supervisor decides which VMs
+take a reserved unit; here a reservation names them. MIG mode is not a device mode: here such a GPU serves vGPUs of one
 size. Other devices than NVIDIA's GPUs belong to the host, or are passed through to VMs.
 """
 
@@ -21,7 +21,7 @@ from gpuops.sim.state.host_state import SHARED_DIRECT, HostGpu, OtherHostDevice
 
 @dataclass(frozen=True, slots=True)
 class DirectPathConfig:
-    """What one unit of a DirectPath profile is: a vGPU, a device group, or a whole device. The others are empty."""
+    """One unit of a DirectPath profile: a vGPU, a device group, or a whole device. The other fields are empty."""
 
     vgpu: str = ""
     """A vGPU type: `nvidia_a40-8q`."""
@@ -33,13 +33,13 @@ class DirectPathConfig:
     """Hardware label of Dynamic DirectPath I/O."""
 
     def __str__(self) -> str:
-        whole = " or ".join(f"{vendor:04x}:{device:04x}" for vendor, device in self.devices)
-        return self.vgpu or self.group or (f"{whole} ({self.label})" if self.label else whole)
+        device_ids = " or ".join(f"{vendor:04x}:{device:04x}" for vendor, device in self.devices)
+        return self.vgpu or self.group or (f"{device_ids} ({self.label})" if self.label else device_ids)
 
 
 @dataclass(frozen=True, slots=True)
 class DirectPathProfileState:
-    """A DirectPath profile: something by a name of its own."""
+    """A DirectPath profile: a named configuration."""
 
     id: str
     name: str
@@ -49,14 +49,14 @@ class DirectPathProfileState:
 
 @dataclass(frozen=True, slots=True)
 class ReservationState:
-    """Units of what a DirectPath profile is that only some VMs may take in a cluster."""
+    """Units of a DirectPath configuration that a cluster reserves for some VMs."""
 
     config: DirectPathConfig
     units: int
     place: str
     """Moid of the cluster."""
     vms: tuple[str, ...] = ()
-    """For whom it is: names, where * stands for anything."""
+    """Names of the VMs that may use it; * stands for anything."""
 
     def is_for(self, name: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in self.vms)
@@ -70,14 +70,17 @@ class DirectPathState:
     reservations: tuple[ReservationState, ...] = ()
 
 
-def room(vgpu: str, gpus: Sequence[GpuLoad]) -> int:
-    """How many more vGPUs of the type these GPUs of one host take: which of them the host fills first is no matter."""
-    return sum(_on_gpu(vgpu, _Alike(gpu.board.name, gpu.mode, gpu.serves_vgpus, _kinds(gpu), gpu)) for gpu in gpus)
+def count_more_vgpus(vgpu: str, gpus: Sequence[GpuLoad]) -> int:
+    """Return how many more vGPUs of the type fit on these GPUs of one host; their order does not matter."""
+    return sum(
+        _count_on_gpu(vgpu, _GpuSituation(gpu.board.name, gpu.mode, gpu.serves_vgpus, _running_types(gpu), gpu))
+        for gpu in gpus
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class _Alike:
-    """A GPU by what decides about its room; `gpu` is one of those that are alike."""
+class _GpuSituation:
+    """The properties of a GPU that decide how many vGPUs fit, as a cache key; `gpu` is any GPU with these."""
 
     board: str
     mode: GpuMode
@@ -87,13 +90,14 @@ class _Alike:
     gpu: GpuLoad = field(compare=False)
 
 
-def _kinds(gpu: GpuLoad) -> tuple[tuple[str, int | None], ...]:
+def _running_types(gpu: GpuLoad) -> tuple[tuple[str, int | None], ...]:
     return tuple((seat.type.name, seat.start) for seat in gpu.seats)
 
 
 @lru_cache(maxsize=8192)
-def _on_gpu(vgpu: str, alike: _Alike) -> int:
-    gpu, number = alike.gpu, 0
+def _count_on_gpu(vgpu: str, situation: _GpuSituation) -> int:
+    """Return how many more vGPUs of the type the GPU admits, one after another."""
+    gpu, number = situation.gpu, 0
     while True:
         admitted = admit("", [WantedVgpu(vgpu)], [gpu], VgpuPolicy.PERFORMANCE)
         if isinstance(admitted, NotAdmitted):
@@ -121,8 +125,8 @@ def configurable_modes(device: HostGpu | OtherHostDevice) -> list[str]:
     """The modes that it can be configured to."""
     if isinstance(device, OtherHostDevice):
         return [HOST, DIRECT_PATH]
-    mixed = device.board.mixed_size and device.mode is not GpuMode.MULTI_INSTANCE
-    return [HOST, DIRECT_PATH, *(name for name in SIZES if mixed or name == "vGpuSameSize")]
+    has_mixed_size = device.board.mixed_size and device.mode is not GpuMode.MULTI_INSTANCE
+    return [HOST, DIRECT_PATH, *(name for name in SIZES if has_mixed_size or name == "vGpuSameSize")]
 
 
 def _mode(gpu: HostGpu, *, passed_through: bool, graphics_type: str) -> str:

@@ -79,7 +79,7 @@ class DrsState:
     """None = HA refuses no power-on."""
 
     def behavior_for(self, vm: str) -> Behavior | None:
-        """What DRS does for a VM; None = nothing."""
+        """Return how DRS treats a VM; None = DRS is off for it."""
         if not self.enabled:
             return None
         override = self.overrides.get(vm) if self.overrides_allowed else None
@@ -91,7 +91,7 @@ class DrsState:
 
     def allows(self, vm: str, host: str) -> bool:
         """Whether no mandatory VM-host rule keeps the VM off the host; such rules bind even without DRS."""
-        return all(self._rule_allows(rule, vm, host) for rule in self._binding(vm))
+        return all(self._rule_allows(rule, vm, host) for rule in self._binding_rules(vm))
 
     def forget(self, vm: str) -> None:
         """Drop the override and the group memberships of a VM."""
@@ -100,7 +100,7 @@ class DrsState:
             if vm in group.members:
                 self.groups[name] = replace(group, members=tuple(moid for moid in group.members if moid != vm))
 
-    def _binding(self, vm: str) -> Iterable[ClusterRule]:
+    def _binding_rules(self, vm: str) -> Iterable[ClusterRule]:
         for rule in self.rules.values():
             if rule.enabled and rule.mandatory and rule.vm_group and vm in self._members(rule.vm_group):
                 yield rule

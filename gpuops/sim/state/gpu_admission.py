@@ -96,7 +96,7 @@ class GpuLoad:
 
 @dataclass(frozen=True, slots=True)
 class WantedVgpu:
-    """One vGPU a VM wants; `pin` is the PCI id of `pciPassthru<N>.cfg.gpu-pci-id`, if set."""
+    """One requested vGPU of a VM; `pin` is the PCI id of `pciPassthru<N>.cfg.gpu-pci-id`, if set."""
 
     type_name: str
     pin: str | None = None
@@ -120,14 +120,14 @@ def admit(
     deviation: Deviation = DOCUMENTED,
 ) -> tuple[RunningVgpu, ...] | NotAdmitted:
     """Return a slot on a GPU for each requested vGPU, in their order, or the reasons to refuse the power-on."""
-    refusal = _cannot_be_together(requested_vgpus, gpus) or _forbidden(requested_vgpus, deviation)
+    refusal = _combination_refusal(requested_vgpus, gpus) or _driver_refusal(requested_vgpus, deviation)
     if refusal is not None:
         return refusal
     loads = {gpu.pci_id: gpu for gpu in sorted(gpus, key=lambda gpu: gpu.pci_id)}
     seats: dict[int, RunningVgpu] = {}
     # pinned vGPUs first: another one could take the room on the only GPU that they may use
     for index in sorted(range(len(requested_vgpus)), key=lambda index: requested_vgpus[index].pin is None):
-        seat = _seat_one(vm, requested_vgpus[index], loads.values(), policy, deviation)
+        seat = _seat_vgpu(vm, requested_vgpus[index], loads.values(), policy, deviation)
         if isinstance(seat, NotAdmitted):
             return seat
         seats[index] = seat
@@ -137,12 +137,15 @@ def admit(
 
 
 def offered_types(gpus: Iterable[GpuLoad]) -> tuple[str, ...]:
-    """The types the host offers now: a GPU locked to one size takes the others off the list, a full one does not."""
+    """Return the vGPU types that the host offers now.
+
+    A GPU whose vGPUs fix its size offers no types of other sizes; a GPU that is full still offers its types.
+    """
     names: dict[str, None] = {}
     for gpu in gpus:
         if gpu.serves_vgpus:
             names.update(
-                (type_.name, None) for type_ in gpu.board.types_in(gpu.mode) if _size_locked(gpu, type_) is None
+                (type_.name, None) for type_ in gpu.board.types_in(gpu.mode) if _size_refusal(gpu, type_) is None
             )
     return tuple(names)
 
@@ -156,39 +159,39 @@ def supported_types(gpus: Iterable[GpuLoad]) -> tuple[VgpuType, ...]:
     return tuple(types.values())
 
 
-def _cannot_be_together(requested_vgpus: Sequence[WantedVgpu], gpus: Sequence[GpuLoad]) -> NotAdmitted | None:
+def _combination_refusal(requested_vgpus: Sequence[WantedVgpu], gpus: Sequence[GpuLoad]) -> NotAdmitted | None:
     """Return why one VM cannot have these vGPUs on this host, however free its GPUs are; None = it can."""
     boards: set[str] = set()
     for wish in requested_vgpus:
-        homes = {gpu.board.name: gpu.board for gpu in gpus if wish.type_name in gpu.board.by_name}
-        if not homes:
+        boards_with_type = {gpu.board.name: gpu.board for gpu in gpus if wish.type_name in gpu.board.by_name}
+        if not boards_with_type:
             return NotAdmitted((f"no GPU of this host supports {wish.type_name}",))
-        boards.update(homes)
-        limit = next(iter(homes.values())).by_name[wish.type_name].max_per_vm
+        boards.update(boards_with_type)
+        limit = next(iter(boards_with_type.values())).by_name[wish.type_name].max_per_vm
         if limit is not None and len(requested_vgpus) > limit:
-            return NotAdmitted((f"{wish.type_name}: at most {limit} in one VM, {len(requested_vgpus)} wanted",))
+            return NotAdmitted((f"{wish.type_name}: at most {limit} in one VM, {len(requested_vgpus)} requested",))
     if len(boards) > 1:
         return NotAdmitted((f"the vGPUs of one VM must be of one GPU model, not {' and '.join(sorted(boards))}",))
     return None
 
 
-def _forbidden(requested_vgpus: Sequence[WantedVgpu], deviation: Deviation) -> NotAdmitted | None:
+def _driver_refusal(requested_vgpus: Sequence[WantedVgpu], deviation: Deviation) -> NotAdmitted | None:
     refused = next((wish.type_name for wish in requested_vgpus if wish.type_name in deviation.forbids), None)
     return NotAdmitted((f"the driver of this host does not start {refused}",)) if refused is not None else None
 
 
-def _seat_one(
+def _seat_vgpu(
     vm: str, wish: WantedVgpu, gpus: Iterable[GpuLoad], policy: VgpuPolicy, deviation: Deviation
 ) -> RunningVgpu | NotAdmitted:
     reasons = []
     for gpu in _in_order_of_choice(gpus, policy, deviation.gpus):
         if wish.pin is not None and gpu.pci_id != wish.pin:
             continue
-        place = _place(wish.type_name, gpu, deviation.starts)
-        if isinstance(place, str):
-            reasons.append(f"{gpu.pci_id}: {place}")
+        placement = _placement(wish.type_name, gpu, deviation.starts)
+        if isinstance(placement, str):  # the reason why this GPU does not take it
+            reasons.append(f"{gpu.pci_id}: {placement}")
         else:
-            type_, start = place
+            type_, start = placement
             return RunningVgpu(vm, gpu.pci_id, type_, start)
     return NotAdmitted(tuple(reasons) or (f"{wish.pin}: pinned to a GPU this host does not have",))
 
@@ -212,7 +215,7 @@ def _in_order_of_choice(gpus: Iterable[GpuLoad], policy: VgpuPolicy, order: GpuO
     return sorted(gpus, key=key)
 
 
-def _place(type_name: str, gpu: GpuLoad, order: StartOrder) -> tuple[VgpuType, int | None] | str:
+def _placement(type_name: str, gpu: GpuLoad, order: StartOrder) -> tuple[VgpuType, int | None] | str:
     """Return (type, start of its placement or None in same-size mode) on this GPU, or the reason to refuse it."""
     type_ = gpu.board.by_name.get(type_name)
     if type_ is None:
@@ -225,7 +228,7 @@ def _place(type_name: str, gpu: GpuLoad, order: StartOrder) -> tuple[VgpuType, i
         return f"{type_name} does not run in mode {gpu.mode}"
     match gpu.mode:
         case GpuMode.SAME_SIZE:
-            refused = _size_locked(gpu, type_) or _full(gpu, type_)
+            refused = _size_refusal(gpu, type_) or _count_refusal(gpu, type_)
             return refused or (type_, None)
         case GpuMode.MIXED_SIZE:
             start = _mixed_size_start(gpu, type_, order)
@@ -235,7 +238,8 @@ def _place(type_name: str, gpu: GpuLoad, order: StartOrder) -> tuple[VgpuType, i
             return f"no GPU instance left for {type_name}" if start is None else (type_, start)
 
 
-def _size_locked(gpu: GpuLoad, type_: VgpuType) -> str | None:
+def _size_refusal(gpu: GpuLoad, type_: VgpuType) -> str | None:
+    """Return the reason to refuse a type of another size than the vGPUs that run on a same-size GPU; None = none."""
     if gpu.mode is not GpuMode.SAME_SIZE or not gpu.seats:
         return None
     size_mib = gpu.seats[0].type.framebuffer_mib
@@ -244,7 +248,7 @@ def _size_locked(gpu: GpuLoad, type_: VgpuType) -> str | None:
     return f"locked to {size_mib} MiB vGPUs by {gpu.seats[0].vm}, {type_.name} has {type_.framebuffer_mib}"
 
 
-def _full(gpu: GpuLoad, type_: VgpuType) -> str | None:
+def _count_refusal(gpu: GpuLoad, type_: VgpuType) -> str | None:
     limit = min([type_.max_per_gpu, *(seat.type.max_per_gpu for seat in gpu.seats)])
     return f"{len(gpu.seats)} of {limit} vGPUs run" if len(gpu.seats) >= limit else None
 
@@ -252,7 +256,7 @@ def _full(gpu: GpuLoad, type_: VgpuType) -> str | None:
 def _mixed_size_start(gpu: GpuLoad, type_: VgpuType, order: StartOrder) -> int | None:
     used_ranges = tuple((seat.start or 0, (seat.start or 0) + seat.type.size_gib) for seat in gpu.seats)
     if order is not StartOrder.DOCUMENTED:
-        return _at_an_end(order, type_.size_gib, type_.starts_gib, used_ranges)
+        return _lowest_or_highest_start(order, type_.size_gib, type_.starts_gib, used_ranges)
     return _least_fragmenting(type_.size_gib, type_.starts_gib, used_ranges, gpu.board.mixed_shapes)
 
 
@@ -269,9 +273,9 @@ def _instance_start(gpu: GpuLoad, type_: VgpuType, order: StartOrder) -> int | N
         return None  # a GPU has its media engines only once
     used_ranges = [(start, start + instance.size) for start, instance in running]
     if order is not StartOrder.DOCUMENTED:
-        return _at_an_end(order, instance_type.size, instance_type.starts, used_ranges)
+        return _lowest_or_highest_start(order, instance_type.size, instance_type.starts, used_ranges)
     if not gpu.board.careful_instances:  # the first free start; later boards keep room for large instances
-        return next((start for start in instance_type.starts if _free(start, instance_type.size, used_ranges)), None)
+        return next((start for start in instance_type.starts if _is_free(start, instance_type.size, used_ranges)), None)
     shapes = frozenset(
         (other_type.instance.size, other_type.instance.starts)
         for other_type in gpu.board.types_in(GpuMode.MULTI_INSTANCE)
@@ -280,10 +284,10 @@ def _instance_start(gpu: GpuLoad, type_: VgpuType, order: StartOrder) -> int | N
     return _least_fragmenting(instance_type.size, instance_type.starts, tuple(used_ranges), shapes)
 
 
-def _at_an_end(
+def _lowest_or_highest_start(
     order: StartOrder, size: int, starts: Iterable[int], used_ranges: Iterable[tuple[int, int]]
 ) -> int | None:
-    free = [start for start in starts if _free(start, size, tuple(used_ranges))]
+    free = [start for start in starts if _is_free(start, size, tuple(used_ranges))]
     return (min if order is StartOrder.LOWEST else max)(free, default=None)
 
 
@@ -305,12 +309,12 @@ def _least_fragmenting(
     def room_after(start: int) -> int:
         after = [*used_ranges, (start, start + size)]
         return sum(
-            _free(shape_start, width, after) for width, starts_of_shape in shapes for shape_start in starts_of_shape
+            _is_free(shape_start, width, after) for width, starts_of_shape in shapes for shape_start in starts_of_shape
         )
 
-    free = [start for start in starts if _free(start, size, used_ranges)]
+    free = [start for start in starts if _is_free(start, size, used_ranges)]
     return max(free, key=lambda start: (room_after(start), -start), default=None)
 
 
-def _free(start: int, size: int, used_ranges: Iterable[tuple[int, int]]) -> bool:
+def _is_free(start: int, size: int, used_ranges: Iterable[tuple[int, int]]) -> bool:
     return all(start + size <= low or high <= start for low, high in used_ranges)

@@ -51,7 +51,7 @@ class NetworkCard:
     port: str = ""
     cookie: int = 0
     protocol: str = ""
-    """Of a card for paravirtual RDMA: `rocev1` or `rocev2`."""
+    """The protocol of a card for paravirtual RDMA: `rocev1` or `rocev2`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ Part = StorageController | Disk | NetworkCard | CdromDrive
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """All of a VM; shared by VMs that were made alike."""
+    """The controllers, disks, cards and drives of a VM; VMs that were made alike share one object."""
 
     controllers: tuple[StorageController, ...] = ()
     disks: tuple[Disk, ...] = ()
@@ -99,20 +99,22 @@ class Hardware:
         return {part.unit for part in self.attached(controller)}
 
     def with_part(self, part: Part) -> Hardware:
-        """The same with this part, in the place of the one of its key or after all others."""
+        """Return a copy with this part in place of the part with its key, or after the others of its kind."""
         name = _LISTS[type(part)]
-        listed = getattr(self, name)
-        is_listed = any(listed_part.key == part.key for listed_part in listed)
-        changed: Any = tuple(part if listed_part.key == part.key else listed_part for listed_part in listed)
-        fields_kept: dict[str, Any] = {name: changed if is_listed else (*listed, part)}
-        return replace(self, **fields_kept)
+        existing_parts = getattr(self, name)
+        is_replacement = any(existing_part.key == part.key for existing_part in existing_parts)
+        changed: Any = tuple(
+            part if existing_part.key == part.key else existing_part for existing_part in existing_parts
+        )
+        changed_fields: dict[str, Any] = {name: changed if is_replacement else (*existing_parts, part)}
+        return replace(self, **changed_fields)
 
     def without(self, key: int) -> Hardware:
-        """The same without the part of that key."""
-        fields_kept: dict[str, Any] = {
+        """Return a copy without the part of that key."""
+        changed_fields: dict[str, Any] = {
             field.name: tuple(part for part in getattr(self, field.name) if part.key != key) for field in fields(self)
         }
-        return Hardware(**fields_kept)
+        return Hardware(**changed_fields)
 
 
 NO_HARDWARE: Final = Hardware()
@@ -125,8 +127,8 @@ _LISTS: Final[dict[type[Part], str]] = {
 }
 
 
-def free(first: int, used_numbers: set[int], *, besides: tuple[int, ...] = ()) -> int:
-    """The lowest number from `first` on that is not taken."""
+def first_free_number(first: int, used_numbers: set[int], *, besides: tuple[int, ...] = ()) -> int:
+    """Return the lowest number from `first` on that is neither used nor one of `besides`."""
     number = first
     while number in used_numbers or number in besides:
         number += 1

@@ -1,4 +1,4 @@
-"""What the simulated vCenter keeps of an ESXi host: its GPUs, its networking and the ports of its network cards."""
+"""The state of a simulated ESXi host: its GPUs, its networking and the ports of its network cards."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class HostNetwork:
         return next((proxy for proxy in self.proxies if proxy.switch == switch), None)
 
     def with_proxy(self, switch: str, proxy: ProxySwitch | None) -> HostNetwork:
-        """The same with this part in a distributed switch, or with none."""
+        """Return a copy with this part in a distributed switch; None = it is not a member."""
         other_proxies = tuple(proxy_switch for proxy_switch in self.proxies if proxy_switch.switch != switch)
         return replace(self, proxies=other_proxies if proxy is None else (*other_proxies, proxy))
 
@@ -84,7 +84,7 @@ def installed_network(networks: tuple[str, ...]) -> HostNetwork:
     return HostNetwork((switch,), groups, (KernelAdapter("vmk0", MANAGEMENT, services=("management", "vmotion")),))
 
 
-MOST_FUNCTIONS: Final = 64
+MAX_FUNCTIONS: Final = 64
 """Virtual functions that a port can be divided into."""
 _FUNCTIONS_OF_SLOT: Final = 8
 
@@ -95,7 +95,7 @@ class NetworkPort:
 
     pci_id: str
     numa_node: int | None = 0
-    """None = it is near none of them."""
+    """None = it is not near one NUMA node."""
     speed_mbit: int = 25_000
     link: bool = True
     rdma: bool = False
@@ -106,9 +106,12 @@ class NetworkPort:
     next_functions: int = 0
 
     def function_ids(self) -> list[str]:
-        """The PCI addresses of its virtual functions: on its bus, each port from a slot of its own on."""
+        """Return the PCI addresses of its virtual functions.
+
+        They are on the port's bus: those of port 0 from slot 1 function 0 on, 64 addresses for each port.
+        """
         port = PciAddress.parse(self.pci_id)
-        first = _FUNCTIONS_OF_SLOT + MOST_FUNCTIONS * port.function
+        first = _FUNCTIONS_OF_SLOT + MAX_FUNCTIONS * port.function
         return [
             str(PciAddress(port.segment, port.bus, *divmod(first + number, _FUNCTIONS_OF_SLOT)))
             for number in range(self.functions)
@@ -126,16 +129,16 @@ OPTIONS: Final[dict[str, str | int]] = {
 
 @dataclass(slots=True)
 class Boot:
-    """One boot."""
+    """The deviations of one boot, such as a late driver."""
 
     takes_s: float | None = REBOOT_S
     """From the moment it goes down until vCenter sees it again; None = it does not come back."""
     options: str | None = None
     """Module options that a host profile sets before the modules are loaded; None = none does."""
     forgets_mig: bool = False
-    """Whether its GPUs come up out of MIG mode, whatever was asked for."""
+    """Whether its GPUs come up without MIG mode, even if it was configured."""
     driver_late_s: float | None = 0.0
-    """So long after it the driver lists the GPUs; None = never."""
+    """Seconds after the boot until the driver lists the GPUs; None = never."""
 
 
 SHARED_DIRECT = "sharedDirect"
@@ -166,12 +169,12 @@ class HostModel:
     numa_nodes: int
     nics: int = 2
     nodes: tuple[HostNode, ...] = ()
-    """Its NUMA nodes, where they are not alike."""
+    """Its NUMA nodes, if they differ from each other."""
 
     def every_node(self) -> tuple[HostNode, ...]:
         """Its NUMA nodes, in their order."""
-        alike = (self.threads // self.numa_nodes, self.memory_mib // self.numa_nodes)
-        return self.nodes or tuple(HostNode(number, *alike) for number in range(self.numa_nodes))
+        equal_shares = (self.threads // self.numa_nodes, self.memory_mib // self.numa_nodes)
+        return self.nodes or tuple(HostNode(number, *equal_shares) for number in range(self.numa_nodes))
 
     @property
     def cores(self) -> int:
@@ -215,7 +218,7 @@ class HostGpu:
     pci_id: str
     board: GpuBoard
     numa_node: int | None
-    """None = it is near none of them."""
+    """None = it is not near one NUMA node."""
     mode: GpuMode = GpuMode.SAME_SIZE
     graphics_type: str = SHARED_DIRECT
     configured_type: str = SHARED_DIRECT
@@ -223,7 +226,7 @@ class HostGpu:
     passthrough_active: bool = False
     label: str | None = None
     next_mode: GpuMode | None = None
-    """What nvidia-smi was asked for, from the next boot on; None = nothing."""
+    """The mode that nvidia-smi has set for the next boot; None = no change."""
     ecc: bool = True
     next_ecc: bool = True
     """Set by nvidia-smi, in force from the next boot on."""
@@ -231,7 +234,7 @@ class HostGpu:
     """Name of the NVLink bridge or switch it shares with others of the host; None = none."""
     faults: frozenset[GpuFault] = frozenset()
     waits_for_maintenance: bool = False
-    """Whether what is configured of passthrough is in force in the next maintenance mode: it needs no reboot."""
+    """Whether the configured passthrough setting comes in force in the next maintenance mode, without a reboot."""
 
     @property
     def vendor_id(self) -> int:
@@ -251,7 +254,7 @@ class HostGpu:
 
     @property
     def memory_mib(self) -> int:
-        """What it maps as a BAR."""
+        """The memory that it maps as a BAR."""
         return self.board.framebuffer_mib
 
     @property
@@ -283,13 +286,13 @@ class OtherHostDevice:
     class_name: str
     numa_node: int | None
     memory_mib: int = 0
-    """What it maps as a BAR; 0 = little."""
+    """The memory that it maps as a BAR; 0 = little."""
     passthrough_enabled: bool = False
     passthrough_active: bool = False
     label: str | None = None
     subsystem_id: int = 0
     waits_for_maintenance: bool = False
-    """What of `passthrough_enabled` is not in force yet takes maintenance mode, and no reboot."""
+    """Whether `passthrough_enabled` comes in force in the next maintenance mode, without a reboot."""
 
 
 @dataclass(slots=True)
@@ -324,7 +327,7 @@ class HostState:
     others: tuple[OtherHostDevice, ...] = ()
     """Devices that are no NVIDIA GPU."""
     ports: tuple[NetworkPort, ...] = ()
-    """Of network cards, beside those that every host has; one at the address of such a one is in its place."""
+    """Ports of network cards, in addition to the built-in ones; one at the address of a built-in port replaces it."""
     options: dict[str, str | int] = field(default_factory=lambda: dict(OPTIONS))
     """Advanced settings."""
     rulesets: dict[str, bool] = field(default_factory=dict)
@@ -363,7 +366,7 @@ class HostState:
 
     @property
     def system_id(self) -> str:
-        """What a static DirectPath backing must carry: it ties the VM to this host."""
+        """The systemId that a static DirectPath backing must have; it ties the VM to this host."""
         return self.uuid
 
     @property
@@ -388,7 +391,7 @@ class HostState:
 
     @property
     def devices(self) -> tuple[HostGpu | OtherHostDevice, ...]:
-        """All that can be passed through but the host's own network card."""
+        """The devices that can be passed through to VMs: all except the host's own network card."""
         return (*self.gpus, *self.others)
 
     def device(self, pci_id: str) -> HostGpu | OtherHostDevice | None:
@@ -400,9 +403,9 @@ class HostState:
         return [gpu.for_admission(seats) for gpu in self.gpus]
 
     def nvlink_sets(self) -> dict[str, tuple[HostGpu, ...]]:
-        """GPUs by the NVLink bridge or switch that joins them."""
-        joined: dict[str, tuple[HostGpu, ...]] = {}
+        """Return the GPUs by name of the NVLink bridge or switch that connects them."""
+        linked_gpus: dict[str, tuple[HostGpu, ...]] = {}
         for gpu in self.gpus:
             if gpu.nvlink is not None:
-                joined[gpu.nvlink] = (*joined.get(gpu.nvlink, ()), gpu)
-        return joined
+                linked_gpus[gpu.nvlink] = (*linked_gpus.get(gpu.nvlink, ()), gpu)
+        return linked_gpus

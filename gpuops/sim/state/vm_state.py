@@ -1,4 +1,4 @@
-"""What the simulated vCenter keeps of a virtual machine: plain values, from which every property is rendered."""
+"""The state of a simulated virtual machine: plain values, from which every property is rendered."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class SriovBacking:
     physical_function: str
     """PCI address of the port of the host's network card, or `automatic...`."""
     card: NetworkCard
-    """What the VM sees of it."""
+    """The network card that the VM sees."""
 
 
 Backing = VgpuBacking | StaticBacking | DynamicBacking | DvxBacking | SriovBacking
@@ -120,6 +120,7 @@ def pci_slot(used_keys: Iterable[int], *, sriov: bool) -> tuple[int, int]:
     the gap of a removed device goes to the next one. Not recorded: where cards go when 13000 to 13031 are taken.
     """
     existing_keys = set(used_keys)
+    # SR-IOV cards get 13031, 13030, ..., 13000, and then 13032, 13033, ...
     downwards = chain(range(FIRST_SRIOV_KEY, FIRST_PCI_KEY - 1, -1), count(FIRST_SRIOV_KEY + 1))
     key = next(key for key in (downwards if sriov else count(FIRST_PCI_KEY)) if key not in existing_keys)
     return key, (FIRST_SRIOV_UNIT - FIRST_SRIOV_KEY if sriov else FIRST_UNIT - FIRST_PCI_KEY) + key
@@ -144,7 +145,7 @@ class GuestUser:
 
 @dataclass(frozen=True, slots=True)
 class PastUse:
-    """Until the world began a desktop was used as one in such an office."""
+    """The use of a desktop before the world began: as in such an office, until this moment."""
 
     office: Office
     until: datetime
@@ -152,7 +153,7 @@ class PastUse:
 
 @dataclass(frozen=True, slots=True)
 class GuestProgram:
-    """What is at a path in a guest: how long it runs, and how it ends."""
+    """A declared program at a path in a guest: how long it runs, and how it ends."""
 
     path: str
     takes_s: float | None = 0.0
@@ -166,7 +167,7 @@ class GuestProgram:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What VMs built from one declaration share: written once, pointed at by thousands."""
+    """The values that all VMs of one declaration share; thousands of VMs refer to one object."""
 
     guest_id: str
     guest_name: str
@@ -176,7 +177,7 @@ class Template:
     boot_s: float | None = 0.0
     """From the power-on until VMware Tools run in it; None = they never do."""
     login: GuestAccount | None = None
-    """Whom guest operations let in; None = the guest takes part in none."""
+    """The user of guest operations; None = the guest refuses them."""
     programs: tuple[GuestProgram, ...] = ()
     clock_ahead_s: float = 0.0
     """How far its clock is ahead of vCenter's."""
@@ -260,9 +261,9 @@ class VmState:
     latency: str = "normal"
     boot: BootOptions = DEFAULT_BOOT
     settings: tuple[tuple[str, bool | str], ...] = ()
-    """Sorted pairs: what is kept of the configuration only to be read back, where it is not what a new VM has."""
+    """Sorted (path, value) pairs of settings that are only stored and read back, and differ from those of a new VM."""
     files: str = ""
-    """What its files and their folder are called where that is not its name: it was renamed, or registered anew."""
+    """The name of its files and their folder, if that is not the VM's name: after a rename, or a new registration."""
     hardware: Hardware = NO_HARDWARE
     devices: tuple[PciDevice, ...] = ()
     groups: tuple[tuple[int, str], ...] = ()
@@ -272,7 +273,7 @@ class VmState:
     attributes: dict[int, str] = field(default_factory=dict)
     """Custom field key -> value."""
     change: int = 1
-    """Counts changes of the configuration: changeVersion."""
+    """Number of changes of the configuration; part of changeVersion."""
     changed_at: datetime | None = None
     boot_time: datetime | None = None
     guest_boots: bool = False
@@ -282,11 +283,11 @@ class VmState:
     clean_power_off: bool = True
     console_connections: int = 0
     cpu_usage_mhz: int = 0
-    """While it runs: what its guest uses."""
+    """The CPU use of its guest while it runs."""
     guest_users: tuple[GuestUser, ...] = ()
     """The users with a session in its guest."""
     past: PastUse | None = None
-    """How it was used before the world began; None = as it is."""
+    """How it was used before the world began; None = as now."""
     guest_memory_mib: int = 0
     slowed_by: Slowdown | None = None
     """The component that slows it down, which its counters show; None = nothing does."""
@@ -304,12 +305,12 @@ class VmState:
 
     @property
     def network_cards(self) -> tuple[NetworkCard, ...]:
-        """All of them, those of SR-IOV last."""
+        """All network cards; those of SR-IOV come last."""
         cards = (device.backing.card for device in self.devices if isinstance(device.backing, SriovBacking))
         return (*self.hardware.cards, *cards)
 
     def set_network_cards(self, cards: Iterable[NetworkCard]) -> None:
-        """Put each in the place of the one of its key."""
+        """Replace each network card by the card of `cards` with the same key."""
         by_key = {card.key: card for card in cards}
         self.hardware = replace(self.hardware, cards=tuple(by_key[card.key] for card in self.hardware.cards))
         self.devices = tuple(
@@ -334,7 +335,7 @@ class VmState:
 
     @property
     def home(self) -> str:
-        """The path of its files up to what tells one from another: `[store] ml-07/ml-07`."""
+        """The path of its files without their suffixes: `[store] ml-07/ml-07`."""
         name = self.files or self.name
         return f"[{self.template.datastore}] {name}/{name}"
 
@@ -361,14 +362,14 @@ class VmState:
         return next((value for name, value in self.extra_config if name.lower() == lower_key), None)
 
     def free_pci_slot(self, *, sriov: bool = False, without: Iterable[int] = ()) -> tuple[int, int]:
-        """(key, unit number) for the next passthrough device."""
+        """Return (key, unit number) for the next passthrough device; `without` are keys that it must not get."""
         return pci_slot((*without, *(device.key for device in self.devices)), sriov=sriov)
 
     def without_device(self, key: int) -> tuple[PciDevice, ...]:
         return tuple(device for device in self.devices if device.key != key)
 
     def with_device(self, changed: PciDevice) -> tuple[PciDevice, ...]:
-        """The devices with the one of that key replaced in its place."""
+        """Return the devices with `changed` in place of the device with its key."""
         return tuple(changed if device.key == changed.key else device for device in self.devices)
 
 

@@ -57,7 +57,7 @@ def all_privileges() -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PrivilegeRole:
-    """A named set of privileges; None = every privilege there is."""
+    """A named set of privileges; None = all privileges."""
 
     id: int
     name: str
@@ -70,7 +70,7 @@ class PrivilegeRole:
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """A user has a role on an entity, and below it if it propagates."""
+    """The role of a user on an entity, and on the objects below it if it propagates."""
 
     moid: str
     user: str
@@ -111,7 +111,7 @@ class Authority:
         return role
 
     def change_role(self, role: PrivilegeRole, name: str, privileges: Iterable[str]) -> None:
-        """The role is called so and has these privileges from then on, wherever it was given."""
+        """Change name and privileges of a role, also for the permissions that exist."""
         self.roles[role.id] = replace(role, name=name, privileges=frozenset(privileges) | _READING)
 
     def permit(self, user: str, role: PrivilegeRole | int, moid: str = "group-d1", *, propagate: bool = True) -> None:
@@ -141,15 +141,15 @@ class Authority:
             nearest = permissions_of_user.get(place.moid)
             if nearest is not None and (nearest.propagate or place is governing):
                 return self.roles[nearest.role_id]
-        at_root = permissions_of_user.get("group-d1")  # the root folder
-        return self.roles[at_root.role_id if at_root is not None else NO_ACCESS]
+        root_permission = permissions_of_user.get("group-d1")  # the root folder
+        return self.roles[root_permission.role_id if root_permission is not None else NO_ACCESS]
 
     def may(self, user: str, entity: ManagedObject, privilege: str) -> bool:
         """Whether a user has a privilege on an entity."""
         return not self.permissions or self.role_of(user, entity).grants(privilege)
 
     def hidden(self, user: str, entity: ManagedObject, paths: Iterable[str]) -> frozenset[str]:
-        """Those of an inventory object's properties that the user's role there does not show."""
+        """Return the paths of an inventory object that the user's role on it does not allow to read."""
         if not self.permissions or not is_kind_of(entity.wsdl_name, "ManagedEntity"):
             return frozenset()
         role = self.role_of(user, entity)
@@ -163,9 +163,9 @@ class Authority:
 
 @cache
 def reading_privilege(wsdl_name: str, path: str) -> str:
-    """What reading a property takes: the privilege of its first step, System.Read where the type tables name none."""
-    top = path.partition(".")[0].partition("[")[0]
-    return str(vmomi_type(wsdl_name)._GetPropertyInfo(top).privId or "System.Read")
+    """Return the privilege to read a property: that of its first part, or System.Read if the type tables have none."""
+    first_property = path.partition(".")[0].partition("[")[0]
+    return str(vmomi_type(wsdl_name)._GetPropertyInfo(first_property).privId or "System.Read")
 
 
 def refusal(entity: ManagedObject, privilege: str) -> Any:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from gpuops.sim.core.object_store import ObjectStore
     from gpuops.sim.vcenter.tasks import Tasks
 
-KEPT: Final = 50_000
-"""Older events are forgotten, as vCenter's database forgets by age."""
+MAX_EVENTS: Final = 50_000
+"""If there are more, the oldest are dropped; vCenter's database drops them by age."""
 
 # The texts of vCenter's own catalogue (vSphere API reference, EventDescription); any other event has its type's name.
 MESSAGES: Final[Mapping[str, str]] = {
@@ -98,7 +98,7 @@ class Events:
     def __init__(self, store: ObjectStore, tasks: Tasks) -> None:
         self._store = store
         self._tasks = tasks
-        self._posted: deque[LoggedEvent] = deque(maxlen=KEPT)
+        self._posted: deque[LoggedEvent] = deque(maxlen=MAX_EVENTS)
         self._keys = itertools.count(1)
 
     def __iter__(self) -> Any:
@@ -126,21 +126,23 @@ class Events:
         are those of the event type, such as `template=False`; pass them in `own_fields` if a parameter here has the
         same name.
         """
-        about = _arguments(entity)
-        arguments = {name: (managed_object.display_name, managed_object.ref) for name, managed_object in about.items()}
+        named_objects = _arguments(entity)
+        arguments = {
+            name: (managed_object.display_name, managed_object.ref) for name, managed_object in named_objects.items()
+        }
         key = next(self._keys)
-        running = self._tasks.running(entity)
-        shown = {name: text for name, (text, _) in arguments.items()}
+        running_task = self._tasks.running(entity)
+        texts = {name: text for name, (text, _) in arguments.items()}
         posted = LoggedEvent(
             key=key,
-            chain=running.event_chain_id if running else key,
+            chain=running_task.event_chain_id if running_task else key,
             kind=kind,
             at=self._store.clock.now(),
             user=call.user if call else "",
-            message=_message(kind, shown, entity),
+            message=_message(kind, texts, entity),
             arguments=arguments,
             subject=entity.moid,
-            places=frozenset(place.moid for place in (entity, *about.values(), *ancestors(entity))),
+            places=frozenset(place.moid for place in (entity, *named_objects.values(), *ancestors(entity))),
             fields={**fields, **(own_fields or {})},
         )
         self._posted.append(posted)
@@ -161,7 +163,7 @@ def _arguments(entity: ManagedObject) -> dict[str, ManagedObject]:
     place = entity
     if is_kind_of(entity.wsdl_name, "VirtualMachine"):
         objects["vm"] = entity
-        for place in entity.linked("runtime.host"):
+        for place in entity.linked("runtime.host"):  # the one host; its ancestors are the places of the event
             objects["host"] = place
     elif is_kind_of(entity.wsdl_name, "HostSystem"):
         objects["host"] = entity

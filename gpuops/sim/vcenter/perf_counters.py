@@ -29,9 +29,9 @@ class Counter:
     unit: str
     stats: str
     level: int
-    """The statistics level from which the database keeps what it says of the whole entity."""
+    """The statistics level from which the database keeps the values of the whole entity."""
     device_level: int
-    """The same of one device."""
+    """The statistics level from which the database keeps the values of one device."""
     label: str
 
     @property
@@ -58,7 +58,7 @@ _LINES: Final = (files(__package__) / "counters.tsv").read_text(encoding="utf-8"
 COUNTERS: Final[tuple[Counter, ...]] = tuple(
     sorted((counter for line in _LINES if line[0] != "#" for counter in _read(line)), key=lambda counter: counter.key)
 )
-"""Those of a 9.0.1, whose source `counters.tsv` names. Clients ask for them by name: keys differ between vCenters."""
+"""The counters of a vCenter 9.0.1 (source: see `counters.tsv`). Clients use the names; keys differ between vCenters."""
 
 BY_KEY: Final[Mapping[int, Counter]] = {counter.key: counter for counter in COUNTERS}
 BY_NAME: Final[Mapping[str, Counter]] = {counter.full_name: counter for counter in COUNTERS}

@@ -75,7 +75,7 @@ INPUTS: Final = {
     "tag_association_list_attached_objects": _TAG,
     "tag_association_list_attached_objects_on_tags": operation_input(tag_ids=ListOf(TEXT)),
 }
-"""The operations, and what each is given (vSphere Automation API reference, com.vmware.cis.tagging)."""
+"""The operations with the types of their parameters (vSphere Automation API reference, com.vmware.cis.tagging)."""
 
 
 @dataclass(slots=True)
@@ -134,7 +134,7 @@ class TagStore:
         return handler(parameters)
 
     def to_json(self) -> dict[str, Any]:
-        """Everything it keeps, as JSON values."""
+        """Return all categories, tags and associations as JSON values."""
         return {
             "categories": [asdict(category) for category in self._categories.values()],
             "tags": [asdict(tag) for tag in self._tags.values()],
@@ -273,10 +273,10 @@ class TagStore:
         if not self._is_there(target):
             return f"There is no {target[0]} with the identifier {target[1]}."
         if category.types and target[0] not in category.types:
-            return f"Tags of category {category.name} are not attached to objects of type {target[0]}."
+            return f"Tags of category {category.name} cannot be attached to objects of type {target[0]}."
         category_ids = (self._tags[tag_id].category_id for tag_id in self._tags_of(target) if tag_id != tag.id)
         if category.cardinality == "SINGLE" and category.id in category_ids:
-            return f"Category {category.name} allows one tag for an object, and {target[1]} has another one."
+            return f"Category {category.name} allows one tag on each object, and {target[1]} already has one."
         return None
 
     def _readable(self, parameter: Mapping[str, str]) -> Object:
@@ -324,12 +324,12 @@ def _update(model: _Category | _Tag, spec: Mapping[str, Any]) -> None:
             setattr(model, name, setting)
 
 
-def _batch(act: Callable[[Any], None], items: list[Any]) -> Struct:
+def _batch(operation: Callable[[Any], None], items: list[Any]) -> Struct:
     """The BatchResult of an operation on several tags or objects: each is tried, and the errors are listed."""
     messages = []
     for target in items:
         try:
-            act(target)
+            operation(target)
         except VapiFault as fault:
             messages.append(fault.message())
     fields = {"success": not messages, "error_messages": messages}
@@ -366,7 +366,7 @@ class CustomFields:
         self._keys = itertools.count(FIRST_KEY)
 
     def define(self, name: str, applies_to: str = "VirtualMachine") -> int:
-        """The key of a field of that name and type, made if need be."""
+        """Return the key of the field with this name and type; define the field if it does not exist."""
         for custom_field in self.fields.values():
             if (custom_field.name, custom_field.applies_to) == (name, applies_to):
                 return custom_field.key
@@ -376,13 +376,13 @@ class CustomFields:
         return custom_field.key
 
     def load(self, saved: list[dict[str, Any]]) -> None:
-        """Take over definitions that were saved as the fields of `CustomField`."""
+        """Replace all definitions by saved ones, which are dicts of the fields of `CustomField`."""
         self.fields = {field["key"]: CustomField(**field) for field in saved}
         self._keys = itertools.count(max(self.fields, default=FIRST_KEY - 1) + 1)
         self.changed()
 
     def key(self) -> tuple[tuple[int, str, str], ...]:
-        """All that the definitions say."""
+        """Return all definitions as a hashable value, which changes with each of them."""
         return tuple((field.key, field.name, field.applies_to) for field in self.fields.values())
 
     def changed(self) -> None:

@@ -1,6 +1,7 @@
 """Starts tasks, one at a time per VM, ends them with their effect, and removes them ten minutes later.
 
-The methods of managed objects start them; code that answers a read passes the tasks that a client sees to `look`.
+The methods of managed objects start them; code that answers a read passes the tasks that a client sees to
+`pass_polling_time`.
 
 A task of a VM that has one already is queued behind it, or refused (`queues`). The API declares TaskInProgress, "if the
 virtual machine is busy", for every `_Task` method of a VM that is simulated, but for RelocateVM_Task, MigrateVM_Task,
@@ -35,21 +36,21 @@ if TYPE_CHECKING:
 RETIREMENT_S: Final = 600.0
 """How long a finished task stays readable; after that only the state of its object shows what it did."""
 
-KEPT: Final = 10_000
-"""Tasks that history collectors remember."""
+MAX_HISTORY: Final = 10_000
+"""How many tasks history collectors can find."""
 
 PROGRESS_MARKS: Final = (0.25, 0.5, 0.75)
 """When a running task tells its watchers of progress, as shares of its time."""
 
-LOOKS: Final = 10
-"""So many looks of a client at a task see its end in virtual time, however long it takes."""
+POLLS_UNTIL_END: Final = 10
+"""A client that reads a task this often sees its end in virtual time, however long the task takes."""
 
 Effect = Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class TaskWork:
-    """What a task does when its turn has come, and how long that takes."""
+    """The effects and the duration of a task that may be queued behind another one."""
 
     task: Task
     duration_s: float | Callable[[], float]
@@ -64,8 +65,8 @@ class Tasks:
     def __init__(self, store: ObjectStore, injector: Injector) -> None:
         self._store = store
         self._injector = injector
-        self._history: deque[Task] = deque(maxlen=KEPT)
-        self._unended: dict[str, Task] = {}
+        self._history: deque[Task] = deque(maxlen=MAX_HISTORY)
+        self._unfinished: dict[str, Task] = {}
         """By moid, oldest first. Kept in addition to the long history, because every suspend reads it."""
         self._numbers = itertools.count(101)
         self._of_entity: defaultdict[str, list[Task]] = defaultdict(list)
@@ -115,7 +116,7 @@ class Tasks:
         )
         self._store.register(task)
         self._history.append(task)
-        self._unended[task.moid] = task
+        self._unfinished[task.moid] = task
         self._of_entity[entity.moid].append(task)
         work = TaskWork(task, duration_s, begin, finish, exclusive)
         if exclusive and self.running(entity) is not None:
@@ -131,11 +132,11 @@ class Tasks:
         task.duration_s = work.duration_s() if callable(work.duration_s) else work.duration_s
         if work.exclusive:
             self._running[task.entity.moid] = task
-        trouble = self._injector.of_task(task)
+        trouble = self._injector.trouble_of_task(task)
         if not trouble.queued_s:
             task.start()
         self._entity_changed(task)
-        if self._apply(task, self._if_still_there(task, work.begin)):
+        if self._apply(task, self._unless_removed(task, work.begin)):
             task.result = None  # `_apply` stored what `begin` returned; only `finish` returns the task's result
             self._schedule(task, work.finish, trouble)
 
@@ -144,7 +145,7 @@ class Tasks:
         return list(self._of_entity.get(entity.moid, ()))
 
     def running(self, entity: ManagedObject) -> Task | None:
-        """The exclusive task now running on this entity; others may be queued behind it."""
+        """Return the exclusive task that runs on this entity, or None; others may be queued behind it."""
         return self._running.get(entity.moid)
 
     def waits(self, task: Task) -> bool:
@@ -153,7 +154,7 @@ class Tasks:
 
     def unfinished(self) -> list[Task]:
         """All tasks that are queued or running, oldest first."""
-        return [task for task in self._unended.values() if self._store.find(task.moid) is task]
+        return [task for task in self._unfinished.values() if self._store.find(task.moid) is task]
 
     def readable(self) -> list[Task]:
         """The tasks whose objects still exist, oldest first."""
@@ -199,7 +200,7 @@ class Tasks:
         self._numbers = itertools.count(highest + 1)
 
     def forget_history(self) -> None:
-        """Collectors know no task from before this moment: vCenter was restored from a backup."""
+        """Make collectors forget all tasks, as after a reinstallation of vCenter."""
         self._history.clear()
 
     def refuse_if_busy(self, entity: ManagedObject) -> None:
@@ -209,11 +210,11 @@ class Tasks:
         """
         from pyVmomi import vim
 
-        busy = self._running.get(entity.moid)
-        if busy is not None:
+        running_task = self._running.get(entity.moid)
+        if running_task is not None:
             if self.hides_busy_tasks:
                 raise vim.fault.InvalidState(msg="The operation is not allowed in the current state.")
-            raise vim.fault.TaskInProgress(msg="Another task is already in progress.", task=busy.ref)
+            raise vim.fault.TaskInProgress(msg="Another task is already in progress.", task=running_task.ref)
 
     def hasten(self, task: Task, delay_s: float = 0.0) -> None:
         """End a running task `delay_s` from now, sooner than planned."""
@@ -223,27 +224,28 @@ class Tasks:
         task.completion.cancel()
         task.completion = self._store.clock.schedule(delay_s, complete)
 
-    def look(self, objects: Iterable[ManagedObject]) -> bool:
+    def pass_polling_time(self, objects: Iterable[ManagedObject]) -> bool:
         """Move virtual time because a client reads these objects; return whether it moved.
 
-        It only moves if an unfinished task is among them, by a tenth (`LOOKS`) of the longest task's total time from
-        request to end. So a client that polls sees the end at the tenth read at the latest. A queued task counts as
-        the task before it. A task without a known end (it hangs, or waits for an answer) does not move time.
+        It only moves if an unfinished task is among them, by a tenth (`POLLS_UNTIL_END`) of the longest task's total
+        time from request to end. A client that polls therefore sees the end at the tenth read at the latest. A queued
+        task counts as the task before it. A task without a known end (it hangs, or waits for an answer) does not move
+        time.
         """
-        if self._store.clock.mode is not ClockMode.VIRTUAL or not self._unended:
+        if self._store.clock.mode is not ClockMode.VIRTUAL or not self._unfinished:
             return False
         tasks = [managed for managed in objects if isinstance(managed, Task) and not managed.ended]
         longest = max((self._time_of(task) for task in tasks), default=timedelta())
         if not longest:
             return False
-        self._store.clock.advance_to(self._store.clock.now() + longest / LOOKS)
+        self._store.clock.advance_to(self._store.clock.now() + longest / POLLS_UNTIL_END)
         return True
 
     def _time_of(self, task: Task) -> timedelta:
         if self.waits(task):
             task = self._running[task.entity.moid]
-        alarm = task.completion
-        return alarm.due - task.queued_at if alarm is not None and alarm.action is not None else timedelta()
+        timer = task.completion
+        return timer.due - task.queued_at if timer is not None and timer.action is not None else timedelta()
 
     def cancel(self, task: Task) -> None:
         """End a cancelable or queued task without its effect. Raises vim.fault.InvalidState otherwise."""
@@ -251,14 +253,14 @@ class Tasks:
 
         if not task.may_be_cancelled:
             raise vim.fault.InvalidState(msg="The task cannot be canceled in its current state.")
-        for alarm in (*task.alarms, *([task.completion] if task.completion else [])):
-            alarm.cancel()
+        for timer in (*task.timers, *([task.completion] if task.completion else [])):
+            timer.cancel()
         task.cancelled = True
         self._end(task, error=vmodl.fault.RequestCanceled(msg="The task was canceled by a user."))
 
     def forget(self, task: Task) -> None:
         """Remove the task's object; its effect still follows."""
-        self._withdraw(task)
+        self._remove_from_queue(task)
         self._of_entity[task.entity.moid] = [
             recent_task for recent_task in self.recent(task.entity) if recent_task is not task
         ]
@@ -271,19 +273,19 @@ class Tasks:
         clock, queued_s = self._store.clock, trouble.queued_s
         task.duration_s *= trouble.factor
         if queued_s:
-            task.alarms.append(clock.schedule(queued_s, task.start))
+            task.timers.append(clock.schedule(queued_s, task.start))
         for mark in PROGRESS_MARKS:
             at_s = queued_s + mark * task.duration_s
-            task.alarms.append(clock.schedule(at_s, lambda: task.touch("info.progress"), background=True))
+            task.timers.append(clock.schedule(at_s, lambda: task.touch("info.progress"), background=True))
         if trouble.lost_at is not None:
             clock.schedule(queued_s + trouble.lost_at * task.duration_s, lambda: self.forget(task))
         if not trouble.stuck:
             share = trouble.fails_at if trouble.fault is not None else 1.0
-            complete = self._completion(task, self._if_still_there(task, finish), trouble)
+            complete = self._completion(task, self._unless_removed(task, finish), trouble)
             task.completion = clock.schedule(queued_s + share * task.duration_s, complete)
 
-    def _if_still_there(self, task: Task, finish: Effect | None) -> Effect:
-        """What the task does at its end, unless its object was removed meanwhile."""
+    def _unless_removed(self, task: Task, finish: Effect | None) -> Effect:
+        """Return `finish`, changed to raise ManagedObjectNotFound if the task's entity was removed meanwhile."""
         from pyVmomi import vmodl
 
         def effect() -> Any:
@@ -304,7 +306,7 @@ class Tasks:
                 self._store.clock.schedule(trouble.early_s, lambda: self._apply(task, finish))
                 self._end(task)
             elif trouble.asks and waits_for_answer(self._store, task.entity):
-                task.asked = True
+                task.has_asked_question = True
                 AwaitingAnswer(self._store, task.entity, complete)
             elif self._apply(task, finish):
                 self._end(task)
@@ -329,8 +331,8 @@ class Tasks:
 
     def _end(self, task: Task, *, error: Any = None) -> None:
         task.end(TaskState.ERROR if error is not None else TaskState.SUCCESS, error)
-        self._unended.pop(task.moid, None)
-        self._withdraw(task)
+        self._unfinished.pop(task.moid, None)
+        self._remove_from_queue(task)
         self._entity_changed(task)
         self._store.clock.schedule(RETIREMENT_S, lambda: self._retire(task), background=True)
         if self._running.get(task.entity.moid) is task:
@@ -344,8 +346,8 @@ class Tasks:
         else:
             del self._waiting[entity.moid]
 
-    def _withdraw(self, task: Task) -> None:
-        """It waits for its turn no more."""
+    def _remove_from_queue(self, task: Task) -> None:
+        """Remove the task from the queue of its entity, if it is queued there."""
         moid = task.entity.moid
         if self.waits(task):
             self._waiting[moid] = deque(work for work in self._waiting[moid] if work.task is not task)

@@ -1,4 +1,4 @@
-"""Values and errors of the vSphere Automation API, and the check of what an operation is given.
+"""Values and errors of the vSphere Automation API, and the check of an operation's parameters.
 
 The services (`tagging.py`, `wire/automation/inventory_reads.py`) declare the shape of their input with these types;
 texts of messages are those of VMware's own vAPI runtime (`runtime.properties` of vmware-vapi-runtime).
@@ -20,17 +20,17 @@ class VapiFault(Exception):
         super().__init__(text)
         self.kind = kind
         self.message_id = message_id or f"com.vmware.vapi.std.errors.{kind}"
-        self.args_told = args
+        self.message_args = args
 
     def message(self) -> Struct:
-        """The LocalizableMessage that tells it."""
-        message = {"id": self.message_id, "default_message": str(self), "args": list(self.args_told)}
+        """Return the error as a LocalizableMessage."""
+        message = {"id": self.message_id, "default_message": str(self), "args": list(self.message_args)}
         return Struct("com.vmware.vapi.std.localizable_message", message)
 
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """A named vAPI structure on its way out."""
+    """A named vAPI structure in a reply."""
 
     name: str
     fields: Mapping[str, Any]
@@ -38,14 +38,14 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class OptionalValue:
-    """A field of a structure that may be unset, on its way out; None = it is."""
+    """An optional field of a structure in a reply; None = unset."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class MapValue:
-    """A map by keys of text, on its way out."""
+    """A map with text keys in a reply."""
 
     entries: Mapping[str, Any]
 
@@ -63,7 +63,7 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True)
 class Enumeration:
-    """A string of a few."""
+    """A string with a fixed set of values."""
 
     name: str
     values: tuple[str, ...]
@@ -103,7 +103,7 @@ def operation_input(*optional: str, **fields: Shape) -> StructureType:
 
 
 def operation_not_found(service: str, operation: str) -> VapiFault:
-    """The error for an operation that the service has not."""
+    """Return the error for an operation that the service does not have."""
     return VapiFault(
         "operation_not_found",
         f"Operation {operation} is not found in Service {service}",
@@ -148,13 +148,13 @@ def _check_enumeration(vapi_value: object, expected: Enumeration) -> None:
     if vapi_value not in expected.values:
         names = ", ".join(expected.values)
         raise VapiFault(
-            "invalid_argument", f"{vapi_value} is no value of {expected.name}, which has {names}", args=(vapi_value,)
+            "invalid_argument", f"{vapi_value} is not a value of {expected.name}, which has {names}", args=(vapi_value,)
         )
 
 
 def _check_structure(vapi_value: object, expected: StructureType) -> None:
-    fields_given = structure(vapi_value)
-    for name, field_value in fields_given.items():
+    struct_fields = structure(vapi_value)
+    for name, field_value in struct_fields.items():
         # newer clients send fields that are unset (vmware-vapi-runtime, bindings/skeleton.py, check_for_unknown_fields)
         if name not in expected.fields and field_value is not None:
             text = f'Found unexpected field "{name}" in structure "{expected.name}"'
@@ -165,8 +165,8 @@ def _check_structure(vapi_value: object, expected: StructureType) -> None:
                 args=(str(name), expected.name),
             )
     for name, shape in expected.fields.items():
-        if fields_given.get(name) is not None:
-            check(fields_given[name], shape)
+        if struct_fields.get(name) is not None:
+            check(struct_fields[name], shape)
         elif name not in expected.optional:
             text = f'Structure {expected.name} is missing a field "{name}"'
             raise VapiFault(
@@ -175,10 +175,10 @@ def _check_structure(vapi_value: object, expected: StructureType) -> None:
 
 
 def _mismatch(expected: str, vapi_value: object) -> VapiFault:
-    got = _NAMES.get(type(vapi_value), "VOID")
+    actual_type = _NAMES.get(type(vapi_value), "VOID")
     return VapiFault(
         "invalid_argument",
-        f"Type mismatch, expected an object of type {expected}, but got {got}",
+        f"Type mismatch, expected an object of type {expected}, but got {actual_type}",
         message_id="vapi.data.validate.mismatch",
-        args=(expected, got),
+        args=(expected, actual_type),
     )

@@ -20,7 +20,7 @@ PREFIX: Final = "/gpuops-sim/"
 
 
 class Admin:
-    """Answers JSON; 401 without the server's user and password (HTTP basic)."""
+    """Serves the paths below /gpuops-sim as JSON, for clients with the server's user and password (HTTP basic)."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -44,7 +44,7 @@ class Admin:
             return _json(401, {"error": "log in with the server's user and password"})
         route = self._routes.get((incoming.verb, urlsplit(incoming.target).path.removeprefix(PREFIX)))
         if route is None:
-            return _json(404, {"error": f"nothing at {incoming.verb} {incoming.target}"})
+            return _json(404, {"error": f"there is no {incoming.verb} {incoming.target}"})
         try:
             with self.world.lock:
                 self.world.clock.run_due()
@@ -52,7 +52,7 @@ class Admin:
         except GpuopsError as error:
             return _json(400, {"error": error.message})
         except ValueError as error:
-            return _json(400, {"error": f"not understood: {error}"})
+            return _json(400, {"error": f"the request cannot be read: {error}"})
 
     def _ledger(self, incoming: Incoming) -> Any:
         after = parse_qs(urlsplit(incoming.target).query).get("after", ["0"])[0]
@@ -75,7 +75,9 @@ class Admin:
 
     def _state_hooks(self) -> tuple[Callable[[], Any], Callable[[Any], None]]:
         if self.world.state_hooks is None:
-            raise UsageError("this world has no state to save")
+            raise UsageError(
+                "this simulated vCenter was not built from a scenario, so its state cannot be saved or restored"
+            )
         return self.world.state_hooks
 
     def _inject(self, incoming: Incoming) -> Any:

@@ -23,7 +23,7 @@ VALIDITY: Final = timedelta(days=7)
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """Files in a private directory: the authority clients trust, and what the server shows and keeps."""
+    """Files in a private directory: the authority that clients trust, the server's certificate chain, and its key."""
 
     ca_file: Path
     chain_file: Path
@@ -46,8 +46,8 @@ def create(directory: Path, *, now: datetime | None = None, validity: timedelta 
     until = moment + validity
     authority_key, server_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     authority_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpuops simulated vCenter, ephemeral CA")])
-    authority = _authority(authority_name, authority_key, moment, until)
-    server = _server(authority, authority_key, server_key, moment, until)
+    authority = _authority_certificate(authority_name, authority_key, moment, until)
+    server = _server_certificate(authority, authority_key, server_key, moment, until)
     certificates = Certificates(directory / "ca.pem", directory / "server.pem", directory / "server.key")
     certificates.ca_file.write_bytes(_pem(authority))
     certificates.chain_file.write_bytes(_pem(server) + _pem(authority))
@@ -60,7 +60,9 @@ def create(directory: Path, *, now: datetime | None = None, validity: timedelta 
     return certificates
 
 
-def _authority(name: x509.Name, key: ec.EllipticCurvePrivateKey, moment: datetime, until: datetime) -> x509.Certificate:
+def _authority_certificate(
+    name: x509.Name, key: ec.EllipticCurvePrivateKey, moment: datetime, until: datetime
+) -> x509.Certificate:
     usage = x509.KeyUsage(
         digital_signature=False,
         content_commitment=False,
@@ -81,7 +83,7 @@ def _authority(name: x509.Name, key: ec.EllipticCurvePrivateKey, moment: datetim
     )
 
 
-def _server(
+def _server_certificate(
     authority: x509.Certificate,
     authority_key: ec.EllipticCurvePrivateKey,
     key: ec.EllipticCurvePrivateKey,

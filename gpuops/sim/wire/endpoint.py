@@ -1,8 +1,8 @@
-"""Routes HTTP paths to SOAP, VI/JSON, the vSphere Automation API and the simulator's own interface.
+"""Routes HTTP paths to SOAP, VI/JSON, the vSphere Automation API and the simulator's own interface, and calls methods.
 
-Calls the method of the managed object that a request names; the wire that it came by writes result and fault.
-
-An argument in which a data object lacks a property that its type requires is refused before that."""
+`Dispatcher` calls the method of the managed object that a request names. The request's wire (SOAP or VI/JSON) writes
+its result or fault. An argument with a data object that lacks a required property is refused before the call.
+"""
 
 from __future__ import annotations
 
@@ -60,22 +60,22 @@ class MethodCall(Protocol):
 
     @property
     def wire(self) -> Callable[[str], Encoding]:
-        """How values are written for a version."""
+        """Returns the encoder of a version."""
 
     def arguments(self, info: Any) -> dict[str, Any]:
         """The parameters by name, as pyVmomi values. Raises a vmodl.fault for what cannot be read."""
 
     def property_path(self) -> str:
-        """Which property a Fetch is for."""
+        """Return the path of the property that a Fetch reads."""
 
-    def starts(self) -> Iterable[str]:
+    def start_types(self) -> Iterable[str]:
         """The types of the objects that a bulk read starts from."""
 
     def reply(self, result: Any, static: Any) -> tuple[int, bytes]:
         """The HTTP status and body with a method's result."""
 
     def property_reply(self, fragment: bytes, static: Any) -> tuple[int, bytes]:
-        """The same with the value of a property of this declared type."""
+        """The HTTP status and body with the value of a property of this declared type."""
 
     def fault_reply(self, fault: Any) -> bytes:
         """The body of a reply with a fault."""
@@ -83,7 +83,7 @@ class MethodCall(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """The sender of a request: the token of a session ('' = none), and the client's facts in HTTP."""
+    """The sender of a request: the token of a session ('' = none), the user agent and the address."""
 
     token: str = ""
     user_agent: str = ""
@@ -92,7 +92,7 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What goes back: HTTP status, body, the token of a new session ('' = none), and how it comes."""
+    """The reply to a call: HTTP status, body, the token of a new session ('' = none), and how it is sent."""
 
     status: int
     body: bytes
@@ -153,10 +153,11 @@ class Dispatcher:
         except vmodl.MethodFault as fault:
             return Answer(500, self._fault(fault, request))
         except Exception as bug:
-            return Answer(500, self._fault(self._our_bug(bug), request))
+            return Answer(500, self._fault(self._system_error(bug), request))
         return Answer(status, body, call.opened.cookie if call.opened else "")
 
-    def _our_bug(self, bug: Exception) -> Any:
+    def _system_error(self, bug: Exception) -> Any:
+        """Record a bug of the simulator and return the SystemError that the client gets."""
         self.world.record_bug(bug)
         reason = f"{type(bug).__name__}: {bug}"
         return vmodl.fault.SystemError(msg=f"A general system error occurred: {reason}", reason=reason)
@@ -165,7 +166,7 @@ class Dispatcher:
         try:
             return request.fault_reply(fault)
         except Exception as bug:
-            return request.fault_reply(self._our_bug(bug))
+            return request.fault_reply(self._system_error(bug))
 
     def _receiver(self, request: MethodCall, call: Call) -> ManagedObject:
         """Return the object that a request calls: one of the session, such as a filter, or one of the inventory."""
@@ -173,15 +174,15 @@ class Dispatcher:
         if (request.receiver_type, request.moid) == (PropertyCollector.wsdl_name, DEFAULT_MOID):
             return self._collector(session)
         try:
-            named = VmomiSupport.GetWsdlType(NAMESPACE, request.receiver_type)(request.moid)
+            reference = VmomiSupport.GetWsdlType(NAMESPACE, request.receiver_type)(request.moid)
         except (KeyError, TypeError):
             raise vmodl.fault.InvalidType(
                 msg=f"There is no managed object type {request.receiver_type}", argument=request.receiver_type
             ) from None
         session_object = session.objects.find(request.moid) if session else None
-        if session_object is not None and isinstance(session_object.ref, type(named)):
+        if session_object is not None and isinstance(session_object.ref, type(reference)):
             return session_object
-        return self.world.get(named)
+        return self.world.get(reference)
 
     def _collector(self, session: ClientSession | None) -> PropertyCollector:
         if session is None:
@@ -199,7 +200,7 @@ class Dispatcher:
         if call.session is not None:
             self.world.authority.require(call, receiver, "System.View")
         if path.startswith("info"):  # a client that polls a task moves virtual time
-            self.world.tasks.look([receiver])
+            self.world.tasks.pass_polling_time([receiver])
         fragment = self.world.fragments.read(receiver, path, call.encoding)
         if call.session is not None and self.world.authority.hidden(call.user, receiver, (path,)):
             raise refusal(receiver, reading_privilege(receiver.wsdl_name, path))
@@ -233,10 +234,10 @@ class Dispatcher:
         )
 
     def _is_anonymous(self, info: Any, request: MethodCall) -> bool:
-        """What needs no login; of the bulk reads, only those that start from an object anyone may read."""
+        """Return whether a call needs no login; a bulk read only if anyone may read all objects that it starts from."""
         if not request.method.startswith("RetrieveProperties"):
             return bool(info.privId == "System.Anonymous")
-        return all(name in ANONYMOUS for name in request.starts())
+        return all(name in ANONYMOUS for name in request.start_types())
 
     def _require_login(self, call: Call, *, anonymous: bool, receiver: ManagedObject) -> None:
         if call.session is None and not anonymous:
@@ -245,8 +246,8 @@ class Dispatcher:
             )
 
 
-_MADE: Final = (str, int, float)
-"""Of these pyVmomi makes a value where none was sent."""
+_TYPES_WITH_DEFAULT: Final = (str, int, float)
+"""Types for which pyVmomi makes a value ('', 0, False) if none was sent."""
 
 
 def require_whole(value: Any, version: str) -> None:
@@ -257,15 +258,15 @@ def require_whole(value: Any, version: str) -> None:
     """
     waiting = [value]
     while waiting:
-        part = waiting.pop()
-        if isinstance(part, list):
-            waiting.extend(part)
-        elif isinstance(part, VmomiSupport.DataObject):
-            kind: Any = type(part)
+        current_value = waiting.pop()
+        if isinstance(current_value, list):
+            waiting.extend(current_value)
+        elif isinstance(current_value, VmomiSupport.DataObject):
+            kind: Any = type(current_value)
             for name, required in _properties(kind, version):
-                inner = getattr(part, name)
-                if inner is not None:
-                    waiting.append(inner)
+                property_value = getattr(current_value, name)
+                if property_value is not None:
+                    waiting.append(property_value)
                 elif required:
                     type_name = VmomiSupport.GetWsdlName(kind)
                     raise vmodl.fault.InvalidRequest(
@@ -280,13 +281,14 @@ def _properties(kind: Any, version: str) -> tuple[tuple[str, bool], ...]:
     return tuple(
         (info.name, not info.flags & VmomiSupport.F_OPTIONAL and not issubclass(info.type, list))
         for info in kind._GetPropertyList()
-        if info.version in versions and (issubclass(info.type, VmomiSupport.Enum) or not issubclass(info.type, _MADE))
+        if info.version in versions
+        and (issubclass(info.type, VmomiSupport.Enum) or not issubclass(info.type, _TYPES_WITH_DEFAULT))
     )
 
 
 COOKIE: Final = "vmware_soap_session"
 UNANSWERED_S: Final = 10.0
-"""Time that a try to reach a vCenter costs which is down."""
+"""Time that passes with each request to a vCenter that is down."""
 
 Route = Callable[[Incoming], Outgoing]
 
@@ -329,7 +331,7 @@ class Endpoint:
         return route(incoming)
 
     def _is_down(self) -> bool:
-        """Whether vCenter restarts just now. Each request to it then moves time, unless that is real."""
+        """Return whether vCenter is down. Each request to a vCenter that is down moves time, unless time is real."""
         world = self.world
         if world.down_until is None:
             return False
@@ -373,7 +375,7 @@ class Endpoint:
 
     def _storage_policies(self, incoming: Incoming) -> Outgoing:
         action, cookie = incoming.headers.get("soapaction", ""), _cookie(incoming, COOKIE)
-        return Outgoing(*soap.answer(self.world, action, incoming.body, cookie))
+        return Outgoing(*soap.answer_storage_policies(self.world, action, incoming.body, cookie))
 
     def _vi_json(self, incoming: Incoming) -> Outgoing:
         request = vijson.parse(incoming)

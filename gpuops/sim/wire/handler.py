@@ -19,7 +19,7 @@ GZIP_FROM_BYTES: Final = 16 * 1024
 MAX_REQUEST_BYTES: Final = 64 * 1024 * 1024
 MAX_LINE_BYTES: Final = 64 * 1024
 MAX_LINES: Final = 100
-"""Of the headers, with the empty one that ends them."""
+"""Lines of the headers, with the empty line that ends them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,10 @@ class Handler(BaseHTTPRequestHandler):
     do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = do_GET  # noqa: N815 - http.server looks for these
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Writes nothing: the ledger has what happened."""
+        """Write no log line: the ledger records what happened."""
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """The same, and makes no line of it first."""
+        """Write no log line, and do not format one first."""
 
     def parse_request(self) -> bool:
         """Read the request line and the headers; return False if an error reply was sent or the connection has ended.
@@ -130,6 +130,7 @@ class Handler(BaseHTTPRequestHandler):
         return self.rfile.read(length) if 0 <= length <= MAX_REQUEST_BYTES else None
 
     def _chunks(self) -> bytes | None:
+        """Return a body in chunks: a line with the size in hexadecimal, the bytes, an empty line; None if too large."""
         parts: list[bytes] = []
         total = 0
         while size := int(self.rfile.readline(64).split(b";", 1)[0], 16):
@@ -184,8 +185,8 @@ class Handler(BaseHTTPRequestHandler):
                 if self.server.stopping.wait(reply.pace_s):
                     return
         else:
-            half = reply.ending in (Ending.CUT, Ending.EOF)
-            self.wfile.write(body[: len(body) // 2] if half else body)
+            is_cut = reply.ending in (Ending.CUT, Ending.EOF)
+            self.wfile.write(body[: len(body) // 2] if is_cut else body)
 
     def _wait_for_the_client_to_leave(self) -> None:
         """Read on until its end of the connection is closed; the server's own end closes it too."""

@@ -1,6 +1,7 @@
-"""The client of /gpuops-sim, and a simulated vCenter as a process of its own, found by its ready file.
+"""The client of a simulated vCenter in another process: ready file, interface below /gpuops-sim, start and end.
 
-Writes the ready file, which says how to reach a running simulated vCenter and is readable by its owner only."""
+The ready file says how to reach a running simulated vCenter. Only its owner can read it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReadyFile:
-    """What a client needs; over plain HTTP `ca_file` stays None."""
+    """How to reach a running simulated vCenter; over plain HTTP `ca_file` is None."""
 
     url: str
     username: str
@@ -40,18 +41,18 @@ class ReadyFile:
     ca_file: str | None
     pid: int
     broker: dict[str, str] | None = None
-    """Of the simulated Connection Server, if one is served: url, username, domain; its password is the vCenter's."""
+    """url, username and domain of the simulated Connection Server, if one is served; its password is the vCenter's."""
 
 
 def of(server: SimServer) -> ReadyFile:
-    """How to reach this server."""
+    """Return the content of the ready file for this server."""
     return ReadyFile(server.url, server.username, server.password, server.ca_file, server.pid, server.broker)
 
 
 def write(path: Path, ready: ReadyFile) -> None:
     """Put the file there in one step, mode 0600: a reader sees all of it or nothing. Raises UsageError."""
-    fields_written = {key: value for key, value in asdict(ready).items() if key != "broker" or value is not None}
-    write_private(path, json.dumps(fields_written, indent=2) + "\n")
+    fields = {key: value for key, value in asdict(ready).items() if key != "broker" or value is not None}
+    write_private(path, json.dumps(fields, indent=2) + "\n")
 
 
 def read(path: Path) -> ReadyFile:
@@ -62,24 +63,24 @@ def read(path: Path) -> ReadyFile:
         if not is_missing(error):
             raise
         raise TargetError(
-            f"no simulated vCenter has written {path}", hint="gpuops sim serve --ready-file FILE writes it"
+            f"no simulated vCenter has written {path}", hint=f"start one with: gpuops sim serve --ready-file {path}"
         ) from None
     try:
-        return _check_kinds(ReadyFile(**parse_json(text)))
+        return _check_types(ReadyFile(**parse_json(text)))
     except NOT_PARSED as error:
         raise TargetError(
             f"{path} is not a ready file of a simulated vCenter: {error}",
-            hint="gpuops sim serve --ready-file FILE writes one",
+            hint=f"start one with: gpuops sim serve --ready-file {path}",
         ) from error
 
 
-def _check_kinds(ready: ReadyFile) -> ReadyFile:
-    """The same. Raises ValueError for values of another kind: to end process -1 would end all of them."""
+def _check_types(ready: ReadyFile) -> ReadyFile:
+    """Return the ready file. Raises ValueError for wrong values: os.kill for process -1 would end all processes."""
     texts = (ready.url, ready.username, ready.password, ready.ca_file or "")
     if not all(isinstance(text, str) for text in texts) or not ready.url.startswith(("http://", "https://")):
-        raise ValueError("it names no address, user and password")
+        raise ValueError("it has no url, username and password")
     if type(ready.pid) is not int or not 1 < ready.pid < 2**31:
-        raise ValueError("it names no process")
+        raise ValueError("it has no process id")
     return ready
 
 
@@ -146,19 +147,22 @@ def _check_status(status: int, content: bytes) -> Any:
     try:
         document = parse_json(content) if content else None
     except ValueError as error:
-        raise ProtocolError(f"the simulated vCenter answers what is no JSON: {error}") from error
+        raise ProtocolError(f"the reply of the simulated vCenter is not JSON: {error}") from error
     if status == 401:
-        raise LoginRefused("the simulated vCenter does not know this user and password")
+        raise LoginRefused(
+            "the simulated vCenter refuses the user and password of its ready file",
+            hint="start it again with gpuops sim serve --ready-file FILE, which writes a new ready file",
+        )
     if status >= 400:
-        raise UsageError((document or {}).get("error", f"the simulated vCenter answers {status}"))
+        raise UsageError((document or {}).get("error", f"the simulated vCenter replied with HTTP status {status}"))
     return document
 
 
-BEGIN_S: Final = 120.0
-"""The largest fleet is built in less."""
-END_S: Final = 60.0
-_OF_OTHERS: Final = ("GPUOPS_", "VMWARE_", "GOVC_", "PG")
-"""Variables with passwords among them, for this tool, Ansible's collections, govc and PostgreSQL's clients."""
+START_TIMEOUT_S: Final = 120.0
+"""How long `start` waits; the largest fleet is built in less."""
+STOP_TIMEOUT_S: Final = 60.0
+_SECRET_PREFIXES: Final = ("GPUOPS_", "VMWARE_", "GOVC_", "PG")
+"""Prefixes of variables that may hold passwords: of gpuops, Ansible's collections, govc and PostgreSQL's clients."""
 
 
 def running_server(path: Path) -> ReadyFile | None:
@@ -201,9 +205,9 @@ def start(path: Path, options: list[str]) -> ReadyFile:
         assert process.stdout is not None
         # it prints its first line when it listens, after the ready file is written; without a line it has ended
         with process.stdout:
-            readable, _, _ = select.select([process.stdout], [], [], BEGIN_S)
-            begun = bool(readable and process.stdout.readline())
-        if begun:
+            readable, _, _ = select.select([process.stdout], [], [], START_TIMEOUT_S)
+            has_started = bool(readable and process.stdout.readline())
+        if has_started:
             return read(path)
         process.kill()
         process.wait()
@@ -215,22 +219,25 @@ def start(path: Path, options: list[str]) -> ReadyFile:
 
 def _without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment without variables for real vCenters and journals: a simulated vCenter uses none of them."""
-    return {name: value for name, value in environ.items() if not name.startswith(_OF_OTHERS)}
+    return {name: value for name, value in environ.items() if not name.startswith(_SECRET_PREFIXES)}
 
 
 def stop(path: Path, ready_file: ReadyFile) -> None:
-    """Ends it, and waits until its state is kept. Raises VcenterUnreachable for one that does not end."""
+    """End the process and wait until it has saved its state. Raises VcenterUnreachable if it does not end."""
     try:
         os.kill(ready_file.pid, signal.SIGTERM)
     except ProcessLookupError:
         return
-    for _ in clock.rounds((0.05,), END_S):
-        if not _runs(ready_file.pid):
+    for _ in clock.rounds((0.05,), STOP_TIMEOUT_S):
+        if not _is_running(ready_file.pid):
             return
-    raise VcenterUnreachable(f"the simulated vCenter of {path} (process {ready_file.pid}) does not end")
+    raise VcenterUnreachable(
+        f"the simulated vCenter of {path} (process {ready_file.pid}) did not end within {STOP_TIMEOUT_S:.0f} s",
+        hint=f"end it with: kill -9 {ready_file.pid}",
+    )
 
 
-def _runs(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     """Whether the process runs; one that has ended and is not yet reaped does not."""
     try:
         os.kill(pid, 0)

@@ -1,10 +1,10 @@
-"""Parses SOAP requests to typed arguments, and writes results and faults as SOAP replies.
+"""Parses SOAP requests to typed arguments, writes results and faults as SOAP replies, and serves storage policies.
 
-Answers on /pbm: the storage policies that every vCenter has, and that no VM and no disk has one.
-
-What the Terraform provider for vSphere asks for (its config.go and spbm_helper.go; govmomi, pbm/client.go): the service
-content when it is configured and before each question, PbmQueryAssociatedProfile of each VM and disk that it reads, and
-for its data source of policies PbmQueryProfile and PbmRetrieveContent. Other methods are refused by name."""
+/pbm lists the storage policies that every vCenter has; no VM and no disk has one. It serves what the Terraform provider
+for vSphere asks for (its config.go and spbm_helper.go; govmomi, pbm/client.go): the service content when it is
+configured and before each question, PbmQueryAssociatedProfile of each VM and disk that it reads, and for its data
+source of policies PbmQueryProfile and PbmRetrieveContent. Other methods are refused by name.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _OPERATION_ID_HEADERS: Final = ("operationID", "opID", "activationID")
 
 
 class InvalidEnvelope(ValueError):
-    """The request is no SOAP envelope, or not one that a vSphere client sends."""
+    """The request is not a SOAP envelope, or not one that a vSphere client sends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class SoapRequest:
 
     @property
     def wire(self) -> Callable[[str], Encoding]:
-        """How values are written for a version."""
+        """Returns the encoder of a version."""
         return encoder
 
     def arguments(self, info: Any) -> dict[str, Any]:
@@ -80,13 +80,13 @@ class SoapRequest:
         }
 
     def property_path(self) -> str:
-        """Which property a Fetch is for. Raises vmodl.fault.InvalidArgument when it does not say."""
+        """Return the path of the property that a Fetch reads. Raises vmodl.fault.InvalidArgument without one."""
         for child in self.element:
             if etree.QName(child).localname == "prop":
                 return (child.text or "").strip()
         raise vmodl.fault.InvalidArgument(msg="A specified parameter was not correct: prop", invalidProperty="prop")
 
-    def starts(self) -> Iterator[str]:
+    def start_types(self) -> Iterator[str]:
         """The types of the objects that a bulk read starts from."""
         for element in self.element.iter():
             if isinstance(element.tag, str) and element.tag.rsplit("}", 1)[-1] == "obj":
@@ -99,9 +99,10 @@ class SoapRequest:
         return 200, b"".join((head.encode(), *parts, tail.encode()))
 
     def property_reply(self, fragment: bytes, static: Any) -> tuple[int, bytes]:
-        """The same with the value of a property; an unset one has no returnval."""
-        returned = [b"<returnval", fragment[4:-6], b"</returnval>"] if fragment else []
-        return self.reply(Encoded(returned), object)
+        """The HTTP status and body with the value of a property; without a returnval if it is unset."""
+        # a fragment is <val ...>...</val>: 4 and 6 are the lengths of `<val` and `</val>`
+        returnval = [b"<returnval", fragment[4:-6], b"</returnval>"] if fragment else []
+        return self.reply(Encoded(returnval), object)
 
     def fault_reply(self, fault: Any) -> bytes:
         """The body of a reply with a fault."""
@@ -140,7 +141,7 @@ def parse(body: bytes, version: str) -> SoapRequest:
         raise InvalidEnvelope(f"not XML: {error}") from error
     content = envelope.find(f"{_ENVELOPE}Body")
     if content is None or len(content) == 0:
-        raise InvalidEnvelope("no SOAP body")
+        raise InvalidEnvelope("the envelope has no SOAP body")
     element = content[0]
     this_element = next((child for child in element if etree.QName(child).localname == "_this"), None)
     if this_element is None:
@@ -188,19 +189,19 @@ def decode(element: Any, expected: Any, version: str) -> Any:
             value = _value(text, expected, version)
     except (AttributeError, KeyError, TypeError, ValueError, expat.ExpatError) as error:
         raise _unreadable(vmodl.fault.InvalidRequest, element, expected) from error
-    if _is_checked(expected) and not isinstance(value, expected):
+    if _names_its_type(expected) and not isinstance(value, expected):
         raise _unreadable(vmodl.fault.InvalidType, element, expected)
     return value
 
 
 @cache
-def _is_checked(expected: Any) -> bool:
+def _names_its_type(expected: Any) -> bool:
     """Whether a value names its own type, which then must be the one expected or derive from it."""
     return issubclass(expected, (VmomiSupport.ManagedObject, VmomiSupport.DataObject))
 
 
 def _unreadable(kind: Any, element: Any, expected: Any) -> Exception:
-    """InvalidRequest, or its InvalidType for a value that says itself that it is of another type (vSphere API)."""
+    """Return an InvalidRequest, or the InvalidType of a value that names another type (vSphere API)."""
     name, expected_name = etree.QName(element).localname, VmomiSupport.GetWsdlName(expected)
     return kind(msg=f"{name} cannot be read as {expected_name}")
 
@@ -234,7 +235,7 @@ _LARGEST_CACHED: Final = 16 * 1024
 
 @lru_cache(maxsize=1024)
 def _property_spec(text: bytes, version: str) -> Any:
-    """What a filter wants of a type: a client asks for the same long list in every read, and nothing changes it."""
+    """Return a decoded PropertySpec; it is cached, because clients send the same long list with every read."""
     return _value(text, _PROPERTY_SPEC, version)
 
 
@@ -244,10 +245,10 @@ def _encode_return(result: Any, static: Any, version: str) -> str:
     writer = encoder(version)
     if issubclass(static, list):
         return writer.array("returnval", result, static)
-    return writer.element("returnval", _plain(result), static)
+    return writer.element("returnval", _as_reference(result), static)
 
 
-def _plain(result: Any) -> Any:
+def _as_reference(result: Any) -> Any:
     return result.ref if isinstance(result, ManagedObject) else result
 
 
@@ -263,15 +264,15 @@ def fault_reply(fault: Any, version: str) -> bytes:
 
 
 PATHS: Final = ("/pbm", "/pbm/sdk")
-"""Where govmomi and pyVmomi look for it."""
+"""The paths that govmomi and pyVmomi use for storage policies."""
 PBM_NAMESPACE: Final = "urn:pbm"
 OLDEST: Final = "pbm.version.version2"
-"""What is spoken with a client that names no version, as govmomi."""
+"""The version for clients that name none, such as govmomi."""
 POLICIES: Final = {
     "aa6d5a82-1c88-45da-85d3-3d74b91a5bad": "vSAN Default Storage Policy",
     "4d5f673c-536f-11e6-beb8-9e71128cae77": "VM Encryption Policy",
 }
-"""Those of a new vCenter by their ids, which are the same in each one (govmomi, pbm/simulator/profiles.go)."""
+"""The policies of a new vCenter by id; the ids are the same in every vCenter (govmomi, pbm/simulator/profiles.go)."""
 OBJECTS: Final[Mapping[str, Any]] = {
     "sessionManager": pbm.auth.SessionManager("SessionManager"),
     "capabilityMetadataManager": pbm.capability.CapabilityMetadataManager("CapabilityMetadataManager"),
@@ -295,7 +296,7 @@ def _list_policies(resourceType: Any, profileCategory: str | None) -> Any:  # no
     return [pbm.profile.ProfileId(uniqueId=key) for key in POLICIES]
 
 
-def _read(profileIds: Any) -> Any:  # noqa: N803 - the API's names
+def _read_policies(profileIds: Any) -> Any:  # noqa: N803 - the API's names
     keys = [profile.uniqueId for profile in profileIds]
     if not keys or any(key not in POLICIES for key in keys):
         raise faults.wrong_argument("profileIds")
@@ -318,11 +319,11 @@ ANSWERS: Final[Mapping[str, Callable[..., Any]]] = {
         pbm.profile.QueryProfileResult(object=entity) for entity in entities
     ],
     "PbmQueryProfile": _list_policies,
-    "PbmRetrieveContent": _read,
+    "PbmRetrieveContent": _read_policies,
 }
 
 
-def answer(world: World, action: str, body: bytes, cookie: str) -> tuple[int, bytes]:
+def answer_storage_policies(world: World, action: str, body: bytes, cookie: str) -> tuple[int, bytes]:
     """Return (HTTP status, reply) of one request. `cookie` is vCenter's session cookie, or empty: a client may send it
     in the SOAP header instead."""
     version = VmomiSupport.versionMap.get(action.strip('"').removeprefix("urn:"), OLDEST)

@@ -37,12 +37,12 @@ def _version(release: str, newest: str) -> str:
     """The API version of a release in a path; '' for one that a server of the version `newest` does not speak."""
     server = VmomiSupport.versionMap[f"vim25/{newest}"]
     requested_version = VmomiSupport.versionMap.get(f"vim25/{release}")
-    spoken = (
+    is_supported = (
         requested_version is not None
         and _numbers(release) >= FIRST_RELEASE
         and VmomiSupport.IsChildVersion(server, requested_version)
     )
-    return str(requested_version) if spoken else ""
+    return str(requested_version) if is_supported else ""
 
 
 def _numbers(release: str) -> tuple[int, ...]:
@@ -85,7 +85,7 @@ class JsonRequest:
 
     @property
     def wire(self) -> Callable[[str], Encoding]:
-        """How values are written for a version."""
+        """Returns the encoder of a version."""
         return json_encoder
 
     def arguments(self, info: Any) -> dict[str, Any]:
@@ -101,12 +101,12 @@ class JsonRequest:
         return {name: self._argument(document.get(name), parameter) for name, parameter in parameters.items()}
 
     def property_path(self) -> str:
-        """Which property is read. Raises vmodl.query.InvalidProperty for a part of one: it has no path of its own."""
+        """Return the property that is read. Raises vmodl.query.InvalidProperty for a part of one, which has no URL."""
         if "." in self.name or "[" in self.name:
             raise vmodl.query.InvalidProperty(msg=f"{self.receiver_type} has no property {self.name}", name=self.name)
         return self.name
 
-    def starts(self) -> Iterator[str]:
+    def start_types(self) -> Iterator[str]:
         """The types of the objects that a bulk read starts from."""
         for spec in _list(self._document().get("specSet")):
             for start in _list(_dict(spec).get("objectSet")):
@@ -118,11 +118,11 @@ class JsonRequest:
             return 200, b"".join(result.parts)
         if result is None or static is type(None):
             return 204, b""
-        plain = result.ref if isinstance(result, ManagedObject) else result
-        return 200, json_encoder(self.version).document(plain, static)
+        vmomi_value = result.ref if isinstance(result, ManagedObject) else result
+        return 200, json_encoder(self.version).document(vmomi_value, static)
 
     def property_reply(self, fragment: bytes, static: Any) -> tuple[int, bytes]:
-        """The same with the value of a property; an unset one has no body."""
+        """The HTTP status and body with the value of a property; no body if it is unset."""
         if not fragment:
             return 204, b""
         return 200, fragment if static is object else without_box(fragment)
@@ -137,9 +137,9 @@ class JsonRequest:
         try:
             document = parse_json(self.body)
         except (ValueError, RecursionError) as error:
-            raise vmodl.fault.InvalidRequest(msg="the body is no JSON that a client sends") from error
+            raise vmodl.fault.InvalidRequest(msg="the body is not valid JSON") from error
         if not isinstance(document, dict):
-            raise vmodl.fault.InvalidRequest(msg="the body is to be a JSON object with the parameters")
+            raise vmodl.fault.InvalidRequest(msg="the body must be a JSON object with the parameters")
         return document
 
     def _argument(self, json_value: object, parameter: Any) -> Any:
@@ -169,20 +169,20 @@ def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-_NAMED: Final = {
+_TYPES_BY_NAME: Final = {
     "binary": VmomiSupport.binary,
     "ArrayOfBinary": VmomiSupport.GetWsdlType(NAMESPACE, "ArrayOfBase64Binary"),
     f"ArrayOf{REFERENCE}": VmomiSupport.GetVmodlType("ManagedObject[]"),
 }
-"""Types whose names pyVmomi does not know, or knows for another one."""
-_WHOLE: Final = {
+"""Types whose names pyVmomi does not know, or uses for another type."""
+_INTEGER_RANGES: Final = {
     "byte": (-(1 << 7), 1 << 8),
     "short": (-(1 << 15), 1 << 15),
     "int": (-(1 << 31), 1 << 31),
     "long": (-(1 << 63), 1 << 63),
 }
-"""The numbers of each whole type: the first one, and the one after the last; bytes are sent signed and unsigned."""
-_LARGEST: Final = 1 << 1023
+"""(lowest number, highest number + 1) of each integer type; bytes are sent signed or unsigned."""
+_FLOAT_LIMIT: Final = 1 << 1023
 """Numbers from here on are outside the range of the API."""
 _LOCALIZED: Final = "LocalizedMethodFault"
 
@@ -192,11 +192,11 @@ class Unreadable(ValueError):
 
 
 class Untyped(Unreadable):
-    """A JSON object without `_typeName` stands where a data object is to be; vCenter 8.0.3 takes it for a reference."""
+    """A JSON object for a data object has no `_typeName`; vCenter 8.0.3 then reads it as a reference."""
 
 
 class OfOtherType(Unreadable):
-    """It says itself that it is of another type."""
+    """A JSON object names a type other than the declared one."""
 
 
 def decode(json_value: object, expected: Any, version: str) -> Any:
@@ -230,7 +230,7 @@ def _any(json_value: object, version: str) -> Any:
     if issubclass(kind, (VmomiSupport.DataObject, vmodl.MethodFault)):
         return decode(json_value, kind, version)
     if issubclass(kind, VmomiSupport.ManagedObject) or VALUE not in fields:
-        raise Unreadable(f"{name} is no value")
+        raise Unreadable(f"{name} is not the type of a boxed value")
     return decode(fields[VALUE], kind, version)
 
 
@@ -268,7 +268,7 @@ def _structure(json_value: object, expected: Any, version: str) -> Any:
     name = fields.pop(TYPE_NAME)
     kind = _type(name)
     if not issubclass(kind, expected):
-        raise OfOtherType(f"{name} is no {VmomiSupport.GetWsdlName(expected)}")
+        raise OfOtherType(f"{name} is not a {VmomiSupport.GetWsdlName(expected)}")
     properties = _properties(kind, version)
     instance = kind()
     for field, field_value in fields.items():
@@ -292,24 +292,24 @@ def _simple(json_value: object, expected: Any) -> Any:
     if isinstance(json_value, bool):
         simple_value = json_value if expected is bool else None
     elif isinstance(json_value, str):
-        simple_value = _of_text(json_value, expected)
+        simple_value = _text_value(json_value, expected)
     elif isinstance(json_value, (int, float)):
-        simple_value = _of_number(json_value, expected)
+        simple_value = _number_value(json_value, expected)
     if simple_value is None:
-        raise Unreadable(f"{_abbreviate(json_value)} is no {VmomiSupport.GetWsdlName(expected)}")
+        raise Unreadable(f"{_abbreviate(json_value)} is not a {VmomiSupport.GetWsdlName(expected)}")
     return simple_value
 
 
-def _of_number(json_value: float, expected: Any) -> Any:
+def _number_value(json_value: float, expected: Any) -> Any:
     if issubclass(expected, float):
-        return expected(json_value) if abs(json_value) < _LARGEST else None
+        return expected(json_value) if abs(json_value) < _FLOAT_LIMIT else None
     if isinstance(json_value, int) and issubclass(expected, int) and expected is not bool:
-        first, end = _WHOLE[VmomiSupport.GetWsdlName(expected)]
+        first, end = _INTEGER_RANGES[VmomiSupport.GetWsdlName(expected)]
         return expected(json_value) if first <= json_value < end else None
     return None
 
 
-def _of_text(json_value: str, expected: Any) -> Any:
+def _text_value(json_value: str, expected: Any) -> Any:
     if expected is datetime:
         return _moment(json_value)
     if expected is VmomiSupport.binary:
@@ -360,8 +360,8 @@ def _type(name: object) -> Any:
 
 
 def _known_type(name: str) -> Any:
-    if name in _NAMED:
-        return _NAMED[name]
+    if name in _TYPES_BY_NAME:
+        return _TYPES_BY_NAME[name]
     for namespace in (NAMESPACE, VmomiSupport.XMLNS_XSD):
         try:
             return VmomiSupport.GetWsdlType(namespace, name)

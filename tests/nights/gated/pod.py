@@ -78,7 +78,7 @@ class NightPod(Pod):
         session = Pod.log_in(self, pool, vm)
         if session is None:
             return None
-        if self._chance.random() < 0.5 and not self._is_used_by_rdp(vm):
+        if self._rng.random() < 0.5 and not self._is_used_by_rdp(vm):
             self._uses(vm, _IDLE_MHZ)
         now = self.world.clock.now()
         self.by_session[session.id] = stay = Stay(vm.moid, now, now + timedelta(seconds=shown_in_s), by_rdp=False)

@@ -111,13 +111,13 @@ class Reach:
         if version == self._seen:
             return
         self._seen, injector = version, self._world.injector
-        hides, injector.hides = injector.hides, False
+        hides, injector.may_hide_properties = injector.may_hide_properties, False
         try:
             self._showing = self._showing or Showing(self._world, as_it_is=True)
             originals = known_originals(self.journal, self._policy, self._world.clock.now())
             vms_of_night = taken_vms(self._policy, originals, self._showing.inventory())
         finally:
-            injector.hides = hides
+            injector.may_hide_properties = hides
         self._were = {mine.original.vm: mine.whereabouts for mine in vms_of_night}
 
     def _where(self, targets: Sequence[Any]) -> set[Whereabouts]:

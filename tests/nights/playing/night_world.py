@@ -15,7 +15,7 @@ from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.operations.vms import power
-from gpuops.sim.outside_events.host_events import CHANGED
+from gpuops.sim.outside_events.host_events import CHANGED_SUFFIX
 from gpuops.sim.outside_events.vm_events import use_desktop
 from gpuops.sim.state.vm_state import Power
 from tests.nights.faults.event import PEOPLE, Event
@@ -169,7 +169,7 @@ class NightWorld:
         self._certificate = 1
         self.world.down_until, self.world.skew = None, timedelta()
         passwords = self.world.sessions.passwords
-        passwords.update({user: password.removesuffix(CHANGED) for user, password in passwords.items()})
+        passwords.update({user: password.removesuffix(CHANGED_SUFFIX) for user, password in passwords.items()})
         for host in self.world.by_type("HostSystem"):
             host.state.connection, host.state.in_maintenance = "connected", False
             host.runtime_changed()

@@ -372,7 +372,7 @@ class NightProcesses(NightWorld):
         unfinished: list[Any] = self.world.tasks.unfinished()
         if not unfinished:
             return
-        cancelled_vms = {task.entity.moid for task in unfinished if task.asked}
+        cancelled_vms = {task.entity.moid for task in unfinished if task.has_asked_question}
         ours = [
             task
             for task in unfinished

@@ -186,7 +186,7 @@ class Showing:
             self._touched.discard(vm.moid)
             if not old:
                 self._changed_late.discard(vm.moid)
-        return self._without_hidden(vm, shown_vm) if self._world.injector.hides else shown_vm
+        return self._without_hidden(vm, shown_vm) if self._world.injector.may_hide_properties else shown_vm
 
     def _without_hidden(self, vm: VirtualMachine, shown_vm: Vm) -> Vm:
         """The VM without what a rule hides. Raises what stands for it when the session is said to be over."""

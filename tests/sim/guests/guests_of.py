@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pyVmomi import vim, vmodl
 
-from gpuops.sim.guests.marked_processes import marked
+from gpuops.sim.guests.marked_processes import pids_with_mark
 from gpuops.sim.server import SimServer
 from tests.waiting import wait_until
 
@@ -49,7 +49,7 @@ class Guest:
         return self.server.world.guests.guest(self.vm._moId).mark
 
     def marked(self) -> list[int]:
-        return list(marked(self.mark))
+        return list(pids_with_mark(self.mark))
 
     def temporary_directory(self) -> str:
         directory: str = self.files.CreateTemporaryDirectoryInGuest(self.vm, self.auth, "of-", "-tests")

@@ -14,7 +14,7 @@ from pyVmomi import vim, vmodl
 
 from gpuops.errors import PolicyError
 from gpuops.sim.core.sim_clock import ClockMode
-from gpuops.sim.guests.marked_processes import marked
+from gpuops.sim.guests.marked_processes import pids_with_mark
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer, start
 from tests.sim.guests.guests_of import Guest
@@ -115,9 +115,9 @@ def test_nothing_is_left_when_the_simulator_ends(server: SimServer, guest: Guest
     guest.run("-c 'setsid sleep 600 & sleep 600'")
     guest.of("vm-02").run("-c 'sleep 600'")
     token, root = guest.mark.partition("/")[0], server.world.guests.guest(guest.vm._moId).root
-    assert list(marked(token))
+    assert list(pids_with_mark(token))
     server.world.guests.close()
-    assert list(marked(token)) == []
+    assert list(pids_with_mark(token)) == []
     assert not root.parent.exists()
 
 
@@ -137,7 +137,7 @@ def test_nothing_is_left_of_a_simulator_that_is_killed(tmp_path: Path) -> None:
     completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     mark, root = completed.stdout.split()
     assert completed.returncode == -9
-    _until(lambda: not list(marked(mark)) and not Path(root).exists())
+    _until(lambda: not list(pids_with_mark(mark)) and not Path(root).exists())
 
 
 def test_files_are_made_listed_moved_changed_and_removed(guest: Guest) -> None:

@@ -9,7 +9,7 @@ import pytest
 from pyVim.connect import Disconnect, SmartConnect
 from pyVmomi import vim
 
-from gpuops.sim.guests.marked_processes import marked
+from gpuops.sim.guests.marked_processes import pids_with_mark
 from gpuops.sim.server import SimServer, start
 from tests.sim.guests.guests_of import Guest
 from tests.sim.guests.training import training_with_real_guests
@@ -96,5 +96,5 @@ def test_what_runs_in_one_ends_with_it_alone(server: SimServer, guest: Guest) ->
     assert first.marked()
     assert second.marked()
     guest.wait(first.vm.PowerOffVM_Task())
-    assert list(marked(mark)) == []
+    assert list(pids_with_mark(mark)) == []
     assert second.marked()

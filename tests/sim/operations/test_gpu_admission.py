@@ -161,7 +161,7 @@ def test_vgpus_of_one_vm_are_of_one_model() -> None:
 
 def test_b_series_is_one_per_vm() -> None:
     admission = admit("vm-0", [WantedVgpu("a40-2b")] * 2, (gpu("3b"),), VgpuPolicy.PERFORMANCE)
-    assert str(admission) == "a40-2b: at most 1 in one VM, 2 wanted"
+    assert str(admission) == "a40-2b: at most 1 in one VM, 2 requested"
 
 
 @pytest.mark.parametrize(

@@ -266,7 +266,7 @@ def test_a_hardware_label_is_the_one_that_dynamic_direct_path_asks_for(lab: Lab)
     assert (override.instanceId, override.value) == ("pcie-0000:3b:00.0", "training")
     manager.UpdateAssignableHardwareConfig(vim.host.AssignableHardwareConfig())
     assert list(manager.config.attributeOverride) == []
-    with pytest.raises(vim.fault.HostConfigFault, match="keeps no override of vendor"):
+    with pytest.raises(vim.fault.HostConfigFault, match="supports no override of vendor"):
         label.name = "vendor"
         manager.UpdateAssignableHardwareConfig(vim.host.AssignableHardwareConfig(attributeOverride=[label]))
 

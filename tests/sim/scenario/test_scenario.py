@@ -160,7 +160,7 @@ def test_scattered_has_no_free_gpu_and_allows_vmotion() -> None:
 
 
 LAB = Path("gpuops/sim/scenarios/lab.yaml").read_text(encoding="utf-8")
-BRACES = "has braces, and not as in {} or {:03}"
+BRACES = "may use braces only as {} or {:03}"
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_null_is_no_body(rest: Rest) -> None:
         (
             "category",
             {"create_spec": {**category_spec("a"), "cardinality": "SOME"}},
-            "SOME is no value of com.vmware.cis.tagging.category_model.cardinality",
+            "SOME is not a value of com.vmware.cis.tagging.category_model.cardinality",
         ),
         ("category", {"create_spec": category_spec("")}, "A category needs a name"),
         ("category", {"create_spec": {"name": "a"}}, 'is missing a field "description"'),

@@ -20,7 +20,7 @@ from gpuops.errors import UsageError
 from gpuops.sim.core import sim_clock
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.server import start
-from gpuops.sim.vcenter.tasks import LOOKS
+from gpuops.sim.vcenter.tasks import POLLS_UNTIL_END
 from gpuops.sim.wire import sim_client
 from gpuops.sim.wire.sim_client import SimClient
 from gpuops.sim.world import World
@@ -147,7 +147,7 @@ def test_who_polls_a_task_sees_its_end(lab: Lab, slow: Any, poller: Callable[[La
     looks = 1
     while not look():
         looks += 1
-        assert looks <= LOOKS + 2, "the first one of a filter tells what is there"
+        assert looks <= POLLS_UNTIL_END + 2, "the first one of a filter tells what is there"
     info = slow.info
     assert info.completeTime - info.startTime == timedelta(seconds=SLOW_S)
 
@@ -174,7 +174,7 @@ def test_a_task_that_hangs_is_not_brought_nearer(lab: Lab, real: Real) -> None:
     lab.world.injector.add(Rule(Effect.STUCK, method="Rename_Task"))
     task = lab.vm("legacy").Rename_Task("legacy")
     begun = moment(lab.world)
-    for _ in range(3 * LOOKS):
+    for _ in range(3 * POLLS_UNTIL_END):
         assert not has_ended(task)
     assert moment(lab.world) == begun
     lab.world.injector.clear()
@@ -184,7 +184,7 @@ def test_a_task_that_hangs_is_not_brought_nearer(lab: Lab, real: Real) -> None:
 def test_an_ended_task_moves_nothing(lab: Lab, slow: Any) -> None:
     WaitForTask(slow, si=lab.si)
     begun = moment(lab.world)
-    for _ in range(LOOKS):
+    for _ in range(POLLS_UNTIL_END):
         assert has_ended(slow)
     assert moment(lab.world) == begun
 

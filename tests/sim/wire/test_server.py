@@ -240,7 +240,7 @@ def test_trouble_is_injected_from_outside(server: SimServer, si: Any) -> None:
 
 def test_state_is_saved_and_restored_by_whoever_built_the_world(world: World, server: SimServer) -> None:
     remote = SimClient(ready_file.of(server))
-    with pytest.raises(UsageError, match="no state"):
+    with pytest.raises(UsageError, match="cannot be saved"):
         remote.state()
     saved_state: dict[str, Any] = {"vms": 3}
     world.state_hooks = (lambda: dict(saved_state), saved_state.update)

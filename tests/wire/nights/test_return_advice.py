@@ -125,5 +125,5 @@ def test_a_desktop_whose_datastore_is_gone_is_told_of_the_datastore(lab_wire: Wi
         f"bring back datastore {store.name}, then gpuops rotate day",
     )
     with world.lock:
-        vcenter_events._reachable(store, reachable=True)
+        vcenter_events._set_accessible(store, accessible=True)
     lab_wire.day()

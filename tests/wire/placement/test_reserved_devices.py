@@ -64,7 +64,7 @@ def test_of_profiles_that_mean_the_same_the_answer_that_leaves_least_counts(
     reserve: Reserve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A vCenter may count what is reserved by profile."""
-    real, profile_ids = DirectPathProfileManager._answer, []
+    real, profile_ids = DirectPathProfileManager._capacity_result, []
 
     def by_profile(self: DirectPathProfileManager, spec: Any, count: Any) -> Any:
         profile_ids.append(spec.id)
@@ -73,7 +73,7 @@ def test_of_profiles_that_mean_the_same_the_answer_that_leaves_least_counts(
             answer.unusedReservation, answer.remaining = 2, 1
         return answer
 
-    monkeypatch.setattr(DirectPathProfileManager, "_answer", by_profile)
+    monkeypatch.setattr(DirectPathProfileManager, "_capacity_result", by_profile)
     inventory = reserve((WHOLE, 0), (WHOLE, 0), (VGPU, 0), (replace(VGPU), 0)).vcenter.inventory()
     assert inventory.reservations is not None
     place = inventory.find_host("esx-01.lab").cluster or ""

@@ -1,7 +1,7 @@
 """CreateVM_Task and CreateFolder.
 
-A new VM has what its spec says; it is registered and powered off, without disk or network card. What the simulator does
-not keep of a spec is refused by name, as in a reconfiguration; so are devices.
+A new VM is registered and powered off, without disk or network card, with the settings of its spec. Fields of the spec
+that are not simulated, and devices, are refused by name, as in a reconfiguration.
 """
 
 from __future__ import annotations
@@ -42,17 +42,19 @@ def create_vm(folder: FolderEntity, call: Call, config: Any, pool: Any, host: An
 
     def begin() -> None:
         if folder.kind != "vm":
-            raise faults.not_supported("Virtual machines are made in folders of virtual machines.")
+            raise faults.not_supported("Virtual machines can only be made in a folder for virtual machines.")
         if config.name is None:
             raise faults.wrong_argument("config.name")
         folder.checked_name(config.name)
 
     def finish() -> VmEntity:
         name = folder.checked_name(config.name)
-        home = usable_host(pool_object, world.get(host) if host else None)
-        store = _datastore(home, name, config.files)
+        target_host = usable_host(pool_object, world.get(host) if host else None)
+        store = _datastore(target_host, name, config.files)
         world.authority.require(call, store, "Datastore.AllocateSpace")
-        vm = enter_new(make(world, new_moid(world, "vm"), _empty_state(folder, name, config, pool_object, home, store)))
+        vm = enter_new(
+            make(world, new_moid(world, "vm"), _empty_state(folder, name, config, pool_object, target_host, store))
+        )
         try:
             vm.state = changed_state(vm, _remaining_spec(config))
         except Exception:
@@ -67,7 +69,7 @@ def create_vm(folder: FolderEntity, call: Call, config: Any, pool: Any, host: An
 
 
 def usable_host(pool: Any, host: HostEntity | None) -> HostEntity:
-    """The host, or the first that can run VMs of the pool. Raises InvalidArgument, NoCompatibleHost."""
+    """Return `host`, or the first host that can run VMs of the pool. Raises InvalidArgument, NoCompatibleHost."""
     usable = [host for host in pool.owner().hosts() if host.state.usable]
     if host is not None and host not in usable:
         raise faults.wrong_argument("host")
@@ -90,7 +92,7 @@ def _datastore(host: HostEntity, name: str, files: Any) -> DatastoreEntity:
     if store is None:
         raise faults.invalid_datastore_path(path)
     if match and any(part not in ("", None, name) for part in (match["folder"], match["file"])):
-        raise faults.not_supported("The simulated vCenter names the folder and the files of a new VM as the VM.")
+        raise faults.not_supported("The simulated vCenter always gives the folder and the files of a new VM its name.")
     return store
 
 
@@ -118,6 +120,7 @@ def _empty_state(
 
 
 def _remaining_spec(config: Any) -> Any:
+    """Return a copy of the spec without the fields that `_empty_state` and `_datastore` have used."""
     remaining = copy.copy(config)
     remaining.files = remaining.name = remaining.version = None
     return remaining

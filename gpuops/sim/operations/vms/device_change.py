@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import VmEntity
 
 
-P = vim.vm.device.VirtualPCIPassthrough
+Passthrough = vim.vm.device.VirtualPCIPassthrough
 MAX_VGPUS: Final = 16
 """vGPUs in one VM since vSphere 8.0 U2 (from memory)."""
 FIRST_DYNAMIC_VERSION: Final = 17
@@ -76,8 +76,8 @@ def apply_device_changes(vm: VmEntity, state: VmState, changes: Sequence[Any], g
 def _apply_one_change(vm: VmEntity, state: VmState, index: int, change: Any, added_keys: list[int]) -> None:
     device = change.device
     is_card = isinstance(device, vim.vm.device.VirtualSriovEthernetCard)
-    if not is_card and not isinstance(device, P):
-        raise faults.not_supported(f"The simulated vCenter changes no {type(device).__name__}.")
+    if not is_card and not isinstance(device, Passthrough):
+        raise faults.not_supported(f"The simulated vCenter cannot add, edit or remove a {type(device).__name__}.")
     match change.operation:
         case "add" if is_card:
             state.devices = (*state.devices, new_card(vm, state, index, device))
@@ -102,7 +102,7 @@ def _add(vm: VmEntity, state: VmState, index: int, device: Any) -> None:
 
     Raises InvalidDeviceSpec for a static device whose PCI address the VM already has.
     """
-    backing = _backing(vm, state, index, device.backing)
+    backing = _new_backing(vm, state, index, device.backing)
     existing_pci_ids = [
         static_device.backing.pci_id
         for static_device in state.devices
@@ -111,24 +111,24 @@ def _add(vm: VmEntity, state: VmState, index: int, device: Any) -> None:
     if isinstance(backing, StaticBacking) and backing.pci_id in existing_pci_ids:
         text = f"Device {backing.pci_id} is already configured in this virtual machine."
         raise faults.device_fault(vim.fault.InvalidDeviceSpec, index, text)
-    deviates = "vgpu-device-keys" in vm.world.deviations and isinstance(backing, VgpuBacking)
+    skips_usual_keys = "vgpu-device-keys" in vm.world.deviations and isinstance(backing, VgpuBacking)
     # assumption: vgpu-device-keys
-    key, unit = state.free_pci_slot(without=range(FIRST_PCI_KEY, FIRST_PCI_KEY + 64) if deviates else ())
+    key, unit = state.free_pci_slot(without=range(FIRST_PCI_KEY, FIRST_PCI_KEY + 64) if skips_usual_keys else ())
     group = device.deviceGroupInfo and (device.deviceGroupInfo.groupInstanceKey, device.deviceGroupInfo.sequenceId)
-    state.devices = (*state.devices, PciDevice(key, unit, backing, _node(device.numaNode), group or None))
+    state.devices = (*state.devices, PciDevice(key, unit, backing, _numa_node(device.numaNode), group or None))
 
 
 def _edit_device(vm: VmEntity, state: VmState, index: int, existing: PciDevice, device: Any) -> PciDevice:
-    backing = existing.backing if device.backing is None else _backing(vm, state, index, device.backing)
+    backing = existing.backing if device.backing is None else _new_backing(vm, state, index, device.backing)
     if existing.group is not None and backing != existing.backing:
         text = "A member of a device group cannot be changed alone."
         raise faults.device_fault(vim.fault.InvalidDeviceSpec, index, text)
-    node = existing.numa_node if device.numaNode is None else _node(device.numaNode)
+    node = existing.numa_node if device.numaNode is None else _numa_node(device.numaNode)
     return replace(existing, backing=backing, numa_node=node)
 
 
-def _node(number: int | None) -> int | None:
-    """The virtual NUMA node; a negative number clears it (vSphere API, VirtualDevice.numaNode)."""
+def _numa_node(number: int | None) -> int | None:
+    """Return the virtual NUMA node; a negative number clears it (vSphere API, VirtualDevice.numaNode)."""
     return None if number is None or number < 0 else number
 
 
@@ -139,35 +139,37 @@ def _find_device(state: VmState, index: int, key: int, *, is_card: bool) -> PciD
     raise faults.device_fault(vim.fault.DeviceNotFound, index, f"Device {key} is not in this virtual machine.")
 
 
-def _backing(vm: VmEntity, state: VmState, index: int, backing: Any) -> Backing:
+def _new_backing(vm: VmEntity, state: VmState, index: int, backing: Any) -> Backing:
     match backing:
-        case P.VmiopBackingInfo():
-            return _vgpu(vm, index, backing)
-        case P.DynamicBackingInfo():
+        case Passthrough.VmiopBackingInfo():
+            return _vgpu_backing(vm, index, backing)
+        case Passthrough.DynamicBackingInfo():
             require_version(state, index, FIRST_DYNAMIC_VERSION, "Dynamic DirectPath I/O")
             # the API sends the ids as signed 16-bit numbers
             allowed = tuple((device.vendorId & 0xFFFF, device.deviceId & 0xFFFF) for device in backing.allowedDevice)
-            return _require_device(index, DynamicBacking(allowed, backing.customLabel or None), bool(allowed))
-        case P.DvxBackingInfo():
+            return _require_named_device(index, DynamicBacking(allowed, backing.customLabel or None), bool(allowed))
+        case Passthrough.DvxBackingInfo():
             parameters = tuple((option.key, str(option.value)) for option in backing.configParams)
-            return _require_device(index, DvxBacking(backing.deviceClass or "", parameters), bool(backing.deviceClass))
-        case P.DeviceBackingInfo():
+            return _require_named_device(
+                index, DvxBacking(backing.deviceClass or "", parameters), bool(backing.deviceClass)
+            )
+        case Passthrough.DeviceBackingInfo():
             static = StaticBacking(
                 backing.id.lower(), backing.deviceId, backing.systemId, backing.vendorId, backing.deviceName
             )
-            return _require_device(index, static, bool(backing.id))
+            return _require_named_device(index, static, bool(backing.id))
         case _:
             text = f"A passthrough device needs a backing, not {type(backing).__name__}."
             raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, text)
 
 
-def _require_device(index: int, backing: Backing, complete: bool) -> Backing:
-    if not complete:
+def _require_named_device(index: int, backing: Backing, names_device: bool) -> Backing:
+    if not names_device:
         raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, "The backing names no device.")
     return backing
 
 
-def _vgpu(vm: VmEntity, index: int, backing: Any) -> VgpuBacking:
+def _vgpu_backing(vm: VmEntity, index: int, backing: Any) -> VgpuBacking:
     hosts = vm.host().compute_resource().hosts()
     if not any(backing.vgpu in gpu.board.by_name for host in hosts for gpu in host.state.gpus):
         text = f"No host of the cluster supports vGPU profile {backing.vgpu!r}."
@@ -202,9 +204,11 @@ def _join_groups(vm: VmEntity, state: VmState, declared_groups: dict[int, str]) 
             del groups[key]
         elif not _is_complete(vm, state, key, name):
             raise faults.wrong_argument("deviceGroups", f"Device group {name} must be added or removed as a whole.")
-    strays = [key for key in members if key not in groups and key not in keys]
-    if strays or (groups and state.hardware_version < FIRST_GROUP_VERSION):
-        raise faults.wrong_argument("deviceGroups", "Device groups need their declaration, and hardware version 20.")
+    undeclared_keys = [key for key in members if key not in groups and key not in keys]
+    if undeclared_keys or (groups and state.hardware_version < FIRST_GROUP_VERSION):
+        raise faults.wrong_argument(
+            "deviceGroups", "deviceGroups must declare every group, and device groups need hardware version 20."
+        )
     state.groups = tuple(sorted(groups.items()))
 
 
@@ -216,7 +220,7 @@ def _with_group_key(device: PciDevice, keys: dict[int, int]) -> PciDevice:
 
 def _is_complete(vm: VmEntity, state: VmState, key: int, name: str) -> bool:
     hosts = vm.host().compute_resource().hosts()
-    function = next(
+    profiles = next(
         (offer.profiles for host in hosts for offer in offered_groups(host.state) if offer.name == name), None
     )
     present = {
@@ -224,7 +228,7 @@ def _is_complete(vm: VmEntity, state: VmState, key: int, name: str) -> bool:
         for device in state.devices
         if device.group and device.group[0] == key and isinstance(device.backing, VgpuBacking)
     }
-    return function is not None and present == dict(enumerate(function))
+    return profiles is not None and present == dict(enumerate(profiles))
 
 
 def _refuse_too_many(state: VmState) -> None:
@@ -235,19 +239,19 @@ def _refuse_too_many(state: VmState) -> None:
 
 
 def new_card(vm: VmEntity, state: VmState, index: int, device: Any) -> PciDevice:
-    """The device that a VirtualSriovEthernetCard adds."""
+    """Return the new device for a VirtualSriovEthernetCard."""
     key, unit = state.free_pci_slot(sriov=True)
     network = network_of(vm, state.network_cards, index, device.backing, None)
     mac = (device.macAddress if device.addressType != "generated" else None) or assigned_mac(vm)
     card = NetworkCard(key, SRIOV, mac=mac, starts_connected=starts_connected(device, default=True), **network)
-    return PciDevice(key, unit, SriovBacking(_port(vm, index, device), card))
+    return PciDevice(key, unit, SriovBacking(_requested_port(vm, index, device), card))
 
 
 def edited_card(vm: VmEntity, state: VmState, index: int, existing: PciDevice, device: Any) -> PciDevice:
     """Return the existing device as a VirtualSriovEthernetCard edits it."""
     backing = existing.backing
     assert isinstance(backing, SriovBacking), "_find_device returns only such devices for a card"
-    port = _port(vm, index, device) if device.sriovBacking else backing.physical_function
+    port = _requested_port(vm, index, device) if device.sriovBacking else backing.physical_function
     network = network_of(vm, state.network_cards, index, device.backing, backing.card) if device.backing else {}
     starts = starts_connected(device, default=backing.card.starts_connected)
     mac = device.macAddress or backing.card.mac
@@ -256,8 +260,8 @@ def edited_card(vm: VmEntity, state: VmState, index: int, existing: PciDevice, d
     )
 
 
-def _port(vm: VmEntity, index: int, device: Any) -> str:
-    """The requested port's PCI address, or an id that begins with `automatic`: vCenter then chooses the port."""
+def _requested_port(vm: VmEntity, index: int, device: Any) -> str:
+    """Return the requested port's PCI address, or an id that begins with `automatic`: vCenter then chooses the port."""
     requested_function = device.sriovBacking and device.sriovBacking.physicalFunctionBacking
     id_ = (requested_function.id if requested_function else "") or AUTOMATIC
     hosts = vm.host().compute_resource().hosts()

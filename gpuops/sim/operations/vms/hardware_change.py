@@ -26,7 +26,7 @@ from gpuops.sim.state.hardware import (
     NetworkCard,
     Part,
     StorageController,
-    free,
+    first_free_number,
 )
 from gpuops.sim.state.vm_state import PVRDMA
 
@@ -36,27 +36,29 @@ if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import VmEntity
     from gpuops.sim.state.vm_state import VmState
 
-D = vim.vm.device
-Rdma = D.VirtualVmxnet3Vrdma
+Device = vim.vm.device
+Rdma = Device.VirtualVmxnet3Vrdma
 FIRST_RDMA_VERSION: Final = 13
 PROTOCOLS: Final = ("rocev1", "rocev2")
 CONTROLLERS: Final = (
-    (D.VirtualSCSIController, 1000),
-    (D.VirtualSATAController, 15000),
-    (D.VirtualNVMEController, 31000),
+    (Device.VirtualSCSIController, 1000),
+    (Device.VirtualSATAController, 15000),
+    (Device.VirtualNVMEController, 31000),
 )
-"""Kinds, and the key of the first one of each; of each kind a VM has four at most (VMware configuration maximums)."""
-MOST_CONTROLLERS: Final = 4
+"""Kinds of controllers, each with the key of the first controller of that kind."""
+MAX_CONTROLLERS: Final = 4
+"""Controllers of one kind in a VM (VMware configuration maximums)."""
 SCSI_OWN_UNIT: Final = 7
 """The unit of a SCSI controller itself."""
-UNITS: Final = {"VirtualIDEController": 2, "VirtualSATAController": 30, "VirtualNVMEController": 64}
+UNIT_COUNTS: Final = {"VirtualIDEController": 2, "VirtualSATAController": 30, "VirtualNVMEController": 64}
 SCSI_UNITS: Final = 64
+"""Units on a SCSI controller, its own unit included."""
 KINDS: Final = (
     *(kind for kind, _ in CONTROLLERS),
-    D.VirtualIDEController,
-    D.VirtualDisk,
-    D.VirtualEthernetCard,
-    D.VirtualCdrom,
+    Device.VirtualIDEController,
+    Device.VirtualDisk,
+    Device.VirtualEthernetCard,
+    Device.VirtualCdrom,
 )
 
 
@@ -67,13 +69,13 @@ class _Change:
     vm: VmEntity
     state: VmState
     hardware: Hardware
-    renamed: dict[int, int] = field(default_factory=dict)
-    """Key that the spec names a new controller by -> the key that it got."""
+    new_keys: dict[int, int] = field(default_factory=dict)
+    """The key of a new controller in the spec -> the key that it got."""
 
 
 def changes_hardware(device: Any) -> bool:
-    """Whether a device is one of these; an SR-IOV network card is a passthrough device."""
-    return isinstance(device, KINDS) and not isinstance(device, D.VirtualSriovEthernetCard)
+    """Whether a device is one of KINDS; an SR-IOV network card counts as a passthrough device instead."""
+    return isinstance(device, KINDS) and not isinstance(device, Device.VirtualSriovEthernetCard)
 
 
 def hot_plugged(device: Any) -> bool:
@@ -104,66 +106,66 @@ def _add(change: _Change, index: int, spec: Any) -> None:
     """Add a device. For a controller, note its real key: the spec's other devices name it by the spec's key."""
     device = spec.device
     match device:
-        case D.VirtualIDEController():
-            ide_count = len([key for key in change.renamed.values() if key in IDE_KEYS])
+        case Device.VirtualIDEController():
+            ide_count = len([key for key in change.new_keys.values() if key in IDE_KEYS])
             if ide_count == len(IDE_KEYS):
-                raise vim.fault.TooManyDevices(msg="A virtual machine has two IDE controllers.")
-            change.renamed[device.key] = IDE_KEYS[ide_count]  # every VM has them already
+                raise vim.fault.TooManyDevices(msg="A virtual machine can have at most two IDE controllers.")
+            change.new_keys[device.key] = IDE_KEYS[ide_count]  # every VM has them already
             return
-        case D.VirtualDisk():
-            part: Part = _disk(change, index, spec)
-        case D.VirtualEthernetCard():
-            part = _card(change, index, device)
-        case D.VirtualCdrom():
-            part = _drive(change, index, device)
+        case Device.VirtualDisk():
+            part: Part = _new_disk(change, index, spec)
+        case Device.VirtualEthernetCard():
+            part = _new_card(change, index, device)
+        case Device.VirtualCdrom():
+            part = _new_drive(change, index, device)
         case _:
-            part = _controller(change, device)
-            change.renamed[device.key] = part.key
+            part = _new_controller(change, device)
+            change.new_keys[device.key] = part.key
     change.hardware = change.hardware.with_part(part)
 
 
-def _controller(change: _Change, device: Any) -> StorageController:
+def _new_controller(change: _Change, device: Any) -> StorageController:
     first = next(first for kind, first in CONTROLLERS if isinstance(device, kind))
     used_keys = {controller.key for controller in change.hardware.controllers}
-    key = free(first, used_keys)
-    if key >= first + MOST_CONTROLLERS:
-        raise vim.fault.TooManyDevices(msg=f"A virtual machine has {MOST_CONTROLLERS} such controllers at most.")
+    key = first_free_number(first, used_keys)
+    if key >= first + MAX_CONTROLLERS:
+        raise vim.fault.TooManyDevices(msg=f"A virtual machine can have at most {MAX_CONTROLLERS} such controllers.")
     return StorageController(key, VmomiSupport.GetWsdlName(type(device)), key - first)
 
 
-def _place(change: _Change, index: int, device: Any) -> tuple[int, int]:
+def _controller_and_unit(change: _Change, index: int, device: Any) -> tuple[int, int]:
     """Return (controller key, unit number) of a new disk or drive.
 
     Raises InvalidController for an unknown controller, InvalidDeviceSpec for a unit that is not free.
     """
     requested_key = device.controllerKey
-    key = change.renamed.get(requested_key, requested_key)
+    key = change.new_keys.get(requested_key, requested_key)
     controller = change.hardware.find(key) if key is not None else None
     if key not in IDE_KEYS and not isinstance(controller, StorageController):
         text = f"The controller {requested_key} is not in this virtual machine."
         raise faults.device_fault(vim.fault.InvalidController, index, text, controllerKey=requested_key)
     kind = controller.kind if isinstance(controller, StorageController) else "VirtualIDEController"
-    most = next((units for name, units in UNITS.items() if name in (kind, _base(kind))), SCSI_UNITS)
-    own_units = (SCSI_OWN_UNIT,) if most == SCSI_UNITS and "SCSI" in _base(kind) else ()
+    unit_count = next((units for name, units in UNIT_COUNTS.items() if name in (kind, _base_kind(kind))), SCSI_UNITS)
+    own_units = (SCSI_OWN_UNIT,) if unit_count == SCSI_UNITS and "SCSI" in _base_kind(kind) else ()
     used_units = change.hardware.units(key)
     unit = device.unitNumber
     if unit is None or unit < 0:
-        unit = free(0, used_units, besides=own_units)
-    if unit in used_units or unit in own_units or unit >= most:
+        unit = first_free_number(0, used_units, besides=own_units)
+    if unit in used_units or unit in own_units or unit >= unit_count:
         text = f"Unit {unit} of controller {key} is not free."
         raise faults.device_fault(vim.fault.InvalidDeviceSpec, index, text)
     return key, unit
 
 
-def _base(kind: str) -> str:
-    """The kind of controller that a type is."""
+def _base_kind(kind: str) -> str:
+    """Return the kind in CONTROLLERS that a controller type derives from, or the type itself (IDE)."""
     controller_type = VmomiSupport.GetWsdlType("urn:vim25", kind)
     return next((VmomiSupport.GetWsdlName(base) for base, _ in CONTROLLERS if issubclass(controller_type, base)), kind)
 
 
-def _disk(change: _Change, index: int, spec: Any) -> Disk:
+def _new_disk(change: _Change, index: int, spec: Any) -> Disk:
     device, backing = spec.device, spec.device.backing
-    if not isinstance(backing, D.VirtualDisk.FlatVer2BackingInfo):
+    if not isinstance(backing, Device.VirtualDisk.FlatVer2BackingInfo):
         raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, "A disk needs a backing of type FlatVer2.")
     file_name = (backing.fileName or "").strip()
     file = "" if file_name.endswith("]") else file_name  # with only `[datastore]` vCenter chooses the file's name
@@ -176,8 +178,8 @@ def _disk(change: _Change, index: int, spec: Any) -> Disk:
         raise faults.device_fault(vim.fault.InvalidDeviceSpec, index, "A new disk needs a capacity.")
     if (kib << 10) > change.vm.datastore().free_mib << 20 and not backing.thinProvisioned:
         raise faults.no_disk_space(file, change.vm.datastore().name)
-    controller, unit = _place(change, index, device)
-    key = free(FIRST_DISK, {disk.key for disk in change.hardware.disks})
+    controller, unit = _controller_and_unit(change, index, device)
+    key = first_free_number(FIRST_DISK, {disk.key for disk in change.hardware.disks})
     return Disk(key, controller, unit, kib, file, backing.diskMode or "persistent", bool(backing.thinProvisioned))
 
 
@@ -185,43 +187,48 @@ def _existing_file_fault(vm: VmEntity, file: str) -> Exception:
     """Return the fault for a new disk that uses an existing file or has a parent."""
     states = [registered_vm.state for registered_vm in vm.datastore().vms.values()]
     if any(disk_file(disk, state.home) == file for state in states for disk in state.hardware.disks):
-        return faults.not_supported("The simulated vCenter attaches no existing disk, and makes none with a parent.")
+        return faults.not_supported(
+            "The simulated vCenter cannot attach an existing disk or make a disk with a parent."
+        )
     return vim.fault.FileNotFound(msg=f"File {file} was not found", file=file)
 
 
-def _card(change: _Change, index: int, device: Any) -> NetworkCard:
+def _new_card(change: _Change, index: int, device: Any) -> NetworkCard:
     _refuse_allocation(device.resourceAllocation)
     used_keys = {card.key for card in change.hardware.cards}
     protocol = _rdma_protocol(change, index, device, device.backing) if isinstance(device, Rdma) else ""
     network = network_of(change.vm, _cards(change), index, device.backing, None)
     requested_mac = device.macAddress if device.addressType != "generated" else None
     mac = requested_mac or assigned_mac(change.vm)
-    key, kind = free(FIRST_CARD, used_keys), VmomiSupport.GetWsdlName(type(device))
+    key, kind = first_free_number(FIRST_CARD, used_keys), VmomiSupport.GetWsdlName(type(device))
     starts = starts_connected(device, default=True)
     return NetworkCard(key, kind, mac=mac, starts_connected=starts, protocol=protocol, **network)
 
 
 def _refuse_allocation(allocation: Any) -> None:
-    """Raises NotSupported for a share of the network's bandwidth other than the one of every card."""
+    """Raises NotSupported for an allocation of network bandwidth other than the default."""
     if allocation and (allocation.reservation, allocation.share.level, allocation.limit) != (0, "normal", -1):
-        raise faults.not_supported("The simulated vCenter keeps no resourceAllocation of a network card.")
+        raise faults.not_supported("The simulated vCenter does not support resourceAllocation of a network card.")
 
 
 def _cards(change: _Change) -> tuple[NetworkCard, ...]:
-    """Its network cards so far, those of SR-IOV as they were."""
+    """Return the VM's network cards after the changes so far; SR-IOV cards are not changed here."""
+    # VmState.network_cards lists the ordinary cards first, then those of SR-IOV
     return (*change.hardware.cards, *change.state.network_cards[len(change.state.hardware.cards) :])
 
 
 def _rdma_protocol(change: _Change, index: int, device: Any, backing: Any) -> str:
-    """Of a card for paravirtual RDMA; RoCE v2 unless the client says otherwise (from memory). Raises
-    DeviceUnsupportedForVmVersion, and InvalidDeviceBacking off a distributed switch (which fault: from memory)."""
+    """Return the protocol of a paravirtual RDMA card; RoCE v2 if the client sets none (from memory).
+
+    Raises DeviceUnsupportedForVmVersion, and InvalidDeviceBacking without a distributed switch (from memory).
+    """
     require_version(change.state, index, FIRST_RDMA_VERSION, "A PVRDMA network adapter")
-    if not isinstance(backing, D.VirtualEthernetCard.DistributedVirtualPortBackingInfo):
+    if not isinstance(backing, Device.VirtualEthernetCard.DistributedVirtualPortBackingInfo):
         text = "A PVRDMA network adapter needs a port of a distributed switch."
         raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, text)
     protocol = device.deviceProtocol or PROTOCOLS[-1]
     if protocol not in PROTOCOLS:
-        raise faults.device_fault(vim.fault.InvalidDeviceSpec, index, f"{protocol} is no protocol of RDMA.")
+        raise faults.device_fault(vim.fault.InvalidDeviceSpec, index, f"{protocol} is not an RDMA protocol.")
     return str(protocol)
 
 
@@ -258,15 +265,17 @@ def network_of(
     `cards` are all cards of the VM, `existing_card` is the card before the change. Raises InvalidDeviceBacking if the
     host does not have the network.
     """
-    if isinstance(backing, D.VirtualEthernetCard.DistributedVirtualPortBackingInfo):
+    if isinstance(backing, Device.VirtualEthernetCard.DistributedVirtualPortBackingInfo):
         return connection(vm, cards, index, backing.port, existing_card)
-    if isinstance(backing, D.VirtualEthernetCard.NetworkBackingInfo):
+    if isinstance(backing, Device.VirtualEthernetCard.NetworkBackingInfo):
         for moid in vm.host().state.networks:
             network = vm.world.get(moid)
-            named = network.name == backing.deviceName or (backing.network and backing.network._moId == moid)
-            if named and network.wsdl_name == "Network":
+            is_requested = network.name == backing.deviceName or (backing.network and backing.network._moId == moid)
+            if is_requested and network.wsdl_name == "Network":
                 return {"network": moid, "network_name": network.name, "switch": "", "port": "", "cookie": 0}
-    raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, "The network is none of the host's.")
+    raise faults.device_fault(
+        vim.fault.InvalidDeviceBacking, index, "The virtual machine's host does not have this network."
+    )
 
 
 def starts_connected(device: Any, *, default: bool) -> bool:
@@ -274,22 +283,22 @@ def starts_connected(device: Any, *, default: bool) -> bool:
     return default if connectable is None or connectable.startConnected is None else bool(connectable.startConnected)
 
 
-def _drive(change: _Change, index: int, device: Any) -> CdromDrive:
-    controller, unit = _place(change, index, device)
-    key = free(FIRST_CDROM, {drive.key for drive in change.hardware.drives})
+def _new_drive(change: _Change, index: int, device: Any) -> CdromDrive:
+    controller, unit = _controller_and_unit(change, index, device)
+    key = first_free_number(FIRST_CDROM, {drive.key for drive in change.hardware.drives})
     return CdromDrive(key, controller, unit, _iso(device.backing), starts_connected(device, default=False))
 
 
 def _iso(backing: Any) -> str:
-    return str(backing.fileName or "") if isinstance(backing, D.VirtualCdrom.IsoBackingInfo) else ""
+    return str(backing.fileName or "") if isinstance(backing, Device.VirtualCdrom.IsoBackingInfo) else ""
 
 
 def _edit_part(change: _Change, index: int, existing: Part, device: Any) -> Part:
     match existing:
         case Disk():
-            kib = _wanted_size(existing, device)
+            kib = _requested_kib(existing, device)
             if kib < existing.kib:
-                text = "A disk is not made smaller."
+                text = "A disk cannot be made smaller."
                 raise faults.device_fault(vim.fault.InvalidDeviceOperation, index, text)
             return replace(existing, kib=kib)
         case NetworkCard():
@@ -309,9 +318,12 @@ def _edit_part(change: _Change, index: int, existing: Part, device: Any) -> Part
             return existing
 
 
-def _wanted_size(existing_disk: Disk, device: Any) -> int:
-    """The capacity in KiB that an edit asks for: clients change capacityInBytes, or capacityInKB as before 5.5, and
-    send the other one as they read it (vSphere API, VirtualDisk.capacityInBytes)."""
+def _requested_kib(existing_disk: Disk, device: Any) -> int:
+    """Return the capacity in KiB that an edit asks for.
+
+    Clients change capacityInBytes, or capacityInKB as before 5.5, and send the other field unchanged (vSphere API,
+    VirtualDisk.capacityInBytes).
+    """
     requested_sizes = ((device.capacityInBytes or 0) >> 10, device.capacityInKB or 0)
     return next((kib for kib in requested_sizes if kib not in (0, existing_disk.kib)), existing_disk.kib)
 

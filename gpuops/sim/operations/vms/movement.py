@@ -1,14 +1,14 @@
-"""Moving, copying and removing VMs: relocate, migrate, clone, destroy, template and back.
+"""Moves, copies and removes VMs, turns them into templates and back, and reports which hosts would take a VM.
 
 vMotion of a vGPU VM needs the vCenter setting `vgpu.hotmigrate.enabled` and a profile the host says can migrate
 (VMware vSphere 7.0 docs); DirectPath devices exclude it. A VM that is off or suspended moves cold; whether it can run
-there is asked when it is powered on.
+on its new host is checked when it is powered on.
 
-Trials of power-ons and moves, which report for each host why it would refuse the VM, and change nothing.
-
-vSphere API, VirtualMachineProvisioningChecker and ClusterComputeResource.PlaceVm. No document describes, and from
-memory is: CheckMigrate_Task and CheckRelocate_Task check free GPU slots too; QueryVMotionCompatibilityEx_Task does not
-look at what runs on the host; PlaceVm prefers the host with the fewest VMs. gpuops calls none of these."""
+The checks (vSphere API, VirtualMachineProvisioningChecker and ClusterComputeResource.PlaceVm) report for each host why
+it would refuse the VM, and change nothing. From memory: CheckMigrate_Task and CheckRelocate_Task check free GPU slots
+too; QueryVMotionCompatibilityEx_Task ignores what runs on the host; PlaceVm prefers the host with the fewest VMs.
+gpuops calls none of these checks.
+"""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ NO_VMOTION: Final = ("enable_uvm", "enable_debugging", "enable_profiling")
 
 
 def relocate(vm: VmEntity, call: Call, spec: Any) -> Any:
-    """RelocateVM_Task: to another host, resource pool, datastore or folder."""
+    """RelocateVM_Task: move a VM to another host, resource pool, datastore or folder."""
     store = vm.world.get(spec.datastore) if spec.datastore else None
     folder = vm.world.get(spec.folder) if spec.folder else None
     return _move(vm, call, "RelocateVM_Task", *target_of(vm, spec.host, spec.pool), store, folder)
 
 
 def migrate(vm: VmEntity, call: Call, pool: Any, host: Any, state: Any) -> Any:
-    """MigrateVM_Task: to another host or resource pool; `state`, if given, must be the VM's power state."""
+    """MigrateVM_Task: move a VM to another host or resource pool; `state`, if given, must be the VM's power state."""
     if state is not None and str(state) != vm.state.power.value:
         raise faults.wrong_power_state(vm.state.power, Power(str(state)))
     if vm.state.power is not Power.ON:
@@ -74,20 +74,22 @@ def target_of(vm: VmEntity, host: Any, pool: Any) -> tuple[HostEntity, str | Non
     Without a host, the VM stays on its host or gets the first usable host of the pool's cluster. Raises
     InvalidArgument if host and pool are in different clusters, NoCompatibleHost if the cluster has no usable host.
     """
-    wanted_pool = vm.world.get(pool) if pool else None
+    requested_pool = vm.world.get(pool) if pool else None
     if host is not None:
-        wanted_host = vm.world.get(host)
-    elif wanted_pool is not None and wanted_pool.owner() is not vm.host().compute_resource():
-        wanted_host = next((candidate for candidate in wanted_pool.owner().hosts() if candidate.state.usable), None)
+        requested_host = vm.world.get(host)
+    elif requested_pool is not None and requested_pool.owner() is not vm.host().compute_resource():
+        requested_host = next(
+            (candidate for candidate in requested_pool.owner().hosts() if candidate.state.usable), None
+        )
     else:
-        wanted_host = vm.host()
-    if wanted_host is None:
+        requested_host = vm.host()
+    if requested_host is None:
         raise faults.no_compatible_host([])
     own_pool = vm.world.get(vm.state.pool) if vm.state.pool else None
-    effective_pool = wanted_pool or own_pool
-    if effective_pool is not None and effective_pool.owner() is not wanted_host.compute_resource():
+    effective_pool = requested_pool or own_pool
+    if effective_pool is not None and effective_pool.owner() is not requested_host.compute_resource():
         raise faults.wrong_argument("spec.pool")
-    return wanted_host, wanted_pool.moid if wanted_pool else None
+    return requested_host, requested_pool.moid if requested_pool else None
 
 
 def _move(
@@ -100,26 +102,26 @@ def _move(
     folder: Any,
 ) -> Any:
     """Return the task of a move. The move is a vMotion if the VM runs when the task begins and changes its host."""
-    permissions.to_move(vm, call, pool, store, folder)
-    hot = False
+    permissions.require_to_move(vm, call, pool, store, folder)
+    is_vmotion = False
 
-    def takes_s() -> float:
+    def estimate_duration_s() -> float:
         gib = (vm.state.memory_mib + sum(seat.type.framebuffer_mib for seat in vm.state.seats)) / 1024
-        takes_s = gib / VMOTION_GIB_PER_S if _is_hot(vm, host) else COLD_MOVE_S
-        return takes_s + (vm.state.hardware.gib / DISK_GIB_PER_S if store not in (None, vm.datastore()) else 0.0)
+        move_s = gib / VMOTION_GIB_PER_S if _is_hot(vm, host) else COLD_MOVE_S
+        return move_s + (vm.state.hardware.gib / DISK_GIB_PER_S if store not in (None, vm.datastore()) else 0.0)
 
     def begin() -> None:
-        nonlocal hot
-        hot = _is_hot(vm, host)
+        nonlocal is_vmotion
+        is_vmotion = _is_hot(vm, host)
         vm.refuse_while_question_pending()
         if folder is not None:
-            holds_vms(folder)
+            require_vm_folder(folder)
         refuse_move(vm, host, store)
-        kind = "VmBeingHotMigratedEvent" if hot else "VmBeingRelocatedEvent"
+        kind = "VmBeingHotMigratedEvent" if is_vmotion else "VmBeingRelocatedEvent"
         vm.post(call, kind, destHost=host_argument(host))
 
     def finish() -> None:
-        admitted = admission(vm, host) if hot else Admission(vm.state.seats, vm.state.held)
+        admitted = admission(vm, host) if is_vmotion else Admission(vm.state.seats, vm.state.held)
         source = vm.host()
         with recorded(vm, call):
             vm.state.seats, vm.state.held = admitted.seats, admitted.held
@@ -129,38 +131,38 @@ def _move(
                 vm.move_files(store)
             vm.register_on(host.moid, pool)
             vm.power_changed()
-        vm.post(call, "VmMigratedEvent" if hot else "VmRelocatedEvent", sourceHost=host_argument(source))
+        vm.post(call, "VmMigratedEvent" if is_vmotion else "VmRelocatedEvent", sourceHost=host_argument(source))
 
-    return vm.world.tasks.start(call, task_name, vm, takes_s, begin=begin, finish=finish)
+    return vm.world.tasks.start(call, task_name, vm, estimate_duration_s, begin=begin, finish=finish)
 
 
 def refuse_move(vm: VmEntity, host: HostEntity, store: DatastoreEntity | None = None) -> None:
-    """Raises the fault with which a move there, by vMotion for a VM that runs elsewhere, is refused at its start."""
-    hot = _is_hot(vm, host)
-    if host.state.connection != "connected" or (host.state.in_maintenance and hot):
+    """Raises the fault with which a move to the host is refused at its start; a running VM would move with vMotion."""
+    is_vmotion = _is_hot(vm, host)
+    if host.state.connection != "connected" or (host.state.in_maintenance and is_vmotion):
         raise faults.wrong_state(f"The host {host.name} cannot take virtual machines now.")
-    _sees_files(vm, host, store)
-    if hot:
+    _require_visible_files(vm, host, store)
+    if is_vmotion:
         require_migratable(vm, host)
 
 
 def _is_hot(vm: VmEntity, host: HostEntity) -> bool:
-    """Whether a move there is vMotion: the VM runs, elsewhere."""
+    """Whether a move to the host is vMotion: the VM runs on another host."""
     return vm.state.power is Power.ON and host is not vm.host()
 
 
-def holds_vms(folder: FolderEntity) -> None:
+def require_vm_folder(folder: FolderEntity) -> None:
     """Raises NotSupported for a folder of another kind, as CreateVM_Task and MoveIntoFolder_Task do (vSphere API)."""
     if folder.kind != "vm":
-        raise faults.not_supported(f"The folder {folder.name} holds no virtual machines.")
+        raise faults.not_supported(f"The folder {folder.name} cannot hold virtual machines.")
 
 
 def host_argument(host: HostEntity) -> Any:
-    """A host as events name it."""
+    """Return the argument with which events name a host."""
     return vim.event.HostEventArgument(name=host.name, host=host.ref)
 
 
-def _sees_files(vm: VmEntity, host: HostEntity, store: DatastoreEntity | None) -> None:
+def _require_visible_files(vm: VmEntity, host: HostEntity, store: DatastoreEntity | None) -> None:
     target_store = store or vm.datastore()
     if target_store.moid not in host.state.datastores:
         raise faults.wrong_argument("spec.datastore", f"Host {host.name} does not see datastore {target_store.name}.")
@@ -182,10 +184,10 @@ def require_migratable(vm: VmEntity, target: HostEntity) -> None:
         return
     if not vm.world.options[HOT_MIGRATE]:
         raise migration_refusal(f"vMotion of virtual machines with a vGPU is off: {HOT_MIGRATE} is not true.")
-    unmovable = vm.host().state.no_suspend | target.state.no_suspend
-    refused = [vgpu.type_name for vgpu in state.vgpus if vgpu.type_name in unmovable]
-    if refused:
-        raise migration_refusal(f"vGPU profile {refused[0]} does not support vMotion.")
+    types_without_vmotion = vm.host().state.no_suspend | target.state.no_suspend
+    refused_types = [vgpu.type_name for vgpu in state.vgpus if vgpu.type_name in types_without_vmotion]
+    if refused_types:
+        raise migration_refusal(f"vGPU profile {refused_types[0]} does not support vMotion.")
     stun_s = sum(host_graphics.stun_s(seat.type) or 0 for seat in state.seats)
     if "vmotion-stun" in vm.world.deviations:  # assumption: vmotion-stun
         stun_s *= 10
@@ -207,7 +209,7 @@ def _require_rdma(vm: VmEntity, target: HostEntity) -> None:
 
 
 def migration_refusal(reason: str) -> Exception:
-    """DisallowedMigrationDeviceAttached, of a running VM that cannot be moved or copied as it is."""
+    """Return DisallowedMigrationDeviceAttached, the fault of a running VM that cannot be moved."""
     fault: Exception = vim.fault.DisallowedMigrationDeviceAttached(
         msg=reason, fault=vim.fault.MigrationFault(msg=reason)
     )
@@ -216,38 +218,40 @@ def migration_refusal(reason: str) -> Exception:
 
 def clone(vm: VmEntity, call: Call, folder: Any, name: str, spec: Any) -> Any:
     """Return CloneVM_Task, whose result is the new VM or template. A VM with passthrough devices must be off."""
-    home = vm.world.get(folder)
+    target_folder = vm.world.get(folder)
     location = spec.location
     host, pool = target_of(vm, location.host, location.pool) if location.pool or location.host else (vm.host(), None)
-    permissions.to_clone(vm, call, home, pool, spec)
+    permissions.require_to_clone(vm, call, target_folder, pool, spec)
 
     def begin() -> None:
-        holds_vms(home)
-        home.checked_name(name)
+        require_vm_folder(target_folder)
+        target_folder.checked_name(name)
         if vm.state.has_fixed_devices and vm.state.power is not Power.OFF:
             raise faults.wrong_power_state(vm.state.power, Power.OFF)
         if pool is None and vm.state.pool is None and not spec.template:
             raise faults.wrong_argument("spec.location.pool")
 
     def finish() -> Any:
-        stored_name = home.checked_name(name)
-        state = copy_state(vm, stored_name, home.moid, host, pool or vm.state.pool, template=bool(spec.template))
+        stored_name = target_folder.checked_name(name)
+        state = copy_state(
+            vm, stored_name, target_folder.moid, host, pool or vm.state.pool, template=bool(spec.template)
+        )
         if location.datastore:
             store = vm.world.get(location.datastore)
             state.datastore, state.template = store.moid, replace(state.template, datastore=store.name)
-        clone = enter_new(type(vm)(vm.world, new_moid(vm.world, "vm"), state))
+        new_vm = enter_new(type(vm)(vm.world, new_moid(vm.world, "vm"), state))
         if spec.config is not None:
             try:
-                clone.state = changed_state(clone, spec.config)
+                new_vm.state = changed_state(new_vm, spec.config)
             except Exception:
-                leave(clone)  # a clone that fails leaves no VM behind
+                leave(new_vm)  # a clone that fails leaves no VM behind
                 raise
-        vm.world.guests.copy(vm.moid, clone.moid)
-        vm.world.ledger.record(call, clone, before={}, after=facts(clone.state))
-        clone.post(call, "VmClonedEvent", sourceVm=vim.event.VmEventArgument(name=vm.name, vm=vm.ref))
+        vm.world.guests.copy(vm.moid, new_vm.moid)
+        vm.world.ledger.record(call, new_vm, before={}, after=facts(new_vm.state))
+        new_vm.post(call, "VmClonedEvent", sourceVm=vim.event.VmEventArgument(name=vm.name, vm=vm.ref))
         if spec.powerOn and not spec.template:
-            power_on(clone, call, None)
-        return clone
+            power_on(new_vm, call, None)
+        return new_vm
 
     duration_s = max(COLD_MOVE_S, vm.state.hardware.gib / DISK_GIB_PER_S)
     return vm.world.tasks.start(call, "CloneVM_Task", vm, duration_s, begin=begin, finish=finish)
@@ -338,13 +342,13 @@ Judge = Callable[["VmEntity", "HostEntity"], None]
 
 
 def check_power_on(vm: VmEntity, call: Call, host: HostEntity | None) -> Any:
-    """CheckPowerOn_Task: a result for the host asked for, or for each host of the VM's cluster."""
+    """CheckPowerOn_Task: return a result for `host`, or for each host of the VM's cluster."""
     hosts = [host] if host is not None else vm.host().compute_resource().hosts()
     return _report(call, [(vm, candidate) for candidate in hosts], judge_power_on)
 
 
 def judge_power_on(vm: VmEntity, host: HostEntity) -> None:
-    """Raises the fault in which a power-on there would end, now."""
+    """Raises the fault in which a power-on on the host would end now."""
     if vm.state.power is Power.ON:
         raise faults.wrong_power_state(Power.ON, Power.OFF)
     refuse_against_rules(vm, host)
@@ -354,10 +358,10 @@ def judge_power_on(vm: VmEntity, host: HostEntity) -> None:
 def recommended_hosts(vm: VmEntity) -> list[Any]:
     """RecommendHostsForVm: the hosts that would take it, those with the fewest running VMs rated best."""
     hosts = vm.host().compute_resource().hosts()
-    takers = sorted((host for host in hosts if _refusal(vm, host, judge_power_on) is None), key=load_of)
+    accepting_hosts = sorted((host for host in hosts if _refusal(vm, host, judge_power_on) is None), key=load_of)
     return [
-        vim.cluster.HostRecommendation(host=host.ref, rating=max(1, BEST_RATING - place))
-        for place, host in enumerate(takers)
+        vim.cluster.HostRecommendation(host=host.ref, rating=max(1, BEST_RATING - rank))
+        for rank, host in enumerate(accepting_hosts)
     ]
 
 
@@ -378,7 +382,7 @@ def check_relocate(vm: VmEntity, call: Call, spec: Any) -> Any:
 
 
 def check_compatibility(vm: VmEntity, call: Call, host: Any, pool: Any) -> Any:
-    """CheckCompatibility_Task: whether the hosts reach the VM's files; whether it can run there is no part of it."""
+    """CheckCompatibility_Task: whether the hosts reach the VM's files; not whether it can run there."""
     target, _ = target_of(vm, host, pool)
     hosts = [target] if host is not None else target.compute_resource().hosts()
     return _report(call, [(vm, candidate) for candidate in hosts], refuse_move)
@@ -396,7 +400,7 @@ def query_vmotion(vms: Iterable[VmEntity], call: Call, hosts: Iterable[HostEntit
 
 
 def judge_move(vm: VmEntity, host: HostEntity, store: DatastoreEntity | None = None) -> None:
-    """Raises the fault in which a move there would end, now."""
+    """Raises the fault in which a move to the host would end now."""
     refuse_move(vm, host, store)
     if vm.state.power is Power.ON and host is not vm.host():
         admission(vm, host)
@@ -408,20 +412,20 @@ def place(cluster: ComputeEntity, spec: Any) -> Any:
     If no host accepts it, `drsFault` holds the faults of all hosts.
     """
     if spec.vm is None or spec.placementType not in (None, "relocate", "reconfigure"):
-        raise faults.not_supported("The simulated vCenter places only virtual machines that exist.")
+        raise faults.not_supported("The simulated vCenter supports PlaceVm only for existing virtual machines.")
     vm: VmEntity = cluster.world.get(spec.vm)
     hosts = [cluster.world.get(host) for host in spec.hosts] or cluster.hosts()
     refusals = {host.moid: _refusal(vm, host, judge_move) for host in hosts}
-    takers = sorted((host for host in hosts if refusals[host.moid] is None), key=load_of)
-    if not takers:
+    accepting_hosts = sorted((host for host in hosts if refusals[host.moid] is None), key=load_of)
+    if not accepting_hosts:
         vm_faults = vim.cluster.DrsFaults.FaultsByVm(vm=vm.ref, fault=list(refusals.values()))
         return vim.cluster.PlacementResult(drsFault=vim.cluster.DrsFaults(reason="placement", faultsByVm=[vm_faults]))
     return vim.cluster.PlacementResult(
-        recommendations=[_recommendation(cluster, vm, host, number) for number, host in enumerate(takers)]
+        recommendations=[_recommendation(cluster, vm, host, rank) for rank, host in enumerate(accepting_hosts)]
     )
 
 
-def _recommendation(cluster: ComputeEntity, vm: VmEntity, host: HostEntity, number: int) -> Any:
+def _recommendation(cluster: ComputeEntity, vm: VmEntity, host: HostEntity, rank: int) -> Any:
     action = vim.cluster.PlacementAction(
         type="PlacementV1",
         target=vm.ref,
@@ -431,9 +435,9 @@ def _recommendation(cluster: ComputeEntity, vm: VmEntity, host: HostEntity, numb
     )
     return default(
         "ClusterRecommendation",
-        key=str(number),
+        key=str(rank),
         time=cluster.world.clock.now(),
-        rating=max(1, BEST_RATING - number),
+        rating=max(1, BEST_RATING - rank),
         action=[action],
         target=host.ref,
     )

@@ -1,4 +1,4 @@
-"""Power operations of a VM and its guest, the power-on of many VMs, answers to questions, moves by DRS and HA.
+"""Powers VMs on and off, suspends and resets them, answers their questions, and moves them as DRS and HA do.
 
 A task checks the power state when it starts; admission happens at the moment the VM would run, so of two power-ons for
 one last slot the later one is refused. A suspended VM holds no slot; its resume is an admission like any other.
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 def boot(vm: VmEntity) -> None:
     """Boot the guest now; VMware Tools run after the template's `boot_s` seconds (None = never)."""
-    state, began = vm.state, vm.world.clock.now()
+    state, booted_at = vm.state, vm.world.clock.now()
     takes_s = state.template.boot_s
-    state.boot_time, state.guest_boots = began, takes_s != 0
+    state.boot_time, state.guest_boots = booted_at, takes_s != 0
     if state.boot.enter_setup:  # once (vSphere API, VirtualMachineBootOptions)
         state.boot = replace(state.boot, enter_setup=False)
 
     def finish_boot() -> None:
-        if vm.is_registered and vm.state.boot_time == began:  # else it was stopped or booted again meanwhile
+        if vm.is_registered and vm.state.boot_time == booted_at:  # else it was stopped or booted again meanwhile
             vm.state.guest_boots = False
             vm.power_changed()
 
@@ -47,7 +47,7 @@ RESET_S: Final = 2.0
 GUEST_SHUTDOWN_S: Final = 25.0
 GUEST_REBOOT_S: Final = 40.0
 DATASTORE_GIB_PER_S: Final = 1.0
-"""Of one datastore; VMs that suspend or resume at once share it."""
+"""Throughput of one datastore; VMs that suspend or resume at the same time share it."""
 CHECKPOINT_TASKS: Final = ("SuspendVM_Task", "PowerOnVM_Task")
 
 _NO_CHECKPOINT = re.compile(r"pcipassthru\d+\.cfg\.enable_(uvm|debugging|profiling)")
@@ -148,7 +148,7 @@ def shut_down_guest(vm: VmEntity, call: Call) -> None:
 
 
 def reboot_guest(vm: VmEntity, call: Call) -> None:
-    """RebootGuest: returns at once."""
+    """RebootGuest: returns at once; the guest boots GUEST_REBOOT_S later."""
     _require_tools(vm)
     vm.post(call, "VmGuestRebootEvent")
 
@@ -167,13 +167,16 @@ def stand_by_guest(vm: VmEntity, call: Call) -> None:
 
 
 def terminate(vm: VmEntity, call: Call) -> None:
-    """TerminateVM: off at once, without a task."""
+    """TerminateVM: power the VM off at once, without a task."""
     _require_on(vm)
     stop(vm, call, clean=False)
 
 
 def stop(vm: VmEntity, call: Call, *, clean: bool) -> None:
-    """Powered off from any state; what it held is free, a suspended state is gone."""
+    """Power the VM off from any state, free its GPUs and devices, and drop its suspended memory.
+
+    `clean` says whether the guest shut itself down.
+    """
     with recorded(vm, call):
         _discard_checkpoint(vm)
         state = vm.state
@@ -194,12 +197,16 @@ def require_suspendable(vm: VmEntity) -> None:
     if vm.state.has_fixed_devices:
         raise faults.not_supported("The virtual machine has a passthrough device that cannot be suspended.")
     types_without_suspend = vm.host().state.no_suspend
-    refused = [vgpu.type_name for vgpu in vm.state.vgpus if vgpu.type_name in types_without_suspend]
-    if refused:
-        raise faults.not_supported(f"Suspend is not supported for vGPU profile {refused[0]} on host {vm.host().name}.")
-    plugin = next((key for key, on in vm.state.extra_config if on == "1" and _NO_CHECKPOINT.fullmatch(key.lower())), "")
-    if plugin:
-        raise faults.not_supported(f"Suspend is not supported while {plugin} is set.")
+    refused_types = [vgpu.type_name for vgpu in vm.state.vgpus if vgpu.type_name in types_without_suspend]
+    if refused_types:
+        raise faults.not_supported(
+            f"Suspend is not supported for vGPU profile {refused_types[0]} on host {vm.host().name}."
+        )
+    blocking_option = next(
+        (key for key, on in vm.state.extra_config if on == "1" and _NO_CHECKPOINT.fullmatch(key.lower())), ""
+    )
+    if blocking_option:
+        raise faults.not_supported(f"Suspend is not supported while {blocking_option} is set.")
 
 
 def checkpoint_mib(vm: VmEntity) -> int:
@@ -208,11 +215,14 @@ def checkpoint_mib(vm: VmEntity) -> int:
 
 
 def checkpoint_s(vm: VmEntity, size_mib: int) -> float:
-    """How long its datastore takes to write or read the state, next to the suspends and resumes under way."""
+    """Return how long the datastore takes to write or read a suspended state of `size_mib`, in seconds.
+
+    Other suspends and resumes that run on the same datastore share its throughput.
+    """
     tasks = [task for task in vm.world.tasks.unfinished() if task.name in CHECKPOINT_TASKS and task.entity is not vm]
-    begun = [task for task in tasks if not vm.world.tasks.waits(task)]
-    beside = sum(getattr(task.entity, "state", vm.state).datastore == vm.state.datastore for task in begun)
-    return size_mib / 1024 / DATASTORE_GIB_PER_S * (1 + beside)
+    running_tasks = [task for task in tasks if not vm.world.tasks.waits(task)]
+    other_count = sum(getattr(task.entity, "state", vm.state).datastore == vm.state.datastore for task in running_tasks)
+    return size_mib / 1024 / DATASTORE_GIB_PER_S * (1 + other_count)
 
 
 def _refuse_start(vm: VmEntity) -> None:
@@ -238,7 +248,7 @@ def start(vm: VmEntity, host: str, seats: Any, held_devices: Any) -> None:
         state.extra_config = merged_options(state.extra_config, cookie)
         state.change, state.changed_at = state.change + 1, now
     vm.power_changed()
-    drift_if_deviating(vm)
+    schedule_move_if_deviating(vm)
 
 
 def _require_space(vm: VmEntity, size_mib: int) -> None:
@@ -264,11 +274,11 @@ def _finish_suspend(vm: VmEntity, call: Call, size_mib: int) -> None:
         state.suspend_time, state.suspend_file_mib = vm.world.clock.now(), size_mib
         vm.power_changed()
     vm.post(call, "VmSuspendedEvent")
-    drift_if_deviating(vm)
+    schedule_move_if_deviating(vm)
 
 
 def restore_checkpoint(vm: VmEntity, taken_at: datetime) -> None:
-    """It is suspended in a state that was saved then, whatever it was before; what it held is free."""
+    """Set the VM suspended, with memory that was saved at `taken_at`; free its GPUs and devices."""
     _discard_checkpoint(vm)
     state, size_mib = vm.state, checkpoint_mib(vm)
     vm.datastore().use(size_mib)
@@ -286,7 +296,6 @@ def _discard_checkpoint(vm: VmEntity) -> None:
 
 def _posting_failure(vm: VmEntity, call: Call, finish: Any) -> Any:
     """Return an effect that calls `finish`; on a fault it posts VmFailedToPowerOnEvent and raises the fault again."""
-    from pyVmomi import vmodl
 
     def effect() -> None:
         try:
@@ -311,7 +320,7 @@ def _require_tools(vm: VmEntity) -> None:
     vm.world.tasks.refuse_if_busy(vm)
 
 
-DECIDES_S: Final = 1.0
+DECISION_S: Final = 1.0
 
 
 def power_on_all(datacenter: ManagedEntity, call: Call, references: list[Any]) -> Any:
@@ -324,9 +333,9 @@ def power_on_all(datacenter: ManagedEntity, call: Call, references: list[Any]) -
                 vm = datacenter.world.get(reference)
                 if vm.state.power is Power.ON:
                     raise faults.wrong_power_state(Power.ON, Power.OFF)
-                refused = datacenter.world.injector.refusal("PowerOnVM_Task", vm)
-                if refused is not None:
-                    raise refused
+                refusal = datacenter.world.injector.refusal("PowerOnVM_Task", vm)
+                if refusal is not None:
+                    raise refusal
                 task = power_on(vm, call, None)
             except vmodl.MethodFault as fault:
                 result.notAttempted.append(vim.cluster.NotAttemptedVmInfo(vm=reference, fault=fault))
@@ -334,7 +343,7 @@ def power_on_all(datacenter: ManagedEntity, call: Call, references: list[Any]) -
                 result.attempted.append(vim.cluster.AttemptedVmInfo(vm=reference, task=task.ref))
         return result
 
-    return datacenter.world.tasks.start(call, "PowerOnMultiVM_Task", datacenter, DECIDES_S, finish=finish)
+    return datacenter.world.tasks.start(call, "PowerOnMultiVM_Task", datacenter, DECISION_S, finish=finish)
 
 
 CANCEL = "1"
@@ -359,11 +368,11 @@ def answer(vm: VmEntity, call: Call, question_id: str, choice: str) -> None:
         vm.touch("runtime", "summary")
 
 
-AFTER_S: Final = 60.0
-"""How long after a suspend or a start a VM is moved in a vCenter that deviates so."""
+MOVE_AFTER_S: Final = 60.0
+"""How long after a suspend or a start a VM is moved, with the deviations `suspended-vm-host` and `drs-vgpu-vms`."""
 
 
-def drift(vm: VmEntity) -> None:
+def move_elsewhere(vm: VmEntity) -> None:
     """Move the VM to the first other host of its cluster that admits it; without one nothing happens."""
     call, source = Call(method="MigrateVM_Task", version=vm.world.api_version), vm.host()
     for target in vm.host().compute_resource().hosts():
@@ -374,12 +383,12 @@ def drift(vm: VmEntity) -> None:
                 vm.register_on(target.moid)
                 vm.power_changed()
             if vm.state.power is Power.ON:
-                came_from = vim.event.HostEventArgument(name=source.name, host=source.ref)
-                vm.post(call, "DrsVmMigratedEvent", sourceHost=came_from)
+                source_argument = vim.event.HostEventArgument(name=source.name, host=source.ref)
+                vm.post(call, "DrsVmMigratedEvent", sourceHost=source_argument)
             return
 
 
-def drift_if_deviating(vm: VmEntity) -> None:
+def schedule_move_if_deviating(vm: VmEntity) -> None:
     """Schedule a move, a minute from now, of a vGPU VM just suspended or started, if the deviation is set.
 
     assumption: suspended-vm-host, assumption: drs-vgpu-vms
@@ -387,12 +396,12 @@ def drift_if_deviating(vm: VmEntity) -> None:
     power = vm.state.power
     deviation = "suspended-vm-host" if power is Power.SUSPENDED else "drs-vgpu-vms"
 
-    def later() -> None:
+    def move_if_unchanged() -> None:
         if vm.is_registered and vm.state.power is power:
-            drift(vm)
+            move_elsewhere(vm)
 
     if deviation in vm.world.deviations and vm.state.vgpus:
-        vm.world.clock.schedule(AFTER_S, later, background=True)
+        vm.world.clock.schedule(MOVE_AFTER_S, move_if_unchanged, background=True)
 
 
 def _admission_on(vm: VmEntity, target: HostEntity) -> Admission | None:

@@ -1,6 +1,6 @@
-"""ReconfigVM_Task: the whole spec is applied to a copy of the state, which then replaces it: all of it, or nothing.
+"""ReconfigVM_Task: applies a spec to a copy of the VM's state, which replaces the state if no field is refused.
 
-A field that the simulator does not keep is refused by name, never swallowed.
+A field that is not simulated is refused by name, never ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpuops.sim.operations.recording import recorded
 from gpuops.sim.operations.vms.device_change import apply_device_changes
 from gpuops.sim.operations.vms.hardware_change import hot_plugged
 from gpuops.sim.render.config_target import NEWEST, VERSIONS
-from gpuops.sim.render.vm_config import KEPT
+from gpuops.sim.render.vm_config import STORED_SETTINGS
 from gpuops.sim.state.vm_state import Power, VmState, merged_options
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ Setter = Callable[["VmEntity", VmState, Any], None]
 
 def reconfigure(vm: VmEntity, call: Call, spec: Any) -> Any:
     """Return the task that applies a VirtualMachineConfigSpec; on a fault nothing has changed."""
-    permissions.to_reconfigure(vm, call, spec)
+    permissions.require_to_reconfigure(vm, call, spec)
 
     def finish() -> None:
         vm.refuse_while_question_pending()
@@ -65,7 +65,7 @@ def changed_state(vm: VmEntity, spec: Any) -> VmState:
     for name in fields:
         setter = SETTERS.get(name)
         if setter is None:
-            raise faults.not_supported(f"The simulated vCenter keeps no VirtualMachineConfigSpec.{name}.")
+            raise faults.not_supported(f"The simulated vCenter does not support VirtualMachineConfigSpec.{name}.")
         before = copy.copy(state)
         setter(vm, state, getattr(spec, name))
         if state != before:  # in every power state a client may send the values that the VM already has
@@ -83,8 +83,8 @@ def _is_set(value: Any) -> bool:
 
 
 # What may change in which power state (VMware vSphere 8.0 docs; extraConfig of a suspended VM from memory).
-ANY_STATE: Final = {"changeVersion", "name", "annotation", "managedBy"}
-WHILE_ON: Final = ANY_STATE | {
+CHANGEABLE_IN_ANY_STATE: Final = {"changeVersion", "name", "annotation", "managedBy"}
+CHANGEABLE_WHILE_ON: Final = CHANGEABLE_IN_ANY_STATE | {
     "extraConfig",
     "memoryReservationLockedToMax",
     "memoryAllocation",
@@ -97,13 +97,13 @@ def _refuse_for_power_state(state: VmState, fields: list[str], spec: Any) -> Non
     """Raises InvalidPowerState if the spec changes a field that cannot be changed while the VM is on or suspended."""
     if state.power is Power.OFF:
         return
-    allowed = WHILE_ON if state.power is Power.ON else ANY_STATE
+    allowed = CHANGEABLE_WHILE_ON if state.power is Power.ON else CHANGEABLE_IN_ANY_STATE
     if state.power is Power.ON:
         # passthrough devices exclude memory hot add
-        hot = {"numCPUs": state.cpu_hot_add, "memoryMB": state.memory_hot_add and not state.devices}
-        allowed = allowed | {name for name, enabled in hot.items() if enabled}
+        hot_add = {"numCPUs": state.cpu_hot_add, "memoryMB": state.memory_hot_add and not state.devices}
+        allowed = allowed | {name for name, enabled in hot_add.items() if enabled}
         grows = (spec.numCPUs or state.cpus) >= state.cpus and (spec.memoryMB or state.memory_mib) >= state.memory_mib
-        allowed = allowed if grows else WHILE_ON
+        allowed = allowed if grows else CHANGEABLE_WHILE_ON
         # disks, network cards and drives can be hot-plugged (VMware vSphere 8.0 docs, virtual hardware), except PVRDMA
         # (VMware, vSphere Networking, "Assign a PVRDMA Adapter to a Virtual Machine")
         if all(hot_plugged(change.device) for change in spec.deviceChange):
@@ -138,7 +138,7 @@ def _set_name(vm: VmEntity, state: VmState, name: str) -> None:
 
 
 def _set_managed_by(vm: VmEntity, state: VmState, manager: Any) -> None:
-    """Without a key it is managed by no extension again (vSphere API, ManagedByInfo)."""
+    """Set the extension that manages the VM; an empty key removes it (vSphere API, ManagedByInfo)."""
     state.managed_by = (manager.extensionKey, manager.type or "") if manager.extensionKey else None
 
 
@@ -169,7 +169,7 @@ def _allocation(name: str, attribute: str) -> Setter:
     def setter(vm: VmEntity, state: VmState, allocation: Any) -> None:
         # a limit of -1 = unlimited
         if allocation.limit not in (None, -1) or (allocation.shares and allocation.shares.level == "custom"):
-            raise faults.not_supported(f"The simulated vCenter keeps no limits or custom shares in {name}.")
+            raise faults.not_supported(f"The simulated vCenter supports no limits or custom shares in {name}.")
         if (allocation.reservation or 0) < 0:
             raise faults.wrong_argument(f"{name}.reservation")
         if allocation.reservation is not None:
@@ -179,7 +179,7 @@ def _allocation(name: str, attribute: str) -> Setter:
 
 
 def _set_guest_id(vm: VmEntity, state: VmState, guest_id: str) -> None:
-    """One of the API's (vSphere API, VirtualMachineGuestOsIdentifier)."""
+    """Set the guest id. Raises InvalidArgument for an unknown id (vSphere API, VirtualMachineGuestOsIdentifier)."""
     if guest_id not in vim.vm.GuestOsDescriptor.GuestOsIdentifier.values:
         raise faults.wrong_argument("configSpec.guestId")
     state.guest_id = guest_id
@@ -232,7 +232,7 @@ def _set_virtual_numa(vm: VmEntity, state: VmState, numa: Any) -> None:
         state.vnuma_on_hot_add = numa.exposeVnumaOnCpuHotadd
 
 
-def _keep(name: str) -> Setter:
+def _store_setting(name: str) -> Setter:
     """Return the setter of a field that has no effect and is only stored, or of an object with such fields."""
 
     def setter(vm: VmEntity, state: VmState, value: Any) -> None:
@@ -241,52 +241,56 @@ def _keep(name: str) -> Setter:
             fields = {f"{name}.{field.name}": getattr(value, field.name) for field in value._GetPropertyList()}
         settings = dict(state.settings)
         for path, setting in fields.items():
-            if _is_set(setting) and path not in KEPT:
-                raise faults.not_supported(f"The simulated vCenter keeps no VirtualMachineConfigSpec.{path}.")
+            if _is_set(setting) and path not in STORED_SETTINGS:
+                raise faults.not_supported(f"The simulated vCenter does not support VirtualMachineConfigSpec.{path}.")
             if _is_set(setting):
                 settings[path] = setting
-        state.settings = tuple(sorted((path, setting) for path, setting in settings.items() if setting != KEPT[path]))
+        state.settings = tuple(
+            sorted((path, setting) for path, setting in settings.items() if setting != STORED_SETTINGS[path])
+        )
 
     return setter
 
 
-def _plain(attribute: str) -> Setter:
+def _set_attribute(attribute: str) -> Setter:
+    """Return the setter of a field that is stored unchanged in this attribute of the state."""
+
     def setter(vm: VmEntity, state: VmState, value: Any) -> None:
         setattr(state, attribute, value)
 
     return setter
 
 
-def _nothing(vm: VmEntity, state: VmState, value: Any) -> None:
-    """Handled elsewhere."""
+def _handled_elsewhere(vm: VmEntity, state: VmState, value: Any) -> None:
+    """Do nothing: `changed_state` and `apply_device_changes` handle these fields."""
 
 
 SETTERS: Final[dict[str, Setter]] = {
-    "changeVersion": _nothing,
-    "deviceChange": _nothing,
-    "deviceGroups": _nothing,
+    "changeVersion": _handled_elsewhere,
+    "deviceChange": _handled_elsewhere,
+    "deviceGroups": _handled_elsewhere,
     "name": _set_name,
-    "annotation": _plain("annotation"),
+    "annotation": _set_attribute("annotation"),
     "managedBy": _set_managed_by,
     "guestId": _set_guest_id,
-    "uuid": _plain("uuid"),
-    "instanceUuid": _plain("instance_uuid"),
+    "uuid": _set_attribute("uuid"),
+    "instanceUuid": _set_attribute("instance_uuid"),
     "numCPUs": _set_cpus,
     "numCoresPerSocket": lambda vm, state, cores: setattr(state, "cores_per_socket", cores or 1),  # 0 = automatic
     "memoryMB": _set_memory_mib,
-    "memoryReservationLockedToMax": _plain("memory_locked"),
+    "memoryReservationLockedToMax": _set_attribute("memory_locked"),
     "memoryAllocation": _allocation("memoryAllocation", "memory_reservation_mib"),
     "cpuAllocation": _allocation("cpuAllocation", "cpu_reservation_mhz"),
-    "cpuHotAddEnabled": _plain("cpu_hot_add"),
-    "nestedHVEnabled": _plain("nested_virtualization"),
-    "memoryHotAddEnabled": _plain("memory_hot_add"),
+    "cpuHotAddEnabled": _set_attribute("cpu_hot_add"),
+    "nestedHVEnabled": _set_attribute("nested_virtualization"),
+    "memoryHotAddEnabled": _set_attribute("memory_hot_add"),
     "firmware": _set_firmware,
     "bootOptions": _set_boot_options,
     "virtualNuma": _set_virtual_numa,
-    "fixedPassthruHotPlugEnabled": _plain("passthrough_hot_plug"),
+    "fixedPassthruHotPlugEnabled": _set_attribute("passthrough_hot_plug"),
     "latencySensitivity": lambda vm, state, value: setattr(state, "latency", str(value.level)),
     "extraConfig": _set_extra_config,
-    **{name: _keep(name) for name in dict.fromkeys(path.partition(".")[0] for path in KEPT)},
+    **{name: _store_setting(name) for name in dict.fromkeys(path.partition(".")[0] for path in STORED_SETTINGS)},
 }
 
 
@@ -298,10 +302,10 @@ def upgrade(vm: VmEntity, call: Call, version: str | None) -> Any:
     VirtualMachine.UpgradeVM_Task)."""
 
     def begin() -> None:
-        _target(vm, version)  # raises the faults of a refused upgrade
+        _checked_target_version(vm, version)  # raises the faults of a refused upgrade
 
     def finish() -> None:
-        number = _target(vm, version)
+        number = _checked_target_version(vm, version)
         with recorded(vm, call):
             vm.state.hardware_version = number
             vm.state.change, vm.state.changed_at = vm.state.change + 1, vm.world.clock.now()
@@ -311,7 +315,7 @@ def upgrade(vm: VmEntity, call: Call, version: str | None) -> Any:
     return vm.world.tasks.start(call, "UpgradeVM_Task", vm, UPGRADE_S, begin=begin, finish=finish)
 
 
-def _target(vm: VmEntity, version: str | None) -> int:
+def _checked_target_version(vm: VmEntity, version: str | None) -> int:
     """Return the number of the new hardware version. Raises, in the order of vcsim (govmomi, UpgradeVMTask):
     InvalidPowerState, InvalidState, NotSupported for a version that hosts do not have, AlreadyUpgraded."""
     if vm.state.power is not Power.OFF:
@@ -327,7 +331,7 @@ def _target(vm: VmEntity, version: str | None) -> int:
 
 
 def version_number(version: str) -> int:
-    """20 of `vmx-20`. Raises NotSupported for a version that hosts do not have."""
+    """Return the number in a version such as `vmx-20`. Raises NotSupported for a version that hosts do not have."""
     if version not in VERSIONS:
         raise faults.not_supported(f"No host supports the virtual hardware version {version}.")
     return int(version.removeprefix("vmx-"))

@@ -1,7 +1,7 @@
 """Takes, lists, reverts to and removes snapshots of a VM.
 
-After a revert its power and its guest are again as they were when the snapshot was taken. What vCenter itself keeps of
-it (name, folder, custom values) stays.
+A revert restores the power state, the guest and the configuration of the snapshot. What vCenter itself stores about the
+VM (name, folder, custom values) stays.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def take(vm: VmEntity, name: str, description: str, *, memory: bool, make: MakeS
     """Take a snapshot, make it the current one and return its managed object."""
     state = vm.state
     number = max((snapshot.id for snapshot in state.snapshots), default=0) + 1
-    taken = SnapshotState(
+    snapshot_state = SnapshotState(
         moid=f"snapshot-{vm.moid.removeprefix('vm-')}-{number}",
         id=number,
         name=name,
@@ -62,10 +62,10 @@ def take(vm: VmEntity, name: str, description: str, *, memory: bool, make: MakeS
         memory=memory,
         parent=state.current_snapshot,
     )
-    snapshot = make(vm.world, taken.moid, vm, copy.copy(state))
+    snapshot = make(vm.world, snapshot_state.moid, vm, copy.copy(state))
     vm.world.register(snapshot)
-    state.snapshots = (*state.snapshots, taken)
-    state.current_snapshot = taken.moid
+    state.snapshots = (*state.snapshots, snapshot_state)
+    state.current_snapshot = snapshot_state.moid
     vm.touch("snapshot", "rootSnapshot", "layoutEx", "summary")
     return snapshot
 
@@ -82,7 +82,7 @@ def remove_all(vm: VmEntity, call: Call) -> Any:
 
 
 def remove_one(vm: VmEntity, call: Call, moid: str, *, children: bool) -> Any:
-    """RemoveSnapshot_Task: the snapshot, with those taken after it if asked; others move to its parent."""
+    """RemoveSnapshot_Task: remove a snapshot, with `children` also those below it; else these move to its parent."""
 
     def finish() -> None:
         removed_moids = {moid}
@@ -141,17 +141,17 @@ def _check_snapshot_allowed(vm: VmEntity, *, memory: bool) -> None:
     running = vm.state.power is Power.ON
     if running and vm.state.has_fixed_devices:
         raise faults.not_supported("A running virtual machine with a passthrough device cannot be snapshotted.")
-    refused = [vgpu.type_name for vgpu in vm.state.vgpus if vgpu.type_name in vm.host().state.no_suspend]
-    if running and memory and refused:
-        raise faults.not_supported(f"Memory snapshots are not supported for vGPU profile {refused[0]}.")
+    refused_types = [vgpu.type_name for vgpu in vm.state.vgpus if vgpu.type_name in vm.host().state.no_suspend]
+    if running and memory and refused_types:
+        raise faults.not_supported(f"Memory snapshots are not supported for vGPU profile {refused_types[0]}.")
 
 
 REVERT_S: Final = 3.0
-TAKEN_AGO: Final = timedelta(days=7)
-"""How old the snapshot is."""
+SNAPSHOT_AGE: Final = timedelta(days=7)
+"""The age of the snapshot to which another client reverts a VM."""
 
 
-CONFIGURED: Final = (
+REVERTED_FIELDS: Final = (
     "cpus",
     "cores_per_socket",
     "memory_mib",
@@ -175,7 +175,7 @@ CONFIGURED: Final = (
     "groups",
     "extra_config",
 )
-"""What of a VM is as it was in the snapshot."""
+"""The fields of VmState that a revert sets to their values in the snapshot."""
 
 
 def revert_to(vm: VmEntity, call: Call, method: str, moid: str | None, *, suppress_power_on: bool) -> Any:
@@ -188,13 +188,13 @@ def revert_to(vm: VmEntity, call: Call, method: str, moid: str | None, *, suppre
         raise faults.not_found("The virtual machine has no current snapshot.")
 
     def finish() -> None:
-        state_then = vm.world.get(snapshot.moid).taken
+        old_state = vm.world.get(snapshot.moid).state_at_snapshot
         if vm.state.power is not Power.OFF:
             power.stop(vm, call, clean=False)
         cards = vm.state.network_cards
         with recorded(vm, call):
-            for name in CONFIGURED:
-                setattr(vm.state, name, getattr(state_then, name))
+            for name in REVERTED_FIELDS:
+                setattr(vm.state, name, getattr(old_state, name))
             vm.state.set_network_cards(with_own_ports(vm.world, vm.state.network_cards, besides=vm.moid))
             vm.state.change, vm.state.changed_at = vm.state.change + 1, vm.world.clock.now()
             vm.state.current_snapshot = snapshot.moid
@@ -222,12 +222,13 @@ def revert(vm: VmEntity, call: Call, power_before: Power) -> None:
             power.stop(vm, call, clean=False)
         return
     with recorded(vm, call):
-        power.restore_checkpoint(vm, vm.world.clock.now() - TAKEN_AGO)
+        power.restore_checkpoint(vm, vm.world.clock.now() - SNAPSHOT_AGE)
         if power_before is Power.ON:
             _finish_resume(vm)
 
 
 def _finish_resume(vm: VmEntity) -> None:
+    """Resume the suspended VM on its host; it stays suspended if the host refuses it."""
     try:
         host, admitted = place(vm, vm.host())
     except vmodl.MethodFault:

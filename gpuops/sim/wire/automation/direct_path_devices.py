@@ -48,7 +48,7 @@ TASKS: Final = "com.vmware.cis.tasks"
 CONFIGURE: Final = "configure$task"
 SINCE: Final = (9, 1)
 PAGE: Final = 256
-"""The most entries of a list whose request does not say how many (vSphere Automation API 9.1, IterationSpec)."""
+"""Entries of a list if the request sets no number (vSphere Automation API 9.1, IterationSpec)."""
 
 MODE_NAMES: Final = {
     "none": "NONE",
@@ -59,7 +59,7 @@ MODE_NAMES: Final = {
     "vGpuMixedSize": "VGPU_MIXED_SIZE",
     "systemSelect": "SYSTEM_SELECT",
 }
-"""A mode in the vSphere API -> here."""
+"""Mode in the vSphere API -> mode in the vSphere Automation API."""
 _MODES: Final = Enumeration(f"{DEVICES}.direct_path_device_mode", tuple(MODE_NAMES.values()))
 _LIST: Final = operation_input(
     "filter_spec",
@@ -94,13 +94,13 @@ class DirectPathDevices:
     """The operations of both services in one simulated vCenter."""
 
     def __init__(self, world: World, find_host: Callable[[str, str], ManagedObject]) -> None:
-        """`find_host(identifier, user)` is the host; it raises VapiFault for one that the user does not get."""
+        """`find_host(identifier, user)` returns the host; it raises VapiFault for one that the user may not see."""
         self._world = world
         self._find_host = find_host
-        self._tasks: dict[str, _Configuring] = {}
+        self._tasks: dict[str, _ConfigureTask] = {}
 
     @property
-    def offered(self) -> bool:
+    def is_offered(self) -> bool:
         """Whether a vCenter of this version has the services."""
         return tuple(int(part) for part in self._world.api_version.split(".")[:2]) >= SINCE
 
@@ -126,24 +126,30 @@ class DirectPathDevices:
         if paging.get("marker"):
             raise VapiFault("unsupported", f"Lists of {DEVICES} in pages are not simulated.")
         device_ids = (parameters.get("filter_spec") or {}).get("devices")
-        classes = bool((parameters.get("list_details") or {}).get("vm_class"))
+        with_classes = bool((parameters.get("list_details") or {}).get("vm_class"))
         items = [
-            Struct(f"{DEVICES}.list_item", {"device": device.id, "info": self._info(host, device, classes=classes)})
+            Struct(
+                f"{DEVICES}.list_item",
+                {"device": device.id, "info": self._info(host, device, with_classes=with_classes)},
+            )
             for device in host.read("config.pciPassthruInfo")
             if device.passthruCapable and (device_ids is None or device.id in device_ids)
         ]
         return Struct(f"{DEVICES}.list_result", {"items": items[: paging.get("page_size") or PAGE]})
 
-    def _info(self, host: HostEntity, device: Any, *, classes: bool) -> Struct:
+    def _info(self, host: HostEntity, device: Any, *, with_classes: bool) -> Struct:
         gpu = host.state.gpu(device.id)
         names = {pci_device.id: pci_device.deviceName for pci_device in host.read("hardware.pciDevice")}
-        fields = {"name": names[device.id], **(self._of_gpu(host, gpu) if gpu is not None else _of_other(device))}
-        if gpu is not None and classes:
+        fields = {
+            "name": names[device.id],
+            **(self._gpu_fields(host, gpu) if gpu is not None else _other_device_fields(device)),
+        }
+        if gpu is not None and with_classes:
             fields[_CLASSES] = OptionalValue([self._class(host, profile) for profile in self._profiles(gpu)])
         fields |= {name: OptionalValue(None) for name in _OPTIONAL if name not in fields}
         return Struct(f"{DEVICES}.info", fields)
 
-    def _of_gpu(self, host: HostEntity, gpu: HostGpu) -> dict[str, Any]:
+    def _gpu_fields(self, host: HostEntity, gpu: HostGpu) -> dict[str, Any]:
         holders = {
             vm.moid for vm in host.running_vms() if gpu.pci_id in (held_pci_id for _, held_pci_id in vm.state.held)
         }
@@ -172,7 +178,7 @@ class DirectPathDevices:
         }
 
     def _profiles(self, gpu: HostGpu) -> list[DirectPathProfileState]:
-        """The DirectPath profiles whose vGPU type the GPU runs now, or that it is given whole for."""
+        """Return the DirectPath profiles whose vGPU type the GPU runs now, or that use the whole GPU."""
         types = {vgpu_type.name for vgpu_type in gpu.board.types_in(gpu.mode)} if gpu.serves_vgpus else set()
         return [
             profile
@@ -181,7 +187,7 @@ class DirectPathDevices:
         ]
 
     def _class(self, host: HostEntity, profile: DirectPathProfileState) -> Struct:
-        """What of the profile is reserved in the cluster of the host, as the VM class of that name."""
+        """Return the profile's reservations in the host's cluster as the VM class of that name."""
         units, in_use = self._units(host, profile.config)
         counts = {"vm_class_reserved_in_use": in_use, "vm_class_reserved_total": units}
         usage_fields = {"zone": None, "zone_name": None, "dpp_id": profile.id, **counts}
@@ -189,7 +195,7 @@ class DirectPathDevices:
         return Struct(f"{DEVICES}.vm_class_info", {"vm_class": profile.name, **fields})
 
     def _units(self, host: HostEntity, config: DirectPathConfig) -> tuple[int, int]:
-        """(units of it that are reserved in the host's cluster, those in use)."""
+        """Return (units of the configuration that are reserved in the host's cluster, those of them in use)."""
         place = host.compute_resource()
         reserved = [
             reservation
@@ -209,18 +215,18 @@ class DirectPathDevices:
         cluster_gpus = [candidate for member in host.compute_resource().hosts() for candidate in member.state.gpus]
         for profile in self._profiles(gpu):
             type_ = gpu.board.by_name.get(profile.config.vgpu)
-            most, each_mib = (
+            max_units, unit_mib = (
                 (1, gpu.board.framebuffer_mib) if type_ is None else (type_.max_per_gpu, type_.framebuffer_mib)
             )
             units, used = self._units(host, profile.config)
-            before = 0
+            units_before = 0
             for gpu_of_cluster in cluster_gpus:
                 if gpu_of_cluster is gpu:
                     break
-                before += most if profile in self._profiles(gpu_of_cluster) else 0
-            units_here, used_here = (max(0, min(most, number - before)) for number in (units, used))
-            all_mib += units_here * each_mib
-            used_mib += used_here * each_mib
+                units_before += max_units if profile in self._profiles(gpu_of_cluster) else 0
+            units_here, used_here = (max(0, min(max_units, number - units_before)) for number in (units, used))
+            all_mib += units_here * unit_mib
+            used_mib += used_here * unit_mib
         return all_mib, used_mib
 
     def _configure(self, parameters: Mapping[str, Any], session: ClientSession) -> str:
@@ -234,35 +240,35 @@ class DirectPathDevices:
             if host.state.connection != "connected":
                 raise VapiFault("error", f"Host {host.name} is not connected.")
             device = spec["device"]
-            self._refuse_other(host, device)
-            configuring = _Configuring(configure(host, call, device, mode), None, self._world.clock.now())
+            self._refuse_host_device(host, device)
+            configure_task = _ConfigureTask(configure(host, call, device, mode), None, self._world.clock.now())
         except (vim.fault.NotFound, vmodl.fault.InvalidArgument, vim.fault.NoPermission) as fault:
             raise _error(fault) from None  # these faults refuse the call; any other one ends its task in error
         except vmodl.MethodFault as fault:
-            configuring = _Configuring(None, _error(fault), self._world.clock.now())
+            configure_task = _ConfigureTask(None, _error(fault), self._world.clock.now())
         task = f"{self._world.next_number()}:com.vmware.vcenter.host.hardware"
-        self._tasks[task] = configuring
+        self._tasks[task] = configure_task
         return task
 
-    def _refuse_other(self, host: HostEntity, device: str) -> None:
-        """Raises VapiFault for a device of the host's own, such as its NIC: its mode is shown, and never changed."""
+    def _refuse_host_device(self, host: HostEntity, device: str) -> None:
+        """Raises VapiFault for a device that the host itself needs, such as its NIC: its mode can only be read."""
         capable_ids = {device.id for device in host.read("config.pciPassthruInfo") if device.passthruCapable}
         if host.state.device(device) is None and device in capable_ids:
             raise VapiFault("unsupported", f"The mode of {device} cannot be changed in the simulated vCenter.")
 
-    def _task(self, task: str) -> _Configuring:
+    def _task(self, task: str) -> _ConfigureTask:
         if task not in self._tasks:
             raise VapiFault("not_found", f"There is no task {task}.", args=(task,))
         return self._tasks[task]
 
 
-class _Configuring:
-    """A configure call that was accepted: it runs at the first look, and has ended at the second."""
+class _ConfigureTask:
+    """The task of an accepted configure call: clients see it running at their first read, and ended at the second."""
 
-    def __init__(self, impacts: list[str] | None, error: VapiFault | None, at: datetime) -> None:
+    def __init__(self, impacts: list[str] | None, error: VapiFault | None, started_at: datetime) -> None:
         self._impacts = impacts
         self._error = error
-        self._at = at.isoformat(timespec="milliseconds")[:23] + "Z"
+        self._started_at = started_at.isoformat(timespec="milliseconds")[:23] + "Z"
         self._seen = False
 
     def info(self) -> Struct:
@@ -284,8 +290,8 @@ class _Configuring:
             "status": status,
             "cancelable": False,
             "error": OptionalValue(self._error if ended else None),
-            "start_time": OptionalValue(self._at),
-            "end_time": OptionalValue(self._at if ended else None),
+            "start_time": OptionalValue(self._started_at),
+            "end_time": OptionalValue(self._started_at if ended else None),
             "user": OptionalValue(None),
         }
         return Struct("com.vmware.cis.task.info", fields)
@@ -297,8 +303,8 @@ _OPTIONAL: Final = (
 )  # fmt: skip
 
 
-def _of_other(device: Any) -> dict[str, Any]:
-    """The fields of a device that is no GPU: only its mode is shown."""
+def _other_device_fields(device: Any) -> dict[str, Any]:
+    """Return the fields of a device other than a GPU: only its modes are shown."""
     mode = DIRECT_PATH if device.passthruActive else HOST
     return {"current_mode": MODE_NAMES[mode], "configurable_modes": [MODE_NAMES[HOST], MODE_NAMES[DIRECT_PATH]]}
 

@@ -58,7 +58,7 @@ Value = Callable[[ManagedObject], object]
 
 @dataclass(frozen=True, slots=True)
 class _Filter:
-    """One field of a filter: an object matches when what `value` gives for it is among the values that are wanted."""
+    """One field of a filter: an object matches if the result of `value` for it is among the requested values."""
 
     shape: Shape
     value: Value
@@ -66,18 +66,18 @@ class _Filter:
 
 @dataclass(frozen=True, slots=True)
 class InventoryService:
-    """One service: what it lists, by which filters, how many at most, and what `list` and `get` show of an object."""
+    """One service: the type of its objects, its filters and limit, and what `list` and `get` show of an object."""
 
     key: str
     """The name of the parameter, and of the field, with an object's identifier."""
     type: str
     noun: str
     own_filters: Mapping[str, _Filter]
-    """Those besides the filters by identifier, name and datacenter."""
+    """The filters in addition to those by identifier, name and datacenter."""
     summary: Callable[[ManagedObject], Mapping[str, Any]]
     details: Callable[[ManagedObject], Struct] | None = None
     other_operations: tuple[str, ...] = ()
-    """Those of the API that are not simulated."""
+    """Operations of the API that are not simulated."""
     limit: int = 1000
 
     @property
@@ -86,7 +86,7 @@ class InventoryService:
 
     @property
     def path(self) -> str:
-        """Of its URL, below `vcenter`."""
+        """The part of its URL after `vcenter`."""
         return self.key.replace("_", "-")
 
     @property
@@ -183,13 +183,13 @@ _name: Final = attrgetter("display_name")
 
 
 def _parent(managed_object: ManagedObject) -> str | None:
-    """What directly contains it: objects in folders below do not match (vsphere-automation-sdk-python issue 87)."""
-    above = managed_object.above()
-    return above.moid if above is not None else None
+    """Return the direct parent: objects in folders below it do not match (vsphere-automation-sdk-python issue 87)."""
+    parent = managed_object.above()
+    return parent.moid if parent is not None else None
 
 
 def _nearest(kind: str) -> Value:
-    """The object of a type that contains it, at whatever depth."""
+    """Return a function that finds the nearest ancestor of a type."""
 
     def find(managed_object: ManagedObject) -> str | None:
         return next(
@@ -200,7 +200,7 @@ def _nearest(kind: str) -> Value:
 
 
 def _linked(path: str) -> Value:
-    """The object that a property leads to."""
+    """Return a function that reads the first object to which a property refers."""
     return lambda managed_object: next((linked.moid for linked in managed_object.linked(path)), None)
 
 
@@ -209,7 +209,7 @@ def _vm_cluster(managed_object: ManagedObject) -> object:
 
 
 def _pool_host(managed_object: ManagedObject) -> str | None:
-    """The host whose pool it is, where that is in no cluster."""
+    """Return the host of a resource pool that is not in a cluster; None for a pool of a cluster."""
     owner = next(iter(managed_object.linked("owner")), None)
     if owner is None or owner.wsdl_name == "ClusterComputeResource":
         return None
@@ -281,7 +281,7 @@ def _allocation(allocation: Any) -> Struct:
 # --- the services ---------------------------------------------------------------------------------------------------
 
 
-def _of(name: str, values: Iterable[str]) -> Enumeration:
+def _enum(name: str, values: Iterable[str]) -> Enumeration:
     return Enumeration(f"{VCENTER}.{name}", tuple(values))
 
 
@@ -305,7 +305,7 @@ _SERVICES: Final = (
             "folders": _Filter(_TEXTS, _nearest("Folder")),
             "standalone": _Filter(TRUTH, lambda host: _cluster(host) is None),
             "clusters": _Filter(_TEXTS, _cluster),
-            "connection_states": _Filter(ListOf(_of("host.connection_state", _CONNECTIONS.values())), _connection),
+            "connection_states": _Filter(ListOf(_enum("host.connection_state", _CONNECTIONS.values())), _connection),
         },
         _host_summary, None, ("create", "delete", "connect", "disconnect"), 2500,
     ),
@@ -319,7 +319,7 @@ _SERVICES: Final = (
         {
             **_FOLDERS,
             "types": _Filter(
-                ListOf(_of("datastore.type", _DATASTORE_TYPES)), lambda store: str(store.read("summary").type).upper()
+                ListOf(_enum("datastore.type", _DATASTORE_TYPES)), lambda store: str(store.read("summary").type).upper()
             ),
         },
         lambda store: fields_of("datastore.summary", store.read("summary")), _datastore_details, (), 2500,
@@ -329,7 +329,7 @@ _SERVICES: Final = (
     ),
     InventoryService(
         "folder", "Folder", "Folder",
-        {"parent_folders": _DIRECTLY_IN, "type": _Filter(_of("folder.type", _FOLDER_TYPES.values()), _folder_type)},
+        {"parent_folders": _DIRECTLY_IN, "type": _Filter(_enum("folder.type", _FOLDER_TYPES.values()), _folder_type)},
         lambda folder: {"name": _name(folder), "type": _folder_type(folder)},
     ),
     InventoryService(
@@ -337,7 +337,8 @@ _SERVICES: Final = (
         {
             **_FOLDERS,
             "types": _Filter(
-                ListOf(_of("network.type", _NETWORK_TYPES.values())), lambda network: _NETWORK_TYPES[network.wsdl_name]
+                ListOf(_enum("network.type", _NETWORK_TYPES.values())),
+                lambda network: _NETWORK_TYPES[network.wsdl_name],
             ),
         },
         lambda network: {"name": _name(network), "type": _NETWORK_TYPES[network.wsdl_name]},

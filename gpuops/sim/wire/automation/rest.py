@@ -24,7 +24,7 @@ from gpuops.sim.wire.automation.services import ERRORS, POWER, SESSION, VapiServ
 
 SESSION_HEADER: Final = "vmware-api-session-id"
 PREFIXES: Final = ("/rest/", "/api/")
-_OLD: Final = "/rest/"
+_REST: Final = "/rest/"
 _STATUS: Final = {
     "concurrent_change": 409,
     "internal_server_error": 500,
@@ -38,11 +38,11 @@ _STATUS: Final = {
 """HTTP status of the errors that are not 400 (vmware-vapi-runtime, vapi/rest/lib.py)."""
 
 _FILTER: Final = "filter."
-_LISTED: Final = re.compile(r"\.[0-9]+$")
+_LIST_NUMBER: Final = re.compile(r"\.[0-9]+$")
 """The number of a value in a list, as in `filter.names.1` (vSphere Automation API reference, datacenter.list)."""
 
 _AS_TASK: Final = "vmw-task"
-"""A POST with it is answered with a task, and status 202."""
+"""The query parameter that makes a POST return a task, with status 202."""
 Query = Mapping[str, list[str]]
 
 
@@ -51,27 +51,27 @@ def answer(
 ) -> tuple[int, bytes]:
     """Return (HTTP status, JSON) of one call below /api or /rest. The names of `headers` are in lower case."""
     url = urlsplit(target)
-    old = url.path.startswith(_OLD)
+    under_rest = url.path.startswith(_REST)
     try:
         vapi_value = _invoke(services, verb, url.path, parse_qs(url.query, keep_blank_values=True), headers, body)
     except VapiFault as fault:
-        error_json = _error(fault, old=old)
-        document: Any = {"type": f"{ERRORS}.{fault.kind}", "value": error_json} if old else error_json
+        error_json = _error(fault, under_rest=under_rest)
+        document: Any = {"type": f"{ERRORS}.{fault.kind}", "value": error_json} if under_rest else error_json
         return _STATUS.get(fault.kind, 400), json.dumps(document).encode()
-    if old:
-        return 200, json.dumps({"value": _plain_json(vapi_value, old=True)}).encode()
+    if under_rest:
+        return 200, json.dumps({"value": _rest_json(vapi_value, under_rest=True)}).encode()
     if vapi_value is None:
         return 204, b""
     is_created = verb == "POST" and isinstance(vapi_value, str)
-    begun = is_created and parse_qs(url.query).get(_AS_TASK) == ["true"]
-    return 202 if begun else 201 if is_created else 200, json.dumps(_plain_json(vapi_value, old=False)).encode()
+    is_task = is_created and parse_qs(url.query).get(_AS_TASK) == ["true"]
+    return 202 if is_task else 201 if is_created else 200, json.dumps(_rest_json(vapi_value, under_rest=False)).encode()
 
 
 def _invoke(services: VapiServices, verb: str, path: str, query: Query, headers: Mapping[str, str], body: bytes) -> Any:
     """Map a REST path to a service and operation and return its result. Raises VapiFault, also for unknown paths."""
-    old = path.startswith(_OLD)
+    under_rest = path.startswith(_REST)
     steps = [unquote(step) for step in path.split("/")[2:] if step]
-    if old and steps[:2] == ["com", "vmware"]:
+    if under_rest and steps[:2] == ["com", "vmware"]:
         steps = steps[2:]
     action = next(iter(query.get("~action") or query.get("action") or ()), "")
     if steps in (["cis", "session"], ["session"]):
@@ -82,18 +82,18 @@ def _invoke(services: VapiServices, verb: str, path: str, query: Query, headers:
     if steps[:2] == ["cis", "tagging"] and 3 <= len(steps) <= 4:
         identity = steps[3].removeprefix("id:") if len(steps) == 4 else ""
         operation = action or _by_verb(verb, identity)
-        parameters = _tagging_call(steps[2], operation, identity, _content(body), old=old)
+        parameters = _tagging_call(steps[2], operation, identity, _content(body), under_rest=under_rest)
         return services.invoke(headers.get(SESSION_HEADER, ""), f"{TAGGING}.{steps[2]}", operation, parameters)
     if steps[:1] == ["vcenter"] and 2 <= len(steps) <= 3 and steps[1] in inventory_reads.BY_PATH:
         service = inventory_reads.BY_PATH[steps[1]]
         identity = steps[2] if len(steps) == 3 else ""
         operation = action or _by_verb(verb, identity)
-        parameters = _inventory_call(service, operation, identity, query, old=old)
+        parameters = _inventory_call(service, operation, identity, query, under_rest=under_rest)
         return services.invoke(headers.get(SESSION_HEADER, ""), service.name, operation, parameters)
     if steps[:2] == ["vcenter", "vm"] and steps[3:4] == ["power"] and len(steps) <= 5:
         operation = next(iter(steps[4:]), action) or {"GET": "get"}.get(verb, verb.lower())
         return services.invoke(headers.get(SESSION_HEADER, ""), POWER, operation, {"vm": steps[2]})
-    if not old and (call := _device_call(verb, steps, action, query, body)) is not None:
+    if not under_rest and (call := _device_call(verb, steps, action, query, body)) is not None:
         return services.invoke(headers.get(SESSION_HEADER, ""), *call)
     services.require_session(headers.get(SESSION_HEADER, ""))  # without a session even an unknown path is 401
     raise VapiFault(
@@ -131,11 +131,11 @@ def _by_verb(verb: str, identity: str) -> str:
     return operations.get(verb, verb.lower())
 
 
-def _tagging_call(resource: str, operation: str, identity: str, content: object, *, old: bool) -> dict[str, Any]:
+def _tagging_call(resource: str, operation: str, identity: str, content: object, *, under_rest: bool) -> dict[str, Any]:
     """The parameters of a call of the tagging services."""
     spec = {"create": "create_spec", "update": "update_spec"}.get(operation)
     parameters = {} if content is None else dict(structure(content))
-    if spec is not None and not old:
+    if spec is not None and not under_rest:
         parameters = {spec: parameters}  # under /api the specification is the body
     if identity:
         key = "category_id" if resource == "category" or operation == "list-tags-for-category" else "tag_id"
@@ -144,7 +144,7 @@ def _tagging_call(resource: str, operation: str, identity: str, content: object,
 
 
 def _inventory_call(
-    service: inventory_reads.InventoryService, operation: str, identity: str, query: Query, *, old: bool
+    service: inventory_reads.InventoryService, operation: str, identity: str, query: Query, *, under_rest: bool
 ) -> dict[str, Any]:
     """Return the parameters of a call of an inventory service. For a list, the query holds the filter's fields.
 
@@ -156,16 +156,16 @@ def _inventory_call(
     lists: dict[str, list[str]] = {}
     single_values: dict[str, Any] = {}
     for name, values in query.items():
-        if old and not name.startswith(_FILTER):
+        if under_rest and not name.startswith(_FILTER):
             single_values[name] = values
             continue
-        field = _LISTED.sub("", name.removeprefix(_FILTER)) if old else name
+        field = _LIST_NUMBER.sub("", name.removeprefix(_FILTER)) if under_rest else name
         lists[field] = [*lists.get(field, ()), *values]
     return {**single_values, "filter": {name: _value(values, shapes.get(name)) for name, values in lists.items()}}
 
 
 def _value(values: list[str], shape: Shape | None) -> object:
-    """What a part of the query stands for, in a field of this shape."""
+    """Return the value of a query parameter for a field of this type."""
     if isinstance(shape, ListOf):
         return values
     if shape is TRUTH:
@@ -174,7 +174,7 @@ def _value(values: list[str], shape: Shape | None) -> object:
 
 
 def _content(body: bytes) -> object:
-    """The JSON of a request; none is null. Raises VapiFault of kind invalid_request."""
+    """Return the JSON of a request's body; None if it is empty. Raises VapiFault of kind invalid_request."""
     if not body.strip():
         return None
     try:
@@ -183,29 +183,35 @@ def _content(body: bytes) -> object:
         raise VapiFault("invalid_request", "The body of the request is not valid JSON.") from None
 
 
-def _plain_json(vapi_value: Any, *, old: bool) -> Any:
-    """Return the value as plain JSON, without unset fields. Under /rest (`old`) a map is a list of keys and values."""
+def _rest_json(vapi_value: Any, *, under_rest: bool) -> Any:
+    """Return the value as plain JSON, without unset fields. Under /rest a map is a list of keys and values."""
     match vapi_value:
         case Struct():
             fields = (
-                (name, _plain_json(field, old=old)) for name, field in vapi_value.fields.items() if not _is_unset(field)
+                (name, _rest_json(field, under_rest=under_rest))
+                for name, field in vapi_value.fields.items()
+                if not _is_unset(field)
             )
             return dict(fields)
         case OptionalValue(inner):
-            return _plain_json(inner, old=old)
+            return _rest_json(inner, under_rest=under_rest)
         case VapiFault():
-            return _error(vapi_value, old=old)
+            return _error(vapi_value, under_rest=under_rest)
         case MapValue(entries):
-            plain = {key: _plain_json(map_value, old=old) for key, map_value in entries.items()}
-            return [{"key": key, "value": map_value} for key, map_value in plain.items()] if old else plain
+            entries_json = {key: _rest_json(map_value, under_rest=under_rest) for key, map_value in entries.items()}
+            return (
+                [{"key": key, "value": map_value} for key, map_value in entries_json.items()]
+                if under_rest
+                else entries_json
+            )
         case list():
-            return [_plain_json(element, old=old) for element in vapi_value]
+            return [_rest_json(element, under_rest=under_rest) for element in vapi_value]
         case _:
             return vapi_value
 
 
-def _error(fault: VapiFault, *, old: bool) -> dict[str, Any]:
-    return {"error_type": fault.kind.upper(), "messages": [_plain_json(fault.message(), old=old)]}
+def _error(fault: VapiFault, *, under_rest: bool) -> dict[str, Any]:
+    return {"error_type": fault.kind.upper(), "messages": [_rest_json(fault.message(), under_rest=under_rest)]}
 
 
 def _is_unset(vapi_value: object) -> bool:
@@ -229,33 +235,33 @@ def answer_rpc(services: VapiServices, body: bytes) -> tuple[int, bytes]:
         return _refusal(None, _PARSE_ERROR)
     if not isinstance(request, dict):
         return _refusal(None, _INVALID_REQUEST)
-    number, parameters = request.get("id"), request.get("params")
+    request_id, parameters = request.get("id"), request.get("params")
     if not isinstance(parameters, dict):
-        return _refusal(number, _INVALID_PARAMETERS)
+        return _refusal(request_id, _INVALID_PARAMETERS)
     service, operation = parameters.get("serviceId"), parameters.get("operationId")
     if not isinstance(service, str) or not isinstance(operation, str):
-        return _refusal(number, _INVALID_PARAMETERS)
+        return _refusal(request_id, _INVALID_PARAMETERS)
     try:
         output = _invoke_rpc(services, service, operation, parameters)
-        return _reply(number, {"output": _typed_json(output)})
+        return _reply(request_id, {"output": _typed_json(output)})
     except VapiFault as fault:
-        return _reply(number, {"error": _typed_error(fault)})
+        return _reply(request_id, {"error": _typed_error(fault)})
 
 
-def _reply(number: object, result: Any) -> tuple[int, bytes]:
-    return 200, json.dumps({"jsonrpc": "2.0", "id": number, "result": result}).encode()
+def _reply(request_id: object, result: Any) -> tuple[int, bytes]:
+    return 200, json.dumps({"jsonrpc": "2.0", "id": request_id, "result": result}).encode()
 
 
-def _refusal(number: object, error: tuple[int, str]) -> tuple[int, bytes]:
+def _refusal(request_id: object, error: tuple[int, str]) -> tuple[int, bytes]:
     code, message = error
-    return 400, json.dumps({"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": message}}).encode()
+    return 400, json.dumps({"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}).encode()
 
 
 def _invoke_rpc(services: VapiServices, service: str, operation: str, parameters: dict[str, Any]) -> Any:
     security = _dict(_dict(parameters.get("ctx")).get("securityCtx"))
     if service == SESSION and operation == "create":
         return services.log_in(_text(security.get("userName")), _text(security.get("password")))
-    return services.invoke(_text(security.get("sessionId")), service, operation, _plain(parameters.get("input")))
+    return services.invoke(_text(security.get("sessionId")), service, operation, _untyped(parameters.get("input")))
 
 
 def _dict(vapi_value: object) -> dict[str, Any]:
@@ -266,16 +272,16 @@ def _text(vapi_value: object) -> str:
     return vapi_value if isinstance(vapi_value, str) else ""
 
 
-def _plain(vapi_value: Any) -> Any:
+def _untyped(vapi_value: Any) -> Any:
     """Return vAPI's typed JSON as plain JSON: no wrappers around structures and optionals; sets and maps stay lists."""
     match vapi_value:
         case {"STRUCTURE": dict(structure)}:
             fields = (field for field in structure.values() if isinstance(field, dict))
-            return {name: _plain(field) for named in fields for name, field in named.items()}
+            return {name: _untyped(field) for named_fields in fields for name, field in named_fields.items()}
         case {"OPTIONAL": inner} | {"SECRET": inner}:
-            return _plain(inner)
+            return _untyped(inner)
         case list():
-            return [_plain(element) for element in vapi_value]
+            return [_untyped(element) for element in vapi_value]
         case _:
             return vapi_value
 

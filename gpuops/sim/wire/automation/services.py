@@ -1,9 +1,8 @@
 """The services of the vSphere Automation API, as its two wires call them (`rest.py`).
 
-Both authenticate against the same vCenter account as SOAP does, and get a `vmware-api-session-id`.
-
-Of com.vmware.vcenter.vm.power: which state an operation refuses, and by which error, is said in the vSphere Automation
-API reference (vcenter.vm.power); what a fault of the task becomes follows the meanings given there.
+Both wires authenticate with the same users as SOAP, and clients get a `vmware-api-session-id`. Which power states an
+operation of com.vmware.vcenter.vm.power refuses, and with which error: vSphere Automation API reference
+(vcenter.vm.power). The error for each fault of a task follows from the meanings given there.
 """
 
 from __future__ import annotations
@@ -65,23 +64,25 @@ class VapiServices:
         session = self.require_session(session_id)
         try:
             if service == SESSION:
-                return self._of_session(session, operation)
+                return self._session_operation(session, operation)
             if service in inventory_reads.BY_NAME:
                 reads = inventory_reads.BY_NAME[service]
                 return self._inventory.invoke(reads, operation, parameters, session.user)
             if service == POWER:
                 return self._power.invoke(session, operation, parameters)
-            if service in (DEVICES, TASKS) and self._devices.offered:
+            if service in (DEVICES, TASKS) and self._devices.is_offered:
                 return self._devices.invoke(session, service, operation, parameters)
             return self._world.tags.invoke(service, operation, parameters)
         except VapiFault:
             raise
         except Exception as bug:
             self._world.record_bug(bug)
-            raise VapiFault("internal_server_error", "The simulated vCenter could not carry the call out.") from bug
+            raise VapiFault(
+                "internal_server_error", "The simulated vCenter failed to carry out the call: a bug of the simulator."
+            ) from bug
 
     def require_session(self, session_id: str) -> ClientSession:
-        """The session of that id, which is in use from now on. Raises VapiFault of kind unauthenticated."""
+        """Return the session of that id, marked as active now. Raises VapiFault of kind unauthenticated."""
         session = self._world.sessions.find(session_id)
         if session is None:
             raise VapiFault("unauthenticated", "This method requires authentication.")
@@ -91,19 +92,22 @@ class VapiServices:
             call.session = session  # the ledger then knows who attached a tag
         return session
 
-    def _of_session(self, session: ClientSession, operation: str) -> Any:
+    def _session_operation(self, session: ClientSession, operation: str) -> Any:
         match operation:
             case "delete":
                 self._world.sessions.close(session)
                 return None
             case "get":
-                times = {"created_time": _stamp(session.login_at), "last_accessed_time": _stamp(session.active_at)}
+                times = {
+                    "created_time": _format_time(session.login_at),
+                    "last_accessed_time": _format_time(session.active_at),
+                }
                 return Struct(f"{SESSION}.info", {"user": session.user, **times})
             case _:
                 raise operation_not_found(SESSION, operation)
 
 
-def _stamp(moment: datetime) -> str:
+def _format_time(moment: datetime) -> str:
     return moment.isoformat(timespec="milliseconds")[:23] + "Z"
 
 
@@ -129,12 +133,12 @@ class PowerService:
     """The operations of the service in one simulated vCenter."""
 
     def __init__(self, world: World, find_vm: Callable[[str, str], ManagedObject]) -> None:
-        """`find_vm(identifier, user)` is the VM; it raises VapiFault for one that the user does not get."""
+        """`find_vm(identifier, user)` returns the VM; it raises VapiFault for one that the user may not see."""
         self._world = world
         self._find_vm = find_vm
 
     def invoke(self, session: ClientSession, operation: str, parameters: object) -> Any:
-        """The result of one operation; of those that change the state, None after the end. Raises VapiFault."""
+        """Return the power state for `get`; for a change, return None after it has ended. Raises VapiFault."""
         if operation != "get" and operation not in _OPERATIONS:
             raise operation_not_found(POWER, operation)
         check(parameters, operation_input(vm=TEXT))
@@ -158,7 +162,7 @@ class PowerService:
         except vmodl.MethodFault as fault:
             raise _error(fault) from None
         if self._world.wait(lambda: task if task.ended else None, None) is None:
-            raise VapiFault("service_unavailable", "The simulated vCenter ends.")
+            raise VapiFault("service_unavailable", "The simulated vCenter is shutting down.")
         if task.error is not None:
             raise _error(task.error)
 

@@ -1,6 +1,6 @@
-"""A VM as com.vmware.vcenter.VM shows it, made from what SOAP clients read of it. `inventory_reads.py` calls it.
+"""A VM as com.vmware.vcenter.VM shows it, made from the properties that SOAP clients read.
 
-Structures are made of SOAP objects by the table `structures.yaml`.
+The table `structures.yaml` says which field of a structure comes from which property.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.sim.core.managed_object import ManagedObject
 from gpuops.sim.vcenter.vapi_values import Enumeration, MapValue, OptionalValue, Struct
 
-D = vim.vm.device
+Device = vim.vm.device
 _VM: Final = "com.vmware.vcenter.vm"
 _HARDWARE: Final = f"{_VM}.hardware"
 _POWER: Final = {"poweredOn": "POWERED_ON", "poweredOff": "POWERED_OFF", "suspended": "SUSPENDED"}
 POWER_STATE: Final = Enumeration(f"{_VM}.power.state", tuple(_POWER.values()))
 _SHARING: Final = {"noSharing": "NONE", "virtualSharing": "VIRTUAL", "physicalSharing": "PHYSICAL"}
 _SCSI_TYPES: Final = (
-    (D.ParaVirtualSCSIController, "PVSCSI"),
-    (D.VirtualLsiLogicSASController, "LSILOGICSAS"),
-    (D.VirtualLsiLogicController, "LSILOGIC"),
-    (D.VirtualBusLogicController, "BUSLOGIC"),
+    (Device.ParaVirtualSCSIController, "PVSCSI"),
+    (Device.VirtualLsiLogicSASController, "LSILOGICSAS"),
+    (Device.VirtualLsiLogicController, "LSILOGIC"),
+    (Device.VirtualBusLogicController, "BUSLOGIC"),
 )
 _CARD_TYPES: Final = (
-    (D.VirtualVmxnet3, "VMXNET3"),
-    (D.VirtualE1000e, "E1000E"),
-    (D.VirtualE1000, "E1000"),
-    (D.VirtualPCNet32, "PCNET32"),
-    (D.VirtualVmxnet2, "VMXNET2"),
-    (D.VirtualVmxnet, "VMXNET"),
+    (Device.VirtualVmxnet3, "VMXNET3"),
+    (Device.VirtualE1000e, "E1000E"),
+    (Device.VirtualE1000, "E1000"),
+    (Device.VirtualPCNet32, "PCNET32"),
+    (Device.VirtualVmxnet2, "VMXNET2"),
+    (Device.VirtualVmxnet, "VMXNET"),
 )
 """hardware.ethernet.emulation_type; it has none for an SR-IOV card."""
 _BUSES: Final = (
-    (D.VirtualIDEController, "IDE"),
-    (D.VirtualSCSIController, "SCSI"),
-    (D.VirtualSATAController, "SATA"),
-    (D.VirtualNVMEController, "NVME"),
+    (Device.VirtualIDEController, "IDE"),
+    (Device.VirtualSCSIController, "SCSI"),
+    (Device.VirtualSATAController, "SATA"),
+    (Device.VirtualNVMEController, "NVME"),
 )
 _BOOT_DEVICES: Final = (
     (vim.vm.BootOptions.BootableCdromDevice, "CDROM"),
@@ -72,7 +72,7 @@ _GUESTS: Final = {
     "winXPProGuest": "WIN_XP_PRO",
     "winXPPro64Guest": "WIN_XP_PRO_64",
 }
-"""Identifiers of guest operating systems whose name in com.vmware.vcenter.vm.guest_OS the rule below does not make."""
+"""Guest operating systems whose name in com.vmware.vcenter.vm.guest_OS does not follow from `_WORDS`."""
 _WORDS: Final = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[0-9])(?=64$)|(?<=[0-9x])(?=[A-Z])")
 
 
@@ -100,7 +100,7 @@ def info(vm: ManagedObject) -> Struct:
     """com.vmware.vcenter.VM.info."""
     config = vm.read("config")
     devices = config.hardware.device
-    controllers = {device.key: device for device in devices if isinstance(device, D.VirtualController)}
+    controllers = {device.key: device for device in devices if isinstance(device, Device.VirtualController)}
     fields = {
         "guest_OS": guest_os(config.guestId),
         "name": vm.display_name,
@@ -112,15 +112,15 @@ def info(vm: ManagedObject) -> Struct:
         "boot_devices": _boot_devices(config.bootOptions.bootOrder),
         "cpu": structure_of("vm.hardware.cpu.info", config),
         "memory": structure_of("vm.hardware.memory.info", config),
-        "disks": _map(devices, D.VirtualDisk, lambda disk: _disk(disk, controllers)),
+        "disks": _map(devices, Device.VirtualDisk, lambda disk: _disk(disk, controllers)),
         "nics": _map(devices, tuple(kind for kind, _ in _CARD_TYPES), _network_card),
-        "cdroms": _map(devices, D.VirtualCdrom, lambda drive: _cdrom(drive, controllers)),
+        "cdroms": _map(devices, Device.VirtualCdrom, lambda drive: _cdrom(drive, controllers)),
         "floppies": MapValue({}),
         "parallel_ports": MapValue({}),
         "serial_ports": MapValue({}),
-        "sata_adapters": _map(devices, D.VirtualSATAController, _adapter("sata")),
-        "scsi_adapters": _map(devices, D.VirtualSCSIController, _scsi_adapter),
-        "nvme_adapters": OptionalValue(_map(devices, D.VirtualNVMEController, _adapter("nvme"))),
+        "sata_adapters": _map(devices, Device.VirtualSATAController, _adapter("sata")),
+        "scsi_adapters": _map(devices, Device.VirtualSCSIController, _scsi_adapter),
+        "nvme_adapters": OptionalValue(_map(devices, Device.VirtualNVMEController, _adapter("nvme"))),
     }
     return Struct("com.vmware.vcenter.VM.info", fields)
 
@@ -130,7 +130,7 @@ def _map(devices: list[Any], kinds: Any, render: Callable[[Any], Struct]) -> Map
     return MapValue({str(device.key): render(device) for device in devices if isinstance(device, kinds)})
 
 
-def _kind(device: Any, names: tuple[tuple[Any, str], ...]) -> str:
+def _kind_name(device: Any, names: tuple[tuple[Any, str], ...]) -> str:
     return next(name for kind, name in names if isinstance(device, kind))
 
 
@@ -142,22 +142,22 @@ def _boot(config: Any) -> Struct:
 
 
 def _boot_devices(order: list[Any]) -> list[Struct]:
-    """The devices in the order of boot; disks that follow each other are one entry."""
+    """Return the boot devices in order; disks that follow each other form one entry."""
     entries: list[Struct] = []
-    for kind, devices in groupby(order, key=lambda device: _kind(device, _BOOT_DEVICES)):
+    for kind, devices in groupby(order, key=lambda device: _kind_name(device, _BOOT_DEVICES)):
         keys = [str(device.deviceKey) for device in devices] if kind in ("DISK", "ETHERNET") else [None]
-        unit_key = [(None, keys)] if kind == "DISK" else [(key, None) for key in keys]
+        nics_and_disks = [(None, keys)] if kind == "DISK" else [(key, None) for key in keys]
         entries += [
             structure_of("vm.hardware.boot.device.entry", None, type=kind, nic=nic, disks=disks)
-            for nic, disks in unit_key
+            for nic, disks in nics_and_disks
         ]
     return entries
 
 
 def _address(device: Any, controllers: Mapping[int, Any]) -> dict[str, Any]:
-    """The kind of the bus that a disk or drive is on, and its address there under the name of that kind."""
+    """Return the kind of bus of a disk or drive, and its address in a field named after that kind."""
     controller = controllers[device.controllerKey]
-    kind = _kind(controller, _BUSES)
+    kind = _kind_name(controller, _BUSES)
     address: dict[str, Any] = {"bus": controller.busNumber, "unit": device.unitNumber}
     if kind == "IDE":
         address = {"primary": controller.busNumber == 0, "master": device.unitNumber == 0}
@@ -170,17 +170,17 @@ def _disk(disk: Any, controllers: Mapping[int, Any]) -> Struct:
 
 
 def _cdrom(drive: Any, controllers: Mapping[int, Any]) -> Struct:
-    shown = {"type": "CLIENT_DEVICE", "device_access_type": "PASSTHRU"}
-    if isinstance(drive.backing, D.VirtualCdrom.IsoBackingInfo):
-        shown = {"type": "ISO_FILE", "iso_file": drive.backing.fileName}
-    backing = structure_of("vm.hardware.cdrom.backing_info", None, **shown)
+    backing_fields = {"type": "CLIENT_DEVICE", "device_access_type": "PASSTHRU"}
+    if isinstance(drive.backing, Device.VirtualCdrom.IsoBackingInfo):
+        backing_fields = {"type": "ISO_FILE", "iso_file": drive.backing.fileName}
+    backing = structure_of("vm.hardware.cdrom.backing_info", None, **backing_fields)
     address, state = _address(drive, controllers), _state(drive)
     return structure_of("vm.hardware.cdrom.info", drive, backing=backing, state=state, **address)
 
 
 def _network_backing(backing: Any) -> Struct:
     backing_fields: dict[str, Any]
-    if isinstance(backing, D.VirtualEthernetCard.DistributedVirtualPortBackingInfo):
+    if isinstance(backing, Device.VirtualEthernetCard.DistributedVirtualPortBackingInfo):
         port = backing.port
         backing_fields = {
             "type": "DISTRIBUTED_PORTGROUP",
@@ -199,7 +199,7 @@ def _network_backing(backing: Any) -> Struct:
 
 
 def _network_card(card: Any) -> Struct:
-    kind = _kind(card, _CARD_TYPES)
+    kind = _kind_name(card, _CARD_TYPES)
     return structure_of(
         "vm.hardware.ethernet.info",
         card,
@@ -222,7 +222,7 @@ def _scsi_adapter(controller: Any) -> Struct:
     return structure_of(
         "vm.hardware.adapter.scsi.info",
         controller,
-        type=_kind(controller, _SCSI_TYPES),
+        type=_kind_name(controller, _SCSI_TYPES),
         scsi=structure_of("vm.hardware.scsi_address_info", controller),
         sharing=_SHARING[str(controller.sharedBus)],
     )
