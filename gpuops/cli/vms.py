@@ -99,7 +99,9 @@ def defrag(
     from gpuops.report.vms.defrag_view import DefragDocument, defrag_text
 
     if not dry_run and saved is None:
-        carry_out(partial(api.defrag_execute, request), "defrag-execute", common, RunOptions(yes=yes), guarded=True)
+        carry_out(
+            partial(api.defrag_execute, request), "defrag-execute", common, RunOptions(yes=yes), require_verified=True
+        )
         return
     with open_site(common, saved=saved) as site:
         defragmentation = api.defrag(request, read_inventory(site, common, saved=saved), site)

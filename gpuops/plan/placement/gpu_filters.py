@@ -34,7 +34,7 @@ def _once_for_alike(ask: _Question[_Answer]) -> _Question[_Answer]:
     @wraps(ask)
     def answer(state: GpuState, profile: str, vm: str, catalog: Catalog) -> _Answer:
         cached_answers = catalog.worked_out.setdefault(ask, {})
-        key = (profile, state.alike(vm))
+        key = (profile, state.placement_key(vm))
         # The cache itself stands for "no answer yet", since no answer is equal to it.
         cached_answer = cached_answers.get(key, cached_answers)
         if cached_answer is cached_answers:

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Final
 
-from gpuops.advise.capacity import Slots, total
+from gpuops.advise.capacity import Slots, total_slots
 from gpuops.advise.occupancy import GpuState, Rooms, Tenant, gpu_states
 from gpuops.errors import UsageError
 from gpuops.model.devices.catalog import Catalog
@@ -349,7 +349,7 @@ class FreeSlots:
             world, _ = with_claims(world, self.catalog, hosts=[host.ref])
         host_now, rooms = world.hosts[host.ref], Rooms(self.catalog)
         free = [rooms.on(state, (profile,)) for state in gpu_states(host_now, world, self.catalog)]
-        sure_slots = total([slots[profile] for slots in free if profile in slots])
+        sure_slots = total_slots([slots[profile] for slots in free if profile in slots])
         return limit_slots([*bars(host_now, world)], sure_slots).at_least
 
 

@@ -86,7 +86,7 @@ def too_late(
         vms_by_kind.setdefault(kind_of(vm), []).append(vm)
     pins = {demand.pin for kind in vms_by_kind for demand in kind}
     gpus: dict[PciAddress, object] = {
-        state.gpu.address: state.alike("") if whichever and state.gpu.address not in pins else state.gpu.address
+        state.gpu.address: state.placement_key("") if whichever and state.gpu.address not in pins else state.gpu.address
         for state in states
     }
     max_ways = _MOST if max_ways is None else max_ways

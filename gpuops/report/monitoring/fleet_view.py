@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from gpuops.advise.capacity import Slots, total
+from gpuops.advise.capacity import Slots, total_slots
 from gpuops.advise.occupancy import GpuState, Rooms, gpu_states
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
@@ -329,7 +329,7 @@ def _waiting(host: Host, fleet: Fleet, gpus: Sequence[GpuView]) -> tuple[Vm, ...
 
 
 def _gpu(state: GpuState, offered: tuple[str, ...], host: Host, fleet: Fleet) -> GpuView:
-    gpu, free = state.gpu, fleet.rooms.thought_full(state, offered)
+    gpu, free = state.gpu, fleet.rooms.on_if_full(state, offered)
     return GpuView(gpu, mode(gpu), reboot_pending(gpu), holders(gpu, host, fleet.inventory), free)
 
 
@@ -339,7 +339,7 @@ def _total(figures: Iterable[Free]) -> Free:
     for free in figures:
         for name, slots in free.items():
             rooms.setdefault(name, []).append(slots)
-    return {name: total(rooms[name]) for name in sorted(rooms)}
+    return {name: total_slots(rooms[name]) for name in sorted(rooms)}
 
 
 def _has_device(vm: Vm) -> bool:
