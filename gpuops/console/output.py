@@ -140,12 +140,12 @@ def show(text: Shown, document: AnyDocument, *, csv: Callable[[], str] | None = 
 
 def show_document(document: AnyDocument) -> None:
     """Print a document on stdout as JSON, or as YAML."""
-    from gpuops.report.json_and_csv import document_text, pieces
+    from gpuops.report.json_and_csv import document_pieces, document_text
 
     if _chosen.get() is OutputFormat.YAML:
         results().write(_yaml(document_text(document)))
     else:
-        results().writelines(pieces(document))
+        results().writelines(document_pieces(document))
 
 
 def no_csv() -> UsageError:
