@@ -85,7 +85,7 @@ class Rule:
     def up(self, prediction: Forecast | None, now: datetime) -> int:
         if prediction is None or self.ahead is None:
             return 0
-        return prediction.up(now, now + self.ahead) or 0
+        return prediction.desktops_to_run(now, now + self.ahead) or 0
 
 
 @dataclass(slots=True)

@@ -10,10 +10,10 @@ The rules, per mode of the GPU (NVIDIA AI Enterprise, vGPU for Compute; NVIDIA M
 A GPU in MIG mode runs only MIG-backed profiles, any other only time-sliced ones. If vCenter does not report
 something, the answer is a range or unknown, never a wrong number.
 
-How much room intervals with fixed starts leave for one more kind, over every way they can lie.
-
-vCenter shows which VMs are on a GPU, not where their vGPUs start, in mixed-size mode (placement ids) and in MIG (memory
-slices) alike. So the room for another kind is a range: from the worst to the best way the running ones can lie."""
+vCenter shows which VMs are on a GPU, but neither the placement ids of their vGPUs in mixed-size mode nor their memory
+slices in MIG mode. `spread` therefore looks at every way in which the running vGPUs can lie: the count is a range from
+the worst way to the best.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from itertools import pairwise
-from math import prod
+from math import ceil, prod
 from typing import Final, assert_never
 
 from gpuops.model.devices.catalog import Board, Catalog
@@ -31,13 +31,13 @@ from gpuops.model.devices.gpu import GraphicsType, PhysicalGpu, VgpuMode
 from gpuops.model.devices.mig import InstanceProfile
 from gpuops.model.devices.vgpu import VgpuProfile
 
-# States of the search below; beyond that (many sizes mixed on one GPU) an answer is not worth its seconds.
 _MOST_STATES: Final = 20_000
+"""States that `spread` searches at most; with more (many sizes mixed on one GPU) it would take seconds."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Shape:
-    """Something of one size that may lie at certain starts, in one unit for all shapes of a GPU."""
+    """The size of a vGPU or GPU instance and where it may start on the GPU, both in GB or in memory slices."""
 
     size: int
     starts: tuple[int, ...]
@@ -45,7 +45,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The fewest and the most starts left free."""
+    """The fewest and the most starts, over every way in which shapes can lie on a GPU."""
 
     fewest: int
     most: int
@@ -59,7 +59,7 @@ def spread(target: Shape, occupied: tuple[Shape, ...]) -> Spread | None:
     used at once. None = the occupied shapes cannot all lie there, or there are too many ways to look at.
     """
     if all(len(shape.starts) == 1 for shape in occupied):
-        return _where_they_lie(target, occupied)
+        return _spread_of_known_starts(target, occupied)
     counts = Counter(occupied)
     shapes = sorted(counts)
     places = sorted((start, index) for index, shape in enumerate(shapes) for start in shape.starts)
@@ -67,8 +67,9 @@ def spread(target: Shape, occupied: tuple[Shape, ...]) -> Spread | None:
     if len(places) * prod(count + 1 for count in counts.values()) > _MOST_STATES:
         return None
 
+    # Walk over all places in the order of their starts, and at each place either put a shape there or not.
     @cache
-    def hits(at: int, remaining: tuple[int, ...], last_hit: int) -> Spread | None:
+    def covered_from(at: int, remaining: tuple[int, ...], last_hit: int) -> Spread | None:
         """Return the fewest and most starts of `target` that the shapes from `places[at:]` cover beyond `last_hit`.
 
         `remaining`: how many of each shape have no place yet. `last_hit`: the start that was covered last; -1 = none.
@@ -78,39 +79,40 @@ def spread(target: Shape, occupied: tuple[Shape, ...]) -> Spread | None:
         if at == len(places):
             return None
         start, index = places[at]
-        skipped = hits(at + 1, remaining, last_hit)
+        if_place_skipped = covered_from(at + 1, remaining, last_hit)
         if not remaining[index]:
-            return skipped
+            return if_place_skipped
         end = start + shapes[index].size
         covered = _covered_starts(target, start, end)
-        then = hits(
+        after_place = covered_from(
             bisect_left(begins, end),
             (*remaining[:index], remaining[index] - 1, *remaining[index + 1 :]),
             # A start that ends before this place ends cannot be covered again: forgetting it halves the states.
             covered[-1] if covered and target.starts[covered[-1]] + target.size > end else -1,
         )
-        fresh = len(covered) - (last_hit in covered)
-        placed = None if then is None else Spread(then.fewest + fresh, then.most + fresh)
-        return _widest(skipped, placed)
+        new = len(covered) - (last_hit in covered)
+        if_place_used = None if after_place is None else Spread(after_place.fewest + new, after_place.most + new)
+        return _widest(if_place_skipped, if_place_used)
 
-    covered = hits(0, tuple(counts[shape] for shape in shapes), -1)
-    if covered is None:
+    covered_spread = covered_from(0, tuple(counts[shape] for shape in shapes), -1)
+    if covered_spread is None:
         return None
     total = len(target.starts)
-    return Spread(total - covered.most, total - covered.fewest)
+    return Spread(total - covered_spread.most, total - covered_spread.fewest)
 
 
-def _where_they_lie(target: Shape, occupied: tuple[Shape, ...]) -> Spread | None:
-    """Return the spread if each of the occupied shapes lies at a known start: then there is only one way."""
-    lying = sorted((shape.starts[0], shape.starts[0] + shape.size) for shape in occupied)
-    if any(begins < ended for (_, ended), (begins, _) in pairwise(lying)):
+def _spread_of_known_starts(target: Shape, occupied: tuple[Shape, ...]) -> Spread | None:
+    """Return the spread if each of the occupied shapes lies at a known start; None = they overlap."""
+    intervals = sorted((shape.starts[0], shape.starts[0] + shape.size) for shape in occupied)
+    if any(next_begin < end for (_, end), (next_begin, _) in pairwise(intervals)):
         return None
-    free = len(target.starts) - len({number for lies in lying for number in _covered_starts(target, *lies)})
+    covered = {number for begin, end in intervals for number in _covered_starts(target, begin, end)}
+    free = len(target.starts) - len(covered)
     return Spread(free, free)
 
 
 def _covered_starts(target: Shape, start: int, end: int) -> list[int]:
-    """Return which starts of `target`, by number, something from `start` to `end` makes unusable."""
+    """Return the starts of `target` (indexes) that are unusable because a shape lies from `start` to `end`."""
     return [
         number
         for number, target_start in enumerate(target.starts)
@@ -119,6 +121,7 @@ def _covered_starts(target: Shape, start: int, end: int) -> list[int]:
 
 
 def _widest(first: Spread | None, second: Spread | None) -> Spread | None:
+    """Return the range that includes both; None = neither way is possible."""
     if first is None or second is None:
         return first or second
     return Spread(min(first.fewest, second.fewest), max(first.most, second.most))
@@ -153,12 +156,12 @@ class Slots:
         return Slots(min(self.at_least, limit), limit, self.because if limit else because)
 
     def as_doubtful(self, because: str) -> Slots:
-        """Return the slots for a place where it is not certain that any of them can be used."""
+        """Return the same slots with at least 0: it is not certain that any of them can be used."""
         return Slots(0, self.at_most, because) if self.possible else self
 
 
-def total(rooms: Sequence[Slots]) -> Slots:
-    """Return room in all of these places together."""
+def total_slots(rooms: Sequence[Slots]) -> Slots:
+    """Return the sum of the slots of several GPUs or hosts."""
     most = [room.at_most for room in rooms if room.at_most is not None]
     return Slots(
         at_least=sum(room.at_least for room in rooms),
@@ -167,8 +170,8 @@ def total(rooms: Sequence[Slots]) -> Slots:
     )
 
 
-def best(rooms: Sequence[Slots]) -> Slots:
-    """Return room in the best of these places, for what must have all of it in one."""
+def best_slots(rooms: Sequence[Slots]) -> Slots:
+    """Return the slots of the GPU or host with the most, for a VM that needs all of them in one place."""
     most = [room.at_most for room in rooms if room.at_most is not None]
     return Slots(
         at_least=max((room.at_least for room in rooms), default=0),
@@ -199,7 +202,7 @@ def free_slots(
     if board is None:
         return _unknown_slots(f"{gpu.name} is not in the catalogue")
     if vgpu_profile.board != board.key:
-        return _none(f"{profile} is not a profile of {board.name}")
+        return _no_slots(f"{profile} is not a profile of {board.name}")
     if holders is None:
         return _unknown_slots("which vGPUs run on it is not known")
     running = [catalog.profile(holder) for holder in holders]
@@ -215,13 +218,13 @@ def free_slots(
 def _slots_without_vgpus(gpu: PhysicalGpu) -> Slots | None:
     """Return no or unknown slots, with the reason, for a GPU that cannot run vGPUs now; None = it can."""
     if gpu.passthrough is not None and gpu.passthrough.active:
-        return _none("it is in passthrough")
+        return _no_slots("it is in passthrough")
     if gpu.vgpu_obstacle:
-        return _none(f"it {gpu.vgpu_obstacle}")
+        return _no_slots(f"it {gpu.vgpu_obstacle}")
     if gpu.graphics_type is None:
         return _unknown_slots("its graphics type is not known")
     if gpu.graphics_type is not GraphicsType.SHARED_DIRECT:
-        return _none(f"its graphics type is {gpu.graphics_type}, vGPUs need {GraphicsType.SHARED_DIRECT}")
+        return _no_slots(f"its graphics type is {gpu.graphics_type}, vGPUs need {GraphicsType.SHARED_DIRECT}")
     return None
 
 
@@ -252,14 +255,15 @@ def slots_in_mode(
         case VgpuMode.NONE:
             return _unknown_slots("it shows no vGPU mode")
         case None:
-            return _in_unknown_mode(board, running, vgpu_profile, starts)
+            return _slots_in_unknown_mode(board, running, vgpu_profile, starts)
         case _:
             assert_never(mode)
 
 
-def _in_unknown_mode(
+def _slots_in_unknown_mode(
     board: Board, running: Sequence[VgpuProfile], vgpu_profile: VgpuProfile, starts: Sequence[int | None]
 ) -> Slots:
+    """Return the slots if vCenter does not report the mode: the running vGPUs, or the GPU model, may show it."""
     # vCenter reports the mode since 8.0 Update 3, the first release with mixed sizes: older ones have only same-size
     # mode and MIG mode, and a running vGPU shows which of the two it is.
     if running or board.mig is None:
@@ -273,14 +277,14 @@ def _slots_beside_mig_backed(running: Sequence[VgpuProfile], vgpu_profile: VgpuP
     """Return no or contradictory slots, and why, if one of these vGPUs is MIG-backed; None = all are time-sliced."""
     if any(holder.mig_backed for holder in running):
         return _contradictory("a MIG-backed vGPU runs on it, but it is not in MIG mode")
-    return _none(f"{vgpu_profile.name} needs a GPU in MIG mode") if vgpu_profile.mig_backed else None
+    return _no_slots(f"{vgpu_profile.name} needs a GPU in MIG mode") if vgpu_profile.mig_backed else None
 
 
 def _slots_beside_time_sliced(running: Sequence[VgpuProfile], vgpu_profile: VgpuProfile) -> Slots | None:
     """Return no or contradictory slots, and why, if one of these vGPUs is time-sliced; None = all are MIG-backed."""
     if not all(holder.mig_backed for holder in running):
         return _contradictory("a time-sliced vGPU runs on it, but it is in MIG mode")
-    return None if vgpu_profile.mig_backed else _none(f"{vgpu_profile.name} is time-sliced, the GPU is in MIG mode")
+    return None if vgpu_profile.mig_backed else _no_slots(f"{vgpu_profile.name} is time-sliced, the GPU is in MIG mode")
 
 
 def _same_size(running: Sequence[VgpuProfile], vgpu_profile: VgpuProfile) -> Slots:
@@ -289,7 +293,9 @@ def _same_size(running: Sequence[VgpuProfile], vgpu_profile: VgpuProfile) -> Slo
     )
     if holder_of_other_size is not None:
         size, locked = vgpu_profile.framebuffer_mib, holder_of_other_size.framebuffer_mib
-        return _none(f"locked to vGPUs of {locked} MiB while {len(running)} run, {vgpu_profile.name} has {size} MiB")
+        return _no_slots(
+            f"locked to vGPUs of {locked} MiB while {len(running)} run, {vgpu_profile.name} has {size} MiB"
+        )
     limit = min(profile.max_per_gpu for profile in (vgpu_profile, *running))
     return _exactly(limit - len(running), f"{len(running)} of {limit} vGPUs run")
 
@@ -299,32 +305,31 @@ def _mixed_size(
 ) -> Slots:
     """Return the room on a GPU in mixed-size mode: by the start positions of each size, where NVIDIA lists them."""
     used_mib = sum(holder.framebuffer_mib for holder in running)
-    left_mib = max(0, board.framebuffer_mib - used_mib)
-    by_memory = left_mib // vgpu_profile.framebuffer_mib
+    most_by_memory = max(0, board.framebuffer_mib - used_mib) // vgpu_profile.framebuffer_mib
     limit = vgpu_profile.max_per_gpu_mixed
     if limit is None:
-        return Slots(0, by_memory, f"how many {vgpu_profile.name} fit in mixed-size mode is not known")
+        return Slots(0, most_by_memory, f"how many {vgpu_profile.name} fit in mixed-size mode is not known")
     no_start = f"{used_mib} of {board.framebuffer_mib} MiB used, no start left for {vgpu_profile.name}"
     # Each running vGPU of this size occupies one of the starts of this size.
-    alike = sum(holder.framebuffer_mib == vgpu_profile.framebuffer_mib for holder in running)
-    if not vgpu_profile.placement_ids_mixed and alike == len(running):
+    same_size_count = sum(holder.framebuffer_mib == vgpu_profile.framebuffer_mib for holder in running)
+    if not vgpu_profile.placement_ids_mixed and same_size_count == len(running):
         # NVIDIA has not published the starts of this size, but it has published how many vGPUs of one size fit.
-        return _exactly(limit - alike, no_start)
-    shapes = [_lying(starts_gb(profile), start) for profile, start in zip(running, starts, strict=True)]
+        return _exactly(limit - same_size_count, no_start)
+    shapes = [_at_start(starts_gb(profile), start) for profile, start in zip(running, starts, strict=True)]
     are_starts_known = vgpu_profile.placement_ids_mixed and all(shape.starts for shape in shapes)
     free_spread = spread(starts_gb(vgpu_profile), tuple(shapes)) if are_starts_known else None
     if free_spread is None:
-        most = min(max(0, limit - alike), by_memory)
-        return Slots(0, most, "where its vGPUs start is not known") if most else _none(no_start)
+        most = min(max(0, limit - same_size_count), most_by_memory)
+        return Slots(0, most, "where its vGPUs start is not known") if most else _no_slots(no_start)
     return _range(free_spread, no_start)
 
 
 def starts_gb(profile: VgpuProfile) -> Shape:
-    """Return what a vGPU takes of a GPU in mixed-size mode, in GB, and its placement ids."""
+    """Return the size of a vGPU in mixed-size mode in GB, and its placement ids as the starts."""
     return Shape(profile.framebuffer_mib // 1024, profile.placement_ids_mixed)
 
 
-def _lying(shape: Shape, start: int | None) -> Shape:
+def _at_start(shape: Shape, start: int | None) -> Shape:
     """Return the shape at its start, if that is known; otherwise with all of its possible starts."""
     return shape if start is None else Shape(shape.size, (start,))
 
@@ -336,7 +341,7 @@ def _multi_instance(
     starts: Sequence[int | None],
     existing: Sequence[str] | None,
 ) -> Slots:
-    """Return room where each vGPU runs in a GPU instance.
+    """Return the room on a GPU in MIG mode, where each vGPU runs in a GPU instance.
 
     Where several vGPUs share an instance (RTX PRO), vGPUs that have stopped may leave those that run in any number of
     instances. Example: 17 vGPUs of 1g that start in turn, 8 to an instance, are in three; the first, the ninth and the
@@ -344,26 +349,28 @@ def _multi_instance(
     """
     instance_profile = instance_of(board, vgpu_profile)
     kinds = {holder: instance_of(board, holder) for holder in dict.fromkeys(running)}
-    unknown = next(
+    without_instance = next(
         (holder.name for holder, kind in kinds.items() if kind is None),
         vgpu_profile.name if instance_profile is None else "",
     )
-    if instance_profile is None or unknown:
-        return _unknown_slots(f"the GPU instance of {unknown} is not known")
+    if instance_profile is None or without_instance:
+        return _unknown_slots(f"the GPU instance of {without_instance} is not known")
     media_taken = any(kind is not None and kind.variant.owns_media for kind in kinds.values())
     # one instance of a GPU may own its media engines
     limit = int(not media_taken) if instance_profile.variant.owns_media else instance_profile.max_count
     rooms: list[Spread] = []
     fewest_instances = len(running)
-    unsure = any(start is None and _per_instance(holder) > 1 for holder, start in zip(running, starts, strict=True))
+    is_sharing_unknown = any(
+        start is None and _per_instance(holder) > 1 for holder, start in zip(running, starts, strict=True)
+    )
     # NVIDIA does not document whether vGPUs of one size or only of one profile share an instance: look at both
-    for by_size in (True, False) if unsure else (True,):
+    for by_size in (True, False) if is_sharing_unknown else (True,):
         sharers = _sharers(board, running, starts, by_size=by_size)
         for instances in _instances_in_use(sharers, board.mig.memory_slices if board.mig else 0):
             free = _free_instances(instance_profile, instances, existing)
             if free is not None:
                 fewest_instances = min(fewest_instances, sum(len(in_use.shapes) for in_use in instances))
-                rooms.append(_with_started(free, limit, vgpu_profile, instances))
+                rooms.append(_vgpus_that_fit(free, limit, vgpu_profile, instances))
     if not rooms:
         return _contradictory(f"the GPU instances of its {len(running)} vGPUs cannot all be on it")
     room = Spread(min(candidate.fewest for candidate in rooms), max(candidate.most for candidate in rooms))
@@ -397,14 +404,14 @@ class _Sharers:
     """
 
     profile: VgpuProfile
-    """That of one of them."""
+    """The profile of one of them."""
     by_size: bool
     kind: InstanceProfile
     per_instance: int
     vgpus_at: Mapping[int, int]
-    """By start of an instance, how many of them are in it."""
+    """How many of them are in the instance with this start (memory slice)."""
     elsewhere: int
-    """How many of them are in an instance that is not known."""
+    """How many of them are in an instance whose start is not known."""
 
     def may_include(self, profile: VgpuProfile) -> bool:
         """Return whether a vGPU of that profile may share an instance with them."""
@@ -413,25 +420,24 @@ class _Sharers:
     def further_instances(self) -> range:
         """Return how many instances there may be besides those whose start is known."""
         spare = sum(max(0, self.per_instance - count) for count in self.vgpus_at.values())
-        fewest = -(-max(0, self.elsewhere - spare) // self.per_instance)
-        return range(fewest, max(fewest, self.elsewhere if self.per_instance > 1 else fewest) + 1)
+        fewest = ceil(max(0, self.elsewhere - spare) / self.per_instance)
+        # at most each of them is alone in an instance, where instances can be shared at all
+        most = max(fewest, self.elsewhere) if self.per_instance > 1 else fewest
+        return range(fewest, most + 1)
 
     def known_shapes(self) -> list[Shape]:
-        """Return the instances whose start is known.
-
-        A start that the catalogue does not know tells them apart, no more.
-        """
+        """Return the instances whose start is known; one that the catalogue does not list keeps all possible starts."""
         shape = slices(self.kind)
         return [
-            _lying(shape, start if start in shape.starts else None)
+            _at_start(shape, start if start in shape.starts else None)
             for start, count in self.vgpus_at.items()
-            for _ in range(-(-count // self.per_instance))
+            for _ in range(ceil(count / self.per_instance))
         ]
 
 
 @dataclass(frozen=True, slots=True)
 class _InstancesInUse:
-    """The GPU instances of some vGPUs that may share them, in one of the ways in which these may lie."""
+    """One possible set of GPU instances in which the vGPUs of `sharers` run."""
 
     sharers: _Sharers
     shapes: tuple[Shape, ...]
@@ -443,11 +449,13 @@ class _InstancesInUse:
         return len(self.shapes) * self.sharers.per_instance - count
 
 
-def _with_started(free: Spread, limit: int, vgpu_profile: VgpuProfile, instances: Sequence[_InstancesInUse]) -> Spread:
-    """Return the vGPUs that fit into new instances, and into those that run already."""
-    started = sum(group.spare for group in instances if group.sharers.may_include(vgpu_profile))
-    new = _per_instance(vgpu_profile)
-    return Spread(min(free.fewest, limit) * new + started, min(free.most, limit) * new + started)
+def _vgpus_that_fit(
+    free: Spread, limit: int, vgpu_profile: VgpuProfile, instances: Sequence[_InstancesInUse]
+) -> Spread:
+    """Return how many more vGPUs fit: in new instances (`free`, at most `limit`) and in those in use."""
+    in_used = sum(group.spare for group in instances if group.sharers.may_include(vgpu_profile))
+    per_new = _per_instance(vgpu_profile)
+    return Spread(min(free.fewest, limit) * per_new + in_used, min(free.most, limit) * per_new + in_used)
 
 
 def _sharers(
@@ -479,14 +487,14 @@ def _instances_in_use(sharers: Sequence[_Sharers], memory_slices: int) -> Iterat
     if not sharers:
         yield ()
         return
-    first, known_shapes = sharers[0], sharers[0].known_shapes()
-    for further in first.further_instances():
-        shapes = (*known_shapes, *[slices(first.kind)] * further)
-        remaining = memory_slices - sum(shape.size for shape in shapes)
-        if remaining < 0:  # with more instances of the first group even less remains
+    group, known_shapes = sharers[0], sharers[0].known_shapes()
+    for further in group.further_instances():
+        shapes = (*known_shapes, *[slices(group.kind)] * further)
+        remaining_slices = memory_slices - sum(shape.size for shape in shapes)
+        if remaining_slices < 0:  # with more instances of this group even fewer remain
             return
-        for further_groups in _instances_in_use(sharers[1:], remaining):
-            yield (_InstancesInUse(first, shapes), *further_groups)
+        for other_groups in _instances_in_use(sharers[1:], remaining_slices):
+            yield (_InstancesInUse(group, shapes), *other_groups)
 
 
 def share_an_instance(profile: VgpuProfile, other_profile: VgpuProfile) -> bool:
@@ -495,7 +503,7 @@ def share_an_instance(profile: VgpuProfile, other_profile: VgpuProfile) -> bool:
 
 
 def slices(kind: InstanceProfile) -> Shape:
-    """Return what a GPU instance takes of a GPU in MIG mode, in memory slices, and its starts."""
+    """Return the size of a GPU instance in memory slices, and its starts."""
     return Shape(kind.memory_slices, kind.starts)
 
 
@@ -511,10 +519,10 @@ def _range(room: Spread, none_because: str) -> Slots:
 
 
 def _exactly(count: int, none_because: str) -> Slots:
-    return Slots(count, count) if count > 0 else _none(none_because)
+    return Slots(count, count) if count > 0 else _no_slots(none_because)
 
 
-def _none(because: str) -> Slots:
+def _no_slots(because: str) -> Slots:
     return Slots(0, 0, because)
 
 

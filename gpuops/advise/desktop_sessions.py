@@ -17,7 +17,7 @@ from gpuops.model.vcenter.vm import Vm
 
 
 class MachinePlace(StrEnum):
-    """Whether the VM of a machine is in the vCenter that is asked about."""
+    """Whether the VM of a broker's machine is in this vCenter, the one whose VMs are matched."""
 
     HERE = "here"
     ELSEWHERE = "elsewhere"
@@ -26,7 +26,7 @@ class MachinePlace(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MachineMatch:
-    """Which machine is which VM."""
+    """Which machine of a broker is which VM of a vCenter."""
 
     machine_of: Mapping[str, DesktopMachine]
     """VM ref -> the machine that it certainly is."""
@@ -54,7 +54,7 @@ class MachineMatch:
         names: dict[str, list[str]] = defaultdict(list)
         for identity, why in self.not_found.items():
             names[why].append(self.machines[identity].name)
-        return tuple(sorted(f"{', '.join(sorted(of_reason))}: {why}" for why, of_reason in names.items()))
+        return tuple(sorted(f"{', '.join(sorted(machine_names))}: {why}" for why, machine_names in names.items()))
 
     @property
     def without_vm(self) -> tuple[DesktopMachine, ...]:
@@ -69,7 +69,7 @@ def match_machines(
 ) -> MachineMatch:
     """Return the match of the machines of a broker with all VMs of the vCenter of that instance uuid.
 
-    `vcenters`: those of the broker; empty if it does not tell them.
+    `vcenters`: those that the broker works with; empty if it does not report them.
 
     A machine is looked for by its path; by its name if it has no path, or if no VM is at its path any more. It is
     certainly a VM if the broker manages it, it is certainly in this vCenter, only this VM fits it, the VM fits no other
@@ -83,12 +83,12 @@ def match_machines(
         by_name[_fold(vm.name)].append(vm.ref)
     claims: dict[str, list[DesktopMachine]] = defaultdict(list)
     doubts: dict[str, str] = {}
-    nearby = [machine for machine in machines if places.of(machine) is not MachinePlace.ELSEWHERE]
-    for machine in nearby:
-        fitting = _fitting(machine, by_path, by_name)
-        for ref in fitting:
+    maybe_here = [machine for machine in machines if places.of(machine) is not MachinePlace.ELSEWHERE]
+    for machine in maybe_here:
+        matching_refs = _find_vms(machine, by_path, by_name)
+        for ref in matching_refs:
             claims[ref].append(machine)
-        doubt = places.doubt(machine) or _doubt(machine, len(fitting), by_path)
+        doubt = places.doubt(machine) or _match_doubt(machine, len(matching_refs), by_path)
         if doubt:
             doubts[machine.id] = doubt
     machine_of = {
@@ -100,11 +100,11 @@ def match_machines(
         possible={ref: tuple(claimants) for ref, claimants in claims.items() if ref not in machine_of},
         not_found={
             machine.id: doubts.get(machine.id, "another machine of the broker fits its VM too")
-            for machine in nearby
+            for machine in maybe_here
             if machine.id not in certain
         },
-        machines={machine.id: machine for machine in nearby},
-        elsewhere=frozenset(machine.id for machine in machines) - {machine.id for machine in nearby},
+        machines={machine.id: machine for machine in maybe_here},
+        elsewhere=frozenset(machine.id for machine in machines) - {machine.id for machine in maybe_here},
     )
 
 
@@ -127,7 +127,8 @@ class _Places:
         if machine.vcenter in self._here:
             return MachinePlace.HERE if len(self._here) == 1 else MachinePlace.UNCLEAR
         if machine.vcenter in self._uuid_of:
-            # A broker none of whose vCenters is this one may know it by an older uuid: it was rebuilt, or restored.
+            # If none of the broker's vCenters has our uuid, the broker may know ours by an older uuid: vCenter was
+            # rebuilt or restored since.
             return MachinePlace.ELSEWHERE if self._here else MachinePlace.UNCLEAR
         return MachinePlace.HERE if self._alone else MachinePlace.UNCLEAR
 
@@ -144,12 +145,12 @@ class _Places:
         return "the broker does not report the uuid of its vCenter (the account needs VC_CONFIG_VIEW)"
 
 
-def _fitting(
+def _find_vms(
     machine: DesktopMachine, by_path: Mapping[str, Sequence[str]], by_name: Mapping[str, Sequence[str]]
 ) -> Sequence[str]:
-    """Return refs of the VMs that the machine may be."""
-    if at_path := _refs_of(machine.path or "", by_path):
-        return at_path
+    """Return the refs of the VMs at the machine's path or, if there is none, of those with its name."""
+    if refs_at_path := _refs_of(machine.path or "", by_path):
+        return refs_at_path
     names = {machine.name}
     if not machine.managed:  # its name is the name of its guest in the network
         names |= {name.partition(".")[0] for name in (machine.name, machine.dns_name or "") if name}
@@ -163,16 +164,16 @@ def _refs_of(written: str, refs: Mapping[str, Sequence[str]]) -> list[str]:
     return list(dict.fromkeys(ref for spelling in spellings for ref in refs.get(spelling, ()))) if written else []
 
 
-def _doubt(machine: DesktopMachine, fitting: int, by_path: Mapping[str, Sequence[str]]) -> str:
-    """Return why the machine is not certainly the VM that fits; empty if it is."""
-    moved = bool(machine.path) and not _refs_of(machine.path or "", by_path)
-    if not fitting:
-        return f"no VM is at its path {machine.path} or has its name" if moved else "no VM has its name"
-    if fitting > 1:
-        return f"{fitting} VMs {'are at its path' if machine.path and not moved else 'have its name'}"
+def _match_doubt(machine: DesktopMachine, match_count: int, by_path: Mapping[str, Sequence[str]]) -> str:
+    """Return why the machine is not certainly the VM that matches; empty if it is. `match_count`: of `_find_vms`."""
+    is_path_empty = bool(machine.path) and not _refs_of(machine.path or "", by_path)
+    if not match_count:
+        return f"no VM is at its path {machine.path} or has its name" if is_path_empty else "no VM has its name"
+    if match_count > 1:
+        return f"{match_count} VMs {'are at its path' if machine.path and not is_path_empty else 'have its name'}"
     if not machine.managed:
         return "the broker knows only the name of its guest"
-    return f"its name fits, but no VM is at its path {machine.path}" if moved else ""
+    return f"its name fits, but no VM is at its path {machine.path}" if is_path_empty else ""
 
 
 def _fold(name: str) -> str:
@@ -210,7 +211,7 @@ class SessionsRead:
         """
         machine = self.match.machine_of.get(vm)
         if machine is not None:
-            return _count(self.by_machine.get(machine.id, ()), machine.session, self.asked)
+            return _count_sessions(self.by_machine.get(machine.id, ()), machine.session, self.asked)
         possible = self.match.possible.get(vm, ())
         for candidate in possible:
             if candidate.session is not None or self.by_machine.get(candidate.id):
@@ -225,43 +226,45 @@ class SessionsRead:
 def read_sessions(match: MachineMatch, sessions: Iterable[DesktopSession], as_of: datetime) -> SessionsRead:
     """Return the sessions by machine; ages are computed for `as_of`."""
     by_machine: dict[str, list[DesktopSession]] = defaultdict(list)
-    without_machine, unlisted = 0, False
+    without_machine, has_new_machine = 0, False
     for session in sessions:
         if session.machine in match.machines:
             by_machine[session.machine or ""].append(session)
         elif session.machine not in match.elsewhere:
             without_machine += 1
             # a session that is not on an RDS host is on a machine made since the list was read: it may be any VM
-            unlisted = unlisted or not session.on_rds_host
-    in_use = [
+            has_new_machine = has_new_machine or not session.on_rds_host
+    used_without_vm = [
         machine.name
         for machine in match.without_vm
         if machine.managed and (machine.session is not None or machine.id in by_machine)
     ]
-    may_be_anywhere = f"machine {min(in_use)}" if in_use else _NEW_MACHINE if unlisted else ""
+    may_be_anywhere = _NEW_MACHINE if has_new_machine else ""
+    if used_without_vm:
+        may_be_anywhere = f"machine {min(used_without_vm)}"
     return SessionsRead(match, by_machine, as_of, without_machine, may_be_anywhere)
 
 
-def _count(sessions: Sequence[DesktopSession], named: str | None, as_of: datetime) -> SessionCount:
+def _count_sessions(sessions: Sequence[DesktopSession], session_in_record: str | None, as_of: datetime) -> SessionCount:
     """Return the number of sessions, with their ages.
 
     A disconnected session counts: its user comes back to it. The time since all were disconnected is known only if the
-    broker reports it for each of them. If the list lacks the session in the machine's own record (`named`), the list is
-    old or incomplete, and the number is unknown.
+    broker reports it for each of them. If the list lacks the session in the machine's own record (`session_in_record`),
+    the list is old or incomplete, and the number is unknown.
     """
-    if named is not None and all(session.id != named for session in sessions):
+    if session_in_record is not None and all(session.id != session_in_record for session in sessions):
         return SessionCount(None, None, as_of, because=NOT_IN_LIST)
     ages_s = [_age_s(session.started_at, as_of) for session in sessions if session.started_at is not None]
     disconnected = [session for session in sessions if session.state is SessionState.DISCONNECTED]
-    since = [session.disconnected_at for session in disconnected if session.disconnected_at is not None]
-    all_disconnected = bool(since) and len(since) == len(sessions)
+    disconnected_at = [session.disconnected_at for session in disconnected if session.disconnected_at is not None]
+    all_disconnected = bool(disconnected_at) and len(disconnected_at) == len(sessions)
     return SessionCount(
         len(sessions),
         bool(sessions),
         as_of,
         oldest_s=max(ages_s, default=None),
         youngest_s=min(ages_s, default=None),
-        disconnected_s=_age_s(max(since), as_of) if all_disconnected else None,
+        disconnected_s=_age_s(max(disconnected_at), as_of) if all_disconnected else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""Forecasts how many desktops of a pool are in use in the next hours, from the same hours of earlier weeks. Pure.
+"""Forecasts how many desktops of a pool are in use in the next hours, from the same hours of earlier weeks.
 
 The history is one number for each quarter of an hour, without names of desktops or people. The forecast of a slot is
 the mean of the same slot in up to four earlier weeks, rounded up. If no such week is known, it is the number at that
@@ -27,12 +27,12 @@ SLOT: Final = timedelta(minutes=15)
 WEEKS: Final = 4
 """The number of earlier weeks that count at most: offices change."""
 _WEEK_DAYS: Final = 7
-_SHARE: Final = (9, 10)
-"""The share of slots that `Error.short` covers: 9 of 10."""
+_COVERED_SLOTS: Final = (9, 10)
+"""`Error.short` covers 9 of 10 slots; two integers, because 0.9 * 10 is not exact."""
 
 
 class Basis(StrEnum):
-    """By what a slot is forecast."""
+    """The part of the history from which a slot is forecast."""
 
     EARLIER_WEEKS = "earlier-weeks"
     DAY_BEFORE = "day-before"
@@ -49,44 +49,44 @@ class UseHistory:
 
     def at(self, moment: datetime) -> int | None:
         """Return the number of the slot that this moment is in."""
-        place = (moment - self.begin) // SLOT
-        return self.in_use[place] if 0 <= place < len(self.in_use) else None
+        index = (moment - self.begin) // SLOT
+        return self.in_use[index] if 0 <= index < len(self.in_use) else None
 
     @property
     def slots(self) -> Iterator[tuple[datetime, int]]:
-        """Yield those that are known, each with its begin."""
+        """Yield the begin of each known slot and its number of desktops in use."""
         return ((self.begin + at * SLOT, count) for at, count in enumerate(self.in_use) if count is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What is expected in one slot."""
+    """The number of desktops that are expected in use in one slot."""
 
     begin: datetime
     in_use: int
     basis: Basis
     weeks: int
-    """How many earlier weeks it is the mean of; 0 = it is that of the day before."""
+    """How many earlier weeks `in_use` is the mean of; 0 = it is the number of the day before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """How far forecasts were off, where desktops were in use or expected to be."""
+    """How wrong forecasts were, measured on the slots in which desktops were in use or were expected in use."""
 
     slots: int
     mean: float
-    """Desktops that a forecast was off by, whichever way."""
+    """The mean difference between forecast and use, in desktops, without its sign."""
     short: int
     """In nine slots of ten, at most this many more desktops were in use than expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What is expected of a pool from a moment on, and how good such forecasts were."""
+    """The forecast for a pool, slot by slot, and how good such forecasts were."""
 
     begin: datetime
     slots: tuple[Expected | None, ...]
-    """None = nothing is known to go by."""
+    """None = neither an earlier week nor the day before is known for this slot."""
     error: Error | None = None
     """None = no slot of the past could be forecast from the slots before it."""
     naive: Error | None = None
@@ -96,7 +96,7 @@ class Forecast:
         """Return the most desktops that are expected in use at once in this period; None = nothing is known."""
         return max((slot.in_use for slot in self._within(begin, until)), default=None)
 
-    def up(self, begin: datetime, until: datetime) -> int | None:
+    def desktops_to_run(self, begin: datetime, until: datetime) -> int | None:
         """Return how many desktops are to run: the expected number, plus what nine of ten forecasts were short by.
 
         0 if no use is expected; None = nothing is known.
@@ -119,23 +119,23 @@ def forecast(history: UseHistory, begin: datetime, until: datetime, zone: tzinfo
 
     Example: Mondays at 08:15 had 40, 46 and 44 desktops in use; 44 are expected (43.3, rounded up).
     """
-    first = history.begin + (begin - history.begin) // SLOT * SLOT
-    # rounded up: the last slot may end after `until`
-    count = max(0, -((first - until) // SLOT))
-    slots = tuple(_expect_slot(history, first + at * SLOT, zone) for at in range(count))
-    tested = [(actual, at) for at, actual in history.slots]
-    ours = ((actual, _expect_slot(history, at, zone)) for actual, at in tested)
-    naive = ((actual, _expect_slot(history, at, zone, weeks=1)) for actual, at in tested)
-    return Forecast(first, slots, _error(ours), _error(naive))
+    first_slot = history.begin + (begin - history.begin) // SLOT * SLOT
+    # -(a // b) rounds up: the last slot may end after `until`
+    count = max(0, -((first_slot - until) // SLOT))
+    slots = tuple(_expect_slot(history, first_slot + number * SLOT, zone) for number in range(count))
+    ours = ((actual, _expect_slot(history, slot, zone)) for slot, actual in history.slots)
+    naive = ((actual, _expect_slot(history, slot, zone, weeks=1)) for slot, actual in history.slots)
+    return Forecast(first_slot, slots, _measure_error(ours), _measure_error(naive))
 
 
 def _expect_slot(history: UseHistory, slot: datetime, zone: tzinfo, weeks: int = WEEKS) -> Expected | None:
+    """Return the forecast of one slot from up to `weeks` earlier weeks, else from the day before, else None."""
     by_week = [history.at(_earlier(slot, week * _WEEK_DAYS, zone)) for week in range(1, weeks + 1)]
     counts = [count for count in by_week if count is not None]
     if counts:
         return Expected(slot, ceil(sum(counts) / len(counts)), Basis.EARLIER_WEEKS, len(counts))
-    before = history.at(_earlier(slot, 1, zone))
-    return Expected(slot, before, Basis.DAY_BEFORE, 0) if before is not None else None
+    day_before = history.at(_earlier(slot, 1, zone))
+    return Expected(slot, day_before, Basis.DAY_BEFORE, 0) if day_before is not None else None
 
 
 def _earlier(moment: datetime, days: int, zone: tzinfo) -> datetime:
@@ -143,10 +143,11 @@ def _earlier(moment: datetime, days: int, zone: tzinfo) -> datetime:
     return (moment.astimezone(zone) - timedelta(days=days)).astimezone(UTC)
 
 
-def _error(pairs: Iterable[tuple[int, Expected | None]]) -> Error | None:
-    off = [actual - slot.in_use for actual, slot in pairs if slot is not None and (actual or slot.in_use)]
-    if not off:
+def _measure_error(pairs: Iterable[tuple[int, Expected | None]]) -> Error | None:
+    """Return the error of forecasts; a pair is the number in use and its forecast. None = there are no such pairs."""
+    differences = [actual - slot.in_use for actual, slot in pairs if slot is not None and (actual or slot.in_use)]
+    if not differences:
         return None
-    part, of = _SHARE
-    ninth_decile = sorted(off)[ceil(len(off) * part / of) - 1]
-    return Error(len(off), sum(map(abs, off)) / len(off), max(0, ninth_decile))
+    nine, ten = _COVERED_SLOTS
+    ninth_decile = sorted(differences)[ceil(len(differences) * nine / ten) - 1]
+    return Error(len(differences), sum(map(abs, differences)) / len(differences), max(0, ninth_decile))

@@ -1,4 +1,4 @@
-"""How much of the free GPU memory requests cannot use, because it is split over GPUs that have no slot for them.
+"""Measures how much of the free GPU memory VMs cannot use, because it is split over GPUs that have no slot for them.
 
 F is the measure of FGD (Weng et al., "Beware of Fragmentation", USENIX ATC 2023): the free memory that a VM cannot use,
 averaged over the VMs of the vCenter. A VM can use the free memory of a GPU if the GPU has a slot for its profile.
@@ -75,7 +75,7 @@ class FragmentationMeasure:
         )
 
     def free_mib(self, state: GpuState) -> int:
-        """Return the memory that no vGPU on the GPU has; 0 where it is not known, or serves no vGPUs."""
+        """Return the memory that no vGPU on the GPU has; 0 if it is not known, or the GPU serves no vGPUs."""
         holders = [self._catalog.profile(holder) for holder in state.holders or ()]
         if state.unclear or not state.gpu.serves_vgpus or state.gpu.memory_mib is None or None in holders:
             return 0
@@ -86,19 +86,19 @@ class FragmentationMeasure:
         """Return the share of the VMs with this model for which the GPU has no slot; 0 if no VM has the model."""
         demand = self.demand.get(self.board_key(state), {})
         vms = sum(demand.values())
-        return self._without_slot(state, demand) / vms if vms else 0.0
+        return self._count_without_slot(state, demand) / vms if vms else 0.0
 
     def takes_waiting(self, state: GpuState) -> bool:
         """Return whether the GPU has a slot for a VM that waits."""
         waiting = self.waiting.get(self.board_key(state), {})
-        return self._without_slot(state, waiting) < sum(waiting.values())
+        return self._count_without_slot(state, waiting) < sum(waiting.values())
 
     def board_key(self, state: GpuState) -> str:
         """Return the key of the GPU's model; empty if the catalogue does not have it."""
         board = self._catalog.board_by_pci(state.gpu.vendor_id, state.gpu.device_id, state.gpu.subsystem_id)
         return board.key if board is not None else ""
 
-    def _without_slot(self, state: GpuState, demand: Mapping[str, int]) -> int:
+    def _count_without_slot(self, state: GpuState, demand: Mapping[str, int]) -> int:
         """Return how many of these VMs have a profile for which the GPU has no certain slot."""
         slots = self._rooms.on(state, tuple(sorted(demand)))
         return sum(vms for profile, vms in demand.items() if profile not in slots or not slots[profile].at_least)

@@ -1,4 +1,4 @@
-"""Which GPU of a host the instance of a performance counter is, and what the counters of a GPU say of its use. Pure."""
+"""Finds the GPU of each instance of a performance counter, and makes the measured use of a GPU of its counters."""
 
 from __future__ import annotations
 
@@ -34,22 +34,25 @@ TEMPERATURE_COUNTERS: Final = (GPU_TEMPERATURE, SMI_TEMPERATURE)
 def gpus_of_instances(instances: Collection[str], host: Host) -> Mapping[str, PciAddress]:
     """Return the address of the GPU of each instance; one that cannot be mapped is left out.
 
-    Dumps of vCenters show `0000:3b:00.0`, `000:003:00.0` and `gpu-1` (vsphere-api.md, 8.1). Where none is an address,
-    they are the host's GPUs in the order of their numbers, if there are as many as the host's driver has. A GPU in
+    Dumps of vCenters show `0000:3b:00.0`, `000:003:00.0` and `gpu-1` (vsphere-api.md, 8.1). If none is an address, they
+    are the host's GPUs in the order of their numbers, provided that the host's driver has as many GPUs. A GPU in
     passthrough has no counters, because the host has no driver for it (assumption: gpu-counter-instances).
     """
     # the empty instance holds the numbers of the whole host
-    named = {instance: PciAddress.parse_or_none(instance) for instance in instances if instance}
-    if any(address is not None for address in named.values()):
-        of_host = {gpu.address for gpu in host.gpus}
-        return {instance: address for instance, address in named.items() if address is not None and address in of_host}
-    driven = [gpu.address for gpu in host.gpus if gpu.passthrough is None or not gpu.passthrough.active]
-    if len(named) != len(driven):
+    addresses = {instance: PciAddress.parse_or_none(instance) for instance in instances if instance}
+    if any(address is not None for address in addresses.values()):
+        on_host = {gpu.address for gpu in host.gpus}
+        return {
+            instance: address for instance, address in addresses.items() if address is not None and address in on_host
+        }
+    with_driver = [gpu.address for gpu in host.gpus if gpu.passthrough is None or not gpu.passthrough.active]
+    if len(addresses) != len(with_driver):
         return {}
-    return dict(zip(sorted(named, key=_numbers), sorted(driven, key=str), strict=True))
+    return dict(zip(sorted(addresses, key=_numeric_order), sorted(with_driver, key=str), strict=True))
 
 
-def _numbers(instance: str) -> tuple[list[int], str]:
+def _numeric_order(instance: str) -> tuple[list[int], str]:
+    """Return a sort key by which `gpu-2` comes before `gpu-10`."""
     return [int(number) for number in re.findall(r"\d+", instance)], instance
 
 

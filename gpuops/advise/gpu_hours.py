@@ -16,19 +16,19 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.owner import NOBODY, OwnerKey
 from gpuops.model.vcenter.vm import Vm
 
-_ALL: Final = 10_000
+_HUNDRED_PERCENT: Final = 10_000
 """100.00 % in hundredths of a percent."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerShare:
-    """What the VMs of one owner had."""
+    """The GPU-hours that the VMs of one owner had."""
 
     owner: str
     vms: int
     hours: GpuHours
     hundredths: int | None
-    """Of a percent of all hours that are certain; None = no owner had any."""
+    """The share of all certain hours in hundredths of a percent; None = no owner had any."""
 
     @property
     def percent(self) -> float | None:
@@ -37,7 +37,7 @@ class OwnerShare:
 
 @dataclass(frozen=True, slots=True)
 class OwnedRun:
-    """One time that an ML VM ran in a night, or the part of it that was one owner's."""
+    """A period in which an ML VM ran in a night, or the part of it in which the VM had one owner."""
 
     night: PastNight
     vm: PastVm
@@ -47,7 +47,7 @@ class OwnedRun:
 
 @dataclass(frozen=True, slots=True)
 class Showback:
-    """The owners, the largest first, and each run that they are the sums of."""
+    """The GPU-hours by owner, the largest first, and the runs that they were added up from."""
 
     owners: tuple[OwnerShare, ...]
     runs: tuple[OwnedRun, ...]
@@ -64,7 +64,7 @@ def showback(nights: Iterable[PastNight], owner_of: Callable[[PastVm], str]) -> 
         for night in nights
         for vm in night.ml
         for period in vm.held
-        for owner, owned_period in _by_owner(vm, period, owner_of)
+        for owner, owned_period in _split_by_owner(vm, period, owner_of)
     )
     by_owner: dict[str, list[OwnedRun]] = {}
     for run in runs:
@@ -79,15 +79,17 @@ def showback(nights: Iterable[PastNight], owner_of: Callable[[PastVm], str]) -> 
     return Showback(tuple(owners), runs)
 
 
-def _by_owner(vm: PastVm, period: HeldPeriod, owner_of: Callable[[PastVm], str]) -> Iterator[tuple[str, HeldPeriod]]:
+def _split_by_owner(
+    vm: PastVm, period: HeldPeriod, owner_of: Callable[[PastVm], str]
+) -> Iterator[tuple[str, HeldPeriod]]:
     """Yield the parts of the period with their owners; successive parts of one owner are joined."""
     parts = ((owner_of(owned_vm), part) for owned_vm, part in vm.parts(period))
     for owner, group in groupby(parts, key=lambda part: part[0]):
-        whole = [part for _, part in group]
-        yield owner, replace(whole[0], ends=whole[-1].ends)
+        owned_parts = [part for _, part in group]
+        yield owner, replace(owned_parts[0], ends=owned_parts[-1].ends)
 
 
-def largest_remainder(amounts: Sequence[float], whole: int = _ALL) -> list[int | None]:
+def largest_remainder(amounts: Sequence[float], whole: int = _HUNDRED_PERCENT) -> list[int | None]:
     """Split `whole` in proportion to the amounts into integers that add up to it; None for each if all are 0.
 
     Each amount gets its quota rounded down. The remainder goes, one each, to the amounts with the largest fractions
@@ -135,16 +137,16 @@ def vm_now(past: PastVm, inventory: Inventory) -> Vm | None:
     return matching_vms[0] if len(matching_vms) == 1 else None
 
 
-_DIGITS: Final = 9
-"""Of GPU-hours for a weight that are compared: sums of the same hours in another order are equal."""
+_COMPARED_DIGITS: Final = 9
+"""Decimals of weighted GPU-hours that are compared, so that sums of the same hours in another order are equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class TeamUse:
-    """What the VMs of one team had, in GPU-hours."""
+    """The GPU-hours that the VMs of one team had."""
 
     decayed: float = 0.0
-    """By the half-life."""
+    """With older hours counted less, by the half-life."""
     week: float = 0.0
     """In the last 7 days, without decay."""
     unknown: int = 0
@@ -161,13 +163,13 @@ def use_by_team(
     nights: Iterable[PastNight], owner_of: Callable[[PastVm], str], now: datetime, half_life: timedelta
 ) -> dict[str, TeamUse]:
     """Return the past GPU use of each team in these nights until now; a team without any is left out."""
-    used: dict[str, TeamUse] = {}
-    for night in nights:
-        for vm in night.ml:
-            for past_vm, period in (part for held_period in vm.held for part in vm.parts(held_period.until(now))):
+    use: dict[str, TeamUse] = {}
+    for vm in (vm for night in nights for vm in night.ml):
+        for held_period in vm.held:
+            for past_vm, period in vm.parts(held_period.until(now)):  # one part for each owner that the VM had
                 team = team_of(owner_of(past_vm))
-                used[team] = used.get(team, NO_USE) + use_of_period(period, vm.gpus, now, half_life)
-    return used
+                use[team] = use.get(team, NO_USE) + use_of_period(period, vm.gpus, now, half_life)
+    return use
 
 
 def use_of_period(period: HeldPeriod, gpus: float | None, now: datetime, half_life: timedelta) -> TeamUse:
@@ -176,16 +178,16 @@ def use_of_period(period: HeldPeriod, gpus: float | None, now: datetime, half_li
     if hours is None or gpus is None or period.begins is None or period.ends is None:
         return TeamUse(unknown=1)
     week = period.since(now - WEEK).hours(gpus).at_most or 0.0
-    # The integral of 2^(-age / half-life) from the end of the run, the younger age, to its begin.
+    # The integral of 2^(-age / half-life) from the age of the end of the period to the age of its begin.
     rate = log(2) / half_life.total_seconds()
-    young, old = ((now - moment).total_seconds() for moment in (period.ends, period.begins))
-    decayed_s = max(exp(-rate * young) - exp(-rate * old), 0.0) / rate
+    end_age_s, begin_age_s = ((now - moment).total_seconds() for moment in (period.ends, period.begins))
+    decayed_s = max(exp(-rate * end_age_s) - exp(-rate * begin_age_s), 0.0) / rate
     return TeamUse(gpus * decayed_s / 3600, week)
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Something that waits: whose it is, and the GPU-hours that it may use when it is served."""
+    """A waiting VM or job: its team, and the GPU-hours that it may use once it starts."""
 
     team: str
     hours: float
@@ -203,15 +205,16 @@ def fair_order(wishes: Sequence[Wish], used: Mapping[str, float], weight: Callab
     [0, 2, 1, 3]
     """
     waiting: dict[str, deque[int]] = {}
-    for at, wish in enumerate(wishes):
-        waiting.setdefault(wish.team, deque()).append(at)
-    had = {team: used.get(team, 0.0) for team in waiting}
+    for position, wish in enumerate(wishes):
+        waiting.setdefault(wish.team, deque()).append(position)
+    hours = {team: used.get(team, 0.0) for team in waiting}
     order: list[int] = []
     while waiting:
-        team = min(waiting, key=lambda name: (round(had[name] / weight(name), _DIGITS), waiting[name][0]))
-        at = waiting[team].popleft()
-        order.append(at)
-        had[team] += wishes[at].hours
+        # the team with the least use for its weight is next; of equal ones, that with the earliest wish
+        team = min(waiting, key=lambda name: (round(hours[name] / weight(name), _COMPARED_DIGITS), waiting[name][0]))
+        position = waiting[team].popleft()
+        order.append(position)
+        hours[team] += wishes[position].hours
         if not waiting[team]:
             del waiting[team]
     return order

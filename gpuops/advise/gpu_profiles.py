@@ -1,8 +1,8 @@
 """Which vGPU profiles a GPU model has, which of them may run on one GPU together, and which named layouts it can have.
 
-`gpuops profiles` shows the profiles. In same-size mode those of one size run together. In mixed-size mode the places
-decide, in MIG mode the GPU instances: both follow from the catalogue by the rules of `capacity.py` and
-`model/devices/mig.py`.
+`gpuops profiles` shows the profiles. In same-size mode, profiles of one size run together. In mixed-size mode their
+start positions decide, in MIG mode their GPU instances: both follow from the catalogue by the rules of `capacity.py`
+and `model/devices/mig.py`.
 
 A layout has GPU instances or vGPUs. Instances are judged by the placements of the catalogue, vGPUs by the rules of
 `capacity.py`: one after another is added to an empty GPU in the mode that the layout needs.
@@ -43,7 +43,7 @@ class MixedSize:
 
     memory_mib: int
     most: int
-    """vGPUs of this size alone on the GPU."""
+    """How many vGPUs of this size fit on an empty GPU."""
     starts_gib: tuple[int, ...]
     """Where one may start; () = not published."""
     next_to_one: tuple[Slots, ...]
@@ -52,7 +52,7 @@ class MixedSize:
 
 @dataclass(frozen=True, slots=True)
 class MigSets:
-    """Which GPU instances exist together on one GPU in MIG mode, of those that vGPUs run in."""
+    """Which GPU instances for vGPUs can exist together on one GPU in MIG mode."""
 
     kinds: tuple[InstanceProfile, ...]
     """The largest first, without those that stand in `media_twins`."""
@@ -91,9 +91,9 @@ def profiles_of(board: Board) -> GpuProfiles:
 
 def _mixed_sizes(board: Board, time_sliced: tuple[VgpuProfile, ...]) -> tuple[MixedSize, ...]:
     """Return each size that vGPUs have in mixed-size mode, and how many of each size fit next to one of it."""
-    able = [profile for profile in time_sliced if profile.max_per_gpu_mixed is not None]
+    mixed_profiles = [profile for profile in time_sliced if profile.max_per_gpu_mixed is not None]
     # One profile stands for its size: what NVIDIA publishes about a size applies to every series.
-    sizes = [next(alike) for _, alike in groupby(able, key=lambda profile: profile.framebuffer_mib)]
+    sizes = [next(profiles) for _, profiles in groupby(mixed_profiles, key=lambda profile: profile.framebuffer_mib)]
     mixed_sizes = []
     for size in sizes:
         next_to_one = [slots_in_mode(VgpuMode.MIXED_SIZE, board, (size,), other, (None,)) for other in sizes]
@@ -109,6 +109,7 @@ def mig_sets(geometry: MigGeometry) -> MigSets:
         (kind for kind in geometry.profiles if kind.usable_for_vgpu),
         key=lambda kind: (-kind.compute_slices, -kind.memory_slices, kind.name),
     )
+    # pairs of a kind without the media engines (1g.5gb) and the one with them (1g.5gb+me)
     twins = [(plain, kind) for kind in usable if kind.variant.owns_media and (plain := _plain_twin(kind, usable))]
     kinds = tuple(kind for kind in usable if all(kind is not media for _, media in twins))
     return MigSets(kinds, tuple(fullest_sets(kinds, geometry)), tuple(twins), geometry.verified)
@@ -144,9 +145,10 @@ class JudgedPart:
     because: str = ""
     """Why it does not fit, or why that is not known."""
     mode: VgpuMode | None = None
-    """The mode that the GPU is in; None = it does not fit, or the part says nothing but that MIG mode is off."""
+    """The mode that the GPU needs; None = it does not fit, or the part only switches MIG mode off."""
     free: Mapping[str, Slots] | None = None
-    """What else fits, each for itself: GPU instances, or vGPUs by profile; None = it does not fit, or not known."""
+    """How many more of each GPU instance, or of each vGPU profile, would fit; None = the part does not fit, or not
+    known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,7 @@ class JudgedLayout:
 
 
 def judge_layout(layout: GpuLayout, board: Board) -> JudgedLayout:
-    """Return whether a GPU of the model can have what each part of the layout says."""
+    """Return whether a GPU of the model can have the instances or vGPUs of each part of the layout."""
     return JudgedLayout(layout, tuple(judge_part(part, layout.form, board) for part in layout.parts))
 
 
@@ -176,12 +178,12 @@ def part_for(layout: GpuLayout, gpu: PhysicalGpu, host: Host) -> LayoutPart | No
     """
     number = sorted(host_gpu.address for host_gpu in host.gpus if not host_gpu.passed_through).index(gpu.address)
     model = frozenset({(gpu.vendor_id, gpu.device_id)})
-    fitting = [part for part in layout.parts if part.is_for(model) and (part.gpus is None or number in part.gpus)]
-    return fitting[-1] if fitting else None
+    parts = [part for part in layout.parts if part.is_for(model) and (part.gpus is None or number in part.gpus)]
+    return parts[-1] if parts else None
 
 
 def judge_part(part: LayoutPart, form: LayoutForm, board: Board) -> JudgedPart:
-    """Return whether a GPU of the model can have what the part says."""
+    """Return whether a GPU of the model can have the instances or vGPUs of this part."""
     if not part.is_for(frozenset((pci.vendor_id, pci.device_id) for pci in board.pci_ids)):
         return JudgedPart(part, LayoutVerdict.OTHER_MODEL)
     if not part.is_mig_on:
@@ -229,15 +231,15 @@ def _no_place(name: str, neighbours: Sequence[str]) -> str:
 
 
 def _room_for(kind: InstanceProfile, instances: Sequence[InstanceProfile], geometry: MigGeometry) -> Slots:
-    """Return how many more GPU instances of a kind fit, over every way in which these may lie."""
-    rooms = [_further(kind, placed, geometry) for placed in arrangements(instances, geometry)]
+    """Return how many more GPU instances of a kind fit next to these, over every way in which these may lie."""
+    rooms = [_count_further(kind, placed, geometry) for placed in arrangements(instances, geometry)]
     return Slots(min(rooms), max(rooms))
 
 
-def _further(kind: InstanceProfile, placed: tuple[InstancePlacement, ...], geometry: MigGeometry) -> int:
+def _count_further(kind: InstanceProfile, placed: tuple[InstancePlacement, ...], geometry: MigGeometry) -> int:
     """Return how many more of the kind fit. Starts of one kind never overlap, so each takes the first that is free."""
     starts = free_starts(kind, placed, geometry)
-    return 1 + _further(kind, (*placed, InstancePlacement(kind, starts[0])), geometry) if starts else 0
+    return 1 + _count_further(kind, (*placed, InstancePlacement(kind, starts[0])), geometry) if starts else 0
 
 
 def _judge_vgpus(part: LayoutPart, board: Board) -> JudgedPart:
@@ -262,17 +264,16 @@ def _judge_vgpus(part: LayoutPart, board: Board) -> JudgedPart:
         because = "whether vGPUs of several series share a GPU instance is not documented"
         return JudgedPart(part, LayoutVerdict.UNKNOWN, because)
     # the further profiles that a GPU in this mode can run
-    of_mode = [profile for profile in board.profiles if profile.mig_backed is (mode is VgpuMode.MULTI_INSTANCE)]
-    rooms = {profile.name: slots_in_mode(mode, board, vgpus, profile, (None,) * len(vgpus)) for profile in of_mode}
+    is_mig = mode is VgpuMode.MULTI_INSTANCE
+    profiles_in_mode = [profile for profile in board.profiles if profile.mig_backed is is_mig]
+    starts = (None,) * len(vgpus)  # not known
+    rooms = {profile.name: slots_in_mode(mode, board, vgpus, profile, starts) for profile in profiles_in_mode}
     free = {name: room for name, room in rooms.items() if room.possible}
     return JudgedPart(part, LayoutVerdict.FITS, mode=mode, free=free)
 
 
 def instances_of(part: LayoutPart, form: LayoutForm, board: Board) -> tuple[str, ...]:
-    """Return the GPU instances that the part asks for; of MIG-backed vGPUs those that they run in.
-
-    The part fits the model.
-    """
+    """Return the names of the GPU instances of a part that fits the model; of vGPUs those that they run in."""
     if form is LayoutForm.GPU_INSTANCES:
         return tuple(name for name, number in part.counts for _ in range(number))
     return _instances_for(_vgpus_of(part, board), shared_by_series=True)

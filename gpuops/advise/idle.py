@@ -1,7 +1,7 @@
-"""Decides whether a desktop is idle, with the figures of the decision; what cannot be read is never called idle.
+"""Decides whether a desktop is idle, with the figures of the decision; a VM that cannot be read is never called idle.
 
-Plans, the check before each step that takes a desktop, `gpuops idle` and Ansible all ask `idleness`. `readings` returns
-what each source shows of a VM: idle, busy or unknown, with the number.
+Plans, the check before each step that takes a desktop, `gpuops idle` and Ansible all call `idleness`. `readings`
+returns the verdict of each source on a VM: idle, busy or unknown, with the number.
 
 Sources: vSphere API, VirtualMachineRuntimeInfo.numMksConnections (consoles only) and .question;
 VirtualMachine.recentTask; VirtualMachineQuickStats.overallCpuUsage; PerformanceManager (real-time samples). NVIDIA vGPU
@@ -35,7 +35,8 @@ from gpuops.model.vcenter.vm import PowerState, Vm
 NO_RULE: Final = "is in no pool of a policy: nothing says when it is idle"
 
 NEWEST: Final = timedelta(seconds=60)
-"""Samples are 20 s apart, and vCenter shows the newest a while later (from memory, within two more)."""
+"""The age up to which the newest sample counts: samples are 20 s apart, and vCenter shows them late (from memory, by up
+to two samples)."""
 
 UNASKED: Final = {
     Source.SESSIONS: "nothing lists the sessions in its guest (GPUOPS_GUEST_USERNAME)",
@@ -44,7 +45,7 @@ UNASKED: Final = {
 }
 """The reason why a source that was not asked is unknown."""
 
-_TOLD_BY: Final = {Source.SESSIONS: "its guest", Source.BROKER: "the broker", Source.COMMAND: "the command"}
+_REPORTED_BY: Final = {Source.SESSIONS: "its guest", Source.BROKER: "the broker", Source.COMMAND: "the command"}
 
 
 class Use(StrEnum):
@@ -65,9 +66,9 @@ class SourceReading:
     reason: str
     """A line about the VM that a person can check."""
     required: bool
-    """Whether the VM is only idle if this source says so; any other can veto, and no more."""
+    """Whether the VM is only idle if this source says so; another source can only show that it is busy."""
     metric: str = ""
-    """Which performance counter it is; empty = there is but one number of the source."""
+    """The performance counter; empty = the source has only one number."""
     value: int | None = None
     """None = it cannot be read, or is not a number."""
     unit: str = ""
@@ -76,7 +77,7 @@ class SourceReading:
     age_s: float | None = None
     """How old the value is; None = nothing was read."""
     known_s: float | None = None
-    """How long before the look it is known to be idle; None = at the look alone."""
+    """For how many seconds until the reading it is known to be idle; None = only at the moment of the reading."""
     disconnected_s: int | None = None
     """How long all sessions have been disconnected; None = one is connected, there are no sessions, or unknown."""
 
@@ -131,14 +132,14 @@ def _console(vm: Vm, required: bool) -> SourceReading:
 
 
 def _cpu(vm: Vm, rule: IdleRule | None, required: bool) -> SourceReading:
-    used = vm.cpu_usage_mhz
+    used_mhz = vm.cpu_usage_mhz
     if rule is None:
-        return SourceReading(Source.CPU, Use.UNKNOWN, NO_RULE, required=True, value=used, unit="MHz")
+        return SourceReading(Source.CPU, Use.UNKNOWN, NO_RULE, required=True, value=used_mhz, unit="MHz")
     below = rule.cpu_below_mhz
-    if used is None:
+    if used_mhz is None:
         return SourceReading(Source.CPU, Use.UNKNOWN, "its CPU usage cannot be read", required, unit="MHz", below=below)
-    says, reason = Use.IDLE if used < below else Use.BUSY, f"uses {used} MHz, idle is below {below}"
-    return SourceReading(Source.CPU, says, reason, required, value=used, unit="MHz", below=below, age_s=0.0)
+    says, reason = Use.IDLE if used_mhz < below else Use.BUSY, f"uses {used_mhz} MHz, idle is below {below}"
+    return SourceReading(Source.CPU, says, reason, required, value=used_mhz, unit="MHz", below=below, age_s=0.0)
 
 
 def _counter(vm: Vm, rule: IdleRule, name: str, below: int) -> SourceReading:
@@ -193,7 +194,8 @@ def _vgpu(vgpu_use: VgpuUse | None, below: int, *, required: bool) -> SourceRead
 
 
 def vgpu_use_at(moment: datetime, series: CounterSeries) -> VgpuUse | None:
-    """Return the newest use of a vGPU in a stored series at that moment; None = none. A step counts from its start."""
+    """Return the newest use of a vGPU in a stored series at that moment; None = none. Its age is that of its step's
+    start."""
     steps = min(len(series.steps), (moment - series.begin) // series.step + 1)
     for number in range(steps - 1, -1, -1):
         step = series.steps[number]
@@ -227,20 +229,20 @@ def _sessions(vm: Vm, source: Source, timeout_s: int | None, *, required: bool) 
 
 def _judge_sessions(session_count: SessionCount, source: Source, timeout_s: int | None) -> tuple[Use, str]:
     """Return whether these sessions show use, and why. Disconnected ones do until `timeout_s` (None = for ever)."""
-    told_by = _TOLD_BY[source]
+    reporter = _REPORTED_BY[source]
     if session_count.used is None:
-        return Use.UNKNOWN, f"its sessions are not known: {session_count.because or f'{told_by} does not report them'}"
+        return Use.UNKNOWN, f"its sessions are not known: {session_count.because or f'{reporter} does not report them'}"
     if session_count.used:
         if session_count.because:  # a session that cannot be counted, for example on a machine that may be this VM
             return Use.BUSY, session_count.because
         reason = f"{session_count.count} session(s)" if session_count.count else "it is used"
         if timeout_s is not None and session_count.disconnected_s is not None:
-            gone_s = session_count.disconnected_s // 60 * 60
-            reason += f" disconnected for {format_limit(gone_s)}, idle is from {format_limit(timeout_s)} on"
-        return Use.BUSY if session_count.in_use(timeout_s) else Use.IDLE, f"{reason}, as {told_by} reports"
+            disconnected_s = session_count.disconnected_s // 60 * 60  # whole minutes
+            reason += f" disconnected for {format_limit(disconnected_s)}, idle is from {format_limit(timeout_s)} on"
+        return Use.BUSY if session_count.in_use(timeout_s) else Use.IDLE, f"{reason}, as {reporter} reports"
     if session_count.age_s > SESSIONS_FRESH_S:
-        return Use.UNKNOWN, f"the answer of {told_by} about its sessions is {format_limit(session_count.age_s)} old"
-    return Use.IDLE, f"no sessions, as {told_by} reports"
+        return Use.UNKNOWN, f"the answer of {reporter} about its sessions is {format_limit(session_count.age_s)} old"
+    return Use.IDLE, f"no sessions, as {reporter} reports"
 
 
 LONG_S: Final = 3300
@@ -250,13 +252,13 @@ long are in use, and 48 % of those idle for 15 minutes (November 2026)."""
 
 @dataclass(frozen=True, slots=True)
 class Idleness:
-    """The verdict on one VM, with all that it was given by."""
+    """The verdict on one VM, and the readings that led to it."""
 
     use: Use
     reason: str
     """Why; a line about the VM that a person can check."""
     decided_by: Source | None
-    """The source that makes it busy or unknown; None = it is idle, by all that is required."""
+    """The source that makes it busy or unknown; None = it is idle by all required sources."""
     readings: tuple[SourceReading, ...]
     """What each source says."""
 
@@ -267,9 +269,9 @@ class Idleness:
 
     @property
     def idle_for_s(self) -> float | None:
-        """Return how long it is known to be idle: the least that performance counters tell.
+        """Return for how long it is known to be idle: the shortest period of a performance counter.
 
-        None = at the look alone.
+        None = only at the moment of the reading.
         """
         durations_s = [reading.known_s for reading in self.readings if reading.known_s is not None]
         return min(durations_s) if durations_s and self.use is Use.IDLE else None
@@ -304,8 +306,8 @@ class UncertainVerdicts:
 def verdicts_without_sessions(vms: Sequence[JudgedVm]) -> UncertainVerdicts:
     """Return how many of the idle verdicts require no source of sessions, and whether all of these idled for long."""
     idle = [vm.verdict for vm in vms if vm.verdict.use is Use.IDLE]
-    alone = [verdict for verdict in idle if not verdict.requires_sessions]
-    return UncertainVerdicts(len(alone), all((verdict.idle_for_s or 0) >= LONG_S for verdict in alone))
+    uncertain = [verdict for verdict in idle if not verdict.requires_sessions]
+    return UncertainVerdicts(len(uncertain), all((verdict.idle_for_s or 0) >= LONG_S for verdict in uncertain))
 
 
 def judge_vms(vms: Iterable[Vm], policy: Policy | None) -> tuple[JudgedVm, ...]:
@@ -332,15 +334,16 @@ def idleness(vm: Vm, rule: IdleRule | None) -> Idleness:
     busy = next((reading for reading in source_readings if reading.vetoes), None)
     if busy is not None:
         return Idleness(Use.BUSY, busy.reason, busy.source, source_readings)
-    untold = next((reading for reading in source_readings if reading.required and reading.says is Use.UNKNOWN), None)
-    if untold is not None or rule is None:
-        assert untold is not None, "without a rule nothing says when a VM is idle"
-        return Idleness(Use.UNKNOWN, untold.reason, untold.source, source_readings)
+    unknown = next((reading for reading in source_readings if reading.required and reading.says is Use.UNKNOWN), None)
+    if unknown is not None or rule is None:
+        assert unknown is not None, "without a rule the reading of the CPU is unknown"
+        return Idleness(Use.UNKNOWN, unknown.reason, unknown.source, source_readings)
     return Idleness(Use.IDLE, _why_idle(source_readings, rule), None, source_readings)
 
 
 def _why_idle(source_readings: Sequence[SourceReading], rule: IdleRule) -> str:
-    """Return `uses 12 MHz, idle is below 500 for 15 min; no console, question or task`."""
+    """Return the reason of an idle verdict: `uses 12 MHz, idle is below 500 for 15 min; no console, question or
+    task`."""
     idle = {reading.source: reading for reading in source_readings if reading.says is Use.IDLE}
     parts = []
     if Source.CPU in idle:

@@ -1,4 +1,4 @@
-"""VMs that gpuops must leave alone: another product manages them, they lend their GPUs, or their marks say so. Pure.
+"""Finds VMs that gpuops must leave alone: another product manages them, they lend their GPUs, or a mark forbids it.
 
 gpuops never reconfigures, moves, suspends, stops or starts a VM that another product manages through vCenter's API: the
 product compares the VM with its own declaration, and would undo, repeat or break the change. The vGPUs of such a VM
@@ -40,7 +40,7 @@ _KNOWN: Final[Mapping[str, VmManager]] = {
 }
 
 KNOWN_EXTENSIONS: Final = frozenset(_KNOWN)
-"""The keys of products, which are no names of a site."""
+"""The keys of extensions that are the same at every site."""
 
 
 def manager_of(vm: Vm) -> VmManager | None:

@@ -3,9 +3,9 @@
 vCenter lists the VMs on a GPU, not which vGPU of a VM is where (vSphere API, HostGraphicsInfo.vm). If the place of a
 vGPU is not known, it counts on every GPU that it may be on: a GPU may seem fuller than it is, never emptier.
 
-Room: such a vGPU takes a slot here in the worst case and none in the best; the room for more is the range between. A
-place is promised only by the worst case. If all vGPUs that may be here are more than the GPU can hold, some of them are
-elsewhere, and the vGPUs that are certainly here bound the room.
+Room: such a vGPU takes a slot on a GPU in the worst case and none in the best; the room for more is the range between.
+Placement relies on the worst case only. If the vGPUs that may be on a GPU are more than it can hold, some of them must
+be on another one, and those that are certainly on it limit the room.
 
 Placement uses the expected start for the vGPUs that a plan starts; where running vGPUs lie is read. The rules, by mode
 of the GPU:
@@ -52,7 +52,7 @@ class Tenant:
 
 @dataclass(frozen=True)
 class GpuState:
-    """One GPU and what runs on it. Not slotted: what tells it from others is worked out once, on first use."""
+    """One GPU and the vGPUs that run on it. Without slots, because `_placement_traits` is cached on first use."""
 
     gpu: PhysicalGpu
     tenants: tuple[Tenant, ...] = ()
@@ -77,11 +77,11 @@ class GpuState:
         that is: each choice gives a set.
         """
         sets = {tuple(sorted(tenant.profile for tenant in self.tenants if tenant.certain))}
-        settled = {tenant.vm for tenant in self.tenants if tenant.certain}
-        listed = {tenant.vm for tenant in self.tenants if tenant.vm in (self.gpu.vms or ())}
-        for vm in sorted(listed - settled):
-            one_of = {tenant.profile for tenant in self.tenants if tenant.vm == vm}
-            sets = {tuple(sorted((*profile_set, profile))) for profile_set in sets for profile in one_of}
+        vms_with_certain_vgpu = {tenant.vm for tenant in self.tenants if tenant.certain}
+        listed_vms = {tenant.vm for tenant in self.tenants if tenant.vm in (self.gpu.vms or ())}
+        for vm in sorted(listed_vms - vms_with_certain_vgpu):
+            vm_profiles = {tenant.profile for tenant in self.tenants if tenant.vm == vm}
+            sets = {tuple(sorted((*profile_set, profile))) for profile_set in sets for profile in vm_profiles}
         return tuple(sorted(sets))
 
     @property
@@ -89,18 +89,22 @@ class GpuState:
         """Return names of the VMs on it, each once, sorted."""
         return tuple(sorted({tenant.name for tenant in self.tenants}))
 
-    def alike(self, vm: str) -> object:
+    def placement_key(self, vm: str) -> object:
         """Return a key that is equal for GPUs on which a place for `vm` is judged in the same way.
 
         Such GPUs differ only in their addresses and in which VMs are on them.
         """
-        return (self._alike, tuple([number for number, tenant in enumerate(self.tenants) if tenant.vm == vm]))
+        return (
+            self._placement_traits,
+            tuple([number for number, tenant in enumerate(self.tenants) if tenant.vm == vm]),
+        )
 
     @cached_property
-    def _alike(self) -> object:
+    def _placement_traits(self) -> object:
         gpu = self.gpu
         tenants: tuple[object, ...] = tuple((tenant.profile, tenant.start, tenant.awaited) for tenant in self.tenants)
         if not all(tenant.certain for tenant in self.tenants):
+            # then `fewest` also depends on which vGPUs belong to one VM: number the VMs in the order of their vGPUs
             numbers: dict[str, int] = {}
             vms = ((numbers.setdefault(t.vm, len(numbers)), t.certain, t.vm in (gpu.vms or ())) for t in self.tenants)
             tenants = tuple(zip(tenants, vms, strict=True))
@@ -115,7 +119,7 @@ class GpuState:
 
 
 @cache
-def _token(alike: tuple[object, ...]) -> object:
+def _token(traits: tuple[object, ...]) -> object:
     """Return one object for all equal arguments, which hashes and compares much faster than they do."""
     return object()
 
@@ -166,22 +170,23 @@ def _place_tenants(host: Host, inventory: Inventory, catalog: Catalog) -> tuple[
     for vm in inventory.vms_on(host):
         profiles = vm.profiles if vm.may_run else ()
         if profiles:
-            where = listed.get(vm.ref, ())
+            listing_gpus = listed.get(vm.ref, ())
             # (index of the GPU, vGPU) for each GPU that a vGPU is or may be on
             seats = (
                 _placed_seats(vm, profiles, placements)
-                or _pinned_seats(vm, where, gpus)
-                or _seats(vm, profiles, where, gpus, catalog)
+                or _pinned_seats(vm, listing_gpus, gpus)
+                or _possible_seats(vm, profiles, listing_gpus, gpus, catalog)
             )
             for index, tenant in seats:
                 tenants[index].append(tenant)
     return tuple(
-        GpuState(gpu, tuple(gpu_tenants), _unclear(gpu, inventory.vms))
+        GpuState(gpu, tuple(gpu_tenants), _why_unclear(gpu, inventory.vms))
         for gpu, gpu_tenants in zip(gpus, tenants, strict=True)
     )
 
 
-def _unclear(gpu: PhysicalGpu, vms: Mapping[str, Vm]) -> str:
+def _why_unclear(gpu: PhysicalGpu, vms: Mapping[str, Vm]) -> str:
+    """Return why it is not known what runs on the GPU; empty = it is known."""
     if gpu.vms is None:
         return "the host does not tell which VMs run on it"
     for ref in gpu.vms:
@@ -209,7 +214,7 @@ def _placements_by_vm(gpus: Sequence[PhysicalGpu]) -> dict[str, list[tuple[int, 
 def _placed_seats(
     vm: Vm, profiles: Sequence[str], placements: Mapping[str, Sequence[tuple[int, VgpuPlacement]]]
 ) -> list[tuple[int, Tenant]]:
-    """Return where nvidia-smi shows the VM's vGPUs; empty if it shows other profiles than the VM has."""
+    """Return where nvidia-smi shows the VM's vGPUs, with the index of the GPU; [] if it shows other profiles."""
     seats = placements.get(vm.ref, ())
     if sorted(placement.profile for _, placement in seats) != sorted(profiles):
         return []
@@ -219,17 +224,17 @@ def _placed_seats(
     ]
 
 
-def _pinned_seats(vm: Vm, where: Sequence[int], gpus: Sequence[PhysicalGpu]) -> list[tuple[int, Tenant]]:
+def _pinned_seats(vm: Vm, listing_gpus: Sequence[int], gpus: Sequence[PhysicalGpu]) -> list[tuple[int, Tenant]]:
     """Return the GPU (index) to which the VM's own pins bind each of its vGPUs; [] unless exactly these GPUs list it.
 
-    `where`: the indexes of the GPUs that list the VM.
+    `listing_gpus`: the indexes of the GPUs that list the VM.
 
     A pin that was changed since the VM started names a GPU that does not list it, unless it was changed for another of
     the same VM's GPUs. A VM on one GPU needs no pin.
     """
-    if len(where) < 2:
+    if len(listing_gpus) < 2:
         return []
-    index_of = {gpus[index].address: index for index in where}
+    index_of = {gpus[index].address: index for index in listing_gpus}
     pins = pins_of(vm)
     pinned_vgpus = [(pins.get(passthru_number(device.key)), device.profile) for device in vm.vgpus]
     # also unequal if a vGPU has no pin: its address is None
@@ -242,28 +247,31 @@ def _pinned_seats(vm: Vm, where: Sequence[int], gpus: Sequence[PhysicalGpu]) -> 
     ]
 
 
-def _seats(
-    vm: Vm, profiles: Sequence[str], where: Sequence[int], gpus: Sequence[PhysicalGpu], catalog: Catalog
+def _possible_seats(
+    vm: Vm, profiles: Sequence[str], listing_gpus: Sequence[int], gpus: Sequence[PhysicalGpu], catalog: Catalog
 ) -> Iterable[tuple[int, Tenant]]:
     """Yield where each vGPU of a running VM may be: on the GPUs that list the VM, or on all GPUs of its model.
 
-    Yields the index of the GPU and the vGPU; a vGPU that may be on several GPUs is yielded for each of them. `where`:
-    the indexes of the GPUs that list the VM.
+    Yields the index of the GPU and the vGPU; a vGPU that may be on several GPUs is yielded for each of them.
+    `listing_gpus`: the indexes of the GPUs that list the VM.
     """
-    listed = bool(where)
-    for index in where or range(len(gpus)):
+    is_listed = bool(listing_gpus)
+    for index in listing_gpus or range(len(gpus)):
         possible_profiles = [profile for profile in profiles if may_run(gpus[index], profile, catalog) is not False]
-        alike = len(set(possible_profiles)) == 1
-        if listed and alike:
+        is_one_profile = len(set(possible_profiles)) == 1
+        if is_listed and is_one_profile:
             # Every GPU that lists the VM has at least one, so this one has no more than the others leave.
-            possible_profiles = possible_profiles[: max(1, len(profiles) - len(where) + 1)]
+            possible_profiles = possible_profiles[: max(1, len(profiles) - len(listing_gpus) + 1)]
         for number, profile in enumerate(possible_profiles):
-            certain = listed and (len(where) == 1 or (alike and number == 0))
+            # if the vGPUs are of one profile, the first of them is on each GPU that lists the VM
+            certain = is_listed and (len(listing_gpus) == 1 or (is_one_profile and number == 0))
             yield index, Tenant(vm.ref, vm.name, profile, certain, awaited=vm.awaited)
 
 
-_Alike = tuple[object, ...]
-_Sets = tuple[tuple[str, ...], ...]
+_GpuKind = tuple[object, ...]
+"""What the room on a GPU depends on; GPUs with equal keys have the same room."""
+_ProfileSets = tuple[tuple[str, ...], ...]
+"""`GpuState.fewest`."""
 
 
 def room_for(state: GpuState, profile: str, catalog: Catalog) -> Slots:
@@ -274,13 +282,13 @@ def room_for(state: GpuState, profile: str, catalog: Catalog) -> Slots:
     fullest = free_slots(state.gpu, state.holders, profile, catalog, state.starts)
     if not fullest.contradictory:
         return fullest
-    return _between(state.gpu, state.holders, state.starts, state.fewest, profile, catalog)
+    return _range_between(state.gpu, state.holders, state.starts, state.fewest, profile, catalog)
 
 
 def range_of_room(state: GpuState, profile: str, catalog: Catalog) -> Slots:
     """Return the room for more vGPUs of the profile: the least and the most over all ways in which vGPUs may lie
     there."""
-    return _between(state.gpu, state.holders, state.starts, state.fewest, profile, catalog)
+    return _range_between(state.gpu, state.holders, state.starts, state.fewest, profile, catalog)
 
 
 class Rooms:
@@ -288,7 +296,7 @@ class Rooms:
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._rooms_by_kind: dict[_Alike, Mapping[str, Slots]] = {}
+        self._rooms_by_kind: dict[_GpuKind, Mapping[str, Slots]] = {}
 
     def on(self, state: GpuState, profiles: tuple[str, ...]) -> Mapping[str, Slots]:
         """Return the range of room for each of these profiles that the GPU's model can run, or may be able to run."""
@@ -301,28 +309,29 @@ class Rooms:
             kind,
             state.gpu,
             profiles,
-            lambda profile: _between(state.gpu, holders, starts, fewest, profile, self._catalog),
+            lambda profile: _range_between(state.gpu, holders, starts, fewest, profile, self._catalog),
         )
 
-    def thought_full(self, state: GpuState, profiles: tuple[str, ...]) -> Mapping[str, Slots]:
+    def on_if_full(self, state: GpuState, profiles: tuple[str, ...]) -> Mapping[str, Slots]:
         """Return `room_for` each of these profiles that the GPU's model can run, or may be able to run."""
-        kind = ("thought full", *state.gpu.admission_traits, state.holders, state.starts, state.fewest, profiles)
+        # the first word keeps these answers apart from those of `on`
+        kind = ("if full", *state.gpu.admission_traits, state.holders, state.starts, state.fewest, profiles)
         return self._of_kind(kind, state.gpu, profiles, lambda profile: room_for(state, profile, self._catalog))
 
     def _of_kind(
-        self, kind: _Alike, gpu: PhysicalGpu, profiles: tuple[str, ...], room: Callable[[str], Slots]
+        self, kind: _GpuKind, gpu: PhysicalGpu, profiles: tuple[str, ...], room: Callable[[str], Slots]
     ) -> Mapping[str, Slots]:
         if kind not in self._rooms_by_kind:
-            able = [profile for profile in profiles if may_run(gpu, profile, self._catalog) is not False]
-            self._rooms_by_kind[kind] = {profile: room(profile) for profile in able}
+            runnable = [profile for profile in profiles if may_run(gpu, profile, self._catalog) is not False]
+            self._rooms_by_kind[kind] = {profile: room(profile) for profile in runnable}
         return self._rooms_by_kind[kind]
 
 
-def _between(
+def _range_between(
     gpu: PhysicalGpu,
     holders: tuple[str, ...] | None,
     starts: tuple[int | None, ...],
-    fewest: _Sets,
+    fewest: _ProfileSets,
     profile: str,
     catalog: Catalog,
 ) -> Slots:
@@ -330,8 +339,8 @@ def _between(
     fullest = free_slots(gpu, holders, profile, catalog, starts)
     if holders is None or fewest == (tuple(sorted(holders)),):
         return fullest
-    every = (free_slots(gpu, holder_set, profile, catalog) for holder_set in fewest)
-    emptiest = [slots for slots in every if not slots.contradictory]
+    slots_of_sets = (free_slots(gpu, holder_set, profile, catalog) for holder_set in fewest)
+    emptiest = [slots for slots in slots_of_sets if not slots.contradictory]
     if not emptiest:
         return fullest
     most = [slots.at_most for slots in emptiest if slots.at_most is not None]
@@ -340,10 +349,10 @@ def _between(
     if at_most is not None and fullest.at_most is not None:
         # For an empty GPU whose mode is not reported, less room may be known than for one whose vGPUs show its mode.
         at_most = max(at_most, fullest.at_most)
-    return Slots(at_least, at_most, _because(fullest, emptiest[0], at_most))
+    return Slots(at_least, at_most, _range_reason(fullest, emptiest[0], at_most))
 
 
-def _because(fullest: Slots, emptiest: Slots, at_most: int | None) -> str:
+def _range_reason(fullest: Slots, emptiest: Slots, at_most: int | None) -> str:
     if fullest.possible and not fullest.contradictory:
         return fullest.because or emptiest.because
     if at_most == 0:
@@ -352,6 +361,7 @@ def _because(fullest: Slots, emptiest: Slots, at_most: int | None) -> str:
 
 
 _KEEP_LARGE_POSSIBLE = (Generation.HOPPER, Generation.BLACKWELL)
+"""Generations whose hosts start a vGPU in MIG mode so that large GPU instances stay possible."""
 
 
 def with_expected(state: GpuState, tenant: Tenant, catalog: Catalog) -> GpuState:
@@ -360,7 +370,7 @@ def with_expected(state: GpuState, tenant: Tenant, catalog: Catalog) -> GpuState
 
 
 def expected_start(state: GpuState, profile: str, catalog: Catalog) -> int | None:
-    """Return the memory slice at which the host is expected to start one more vGPU of this profile.
+    """Return the start at which the host is expected to place one more vGPU of this profile (`VgpuPlacement.start`).
 
     None = there is no room, it is not known where the running ones lie, or the GPU's mode has no starts.
     """
@@ -384,7 +394,7 @@ def expected_start(state: GpuState, profile: str, catalog: Catalog) -> int | Non
             shared = _instance_with_room(running, vgpu_profile)
             if shared is not None:
                 return shared
-            # the others take the lowest free start: there are no shapes to keep room for
+            # other generations take the lowest free start: there are no shapes to keep room for
             keeps_large_possible = board.generation in _KEEP_LARGE_POSSIBLE
             shapes = _shapes_of(board, gpu.vgpu_mode) if keeps_large_possible else frozenset()
         case _:

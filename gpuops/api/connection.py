@@ -21,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from gpuops.api.first_contact import broker_identity, kept_open
+from gpuops.api.first_contact import broker_identity, open_broker_until_close
 from gpuops.clock import wall_clock
 from gpuops.errors import GpuopsError, Refused, StateDamaged, TargetError
 from gpuops.execute.site import WITHOUT_GUESTS, Site
@@ -53,21 +53,21 @@ if TYPE_CHECKING:
     from gpuops.sim.server import SimServer
     from gpuops.vsphere.connection import Connection
 
-_NAME: Final = "readers.json"
+_READERS_FILE: Final = "readers.json"
 _SCHEMA: Final = 1
 
 
-def known_equal(state_dir: Path, address: str, vcenter: Mapping[str, str]) -> bool:
+def readers_known_equal(state_dir: Path, address: str, vcenter: Mapping[str, str]) -> bool:
     """Return whether the readers gave equal snapshots of this vCenter. `vcenter`: its `identity`."""
-    return bool(vcenter.get("uuid")) and _read_compared(state_dir / _NAME).get(address) == dict(vcenter)
+    return bool(vcenter.get("uuid")) and _read_compared(state_dir / _READERS_FILE).get(address) == dict(vcenter)
 
 
-def remember(state_dir: Path, address: str, vcenter: Mapping[str, str], *, equal: bool) -> None:
+def remember_comparison(state_dir: Path, address: str, vcenter: Mapping[str, str], *, equal: bool) -> None:
     """Save that both readers gave equal snapshots for this vCenter or, if they did not, remove its entry.
 
     Raises StateDamaged, and UsageError for a directory that cannot be used.
     """
-    path = state_dir / _NAME
+    path = state_dir / _READERS_FILE
     stored_vcenters = _read_compared(path)
     new_vcenters = {name: stored_vcenter for name, stored_vcenter in stored_vcenters.items() if name != address}
     if equal:
@@ -85,6 +85,7 @@ def identity(about: Mapping[str, str | None], api_version: str) -> dict[str, str
 
 
 def _read_compared(path: Path) -> dict[str, Any]:
+    """Return the identities of the vCenters with equal readers, by address; empty if the file cannot be used."""
     try:
         document = parse_json(read_bytes(path, error=StateDamaged, check=refuse_writable))
         if document["schema_version"] != _SCHEMA or not isinstance(document["equal"], dict):
@@ -109,31 +110,32 @@ def login_test(site: Site) -> LoginTest:
     assert isinstance(vcenter, Connection), "a saved inventory has no login"
     target = vcenter.target
     offered = vcenter.offers_vi_json
-    product, uuid = vcenter.about.get("fullName") or "", vcenter.uuid
+
     snapshot, differences, failure = compare(vcenter) if offered else (vcenter.inventory(), (), "")
     objects = objects_to_ask(snapshot)
     privileges = vcenter.held_on(objects, privileges_to_ask())
     test = LoginTest(
         target.address,
         target.username,
-        product,
-        uuid,
-        vcenter.api_version,
-        offered,
-        len(snapshot.hosts),
-        len(snapshot.vms),
-        differences,
-        failure,
-        of_verbs(privileges, snapshot) if privileges else (),
+        product=vcenter.about.get("fullName") or "",
+        uuid=vcenter.uuid,
+        api_version=vcenter.api_version,
+        offers_vi_json=offered,
+        hosts=len(snapshot.hosts),
+        vms=len(snapshot.vms),
+        differences=differences,
+        failure=failure,
+        verbs=of_verbs(privileges, snapshot) if privileges else (),
         # the VMs and templates whose privileges vCenter reported
-        sum(ref in privileges for kind in (ObjectKind.VM, ObjectKind.TEMPLATE) for ref in objects[kind]),
-        _broker(site, vcenter),
+        asked_vms=sum(ref in privileges for kind in (ObjectKind.VM, ObjectKind.TEMPLATE) for ref in objects[kind]),
+        broker=_broker_or_warning(site, vcenter),
     )
-    remember(site.state_dir, target.address, identity(vcenter.about, vcenter.api_version), equal=test.equal)
+    vcenter_identity = identity(vcenter.about, vcenter.api_version)
+    remember_comparison(site.state_dir, target.address, vcenter_identity, equal=test.equal)
     return test
 
 
-def _broker(site: Site, vcenter: Connection) -> BrokerIdentity | None:
+def _broker_or_warning(site: Site, vcenter: Connection) -> BrokerIdentity | None:
     """Return the broker's identity; None if no broker is configured.
 
     If the extra for brokers is not installed: None and a warning for a simulated vCenter, TargetError for a configured
@@ -144,7 +146,7 @@ def _broker(site: Site, vcenter: Connection) -> BrokerIdentity | None:
     except TargetError as error:
         if not (vcenter.is_simulated and isinstance(error.__cause__, ImportError)):
             raise
-        vcenter.warn(f"the simulated broker is not asked: {error.message}; {error.hint}")
+        vcenter.warn(f"gpuops does not log in to the simulated broker: {error.message}; {error.hint}")
         return None
 
 
@@ -153,16 +155,16 @@ def choose_reader(vcenter: Connection, reader: BulkReader, state_dir: Path) -> N
 
     AUTO selects VI/JSON if `login test` found both readers to be equal on this version of vCenter.
     """
-
     if reader is BulkReader.SOAP or (reader is BulkReader.AUTO and not vcenter.offers_vi_json):
         return
     if not vcenter.offers_vi_json:
         raise Refused(
-            f"{vcenter.target.address} offers no VI/JSON: its API is {vcenter.api_version}, and 8.0.1.0 brought it",
-            hint="--reader auto reads over SOAP there",
+            f"{vcenter.target.address} does not offer VI/JSON: its API version is {vcenter.api_version}, and VI/JSON "
+            "needs 8.0.1.0 or later",
+            hint="use --reader auto, which reads this vCenter over SOAP",
         )
     address, vcenter_identity = vcenter.target.address, identity(vcenter.about, vcenter.api_version)
-    if reader is BulkReader.JSON or known_equal(state_dir, address, vcenter_identity):
+    if reader is BulkReader.JSON or readers_known_equal(state_dir, address, vcenter_identity):
         vcenter.read_over_vi_json(alone=reader is BulkReader.JSON)
 
 
@@ -174,13 +176,13 @@ def connect(
     state_dir: Path | None = None,
     vcenter_wait: VcenterWait | None = None,
     warn: Callable[[str], None] | None = None,
-    returns: bool | None = False,
+    is_return: bool | None = False,
 ) -> Site:
     """Return a logged-in site; closing it logs out. `ask` prompts for the password; None = there is no terminal.
 
     `vcenter_wait`: how a return waits for a vCenter that does not answer; None = an unreachable vCenter is an error.
-    `returns`: what to do if the login to guests cannot be read. True (a return or its preview): call `warn` and
-    continue. False: raise the error. None (not known yet whether it is a return): put it into `Site.no_guests`.
+    `is_return` decides what to do if the login to guests cannot be read. True (a return or its preview): call `warn`
+    and continue. False: raise the error. None (not known yet whether it is a return): put it into `Site.no_guests`.
     `warn` is also called for a vCenter that is too old to be changed.
     `sim:SCENARIO` starts a private simulated vCenter; it and its journal are removed when the site is closed.
     Raises NotConnected, TargetError, Refused.
@@ -201,19 +203,19 @@ def connect(
             target, broker = login(where, environ, ask), _broker_login_source(where.broker, environ, ask)
         label, guest_entry = (None, None) if isinstance(where, Simulated) else (where.label, where.guest)
         guest_login_errors: list[GpuopsError] = []
-        tolerated = None if returns is False else guest_login_errors
+        tolerated = None if is_return is False else guest_login_errors
         target = replace(target, guest=_guest_login(environ, label, guest_entry, tolerated) or target.guest)
-        if returns and warn is not None:
+        if is_return and warn is not None:
             for error in guest_login_errors:
                 warn(f"{error.line}: {WITHOUT_GUESTS}")
         shell = _guest_shell(environ)
 
         def log_in() -> Connection:
-            file = None if isinstance(where, Simulated) else where.password_file
-            if file is None:  # refused passwords are recorded only for password files
+            password_file = None if isinstance(where, Simulated) else where.password_file
+            if password_file is None:  # refused passwords are recorded only for password files
                 return Connection(target, shell)
-            logins_dir = state_dir or default_state_dir(environ)
-            with guarded_login(logins_dir, target.username, file, target.address, is_return=vcenter_wait is not None):
+            directory, waits = state_dir or default_state_dir(environ), vcenter_wait is not None
+            with guarded_login(directory, target.username, password_file, target.address, is_return=waits):
                 return Connection(target, shell)
 
         connection = vcenter_wait.reach_vcenter(log_in) if vcenter_wait else log_in()
@@ -223,12 +225,15 @@ def connect(
             warn(reason)
         state_dir = state_dir or default_state_dir(environ)
         choose_reader(vcenter, where.reader, state_dir)
-        real = not vcenter.is_simulated
-        site = Site(vcenter, state_dir, wall_clock, same_time=real, closing=closing.pop_all(), journal_url=journal_url)
+        # a simulated vCenter has a clock of its own
+        same_time = not vcenter.is_simulated
+        site = Site(
+            vcenter, state_dir, wall_clock, same_time=same_time, closing=closing.pop_all(), journal_url=journal_url
+        )
         site.broker, site.measured = broker, where.measurements
         site.policy_files = () if isinstance(where, Simulated) else where.policies
-        site.no_guests = guest_login_errors[0] if guest_login_errors and returns is None else None
-        _ask_sessions_of(site, where, environ, warn or (lambda line: None))
+        site.no_guests = guest_login_errors[0] if guest_login_errors and is_return is None else None
+        _set_sources(site, where, environ, warn or (lambda line: None))
         site.notices = notice_way(where, environ, state_dir, warn)
         if vcenter_wait is not None:
             site.pause, site.say = vcenter_wait.pause, vcenter_wait.say
@@ -240,27 +245,42 @@ def connect_checked(
     warn: Callable[[str], None],
     *,
     caller: Sequence[str],
-    guarded: bool = False,
-    decided: bool = False,
+    require_verified: bool = False,
+    unverified_accepted: bool = False,
     environ: Mapping[str, str] = os.environ,
     ask: Callable[[str], str] | None = None,
     state_dir: Path | None = None,
     vcenter_wait: VcenterWait | None = None,
     run: str = "",
-    returns: bool | None = False,
+    is_return: bool | None = False,
 ) -> Site:
     """Do the same as `connect`, and call `warn` if the certificate of vCenter is not verified.
 
-    The audit log then records the `caller`, the command line. `guarded`: refuse such a connection, because the run is
-    unattended, unless `decided`: the configuration of the run itself switches the verification off.
-    `run`: the command of a run that changes something, for the notice that is sent if it cannot reach vCenter; "" = no
-    notice. Raises NotConnected, TargetError, NotTrusted for a password that would be sent unencrypted, Refused.
+    The audit log then records the `caller`, the first words of the command line. `require_verified`: refuse such a
+    connection, because the run is unattended. `unverified_accepted`: allow it nevertheless, because an admin at the
+    terminal or the task itself chose it. `run`: the command of a run that changes something, for the notice that is
+    sent if it cannot reach vCenter; "" = no notice. Raises NotConnected, TargetError, NotTrusted for a password that
+    would be sent unencrypted, Refused.
     """
 
     def connect_after_check() -> Site:
-        _warn_of_unverified(where, warn, caller, guarded=guarded, decided=decided, environ=environ, state_dir=state_dir)
+        _warn_of_unverified(
+            where,
+            warn,
+            caller,
+            require_verified=require_verified,
+            unverified_accepted=unverified_accepted,
+            environ=environ,
+            state_dir=state_dir,
+        )
         return connect(
-            where, environ=environ, ask=ask, state_dir=state_dir, vcenter_wait=vcenter_wait, warn=warn, returns=returns
+            where,
+            environ=environ,
+            ask=ask,
+            state_dir=state_dir,
+            vcenter_wait=vcenter_wait,
+            warn=warn,
+            is_return=is_return,
         )
 
     notices = notice_way(where, environ, state_dir, warn) if run else None
@@ -298,8 +318,8 @@ def _warn_of_unverified(
     warn: Callable[[str], None],
     caller: Sequence[str],
     *,
-    guarded: bool,
-    decided: bool,
+    require_verified: bool,
+    unverified_accepted: bool,
     environ: Mapping[str, str],
     state_dir: Path | None,
 ) -> None:
@@ -310,11 +330,11 @@ def _warn_of_unverified(
     from gpuops.config.vcenter.destination import Simulated, doubt
     from gpuops.execute.state.state_dir import default_state_dir, log_unverified_certificate
 
-    warning = doubt(where, guarded=guarded, decided=decided)
+    warning = doubt(where, guarded=require_verified, decided=unverified_accepted)
     if warning is not None and not isinstance(where, Simulated):
         warn(warning)
-        at = wall_clock().isoformat(timespec="seconds")
-        log_unverified_certificate(where, state_dir or default_state_dir(environ), at, list(caller))
+        moment = wall_clock().isoformat(timespec="seconds")
+        log_unverified_certificate(where, state_dir or default_state_dir(environ), moment, list(caller))
 
 
 def _guest_login(
@@ -344,7 +364,7 @@ def _guest_shell(environ: Mapping[str, str]) -> GuestSsh:
     return GuestSsh(known_hosts, key)
 
 
-def _ask_sessions_of(
+def _set_sources(
     site: Site, where: Destination | Simulated, environ: Mapping[str, str], say: Callable[[str], None]
 ) -> None:
     """Set the sources of sessions, GPU health and vGPU use that the target names, in addition to vCenter.
@@ -356,7 +376,8 @@ def _ask_sessions_of(
 
     sources: dict[Source, SessionSource] = {}
     if site.broker is not None:
-        open_once = lru_cache(maxsize=1)(partial(kept_open, site))  # one login for both; a failed one is made again
+        # one login serves both; after a failed login, which raises, the next call logs in again
+        open_once = lru_cache(maxsize=1)(partial(open_broker_until_close, site))
         broker_sessions = BrokerSessions(open_once, say, BrokerRest(site.passed_s))
         site.gates = BrokerGates(open_once, broker_sessions)
         if not isinstance(where, Simulated):
@@ -429,17 +450,17 @@ def _start_simulated(where: Simulated, closing: ExitStack) -> tuple[Target, Call
         username=server.username,
         password=Secret(server.password),
         ca_files=(server.ca_file,) if server.ca_file else (),
-        guest=_guest_of(server),
+        guest=_first_guest_login(server),
     )
 
-    def broker() -> BrokerTarget:
-        served = server.serve_horizon()
-        return BrokerTarget(replace(target, port=served.port, username=served.username), served.domain)
+    def start_broker() -> BrokerTarget:
+        horizon = server.serve_horizon()
+        return BrokerTarget(replace(target, port=horizon.port, username=horizon.username), horizon.domain)
 
-    return target, broker if server.world.desktop_pools else None
+    return target, start_broker if server.world.desktop_pools else None
 
 
-def _guest_of(server: SimServer) -> GuestLogin | None:
+def _first_guest_login(server: SimServer) -> GuestLogin | None:
     """Return the login of the first guest of a private vCenter; None if its scenario names none."""
     from gpuops.model.vcenter.target import GuestLogin, Secret
 
@@ -457,7 +478,7 @@ def offline(inventory: Inventory) -> Site:
 
 
 def passwords_of(site: Site) -> tuple[Secret, ...]:
-    """Return gpuops' passwords for this vCenter and its guests: the output of guest programs is shown without them."""
+    """Return gpuops' passwords for this vCenter and its guests, so that they can be removed from guests' output."""
     from gpuops.execute.site.guest_work import KnowsSecrets
 
     return site.vcenter.secrets if isinstance(site.vcenter, KnowsSecrets) else ()

@@ -1,6 +1,7 @@
-"""Asks a vCenter, its hosts and its broker for all that the table of assumptions is judged by. Changes nothing.
+"""Reads from a vCenter, its hosts and its broker what the table of assumptions is judged by; changes nothing.
 
-Of the connection broker it reads the identity, and the pools with their machines and sessions."""
+`broker_show` reads the broker alone: its identity, and its pools with their machines and sessions.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def broker_show(site: Site) -> BrokerState:
     inventory = site.vcenter.inventory()
     match = match_machines(inventory.vms.values(), inventory.vcenter, machines, vcenters)
     states = pool_states(pools, machines, sessions, {machine.id for machine in match.machine_of.values()})
-    not_found = tuple(sorted((match.machines[identity].name, why) for identity, why in match.not_found.items()))
+    not_found = tuple(sorted((match.machines[machine].name, why) for machine, why in match.not_found.items()))
     # sessions on a machine of no pool appear in no row: they are only counted
     pool_ids = {pool.id for pool in pools}
     pool_machines = {machine.id for machine in machines if machine.pool in pool_ids}
@@ -53,16 +54,16 @@ def broker_identity(site: Site) -> BrokerIdentity | None:
 @contextmanager
 def open_broker(site: Site) -> Iterator[Horizon]:
     """Yield the broker, logged in for the block. Raises UsageError if none is configured, NotConnected."""
-    with _client(site) as broker:
+    with _broker_client(site) as broker:
         yield broker
 
 
-def kept_open(site: Site) -> Horizon:
+def open_broker_until_close(site: Site) -> Horizon:
     """Return the broker, logged in until the site is closed. Raises as `open_broker`."""
-    return site.closing.enter_context(_client(site))
+    return site.closing.enter_context(_broker_client(site))
 
 
-def _client(site: Site) -> Horizon:
+def _broker_client(site: Site) -> Horizon:
     from gpuops.broker.horizon import Horizon
 
     if site.broker is None:
@@ -73,7 +74,7 @@ def _client(site: Site) -> Horizon:
     return Horizon(site.broker())
 
 
-PAST: Final = timedelta(days=7)
+PAST_READ: Final = timedelta(days=7)
 """How far back tasks and events are read."""
 
 Part = TypeVar("Part")
@@ -107,37 +108,37 @@ def first_contact(site: Site, inventory: Inventory) -> Contact:
     from gpuops.model.vcenter.inventory import Contact
     from gpuops.plan.core.scope import gpu_hosts
     from gpuops.vsphere.connection import Connection
-    from gpuops.vsphere.reading import counters as read
-    from gpuops.vsphere.reading.counters import counter_keys
+    from gpuops.vsphere.reading import counters
 
     session = site.vcenter
     assert isinstance(session, Connection), "a first contact is one with a vCenter"
-    since, unread = inventory.taken_at - PAST, list[str]()
+    since, unread = inventory.taken_at - PAST_READ, list[str]()
     hosts = [host.ref for host in gpu_hosts(inventory) if host.connected]
 
-    # None and () differ: None = the changes of VMs are unknown, () = there were none
-    def part(name: str, ask: Callable[[], Part], nothing: Part, refusal: type[GpuopsError] = NoPermission) -> Part:
+    def read_part(
+        name: str, read_it: Callable[[], Part], if_refused: Part, refusal: type[GpuopsError] = NoPermission
+    ) -> Part:
         try:
-            return ask()
+            return read_it()
         except refusal as error:
             unread.append(f"{name}: {error.message}")
-            return nothing
+            return if_refused
 
     return Contact(
         inventory,
-        tasks=part("tasks", lambda: read.past_tasks(session, since), ()),
-        events=part("events", lambda: read.past_events(session, since), ()),
-        changes=part("changes of VMs", lambda: read.past_events(session, since, read.CHANGES), None),
-        counter_instances=part("GPU counters", lambda: read.gpu_counter_instances(session, hosts), {}),
-        counter_names=part("counters", lambda: frozenset(counter_keys(session)), frozenset()),
-        reserved_mib=part("resource pools", lambda: read.reserved_mib(session, inventory.clusters), {}),
-        machines=part("broker", lambda: _machines(site), (), GpuopsError),
+        tasks=read_part("tasks", lambda: counters.past_tasks(session, since), ()),
+        events=read_part("events", lambda: counters.past_events(session, since), ()),
+        # None = the changes of VMs are unknown; () would say that there were none
+        changes=read_part("changes of VMs", lambda: counters.past_events(session, since, counters.CHANGES), None),
+        counter_instances=read_part("GPU counters", lambda: counters.gpu_counter_instances(session, hosts), {}),
+        counter_names=read_part("counters", lambda: frozenset(counters.counter_keys(session)), frozenset()),
+        reserved_mib=read_part("resource pools", lambda: counters.reserved_mib(session, inventory.clusters), {}),
+        machines=read_part("broker", lambda: _broker_machines(site), (), GpuopsError),
         unread=tuple(unread),
     )
 
 
-def _machines(site: Site) -> tuple[DesktopMachine, ...]:
-
+def _broker_machines(site: Site) -> tuple[DesktopMachine, ...]:
     if site.broker is None:
         return ()
     with open_broker(site) as broker:

@@ -43,49 +43,52 @@ def doctor(
     if site.shell is None:  # a host shell reads the health of GPUs together with the settings below
         inventory = site.with_health(inventory)
     inventory = _with_directpath_targets(site.hosts.with_settings(inventory, host_refs), host_refs, site)
-    lacking = site.hosts.lacking(dict.fromkeys(host_refs, WANTED_ON_HOSTS)) if host_refs else {}
+    missing_privileges = site.hosts.lacking(dict.fromkeys(host_refs, WANTED_ON_HOSTS)) if host_refs else {}
     # with roles, `compare_login` reports the surplus privileges
     surplus = site.hosts.read_held_privileges(host_refs, SURPLUS) if host_refs and not roles else {}
     with site.journal_to_read(inventory.vcenter) as journal:
-        of_journal = (
+        journal_findings = (
             *of_given_up(still_given_up(journal, site, inventory)),
             *of_lock_vms(lock_vms_of(journal), inventory),
         )
     other_findings = (
         *of_parser(expat_version()),
         *compare_login(roles, site.vcenter, inventory),
-        *of_journal,
-        *_of_rdma(site, scope.hosts(inventory)),
-        *(_of_timers(*policy, site) if policy is not None else ()),
+        *journal_findings,
+        *_rdma_findings(site, scope.hosts(inventory)),
+        *(_timer_findings(*policy, site) if policy is not None else ()),
     )
-    return examine(inventory, catalog_of(inventory), scope, lacking, surplus, other_findings, by_roles=bool(roles))
+    catalog = catalog_of(inventory)
+    return examine(inventory, catalog, scope, missing_privileges, surplus, other_findings, by_roles=bool(roles))
 
 
 def _with_directpath_targets(inventory: Inventory, hosts: Collection[str], site: Site) -> Inventory:
     """Return the snapshot with the passthrough devices that vCenter offers (QueryConfigTarget) on some of the hosts.
 
-    These are the hosts of VMs that have DirectPath devices and do not run: such devices are compared with the offer.
-    Returns the same snapshot if this login lacks the privilege; the devices are then not compared.
+    These are the hosts of VMs that have DirectPath devices and do not run: `examine` looks for each device among those
+    offered. Returns the same snapshot if this login lacks the privilege; `examine` then skips that comparison.
     """
-    stopped = (vm for vm in inventory.vms.values() if vm.power is not PowerState.ON and vm.host in hosts)
-    compared = {vm.host for vm in stopped if any(isinstance(device, DirectPathDevice) for device in vm.devices or ())}
+    stopped_vms = (vm for vm in inventory.vms.values() if vm.power is not PowerState.ON and vm.host in hosts)
+    hosts_to_ask = {
+        vm.host for vm in stopped_vms if any(isinstance(device, DirectPathDevice) for device in vm.devices or ())
+    }
     try:
-        return site.vcenter.with_config_targets(inventory, [host for host in hosts if host in compared])
+        return site.vcenter.with_config_targets(inventory, [host for host in hosts if host in hosts_to_ask])
     except NoPermission:
         return inventory
 
 
-def _of_timers(policy: Policy, file: Path, site: Site) -> Iterator[Finding]:
+def _timer_findings(policy: Policy, file: Path, site: Site) -> Iterator[Finding]:
     """Yield a warning for each difference between the installed timers and the windows of the policy."""
     from gpuops.execute.rotation.installed_timers import timer_misfits
     from gpuops.plan.doctor.host_findings import Finding, Severity
 
     for misfit in timer_misfits(policy, site, file):
-        reason, _, fix = misfit.rpartition("; ")
+        reason, _, fix = misfit.rpartition("; ")  # `timer_misfits` puts the command that corrects it last
         yield Finding(Severity.WARNING, policy.name, reason, fix)
 
 
-def _of_rdma(site: Site, hosts: Sequence[Host]) -> Iterator[Finding]:
+def _rdma_findings(site: Site, hosts: Sequence[Host]) -> Iterator[Finding]:
     """Yield a finding for each missing prerequisite of paravirtual RDMA; a saved inventory has no networks to check."""
     from gpuops.plan.doctor.host_findings import Finding, Severity
     from gpuops.plan.hosts.pvrdma import pvrdma_obstacles
@@ -101,11 +104,11 @@ def readiness(scope: Scope, inventory: Inventory, site: Site) -> Readiness:
     Raises UsageError, HostNotFound for an unknown name, NotConnected.
     """
     from gpuops.plan.hosts.change.emptying import stun_hosts
-    from gpuops.plan.hosts.readiness import readiness as ask
+    from gpuops.plan.hosts.readiness import readiness as judge_readiness
 
     scope.check(inventory)
     inventory = site.vcenter.with_config_targets(inventory, stun_hosts(scope.hosts(inventory), inventory))
-    return ask(scope, site.with_vgpus(inventory), catalog_of(inventory))
+    return judge_readiness(scope, site.with_vgpus(inventory), catalog_of(inventory))
 
 
 def mode_show(site: Site, scope: Scope) -> tuple[Inventory, tuple[Host, ...]]:

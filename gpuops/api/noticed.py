@@ -1,4 +1,4 @@
-"""The runs that change something for hours, each with notices.
+"""The runs that change something for hours; each sends notices to the receivers in the target's configuration.
 
 A preview, and a run whose target names no receivers, calls the function of `execute` without notices.
 """
@@ -129,22 +129,22 @@ def change(
     *,
     apply: bool,
     consent: ChangeConsent = agreed,
-    hear: Told | None = None,
+    on_progress: Told | None = None,
 ) -> ChangeReport:
     """Plan a change of this site's hosts by rolling reboots, and carry it out with `apply`.
 
-    `verb`: the command as printed (`scheduler set`). `hear`: called with each line of progress. Without `apply` only
-    the plan is returned. Raises UsageError, NotConnected, StateDamaged, Refused while another change or a rotation is
-    open, Locked.
+    `verb`: the command as printed (`scheduler set`). `on_progress` is called with each line of progress. Without
+    `apply` only the plan is returned. Raises UsageError, NotConnected, StateDamaged, Refused while another change or a
+    rotation is open, Locked.
     """
     from gpuops.execute.change.rolling_change import roll, unheard
 
-    run = partial(roll, request, verb, rolling, site, apply=apply, told=hear or unheard)
+    run = partial(roll, request, verb, rolling, site, apply=apply, told=on_progress or unheard)
     return _with_notices(verb, site, run, apply=apply)(consent=consent)
 
 
 def change_resume(
-    site: Site, *, apply: bool = True, consent: ChangeConsent = agreed, hear: Told | None = None
+    site: Site, *, apply: bool = True, consent: ChangeConsent = agreed, on_progress: Told | None = None
 ) -> ChangeReport | Report:
     """Continue the unfinished change, of hosts or of moves; an empty plan if all changes are finished.
 
@@ -152,17 +152,17 @@ def change_resume(
     """
     from gpuops.execute.change.rolling_change import resume, unheard
 
-    run = partial(resume, site, apply=apply, told=hear or unheard)
+    run = partial(resume, site, apply=apply, told=on_progress or unheard)
     return _with_notices("change resume", site, run, apply=apply)(consent=consent)
 
 
 def change_abort(
-    site: Site, *, apply: bool = True, consent: ChangeConsent = agreed, hear: Told | None = None
+    site: Site, *, apply: bool = True, consent: ChangeConsent = agreed, on_progress: Told | None = None
 ) -> ChangeReport | Report:
     """End the unfinished change: hosts on which it had started get their VMs back; the other hosts stay unchanged."""
     from gpuops.execute.change.rolling_change import abort, unheard
 
-    run = partial(abort, site, apply=apply, told=hear or unheard)
+    run = partial(abort, site, apply=apply, told=on_progress or unheard)
     return _with_notices("change abort", site, run, apply=apply)(consent=consent)
 
 
@@ -191,8 +191,8 @@ def defrag_by_policy(
 
 
 def _with_notices(command: str, site: Site, run: Callable[..., Ran], *, apply: bool) -> Callable[..., Ran]:
-    """Return `run`, which is called with `consent`, so that it sends notices if it changes something."""
+    """Return a function that is called with `consent` and does `run`; it also sends notices if the run is applied."""
     if not apply or site.notices is None:
         return run
-    # the watch also hears the answer of `consent`: a run that the admin declines causes no notice
+    # `run_watched` wraps `consent` too: a run that the admin declines causes no notice
     return partial(load("gpuops.extras.notify.run_watch.run_watched"), site.notices, command, run)

@@ -1,6 +1,7 @@
-"""The functions about VMs: attach, detach, clone, place, capacity, and moves that free GPUs.
+"""The functions about VMs: place, attach, detach and clone them, judge whether they are idle, and check their guests.
 
-Check whether guests are ready for work on their GPUs."""
+Also the capacity that is left for more VMs, and the moves of VMs that free GPUs.
+"""
 
 from __future__ import annotations
 
@@ -61,10 +62,11 @@ def place(request: Place, site: Site, layout: ApplyLayout | None = None) -> Plac
 
 
 def _on_layout(request: Place, layout: ApplyLayout, inventory: Inventory, catalog: Catalog) -> Placements:
+    """Return the placements on the hosts as they would be with this MIG layout."""
     fleet = load("gpuops.extras.sizing.what_if.changed_fleet.changed_fleet")((layout,), inventory, catalog, None, 1)
     request.check_profiles(fleet.inventory, catalog)
-    answer = request.placements(fleet.inventory, catalog)
-    return replace(answer, before=inventory, doubts=(*fleet.in_words, *answer.doubts))
+    placements = request.placements(fleet.inventory, catalog)
+    return replace(placements, before=inventory, doubts=(*fleet.in_words, *placements.doubts))
 
 
 def idle(
@@ -118,31 +120,31 @@ def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed)
 
         end_killed_calls(request.run_kind, site)  # their runs are still open in the journal
     looked_at = site.clock()
-    report = _look(request, site)
+    report = _look_and_plan(request, site)
 
     def look_again(journal: Journal) -> Report:
         # the plan was made without the lock: make it again if it is old or a run of gpuops has changed something since
         nonlocal looked_at, report
         last_change, now = journal.last_change(), site.clock()
         if now - looked_at > STALE or (last_change is not None and last_change > looked_at):
-            looked_at, report = now, _look(request, site)
+            looked_at, report = now, _look_and_plan(request, site)
         return report
 
     def execute_plan(report: Report, journal: Journal) -> Report:
         from gpuops.execute.steps.plan_executor import execute
         from gpuops.execute.steps.vm_executor import VmExecutor
 
-        began = journal.begin(request.run_kind, order=gethostname())
-        executor = VmExecutor(site.vcenter, journal, began, report.before, passed_s=site.passed_s)
+        journal_run = journal.begin(request.run_kind, order=gethostname())
+        executor = VmExecutor(site.vcenter, journal, journal_run, report.before, passed_s=site.passed_s)
         outcomes = execute(report.plan, executor, Limits(), site.progress, in_flight=site.in_flight)
-        journal.end(began)
+        journal.end(journal_run)
         return replace(report, outcomes=outcomes, applied=True, after=executor.inventory)
 
     lock = partial(site.locked_journal, report.before.vcenter, alone=False)
     return apply_agreed(report, consent, execute_plan, apply=apply, lock=lock, look_again=look_again)
 
 
-def _look(request: Request, site: Site) -> Report:
+def _look_and_plan(request: Request, site: Site) -> Report:
     """Read what the request needs, and return its plan, with refusals for missing privileges."""
     from gpuops.plan.core.plan import Report
     from gpuops.plan.rotation.marks import RotateMark
@@ -157,9 +159,8 @@ def _look(request: Request, site: Site) -> Report:
     if hosts:
         before = site.vcenter.with_config_targets(before, hosts)
     before = site.with_vgpus(before)
-    return Report(
-        request, before, site.check_privileges(request.plan(before, catalog_of(before), site.clock()), before)
-    )
+    plan = request.plan(before, catalog_of(before), site.clock())
+    return Report(request, before, site.check_privileges(plan, before))
 
 
 def clone(request: Clone, site: Site, *, apply: bool) -> tuple[Cloning, Inventory]:
@@ -168,9 +169,9 @@ def clone(request: Clone, site: Site, *, apply: bool) -> tuple[Cloning, Inventor
     An unusable template is not an error: `Cloning.rejections` has the reasons. Raises UsageError, NotConnected, Locked
     while a rotation runs.
     """
-    from gpuops.execute.steps.vm_runs import clone as make
+    from gpuops.execute.steps.vm_runs import clone as clone_vm
 
-    return make(request, site, apply=apply)
+    return clone_vm(request, site, apply=apply)
 
 
 def foresee(request: Request, after: Clone, site: Site) -> Report:
@@ -189,14 +190,14 @@ def capacity(request: CapacityRequest, inventory: Inventory, site: Site, policy:
     With a policy also count those that fit after every desktop that gpuops may suspend now is suspended. Raises
     UsageError for an unknown profile, host or cluster.
     """
-    from gpuops.plan.capacity.capacity_request import capacity as ask
+    from gpuops.plan.capacity.capacity_request import capacity as count_free
 
     if policy is None:
-        return ask(inventory, catalog_of(inventory), request.scope, profile=request.profile)
+        return count_free(inventory, catalog_of(inventory), request.scope, profile=request.profile)
     from gpuops.execute.rotation.rotation import survey_desktops
 
     desktops = survey_desktops(policy, site, inventory).free_to_take
-    return ask(inventory, catalog_of(inventory), request.scope, desktops, profile=request.profile)
+    return count_free(inventory, catalog_of(inventory), request.scope, desktops, profile=request.profile)
 
 
 def defrag(request: Defrag, inventory: Inventory, site: Site) -> Defragmentation:
@@ -235,28 +236,28 @@ def guest_check(
     vms = select_guests(inventory, question, policy)
     inventory = site.hosts.with_settings(inventory, sorted({vm.host for vm in vms if vm.host and vm.vgpus}))
     systems = guest_systems(site.vcenter, [vm.ref for vm in vms])
-    tools = question.door is None
+    over_tools = question.door is None
     replies: dict[str, GuestReply] = {}
     reachable: list[tuple[Vm, GuestSystem]] = []
     for vm in vms:
         system = systems.get(vm.ref)
-        unreachable = check_reachable(vm, system, tools=tools)
+        unreachable = check_reachable(vm, system, tools=over_tools)
         if unreachable is None and system is not None:
             reachable.append((vm, system))
         else:
             replies[vm.ref] = unreachable or GuestReply(None, "it was not asked")
-    replies.update(_replies(question, site.vcenter, reachable, site, environ))
+    replies.update(_ask_guests(question, site.vcenter, reachable, site, environ))
     return judge_guests(inventory, vms, lambda vm: replies[vm.ref], question.wanted, load_drivers())
 
 
-def _replies(
+def _ask_guests(
     question: GuestQuestion,
     connection: Connection,
     reachable: Sequence[tuple[Vm, GuestSystem]],
     site: Site,
     environ: Mapping[str, str],
 ) -> Mapping[str, GuestReply]:
-    """Return the reply of each reachable guest, by VM (ref): over VMware Tools, or over SSH if the question says so."""
+    """Return the reply of each reachable guest, by VM (ref), over VMware Tools or, if `question` has a login, SSH."""
     frameworks = [framework.name for framework in question.wanted.frameworks]
     if question.door is None:
         from gpuops.vsphere.guests.guest_answers import ToolsAnswers

@@ -105,7 +105,7 @@ def abandon(
     if (host is None) == (vm is None):
         raise UsageError("name either a host or a VM", hint="--host NAME, or --vm NAME")
     kind, name = (Thing.HOST, host) if host is not None else (Thing.VM, vm)
-    with open_site(common, guarded=True) as site:
+    with open_site(common, require_verified=True) as site:
         show_abandoned(change_abandon(site, kind, name or "", apply=not dry_run, consent=confirm_giving_up(yes=yes)))
 
 
@@ -119,10 +119,10 @@ def _carry_out(
     from gpuops.console.opening import open_site
 
     run = command if not run_options.dry_run else ""
-    with open_site(common, guarded=True, run=run) as site, ChangeProgress() as progress:
+    with open_site(common, require_verified=True, run=run) as site, ChangeProgress() as progress:
         host_shell.give_to(site)
         report = api_function(
-            site, apply=not run_options.dry_run, consent=confirm_reboots(yes=run_options.yes), hear=progress
+            site, apply=not run_options.dry_run, consent=confirm_reboots(yes=run_options.yes), on_progress=progress
         )
     show(report)
 

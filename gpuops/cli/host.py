@@ -351,10 +351,10 @@ def _roll(
     from gpuops.console.opening import open_site, remember
 
     verb = kind.replace("-", " ")
-    with open_site(common, guarded=True, run="" if dry_run else verb) as site, ChangeProgress() as progress:
+    with open_site(common, require_verified=True, run="" if dry_run else verb) as site, ChangeProgress() as progress:
         site.shell = shell
         report = change(
-            request, verb, rolling, site, apply=not dry_run, consent=confirm_reboots(yes=yes), hear=progress
+            request, verb, rolling, site, apply=not dry_run, consent=confirm_reboots(yes=yes), on_progress=progress
         )
     remember(common, report.before)
     show(report)

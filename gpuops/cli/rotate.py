@@ -82,15 +82,15 @@ def clear_marker(
     """
     from gpuops.api import rotate_clear_marker
     from gpuops.config.policy import load_policy
-    from gpuops.console.running import carry_out, somebody_is_asked
+    from gpuops.console.running import carry_out, waits_for_answer
 
     night_policy = load_policy(policy) if policy is not None else None
     carry_out(
-        partial(rotate_clear_marker, night_policy, vms=tuple(vm), asks=somebody_is_asked(run_options)),
+        partial(rotate_clear_marker, night_policy, vms=tuple(vm), asks=waits_for_answer(run_options)),
         "rotate-clear-marker",
         common,
         run_options,
-        guarded=True,
+        require_verified=True,
     )
 
 
@@ -123,7 +123,7 @@ def adopt(
         if not yes:
             confirm(adoption_text(planned), "the above makes these VMs the nights of this vCenter")
 
-    with open_site(common, guarded=True) as site:
+    with open_site(common, require_verified=True) as site:
         adopted = rotate_adopt(site, from_vcenter, apply=not dry_run, consent=ask)
     output.show(adoption_text(adopted), adoption_document(adopted))
 
@@ -170,7 +170,7 @@ def night(
         load("gpuops.extras.fleet.cli.ask_fleet")(common, policy, yes=run_options.yes)
         return
     from gpuops.api import rotate_night
-    from gpuops.console.running import carry_out, policy_of_run, somebody_is_asked
+    from gpuops.console.running import carry_out, policy_of_run, waits_for_answer
 
     _tell_begun()
     rules = policy_of_run(policy, "rotate night", common, looks_only=run_options.dry_run or saved is not None)
@@ -180,13 +180,13 @@ def night(
             rules,
             unattended=by_timer or not sys.stdin.isatty(),
             by_timer=by_timer,
-            asks=somebody_is_asked(run_options),
+            asks=waits_for_answer(run_options),
         ),
         "rotate-night",
         common,
         run_options,
         saved=saved,
-        guarded=True,
+        require_verified=True,
     )
 
 
@@ -252,17 +252,17 @@ def day(
     """
     from gpuops.api import rotate_day
     from gpuops.config.policy import said_policy
-    from gpuops.console.running import carry_out, somebody_is_asked, vcenter_wait_under
+    from gpuops.console.running import carry_out, vcenter_wait_for, waits_for_answer
 
     _tell_begun()
     rules = said_policy(policy)
     carry_out(
-        partial(rotate_day, rules, by_timer=by_timer, asks=somebody_is_asked(run_options)),
+        partial(rotate_day, rules, by_timer=by_timer, asks=waits_for_answer(run_options)),
         "rotate-day",
         common,
         run_options,
-        guarded=True,
-        vcenter_wait=vcenter_wait_under(rules),
+        require_verified=True,
+        vcenter_wait=vcenter_wait_for(rules),
     )
 
 
@@ -278,15 +278,15 @@ def resume(common: CommonOptions, run_options: RunOptions) -> None:
       gpuops rotate resume --yes --vcenter prod
     """
     from gpuops.api import rotate_resume
-    from gpuops.console.running import carry_out, somebody_is_asked
+    from gpuops.console.running import carry_out, waits_for_answer
 
     _tell_begun()
     carry_out(
-        partial(rotate_resume, unattended=not sys.stdin.isatty(), asks=somebody_is_asked(run_options)),
+        partial(rotate_resume, unattended=not sys.stdin.isatty(), asks=waits_for_answer(run_options)),
         "rotate-resume",
         common,
         run_options,
-        guarded=True,
+        require_verified=True,
         may_return=True,
     )
 
@@ -317,17 +317,17 @@ def restore(
     """
     from gpuops.api import rotate_restore
     from gpuops.config.policy import said_policy
-    from gpuops.console.running import carry_out, somebody_is_asked, vcenter_wait_under
+    from gpuops.console.running import carry_out, vcenter_wait_for, waits_for_answer
 
     rules = said_policy(policy)
     vms = tuple(vm or ())
     carry_out(
-        partial(rotate_restore, rules, vms=vms, from_markers=from_markers, asks=somebody_is_asked(run_options)),
+        partial(rotate_restore, rules, vms=vms, from_markers=from_markers, asks=waits_for_answer(run_options)),
         "rotate-restore",
         common,
         run_options,
-        guarded=True,
-        vcenter_wait=vcenter_wait_under(rules),
+        require_verified=True,
+        vcenter_wait=vcenter_wait_for(rules),
     )
 
 
@@ -377,7 +377,7 @@ def skip_next(
     from gpuops.report.nights.rotation_setup_view import skip_document, skip_text
 
     rules = load_policy(policy)
-    with open_site(common, guarded=True) as site:
+    with open_site(common, require_verified=True) as site:
         skip = rotate_skip_next(rules, site, undo=undo)
     output.show(skip_text(skip), skip_document(skip))
 

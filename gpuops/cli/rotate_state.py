@@ -206,7 +206,7 @@ def unlock(
     from gpuops.report.nights.rotation_status_view import RotateUnlockDocument
 
     rules = load_policy(policy) if policy is not None else None
-    with open_site(common, guarded=True) as site:
+    with open_site(common, require_verified=True) as site:
         lease = rotate_unlock(rules, site, nonce, force=force)
     text = f"given back: the lease of {lease.owner}"
     # no lease was held: only the number of a lock VM that was reverted was written again
@@ -241,7 +241,7 @@ def abandon(
     from gpuops.console.opening import open_site
 
     rules = load_policy(policy) if policy is not None else None
-    with open_site(common, guarded=True) as site:
+    with open_site(common, require_verified=True) as site:
         show_abandoned(rotate_abandon(site, vm, rules, apply=not dry_run, consent=confirm_giving_up(yes=yes)))
 
 
@@ -320,7 +320,7 @@ def watch(
     rules = policy_of_run(policy, "rotate watch", common, looks_only=dry_run)
     if not dry_run:
         refuse_vcenter_of_runners(common)
-    with open_site(common, guarded=True) as site, ExitStack() as stack:
+    with open_site(common, require_verified=True) as site, ExitStack() as stack:
         if not dry_run:
             site.say = output.note
             collect_garbage_often()

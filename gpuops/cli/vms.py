@@ -116,7 +116,9 @@ def defrag(
         carry_out(run_by_policy, "defrag-execute", common, RunOptions(yes=yes, dry_run=dry_run), guarded=True)
         return
     if not dry_run and saved is None:
-        carry_out(partial(api.defrag_execute, request), "defrag-execute", common, RunOptions(yes=yes), guarded=True)
+        carry_out(
+            partial(api.defrag_execute, request), "defrag-execute", common, RunOptions(yes=yes), require_verified=True
+        )
         return
     with open_site(common, saved=saved) as site:
         defragmentation = api.defrag(request, read_inventory(site, common, saved=saved), site)

@@ -1,10 +1,9 @@
-"""Classes of commands and groups on the command line: options that are given once, and short help texts.
+"""The classes of commands, groups and options on the command line, which change what typer does in three respects.
 
-In the help of a command its own options come first, under "Options"; those that every command shares have headings of
-their own. How vCenter is reached is listed in full once, in `gpuops help --all`; elsewhere by name.
-
-Typer checks each option of a command with pydantic, the options that are not given too. Importing it and building some
-30 of its validators is a third of the time of a short command: `PlainOption` uses it only for a value that needs it.
+An option that takes one value may be given once. In the help of a command its own options come first, under "Options";
+those that every command shares have headings of their own, and the options of the connection only their names: `gpuops
+help --all` lists them in full. `PlainOption` leaves pydantic out where it can: typer checks each option with it, given
+or not, and to import it and to build some 30 validators takes a third of the time of a short command.
 """
 
 from __future__ import annotations
@@ -25,37 +24,37 @@ from gpuops.console.options import CONNECTION
 from gpuops.console.spread import for_one_vcenter
 from gpuops.errors import UsageError
 
-_UNDECIDED: Final = object()
+_NEEDS_TYPER: Final = object()
 
 
 class PlainOption(TyperOption):
-    """An option whose value goes through typer's checks only where it is neither missing nor plainly right."""
+    """An option whose value typer checks only if `_convert_simple` cannot convert it."""
 
     def process_value(self, ctx: Any, typed: Any) -> Any:
-        plain = self._plain(typed)
-        if plain is _UNDECIDED:
+        converted = self._convert_simple(typed)
+        if converted is _NEEDS_TYPER:
             return super().process_value(ctx, typed)
-        return plain if self.callback is None else self.callback(ctx, self, plain)
+        return converted if self.callback is None else self.callback(ctx, self, converted)
 
-    def _plain(self, typed: Any) -> Any:
-        """Return the value for the command, or _UNDECIDED if pydantic has to check it.
+    def _convert_simple(self, typed: Any) -> Any:
+        """Return the value for the command, or _NEEDS_TYPER if pydantic has to check it.
 
-        Decided here: an option that is not given (None), any text, a number that is already an int (a default), a path
-        that needs no check or can be read, and the exact word of an enum.
+        Converts here: an option that is not given (None), any text, a number that is already an int (a default), a path
+        that typer would accept, and the exact word of an enum.
         """
         if self.required or self.multiple or self.nargs != 1:
-            return _UNDECIDED
+            return _NEEDS_TYPER
         kind, parameter = self.type_descriptor.annotation, self.type_descriptor.parameter_info
         if typed is None or (kind in (str, int) and type(typed) is kind and parameter.parser is None):
             return typed
-        if kind is Path and not parameter.exists and _may_be_read(typed):
+        if kind is Path and not parameter.exists and _typer_accepts_path(typed):
             return Path(typed)
         if isinstance(kind, type) and issubclass(kind, Enum):
-            return next((member for member in kind if typed in (member, member.value)), _UNDECIDED)
-        return _UNDECIDED
+            return next((member for member in kind if typed in (member, member.value)), _NEEDS_TYPER)
+        return _NEEDS_TYPER
 
 
-def _may_be_read(path: str | Path) -> bool:
+def _typer_accepts_path(path: str | Path) -> bool:
     """Return whether typer accepts the path: it refuses existing files that cannot be read."""
     return "\0" not in str(path) and (os.access(path, os.R_OK) or not Path(path).exists())
 
@@ -72,13 +71,13 @@ UNFINISHED: Final = """\b
 resume   finish what was interrupted, with its original options
 abort    stop a change of hosts and bring its VMs back; for a night: rotate day
 abandon  give up one VM or host that never comes back, so that the rest can end"""
-"""The end of the help of these commands, of nights and of changes alike."""
+"""The end of the help of `resume`, `abort` and `abandon`, of rotations and of changes of hosts."""
 Function = TypeVar("Function", bound=Callable[..., Any])
-_OWN: Final = "Options"
+_OWN_OPTIONS: Final = "Options"
 
 
 class VerbCommand(TyperCommand):
-    """One command."""
+    """A command: refuses --site if it takes one vCenter, and reads a first word without an option as `--vm`."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         return without_needless_checks(super().get_params(ctx))
@@ -110,7 +109,7 @@ class VerbCommand(TyperCommand):
 
 
 class CommandGroup(TyperGroup):
-    """A group of commands whose options are given once, but for those that take several values."""
+    """A group of commands: refuses an option that is repeated but takes one value."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         return without_needless_checks(super().get_params(ctx))
@@ -130,7 +129,7 @@ class CommandGroup(TyperGroup):
 
 
 class VerbTable(typer.Typer):
-    """The commands of a group. Without `help` the help of the group is the docstring of its callback."""
+    """A typer app of `CommandGroup` and `VerbCommand`. Without `help` the docstring of its callback is the help."""
 
     def __init__(self, name: str, help: str = "") -> None:
         # typer shows the docstring only for its own default, not for an empty text
@@ -152,16 +151,17 @@ def summary(help_text: str) -> str:
 
 
 def _write_options(command: Any, ctx: Any, formatter: Any, *, connection_by_name: bool = False) -> None:
-    """Write each heading with its options; `connection_by_name` only names the connection options but --vcenter."""
-    panels: dict[str, list[tuple[str, str]]] = {_OWN: []}
-    by_name: list[str] = []
+    """Write each heading with its options; with `connection_by_name` only the names of connection options."""
+    panels: dict[str, list[tuple[str, str]]] = {_OWN_OPTIONS: []}
+    connection_names: list[str] = []
     for parameter in command.get_params(ctx):
         record = parameter.get_help_record(ctx)
         if record is None:
             continue
-        panel = getattr(parameter, "rich_help_panel", None) or _OWN
+        panel = getattr(parameter, "rich_help_panel", None) or _OWN_OPTIONS
+        # --vcenter is shown in full everywhere
         if connection_by_name and panel == CONNECTION and parameter.name != "vcenter":
-            by_name.append(parameter.opts[0])
+            connection_names.append(parameter.opts[0])
         else:
             panels.setdefault(panel, []).append(record)
     for title, records in panels.items():
@@ -169,8 +169,8 @@ def _write_options(command: Any, ctx: Any, formatter: Any, *, connection_by_name
             continue
         with formatter.section(title):
             formatter.write_dl(records)
-            if title == CONNECTION and by_name:
-                formatter.write_text(f"{' '.join(by_name)}: see gpuops help targets")
+            if title == CONNECTION and connection_names:
+                formatter.write_text(f"{' '.join(connection_names)}: see gpuops help targets")
 
 
 def _has_option(arguments: Sequence[str], name: str) -> bool:
@@ -188,5 +188,6 @@ def refuse_repeated(command: Any, arguments: Sequence[str]) -> None:
             continue
         times = sum(names.count(name) for name in parameter.opts)
         if times > 1:
+            # --profile is repeated to attach several vGPUs, which takes one command each
             hint = "attach one after the other, with --add" if parameter.opts[0] == "--profile" else "give it once"
             raise UsageError(f"{parameter.opts[0]} is given {times} times, but takes one value", hint=hint)

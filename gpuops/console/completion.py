@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gpuops.model.vcenter.inventory import Inventory
 
 MAX_AGE_S: Final = 600
-_LARGEST: Final = 64 * 1024 * 1024
+_LARGEST_BYTES: Final = 64 * 1024 * 1024
 MOST_FILES: Final = 32
 """Names of this many vCenters are stored: a script that starts a simulated one per run must not fill the disk."""
 
@@ -66,8 +66,7 @@ def _labels(inventory: Inventory) -> Iterator[str]:
 
 
 def _prune(folder: Path) -> None:
-    """Remove files that are too old, incomplete files of killed runs, and all but the newest files."""
-
+    """Remove files that are too old, incomplete files of killed runs, and all but the newest `MOST_FILES` files."""
     oldest = clock.machine_time().timestamp() - MAX_AGE_S
     files = [path for pattern in ("names-*.json", ".names-*.json.*") for path in folder.glob(pattern)]
     files.sort(key=lambda path: path.stat().st_mtime, reverse=True)
@@ -100,27 +99,27 @@ def profiles(context: typer.Context, incomplete: str) -> list[str]:
     """Return the offered names, also without `grid_` or `nvidia_` if the word does not begin with it."""
     names = _names_from_cache(context, "profiles", "")
     short = [name.partition("_")[2] for name in names]
-    return _fitting([*names, *short], incomplete)
+    return _matching_names([*names, *short], incomplete)
 
 
 def targets(context: typer.Context, incomplete: str) -> list[str]:
     """Return targets of the configuration file, and the simulated vCenters that come with gpuops."""
-    return _fitting([*configured_targets(), *(f"sim:{name}" for name in _scenarios())], incomplete)
+    return _matching_names([*configured_targets(), *(f"sim:{name}" for name in _scenarios())], incomplete)
 
 
 def sites(incomplete: str) -> list[str]:
     """Return what --site takes: targets of the configuration file, and all of them."""
-    return _fitting([*configured_targets(), "all"], incomplete)
+    return _matching_names([*configured_targets(), "all"], incomplete)
 
 
 def configured_targets() -> list[str]:
     """Return names of the targets in the configuration file."""
-    named = _configuration().get("targets", {})
-    return list(named) if isinstance(named, dict) else []
+    targets_table = _configuration().get("targets", {})
+    return list(targets_table) if isinstance(targets_table, dict) else []
 
 
 def scenarios(incomplete: str) -> list[str]:
-    return _fitting(_scenarios(), incomplete)
+    return _matching_names(_scenarios(), incomplete)
 
 
 def _scenarios() -> list[str]:
@@ -147,13 +146,13 @@ def _names_from_cache(context: typer.Context, kind: str, incomplete: str) -> lis
     try:
         if clock.machine_time().timestamp() - path.stat().st_mtime > MAX_AGE_S:
             return []
-        names: Sequence[str] = parse_json(read_bytes(path, largest=_LARGEST))[kind]
-        return _fitting(names, incomplete)
+        names: Sequence[str] = parse_json(read_bytes(path, largest=_LARGEST_BYTES))[kind]
+        return _matching_names(names, incomplete)
     except (OSError, GpuopsError, AttributeError, *NOT_PARSED):
         return []
 
 
-def _fitting(names: Iterable[str], incomplete: str) -> list[str]:
+def _matching_names(names: Iterable[str], incomplete: str) -> list[str]:
     # A name with a control character would be typed into the user's shell.
     return [name for name in names if name.startswith(incomplete) and name.isprintable()]
 
@@ -196,12 +195,13 @@ def completing() -> Iterator[None]:
 
 
 def joined_words(environ: MutableMapping[str, str]) -> str:
-    """Join the words in COMP_WORDS, which bash splits at `:` and `=` too.
+    """Join the words in COMP_WORDS, which bash splits at `:`, `=` and `@` too, and correct COMP_CWORD.
 
     Return the part of the current value that bash has on the line already, so that an answer must not repeat it.
     """
     pieces = environ.get("COMP_WORDS", "").split("\n")
     cursor = environ.get("COMP_CWORD", "")
+    # bash writes one piece a line; other shells write all words into one line
     if len(pieces) == 1 or not cursor.isascii() or not cursor.isdigit() or int(cursor) >= len(pieces):
         return ""
     words = join_pieces(pieces[: int(cursor) + 1])
@@ -216,13 +216,13 @@ def joined_words(environ: MutableMapping[str, str]) -> str:
 def join_pieces(pieces: Sequence[str]) -> list[str]:
     """Return the words that bash split into these pieces; an empty piece is a new, empty word."""
     words: list[str] = []
-    open_end = False
+    after_break = False
     for piece in pieces:
-        if words and piece and (open_end or _is_break(piece)):
+        if words and piece and (after_break or _is_break(piece)):
             words[-1] += piece
         else:
             words.append(piece)
-        open_end = _is_break(piece)
+        after_break = _is_break(piece)
     return words
 
 

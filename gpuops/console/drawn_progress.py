@@ -1,7 +1,7 @@
-"""Progress of runs, drawn on the terminal of stderr, and the progress of a change of hosts as lines.
+"""Shows the progress of a run on stderr: `DrawnProgress` as a picture on a terminal, `ChangeProgress` as lines.
 
-A thread of rich draws it four times a second, so that durations advance while the run waits. Drawing never ends the
-run: errors of the terminal are ignored.
+A thread of rich draws the picture four times a second, so that durations advance while the run waits. Drawing never
+ends the run: errors of the terminal are ignored.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class DrawnProgress:
 
 
 class _Picture:
-    """What is drawn of the progress that there is."""
+    """Renders the latest progress for rich; nothing before a run has begun."""
 
     def __init__(self, latest: Callable[[], RunProgress | None]) -> None:
         self._latest = latest
@@ -79,19 +79,18 @@ class _Picture:
 def _picture(progress: RunProgress, width: int) -> list[RenderableType]:
     """Return the row `desktops back ━━━━━━━ 12/40 4:10` (done, of all, elapsed time), and the lines below it."""
     tally, now_s = progress.shown_tally, passed_s()
-    count, elapsed = (
-        f"{tally.completed_steps:>{len(str(tally.total))}}/{tally.total}",
-        format_stopwatch(now_s - progress.began_s),
-    )
-    room = width - len(f"{tally.label}  {count} {elapsed}")
-    row = Table.grid(padding=(0, 1, 0, 0))
-    bar = ProgressBar(total=tally.total, completed=tally.completed_steps, width=max(1, min(_WIDEST_BAR, room - 1)))
+    count = f"{tally.completed_steps:>{len(str(tally.total))}}/{tally.total}"
+    elapsed = format_stopwatch(now_s - progress.began_s)
+    free_width = width - len(f"{tally.label}  {count} {elapsed}")
+    row = Table.grid(padding=(0, 1, 0, 0))  # one blank after each cell
+    bar_width = max(1, min(_WIDEST_BAR, free_width - 1))
+    bar = ProgressBar(total=tally.total, completed=tally.completed_steps, width=bar_width)
     row.add_row(tally.label, bar, count, elapsed)
     return [row, *map(Text, progress_lines(progress, now_s, wall_clock().astimezone(), width))]
 
 
 class _LossyStream:
-    """stderr for rich: what its encoding lacks is escaped, and what it no longer takes is lost."""
+    """stderr for rich: characters that its encoding lacks are escaped, and errors of writing are ignored."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -127,4 +126,4 @@ class ChangeProgress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._began:
-            output.note_if_cut_off(kind, "cut off, hosts may be out of service", "gpuops change resume")
+            output.note_if_cut_off(kind, "interrupted; hosts may be out of service", "gpuops change resume")

@@ -1,4 +1,4 @@
-"""Makes a line on stderr and an exit code of each exception that ends a command. No traceback reaches a user."""
+"""Turns each exception that ends a command into a line on stderr and an exit code, without a traceback."""
 
 from __future__ import annotations
 
@@ -19,55 +19,55 @@ OUT_OF_MEMORY: Final = "out-of-memory"
 NOT_WRITTEN: Final = "result-not-written"
 
 
-Say = Callable[[str, str, int, str, "bool | None"], int]
-"""Reports why a command ended: message, hint, exit code, code, and whether vCenter was changed; returns the code."""
+ReportError = Callable[[str, str, int, str, "bool | None"], int]
+"""Called with message, hint, exit code, error code, and whether vCenter was changed; returns the exit code."""
 
 
-def run_guarded(command: Callable[[], object], say: Say | None = None) -> int:
+def run_guarded(command: Callable[[], object], report_error: ReportError | None = None) -> int:
     """Run a command and return its exit code; report an exception in one line, with the next move.
 
-    `say` is called with the exception's text; None = it is printed.
+    `report_error`: where an exception is reported; None = on stderr.
     """
-    say = say or _say
+    report_error = report_error or _print_error
     try:
         returned: object = command()
         output.results().flush()
     except (BrokenPipeError, output.ResultNotWritten) as error:
         return _end_unwritten(error)
-    except SystemExit as leaving:
+    except SystemExit as system_exit:
         # typer turns a broken pipe into exit code 1, which is ours for a bug
-        if isinstance(leaving.__context__, BrokenPipeError):
+        if isinstance(system_exit.__context__, BrokenPipeError):
             return READER_GONE
         raise
     except GpuopsError as error:
-        return say(error.message, error.hint, error.exit_code, error.code, applied_before(error))
+        return report_error(error.message, error.hint, error.exit_code, error.code, applied_before(error))
     except typer.TyperException as error:
         if _is_help(error):
             typer.echo(error.format_message(), err=True)
             return UsageError.exit_code
-        # pydantic puts this before the words of our own checks
+        # pydantic puts "Value error, " before the words of our own checks
         message = error.format_message().replace("Value error, ", "")
-        return say(message, _usage_hint(error), UsageError.exit_code, UsageError.code, False)
+        return report_error(message, _usage_hint(error), UsageError.exit_code, UsageError.code, False)
     except (KeyboardInterrupt, typer.Abort):
         returned = INTERRUPTED
     except Exception as error:  # a bug: the user gets one line, not our insides
-        return _bug(error, say)
+        return _report_bug(error, report_error)
     if returned == INTERRUPTED:  # typer too turns Ctrl-C into this code
         sys.stderr.write("interrupted\n")
     return returned if isinstance(returned, int) else 0
 
 
-def _bug(error: Exception, say: Say) -> int:
+def _report_bug(error: Exception, report_error: ReportError) -> int:
     applied = applied_before(error)
     if isinstance(error, MemoryError):
-        hint = "give it more; gpuops rotate resume ends what was begun"
-        return say("out of memory", hint, GpuopsError.exit_code, OUT_OF_MEMORY, applied)
+        hint = "give this process more memory; gpuops rotate resume finishes an interrupted rotation"
+        return report_error("out of memory", hint, GpuopsError.exit_code, OUT_OF_MEMORY, applied)
     message = f"internal error: {type(error).__name__}: {error}"
-    hint = "GPUOPS_DEBUG=1 shows where; please report it"
-    return say(message, hint, GpuopsError.exit_code, GpuopsError.code, applied)
+    hint = "run the command again with GPUOPS_DEBUG=1, and report the traceback that it prints"
+    return report_error(message, hint, GpuopsError.exit_code, GpuopsError.code, applied)
 
 
-def _say(message: str, hint: str, exit_code: int, code: str, applied: bool | None = False) -> int:
+def _print_error(message: str, hint: str, exit_code: int, code: str, applied: bool | None = False) -> int:
     if os.environ.get("GPUOPS_DEBUG") == "1":
         traceback.print_exc()
     output.error(message, hint, exit_code, code, applied)
@@ -93,5 +93,6 @@ def _end_unwritten(error: BrokenPipeError | output.ResultNotWritten) -> int:
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), output.results().fileno())
     if isinstance(error, output.ResultNotWritten):
-        _say(str(error), "what was done stays done; gpuops rotate status shows a rotation", READER_GONE, NOT_WRITTEN)
+        hint = "changes that were made stay; gpuops rotate status shows those of a rotation"
+        _print_error(str(error), hint, READER_GONE, NOT_WRITTEN)
     return READER_GONE

@@ -30,18 +30,17 @@ def open_site(
     common: CommonOptions,
     *,
     saved: Path | None = None,
-    guarded: bool = False,
+    require_verified: bool = False,
     vcenter_wait: VcenterWait | None = None,
     run: str = "",
-    returns: bool | None = False,
+    is_return: bool | None = False,
 ) -> Site:
     """Return the site that the command's options name, for a `with`. With `saved` (--inventory) no vCenter is read.
 
-    `guarded`: a command that must not run unattended over an unverified connection (`rotate`), unless the target's
-    entry allows it. `vcenter_wait`: wait for a vCenter that does not answer. `run`: the command of a run that changes
-    something, for its notices. `returns`: the run is a return, which continues if the login to guests cannot be read;
-    None = only the journal shows whether it is one.
-    Raises TargetError, NotConnected, Refused.
+    `require_verified`: a command that must not run unattended over an unverified connection (`rotate`), unless the
+    target's entry allows it. `vcenter_wait`: wait for a vCenter that does not answer. `run`: the command of a run that
+    changes something, for its notices. `is_return`: the run is a return, which continues if the login to guests cannot
+    be read; None = only the journal shows whether it is one. Raises TargetError, NotConnected, Refused.
     """
     from gpuops.api import connect_checked, offline
     from gpuops.config.vcenter.sources import resolve
@@ -49,31 +48,31 @@ def open_site(
     if saved is not None:
         from gpuops.config.snapshot import load
 
-        _refuse_both(common)
+        _refuse_connection_options(common)
         return offline(load(saved))
     return connect_checked(
         resolve(flags_of(common), os.environ, _configuration()),
         warn,
         # for the audit log: the first two words, which usually name the command
         caller=sys.argv[1:3],
-        guarded=guarded,
-        decided=sys.stdin.isatty(),
+        require_verified=require_verified,
+        unverified_accepted=sys.stdin.isatty(),
         ask=ask_secret if sys.stdin.isatty() else None,
         vcenter_wait=vcenter_wait,
         run=run,
-        returns=returns,
+        is_return=is_return,
     )
 
 
-def _refuse_both(common: CommonOptions) -> None:
-    """Raise UsageError for an option of a connection together with --inventory, which would be ignored."""
-    how_printed = ("output", "quiet", "verbose", "no_color")
-    connecting = (field.name for field in fields(common) if field.name not in how_printed)
-    conflicting = next((name for name in connecting if getattr(common, name)), None)
+def _refuse_connection_options(common: CommonOptions) -> None:
+    """Raise UsageError for an option of the connection, which --inventory would ignore."""
+    output_options = ("output", "quiet", "verbose", "no_color")
+    connection_options = (field.name for field in fields(common) if field.name not in output_options)
+    conflicting = next((name for name in connection_options if getattr(common, name)), None)
     if conflicting is not None:
         raise UsageError(
             f"--inventory and --{conflicting.replace('_', '-')} exclude each other",
-            hint="--inventory plans on a saved file, without a vCenter: leave one of them out",
+            hint="--inventory plans on a saved file, without a vCenter: remove one of the two options",
         )
 
 
@@ -102,7 +101,7 @@ def flags_of(common: CommonOptions) -> Flags:
         vcenter=common.vcenter,
         username=common.username,
         password_file=common.password_file,
-        password=Secret(_first_line()) if common.password_stdin else None,
+        password=Secret(_password_from_stdin()) if common.password_stdin else None,
         ca_file=common.ca_file,
         verify=False if common.insecure else None,
         thumbprint=common.thumbprint,
@@ -118,13 +117,13 @@ def _configuration() -> NamedTargets:
     return read_configuration(config_file(os.environ))
 
 
-def begin_site(*, first: bool) -> None:
+def begin_site(*, is_first: bool) -> None:
     """Mark this process as one of several that read one site each: it reports only its own vCenter.
 
-    `first`: this process also reports the vCenters in the journal that are not a site any more.
+    `is_first`: this process also reports the vCenters in the journal that are not a site any more.
     """
     _one_of_several.set(True)
-    _reports_other_vcenters.set(first)
+    _reports_other_vcenters.set(is_first)
 
 
 def reports_other_vcenters() -> bool:
@@ -148,7 +147,7 @@ def sites_of(word: str) -> tuple[ConfiguredSite, ...]:
 
 
 def refuse_vcenter_of_runners(common: CommonOptions) -> None:
-    """Raise Refused if runners play nights on the selected vCenter, under any of its names."""
+    """Raise Refused if runners run nights on the selected vCenter, under any of its names."""
     from gpuops.config.vcenter.destination import Address, Destination
     from gpuops.config.vcenter.sources import resolve
 
@@ -161,14 +160,14 @@ def refuse_vcenter_of_runners(common: CommonOptions) -> None:
             and (destination.name == name or destination.address == Address.parse(target.host, port=target.port))
         ):
             raise Refused(
-                f"runners play nights on {name} ([targets.{name}].rotations): each of their returns stops the ML VMs "
-                "that a watch runs there",
-                hint=f"take `rotations` out of [targets.{name}], or watch another vCenter (gpuops help watch)",
+                f"runners run nights on {name} ([targets.{name}].rotations): each of their returns stops the ML VMs "
+                "that a watch starts there",
+                hint=f"remove `rotations` from [targets.{name}], or watch another vCenter (gpuops help watch)",
             )
 
 
 def journal_of(common: CommonOptions) -> tuple[Path, str]:
-    """Return the state directory, and the URL of the journal where it is not kept there. Asks no vCenter."""
+    """Return the state directory and the URL of the journal; "" = the journal is in the directory. Asks no vCenter."""
     from gpuops.config.vcenter.layers import Flags
     from gpuops.config.vcenter.sources import journal_url
     from gpuops.execute.state.state_dir import default_state_dir
@@ -178,7 +177,7 @@ def journal_of(common: CommonOptions) -> tuple[Path, str]:
 
 
 def measurements_of(common: CommonOptions) -> tuple[Path, str]:
-    """Return the directory of the store of measurements, and the URL of its database, if one replaces it."""
+    """Return the directory of the measurements and the URL of their database; "" = they are in the directory."""
     from gpuops.config.vcenter.sources import measurement_settings
     from gpuops.execute.site.site import measurements_store
 
@@ -206,18 +205,18 @@ def notice_way_of(common: CommonOptions) -> NoticeWay:
     return NoticeWay(settings, default_state_dir(), os.environ, say=warn)
 
 
-def _first_line() -> str:
+def _password_from_stdin() -> str:
     line = sys.stdin.readline().removesuffix("\n").removesuffix("\r")
     if not line:
         raise UsageError(
-            "--password-stdin: nothing came on stdin",
+            "--password-stdin reads the password from stdin, and stdin is empty",
             hint="add < FILE to the command, with a file whose first line is the password",
         )
     return line
 
 
 def ask_secret(prompt: str) -> str:
-    """Ask at the terminal for what is not shown as it is typed."""
+    """Ask at the terminal for a password, which is not shown while it is typed."""
     from getpass import getpass
 
     return getpass(prompt, stream=sys.stderr)

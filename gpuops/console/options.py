@@ -1,4 +1,4 @@
-"""The groups of options that commands share; `spread` (`cli/spread.py`) has a command take one."""
+"""The groups of options that commands share; `gpuops.console.spread` adds a group's options to a command."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ SITES: Final = "Several vCenters"
 OUTPUT: Final = "Output"
 HOST_SHELL: Final = "Host shell"
 """Headings of options in the help of commands."""
-KNOWN: Final = Path("~/.ssh/known_hosts")
+KNOWN_HOSTS: Final = Path("~/.ssh/known_hosts")
 
 
-WITHOUT_CSV: Final = tuple(each.value for each in OutputFormat if each is not OutputFormat.CSV)
+WITHOUT_CSV: Final = tuple(known.value for known in OutputFormat if known is not OutputFormat.CSV)
 """The formats of commands without a table."""
 
 
@@ -73,22 +73,22 @@ class HostShellOptions:
         typer.Option(
             rich_help_panel=HOST_SHELL,
             show_default="none",
-            help="Whether the hosts' own nvidia-smi is asked, and how; their keys must be known.",
+            help="How gpuops logs in to hosts to run nvidia-smi there; their keys must be in --ssh-known-hosts.",
         ),
     ] = None
-    ssh_user: Annotated[str, typer.Option(rich_help_panel=HOST_SHELL, metavar="NAME", help="Who enters a host.")] = (
-        "root"
-    )
+    ssh_user: Annotated[
+        str, typer.Option(rich_help_panel=HOST_SHELL, metavar="NAME", help="The user on the hosts.")
+    ] = "root"
     ssh_known_hosts: Annotated[
         Path,
-        typer.Option(rich_help_panel=HOST_SHELL, metavar="FILE", help="The hosts' SSH keys; no other is trusted."),
-    ] = KNOWN
+        typer.Option(rich_help_panel=HOST_SHELL, metavar="FILE", help="The SSH keys of the hosts that are trusted."),
+    ] = KNOWN_HOSTS
     ssh_key: Annotated[
         Path | None,
         typer.Option(
             rich_help_panel=HOST_SHELL,
             metavar="FILE",
-            help="The key to enter with; default: the agent's and ~/.ssh.",
+            help="The private key to log in with; default: those of the SSH agent and ~/.ssh.",
         ),
     ] = None
     ssh_port: Annotated[
@@ -111,7 +111,7 @@ class HostShellOptions:
         Raises UsageError with a saved inventory, which does not show the hosts' current state.
         """
         if saved is not None and self.host_shell is Shell.SSH:
-            raise UsageError("--host-shell and --inventory exclude each other", hint="leave one of them out")
+            raise UsageError("--host-shell and --inventory exclude each other", hint="remove one of the two options")
         site.shell, site.say = self.shell(), output.note
 
     def asked_for_measurements(self, site: Site) -> None:
@@ -132,7 +132,7 @@ class HostShellOptions:
 
 @dataclass(frozen=True, slots=True)
 class CommonOptions:
-    """Which vCenter, how it is reached, and how the result is printed. Each may stand before the command or after."""
+    """Which vCenter, how it is reached, and how the result is printed. May stand before the command or after it."""
 
     vcenter: Annotated[
         str | None,
@@ -160,7 +160,7 @@ class CommonOptions:
         typer.Option(
             rich_help_panel=CONNECTION,
             metavar="SHA256",
-            help="Beside verification, accept this certificate alone (its thumbprint).",
+            help="In addition to verification, accept only the certificate with this thumbprint.",
         ),
     ] = None
     insecure: Annotated[
@@ -184,7 +184,7 @@ class CommonOptions:
         BulkReader | None,
         typer.Option(
             rich_help_panel=CONNECTION,
-            help="Read inventories over VI/JSON or SOAP; auto: VI/JSON where `gpuops login test` proved it.",
+            help="Read inventories over VI/JSON or SOAP; auto: VI/JSON if `gpuops login test` found both equal.",
         ),
     ] = None
     site: Annotated[
@@ -193,7 +193,7 @@ class CommonOptions:
             rich_help_panel=SITES,
             metavar="NAME|PATTERN|LABEL=VALUE|all",
             autocompletion=completion.sites,
-            help="Of commands that read: these targets of the configuration file, at once (gpuops help sites).",
+            help="Read these targets of the configuration file, several at a time (gpuops help sites).",
         ),
     ] = None
     parallel: Annotated[
@@ -215,7 +215,7 @@ class CommonOptions:
             max=86400,
             metavar="SECONDS",
             show_default="300",
-            help="With --site: a vCenter that takes longer is named and left.",
+            help="With --site: stop reading a vCenter that takes longer, and report it.",
         ),
     ] = None
     output: Annotated[
@@ -235,7 +235,7 @@ class CommonOptions:
     ] = False
     verbose: Annotated[
         bool,
-        typer.Option("--verbose", "-v", rich_help_panel=OUTPUT, help="A line on stderr as each step ends."),
+        typer.Option("--verbose", "-v", rich_help_panel=OUTPUT, help="Print a line on stderr as each step ends."),
     ] = False
     no_color: Annotated[
         bool,
@@ -264,7 +264,7 @@ class CommonOptions:
 
 ByTimer = Annotated[
     bool,
-    typer.Option("--by-timer", help="A timer calls: outside the hours of this half there is nothing to do."),
+    typer.Option("--by-timer", help="For timers: do nothing, without an error, outside the hours of this command."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan; change nothing.")]
 
@@ -277,7 +277,10 @@ class RunOptions:
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask before something is stopped, moved or rebooted.")
     ] = False
-    explain: Annotated[bool, typer.Option("--explain", help="Show every host and GPU looked at, and why.")] = False
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Show every host and GPU that was considered, and why it was chosen or not."),
+    ] = False
 
 
 class Reboot(StrEnum):
@@ -292,7 +295,7 @@ class RebootOptions:
 
     reboot: Annotated[
         Reboot | None,
-        typer.Option(help="Bring it into force: empty, set and reboot one host after another, and fill it again."),
+        typer.Option(help="Empty, set and reboot one host after another, and bring its VMs back."),
     ] = None
     max_hosts: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most N hosts are down at once (1).")] = (
         None
@@ -300,14 +303,15 @@ class RebootOptions:
     window: Annotated[
         str | None,
         typer.Option(
-            metavar="WINDOW", help="Begin a host only while it is open: 'Sat 22:00-04:00 Europe/Berlin'; no other day."
+            metavar="WINDOW",
+            help="Start with a host only in this window: 'Sat 22:00-04:00 Europe/Berlin' (Saturdays only).",
         ),
     ] = None
     running_vms: Annotated[
-        Displacement | None, typer.Option(help="What is done to VMs that run there; move, by vMotion, is the default.")
+        Displacement | None, typer.Option(help="What to do with VMs that run there; default: move, by vMotion.")
     ] = None
     vsan_mode: Annotated[
-        VsanMode | None, typer.Option(help="What vSAN does with a host's data (ensureObjectAccessibility).")
+        VsanMode | None, typer.Option(help="What vSAN does with a host's data; default: ensureObjectAccessibility.")
     ] = None
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before hosts are rebooted.")] = False
 
@@ -322,7 +326,7 @@ class RebootOptions:
             if stray is not None:
                 raise UsageError(
                     f"--{stray.replace('_', '-')} needs --reboot rolling",
-                    hint="add --reboot rolling, or leave that option out",
+                    hint=f"add --reboot rolling, or remove --{stray.replace('_', '-')}",
                 )
             return None
         if self.window is not None:
@@ -351,25 +355,30 @@ class MeasureOptions:
         str | None,
         typer.Option(metavar="NAME", autocompletion=completion.profiles, help="The vGPU profile of its VMs: a40-8q."),
     ] = None
-    counts: Annotated[str | None, typer.Option(metavar="N,N,...", help="So many VMs at once: 1,2,4,8.")] = None
+    counts: Annotated[
+        str | None,
+        typer.Option(metavar="N,N,...", help="How many VMs at once, one measurement for each number: 1,2,4,8."),
+    ] = None
     guest_command: Annotated[
-        str | None, typer.Option(metavar="COMMAND", help="What is measured: a command for a shell in the guests.")
+        str | None,
+        typer.Option(metavar="COMMAND", help="The work to measure: a shell command that runs in the guests."),
     ] = None
     overlap: Annotated[
-        str | None, typer.Option(metavar="SHARE", help="The share of their work that VMs do at one time; default: all.")
+        str | None,
+        typer.Option(metavar="SHARE", help="The share of their work that VMs do at the same time; default: all."),
     ] = None
     schedulers: Annotated[
         str | None,
         typer.Option(
             metavar="NAME,NAME",
-            help="best-effort,equal-share: those not in force are left for a later call. Default: the one in force.",
+            help="best-effort,equal-share; without --set-schedulers only the one in force is measured (the default).",
         ),
     ] = None
     set_schedulers: Annotated[
         bool,
         typer.Option(
             "--set-schedulers",
-            help="Set them in between, then the first one again, with a rolling reboot of the host for each.",
+            help="Set each of --schedulers, then the previous one again, each with a rolling reboot of the host.",
         ),
     ] = False
     window: Annotated[
@@ -377,7 +386,7 @@ class MeasureOptions:
         typer.Option(metavar="WINDOW", help="With --set-schedulers: when the host may be rebooted."),
     ] = None
     running_vms: Annotated[
-        Displacement | None, typer.Option(help="With --set-schedulers: what is done to VMs that run there.")
+        Displacement | None, typer.Option(help="With --set-schedulers: what to do with VMs that run there.")
     ] = None
     host: Annotated[
         str | None,
@@ -387,15 +396,17 @@ class MeasureOptions:
             help="The host whose GPU is shared; default: that of the template.",
         ),
     ] = None
-    whole: Annotated[bool, typer.Option("--whole", help="One VM with a whole GPU too: as vGPU, and DirectPath.")] = (
-        False
-    )
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Also measure one VM with a whole GPU, once as vGPU and once as DirectPath.")
+    ] = False
     timeout: Annotated[int, typer.Option(min=1, metavar="SECONDS", help="How long the command may take.")] = 3600
     remove: Annotated[
         bool, typer.Option("--remove", help="Remove the VMs of an interrupted measurement; other options are ignored.")
     ] = False
     dry_run: DryRun = False
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before VMs are made, run and removed.")] = False
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask before VMs are cloned, powered on and removed.")
+    ] = False
 
 
 PolicyFile = typer.Option("--policy", metavar="FILE", help="The rotation policy (templates/policy.yaml explains it).")

@@ -33,17 +33,17 @@ class OutputFormat(StrEnum):
     JSON = "json"
     YAML = "yaml"
     CSV = "csv"
-    """Of the commands that have a table for it; any other refuses it before it does anything."""
+    """Only for commands that have a table; the others refuse it before they do anything."""
 
     @property
     def is_document(self) -> bool:
-        """Return whether a program reads a document from it, and an error is one too."""
+        """Return whether results, and errors too, are printed as documents for programs."""
         return self in (OutputFormat.JSON, OutputFormat.YAML)
 
 
 @dataclass(frozen=True, slots=True)
 class Manners:
-    """How much is said beside the result, and whether in colours."""
+    """How much is printed in addition to the result, and whether in colours."""
 
     quiet: bool = False
     verbose: bool = False
@@ -54,19 +54,19 @@ _CODES: Final = {
     "bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "magenta": "35", "cyan": "36"
 }  # fmt: skip
 _USUAL_WIDTH: Final = 80
-_ANY_TERMINAL: Final = ("bold", "dim")
-"""What is left of a style where NO_COLOR is set (no-color.org)."""
+_COLORLESS_STYLES: Final = ("bold", "dim")
+"""The styles that remain if NO_COLOR is set (no-color.org)."""
 _chosen: ContextVar[OutputFormat] = ContextVar("output format", default=OutputFormat.TEXT)
 _manners: ContextVar[Manners | None] = ContextVar("manners", default=None)
 Receiver = Callable[["Shown", "AnyDocument", "Callable[[], str] | None"], None]
-"""Takes a result in place of stdout: its text, its document and what makes its table of CSV."""
+"""Takes a result in place of stdout: its text, its document, and a function that returns its CSV table."""
 _results: TextIO | None = None
-"""The stdout that the command was started with, where it is kept for results; None = it is `sys.stdout`."""
+"""The stdout that the command was started with, if `sys.stdout` was redirected to stderr; None = `sys.stdout`."""
 _receiver: ContextVar[Receiver | None] = ContextVar("receiver of results", default=None)
 
 
 class ResultNotWritten(Exception):
-    """stdout did not take the result of a command that is done."""
+    """The command is done, but its result could not be written to stdout."""
 
 
 def choose(chosen: OutputFormat) -> None:
@@ -77,7 +77,7 @@ def choose(chosen: OutputFormat) -> None:
 
 
 def _keep_stdout_for_results() -> None:
-    """Give stdout to what this module prints alone: whatever libraries print goes to stderr.
+    """Reserve stdout for the results that this module prints: what libraries print goes to stderr.
 
     HiGHS 1.16 writes to file descriptor 1 past Python, before it can be silenced by an option.
     """
@@ -86,6 +86,7 @@ def _keep_stdout_for_results() -> None:
     if _results is not None or stdout is None or sys.stdout is not stdout:
         return  # done already, or the caller replaced sys.stdout to catch the output
     stdout.flush()
+    # results go to a copy of descriptor 1; then descriptor 1 itself becomes stderr
     _results = os.fdopen(os.dup(stdout.fileno()), "w", encoding=stdout.encoding, errors=stdout.errors)
     os.dup2(sys.stderr.fileno(), stdout.fileno())
 
@@ -139,12 +140,12 @@ def show(text: Shown, document: AnyDocument, *, csv: Callable[[], str] | None = 
 
 def show_document(document: AnyDocument) -> None:
     """Print a document on stdout as JSON, or as YAML."""
-    from gpuops.report.json_and_csv import document_text, pieces
+    from gpuops.report.json_and_csv import document_pieces, document_text
 
     if _chosen.get() is OutputFormat.YAML:
         results().write(_yaml(document_text(document)))
     else:
-        results().writelines(pieces(document))
+        results().writelines(document_pieces(document))
 
 
 def no_csv() -> UsageError:
@@ -192,7 +193,7 @@ def refused(reasons: Iterable[str]) -> None:
 def note_if_cut_off(ended_by: type[BaseException] | None, how_far: str, next_move: str) -> None:
     """Print how far a run came and how to continue, if Ctrl-C or a signal ended it."""
     if ended_by is not None and issubclass(ended_by, KeyboardInterrupt | SystemExit):
-        note(f"{how_far}; what was begun goes on in vCenter")
+        note(f"{how_far}; vCenter finishes the tasks that it has started")
         note(f"next: {next_move}")
 
 
@@ -210,7 +211,7 @@ def error(message: str, hint: str, exit_code: int, code: str, applied: bool | No
         try:
             show_document(ErrorDocument(code, message, hint, exit_code, applied))
             results().flush()
-        except OSError:  # what is still buffered goes nowhere, instead of failing once more when the process ends
+        except OSError:  # send the rest of the buffer to /dev/null, or it fails once more when the process ends
             os.dup2(os.open(os.devnull, os.O_WRONLY), results().fileno())
 
 
@@ -234,31 +235,32 @@ def print_text(text: Shown, stream: TextIO) -> None:
     encoding = (stream.encoding or "utf-8").lower()
     terminal = stream.isatty()
     text_lines = lines(text, _terminal_width(stream) if terminal else None, ascii_only=not encoding.startswith("utf"))
-    written = _line_writer(os.environ, terminal=terminal, no_color=manners().no_color)
-    printed = "".join(f"{written(line)}\n" for line in text_lines)
+    style_line = _line_styler(os.environ, terminal=terminal, no_color=manners().no_color)
+    printed = "".join(f"{style_line(line)}\n" for line in text_lines)
+    # characters that the encoding lacks become escapes such as \xe4
     stream.write(printed.encode(encoding, "backslashreplace").decode(encoding))
 
 
-def _plain(line: Line) -> str:
+def _without_styles(line: Line) -> str:
     return "".join(text for text, _ in line).rstrip()
 
 
-def _line_writer(environment: Mapping[str, str], *, terminal: bool, no_color: bool) -> Callable[[Line], str]:
-    """Return a function that writes a line with the escape sequences that the output takes; none with `no_color`."""
+def _line_styler(environment: Mapping[str, str], *, terminal: bool, no_color: bool) -> Callable[[Line], str]:
+    """Return a function that returns a line with the escape sequences that the output accepts; none with `no_color`."""
     if no_color:
-        return _plain
+        return _without_styles
     colorless = bool(environment.get("NO_COLOR"))
     forced = not colorless and environment.get("FORCE_COLOR", "0") not in ("", "0")
     if not forced and (not terminal or environment.get("TERM", "").lower() in ("dumb", "unknown")):
-        return _plain
+        return _without_styles
     # NO_COLOR forbids colours, but not bold and dim
-    codes = {style: _CODES[style] for style in _ANY_TERMINAL} if colorless else _CODES
+    codes = {style: _CODES[style] for style in _COLORLESS_STYLES} if colorless else _CODES
 
-    def piece(text: str, style: str) -> str:
+    def styled(text: str, style: str) -> str:
         sequence = ";".join(codes[word] for word in style.split() if word in codes)
         return f"\x1b[{sequence}m{text}\x1b[0m" if sequence and text else text
 
-    return lambda line: "".join(piece(text, style) for text, style in line).rstrip()
+    return lambda line: "".join(styled(text, style) for text, style in line).rstrip()
 
 
 def _terminal_width(stream: TextIO) -> int:
@@ -290,6 +292,6 @@ def _yaml(document: str) -> str:
     import yaml
 
     dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    plain = msgspec.json.decode(document)
-    text: str = yaml.dump(plain, Dumper=dumper, sort_keys=False, allow_unicode=False, width=10_000)
+    values = msgspec.json.decode(document)
+    text: str = yaml.dump(values, Dumper=dumper, sort_keys=False, allow_unicode=False, width=10_000)
     return text

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ConsentPrompt:
-    """Asks before a disruptive plan is carried out; raises UsageError or Refused if it must not be."""
+    """Asks for consent before a disruptive plan is carried out; raises as `confirm`."""
 
     def __init__(self, *, yes: bool) -> None:
         self.yes = yes
@@ -52,23 +52,24 @@ def confirm(question: Shown, reason: str = "the plan above stops, moves or reboo
     sys.stderr.write("Go ahead? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise Refused("not confirmed: nothing was changed")
+        raise Refused("not confirmed: nothing was changed")  # no next step: the admin has just decided it
 
 
 class Progress:
-    """Shows one run: is called with the plan before its first step, then with steps in flight and each outcome.
+    """Shows the progress of one run; the end of its `with` block removes what is drawn.
 
-    Leaving its block ends what is drawn.
+    `begin` is called with the plan before the first step, `in_flight` with the steps that were sent, and the object
+    itself with the outcome of each step.
     """
 
-    def __init__(self, resumes: str = "the same command again") -> None:
-        """`resumes`: what continues the run after an interruption."""
-        self._resumes = resumes
+    def __init__(self, continue_with: str = "the same command again") -> None:
+        """`continue_with`: what to type to continue the run after an interruption."""
+        self._continue_with = continue_with
         self.report: Report | None = None
         """The current run; None = none was started."""
         self.ended = 0
-        self.told: set[str] = set()
-        """The steps that were printed as they ended, by `step_key`."""
+        self.printed_steps: set[str] = set()
+        """The steps that --verbose printed as they ended, by `step_key`."""
         self._drawn: DrawnProgress | None = None
 
     @property
@@ -100,10 +101,10 @@ class Progress:
             from gpuops.report.layout import Text
             from gpuops.report.plan_text import outcome_line, step_key
 
-            self.told.add(step_key(outcome.step))
+            self.printed_steps.add(step_key(outcome.step))
             line = outcome_line(outcome, self.report.before)
-            now = f"{format_clock_second(wall_clock().astimezone())} [{self.ended}/{self.steps}] "
-            output.note(Text(now, "dim").append(line))
+            clock_and_count = f"{format_clock_second(wall_clock().astimezone())} [{self.ended}/{self.steps}] "
+            output.note(Text(clock_and_count, "dim").append(line))
 
     def __enter__(self) -> Self:
         return self
@@ -115,16 +116,16 @@ class Progress:
             self._drawn.stop()
             self._drawn = None
         if self.report is not None:
-            output.note_if_cut_off(kind, f"cut off after {self.ended} of {self.steps} steps", self._resumes)
+            output.note_if_cut_off(kind, f"interrupted after {self.ended} of {self.steps} steps", self._continue_with)
 
 
-def somebody_is_asked(run_options: RunOptions) -> bool:
+def waits_for_answer(run_options: RunOptions) -> bool:
     """Return whether a run asks for consent and waits for an answer."""
     return sys.stdin.isatty() and not (run_options.yes or run_options.dry_run)
 
 
-_RESUMES: Final = {"rotate": "gpuops rotate resume", "defrag": "gpuops change resume"}
-"""The command that continues a guarded run which was cut off, by its first word."""
+_CONTINUE_WITH: Final = {"rotate": "gpuops rotate resume", "defrag": "gpuops change resume"}
+"""The command that continues such a run after an interruption, by its first word."""
 
 
 def carry_out(
@@ -135,36 +136,40 @@ def carry_out(
     *,
     host_shell: HostShellOptions | None = None,
     saved: Path | None = None,
-    guarded: bool = False,
+    require_verified: bool = False,
     vcenter_wait: VcenterWait | None = None,
     may_return: bool = False,
 ) -> None:
     """Run the function, print its report, and end the command with the exit code of the report.
 
-    `api_function` is called with the site, `apply` and `consent`. `kind` names the JSON document. `vcenter_wait`: how a
-    return waits for a vCenter that does not answer.
-    `may_return`: only the journal shows whether this run is a return.
+    `api_function` is called with the site, `apply` and `consent`. `kind` names the JSON document. `require_verified` as
+    for `open_site`: the run is one of those that send notices. `vcenter_wait`: how a return waits for a vCenter that
+    does not answer. `may_return`: only the journal shows whether this run is a return.
     """
     from gpuops.console.opening import open_site, remember
 
     prompt = ConsentPrompt(yes=run_options.yes)
 
     def consent(report: Report) -> None:
-        # a return that asks no question prints its plan once, however often vCenter stops answering in between
-        once = returns and not somebody_is_asked(run_options)
-        if progress.report is None or not (once or report.plan.waves == progress.report.plan.waves):
+        # called again after each reading while vCenter did not answer; a return without questions shows one plan
+        asks_once = is_return and not waits_for_answer(run_options)
+        is_new_plan = progress.report is None or report.plan.waves != progress.report.plan.waves
+        if progress.report is None or (is_new_plan and not asks_once):
             prompt(report)
         progress.begin(report)
 
     waits = vcenter_wait if not run_options.dry_run else None
-    run = kind.removesuffix("-execute").replace("-", " ") if guarded and not run_options.dry_run else ""
-    returns = vcenter_wait is not None or (None if may_return else False)
+    # "defrag-execute" -> "defrag", "rotate-night" -> "rotate night"
+    run = kind.removesuffix("-execute").replace("-", " ") if require_verified and not run_options.dry_run else ""
+    is_return = vcenter_wait is not None or (None if may_return else False)
     with (
-        open_site(common, saved=saved, guarded=guarded, vcenter_wait=waits, run=run, returns=returns) as site,
-        Progress(_RESUMES.get(run.partition(" ")[0], "the same command again")) as progress,
+        open_site(
+            common, saved=saved, require_verified=require_verified, vcenter_wait=waits, run=run, is_return=is_return
+        ) as site,
+        Progress(_CONTINUE_WITH.get(run.partition(" ")[0], "the same command again")) as progress,
     ):
         site.progress, site.in_flight = progress, progress.in_flight
-        if waits is None:  # else the notes would print the wait a second time
+        if waits is None:  # with a wait, `connect` has set `say` to the function that prints the wait
             site.say = output.note
         if host_shell is not None:
             host_shell.give_to(site, saved)
@@ -172,7 +177,7 @@ def carry_out(
     if saved is None:
         remember(common, report.before)
     # on a terminal the lines of --verbose are above the result already; a file with only the result gets all lines
-    printed_steps = progress.told if output.errors_beside_result() else set()
+    printed_steps = progress.printed_steps if output.errors_beside_result() else set()
     _show_report(report, kind, explain=run_options.explain, saved=saved, printed_steps=printed_steps)
     output.leave(report.exit_code)
 
@@ -183,33 +188,38 @@ def policy_of_run(path: Path, command: str, common: CommonOptions, *, looks_only
 
     try:
         return load_policy(path)
-    except PolicyError as unreadable:
+    except PolicyError as error:
         if not (looks_only or sys.stdin.isatty()):
-            _tell_unreadable(unreadable, command, common)
+            _notify_receivers(error, command, common)
         raise
 
 
-def _tell_unreadable(unreadable: PolicyError, command: str, common: CommonOptions) -> None:
+def _notify_receivers(error: PolicyError, command: str, common: CommonOptions) -> None:
     from gpuops.console.opening import notice_way_of
     from gpuops.extensions import load
 
     with suppress(GpuopsError):  # without readable receivers only the error itself is printed
-        load("gpuops.extras.notify.run_watch.tell_failure")(notice_way_of(common), command, unreadable)
+        load("gpuops.extras.notify.run_watch.tell_failure")(notice_way_of(common), command, error)
 
 
-def vcenter_wait_under(policy: Policy | PolicyError | None) -> VcenterWait:
-    """Return how a return waits for vCenter, with notes: until an hour after its desktops are due."""
+def vcenter_wait_for(policy: Policy | PolicyError | None) -> VcenterWait:
+    """Return how a return waits for vCenter, with notes: until an hour after its desktops are due.
+
+    Without a policy that can be read the wait has its own limit.
+    """
     from gpuops.execute.site.vcenter_wait import VcenterWait
     from gpuops.execute.state.service_manager import GOES_ON, tell_systemd
     from gpuops.model.nights.rotation_policy import Policy
     from gpuops.report.layout import Text
 
-    def rest(seconds: float) -> None:
+    def pause_and_tell_systemd(seconds: float) -> None:
         tell_systemd(GOES_ON)
         pause(seconds)
 
-    readable = policy if isinstance(policy, Policy) else None
-    return VcenterWait(readable, wall_clock, rest, lambda line: output.note(Text(line, "yellow")))
+    readable_policy = policy if isinstance(policy, Policy) else None
+    return VcenterWait(
+        readable_policy, wall_clock, pause_and_tell_systemd, lambda line: output.note(Text(line, "yellow"))
+    )
 
 
 def _show_report(
@@ -232,7 +242,7 @@ def _show_report(
 
 
 def show_brief(line: Shown, warnings: Iterable[str], document: AnyDocument) -> None:
-    """Print what --quiet leaves of a run: its line, if it has one, and warnings on stderr."""
+    """Print the result of a run with --quiet: warnings on stderr, and its summary line or, as JSON, its document."""
     from gpuops.report.layout import Text
 
     for warning in warnings:

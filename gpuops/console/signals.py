@@ -15,9 +15,10 @@ import sys
 from types import FrameType
 from typing import Final
 
-AGAIN_S: Final = 0.01
-ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
-_TYPES: Final = "pyVmomi.VmomiSupport"
+RETRY_S: Final = 0.01
+ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
+_TYPES_MODULE: Final = "pyVmomi.VmomiSupport"
+"""The module of pyVmomi that creates types when they are first used."""
 
 
 def install() -> None:
@@ -31,38 +32,41 @@ def install() -> None:
 
 
 def _end_process(number: int, frame: FrameType | None) -> None:
-    """End the process from the inside.
+    """End the process by SystemExit, with the exit code that shells use for this signal.
 
-    Once: `timeout` and some supervisors signal twice, and a second one would break the closing.
+    Then ignore further signals: `timeout` and some supervisors send two, and a second one would interrupt the closing.
     """
-    if _must_not_be_left(frame):
+    if _is_in_critical_code(frame):
         _raise_again(number)
         return
-    for ending in ENDING:
-        signal.signal(ending, signal.SIG_IGN)
+    for ending_signal in ENDING_SIGNALS:
+        signal.signal(ending_signal, signal.SIG_IGN)
     raise SystemExit(128 + number)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt for Ctrl-C."""
-    if _must_not_be_left(frame):
+    if _is_in_critical_code(frame):
         _raise_again(number)
         return
     raise KeyboardInterrupt
 
 
-def _must_not_be_left(frame: FrameType | None) -> bool:
-    """Return whether an exception in the interrupted code would leave half-made types: in pydantic, or while pyVmomi is
-    imported or loads its types. A request of pyVmomi may be interrupted."""
-    while frame is not None and frame.f_globals is globals():  # `_raise_again`, which interrupted that code itself
+def _is_in_critical_code(frame: FrameType | None) -> bool:
+    """Return whether the signal interrupted pydantic, or pyVmomi while it is imported or loads its types.
+
+    An exception there would leave half-made types. A request of pyVmomi may be interrupted.
+    """
+    # skip the frames of this module: the handler of `_raise_again` runs on top of the code that it interrupted
+    while frame is not None and frame.f_globals is globals():
         frame = frame.f_back
-    if frame is not None and frame.f_globals.get("__name__") == _TYPES:
+    if frame is not None and frame.f_globals.get("__name__") == _TYPES_MODULE:
         return True
     while frame is not None:
         module, function = str(frame.f_globals.get("__name__")), frame.f_code.co_name
         if (
             (module.partition(".")[0] == "pydantic")
-            or (module == _TYPES and function.startswith("Load"))
+            or (module == _TYPES_MODULE and function.startswith("Load"))
             or (module.partition(".")[0] == "pyVmomi" and function == "<module>")
         ):
             return True
@@ -73,23 +77,23 @@ def _must_not_be_left(frame: FrameType | None) -> bool:
 def _raise_again(number: int) -> None:
     """Raise the same signal again, a moment later."""
     signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(number))
-    signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+    signal.setitimer(signal.ITIMER_REAL, RETRY_S)
 
 
 def _raise_dropped_exit(unraisable: sys.UnraisableHookArgs) -> None:
     """Raise the exception of a signal again, a moment later, if Python dropped it while it freed an object."""
-    ending = unraisable.exc_value
-    if not isinstance(ending, SystemExit | KeyboardInterrupt):
+    dropped_exit = unraisable.exc_value
+    if not isinstance(dropped_exit, SystemExit | KeyboardInterrupt):
         sys.__unraisablehook__(unraisable)
         return
     if sys.is_finalizing():
-        return  # it ends already
+        return  # the process ends already
 
-    def end(number: int, frame: FrameType | None) -> None:
-        raise ending
+    def raise_dropped(number: int, frame: FrameType | None) -> None:
+        raise dropped_exit
 
-    signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+    signal.signal(signal.SIGALRM, raise_dropped)
+    signal.setitimer(signal.ITIMER_REAL, RETRY_S)
 
 
 SERVICE_THRESHOLDS: Final = (700, 10, 10)

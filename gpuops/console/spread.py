@@ -1,9 +1,10 @@
-"""`spread`, by which a command takes dataclasses as its options, and marks of commands for it.
+"""The decorator `spread`, which makes an option of each field of a dataclass, and marks of commands that it reads.
 
-A parameter whose type is a dataclass stands for one option per field. Two kinds: the groups of `cli/options.py`, whose
-fields are annotated with `typer.Option` and which end each command's list, and the requests of `plan/`, whose fields
-are annotated with `Option` of `plan.core.command_line` and which stand where they are written. A field of a request
-without an annotation is no option: it keeps its default, or has the value that the command's `Fixed` gives it.
+A parameter whose type is a dataclass stands for one option per field. Two kinds: the groups of `console/options.py`,
+whose fields are annotated with `typer.Option` and whose options end each command's list, and the requests of `plan/`,
+whose fields are annotated with `Option` of `plan.core.command_line` and whose options stand where the parameter is
+written. A field of a request without an annotation is no option: it keeps its default, or has the value that the
+command's `Fixed` gives it.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def also_csv(command: Command) -> Command:
 
 _READS_SITES: Final = "reads_sites"
 _SERVES_SITES: Final = "serves_sites"
-_OF_SITES: Final = ("site", "parallel", "site_timeout")
+_SITE_OPTIONS: Final = ("site", "parallel", "site_timeout")
 
 
 def reads_sites(command: Command) -> Command:
@@ -72,13 +73,13 @@ def serves_sites(command: Command) -> Command:
 
 
 def _with_csv(option: inspect.Parameter) -> inspect.Parameter:
-    """Return the option --output of a command that has a table."""
+    """Return the option, with csv among its formats if it is --output."""
     if option.name != "output":
         return option
-    words = typer.Option(
+    with_csv = typer.Option(
         "--output", "-o", rich_help_panel=OUTPUT, help="text for people; json and yaml are versioned; csv of history."
     )
-    return option.replace(annotation=Annotated[OutputFormat | None, words])
+    return option.replace(annotation=Annotated[OutputFormat | None, with_csv])
 
 
 class Fixed:
@@ -106,47 +107,47 @@ def spread(command: Command) -> Command:
     groups: dict[str, Callable[[dict[str, Any]], Any]] = {}
     for parameter in inspect.signature(command).parameters.values():
         hint = hints[parameter.name]
-        group, fixed = _request(hint)
+        group, fixed = _split_annotation(hint)
         if hint in _GROUPS:
-            options = _options(hint, command)
-            shared = options + shared
-            groups[parameter.name] = partial(_gather, hint, options, {})
+            options = _group_options(hint, command)
+            shared = options + shared  # a later group stands before an earlier one
+            groups[parameter.name] = partial(_build_group, hint, options, {})
         elif is_dataclass(group):
             options = _request_options(cast(type, group), fixed)
             parameters += options
-            groups[parameter.name] = partial(_gather, group, options, fixed)
+            groups[parameter.name] = partial(_build_group, group, options, fixed)
         else:
             parameters.append(parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
-    parameters += shared or [_FORMAT]  # what a command is about comes first in its help
+    parameters += shared or [_FORMAT]  # in the help, a command's own options come before those that it shares
     has_context = any(parameter.annotation is typer.Context for parameter in parameters)
     if not has_context:
         parameters.append(inspect.Parameter("_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
 
     @wraps(command)
-    def gathered(**arguments: Any) -> Any:
+    def run_with_groups(**arguments: Any) -> Any:
         context = arguments["context"] if has_context else arguments.pop("_context")
         arguments.pop(_FORMAT.name, None)
-        for name, gather in groups.items():
-            gathered_value = gather(arguments)
-            if isinstance(gathered_value, CommonOptions):
-                gathered_value = gathered_value.over(context.find_object(CommonOptions))
-                _behave(gathered_value, context, csv=_ALSO_CSV in command.__dict__)
-            arguments[name] = gathered_value
+        for name, build_group in groups.items():
+            built_group = build_group(arguments)
+            if isinstance(built_group, CommonOptions):
+                built_group = built_group.over(context.find_object(CommonOptions))
+                _set_output_style(built_group, context, csv=_ALSO_CSV in command.__dict__)
+            arguments[name] = built_group
         common = next((argument for argument in arguments.values() if isinstance(argument, CommonOptions)), None)
-        serves = _SERVES_SITES in command.__dict__ and arguments.get("listen") is not None
-        is_for_sites = common is not None and _asked_of_sites(common, context, reads=_READS_SITES in command.__dict__)
-        if common is not None and is_for_sites and not serves:
+        is_site_service = _SERVES_SITES in command.__dict__ and arguments.get("listen") is not None
+        is_for_sites = common is not None and _is_for_sites(common, context, reads=_READS_SITES in command.__dict__)
+        if common is not None and is_for_sites and not is_site_service:
             from gpuops.extensions import load
 
             return load("gpuops.extras.fleet.sites.ask_sites")(command, arguments, common)
         return command(**arguments)
 
-    gathered.__dict__["__signature__"] = inspect.Signature(parameters)
-    gathered.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return gathered  # type: ignore[return-value]  # typer reads the signature that it was given
+    run_with_groups.__dict__["__signature__"] = inspect.Signature(parameters)
+    run_with_groups.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run_with_groups  # type: ignore[return-value]  # typer reads the signature that it was given
 
 
-def _behave(common: CommonOptions, context: Any, *, csv: bool) -> None:
+def _set_output_style(common: CommonOptions, context: Any, *, csv: bool) -> None:
     """Set format and style of the output by these options. Raises UsageError for CSV without a table."""
     if context.parent is not None:  # the options of the root apply until those of the command are parsed
         output.choose(common.format)
@@ -159,12 +160,12 @@ def for_one_vcenter(context: Any) -> UsageError:
     """Return the error for --site with a command that changes something or is about this machine."""
     command = context.command_path.partition(" ")[2]
     return UsageError(
-        f"{command} works on one vCenter: it takes no --site",
+        f"gpuops {command} works on one vCenter and does not accept --site",
         hint="select it with --vcenter NAME; gpuops help sites lists the commands that read several",
     )
 
 
-def _asked_of_sites(common: CommonOptions, context: Any, *, reads: bool) -> bool:
+def _is_for_sites(common: CommonOptions, context: Any, *, reads: bool) -> bool:
     """Return whether this command is run for several vCenters. Raises UsageError if it cannot be."""
     if context.parent is None:
         return False
@@ -177,15 +178,17 @@ def _asked_of_sites(common: CommonOptions, context: Any, *, reads: bool) -> bool
     return context.invoked_subcommand is None
 
 
-def _gather(group: Any, options: list[inspect.Parameter], fixed: dict[str, Any], arguments: dict[str, Any]) -> Any:
+def _build_group(group: Any, options: list[inspect.Parameter], fixed: dict[str, Any], arguments: dict[str, Any]) -> Any:
     """Return the group or request of these options, which are removed from `arguments`."""
-    typed = {option.name: arguments.pop(option.name) for option in options}
+    settings = {option.name: arguments.pop(option.name) for option in options}
+    # requests are hashable: the lists of options that take several values become tuples
     return group(
-        **fixed, **{name: tuple(setting) if isinstance(setting, list) else setting for name, setting in typed.items()}
+        **fixed,
+        **{name: tuple(setting) if isinstance(setting, list) else setting for name, setting in settings.items()},
     )
 
 
-def _request(hint: Any) -> tuple[Any, dict[str, Any]]:
+def _split_annotation(hint: Any) -> tuple[Any, dict[str, Any]]:
     """Return the type of a parameter without its annotation, and the fields that the command sets itself."""
     if get_origin(hint) is not Annotated:
         return hint, {}
@@ -193,12 +196,12 @@ def _request(hint: Any) -> tuple[Any, dict[str, Any]]:
     return kind, next((note.values for note in notes if isinstance(note, Fixed)), {})
 
 
-def _options(group: type, command: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return its fields as options, without those of --site if the command changes something."""
+def _group_options(group: type, command: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the fields of a group as options, without those of --site if the command changes something."""
     hints = get_type_hints(group, include_extras=True)
     options = [_parameter(field, hints[field.name]) for field in fields(group)]
     if _READS_SITES not in command.__dict__:
-        options = [option for option in options if option.name not in _OF_SITES]
+        options = [option for option in options if option.name not in _SITE_OPTIONS]
     return [_with_csv(option) for option in options] if _ALSO_CSV in command.__dict__ else options
 
 
@@ -220,8 +223,8 @@ def _parameter(field: Field[Any], annotation: Any) -> inspect.Parameter:
 
 
 def _typer_annotation(name: str, kind: Any, option_facts: Option) -> Any:
-    """Return the annotation for typer."""
-    # Without a flag of its own a boolean option would get a second one, --no-NAME.
+    """Return the annotation from which typer makes the option of a request's field."""
+    # for a boolean without explicit flags typer would add a second flag, --no-NAME
     flags = [f"--{name.replace('_', '-')}"] if kind is bool else []
     complete = _COMPLETIONS[option_facts.names] if option_facts.names is not None else None
     several = get_origin(kind) is tuple

@@ -22,15 +22,16 @@ KIND: Final = "gpuops-bundle"
 MANIFEST: Final = "manifest.json"
 SCENARIO: Final = "scenario.json"
 LARGEST_ARCHIVE: Final = 8 * 1024 * 1024
+"""In bytes, packed."""
 LARGEST_MEMBER: Final = 32 * 1024 * 1024
-"""The scenario of 1,000 hosts and 10,000 VMs has a third of it."""
+"""In bytes, unpacked; three times the scenario of 1,000 hosts and 10,000 VMs."""
 MOST_LISTS: Final = 1_000_000
 """Lists and objects of one member: empty ones take twenty times the memory of their text. That scenario has 104,814."""
 MOST_VALUES: Final = 4_000_000
 """Counted by their commas; that scenario has 368,487."""
 MOST_MEMBERS: Final = 32
 _DIRECTORY_ENTRY: Final = b"PK\x01\x02"
-"""What each entry of the archive's directory begins with."""
+"""The first bytes of each entry in the archive's directory."""
 _PACKED: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _NOT_READ: Final = (
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, NotImplementedError, OSError, *NOT_PARSED
@@ -47,15 +48,15 @@ def read_member(path: Path, name: str) -> Any:
         raise PolicyError(f"{path} has {file_count} files; a bundle has at most {MOST_MEMBERS}", hint=_HINT)
     try:
         with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-            manifest = parse_json(_member(archive, path, MANIFEST))
+            manifest = parse_json(_checked_content(archive, path, MANIFEST))
             if not isinstance(manifest, dict) or manifest.get("kind") != KIND:
                 raise PolicyError(f"{path} is not a bundle: its {MANIFEST} has another `kind`", hint=_HINT)
-            return parse_json(_member(archive, path, name))
+            return parse_json(_checked_content(archive, path, name))
     except _NOT_READ as error:
         raise PolicyError(f"{path} is not a bundle that can be read: {error}", hint=_HINT) from error
 
 
-def _member(archive: zipfile.ZipFile, path: Path, name: str) -> bytes:
+def _checked_content(archive: zipfile.ZipFile, path: Path, name: str) -> bytes:
     """Return the content of one file of the archive. Raises PolicyError.
 
     The sizes in the archive are not trusted, and lists and values are counted first, because parsing them takes a
@@ -63,8 +64,8 @@ def _member(archive: zipfile.ZipFile, path: Path, name: str) -> bytes:
     """
     members = [member for member in archive.infolist() if member.filename == name]
     if len(members) != 1:
-        raise PolicyError(f"{path} is not a bundle: it has {len(members) or 'no'} files {name}", hint=_HINT)
-    # the upper half holds the Unix mode
+        raise PolicyError(f"{path} is not a bundle: it has {len(members) or 'no'} files named {name}", hint=_HINT)
+    # the upper 16 bits of `external_attr` hold the Unix mode
     if stat.S_ISLNK(members[0].external_attr >> 16):
         raise PolicyError(f"{path} is not a bundle: its {name} is a link", hint=_HINT)
     if members[0].compress_type not in _PACKED:

@@ -27,7 +27,7 @@ from gpuops import clock
 from gpuops.errors import GpuopsError, UsageError
 
 FOLDER: Final = "templates"
-"""Where the manual's examples expect them."""
+"""The folder of the templates in the paths of the manual's examples."""
 _ROOT: Final = Path(__file__).parents[2]
 _PLACES: Final = (_ROOT / "ansible_collections" / "gpuops" / "vsphere" / FOLDER, _ROOT / FOLDER)
 _SCENARIOS: Final = Path(__file__).parents[1] / "sim" / "scenarios"
@@ -44,16 +44,17 @@ def templates() -> Mapping[str, Path]:
 
 def describe_template(text: str) -> str:
     """Return the description in a template: its first comment without the comment marks, or its `description`."""
-    first = text.lstrip().partition("\n")[0]
-    if first.startswith("{") and not first.startswith("{#"):
+    first_line = text.lstrip().partition("\n")[0]
+    # a JSON object; "{#" begins a comment of Jinja
+    if first_line.startswith("{") and not first_line.startswith("{#"):
         return str(parse_json(text)["description"])
     for begin, end in (("{#", "#}"), ("#", "")):
-        if first.startswith(begin):
-            return first.removeprefix(begin).rstrip("-" + end).strip().removesuffix(":")
+        if first_line.startswith(begin):
+            return first_line.removeprefix(begin).rstrip("-" + end).strip().removesuffix(":")
     return ""
 
 
-def named_by(path: Path) -> str | None:
+def template_of_path(path: Path) -> str | None:
     """Return the template that a path of the manual's examples means: `templates/policy.yaml` is `policy.yaml`."""
     parts = path.parts
     name = "/".join(parts[parts.index(FOLDER) + 1 :]) if FOLDER in parts else ""
@@ -61,7 +62,7 @@ def named_by(path: Path) -> str | None:
 
 
 SMALL: Final = 1024 * 1024
-"""The limit for files that people write."""
+"""The limit in bytes for files that people write."""
 PIPE_S: Final = 10.0
 """The limit for reading a pipe to its end."""
 MOST_DIGITS: Final = 20
@@ -70,7 +71,8 @@ SURROGATE: Final = re.compile("[\ud800-\udfff]")
 """Half of a surrogate pair: escapes in JSON and YAML can spell it, and no encoding can write it."""
 NO_TEXT: Final = "it holds half of a surrogate pair, which is no character"
 _MAYBE_SURROGATE: Final = re.compile(rf"\\u[dD][89a-fA-F]|{SURROGATE.pattern}")
-_PIECE: Final = 1024 * 1024
+_READ_BYTES: Final = 1024 * 1024
+"""How much one call reads at most."""
 NOT_PARSED: Final = (ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 """The exceptions of a parser, and of code that uses its values, for a file with other content than expected."""
 
@@ -89,26 +91,26 @@ def read_bytes(
     Raises `error`, with the OSError or ValueError as its cause. `name`: the file's name in the error, by default its
     path; `hint`: the next step. `check` may refuse the opened file by raising one of these.
     """
-    parts, size, until = [], 0, clock.passed_s() + PIPE_S
+    pieces, size, deadline_s = [], 0, clock.passed_s() + PIPE_S
     try:
         with _open_readable(path) as descriptor:
             file_status = os.fstat(descriptor)
             if check is not None:
                 check(file_status)
-            while size <= largest and (piece := _piece(descriptor, file_status, until)):
-                parts.append(piece)
+            while size <= largest and (piece := _read_piece(descriptor, file_status, deadline_s)):
+                pieces.append(piece)
                 size += len(piece)
-    except (OSError, ValueError) as unread:  # a name with a null character is a ValueError
-        reason = getattr(unread, "strerror", None) or unread
+    except (OSError, ValueError) as read_error:  # a name with a null character is a ValueError
+        reason = getattr(read_error, "strerror", None) or read_error
         if not hint and os.path.lexists(path):
             hint = f"look at it: ls -l {path}"
         elif not hint:
-            template = named_by(path)
+            template = template_of_path(path)
             hint = f"gpuops template write {template}" if template else "check the path"
-        raise error(f"{name or path} cannot be read: {reason}", hint=hint) from unread
+        raise error(f"{name or path} cannot be read: {reason}", hint=hint) from read_error
     if size > largest:
         raise error(f"{name or path} is larger than {largest} bytes", hint=hint or "check that this is the right file")
-    return b"".join(parts)
+    return b"".join(pieces)
 
 
 def read_text(path: Path, *, largest: int = SMALL, error: type[GpuopsError] = UsageError, name: str = "") -> str:
@@ -132,7 +134,7 @@ def parse_json(text: str | bytes) -> Any:
     if isinstance(text, bytes):
         text = text.decode(json.detect_encoding(text))  # json.loads would let halves of surrogate pairs pass
     try:
-        content = json.loads(text, parse_int=_whole, parse_constant=_no_constant)
+        content = json.loads(text, parse_int=_parse_whole_number, parse_constant=_refuse_constant)
         if _MAYBE_SURROGATE.search(text) and SURROGATE.search(json.dumps(content, ensure_ascii=False)):
             raise ValueError(NO_TEXT)
     except RecursionError as error:
@@ -148,14 +150,15 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise ValueError("it is nested too deep") from error
 
 
-def _whole(digits: str) -> int:
+def _parse_whole_number(digits: str) -> int:
     if len(digits) > MOST_DIGITS:
         raise ValueError(f"it holds a number of {len(digits)} digits")
     return int(digits)
 
 
-def _no_constant(name: str) -> None:
-    raise ValueError(f"it holds {name}, which is no number")
+def _refuse_constant(name: str) -> None:
+    """Refuse NaN, Infinity and -Infinity, which Python reads and JSON forbids."""
+    raise ValueError(f"it holds {name}, which JSON does not allow as a number")
 
 
 @contextmanager
@@ -164,19 +167,19 @@ def _open_readable(path: Path) -> Iterator[int]:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         file_status = os.fstat(descriptor)
-        nothing = stat.S_ISCHR(file_status.st_mode) and file_status.st_rdev == Path(os.devnull).stat().st_rdev
-        if not (stat.S_ISREG(file_status.st_mode) or stat.S_ISFIFO(file_status.st_mode) or nothing):
+        is_dev_null = stat.S_ISCHR(file_status.st_mode) and file_status.st_rdev == Path(os.devnull).stat().st_rdev
+        if not (stat.S_ISREG(file_status.st_mode) or stat.S_ISFIFO(file_status.st_mode) or is_dev_null):
             raise OSError("it is not a file")
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _piece(descriptor: int, file_status: os.stat_result, until: float) -> bytes:
-    """Return the next bytes; b"" at the end. Waits for a pipe. Raises OSError."""
+def _read_piece(descriptor: int, file_status: os.stat_result, deadline_s: float) -> bytes:
+    """Return the next bytes; b"" at the end. Waits for a pipe until the deadline. Raises OSError."""
     if stat.S_ISFIFO(file_status.st_mode):
-        waiting = select.poll()
-        waiting.register(descriptor, select.POLLIN)
-        if not waiting.poll(max(0.0, until - clock.passed_s()) * 1000):
+        pipe_poll = select.poll()
+        pipe_poll.register(descriptor, select.POLLIN)
+        if not pipe_poll.poll(max(0.0, deadline_s - clock.passed_s()) * 1000):  # in milliseconds
             raise OSError(f"it is a pipe that did not end within {PIPE_S:.0f} s")
-    return os.read(descriptor, _PIECE)
+    return os.read(descriptor, _READ_BYTES)

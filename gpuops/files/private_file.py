@@ -40,10 +40,10 @@ def _replace(path: Path, text: str, *, like: Path | None = None, mode: int | Non
     try:
         if path.exists() and not path.is_file():
             raise UsageError(f"{path} cannot be written: it is not a file", hint="choose another file")
-        with _written_beside(path, text, like.stat() if like is not None else None) as written:
+        with _temporary_file_beside(path, text, like.stat() if like is not None else None) as new_file:
             if mode is not None:
-                written.chmod(mode)
-            written.replace(path)
+                new_file.chmod(mode)
+            new_file.replace(path)
     except OSError as error:
         raise UsageError(
             f"{path} cannot be written: {error.strerror}", hint="choose a file in a directory of yours"
@@ -56,8 +56,8 @@ def write_new(path: Path, text: str | bytes) -> bool:
     Return False if the name is in use; that file is left unchanged.
     """
     try:
-        with _written_beside(path, text, None) as written:
-            path.hardlink_to(written)
+        with _temporary_file_beside(path, text, None) as new_file:
+            path.hardlink_to(new_file)  # unlike a rename, this fails if the name is in use
     except FileExistsError:
         return False
     except OSError as error:
@@ -68,7 +68,7 @@ def write_new(path: Path, text: str | bytes) -> bool:
 
 
 @contextmanager
-def _written_beside(path: Path, text: str | bytes, like: os.stat_result | None) -> Iterator[Path]:
+def _temporary_file_beside(path: Path, text: str | bytes, like: os.stat_result | None) -> Iterator[Path]:
     """Yield a temporary file with the text in the same directory; it is deleted at the end unless it was renamed.
 
     It gets the owner and mode of `like`; None = mode 0600. Raises OSError.
@@ -79,7 +79,7 @@ def _written_beside(path: Path, text: str | bytes, like: os.stat_result | None) 
     try:
         with os.fdopen(descriptor, "wb") as stream:
             if like is not None:
-                _become(stream.fileno(), like)
+                _copy_owner_and_mode(stream.fileno(), like)
             stream.write(text if isinstance(text, bytes) else text.encode("utf-8"))
             stream.flush()
             os.fsync(stream.fileno())
@@ -89,7 +89,7 @@ def _written_beside(path: Path, text: str | bytes, like: os.stat_result | None) 
             Path(name).unlink()
 
 
-def _become(descriptor: int, like: os.stat_result) -> None:
+def _copy_owner_and_mode(descriptor: int, like: os.stat_result) -> None:
     current = os.fstat(descriptor)
     if (current.st_uid, current.st_gid) != (like.st_uid, like.st_gid):
         os.fchown(descriptor, like.st_uid, like.st_gid)
@@ -114,6 +114,7 @@ def readable(path: Path) -> Opening | None:
     A group may read a file of root's: services get their files that way.
     """
     file_status = path.stat()
+    # a file of this user: nothing for group and others; one of root: the group may read it
     forbidden_bits = 0o077 if file_status.st_uid == os.geteuid() else 0o027
     return _check_owner(path, file_status) or _check_mode(path, file_status, forbidden_bits, "read or write", "600")
 
@@ -123,7 +124,8 @@ def replaceable(path: Path) -> Opening | None:
     file_status = path.stat()
     if opening := _check_owner(path, file_status) or _check_mode(path, file_status, 0o022, "write", "644"):
         return opening
-    while not (opening := way_open(path)) and path.is_symlink():  # where a link leads, others may write too
+    # `path` may be a link to a link to the file: check the way to each of them, and to the file itself
+    while not (opening := way_open(path)) and path.is_symlink():
         if opening := _check_owner(path, path.lstat()):
             return opening
         path = path.parent / path.readlink()
@@ -152,8 +154,8 @@ def way_open(path: Path) -> Opening | None:
 
 def _on_the_way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """Yield each directory and each link that leads to `path`, from the root on, without `path` itself."""
-    first, *remaining_parts = path.absolute().parts[:-1]
-    folder, links = Path(first), 0
+    root, *remaining_parts = path.absolute().parts[:-1]
+    folder, links = Path(root), 0
     yield folder, os.lstat(folder)
     while remaining_parts:
         part = remaining_parts.pop(0)

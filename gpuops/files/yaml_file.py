@@ -27,6 +27,8 @@ _CORRECT: Final = "correct the file; write text that contains : or # in quotes"
 
 
 class _PlainLoader(yaml.SafeLoader):
+    """Loads YAML as the module's docstring says: plain values, no tags, no duplicate keys, with limits."""
+
     yaml_implicit_resolvers: Final = {}  # type: ignore[misc]  # not inherited: see the module's docstring
 
     def __init__(self, stream: str) -> None:
@@ -66,13 +68,13 @@ class _PlainLoader(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(problem="a key is not text", problem_mark=key.start_mark)
             if key.value in keys:
-                problem = f"the key {key.value!r} is there twice"
+                problem = f"the key {key.value!r} is set twice"
                 raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
             keys.add(key.value)
         return super().construct_mapping(node, deep)
 
 
-# PyYAML only matches the beginning of a scalar, so each pattern says its end.
+# PyYAML only matches the beginning of a scalar, so each pattern ends with $.
 for _tag, _pattern, _firsts in (
     ("bool", r"(true|false)$", "tf"),
     ("null", r"(null|~|)$", "n~"),
@@ -84,11 +86,11 @@ for _tag, _pattern, _firsts in (
 
 
 class _MergingLoader(_PlainLoader):
-    """With merge keys, `<<`."""
+    """Also accepts merge keys (`<<`)."""
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         super().flatten_mapping(node)
-        if len(node.value) > MAX_MERGED:  # merges of merges would double it at every turn
+        if len(node.value) > MAX_MERGED:  # a chain of merges could double the number of keys at each level
             problem = f"merged into more than {MAX_MERGED} keys"
             raise yaml.constructor.ConstructorError(problem=problem, problem_mark=node.start_mark)
 
@@ -117,7 +119,9 @@ def parse_yaml(text: str, name: str, *, merges: bool = False) -> object:
 
 
 def describe_mismatch(error: msgspec.ValidationError, within: str = "") -> str:
-    """Return where a file that msgspec checks is wrong, and how. `within` is the place of the checked part in the file.
+    """Return the place of a mistake that msgspec found in a file, and what is wrong there.
+
+    `within`: the place of the checked part in the file.
 
     >>> describe_mismatch(msgspec.ValidationError("Expected `int` >= 1 - at `$.vms[3].cpus`"))
     'vms.3.cpus: expected int >= 1'

@@ -30,7 +30,7 @@ class DocumentRecord(Struct, frozen=True):
 
     @classmethod
     def made_of(cls, source: Any) -> Self:
-        """Make the record of what it describes; a class whose keys are not attributes of that overrides it."""
+        """Make the record of the object that it describes; classes whose fields have other names override it."""
         return cls.from_attributes(source)
 
     @classmethod
@@ -43,12 +43,12 @@ class DocumentRecord(Struct, frozen=True):
         arguments = {}
         for name, nested in _nested_records(cls).items():
             if name in keys:
-                arguments[name] = _plain(keys.pop(name), nested)
+                arguments[name] = _field_value(keys.pop(name), nested)
                 continue
             for source in sources:
                 attribute = getattr(source, name, UNSET)
                 if attribute is not UNSET:
-                    arguments[name] = _plain(attribute, nested)
+                    arguments[name] = _field_value(attribute, nested)
                     break
         if keys:
             raise TypeError(f"{cls.__name__} has no field {min(keys)}")
@@ -150,17 +150,16 @@ def as_values(document: Document | DocumentRecord) -> Document:
     if isinstance(document, PrintedDocument):
         parts = top_level(document)
         document = {key: list(content) if isinstance(content, Iterator) else content for key, content in parts}
-    plain_document: Document = msgspec.json.decode(
-        msgspec.json.encode(document, enc_hook=plain_text)
-    )  # tuples become lists
-    return plain_document
+    # by way of JSON, so that records become dicts and tuples lists
+    values: Document = msgspec.json.decode(msgspec.json.encode(document, enc_hook=str_of_subclass))
+    return values
 
 
-def plain_text(text: Any) -> str:
-    """Return the plain text of an instance of a subclass of str, for msgspec. Raise TypeError for any other type."""
+def str_of_subclass(text: Any) -> str:
+    """Return an instance of a subclass of str as str, for msgspec. Raise TypeError for any other type."""
     if isinstance(text, str):
         return str(text)
-    raise TypeError(f"{type(text).__name__} is no value of a document")
+    raise TypeError(f"{type(text).__name__} is not a type of values in documents")
 
 
 @cache
@@ -177,12 +176,12 @@ def _records_in(kind: Any) -> Any:
         yield from _records_in(argument)
 
 
-_AS_THEY_ARE: Final = frozenset({str, int, float, bool, NoneType})
+_UNCHANGED_TYPES: Final = frozenset({str, int, float, bool, NoneType})
 
 
-def _plain(attribute: Any, nested: type[DocumentRecord] | None) -> Any:
+def _field_value(attribute: Any, nested: type[DocumentRecord] | None) -> Any:
     """Return the attribute as a field holds it; `nested` is the class of the field's records, None without any."""
-    if type(attribute) in _AS_THEY_ARE:
+    if type(attribute) in _UNCHANGED_TYPES:
         return attribute
     if isinstance(attribute, datetime):
         return attribute.isoformat()
@@ -194,7 +193,7 @@ def _plain(attribute: Any, nested: type[DocumentRecord] | None) -> Any:
     if nested is None or isinstance(attribute, DocumentRecord | dict | Iterator):
         return attribute
     if isinstance(attribute, list | tuple):
-        return [_plain(part, nested) for part in attribute]
+        return [_field_value(part, nested) for part in attribute]
     return nested.made_of(attribute)
 
 

@@ -18,7 +18,7 @@ from gpuops.report.document import DOCUMENTS, SCHEMA_VERSION, DocumentRecord, Mo
 Schema = dict[str, Any]
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-_PLAIN: Final[Mapping[Any, Schema]] = {
+_SIMPLE_TYPES: Final[Mapping[Any, Schema]] = {
     str: {"type": "string"},
     bool: {"type": "boolean"},
     int: {"type": "integer"},
@@ -27,7 +27,7 @@ _PLAIN: Final[Mapping[Any, Schema]] = {
     datetime: {"type": "string", "format": "date-time"},
     Moment: {"type": "string", "format": "date-time"},
 }
-_DEFINED: Final = "#/$defs/"
+_DEFINITIONS: Final = "#/$defs/"
 _MODULES: Final = (
     "document",
     "plan_json",
@@ -100,16 +100,17 @@ def document_schema(document: type[PrintedDocument]) -> Schema:
 
 
 class _SchemaMaker:
-    """Makes one schema, and collects the definitions that it needs."""
+    """Makes the schema of one document; `definitions` collects the schemas of the records in it, by name."""
 
     def __init__(self) -> None:
         self.definitions: dict[str, Schema] = {}
 
     def _any_of(self, choices: list[Schema]) -> Schema:
-        simple = all(set(choice) == {"type"} and isinstance(choice["type"], str) for choice in choices)
         if len(choices) == 1:
             return choices[0]
-        return {"type": [choice["type"] for choice in choices]} if simple else {"anyOf": choices}
+        # choices without further keywords become a list of types: {"type": ["string", "null"]}
+        are_simple = all(set(choice) == {"type"} and isinstance(choice["type"], str) for choice in choices)
+        return {"type": [choice["type"] for choice in choices]} if are_simple else {"anyOf": choices}
 
     def record(self, kind: type[DocumentRecord]) -> Schema:
         """Return the schema of a class of records."""
@@ -126,15 +127,15 @@ class _SchemaMaker:
         if name not in self.definitions:
             self.definitions[name] = {}  # a record may contain others of its class
             self.definitions[name] = {"description": _docstring(kind), **self.record(kind)}
-        return {"$ref": f"{_DEFINED}{name}"}
+        return {"$ref": f"{_DEFINITIONS}{name}"}
 
     def _of_type(self, kind: Any) -> Schema:
         """Return the schema of the JSON that a value of this type becomes."""
         arguments = get_args(kind)
         if get_origin(kind) is Annotated:
             return {**self._of_type(arguments[0]), "description": arguments[-1]}
-        if kind in _PLAIN:
-            return dict(_PLAIN[kind])
+        if kind in _SIMPLE_TYPES:
+            return dict(_SIMPLE_TYPES[kind])
         if get_origin(kind) in (Union, UnionType):
             return self._any_of([self._of_type(choice) for choice in arguments if choice is not msgspec.UnsetType])
         if kind == dict[str, Any]:
@@ -153,6 +154,7 @@ class _SchemaMaker:
 
     def _fields_of(self, kind: Any) -> Schema:
         hints = get_type_hints(kind)
+        # fields with repr=False, such as secrets, are left out of documents
         properties = {field.name: self._of_type(hints[field.name]) for field in fields(kind) if field.repr}
         return {"type": "object", "properties": properties, "required": list(properties)}
 

@@ -1,5 +1,7 @@
-"""Which rules hold in a vCenter, and the commands that settle the rest: `gpuops bundle --first-contact` and
-`gpuops doctor --assumptions`."""
+"""Shows which rules of vSphere and NVIDIA, the assumptions of gpuops, hold in a vCenter, and how to test the others.
+
+`gpuops bundle --first-contact` and `gpuops doctor --assumptions` print it.
+"""
 
 from __future__ import annotations
 
@@ -21,26 +23,29 @@ NAMED: Final = ("vm", "source", "host", "cluster")
 
 @dataclass(frozen=True, slots=True)
 class JudgedContact:
-    """One reading of a vCenter, the judgement of each rule by it, and the steps that settle the others."""
+    """One reading of a vCenter, the judgement of each rule by it, and the session of steps that test other rules."""
 
     contact: Contact
     rows: tuple[JudgedAssumption, ...]
     session: tuple[SessionStep, ...]
-    """All steps."""
+    """All steps, also those that this vCenter does not need."""
     setup: tuple[str, ...] = ()
-    """The commands before them."""
+    """The commands to run before the steps."""
 
     @property
     def needed_steps(self) -> Iterator[tuple[SessionStep, Sequence[str]]]:
-        """Yield the steps that settle a rule which was not seen, with the ids of these rules. Steps for a connection
-        broker are left out if there is no broker. The first step is always included, because it prepares the VMs."""
+        """Yield the steps that test a rule which was not seen, with the ids of these rules; none if all were seen.
+
+        Steps for a connection broker are left out if there is no broker. The first step prepares the VMs, so it is
+        included if any other step is.
+        """
         unseen = {judged.row.id for judged in self.rows if judged.standing is Standing.NOT_SEEN}
         if not self.contact.machines:
             unseen = {id for id in unseen if not id.startswith("broker-")}
-        needed = [(step, [id for id in step.settles if id in unseen]) for step in self.session]
-        if any(settled for _, settled in needed):
-            first, *further_steps = needed
-            yield from (first, *((step, settled) for step, settled in further_steps if settled))
+        steps = [(step, [id for id in step.settles if id in unseen]) for step in self.session]
+        if any(tested_ids for _, tested_ids in steps):
+            yield steps[0]
+            yield from ((step, tested_ids) for step, tested_ids in steps[1:] if tested_ids)
 
 
 def assumptions_text(judged: JudgedContact) -> Shown:
@@ -52,7 +57,7 @@ def assumptions_text(judged: JudgedContact) -> Shown:
         Column("here", lambda row: row.standing),
         Column("rule", lambda row: row.row.statement),
     )
-    return (table, *_unread(judged), Text("next: gpuops help troubleshooting says how to test a rule", "dim"))
+    return (table, *_unread_lines(judged), Text("next: gpuops help troubleshooting explains how to test a rule", "dim"))
 
 
 class AssumptionRecord(DocumentRecord, frozen=True):
@@ -98,7 +103,7 @@ def names_of(inventory: Inventory) -> dict[str, str]:
     return {ref: entity.name for kind in kinds for ref, entity in kind.items()}
 
 
-def _unread(judged: JudgedContact) -> list[Text]:
+def _unread_lines(judged: JudgedContact) -> list[Text]:
     return [Text(f"not read: {reason}", "yellow") for reason in judged.contact.unread]
 
 
@@ -115,23 +120,27 @@ def contact_text(judged: JudgedContact) -> Shown:
     )
     numbers = Counter(row.standing for row in judged.rows)
     total = ", ".join(f"{numbers[standing]} {standing}" for standing in Standing)
-    return (table, Text(f"{count(len(judged.rows), 'rule')}: {total}", "bold"), *_unread(judged), *_session(judged))
+    return (
+        table,
+        Text(f"{count(len(judged.rows), 'rule')}: {total}", "bold"),
+        *_unread_lines(judged),
+        *_session_lines(judged),
+    )
 
 
-def _session(judged: JudgedContact) -> Iterator[Text]:
-    """Yield the commands that settle the open rules; nothing if no rule is open."""
-    # (step, the ids of the open rules that it settles)
+def _session_lines(judged: JudgedContact) -> Iterator[Text]:
+    """Yield the commands that test the rules that were not seen; nothing if all were seen."""
     steps = list(judged.needed_steps)
     if not steps:
         return
     # without restarts: how long these take depends on the host
     minutes = sum(step.minutes for step, _ in steps if not step.restarts)
-    yield Text(f"To settle the rest in {minutes} min, on one spare host and with two test VMs; gpuops by the options")
-    yield Text("of this call, govc by its own environment:")
+    yield Text(f"Run these commands to test the other rules in {minutes} min, with one spare host and two test VMs.")
+    yield Text("gpuops needs the connection options of this call, govc its own environment variables:")
     yield from map(Text, judged.setup)
-    for step, settled in steps:
+    for step, tested_ids in steps:
         restarts = f" with a restart of {step.restarts}," if step.restarts else ""
-        yield Text(f"# {', '.join(settled) or 'the VMs of the session'}:{restarts} {count(step.minutes, 'minute')}")
+        yield Text(f"# {', '.join(tested_ids) or 'the VMs of the session'}:{restarts} {count(step.minutes, 'minute')}")
         yield from map(Text, step.commands)
         if step.contradicted:
             yield Text(f"# contradicted if {step.contradicted}")

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from gpuops.report.document import AnyDocument, plain_text, top_level
+from gpuops.report.document import AnyDocument, str_of_subclass, top_level
 from gpuops.report.layout import visible
 
 _INDENT: Final = 2
@@ -23,61 +23,62 @@ class DocumentTexts(dict[str, str]):
 
 def document_text(document: AnyDocument) -> str:
     """Return the complete text of a document."""
-    return "".join(pieces(document))
+    return "".join(document_pieces(document))
 
 
-def pieces(document: AnyDocument) -> Iterator[str]:
+def document_pieces(document: AnyDocument) -> Iterator[str]:
     """Yield the document as JSON text, key by key. Its iterators are read record by record, and empty afterwards."""
-    sign = "{"
+    separator = "{"  # before the first key; a comma before each further one
     for key, content in top_level(document):
-        yield f"{sign}\n  {_encode(key)}: "
+        yield f"{separator}\n  {_encode(key)}: "
         if isinstance(content, Iterator | list | tuple):
             yield from _records(content)
         elif isinstance(content, DocumentTexts):
             yield from _documents(content)
         else:
-            yield _below(_encode(content), _INDENT)
-        sign = ","
+            yield _indent_further_lines(_encode(content), _INDENT)
+        separator = ","
     yield "\n}\n"
 
 
 def _records(records: Iterable[Any]) -> Iterator[str]:
-    sign = "["
+    separator = "["
     for record in records:
-        yield f"{sign}\n    {_below(_encode(record), 2 * _INDENT)}"
-        sign = ","
-    yield "[]" if sign == "[" else "\n  ]"
+        yield f"{separator}\n    {_indent_further_lines(_encode(record), 2 * _INDENT)}"
+        separator = ","
+    yield "[]" if separator == "[" else "\n  ]"
 
 
 def _documents(documents: DocumentTexts) -> Iterator[str]:
-    sign = "{"
+    separator = "{"
     for name, text in documents.items():
-        yield f"{sign}\n    {_encode(name)}: {_below(text.rstrip(), 2 * _INDENT)}"
-        sign = ","
-    yield "{}" if sign == "{" else "\n  }"
+        yield f"{separator}\n    {_encode(name)}: {_indent_further_lines(text.rstrip(), 2 * _INDENT)}"
+        separator = ","
+    yield "{}" if separator == "{" else "\n  }"
 
 
-def _below(text: str, indent: int) -> str:
+def _indent_further_lines(text: str, indent: int) -> str:
     return text.replace("\n", "\n" + " " * indent)
 
 
-_UNSEEN: Final = re.compile(r"[^\x00-\x7e]+")
+_NON_ASCII: Final = re.compile(r"[^\x00-\x7e]+")
+"""Also DEL (0x7f), which msgspec does not escape."""
 
 
 def _encode(content: Any) -> str:
     try:
-        text = msgspec.json.format(msgspec.json.encode(content, enc_hook=plain_text), indent=_INDENT).decode()
+        text = msgspec.json.format(msgspec.json.encode(content, enc_hook=str_of_subclass), indent=_INDENT).decode()
     except UnicodeEncodeError:  # a file name that is not UTF-8
         return _escape(content)
     if text.isascii() and "\x7f" not in text:
         return text
-    return _UNSEEN.sub(lambda match: _escape(match.group())[1:-1], text)
+    return _NON_ASCII.sub(lambda match: _escape(match.group())[1:-1], text)
 
 
 def _escape(content: Any) -> str:
     import json
 
-    return json.dumps(msgspec.to_builtins(content, enc_hook=plain_text), indent=_INDENT)
+    return json.dumps(msgspec.to_builtins(content, enc_hook=str_of_subclass), indent=_INDENT)
 
 
 Cell: TypeAlias = "str | int | float | bool | datetime | None"
@@ -108,5 +109,6 @@ def cell_text(cell: Cell) -> str:
         return cell.isoformat()
     if not isinstance(cell, str):
         return str(cell)
-    sign = "'" if cell.lstrip(" ").startswith(_FORMULA_SIGNS) else ""
-    return sign + visible(cell)
+    # an apostrophe makes a spreadsheet read the cell as text, not as a formula
+    apostrophe = "'" if cell.lstrip(" ").startswith(_FORMULA_SIGNS) else ""
+    return apostrophe + visible(cell)

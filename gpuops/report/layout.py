@@ -201,16 +201,16 @@ def padded(texts: Iterable[str]) -> list[str]:
     return [f"{text:<{width}}" for text in escaped]
 
 
-def _tree_lines(tree: Tree, width: int | None, guides: Sequence[str], first: str, below: str) -> Iterator[Line]:
-    """Yield the lines of a tree. `first` stands before the label, `below` before its further lines and its parts."""
-    fork, last, down, blank = guides
-    room = None if width is None else max(width - len(below), 1)
+def _tree_lines(tree: Tree, width: int | None, guides: Sequence[str], guide: str, guide_below: str) -> Iterator[Line]:
+    """Yield the lines of a tree: `guide` before the label, `guide_below` before its further lines and its parts."""
+    fork, last_fork, down, blank = guides
+    room = None if width is None else max(width - len(guide_below), 1)
     for number, line in enumerate(_wrap(tree.label.pieces, room)):
-        guide = below if number else first
-        yield [(guide, "dim"), *line] if guide else line
+        line_guide = guide_below if number else guide
+        yield [(line_guide, "dim"), *line] if line_guide else line
     for part in tree.parts:
-        ends = part is tree.parts[-1]
-        yield from _tree_lines(part, width, guides, below + (last if ends else fork), below + (blank if ends else down))
+        part_fork, part_below = (last_fork, blank) if part is tree.parts[-1] else (fork, down)
+        yield from _tree_lines(part, width, guides, guide_below + part_fork, guide_below + part_below)
 
 
 def _table_lines(table: TextTable, width: int | None) -> Iterator[Line]:
@@ -250,19 +250,20 @@ def _row_lines(
 ) -> Iterator[Line]:
     """Yield the lines of a row with its cells padded; if `folded`, cells are wrapped to the widths."""
     if not folded and all(isinstance(cell, str) for cell in row):  # faster: a fleet has thousands of rows
-        padded = (
+        padded_cells = (
             f"{' ' * (width - display_width(cell))}{cell}"
             if column in right
             else f"{cell}{' ' * (width - display_width(cell))}"
             for column, (cell, width) in enumerate(zip(row, widths, strict=False))
             if isinstance(cell, str)
         )
-        yield [(_GAP.join(padded), "")]
+        yield [(_GAP.join(padded_cells), "")]
         return
     wrapped = [
         list(_wrap([(cell, "")] if isinstance(cell, str) else cell.pieces, width if folded else None))
         for cell, width in zip(row, widths, strict=False)
     ]
+    # one line of the terminal each: the cells that have fewer lines are blank there
     for number in range(max(map(len, wrapped), default=0)):
         line: list[Piece] = []
         for column, (parts, width) in enumerate(zip(wrapped, widths, strict=False)):
@@ -280,7 +281,7 @@ def _wrap(pieces: Sequence[Piece], width: int | None) -> Iterator[Line]:
         return
     starts = _line_starts("".join(text for text, _ in pieces), width)
     for begin, end in zip(starts, [*starts[1:], None], strict=True):
-        yield _without_trailing_blanks(_cut_out(pieces, begin, end))
+        yield _without_trailing_blanks(_slice_pieces(pieces, begin, end))
 
 
 _WORD: Final = re.compile(r"\s*\S+\s*")
@@ -292,33 +293,35 @@ def _line_starts(text: str, width: int) -> list[int]:
     >>> _line_starts("ab cde fghijklm", 6)
     [0, 7, 13]
     """
-    starts, used = [0], 0
+    starts, used_width = [0], 0
     for word in _WORD.finditer(text):
-        needs = display_width(word.group().rstrip())
-        if needs > width:
-            for at in range(word.start(), word.start() + len(word.group().rstrip())):
-                width_of_character = display_width(text[at])
-                if used + width_of_character > width and at > starts[-1]:
-                    starts.append(at)
-                    used = 0
-                used += width_of_character
-            used += len(word.group()) - len(word.group().rstrip())
+        word_text = word.group().rstrip()
+        word_width = display_width(word_text)
+        if word_width > width:
+            # no line holds this word: break it between two characters
+            for index in range(word.start(), word.start() + len(word_text)):
+                character_width = display_width(text[index])
+                if used_width + character_width > width and index > starts[-1]:
+                    starts.append(index)
+                    used_width = 0
+                used_width += character_width
+            used_width += len(word.group()) - len(word_text)
             continue
-        if used + needs > width and word.start() > starts[-1]:
+        if used_width + word_width > width and word.start() > starts[-1]:
             starts.append(word.start())
-            used = 0
-        used += display_width(word.group())
+            used_width = 0
+        used_width += display_width(word.group())
     return starts
 
 
-def _cut_out(pieces: Sequence[Piece], begin: int, end: int | None) -> list[Piece]:
-    """Return the pieces of a part of their text."""
-    parts, at = [], 0
+def _slice_pieces(pieces: Sequence[Piece], begin: int, end: int | None) -> list[Piece]:
+    """Return the pieces of the text from `begin` to `end`, which count characters of all pieces; None = to the end."""
+    parts, offset = [], 0
     for text, style in pieces:
-        part = text[max(begin - at, 0) : None if end is None else max(end - at, 0)]
+        part = text[max(begin - offset, 0) : None if end is None else max(end - offset, 0)]
         if part:
             parts.append((part, style))
-        at += len(text)
+        offset += len(text)
     return parts
 
 

@@ -14,7 +14,7 @@ from gpuops.plan.core.steps import Step
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
 from gpuops.report.document import DOCUMENTS, DocumentRecord, NamedRecord, PrintedDocument, SiteDocument, printed
-from gpuops.report.step_changes import changes, host_name, stages, title, vm_name
+from gpuops.report.step_changes import changes, host_name, title, vm_name, waves_with_snapshots
 
 
 class RejectionRecord(DocumentRecord, frozen=True):
@@ -104,7 +104,7 @@ def step_document(step: Step, before: Inventory) -> StepRecord:
 
 
 class VmRunDocument(SiteDocument, frozen=True):
-    """A plan of changes of VMs, and its outcomes. `request` holds what `plain` makes of the class that it names."""
+    """A plan of changes of VMs, and its outcomes. `request` holds its request, by `to_json_types`."""
 
     request: Any
     feasible: Annotated[bool, "whether it can be done"]
@@ -125,14 +125,14 @@ class VmRunDocument(SiteDocument, frozen=True):
         plan, before = report.plan, report.before
         waves = [
             WaveRecord(wave.title, [step_document(step, world) for step in wave.steps])
-            for wave, world in stages(plan, before)
+            for wave, world in waves_with_snapshots(plan, before)
         ]
         return cls.from_attributes(
             report,
             plan,
             before,
             read_at=before.taken_at,
-            request=plain(report.request),
+            request=to_json_types(report.request),
             applied=report.applied and report.changed,
             waves=waves,
             outcomes=[outcome_document(outcome, before) for outcome in report.outcomes],
@@ -210,7 +210,7 @@ class RotateMarkDocument(VmRunDocument, frozen=True):
     request: Annotated[dict[str, Any], "the policy, which mark, and which desktops"]
 
 
-def plain(option: object) -> Any:
+def to_json_types(option: object) -> Any:
     """Return a request, or a part of it, in JSON's own types."""
     match option:
         case None | bool() | int() | float():
@@ -222,10 +222,10 @@ def plain(option: object) -> Any:
         case datetime():
             return option.isoformat()
         case Mapping():
-            return {str(key): plain(element) for key, element in option.items()}
+            return {str(key): to_json_types(element) for key, element in option.items()}
         case list() | tuple() | set() | frozenset():
-            return [plain(element) for element in option]
+            return [to_json_types(element) for element in option]
         case _ if is_dataclass(option):
-            return {field.name: plain(getattr(option, field.name)) for field in fields(option) if field.repr}
+            return {field.name: to_json_types(getattr(option, field.name)) for field in fields(option) if field.repr}
         case _:
             return str(option)

@@ -12,7 +12,7 @@ from gpuops.plan.core.plan import Outcome, Plan, Rejection, Report, Verdict
 from gpuops.plan.core.steps import AnyStep, ReconfigureVm, Step
 from gpuops.plan.devices.settings import KEY as BASELINE_KEY
 from gpuops.report.layout import Shown, Text, cut_off, padded
-from gpuops.report.step_changes import Change, changes, stages, title
+from gpuops.report.step_changes import Change, changes, title, waves_with_snapshots
 from gpuops.report.text import count
 
 _LONGEST_VALUE: Final = 100
@@ -23,7 +23,7 @@ STYLES: Final = {
     Verdict.UNKNOWN: "bold red",
     Verdict.SKIPPED: "yellow",
 }
-_NAMES: Final = {
+_VERDICT_WORDS: Final = {
     Verdict.DONE: "done",
     Verdict.ALREADY: "already so",
     Verdict.FAILED: "failed",
@@ -57,26 +57,27 @@ def plan_lines(report: Report, *, explain: bool = False, printed_steps: Collecti
     """
     plan = report.plan
     if explain:
-        yield from _choices(plan)
+        yield from _choice_lines(plan)
     yield from rejection_lines("refused", plan.rejections, "bold red")
     if len(plan.waves) > 1 and not report.outcomes:
         yield Text("; ".join(f"{wave.title}: {len(wave.steps)}" for wave in plan.waves), "bold")
     ended = {step_key(outcome.step): outcome for outcome in report.outcomes}
     planned = {step_key(step) for step in plan.steps}
     # outcomes of an earlier, interrupted run: the plan has no steps for them
-    settled = [outcome for outcome in report.outcomes if step_key(outcome.step) not in planned]
-    if settled:
-        yield Text("found of the run that was cut off", "bold")
-        yield from (Text("  ").append(outcome_line(outcome, report.before)) for outcome in settled)
+    earlier = [outcome for outcome in report.outcomes if step_key(outcome.step) not in planned]
+    if earlier:
+        yield Text("steps of the interrupted run", "bold")
+        yield from (Text("  ").append(outcome_line(outcome, report.before)) for outcome in earlier)
     # each wave with the snapshot that the waves before it leave
-    for number, (wave, world) in enumerate(stages(plan, report.before), 1):
-        visible_steps = [
+    for number, (wave, world) in enumerate(waves_with_snapshots(plan, report.before), 1):
+        listed_steps = [
             step for step in wave.steps if step_key(step) not in printed_steps or isinstance(step, ReconfigureVm)
         ]
-        if len(plan.waves) > 1 and visible_steps:
+        if len(plan.waves) > 1 and listed_steps:
             yield Text(f"{number}. {wave.title}", "bold")
-        for step in visible_steps:
-            yield from _step(step, None if step_key(step) in printed_steps else ended.get(step_key(step)), world)
+        for step in listed_steps:
+            outcome = None if step_key(step) in printed_steps else ended.get(step_key(step))
+            yield from _step_lines(step, outcome, world)
     yield from rejection_lines("left out", plan.unmet, "yellow")
 
 
@@ -108,28 +109,30 @@ def outcome_line(outcome: Outcome, inventory: Inventory) -> Text:
 def outcomes_counted(outcomes: Iterable[Outcome[AnyStep]], noun: str) -> str:
     """Return the number of steps for each outcome: `3 steps done, 1 failed`."""
     numbers = Counter(outcome.verdict for outcome in outcomes)
-    counts = [(numbers[verdict], name) for verdict, name in _NAMES.items() if numbers[verdict]]
-    return ", ".join(f"{count(number, noun) if not at else number} {name}" for at, (number, name) in enumerate(counts))
+    counts = [(numbers[verdict], name) for verdict, name in _VERDICT_WORDS.items() if numbers[verdict]]
+    # only the first count has the noun
+    return ", ".join(
+        f"{number if index else count(number, noun)} {name}" for index, (number, name) in enumerate(counts)
+    )
 
 
-def _step(step: Step, outcome: Outcome | None, before: Inventory) -> Iterator[Text]:
+def _step_lines(step: Step, outcome: Outcome | None, before: Inventory) -> Iterator[Text]:
     line = outcome_line(outcome, before) if outcome else Text(title(step, before))
     yield Text("  ").append(line)
     if isinstance(step, ReconfigureVm):
-        yield from table(tuple(_for_people(change) for change in changes(step, before)))
+        yield from change_table(tuple(_shorten_baseline(change) for change in changes(step, before)))
 
 
-def _for_people(change: Change) -> Change:
+def _shorten_baseline(change: Change) -> Change:
     """Return the change with a short note in place of the settings that detach will restore, which the JSON document
     lists."""
     if change.what != BASELINE_KEY:
         return change
-    return Change(
-        "settings from before", *(settings and "kept for detach" for settings in (change.before, change.after))
-    )
+    before, after = (settings and "kept for detach" for settings in (change.before, change.after))
+    return Change("settings from before", before, after)
 
 
-def table(details: Iterable[Change], *, longest: int = _LONGEST_VALUE) -> Iterator[Text]:
+def change_table(details: Iterable[Change], *, longest: int = _LONGEST_VALUE) -> Iterator[Text]:
     """Yield a line for each change: label, before, after. Longer texts are cut; the JSON document has all of them."""
     details = tuple(details)
     for label, change in zip(padded(change.what for change in details), details, strict=True):
@@ -141,8 +144,8 @@ def _value(text: str | None, longest: int) -> str:
     return "none" if text is None else cut_off(text, longest)
 
 
-def _choices(plan: Plan) -> Iterator[Text]:
-    for choice in sorted(plan.choices, key=lambda choice: not choice.chosen):
+def _choice_lines(plan: Plan) -> Iterator[Text]:
+    for choice in sorted(plan.choices, key=lambda choice: not choice.chosen):  # the chosen ones first
         style = "green" if choice.chosen else "dim"
         yield Text(f"{'chosen  ' if choice.chosen else 'not     '} {choice.subject}: {choice.reason}", style)
 

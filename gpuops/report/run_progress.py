@@ -1,15 +1,15 @@
-"""The progress of a run for a terminal: counted in desktops, with the steps in flight and the estimated end.
+"""Shows how far a run is, and sums up an ended run in one line, for `--quiet` and notices.
 
-`rotate night` counts the desktops that it suspends, `rotate day` those that are back. After the last of them, ML VMs
-are counted. A run with neither counts its steps. `gpuops.cli` draws the progress and reads the clock.
+`RunProgress` counts the desktops that `rotate night` suspends or `rotate day` brings back, and after the last of them
+the ML VMs; steps that set markers or DRS are not counted. A run with neither counts its steps. `gpuops.console` draws
+the progress and reads the clock.
 
 The end of `rotate day` is estimated by its pace: if 12 of 40 desktops are back 6 minutes after the first one was
 started, the remaining 28 take 14 minutes. ML VMs stop before that, so their time is not part of the pace. If a desktop
 hangs, the estimated end moves later as time passes.
 
-A run in one line, as `--quiet` and notices print it: its outcome, what failed, and the next command.
-
-A rotation is counted in desktops and ML VMs; steps that set markers or DRS are not counted."""
+`run_line` and `change_line` return the line of an ended run: its outcome, what failed, and the next command.
+"""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ from gpuops.report.plan_text import outcomes_counted, summary
 from gpuops.report.step_changes import vm_name
 from gpuops.report.text import count
 
-BASIS: Final = 3
+ENDED_FOR_ESTIMATE: Final = 3
 """The number of desktops that must have ended before an end is estimated: the first of a host comes back alone."""
 
-SHOWN: Final = 4
+NAMED_VMS: Final = 4
 """The number of VMs in flight that are named; the others are counted."""
 
-DOING: Final[Mapping[type[Step], str]] = {
+VERBS_IN_FLIGHT: Final[Mapping[type[Step], str]] = {
     ReconfigureVm: "changing",
     RelocateVm: "moving",
     PowerOnVm: "starting",
@@ -133,7 +133,7 @@ class RunProgress:
     """The last tally counts all steps."""
     before: Inventory
     began_s: float
-    returns: bool = False
+    is_return: bool = False
     """Whether it brings desktops back."""
     back_by: datetime | None = None
     """When they are due, in the zone of the policy; None = not known."""
@@ -158,17 +158,19 @@ class RunProgress:
 
     @property
     def shown_tally(self) -> Tally:
-        """Return the tally that the bar shows: the first unfinished one, or else the first with any steps."""
-        of_vms = self.tallies[:-1]
-        unfinished = (tally for tally in of_vms if tally.remaining)
-        return next(unfinished, None) or next((tally for tally in of_vms if tally.total), self.tallies[-1])
+        """Return the tally that the bar shows: the first of VMs that is unfinished or has steps, else all steps."""
+        vm_tallies = self.tallies[:-1]
+        unfinished = (tally for tally in vm_tallies if tally.remaining)
+        return next(unfinished, None) or next((tally for tally in vm_tallies if tally.total), self.tallies[-1])
 
     def remaining_s(self, now_s: float) -> float | None:
-        """Return how long the remaining desktops take at the pace so far. Return None if too few have ended for an
-        estimate, or if no desktop remains."""
+        """Return how long the remaining desktops take at the pace so far.
+
+        None if too few have ended for an estimate, no desktop remains, or the run brings no desktops back.
+        """
         desktops = self.tallies[0]
         ended = desktops.completed_steps + desktops.missed_steps
-        if not self.returns or self.paced_from_s is None or ended < BASIS or not desktops.remaining:
+        if not self.is_return or self.paced_from_s is None or ended < ENDED_FOR_ESTIMATE or not desktops.remaining:
             return None
         return desktops.remaining * (now_s - self.paced_from_s) / ended
 
@@ -185,16 +187,14 @@ def start_progress(report: Report, now_s: float, now: datetime, earlier: RunProg
         tallies = (*_MORNING, _STEPS)
     else:
         tallies = (*_NIGHT, _STEPS) if isinstance(rotation_request, RotateNight) else (_STEPS,)
-    due = (
-        night_due(rotation_request.policy, rotation_request.originals, now)
-        if isinstance(rotation_request, RotateDay)
-        else None
-    )
+    due = None
+    if isinstance(rotation_request, RotateDay):
+        due = night_due(rotation_request.policy, rotation_request.originals, now)
     return RunProgress(
         tuple(tally.with_plan(steps) for tally in tallies),
         report.before,
         earlier.began_s if earlier is not None else now_s,
-        returns=isinstance(rotation_request, RotateDay),
+        is_return=isinstance(rotation_request, RotateDay),
         back_by=due.back_by.astimezone(due.zone) if due is not None else None,
     )
 
@@ -203,23 +203,22 @@ def progress_lines(progress: RunProgress, now_s: float, now: datetime, width: in
     """Return the lines below the bar, each at most `width` columns wide where possible."""
     missed = sum(tally.missed_steps for tally in progress.tallies[:-1]) or progress.shown_tally.missed_steps
     not_done = [f"{missed} not done"] if missed else []
-    return (*not_done, *_end(progress, now_s, now), *_in_flight(progress, now_s, width))
+    return (*not_done, *_estimated_end(progress, now_s, now), *_lines_in_flight(progress, now_s, width))
 
 
-def _end(progress: RunProgress, now_s: float, now: datetime) -> Iterator[str]:
-    """Yield `ETA 05:41, back_by 07:00 CET`, as far as it is known. Without `back_by`, times are shown in the zone of
-    `now`."""
+def _estimated_end(progress: RunProgress, now_s: float, now: datetime) -> Iterator[str]:
+    """Yield `ETA 05:41, back_by 07:00 CET`, or the part of it that is known; without `back_by` in the zone of `now`."""
     due, remaining_s = progress.back_by, progress.remaining_s(now_s)
     local_now = now.astimezone(due.tzinfo) if due is not None else now
     eta = _next_minute(local_now + timedelta(seconds=remaining_s)) if remaining_s is not None else None
     if due is None:
         if eta is not None:
-            yield f"ETA {_clock(eta, local_now)} {eta.tzname()}"
+            yield f"ETA {_clock_or_date(eta, local_now)} {eta.tzname()}"
         return
-    back_by = f"back_by {_clock(due, local_now)} {due.tzname()}"
+    back_by = f"back_by {_clock_or_date(due, local_now)} {due.tzname()}"
     if eta is not None:
-        ends = f"ETA {_clock(eta, local_now)}"
-        yield f"late: {ends} is after {back_by}" if eta > due else f"{ends}, {back_by}"
+        eta_text = f"ETA {_clock_or_date(eta, local_now)}"
+        yield f"late: {eta_text} is after {back_by}" if eta > due else f"{eta_text}, {back_by}"
     # the first tally counts desktops: back_by is about these
     elif progress.tallies[0].remaining:
         yield f"late: {back_by} is past" if local_now > due else back_by
@@ -227,34 +226,34 @@ def _end(progress: RunProgress, now_s: float, now: datetime) -> Iterator[str]:
 
 def _next_minute(moment: datetime) -> datetime:
     """Return the moment rounded up to a minute, so that the shown end is never too early."""
-    whole = moment.replace(second=0, microsecond=0)
-    return whole if whole == moment else whole + timedelta(minutes=1)
+    minute = moment.replace(second=0, microsecond=0)
+    return minute if minute == moment else minute + timedelta(minutes=1)
 
 
-def _clock(moment: datetime, now: datetime) -> str:
+def _clock_or_date(moment: datetime, now: datetime) -> str:
     """Return the time of day, with the date if it is not today: `05:41`."""
     return format_clock(moment) if moment.date() == now.date() else format_minute(moment)
 
 
-def _in_flight(progress: RunProgress, now_s: float, width: int) -> Iterator[str]:
-    """Yield a line for each VM in flight, the longest first."""
-    longest = sorted(progress.in_flight, key=lambda under_way: under_way.since_s)
-    for under_way in longest[:SHOWN]:
-        doing, duration = DOING[type(under_way.step)], format_stopwatch(now_s - under_way.since_s)
-        name = shortened(vm_name(under_way.step.vm, progress.before), width - len(f"  {doing}  {duration}"))
-        yield f"  {doing} {name} {duration}"
-    if len(longest) > SHOWN:
-        yield f"  and {len(longest) - SHOWN} more"
+def _lines_in_flight(progress: RunProgress, now_s: float, width: int) -> Iterator[str]:
+    """Yield a line for each of `NAMED_VMS` VMs in flight, the longest first, and the number of the others."""
+    longest_first = sorted(progress.in_flight, key=lambda under_way: under_way.since_s)
+    for under_way in longest_first[:NAMED_VMS]:
+        verb, duration = VERBS_IN_FLIGHT[type(under_way.step)], format_stopwatch(now_s - under_way.since_s)
+        name = shortened(vm_name(under_way.step.vm, progress.before), width - len(f"  {verb}  {duration}"))
+        yield f"  {verb} {name} {duration}"
+    if len(longest_first) > NAMED_VMS:
+        yield f"  and {len(longest_first) - NAMED_VMS} more"
 
 
-_AT_NIGHT: Final = {
+_NIGHT_PHRASES: Final = {
     SuspendVm: ("desktop", "suspended"),
     ShutDownGuest: ("desktop", "shut down"),
     PowerOnVm: ("ML VM", "started"),
     ResumeVm: ("desktop", "resumed"),
     PowerOffVm: ("ML VM", "powered off"),
 }
-_IN_THE_MORNING: Final = {
+_DAY_PHRASES: Final = {
     ResumeVm: ("desktop", "resumed"),
     PowerOnVm: ("desktop", "powered on"),
     ShutDownGuest: ("ML VM", "shut down"),
@@ -263,45 +262,47 @@ _IN_THE_MORNING: Final = {
 }
 
 
-def deeds_line(report: Report[Any]) -> str:
+def changed_vms_line(report: Report[Any]) -> str:
     """Return `4 desktops suspended, 3 ML VMs started, 1 step failed`; if a run did none of these, its closing line."""
-    # a deed is a noun and a participle: ("desktop", "suspended")
-    deed_counts = Counter(
-        _deed_of_step(report, outcome.step) for outcome in report.outcomes if outcome.verdict is Verdict.DONE
+    phrase_counts = Counter(
+        _phrase_of_step(report, outcome.step) for outcome in report.outcomes if outcome.verdict is Verdict.DONE
     )
-    phrases = [
-        f"{count(deed_counts[deed], deed[0])} {deed[1]}" for deed in _deed_words(report).values() if deed_counts[deed]
+    # a phrase is a noun and a participle: ("desktop", "suspended")
+    parts = [
+        f"{count(phrase_counts[phrase], phrase[0])} {phrase[1]}"
+        for phrase in _phrases_of_run(report).values()
+        if phrase_counts[phrase]
     ]
-    if not phrases:
+    if not parts:
         return summary(report)
     failures = outcomes_counted([outcome for outcome in report.outcomes if outcome.verdict not in _GOOD], "step")
-    return ", ".join([*phrases, failures] if failures else phrases)
+    return ", ".join([*parts, failures] if failures else parts)
 
 
-def deeds_named(report: Report[Any]) -> Iterator[str]:
+def changed_vms(report: Report[Any]) -> Iterator[str]:
     """Yield `vdi-07: suspended` for each VM that was changed."""
     for outcome in report.outcomes:
-        deed = _deed_of_step(report, outcome.step)
-        vm = report.before.vms.get(outcome.step.vm) if deed is not None else None
-        if outcome.verdict is Verdict.DONE and deed is not None and vm is not None:
-            yield f"{vm.name}: {deed[1]}"
+        phrase = _phrase_of_step(report, outcome.step)
+        vm = report.before.vms.get(outcome.step.vm) if phrase is not None else None
+        if outcome.verdict is Verdict.DONE and phrase is not None and vm is not None:
+            yield f"{vm.name}: {phrase[1]}"
 
 
 _GOOD: Final = frozenset({Verdict.DONE, Verdict.ALREADY})
 
 
-def _deed_words(report: Report[Any]) -> dict[type[Any], tuple[str, str]]:
-    """Return the words for the steps of a rotation; for other runs, such as a defrag, return none."""
+def _phrases_of_run(report: Report[Any]) -> dict[type[Any], tuple[str, str]]:
+    """Return the phrase for each kind of step of a rotation; for other runs, such as a defrag, return none."""
     if isinstance(report.request, RotateNight):
-        return _AT_NIGHT
-    return _IN_THE_MORNING if isinstance(report.request, RotateDay | RestoreVms) else {}
+        return _NIGHT_PHRASES
+    return _DAY_PHRASES if isinstance(report.request, RotateDay | RestoreVms) else {}
 
 
-def _deed_of_step(report: Report[Any], step: object) -> tuple[str, str] | None:
-    """Return the words for one step, or None."""
-    if isinstance(step, SuspendVm) and step.gives_way:
+def _phrase_of_step(report: Report[Any], step: object) -> tuple[str, str] | None:
+    """Return the phrase for one step, or None."""
+    if isinstance(step, SuspendVm) and step.gives_way:  # an ML VM, also at night, when other suspends are of desktops
         return "ML VM", "suspended"
-    return _deed_words(report).get(type(step)) if isinstance(step, Step) else None
+    return _phrases_of_run(report).get(type(step)) if isinstance(step, Step) else None
 
 
 _BAD: Final = (Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED)
@@ -320,30 +321,31 @@ def run_line(report: Report[AnyStep], kind: str) -> Text:
     `kind` is the kind of the JSON document, such as `rotate-day`.
     """
     refusals: list[Rejection] = [*report.plan.rejections, *report.plan.unmet]
-    failed = [_name(outcome.step, report) for outcome in report.outcomes if outcome.verdict in _BAD]
+    failed_names = [_name_of_target(outcome.step, report) for outcome in report.outcomes if outcome.verdict in _BAD]
     hints = [refusal.hint for refusal in refusals if refusal.hint]
-    if failed and kind in _AFTER_FAILURE:
+    if failed_names and kind in _AFTER_FAILURE:
         hints.append(_AFTER_FAILURE[kind])
-    unmet = [rejection.subject for rejection in report.plan.unmet]
-    names = list(dict.fromkeys([*unmet, *failed]))
-    return _line(kind.replace("-", " "), deeds_line(report), report.plan.rejections, names, hints)
+    unmet_names = [rejection.subject for rejection in report.plan.unmet]
+    names = list(dict.fromkeys([*unmet_names, *failed_names]))
+    return _join_line(kind.replace("-", " "), changed_vms_line(report), report.plan.rejections, names, hints)
 
 
 def change_line(report: ChangeReport) -> Text:
     """Return the line for a rolling change of hosts."""
-    refused = report.plan.rejections
-    hints = [*report.afterwards, *(refusal.hint for refusal in refused if refusal.hint)]
-    failed = [host_name(outcome, report) for outcome in report.outcomes if outcome.verdict in _BAD]
-    return _line(report.verb, change_summary(report), refused, failed, hints)
+    rejections = report.plan.rejections
+    hints = [*report.afterwards, *(rejection.hint for rejection in rejections if rejection.hint)]
+    failed_names = [host_name(outcome, report) for outcome in report.outcomes if outcome.verdict in _BAD]
+    return _join_line(report.verb, change_summary(report), rejections, failed_names, hints)
 
 
-def _name(step: object, report: Report[AnyStep]) -> str:
+def _name_of_target(step: object, report: Report[AnyStep]) -> str:
+    """Return the name of the VM or host that the step changes; its id if the snapshot lacks it."""
     ref = str(getattr(step, "vm", None) or getattr(step, "host", ""))
     entity = report.before.vms.get(ref) or report.before.hosts.get(ref)
     return entity.name if entity is not None else ref
 
 
-def _line(verb: str, headline: str, rejections: Iterable[Rejection], names: list[str], hints: list[str]) -> Text:
+def _join_line(verb: str, headline: str, rejections: Iterable[Rejection], names: list[str], hints: list[str]) -> Text:
     parts = [f"{verb}: {headline}", *map(str, rejections)]
     if names:
         parts.append(f"not done: {', '.join(names)}")

@@ -87,8 +87,8 @@ def exit_code_of(answers: Sequence[SiteAnswer]) -> int:
 def common_failure(answers: Sequence[SiteAnswer]) -> SiteFailure | None:
     """Return the failure that all sites share because the request itself is wrong (exit code 2), or None."""
     failures = {answer.failure for answer in answers}
-    only = failures.pop() if len(failures) == 1 else None
-    return only if only is not None and only.exit_code == UsageError.exit_code else None
+    common = failures.pop() if len(failures) == 1 else None
+    return common if common is not None and common.exit_code == UsageError.exit_code else None
 
 
 def blocks(view: Shown) -> tuple[Block, ...]:
@@ -106,25 +106,29 @@ def sites_text(answers: Sequence[SiteAnswer]) -> Shown:
     answered = [answer for answer in answers if answer.failure is None]
     parts: list[Shown] = []
     if answered:
-        tables = [[block.headers for block in answer.view if isinstance(block, TextTable)] for answer in answered]
-        headers_of_answers = [headers for headers in tables if headers]
-        same_headers = bool(headers_of_answers) and all(
-            headers == headers_of_answers[0] for headers in headers_of_answers
-        )
+        # for each site with tables, the headers of these
+        headers_of_sites = [
+            headers
+            for answer in answered
+            if (headers := [block.headers for block in answer.view if isinstance(block, TextTable)])
+        ]
+        same_headers = bool(headers_of_sites) and all(headers == headers_of_sites[0] for headers in headers_of_sites)
         has_tree = any(isinstance(block, Tree) for answer in answered for block in answer.view)
         parts += _merge_views(answered) if same_headers and not has_tree else _below_headings(answered)
     if len(answered) < len(answers):
-        parts += [*([""] if answered else []), Text(_closing(answers), "bold red")]
+        parts += [*([""] if answered else []), Text(_closing_line(answers), "bold red")]
     return parts
 
 
-def _closing(answers: Sequence[SiteAnswer]) -> str:
+def _closing_line(answers: Sequence[SiteAnswer]) -> str:
     """Return the closing line: `2 of 3 sites answered; not reached: muc; failed: ber`."""
     missing = [(answer.site, answer.failure) for answer in answers if answer.failure is not None]
     unreachable = ", ".join(site for site, failure in missing if failure.is_unreachable)
-    wrong = ", ".join(site for site, failure in missing if not failure.is_unreachable)
+    failed = ", ".join(site for site, failure in missing if not failure.is_unreachable)
     summary = f"{len(answers) - len(missing)} of {count(len(answers), 'site')} answered"
-    return summary + (f"; not reached: {unreachable}" if unreachable else "") + (f"; failed: {wrong}" if wrong else "")
+    return (
+        summary + (f"; not reached: {unreachable}" if unreachable else "") + (f"; failed: {failed}" if failed else "")
+    )
 
 
 def _below_headings(answered: Sequence[SiteAnswer]) -> Iterator[Shown]:
@@ -140,10 +144,10 @@ def _merge_views(answered: Sequence[SiteAnswer]) -> Iterator[Shown]:
     parts = {answer.site: _sections(answer.view) for answer in answered}
     for number in range(max(map(len, parts.values()))):
         sections = {site: site_sections[number] for site, site_sections in parts.items() if number < len(site_sections)}
-        yield from _lines({site: lines for site, (lines, _) in sections.items()})
+        yield from _merge_lines({site: lines for site, (lines, _) in sections.items()})
         tables = {site: table for site, (_, table) in sections.items() if table is not None}
         if tables:
-            yield _table(tables)
+            yield _merge_tables(tables)
 
 
 def _sections(view: Iterable[Block]) -> list[tuple[list[Text], TextTable | None]]:
@@ -159,21 +163,22 @@ def _sections(view: Iterable[Block]) -> list[tuple[list[Text], TextTable | None]
     return [*sections, (lines, None)]
 
 
-def _lines(lines: Mapping[str, list[Text]]) -> Iterator[Shown]:
+def _merge_lines(lines_by_site: Mapping[str, list[Text]]) -> Iterator[Shown]:
     """Yield the lines once if all sites print the same, or else each line with its site."""
-    texts = [[line.pieces for line in site_lines] for site_lines in lines.values()]
+    texts = [[line.pieces for line in site_lines] for site_lines in lines_by_site.values()]
     if all(pieces == texts[0] for pieces in texts):
-        yield from next(iter(lines.values()))
+        yield from next(iter(lines_by_site.values()))
         return
-    for site, site_lines in lines.items():
+    for site, site_lines in lines_by_site.items():
         yield from (Text(f"{site}: ", "bold").append(line) for line in site_lines if line.plain)
 
 
-def _table(tables: Mapping[str, TextTable]) -> TextTable:
+def _merge_tables(tables: Mapping[str, TextTable]) -> TextTable:
     """Return one table with the rows of all sites, and the site as the first column."""
-    first = next(iter(tables.values()))
-    headers = (SITE, *first.headers) if first.headers else ()
-    merged = TextTable(*headers, right={n + 1 for n in first.right}, whole={0, *(n + 1 for n in first.whole)})
+    any_table = next(iter(tables.values()))  # all have the same columns
+    headers = (SITE, *any_table.headers) if any_table.headers else ()
+    right, whole = ({number + 1 for number in columns} for columns in (any_table.right, any_table.whole))
+    merged = TextTable(*headers, right=right, whole={0, *whole})
     for site, table in tables.items():
         for row in table.rows:
             merged.add_row(site, *row)
@@ -244,9 +249,9 @@ def merged_csv(tables: Mapping[str, str], column: str = SITE) -> str:
     writer = csv.writer(out, lineterminator="\n")
     header: list[Any] = []
     for site, text in tables.items():
-        first, *rows = csv.reader(io.StringIO(text, newline=""))
+        site_header, *rows = csv.reader(io.StringIO(text, newline=""))
         if not header:
-            header = [column, *first]
+            header = [column, *site_header]
             writer.writerow(header)
         writer.writerows([cell_text(site), *row] for row in rows)
     return out.getvalue()

@@ -1,6 +1,7 @@
-"""The changes of each step, before and after. Text, JSON and Ansible's diff are made from these.
+"""Describes steps, the settings that they change, and GPU devices, in the words that text, JSON and Ansible's diff use.
 
-A GPU device of a VM in a few words, and the health of a GPU in JSON documents."""
+Also the record of a GPU's health in JSON documents.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ from gpuops.report.document import DocumentRecord
 from gpuops.report.text import size
 
 
-def describe(device: GpuDevice) -> str:
+def describe_device(device: GpuDevice) -> str:
     """Return a GPU device of a VM in a few words: `vGPU grid_a100-3-20c`."""
     match device:
         case VgpuDevice(profile=profile):
@@ -58,7 +59,7 @@ def describe(device: GpuDevice) -> str:
         case DirectPathDevice(address=address):
             return f"DirectPath {address}"
         case DynamicDevice(allowed=allowed, label=label):
-            return dynamic(allowed, label)
+            return describe_dynamic(allowed, label)
         case OtherPassthrough(label=label, unreadable=True):
             return f"unknown device {label}"
         case OtherPassthrough(label=label):
@@ -67,7 +68,7 @@ def describe(device: GpuDevice) -> str:
             assert_never(device)
 
 
-def dynamic(allowed: tuple[tuple[int, int], ...], label: str | None) -> str:
+def describe_dynamic(allowed: tuple[tuple[int, int], ...], label: str | None) -> str:
     ids = ", ".join(f"{vendor:04x}:{device:04x}" for vendor, device in allowed)
     return f"Dynamic DirectPath {ids}" + (f" label {label}" if label else "")
 
@@ -104,14 +105,15 @@ class Change:
     after: str | None
 
 
-def stages(plan: Plan, before: Inventory) -> Iterator[tuple[Wave, Inventory]]:
+def waves_with_snapshots(plan: Plan, before: Inventory) -> Iterator[tuple[Wave, Inventory]]:
     """Yield each wave with the snapshot that it starts from, in which the changes of earlier waves are already made."""
     world = before
     for number, wave in enumerate(plan.waves, 1):
         yield wave, world
-        later = {step.vm for later_wave in plan.waves[number:] for step in later_wave.steps}
+        later_vms = {step.vm for later_wave in plan.waves[number:] for step in later_wave.steps}
         for step in wave.steps:
-            if step.vm in later and step.vm in world.vms:
+            # only changes of VMs that a later wave changes again show in its `before`; a new VM is not in the snapshot
+            if step.vm in later_vms and step.vm in world.vms:
                 world = project(step, world)
 
 
@@ -205,29 +207,29 @@ def _gate(vm: Vm | None) -> str | None:
 def _reconfiguration(change: VmChange, vm: Vm | None) -> tuple[Change, ...]:
     """Return the changes of devices, memory, CPU and advanced settings."""
     devices = {device.key: device for device in (vm.devices if vm else None) or ()}
-    removed = [describe(devices[key]) if key in devices else f"device {key}" for key in change.remove]
+    removed = [describe_device(devices[key]) if key in devices else f"device {key}" for key in change.remove]
     edited = [
-        Change("device", describe(devices[key]) if key in devices else f"device {key}", f"vGPU {profile}")
+        Change("device", describe_device(devices[key]) if key in devices else f"device {key}", f"vGPU {profile}")
         for key, profile in change.replace_profile
     ]
     group = f" (group {change.device_group})" if change.device_group else ""
     return (
         *(Change("device", text, None) for text in removed),
         *edited,
-        *(Change("device", None, _new(device) + group) for device in change.add),
+        *(Change("device", None, _describe_new_device(device) + group) for device in change.add),
         *_memory_and_cpu(change, vm),
         *_extra_config(change, vm),
     )
 
 
-def _new(device: NewDevice) -> str:
+def _describe_new_device(device: NewDevice) -> str:
     match device:
         case NewVgpu(profile=profile, numa_node=node):
             return f"vGPU {profile}" + ("" if node is None else f", guest NUMA node {node}")
         case NewDirectPath(address=address, name=name):
             return f"DirectPath {address} {name}".rstrip()
         case NewDynamic(allowed=allowed, label=label):
-            return dynamic(allowed, label)
+            return describe_dynamic(allowed, label)
         case _:
             assert_never(device)
 

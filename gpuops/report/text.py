@@ -9,8 +9,8 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.report.layout import Text
 
 PINNED: Final = (
-    "pinned: pciPassthruN.cfg.gpu-pci-id stays as it is when HA or vMotion takes the VM to another host, where it "
-    "names another GPU or none (--pin never)"
+    "pinned: pciPassthruN.cfg.gpu-pci-id does not change when HA or vMotion moves the VM to another host, where it "
+    "names another GPU or none; use --pin never to avoid this"
 )
 
 

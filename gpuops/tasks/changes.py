@@ -89,7 +89,7 @@ def _set(
     """
     rebooting = {name: options.pop(name, None) for name in OPTIONS}
     request, rolling = request_of(kind, options), rolling_of(rebooting)
-    site, warnings = open_site(connection, guarded=rolling is not None, run=verb if rolling and apply else "")
+    site, warnings = open_site(connection, require_verified=rolling is not None, run=verb if rolling and apply else "")
     with site:
         if rolling is not None:
             return change_result(change(request, verb, rolling, site, apply=apply), warnings)

@@ -63,7 +63,7 @@ def rotation(
     rules = said_policy(Path(policy).expanduser() if policy else None) if brings_back else policy_of(policy)
     site, warnings = open_site(
         connection,
-        guarded=True,
+        require_verified=True,
         returning=None if run_state is State.RESUMED else apply and brings_back,
         policy=None if isinstance(rules, PolicyError) else rules,
         run=f"rotate {_COMMAND[run_state]}" if apply else "",

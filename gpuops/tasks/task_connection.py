@@ -117,7 +117,7 @@ def reach(connection: ConnectionArguments, environ: Mapping[str, str] = os.envir
 def open_site(
     connection: ConnectionArguments,
     *,
-    guarded: bool = False,
+    require_verified: bool = False,
     returning: bool | None = False,
     policy: Policy | None = None,
     run: str = "",
@@ -126,10 +126,10 @@ def open_site(
 ) -> tuple[Site, list[str]]:
     """Return a logged-in site, which the caller must close, and the list of warnings, to which the site appends more.
 
-    `guarded`: refuse a connection whose certificate is not verified (for rotations), unless the task itself has
-    `validate_certs: false`. `returning`: the task is a return, which waits for a vCenter that does not answer, as long
-    as the desktops of `policy` have time; None = only the journal shows whether it is one. `run`: the command of a task
-    that changes something, for notices. `shell`: how to run commands on hosts; failures there are warnings. Raises
+    `require_verified`: refuse a connection whose certificate is not verified (for rotations), unless the task itself
+    has `validate_certs: false`. `returning`: the task is a return, which waits for a vCenter that does not answer, as
+    long as the desktops of `policy` have time; None = only the journal shows whether it is one. `run`: the command of a
+    task that changes something, for notices. `shell`: how to run commands on hosts; failures there are warnings. Raises
     TargetError, NotConnected, Refused, and UsageError for an invalid shell.
     """
     from gpuops.api import connect_checked
@@ -141,12 +141,12 @@ def open_site(
         reach(connection, environ),
         warnings.append,
         caller=["ansible"],
-        guarded=guarded,
-        decided=connection.validate_certs is False,
+        require_verified=require_verified,
+        unverified_accepted=connection.validate_certs is False,
         environ=environ,
         state_dir=Path(connection.state_dir).expanduser() if connection.state_dir else None,
         vcenter_wait=VcenterWait(policy, wall_clock, pause, warnings.append) if returning else None,
-        returns=returning,
+        is_return=returning,
         run=run,
     )
     if way_in is not None:

@@ -68,7 +68,7 @@ def test_with_less_than_a_week_it_is_that_of_the_day_before_and_without_that_not
     assert at_eight(weeks(None)) == Expected(MONDAY + 7 * DAY + 8 * HOUR, 0, Basis.DAY_BEFORE, 0)
     empty = forecast(UseHistory(MONDAY, ()), MONDAY, MONDAY + HOUR)
     assert empty.slots == (None,) * 4
-    assert (empty.most(MONDAY, MONDAY + HOUR), empty.up(MONDAY, MONDAY + HOUR)) == (None, None)
+    assert (empty.most(MONDAY, MONDAY + HOUR), empty.desktops_to_run(MONDAY, MONDAY + HOUR)) == (None, None)
     assert (empty.error, empty.naive) == (None, None)
     unknown = forecast(UseHistory(MONDAY, (None,) * 9 * DAY_SLOTS), MONDAY + 9 * DAY, MONDAY + 10 * DAY)
     assert set(unknown.slots) == {None}
@@ -141,11 +141,11 @@ def test_what_forecasts_are_short_by_leaves_one_error_in_ten_out() -> None:
 def test_what_is_to_run_is_the_most_of_the_while_and_what_forecasts_were_short_by() -> None:
     slots = (Expected(MONDAY, 3, Basis.EARLIER_WEEKS, 2), None, Expected(MONDAY + 2 * SLOT, 8, Basis.EARLIER_WEEKS, 2))
     two_slots = Forecast(MONDAY, slots, Error(10, 1.5, 4))
-    assert two_slots.up(MONDAY, MONDAY + SLOT) == 3 + 4
-    assert two_slots.up(MONDAY + SLOT / 2, MONDAY + 2 * SLOT + timedelta(minutes=1)) == 8 + 4
-    assert two_slots.up(MONDAY + SLOT, MONDAY + 2 * SLOT) is None
+    assert two_slots.desktops_to_run(MONDAY, MONDAY + SLOT) == 3 + 4
+    assert two_slots.desktops_to_run(MONDAY + SLOT / 2, MONDAY + 2 * SLOT + timedelta(minutes=1)) == 8 + 4
+    assert two_slots.desktops_to_run(MONDAY + SLOT, MONDAY + 2 * SLOT) is None
     nobody = Forecast(MONDAY, (Expected(MONDAY, 0, Basis.DAY_BEFORE, 0),), Error(10, 1.5, 4))
-    assert nobody.up(MONDAY, MONDAY + SLOT) == 0, "a margin is of those who are expected"
+    assert nobody.desktops_to_run(MONDAY, MONDAY + SLOT) == 0, "a margin is of those who are expected"
     early = two_slots.first_above(3, MONDAY, MONDAY + HOUR)
     assert early is not None and early.begin == MONDAY + 2 * SLOT
     assert two_slots.first_above(8, MONDAY, MONDAY + HOUR) is None

@@ -77,8 +77,8 @@ def test_answers_for_many_gpus_are_those_for_each_alone() -> None:
         for state in states(esx, its):
             many.on(state, (HALF, EIGHTH))  # ranges are kept apart
             alone = {profile: room_for(state, profile, catalog()) for profile in (HALF, EIGHTH)}
-            assert many.thought_full(state, (HALF, EIGHTH)) == alone
-            assert many.thought_full(state, (HALF, EIGHTH)) is many.thought_full(state, (HALF, EIGHTH))
+            assert many.on_if_full(state, (HALF, EIGHTH)) == alone
+            assert many.on_if_full(state, (HALF, EIGHTH)) is many.on_if_full(state, (HALF, EIGHTH))
 
 
 def test_what_cannot_fit_however_it_lies_is_refused() -> None:

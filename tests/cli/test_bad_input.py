@@ -225,7 +225,7 @@ def test_a_saved_inventory_and_a_shell_on_the_hosts_exclude_each_other(
 ) -> None:
     """What hosts tell now is not true of a snapshot that was saved."""
     refusal = gpuops(*command, "--inventory", str(saved_lab), "--host-shell", "ssh")
-    one_line(refusal, 2, "--host-shell and --inventory exclude each other", "leave one of them out")
+    one_line(refusal, 2, "--host-shell and --inventory exclude each other", "remove one of the two options")
 
 
 @pytest.mark.parametrize("command", [["attach", "--vm", "ml-07", "--profile", "x"], ["capacity"], ["inventory"]])
@@ -237,7 +237,7 @@ def test_a_saved_inventory_and_a_connection_exclude_each_other(
 ) -> None:
     """Nothing is ignored in silence: a user who names both expects something that will not happen."""
     message = f"--inventory and {options[0]} exclude each other"
-    one_line(gpuops(*command, "--inventory", str(saved_lab), *options), 2, message, "leave one of them out")
+    one_line(gpuops(*command, "--inventory", str(saved_lab), *options), 2, message, "remove one of the two options")
     one_line(gpuops(*options, *command, "--inventory", str(saved_lab)), 2, message)
 
 

@@ -46,7 +46,7 @@ def test_stopped_while_a_task_runs(
             finally:
                 run.kill()
         assert (run.returncode, output) == (exit_code, "")
-        assert "cut off after 0 of" in errors
+        assert "interrupted after 0 of" in errors
         assert errors.endswith(message)
         assert "Traceback" not in errors
         assert list(server.world.sessions) == []

@@ -194,7 +194,7 @@ def test_a_run_that_is_cut_off_says_how_far_it_came(capsys: pytest.CaptureFixtur
         progress.begin(REPORT)
         progress(Outcome(STEPS[0], Verdict.DONE))
         raise KeyboardInterrupt
-    assert "cut off after 1 of 3 steps" in capsys.readouterr().err
+    assert "interrupted after 1 of 3 steps" in capsys.readouterr().err
 
 
 def test_an_interrupted_prompt_is_no_run(capsys: pytest.CaptureFixture[str]) -> None:

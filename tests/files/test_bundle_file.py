@@ -77,8 +77,8 @@ def packed_by(packing: int, *, broken: bool = False) -> bytes:
         (lambda: archive(("manifest.json", MANIFEST), ("scenario.json", SCENARIO))[:-30], "can be read"),
         (damage, "can be read"),
         (encrypt, "can be read"),
-        (lambda: archive(("scenario.json", SCENARIO)), "it has no files manifest.json"),
-        (lambda: archive(("manifest.json", MANIFEST)), "it has no files scenario.json"),
+        (lambda: archive(("scenario.json", SCENARIO)), "it has no files named manifest.json"),
+        (lambda: archive(("manifest.json", MANIFEST)), "it has no files named scenario.json"),
         (lambda: archive(("manifest.json", "{}"), ("scenario.json", SCENARIO)), "its manifest.json has another `kind`"),
         (lambda: archive(("manifest.json", "["), ("scenario.json", SCENARIO)), "can be read"),
         (lambda: archive(("manifest.json", MANIFEST), ("scenario.json", "[" * 100_000)), "can be read"),
@@ -86,13 +86,16 @@ def packed_by(packing: int, *, broken: bool = False) -> bytes:
         (lambda: archive(("manifest.json", MANIFEST), ("scenario.json", b"\xff\xfe\xfd")), "can be read"),
         (
             lambda: archive(("manifest.json", MANIFEST), ("scenario.json", SCENARIO), ("scenario.json", SCENARIO)),
-            "it has 2 files scenario.json",
+            "it has 2 files named scenario.json",
         ),
         (
             lambda: archive(("manifest.json", MANIFEST), (link("scenario.json"), "/etc/passwd")),
             "scenario.json is a link",
         ),
-        (lambda: archive(("manifest.json", MANIFEST), ("../scenario.json", SCENARIO)), "it has no files scenario.json"),
+        (
+            lambda: archive(("manifest.json", MANIFEST), ("../scenario.json", SCENARIO)),
+            "it has no files named scenario.json",
+        ),
         (lambda: archive(*((f"{n}", "") for n in range(40)), ("manifest.json", MANIFEST)), "has 41 files"),
         pytest.param(
             lambda: archive(*((f"{n}", "") for n in range(80_000))), "has 80000 files", marks=pytest.mark.long

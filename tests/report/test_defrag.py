@@ -22,7 +22,7 @@ def test_a_pinned_move_is_told_with_what_it_costs() -> None:
     lines = plain(defrag_text(defrag)).splitlines()
     (move,) = [line.split() for line in lines if "powered off, pinned" in line]
     assert move == ["1", "vm-1-1-1", "esx-01", "esx-02", "0000:11:00.0", "powered", "off,", "pinned", "3"]
-    assert sum(line.startswith("pinned: pciPassthruN.cfg.gpu-pci-id stays as it is") for line in lines) == 1
+    assert sum(line.startswith("pinned: pciPassthruN.cfg.gpu-pci-id does not change") for line in lines) == 1
     (pinned_move,) = as_values(DefragDocument.made_of(defrag))["moves"]
     assert (pinned_move["pinned"], pinned_move["gpus"], pinned_move["gpus_known_by"]) == (
         True,
@@ -40,8 +40,8 @@ def test_a_move_that_needs_no_pin_has_none() -> None:
 @pytest.mark.parametrize(
     ("proven", "unpinned", "expected"),
     [
-        (True, True, "no other moves free more for certain, and no fewer as much"),
-        (False, True, "of moves that pin no VM none free more for certain, and no fewer as much"),
+        (True, True, "no other moves free more for certain, and no fewer free as much"),
+        (False, True, "no other moves without pins free more for certain, and no fewer free as much"),
         (False, False, "more cannot be free; whether fewer moves would do is not known"),
     ],
 )

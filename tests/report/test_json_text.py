@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gpuops.report.document import as_values
 from gpuops.report.first_steps.simulator_view import ledger_document, ledger_text
-from gpuops.report.json_and_csv import csv_text, document_text, pieces
+from gpuops.report.json_and_csv import csv_text, document_pieces, document_text
 from gpuops.report.layout import (
     Shown,
     Text,
@@ -80,7 +80,7 @@ def test_records_are_made_when_they_are_written() -> None:
             numbers_made.append(number)
             yield {"number": number}
 
-    written = pieces({"kind": "x", "records": records(), "total": 3})
+    written = document_pieces({"kind": "x", "records": records(), "total": 3})
     numbered_pieces = []
     for piece in written:
         numbered_pieces.append((piece.strip(), len(numbers_made)))
@@ -89,7 +89,7 @@ def test_records_are_made_when_they_are_written() -> None:
 
 
 def test_what_is_no_value_of_a_document_is_told() -> None:
-    with pytest.raises(TypeError, match="object is no value of a document"):
+    with pytest.raises(TypeError, match="object is not a type of values in documents"):
         document_text({"x": object()})
 
 

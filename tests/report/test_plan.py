@@ -193,7 +193,7 @@ def test_what_a_cut_off_run_had_begun_is_shown_before_the_plan(inventory: Invent
     )
     text = plain(report_text(Report(None, inventory, plan, outcomes, applied=True)))
     assert text.splitlines()[:3] == [
-        "found of the run that was cut off",
+        "steps of the interrupted run",
         "  done     suspend train  found done after the run was cut off",
         "  done     suspend ml-01",
     ]

@@ -66,9 +66,9 @@ def test_without_a_journal_it_says_what_was_looked_at(plain: Render) -> None:
     blank = replace(STATUS, policy=None, cut_off=None, cut_off_since=None, vms=())
     assert "looked for" not in plain(status_text(blank))
     text = plain(status_text(replace(blank, remembered=False)))
-    assert "looked for the marker gpuops.rotation alone; --policy FILE looks for that of a policy" in text
+    assert "only the marker gpuops.rotation was read; --policy FILE reads the marker of a policy" in text
     named = replace(blank, remembered=False, policy="office", marker="office.night", lock_vm="lock")
-    assert plain(status_text(named)).endswith("looked for the marker office.night alone\n")
+    assert plain(status_text(named)).endswith("only the marker office.night was read\n")
 
 
 def test_the_lease_is_told_or_that_there_is_none(plain: Render) -> None:

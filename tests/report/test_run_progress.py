@@ -31,11 +31,11 @@ from gpuops.plan.rotation.returns.day import RotateDay
 from gpuops.plan.rotation.returns.restore import RestoreVms
 from gpuops.report.layout import display_width
 from gpuops.report.run_progress import (
-    DOING,
-    SHOWN,
+    NAMED_VMS,
+    VERBS_IN_FLIGHT,
     RunProgress,
-    deeds_line,
-    deeds_named,
+    changed_vms,
+    changed_vms_line,
     progress_lines,
     start_progress,
 )
@@ -206,7 +206,7 @@ def test_a_step_that_ended_or_rests_is_in_flight_no_more_and_begins_anew() -> No
     )
 
 
-@pytest.mark.parametrize(("number", "last"), [(SHOWN, "  resuming vdi-03 0:09"), (SHOWN + 3, "  and 3 more")])
+@pytest.mark.parametrize(("number", "last"), [(NAMED_VMS, "  resuming vdi-03 0:09"), (NAMED_VMS + 3, "  and 3 more")])
 def test_many_are_cut_short(number: int, last: str) -> None:
     steps = [ResumeVm(f"vm-{n}") for n in range(number)]
     lines = progress_lines(at_the_start(DAY, *steps).with_in_flight(steps, 0.0), 9.0, NOW, 60)
@@ -231,7 +231,7 @@ def test_a_name_is_harmless_and_fits(name: str, expected: str) -> None:
 
 
 def test_each_kind_of_step_has_its_word() -> None:
-    assert set(DOING) == set(get_args(Step))
+    assert set(VERBS_IN_FLIGHT) == set(get_args(Step))
 
 
 def test_a_run_before_its_evening_says_the_day() -> None:
@@ -269,20 +269,20 @@ def report(request: RotateNight | RotateDay, *ended: tuple[Step, Verdict]) -> Re
     ],
 )
 def test_a_night_is_told_in_desktops_and_ml_vms(ended: tuple[tuple[Step, Verdict], ...], expected: str) -> None:
-    assert deeds_line(report(RotateNight(NIGHT_DONE.policy), *ended)) == expected
+    assert changed_vms_line(report(RotateNight(NIGHT_DONE.policy), *ended)) == expected
 
 
 def test_a_morning_names_each_of_them() -> None:
     ended = ((ShutDownGuest("vm-1"), Verdict.DONE), (ResumeVm("vm-2"), Verdict.DONE), (MARK, Verdict.DONE))
     return_report = report(RotateDay(NIGHT_DONE.policy, ()), *ended)
-    assert deeds_line(return_report) == "1 desktop resumed, 1 ML VM shut down"
+    assert changed_vms_line(return_report) == "1 desktop resumed, 1 ML VM shut down"
     names = [return_report.before.vm(step.vm).name for step, _ in ended[:2]]
-    assert list(deeds_named(return_report)) == [f"{names[0]}: shut down", f"{names[1]}: resumed"]
+    assert list(changed_vms(return_report)) == [f"{names[0]}: shut down", f"{names[1]}: resumed"]
 
 
 def test_what_is_no_rotation_is_told_in_steps() -> None:
     host_report = Report(
         object(), small_world().snapshot(), Plan(), (Outcome(PowerOnVm("vm-1", None), Verdict.DONE),), applied=True
     )
-    assert list(deeds_named(host_report)) == []
-    assert "desktop" not in deeds_line(host_report)
+    assert list(changed_vms(host_report)) == []
+    assert "desktop" not in changed_vms_line(host_report)

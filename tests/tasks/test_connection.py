@@ -113,14 +113,14 @@ def test_what_cannot_be_meant_is_said() -> None:
         reach(ConnectionArguments(), {"HOME": "/nonexistent"})
 
 
-@pytest.mark.parametrize("guarded", [False, True])
+@pytest.mark.parametrize("require_verified", [False, True])
 def test_an_unverified_connection_is_noted_and_a_rotation_over_it_is_a_decision_of_the_task(
-    tmp_path: Path, guarded: bool
+    tmp_path: Path, require_verified: bool
 ) -> None:
     environ = {"HOME": str(tmp_path), "GPUOPS_STATE_DIR": str(tmp_path / "state")}
     arguments = ConnectionArguments(hostname="127.0.0.1:1", username="u", password="p", validate_certs=False)
     with pytest.raises(GpuopsError, match=r"127\.0\.0\.1"):  # nothing listens there
-        open_site(arguments, guarded=guarded, environ=environ)
+        open_site(arguments, require_verified=require_verified, environ=environ)
     (line,) = (tmp_path / "state" / "audit.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(line)["said_by"] == "validate_certs"
 
@@ -128,7 +128,7 @@ def test_an_unverified_connection_is_noted_and_a_rotation_over_it_is_a_decision_
 def test_a_variable_does_not_decide_it_for_a_rotation(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "VMWARE_HOST": "vc", "VMWARE_VALIDATE_CERTS": "no"}
     with pytest.raises(Refused, match="VMWARE_VALIDATE_CERTS is refused for an unattended rotation"):
-        open_site(ConnectionArguments(username="u", password="p"), guarded=True, environ=environ)
+        open_site(ConnectionArguments(username="u", password="p"), require_verified=True, environ=environ)
 
 
 def test_a_password_is_not_sent_in_the_clear(tmp_path: Path) -> None:

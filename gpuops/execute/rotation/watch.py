@@ -65,7 +65,7 @@ class PoolForecasts:
         # vCenter's time now: its time at the last read, and what has passed since by this machine's monotonic clock
         now = self.read_at + timedelta(seconds=self.site.passed_s() - self.read_s)
         counts = {
-            name: self.forecasts[name].up(now, now + ready_ahead.ahead)
+            name: self.forecasts[name].desktops_to_run(now, now + ready_ahead.ahead)
             for name, ready_ahead in ready_ahead_of.items()
             if ready_ahead is not None and name in self.forecasts
         }

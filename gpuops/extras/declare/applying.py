@@ -238,7 +238,7 @@ def _finish_earlier_calls(site: Site, told: Told) -> None:
         end_killed_calls(request.run_kind, site)
     if change_status(site).verb != VERB:
         return
-    resumed = change_resume(site, hear=told)
+    resumed = change_resume(site, on_progress=told)
     if resumed.exit_code:
         raise PartlyDone(
             "the rolling change that an earlier apply began is not finished", hint="gpuops change status shows it"
@@ -279,7 +279,7 @@ class _HostPhase:
     def _reboot(self, wishes: tuple[HostWish, ...], rolling: Rolling) -> bool:
         """Reboot the hosts on which settings wait for that. Return whether there was one."""
         request, consent = SiteHosts(wishes, reboots_only=True), self.in_maintenance or agreed
-        rolled = change(request, VERB, rolling, self.site, apply=True, consent=consent, hear=self.told)
+        rolled = change(request, VERB, rolling, self.site, apply=True, consent=consent, on_progress=self.told)
         self._note(rolled.plan.rejections, rolled.outcomes)
         return bool(rolled.outcomes)
 

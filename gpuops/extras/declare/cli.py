@@ -80,7 +80,7 @@ def apply(
             confirm([*site_report_text(replace(planned, afterwards=()))])
 
     with (
-        open_site(common, guarded=True, run="" if dry_run else "apply") as site,
+        open_site(common, require_verified=True, run="" if dry_run else "apply") as site,
         ChangeProgress() as progress,
     ):
         host_shell.give_to(site)
@@ -171,7 +171,7 @@ def drift(
     if window is not None and not heals:
         raise UsageError("--window needs --heal", hint="add --heal KEY, or leave --window out")
     opens = parse_window(window) if window is not None else None
-    with open_site(common, guarded=bool(heals), run="drift" if heals else "") as site:
+    with open_site(common, require_verified=bool(heals), run="drift" if heals else "") as site:
         host_shell.give_to(site)
         watch = DriftWatch(wishes(site), site, heals, opens, reboot is not None)
         if not once:

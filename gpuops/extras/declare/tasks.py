@@ -30,7 +30,7 @@ def gpu_site(
     """
     site_file = load_site(Path(file).expanduser()) if file is not None else decode_site(content, "content")
     rolling = rolling_of(options)
-    site, warnings = open_site(connection, guarded=True, run="apply" if apply else "", shell=shell)
+    site, warnings = open_site(connection, require_verified=True, run="apply" if apply else "", shell=shell)
     with site:
         if rolling is None:
             refuse_outside_window(options.get("window"), site.clock())

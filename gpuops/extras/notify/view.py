@@ -19,7 +19,7 @@ from gpuops.plan.rotation.returns.return_time import Overdue
 from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, cut_off
 from gpuops.report.plan_text import outcomes_counted
-from gpuops.report.run_progress import deeds_line, deeds_named
+from gpuops.report.run_progress import changed_vms, changed_vms_line
 from gpuops.report.step_changes import title
 
 NAMED_AT_MOST: Final = 20
@@ -62,7 +62,7 @@ def notice_of_report(report: Report[Any] | ChangeReport, run: ToldRun, at: datet
     if code or not report.changed:
         return None
     headline = f"{run.command}: {_closing(report)}"
-    named = tuple(deeds_named(report)) if isinstance(report, Report) else ()
+    named = tuple(changed_vms(report)) if isinstance(report, Report) else ()
     return Notice(kind, run.vcenter, (run.command, run.id), at, headline, named, _status(run))
 
 
@@ -178,7 +178,7 @@ def _is_by_the_hour(report: Report[Any] | ChangeReport) -> bool:
 
 def _closing(report: Report[Any] | ChangeReport) -> str:
     if isinstance(report, Report):
-        return deeds_line(report)
+        return changed_vms_line(report)
     if report.outcomes:
         return outcomes_counted(report.outcomes, "host")
     return "nothing changed: refused" if not report.plan.feasible else "nothing to do"

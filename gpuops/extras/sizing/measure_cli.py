@@ -73,7 +73,7 @@ def _each_scheduler(common: CommonOptions, options: MeasureOptions, wish: Measur
             texts = [measure_plan_text(planned.measured.plan), *map(change_text, planned.changes)]
             confirm(texts, "the measurement above makes VMs and removes them, and reboots their host")
 
-    with open_site(common, guarded=True) as site, ChangeProgress() as progress:
+    with open_site(common, require_verified=True) as site, ChangeProgress() as progress:
         site.say = output.note
         setting = SettingSchedulers(_rolling(options), progress)
         outcome = measure_schedulers(wish, site, setting, apply=not options.dry_run, consent=consent)

@@ -245,7 +245,9 @@ class _Changing:
         self.begun = True
         unagreed = self._unagreed_shutdowns(report)
         if unagreed is None:
-            report = change(request, "scheduler set", rolling, self.site, apply=True, consent=self._agree, hear=hear)
+            report = change(
+                request, "scheduler set", rolling, self.site, apply=True, consent=self._agree, on_progress=hear
+            )
         else:
             report = replace(report, plan=Roll(rejections=(unagreed,)))
         self.changes.append(report)

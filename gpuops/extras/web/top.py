@@ -26,7 +26,7 @@ from gpuops.plan.rotation.night_status import RotationStatus
 from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.report.layout import Text
 from gpuops.report.monitoring.fleet_view import POWER_WORDS, Fleet, holders, mode, reboot_pending
-from gpuops.report.step_changes import describe
+from gpuops.report.step_changes import describe_device
 from gpuops.report.text import count, count_hosts
 
 
@@ -292,7 +292,7 @@ def _sessions(vms: Sequence[Vm]) -> int | None:
 def _devices(vm: Vm) -> str:
     """Return `2 x nvidia_a40-8q, DirectPath 0000:3b:00.0`."""
     numbers = Counter(
-        device.profile if isinstance(device, VgpuDevice) else describe(device) for device in vm.devices or ()
+        device.profile if isinstance(device, VgpuDevice) else describe_device(device) for device in vm.devices or ()
     )
     return ", ".join(text if number == 1 else f"{number} x {text}" for text, number in numbers.items())
 

@@ -15,7 +15,7 @@ from enum import StrEnum
 from itertools import count
 from typing import TypeVar
 
-from gpuops.advise.capacity import Slots, best, total
+from gpuops.advise.capacity import Slots, best_slots, total_slots
 from gpuops.advise.occupancy import GpuState, Rooms, gpu_states
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress, PhysicalGpu
@@ -176,7 +176,7 @@ def fleet_part(level: Level, name: str, parts: Sequence[FleetPart]) -> FleetPart
         name=name,
         gpus=sum(part.gpus for part in parts),
         fits=fits_of(part.fits for part in parts),
-        devices={device: total(rooms) for device, rooms in _group_by_key(part.devices for part in parts)},
+        devices={device: total_slots(rooms) for device, rooms in _group_by_key(part.devices for part in parts)},
         largest=largest_of(part.largest for part in parts),
         parts=tuple(parts),
     )
@@ -186,9 +186,9 @@ def fits_of(parts: Iterable[Fits]) -> Fits:
     """Return room in all of these places together; one VM is in one of them."""
     return {
         profile: Fit(
-            slots=total([fit.slots for fit in fits]),
-            beside_one_node=best([fit.beside_one_node for fit in fits]),
-            on_one_host=best([fit.on_one_host for fit in fits]),
+            slots=total_slots([fit.slots for fit in fits]),
+            beside_one_node=best_slots([fit.beside_one_node for fit in fits]),
+            on_one_host=best_slots([fit.on_one_host for fit in fits]),
         )
         for profile, fits in _group_by_key(parts)
     }
@@ -283,7 +283,7 @@ def rooms(
             label = (gpu.passthrough.label if gpu.passthrough else None) or ""
             kind = str(gpu.kind) if isinstance(gpu, OtherDevice) else ""
             rooms_by_kind.setdefault(Device(gpu.name, gpu.vendor_id, gpu.device_id, label, kind), []).append(room)
-    return {device: limit_slots(general, total(rooms_by_kind[device])) for device in sorted(rooms_by_kind)}
+    return {device: limit_slots(general, total_slots(rooms_by_kind[device])) for device in sorted(rooms_by_kind)}
 
 
 def _address(device: object) -> PciAddress | None:
@@ -382,7 +382,7 @@ class HostRoom:
                     slots_by_profile.setdefault(profile, []).append(slots)
             fits = {}
             for profile in sorted(slots_by_profile):
-                slots = limit_slots(context.bars, total(slots_by_profile[profile]))
+                slots = limit_slots(context.bars, total_slots(slots_by_profile[profile]))
                 in_one_vm = self._in_one_vm.of(slots, profile, context.host)
                 fits[profile] = Fit(slots, _limit_to_node(in_one_vm, local), in_one_vm)
             self._fits[key] = fits

@@ -14,7 +14,7 @@ from enum import StrEnum
 from shlex import quote
 from typing import Final, assert_never
 
-from gpuops.advise.capacity import Slots, total
+from gpuops.advise.capacity import Slots, total_slots
 from gpuops.advise.occupancy import Rooms, gpu_states
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import GraphicsType, PhysicalGpu, RecoveryAction
@@ -308,7 +308,7 @@ def of_reservations(hosts: Sequence[Host], inventory: Inventory, catalog: Catalo
                 fix = "gpuops plans with the smaller count; look for GPUs in another mode, or used by hidden VMs"
                 yield Finding(Severity.WARNING, name, reason, fix)
         for devices in inventory.reservations.devices_in(place):
-            room = total([_device_room(devices, host, inventory) for host in members if _is_usable(host)])
+            room = total_slots([_device_room(devices, host, inventory) for host in members if _is_usable(host)])
             if not _is_within(devices.remaining, room):
                 reason = f"{devices.name}: vCenter reports room for {devices.remaining} more, gpuops for {_range(room)}"
                 fix = "gpuops plans with vCenter's count; look for devices that are in use, or not available to VMs"
@@ -322,7 +322,7 @@ def _is_usable(host: Host) -> bool:
 def _device_room(capacity: DeviceCapacity, host: Host, inventory: Inventory) -> Slots:
     holding = DeviceHolders(host, inventory)
     rooms = [room for device in host.devices if capacity.is_of(device) and (room := holding.room(device)) is not None]
-    return total(rooms)
+    return total_slots(rooms)
 
 
 def _without_vms(inventory: Inventory) -> Inventory:
@@ -335,7 +335,7 @@ def _count_slots(profile: str, members: Sequence[Host], inventory: Inventory, ca
     rooms, usable = Rooms(catalog), [host for host in members if _is_usable(host)]
     states = (state for host in usable for state in gpu_states(inventory.hosts[host.ref], inventory, catalog))
     rooms_by_gpu = [rooms.on(state, (profile,)) for state in states]
-    return total([slots[profile] for slots in rooms_by_gpu if profile in slots])
+    return total_slots([slots[profile] for slots in rooms_by_gpu if profile in slots])
 
 
 def _is_within(count: int, slots: Slots) -> bool:

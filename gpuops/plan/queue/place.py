@@ -423,7 +423,9 @@ class Place:
     ] = SuspendedPolicy.CLAIM
     keep_free: KeepFreeOption = ()
     optimize: Annotated[bool, Option("All at once, by a solver; tells how much more is possible.")] = False
-    explain: Annotated[bool, Option("Show every host and GPU looked at, and why.")] = False
+    explain: Annotated[bool, Option("Show every host and GPU that was considered, and why it was chosen or not.")] = (
+        False
+    )
 
     def __post_init__(self) -> None:
         """Require unique names, by which results are shown. Raises UsageError."""

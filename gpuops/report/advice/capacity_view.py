@@ -20,7 +20,7 @@ from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.monitoring.inventory_view import by_size, figure, without_series
 from gpuops.report.text import count, count_hosts, size, vcenter_heading
 
-_FEW: Final = 4
+_MOST_NAMED: Final = 4
 _INDENT: Final = {Level.ALL: "", Level.CLUSTER: "", Level.HOST: "  ", Level.NODE: "    "}
 _KEY_OF_PARTS: Final = {Level.ALL: "clusters", Level.CLUSTER: "hosts", Level.HOST: "numa_nodes"}
 
@@ -38,7 +38,8 @@ class _PlaceComparison:
         return tuple(_PlaceComparison(*pair) for pair in zip(self.now.parts, after, strict=True))
 
     @property
-    def worlds(self) -> tuple[FleetPart, ...]:
+    def moments(self) -> tuple[FleetPart, ...]:
+        """Return the place now and, with --policy, after the night."""
         return (self.now,) if self.after is None else (self.now, self.after)
 
 
@@ -54,19 +55,19 @@ def capacity_text(capacity: Capacity, scope: Scope, policy: str | None) -> Shown
             Text(f"after: when {count(capacity.desktops, 'desktop')} that {policy_name} may take now are suspended")
         )
     if not capacity.now.gpus and not capacity.now.devices:
-        return (*lines, Text("no GPU to answer for"))
+        return (*lines, Text("no GPU was found"))
     if capacity.profile is not None:
         lines += [_places_table(all_places, capacity.profile), *_largest_lines(all_places)]
     else:
         for place in _places_in_scope(all_places, scope):
-            lines += [Text(), Text(_title(place.now), "bold"), _profiles_table(place), *_largest_lines(place)]
+            lines += [Text(), Text(_place_title(place.now), "bold"), _profiles_table(place), *_largest_lines(place)]
     if capacity.profile is None:
         fragmented = (part for part in capacity.fragmentation if part.fragmented_mib or part.unusable_gpus)
         lines += map(_fragmentation_line, fragmented)
     for part in _with_parts(all_places):
         lines += [Text(f"note: {part.now.name} {note}", "yellow") for note in part.now.notes]
     if capacity.suspended:  # `gpuops place` keeps the GPUs of these VMs
-        vms, names = count(len(capacity.suspended), "suspended VM"), some_names(capacity.suspended, _FEW)
+        vms, names = count(len(capacity.suspended), "suspended VM"), some_names(capacity.suspended, _MOST_NAMED)
         lines.append(Text(f"counted as free: the GPUs of {vms}: {names}", "dim"))
     return lines
 
@@ -245,13 +246,13 @@ def capacity_document(capacity: Capacity, policy: str | None) -> CapacityDocumen
         policy=policy,
         desktops_to_suspend=None if capacity.after is None else capacity.desktops,
         suspended_vms=capacity.suspended,
-        **_room(_PlaceComparison(capacity.now, capacity.after), {}),
+        **_room_fields(_PlaceComparison(capacity.now, capacity.after), {}),
     )
 
 
-def _places_in_scope(whole: _PlaceComparison, scope: Scope) -> Iterator[_PlaceComparison]:
+def _places_in_scope(all_places: _PlaceComparison, scope: Scope) -> Iterator[_PlaceComparison]:
     """Yield the clusters; with --cluster their hosts, with --host only that host and its NUMA nodes."""
-    for cluster in whole.parts:
+    for cluster in all_places.parts:
         if scope.host is None:
             yield cluster
         if scope.host is None and scope.cluster is None:
@@ -262,38 +263,39 @@ def _places_in_scope(whole: _PlaceComparison, scope: Scope) -> Iterator[_PlaceCo
                 yield from host.parts
 
 
-def _title(place: FleetPart) -> str:
+def _place_title(place: FleetPart) -> str:
     if place.level is Level.CLUSTER:
         return f"{place.name}: {count(place.hosts, 'host')} with {count(place.gpus, 'GPU')}"
-    beside = f"{_beside(place.beside)}, " if place.beside is not None else ""
+    beside = f"{_beside_text(place.beside)}, " if place.beside is not None else ""
     return f"{place.name}: {beside}{count(place.gpus, 'GPU')}"
 
 
 def _profiles_table(place: _PlaceComparison) -> TextTable:
     """Return the free slots of a place for each profile, and the free devices for whole use."""
-    table = _table("profile", len(place.worlds))
-    merged: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    table = _figures_table("profile", len(place.moments))
+    letters_by_row: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     # profiles with equal figures whose names differ only in the series share a row: a40-8q and a40-8c are `a40-8c|q`
     for name in sorted(place.now.fits, key=by_size):
         stem = without_series(name)
-        cells = _cells([world.fits[name] for world in place.worlds])
-        merged.setdefault((stem, cells), []).append(name[len(stem) :])
-    for (stem, cells), letters in merged.items():
+        cells = _figure_cells([moment.fits[name] for moment in place.moments])
+        letters_by_row.setdefault((stem, cells), []).append(name[len(stem) :])
+    for (stem, cells), letters in letters_by_row.items():
         table.add_row(f"{stem}{'|'.join(letters)}", *cells)
     for device in place.now.devices:
         kind = f"{device.kind}, " if device.kind else ""
         label = f", label {device.label}" if device.label else ""
-        free = (figure(world.devices[device]) for world in place.worlds)
+        free = (figure(moment.devices[device]) for moment in place.moments)
         table.add_row(f"whole {device.name} ({kind}DirectPath{label})", *free)
     return table
 
 
-def _places_table(whole: _PlaceComparison, profile: str) -> TextTable:
-    table = _table(profile, len(whole.worlds), "why")
-    for place in (part for cluster in whole.parts for part in _with_parts(cluster)):
-        fits = [world.fits.get(profile, _NO_ROOM) for world in place.worlds]
+def _places_table(all_places: _PlaceComparison, profile: str) -> TextTable:
+    """Return the free slots for one profile in each cluster, host and NUMA node, and why a NUMA node has none."""
+    table = _figures_table(profile, len(all_places.moments), "why")
+    for place in (part for cluster in all_places.parts for part in _with_parts(cluster)):
+        fits = [moment.fits.get(profile, _NO_ROOM) for moment in place.moments]
         why = _because(fits[-1].slots) if place.now.level is Level.NODE else ""
-        table.add_row(_INDENT[place.now.level] + place.now.name, *_cells(fits), why)
+        table.add_row(_INDENT[place.now.level] + place.now.name, *_figure_cells(fits), why)
     return table
 
 
@@ -303,12 +305,13 @@ def _with_parts(place: _PlaceComparison) -> Iterator[_PlaceComparison]:
         yield from _with_parts(part)
 
 
-def _table(first: str, worlds: int, *more_headers: str) -> TextTable:
-    figures = (*("now", "after")[:worlds], *("in one VM", "in one VM after")[:worlds])
-    return TextTable(first, *figures, *more_headers, right=range(1, 1 + worlds))
+def _figures_table(first_header: str, moments: int, *more_headers: str) -> TextTable:
+    """Return an empty table with the columns of `_figure_cells` for one moment (now) or two (now and after)."""
+    figures = (*("now", "after")[:moments], *("in one VM", "in one VM after")[:moments])
+    return TextTable(first_header, *figures, *more_headers, right=range(1, 1 + moments))
 
 
-def _cells(fits: list[Fit]) -> tuple[str, ...]:
+def _figure_cells(fits: list[Fit]) -> tuple[str, ...]:
     return (*(figure(fit.slots) for fit in fits), *map(_in_one_vm, fits))
 
 
@@ -319,15 +322,15 @@ def _in_one_vm(fit: Fit) -> str:
 
 
 def _largest_lines(place: _PlaceComparison) -> Iterator[Text]:
-    for word, largest in zip(("now", "after"), (world.largest for world in place.worlds), strict=False):
+    for word, largest in zip(("now", "after"), (moment.largest for moment in place.moments), strict=False):
         text = "none fits beside a NUMA node"
         if largest is not None:
             vgpus = f"{figure(largest.count)} x {largest.profile} in one VM"
-            text = f"{vgpus}, on {largest.where} with {_beside(largest.beside)}"
+            text = f"{vgpus}, on {largest.where} with {_beside_text(largest.beside)}"
         yield Text(f"largest {word}: ", "dim").append(text)
 
 
-def _beside(beside: Beside) -> str:
+def _beside_text(beside: Beside) -> str:
     """Return `32 cores, 384 GiB to 512 GiB`."""
     cores = "unknown cores" if beside.cores is None else count(beside.cores, "core")
     least, most = beside.memory_at_least_mib, beside.memory_at_most_mib
@@ -347,7 +350,9 @@ def _because(slots: Slots) -> str:
 _ROOMS: Final = {Level.CLUSTER: ClusterRoomRecord, Level.HOST: HostRoomRecord, Level.NODE: NodeRoomRecord}
 
 
-def _room(place: _PlaceComparison, profiles_by_fits: dict[tuple[int, int], list[ProfileRoomRecord]]) -> dict[str, Any]:
+def _room_fields(
+    place: _PlaceComparison, profiles_by_fits: dict[tuple[int, int], list[ProfileRoomRecord]]
+) -> dict[str, Any]:
     """Return the fields of one place and its parts.
 
     `profiles_by_fits` keeps the records of earlier places by the id of their `fits`: most NUMA nodes of a fleet share
@@ -356,37 +361,38 @@ def _room(place: _PlaceComparison, profiles_by_fits: dict[tuple[int, int], list[
     now, after = place.now, place.after
     key = (id(now.fits), id(after.fits) if after is not None else 0)
     if key not in profiles_by_fits:
+        fits = [(name, now.fits[name], after.fits[name] if after is not None else None) for name in now.fits]
         profiles_by_fits[key] = [
-            ProfileRoomRecord(name, *_in_both(place, lambda world, name=name: FitRecord.made_of(world.fits[name])))  # type: ignore[misc]
-            for name in now.fits
+            ProfileRoomRecord(name, FitRecord.made_of(fit), FitRecord.made_of(fit_after) if fit_after else None)
+            for name, fit, fit_after in fits
         ]
-    fields: dict[str, Any] = {"gpus": now.gpus, "profiles": profiles_by_fits[key], **_devices(place)}
+    fields: dict[str, Any] = {"gpus": now.gpus, "profiles": profiles_by_fits[key], **_device_fields(place)}
     fields["largest"] = LargestBothRecord(
-        *_in_both(place, lambda world: world.largest and LargestRecord.made_of(world.largest))
+        *_now_and_after(place, lambda part: part.largest and LargestRecord.made_of(part.largest))
     )
     if now.level is Level.NODE:
-        beside = _in_both(place, lambda world: world.beside and BesideRecord.made_of(world.beside))
+        beside = _now_and_after(place, lambda part: part.beside and BesideRecord.made_of(part.beside))
         fields["beside"] = BesideBothRecord(*beside)
     if now.level in (Level.CLUSTER, Level.HOST):
         fields["notes"] = list(now.notes)
     if now.level in _KEY_OF_PARTS:
         fields[_KEY_OF_PARTS[now.level]] = [
-            _ROOMS[part.now.level](name=part.now.name, **_room(part, profiles_by_fits)) for part in place.parts
+            _ROOMS[part.now.level](name=part.now.name, **_room_fields(part, profiles_by_fits)) for part in place.parts
         ]
     return fields
 
 
-def _in_both(place: _PlaceComparison, view: Callable[[FleetPart], Any]) -> tuple[Any, Any]:
+def _now_and_after(place: _PlaceComparison, view: Callable[[FleetPart], Any]) -> tuple[Any, Any]:
     """Return a view of the place now and after the night."""
     return view(place.now), None if place.after is None else view(place.after)
 
 
-def _devices(place: _PlaceComparison) -> dict[str, Any]:
+def _device_fields(place: _PlaceComparison) -> dict[str, Any]:
     """Return NVIDIA GPUs that are given to VMs as complete devices, and the other devices."""
     whole_gpus, other_devices = [], []
     for device in place.now.devices:
         device_type, label = f"{device.vendor_id:04x}:{device.device_id:04x}", device.label or None
-        now, after = _in_both(place, lambda world, device=device: _slots(world.devices[device]))  # type: ignore[misc]
+        now, after = _now_and_after(place, lambda world, device=device: _slots(world.devices[device]))  # type: ignore[misc]
         if device.kind:
             other_devices.append(OtherDevicesRecord(device.name, device.kind, device_type, label, now, after))
         else:

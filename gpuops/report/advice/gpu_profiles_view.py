@@ -35,9 +35,9 @@ def _modes(board: Board) -> str:
     return ", ".join(filter(None, ("same size", mixed, "MIG" if board.mig is not None else "")))
 
 
-def profiles_text(answer: GpuProfiles) -> Iterator[Shown]:
+def profiles_text(gpu_profiles: GpuProfiles) -> Iterator[Shown]:
     """Yield the profiles of a GPU model and, for each of its modes, which of them run together."""
-    board = answer.board
+    board = gpu_profiles.board
     heading = f"{board.name}  {board.generation}, {size(board.framebuffer_mib)}, model {board.key}"
     yield Text(heading, "bold")
     rows = (
@@ -48,13 +48,13 @@ def profiles_text(answer: GpuProfiles) -> Iterator[Shown]:
             optional_figure(profile.max_per_gpu_mixed, unknown="-"),
             optional_figure(board.most_in_one_vm(profile)),
         )
-        for profile in answer.time_sliced
+        for profile in gpu_profiles.time_sliced
     )
     headers = ("profile", "memory", "same size", "mixed size", "in one VM")
     yield TextTable(*headers, right=(1, 2, 3), rows=_fold_series(rows))
     yield "same-size mode: profiles of one memory size run together, of any series"
-    yield from _mixed_sizes(answer)
-    yield from _mig(answer)
+    yield from _mixed_size_lines(gpu_profiles)
+    yield from _mig_lines(gpu_profiles)
     yield Text("in one VM: the limit of NVIDIA's driver; the vSphere release may allow fewer", "dim")
 
 
@@ -69,19 +69,19 @@ def _fold_series(rows: Iterable[tuple[VgpuProfile, *tuple[str, ...]]]) -> Iterat
         yield (f"{stem}{'|'.join(sorted(letters))}", *figures)
 
 
-def _mixed_sizes(answer: GpuProfiles) -> Iterator[Shown]:
-    sizes = answer.mixed_sizes
+def _mixed_size_lines(gpu_profiles: GpuProfiles) -> Iterator[Shown]:
+    sizes = gpu_profiles.mixed_sizes
     if not sizes:
-        is_unknown = answer.board.mixed_size_mode is None
+        is_unknown = gpu_profiles.board.mixed_size_mode is None
         yield "mixed-size mode: not known, NVIDIA's documents disagree" if is_unknown else "mixed-size mode: none"
         return
-    yield "mixed-size mode: next to one vGPU of the size in the row fit so many of the size in the column"
+    yield "mixed-size mode: how many vGPUs of the column's size fit next to one vGPU of the row's size"
     headers = [size(column.memory_mib) for column in sizes]
-    rows = ((size(row.memory_mib), *map(figure, row.next_to_one), _starts(row.starts_gib)) for row in sizes)
+    rows = ((size(row.memory_mib), *map(figure, row.next_to_one), _starts_text(row.starts_gib)) for row in sizes)
     yield TextTable("", *headers, "may start at (GiB)", right=range(len(sizes) + 1), rows=rows)
 
 
-def _starts(starts: Sequence[int]) -> str:
+def _starts_text(starts: Sequence[int]) -> str:
     if not starts:
         return "?"
     if len(starts) <= _MOST_STARTS:
@@ -89,9 +89,9 @@ def _starts(starts: Sequence[int]) -> str:
     return f"{', '.join(map(str, starts[: _MOST_STARTS - 1]))}, ... {starts[-1]}"
 
 
-def _mig(answer: GpuProfiles) -> Iterator[Shown]:
+def _mig_lines(gpu_profiles: GpuProfiles) -> Iterator[Shown]:
     """Yield the MIG profiles and the sets of GPU instances that fill a GPU; nothing for a model without MIG."""
-    sets = answer.mig
+    sets = gpu_profiles.mig
     if sets is None:
         return
     yield "MIG mode: each profile runs in GPU instances of one kind"
@@ -103,9 +103,9 @@ def _mig(answer: GpuProfiles) -> Iterator[Shown]:
             profile.mig_profile or "?",
             str(profile.max_per_gpu_instance or 1),
             str(profile.max_per_gpu),
-            optional_figure(answer.board.most_in_one_vm(profile)),
+            optional_figure(gpu_profiles.board.most_in_one_vm(profile)),
         )
-        for profile in answer.mig_backed
+        for profile in gpu_profiles.mig_backed
     )
     yield TextTable(*headers, right=(1, 3, 4), rows=_fold_series(rows))
     yield "GPU instances that fit together: all of a row, or some of them"
@@ -222,14 +222,14 @@ class ProfilesDocument(PrintedDocument, frozen=True):
     mig: Annotated[MigSetsRecord | None, "null = no MIG mode"]
 
 
-def profiles_document(answer: GpuProfiles) -> ProfilesDocument:
+def profiles_document(gpu_profiles: GpuProfiles) -> ProfilesDocument:
     """Return the profiles as a document, with every start and every profile by itself."""
-    board = answer.board
+    board = gpu_profiles.board
     return ProfilesDocument.from_attributes(
         model=board,
-        profiles=[_profile(board, profile) for profile in (*answer.time_sliced, *answer.mig_backed)],
-        mixed_sizes=[_mixed_size(row, answer.mixed_sizes) for row in answer.mixed_sizes],
-        mig=_mig_sets(answer.mig, answer.mig_backed) if answer.mig is not None else None,
+        profiles=[_profile(board, profile) for profile in (*gpu_profiles.time_sliced, *gpu_profiles.mig_backed)],
+        mixed_sizes=[_mixed_size(row, gpu_profiles.mixed_sizes) for row in gpu_profiles.mixed_sizes],
+        mig=_mig_sets(gpu_profiles.mig, gpu_profiles.mig_backed) if gpu_profiles.mig is not None else None,
     )
 
 

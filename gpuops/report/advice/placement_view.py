@@ -6,7 +6,7 @@ The document is the contract for programs. YAML is the same document.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Final, Self
+from typing import Annotated, Any, Final, Self
 
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress
@@ -19,10 +19,10 @@ from gpuops.plan.queue.one_workload import Placed, Refusal, Steering, recipe
 from gpuops.plan.queue.place import Placements
 from gpuops.report.document import DocumentRecord, Moment, NamedRecord, SiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.plan_json import RejectionRecord, plain
+from gpuops.report.plan_json import RejectionRecord, to_json_types
 from gpuops.report.text import PINNED, count, size
 
-_FEW: Final = 4
+_MOST_NAMED: Final = 4
 
 
 def placements_text(placements: Placements, *, explain: bool = False) -> Shown:
@@ -37,20 +37,20 @@ def placements_text(placements: Placements, *, explain: bool = False) -> Shown:
     lines += map(_warning, placements.warnings)
     if any(answer.placement.pins for answer in placements.placed):
         lines.append(Text(PINNED, "dim"))
-    lines += [*_claims(placements.claims), *_later_returns(placements), *_kept_text(placements)]
-    lines += _optimum_text(placements)
+    lines += [*_claim_lines(placements.claims), *_later_return_lines(placements), *_keep_free_lines(placements)]
+    lines += _optimum_lines(placements)
     return (*lines, Text(summary(placements), "bold"))
 
 
 def summary(placements: Placements) -> str:
-    """Return `2 of 3 requests placed, if those in turn of one host are started in this order; nothing was changed`."""
+    """Return the closing line: `2 of 3 requests placed, if VMs of one host that ...; nothing was changed`."""
     placed_count, request_count = len(placements.placed), len(placements.answers)
-    in_turn_answers = [answer for answer in placements.placed if answer.steering is Steering.LISTED_ORDER]
-    order = ", if those in turn of one host are started in this order" if in_turn_answers else ""
+    has_in_turn = any(answer.steering is Steering.LISTED_ORDER for answer in placements.placed)
+    order = ", if the VMs of one host that start in turn are started in this order" if has_in_turn else ""
     return f"{placed_count} of {count(request_count, 'request')} placed{order}; nothing was changed"
 
 
-def _optimum_text(placements: Placements) -> Iterator[Text]:
+def _optimum_lines(placements: Placements) -> Iterator[Text]:
     """Yield the placed share of the requested GPU memory and the highest possible one; nothing without `--optimize`."""
     optimum = placements.optimum
     if optimum is None:
@@ -68,36 +68,37 @@ def _optimum_text(placements: Placements) -> Iterator[Text]:
     yield Text(text)
     if optimum.expects_starts:
         where = "mixed-size GPUs and MIG from Hopper on keep large vGPUs possible, MIG on Ampere takes the lowest slice"
-        yield Text(f"in turn: this counts on where hosts let vGPUs start on GPUs that are empty now ({where})", "dim")
+        yield Text(f"in turn: assumes where hosts start vGPUs on GPUs that are empty now ({where})", "dim")
 
 
-def _claims(claims: Sequence[Claim]) -> Iterator[Text]:
+def _claim_lines(claims: Sequence[Claim]) -> Iterator[Text]:
     """Yield the suspended VMs whose GPUs are kept, and warnings for those that would find no GPU even now."""
     kept_names = [claim.vm.name for claim in claims if not claim.lost]
     if kept_names:
         vms = count(len(kept_names), "suspended VM")
-        text = f"kept for {vms}: the GPUs of {some_names(kept_names, _FEW)} (--suspended ignore)"
+        names = some_names(kept_names, _MOST_NAMED)
+        text = f"kept for {vms}: the GPUs of {names}; --suspended ignore uses them"
         yield Text(text, "dim")
     for claim in claims:
         if claim.lost:
             yield _warning(f"{claim.vm.name} is suspended and would find no GPU on {claim.host.name} even now")
 
 
-def _later_returns(placements: Placements) -> Iterator[Text]:
+def _later_return_lines(placements: Placements) -> Iterator[Text]:
     """Yield the suspended VMs that come back after all requests have ended, and whose GPUs are therefore used."""
     if placements.later:
         names = [f"{vm.vm.name} ({vm.at.isoformat(timespec='minutes')})" for vm in placements.later]
-        text = f"not kept: the GPUs of {some_names(names, _FEW)}, which come back after all requests have ended"
+        text = f"not kept: the GPUs of {some_names(names, _MOST_NAMED)}, which come back after all requests have ended"
         yield Text(text, "dim")
 
 
-def _kept_text(placements: Placements) -> Iterator[Text]:
+def _keep_free_lines(placements: Placements) -> Iterator[Text]:
     """Yield, for each profile of --keep-free, how many vGPUs stay free, and where."""
     for profile in placements.keep.profiles:
         places = [place for place in placements.kept if place.profile == profile.profile]
         places_text = ", ".join(f"{place.after} of {place.before} left in {place.where}" for place in places)
         yield Text(
-            f"to be kept free: {profile.count} of {profile.profile}; {places_text or 'none of it was free'}", "dim"
+            f"to be kept free: {profile.count} of {profile.profile}; {places_text or 'none was free before'}", "dim"
         )
 
 
@@ -171,7 +172,7 @@ def _reasons_with_subjects(rejections: Iterable[Rejection], name: str) -> Iterat
     for short_reason, rejections_alike in groups.items():
         reason = rejections_alike[0].reason if len(rejections_alike) == 1 else short_reason
         subjects = [rejection.subject for rejection in rejections_alike if rejection.subject != name]
-        where = f"{some_names(subjects, _FEW)}: " if subjects else ""
+        where = f"{some_names(subjects, _MOST_NAMED)}: " if subjects else ""
         yield f"{where}{reason}", rejections_alike[0].hint
 
 
@@ -354,29 +355,25 @@ def placements_document(placements: Placements, catalog: Catalog) -> PlacementDo
         read_at=placements.before.taken_at,
         placed=len(placements.placed),
         refused=len(placements.refused),
-        requests=[_answer(answer, placements, catalog) for answer in placements.answers],
+        requests=[_answer_record(answer, placements, catalog) for answer in placements.answers],
         kept_free=kept_free,
     )
 
 
-def _answer(answer: Placed | Refusal, placements: Placements, catalog: Catalog) -> AnswerRecord:
-    request = plain(answer.workload)
+def _answer_record(answer: Placed | Refusal, placements: Placements, catalog: Catalog) -> AnswerRecord:
+    request = to_json_types(answer.workload)
     name = request.pop("name")
-    placed = isinstance(answer, Placed)
+    if isinstance(answer, Placed):
+        outcome: dict[str, Any] = {"place": _place_record(answer, placements, catalog), "warnings": answer.warnings}
+        outcome |= {"rejections": [], "nearest": "", "after_moves": ""}
+    else:
+        outcome = {"place": None, "warnings": [], "after_moves": answer.moves}
     return AnswerRecord.from_attributes(
-        answer,
-        name=name,
-        request=RequestRecord(**request),
-        placed=placed,
-        place=_place(answer, placements, catalog) if isinstance(answer, Placed) else None,
-        warnings=answer.warnings if isinstance(answer, Placed) else [],
-        rejections=[] if isinstance(answer, Placed) else answer.rejections,
-        nearest="" if isinstance(answer, Placed) else answer.nearest,
-        after_moves="" if isinstance(answer, Placed) else answer.moves,
+        answer, name=name, request=RequestRecord(**request), placed=isinstance(answer, Placed), **outcome
     )
 
 
-def _place(answer: Placed, placements: Placements, catalog: Catalog) -> PlaceRecord:
+def _place_record(answer: Placed, placements: Placements, catalog: Catalog) -> PlaceRecord:
     placement = answer.placement
     cluster = placements.before.clusters.get(placement.host.cluster) if placement.host.cluster else None
     # pairs: the ordinal of a device of the VM, and the address of its GPU
@@ -387,11 +384,11 @@ def _place(answer: Placed, placements: Placements, catalog: Catalog) -> PlaceRec
         numa_nodes=placement.local_nodes,
         gpus=[SeatRecord(ordinal, str(address), ordinal in placement.pins) for ordinal, address in seats],
         steering=answer.steering,
-        vm=_vm(answer, catalog),
+        vm=_vm_settings(answer, catalog),
     )
 
 
-def _vm(answer: Placed, catalog: Catalog) -> RecipeRecord:
+def _vm_settings(answer: Placed, catalog: Catalog) -> RecipeRecord:
     """Return the settings to make the VM with, so that it gets its place."""
     vm_recipe = recipe(answer, catalog)
     return RecipeRecord.from_attributes(

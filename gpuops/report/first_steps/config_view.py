@@ -1,6 +1,4 @@
-"""The output of `gpuops config` (the file written, the settings in force, the key changed) and of `gpuops explain`.
-
-The output of `gpuops login test` as text and JSON."""
+"""Text and documents of `gpuops config`, `gpuops setup`, `gpuops explain` and `gpuops login test`."""
 
 from __future__ import annotations
 
@@ -23,8 +21,8 @@ from gpuops.report.text import count
 
 def written_text(path: Path, *, filled: bool) -> Shown:
     """Return the path of the file, and the next move."""
-    later = "gpuops login test" if filled else "write your vCenter into it, then gpuops login test"
-    return Text(f"{path}: written"), Text(f"next: {later}", "dim")
+    next_move = "gpuops login test" if filled else "write your vCenter into it, then gpuops login test"
+    return Text(f"{path}: written"), Text(f"next: {next_move}", "dim")
 
 
 @printed("config-init", by="gpuops config init")
@@ -52,7 +50,7 @@ class SetupDocument(PrintedDocument, frozen=True):
 
 def show_text(path: Path, file_exists: bool, default: str | None, targets: Sequence[ShownTarget]) -> Iterator[Shown]:
     """Yield the path of the file, then each vCenter with a line for each setting: its value and where it is set."""
-    yield Text(f"{path}{'' if file_exists else ': is not there'}", "dim")
+    yield Text(f"{path}{'' if file_exists else ': does not exist'}", "dim")
     for target in targets:
         yield Text(target.name, "bold").append(" (default)" if target.name == default else "")
         rows = ((f"  {setting.name}", setting.value, Text(setting.origin, "dim")) for setting in target.settings)
@@ -94,7 +92,7 @@ def show_document(
 
 def changed_text(path: Path, key: str, before: str, after: str) -> Shown:
     """Return the key with its new value and its old one."""
-    earlier = "as it was" if before == after else f"was {before}"
+    earlier = "unchanged" if before == after else f"was {before}"
     return Text(f"{path}: {key} is {after} ({earlier})")
 
 
@@ -176,8 +174,8 @@ def login_text(test: LoginTest) -> Iterator[Shown]:
         cluster = f", {test.broker.cluster}" if test.broker.cluster else ""
         yield Text(f"broker    {test.broker.address}: {test.broker.product}{cluster}")
         yield Text(f"          user {test.broker.user}")
-    yield from _readers(test)
-    yield from _privileges(test)
+    yield from _reader_lines(test)
+    yield from _privilege_lines(test)
 
 
 class DifferenceRecord(DocumentRecord, frozen=True):
@@ -270,7 +268,7 @@ class LoginTestDocument(PrintedDocument, frozen=True):
         )
 
 
-def _readers(test: LoginTest) -> tuple[Text, ...]:
+def _reader_lines(test: LoginTest) -> tuple[Text, ...]:
     snapshot_size = f"{count(test.hosts, 'host')} and {count(test.vms, 'VM')}"
     if test.equal:
         return (
@@ -278,7 +276,7 @@ def _readers(test: LoginTest) -> tuple[Text, ...]:
             Text("          VI/JSON is used here from now on, until its version changes (--reader auto)", "dim"),
         )
     if not test.offers_vi_json:
-        return (Text(f"readers   SOAP alone: VI/JSON came with API 8.0.1.0; {snapshot_size} read"),)
+        return (Text(f"readers   SOAP only: VI/JSON needs API 8.0.1.0 or later; {snapshot_size} read"),)
     soap = Text("          SOAP is used here (--reader auto)", "dim")
     if test.failure:
         return Text(f"readers   nothing can be read over VI/JSON: {test.failure}", "yellow"), soap
@@ -290,30 +288,30 @@ def _readers(test: LoginTest) -> tuple[Text, ...]:
     return Text(f"readers   VI/JSON and SOAP differ in {differing} of {snapshot_size}:", "yellow"), *lines, soap
 
 
-def _privileges(test: LoginTest) -> Iterator[Text]:
+def _privilege_lines(test: LoginTest) -> Iterator[Text]:
     """Yield for each verb that the login may use it, or which privileges it lacks and where."""
     if not test.verbs:
         yield Text(
             "privileges: vCenter does not report what this login may do; its permissions are in the vSphere Client"
         )
         return
-    of_all = "" if test.asked_vms >= test.vms else f", asked of {test.asked_vms} of them, some of each folder"
-    yield Text(f"privileges on {count(test.hosts, 'host')} and {count(test.vms, 'VM')}{of_all}:")
+    sample = "" if test.asked_vms >= test.vms else f" (read for {test.asked_vms} VMs, some of each folder)"
+    yield Text(f"privileges on {count(test.hosts, 'host')} and {count(test.vms, 'VM')}{sample}:")
     width = max(len(verb.verb) for verb in test.verbs)
     for verb in test.verbs:
         if verb.allowed:
-            yield Text(f"  {verb.verb:<{width}}  may" + ("" if verb.needs else ": it needs to see, and no more"))
+            yield Text(f"  {verb.verb:<{width}}  may" + ("" if verb.needs else ": needs read access only"))
             continue
-        lacks = [line for need in verb.needs for line in _lacks(need)]
-        yield Text(f"  {verb.verb:<{width}}  ").append(lacks[0], "yellow")
-        yield from (Text(" " * (width + 4)).append(line, "yellow") for line in lacks[1:])
+        lines = [line for need in verb.needs for line in _missing_lines(need)]
+        yield Text(f"  {verb.verb:<{width}}  ").append(lines[0], "yellow")
+        yield from (Text(" " * (width + 4)).append(line, "yellow") for line in lines[1:])
     if not all(verb.allowed for verb in test.verbs):
-        yield Text("  what is needed is given by roles, where you want it and nowhere else: gpuops help login", "dim")
+        yield Text("  next: assign these roles to the login, only where it may make changes: gpuops help login", "dim")
         roles = sorted({verb.role for verb in test.verbs if verb.role and not verb.allowed})
         yield from (Text(f"  gpuops template show {role}", "dim") for role in roles)
 
 
-def _lacks(need: VerbNeed) -> Iterator[str]:
+def _missing_lines(need: VerbNeed) -> Iterator[str]:
     for lacking in need.lacking:
         yield f"lacks {', '.join(sorted(lacking.privileges))} on {_places(need, lacking.places)}"
     if need.lacking and need.allowed:

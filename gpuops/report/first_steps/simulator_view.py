@@ -31,7 +31,7 @@ def client_lines(url: str, username: str, password: str, ca_file: str | None) ->
     )
     blocks = [f"# govc\n{_export_lines(govc)}", f"# pyVmomi\n{pyvmomi}"]
     if ca_file is None:
-        return "\n\n".join([*blocks, "# Ansible and Terraform: without --http"])
+        return "\n\n".join([*blocks, "# Ansible and Terraform need TLS: start the simulator without --http"])
     ansible = {"VMWARE_HOST": where.hostname, "VMWARE_PORT": str(where.port), "VMWARE_USER": username}
     ansible |= {"VMWARE_PASSWORD": password, "SSL_CERT_FILE": ca_file, "REQUESTS_CA_BUNDLE": ca_file}
     terraform = {"VSPHERE_SERVER": where.netloc, "VSPHERE_USER": username, "VSPHERE_PASSWORD": password}
@@ -110,9 +110,9 @@ def ledger_document(effects: Sequence[Entry]) -> LedgerDocument:
 
 
 def _effect_lines(effect: Entry) -> Iterator[Text]:
-    head = Text(f"{effect['sequence']:>4}  {effect['at']}  ", "dim")
-    head.append(f"{effect['method']} {effect['name']}")
-    yield head.append(f"  by {effect['user']}", "dim")
+    line = Text(f"{effect['sequence']:>4}  {effect['at']}  ", "dim")
+    line.append(f"{effect['method']} {effect['name']}")
+    yield line.append(f"  by {effect['user']}", "dim")
     for key in {**effect["before"], **effect["after"]}:
         values = [effect[moment].get(key) for moment in ("before", "after")]
         if values[0] != values[1]:

@@ -18,7 +18,7 @@ from gpuops.plan.hosts.change.rolling_plan import ChangeReport, ChangeStatus, Pa
 from gpuops.report.document import DocumentRecord, Moment, NamedRecord, PrintedDocument, Ref, SiteDocument, printed
 from gpuops.report.hosts.host_plan_view import changes
 from gpuops.report.layout import Shown, Text, padded
-from gpuops.report.plan_json import BeforeAfterRecord, RejectionRecord, plain
+from gpuops.report.plan_json import BeforeAfterRecord, RejectionRecord, to_json_types
 from gpuops.report.plan_text import STYLES, outcomes_counted, rejection_lines
 from gpuops.report.text import count
 
@@ -97,7 +97,7 @@ _STATES: Final = {"done": "green", "under way": "yellow", "to do": "dim", "given
 
 def change_text(report: ChangeReport) -> Shown:
     """Return one run: refusals, or each round with its hosts and VMs and, after an apply, the outcome of each host."""
-    return (*_lines(report), Text(change_summary(report), "bold"))
+    return (*_change_lines(report), Text(change_summary(report), "bold"))
 
 
 class LeavingVmRecord(DocumentRecord, frozen=True):
@@ -210,11 +210,11 @@ class ChangeStatusDocument(PrintedDocument, frozen=True, kw_only=True):
 
     @classmethod
     def made_of(cls, status: ChangeStatus) -> Self:
-        parts = {f"{status.noun}s": [plain(part) for part in status.parts]}
+        parts = {f"{status.noun}s": [to_json_types(part) for part in status.parts]}
         return cls.from_attributes(status, verb=status.verb or None, holder=status.holder or None, **parts)
 
 
-def _lines(report: ChangeReport) -> Iterator[Text]:
+def _change_lines(report: ChangeReport) -> Iterator[Text]:
     """Yield refusals, the planned rounds or, after an apply, the outcomes, and warnings, notes and next steps."""
     plan = report.plan
     yield from rejection_lines("refused", plan.rejections, "bold red")
@@ -232,9 +232,9 @@ def _lines(report: ChangeReport) -> Iterator[Text]:
 
 def _planned_lines(planned: PlannedHost) -> Iterator[Text]:
     yield Text(f"  {planned.host.name}: out of service, set and rebooted")
-    rows = [(change.what, f"{change.before or 'none'} -> {change.after or 'none'}") for change in changes(planned.step)]
-    rows = [row for row in rows if row[1].split(" -> ")[0] != row[1].split(" -> ")[1]]
-    rows += [(change.vm.name, _destination(change)) for change in planned.away]
+    settings = [(change.what, change.before or "none", change.after or "none") for change in changes(planned.step)]
+    rows = [(what, f"{before} -> {after}") for what, before, after in settings if before != after]
+    rows += [(leaving.vm.name, _destination(leaving)) for leaving in planned.away]
     for subject, (_, how) in zip(padded(subject for subject, _ in rows), rows, strict=True):
         yield Text(f"      {subject}  ").append(how)
 

@@ -45,7 +45,7 @@ def _device_facts(device: HostDevice, inventory: Inventory) -> Iterator[str]:
         facts.append(device.interconnect)
     yield "; ".join(facts)
     if device.total_mib is not None or device.used_mib is not None:
-        yield f"memory: {_memory(device)}"
+        yield f"memory: {_memory_text(device)}"
     # total None: vCenter does not report it, so the class is shown
     classes = [reservation for reservation in device.vm_classes or () if reservation.total != 0]
     if classes:
@@ -53,10 +53,10 @@ def _device_facts(device: HostDevice, inventory: Inventory) -> Iterator[str]:
     if device.profiles:
         yield f"DirectPath profiles: {', '.join(device.profiles)}"
     if device.vms:
-        yield f"used by {', '.join(sorted(_name(ref, inventory) for ref in device.vms))}"
+        yield f"used by {', '.join(sorted(_vm_name(ref, inventory) for ref in device.vms))}"
 
 
-def _memory(device: HostDevice) -> str:
+def _memory_text(device: HostDevice) -> str:
     used, total = (optional_figure(mib, unknown="unknown") for mib in (device.used_mib, device.total_mib))
     text = f"{used} of {total} MiB used"
     if device.reserved_mib is None:
@@ -71,7 +71,7 @@ def _class_text(reservation: VmClassReservation) -> str:
     return f"{reservation.vm_class}{where}, {in_use} of {total} in use"
 
 
-def _name(ref: str, inventory: Inventory) -> str:
+def _vm_name(ref: str, inventory: Inventory) -> str:
     return inventory.vms[ref].name if ref in inventory.vms else ref
 
 
@@ -123,7 +123,7 @@ def device_records(host: Host, inventory: Inventory) -> list[ModeDeviceRecord] |
             used_memory_mib=device.used_mib,
             reserved_memory_mib=device.reserved_mib,
             reserved_used_memory_mib=device.reserved_used_mib,
-            vms=None if device.vms is None else [NamedRecord(ref, _name(ref, inventory)) for ref in device.vms],
+            vms=None if device.vms is None else [NamedRecord(ref, _vm_name(ref, inventory)) for ref in device.vms],
             direct_path_profiles=device.profiles,
         )
         for device in devices
@@ -131,7 +131,7 @@ def device_records(host: Host, inventory: Inventory) -> list[ModeDeviceRecord] |
 
 
 Device = PhysicalGpu | OtherDevice
-_ON: Final = {True: "on", False: "off", None: "unknown"}
+_ON_OFF: Final = {True: "on", False: "off", None: "unknown"}
 
 
 def passthrough_text(inventory: Inventory, hosts: Sequence[Host]) -> Shown:
@@ -144,17 +144,17 @@ def passthrough_text(inventory: Inventory, hosts: Sequence[Host]) -> Shown:
     )
     lines: list[Shown] = [Text(heading, "bold")]
     for host in hosts:
-        lines += [Text(), Text(host.name, "bold"), _table(host)]
+        lines += [Text(), Text(host.name, "bold"), _passthrough_table(host)]
     return lines
 
 
-def _table(host: Host) -> TextTable:
+def _passthrough_table(host: Host) -> TextTable:
     return table_of(
         host.devices,
         Column("  device", lambda device: f"  {device.address}"),
         Column("model", lambda device: device.name),
-        Column("DirectPath I/O", lambda device: _ON[_active(device)]),
-        Column("configured", lambda device: _ON[_enabled(device)]),
+        Column("DirectPath I/O", lambda device: _ON_OFF[_active(device)]),
+        Column("configured", lambda device: _ON_OFF[_enabled(device)]),
         Column("label", lambda device: (device.passthrough.label if device.passthrough else None) or ""),
         Column("reboot", lambda device: "pending" if device.passthrough and device.passthrough.reboot_pending else ""),
     )
@@ -224,11 +224,11 @@ def layouts_text(layouts: Sequence[JudgedLayout], board: Board, file: Path) -> I
             if not part.part.is_mig_on:
                 contents = "MIG mode off"
             verdict = Text(part.verdict.value, _STYLES[part.verdict])
-            table.add_row(judged.layout.name, gpus, contents, verdict, _note(part, judged.layout.form))
+            table.add_row(judged.layout.name, gpus, contents, verdict, _part_note(part, judged.layout.form))
     yield table
 
 
-def _note(part: JudgedPart, form: LayoutForm) -> str:
+def _part_note(part: JudgedPart, form: LayoutForm) -> str:
     if part.verdict is LayoutVerdict.OTHER_MODEL:
         return f"for device {', '.join(f'{device:04x}' for _, device in part.part.models)} alone"
     if part.free is None:

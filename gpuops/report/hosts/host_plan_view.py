@@ -22,8 +22,8 @@ from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.plan.hosts.scheduler.scheduler_change import SetScheduler
 from gpuops.report.document import DOCUMENTS, DocumentRecord, NamedRecord, PrintedDocument, SiteDocument, printed
 from gpuops.report.layout import Text
-from gpuops.report.plan_json import BeforeAfterRecord, RejectionRecord, plain
-from gpuops.report.plan_text import STYLES, note_lines, rejection_lines, summary, table
+from gpuops.report.plan_json import BeforeAfterRecord, RejectionRecord, to_json_types
+from gpuops.report.plan_text import STYLES, change_table, note_lines, rejection_lines, summary
 from gpuops.report.step_changes import Change
 
 
@@ -33,8 +33,8 @@ def host_report_text(report: Report[HostStep]) -> Iterator[Text]:
     yield from rejection_lines("refused", plan.rejections, "bold red")
     outcomes = {outcome.step: outcome for outcome in report.outcomes}
     for step in plan.steps:
-        yield _head(step, outcomes.get(step), report.before)
-        yield from table(changes(step), longest=sys.maxsize)  # options are read whole before they are agreed to
+        yield _step_line(step, outcomes.get(step), report.before)
+        yield from change_table(changes(step), longest=sys.maxsize)  # uncut: the admin must see all module options
     yield from note_lines(plan)
     if plan.steps and (not report.applied or report.changed):
         yield from (Text(f"next: {text}", "yellow") for text in plan.afterwards)
@@ -63,7 +63,7 @@ class HostOutcomeRecord(DocumentRecord, frozen=True):
 
 
 class HostRunDocument(SiteDocument, frozen=True):
-    """A change of hosts, and its outcomes. `request` holds the options, as `plain` renders their class."""
+    """A change of hosts, and its outcomes. `request` holds the options, as `to_json_types` renders their class."""
 
     request: Any
     feasible: Annotated[bool, "whether it can be done"]
@@ -85,7 +85,7 @@ class HostRunDocument(SiteDocument, frozen=True):
             plan,
             before,
             read_at=before.taken_at,
-            request=plain(report.request),
+            request=to_json_types(report.request),
             applied=report.applied and report.changed,
             steps=[host_step_record(step, before) for step in plan.steps],
             outcomes=[host_outcome_record(outcome, before) for outcome in report.outcomes],
@@ -172,11 +172,11 @@ def changes(step: HostStep) -> tuple[Change, ...]:
         case ConfigureModule(before=before, after=after):
             return (*gpus, Change("module options", before or None, after or None))
         case ConfigureGraphics(before=old, after=new):
-            of_host = (
+            host_changes = (
                 Change("default type", old.default_type, new.default_type),
                 Change("assignment policy", old.assignment_policy, new.assignment_policy),
             )
-            return (*(change for change in of_host if change.before != change.after), *gpus)
+            return (*(change for change in host_changes if change.before != change.after), *gpus)
         case ConfigurePassthrough() | ConfigureModes() | ConfigureMig():
             return gpus
         case _:
@@ -196,7 +196,7 @@ def _step_fields(step: HostStep, before: Inventory) -> dict[str, Any]:
     return {"kind": _KINDS[type(step)], "title": title(step, before), "host": before.hosts[step.host]}
 
 
-def _head(step: HostStep, outcome: Outcome[HostStep] | None, before: Inventory) -> Text:
+def _step_line(step: HostStep, outcome: Outcome[HostStep] | None, before: Inventory) -> Text:
     line = Text("  ")
     if outcome is not None:
         line.append(f"{outcome.verdict:<8} ", STYLES[outcome.verdict])

@@ -134,7 +134,7 @@ def mode_document(inventory: Inventory, hosts: Sequence[Host]) -> ModeShowDocume
     )
 
 
-_WORDS: Final = {True: "on", False: "off", None: "unknown"}
+_ON_OFF: Final = {True: "on", False: "off", None: "unknown"}
 
 
 def mig_text(inventory: Inventory, hosts: Sequence[Host]) -> Shown:
@@ -211,7 +211,7 @@ def _mig_table(host: Host) -> TextTable:
     table = TextTable("  GPU", "model", "vCenter", *columns)
     for gpu, state in _gpus_with_states(host):
         if gpu is not None:
-            vcenter_cells = (f"  {gpu.address}", gpu.name, _WORDS[_is_mig_on(gpu)])
+            vcenter_cells = (f"  {gpu.address}", gpu.name, _ON_OFF[_is_mig_on(gpu)])
         else:
             vcenter_cells = (f"  {state.address if state else ''}", "", "not listed")
         # only the cells that have a column: none without nvidia-smi, and health, the last, only with problems
@@ -228,10 +228,12 @@ def _smi_cells(state: SmiState | None) -> tuple[str, str, str]:
         return "unknown", "", health
     if state.current is None:
         return "no MIG", "", health
-    return _WORDS[state.current], "" if state.current == state.pending else _WORDS[state.pending], health
+    return _ON_OFF[state.current], "" if state.current == state.pending else _ON_OFF[state.pending], health
 
 
-UNSEEN = "in force: the options of the loaded module; gpuops does not see what nvidia-smi set on a host since its boot"
+IN_FORCE_NOTE = (
+    "in force: the options of the loaded module; gpuops does not see what nvidia-smi set on a host since its boot"
+)
 
 
 def scheduler_text(schedulers: Schedulers) -> Shown:
@@ -241,19 +243,19 @@ def scheduler_text(schedulers: Schedulers) -> Shown:
     for host in schedulers.hosts:
         pending = ", a reboot is pending" if host.settings.reboot_pending else ""
         table = TextTable("  GPU", "model", "configured", "in force", "reboot", rows=map(_scheduler_cells, host.gpus))
-        lines += [Text(), Text(f"{host.host.name}: {_driver(host)}{pending}", "bold"), table]
+        lines += [Text(), Text(f"{host.host.name}: {_driver_text(host)}{pending}", "bold"), table]
         lines += [Text(f"  unknown: {reason}", "yellow") for reason in host.settings.unread]
-    return (*lines, Text(), Text(UNSEEN, "dim"))
+    return (*lines, Text(), Text(IN_FORCE_NOTE, "dim"))
 
 
-def _driver(host_scheduler: HostScheduler) -> str:
+def _driver_text(host_scheduler: HostScheduler) -> str:
     if host_scheduler.settings.has_module is False:
         return "no NVIDIA driver"
     if host_scheduler.driver is None:
         return "driver unknown"
     branch = host_scheduler.branch
-    reads = branch.round_robin if branch else None
-    return f"driver {host_scheduler.driver.version} ({branch}, {reads or 'unknown'} round robin)"
+    round_robin = branch.round_robin if branch else None
+    return f"driver {host_scheduler.driver.version} ({branch}, {round_robin or 'unknown'} round robin)"
 
 
 def _scheduler_cells(gpu_scheduler: GpuScheduler) -> tuple[str, ...]:
@@ -261,10 +263,16 @@ def _scheduler_cells(gpu_scheduler: GpuScheduler) -> tuple[str, ...]:
     if note is not None:
         return f"  {gpu.address}", gpu.name, note, note, ""
     reboot = {None: "unknown", True: "pending", False: ""}[gpu_scheduler.reboot_pending]
-    return f"  {gpu.address}", gpu.name, _words(gpu_scheduler.configured), _words(gpu_scheduler.effective), reboot
+    return (
+        f"  {gpu.address}",
+        gpu.name,
+        _reading_text(gpu_scheduler.configured),
+        _reading_text(gpu_scheduler.effective),
+        reboot,
+    )
 
 
-def _words(reading: Reading | None) -> str:
+def _reading_text(reading: Reading | None) -> str:
     match reading:
         case None:
             return "unknown"

@@ -1,6 +1,7 @@
-"""Text and documents of `gpuops doctor` and `gpuops roles`: findings with their fixes, and vCenter roles.
+"""Text and documents of `gpuops doctor`, `gpuops roles` and `gpuops guest check`.
 
-Text and document of `gpuops guest check`: each verdict with its next step. Text from guests is made harmless."""
+They show findings with their fixes, vCenter roles, and the verdicts on guests with the next step of each.
+"""
 
 from __future__ import annotations
 
@@ -63,21 +64,21 @@ def roles_text(states: Sequence[RoleState]) -> Iterator[Text]:
         elif state.right:
             word, style = "right", "dim"
         else:
-            word, style = "missing" if state.there is None else "unlike", "yellow"
+            word, style = "missing" if state.there is None else "differs", "yellow"
         yield Text(f"{word:<8} ", style).append(state.wish.name)
         if not state.right:
-            lacks, surplus = ("given", "taken away") if state.written else ("lacks", "surplus")
-            for title, privileges in ((lacks, state.missing), (surplus, state.surplus)):
+            missing_title, surplus_title = ("given", "taken away") if state.written else ("lacks", "surplus")
+            for title, privileges in ((missing_title, state.missing), (surplus_title, state.surplus)):
                 if privileges:
                     yield Text(f"         {title}: {', '.join(sorted(privileges))}")
-        yield Text(f"         give it on: {state.wish.where}", "dim")
-    wrong = [state for state in states if not state.right]
-    if not wrong:
+        yield Text(f"         assign it on: {state.wish.where}", "dim")
+    differing = [state for state in states if not state.right]
+    if not differing:
         summary = f"{count(len(states), 'role')} as wanted: nothing to do"
-    elif all(state.written for state in wrong):
-        summary = f"{count(len(wrong), 'role')} written"
+    elif all(state.written for state in differing):
+        summary = f"{count(len(differing), 'role')} written"
     else:
-        summary = f"{count(len(wrong), 'role')} not as wanted, nothing changed"
+        summary = f"{count(len(differing), 'role')} not as wanted, nothing changed"
     yield Text(summary, "bold")
 
 
@@ -127,7 +128,7 @@ def guest_check_text(verdicts: GuestVerdicts, way: GuestWay) -> Iterator[Text]:
             if row.next_move:
                 yield Text(f"{'':<{_WIDTH + 2}}next: {row.next_move}", "dim")
     if not verdicts.guests:
-        yield Text("no guest was asked: the pool is empty", "bold")
+        yield Text("no guest was checked: the pool has no VMs", "bold")
         return
     counts = count_states(verdicts)
     words = {GuestState.PASS: "ready", GuestState.FAIL: "not ready", GuestState.UNKNOWN: "not known to be ready"}

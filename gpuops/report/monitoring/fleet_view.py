@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from gpuops.advise.capacity import Slots, total
+from gpuops.advise.capacity import Slots, total_slots
 from gpuops.advise.occupancy import GpuState, Rooms, gpu_states
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
@@ -141,14 +141,14 @@ class Fleet:
     @cached_property
     def hosts(self) -> tuple[HostView, ...]:
         """Return a view of each host with the GPUs that match; with `free`, only hosts that have one with room."""
-        views = (_host(host, self) for host in self.gpu_hosts)
+        views = (_host_view(host, self) for host in self.gpu_hosts)
         return tuple(view for view in views if view.nodes or view.others or not self.filters.free)
 
     @cached_property
     def device_hosts(self) -> tuple[HostView, ...]:
         """Return views of the hosts without GPUs that give VMs other devices."""
         hosts = (host for host in self.scoped_hosts if not host.gpus and host.gives_others and self.profile is None)
-        views = (_host(host, self) for host in hosts)
+        views = (_host_view(host, self) for host in hosts)
         return tuple(view for view in views if view.others or not self.filters.free)
 
     @property
@@ -260,17 +260,17 @@ def _vms_with(address: PciAddress, host: Host, inventory: Inventory, listed: Ite
     """Return the VMs that hold a device: by the host's bindings, by their own running devices, or by `listed`."""
     refs = set(listed)
     refs |= {binding.vm for binding in host.bindings if binding.address == address}
-    refs |= {vm.ref for vm in inventory.vms_on(host) if vm.power is PowerState.ON and address in _direct(vm)}
+    refs |= {vm.ref for vm in inventory.vms_on(host) if vm.power is PowerState.ON and address in _passed_addresses(vm)}
     vms = (inventory.vms.get(ref) or Vm(ref, ref) for ref in refs)
     return tuple(sorted(vms, key=lambda vm: vm.name))
 
 
-def _host(host: Host, fleet: Fleet) -> HostView:
+def _host_view(host: Host, fleet: Fleet) -> HostView:
     """Return the view of a host: its GPUs by NUMA node and its other devices, as far as they match the filters."""
     inventory = fleet.inventory
     offered = tuple(offer.name for offer in host.profiles or () if fleet.profile in (None, offer.name))
     states = gpu_states(host, inventory, fleet.catalog)
-    gpus = [view for state in states if _matches_filters(view := _gpu(state, offered, host, fleet), fleet)]
+    gpus = [view for state in states if _matches_filters(view := _gpu_view(state, offered, host, fleet), fleet)]
     nodes = [NodeView(node, tuple(view for view in gpus if view.gpu.numa_node == node.id)) for node in host.numa_nodes]
     node_ids = {node.id for node in host.numa_nodes}
     # GPUs whose NUMA node is unknown, or not a node of the host, form a group without a node
@@ -279,7 +279,7 @@ def _host(host: Host, fleet: Fleet) -> HostView:
         host=host,
         cluster=cluster_name(host, inventory),
         nodes=(*(node for node in nodes if node.gpus), *((NodeView(None, elsewhere),) if elsewhere else ())),
-        free=_total(view.free for view in gpus),
+        free=_sum_by_profile(view.free for view in gpus),
         waiting=_waiting(host, fleet, gpus),
         others=tuple(
             device_view
@@ -328,18 +328,18 @@ def _waiting(host: Host, fleet: Fleet, gpus: Sequence[GpuView]) -> tuple[Vm, ...
     return tuple(vm for vm in registered_vms if _has_device(vm) and vm.ref not in holder_refs)
 
 
-def _gpu(state: GpuState, offered: tuple[str, ...], host: Host, fleet: Fleet) -> GpuView:
-    gpu, free = state.gpu, fleet.rooms.thought_full(state, offered)
+def _gpu_view(state: GpuState, offered: tuple[str, ...], host: Host, fleet: Fleet) -> GpuView:
+    gpu, free = state.gpu, fleet.rooms.on_if_full(state, offered)
     return GpuView(gpu, mode(gpu), reboot_pending(gpu), holders(gpu, host, fleet.inventory), free)
 
 
-def _total(figures: Iterable[Free]) -> Free:
+def _sum_by_profile(figures: Iterable[Free]) -> Free:
     """Return the sum of the free room of several GPUs, by profile."""
     rooms: dict[str, list[Slots]] = {}
     for free in figures:
         for name, slots in free.items():
             rooms.setdefault(name, []).append(slots)
-    return {name: total(rooms[name]) for name in sorted(rooms)}
+    return {name: total_slots(rooms[name]) for name in sorted(rooms)}
 
 
 def _has_device(vm: Vm) -> bool:
@@ -347,7 +347,7 @@ def _has_device(vm: Vm) -> bool:
     return any(is_gpu(device) or is_other_device(device) or is_unreadable(device) for device in vm.devices or ())
 
 
-def _direct(vm: Vm) -> set[PciAddress]:
+def _passed_addresses(vm: Vm) -> set[PciAddress]:
     """Return the PCI addresses that a VM's DirectPath devices name."""
     devices = vm.devices or ()
     static = {device.address for device in devices if isinstance(device, DirectPathDevice)}

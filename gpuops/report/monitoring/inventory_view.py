@@ -48,7 +48,7 @@ from gpuops.report.monitoring.fleet_view import (
     holders,
     reboot_pending,
 )
-from gpuops.report.step_changes import GpuHealthRecord, describe
+from gpuops.report.step_changes import GpuHealthRecord, describe_device
 from gpuops.report.text import count, count_hosts, optional_figure, size, vcenter_heading
 
 _NAME_OF_SERIES = re.compile(r".*\d[abcq]")
@@ -58,7 +58,7 @@ def fleet_text(fleet: Fleet, limit: int | None = None) -> Iterator[Shown]:
     """Yield the heading, a tree for each host with GPUs (at most `limit`), and the number of hosts without."""
     yield heading(fleet.inventory, len(fleet.hosts), sum(len(view.gpus) for view in fleet.hosts))
     views = (*fleet.hosts, *fleet.device_hosts)
-    yield from map(_host_text, views[:limit])
+    yield from map(_host_tree, views[:limit])
     yield from _left_out(len(views), "host", limit)
     yield from without_gpus(fleet)
 
@@ -85,7 +85,7 @@ def vms_text(fleet: Fleet, limit: int | None = None) -> Iterator[Shown]:
         Column("host", lambda vm: host.name if (host := fleet.inventory.host_of(vm)) else "unknown"),
         Column("vCPUs", lambda vm: optional_figure(vm.vcpus, unknown="unknown")),
         Column("memory", lambda vm: size(vm.memory_mib)),
-        Column("GPU devices", _devices),
+        Column("GPU devices", _devices_text),
         Column("path", lambda vm: vm.path),
     )
     yield from _left_out(len(fleet.vms_with_devices), "VM", limit)
@@ -96,10 +96,10 @@ def _left_out(total: int, noun: str, limit: int | None) -> Iterator[Text]:
         yield Text(f"and {count(total - limit, f'more {noun}')} (--limit {limit})", "dim")
 
 
-def _host_text(view: HostView) -> Tree:
+def _host_tree(view: HostView) -> Tree:
     tree = Tree(_host_label(view.host, view.cluster))
     for node in view.nodes:
-        _node_text(tree.add(_node_label(node)), node)
+        _add_gpus(tree.add(_node_label(node)), node)
     for device_view in view.others:
         branch = tree.add(_other_label(device_view))
         for vm in device_view.holders:
@@ -134,7 +134,7 @@ def _node_label(view: NodeView) -> Text:
     return Text(f"NUMA node {view.node.id}").append(facts, "dim")
 
 
-def _node_text(tree: Tree, node: NodeView) -> None:
+def _add_gpus(tree: Tree, node: NodeView) -> None:
     for view in node.gpus:
         branch = tree.add(_gpu_label(view))
         if view.free and not view.whole:
@@ -146,7 +146,7 @@ def _node_text(tree: Tree, node: NodeView) -> None:
 
 
 def _vm_label(vm: Vm) -> Text:
-    label = Text(f"{vm.name}  {POWER_WORDS[vm.power]}  ").append(_devices(vm), "dim")
+    label = Text(f"{vm.name}  {POWER_WORDS[vm.power]}  ").append(_devices_text(vm), "dim")
     manager = manager_of(vm)
     return label if manager is None else label.append(f"  managed by {manager.name}", "yellow")
 
@@ -192,8 +192,8 @@ def free_figures(free: Free) -> str:
     for name in sorted((name for name, slots in free.items() if slots.possible), key=by_size):
         stem = without_series(name)
         series.setdefault((figure(free[name]), stem), []).append(name[len(stem) :])
-    some = [f"{figure} {stem}{'|'.join(letters)}" for (figure, stem), letters in series.items()]
-    return ", ".join(some) or "none"
+    texts = [f"{figure} {stem}{'|'.join(letters)}" for (figure, stem), letters in series.items()]
+    return ", ".join(texts) or "none"
 
 
 def without_series(name: str) -> str:
@@ -214,13 +214,13 @@ def figure(slots: Slots) -> str:
     return str(slots.at_most) if slots.exact else f"{slots.at_least} to {slots.at_most}"
 
 
-def _devices(vm: Vm) -> str:
+def _devices_text(vm: Vm) -> str:
     """Return `2 x vGPU grid_a40-8q, DirectPath 0000:3b:00.0`."""
     if vm.devices is None:
         return "not read"
     texts: dict[str, int] = {}
     for device in vm.devices:
-        text = f"vGPU {device.profile}" if isinstance(device, VgpuDevice) else describe(device)
+        text = f"vGPU {device.profile}" if isinstance(device, VgpuDevice) else describe_device(device)
         texts[text] = texts.get(text, 0) + 1
     return ", ".join(text if number == 1 else f"{number} x {text}" for text, number in texts.items()) or "none"
 
@@ -463,16 +463,16 @@ def summary_text(fleet: Fleet) -> Iterator[Shown]:
     clusters: dict[str, list[Host]] = {}
     for host in fleet.gpu_hosts:
         clusters.setdefault(cluster_name(host, fleet.inventory) or "standalone", []).append(host)
-    rows = (row for name, hosts in sorted(clusters.items()) for row in _rows(name, hosts, fleet.inventory))
+    rows = (row for name, hosts in sorted(clusters.items()) for row in _cluster_rows(name, hosts, fleet.inventory))
     yield TextTable("cluster", "hosts", "GPU", "GPUs", "in use", "free", right=(1, 3, 4, 5), rows=rows)
     for name, hosts in sorted(clusters.items()):
         for text in _host_problems(hosts, fleet.inventory):
             yield Text(f"{name}: {text}", "yellow")
     yield from without_gpus(fleet)
-    yield Text("each host: --hosts; a part of them: --cluster, --host, --profile, --holder, --free, --limit", "dim")
+    yield Text("--hosts shows each host; --cluster, --host, --profile, --holder, --free, --limit show some", "dim")
 
 
-def _rows(name: str, hosts: Sequence[Host], inventory: Inventory) -> Iterator[tuple[str, ...]]:
+def _cluster_rows(name: str, hosts: Sequence[Host], inventory: Inventory) -> Iterator[tuple[str, ...]]:
     """Yield a row for each GPU model; the first one also has the cluster and its number of hosts."""
     gpus, used, free = Counter[str](), Counter[str](), Counter[str]()
     for host, gpu in _gpus(hosts):
@@ -496,7 +496,7 @@ def _host_problems(hosts: Sequence[Host], inventory: Inventory) -> Iterator[str]
     hosts_by_problem = {
         "not connected": [host for host in hosts if host.connected is False],
         "in maintenance": [host for host in hosts if host.in_maintenance],
-        "not read in full": [host for host in hosts if host.unreadable],
+        "not read completely": [host for host in hosts if host.unreadable],
         "with a reboot pending for a GPU": [host for host in hosts if any(map(reboot_pending, host.gpus))],
         "with GPUs whose holders are unknown": [
             host for host in hosts if any(holders(gpu, host, inventory) is None for gpu in host.gpus)

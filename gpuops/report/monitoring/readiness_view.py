@@ -15,7 +15,7 @@ from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
 from gpuops.report.plan_json import RejectionRecord
 from gpuops.report.text import count, vcenter_heading
 
-_FEW: Final = 3
+_MOST_NAMED: Final = 3
 """Number of names or reasons on a line."""
 
 
@@ -114,7 +114,9 @@ def _next_line(hint: str) -> Iterator[Text]:
 
 def _names(vms: Sequence[Vm]) -> str:
     names = [vm.name for vm in vms]
-    return ", ".join(names if len(names) <= _FEW else [*names[:_FEW], f"and {len(names) - _FEW} more"])
+    return ", ".join(
+        names if len(names) <= _MOST_NAMED else [*names[:_MOST_NAMED], f"and {len(names) - _MOST_NAMED} more"]
+    )
 
 
 def _vcenter_obstacles(readiness: Readiness) -> Iterator[Text]:
@@ -133,9 +135,9 @@ def _stranded_lines(readiness: Readiness) -> Iterator[Text]:
         if stranded:
             names = _names([stranded_vm.vm for stranded_vm in stranded])
             yield Text(f"lost {host.host.name}: ", "yellow").append(f"no place elsewhere: {names}")
-            first = stranded[0].reasons
-            remainder = f"; and {len(first) - _FEW} more" if len(first) > _FEW else ""
-            yield Text(f"        {'; '.join(first[:_FEW]) + remainder}")
+            reasons = stranded[0].reasons
+            further = f"; and {len(reasons) - _MOST_NAMED} more" if len(reasons) > _MOST_NAMED else ""
+            yield Text(f"        {'; '.join(reasons[:_MOST_NAMED]) + further}")
         if not host.loss.proven:
             yield Text(
                 f"        not every placement of the VMs of {host.host.name} was tried: another one may work", "dim"
@@ -223,11 +225,11 @@ class ReadinessDocument(VersionedSiteDocument, frozen=True):
 
 def readiness_document(readiness: Readiness) -> ReadinessDocument:
     """Return the hosts with their moves as a document."""
-    inventory, hosts = readiness.inventory, [_host(host, readiness) for host in readiness.hosts]
+    inventory, hosts = readiness.inventory, [_host_record(host, readiness) for host in readiness.hosts]
     return ReadinessDocument.from_attributes(readiness, inventory, read_at=inventory.taken_at, hosts=hosts)
 
 
-def _host(host: HostReadiness, readiness: Readiness) -> HostReadinessRecord:
+def _host_record(host: HostReadiness, readiness: Readiness) -> HostReadinessRecord:
     cluster = readiness.inventory.clusters.get(host.host.cluster or "")
     leaving = [
         LeavingNowRecord.from_attributes(

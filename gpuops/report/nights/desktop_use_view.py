@@ -115,15 +115,15 @@ def _explanation(judged: JudgedVm) -> tuple[Shown, ...]:
     """Return the verdict on one VM, and a table of its sources."""
     verdict = judged.verdict
     pool = f" (pool {judged.pool})" if judged.pool is not None else ""
-    head = Text(f"{judged.vm.name}{pool}: ", "bold").append(verdict.use, _STYLES[verdict.use])
-    head.append(f"; {_reason(judged)}")
-    return head, table_of(
+    heading = Text(f"{judged.vm.name}{pool}: ", "bold").append(verdict.use, _STYLES[verdict.use])
+    heading.append(f"; {_reason(judged)}")
+    return heading, table_of(
         verdict.readings,
         Column("source", lambda reading: f"{reading.source} {reading.metric}".rstrip()),
         Column("says", lambda reading: Text(reading.says, _STYLES[reading.says])),
-        Column("value", lambda reading: _number(reading.value, reading.unit), right=True),
-        Column("idle below", lambda reading: _number(reading.below, reading.unit), right=True),
-        Column("age", _age),
+        Column("value", lambda reading: _figure_with_unit(reading.value, reading.unit), right=True),
+        Column("idle below", lambda reading: _figure_with_unit(reading.below, reading.unit), right=True),
+        Column("age", _age_text),
         Column("weight", lambda reading: "veto" if reading.vetoes else "required" if reading.required else "can veto"),
         Column("because", lambda reading: reading.reason),
     )
@@ -134,11 +134,11 @@ def _reason(judged: JudgedVm) -> str:
     return f"{reason}; no night takes it: {mark_reason}" if mark_reason is not None else reason
 
 
-def _age(reading: SourceReading) -> str:
+def _age_text(reading: SourceReading) -> str:
     return "-" if reading.age_s is None else format_limit(reading.age_s) if reading.age_s else "now"
 
 
-def _number(figure: int | None, unit: str) -> str:
+def _figure_with_unit(figure: int | None, unit: str) -> str:
     return "-" if figure is None else f"{figure} {unit}".rstrip()
 
 
@@ -154,7 +154,7 @@ def broker_text(state: BrokerState) -> Iterator[Shown]:
     if not state.pools:
         yield Text("this login sees no desktop pools")
         return
-    yield _table(state)
+    yield _pools_table(state)
     for pool in (pool_state.pool for pool_state in state.pools):
         if pool.refusal is not None:
             yield Text(f"{pool.name}: no gate: {pool.refusal}", "yellow")
@@ -171,9 +171,9 @@ def broker_text(state: BrokerState) -> Iterator[Shown]:
         yield Text(f"{count(state.other_sessions, 'session')} on no machine of these pools", "yellow")
 
 
-def _table(state: BrokerState) -> TextTable:
+def _pools_table(broker_state: BrokerState) -> TextTable:
     return table_of(
-        state.pools,
+        broker_state.pools,
         Column("pool", lambda state: state.pool.name),
         Column("kind", lambda state: state.pool.kind.value),
         Column("power policy", lambda state: state.pool.power_policy.value if state.pool.power_policy else "unknown"),

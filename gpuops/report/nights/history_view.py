@@ -302,7 +302,7 @@ _STYLES: Final = {
     PastOutcome.PARTLY: "yellow",
     PastOutcome.ABORTED: "yellow",
 }
-_AT_LEAST: Final = "+ at least: when an ML VM stopped that stopped by itself is not known"
+_AT_LEAST: Final = "+ means at least: when an ML VM stopped by itself, the time is not known"
 
 
 def history_text(events: PastEvents, selection: str) -> Shown:
@@ -314,7 +314,7 @@ def history_text(events: PastEvents, selection: str) -> Shown:
         if selection:
             return [
                 Text(f"nothing{selection} in the journal", "bold"),
-                "next: gpuops history shows all that there is",
+                "next: gpuops history shows all nights and changes",
             ]
         return [
             Text("no nights yet, and no changes: nothing was recorded in the journal", "bold"),
@@ -322,18 +322,18 @@ def history_text(events: PastEvents, selection: str) -> Shown:
         ]
     parts: list[Shown] = []
     if events.nights:
-        parts += [_nights(events.nights), Text(history_summary(events), "bold")]
+        parts += [_nights_table(events.nights), Text(history_summary(events), "bold")]
         # `12.5+` means at least 12.5 hours, which the line explains
         if any("+" in _hours(night.harvested) for night in events.nights):
             parts.append(Text(_AT_LEAST, "dim"))
     if events.changes:
-        parts += [*([""] if parts else []), _changes(events.changes)]
+        parts += [*([""] if parts else []), _changes_table(events.changes)]
     if events.left_off:
-        parts.append(Text(f"{events.left_off} older not shown: a higher --limit shows them", "dim"))
+        parts.append(Text(f"{events.left_off} older ones are not shown: use a higher --limit", "dim"))
     return parts
 
 
-def _nights(nights: tuple[PastNight, ...]) -> TextTable:
+def _nights_table(nights: tuple[PastNight, ...]) -> TextTable:
     # the first 8 characters of a vCenter's UUID tell vCenters apart
     several_vcenters = len({night.vcenter for night in nights}) > 1
     return table_of(
@@ -351,8 +351,8 @@ def _nights(nights: tuple[PastNight, ...]) -> TextTable:
     )
 
 
-def _changes(changes: tuple[PastChange, ...]) -> TextTable:
-    # as in `_nights`, the first 8 characters of a vCenter's UUID are shown
+def _changes_table(changes: tuple[PastChange, ...]) -> TextTable:
+    # as in `_nights_table`, the first 8 characters of a vCenter's UUID are shown
     several_vcenters = len({change.vcenter for change in changes}) > 1
     return table_of(
         changes,
@@ -380,13 +380,13 @@ def night_text(events: PastEvents) -> Shown:
     """Return each night in full."""
     parts: list[Shown] = []
     for night in events.nights:
-        parts += [*([""] if parts else []), *_night(night)]
+        parts += [*([""] if parts else []), *_night_lines(night)]
     return parts
 
 
-def _night(night: PastNight) -> Iterator[Shown]:
+def _night_lines(night: PastNight) -> Iterator[Shown]:
     policy = f", policy {night.policy}" if night.policy is not None else ""
-    journal_note = ", known by its return alone" if night.by_markers else ""
+    journal_note = ", known only by its return" if night.by_markers else ""
     yield (
         Text(f"night {night.id}: ", "bold")
         .append(night.outcome.value, _STYLES[night.outcome])
@@ -399,17 +399,17 @@ def _night(night: PastNight) -> Iterator[Shown]:
     )
     if "+" in _hours(night.harvested):
         yield Text(_AT_LEAST, "dim")
-    yield ["", _runs(night.runs)]
-    yield ["", _vms("desktop", "suspended", "back", [vm for vm in night.vms if not vm.is_ml])]
+    yield ["", _runs_table(night.runs)]
+    yield ["", _vms_table("desktop", "suspended", "back", [vm for vm in night.vms if not vm.is_ml])]
     if any(vm.is_ml for vm in night.vms):
-        yield ["", _vms("ML VM", "started", "stopped", [vm for vm in night.vms if vm.is_ml])]
+        yield ["", _vms_table("ML VM", "started", "stopped", [vm for vm in night.vms if vm.is_ml])]
     yield ""
-    yield _incidents(night.incidents) if night.incidents else "nothing went wrong"
+    yield _incidents_table(night.incidents) if night.incidents else "nothing went wrong"
     if night.outcome is PastOutcome.OPEN:
         yield "next: gpuops rotate status shows what is not back"
 
 
-def _runs(runs: tuple[PastRun, ...]) -> TextTable:
+def _runs_table(runs: tuple[PastRun, ...]) -> TextTable:
     return table_of(
         runs,
         Column("run", lambda run: run.kind),
@@ -423,7 +423,7 @@ def _end_of(run: PastRun) -> str:
     return "not ended" if run.ends is None else _minute(run.ends) + (" (cut off)" if run.cut_off else "")
 
 
-def _vms(noun: str, begun_header: str, ended_header: str, vms: list[PastVm]) -> TextTable:
+def _vms_table(noun: str, begun_header: str, ended_header: str, vms: list[PastVm]) -> TextTable:
     table = TextTable(noun, "GPUs", begun_header, ended_header, "GPU-hours", right=(1, 4))
     for vm in vms:
         gpus = optional_figure(vm.gpus, ".3g", unknown="unknown")
@@ -442,7 +442,7 @@ def _period(vm: PastVm, period: HeldPeriod | None) -> tuple[str, str]:
     return begins, f"{_minute(period.ends)} at the latest, by itself" if period.by_itself else _minute(period.ends)
 
 
-def _incidents(incidents: tuple[Incident, ...]) -> TextTable:
+def _incidents_table(incidents: tuple[Incident, ...]) -> TextTable:
     return table_of(
         incidents,
         Column("went wrong", lambda incident: _minute(incident.at)),

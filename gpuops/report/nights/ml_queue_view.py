@@ -29,9 +29,9 @@ def queue_text(look: QueueLook) -> Iterator[Shown]:
     for rejection in plan.refusals:
         yield Text(f"no start: {rejection}", "yellow")
     if plan.shares is not None and plan.shares.standings:
-        yield from _teams(plan.shares)
+        yield from _team_lines(plan.shares)
     if look.places:
-        yield _places(look)
+        yield _places_table(look)
     if plan.shares is not None:
         yield from (Text(f"warning: {warning}", "yellow") for warning in plan.shares.unclear)
     states = [place.state for place in look.places]
@@ -39,7 +39,7 @@ def queue_text(look: QueueLook) -> Iterator[Shown]:
     yield Text(f"{count(starts, 'ML VM')} would start, {waits} would wait, {runs} run already", "bold")
 
 
-def _teams(shares: TeamShares) -> Iterator[Shown]:
+def _team_lines(shares: TeamShares) -> Iterator[Shown]:
     days = shares.rule.half_life / _DAY
     yield Text(f"teams by {shares.rule.by}; GPU-hours of {days:g} days ago count half", "dim")
     yield table_of(
@@ -47,7 +47,7 @@ def _teams(shares: TeamShares) -> Iterator[Shown]:
         Column("team", lambda standing: standing.team.name),
         Column("weight", lambda standing: f"{standing.team.weight:g}", right=True),
         Column("share", lambda standing: f"{standing.share:.0%}", right=True),
-        Column("had of late", lambda team: optional_figure(team.used_share, ".0%", unknown="-"), right=True),
+        Column("recent share", lambda team: optional_figure(team.used_share, ".0%", unknown="-"), right=True),
         Column(
             "GPU-hours of 7 days",
             lambda standing: _amount_of_limit(standing.use.week, standing.team.at_most.gpu_hours_per_week),
@@ -61,14 +61,14 @@ def _teams(shares: TeamShares) -> Iterator[Shown]:
     for standing in shares.standings:
         if standing.use.unknown:
             runs = count(standing.use.unknown, "run")
-            yield Text(f"team {standing.team.name}: the GPU-hours of {runs} are not known, and left out", "dim")
+            yield Text(f"team {standing.team.name}: the GPU-hours of {runs} are not known and not counted", "dim")
 
 
 def _amount_of_limit(amount: float, most: float | None) -> str:
     return f"{amount:.1f}" if most is None else f"{amount:.1f} of {most:g}"
 
 
-def _places(look: QueueLook) -> TextTable:
+def _places_table(look: QueueLook) -> TextTable:
     return table_of(
         look.places,
         Column("", lambda place: optional_figure(place.place, unknown="")),

@@ -42,20 +42,26 @@ def preview_text(preview: NightPreview, *, every_vm: bool = False) -> Iterator[S
     if preview.night_plan.refusals:
         yield plan_text(preview.night_plan.plan(), preview.inventory)
     if preview.expected_runs:
-        yield from _table("ML VMs that start", ("VM", "host", "GPUs", "runs", "GPU-hours", "why"), _run_rows(preview))
+        yield from _titled_table(
+            "ML VMs that start", ("VM", "host", "GPUs", "runs", "GPU-hours", "why"), _run_rows(preview)
+        )
     desktops = list(_desktop_rows(preview))
     if desktops:
-        yield from _table("desktops that make room", ("VM", "host", "how", "for"), desktops)
+        yield from _titled_table("desktops that make room", ("VM", "host", "how", "for"), desktops)
     staying = [(choice.subject, choice.reason) for choice in preview.night_plan.choices if not choice.chosen]
     if staying and every_vm:
-        yield from _table("what stays as it is", ("VM", "why"), staying)
+        yield from _titled_table("what stays as it is", ("VM", "why"), staying)
     elif staying:
-        yield from _table("what stays as it is (--all: each VM)", ("VMs", "why", "which"), _rows_by_reason(staying))
+        yield from _titled_table(
+            "what stays as it is (--all: each VM)", ("VMs", "why", "which"), _rows_by_reason(staying)
+        )
     if preview.proofs and every_vm:
-        yield from _table("the way back, in this order", ("host", "from", "VM", "to"), _proof_rows(preview))
+        yield from _titled_table("the way back, in this order", ("host", "from", "VM", "to"), _proof_rows(preview))
     elif preview.proofs:
-        yield from _table("the way back (--all: each VM)", ("host", "from", "desktops"), _host_proof_rows(preview))
-    yield from _forecasts(preview)
+        yield from _titled_table(
+            "the way back (--all: each VM)", ("host", "from", "desktops"), _host_proof_rows(preview)
+        )
+    yield from _forecast_lines(preview)
     yield from (Text(f"warning: {text}", "yellow") for text in preview.warnings)
     if preview.night_plan.policy.lock_vm is None:
         yield Text(NO_LOCK_VM, "dim")
@@ -147,7 +153,7 @@ def _rows_by_reason(staying: Iterable[tuple[str, str]]) -> Iterator[tuple[str, .
         yield str(len(vms)), why, some_names(vms, MOST_NAMES)
 
 
-def _forecasts(preview: NightPreview) -> Iterator[Shown]:
+def _forecast_lines(preview: NightPreview) -> Iterator[Shown]:
     if not preview.forecasts:
         if not preview.no_forecast:
             yield Text("no forecast of the morning: nothing was measured yet (gpuops help observe)", "dim")
@@ -155,7 +161,7 @@ def _forecasts(preview: NightPreview) -> Iterator[Shown]:
     begin, until = preview.morning
     columns = ("pool", f"from {_clock(begin, preview)}, each hour", "goes by", "off by", "the week before is off by")
     rows = [_forecast_row(pool, forecast, begin, until) for pool, forecast in preview.forecasts.items()]
-    yield from _table("desktops expected in use", columns, rows)
+    yield from _titled_table("desktops expected in use", columns, rows)
 
 
 def _forecast_row(pool: str, forecast: Forecast, begin: datetime, until: datetime) -> tuple[str, ...]:
@@ -166,14 +172,20 @@ def _forecast_row(pool: str, forecast: Forecast, begin: datetime, until: datetim
         for slot in forecast.slots
         if slot is not None and slot.begin + SLOT > begin
     )
-    return pool, most_text, ", ".join(bases) or "nothing is known", _error(forecast.error), _error(forecast.naive)
+    return (
+        pool,
+        most_text,
+        ", ".join(bases) or "nothing is known",
+        _error_text(forecast.error),
+        _error_text(forecast.naive),
+    )
 
 
-def _error(error: Error | None) -> str:
-    return "not known" if error is None else f"{error.mean:.1f}; short by {error.short} at most in 9 of 10"
+def _error_text(error: Error | None) -> str:
+    return "not known" if error is None else f"{error.mean:.1f}; in 9 of 10 slots short by at most {error.short}"
 
 
-def _table(title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Iterator[Shown]:
+def _titled_table(title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Iterator[Shown]:
     yield Text(title, "bold cyan")
     yield TextTable(*columns, rows=rows)
 

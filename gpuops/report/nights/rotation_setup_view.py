@@ -21,7 +21,7 @@ from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, prin
 from gpuops.report.layout import Shown, Text
 from gpuops.report.text import count
 
-SHOWN: Final = 8
+MOST_NAMED: Final = 8
 """Number of desktops named in one line; the document has all of them."""
 
 
@@ -30,12 +30,13 @@ def setup_text(setup: Setup) -> Iterator[Text]:
     word, style = ("made", "green") if setup.made else ("missing", "yellow")
     for name in setup.attributes:
         missing = name in setup.undefined
-        yield _line(word if missing else "there", f"custom attribute {name}", style if missing else "dim")
-    new = setup.lock_vm_missing
-    if new is not None:
-        yield _line(word, f"VM {new.name} on {new.host_name}, datastore {new.datastore}, powered off", style)
+        yield _state_line(word if missing else "there", f"custom attribute {name}", style if missing else "dim")
+    new_vm = setup.lock_vm_missing
+    if new_vm is not None:
+        subject = f"VM {new_vm.name} on {new_vm.host_name}, datastore {new_vm.datastore}, powered off"
+        yield _state_line(word, subject, style)
     elif setup.lock_vm is not None:
-        yield _line("there", f"VM {setup.lock_vm}", "dim")
+        yield _state_line("there", f"VM {setup.lock_vm}", "dim")
     else:
         yield Text("note: the policy has no lock_vm: a run on another machine is not seen", "dim")
     if setup.lock_vm is not None and (revert_risk := snapshot_problem(setup.lock_vm_snapshots)):
@@ -45,24 +46,24 @@ def setup_text(setup: Setup) -> Iterator[Text]:
     if setup.keeps_drs_off:
         yield Text("note: nights need Host.Inventory.EditCluster on the clusters of the ML VMs (drs_override)", "dim")
     for unmarked in setup.unmarked:
-        names = some_names(unmarked.desktops, SHOWN)
+        names = some_names(unmarked.desktops, MOST_NAMED)
         yield Text(
             f"warning: pool {unmarked.pool}: {len(unmarked.desktops)} of {count(unmarked.of, 'desktop')} "
-            f"without {unmarked.mark}, so they stay: {names}; gpuops help marks says how to set it",
+            f"without {unmarked.mark}, so no night takes them: {names}; gpuops help marks explains how to set it",
             "yellow",
         )
     yield Text(_summary(setup), "bold")
 
 
-def _line(word: str, subject: str, style: str) -> Text:
+def _state_line(word: str, subject: str, style: str) -> Text:
     return Text(f"{word:<8} {subject}", style)
 
 
 def _summary(setup: Setup) -> str:
     number = len(setup.undefined) + (setup.lock_vm_missing is not None)
     if not number:
-        return "all is there: nothing to do"
-    return f"{count(number, 'thing')} made" if setup.made else f"{count(number, 'thing')} missing, nothing changed"
+        return "everything exists: nothing to do"
+    return f"{count(number, 'object')} made" if setup.made else f"{count(number, 'object')} missing, nothing changed"
 
 
 class AttributeRecord(DocumentRecord, frozen=True):

@@ -40,7 +40,7 @@ def status_text(status: RotationStatus) -> Iterator[Shown]:
     """Yield runs under way or cut off, warnings, a summary with notes, and a table of the VMs of open nights."""
     if status.journal_lost:
         yield Text(f"{status.journal_lost}: this is what vCenter's markers say", "bold red")
-        yield Text("next: gpuops rotate day --policy FILE brings back what they name")
+        yield Text("next: gpuops rotate day --policy FILE brings back the VMs that they name")
     yield from _run_lines(status)
     for night in status.skipped:
         yield Text(f"night {night} is skipped: gpuops rotate skip-next --undo takes that back", "yellow")
@@ -52,15 +52,13 @@ def status_text(status: RotationStatus) -> Iterator[Shown]:
     else:
         yield Text("no night is open: nothing is suspended or running for a rotation", "bold")
     if not status.remembered and not status.journal_lost:
-        looked = (
-            f"the journal of this machine knows no night of this vCenter: looked for the marker {status.marker} alone"
-        )
-        yield Text(looked if status.policy else f"{looked}; --policy FILE looks for that of a policy", "dim")
+        note = f"the journal of this machine has no night of this vCenter: only the marker {status.marker} was read"
+        yield Text(note if status.policy else f"{note}; --policy FILE reads the marker of a policy", "dim")
     yield from missed_lines(status.given_up)
     if status.policy is not None and status.lock_vm is None:
         yield Text(NO_LOCK_VM, "dim")
     if status.vms:
-        yield _table(status)
+        yield _vms_table(status)
 
 
 def _run_lines(status: RotationStatus) -> Iterator[Text]:
@@ -175,13 +173,13 @@ def status_document(status: RotationStatus) -> RotationStatusDocument:
 
 def _other_counts(status: RotationStatus) -> str:
     """Return the VMs that are neither away nor back: `, 2 changing, 1 lost`."""
-    quiet = (Whereabouts.AWAY, Whereabouts.BACK, Whereabouts.UNTOUCHED)
-    counts = Counter(taken_vm.whereabouts for taken_vm in status.vms if taken_vm.whereabouts not in quiet)
+    not_counted = (Whereabouts.AWAY, Whereabouts.BACK, Whereabouts.UNTOUCHED)  # away: counted before these
+    counts = Counter(taken_vm.whereabouts for taken_vm in status.vms if taken_vm.whereabouts not in not_counted)
     return "".join(f", {counts[kind]} {kind}" for kind in Whereabouts if counts[kind])
 
 
-def _table(status: RotationStatus) -> TextTable:
-    idle = status.under_way is None  # while a run is under way, no other command is the next move
+def _vms_table(status: RotationStatus) -> TextTable:
+    has_next = status.under_way is None  # while a run is under way, no other command is the next move
     return table_of(
         status.vms,
         Column("VM", lambda vm: vm.original.name),
@@ -190,12 +188,13 @@ def _table(status: RotationStatus) -> TextTable:
         Column("was on", lambda vm: status.names.get(vm.original.host or "", vm.original.host or "unknown")),
         Column("now", lambda vm: Text(vm.whereabouts.value, _STYLES[vm.whereabouts])),
         Column("why", lambda vm: vm.reason),
-        Column("next", lambda vm: _advice(vm, status)) if idle else None,
+        Column("next", lambda vm: _advice(vm, status)) if has_next else None,
     )
 
 
 def _advice(taken_vm: TakenVm, status: RotationStatus) -> str:
     """Return what to type for one VM; nothing if `rotate resume`, which is named above the table, brings it back."""
+    # `rotate resume`, shown above the table, comes before a return
     if status.cut_off is not None and taken_vm.advice == RETURN_COMMAND:
         return ""
     return taken_vm.advice
@@ -230,7 +229,7 @@ def audit_text(audit: Audit) -> Shown:
     lines.append(Text(f"{verdict}: {audit.journal}", "bold"))
     if not audit.whole:
         lines.append(
-            Text("next: gpuops rotate day --policy FILE goes by vCenter's markers; then move the journal aside")
+            Text("next: gpuops rotate day --policy FILE follows vCenter's markers; then move the journal away")
         )
     return lines
 

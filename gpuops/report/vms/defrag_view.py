@@ -23,7 +23,7 @@ from gpuops.report.document import DocumentRecord, NamedRecord, RangeRecord, Ref
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import PINNED, count, size, vcenter_heading
 
-_FEW: Final = 4
+_MOST_NAMED: Final = 4
 
 
 def defrag_text(defrag: Defragmentation) -> Shown:
@@ -188,11 +188,11 @@ class DefragDocument(VersionedSiteDocument, frozen=True):
 
 
 def _free_figures(defrag: Defragmentation) -> str:
-    """Return the figures: `whole GPUs free: 0 now, 2 after 3 moves; no other moves free more, and no fewer as much`."""
+    """Return the figures: `whole GPUs free: 0 now, 2 after 3 moves; no other moves free more for certain, ...`."""
     noun = "whole GPUs" if defrag.profile is None else f"slots of {defrag.profile}"
     now = f"{noun} free: {defrag.before} now"
     if not defrag.gpus:
-        return "no GPU to answer for"
+        return "no GPU was found"
     if defrag.fragmented_mib is not None:
         return _fragmented_figures(defrag, *defrag.fragmented_mib)
     if not defrag.moves:
@@ -214,32 +214,31 @@ def _fragmented_figures(defrag: Defragmentation, before_mib: int, after_mib: int
 def _why_no_moves(defrag: Defragmentation) -> str:
     if defrag.bound == defrag.before:
         return "no move of a VM that may move can free more"
-    return "no moves were found that free more" + (
-        ", and none are certain to"
-        if defrag.proven
-        else ", and none that pin no VM are"
-        if defrag.proven_unpinned
-        else ""
-    )
+    if defrag.proven:
+        return "no moves were found that free more, and none are certain to"
+    if defrag.proven_unpinned:
+        return "no moves were found that free more, and no moves without pins are certain to"
+    return "no moves were found that free more"
 
 
 def _how_certain(defrag: Defragmentation) -> str:
     if defrag.proven:
-        return "no other moves free more for certain, and no fewer as much"
+        return "no other moves free more for certain, and no fewer free as much"
     if defrag.proven_unpinned:
         return (
-            "of moves that pin no VM none free more for certain, and no fewer as much; not all that pin were looked at"
+            "no other moves without pins free more for certain, and no fewer free as much; "
+            "not all moves with pins were tried"
         )
-    looked = f"{count(defrag.settled, 'move')} and fewer were looked at in every way" if defrag.settled else ""
+    tried = f"all plans of up to {count(defrag.settled, 'move')} were tried" if defrag.settled else ""
     if defrag.after == defrag.bound:
-        return f"more cannot be free; whether fewer moves would do is not known{f' ({looked})' if looked else ''}"
-    return f"more than {defrag.bound} cannot be free, whatever is moved{f'; {looked}' if looked else ''}"
+        return f"more cannot be free; whether fewer moves would do is not known{f' ({tried})' if tried else ''}"
+    return f"more than {defrag.bound} cannot be free, whatever is moved{f'; {tried}' if tried else ''}"
 
 
 def _assumption_lines(defrag: Defragmentation) -> Iterator[Text]:
     """Yield how hosts are assumed to choose a GPU, if VMs move or if the figures say that no move would help."""
     if defrag.assumes and (defrag.moves or defrag.bound > defrag.before):
-        yield Text(f"hosts are taken to choose, of the GPUs with room, in {'; in '.join(defrag.assumes)}", "dim")
+        yield Text(f"assumed: of the GPUs with room, hosts choose in {'; in '.join(defrag.assumes)}", "dim")
 
 
 def _move_table(moves: Sequence[PlannedMove]) -> TextTable:
@@ -250,14 +249,14 @@ def _move_table(moves: Sequence[PlannedMove]) -> TextTable:
             move.vm.name,
             move.source.name,
             move.target.name,
-            _where(move),
+            _gpus_there(move),
             f"{move.way.value}, pinned" if move.pins else move.way.value,
             str(move.free),
         )
     return table
 
 
-def _where(move: PlannedMove) -> str:
+def _gpus_there(move: PlannedMove) -> str:
     """Return the GPUs that the VM gets, or may get."""
     word = " and " if move.basis in (ArrivalBasis.BOUND, ArrivalBasis.ONLY, ArrivalBasis.POLICY) else " or "
     return word.join(map(str, move.gpus))
@@ -274,9 +273,9 @@ def _host_table(defrag: Defragmentation) -> TextTable:
     for host in defrag.hosts:
         table.add_row(host.host.name, f"{host.before} free", f"{host.after} free")
         for gpu in host.gpus:
-            alike = "" if gpu.certain else " or one like it"
+            or_alike = "" if gpu.certain else " or one like it"
             table.add_row(
-                f"  {gpu.address}{alike}", *(_holding_text(holding, defrag) for holding in (gpu.before, gpu.after))
+                f"  {gpu.address}{or_alike}", *(_holding_text(holding, defrag) for holding in (gpu.before, gpu.after))
             )
     return table
 
@@ -299,19 +298,19 @@ def _group_by_reason(stays: Sequence[StayingVm]) -> list[list[StayingVm]]:
 
 
 def _stay_lines(stays: Sequence[StayingVm]) -> Iterator[Text]:
-    names = some_names([stay.vm.name for stay in stays], _FEW)
-    first, further_reasons = stays[0].reasons[0], len(stays[0].reasons) - 1
-    reasons = "; ".join(stays[0].reasons) if further_reasons < _FEW else f"{first}; and {further_reasons} reasons more"
-    only = "moves only powered off" if stays[0].way is MoveMethod.POWERED_OFF else "stays"
-    yield Text(f"{only}: ", "yellow").append(f"{names}: {reasons}")
+    names = some_names([stay.vm.name for stay in stays], _MOST_NAMED)
+    first_reason, further = stays[0].reasons[0], len(stays[0].reasons) - 1
+    reasons = "; ".join(stays[0].reasons) if further < _MOST_NAMED else f"{first_reason}; and {further} reasons more"
+    verb = "moves only powered off" if stays[0].way is MoveMethod.POWERED_OFF else "stays"
+    yield Text(f"{verb}: ", "yellow").append(f"{names}: {reasons}")
 
 
 def _unclear_lines(defrag: Defragmentation) -> Iterator[Text]:
     """Yield one line for the GPUs of a host that are not counted for the same reason."""
-    alike: dict[tuple[str, str], list[str]] = {}
+    addresses_by_reason: dict[tuple[str, str], list[str]] = {}
     for gpu in defrag.unclear:
-        alike.setdefault((gpu.host.name, gpu.because), []).append(str(gpu.address))
-    for (host, because), addresses in alike.items():
+        addresses_by_reason.setdefault((gpu.host.name, gpu.because), []).append(str(gpu.address))
+    for (host, because), addresses in addresses_by_reason.items():
         where = f"{host} {', '.join(addresses)}"
         yield Text("not counted: ", "yellow").append(f"{where}: {because}")
 
@@ -319,5 +318,5 @@ def _unclear_lines(defrag: Defragmentation) -> Iterator[Text]:
 def _closing_line(defrag: Defragmentation) -> str:
     """Return `a plan only, nothing was changed`, and the option that would allow more moves."""
     cold = sum(stay.way is MoveMethod.POWERED_OFF for stay in defrag.stays)
-    hint = f"; --powered-off counts in the {count(cold, 'VM')} that can move powered off" if cold else ""
+    hint = f"; add --powered-off to include {count(cold, 'VM')} that can move powered off" if cold else ""
     return f"a plan only, nothing was changed{hint}"

@@ -13,9 +13,9 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.steps import NEW_VM
 from gpuops.report.document import Document
-from gpuops.report.step_changes import describe, host_name
+from gpuops.report.step_changes import describe_device, host_name
 
-_OURS: Final = ("pciPassthru", "gpuops.")
+_GPUOPS_PREFIXES: Final = ("pciPassthru", "gpuops.")
 """Prefixes of the extraConfig keys that gpuops writes. Others are left out: guestinfo.* may contain secrets."""
 
 
@@ -32,7 +32,7 @@ def vm_state(vm: Vm, inventory: Inventory) -> Document:
         "memory_mib": vm.memory_mib,
         "hardware_version": vm.hardware_version,
         "firmware": vm.firmware.value if vm.firmware else None,
-        "devices": None if vm.devices is None else [describe(device) for device in vm.devices],
+        "devices": None if vm.devices is None else [describe_device(device) for device in vm.devices],
         "profiles": None if vm.devices is None else list(vm.profiles),
         "memory_reserved_mib": vm.memory_reservation_mib,
         "all_memory_reserved": vm.memory_locked,
@@ -67,4 +67,4 @@ def differences(refs: Iterable[str], before: Inventory, after: Inventory) -> lis
 
 def _settings(vm: Vm) -> dict[str, str]:
     settings = sorted((vm.extra_config or {}).items())
-    return {key: setting for key, setting in settings if key.startswith(_OURS) and setting}
+    return {key: setting for key, setting in settings if key.startswith(_GPUOPS_PREFIXES) and setting}

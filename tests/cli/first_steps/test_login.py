@@ -159,10 +159,10 @@ def test_an_older_vcenter_is_read_over_soap(serve: Serve, reads: list[str], vers
     lab, _ = serve(api_version=version)
     tested = lab.run("login", "test")
     assert tested.exit_code == 0, tested.output
-    assert "SOAP alone: VI/JSON came with API 8.0.1.0" in tested.stdout
+    assert "SOAP only: VI/JSON needs API 8.0.1.0 or later" in tested.stdout
     refused = lab.run("inventory", "--reader", "json")
     assert (refused.exit_code, reads) == (3, [])
-    assert "offers no VI/JSON" in refused.stderr
+    assert "does not offer VI/JSON" in refused.stderr
 
 
 def test_a_wrong_password_ends_as_everywhere(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +231,7 @@ def test_what_each_verb_lacks_is_said_with_its_place_and_the_next_move(serve: Se
         "VirtualMachine.Interact.Suspend on VMs in /lab-dc/vm/misc, /lab-dc/vm/misc/a, /lab-dc/vm/misc/b and 1 more"
     )
     assert night[1].strip() == "may on VMs in /lab-dc/vm/ml"
-    assert "inventory, capacity, place    may: it needs to see, and no more" in output
+    assert "inventory, capacity, place    may: needs read access only" in output
     assert "gpuops help login" in output
     assert "gpuops template show roles/night.yaml" in output
 
@@ -271,4 +271,6 @@ def test_a_simulated_vcenter_with_a_broker_is_tested_without_the_extra_too(
     result = CliRunner().invoke(app, ["login", "test", "--vcenter", "sim:vdi", "--output", "json"])
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout)["broker"] is None
-    assert "the simulated broker is not asked: a broker needs httpx, and it is not installed" in result.stderr
+    assert (
+        "gpuops does not log in to the simulated broker: a broker needs httpx, and it is not installed" in result.stderr
+    )

@@ -85,4 +85,8 @@ def test_the_lines_for_shells_name_the_address_the_login_and_the_authority() -> 
 
 def test_over_http_ansible_and_terraform_have_no_lines() -> None:
     with start("lab", tls=False) as server:
-        assert set(client_blocks(server)) == {"govc", "pyVmomi", "Ansible and Terraform: without --http"}
+        assert set(client_blocks(server)) == {
+            "govc",
+            "pyVmomi",
+            "Ansible and Terraform need TLS: start the simulator without --http",
+        }

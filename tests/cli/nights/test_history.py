@@ -117,7 +117,7 @@ def test_what_began_since_then_and_no_more_than_the_limit(gpuops: Gpuops) -> Non
     since = [row["id"] for row in rows(gpuops("history", "--since", "2026-11-19", "-o", "csv").stdout)]
     assert since == ids[:2]
     history_run = gpuops("history", "--limit", "1")
-    assert history_run.stdout.splitlines()[-1] == "2 older not shown: a higher --limit shows them"
+    assert history_run.stdout.splitlines()[-1] == "2 older ones are not shown: use a higher --limit"
     assert rows(gpuops("history", "--kind", "change", "-o", "csv").stdout) == []
     assert gpuops("history", "--kind", "change").stdout.startswith("nothing of kind change in the journal\nnext: ")
 

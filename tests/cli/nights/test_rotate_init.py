@@ -25,7 +25,7 @@ def test_once_and_a_second_time(lab: Lab, tmp_path: Path) -> None:
     dry = lab.run("rotate", "init", "--dry-run", *named)
     assert (dry.exit_code, lab.effects) == (0, [])
     assert "missing  custom attribute gpuops.rotation" in dry.stdout
-    assert "2 things missing, nothing changed" in dry.stdout
+    assert "2 objects missing, nothing changed" in dry.stdout
     first = lab.run("rotate", "init", *named)
     assert first.exit_code == 0
     assert "made     VM gpuops-lock on esx-01.lab, datastore lab-ds-1, powered off" in first.stdout

@@ -60,8 +60,8 @@ def test_a_vcenter_that_runners_play_nights_on_is_refused(
     configuration.write_text('[targets.prod]\nhost = "vc.example.com"\nrotations = ["/etc/gpuops/vdi.yaml"]\n')
     refusal = CliRunner().invoke(app, ["rotate", "watch", "--policy", POLICY, "--vcenter", target])
     assert (refusal.exit_code, refusal.stdout) == (3, "")
-    assert "error: runners play nights on prod ([targets.prod].rotations)" in refusal.stderr
-    assert "next: take `rotations` out of [targets.prod]" in refusal.stderr
+    assert "error: runners run nights on prod ([targets.prod].rotations)" in refusal.stderr
+    assert "next: remove `rotations` from [targets.prod]" in refusal.stderr
 
 
 @pytest.mark.long

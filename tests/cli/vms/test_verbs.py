@@ -240,7 +240,7 @@ def test_of_a_fleet_there_is_a_summary_unless_its_hosts_are_asked_for(gpuops: Gp
     fleet = ("inventory", "--vcenter", "sim:fleet:hosts=30,vms=30")
     summary = gpuops(*fleet).stdout
     assert summary.startswith("vCenter 8.0.3.0: 24 hosts with 78 GPUs, 30 VMs, read ")
-    assert "each host: --hosts;" in summary
+    assert "--hosts shows each host;" in summary
     trees = [line for line in gpuops(*fleet, "--hosts").stdout.splitlines() if line.startswith("esx-")]
     assert len(trees) == 24
     for part in (["--cluster", "fleet-01"], ["--profile", "a40-8q"], ["--limit", "30"], ["--free"]):

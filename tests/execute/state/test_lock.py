@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from pytest_mock import MockerFixture
 
-from gpuops.console.running import vcenter_wait_under
+from gpuops.console.running import vcenter_wait_for
 from gpuops.errors import Locked, VcenterUnreachable
 from gpuops.execute.state.lock import SIGNS_EVERY, locked, rotating
 from gpuops.execute.state.service_manager import BEGUN, tell_systemd
@@ -141,7 +141,7 @@ def test_each_sign_of_life_is_told_and_nothing_between_them(systemd: socket.sock
 
 def test_a_return_that_waits_for_a_vcenter_goes_on(systemd: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuops.console.running.pause", lambda seconds: None)
-    waiting = vcenter_wait_under(None)
+    waiting = vcenter_wait_for(None)
     tries = iter([False, False, True])
 
     def attempt() -> str:

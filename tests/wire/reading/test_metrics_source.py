@@ -89,7 +89,7 @@ def test_of_several_sites_one_reads_the_journals_of_all(
         source = MetricSource(Site(vcenter, tmp_path, wall_clock))
 
         def values() -> None:
-            begin_site(first=first)
+            begin_site(is_first=first)
             source.values()
 
         copy_context().run(values)

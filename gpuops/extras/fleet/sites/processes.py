@@ -158,7 +158,7 @@ def _answer_in_copy(question: SiteQuestion, answer: IO[bytes], messages: IO[byte
     Raises SystemExit if the answer cannot be written.
     """
     _leave_the_terminal(messages)
-    opening.begin_site(first=question.first)
+    opening.begin_site(is_first=question.first)
     output.behave(replace(output.manners(), quiet=True))  # it writes temporary files, which are not reported
     answers: list[SiteAnswer] = []
     failures: list[SiteFailure] = []

@@ -300,7 +300,7 @@ def _serve(work: Work, arguments: Sequence[Any], first: bool, pipe: Connection, 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     talk = SiteTalk(pipe)
     sys.stderr = _SaidLines(talk.say)
-    opening.begin_site(first=first)
+    opening.begin_site(is_first=first)
     output.behave(manners)
 
     def say(message: str, hint: str, exit_code: int, code: str, applied: bool | None) -> int:
