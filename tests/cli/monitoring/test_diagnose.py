@@ -185,7 +185,8 @@ def test_a_model_that_is_none_is_told_and_left(gpuops: Gpuops, tmp_path: Path, t
     assert refusal.exit_code == 7 and f"the model {folder / 'model.json'} cannot be read" in refusal.stderr.replace(
         "\n", ""
     )
-    assert "move the file to another directory" in refusal.stderr and "gpuops diagnose train makes a new one" in refusal.stderr
+    assert "move the file to another directory" in refusal.stderr
+    assert "gpuops diagnose train makes a new one" in refusal.stderr
     assert (folder / "model.json").read_text(encoding="utf-8") == text, "it is left as it was"
     if "format" in text:
         assert "another version of gpuops wrote it" in refusal.stderr
